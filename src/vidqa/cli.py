@@ -1,0 +1,124 @@
+"""The contract of every script: options, one result, problems, next commands, exit codes.
+
+    parser = Parser("Check a spec before any GPU starts.", examples=["python scripts/preflight.py --spec spec.toml"])
+    parser.add_argument("--spec", required=True)
+    if __name__ == "__main__":
+        sys.exit(run(parser, main))          # main(args) -> Result
+
+With --json exactly one object goes to stdout; progress and logs always go to stderr.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NoReturn
+
+from vidqa._optional import PACKAGE_MISSING
+from vidqa.problem import INTERNAL, Code, Exit, Problem, ProblemError, exit_code_of
+
+SCHEMA = "vidqa.result.v1"
+BANK = Path(__file__).resolve().parents[2]  # the folder that holds SKILL.md and scripts/
+EXIT_CODES = """exit codes:
+  0 ok, 1 internal error, 2 usage, 3 spec or data wrong, 4 environment not ready,
+  5 job failed, 6 still running or stopped, 7 refused without --yes"""
+
+USAGE = Code("USAGE", "The command line is not one this script knows.", "See --help.", Exit.USAGE)
+INTERRUPTED = Code("INTERRUPTED", "The script was interrupted from the keyboard.", "Run it again.", Exit.NOT_DONE)
+
+
+@dataclass
+class Result:
+    """What a script found or did. `text` is what a person sees; `data` is what --json carries."""
+
+    data: dict[str, Any] = field(default_factory=dict)
+    text: str = ""
+    problems: list[Problem] = field(default_factory=list)
+    next: list[str] = field(default_factory=list)
+    exit_code: int | None = None  # where the problems alone do not decide it
+
+    @property
+    def code(self) -> int:
+        return exit_code_of(self.problems) if self.exit_code is None else self.exit_code
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "schema": SCHEMA,
+            "ok": self.code == Exit.OK,
+            "data": self.data,
+            "problems": [p.as_dict() for p in self.problems],
+            "next": self.next,
+        }
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse with this project's help layout; usage errors become a problem instead of an exit."""
+
+    def __init__(self, description: str, examples: Sequence[str] = ()) -> None:
+        shown = "".join(f"  {example}\n" for example in examples)
+        super().__init__(
+            description=description,
+            epilog=f"examples:\n{shown}\n{EXIT_CODES}",
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+        )
+        self.add_argument("--json", action="store_true", help="print one JSON object on stdout")
+
+    def error(self, message: str) -> NoReturn:
+        raise USAGE.error(self.prog, message, f"python {sys.argv[0]} --help")
+
+
+def run(parser: Parser, main: Callable[[argparse.Namespace], Result], argv: Sequence[str] | None = None) -> int:
+    """Parse, run, print one result, return the exit code. Nothing raised below reaches the user as a traceback."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    as_json = "--json" in words
+    try:
+        result = main(parser.parse_args(words))
+    except ProblemError as stopped:
+        result = Result(problems=stopped.problems)
+    except ModuleNotFoundError as missing:
+        result = Result(problems=[PACKAGE_MISSING.at(missing.name, f"the package {missing.name!r} is not installed")])
+    except KeyboardInterrupt:
+        result = Result(problems=[INTERRUPTED.at(parser.prog, "interrupted")])
+    except Exception as bug:  # noqa: BLE001  the one place: a bug becomes a problem with a log file
+        result = Result(problems=[_internal(parser.prog, bug)])
+    _print(result, as_json)
+    return result.code
+
+
+def _internal(prog: str, bug: Exception) -> Problem:
+    with tempfile.NamedTemporaryFile("w", prefix="vidqa-", suffix=".log", delete=False, encoding="utf-8") as log:
+        log.write("".join(traceback.format_exception(bug)))
+    return INTERNAL.at(prog, f"{type(bug).__name__}: {bug}", f"report it with {log.name}")
+
+
+def _print(result: Result, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(result.as_dict(), indent=2, ensure_ascii=False, default=str))
+        return
+    if result.text:
+        print(result.text)
+    for problem in result.problems:
+        print(problem, file=sys.stderr)
+    if result.next:
+        print("next:", *(f"  {command}" for command in result.next), sep="\n")
+
+
+def note(message: str) -> None:
+    """Progress for a person; never on stdout, which belongs to the result."""
+    print(message, file=sys.stderr, flush=True)
+
+
+def command(script: str, *words: object) -> str:
+    """A literal command that runs one of our scripts from the present folder with the present Python."""
+    path = BANK / "scripts" / f"{script}.py"
+    here = Path.cwd()
+    shown = path.relative_to(here) if path.is_relative_to(here) else path
+    return shlex.join([sys.executable, str(shown), *map(str, words)])

@@ -1,0 +1,58 @@
+"""A record: one annotation as the user wrote it, in the one shape the rest of the program reads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class MediaRef:
+    """One video or image of a record.
+
+    `written` is what the annotation says; `path` is the file that holds it: the media file itself, or a tar archive
+    together with `member`, the name inside it.
+    """
+
+    kind: str  # "video" | "image"
+    written: str
+    path: str
+    member: str | None = None
+
+    @property
+    def key(self) -> str:
+        """Names this medium among all others: `path`, or `path!member` inside an archive."""
+        return self.path if self.member is None else f"{self.path}!{self.member}"
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One turn of a conversation. `parts` holds text (str) and media (an index into `Record.media`) in order."""
+
+    role: str  # "system" | "user" | "assistant"
+    parts: tuple[str | int, ...]
+
+    @property
+    def text(self) -> str:
+        return "".join(part for part in self.parts if isinstance(part, str))
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """`id` is unique in its file; `source` says where it was read, for problems: "annotations.json[17]"."""
+
+    id: str
+    turns: tuple[Turn, ...]
+    media: tuple[MediaRef, ...] = ()
+    video_fps: float | None = None  # what the annotation claims; the file decides
+    kind: str | None = None  # optional question type written by the user, e.g. "yes_no"; used to group scores
+    source: str = ""
+
+    @property
+    def question(self) -> str:
+        """The last user turn's text."""
+        return next((turn.text.strip() for turn in reversed(self.turns) if turn.role == "user"), "")
+
+    @property
+    def answer(self) -> str:
+        """The last assistant turn's text; empty when the record has none."""
+        return next((turn.text.strip() for turn in reversed(self.turns) if turn.role == "assistant"), "")

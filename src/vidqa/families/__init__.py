@@ -1,0 +1,9 @@
+"""Model families: the only modules that know patch sizes, token ids, placeholders and rope rules (torch-free part).
+
+A family answers, from a model folder's own files, how frames become tokens. `vidqa.engine.model` holds each
+family's torch half.
+"""
+
+from vidqa.families._base import Family, Geometry, family_of
+
+__all__ = ["Family", "Geometry", "family_of"]

@@ -1,0 +1,65 @@
+"""What a family is, and how a model folder names its own."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from vidqa.families.problems import MODEL_FILE_MISSING, MODEL_UNSUPPORTED
+from vidqa.video.types import FramePlan, PixelRules
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """How one model's processor sees videos and images."""
+
+    video: PixelRules
+    image: PixelRules
+
+
+@dataclass(frozen=True)
+class Family:
+    """The torch-free half of a model family.
+
+    geometry(folder)            reads the processor's own files
+    expand(plan)                the text that stands for one planned video or image in the rendered chat
+    template_slot(kind)         what the chat template writes for a medium, to be replaced by `expand`
+    vision_token_ids(folder)    (image placeholder id, video placeholder id)
+    rope_positions(ids, image_id, video_id, image_grids, video_grids, merge)   int64 [3, S]
+    """
+
+    name: str
+    model_types: tuple[str, ...]
+    geometry: Callable[[Path], Geometry]
+    expand: Callable[[FramePlan, int], str]
+    template_slot: Callable[[str], str]
+    vision_token_ids: Callable[[Path], tuple[int, int]]
+    rope_positions: Callable[..., np.ndarray]
+
+
+def read_json(folder: Path, name: str) -> dict:
+    """One JSON file of a model folder."""
+    path = folder / name
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as missing:
+        raise MODEL_FILE_MISSING.error(path, f"the model folder has no {name}") from missing
+    except (ValueError, OSError) as broken:
+        raise MODEL_FILE_MISSING.error(path, f"{name} cannot be read: {broken}") from broken
+
+
+def family_of(folder: Path) -> Family:
+    """The family of the model in `folder`, by config.json's model_type. Raises MODEL_UNSUPPORTED."""
+    from vidqa.families.qwen3_vl import QWEN3_VL
+
+    families = [QWEN3_VL]
+    model_type = read_json(folder, "config.json").get("model_type")
+    for family in families:
+        if model_type in family.model_types:
+            return family
+    known = ", ".join(t for family in families for t in family.model_types)
+    raise MODEL_UNSUPPORTED.error(folder / "config.json", f"model_type is {model_type!r}; supported: {known}")

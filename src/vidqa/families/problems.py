@@ -1,0 +1,14 @@
+"""Problems of a model folder."""
+
+from vidqa.problem import Code
+
+MODEL_FILE_MISSING = Code(
+    "MODEL_FILE_MISSING",
+    "A file that a model folder must have is missing or unreadable.",
+    "Download the model again, complete: config.json, tokenizer, chat template, processor files, safetensors.",
+)
+MODEL_UNSUPPORTED = Code(
+    "MODEL_UNSUPPORTED",
+    "The model's architecture is not one this program trains.",
+    "Use a Qwen3-VL architecture: nvidia/Cosmos-Reason2-8B or -2B, Qwen3-VL, or a converted Cosmos3-Nano.",
+)

@@ -1,0 +1,78 @@
+"""What is known of a video, what is asked of it, and what will be taken from it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class VideoMeta:
+    """What a probe found in a file. `width` and `height` are as shown, after `rotation` (degrees) is applied.
+
+    `frame_times_s` is filled only where the frame rate varies: the presentation time of every frame, from 0.
+    """
+
+    source_fps: float
+    frame_count: int
+    duration_s: float
+    width: int
+    height: int
+    rotation: int = 0
+    codec: str = ""
+    frame_times_s: tuple[float, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PixelRules:
+    """How a processor turns pixels into patches; read from the model folder by its family.
+
+    `min_pixels` and `max_pixels` bound frames x height x width of one video (height x width of one image). One token
+    covers `token_pixels` = patch x merge squared of `temporal_patch_size` frames.
+    """
+
+    patch_size: int
+    merge_size: int
+    temporal_patch_size: int
+    min_pixels: int
+    max_pixels: int
+    min_frames: int = 1
+    max_frames: int = 1
+
+    @property
+    def factor(self) -> int:
+        """Height and width are multiples of this."""
+        return self.patch_size * self.merge_size
+
+
+@dataclass(frozen=True, slots=True)
+class VisionSpec:
+    """What is asked of every video: exactly one of `fps` (sampled frames per second) and `nframes`.
+
+    `total_pixels` is the spec's key: an upper bound counted per temporal patch, so total_pixels / factor^2 is the
+    largest number of tokens of one video (one image). None leaves the processor's own bound.
+    """
+
+    video: PixelRules
+    image: PixelRules
+    fps: float | None = None
+    nframes: int | None = None
+    total_pixels: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FramePlan:
+    """What will be taken from one video or image: everything about it that training and evaluation must agree on.
+
+    `indices` are source frame numbers in presentation order, not padded; `times_s` their true times, one each.
+    `grid` is (t, h, w) in patches; t counts temporal patches, the last frame repeated where the count is odd.
+    """
+
+    kind: str  # "video" | "image"
+    indices: tuple[int, ...]
+    times_s: tuple[float, ...]
+    height: int
+    width: int
+    grid: tuple[int, int, int]
+    tokens: int  # placeholders in the decoder: t * h * w / merge^2
+    patches: int  # rows into the vision tower: t * h * w
+    patch_times_s: tuple[float, ...]  # one per temporal patch: the mean of its first and last frame

@@ -1,0 +1,1 @@
+"""The engine: fine-tuning, evaluation and export. Runs inside the image; the only room that imports torch."""

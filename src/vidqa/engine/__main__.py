@@ -1,0 +1,94 @@
+"""The engine's entry point, started by torchrun with one process per GPU.
+
+    torchrun --standalone --nproc-per-node 2 -m vidqa.engine train --spec spec.toml --run-dir outputs/my-run
+
+Exit codes are those of every script; status.json in the run folder carries them too, because torchrun's own exit code
+says only that a process failed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from vidqa.engine.problems import ENGINE_OUT_OF_MEMORY, ENGINE_OUTPUT_UNWRITABLE
+from vidqa.environment import rank
+from vidqa.problem import INTERNAL, Exit, Problem, ProblemError, exit_code_of
+from vidqa.run_folder import RunFolder
+from vidqa.spec import load
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Carry out one action of a spec in a run folder.")
+    parser.add_argument("action", choices=["train", "evaluate"])
+    parser.add_argument("--spec", type=Path, required=True)
+    parser.add_argument("--run-dir", type=Path, required=True)
+    options = parser.parse_args()
+    run = RunFolder(options.run_dir)
+    try:
+        run.path.mkdir(parents=True, exist_ok=True)
+        code = _program(options.action)(load(options.spec, options.action), run)
+    except ProblemError as stopped:
+        return _fail(run, stopped.problems)
+    except OSError as unwritable:
+        return _fail(run, [ENGINE_OUTPUT_UNWRITABLE.at(run.path, str(unwritable))])
+    except Exception as bug:  # noqa: BLE001  the last place before torchrun; the log keeps the traceback
+        traceback.print_exc()
+        return _fail(run, [_problem_of(bug, run)])
+    if rank() == 0:
+        last = run.read_status()
+        state = "COMPLETE" if code == Exit.OK else "STOPPED"
+        steps = {key: last.get(key, 0) for key in ("step", "total_steps")}
+        run.write_status(state, **steps, message=state.lower(), exit_code=code)
+    return code
+
+
+def _program(action: str) -> Callable[[Any, RunFolder], int]:
+    if action == "train":
+        from vidqa.engine.train import train
+
+        return train
+    from vidqa.engine.evaluate import evaluate
+
+    return evaluate
+
+
+def _problem_of(bug: Exception, run: RunFolder) -> Problem:
+    if type(bug).__name__ == "OutOfMemoryError":
+        return ENGINE_OUT_OF_MEMORY.at(run.path, str(bug).splitlines()[0])
+    return INTERNAL.at(run.path, f"{type(bug).__name__}: {bug}", f"report it with {run.path / 'log.txt'}")
+
+
+def _fail(run: RunFolder, problems: list[Problem]) -> int:
+    """Say what went wrong in the log, in problems.json and in status.json; the first rank to fail writes them."""
+    code = exit_code_of(problems)
+    for problem in problems[:50]:
+        print(problem, file=sys.stderr, flush=True)
+    try:
+        if run.read_status().get("state") not in ("ERROR", "COMPLETE"):
+            run.write_problems(problems)
+            run.write_status("ERROR", message=f"{problems[0].code}: {problems[0].message}", exit_code=code)
+    except OSError as unwritable:
+        print(f"the run folder cannot be written: {unwritable}", file=sys.stderr)
+    return code
+
+
+def _leave(code: int) -> None:
+    """End this process. A rank that failed must not wait for the others in the farewell of a broken group."""
+    if code in (Exit.OK, Exit.NOT_DONE):
+        from vidqa.engine.distributed import stop
+
+        stop()
+        sys.exit(0)  # for torchrun, a run that saved and stopped did not fail; status.json says 6
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+if __name__ == "__main__":
+    _leave(main())

@@ -1,0 +1,187 @@
+"""Resized frames on disk, shared by all processes of a node: a video is decoded once for all its questions and epochs.
+
+An entry is a .npy file of uint8 frames followed by its checksum, published by rename and read through a memory map.
+Its name is a hash of everything its pixels depend on, so an entry is never out of date, only unused.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import hashlib
+import io
+import os
+import stat
+import struct
+import time
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+
+from vidqa.engine.batch.problems import CACHE_DISK_FULL, CACHE_UNUSABLE
+from vidqa.problem import Problem
+from vidqa.video.pool import DecodeRequest
+
+RESIZE_VERSION = 1  # part of every key: raise it when resize_frames gives other pixels
+FOOTER = struct.Struct("<4sI")  # a mark, and the CRC-32 of everything before it
+MARK = b"vqF1"
+SAMPLE_BYTES = 1 << 20  # read from each end of a source file to tell it from others
+ROOM = 0.9  # an eviction goes down to this part of the limit, so that not every put evicts
+ABANDONED_S = 3600.0  # a temporary file this old belongs to a process that was killed
+NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+class FrameCache:
+    """Frames by key, at most `limit_bytes` on disk; the least recently used entries go first.
+
+    Any number of processes of one machine may use one folder. An entry that is removed while another process has it
+    mapped stays readable there, since Linux keeps the bytes of an unlinked file until the last map is gone.
+    Raises CACHE_UNUSABLE when the folder cannot be written.
+    """
+
+    def __init__(self, folder: Path, limit_bytes: int) -> None:
+        self.folder, self.limit_bytes = folder, limit_bytes
+        self._trusted: set[tuple[str, int]] = set()  # (key, inode) whose checksum this process has verified
+        self._full = False
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            with self._locked():
+                pass
+        except OSError as failed:
+            raise CACHE_UNUSABLE.error(folder, f"it cannot be written: {failed.strerror}") from failed
+
+    def key(self, request: DecodeRequest) -> str | None:
+        """Names the frames of one request; None where the file cannot be read, which decoding it will explain.
+
+        Covers the file (size, modification time, hash of its first and last MiB), member, kind, frame numbers, size
+        and the version of the resize.
+        """
+        try:
+            status = os.stat(request.path)
+            if not stat.S_ISREG(status.st_mode):
+                return None
+            content = _content_hash(request.path, status.st_size, status.st_mtime_ns)
+        except (OSError, ValueError):
+            return None
+        parts = (content, request.member, request.kind, request.indices, request.height, request.width, RESIZE_VERSION)
+        return hashlib.sha256(repr(parts).encode()).hexdigest()
+
+    def get(self, key: str | None) -> np.ndarray | None:
+        """The frames, read-only and memory-mapped, or None. A damaged entry is removed and counts as absent."""
+        if key is None:
+            return None
+        path = self._path(key)
+        try:
+            frames = self._mapped(key, path)
+            os.utime(path)  # the time of last use
+        except FileNotFoundError:  # never there, or evicted between two of these steps
+            return None
+        except ValueError:  # damaged
+            path.unlink(missing_ok=True)
+            return None
+        return frames
+
+    def put(self, key: str | None, frames: np.ndarray) -> Problem | None:
+        """Store uint8 frames, making room first. Frames larger than the limit are not stored.
+
+        Returns the warning CACHE_DISK_FULL the first time the disk refuses; nothing is stored after that.
+        """
+        if key is None or self._full or frames.nbytes > self.limit_bytes:
+            return None
+        path = self._path(key)
+        temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+        try:
+            path.parent.mkdir(exist_ok=True)
+            _write_entry(temporary, frames)
+            self._publish(temporary, path)
+        except OSError as failed:
+            if failed.errno not in NO_SPACE:
+                raise CACHE_UNUSABLE.error(self.folder, f"it cannot be written: {failed.strerror}") from failed
+            self._full = True
+            message = f"{failed.strerror}; from here on frames are decoded every time"
+            return CACHE_DISK_FULL.at(self.folder, message, severity="warning")
+        finally:
+            temporary.unlink(missing_ok=True)
+        return None
+
+    def _path(self, key: str) -> Path:
+        return self.folder / key[:2] / f"{key}.npy"
+
+    def _mapped(self, key: str, path: Path) -> np.ndarray:
+        """The entry's frames; ValueError where its length or (once per process) its checksum is wrong."""
+        everything = np.memmap(path, np.uint8, mode="r")
+        body = everything[: -FOOTER.size]
+        mark, checksum = FOOTER.unpack(everything[-FOOTER.size :].tobytes().rjust(FOOTER.size, b"\0"))
+        if mark != MARK:
+            raise ValueError(f"{path} is cut off")
+        entry = (key, path.stat().st_ino)
+        if entry not in self._trusted:
+            if zlib.crc32(body.data) != checksum:
+                raise ValueError(f"{path} is damaged")
+            self._trusted.add(entry)
+        return np.load(path, mmap_mode="r")
+
+    @contextmanager
+    def _locked(self) -> Iterator[int]:
+        """Exclusive among all processes; gives the file that holds the total size in bytes."""
+        handle = os.open(self.folder / "total", os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+            yield handle
+        finally:
+            os.close(handle)
+
+    def _publish(self, temporary: Path, path: Path) -> None:
+        size = temporary.stat().st_size
+        with self._locked() as handle:
+            total = int(os.pread(handle, 32, 0) or 0)
+            if path.exists():  # another process decoded the same frames
+                return
+            if total + size > self.limit_bytes:
+                total = self._evict(self.limit_bytes * ROOM - size)
+            os.replace(temporary, path)
+            os.pwrite(handle, f"{total + size:032d}".encode(), 0)
+
+    def _evict(self, allowed: float) -> int:
+        """Remove the least recently used entries until at most `allowed` bytes are left; returns what is left."""
+        entries = []
+        for file in self.folder.glob("*/*"):
+            try:
+                status = file.stat()
+            except FileNotFoundError:
+                continue
+            if file.suffix == ".npy":
+                entries.append((status.st_mtime_ns, status.st_size, file))
+            elif time.time() - status.st_mtime > ABANDONED_S:
+                file.unlink(missing_ok=True)
+        left = sum(size for _, size, _ in entries)
+        for _, size, file in sorted(entries):
+            if left <= allowed:
+                break
+            file.unlink(missing_ok=True)
+            left -= size
+        return left
+
+
+def _write_entry(path: Path, frames: np.ndarray) -> None:
+    with open(path, "wb") as file:
+        header = io.BytesIO()
+        np.lib.format.write_array_header_1_0(header, np.lib.format.header_data_from_array_1_0(frames))
+        body = np.ascontiguousarray(frames).reshape(-1).data
+        file.write(header.getvalue())
+        file.write(body)
+        file.write(FOOTER.pack(MARK, zlib.crc32(body, zlib.crc32(header.getvalue()))))
+
+
+@lru_cache(maxsize=100_000)
+def _content_hash(path: str, size: int, mtime_ns: int) -> str:
+    digest = hashlib.sha256(f"{size} {mtime_ns} ".encode())
+    with open(path, "rb") as file:
+        digest.update(file.read(SAMPLE_BYTES))
+        file.seek(max(0, size - SAMPLE_BYTES))
+        digest.update(file.read(SAMPLE_BYTES))
+    return digest.hexdigest()

@@ -1,0 +1,41 @@
+"""Pixels as the model's processor makes them: resize in decode workers, normalise and patchify on any device."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torchvision.transforms.v2 import InterpolationMode
+from torchvision.transforms.v2 import functional as pictures
+
+from vidqa.video.types import PixelRules
+
+
+def resize_frames(frames: np.ndarray, height: int, width: int) -> np.ndarray:
+    """uint8 [N, H, W, 3] -> uint8 [N, 3, height, width]: bicubic with antialiasing, as transformers' processors do.
+
+    Frames are independent, so any split of a video into calls gives the same pixels.
+    """
+    frames_NCHW = torch.from_numpy(np.ascontiguousarray(frames)).permute(0, 3, 1, 2).contiguous()
+    resized = pictures.resize(frames_NCHW, [height, width], interpolation=InterpolationMode.BICUBIC, antialias=True)
+    return resized.numpy()
+
+
+def patchify(frames: torch.Tensor, rules: PixelRules, mean: Sequence[float], std: Sequence[float]) -> torch.Tensor:
+    """uint8 [N, 3, H, W] -> float32 [t * h * w, 3 * temporal * patch * patch]: the vision tower's rows, on its device.
+
+    `mean` and `std` are those of the rules, in units of a uint8 pixel. N frames that do not fill the last temporal
+    patch are padded by repeating the last one, which for an image means twice itself. Rows go by temporal patch, then
+    by merged block, then inside the block, as Qwen3VLVideoProcessor orders them.
+    """
+    patch, merge, step = rules.patch_size, rules.merge_size, rules.temporal_patch_size
+    mean_C11 = torch.tensor(mean, dtype=torch.float32, device=frames.device).view(-1, 1, 1)
+    std_C11 = torch.tensor(std, dtype=torch.float32, device=frames.device).view(-1, 1, 1)
+    pixels = frames.to(torch.float32).sub_(mean_C11).div_(std_C11)
+    if missing := -len(pixels) % step:
+        pixels = torch.cat([pixels, pixels[-1:].expand(missing, -1, -1, -1)])
+    count, channels, height, width = pixels.shape
+    rows, columns = height // (patch * merge), width // (patch * merge)
+    blocks = pixels.view(count // step, step, channels, rows, merge, patch, columns, merge, patch)
+    return blocks.permute(0, 3, 6, 4, 7, 2, 1, 5, 8).reshape(-1, channels * step * patch * patch)

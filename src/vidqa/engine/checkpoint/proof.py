@@ -1,0 +1,52 @@
+"""The proof of an export: what plain transformers (and stock PEFT) load from it has the trainer's own loss."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+from vidqa.engine.checkpoint.export import load_export
+from vidqa.engine.generate.answers import model_inputs
+from vidqa.engine.problems import ENGINE_EXPORT_UNPROVEN
+from vidqa.files import write_json
+from vidqa.samples import Planner, Sample
+
+# Two orders of summation, in the precision of the export.
+TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 2e-2}
+
+
+@torch.no_grad()
+def stock_loss(model: Any, planner: Planner, sample: Sample, frames: Sequence[np.ndarray]) -> float:
+    """Mean negative log likelihood of the sample's supervised tokens under transformers' own forward."""
+    device = next(model.parameters()).device
+    inputs = model_inputs(planner, [sample], [frames], device)
+    encoded = planner.encode(sample.record, sample.plans)
+    at = torch.from_numpy(np.flatnonzero(encoded.supervised)).to(device)
+    logits = model(**inputs).logits[0].float()
+    return F.cross_entropy(logits[at - 1], inputs["input_ids"][0, at]).item()
+
+
+def prove_loss(
+    export: Path,
+    base: Path | None,
+    trainer_loss: float,
+    planner: Planner,
+    sample: Sample,
+    frames: Sequence[np.ndarray],
+    dtype: torch.dtype,
+    device: torch.device,
+) -> dict[str, Any]:
+    """Load the export afresh and compare; writes proof.json into it. Raises ENGINE_EXPORT_UNPROVEN."""
+    reloaded = stock_loss(load_export(export, base, dtype, device), planner, sample, frames)
+    proof = {"sample_id": sample.record.id, "trainer_loss": trainer_loss, "reloaded_loss": reloaded}
+    allowed = TOLERANCE[dtype] * max(1.0, abs(trainer_loss))
+    if not abs(reloaded - trainer_loss) <= allowed:
+        message = f"loss of sample {sample.record.id}: trainer {trainer_loss:.6f}, reloaded {reloaded:.6f}"
+        raise ENGINE_EXPORT_UNPROVEN.error(export, message)
+    write_json(export / "proof.json", proof)
+    return proof

@@ -1,0 +1,71 @@
+"""Processes and their mesh: one process per GPU, or per core group on a CPU."""
+
+from __future__ import annotations
+
+import datetime
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from accelerate import PartialState
+from accelerate.utils import ParallelismConfig
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+
+
+@dataclass(frozen=True)
+class World:
+    """Where this process stands. `files` is a group over gloo, for objects and for saving beside the GPU's traffic."""
+
+    rank: int
+    size: int
+    device: torch.device
+    mesh: DeviceMesh
+    files: Any
+
+    @property
+    def is_main(self) -> bool:
+        return self.rank == 0
+
+    def share(self, value: Any) -> Any:
+        """Rank 0's value, on every rank."""
+        box = [value]
+        dist.broadcast_object_list(box, src=0, group=self.files)
+        return box[0]
+
+    def gather(self, value: Any) -> list[Any]:
+        """Every rank's value, in rank order, on every rank."""
+        values: list[Any] = [None] * self.size
+        dist.all_gather_object(values, value, group=self.files)
+        return values
+
+    def barrier(self) -> None:
+        dist.barrier(group=self.files)
+
+
+def start(dp_replicate: int, dp_shard: int, timeout_s: float) -> World:
+    """Join the processes that torchrun started and build the mesh (dp_replicate, dp_shard)."""
+    timeout = datetime.timedelta(seconds=timeout_s)
+    state = PartialState(cpu=not torch.cuda.is_available(), timeout=timeout)
+    return World(
+        rank=state.process_index,
+        size=state.num_processes,
+        device=state.device,
+        mesh=_mesh(dp_replicate, dp_shard, state.device.type),
+        files=dist.new_group(backend="gloo", timeout=timeout),
+    )
+
+
+def _mesh(dp_replicate: int, dp_shard: int, device_type: str) -> DeviceMesh:
+    if dp_shard > 1:
+        mesh = ParallelismConfig(dp_replicate_size=dp_replicate, dp_shard_size=dp_shard).build_device_mesh(device_type)
+        return mesh["dp_replicate", "dp_shard"] if dp_replicate > 1 else mesh["dp_shard"]
+    # accelerate builds no mesh for one process, and none that FSDP can use for replication alone.
+    if dp_replicate > 1:
+        return init_device_mesh(device_type, (dp_replicate, 1), mesh_dim_names=("dp_replicate", "dp_shard"))
+    return init_device_mesh(device_type, (1,), mesh_dim_names=("dp_shard",))
+
+
+def stop() -> None:
+    if dist.is_initialized():
+        dist.destroy_process_group()

@@ -1,0 +1,106 @@
+"""Answers by transformers' own `generate`, the reference: prompts padded on the left, every token as planned."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from vidqa.engine.batch.resize import patchify
+from vidqa.samples import Planner, Sample
+
+
+@dataclass(frozen=True)
+class Answer:
+    """`finish_reason` is "stop" when the model ended its turn and "length" when it was cut off."""
+
+    text: str
+    finish_reason: str
+    tokens: int
+
+
+@dataclass(frozen=True)
+class Decoding:
+    """How answers are generated; `temperature` 0 is greedy."""
+
+    max_tokens: int
+    temperature: float = 0.0
+    repetition_penalty: float = 1.0
+
+
+def model_inputs(
+    planner: Planner, samples: Sequence[Sample], frames: Sequence[Sequence[np.ndarray]], device: torch.device
+) -> dict[str, torch.Tensor]:
+    """What a stock Qwen3-VL takes: ids padded on the left, patches and grids of images and videos in reading order.
+    `frames[i][m]` is uint8 [n, 3, h, w]."""
+    rows = [planner.encode(sample.record, sample.plans).token_ids.astype(np.int64) for sample in samples]
+    width = max(map(len, rows))
+    ids = np.full((len(rows), width), planner.chat.pad_id, dtype=np.int64)
+    mask = np.zeros_like(ids)
+    for number, row in enumerate(rows):
+        ids[number, width - len(row) :] = row
+        mask[number, width - len(row) :] = 1
+    slots = planner.chat.slot_ids
+    kinds = np.where(ids == slots["image"], 1, np.where(ids == slots["video"], 2, 0))
+    inputs = {"input_ids": ids, "attention_mask": mask, "mm_token_type_ids": kinds}
+    tensors = {name: torch.from_numpy(value) for name, value in inputs.items()}
+    for kind, pixels, grid in (
+        ("image", "pixel_values", "image_grid_thw"),
+        ("video", "pixel_values_videos", "video_grid_thw"),
+    ):
+        rules = getattr(planner.geometry, kind)
+        media = [
+            (plan, array)
+            for sample, arrays in zip(samples, frames, strict=True)
+            for plan, array in zip(sample.plans, arrays, strict=True)
+            if plan.kind == kind
+        ]
+        if media:
+            parts = [
+                patchify(torch.from_numpy(np.ascontiguousarray(array)), rules, rules.mean, rules.std)
+                for _, array in media
+            ]
+            tensors[pixels] = torch.cat(parts)
+            tensors[grid] = torch.tensor([plan.grid for plan, _ in media])
+    return {name: tensor.to(device) for name, tensor in tensors.items()}
+
+
+@torch.no_grad()
+def generate_answers(
+    model: Any,
+    planner: Planner,
+    samples: Sequence[Sample],
+    frames: Sequence[Sequence[np.ndarray]],
+    decoding: Decoding,
+    *,
+    in_step: bool = False,
+) -> list[Answer]:
+    """One answer per sample; `planner` must be one for generation. `in_step` keeps sharded ranks generating together
+    until the last has finished."""
+    device = next(model.parameters()).device
+    inputs = model_inputs(planner, samples, frames, device)
+    sampling = (
+        {"do_sample": True, "temperature": decoding.temperature} if decoding.temperature > 0 else {"do_sample": False}
+    )
+    ends = sorted(planner.chat.eos_ids)
+    output = model.generate(
+        **inputs,
+        max_new_tokens=decoding.max_tokens,
+        repetition_penalty=decoding.repetition_penalty,
+        eos_token_id=ends,
+        pad_token_id=planner.chat.pad_id,
+        synced_gpus=in_step,
+        **sampling,
+        # A model folder's own sampling settings must not leak into a run that asked for greedy.
+        **({} if decoding.temperature > 0 else {"temperature": None, "top_p": None, "top_k": None}),
+    )
+    return [_answer(row, planner, ends) for row in output[:, inputs["input_ids"].shape[1] :].tolist()]
+
+
+def _answer(row: list[int], planner: Planner, ends: list[int]) -> Answer:
+    stop = next((place for place, token in enumerate(row) if token in ends), None)
+    kept = row if stop is None else row[:stop]
+    return Answer(planner.chat.decode(kept).strip(), "length" if stop is None else "stop", len(kept))

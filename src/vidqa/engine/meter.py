@@ -1,0 +1,53 @@
+"""The numbers of a training run: averaged losses, speed, waiting for data, and utilisation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from vidqa.engine.distributed import World
+from vidqa.engine.flops import flops_model, peak_flops
+from vidqa.engine.schedule import Schedule
+
+
+class Meter:
+    """Reports every `logging.log_interval` steps: the loss per supervised token, times per step."""
+
+    def __init__(self, spec: Any, model: Any, schedule: Schedule, world: World) -> None:
+        self.interval, self.schedule, self.world = spec.logging.log_interval, schedule, world
+        vision = any(p.requires_grad for p in model.model.visual.parameters())
+        self.flops = flops_model(model.config, vision_trains=vision, decoder_trains=spec.policy.lora is None)
+        self.peak = peak_flops(world.device)
+        self._reset()
+
+    def _reset(self) -> None:
+        self.loss_sum = self.seconds = self.waited = self.work = 0.0
+        self.supervised = self.tokens = self.steps = 0
+
+    def step(self, step: int, outcome: Any, rate: float, progress: Any) -> None:
+        """Take in the outcome of a step (a `train.Outcome`) and log when it is time."""
+        samples = [self.schedule.data.train[i] for i in self.schedule.order.step(step)]
+        self.loss_sum += outcome.loss * outcome.supervised
+        self.supervised += outcome.supervised
+        self.tokens += sum(sample.length for sample in samples)
+        self.work += self.flops.of(samples)
+        self.seconds += outcome.seconds
+        self.waited += outcome.waited
+        self.steps += 1
+        if (step + 1) % self.interval and step + 1 != self.schedule.total:
+            return
+        values = {
+            "train/loss": self.loss_sum / max(self.supervised, 1),
+            "train/grad_norm": outcome.grad_norm,
+            "train/lr": rate,
+            "perf/step_s": self.seconds / self.steps,
+            "perf/data_wait_s": self.waited / self.steps,
+            "perf/tokens_per_s": self.tokens / self.seconds,
+            "perf/tokens_per_s_per_rank": self.tokens / self.seconds / self.world.size,
+        }
+        if self.peak:
+            values["perf/mfu"] = self.work / self.seconds / self.world.size / self.peak
+            values["perf/memory_gib"] = torch.cuda.max_memory_allocated() / 1024**3
+        self._reset()
+        progress.log(step + 1, values, line=f"loss {values['train/loss']:.4f}  {values['perf/step_s']:.2f} s/step")

@@ -1,0 +1,157 @@
+"""From a model folder to a sharded model: built on the meta device, then every rank reads only its own rows.
+
+config -> meta model -> LoRA and freezing -> our forward -> fully_shard -> weights from safetensors
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor
+from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+from transformers import AutoConfig, Qwen3VLForConditionalGeneration
+
+from vidqa.engine.model.qwen3_vl import install_forward
+from vidqa.engine.model.trainable import base_name, choose_trainable, is_adapter
+from vidqa.engine.problems import ENGINE_WEIGHTS_MISMATCH
+from vidqa.families.problems import MODEL_FILE_MISSING, MODEL_UNSUPPORTED
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+
+
+def load_sharded(folder: Path, policy: Any, train: Any, mesh: DeviceMesh, device: torch.device) -> Any:
+    """The model of `folder`, ready to train: `policy` and `train` are the spec's tables. Trainable parameters are kept
+    in `train.master_dtype`, frozen ones and all computation in `train.param_dtype`."""
+    model = _meta_model(folder)
+    choose_trainable(model, policy)
+    compute, master = DTYPES[train.param_dtype], DTYPES[train.master_dtype]
+    for parameter in model.parameters():
+        parameter.data = parameter.data.to(master if parameter.requires_grad else compute)
+    install_forward(model, recompute=policy.model_gradient_checkpointing)
+    _shard(model, mesh, compute, DTYPES[train.fsdp_reduce_dtype], train.fsdp_reshard_after_forward)
+    model.to_empty(device=device)
+    fill_weights(model, folder)
+    _initialise_adapters(model, train.seed or 0, policy.lora)
+    _restore_buffers(model)
+    model.train()
+    return model
+
+
+def _meta_model(folder: Path) -> Any:
+    try:
+        config = AutoConfig.from_pretrained(folder)
+    except (OSError, ValueError, KeyError) as broken:
+        raise MODEL_FILE_MISSING.error(folder / "config.json", f"config.json cannot be read: {broken}") from broken
+    if config.model_type != "qwen3_vl":
+        raise MODEL_UNSUPPORTED.error(folder / "config.json", f"model_type is {config.model_type!r}, not 'qwen3_vl'")
+    rope_type = config.text_config.rope_parameters["rope_type"]
+    if rope_type != "default":
+        raise MODEL_UNSUPPORTED.error(folder / "config.json", f"rope_type is {rope_type!r}; only 'default' is trained")
+    with torch.device("meta"):
+        model = Qwen3VLForConditionalGeneration(config)
+    if config.tie_word_embeddings:
+        model.lm_head.weight = model.model.language_model.embed_tokens.weight
+    return model
+
+
+def _shard(model: Any, mesh: DeviceMesh, compute: torch.dtype, reduce: torch.dtype, reshard: str) -> None:
+    """One FSDP unit per vision block and decoder layer, the rest in the root. `reshard` is cosmos-rl's key: "always"
+    frees gathered weights after forward, "never" keeps them for backward, "default" is "always" for layers."""
+    precision = MixedPrecisionPolicy(param_dtype=compute, reduce_dtype=reduce, cast_forward_inputs=False)
+    free_early = reshard != "never"
+    for layer in [*model.model.visual.blocks, *model.model.language_model.layers]:
+        fully_shard(layer, mesh=mesh, mp_policy=precision, reshard_after_forward=free_early)
+    fully_shard(model, mesh=mesh, mp_policy=precision, reshard_after_forward=reshard == "always")
+    assert isinstance(model, FSDPModule)
+
+
+def weight_files(folder: Path) -> dict[str, Path]:
+    """Every tensor name of a model folder and the safetensors file that holds it."""
+    files = sorted(folder.glob("*.safetensors"))
+    if not files:
+        raise MODEL_FILE_MISSING.error(folder, "the folder has no *.safetensors file")
+    names: dict[str, Path] = {}
+    for path in files:
+        try:
+            with safe_open(path, framework="pt") as reader:
+                names.update(dict.fromkeys(reader.keys(), path))
+        except (OSError, SafetensorError) as broken:
+            raise MODEL_FILE_MISSING.error(path, f"not a readable safetensors file: {broken}") from broken
+    return names
+
+
+def fill_weights(model: nn.Module, folder: Path) -> None:
+    """Fill every base parameter of a sharded (or plain) model from the folder's safetensors. Raises
+    ENGINE_WEIGHTS_MISMATCH for a missing, unexpected or wrongly shaped tensor."""
+    files = weight_files(folder)
+    wanted = {name: parameter for name, parameter in model.named_parameters() if not is_adapter(name)}
+    # A tied head is one parameter under two names; files may hold either or both.
+    named_twice = {
+        base_name(name) for name, _ in model.named_parameters(remove_duplicate=False) if not is_adapter(name)
+    }
+    missing = sorted({base_name(name) for name in wanted} - set(files))
+    unexpected = sorted(set(files) - named_twice)
+    if missing or unexpected:
+        raise ENGINE_WEIGHTS_MISMATCH.error(
+            folder,
+            f"{len(missing)} tensors missing ({', '.join(missing[:3])}...), "
+            f"{len(unexpected)} unexpected ({', '.join(unexpected[:3])}...)",
+        )
+    with ExitStack() as stack:
+        readers = {path: stack.enter_context(safe_open(path, framework="pt")) for path in set(files.values())}
+        for name, parameter in wanted.items():
+            stored = readers[files[base_name(name)]].get_slice(base_name(name))
+            if tuple(stored.get_shape()) != tuple(parameter.shape):
+                raise ENGINE_WEIGHTS_MISMATCH.error(
+                    folder,
+                    f"{base_name(name)} has shape {stored.get_shape()}, the config wants {list(parameter.shape)}",
+                )
+            local, rows = local_rows(parameter)
+            if local.numel():
+                local.copy_(stored[rows])
+
+
+@torch.no_grad()
+def local_rows(parameter: torch.Tensor) -> tuple[torch.Tensor, tuple[slice, ...]]:
+    """This rank's part of a parameter, and where that part lies in the whole tensor."""
+    if not isinstance(parameter, DTensor):
+        return parameter.data, tuple(slice(0, size) for size in parameter.shape)
+    shape, offset = compute_local_shape_and_global_offset(parameter.shape, parameter.device_mesh, parameter.placements)
+    return parameter.to_local().data, tuple(slice(o, o + s) for o, s in zip(offset, shape, strict=True))
+
+
+def _initialise_adapters(model: nn.Module, seed: int, lora: Any) -> None:
+    """LoRA's A and B as PEFT initialises them, the same on any number of ranks: each matrix is drawn whole from a seed
+    and its position, and every rank keeps its rows."""
+    for number, (name, parameter) in enumerate(_adapters(model)):
+        whole = torch.zeros(parameter.shape)
+        if ".lora_A." in name or lora.init_lora_weights is False:
+            generator = torch.Generator().manual_seed(seed * 100_003 + number)
+            if lora.init_lora_weights == "gaussian":
+                whole.normal_(std=1 / parameter.shape[0], generator=generator)
+            else:
+                nn.init.kaiming_uniform_(whole, a=math.sqrt(5), generator=generator)
+        local, rows = local_rows(parameter)
+        local.copy_(whole[rows])
+
+
+def _adapters(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
+    return ((name, parameter) for name, parameter in model.named_parameters() if is_adapter(name))
+
+
+def _restore_buffers(model: nn.Module) -> None:
+    """Rotary frequencies are not stored with the weights: made again from the config."""
+    for module in model.modules():
+        if "inv_freq" in module._buffers:
+            fresh: Any = type(module)(module.config)
+            for name in module._buffers:
+                getattr(module, name).copy_(getattr(fresh, name))

@@ -1,0 +1,192 @@
+"""Qwen3-VL on packed samples: our forward over transformers' own modules and weights.
+
+The modules stay transformers' (same names, same state dict, exports need no conversion); only what flows between them
+is ours: one call of the vision tower per micro-step, one packed sequence through the decoder, vision features placed by
+precomputed indices, and the head on supervised tokens only. `stock_forward` gives the original forward back.
+
+Shape letters: T tokens of a pack, P patches, V vision tokens, N supervised tokens, D width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from vidqa.engine.model.attention import Segments, attend, segments_of
+
+HEAD_ROWS = 1024  # supervised tokens whose logits exist at one time
+
+
+@dataclass(frozen=True)
+class VisionIndex:
+    """Where each patch sits: made on the CPU, one per pack."""
+
+    position_2P: torch.Tensor  # int64: row and column of the patch, for rotary embedding
+    table_P4: torch.Tensor  # int64: four neighbours in the learned position table
+    weight_P4: torch.Tensor  # float32: their bilinear weights
+    segments: Segments  # one per run of frames of one size
+
+
+@lru_cache(maxsize=256)
+def _frame_index(rows: int, columns: int, side: int, merge: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Position [2, p], table [p, 4] and weights [p, 4] of one frame's patches in merge-block order."""
+    row, column = np.meshgrid(np.arange(rows), np.arange(columns), indexing="ij")
+    order = [
+        grid.reshape(rows // merge, merge, columns // merge, merge).swapaxes(1, 2).ravel() for grid in (row, column)
+    ]
+    low, high, share = [], [], []
+    for position, count in zip(order, (rows, columns), strict=True):
+        # The table is stretched over the frame corner to corner, as align_corners interpolation does.
+        exact = position.astype(np.float32) * np.float32((side - 1) / max(count - 1, 1))
+        floor = exact.astype(np.int64)
+        low.append(floor)
+        high.append(np.minimum(floor + 1, side - 1))
+        share.append(exact - floor)
+    (r0, c0), (r1, c1), (dr, dc) = low, high, share
+    table = np.stack([r0 * side + c0, r0 * side + c1, r1 * side + c0, r1 * side + c1], axis=1)
+    weight = np.stack([(1 - dr) * (1 - dc), (1 - dr) * dc, dr * (1 - dc), dr * dc], axis=1)
+    return np.stack(order), table, weight.astype(np.float32)
+
+
+def vision_index(grids: Sequence[tuple[int, int, int]], config: Any) -> VisionIndex:
+    """The index of a pack's media in order; `grids` are (t, h, w) in patches, `config` the model's vision_config."""
+    side = int(config.num_position_embeddings**0.5)
+    frames = [_frame_index(h, w, side, config.spatial_merge_size) for t, h, w in grids for _ in range(t)]
+    position, table, weight = (
+        np.concatenate(parts, axis=axis) for parts, axis in zip(zip(*frames, strict=True), (1, 0, 0), strict=True)
+    )
+    return VisionIndex(
+        position_2P=torch.from_numpy(position),
+        table_P4=torch.from_numpy(table),
+        weight_P4=torch.from_numpy(weight),
+        segments=segments_of(h * w for t, h, w in grids for _ in range(t)),
+    )
+
+
+def _rotate(heads_THD: torch.Tensor, cos_TD: torch.Tensor, sin_TD: torch.Tensor) -> torch.Tensor:
+    first, second = heads_THD.chunk(2, dim=-1)
+    turned = torch.cat((-second, first), dim=-1)
+    return heads_THD * cos_TD[:, None] + turned * sin_TD[:, None]
+
+
+def _vision_block(block: Any, hidden_PD: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, segments: Segments):
+    attention = block.attn
+    query, key, value = attention.qkv(block.norm1(hidden_PD)).view(len(hidden_PD), 3, attention.num_heads, -1).unbind(1)
+    # Rotation in float32, as transformers does for the vision tower.
+    query, key = (_rotate(part.float(), cos, sin).to(value.dtype) for part in (query, key))
+    hidden_PD = hidden_PD + attention.proj(attend(query, key, value, segments, causal=False))
+    return hidden_PD + block.mlp(block.norm2(hidden_PD))
+
+
+def _decoder_layer(layer: Any, hidden_TD: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, segments: Segments):
+    attention = layer.self_attn
+    normed = layer.input_layernorm(hidden_TD)
+    query, key, value = (
+        projection(normed).view(len(normed), -1, attention.head_dim)
+        for projection in (attention.q_proj, attention.k_proj, attention.v_proj)
+    )
+    query, key = _rotate(attention.q_norm(query), cos, sin), _rotate(attention.k_norm(key), cos, sin)
+    hidden_TD = hidden_TD + attention.o_proj(attend(query, key, value, segments, causal=True))
+    return hidden_TD + layer.mlp(layer.post_attention_layernorm(hidden_TD))
+
+
+def _vision_tower(visual: Any, patches_PC: torch.Tensor, index: VisionIndex) -> tuple[torch.Tensor, list[torch.Tensor]]:
+    """The merged features [V, D] and one [V, D] per deepstack level."""
+    kernel = visual.patch_embed.proj  # a convolution whose stride is its kernel: the same as a linear layer
+    patches_PC = patches_PC.to(kernel.weight.dtype)
+    hidden = F.linear(patches_PC, kernel.weight.flatten(1), kernel.bias)
+    hidden = hidden + (visual.pos_embed(index.table_P4) * index.weight_P4[:, :, None]).sum(1).to(hidden.dtype)
+    angle = index.position_2P[..., None].float() * visual.rotary_pos_emb.inv_freq.float()
+    angle = torch.cat((angle[0], angle[1]), dim=-1).repeat(1, 2)
+    cos, sin = angle.cos(), angle.sin()
+    deepstack = []
+    for number, block in enumerate(visual.blocks):
+        hidden = block(hidden, cos, sin, index.segments)
+        if number in visual.deepstack_visual_indexes:
+            level = list(visual.deepstack_visual_indexes).index(number)
+            deepstack.append(visual.deepstack_merger_list[level](hidden))
+    return visual.merger(hidden), deepstack
+
+
+def _text_rotation(decoder: Any, position_3T: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+    """Interleaved multimodal rotary embedding: time, height and width take turns along the frequencies."""
+    angle_3TE = position_3T[..., None].float() * decoder.rotary_emb.inv_freq.float()
+    angle = angle_3TE[0].clone()
+    for axis in (1, 2):
+        picked = slice(axis, decoder.rotary_emb.mrope_section[axis] * 3, 3)
+        angle[:, picked] = angle_3TE[axis][:, picked]
+    angle = angle.repeat(1, 2)
+    return angle.cos().to(dtype), angle.sin().to(dtype)
+
+
+def packed_nll(model: Any, batch: Any) -> torch.Tensor:
+    """Negative log likelihood of every supervised token of a pack: float32 [N]. `batch` is a `batch.collate.Batch`."""
+    visual, decoder = model.model.visual, model.model.language_model
+    trained = any(parameter.requires_grad for parameter in visual.parameters())
+    with nullcontext() if trained else torch.no_grad():
+        features, deepstack = _vision_tower(visual, batch.patches_PC, batch.vision)
+    hidden = decoder.embed_tokens(batch.input_ids_T)
+    hidden = _place(hidden, features, batch.visual_at_V)
+    cos, sin = _text_rotation(decoder, batch.position_3T, hidden.dtype)
+    for number, layer in enumerate(decoder.layers):
+        hidden = layer(hidden, cos, sin, batch.segments)
+        if number < len(deepstack):
+            hidden = _place(hidden, deepstack[number], batch.visual_at_V, add=True)
+    return _head_nll(model.lm_head, decoder.norm(hidden[batch.predict_at_N]), batch.target_N)
+
+
+def _place(hidden_TD: torch.Tensor, features: torch.Tensor, at_V: torch.Tensor, *, add: bool = False) -> torch.Tensor:
+    """Write (or add) vision features at their placeholders. A pack without media carries one feature row that stands
+    nowhere: it is added with weight zero, so that every rank runs and differentiates the same modules."""
+    if len(at_V) == 0:
+        return hidden_TD + features.sum() * 0.0
+    features = features.to(hidden_TD.dtype)
+    return hidden_TD.index_add(0, at_V, features) if add else hidden_TD.index_copy(0, at_V, features)
+
+
+def _head_nll(head: nn.Module, hidden_ND: torch.Tensor, target_N: torch.Tensor) -> torch.Tensor:
+    """Cross entropy in float32 over rows of HEAD_ROWS; logits of earlier rows are recomputed in backward, not kept."""
+
+    def rows(hidden: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        return F.cross_entropy(head(hidden).float(), target, reduction="none")
+
+    if len(target_N) <= HEAD_ROWS:
+        return rows(hidden_ND, target_N)
+    pieces = zip(hidden_ND.split(HEAD_ROWS), target_N.split(HEAD_ROWS), strict=True)
+    return torch.cat([checkpoint(rows, hidden, target, use_reentrant=False) for hidden, target in pieces])
+
+
+def install_forward(model: Any, *, recompute: bool) -> None:
+    """Give the model, its vision blocks and its decoder layers the packed forward. `recompute` keeps only the inputs of
+    blocks and layers for backward (full activation checkpointing)."""
+
+    def installed(function: Callable, module: nn.Module) -> Callable:
+        bound = partial(function, module)
+        return partial(checkpoint, bound, use_reentrant=False) if recompute else bound
+
+    for block in model.model.visual.blocks:
+        block.forward = installed(_vision_block, block)
+    for layer in model.model.language_model.layers:
+        layer.forward = installed(_decoder_layer, layer)
+    model.forward = partial(packed_nll, model)
+
+
+@contextmanager
+def stock_forward(model: Any) -> Iterator[Any]:
+    """Inside the block the model runs transformers' own forward, e.g. for `generate`."""
+    modules = [model, *model.model.visual.blocks, *model.model.language_model.layers]
+    ours = [module.__dict__.pop("forward") for module in modules]
+    try:
+        yield model
+    finally:
+        for module, forward in zip(modules, ours, strict=True):
+            module.forward = forward

@@ -1,0 +1,86 @@
+"""What trains: freezing by pattern, LoRA through PEFT, and the table that says so."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from typing import Any
+
+from peft import LoraConfig, inject_adapter_in_model
+from torch import nn
+
+from vidqa.engine.problems import ENGINE_LORA_TARGETS, ENGINE_NOTHING_TRAINS
+
+ADAPTER = "default"  # PEFT's name for the one adapter
+
+
+def choose_trainable(model: nn.Module, policy: Any) -> None:
+    """Apply `policy.lora`, `policy.freeze_pattern` and `policy.trainable_pattern` (a PolicySpec) to a model on any
+    device, also meta. Patterns are regular expressions searched in parameter names."""
+    if policy.lora is not None:
+        _add_lora(model, policy.lora)
+    for name, parameter in model.named_parameters():
+        if policy.trainable_pattern and not _matches(policy.trainable_pattern, name):
+            parameter.requires_grad_(False)
+        if policy.freeze_pattern and _matches(policy.freeze_pattern, name):
+            parameter.requires_grad_(False)
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise ENGINE_NOTHING_TRAINS.error("policy", "freeze_pattern and trainable_pattern leave nothing to train")
+
+
+def _matches(patterns: list[str], name: str) -> bool:
+    return any(re.search(pattern, name) for pattern in patterns)
+
+
+def lora_config(lora: Any) -> LoraConfig:
+    """PEFT's configuration for the spec's `policy.lora`."""
+    targets = lora.target_modules
+    if targets in (["all-linear"], ("all-linear",)):
+        targets = "all-linear"
+    return LoraConfig(
+        r=lora.r,
+        lora_alpha=lora.lora_alpha,
+        lora_dropout=lora.lora_dropout,
+        target_modules=targets,
+        modules_to_save=lora.modules_to_save or None,
+        use_rslora=lora.use_rslora,
+        rank_pattern=lora.r_pattern or {},
+        alpha_pattern=lora.alpha_pattern or {},
+        init_lora_weights=lora.init_lora_weights,
+        task_type="CAUSAL_LM",
+    )
+
+
+def _add_lora(model: nn.Module, lora: Any) -> None:
+    try:
+        inject_adapter_in_model(lora_config(lora), model, ADAPTER, low_cpu_mem_usage=True)
+    except ValueError as missing:
+        raise ENGINE_LORA_TARGETS.error("policy.lora.target_modules", str(missing)) from missing
+    # PEFT freezes the base; modules_to_save are copies that train in full.
+
+
+def is_adapter(name: str) -> bool:
+    """True for a parameter that LoRA added (its A and B matrices)."""
+    return ".lora_" in name
+
+
+def base_name(name: str) -> str:
+    """The name that a parameter has in the base model's safetensors."""
+    name = name.replace(".base_layer.", ".").replace(".original_module.", ".")
+    return name.replace(f".modules_to_save.{ADAPTER}.", ".")
+
+
+def trainable_table(model: nn.Module) -> list[dict[str, Any]]:
+    """Parameters in all and trainable, by part of the model; what `run.json` stores and the log shows."""
+    counts: dict[str, list[int]] = defaultdict(lambda: [0, 0])
+    for name, parameter in model.named_parameters():
+        row = counts[_part(name)]
+        row[0] += parameter.numel()
+        row[1] += parameter.numel() if parameter.requires_grad else 0
+    return [{"part": part, "parameters": total, "trainable": trained} for part, (total, trained) in counts.items()]
+
+
+def _part(name: str) -> str:
+    part = re.sub(r"\.\d+\..*", "", name.removeprefix("model."))
+    part = re.sub(r"\.(weight|bias)$", "", part)
+    return f"{part} (LoRA)" if is_adapter(name) else part

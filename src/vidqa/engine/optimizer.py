@@ -1,0 +1,75 @@
+"""AdamW with decay groups, the learning rate of every step, and clipping."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.tensor import DTensor
+
+
+def build_optimizer(model: nn.Module, train: Any) -> torch.optim.Optimizer:
+    """`train` is the spec's table. Matrices decay; biases, norms and other vectors do not."""
+    trained = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
+    groups = [
+        {"params": [p for _, p in trained if p.ndim >= 2], "weight_decay": train.optm_weight_decay},
+        {"params": [p for _, p in trained if p.ndim < 2], "weight_decay": 0.0},
+    ]
+    kind = {"AdamW": torch.optim.AdamW, "Adam": torch.optim.Adam}[train.optm_name]
+    implementation = {"fused": {"fused": True}, "foreach": {"foreach": True}, "for-loop": {"foreach": False}}
+    return kind(
+        [group for group in groups if group["params"]],
+        lr=train.optm_lr,
+        betas=tuple(train.optm_betas),
+        eps=train.epsilon,
+        **implementation[train.optm_impl],
+    )
+
+
+def learning_rate(step: int, total: int, warmup: int, train: Any) -> float:
+    """The learning rate of optimizer step `step` (from 0) of `total`.
+
+    Warm-up rises linearly from `optm_warmup_start_factor`, so that the first step already learns: step k of w warm-up
+    steps runs at start + (1 - start) * (k + 1) / w. Then the decay runs over the remaining steps (or over the last
+    `optm_decay_ratio` of all steps) down to `optm_min_lr_factor`.
+    """
+    if step < warmup:
+        start = train.optm_warmup_start_factor
+        return train.optm_lr * (start + (1 - start) * (step + 1) / warmup)
+    decay = total - warmup if train.optm_decay_ratio is None else int(total * train.optm_decay_ratio)
+    progress = min(max(step - (total - decay), 0) / max(decay, 1), 1.0)
+    floor = train.optm_min_lr_factor
+    return train.optm_lr * (floor + (1 - floor) * _decay(train.optm_decay_type, progress))
+
+
+def _decay(kind: str | None, progress: float) -> float:
+    """From 1 at progress 0 to 0 at progress 1."""
+    if kind == "linear":
+        return 1 - progress
+    if kind == "cosine":
+        return 0.5 * (1 + math.cos(math.pi * progress))
+    if kind == "sqrt":
+        return 1 - math.sqrt(progress)
+    return 1.0  # none
+
+
+def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
+    for group in optimizer.param_groups:
+        group["lr"] = rate
+
+
+@torch.no_grad()
+def clip_gradients(parameters: Sequence[nn.Parameter], limit: float, scale: torch.Tensor) -> torch.Tensor:
+    """Multiply all gradients by `scale`, then clip their global norm to `limit` (0: no clipping), in one pass and
+    without waiting for the device. Returns the norm before clipping: float32 scalar, the same on every rank."""
+    gradients = [p.grad for p in parameters if p.grad is not None]
+    norm = torch.nn.utils.get_total_norm(gradients)
+    norm = (norm.full_tensor() if isinstance(norm, DTensor) else norm).float() * scale
+    factor = scale * (limit / (norm + 1e-6)).clamp(max=1.0) if limit > 0 else scale
+    for gradient in gradients:
+        local = gradient.to_local() if isinstance(gradient, DTensor) else gradient
+        local.mul_(factor.to(local.device, local.dtype))
+    return norm

@@ -1,0 +1,119 @@
+"""Before the model: records become planned samples, the same on every rank, and plan.json says what comes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from vidqa.data import fingerprint, load_records, split_by_video
+from vidqa.data.record import Record
+from vidqa.engine.distributed import World
+from vidqa.engine.problems import ENGINE_BAD_SAMPLE, ENGINE_NO_SAMPLES, ENGINE_SAMPLE_TOO_LONG
+from vidqa.environment import cache_folder
+from vidqa.files import write_json
+from vidqa.problem import Problem, ProblemError
+from vidqa.run_folder import RunFolder
+from vidqa.samples import Planner, Prompting, Sample
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What a run works on. `quarantined` are problems of samples that were left out."""
+
+    train: list[Sample]
+    validation: list[Sample]
+    fingerprint: str
+    quarantined: list[Problem]
+
+
+def prepare_training(spec: Any, planner: Planner, world: World, run: RunFolder) -> Prepared:
+    """Rank 0 reads, probes and plans; all ranks get the result or the problems."""
+
+    def work() -> Prepared:
+        train, validation = training_records(spec)
+        chosen, problems = plan_usable(train, planner, spec.policy.model_max_length, spec.engine.on_bad_sample)
+        held, more = plan_usable(validation, planner, spec.policy.model_max_length, spec.engine.on_bad_sample)
+        untaught = [s for s in chosen if s.supervised == 0]
+        problems += [ENGINE_BAD_SAMPLE.at(s.record.source, "the sample has no token to learn from") for s in untaught]
+        chosen = [s for s in chosen if s.supervised]
+        if not chosen:
+            raise ENGINE_NO_SAMPLES.error(spec.custom.train_dataset.annotation_path, "no training sample is usable")
+        return Prepared(chosen, held, fingerprint([*train, *validation]), problems + more)
+
+    return on_main(world, work)
+
+
+def on_main(world: World, work: Any) -> Any:
+    """Run `work` on rank 0 and share its value; a ProblemError on rank 0 is raised on every rank."""
+    value, problems = None, None
+    if world.is_main:
+        try:
+            value = work()
+        except ProblemError as stopped:
+            problems = stopped.problems
+    if problems := world.share(problems):
+        raise ProblemError(problems)
+    return world.share(value)
+
+
+def training_records(spec: Any) -> tuple[list[Record], list[Record]]:
+    """Training and validation records of a TrainSpec: a validation set of its own, or a part held out by video."""
+    train = load_records(spec.custom.train_dataset.annotation_path, spec.custom.train_dataset.media_path)
+    held_out = spec.train.train_policy.dataset.test_size
+    if spec.custom.val_dataset.annotation_path:
+        validation = load_records(spec.custom.val_dataset.annotation_path, spec.custom.val_dataset.media_path)
+        return train, validation
+    if held_out:
+        return split_by_video(train, held_out, spec.train.train_policy.dataloader_seed)
+    return train, []
+
+
+def training_planner(spec: Any, model_folder: Path) -> Planner:
+    """The planner for a TrainSpec."""
+    prompting = Prompting(spec.custom.system_prompt, spec.custom.train_dataset.response_mode)
+    return Planner(model_folder, spec.custom.vision, prompting)
+
+
+def plan_usable(
+    records: Sequence[Record], planner: Planner, longest: int, on_bad_sample: str
+) -> tuple[list[Sample], list[Problem]]:
+    """Samples that fit `longest` tokens. With on_bad_sample "fail" any problem is raised; with "quarantine" the bad
+    samples are left out and their problems returned. A sample that is too long is never cut."""
+    samples, problems = planner.plan(records)
+    for sample in samples:
+        if sample.length > longest:
+            message = (
+                f"{sample.length} tokens, of which {sample.media_tokens} are video or image; the limit is {longest}"
+            )
+            problems.append(ENGINE_SAMPLE_TOO_LONG.at(f"{sample.record.source} (id {sample.record.id})", message))
+    if problems and on_bad_sample == "fail":
+        raise ProblemError(problems)
+    return [sample for sample in samples if sample.length <= longest], problems
+
+
+def frame_cache(engine: Any) -> Any:
+    """The frame cache that the spec's [engine] table asks for; None when it is off."""
+    from vidqa.engine.batch.frame_cache import FrameCache
+
+    if engine.frame_cache_gb == 0:
+        return None
+    folder = Path(engine.frame_cache_dir) if engine.frame_cache_dir else cache_folder() / "frames"
+    return FrameCache(folder, int(engine.frame_cache_gb * 1024**3))
+
+
+def write_plan(run: RunFolder, prepared: Prepared, facts: dict[str, Any]) -> None:
+    """plan.json: samples, tokens, steps, and what was left out."""
+    plan = {
+        "schema_version": 1,
+        "train_samples": len(prepared.train),
+        "validation_samples": len(prepared.validation),
+        "train_tokens_per_epoch": sum(s.length for s in prepared.train),
+        "supervised_tokens_per_epoch": sum(s.supervised for s in prepared.train),
+        "longest_sample_tokens": max(s.length for s in prepared.train),
+        "data_fingerprint": prepared.fingerprint,
+        "quarantined": [p.as_dict() for p in prepared.quarantined],
+        **facts,
+    }
+    write_json(run.path / "plan.json", plan)

@@ -1,0 +1,80 @@
+"""Problems of a run: what can go wrong once the engine has started."""
+
+from vidqa.problem import Code, Exit
+
+ENGINE_WEIGHTS_MISMATCH = Code(
+    "ENGINE_WEIGHTS_MISMATCH",
+    "The weights in a folder are not those of the model its config describes.",
+    "Use the complete folder of one model; for an adapter give model.base_model_path and model.enable_lora.",
+)
+ENGINE_NOTHING_TRAINS = Code(
+    "ENGINE_NOTHING_TRAINS",
+    "No parameter is left to train.",
+    "Loosen policy.freeze_pattern or policy.trainable_pattern, or check policy.lora.target_modules.",
+)
+ENGINE_NO_GRADIENT = Code(
+    "ENGINE_NO_GRADIENT",
+    "A parameter that should train got no gradient in the first step.",
+    "Freeze it with policy.freeze_pattern, or give data that reaches it (a vision tower needs videos or images).",
+    Exit.JOB_FAILED,
+)
+ENGINE_NOT_FINITE = Code(
+    "ENGINE_NOT_FINITE",
+    "The loss or the gradient became NaN or infinite.",
+    "Lower train.optm_lr, lengthen the warm-up, keep train.optm_grad_norm_clip at 1.0; resume from a checkpoint.",
+    Exit.JOB_FAILED,
+)
+ENGINE_OUT_OF_MEMORY = Code(
+    "ENGINE_OUT_OF_MEMORY",
+    "The GPU ran out of memory.",
+    "Raise policy.parallelism.dp_shard_size, lower engine.pack_tokens or total_pixels, or train with LoRA.",
+    Exit.JOB_FAILED,
+)
+ENGINE_RESUME_MISMATCH = Code(
+    "ENGINE_RESUME_MISMATCH",
+    "The checkpoint was made by another spec or from other data.",
+    "Resume with the spec and the data of that run, or start a new run (train.resume = false).",
+)
+ENGINE_NO_CHECKPOINT = Code(
+    "ENGINE_NO_CHECKPOINT",
+    "There is no checkpoint to resume from.",
+    "Give train.resume the path of a folder step_N or epoch_N, or set it to false.",
+)
+ENGINE_SAVE_FAILED = Code(
+    "ENGINE_SAVE_FAILED",
+    "A checkpoint or export could not be written; earlier ones are untouched.",
+    "Free disk space or choose another train.output_dir, then resume with train.resume = true.",
+    Exit.JOB_FAILED,
+)
+ENGINE_EXPORT_UNPROVEN = Code(
+    "ENGINE_EXPORT_UNPROVEN",
+    "An export was written but does not load as the model that was trained.",
+    "Report it with the run folder; do not use the export.",
+    Exit.JOB_FAILED,
+)
+ENGINE_OUTPUT_UNWRITABLE = Code(
+    "ENGINE_OUTPUT_UNWRITABLE",
+    "The run folder cannot be written.",
+    "Choose a folder you may write to for train.output_dir or results_dir.",
+    Exit.ENVIRONMENT,
+)
+ENGINE_BAD_SAMPLE = Code(
+    "ENGINE_BAD_SAMPLE",
+    "A sample's video or image could not be decoded.",
+    "Repair or remove the file, or set engine.on_bad_sample to quarantine to go on without such samples.",
+)
+ENGINE_SAMPLE_TOO_LONG = Code(
+    "ENGINE_SAMPLE_TOO_LONG",
+    "A sample has more tokens than the model may see; it is never cut through its video.",
+    "Lower custom.vision.nframes, fps or total_pixels, or raise policy.model_max_length.",
+)
+ENGINE_NO_SAMPLES = Code(
+    "ENGINE_NO_SAMPLES",
+    "No sample is left to work on.",
+    "Check the annotation file and the quarantined samples named in the log.",
+)
+ENGINE_LORA_TARGETS = Code(
+    "ENGINE_LORA_TARGETS",
+    "LoRA finds no module, or not the ones asked for.",
+    "Use names such as q_proj, v_proj, attn.qkv, or all-linear in policy.lora.target_modules.",
+)

@@ -1,0 +1,117 @@
+"""Where a run's numbers go: metrics.jsonl, status.json, a progress line, and the trackers that the spec names."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Any
+
+from vidqa._optional import require
+from vidqa.cli import note
+from vidqa.engine.distributed import World
+from vidqa.environment import wandb_has_key
+from vidqa.run_folder import RunFolder
+
+
+class Progress:
+    """Rank 0's view of a run from step `first` to `total`; other ranks hold a `Silent` one."""
+
+    def __init__(self, run: RunFolder, logging: Any, spec: dict[str, Any], first: int, total: int) -> None:
+        self.run, self.first, self.total = run, first, total
+        self.started = time.monotonic()
+        self.trackers = [_tracker(name, run, logging, spec) for name in logging.logger if name in TRACKERS]
+        self.bar = _progress_bar(first, total) if sys.stderr.isatty() else None
+        run.write_status("RUNNING", step=first, total_steps=total, message="training")
+
+    def log(self, step: int, values: dict[str, float], *, line: str = "") -> None:
+        """Record values after `step` completed steps; `line` is what a person sees."""
+        self.run.log_metrics(step, values)
+        for tracker in self.trackers:
+            tracker.log(values, step=step)
+        eta = (time.monotonic() - self.started) / max(step - self.first, 1) * (self.total - step)
+        self.run.write_status("RUNNING", step=step, total_steps=self.total, eta_s=round(eta, 1), message=line)
+        if self.bar is not None:
+            self.bar.update(self.bar.task_ids[0], completed=step, description=line)
+        elif line:
+            note(f"step {step}/{self.total}  {line}  eta {_clock(eta)}")
+
+    def say(self, text: str) -> None:
+        if self.bar is not None:
+            self.bar.console.print(text)
+        else:
+            note(text)
+
+    def close(self) -> None:
+        if self.bar is not None:
+            self.bar.stop()
+        for tracker in self.trackers:
+            tracker.finish()
+
+
+def open_progress(spec: Any, run: RunFolder, world: World, first: int, total: int) -> Progress | Silent:
+    """Rank 0 reports; the others are silent."""
+    return Progress(run, spec.logging, spec.model_dump(), first, total) if world.is_main else Silent()
+
+
+class Silent:
+    """The progress of every rank but the first."""
+
+    def log(self, step: int, values: dict[str, float], *, line: str = "") -> None:
+        pass
+
+    def say(self, text: str) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+def _clock(seconds: float) -> str:
+    hours, rest = divmod(int(seconds), 3600)
+    return f"{hours}:{rest // 60:02d}:{rest % 60:02d}"
+
+
+def _progress_bar(first: int, total: int) -> Any:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"), TimeRemainingColumn())
+    bar = Progress(*columns, console=Console(stderr=True))
+    bar.add_task("starting", completed=first, total=total)
+    bar.start()
+    return bar
+
+
+def _wandb(run: RunFolder, logging: Any, spec: dict[str, Any]) -> Any:
+    require("wandb", "wandb")
+    from accelerate.tracking import WandBTracker
+
+    tracker = WandBTracker(
+        logging.project_name,
+        dir=str(run.path),
+        name=logging.wandb_run_name or logging.experiment_name or run.path.name,
+        group=logging.group_name,
+        id=logging.wandb_run_id,
+        resume=logging.wandb_resume,
+        # Without a key wandb would ask for one and the job would wait for ever.
+        mode="online" if wandb_has_key() else "offline",
+    )
+    tracker.start()
+    tracker.store_init_configuration(spec)
+    return tracker
+
+
+def _tensorboard(run: RunFolder, logging: Any, spec: dict[str, Any]) -> Any:
+    require("tensorboard", "tensorboard")
+    from accelerate.tracking import TensorBoardTracker
+
+    tracker = TensorBoardTracker("tensorboard", logging_dir=str(run.path))
+    tracker.start()
+    return tracker
+
+
+TRACKERS = {"wandb": _wandb, "tensorboard": _tensorboard}
+
+
+def _tracker(name: str, run: RunFolder, logging: Any, spec: dict[str, Any]) -> Any:
+    return TRACKERS[name](run, logging, spec)

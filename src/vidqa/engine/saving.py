@@ -1,0 +1,164 @@
+"""What is saved when: checkpoints, exports, the best one, and the proof that it loads."""
+
+from __future__ import annotations
+
+import gc
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from vidqa.engine.batch.collate import Collator
+from vidqa.engine.batch.frames import FrameSource
+from vidqa.engine.checkpoint.export import Exporter, prove_structure
+from vidqa.engine.checkpoint.proof import prove_loss
+from vidqa.engine.checkpoint.state import Checkpointer
+from vidqa.engine.distributed import World
+from vidqa.engine.model.load import DTYPES
+from vidqa.engine.prepare import on_main
+from vidqa.engine.schedule import Schedule
+from vidqa.files import write_json, write_link
+from vidqa.run_folder import RunFolder
+from vidqa.samples import Planner, Sample
+
+# How an export is judged: (metric, whether more is better), the first one that was measured.
+JUDGED_BY = (("val/accuracy", True), ("val/avg_loss", False))
+
+
+@dataclass(frozen=True)
+class Best:
+    """best.json: which export is best, by which metric ("latest" where nothing was measured)."""
+
+    metric: str
+    value: float | None
+    step: int
+    name: str
+
+
+class Saver:
+    """Saves after steps as the spec's [train.ckpt] says. A checkpoint and an export of one step share their name."""
+
+    def __init__(
+        self,
+        spec: Any,
+        run: RunFolder,
+        world: World,
+        schedule: Schedule,
+        planner: Planner,
+        collator: Collator,
+        trainer: dict[str, Any],
+    ) -> None:
+        self.spec, self.run, self.world, self.schedule = spec, run, world, schedule
+        self.planner, self.collator, self.trainer = planner, collator, trainer
+        self.ckpt = spec.train.ckpt
+        self.base = Path(spec.policy.model_name_or_path)
+        background = self.ckpt.save_mode == "async"
+        self.checkpointer = Checkpointer(run, world, in_background=background, max_keep=self.ckpt.max_keep)
+        self.exporter = Exporter(run, world, self.base, spec.policy, spec.train)
+        self.best = _read_best(run)
+        self.judged: tuple[int, dict[str, float]] = (-1, {})
+        self.proof_sample: tuple[Sample, list[np.ndarray]] | None = None
+
+    def due(self, step: int) -> bool:
+        """Whether `step` is saved; the last one always is."""
+        last = step + 1 == self.schedule.total
+        return last or self.schedule.due(step, self.ckpt.save_freq, self.ckpt.save_freq_in_epoch)
+
+    def exports(self, step: int) -> bool:
+        return self.ckpt.export_safetensors and self.due(step)
+
+    def judge(self, step: int, values: dict[str, float]) -> None:
+        """Remember what validation said of the weights after `step`."""
+        self.judged = (step, values)
+
+    def after_step(self, step: int, model: Any, optimizer: Any, *, stopping: bool) -> None:
+        """Save what is due after `step`; a run that is about to stop saves its state in any case."""
+        name = self._name(step)
+        if self.exports(step):
+            self._export(step, name, model)
+        if stopping or (self.ckpt.enable_checkpoint and self.due(step)):
+            self.checkpointer.save(name, model, optimizer, {**self.trainer, "step": step + 1})
+        else:
+            self.checkpointer.poll()
+
+    def _name(self, step: int) -> str:
+        epoch = self.schedule.epoch_ended_by(step)
+        return f"epoch_{epoch}" if epoch and self.ckpt.save_freq_in_epoch else f"step_{step + 1}"
+
+    def _export(self, step: int, name: str, model: Any) -> None:
+        folder = self.exporter.export(name, model)
+        loss = self._trainer_loss(model)
+
+        def publish() -> Best | None:
+            prove_structure(folder, self.base, lora=self.spec.policy.lora is not None)
+            write_json(folder / "export.json", {**self.trainer, "step": step + 1, "trainer_loss": loss})
+            return self._choose_best(step, name)
+
+        self.best = on_main(self.world, publish)
+        self.exporter.prune(keep={self.best.name} if self.best else set())
+
+    def _choose_best(self, step: int, name: str) -> Best:
+        """The better of the best so far and the export `name`; published as best.json and the link `best`."""
+        measured = self.judged[1] if self.judged[0] == step else {}
+        metric, more = next(((m, more) for m, more in JUDGED_BY if m in measured), ("latest", True))
+        value = measured.get(metric)
+        if self.best and not _is_better(metric, value, self.best, more):
+            return self.best
+        best = Best(metric, value, step + 1, name)
+        write_json(self.run.path / "best.json", vars(best))
+        write_link(self.run.path / "best", f"{self.run.exports.name}/{name}")
+        return best
+
+    def _trainer_loss(self, model: Any) -> float | None:
+        """The trainer's loss on the stored sample, computed on every rank (a sharded forward needs them all)."""
+        if self.proof_sample is None:
+            return None
+        sample, frames = self.proof_sample
+        batch = self.collator([0], [sample], [frames]).to(self.world.device)
+        model.eval()
+        with torch.no_grad():
+            loss = model(batch).mean().item()
+        model.train()
+        return loss
+
+    def store_proof_sample(self, samples: list[Sample], source: FrameSource) -> None:
+        """Choose the sample whose loss every export must reproduce: the first that has media and can be decoded."""
+        for sample in sorted(samples, key=lambda s: not s.plans)[:20]:
+            frames, problems = source.collect(source.request([sample]))
+            if not problems and sample.supervised:
+                self.proof_sample = (sample, frames[0])
+                return
+
+    def finish(self) -> dict[str, Any] | None:
+        """Publish the last checkpoint and prove the best export: reloaded, it has the trainer's loss. Call it when the
+        trainer's model is no longer held, so that there is room for the reloaded one."""
+        self.checkpointer.finish()
+        gc.collect()
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+
+        def prove() -> dict[str, Any] | None:
+            if not (self.best and self.proof_sample):
+                return None
+            folder = self.run.exports / self.best.name
+            loss = json.loads((folder / "export.json").read_text(encoding="utf-8"))["trainer_loss"]
+            base = self.base if self.spec.policy.lora is not None else None
+            dtype = DTYPES[self.spec.train.param_dtype]
+            return prove_loss(folder, base, loss, self.planner, *self.proof_sample, dtype, self.world.device)
+
+        return on_main(self.world, prove)
+
+
+def _is_better(metric: str, value: float | None, old: Best, more: bool) -> bool:
+    """Whether a new export beats the best so far; where the two cannot be compared, the newer one wins."""
+    if value is None or old.value is None or old.metric != metric:
+        return True
+    return value > old.value if more else value < old.value
+
+
+def _read_best(run: RunFolder) -> Best | None:
+    path = run.path / "best.json"
+    return Best(**json.loads(path.read_text(encoding="utf-8"))) if path.exists() else None

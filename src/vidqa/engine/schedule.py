@@ -1,0 +1,72 @@
+"""Which samples every step takes, on which rank and in which micro-steps, and what is due after it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from vidqa.engine.batch.packs import StepOrder, plan_micro_batches, plan_packs, text_cost
+from vidqa.engine.distributed import World
+from vidqa.engine.prepare import Prepared
+from vidqa.problem import raise_errors
+from vidqa.spec import DataFacts, check_with_data, effective_batch, total_steps, warmup_steps
+
+
+class Schedule:
+    """The steps of one run: a function of the spec and the planned samples alone."""
+
+    def __init__(self, spec: Any, data: Prepared, world: World) -> None:
+        facts = DataFacts(len(data.train), len(data.validation), max(s.length for s in data.train))
+        raise_errors(check_with_data(spec, facts))
+        loading = spec.train.train_policy
+        self.spec, self.data, self.world = spec, data, world
+        self.order = StepOrder(
+            samples=len(data.train),
+            batch=effective_batch(spec),
+            seed=loading.dataloader_seed,
+            shuffle=loading.dataloader_shuffle,
+            drop_last=loading.dataloader_drop_last,
+        )
+        self.total = total_steps(spec, len(data.train))
+        self.warmup = warmup_steps(spec, len(data.train))
+        self.lengths = [s.length for s in data.train]
+        self.costs = [text_cost(s.length, s.patches) for s in data.train]
+        self.budget = spec.engine.pack_tokens or spec.policy.model_max_length
+
+    def packs(self, step: int) -> list[list[int]]:
+        """This rank's micro-steps of a step, each a list of sample numbers."""
+        chosen = self.order.step(step)
+        if self.spec.engine.packing:
+            packs = plan_packs(chosen, self.lengths, self.costs, self.world.size, self.budget)
+        else:
+            packs = plan_micro_batches(chosen, self.world.size, self.spec.train.train_policy.mini_batch)
+        return packs[self.world.rank]
+
+    def supervised(self, step: int) -> int:
+        """Supervised tokens of the whole step, over all ranks."""
+        return sum(self.data.train[i].supervised for i in self.order.step(step))
+
+    def epoch_ended_by(self, step: int) -> int | None:
+        """The number of the epoch (from 1) that ends with this step."""
+        done, rest = divmod(step + 1, self.order.steps_per_epoch)
+        return done if rest == 0 else None
+
+    def due(self, step: int, every_steps: int, every_epochs: int) -> bool:
+        """Whether something that happens every so many steps or epochs happens after `step`."""
+        epoch = self.epoch_ended_by(step)
+        by_epoch = bool(every_epochs and epoch and epoch % every_epochs == 0)
+        return by_epoch or bool(every_steps and (step + 1) % every_steps == 0)
+
+    def validates_after(self, step: int) -> bool:
+        validation = self.spec.validation
+        return step + 1 == self.total or self.due(step, validation.freq, validation.freq_in_epoch)
+
+    def facts(self) -> dict[str, Any]:
+        """What plan.json says of the steps."""
+        return {
+            "total_steps": self.total,
+            "steps_per_epoch": self.order.steps_per_epoch,
+            "warmup_steps": self.warmup,
+            "effective_batch": self.order.batch,
+            "pack_tokens": self.budget if self.spec.engine.packing else None,
+            "micro_steps_of_first_step": len(self.packs(0)),
+        }

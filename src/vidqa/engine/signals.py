@@ -1,0 +1,18 @@
+"""SIGTERM and SIGUSR1 ask a run to save and stop; the training loop looks at the flag between steps."""
+
+from __future__ import annotations
+
+import signal
+from types import FrameType
+
+
+class StopRequest:
+    """`asked` is the signal's name once one has come."""
+
+    def __init__(self) -> None:
+        self.asked: str | None = None
+        for number in (signal.SIGTERM, signal.SIGUSR1):
+            signal.signal(number, self._note)
+
+    def _note(self, number: int, _frame: FrameType | None) -> None:
+        self.asked = signal.Signals(number).name

@@ -1,0 +1,182 @@
+"""Fine-tuning, readable from top to bottom: plan, load, then step after step over packs, validate, save.
+
+torchrun --standalone --nproc-per-node 2 -m vidqa.engine train --spec spec.toml --run-dir outputs/my-run
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from vidqa.engine import distributed
+from vidqa.engine.batch.collate import Collator
+from vidqa.engine.batch.frames import FrameSource
+from vidqa.engine.batch.loader import Loaded, Loader
+from vidqa.engine.distributed import World
+from vidqa.engine.meter import Meter
+from vidqa.engine.model.load import load_sharded
+from vidqa.engine.model.trainable import trainable_table
+from vidqa.engine.optimizer import build_optimizer, clip_gradients, learning_rate, set_learning_rate
+from vidqa.engine.prepare import frame_cache, prepare_training, training_planner, write_plan
+from vidqa.engine.problems import ENGINE_BAD_SAMPLE, ENGINE_NO_GRADIENT, ENGINE_NOT_FINITE
+from vidqa.engine.progress import open_progress
+from vidqa.engine.resume import resume, trainer_facts
+from vidqa.engine.saving import Saver
+from vidqa.engine.schedule import Schedule
+from vidqa.engine.signals import StopRequest
+from vidqa.engine.validate import Validator
+from vidqa.problem import Exit, ProblemError
+from vidqa.run_folder import RunFolder
+
+
+def train(spec: Any, run: RunFolder) -> int:
+    """Carry out a TrainSpec in `run`. Returns 0, or 6 when a signal stopped it (saved and resumable)."""
+    stop = StopRequest()
+    mesh, folder = spec.policy.parallelism, Path(spec.policy.model_name_or_path)
+    world = distributed.start(mesh.dp_replicate_size, mesh.dp_shard_size, spec.engine.step_timeout_s)
+
+    # What is learned from: the same samples and the same steps on every rank.
+    planner = training_planner(spec, folder)
+    data = prepare_training(spec, planner, world, run)
+    schedule = Schedule(spec, data, world)
+    if world.is_main:
+        write_plan(run, data, schedule.facts())
+
+    # What learns.
+    model = load_sharded(folder, spec.policy, spec.train, world.mesh, world.device)
+    optimizer = build_optimizer(model, spec.train)
+    facts = trainer_facts(spec, data, world)
+    first = resume(spec.train.resume, run, facts, model, optimizer, world)
+
+    # What feeds it, measures it and saves it.
+    workers = spec.train.train_policy.dataloader_num_workers
+    source = FrameSource(workers, spec.engine.decode_timeout_s, frame_cache(spec.engine))
+    collator = Collator(planner, model.config.vision_config, world.device.type)
+    validator = Validator(spec, data.validation, collator, source, world) if spec.validation.enable else None
+    saver = Saver(spec, run, world, schedule, planner, collator, facts)
+    saver.store_proof_sample(data.validation or data.train, source)
+    meter = Meter(spec, model, schedule, world)
+    progress = open_progress(spec, run, world, first, schedule.total)
+    if world.is_main:
+        run.update_run(trainable=trainable_table(model), data_fingerprint=data.fingerprint)
+    try:
+        if validator and spec.validation.val_before_train and first == 0:
+            progress.log(0, validator.measure(model), line="before training")
+        packs = (pack for step in range(first, schedule.total) for pack in schedule.packs(step))
+        with Loader(packs, data.train, source, collator, world.device) as batches:
+            for step in range(first, schedule.total):
+                rate = learning_rate(step, schedule.total, schedule.warmup, spec.train)
+                set_learning_rate(optimizer, rate)
+                seed_dropout(spec.train.seed or 0, step, world)
+                outcome = take_step(model, optimizer, batches, schedule, step, spec, world, stop)
+                check_finite(outcome, step, run)
+                meter.step(step, outcome, rate, progress)
+                stopping = outcome.stop_asked and step + 1 < schedule.total
+                if validator and not stopping and (schedule.validates_after(step) or saver.exports(step)):
+                    values = validator.measure(model)
+                    saver.judge(step, values)
+                    progress.log(step + 1, values, line="  ".join(f"{k} {v:.4f}" for k, v in values.items()))
+                saver.after_step(step, model, optimizer, stopping=stopping)
+                if stopping:
+                    saver.checkpointer.finish()
+                    progress.say(f"stopped after step {step + 1}; resume with train.resume = true")
+                    return int(Exit.NOT_DONE)
+        del model, optimizer, batches
+        if proof := saver.finish():
+            progress.say(f"export proved: trainer {proof['trainer_loss']:.6f}, reloaded {proof['reloaded_loss']:.6f}")
+        return int(Exit.OK)
+    finally:
+        progress.close()
+        source.close()
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one optimizer step did, over all ranks; the times are this rank's."""
+
+    loss: float  # mean over supervised tokens
+    grad_norm: float
+    supervised: int
+    stop_asked: bool
+    seconds: float
+    waited: float  # seconds without a batch
+
+
+def take_step(
+    model: Any,
+    optimizer: torch.optim.Optimizer,
+    batches: Iterator[Loaded],
+    schedule: Schedule,
+    step: int,
+    spec: Any,
+    world: World,
+    stop: StopRequest,
+) -> Outcome:
+    """Forward and backward over this rank's packs, then one update. The loss is the sum over supervised tokens divided
+    by their number in the whole step, so that packing and ranks change nothing but speed."""
+    started, waited = time.perf_counter(), 0.0
+    planned = schedule.supervised(step)
+    nll_sum = torch.zeros((), dtype=torch.float64, device=world.device)
+    learned = 0
+    for _ in schedule.packs(step):
+        asked_at = time.perf_counter()
+        loaded = next(batches)
+        waited += time.perf_counter() - asked_at
+        if loaded.problems and spec.engine.on_bad_sample == "fail":
+            raise ProblemError(ENGINE_BAD_SAMPLE.at(p.where, p.message, p.remedy) for p in loaded.problems)
+        nll = model(loaded.batch)
+        # FSDP takes the mean of gradients over ranks; times world.size it is their sum.
+        (nll.sum() * (world.size / planned)).backward()
+        nll_sum += nll.detach().sum()
+        learned += len(nll)
+    totals = torch.stack([nll_sum, nll_sum.new_tensor(learned), nll_sum.new_tensor(stop.asked is not None)])
+    dist.all_reduce(totals)
+    supervised = totals[1].clamp(min=1)
+    if step == 0:
+        check_gradients(model, has_media=any(schedule.data.train[i].plans for i in schedule.order.step(0)))
+    # Samples that could not be decoded leave fewer tokens than planned: the mean is over those that were learned.
+    scale = (planned / supervised).float()
+    norm = clip_gradients([p for p in model.parameters() if p.requires_grad], spec.train.optm_grad_norm_clip, scale)
+    if math.isfinite(norm.item()):  # weights never take in a NaN
+        optimizer.step()
+    optimizer.zero_grad()
+    return Outcome(
+        loss=(totals[0] / supervised).item(),
+        grad_norm=norm.item(),
+        supervised=int(totals[1].item()),
+        stop_asked=bool(totals[2].item()),
+        seconds=time.perf_counter() - started,
+        waited=waited,
+    )
+
+
+def check_gradients(model: Any, *, has_media: bool) -> None:
+    """After the first backward every trainable parameter must have a gradient that the data reached."""
+    without = [
+        name
+        for name, parameter in model.named_parameters()
+        if parameter.requires_grad and (parameter.grad is None or (".visual." in name and not has_media))
+    ]
+    if without:
+        raise ENGINE_NO_GRADIENT.error(
+            without[0], f"{len(without)} trainable parameters got no gradient: {without[:5]}"
+        )
+
+
+def check_finite(outcome: Outcome, step: int, run: RunFolder) -> None:
+    """A loss or gradient that is not finite ends the run; what was saved before stays."""
+    if not (math.isfinite(outcome.loss) and math.isfinite(outcome.grad_norm)):
+        message = f"step {step + 1}: loss {outcome.loss}, gradient norm {outcome.grad_norm}"
+        raise ENGINE_NOT_FINITE.error(run.path, message)
+
+
+def seed_dropout(seed: int, step: int, world: World) -> None:
+    """Dropout depends on the step alone, so that a resumed run draws what an uninterrupted one draws."""
+    torch.manual_seed(seed * 1_000_003 + step * world.size + world.rank)

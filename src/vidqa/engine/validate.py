@@ -1,0 +1,82 @@
+"""Validation while training: the exact token-weighted mean loss, and on request generated accuracy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from vidqa.engine.batch.collate import Collator
+from vidqa.engine.batch.frames import FrameSource
+from vidqa.engine.batch.loader import Loader
+from vidqa.engine.batch.packs import plan_micro_batches, plan_packs, text_cost
+from vidqa.engine.distributed import World
+from vidqa.engine.generate.answers import Decoding, generate_answers
+from vidqa.engine.model.qwen3_vl import stock_forward
+from vidqa.samples import Sample
+from vidqa.scoring import make_item
+
+ANSWER_TOKENS = 64  # generated answers in validation are short; a full evaluation has its own limit
+
+
+class Validator:
+    """Measures the model on `samples`. Every rank runs as many micro-steps, so that sharded layers meet."""
+
+    def __init__(
+        self, spec: Any, samples: Sequence[Sample], collator: Collator, source: FrameSource, world: World
+    ) -> None:
+        self.samples, self.collator, self.source, self.world = samples, collator, source, world
+        everyone = range(len(samples))
+        if spec.validation.batch_size or not spec.engine.packing:
+            size = spec.validation.batch_size or spec.train.train_policy.mini_batch
+            packs = plan_micro_batches(everyone, world.size, size)
+        else:
+            lengths = [sample.length for sample in samples]
+            costs = [text_cost(sample.length, sample.patches) for sample in samples]
+            budget = spec.engine.pack_tokens or spec.policy.model_max_length
+            packs = plan_packs(everyone, lengths, costs, world.size, budget)
+        self.packs = packs[world.rank]
+        asked = samples[: spec.engine.validation_generate]
+        self.asked = [asked[rank :: world.size] for rank in range(world.size)]
+
+    def measure(self, model: Any) -> dict[str, float]:
+        """val/avg_loss, and val/accuracy where samples are answered; the same on every rank."""
+        model.eval()
+        try:
+            values = {"val/avg_loss": self._loss(model)}
+            if any(self.asked):
+                values["val/accuracy"] = self._accuracy(model)
+        finally:
+            model.train()
+        return values
+
+    @torch.no_grad()
+    def _loss(self, model: Any) -> float:
+        total = torch.zeros(2, dtype=torch.float64, device=self.world.device)
+        with Loader(self.packs, self.samples, self.source, self.collator, self.world.device) as batches:
+            for loaded in batches:
+                nll = model(loaded.batch)
+                total += torch.stack([nll.sum().double(), total.new_tensor(len(nll))])
+        dist.all_reduce(total)
+        return (total[0] / total[1]).item()
+
+    def _accuracy(self, model: Any) -> float:
+        """Every rank answers as many samples as the one with the most, so that layers are gathered together; the
+        repeated ones are not counted."""
+        mine = self.asked[self.world.rank]
+        rounds = max(map(len, self.asked))
+        planner = self.collator.planner.for_generation()
+        right = 0
+        with stock_forward(model):
+            for number in range(rounds):
+                sample = mine[number] if number < len(mine) else self.samples[0]
+                frames, _ = self.source.collect(self.source.request([sample]))
+                decoding = Decoding(ANSWER_TOKENS)
+                answer = generate_answers(model, planner, [sample], frames, decoding, in_step=True)[0]
+                item = make_item(sample.record, answer.text, answer.finish_reason)
+                right += bool(number < len(mine) and item["correct"])
+        counts = torch.tensor([right, len(mine)], dtype=torch.float64, device=self.world.device)
+        dist.all_reduce(counts)
+        return (counts[0] / counts[1]).item()

@@ -1,0 +1,96 @@
+"""What a run leaves on disk: its status, metrics, problems and facts, and the names of its folders."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from vidqa import __version__
+from vidqa.files import write_json
+from vidqa.problem import Problem
+
+RUNNING_STATES = ("PENDING", "RUNNING")
+_NUMBERED = re.compile(r"(step|epoch)_(\d+)")
+
+
+class RunFolder:
+    """One run's folder. Only rank 0 of a run writes through it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.checkpoints = path / "checkpoints"
+        self.exports = path / "safetensors"
+
+    def write_status(
+        self,
+        state: str,
+        *,
+        step: int = 0,
+        total_steps: int = 0,
+        eta_s: float | None = None,
+        message: str = "",
+        exit_code: int | None = None,
+    ) -> None:
+        """Atomic. `state` is PENDING, RUNNING, COMPLETE, ERROR, CANCELED or STOPPED."""
+        status = {
+            "state": state,
+            "step": step,
+            "total_steps": total_steps,
+            "eta_s": eta_s,
+            "message": message,
+            "exit_code": exit_code,
+            "updated": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        }
+        write_json(self.path / "status.json", status)
+
+    def read_status(self) -> dict[str, Any]:
+        """The last status; empty when there is none yet."""
+        try:
+            return json.loads((self.path / "status.json").read_text(encoding="utf-8"))
+        except (FileNotFoundError, ValueError):
+            return {}
+
+    def write_problems(self, problems: Sequence[Problem]) -> None:
+        write_json(self.path / "problems.json", [problem.as_dict() for problem in problems])
+
+    def log_metrics(self, step: int, values: dict[str, float]) -> None:
+        """Append one event to metrics.jsonl."""
+        line = json.dumps({"step": step, "time": round(time.time(), 3), **values})
+        with (self.path / "metrics.jsonl").open("a", encoding="utf-8") as file:
+            file.write(line + "\n")
+
+    def forget_metrics_after(self, step: int) -> None:
+        """Drop events later than `step`: a resumed run takes those steps again."""
+        path = self.path / "metrics.jsonl"
+        if not path.exists():
+            return
+        kept = [event for event in read_metrics(path) if event["step"] <= step]
+        temporary = path.with_suffix(".jsonl.new")
+        temporary.write_text("".join(json.dumps(event) + "\n" for event in kept), encoding="utf-8")
+        temporary.replace(path)
+
+    def numbered(self, folder: Path) -> list[Path]:
+        """The complete folders step_N and epoch_N below `folder`, oldest first."""
+        found = [p for p in folder.glob("*_*") if _NUMBERED.fullmatch(p.name) and p.is_dir()]
+        return sorted(found, key=lambda p: (p.stat().st_mtime_ns, p.name))
+
+    def update_run(self, **facts: Any) -> None:
+        """Add facts to run.json, which the launcher started."""
+        path = self.path / "run.json"
+        run = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+        write_json(path, {"schema_version": 1, "vidqa_version": __version__, **run, **facts})
+
+
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """The events of a metrics.jsonl; a last line that was cut off by a kill is left out."""
+    events = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        try:
+            events.append(json.loads(line))
+        except ValueError:
+            continue
+    return events

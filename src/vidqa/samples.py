@@ -1,0 +1,120 @@
+"""From records to samples: every medium probed and planned, every token counted, nothing decoded.
+
+Preflight, training and evaluation all call `plan_samples`; what it counts is what the collator later builds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from vidqa.chat import Chat, Encoded, load_chat
+from vidqa.data.record import MediaRef, Record
+from vidqa.families import family_of
+from vidqa.problem import Problem, ProblemError
+from vidqa.video import plan_frames, plan_image, probe, probe_image, vision_spec
+from vidqa.video.types import FramePlan, VisionSpec
+
+PROBE_THREADS = 8  # a probe waits for the disk; FFmpeg lets go of the interpreter meanwhile
+
+
+@dataclass(frozen=True, slots=True)
+class Prompting:
+    """How records are put to the model; the same in training and evaluation unless a spec says otherwise."""
+
+    system_prompt: str = ""
+    response_mode: str = "answer"  # answer | think | hybrid
+    for_generation: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """A record after planning. `length` counts tokens of text and media, `supervised` those that are learned."""
+
+    record: Record
+    plans: tuple[FramePlan, ...]
+    length: int
+    supervised: int
+
+    @property
+    def patches(self) -> int:
+        return sum(plan.patches for plan in self.plans)
+
+    @property
+    def media_tokens(self) -> int:
+        return sum(plan.tokens for plan in self.plans)
+
+
+class Planner:
+    """Plans records for one model and one way of sampling; remembers every file it has probed."""
+
+    def __init__(self, model_folder: Path, vision: object, prompting: Prompting) -> None:
+        """`vision` is the spec's table with fps, nframes and total_pixels."""
+        self.family = family_of(model_folder)
+        self.geometry = self.family.geometry(model_folder)
+        self.chat: Chat = load_chat(model_folder)
+        self.vision: VisionSpec = vision_spec(
+            self.geometry,
+            fps=getattr(vision, "fps", None),
+            nframes=getattr(vision, "nframes", None),
+            total_pixels=getattr(vision, "total_pixels", None),
+        )
+        self.prompting = prompting
+        self._plans: dict[str, FramePlan | tuple[Problem, ...]] = {}
+
+    def for_generation(self) -> Planner:
+        """The same planner for prompts that end where the answer begins; it shares what was probed."""
+        twin = object.__new__(Planner)
+        twin.__dict__.update(self.__dict__)
+        twin.prompting = replace(self.prompting, for_generation=True)
+        return twin
+
+    def encode(self, record: Record, plans: Sequence[FramePlan]) -> Encoded:
+        """The record's tokens, as the model will see them."""
+        return self.chat.encode(
+            record,
+            plans,
+            system_prompt=self.prompting.system_prompt,
+            response_mode=self.prompting.response_mode,
+            for_generation=self.prompting.for_generation,
+        )
+
+    def plan(self, records: Sequence[Record]) -> tuple[list[Sample], list[Problem]]:
+        """Samples in the order of their records, and the problems of records that cannot become one."""
+        self._probe_all({ref.key: ref for record in records for ref in record.media}.values())
+        samples: list[Sample] = []
+        problems: list[Problem] = []
+        for record in records:
+            try:
+                samples.append(self._sample(record))
+            except ProblemError as bad:
+                problems.extend(replace(p, where=f"{record.source} (id {record.id}): {p.where}") for p in bad.problems)
+        return samples, problems
+
+    def _sample(self, record: Record) -> Sample:
+        plans = tuple(self._plan_of(ref) for ref in record.media)
+        encoded = self.encode(record, plans)
+        return Sample(record, plans, len(encoded.token_ids), int(encoded.supervised.sum()))
+
+    def _plan_of(self, ref: MediaRef) -> FramePlan:
+        plan = self._plans[ref.key]
+        if isinstance(plan, tuple):
+            raise ProblemError(plan)
+        return plan
+
+    def _probe_all(self, refs: Iterable[MediaRef]) -> None:
+        new = [ref for ref in refs if ref.key not in self._plans]
+        with ThreadPoolExecutor(PROBE_THREADS) as pool:
+            for ref, plan in zip(new, pool.map(self._probe, new), strict=True):
+                self._plans[ref.key] = plan
+
+    def _probe(self, ref: MediaRef) -> FramePlan | tuple[Problem, ...]:
+        try:
+            if ref.kind == "image":
+                seen = probe_image(ref.path, ref.member)
+                return plan_image(seen.width, seen.height, self.vision)
+            return plan_frames(probe(ref.path, ref.member), self.vision)
+        except ProblemError as bad:
+            return tuple(bad.problems)

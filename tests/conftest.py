@@ -1,0 +1,18 @@
+"""Lets every test import the shared makers of clips and tiny models, and keeps tests out of the user's folders."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+
+@pytest.fixture(autouse=True)
+def own_folders(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Job records and caches of a test stay in its own temporary folder."""
+    home = tmp_path_factory.mktemp("vidqa-home")
+    monkeypatch.setenv("VIDQA_STATE_DIR", str(home / "state"))
+    monkeypatch.setenv("VIDQA_CACHE_DIR", str(home / "cache"))

@@ -1,0 +1,91 @@
+"""Our packed forward equals transformers' own, sample by sample; packing changes nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from tiny_world import tiny_data, tiny_model
+from transformers import Qwen3VLForConditionalGeneration
+
+from vidqa.data import load_records
+from vidqa.engine.batch.collate import Collator
+from vidqa.engine.batch.resize import resize_frames
+from vidqa.engine.checkpoint.proof import stock_loss
+from vidqa.engine.model.qwen3_vl import install_forward, stock_forward
+from vidqa.samples import Planner, Prompting
+from vidqa.video import decode_frames, decode_image
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["untied", "tied"])
+def world(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> SimpleNamespace:
+    folder = tmp_path_factory.mktemp("forward")
+    model_folder, root = tiny_model(folder, tie=request.param), tiny_data(folder)
+    planner = Planner(model_folder, SimpleNamespace(fps=None, nframes=5, total_pixels=None), Prompting("Be brief."))
+    samples, problems = planner.plan(load_records(root / "annotations.json", root))
+    assert not problems
+    frames = [[_frames(ref, plan) for ref, plan in zip(s.record.media, s.plans, strict=True)] for s in samples]
+    model = Qwen3VLForConditionalGeneration.from_pretrained(model_folder, dtype=torch.float32).eval()
+    return SimpleNamespace(model=model, planner=planner, samples=samples, frames=frames)
+
+
+def _frames(ref, plan) -> np.ndarray:
+    whole = decode_image(ref.path) [None] if ref.kind == "image" else decode_frames(ref.path, None, plan.indices)
+    return resize_frames(whole.reshape(-1, *whole.shape[-3:]), plan.height, plan.width)
+
+
+def _packed(world: SimpleNamespace, numbers: list[int], *, recompute: bool = False, align: int = 8) -> dict[int, torch.Tensor]:
+    """nll of every sample, by number, from one packed forward."""
+    install_forward(world.model, recompute=recompute)
+    collator = Collator(world.planner, world.model.config.vision_config, "cpu")
+    collator.align = align
+    batch = collator(numbers, [world.samples[i] for i in numbers], [world.frames[i] for i in numbers])
+    nll = world.model(batch)
+    return {number: nll[batch.owner_N == place] for place, number in enumerate(batch.samples)}
+
+
+@pytest.mark.parametrize("align", [1, 8, 64])
+def test_every_sample_of_a_pack_has_the_loss_of_stock_transformers(world: SimpleNamespace, align: int) -> None:
+    packed = _packed(world, list(range(len(world.samples))), align=align)
+    with stock_forward(world.model):
+        for number, sample in enumerate(world.samples):
+            expected = stock_loss(world.model, world.planner, sample, world.frames[number])
+            assert packed[number].mean().item() == pytest.approx(expected, rel=1e-5), sample.record.id
+
+
+def test_gradients_of_a_pack_are_those_of_its_samples_one_by_one(world: SimpleNamespace) -> None:
+    numbers = list(range(len(world.samples)))
+
+    def gradient(groups: list[list[int]], *, recompute: bool) -> torch.Tensor:
+        world.model.zero_grad()
+        for group in groups:
+            torch.cat(list(_packed(world, group, recompute=recompute).values())).sum().backward()
+        return torch.cat([p.grad.flatten() for p in world.model.parameters()])
+
+    alone = gradient([[n] for n in numbers], recompute=False)
+    together = gradient([numbers], recompute=False)
+    recomputed = gradient([numbers], recompute=True)
+    assert torch.nn.functional.cosine_similarity(alone, together, dim=0) > 0.999999
+    assert (alone - together).norm() / alone.norm() < 1e-5
+    assert torch.equal(together, recomputed)
+
+
+def test_a_sample_does_not_see_its_neighbours(world: SimpleNamespace) -> None:
+    before = _packed(world, [0, 1, 2])[0]
+    after = _packed(world, [0, 3, 5, 7, 9])[0]
+    assert torch.allclose(before, after, atol=1e-5)
+
+
+def test_a_pack_without_media_still_runs_the_vision_tower(world: SimpleNamespace) -> None:
+    text_only = [n for n, sample in enumerate(world.samples) if not sample.plans]
+    world.model.zero_grad()
+    _packed(world, text_only)[text_only[0]].sum().backward()
+    touched = [p.grad for name, p in world.model.named_parameters() if ".visual." in name]
+    assert touched and all(g is not None and not g.any() for g in touched)
+    # A pack of no sample at all (fewer samples than ranks) works too.
+    install_forward(world.model, recompute=False)
+    batch = Collator(world.planner, world.model.config.vision_config, "cpu")([], [], [])
+    assert world.model(batch).shape == (0,)

@@ -10,13 +10,14 @@ class MediaRef:
     """One video or image of a record.
 
     `written` is what the annotation says; `path` is the file that holds it: the media file itself, or a tar archive
-    together with `member`, the name inside it.
+    together with `member`, the name inside it. `size` is its length in bytes when the annotations were read.
     """
 
     kind: str  # "video" | "image"
     written: str
     path: str
     member: str | None = None
+    size: int = 0
 
     @property
     def key(self) -> str:

@@ -1,0 +1,31 @@
+"""What a run is asked to do: models of the keys, layers laid over a template, rules, text in and out."""
+
+from vidqa.spec.layers import Layer, parse_set, read_layer
+from vidqa.spec.models import EvaluateSpec, Spec, TrainSpec
+from vidqa.spec.resolve import Resolved, load, resolve
+from vidqa.spec.rules import DataFacts, check, check_with_data, check_with_gpus
+from vidqa.spec.schedule import effective_batch, steps_per_epoch, total_steps, warmup_steps
+from vidqa.spec.text import dump, explain, fingerprint
+
+__all__ = [
+    "DataFacts",
+    "EvaluateSpec",
+    "Layer",
+    "Resolved",
+    "Spec",
+    "TrainSpec",
+    "check",
+    "check_with_data",
+    "check_with_gpus",
+    "dump",
+    "effective_batch",
+    "explain",
+    "fingerprint",
+    "load",
+    "parse_set",
+    "read_layer",
+    "resolve",
+    "steps_per_epoch",
+    "total_steps",
+    "warmup_steps",
+]

@@ -1,0 +1,66 @@
+"""Build the spec of a run from a template, a profile, a parent run, data folders and your own values."""
+
+import argparse
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
+from vidqa.cli import Parser, Result, command, run
+
+parser = Parser(
+    "Build the spec of a run; a later source wins: template, profile, parent run, data, --override, --set.",
+    examples=[
+        "python scripts/build_spec.py train --train-root data/train --set num_epochs=2 --out spec.toml",
+        "python scripts/build_spec.py evaluate --parent-run output/my-run --eval-root data/kpi --out eval.toml",
+    ],
+)
+parser.usage = "build_spec.py {train,evaluate} [options]"
+parser.add_argument("action", choices=["train", "evaluate"])
+parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a.b.c=value, or a short name")
+parser.add_argument("--override", action="append", default=[], type=Path, metavar="FILE", help=".toml, .yaml or .json")
+parser.add_argument("--profile", default="full", help="full (default), frozen-vision or lora")
+for part in ("train", "val", "eval"):
+    parser.add_argument(f"--{part}-root", metavar="DIR", help="annotations.json and media")
+parser.add_argument("--parent-run", type=Path, metavar="DIR", help="run to evaluate (its best), or to continue")
+parser.add_argument("--which", help="its best, latest, step_N or epoch_N")
+parser.add_argument("--model", help="hf_model://org/name or a folder")
+parser.add_argument("--results-dir", metavar="DIR", help="folder in which the run makes its own")
+parser.add_argument(
+    "--target", choices=["native", "cosmos-rl"], default="native", metavar="T", help="native, cosmos-rl"
+)
+parser.add_argument(
+    "--format", choices=["toml", "yaml", "json"], metavar="F", help="toml, yaml, json; default as --out"
+)
+parser.add_argument("--explain", action="store_true", help="show every key with its value and where it comes from")
+parser.add_argument("--out", type=Path, metavar="FILE", help="write the spec here; default: print it")
+
+
+def main(args: argparse.Namespace) -> Result:
+    from vidqa.files import write_text
+    from vidqa.spec import dump, explain, fingerprint
+    from vidqa.spec.build import Request, build, output_format, train_samples
+
+    roots = tuple((part, root) for part in ("train", "val", "eval") if (root := getattr(args, f"{part}_root")))
+    request = Request(
+        args.action, args.profile, args.parent_run, args.which, roots, model=args.model, target=args.target
+    )
+    resolved = build(
+        replace(request, overrides=tuple(args.override), sets=tuple(args.set), results_dir=args.results_dir)
+    )
+    samples = train_samples(resolved.spec) if args.target == "cosmos-rl" else None
+    text = dump(resolved.spec, output_format(args.format, args.out), args.target, samples)
+    data = {"action": args.action, "fingerprint": fingerprint(resolved.spec), "target": args.target, "spec": text}
+    shown = explain(resolved) if args.explain else text
+    if args.explain:
+        data["origins"] = resolved.origins
+    if args.out is None:
+        return Result(data, shown, resolved.warnings)
+    write_text(args.out, text)
+    shown = f"{shown}\nwrote {args.out}" if args.explain else f"wrote {args.out}"
+    onward = [command("preflight", "--spec", args.out, "--platform", "local")]
+    return Result({**data, "out": str(args.out)}, shown, resolved.warnings, onward if args.target == "native" else [])
+
+
+if __name__ == "__main__":
+    sys.exit(run(parser, main))

@@ -1,0 +1,37 @@
+"""Decide whether a request to train goes to AutoML or straight to training."""
+
+import argparse
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
+from vidqa.cli import BANK, Parser, Result, command, run
+
+parser = Parser(
+    "Decide whether a request to train goes to AutoML or straight to training. The decision never enters a spec.",
+    examples=[
+        'python scripts/route_train.py --request "fine-tune on my videos, no HPO"',
+        "python scripts/route_train.py --automl-policy off",
+    ],
+)
+parser.add_argument(
+    "--automl-policy", choices=["auto", "on", "off"], default="auto", help="for this run (default auto)"
+)
+parser.add_argument("--request", default="", metavar="WORDS", help="what the user asked for, word by word")
+
+
+def main(args: argparse.Namespace) -> Result:
+    from vidqa.spec.route import route_train
+
+    made = route_train(args.automl_policy, args.request, BANK)
+    data = {"decision": made.decision, "runnable": made.runnable, "reason": made.reason, "policy": args.automl_policy}
+    text = f"decision: {made.decision}\nrunnable: {'yes' if made.runnable else 'no'}\nreason: {made.reason}"
+    if made.decision == "direct":
+        onward = command("build_spec", "train", "--train-root", "DATA_DIR", "--out", "spec.toml")
+    else:
+        onward = command("route_train", "--automl-policy", "off")
+    return Result(data, text, list(made.problems), [onward])
+
+
+if __name__ == "__main__":
+    sys.exit(run(parser, main))

@@ -1,0 +1,86 @@
+"""The model's tokenizer, read from its folder without transformers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tokenizers import AddedToken, Tokenizer, processors
+
+from vidqa.families._base import read_json
+from vidqa.families.problems import MODEL_FILE_MISSING
+
+NAMED = ("bos_token", "eos_token", "pad_token", "unk_token", "sep_token", "cls_token", "mask_token")
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """`core` encodes text; `named` maps e.g. eos_token to its text; `special` holds every special token's text."""
+
+    core: Tokenizer
+    named: dict[str, str]
+    special: frozenset[str]
+    eos_ids: tuple[int, ...]
+    pad_id: int
+
+    def text_of(self, token_id: int) -> str:
+        return self.core.id_to_token(token_id) or ""
+
+
+def load_tokens(folder: Path) -> tuple[Tokens, dict[str, Any]]:
+    """(tokens, tokenizer_config.json). Raises MODEL_FILE_MISSING."""
+    config = read_json(folder, "tokenizer_config.json")
+    core = _core(folder)
+    _add_missing(core, folder, config)
+    # Offsets must cover whole tokens, and no token may be added to what the template wrote.
+    core.post_processor = processors.ByteLevel(trim_offsets=False)
+    core.no_truncation()
+    core.no_padding()
+    named = {name: text for name in NAMED if (text := _text(config.get(name)))}
+    generation = read_json(folder, "generation_config.json") if (folder / "generation_config.json").is_file() else {}
+    special = {token.content for token in core.get_added_tokens_decoder().values() if token.special}
+    eos_ids = _eos_ids(core, named, generation)
+    if not eos_ids:
+        raise MODEL_FILE_MISSING.error(folder / "tokenizer_config.json", "no eos_token is named that the tokenizer has")
+    pad_id = core.token_to_id(named["pad_token"]) if "pad_token" in named else generation.get("pad_token_id")
+    tokens = Tokens(core, named, frozenset(special), eos_ids, eos_ids[0] if pad_id is None else int(pad_id))
+    return tokens, config
+
+
+def _core(folder: Path) -> Tokenizer:
+    written = read_json(folder, "tokenizer.json")  # the tokenizer's own parser has no exception of its own to catch
+    if not isinstance(written, dict) or not isinstance(written.get("model"), dict):
+        raise MODEL_FILE_MISSING.error(folder / "tokenizer.json", "tokenizer.json describes no tokenizer")
+    return Tokenizer.from_file(str(folder / "tokenizer.json"))
+
+
+def _add_missing(core: Tokenizer, folder: Path, config: Mapping[str, Any]) -> None:
+    """Tokens that only tokenizer_config.json declares, under the ids it gives."""
+    declared = config.get("added_tokens_decoder") or {}
+    for token_id, entry in sorted(declared.items(), key=lambda item: int(item[0])):
+        text = entry["content"]
+        if core.token_to_id(text) is not None:
+            continue
+        flags = {name: bool(entry.get(name)) for name in ("single_word", "lstrip", "rstrip", "normalized")}
+        core.add_tokens([AddedToken(text, special=bool(entry.get("special")), **flags)])
+        if core.token_to_id(text) != int(token_id):
+            message = (
+                f"the token {text!r} is declared as {token_id}, but tokenizer.json leaves {core.token_to_id(text)}"
+            )
+            raise MODEL_FILE_MISSING.error(folder / "tokenizer_config.json", message)
+
+
+def _eos_ids(core: Tokenizer, named: Mapping[str, str], generation: Mapping[str, Any]) -> tuple[int, ...]:
+    """The tokenizer's eos first, then the others at which generation stops."""
+    written = generation.get("eos_token_id")
+    ids = [core.token_to_id(named["eos_token"])] if "eos_token" in named else []
+    ids += written if isinstance(written, list) else [written]
+    return tuple(dict.fromkeys(int(token_id) for token_id in ids if token_id is not None))
+
+
+def _text(token: Any) -> str | None:
+    """A special token is written as its text, or as an object with `content`."""
+    found = token.get("content") if isinstance(token, dict) else token
+    return found if isinstance(found, str) else None

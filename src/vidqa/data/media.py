@@ -1,0 +1,122 @@
+"""Finds the media that records name: in a folder, by absolute path, or inside a tar."""
+
+from __future__ import annotations
+
+import os
+import stat
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+from vidqa.data.archive import Archive, archives_in, is_archive, open_archive
+from vidqa.data.problems import FILE_MISSING, MEDIA_MISSING, MEDIA_OUTSIDE_ROOT
+from vidqa.data.record import MediaRef
+from vidqa.problem import Code
+
+
+@dataclass(frozen=True, slots=True)
+class NotFound:
+    """Why a medium was not found, ready to become a problem of the record that names it."""
+
+    code: Code
+    message: str
+    remedy: str
+
+
+@dataclass
+class MediaSource:
+    """Where the media of one annotation file lie. Every name is looked up once, however many records use it.
+
+    `folder` is absolute. With `closed` (root mode) absolute names must lie inside it, too. Archives are opened when a
+    name is not found in the folder.
+    """
+
+    folder: str | None
+    archive_paths: list[Path] = field(default_factory=list)
+    closed: bool = False
+    _known: dict[tuple[str, str], MediaRef | NotFound] = field(default_factory=dict)
+
+    @cached_property
+    def archives(self) -> list[Archive]:
+        return [open_archive(path) for path in self.archive_paths]
+
+    def find(self, kind: str, written: str) -> MediaRef | NotFound:
+        """The medium that an annotation calls `written`."""
+        found = self._known.get((kind, written))
+        if found is None:
+            found = self._known[kind, written] = self._look_up(kind, written)
+        return found
+
+    def _look_up(self, kind: str, written: str) -> MediaRef | NotFound:
+        name = written.removeprefix("file://")
+        if "://" in name:
+            return NotFound(MEDIA_MISSING, f"{written} is not a local file", "download it and name the local file")
+        if os.path.isabs(name):
+            path, outside = name, self.closed and not _inside(name, self.folder or "/")
+        else:
+            name = os.path.normpath(name)
+            path, outside = os.path.join(self.folder or "", name), name.split(os.sep, 1)[0] == os.pardir
+        if outside:
+            remedy = f"move the file into {self._place} and name it relative to that folder, without `..`"
+            return NotFound(MEDIA_OUTSIDE_ROOT, f"{written} lies outside {self._place}", remedy)
+        size = _file_size(path) if os.path.isabs(path) else None
+        if size is not None:
+            return MediaRef(kind, written, path, size=size)
+        return self._in_archives(kind, written, name) or self._missing(written, name, path)
+
+    def _in_archives(self, kind: str, written: str, name: str) -> MediaRef | None:
+        for archive in self.archives:
+            member = archive.find(name)
+            if member is not None:
+                return MediaRef(kind, written, *archive.members[member])
+        return None
+
+    def _missing(self, written: str, name: str, path: str) -> NotFound:
+        base = os.path.basename(name)
+        nearby = os.path.join(self.folder, base) if self.folder else ""
+        if nearby and nearby != path and _file_size(nearby) is not None:
+            return NotFound(MEDIA_MISSING, f"there is no file {path}", f"{nearby} exists: write {base!r}")
+        if self.folder is None:
+            message = f"{self._place} has no member {name!r}"
+        else:
+            message = f"there is no file {path}"
+        return NotFound(MEDIA_MISSING, message, f"put the file there, or correct {written!r}")
+
+    @property
+    def _place(self) -> str:
+        return self.folder or ", ".join(map(str, self.archive_paths))
+
+
+def media_source(annotation_path: Path, media_path: str, *, root_mode: bool) -> MediaSource:
+    """The source for an annotation file. Without a media path, media are relative to the annotation file's folder."""
+    if not media_path:
+        folder = Path(os.path.abspath(annotation_path)).parent
+        return MediaSource(str(folder), archives_in(folder), closed=root_mode)
+    place = Path(os.path.abspath(os.path.expanduser(media_path)))
+    if place.is_dir():
+        return MediaSource(str(place), archives_in(place))
+    if not place.exists():
+        raise FILE_MISSING.error(place, "the media path does not exist", "give an existing folder or tar of media")
+    if not is_archive(place):
+        remedy = "give a folder, or a .tar, .tar.gz or .tgz archive, as media path"
+        raise FILE_MISSING.error(place, "the media path is neither a folder nor a tar archive", remedy)
+    return MediaSource(None, [place])
+
+
+def media_exists(ref: MediaRef) -> bool:
+    """Whether the file that holds the medium is still there, and not shorter than it was."""
+    size = _file_size(ref.path)
+    return size is not None and size >= ref.size
+
+
+def _inside(path: str, folder: str) -> bool:
+    return os.path.commonpath([os.path.normpath(path), folder]) == folder
+
+
+def _file_size(path: str) -> int | None:
+    """Bytes of the file, or None where there is none. Pipes and devices count as there: decoding judges them."""
+    try:
+        found = os.stat(path)
+    except (OSError, ValueError):  # ValueError: a NUL byte in the name
+        return None
+    return None if stat.S_ISDIR(found.st_mode) else found.st_size

@@ -1,0 +1,111 @@
+"""Reads an annotation file, a JSON list or JSONL, into rows as they were written."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from vidqa.data.findings import Findings
+from vidqa.data.problems import EMPTY, FILE_MISSING, RECORD_TYPE, SYNTAX
+
+NAMES = ("annotations.json", "annotations.jsonl")  # looked for in a dataset folder
+
+
+def annotation_file(annotation_path: str | Path) -> Path:
+    """The annotation file that `annotation_path` means: itself, or annotations.json(l) inside it (root mode)."""
+    path = Path(annotation_path).expanduser()
+    if not str(annotation_path):
+        raise FILE_MISSING.error("annotation_path", "no annotation path is given")
+    if path.is_dir():
+        found = next((path / name for name in NAMES if (path / name).is_file()), None)
+        if found is None:
+            raise FILE_MISSING.error(path, f"the folder holds neither {' nor '.join(NAMES)}")
+        return found
+    if not path.is_file():
+        raise FILE_MISSING.error(path, "there is no such file")
+    return path
+
+
+def read_rows(path: Path, findings: Findings) -> Iterator[tuple[int, Any]]:
+    """Every row of the file with its index. Rows that cannot be read become findings; the others are still given."""
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as broken:
+        findings.add(SYNTAX, str(path), f"not UTF-8 text: byte {broken.start} is {broken.object[broken.start]:#04x}")
+        return
+    except OSError as broken:
+        findings.add(FILE_MISSING, str(path), f"cannot be read: {broken.strerror or broken}")
+        return
+    start = text.lstrip()[:1]
+    if not start:
+        findings.add(EMPTY, str(path), "the file is empty")
+    elif start == "[":
+        yield from _json_rows(path, text, findings)
+    elif start == "{" and (path.suffix == ".jsonl" or _first_line_is_whole(text)):
+        yield from _jsonl_rows(path, text, findings)
+    else:
+        _not_a_list(path, text, findings)
+
+
+def _first_line_is_whole(text: str) -> bool:
+    try:
+        json.loads(text.lstrip().split("\n", 1)[0])
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+def _json_rows(path: Path, text: str, findings: Findings) -> Iterator[tuple[int, Any]]:
+    try:
+        rows = json.loads(text)
+    except (ValueError, RecursionError) as broken:
+        findings.add(SYNTAX, _line(path, 1, broken), f"not valid JSON: {_reason(broken)}")
+        return
+    if not rows:
+        findings.add(EMPTY, str(path), "the list is empty")
+    for index in range(len(rows)):
+        row, rows[index] = rows[index], None  # large files: a row is freed once its record is made
+        yield index, row
+
+
+def _jsonl_rows(path: Path, text: str, findings: Findings) -> Iterator[tuple[int, Any]]:
+    index = 0
+    for number, line in enumerate(text.split("\n"), start=1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError) as broken:
+            findings.add(SYNTAX, _line(path, number, broken), f"not valid JSON: {_reason(broken)}")
+        else:
+            yield index, row
+        index += 1
+
+
+def _not_a_list(path: Path, text: str, findings: Findings) -> None:
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as broken:
+        findings.add(SYNTAX, _line(path, 1, broken), f"not valid JSON: {_reason(broken)}")
+        return
+    keys = f" with the keys {', '.join(map(repr, list(value)[:5]))}" if isinstance(value, dict) else ""
+    findings.add(RECORD_TYPE, str(path), f"expected a list of records, got {type_name(value)}{keys}")
+
+
+def _line(path: Path, number: int, broken: Exception) -> str:
+    within = broken.lineno - 1 if isinstance(broken, json.JSONDecodeError) else 0
+    return f"{path}:{number + within}"
+
+
+def _reason(broken: Exception) -> str:
+    if isinstance(broken, json.JSONDecodeError):
+        return f"{broken.msg} at column {broken.colno}"
+    return "nested too deeply" if isinstance(broken, RecursionError) else str(broken)
+
+
+def type_name(value: object) -> str:
+    """A JSON value's type in JSON's own words."""
+    names = {dict: "an object", list: "a list", str: "a string", int: "a number", float: "a number", bool: "a boolean"}
+    return "null" if value is None else names.get(type(value), type(value).__name__)

@@ -1,0 +1,61 @@
+"""How a key of the spec is written down: value types, and one function that states everything known about a key."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+Count = Annotated[int, Field(ge=0)]
+Positive = Annotated[int, Field(ge=1)]
+Share = Annotated[float, Field(ge=0, le=1)]
+NotNegative = Annotated[float, Field(ge=0)]
+PositiveFloat = Annotated[float, Field(gt=0)]
+
+
+def null_is(value: Any) -> BeforeValidator:
+    """Reads null of YAML and JSON as `value`: TOML has no null, and one state should have one spelling."""
+    return BeforeValidator(lambda given: value if given is None else given)
+
+
+CountOrNull = Annotated[int, Field(ge=0), null_is(0)]
+TextOrNull = Annotated[str, null_is("")]
+
+
+class Table(BaseModel):
+    """A table of the spec: unknown keys are errors, values are not converted, nothing changes after validation."""
+
+    model_config = ConfigDict(
+        extra="forbid", strict=True, frozen=True, allow_inf_nan=False, protected_namespaces=(), validate_default=True
+    )
+
+
+def key(
+    default: Any,
+    title: str,
+    description: str,
+    *,
+    native: str = "used",
+    only: list[Any] | str | None = None,
+    instead: str | None = None,
+    automl: dict[str, Any] | None = None,
+    **bounds: Any,
+) -> Any:
+    """A key of the spec.
+
+    native   "used", or "no effect": accepted so that a file moves over, a warning when it is not the default
+    only     the values our own engine takes (another value is an error), or the name of a test in `native.TESTS`
+    instead  the key to use in place of this one
+    automl   search range for hyper-parameter search: min, max, choices, scale, weights, condition, depends_on, default
+    """
+    extra: dict[str, Any] = {"x-native": native if only is None else {"only": only}}
+    if instead:
+        extra["x-instead"] = instead
+    if automl:
+        extra["x-automl"] = automl
+    return Field(default, title=title, description=description, json_schema_extra=extra, **bounds)
+
+
+def table(cls: type[Table], title: str, description: str) -> Any:
+    """A nested table that is always there, with the defaults of its keys."""
+    return Field(default_factory=cls, title=title, description=description)

@@ -1,0 +1,190 @@
+"""Layers: tables of keys from files, data roots and the command line, laid over each other; the later one wins."""
+
+from __future__ import annotations
+
+import json
+import re
+import reprlib
+import tomllib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from vidqa.problem import Problem, ProblemError
+from vidqa.spec._field import Table
+from vidqa.spec.keys import SHORTHAND, is_reinforcement, nearest, table_of
+from vidqa.spec.models import SPECS
+from vidqa.spec.problems import FILE, FPS_AND_NFRAMES, SYNTAX, TYPE, UNKNOWN_KEY, WARMUP_TWICE
+
+# Pairs of which one may be set; setting one in a later layer clears the other.
+EXCLUSIVE = {
+    "train": [
+        ("custom.vision.fps", "custom.vision.nframes", FPS_AND_NFRAMES),
+        ("train.optm_warmup_steps", "train.optm_warmup_epochs", WARMUP_TWICE),
+    ],
+    "evaluate": [("vision.fps", "vision.nframes", FPS_AND_NFRAMES)],
+}
+# Pairs that may both be set, but where setting one replaces what an earlier layer said with the other.
+REPLACING = {
+    "train": [
+        ("train.ckpt.save_freq", "train.ckpt.save_freq_in_epoch"),
+        ("validation.freq", "validation.freq_in_epoch"),
+    ],
+    "evaluate": [],
+}
+
+
+@dataclass(frozen=True)
+class Layer:
+    """Some keys and where they come from. `text` is the file's text, if it was one: it gives problems their line."""
+
+    name: str
+    table: dict[str, Any] = field(default_factory=dict)
+    text: str = ""
+
+
+# Values as problems show them: short, however deep or long they are.
+_shown = reprlib.Repr()
+_shown.maxlevel, _shown.maxstring, _shown.maxother = 2, 120, 120
+brief = _shown.repr
+
+
+class _Yaml(yaml.SafeLoader):
+    """YAML in which 1e-5 is a number, as people mean it."""
+
+
+_Yaml.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"^[-+]?[0-9][0-9_]*(\.[0-9_]*)?[eE][-+]?[0-9]+$"), list("-+0123456789")
+)
+
+
+def read_layer(path: Path | str) -> Layer:
+    """A TOML, YAML or JSON file as a layer. Raises SPEC_FILE or SPEC_SYNTAX, the latter with the line."""
+    path = Path(path)
+    if path.suffix not in (".toml", ".yaml", ".yml", ".json"):
+        raise FILE.error(path, f"the name ends in {path.suffix!r}; a spec is .toml, .yaml or .json")
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as unreadable:
+        raise FILE.error(path, f"it cannot be read: {unreadable}") from unreadable
+    table = _parse(path, text)
+    if not isinstance(table, dict):
+        raise SYNTAX.error(f"{path}:1", f"the file holds a {type(table).__name__}, not a table of keys")
+    return Layer(str(path), table, text)
+
+
+def _parse(path: Path, text: str) -> Any:
+    try:
+        if path.suffix == ".toml":
+            return tomllib.loads(text)
+        if path.suffix == ".json":
+            return json.loads(text)
+        return yaml.load(text, _Yaml) or {}
+    except tomllib.TOMLDecodeError as broken:
+        line = re.search(r"line (\d+)", str(broken))
+        where = int(line.group(1)) if line else text.count("\n") + 1
+        raise SYNTAX.error(f"{path}:{where}", f"not TOML: {broken}") from broken
+    except json.JSONDecodeError as broken:
+        raise SYNTAX.error(f"{path}:{broken.lineno}", f"not JSON: {broken.msg}") from broken
+    except yaml.MarkedYAMLError as broken:
+        where = broken.problem_mark.line + 1 if broken.problem_mark else 1
+        raise SYNTAX.error(f"{path}:{where}", f"not YAML: {broken.problem}") from broken
+    except (yaml.YAMLError, RecursionError, ValueError) as broken:
+        raise SYNTAX.error(f"{path}:1", f"it cannot be read: {broken}") from broken
+
+
+def parse_set(assignments: Iterable[str], name: str = "--set") -> Layer:
+    """`a.b.c=value` words as one layer; a value is a TOML or JSON scalar, list or table, else text."""
+    table: dict[str, Any] = {}
+    problems: list[Problem] = []
+    for word in assignments:
+        path, equals, value = word.partition("=")
+        if not equals or not path.strip():
+            problems.append(SYNTAX.at(f"{name} {word}", "it is not KEY=VALUE", "write it as train.epoch=3"))
+        else:
+            table[path.strip()] = parse_value(value.strip())
+    if problems:
+        raise ProblemError(problems)
+    return Layer(name, table)
+
+
+def parse_value(text: str) -> Any:
+    """3 -> 3, 1e-5 -> 1e-05, true -> True, [a] -> as text, "x" -> x, null and none -> None, anything else -> text."""
+    if text.lower() in ("null", "none"):
+        return None
+    for read in (json.loads, lambda words: tomllib.loads(f"value = {words}")["value"]):
+        try:
+            return read(text)
+        except (ValueError, RecursionError):
+            continue
+    return text
+
+
+def entries(action: str, layer: Layer) -> Iterator[tuple[str, Any] | Problem]:
+    """The layer's keys as (dotted path, value), or a problem for each one that cannot be placed.
+
+    A path to a table comes with None (the table is taken away) or {} (it is there, with its defaults).
+    """
+    table = layer.table
+    if action == "evaluate" and isinstance(table.get("evaluate"), dict):  # TAO once kept these keys one level down
+        table = {**{k: v for k, v in table.items() if k != "evaluate"}, **table["evaluate"]}
+    for name, value in table.items():
+        path = SHORTHAND[action].get(name, str(name))
+        if action == "evaluate":
+            path = path.removeprefix("evaluate.")
+        yield from _place(action, layer, SPECS[action], path, value, "")
+
+
+def _place(
+    action: str, layer: Layer, cls: type[Table], name: str, value: Any, prefix: str
+) -> Iterator[tuple[str, Any] | Problem]:
+    first, _, rest = name.partition(".")
+    path = prefix + first
+    known = cls.model_fields.get(first)
+    if known is None:
+        yield _unknown(action, layer, prefix + name)
+        return
+    inner = table_of(known)
+    if rest:
+        if inner is None:
+            yield _unknown(action, layer, prefix + name)
+        else:
+            yield from _place(action, layer, inner, rest, value, f"{path}.")
+    elif inner is None:
+        yield path, value
+    elif isinstance(value, dict):
+        yield path, {}
+        for key, part in value.items():
+            yield from _place(action, layer, inner, str(key), part, f"{path}.")
+    elif value is None and not known.is_required() and known.default is None:
+        yield path, None
+    else:
+        yield TYPE.at(
+            place(layer, path), f"{path} is a table of keys; got {brief(value)}", f"set keys below it: {path}.<key>"
+        )
+
+
+def _unknown(action: str, layer: Layer, path: str) -> Problem:
+    if is_reinforcement(path):
+        message = f"{path} is a key of cosmos-rl's reinforcement learning; this is supervised fine-tuning"
+        return UNKNOWN_KEY.at(place(layer, path), message, "remove it")
+    if path.split(".")[0] in ("profiler", "controller_execution_id"):
+        message = f"{path} is a key of cosmos-rl's own processes, which do not run here"
+        return UNKNOWN_KEY.at(place(layer, path), message, "remove it")
+    close = nearest(action, path)
+    remedy = f"did you mean {', '.join(close)}?" if close else f"see references/parameters_{action}.md for every key"
+    return UNKNOWN_KEY.at(place(layer, path), f"{path} is not a key of a spec for {action}", remedy)
+
+
+def place(layer: Layer, path: str) -> str:
+    """`file:line key` where the key's last name stands on exactly one line of the file, else `layer key`."""
+    last = re.escape(path.rsplit(".", 1)[-1])
+    lines = [
+        number
+        for number, line in enumerate(layer.text.splitlines(), 1)
+        if re.match(rf"""^[\s{{\-]*["']?([\w.]+\.)?{last}["']?\s*[=:]|^\s*\[([\w.]+\.)?{last}\]""", line)
+    ]
+    return f"{layer.name}:{lines[0]} {path}" if len(lines) == 1 else f"{layer.name} {path}"

@@ -1,0 +1,58 @@
+"""The two specs: what one training or one evaluation is asked to do. Their defaults are the template."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from vidqa.spec._field import Positive, Table, key, table
+from vidqa.spec.evaluate_tables import (
+    EvaluateDataset,
+    EvaluateEngine,
+    Evaluation,
+    Generation,
+    Metrics,
+    Model,
+    Results,
+    Task,
+)
+from vidqa.spec.policy_tables import Policy
+from vidqa.spec.run_tables import Custom, Logging, TrainEngine, Validation, Vision
+from vidqa.spec.train_tables import Train
+
+
+class TrainSpec(Table):
+    """Supervised fine-tuning of a video question-answering model."""
+
+    custom: Custom = table(Custom, "Data", "Annotations, media and how videos are read.")
+    train: Train = table(Train, "Training", "Schedule, optimizer, precision, checkpoints.")
+    policy: Policy = table(Policy, "Model", "The model, what of it trains, how it is spread.")
+    validation: Validation = table(Validation, "Validation", "Measuring while training.")
+    logging: Logging = table(Logging, "Logging", "Where metrics go.")
+    engine: TrainEngine = table(TrainEngine, "Engine", "Keys of our own engine; left out for cosmos-rl.")
+    results_dir: str = key("", "Results folder", "TAO's output key.", native="no effect", instead="train.output_dir")
+    custom_script: str = key("", "Custom script", "Program of a cosmos-rl job.", native="no effect")
+    redis: str | int = key("", "Redis", "Port of cosmos-rl's controller.", native="no effect")
+    eth_ips: str = key("", "Addresses", "Network addresses of cosmos-rl's workers.", native="no effect")
+    mode: Literal["disaggregated", "colocated", "colocated_separated"] = key(
+        "disaggregated", "Mode", "How cosmos-rl's processes are laid out.", native="no effect"
+    )
+
+
+class EvaluateSpec(Table):
+    """Answering an annotated set of videos and scoring the answers."""
+
+    dataset: EvaluateDataset = table(EvaluateDataset, "Data", "What is evaluated.")
+    model: Model = table(Model, "Model", "What answers.")
+    task: Task = table(Task, "Task", "How answers are scored.")
+    evaluation: Evaluation = table(Evaluation, "Evaluation", "How the set is worked through.")
+    vision: Vision = table(Vision, "Vision", "How a video becomes frames. The same in training and evaluation.")
+    generation: Generation = table(Generation, "Generation", "How answers are generated.")
+    metrics: Metrics = table(Metrics, "Metrics", "Scores of free text.")
+    results: Results = table(Results, "Results", "What is written.")
+    engine: EvaluateEngine = table(EvaluateEngine, "Engine", "Keys of our own engine.")
+    num_gpus: Positive = key(1, "GPUs", "GPUs that share the work; each holds the whole model.")
+    results_dir: str = key("results", "Results folder", "Folder in which the run makes its own folder.")
+
+
+Spec = TrainSpec | EvaluateSpec
+SPECS: dict[str, type[TrainSpec] | type[EvaluateSpec]] = {"train": TrainSpec, "evaluate": EvaluateSpec}

@@ -1,0 +1,57 @@
+"""What our own engine does with each key: uses it, takes only some values, or accepts it without effect."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from pydantic.fields import FieldInfo
+
+from vidqa.problem import Problem
+from vidqa.spec.keys import flat, leaves
+from vidqa.spec.layers import brief
+from vidqa.spec.models import EvaluateSpec, TrainSpec
+from vidqa.spec.problems import NO_EFFECT, NOT_SUPPORTED
+
+TESTS: dict[str, Callable[[Any], bool]] = {"one number": lambda value: isinstance(value, int | float)}
+
+
+def facts(field: FieldInfo) -> dict[str, Any]:
+    """The x- properties of a key: x-native always, x-instead and x-automl where there are any."""
+    extra = field.json_schema_extra
+    return dict(extra) if isinstance(extra, dict) else {}
+
+
+def native_problems(spec: TrainSpec | EvaluateSpec) -> list[Problem]:
+    """An error for every value that our engine does not take, a warning for every one that changes nothing."""
+    action = "train" if isinstance(spec, TrainSpec) else "evaluate"
+    values = flat(spec)
+    found = [_judge(path, values[path], field) for path, field in leaves(action).items() if path in values]
+    if isinstance(spec, EvaluateSpec) and "bertscore" in spec.metrics.names:
+        found.append(
+            NO_EFFECT.at("metrics.names", "bertscore is not computed", 'use ["bleu", "rouge"]', severity="warning")
+        )
+    if isinstance(spec, TrainSpec) and "tao" in spec.logging.logger:
+        found.append(
+            NO_EFFECT.at("logging.logger", "there is no tracker tao here", 'use ["console"]', severity="warning")
+        )
+    return [problem for problem in found if problem]
+
+
+def _judge(path: str, value: Any, field: FieldInfo) -> Problem | None:
+    known = facts(field)
+    native, instead = known["x-native"], known.get("x-instead")
+    if native == "no effect" and value != field.default:
+        remedy = f"use {instead} instead" if instead else "remove it, or ignore this"
+        return NO_EFFECT.at(path, f"{path} = {brief(value)} changes nothing here", remedy, severity="warning")
+    if isinstance(native, dict) and not _allowed(native["only"], value):
+        only = native["only"] if isinstance(native["only"], str) else " or ".join(map(repr, native["only"]))
+        remedy = f"use {instead} instead" if instead else f"set {path} to {only}, or use --target cosmos-rl"
+        return NOT_SUPPORTED.at(path, f"our engine takes only {only}; got {brief(value)}", remedy)
+    return None
+
+
+def _allowed(only: list[Any] | str, value: Any) -> bool:
+    if isinstance(only, str):
+        return TESTS[only](value)
+    return any(value == allowed and isinstance(value, bool) == isinstance(allowed, bool) for allowed in only)

@@ -1,0 +1,119 @@
+"""From a run folder to the exact export or checkpoint that another run starts from.
+
+    find_export(run, "best")         <run>/safetensors/epoch_3
+    find_checkpoint(run, "step_40")  <run>/checkpoints/step_40
+
+Runs of this program, of cosmos-rl and of TAO's container are read: names step_N and epoch_N; the folders safetensors/
+and checkpoints/ in the run folder itself, or below <run_id>/<timestamp>/; best links that are relative, absolute on
+another machine, or that name step_N where epoch_N was kept. Only `which="latest"` ever gives the latest.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+from vidqa.problem import Code
+from vidqa.spec.problems import NO_CHECKPOINT, NO_EXPORT, NO_RUN
+
+ADAPTER = "adapter_config.json"
+NAME = re.compile(r"^(step|epoch)_(\d+)$")
+DEPTH = 2  # <run_id>/<timestamp> below the folder that is named
+
+
+def find_export(run_folder: Path | str, which: str = "best") -> Path:
+    """The folder of exported weights or of an adapter. `which` is best, latest, step_N or epoch_N.
+
+    Raises SPEC_PARENT_RUN where there is no run or more than one, SPEC_PARENT_EXPORT where it has no such export.
+    """
+    return _find(Path(run_folder), which, "safetensors", _is_export, NO_EXPORT)
+
+
+def find_checkpoint(run_folder: Path | str, which: str = "best") -> Path:
+    """The folder of resumable state, such as checkpoints/step_40. Raises SPEC_PARENT_RUN, SPEC_PARENT_CHECKPOINT."""
+    return _find(Path(run_folder), which, "checkpoints", _is_checkpoint, NO_CHECKPOINT)
+
+
+def run_folder_of(run_folder: Path | str) -> Path:
+    """The one folder at or below `run_folder` that holds safetensors/ or checkpoints/. Raises SPEC_PARENT_RUN."""
+    top = Path(run_folder).expanduser()
+    level = [top]
+    for _ in range(DEPTH + 1):
+        runs = [folder for folder in level if (folder / "safetensors").is_dir() or (folder / "checkpoints").is_dir()]
+        if len(runs) == 1:
+            return runs[0]
+        if runs:
+            named = ", ".join(sorted(str(run) for run in runs)[:10])
+            raise NO_RUN.error(top, f"it holds {len(runs)} runs: {named}", "name one of them")
+        level = [inner for folder in level for inner in _folders(folder)]
+    raise NO_RUN.error(top, "there is no safetensors or checkpoints folder in it")
+
+
+def _folders(folder: Path) -> list[Path]:
+    return [inner for inner in folder.iterdir() if inner.is_dir()] if folder.is_dir() else []
+
+
+def _find(top: Path, which: str, kind: str, complete: Callable[[Path], bool], code: Code) -> Path:
+    home = run_folder_of(top)
+    kept = {folder.name: folder for folder in _folders(home / kind) if NAME.match(folder.name) and complete(folder)}
+    listing = f"it has: {', '.join(sorted(kept, key=_order)) or 'none'}"
+    if which == "best":
+        recorded = _recorded_best(home)
+        found = next((kept[name] for best in recorded for name in (best, _twin(best)) if name in kept), None)
+        if found is None and not recorded:
+            raise code.error(home, f"the run records no best; {listing}", "name one of these, or ask for latest")
+        if found is None:
+            raise code.error(home, f"best is {recorded[0]} and is not kept; {listing}")
+        return found
+    if which == "latest" and kept:
+        return kept[_latest(kept)]
+    if which not in kept:
+        raise code.error(home / kind, f"there is no {which}; {listing}")
+    return kept[which]
+
+
+def _recorded_best(home: Path) -> list[str]:
+    """The names that the run calls its best, the most trusted first: the link, then best.json."""
+    names = []
+    for link in (home / "best", home / "safetensors" / "best", home / "checkpoints" / "best"):
+        if link.is_symlink():
+            names += [part for part in reversed(link.readlink().parts) if NAME.match(part)][:1]
+    try:
+        best = json.loads((home / "best.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        best = {}
+    if isinstance(best, dict):
+        step = best.get("step")
+        names += [name for name in (best.get("name"), f"step_{step}") if isinstance(name, str) and NAME.match(name)]
+    return list(dict.fromkeys(names))
+
+
+def _twin(name: str) -> str:
+    """step_7 for epoch_7 and the other way round: some writers record one name and keep the other."""
+    kind, _, number = name.partition("_")
+    return f"{'epoch' if kind == 'step' else 'step'}_{number}"
+
+
+def _order(name: str) -> tuple[str, int]:
+    kind, _, number = name.partition("_")
+    return kind, int(number)
+
+
+def _latest(kept: dict[str, Path]) -> str:
+    """By number where all names count the same thing, else by the time of writing."""
+    if len({name.partition("_")[0] for name in kept}) == 1:
+        return max(kept, key=_order)
+    return max(kept, key=lambda name: (kept[name].stat().st_mtime, _order(name)))
+
+
+def _is_export(folder: Path) -> bool:
+    """Weights with the config that loads them; a folder with shards alone is half an export or a staged input."""
+    has_weights = any(folder.glob("*.safetensors"))
+    return has_weights and ((folder / "config.json").is_file() or (folder / ADAPTER).is_file())
+
+
+def _is_checkpoint(folder: Path) -> bool:
+    policy = folder / "policy"
+    return policy.is_dir() and any(policy.iterdir())

@@ -1,0 +1,137 @@
+"""What can be wrong with a spec, with a run that is a parent, and with a request to train."""
+
+from __future__ import annotations
+
+from vidqa.problem import Code, Exit
+
+UNKNOWN_KEY = Code(
+    "SPEC_UNKNOWN_KEY", "The spec has a key that no action reads.", "Use one of the names that it lists."
+)
+TYPE = Code("SPEC_TYPE", "A value has the wrong type.", "Write a value of the type that it names.")
+RANGE = Code("SPEC_RANGE", "A value is outside what is possible.", "Write a value inside the limits that it names.")
+SYNTAX = Code("SPEC_SYNTAX", "A file is not the TOML, YAML or JSON it is named for.", "Correct the line that it names.")
+FILE = Code("SPEC_FILE", "A spec or override file cannot be read.", "Give the path of a .toml, .yaml or .json file.")
+ACTION = Code("SPEC_ACTION", "There is no spec for this action.", "Use train or evaluate.")
+PROFILE = Code("SPEC_PROFILE", "There is no profile of this name.", "Use full, frozen-vision or lora.")
+ROOT = Code(
+    "SPEC_ROOT",
+    "A data root has no annotations.json.",
+    "Put annotations.json there, or set annotation path and media path one by one with --set.",
+)
+REQUIRED = Code("SPEC_REQUIRED", "A key without which nothing can run is empty.", "Set it.")
+FPS_AND_NFRAMES = Code(
+    "SPEC_FPS_AND_NFRAMES",
+    "Both a frame rate and a number of frames are asked for.",
+    "Keep one: fps for clips of different length, nframes for the same cost per clip.",
+)
+NO_SAMPLING = Code(
+    "SPEC_NO_SAMPLING", "Neither a frame rate nor a number of frames is given.", "Set nframes (8) or fps (2)."
+)
+WARMUP_TWICE = Code(
+    "SPEC_WARMUP_TWICE", "Warm-up is given in steps and in epochs.", "Keep optm_warmup_steps or optm_warmup_epochs."
+)
+WARMUP_LONG = Code("SPEC_WARMUP_LONG", "The learning rate is still rising when training ends.", "Shorten the warm-up.")
+NOT_SFT = Code(
+    "SPEC_NOT_SFT", "The kind of training is not supervised fine-tuning.", 'Set train.train_policy.type to "sft".'
+)
+NOT_SUPPORTED = Code(
+    "SPEC_NOT_SUPPORTED",
+    "cosmos-rl has this, our own engine does not.",
+    "Use a value that it lists, or write the spec for cosmos-rl with --target cosmos-rl.",
+)
+NO_EFFECT = Code(
+    "SPEC_NO_EFFECT", "The key is accepted and changes nothing here.", "Remove it, or use the key that it names."
+)
+NOT_IN_TARGET = Code(
+    "SPEC_NOT_IN_TARGET", "cosmos-rl has no key for what the spec asks.", "Remove the key, or run with our own engine."
+)
+BATCH_NOT_DIVISIBLE = Code(
+    "SPEC_BATCH_NOT_DIVISIBLE",
+    "The batch per rank is not a multiple of the micro-batch.",
+    "Change train.train_batch_per_replica or train.train_policy.mini_batch.",
+)
+MODEL_MAX_LENGTH = Code(
+    "SPEC_MODEL_MAX_LENGTH",
+    "The longest sample does not fit, or may not fit, into policy.model_max_length.",
+    "Raise policy.model_max_length (40960 suits video), or lower total_pixels, nframes or fps.",
+)
+PACK_TOKENS = Code(
+    "SPEC_PACK_TOKENS", "A sample is longer than one pack.", "Raise engine.pack_tokens, or leave it unset."
+)
+ZERO_STEPS = Code(
+    "SPEC_ZERO_STEPS",
+    "The training set is smaller than one optimizer step, so nothing would be trained.",
+    "Lower train.train_batch_per_replica or the number of ranks, or set dataloader_drop_last to false.",
+)
+NO_VALIDATION_SET = Code(
+    "SPEC_NO_VALIDATION_SET",
+    "Validation is asked for and there is nothing to validate on.",
+    "Set custom.val_dataset, or train.train_policy.dataset.test_size (0.1), or validation.enable to false.",
+)
+VALIDATION_UNUSED = Code(
+    "SPEC_VALIDATION_UNUSED",
+    "A validation set is given in a way that leaves it, or part of it, unused.",
+    "Set validation.enable to true, or keep only one of the two sources.",
+)
+VALIDATION_NEVER = Code(
+    "SPEC_VALIDATION_NEVER", "Validation is on and never due.", "Set validation.freq or validation.freq_in_epoch."
+)
+BARE_MODEL_ID = Code(
+    "SPEC_BARE_MODEL_ID",
+    "A model is named in a way that every rank would have to fetch at run time.",
+    "Write hf_model://org/name, or the path of a folder that exists.",
+)
+LR_ZERO = Code(
+    "SPEC_LR_ZERO", "The learning rate is 0, so nothing would be learned.", "Set train.optm_lr, such as 1e-5."
+)
+LR_HIGH = Code(
+    "SPEC_LR_HIGH",
+    "The learning rate is so high that the loss is likely to become NaN.",
+    "Lower train.optm_lr: about 1e-5 for a full fine-tune, 1e-4 for LoRA.",
+)
+LORA_NO_TARGETS = Code(
+    "SPEC_LORA_NO_TARGETS", "LoRA adapts no module.", "Set policy.lora.target_modules, such as all-linear."
+)
+LORA_OVERLAP = Code(
+    "SPEC_LORA_OVERLAP",
+    "A module would train in full and with an adapter.",
+    "Take it out of policy.lora.target_modules or policy.lora.modules_to_save.",
+)
+LORA_NO_BASE = Code(
+    "SPEC_LORA_NO_BASE", "An adapter is evaluated without a base model.", "Set model.base_model_path to its base model."
+)
+PATTERN = Code("SPEC_PATTERN", "A pattern is not a regular expression.", "Correct it; names are searched, not matched.")
+FREEZE_AND_TRAIN = Code(
+    "SPEC_FREEZE_AND_TRAINABLE",
+    "policy.freeze_pattern and policy.trainable_pattern are both given.",
+    "Keep one: what does not train, or the only things that train.",
+)
+DP_MISMATCH = Code(
+    "SPEC_DP_MISMATCH",
+    "The data-parallel ranks of the spec are not the GPUs of the job.",
+    "Set policy.parallelism.dp_shard_size to the GPUs per node and dp_replicate_size to the nodes.",
+)
+VIDEO_FPS_REQUIRED = Code(
+    "SPEC_VIDEO_FPS_REQUIRED",
+    "cosmos-rl samples by fps and the annotations do not give every video's own frame rate.",
+    "Add video_fps to every record with a video, or use custom.vision.nframes.",
+)
+NO_RUN = Code("SPEC_PARENT_RUN", "The parent run cannot be found or read.", "Give the folder that holds its run.json.")
+NO_EXPORT = Code(
+    "SPEC_PARENT_EXPORT",
+    "The parent run has no export of that name.",
+    "Name one that it lists, or ask for latest.",
+)
+NO_CHECKPOINT = Code(
+    "SPEC_PARENT_CHECKPOINT",
+    "The parent run has no checkpoint of that name.",
+    "Name one that it lists, or ask for latest.",
+)
+AUTOML_NOT_RUNNABLE = Code(
+    "AUTOML_NOT_RUNNABLE",
+    "AutoML is enabled and cannot run.",
+    "Run `make generate`, or train directly with --automl-policy off.",
+    Exit.ENVIRONMENT,
+)
+
+MOST_PROBLEMS = 50

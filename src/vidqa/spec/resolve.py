@@ -1,0 +1,194 @@
+"""From layers to one validated spec that knows where each of its values comes from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, overload
+
+from pydantic import ValidationError
+
+from vidqa.problem import Problem, ProblemError, raise_errors
+from vidqa.spec._field import Table
+from vidqa.spec.keys import flat, leaves, table_of
+from vidqa.spec.layers import EXCLUSIVE, REPLACING, Layer, brief, entries, place, read_layer
+from vidqa.spec.models import SPECS, EvaluateSpec, Spec, TrainSpec
+from vidqa.spec.problems import ACTION, MOST_PROBLEMS, NOT_SFT, RANGE, TYPE, UNKNOWN_KEY
+from vidqa.spec.rules import check
+from vidqa.spec.shape import expected
+
+TEMPLATE = "template"
+RANGE_ERRORS = ("greater_than", "less_than", "literal_error", "enum", "too_short", "too_long", "pattern", "finite")
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """A valid spec, the layer of each of its keys by dotted path, and what is worth a warning."""
+
+    spec: Spec
+    origins: dict[str, str]
+    warnings: list[Problem]
+
+
+@overload
+def load(path: Path | str, action: Literal["train"]) -> TrainSpec: ...
+
+
+@overload
+def load(path: Path | str, action: Literal["evaluate"]) -> EvaluateSpec: ...
+
+
+@overload
+def load(path: Path | str, action: str) -> Spec: ...
+
+
+def load(path: Path | str, action: str) -> Spec:
+    """The spec in a TOML, YAML or JSON file, over the template. Raises ProblemError with every problem."""
+    return resolve(action, [read_layer(path)]).spec
+
+
+def resolve(action: str, layers: Iterable[Layer], target: str = "native") -> Resolved:
+    """Lay `layers` over the template, later ones winning. Raises ProblemError with every problem that was found."""
+    if action not in SPECS:
+        raise ACTION.error(action, f"{action!r} has no spec", f"use {' or '.join(SPECS)}")
+    pile = _Pile(action)
+    for layer in layers:
+        pile.add(layer)
+    pile.settle()
+    try:
+        spec = SPECS[action].model_validate(pile.values)
+    except ValidationError as invalid:
+        wrong = _explain(action, pile, invalid)
+        raise ProblemError(
+            _bounded([*pile.problems, *wrong, *_rules_beside(action, pile, invalid, target)])
+        ) from invalid
+    known = {problem.code for problem in pile.problems if problem.code != UNKNOWN_KEY.name}
+    problems = _bounded([*pile.problems, *(found for found in check(spec, target) if found.code not in known)])
+    raise_errors(problems)
+    origins = {path: pile.origins.get(path, TEMPLATE) for path in flat(spec)}
+    return Resolved(spec, origins, problems)
+
+
+class _Pile:
+    """Values and origins while layers are laid on."""
+
+    def __init__(self, action: str) -> None:
+        self.action = action
+        self.values: dict[str, Any] = {}
+        self.origins: dict[str, str] = {}
+        self.sources: dict[str, Layer] = {}
+        self.problems: list[Problem] = []
+
+    def add(self, layer: Layer) -> None:
+        found = list(entries(self.action, layer))
+        self.problems += [entry for entry in found if isinstance(entry, Problem)]
+        values = dict(entry for entry in found if not isinstance(entry, Problem))
+        for path, value in values.items():
+            self._put(path, value, layer)
+        for one, other, code in EXCLUSIVE[self.action]:
+            if values.get(one) is not None and values.get(other) is not None:
+                self.problems.append(code.at(place(layer, one), f"{one} and {other} are both set"))
+            self._clear(one, other, values, None, layer)
+            self._clear(other, one, values, None, layer)
+        for one, other in REPLACING[self.action]:
+            self._clear(one, other, values, 0, layer)
+            self._clear(other, one, values, 0, layer)
+
+    def settle(self) -> None:
+        """No warm-up at all is written as 0 steps: unset, it would come back from a file as the template's."""
+        if self.action == "train" and _value(self.values, "train.optm_warmup_epochs") is None:
+            train = self.values.get("train")
+            if isinstance(train, dict) and train.get("optm_warmup_steps", 0) is None:
+                train["optm_warmup_steps"] = 0
+
+    def _clear(self, given: str, cleared: str, values: dict[str, Any], empty: int | None, layer: Layer) -> None:
+        if values.get(given) not in (None, empty) and cleared not in values:
+            self._put(cleared, empty, layer)
+
+    def _put(self, path: str, value: Any, layer: Layer) -> None:
+        *tables, last = path.split(".")
+        inside = self.values
+        for name in tables:
+            if not isinstance(inside.get(name), dict):
+                inside[name] = {}
+            inside = inside[name]
+        if path not in leaves(self.action):  # a table: {} makes sure that it is there, None takes it away
+            if value is None or not isinstance(inside.get(last), dict):
+                inside[last] = value
+        else:
+            inside[last] = value
+        self.origins[path] = layer.name
+        self.sources[path] = layer
+
+
+def _explain(action: str, pile: _Pile, invalid: ValidationError) -> list[Problem]:
+    """pydantic's findings as our problems: one per key, in the words of the spec."""
+    kinds: dict[str, list[dict[str, Any]]] = {}
+    for error in invalid.errors(include_url=False, include_context=False):
+        kinds.setdefault(_path(SPECS[action], error["loc"]), []).append(dict(error))
+    problems = []
+    for path, errors in kinds.items():
+        layer = pile.sources.get(path, Layer(TEMPLATE))
+        value = _value(pile.values, path)
+        where, shown = place(layer, path), brief(value)
+        if path == "train.train_policy.type":
+            problems.append(NOT_SFT.at(where, f"the kind of training is {shown}"))
+            continue
+        in_range = any(error["type"].startswith(RANGE_ERRORS) or "pattern" in error["type"] for error in errors)
+        field = leaves(action).get(path)
+        code = UNKNOWN_KEY if field is None else RANGE if in_range else TYPE
+        wanted = expected(action, path)
+        problems.append(code.at(where, f"{path} must be {wanted}; got {shown}", f"set {path} to {wanted}"))
+    return problems
+
+
+def _rules_beside(action: str, pile: _Pile, invalid: ValidationError, target: str) -> list[Problem]:
+    """What the rules say of the tables without a wrong value, so that one problem does not hide another."""
+    wrong = {_path(SPECS[action], error["loc"]) for error in invalid.errors()}
+    for path in wrong:
+        *tables, last = path.split(".")
+        inside = _value(pile.values, ".".join(tables)) if tables else pile.values
+        if isinstance(inside, dict):
+            inside.pop(last, None)
+    try:
+        spec = SPECS[action].model_validate(pile.values)
+    except ValidationError:
+        return []
+    touched = {path.rpartition(".")[0] for path in wrong}
+    return [found for found in check(spec, target) if not _touches(found.where, touched)]
+
+
+def _touches(where: str, tables: set[str]) -> bool:
+    return where in tables or where.rpartition(".")[0] in tables
+
+
+def _path(cls: type[Table], location: tuple[int | str, ...]) -> str:
+    """The dotted path of a pydantic location, without the parts that name union members and list items."""
+    names: list[str] = []
+    inner: type[Table] | None = cls
+    for part in location:
+        if inner is None or not isinstance(part, str) or part not in inner.model_fields:
+            continue
+        names.append(part)
+        inner = table_of(inner.model_fields[part])
+    return ".".join(names)
+
+
+def _value(values: dict[str, Any], path: str) -> Any:
+    inside: Any = values
+    for name in path.split("."):
+        inside = inside.get(name) if isinstance(inside, dict) else None
+    return inside
+
+
+def _bounded(problems: list[Problem]) -> list[Problem]:
+    """The first problems and a count of the rest, errors before warnings."""
+    ordered = sorted(problems, key=lambda problem: problem.severity != "error")
+    rest = ordered[MOST_PROBLEMS:]
+    if not rest:
+        return ordered
+    worst = rest[0]
+    message = f"{len(rest)} more problems, the first of them {worst.code} at {worst.where}"
+    more = Problem(worst.code, "spec", message, "correct those above first", worst.exit_code, worst.severity)
+    return [*ordered[:MOST_PROBLEMS], more]

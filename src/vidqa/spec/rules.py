@@ -1,0 +1,203 @@
+"""Rules that look at several keys at once, and rules that need to know the data."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from vidqa.problem import Problem
+from vidqa.spec import problems as codes
+from vidqa.spec.models import EvaluateSpec, Spec, TrainSpec
+from vidqa.spec.native import native_problems
+from vidqa.spec.policy_tables import Lora
+from vidqa.spec.run_tables import Vision
+from vidqa.spec.schedule import effective_batch, total_steps, warmup_steps
+
+VIDEO_LENGTH = 40960  # tokens below which a video sample may not fit
+HF_MODEL = re.compile(r"^hf_model://[\w.-]+/[\w.-]+(@[\w./-]+)?$")
+BARE_ID = re.compile(r"^[\w-][\w.-]*/[\w.-]+$")
+VISION_TARGETS = ("all-linear", "attn.qkv", "attn.proj")
+
+
+@dataclass(frozen=True)
+class DataFacts:
+    """What rules need to know of the data, after any split: samples that train, samples that validate, and the
+    tokens of the longest training sample where they have been counted."""
+
+    train_samples: int
+    val_samples: int
+    longest_tokens: int | None = None
+
+
+def check(spec: Spec, target: str = "native") -> list[Problem]:
+    """Every problem that can be seen without the data. `target` is "native" or "cosmos-rl"."""
+    found = list(_train_rules(spec) if isinstance(spec, TrainSpec) else _evaluate_rules(spec))
+    if isinstance(spec, TrainSpec) and spec.policy.model_max_length < VIDEO_LENGTH:
+        found.append(_short_length(spec, f"videos may need {VIDEO_LENGTH}", "warning"))
+    return found + (native_problems(spec) if target == "native" else [])
+
+
+def check_with_data(spec: TrainSpec, facts: DataFacts, target: str = "native") -> list[Problem]:
+    """Everything that `check` finds, in the light of the data, and the data's own rules: it replaces `check`."""
+    found = check(spec, target)
+    if facts.longest_tokens is not None:
+        found = [problem for problem in found if problem.code != codes.MODEL_MAX_LENGTH.name]
+    return [*found, *_length_rules(spec, facts), *_step_rules(spec, facts)]
+
+
+def check_with_gpus(spec: Spec, gpus: int) -> list[Problem]:
+    """SPEC_DP_MISMATCH where the spec's ranks are not the job's GPUs."""
+    if isinstance(spec, EvaluateSpec):
+        wrong = spec.num_gpus > gpus
+        return [
+            codes.DP_MISMATCH.at("num_gpus", f"asks for {spec.num_gpus} GPUs of {gpus}", f"set it to {gpus}")
+        ] * wrong
+    mesh = spec.policy.parallelism
+    if mesh.dp_shard_size * mesh.dp_replicate_size == gpus:
+        return []
+    ranks = f"{mesh.dp_shard_size} x {mesh.dp_replicate_size} ranks"
+    return [codes.DP_MISMATCH.at("policy.parallelism", f"dp_shard_size x dp_replicate_size = {ranks}, GPUs: {gpus}")]
+
+
+def _short_length(spec: TrainSpec, why: str, severity: str = "error") -> Problem:
+    message = f"model_max_length is {spec.policy.model_max_length}; {why}"
+    return codes.MODEL_MAX_LENGTH.at("policy.model_max_length", message, severity=severity)
+
+
+def _length_rules(spec: TrainSpec, facts: DataFacts) -> Iterator[Problem]:
+    longest = facts.longest_tokens or 0
+    if longest > spec.policy.model_max_length:
+        yield _short_length(spec, f"the longest sample has {longest} tokens")
+    if spec.engine.packing and spec.engine.pack_tokens is not None and longest > spec.engine.pack_tokens:
+        message = f"a pack holds {spec.engine.pack_tokens} tokens; the longest sample has {longest}"
+        yield codes.PACK_TOKENS.at("engine.pack_tokens", message)
+
+
+def _step_rules(spec: TrainSpec, facts: DataFacts) -> Iterator[Problem]:
+    steps = total_steps(spec, facts.train_samples)
+    if steps == 0:
+        message = f"{facts.train_samples} samples make no step of {effective_batch(spec)}"
+        yield codes.ZERO_STEPS.at("train.train_batch_per_replica", message)
+    elif warmup_steps(spec, facts.train_samples) >= steps > 1:
+        message = f"warm-up takes {warmup_steps(spec, facts.train_samples)} of {steps} steps"
+        yield codes.WARMUP_LONG.at("train.optm_warmup_steps", message, severity="warning")
+    if spec.validation.enable and facts.val_samples == 0:
+        yield codes.NO_VALIDATION_SET.at("validation.enable", "validation is on and the validation set is empty")
+
+
+def _train_rules(spec: TrainSpec) -> Iterator[Problem]:
+    data = spec.custom.train_dataset
+    yield from _required("train.output_dir", spec.train.output_dir)
+    yield from _required("custom.train_dataset.annotation_path", data.annotation_path)
+    yield from _required("custom.train_dataset.media_path", data.media_path)
+    yield from _vision(spec.custom.vision, "custom.vision")
+    yield from _model_name("policy.model_name_or_path", spec.policy.model_name_or_path)
+    yield from _optimizer(spec)
+    yield from _validation(spec)
+    yield from _patterns(spec)
+    if spec.policy.lora is not None:
+        yield from _lora(spec.policy.lora)
+    batch, micro = spec.train.train_batch_per_replica, spec.train.train_policy.mini_batch
+    if batch % micro:
+        message = f"train_batch_per_replica {batch} is not a multiple of mini_batch {micro}"
+        near = max(micro, batch // micro * micro)
+        yield codes.BATCH_NOT_DIVISIBLE.at(
+            "train.train_batch_per_replica", message, f"set it to {near}, or mini_batch to 1"
+        )
+
+
+def _evaluate_rules(spec: EvaluateSpec) -> Iterator[Problem]:
+    yield from _required("dataset.annotation_path", spec.dataset.annotation_path)
+    yield from _required("dataset.media_dir", spec.dataset.media_dir)
+    yield from _required("results_dir", spec.results_dir)
+    yield from _vision(spec.vision, "vision")
+    yield from _model_name("model.model_name", spec.model.model_name)
+    if spec.model.enable_lora and not spec.model.base_model_path:
+        yield codes.LORA_NO_BASE.at("model.base_model_path", "enable_lora is true and base_model_path is empty")
+    elif spec.model.enable_lora:
+        yield from _model_name("model.base_model_path", spec.model.base_model_path)
+
+
+def _required(path: str, value: str) -> Iterator[Problem]:
+    if not value.strip():
+        yield codes.REQUIRED.at(path, f"{path} is empty", f"set {path}")
+
+
+def _vision(vision: Vision, path: str) -> Iterator[Problem]:
+    if vision.fps is not None and vision.nframes is not None:
+        yield codes.FPS_AND_NFRAMES.at(path, f"fps is {vision.fps:g} and nframes is {vision.nframes}")
+    if vision.fps is None and vision.nframes is None:
+        yield codes.NO_SAMPLING.at(path, "fps and nframes are both unset")
+
+
+def _model_name(path: str, name: str) -> Iterator[Problem]:
+    if not name.strip():
+        yield codes.REQUIRED.at(path, f"{path} is empty", f"set {path}")
+    elif name.startswith("hf_model://"):
+        if not HF_MODEL.match(name):
+            yield codes.BARE_MODEL_ID.at(path, f"{name!r} is not hf_model://org/name")
+    elif BARE_ID.match(name) and not Path(name).is_dir():
+        yield codes.BARE_MODEL_ID.at(
+            path, f"{name!r} is a bare id, and no such folder is here", f"write hf_model://{name}"
+        )
+
+
+def _optimizer(spec: TrainSpec) -> Iterator[Problem]:
+    rate = spec.train.optm_lr
+    rates = [rate] if isinstance(rate, int | float) else list(rate.values()) if isinstance(rate, dict) else rate
+    if not any(rates):
+        yield codes.LR_ZERO.at("train.optm_lr", f"the learning rate is {rate}")
+    limit = 1e-4 if spec.policy.lora is None else 1e-2
+    if any(value > limit for value in rates):
+        message = f"the learning rate {rate} is above {limit:g}"
+        yield codes.LR_HIGH.at("train.optm_lr", message, severity="warning")
+    if spec.train.optm_warmup_steps is not None and spec.train.optm_warmup_epochs is not None:
+        yield codes.WARMUP_TWICE.at("train.optm_warmup_steps", "optm_warmup_steps and optm_warmup_epochs are both set")
+
+
+def _validation(spec: TrainSpec) -> Iterator[Problem]:
+    given, part = spec.custom.val_dataset.annotation_path, spec.train.train_policy.dataset.test_size
+    valid = spec.validation
+    if valid.enable and not given and part is None:
+        yield codes.NO_VALIDATION_SET.at("validation.enable", "neither custom.val_dataset nor test_size is set")
+    if valid.enable and not valid.freq and not valid.freq_in_epoch:
+        yield codes.VALIDATION_NEVER.at("validation.freq_in_epoch", "freq and freq_in_epoch are both 0")
+    if given and not spec.custom.val_dataset.media_path:
+        yield from _required("custom.val_dataset.media_path", "")
+    if given and part is not None:
+        message = "custom.val_dataset is used and test_size is not"
+        yield codes.VALIDATION_UNUSED.at("train.train_policy.dataset.test_size", message, severity="warning")
+    if (given or part is not None) and not valid.enable:
+        message = "there is a validation set and validation.enable is false"
+        yield codes.VALIDATION_UNUSED.at("validation.enable", message, severity="warning")
+
+
+def _patterns(spec: TrainSpec) -> Iterator[Problem]:
+    policy = spec.policy
+    if policy.freeze_pattern is not None and policy.trainable_pattern is not None:
+        yield codes.FREEZE_AND_TRAIN.at("policy.freeze_pattern", "freeze_pattern and trainable_pattern are both set")
+    groups = {"policy.freeze_pattern": policy.freeze_pattern, "policy.trainable_pattern": policy.trainable_pattern}
+    if policy.lora is not None:
+        groups["policy.lora.r_pattern"] = list(policy.lora.r_pattern or {})
+        groups["policy.lora.alpha_pattern"] = list(policy.lora.alpha_pattern or {})
+    for path, patterns in groups.items():
+        for pattern in patterns or []:
+            try:
+                re.compile(pattern)
+            except re.error as broken:
+                yield codes.PATTERN.at(path, f"{pattern!r} is not a regular expression: {broken}")
+
+
+def _lora(lora: Lora) -> Iterator[Problem]:
+    if not lora.target_modules:
+        yield codes.LORA_NO_TARGETS.at("policy.lora.target_modules", "the list is empty")
+    targets = {lora.target_modules} if isinstance(lora.target_modules, str) else set(lora.target_modules)
+    saved = set(lora.modules_to_save or [])
+    clash = targets & saved
+    if any("visual" in module for module in saved):  # the whole vision tower trains in full
+        clash |= targets & set(VISION_TARGETS)
+    if clash:
+        message = f"{', '.join(sorted(clash))} would have adapters and train in full through {sorted(saved)}"
+        yield codes.LORA_OVERLAP.at("policy.lora.target_modules", message)

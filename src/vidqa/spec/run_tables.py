@@ -1,0 +1,118 @@
+"""The tables around training: the user's data, validation, logging, and what only our own engine has."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BeforeValidator, Field
+
+from vidqa.spec._field import Count, CountOrNull, NotNegative, Positive, PositiveFloat, Table, key, table
+from vidqa.spec.train_tables import ValidationDataset
+
+Logger = Annotated[
+    Literal["console", "wandb", "tensorboard", "tao"],
+    BeforeValidator(lambda value: value.lower() if isinstance(value, str) else value),
+]
+
+
+class Vision(Table):
+    fps: PositiveFloat | None = key(
+        None,
+        "Frames per second",
+        "Frames taken per second of video. For clips of very different length. Excludes nframes.",
+        automl={"min": 1, "max": 3, "default": False},
+    )
+    nframes: Annotated[int, Field(ge=1, le=768)] | None = key(
+        8,
+        "Frames",
+        "Frames taken from every video, evenly spread. 8 gives every clip the same cost and suits clips of some "
+        "seconds; more for longer ones. Excludes fps.",
+        automl={"min": 1, "max": 8, "default": False},
+    )
+    total_pixels: Positive | None = key(
+        None,
+        "Pixel budget",
+        "Upper bound for one video, counted once per pair of frames: total_pixels / 1024 is the largest number of "
+        "tokens. Unset leaves the model's own bound.",
+    )
+
+
+class MediaSet(Table):
+    annotation_path: str = key("", "Annotations", "JSON or JSONL file with the questions and answers.")
+    media_path: str = key("", "Media", "Folder or tar archive that the annotations' file names are relative to.")
+    media_root: str = key(
+        "", "Media root", "An older name of media_path.", native="no effect", instead="media_path in the same table"
+    )
+    response_mode: Literal["think", "answer", "hybrid"] = key(
+        "answer",
+        "What is learned",
+        "think: the reasoning and the answer; answer: the answer alone; hybrid: reasoning where a record has it.",
+    )
+
+
+class Custom(Table):
+    train_dataset: MediaSet = table(MediaSet, "Training set", "What is learned from.")
+    val_dataset: MediaSet = table(MediaSet, "Validation set", "What is measured while training.")
+    vision: Vision = table(Vision, "Vision", "How a video becomes frames. The same in training and evaluation.")
+    system_prompt: str = key("", "System prompt", "First message of every conversation; empty is none.")
+
+
+class Validation(Table):
+    enable: bool = key(
+        False, "Validate", "Measure the loss on the validation set while training; decides which export is best."
+    )
+    val_before_train: bool = key(False, "Validate first", "Also measure before the first step, as a baseline.")
+    freq: CountOrNull = key(
+        0, "Every N steps", "Optimizer steps between validations; 0 is off. Setting it clears freq_in_epoch."
+    )
+    freq_in_epoch: CountOrNull = key(1, "Every N epochs", "Epochs between validations; 0 is off.")
+    batch_size: Positive | None = key(None, "Batch", "Samples per forward pass and rank; unset is mini_batch.")
+    dataset: ValidationDataset = table(ValidationDataset, "Dataset", "A named dataset.")
+    dataloader_num_workers: Count = key(8, "Workers", "Loader processes.", native="no effect")
+    dataloader_prefetch_factor: Positive | None = key(None, "Prefetch", "Batches ahead.", native="no effect")
+    enable_dataset_cache: bool = key(False, "Sample cache", "Keep processed samples.", native="no effect")
+
+
+class Logging(Table):
+    logger: list[Logger] = key(
+        ["console"],
+        "Trackers",
+        "Where metrics go besides metrics.jsonl: console, wandb, tensorboard. tao does nothing.",
+    )
+    project_name: str = key("finetune-cosmos-reason", "Project", "Project name at the tracker.")
+    experiment_name: str | None = key(None, "Experiment", "Name of this run at the tracker; unset is the run's own.")
+    group_name: str | None = key(None, "Group", "Group of runs at the tracker.")
+    log_interval: Positive = key(1, "Log every N steps", "Steps over which a logged loss is averaged.")
+    wandb_run_id: str | None = key(None, "wandb run id", "Id of the wandb run to continue.")
+    wandb_run_name: str | None = key(None, "wandb run name", "Exact name shown by wandb.")
+    wandb_resume: Literal["allow", "must", "never", "auto"] = key(
+        "allow", "wandb resume", "What wandb does when the run id exists."
+    )
+    level: str | None = key(None, "Log level", "Level of cosmos-rl's logs.", native="no effect")
+    multi_modal_log_interval: Positive | None = key(None, "Media log", "Steps between images.", native="no effect")
+    report_mfu: bool = key(False, "Report MFU", "Log utilisation; always logged here.", native="no effect")
+
+
+class DecodeEngine(Table):
+    """What training and evaluation share of our own engine's keys."""
+
+    attention: Literal["auto", "sdpa"] = key("auto", "Attention kernel", "auto takes the fastest kernel there is.")
+    on_bad_sample: Literal["fail", "quarantine"] = key(
+        "fail",
+        "Broken videos",
+        "fail stops at the first video that cannot be decoded; quarantine leaves it out and lists it.",
+    )
+    decode_timeout_s: PositiveFloat = key(60.0, "Decode limit", "Seconds after which a decode is killed.")
+    frame_cache_gb: NotNegative = key(20.0, "Frame cache", "Gigabytes of resized frames kept on disk; 0 is off.")
+    frame_cache_dir: str = key("", "Frame cache folder", "Folder of the frame cache; empty is the usual cache folder.")
+
+
+class TrainEngine(DecodeEngine):
+    packing: bool = key(True, "Packing", "Put several samples into one row, so that no token is padding.")
+    pack_tokens: Positive | None = key(None, "Pack budget", "Tokens of one pack; unset is policy.model_max_length.")
+    validation_generate: Count = key(
+        0, "Answered validation samples", "Validation samples that are also answered by generation, for accuracy."
+    )
+    step_timeout_s: PositiveFloat = key(
+        1800.0, "Step limit", "Seconds that a rank waits for the others before the run ends."
+    )

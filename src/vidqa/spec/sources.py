@@ -1,0 +1,110 @@
+"""Layers that are not files of keys: profiles, data roots, a parent run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from vidqa.spec.keys import flat
+from vidqa.spec.layers import Layer, read_layer
+from vidqa.spec.models import TrainSpec
+from vidqa.spec.parents import ADAPTER, find_checkpoint, find_export, run_folder_of
+from vidqa.spec.problems import NO_RUN, PROFILE, ROOT
+from vidqa.spec.resolve import load
+
+PROFILES: dict[str, dict[str, Any]] = {
+    "full": {},
+    "frozen-vision": {"policy.freeze_pattern": ["visual"]},
+    "lora": {"policy.lora": {}, "train.optm_lr": 1e-4},
+}
+ARCHIVES = ("videos.tar.gz", "images.tar.gz", "videos.tar", "images.tar")
+DATA_KEYS = {
+    ("train", "train"): ("custom.train_dataset.annotation_path", "custom.train_dataset.media_path"),
+    ("train", "val"): ("custom.val_dataset.annotation_path", "custom.val_dataset.media_path"),
+    ("evaluate", "eval"): ("dataset.annotation_path", "dataset.media_dir"),
+}
+# What an evaluation takes over from the run that trained its model: a video must become the same frames.
+SAME_IN_BOTH = {
+    "vision.fps": "custom.vision.fps",
+    "vision.nframes": "custom.vision.nframes",
+    "vision.total_pixels": "custom.vision.total_pixels",
+    "dataset.system_prompt": "custom.system_prompt",
+}
+
+
+def profile_layer(action: str, name: str) -> Layer:
+    """A named starting point for training: full, frozen-vision or lora. Raises SPEC_PROFILE."""
+    if name not in PROFILES or (action != "train" and name != "full"):
+        known = ", ".join(PROFILES if action == "train" else ["full"])
+        raise PROFILE.error("--profile", f"{name!r} is not a profile for {action}", f"use one of: {known}")
+    return Layer(f"profile {name}", dict(PROFILES[name]))
+
+
+def root_layer(action: str, part: str, root: str) -> Layer:
+    """The data of `part` (train, val, eval) in one folder: annotations.json, and media below it or in an archive.
+
+    A remote root (with ://) is taken as it is. Raises SPEC_ROOT where a local one has no annotations.
+    """
+    annotations, media = DATA_KEYS[(action, part)]
+    if "://" in root:
+        table: dict[str, Any] = {annotations: f"{root.rstrip('/')}/annotations.json", media: root}
+    else:
+        folder = Path(root).expanduser().absolute()
+        file = next((folder / n for n in ("annotations.json", "annotations.jsonl") if (folder / n).is_file()), None)
+        if file is None:
+            raise ROOT.error(folder, "there is no annotations.json in it")
+        archive = next((folder / name for name in ARCHIVES if (folder / name).is_file()), folder)
+        table = {annotations: str(file), media: str(archive)}
+    if part == "val":
+        table["validation.enable"] = True
+    return Layer(f"data root {root}", table)
+
+
+def parent_layer(action: str, run: Path, which: str) -> Layer:
+    """What a spec takes from a run: for evaluate its export and its view of a video, for train its spec and checkpoint.
+
+    Raises SPEC_PARENT_RUN, SPEC_PARENT_EXPORT, SPEC_PARENT_CHECKPOINT.
+    """
+    name = f"parent run {run} ({which})"
+    home = run_folder_of(run)
+    if action == "train":
+        checkpoint = find_checkpoint(run, which)
+        table = read_layer(_spec_file(home)).table
+        train = {**table.get("train", {}), "resume": str(checkpoint.absolute())}
+        return Layer(name, {**table, "train": {key: value for key, value in train.items() if key != "output_dir"}})
+    export = find_export(run, which)
+    wanted: dict[str, Any] = {"model.model_name": str(export.absolute())}
+    parent = _parent_spec(home)
+    if parent:
+        values = flat(parent)
+        wanted |= {mine: values[theirs] for mine, theirs in SAME_IN_BOTH.items()}
+    if (export / ADAPTER).is_file():
+        wanted |= {"model.enable_lora": True, "model.base_model_path": _base_of(export, parent)}
+    return Layer(name, wanted)
+
+
+def _spec_file(home: Path) -> Path:
+    file = home / "spec.toml"
+    if not file.is_file():
+        raise NO_RUN.error(
+            home, "the run has no spec.toml to continue from", "use --override with the spec it ran with"
+        )
+    return file
+
+
+def _parent_spec(home: Path) -> TrainSpec | None:
+    """The parent's own spec; None for a run of another program, which keeps none that we know."""
+    if not (home / "run.json").is_file() or not (home / "spec.toml").is_file():
+        return None
+    spec = load(home / "spec.toml", "train")
+    return spec if isinstance(spec, TrainSpec) else None
+
+
+def _base_of(export: Path, parent: TrainSpec | None) -> str:
+    if parent:
+        return parent.policy.model_name_or_path
+    try:
+        return str(json.loads((export / ADAPTER).read_text(encoding="utf-8")).get("base_model_name_or_path") or "")
+    except (OSError, ValueError) as broken:
+        raise NO_RUN.error(export / ADAPTER, f"it cannot be read: {broken}") from broken

@@ -1,0 +1,63 @@
+"""A spec as text: TOML, YAML or JSON, a listing of where each value comes from, and a fingerprint."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any
+
+from vidqa.problem import raise_errors
+from vidqa.spec.keys import flat
+from vidqa.spec.models import Spec, TrainSpec
+from vidqa.spec.problems import FILE
+from vidqa.spec.resolve import Resolved
+
+# Where a run writes and where it starts from do not change what it computes.
+NOT_IDENTITY = {"train.output_dir", "train.timestamp", "train.resume", "results_dir"}
+
+
+def dump(spec: Spec, format: str = "toml", target: str = "native", train_samples: int | None = None) -> str:
+    """The whole spec as text, unset keys left out. `target` "cosmos-rl" writes only what cosmos-rl knows.
+
+    `train_samples` lets epochs be written as steps where cosmos-rl knows only steps. Raises SPEC_FILE on an unknown
+    format, and what stands in the way of the target.
+    """
+    if target == "cosmos-rl" and isinstance(spec, TrainSpec):
+        from vidqa.spec.cosmos import cosmos_table
+
+        table, problems = cosmos_table(spec, train_samples)
+        raise_errors(problems)
+    else:
+        table = spec.model_dump(exclude_none=True, exclude={"engine"} if target == "cosmos-rl" else None)
+    return render(table, format)
+
+
+def render(table: dict[str, Any], format: str) -> str:
+    if format == "toml":
+        import tomli_w
+
+        return tomli_w.dumps(table)
+    if format == "yaml":
+        import yaml
+
+        return yaml.safe_dump(table, sort_keys=False, allow_unicode=True)
+    if format == "json":
+        return json.dumps(table, indent=2, ensure_ascii=False) + "\n"
+    raise FILE.error(format, f"{format!r} is not a format", "use toml, yaml or json")
+
+
+def explain(resolved: Resolved) -> str:
+    """One line per key: its path, its value, and the layer that the value comes from."""
+    rows = [
+        (path, json.dumps(value, ensure_ascii=False, default=str), resolved.origins[path])
+        for path, value in flat(resolved.spec).items()
+    ]
+    wide = max(len(path) for path, _, _ in rows)
+    return "\n".join(f"{path:<{wide}}  {value:<28}  {origin}" for path, value, origin in rows)
+
+
+def fingerprint(spec: Spec) -> str:
+    """sha256 of what the spec computes: canonical JSON of every key but output folders, timestamp and resume."""
+    values = {path: value for path, value in flat(spec).items() if path not in NOT_IDENTITY}
+    text = json.dumps(values, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()

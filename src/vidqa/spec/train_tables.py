@@ -1,0 +1,272 @@
+"""The `train` table: schedule, optimizer, precision, checkpoints, and how samples are dealt out."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from vidqa.spec._field import (
+    Count,
+    CountOrNull,
+    NotNegative,
+    Positive,
+    PositiveFloat,
+    Share,
+    Table,
+    TextOrNull,
+    key,
+    null_is,
+    table,
+)
+
+Dtype = Literal["bfloat16", "float16", "float32"]
+Recipe = Literal["dynamic_scaling", "delayed_scaling"]
+Granularity = Literal["rowwise", "tensorwise"]
+Beta = Annotated[float, Field(ge=0, lt=1)]
+Decay = Annotated[Literal["linear", "sqrt", "cosine", "none"], null_is("none")]
+LearningRate = NotNegative | list[NotNegative] | dict[str, NotNegative]
+
+
+class Fp8(Table):
+    enable_fp8: bool = key(False, "FP8", "Compute matrix products in 8-bit floats.", only=[False])
+    fp8_recipe: Recipe = key("dynamic_scaling", "FP8 scaling", "How FP8 scales are found.", native="no effect")
+    quant_recipe: Granularity = key("rowwise", "FP8 granularity", "What shares one FP8 scale.", native="no effect")
+
+
+class Fp4(Table):
+    enable_fp4: bool = key(False, "FP4", "Compute matrix products in 4-bit floats.", only=[False])
+    fp4_recipe: Recipe = key("dynamic_scaling", "FP4 scaling", "How FP4 scales are found.", native="no effect")
+    quant_recipe: Granularity = key("rowwise", "FP4 granularity", "What shares one FP4 scale.", native="no effect")
+
+
+class Checkpoint(Table):
+    enable_checkpoint: bool = key(True, "Checkpoints", "Save resumable training state while training.")
+    save_freq: CountOrNull = key(
+        0, "Save every N steps", "Optimizer steps between checkpoints; 0 is off. Setting it clears save_freq_in_epoch."
+    )
+    save_freq_in_epoch: CountOrNull = key(
+        1,
+        "Save every N epochs",
+        "Epochs between checkpoints; 0 is off. Once per epoch by default: a lost run costs at most one epoch.",
+    )
+    save_mode: Literal["async", "sync"] = key(
+        "async", "Save mode", "async writes while training goes on; sync waits until the files are complete."
+    )
+    max_keep: Annotated[int, Field(ge=-1)] = key(
+        3,
+        "Checkpoints kept",
+        "Newest checkpoints kept besides the best one; -1 keeps all. Each is 3 x the fp32 weights.",
+    )
+    export_safetensors: bool = key(
+        True, "Export with each checkpoint", "Also write weights that transformers loads, next to each checkpoint."
+    )
+    upload_hf: bool = key(False, "Upload to the hub", "Upload the weights to the Hugging Face hub.", only=[False])
+    hf_repo_name: str = key("", "Hub repository", "Repository for upload_hf.", native="no effect")
+    upload_s3: bool | str = key(False, "Upload to S3", "Upload checkpoints to S3: final or all.", only=[False])
+    s3_bucket: str | None = key(None, "S3 bucket", "Bucket for upload_s3.", native="no effect")
+    s3_prefix: str = key("outputs", "S3 prefix", "Prefix for upload_s3.", native="no effect")
+
+
+class Dataset(Table):
+    name: str = key("", "Dataset name", "Name in a dataset registry.", native="no effect", instead="custom.*")
+    subset: TextOrNull = key("", "Dataset subset", "Subset of a named dataset.", native="no effect")
+    revision: TextOrNull = key("", "Dataset revision", "Revision of a named dataset.", native="no effect")
+    split: str | list[str] = key("train", "Dataset split", "Split of a named dataset.", native="no effect")
+    local_dir: str = key("", "Dataset folder", "Folder of a named dataset.", native="no effect", instead="custom.*")
+
+
+class TrainDataset(Dataset):
+    test_size: Positive | Annotated[float, Field(gt=0, lt=1)] | None = key(
+        None,
+        "Held-out part",
+        "Samples taken from the training set for validation: a number of rows, or a share below 1. "
+        "All samples of one video go to the same side. Only used where there is no custom.val_dataset.",
+    )
+
+
+class ValidationDataset(Dataset):
+    test_size: Positive | Annotated[float, Field(gt=0, lt=1)] | None = key(
+        None,
+        "Held-out part",
+        "Read nowhere.",
+        native="no effect",
+        instead="train.train_policy.dataset.test_size",
+    )
+
+
+class TrainPolicy(Table):
+    type: Literal["sft"] = key(
+        "sft", "Kind of training", "Supervised fine-tuning. Always written: without it cosmos-rl may switch to RL."
+    )
+    trainer_type: Literal["sft"] = key("sft", "Trainer", "Trainer of the kind of training.", native="no effect")
+    dataset: TrainDataset = table(TrainDataset, "Dataset", "How the training set is split.")
+    mini_batch: Positive = key(
+        1,
+        "Micro-batch",
+        "Samples per forward pass and rank where packing is off. 1 needs the least memory; more changes no result.",
+    )
+    dataloader_shuffle: bool = key(True, "Shuffle", "Draw a new order of the samples in every epoch.")
+    dataloader_seed: Count = key(0, "Order seed", "Seed of the order of samples.")
+    dataloader_drop_last: bool = key(
+        True,
+        "Drop the last part batch",
+        "Leave out the samples at the end of an epoch that do not fill a batch; false trains them as a smaller step.",
+    )
+    dataloader_num_workers: Count = key(
+        8, "Decode workers", "Processes per rank that decode videos; 0 decodes in the training process."
+    )
+    dataloader_prefetch_factor: Positive | None = key(None, "Prefetch", "Batches ahead per worker.", native="no effect")
+    dataloader_batch_size: Annotated[int, Field(ge=1), null_is(1)] = key(
+        1, "Fetch size", "Samples per controller request.", native="no effect"
+    )
+    dataloader_broadcast: bool = key(
+        False, "Broadcast batches", "Read on one rank and send to the others.", native="no effect"
+    )
+    data_dispatch_as_rank_in_mesh: bool = key(
+        False, "Deal by mesh rank", "Give each rank of the mesh its own share of the data.", native="no effect"
+    )
+    enable_dataset_cache: bool = key(
+        False, "Sample cache", "Keep processed samples on disk.", native="no effect", instead="engine.frame_cache_gb"
+    )
+    conversation_column_name: str = key(
+        "conversations", "Conversation field", "Field with the turns; both common names are read.", native="no effect"
+    )
+    system_prompt: str = key(
+        "", "System prompt", "System prompt of text datasets.", only=[""], instead="custom.system_prompt"
+    )
+    balance_dp_token: bool = key(
+        True, "Balance the loss by tokens", "Weigh every supervised token of a step the same on all ranks.", only=[True]
+    )
+    enable_dp_load_balancing: bool = key(
+        False, "Balance batches", "Dynamic batches of equal size.", native="no effect", instead="engine.packing"
+    )
+    load_balanced_pool_size: Positive = key(32, "Pool size", "Samples to choose from.", native="no effect")
+    load_balanced_max_tokens_for_batch: Positive | None = key(
+        None, "Tokens per batch", "Token budget of a batch.", native="no effect", instead="engine.pack_tokens"
+    )
+    load_balanced_batching_strategy: Literal["prefer_first", "prefer_closest"] = key(
+        "prefer_closest", "Batching strategy", "Which sample joins a batch.", native="no effect"
+    )
+    load_balanced_batches_per_optimizer_step: Positive = key(
+        1, "Batches per step", "Dynamic batches per optimizer step.", native="no effect"
+    )
+
+
+class Train(Table):
+    epoch: Positive = key(
+        3,
+        "Epochs",
+        "Passes over the training set. Three suit a few thousand questions; watch validation for more.",
+        automl={"min": 1, "max": 20, "default": False},
+    )
+    max_num_steps: Positive | None = key(None, "Most steps", "Stop after this many optimizer steps, for a short try.")
+    train_batch_per_replica: Positive = key(
+        8,
+        "Batch per rank",
+        "Samples per optimizer step and data-parallel rank; times dp_shard_size x dp_replicate_size is the effective "
+        "batch. A multiple of mini_batch. 8 on 8 GPUs gives 64, steady for answers of a few words.",
+        automl={"min": 1, "max": 32, "default": True},
+    )
+    optm_name: Literal["AdamW", "Adam"] = key("AdamW", "Optimizer", "AdamW decays weights apart from the gradient.")
+    optm_lr: LearningRate = key(
+        1e-5,
+        "Learning rate",
+        "Peak learning rate. 1e-5 moves an 8B model without making it forget; LoRA wants about ten times more.",
+        only="one number",
+        automl={"min": 1e-6, "max": 1e-3, "scale": "log", "default": True},
+    )
+    optm_impl: Literal["fused", "foreach", "for-loop"] = key(
+        "fused", "Optimizer kernel", "How PyTorch computes the update; fused is the fastest on GPUs."
+    )
+    optm_weight_decay: NotNegative = key(
+        0.01,
+        "Weight decay",
+        "Decay of matrices; norms and biases are never decayed.",
+        automl={"min": 0.0, "max": 0.1, "default": True},
+    )
+    optm_betas: Annotated[list[Beta], Field(min_length=2, max_length=2)] = key(
+        [0.9, 0.999],
+        "Betas",
+        "Decay rates of Adam's two averages.",
+        automl={"min": [0.8, 0.9], "max": [0.95, 0.999], "default": False},
+    )
+    epsilon: PositiveFloat = key(1e-8, "Epsilon", "Adam's guard against division by zero.")
+    optm_warmup_steps: Count | NotNegative | None = key(
+        0.05,
+        "Warm-up",
+        "Steps over which the learning rate rises: a whole number of steps, or a fraction (written with a point, up to "
+        "1.0) of all steps. 5 % keeps Adam's first, noisy steps small. Excludes optm_warmup_epochs.",
+    )
+    optm_warmup_epochs: NotNegative | None = key(
+        None,
+        "Warm-up in epochs",
+        "The same in epochs, parts allowed. Excludes optm_warmup_steps.",
+        automl={"min": 0, "max": 5, "condition": "/ 2", "depends_on": "train.epoch", "default": False},
+    )
+    optm_warmup_start_factor: Share = key(0.0, "Warm-up start", "Share of the peak rate at which warm-up begins.")
+    optm_decay_type: Decay = key(
+        "cosine",
+        "Decay",
+        "How the learning rate falls after warm-up. Cosine stays high for long and lands softly.",
+        automl={
+            "choices": ["linear", "sqrt", "cosine", "none"],
+            "weights": [0.1, 0.1, 0.4, 0.4],
+            "default": True,
+        },
+    )
+    optm_decay_ratio: Share | None = key(
+        None, "Decay part", "Share of all steps, at the end, over which the rate falls; unset is all after warm-up."
+    )
+    optm_min_lr_factor: Share = key(
+        0.1, "Lowest rate", "Share of the peak rate at the end. A tenth lets the last batches still count."
+    )
+    optm_grad_norm_clip: NotNegative = key(1.0, "Gradient clip", "Largest gradient norm; 0 is off.")
+    master_dtype: Dtype = key("float32", "Master weights", "What the optimizer keeps.", only=["float32"])
+    param_dtype: Dtype = key(
+        "bfloat16", "Compute precision", "Precision of forward and backward.", only=["bfloat16", "float32"]
+    )
+    fsdp_reduce_dtype: Dtype = key(
+        "float32", "Gradient sum precision", "Precision in which ranks add gradients.", only=["float32", "bfloat16"]
+    )
+    fsdp_reshard_after_forward: Literal["default", "always", "never", "true", "false"] = key(
+        "default",
+        "Reshard after forward",
+        "Free gathered weights after a layer's forward pass. never is faster and holds all weights; true means always.",
+    )
+    fsdp_offload: bool = key(False, "CPU offload", "Keep weights in CPU memory.", only=[False])
+    activation_offload: bool = key(False, "Activation offload", "Keep activations in CPU memory.", only=[False])
+    seed: CountOrNull = key(42, "Seed", "Seed of dropout and of new weights.")
+    deterministic: bool = key(False, "Deterministic kernels", "Use only kernels that repeat bit by bit.", only=[False])
+    compile: bool = key(False, "Compile", "Compile with torch.compile.", native="no effect")
+    resume: bool | str = key(
+        False, "Resume", "true: from the newest checkpoint of this run; a path: from that checkpoint folder."
+    )
+    output_dir: str = key("output", "Output folder", "Folder in which the run makes its own folder.")
+    timestamp: str = key("", "Timestamp", "Name of cosmos-rl's run folder.", native="no effect")
+    save_ckpt_at_exit: bool = key(True, "Save on signal", "Save when asked to stop.", only=[True])
+    signal_to_handle: list[str] = key(
+        ["SIGUSR1"], "Signals", "Signals that save and stop; SIGTERM and SIGUSR1 always do.", native="no effect"
+    )
+    sequence_packing: bool = key(
+        False, "Sequence packing", "cosmos-rl's packing.", native="no effect", instead="engine.packing"
+    )
+    fa_version: Literal[2, 3] | None = key(
+        None, "FlashAttention", "Version of FlashAttention.", native="no effect", instead="engine.attention"
+    )
+    async_tp_enabled: bool = key(False, "Async TP", "Overlap tensor-parallel communication.", native="no effect")
+    sync_weight_interval: Positive = key(1, "Weight sync", "Steps between syncs of replicas.", native="no effect")
+    local_dataset: Annotated[bool, null_is(True)] = key(
+        True, "Local dataset", "Read data in the worker.", native="no effect"
+    )
+    force_use_hf: Annotated[bool, null_is(False)] = key(
+        False, "Hugging Face model code", "Use transformers' code.", native="no effect"
+    )
+    non_text: bool = key(False, "Non-text samples", "Samples hold more than text.", native="no effect")
+    ema_enable: bool = key(False, "EMA", "Keep a moving average of the weights.", only=[False])
+    ema_decay: Share = key(0.9999, "EMA decay", "Decay of the moving average.", native="no effect")
+    ema_update_step_interval: Count = key(0, "EMA interval", "Steps between updates.", native="no effect")
+    fp8: Fp8 = table(Fp8, "FP8", "8-bit compute.")
+    fp4: Fp4 = table(Fp4, "FP4", "4-bit compute.")
+    ckpt: Checkpoint = table(Checkpoint, "Checkpoints", "What is saved and when.")
+    train_policy: TrainPolicy = table(TrainPolicy, "Samples", "How samples are read and dealt out.")

@@ -1,0 +1,56 @@
+"""The committed pages are what the code makes, and what they say is true."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from vidqa.cli import BANK
+from vidqa.generate import PAGES, differing, main
+from vidqa.spec import Layer, read_layer, resolve
+from vidqa.spec.keys import leaves
+from vidqa.spec.pages import parameters, template
+
+
+def test_nothing_has_drifted() -> None:
+    assert list(differing(BANK)) == [], "run `make generate`"
+
+
+def test_check_names_what_differs_and_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--bank", str(tmp_path)]
+    command = [sys.executable, "-m", "vidqa.generate", *words, "--check"]
+    first = subprocess.run(command, capture_output=True, text=True)
+    assert first.returncode == 1 and not list(tmp_path.iterdir())
+    assert all(path in first.stdout for path in PAGES)
+    assert (main(words), main([*words, "--check"])) == (0, 0)
+    (tmp_path / "references/parameters_train.md").write_text("changed by hand")
+    capsys.readouterr()
+    assert main([*words, "--check"]) == 1
+    assert capsys.readouterr().out == "differs: references/parameters_train.md\n"
+
+
+@pytest.mark.parametrize("action", ["train", "evaluate"])
+def test_the_template_read_back_is_the_default_spec(tmp_path: Path, action: str, data: Layer, eval_data: Layer) -> None:
+    path = tmp_path / "t.yaml"
+    path.write_text(template(action))
+    paths = data if action == "train" else eval_data
+    assert resolve(action, [read_layer(path), paths]).spec == resolve(action, [paths]).spec
+    assert yaml.safe_load(path.read_text())  # any YAML reader takes it
+    assert max(map(len, path.read_text().splitlines())) <= 120
+
+
+def test_the_templates_numbers_are_numbers_to_any_yaml_reader() -> None:
+    read = yaml.safe_load(template("train"))
+    assert read["train"]["optm_lr"] == 1e-5 and read["train"]["epsilon"] == 1e-8
+    assert "lora" not in read["policy"]  # there as a comment
+
+
+@pytest.mark.parametrize("action", ["train", "evaluate"])
+def test_every_key_has_its_row(action: str) -> None:
+    rows = [line for line in parameters(action).splitlines() if line.startswith("| `")]
+    assert [row.split("`")[1] for row in rows] == list(leaves(action))
+    assert all(row.replace("\\|", "").count("|") == 7 for row in rows)

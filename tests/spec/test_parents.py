@@ -1,0 +1,135 @@
+"""From a run folder to one export or checkpoint, over the layouts that exist in the wild."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from vidqa.problem import ProblemError
+from vidqa.spec.parents import find_checkpoint, find_export
+
+
+def export(run: Path, name: str, *, complete: bool = True) -> Path:
+    folder = run / "safetensors" / name
+    folder.mkdir(parents=True)
+    (folder / "model-00001-of-00001.safetensors").write_bytes(b"\0" * 8)
+    if complete:
+        (folder / "config.json").write_text("{}")
+    return folder
+
+
+def checkpoint(run: Path, name: str, *, complete: bool = True) -> Path:
+    folder = run / "checkpoints" / name
+    (folder / "policy").mkdir(parents=True)
+    if complete:
+        (folder / "policy" / "__0_0.distcp").write_bytes(b"\0")
+    return folder
+
+
+def best(run: Path, target: str, **facts: object) -> None:
+    (run / "best").symlink_to(target)
+    if facts:
+        (run / "best.json").write_text(json.dumps(facts))
+
+
+def code_of(wrong: pytest.ExceptionInfo[ProblemError]) -> tuple[str, str]:
+    (problem,) = wrong.value.problems
+    return problem.code, problem.message + problem.remedy
+
+
+def test_our_own_run(tmp_path: Path) -> None:
+    one, two = export(tmp_path, "epoch_1"), export(tmp_path, "epoch_2")
+    best(tmp_path, "safetensors/epoch_1", metric="val/avg_loss", value=0.2, step=10, name="epoch_1")
+    assert find_export(tmp_path) == one
+    assert find_export(tmp_path, "latest") == two
+    assert find_export(tmp_path, "epoch_2") == two
+
+
+@pytest.mark.parametrize("where", ["", "run-1", "run-1/20260101120000"])
+def test_below_run_id_and_timestamp(tmp_path: Path, where: str) -> None:
+    run = tmp_path / where
+    found = export(run, "step_40")
+    state = checkpoint(run, "step_40")
+    best(run, "safetensors/step_40")
+    assert find_export(tmp_path) == found
+    assert find_checkpoint(tmp_path, "best") == state
+
+
+def test_an_absolute_link_of_another_machine(tmp_path: Path) -> None:
+    found = export(tmp_path, "step_40")
+    best(tmp_path, "/results/abc/20260101/safetensors/step_40")
+    assert find_export(tmp_path) == found
+    state = checkpoint(tmp_path, "step_40")
+    (tmp_path / "checkpoints" / "best").symlink_to("/results/abc/20260101/checkpoints/step_40/policy")
+    assert find_checkpoint(tmp_path, "best") == state
+
+
+def test_a_dangling_best_is_repaired_by_its_twin_only(tmp_path: Path) -> None:
+    found = export(tmp_path, "epoch_7")
+    export(tmp_path, "epoch_9")
+    best(tmp_path, "safetensors/step_7")
+    assert find_export(tmp_path) == found
+
+
+def test_best_json_alone_is_enough(tmp_path: Path) -> None:
+    found = export(tmp_path, "epoch_3")
+    (tmp_path / "best.json").write_text(json.dumps({"metric": "m", "value": 1, "step": 30, "name": "epoch_3"}))
+    assert find_export(tmp_path) == found
+
+
+def test_never_latest_in_silence(tmp_path: Path) -> None:
+    export(tmp_path, "epoch_1"), export(tmp_path, "epoch_2")
+    with pytest.raises(ProblemError) as wrong:
+        find_export(tmp_path)
+    code, text = code_of(wrong)
+    assert code == "SPEC_PARENT_EXPORT" and "epoch_1, epoch_2" in text and "latest" in text
+    best(tmp_path, "safetensors/epoch_5")
+    with pytest.raises(ProblemError) as wrong:
+        find_export(tmp_path)
+    assert "epoch_5" in code_of(wrong)[1]
+
+
+def test_half_exports_shards_and_strangers_are_ignored(tmp_path: Path) -> None:
+    found = export(tmp_path, "step_9")
+    export(tmp_path, "step_10", complete=False)
+    (tmp_path / "safetensors" / ".step_11").mkdir()
+    (tmp_path / "safetensors" / "base").mkdir()
+    (tmp_path / "inputs").mkdir()
+    (tmp_path / "inputs" / "model-00001-of-00004.safetensors").write_bytes(b"")
+    assert find_export(tmp_path, "latest") == found
+    ready = checkpoint(tmp_path, "step_9")
+    checkpoint(tmp_path, "step_10", complete=False)
+    assert find_checkpoint(tmp_path, "latest") == ready
+    with pytest.raises(ProblemError) as wrong:
+        find_checkpoint(tmp_path, "step_10")
+    assert code_of(wrong)[0] == "SPEC_PARENT_CHECKPOINT"
+
+
+def test_latest_counts_numbers_and_falls_back_to_time(tmp_path: Path) -> None:
+    export(tmp_path, "step_9"), export(tmp_path, "step_100")
+    assert find_export(tmp_path, "latest").name == "step_100"
+    mixed = export(tmp_path, "epoch_2")
+    os.utime(mixed, (4e9, 4e9))
+    assert find_export(tmp_path, "latest") == mixed
+
+
+def test_no_run_and_several_runs(tmp_path: Path) -> None:
+    for folder in (tmp_path, tmp_path / "absent"):
+        with pytest.raises(ProblemError) as wrong:
+            find_export(folder)
+        assert code_of(wrong)[0] == "SPEC_PARENT_RUN"
+    export(tmp_path / "a", "step_1"), export(tmp_path / "b", "step_1")
+    with pytest.raises(ProblemError) as wrong:
+        find_export(tmp_path, "latest")
+    assert "2 runs" in code_of(wrong)[1]
+
+
+def test_an_adapter_is_an_export(tmp_path: Path) -> None:
+    folder = tmp_path / "safetensors" / "epoch_1"
+    folder.mkdir(parents=True)
+    (folder / "adapter_model.safetensors").write_bytes(b"")
+    (folder / "adapter_config.json").write_text("{}")
+    assert find_export(tmp_path, "epoch_1") == folder

@@ -1,0 +1,161 @@
+"""Rules across keys, rules that know the data, and the arithmetic of steps."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from vidqa.problem import ProblemError
+from vidqa.spec import (
+    DataFacts,
+    Layer,
+    check,
+    check_with_data,
+    check_with_gpus,
+    effective_batch,
+    resolve,
+    steps_per_epoch,
+    total_steps,
+    warmup_steps,
+)
+
+
+def found(action: str, *layers: Layer) -> dict[str, str]:
+    """Codes and severities, errors and warnings alike."""
+    try:
+        problems = resolve(action, layers).warnings
+    except ProblemError as raised:
+        problems = raised.problems
+    return {problem.code: problem.severity for problem in problems}
+
+
+@pytest.mark.parametrize(
+    ("keys", "code", "severity"),
+    [
+        ({"train.train_batch_per_replica": 6, "train.train_policy.mini_batch": 4}, "SPEC_BATCH_NOT_DIVISIBLE", "error"),
+        ({"train.train_batch_per_replica": 1, "train.train_policy.mini_batch": 4}, "SPEC_BATCH_NOT_DIVISIBLE", "error"),
+        ({"policy.model_max_length": 4096}, "SPEC_MODEL_MAX_LENGTH", "warning"),
+        ({"validation.enable": True}, "SPEC_NO_VALIDATION_SET", "error"),
+        (
+            {"validation": {"enable": True, "freq_in_epoch": 0}, "train.train_policy.dataset.test_size": 0.1},
+            "SPEC_VALIDATION_NEVER",
+            "error",
+        ),
+        ({"train.train_policy.dataset.test_size": 0.1}, "SPEC_VALIDATION_UNUSED", "warning"),
+        ({"train.train_policy.dataset.test_size": 1.0}, "SPEC_RANGE", "error"),
+        ({"policy.model_name_or_path": "nvidia/Cosmos-Reason2-8B"}, "SPEC_BARE_MODEL_ID", "error"),
+        ({"policy.model_name_or_path": "hf_model://nvidia"}, "SPEC_BARE_MODEL_ID", "error"),
+        ({"policy.model_name_or_path": ""}, "SPEC_REQUIRED", "error"),
+        ({"train.optm_lr": 0}, "SPEC_LR_ZERO", "error"),
+        ({"train.optm_lr": 1e-3}, "SPEC_LR_HIGH", "warning"),
+        ({"policy.lora.target_modules": []}, "SPEC_LORA_NO_TARGETS", "error"),
+        (
+            {"policy.lora": {"target_modules": "all-linear", "modules_to_save": ["visual"]}},
+            "SPEC_LORA_OVERLAP",
+            "error",
+        ),
+        (
+            {"policy.lora": {"target_modules": ["lm_head"], "modules_to_save": ["lm_head"]}},
+            "SPEC_LORA_OVERLAP",
+            "error",
+        ),
+        ({"policy.lora.r_pattern": {"(": 4}}, "SPEC_PATTERN", "error"),
+        ({"policy.freeze_pattern": ["["]}, "SPEC_PATTERN", "error"),
+        ({"policy": {"freeze_pattern": ["a"], "trainable_pattern": ["b"]}}, "SPEC_FREEZE_AND_TRAINABLE", "error"),
+    ],
+)
+def test_rules_of_training(data: Layer, keys: dict, code: str, severity: str) -> None:
+    assert found("train", data, Layer("x", keys)) == {code: severity}
+
+
+def test_lora_may_have_a_higher_learning_rate(data: Layer) -> None:
+    assert found("train", data, Layer("x", {"policy.lora": {}, "train.optm_lr": 1e-3})) == {}
+
+
+def test_data_is_required(eval_data: Layer) -> None:
+    assert found("train") == {"SPEC_REQUIRED": "error"}
+    assert found("evaluate") == {"SPEC_REQUIRED": "error"}
+
+
+def test_rules_of_evaluation(eval_data: Layer) -> None:
+    assert found("evaluate", eval_data, Layer("x", {"model.enable_lora": True})) == {"SPEC_LORA_NO_BASE": "error"}
+    assert found("evaluate", eval_data, Layer("x", {"metrics.names": ["bertscore"]})) == {"SPEC_NO_EFFECT": "warning"}
+
+
+def test_a_folder_that_looks_like_an_id_is_a_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, data: Layer
+) -> None:
+    (tmp_path / "models" / "mine").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    assert found("train", data, Layer("x", {"policy.model_name_or_path": "models/mine"})) == {}
+
+
+def test_steps_of_a_shipped_log(data: Layer) -> None:
+    """23,240 samples in batches of 32 on 4 ranks are 181.56 steps: 181 whole ones, 182 with the rest."""
+    mesh = {"policy.parallelism.dp_shard_size": 4, "train.train_batch_per_replica": 32, "train.epoch": 2}
+    dropped = resolve("train", [data, Layer("x", mesh)]).spec
+    kept = resolve("train", [data, Layer("x", {**mesh, "train.train_policy.dataloader_drop_last": False})]).spec
+    assert effective_batch(kept) == 128
+    assert (steps_per_epoch(dropped, 23_240), steps_per_epoch(kept, 23_240)) == (181, 182)
+    assert (total_steps(kept, 23_240), steps_per_epoch(kept, 128), steps_per_epoch(kept, 0)) == (364, 1, 0)
+
+
+@pytest.mark.parametrize(
+    ("keys", "steps"),
+    [
+        ({}, 2),
+        ({"train.optm_warmup_steps": 7}, 7),
+        ({"train.optm_warmup_steps": 1}, 1),
+        ({"train.optm_warmup_steps": 1.0}, 30),
+        ({"train.optm_warmup_steps": 0.001}, 1),
+        ({"train.optm_warmup_steps": 0}, 0),
+        ({"train.optm_warmup_steps": 900}, 30),
+        ({"train.optm_warmup_epochs": 0.5}, 5),
+        ({"train.max_num_steps": 10, "train.optm_warmup_steps": 0.5}, 5),
+    ],
+)
+def test_warmup_in_steps_shares_and_epochs(data: Layer, keys: dict, steps: int) -> None:
+    assert warmup_steps(resolve("train", [data, Layer("x", keys)]).spec, 80) == steps  # 10 steps in each of 3 epochs
+
+
+def test_no_warmup_survives_being_written(tmp_path: Path, data: Layer) -> None:
+    from vidqa.spec import dump, load
+
+    spec = resolve("train", [data, Layer("x", {"train.optm_warmup_steps": None})]).spec
+    (tmp_path / "s.toml").write_text(dump(spec))
+    assert warmup_steps(load(tmp_path / "s.toml", "train"), 80) == warmup_steps(spec, 80) == 0
+
+
+def test_rules_with_data(data: Layer) -> None:
+    def codes(facts: DataFacts, **keys: object) -> list[str]:
+        spec = resolve("train", [data, Layer("x", {k.replace("__", "."): v for k, v in keys.items()})]).spec
+        return [problem.code for problem in check_with_data(spec, facts)]
+
+    assert codes(DataFacts(100, 0)) == []
+    assert codes(DataFacts(7, 0)) == ["SPEC_ZERO_STEPS"]
+    assert codes(DataFacts(7, 0), train__train_policy__dataloader_drop_last=False) == []
+    assert codes(DataFacts(0, 0), train__train_policy__dataloader_drop_last=False) == ["SPEC_ZERO_STEPS"]
+    assert codes(DataFacts(100, 0, 50_000)) == ["SPEC_MODEL_MAX_LENGTH"]
+    assert codes(DataFacts(100, 0), policy__model_max_length=4096) == ["SPEC_MODEL_MAX_LENGTH"]
+    assert codes(DataFacts(100, 0, 4096), policy__model_max_length=4096) == []
+    assert codes(DataFacts(100, 0, 4097), policy__model_max_length=4096) == ["SPEC_MODEL_MAX_LENGTH"]
+    assert codes(DataFacts(100, 0, 2000), engine__pack_tokens=1000) == ["SPEC_PACK_TOKENS"]
+    assert codes(DataFacts(100, 0), train__optm_warmup_steps=99) == ["SPEC_WARMUP_LONG"]
+    split = {"validation__enable": True, "train__train_policy__dataset__test_size": 0.001}
+    assert codes(DataFacts(100, 0), **split) == ["SPEC_NO_VALIDATION_SET"]
+    assert codes(DataFacts(99, 1), **split) == []
+
+
+def test_too_long_is_an_error_and_maybe_too_long_is_a_warning(data: Layer) -> None:
+    spec = resolve("train", [data, Layer("x", {"policy.model_max_length": 4096})]).spec
+    assert [p.severity for p in check(spec)] == ["warning"]
+    assert [p.severity for p in check_with_data(spec, DataFacts(100, 0, 5000))] == ["error"]
+
+
+def test_ranks_against_gpus(data: Layer, eval_data: Layer) -> None:
+    spec = resolve("train", [data, Layer("x", {"policy.parallelism.dp_shard_size": 4})]).spec
+    assert check_with_gpus(spec, 4) == []
+    assert [p.code for p in check_with_gpus(spec, 8)] == ["SPEC_DP_MISMATCH"]
+    answer = resolve("evaluate", [eval_data, Layer("x", {"num_gpus": 4})]).spec
+    assert (check_with_gpus(answer, 8), [p.code for p in check_with_gpus(answer, 2)]) == ([], ["SPEC_DP_MISMATCH"])

@@ -1,0 +1,149 @@
+"""build_spec.py and route_train.py as processes: what they print, write and exit with."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from vidqa.cli import BANK
+from vidqa.spec import load
+
+
+def script(name: str, *words: object, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(BANK / "scripts" / f"{name}.py"), *map(str, words)]
+    return subprocess.run(command, capture_output=True, text=True, cwd=cwd)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    folder = tmp_path / "set one"
+    folder.mkdir()
+    (folder / "annotations.json").write_text('[{"id": 1, "video": "a.mp4"}]')
+    return folder
+
+
+@pytest.mark.parametrize("name", ["build_spec", "route_train"])
+def test_help_is_quick_and_short(name: str) -> None:
+    spent = []
+    for _ in range(3):
+        start = time.monotonic()
+        shown = script(name, "--help")
+        spent.append(time.monotonic() - start)
+    assert shown.returncode == 0 and len(shown.stdout.splitlines()) <= 40
+    assert "exit codes" in shown.stdout and min(spent) < 0.4
+
+
+def test_root_mode_from_another_folder(tmp_path: Path, root: Path) -> None:
+    done = script(
+        "build_spec", "train", "--train-root", root.name, "--val-root", root.name, "--out", "s.toml", cwd=tmp_path
+    )
+    assert done.returncode == 0, done.stderr
+    spec = load(tmp_path / "s.toml", "train")
+    assert spec.custom.train_dataset.annotation_path == str(root / "annotations.json")
+    assert (spec.custom.train_dataset.media_path, spec.validation.enable) == (str(root), True)
+    assert "preflight.py --spec s.toml --platform local" in done.stdout
+
+
+def test_an_archive_in_the_root_is_the_media(root: Path) -> None:
+    (root / "videos.tar.gz").write_bytes(b"")
+    done = script("build_spec", "evaluate", "--eval-root", root)
+    assert tomllib.loads(done.stdout)["dataset"]["media_dir"] == str(root / "videos.tar.gz")
+
+
+def test_json_is_one_object_with_spec_and_origins(root: Path, tmp_path: Path) -> None:
+    (tmp_path / "o.yaml").write_text("train:\n  epoch: 5\n")
+    words = [
+        "--train-root",
+        root,
+        "--override",
+        tmp_path / "o.yaml",
+        "--set",
+        "learning_rate=3e-5",
+        "--profile",
+        "lora",
+    ]
+    done = script("build_spec", "train", *words, "--explain", "--json", "--format", "json")
+    said = json.loads(done.stdout)
+    assert said["ok"] and said["next"] == []
+    spec = json.loads(said["data"]["spec"])
+    assert (spec["train"]["epoch"], spec["train"]["optm_lr"], spec["policy"]["lora"]["r"]) == (5, 3e-5, 16)
+    origins = said["data"]["origins"]
+    assert (origins["train.epoch"], origins["train.optm_lr"]) == (str(tmp_path / "o.yaml"), "--set")
+    assert origins["custom.train_dataset.media_path"] == f"data root {root}"
+
+
+def test_explain_shows_every_key(root: Path) -> None:
+    shown = script(
+        "build_spec", "train", "--train-root", root, "--explain", "--set", "num_epochs=9"
+    ).stdout.splitlines()
+    (line,) = [line for line in shown if line.startswith("train.epoch ")]
+    assert line.split() == ["train.epoch", "9", "--set"]
+
+
+def test_problems_of_all_layers_at_once_without_a_traceback(tmp_path: Path) -> None:
+    (tmp_path / "o.toml").write_text("a = = 1")
+    words = ["--train-root", tmp_path / "absent", "--override", tmp_path / "o.toml", "--profile", "tiny", "--set", "x"]
+    done = script("build_spec", "train", *words, "--json")
+    said = json.loads(done.stdout)
+    assert done.returncode == 3 and done.stderr == ""
+    assert [p["code"] for p in said["problems"]] == ["SPEC_PROFILE", "SPEC_ROOT", "SPEC_SYNTAX", "SPEC_SYNTAX"]
+
+
+def test_a_wrong_spec_is_not_written(root: Path, tmp_path: Path) -> None:
+    done = script("build_spec", "train", "--train-root", root, "--set", "train.epoch=0", "--out", tmp_path / "s.toml")
+    assert done.returncode == 3 and "SPEC_RANGE" in done.stderr and not (tmp_path / "s.toml").exists()
+    assert script("build_spec", "train", "--eval-root", root).returncode == 3
+    assert script("build_spec", "traim").returncode == 2
+    assert script("build_spec", "evaluate", "--eval-root", root, "--target", "cosmos-rl").returncode == 0
+
+
+def run_of(tmp_path: Path, root: Path, *, lora: bool) -> Path:
+    """A finished run, its spec built by the script."""
+    run = tmp_path / "runs" / "r1"
+    export = run / "safetensors" / "epoch_2"
+    export.mkdir(parents=True)
+    (run / "run.json").write_text("{}")
+    words = ["--profile", "lora"] if lora else []
+    script(
+        "build_spec", "train", "--train-root", root, *words, "--set", "custom.vision.fps=2", "--out", run / "spec.toml"
+    )
+    (export / ("adapter_model.safetensors" if lora else "model.safetensors")).write_bytes(b"")
+    (export / ("adapter_config.json" if lora else "config.json")).write_text("{}")
+    (run / "best").symlink_to("safetensors/epoch_2")
+    (run / "checkpoints" / "step_8" / "policy").mkdir(parents=True)
+    (run / "checkpoints" / "step_8" / "policy" / ".metadata").write_bytes(b"")
+    return run
+
+
+@pytest.mark.parametrize("lora", [False, True])
+def test_an_evaluation_sees_videos_as_its_parent_did(tmp_path: Path, root: Path, lora: bool) -> None:
+    run = run_of(tmp_path, root, lora=lora)
+    done = script("build_spec", "evaluate", "--parent-run", run, "--eval-root", root, "--out", tmp_path / "e.yaml")
+    assert done.returncode == 0, done.stderr
+    spec = load(tmp_path / "e.yaml", "evaluate")
+    assert spec.model.model_name == str(run / "safetensors" / "epoch_2")
+    assert (spec.vision.fps, spec.vision.nframes) == (2.0, None)
+    assert (spec.model.enable_lora, bool(spec.model.base_model_path)) == (lora, lora)
+
+
+def test_training_goes_on_from_the_parents_checkpoint(tmp_path: Path, root: Path) -> None:
+    run = run_of(tmp_path, root, lora=False)
+    done = script("build_spec", "train", "--parent-run", run, "--out", tmp_path / "t.toml")
+    assert done.returncode == 0, done.stderr
+    spec = load(tmp_path / "t.toml", "train")
+    assert (spec.train.resume, spec.custom.vision.fps) == (str(run / "checkpoints" / "step_8"), 2.0)
+    assert script("build_spec", "train", "--parent-run", run, "--which", "step_9").returncode == 3
+
+
+def test_route_train_says_what_to_run_next() -> None:
+    said = json.loads(script("route_train", "--json").stdout)
+    assert said["data"]["decision"] == "automl" and said["data"]["runnable"] is False
+    assert said["next"][0].endswith("route_train.py --automl-policy off")
+    said = json.loads(script("route_train", "--json", "--request", "no HPO please").stdout)
+    assert said["data"]["decision"] == "direct" and "build_spec.py train" in said["next"][0]

@@ -15,13 +15,15 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 @dataclass(frozen=True)
 class World:
-    """Where this process stands. `files` is a group over gloo, for objects and for saving beside the GPU's traffic."""
+    """Where this process stands. `objects` and `saving` are groups over gloo, beside the GPU's traffic: one for Python
+    objects, one for background saves alone, whose thread must never meet another collective."""
 
     rank: int
     size: int
     device: torch.device
     mesh: DeviceMesh
-    files: Any
+    objects: Any
+    saving: Any
 
     @property
     def is_main(self) -> bool:
@@ -30,17 +32,17 @@ class World:
     def share(self, value: Any) -> Any:
         """Rank 0's value, on every rank."""
         box = [value]
-        dist.broadcast_object_list(box, src=0, group=self.files)
+        dist.broadcast_object_list(box, src=0, group=self.objects)
         return box[0]
 
     def gather(self, value: Any) -> list[Any]:
         """Every rank's value, in rank order, on every rank."""
         values: list[Any] = [None] * self.size
-        dist.all_gather_object(values, value, group=self.files)
+        dist.all_gather_object(values, value, group=self.objects)
         return values
 
     def barrier(self) -> None:
-        dist.barrier(group=self.files)
+        dist.barrier(group=self.objects)
 
 
 def start(dp_replicate: int, dp_shard: int, timeout_s: float) -> World:
@@ -52,7 +54,8 @@ def start(dp_replicate: int, dp_shard: int, timeout_s: float) -> World:
         size=state.num_processes,
         device=state.device,
         mesh=_mesh(dp_replicate, dp_shard, state.device.type),
-        files=dist.new_group(backend="gloo", timeout=timeout),
+        objects=dist.new_group(backend="gloo", timeout=timeout),
+        saving=dist.new_group(backend="gloo", timeout=timeout),
     )
 
 

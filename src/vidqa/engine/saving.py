@@ -24,9 +24,6 @@ from vidqa.files import write_json, write_link
 from vidqa.run_folder import RunFolder
 from vidqa.samples import Planner, Sample
 
-# How an export is judged: (metric, whether more is better), the first one that was measured.
-JUDGED_BY = (("val/accuracy", True), ("val/avg_loss", False))
-
 
 @dataclass(frozen=True)
 class Best:
@@ -36,6 +33,15 @@ class Best:
     value: float | None
     step: int
     name: str
+    avg_loss: float | None = None
+
+    def beats(self, other: Best) -> bool:
+        """More accuracy wins, then less loss; where the two cannot be compared, the newer one (this) does."""
+        if self.metric != other.metric or self.value is None or other.value is None:
+            return True
+        if self.metric == "val/accuracy" and self.value != other.value:
+            return self.value > other.value
+        return (self.avg_loss or 0.0) < (other.avg_loss or 0.0)
 
 
 class Saver:
@@ -103,11 +109,10 @@ class Saver:
     def _choose_best(self, step: int, name: str) -> Best:
         """The better of the best so far and the export `name`; published as best.json and the link `best`."""
         measured = self.judged[1] if self.judged[0] == step else {}
-        metric, more = next(((m, more) for m, more in JUDGED_BY if m in measured), ("latest", True))
-        value = measured.get(metric)
-        if self.best and not _is_better(metric, value, self.best, more):
+        metric = next((m for m in ("val/accuracy", "val/avg_loss") if m in measured), "latest")
+        best = Best(metric, measured.get(metric), step + 1, name, measured.get("val/avg_loss"))
+        if self.best and not best.beats(self.best):
             return self.best
-        best = Best(metric, value, step + 1, name)
         write_json(self.run.path / "best.json", vars(best))
         write_link(self.run.path / "best", f"{self.run.exports.name}/{name}")
         return best
@@ -150,13 +155,6 @@ class Saver:
             return prove_loss(folder, base, loss, self.planner, *self.proof_sample, dtype, self.world.device)
 
         return on_main(self.world, prove)
-
-
-def _is_better(metric: str, value: float | None, old: Best, more: bool) -> bool:
-    """Whether a new export beats the best so far; where the two cannot be compared, the newer one wins."""
-    if value is None or old.value is None or old.metric != metric:
-        return True
-    return value > old.value if more else value < old.value
 
 
 def _read_best(run: RunFolder) -> Best | None:

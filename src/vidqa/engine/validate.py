@@ -14,6 +14,7 @@ from vidqa.engine.batch.loader import Loader
 from vidqa.engine.batch.packs import plan_micro_batches, plan_packs, text_cost
 from vidqa.engine.distributed import World
 from vidqa.engine.generate.answers import Decoding, generate_answers
+from vidqa.engine.model.load import gathered
 from vidqa.engine.model.qwen3_vl import stock_forward
 from vidqa.samples import Sample
 from vidqa.scoring import make_item
@@ -38,15 +39,16 @@ class Validator:
             budget = spec.engine.pack_tokens or spec.policy.model_max_length
             packs = plan_packs(everyone, lengths, costs, world.size, budget)
         self.packs = packs[world.rank]
-        asked = samples[: spec.engine.validation_generate]
-        self.asked = [asked[rank :: world.size] for rank in range(world.size)]
+        self.asked = samples[: spec.engine.validation_generate][world.rank :: world.size]
+        self.answers = spec.engine.validation_generate > 0
+        self.reshard = spec.train.fsdp_reshard_after_forward
 
     def measure(self, model: Any) -> dict[str, float]:
         """val/avg_loss, and val/accuracy where samples are answered; the same on every rank."""
         model.eval()
         try:
             values = {"val/avg_loss": self._loss(model)}
-            if any(self.asked):
+            if self.answers:
                 values["val/accuracy"] = self._accuracy(model)
         finally:
             model.train()
@@ -63,20 +65,16 @@ class Validator:
         return (total[0] / total[1]).item()
 
     def _accuracy(self, model: Any) -> float:
-        """Every rank answers as many samples as the one with the most, so that layers are gathered together; the
-        repeated ones are not counted."""
-        mine = self.asked[self.world.rank]
-        rounds = max(map(len, self.asked))
+        """The share of the asked samples that are answered rightly; a sample that cannot be decoded is a wrong one."""
         planner = self.collator.planner.for_generation()
         right = 0
-        with stock_forward(model):
-            for number in range(rounds):
-                sample = mine[number] if number < len(mine) else self.samples[0]
-                frames, _ = self.source.collect(self.source.request([sample]))
-                decoding = Decoding(ANSWER_TOKENS)
-                answer = generate_answers(model, planner, [sample], frames, decoding, in_step=True)[0]
-                item = make_item(sample.record, answer.text, answer.finish_reason)
-                right += bool(number < len(mine) and item["correct"])
-        counts = torch.tensor([right, len(mine)], dtype=torch.float64, device=self.world.device)
+        with gathered(model, self.reshard), stock_forward(model):
+            for sample in self.asked:
+                frames, problems = self.source.collect(self.source.request([sample]))
+                if problems:
+                    continue
+                answer = generate_answers(model, planner, [sample], frames, Decoding(ANSWER_TOKENS))[0]
+                right += bool(make_item(sample.record, answer.text, answer.finish_reason)["correct"])
+        counts = torch.tensor([right, len(self.asked)], dtype=torch.float64, device=self.world.device)
         dist.all_reduce(counts)
-        return (counts[0] / counts[1]).item()
+        return (counts[0] / counts[1].clamp(min=1)).item()

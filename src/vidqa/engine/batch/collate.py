@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
@@ -122,7 +123,7 @@ class Collator:
         assert array.shape == (len(plan.indices), 3, plan.height, plan.width), (
             f"{array.shape} is not as planned: {plan}"
         )
-        patches = patchify(torch.from_numpy(np.ascontiguousarray(array)), rules, rules.mean, rules.std)
+        patches = patchify(as_tensor(array), rules, rules.mean, rules.std)
         assert len(patches) == plan.patches, f"{len(patches)} patches built, {plan.patches} planned"
         return patches
 
@@ -143,6 +144,13 @@ class Collator:
         return tuple(
             np.concatenate([*part, np.zeros(0, np.int64)]).astype(np.int64) for part in (predict, target, owner)
         )  # type: ignore[return-value]
+
+
+def as_tensor(array: np.ndarray) -> torch.Tensor:
+    """The array without a copy; torch warns of read-only memory (the frame cache's maps), which nothing writes to."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        return torch.from_numpy(array)
 
 
 def _packed(

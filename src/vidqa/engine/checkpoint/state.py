@@ -51,10 +51,10 @@ class Checkpointer:
         self._agree(failure, folder)
         try:
             if self.in_background:
-                saving = dcp.async_save(state, checkpoint_id=folder / "policy", process_group=self.world.files)
+                saving = dcp.async_save(state, checkpoint_id=folder / "policy", process_group=self.world.saving)
             else:
                 saving = Future()
-                saving.set_result(dcp.save(state, checkpoint_id=folder / "policy", process_group=self.world.files))
+                saving.set_result(dcp.save(state, checkpoint_id=folder / "policy", process_group=self.world.saving))
         except (OSError, RuntimeError, CheckpointException) as full:
             raise self._failed(folder, full) from full
         self._under_way = (saving, name, trainer)
@@ -120,7 +120,7 @@ def load_state(folder: Path, model: Any, optimizer: torch.optim.Optimizer, world
     """Fill model and optimizer from a checkpoint that any number of ranks wrote."""
     state = _state(model, optimizer)
     try:
-        dcp.load(state, checkpoint_id=folder / "policy", process_group=world.files)
+        dcp.load(state, checkpoint_id=folder / "policy", process_group=world.saving)
     except (CheckpointException, RuntimeError, OSError, ValueError) as unlike:
         raise ENGINE_RESUME_MISMATCH.error(folder, f"the checkpoint does not fit this model: {unlike}") from unlike
     set_state_dict(

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from vidqa.engine.batch.collate import as_tensor
 from vidqa.engine.batch.resize import patchify
 from vidqa.samples import Planner, Sample
 
@@ -59,10 +60,7 @@ def model_inputs(
             if plan.kind == kind
         ]
         if media:
-            parts = [
-                patchify(torch.from_numpy(np.ascontiguousarray(array)), rules, rules.mean, rules.std)
-                for _, array in media
-            ]
+            parts = [patchify(as_tensor(array), rules, rules.mean, rules.std) for _, array in media]
             tensors[pixels] = torch.cat(parts)
             tensors[grid] = torch.tensor([plan.grid for plan, _ in media])
     return {name: tensor.to(device) for name, tensor in tensors.items()}
@@ -75,11 +73,8 @@ def generate_answers(
     samples: Sequence[Sample],
     frames: Sequence[Sequence[np.ndarray]],
     decoding: Decoding,
-    *,
-    in_step: bool = False,
 ) -> list[Answer]:
-    """One answer per sample; `planner` must be one for generation. `in_step` keeps sharded ranks generating together
-    until the last has finished."""
+    """One answer per sample; `planner` must be one for generation."""
     device = next(model.parameters()).device
     inputs = model_inputs(planner, samples, frames, device)
     sampling = (
@@ -92,7 +87,7 @@ def generate_answers(
         repetition_penalty=decoding.repetition_penalty,
         eos_token_id=ends,
         pad_token_id=planner.chat.pad_id,
-        synced_gpus=in_step,
+        synced_gpus=False,  # ranks generate on their own; transformers would otherwise see FSDP and wait
         **sampling,
         # A model folder's own sampling settings must not leak into a run that asked for greedy.
         **({} if decoding.temperature > 0 else {"temperature": None, "top_p": None, "top_k": None}),

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -64,14 +64,35 @@ def _meta_model(folder: Path) -> Any:
 
 
 def _shard(model: Any, mesh: DeviceMesh, compute: torch.dtype, reduce: torch.dtype, reshard: str) -> None:
-    """One FSDP unit per vision block and decoder layer, the rest in the root. `reshard` is cosmos-rl's key: "always"
-    frees gathered weights after forward, "never" keeps them for backward, "default" is "always" for layers."""
+    """One FSDP unit per vision block and decoder layer, the rest in the root."""
     precision = MixedPrecisionPolicy(param_dtype=compute, reduce_dtype=reduce, cast_forward_inputs=False)
-    free_early = reshard != "never"
     for layer in [*model.model.visual.blocks, *model.model.language_model.layers]:
-        fully_shard(layer, mesh=mesh, mp_policy=precision, reshard_after_forward=free_early)
-    fully_shard(model, mesh=mesh, mp_policy=precision, reshard_after_forward=reshard == "always")
-    assert isinstance(model, FSDPModule)
+        fully_shard(layer, mesh=mesh, mp_policy=precision)
+    fully_shard(model, mesh=mesh, mp_policy=precision)
+    _reshard_after_forward(model, reshard)
+
+
+def _reshard_after_forward(model: Any, reshard: str) -> None:
+    """`reshard` is cosmos-rl's key: "always" frees gathered weights after every forward, "never" keeps them for
+    backward, "default" frees the layers' and keeps the root's."""
+    model.set_reshard_after_forward(reshard not in ("never", "false"))
+    model.set_reshard_after_forward(reshard in ("always", "true"), recurse=False)
+
+
+@contextmanager
+def gathered(model: Any, reshard: str) -> Iterator[None]:
+    """Inside the block every rank holds the whole model in compute precision, so that each can generate on its own
+    without meeting the others at every layer. `reshard` is the policy to return to."""
+    units = [module for module in model.modules() if isinstance(module, FSDPModule)]
+    model.set_reshard_after_forward(False)
+    for unit in units:
+        unit.unshard()
+    try:
+        yield
+    finally:
+        for unit in units:
+            unit.reshard()
+        _reshard_after_forward(model, reshard)
 
 
 def weight_files(folder: Path) -> dict[str, Path]:

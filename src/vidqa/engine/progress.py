@@ -16,12 +16,11 @@ from vidqa.run_folder import RunFolder
 class Progress:
     """Rank 0's view of a run from step `first` to `total`; other ranks hold a `Silent` one."""
 
-    def __init__(self, run: RunFolder, logging: Any, spec: dict[str, Any], first: int, total: int) -> None:
-        self.run, self.first, self.total = run, first, total
+    def __init__(self, run: RunFolder, trackers: list[Any], first: int, total: int, noun: str = "step") -> None:
+        self.run, self.trackers, self.first, self.total, self.noun = run, trackers, first, total, noun
         self.started = time.monotonic()
-        self.trackers = [_tracker(name, run, logging, spec) for name in logging.logger if name in TRACKERS]
         self.bar = _progress_bar(first, total) if sys.stderr.isatty() else None
-        run.write_status("RUNNING", step=first, total_steps=total, message="training")
+        run.write_status("RUNNING", step=first, total_steps=total, message="running")
 
     def log(self, step: int, values: dict[str, float], *, line: str = "") -> None:
         """Record values after `step` completed steps; `line` is what a person sees."""
@@ -33,7 +32,7 @@ class Progress:
         if self.bar is not None:
             self.bar.update(self.bar.task_ids[0], completed=step, description=line)
         elif line:
-            note(f"step {step}/{self.total}  {line}  eta {_clock(eta)}")
+            note(f"{self.noun} {step}/{self.total}  {line}  eta {_clock(eta)}")
 
     def say(self, text: str) -> None:
         if self.bar is not None:
@@ -50,7 +49,16 @@ class Progress:
 
 def open_progress(spec: Any, run: RunFolder, world: World, first: int, total: int) -> Progress | Silent:
     """Rank 0 reports; the others are silent."""
-    return Progress(run, spec.logging, spec.model_dump(), first, total) if world.is_main else Silent()
+    if not world.is_main:
+        return Silent()
+    table = spec.model_dump()
+    trackers = [TRACKERS[name](run, spec.logging, table) for name in spec.logging.logger if name in TRACKERS]
+    return Progress(run, trackers, first, total)
+
+
+def open_evaluation(run: RunFolder, world: World, batches: int) -> Progress | Silent:
+    """The progress of an evaluation, in batches of rank 0."""
+    return Progress(run, [], 0, batches, noun="batch") if world.is_main else Silent()
 
 
 class Silent:
@@ -111,7 +119,3 @@ def _tensorboard(run: RunFolder, logging: Any, spec: dict[str, Any]) -> Any:
 
 
 TRACKERS = {"wandb": _wandb, "tensorboard": _tensorboard}
-
-
-def _tracker(name: str, run: RunFolder, logging: Any, spec: dict[str, Any]) -> Any:
-    return TRACKERS[name](run, logging, spec)

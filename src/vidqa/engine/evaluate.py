@@ -1,0 +1,114 @@
+"""Evaluation: answer every question, score the answers, write results, scores, recipe and report.
+
+    torchrun --standalone --nproc-per-node 1 -m vidqa.engine evaluate --spec evaluate.toml --run-dir results/my-run
+
+Each rank holds the whole model and answers its share; an answer is on disk before the next batch begins, so that a
+stopped evaluation loses at most one batch and `evaluation.skip_saved` continues it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from vidqa.data import load_records
+from vidqa.engine import distributed
+from vidqa.engine.batch.frames import FrameSource
+from vidqa.engine.checkpoint.export import load_export
+from vidqa.engine.generate.answers import Decoding, generate_answers
+from vidqa.engine.generate.saved import SavedAnswers
+from vidqa.engine.model.load import DTYPES
+from vidqa.engine.outcome import fingerprint_model, make_recipe, write_outcome
+from vidqa.engine.prepare import frame_cache, on_main, plan_usable
+from vidqa.engine.problems import ENGINE_BAD_SAMPLE, ENGINE_NO_SAMPLES
+from vidqa.engine.progress import open_evaluation
+from vidqa.engine.signals import StopRequest
+from vidqa.problem import Exit, Problem, ProblemError
+from vidqa.run_folder import RunFolder
+from vidqa.samples import Planner, Prompting, Sample
+
+BATCHES_AHEAD = 2  # batches whose videos are decoded while the model answers
+
+
+def evaluate(spec: Any, run: RunFolder) -> int:
+    """Carry out an EvaluateSpec in `run`. Returns 0, or 6 when a signal stopped it (answers so far are kept)."""
+    stop = StopRequest()
+    world = distributed.start(1, spec.num_gpus, timeout_s=7200)
+    folder, base = model_folders(spec)
+
+    # What is asked: the same plan of frames and tokens as in training.
+    planner = Planner(base or folder, spec.vision, Prompting(spec.dataset.system_prompt, for_generation=True))
+    records, samples, quarantined = on_main(world, lambda: asked(spec, planner))
+    recipe = on_main(world, lambda: make_recipe(spec, planner, records, fingerprint_model(folder, base)))
+
+    # Who answers, and what has been answered before.
+    saved = SavedAnswers(run.path / "answers", recipe, world.rank)
+    done = on_main(world, lambda: saved.read() if spec.evaluation.skip_saved else saved.forget())
+    todo = [sample for sample in samples if sample.record.id not in done]
+    mine = sorted(todo, key=lambda sample: -sample.length)[world.rank :: world.size]
+    batches = [mine[i : i + spec.evaluation.batch_size] for i in range(0, len(mine), spec.evaluation.batch_size)]
+    progress = open_evaluation(run, world, len(batches))
+    model = load_export(folder, base, DTYPES[spec.model.dtype], world.device)
+    torch.manual_seed(spec.evaluation.seed + world.rank)
+    source = FrameSource(max(1, spec.engine.decode_workers), spec.engine.decode_timeout_s, frame_cache(spec.engine))
+    generation = spec.generation
+    decoding = Decoding(generation.max_tokens, generation.temperature, generation.repetition_penalty)
+    try:
+        for number, (batch, frames) in enumerate(frames_ahead(batches, source, spec.engine.on_bad_sample, quarantined)):
+            started = time.perf_counter()
+            answers = generate_answers(model, planner, batch, frames, decoding) if batch else []
+            saved.append([(s.record.id, answer) for s, answer in zip(batch, answers, strict=True)])
+            seconds = time.perf_counter() - started
+            progress.log(number + 1, {"perf/batch_s": seconds}, line=f"{len(batch)} answers in {seconds:.1f} s")
+            if stop.asked:
+                break
+        everyone = world.gather((stop.asked is not None, quarantined))
+        if any(stopped for stopped, _ in everyone):
+            progress.say("stopped; continue with evaluation.skip_saved = true")
+            return int(Exit.NOT_DONE)
+        bad = list(dict.fromkeys(problem for _, problems in everyone for problem in problems))
+        on_main(world, lambda: write_outcome(spec, run, records, saved.read(), samples, recipe, bad))
+        return int(Exit.OK)
+    finally:
+        progress.close()
+        source.close()
+
+
+def model_folders(spec: Any) -> tuple[Path, Path | None]:
+    """The folder to load and, for an adapter, the base model under it."""
+    folder = Path(spec.model.model_name)
+    return folder, Path(spec.model.base_model_path) if spec.model.enable_lora else None
+
+
+def asked(spec: Any, planner: Planner) -> tuple[list[Any], list[Sample], list[Problem]]:
+    """Every record to evaluate, the samples that can be answered, and why others cannot."""
+    records = load_records(spec.dataset.annotation_path, spec.dataset.media_dir)
+    if spec.evaluation.limit >= 0:
+        records = records[: spec.evaluation.limit]
+    longest = spec.model.max_length - spec.generation.max_tokens
+    samples, problems = plan_usable(records, planner, longest, spec.engine.on_bad_sample)
+    if not samples:
+        raise ENGINE_NO_SAMPLES.error(spec.dataset.annotation_path, "no sample can be evaluated")
+    return records, samples, problems
+
+
+def frames_ahead(
+    batches: Sequence[Sequence[Sample]], source: FrameSource, on_bad_sample: str, quarantined: list[Problem]
+) -> Iterator[tuple[list[Sample], list[list[Any]]]]:
+    """Each batch with its frames, later ones being decoded meanwhile. Samples that cannot be decoded are left out and
+    noted in `quarantined`, or end the run."""
+    tickets = [source.request(batch) for batch in batches[:BATCHES_AHEAD]]
+    for number, batch in enumerate(batches):
+        if number + BATCHES_AHEAD < len(batches):
+            tickets.append(source.request(batches[number + BATCHES_AHEAD]))
+        frames, problems = source.collect(tickets[number])
+        tickets[number] = []
+        if problems and on_bad_sample == "fail":
+            raise ProblemError(ENGINE_BAD_SAMPLE.at(p.where, p.message, p.remedy) for p in problems)
+        quarantined.extend(problems)
+        usable = [i for i, arrays in enumerate(frames) if all(array is not None for array in arrays)]
+        yield [batch[i] for i in usable], [frames[i] for i in usable]

@@ -1,0 +1,117 @@
+"""What an evaluation leaves: results.json, metrics.json, recipe.json and report.html."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from vidqa.data import fingerprint
+from vidqa.data.record import Record
+from vidqa.engine.generate.answers import Answer
+from vidqa.files import write_json
+from vidqa.problem import Problem
+from vidqa.run_folder import RunFolder
+from vidqa.samples import Planner, Sample
+from vidqa.scoring import make_item, metric_problems, score
+from vidqa.scoring.answers import RULES
+from vidqa.scoring.posters import poster_frames
+from vidqa.scoring.report import write_report
+
+POSTERS = 4  # frames shown of one failure
+UNDECODABLE = "error"  # finish_reason of a sample whose video could not be read
+
+
+def make_recipe(spec: Any, planner: Planner, records: Sequence[Record], model: dict[str, Any]) -> dict[str, Any]:
+    """How a score is made: two scores compare only if these agree (the model apart)."""
+    rules = planner.vision.video
+    return {
+        "schema_version": 1,
+        "model": model,
+        "data_fingerprint": fingerprint(records),
+        "samples": len(records),
+        "frames": {
+            "fps": planner.vision.fps,
+            "nframes": planner.vision.nframes,
+            "total_pixels": planner.vision.total_pixels,
+            "min_pixels": rules.min_pixels,
+            "max_pixels": rules.max_pixels,
+            "patch_size": rules.patch_size,
+            "merge_size": rules.merge_size,
+        },
+        "prompt": {
+            "system_prompt": planner.prompting.system_prompt,
+            "chat_template_sha256": hashlib.sha256(planner.chat.template.source.encode()).hexdigest(),
+        },
+        "generation": {
+            "max_tokens": spec.generation.max_tokens,
+            "temperature": spec.generation.temperature,
+            "repetition_penalty": spec.generation.repetition_penalty,
+            "seed": spec.evaluation.seed,
+            "dtype": spec.model.dtype,
+        },
+        "scoring": {"task_type": spec.task.type, "answer_rules": RULES},
+        "versions": {name: version(name) for name in ("torch", "transformers", "peft", "av")},
+    }
+
+
+def fingerprint_model(folder: Path, base: Path | None) -> dict[str, Any]:
+    """Names the weights: folder, and a hash over every weight file's name, size and first and last MiB."""
+    digest = hashlib.sha256()
+    for path in sorted(p for place in (folder, base) if place for p in place.glob("*.safetensors")):
+        size = path.stat().st_size
+        digest.update(f"{path.name} {size} ".encode())
+        with path.open("rb") as file:
+            digest.update(file.read(1 << 20))
+            file.seek(max(0, size - (1 << 20)))
+            digest.update(file.read())
+    return {"folder": str(folder), "base": str(base) if base else None, "sha256_sampled": digest.hexdigest()}
+
+
+def write_outcome(
+    spec: Any,
+    run: RunFolder,
+    records: Sequence[Record],
+    answers: dict[str, Answer],
+    samples: Sequence[Sample],
+    recipe: dict[str, Any],
+    bad: Sequence[Problem],
+) -> None:
+    """Judge, score and write. A record without an answer (its video could not be read) counts as not answered."""
+    task = "its_directionality" if spec.task.type == "its_directionality" else ""
+    items = []
+    for record in records:
+        answer = answers.get(record.id)
+        text, reason = (answer.text, answer.finish_reason) if answer else (None, UNDECODABLE)
+        items.append(make_item(record, text, reason, task))
+    names = [name for name in spec.metrics.names if not metric_problems([name])]
+    soft = spec.evaluation.soft_accuracy
+    metrics = score(items, task, soft.f1_threshold, names, spec.evaluation.seed)
+    if not soft.enabled:
+        metrics.pop("soft_accuracy", None)
+    metrics["quarantined"] = [problem.as_dict() for problem in bad]
+    metrics["problems"] = [problem.as_dict() for problem in metric_problems(spec.metrics.names)]
+    write_json(run.path / "results.json", items)
+    write_json(run.path / "metrics.json", metrics)
+    write_json(run.path / "recipe.json", recipe)
+    plans = {sample.record.id: sample for sample in samples}
+
+    def posters(item: dict[str, Any]) -> list[bytes]:
+        sample = plans.get(item["sample_id"])
+        if sample is None or not sample.plans:
+            return []
+        ref, plan = sample.record.media[0], sample.plans[0]
+        shown = [plan.indices[i * len(plan.indices) // POSTERS] for i in range(min(POSTERS, len(plan.indices)))]
+        return poster_frames(ref.path, ref.member, shown)
+
+    write_report(
+        run.path / "report.html",
+        title=f"Evaluation of {json.dumps(recipe['model']['folder'])[1:-1]}",
+        items=items,
+        metrics=metrics,
+        recipe=recipe,
+        posters=posters,
+    )

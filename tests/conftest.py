@@ -16,3 +16,4 @@ def own_folders(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Mo
     home = tmp_path_factory.mktemp("vidqa-home")
     monkeypatch.setenv("VIDQA_STATE_DIR", str(home / "state"))
     monkeypatch.setenv("VIDQA_CACHE_DIR", str(home / "cache"))
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # tests share few cores with the processes they start

@@ -1,8 +1,8 @@
 """A tiny model folder and a tiny data set of real clips, images and text, for tests of the engine.
 
-    model = tiny_model(tmp)                       a Qwen3-VL folder
-    root = tiny_data(tmp, clips=6)                root mode: annotations.json and media
-    path = tiny_spec(tmp, model, root, {"train.epoch": 2})
+model = tiny_model(tmp)                       a Qwen3-VL folder
+root = tiny_data(tmp, clips=6)                root mode: annotations.json and media
+path = tiny_spec(tmp, model, root, {"train.epoch": 2})
 """
 
 from __future__ import annotations
@@ -49,7 +49,9 @@ def tiny_data(folder: Path, *, clips: int = 6, images: int = 1, texts: int = 1) 
 
     for number in range(clips):
         size = {"width": 64 + 32 * (number % 2), "height": 64}
-        write_clip(root / f"videos/{number}.mp4", frames=8 + 3 * number, fps=4 + number % 3, **size, first_number=40 * number)
+        write_clip(
+            root / f"videos/{number}.mp4", frames=8 + 3 * number, fps=4 + number % 3, **size, first_number=40 * number
+        )
         for question in range(2):
             add({"video": f"videos/{number}.mp4"}, "<video>\n", number + question)
     for number in range(images):
@@ -89,7 +91,9 @@ def run_engine(
     action: str, spec: Path, run_dir: Path, ranks: int = 1, *, check: bool = True, timeout: float = 180, **popen: Any
 ) -> subprocess.CompletedProcess[str]:
     """The engine under a real torchrun."""
-    done = subprocess.run(engine_command(action, spec, run_dir, ranks), capture_output=True, text=True, timeout=timeout, **popen)
+    done = subprocess.run(
+        engine_command(action, spec, run_dir, ranks), capture_output=True, text=True, timeout=timeout, **popen
+    )
     if check and done.returncode:
         raise AssertionError(f"engine exited {done.returncode}\n{done.stdout[-3000:]}\n{done.stderr[-6000:]}")
     return done

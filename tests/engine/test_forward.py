@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -33,11 +32,13 @@ def world(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureReque
 
 
 def _frames(ref, plan) -> np.ndarray:
-    whole = decode_image(ref.path) [None] if ref.kind == "image" else decode_frames(ref.path, None, plan.indices)
+    whole = decode_image(ref.path)[None] if ref.kind == "image" else decode_frames(ref.path, None, plan.indices)
     return resize_frames(whole.reshape(-1, *whole.shape[-3:]), plan.height, plan.width)
 
 
-def _packed(world: SimpleNamespace, numbers: list[int], *, recompute: bool = False, align: int = 8) -> dict[int, torch.Tensor]:
+def _packed(
+    world: SimpleNamespace, numbers: list[int], *, recompute: bool = False, align: int = 8
+) -> dict[int, torch.Tensor]:
     """nll of every sample, by number, from one packed forward."""
     install_forward(world.model, recompute=recompute)
     collator = Collator(world.planner, world.model.config.vision_config, "cpu")

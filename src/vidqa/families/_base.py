@@ -26,7 +26,7 @@ class Family:
     """The torch-free half of a model family.
 
     geometry(folder)            reads the processor's own files
-    expand(plan)                the text that stands for one planned video or image in the rendered chat
+    expand(plan, merge)         the text that stands for one planned video or image in the rendered chat
     template_slot(kind)         what the chat template writes for a medium, to be replaced by `expand`
     vision_token_ids(folder)    (image placeholder id, video placeholder id)
     rope_positions(ids, image_id, video_id, image_grids, video_grids, merge)   int64 [3, S]
@@ -45,11 +45,14 @@ def read_json(folder: Path, name: str) -> dict:
     """One JSON file of a model folder."""
     path = folder / name
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        value = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as missing:
         raise MODEL_FILE_MISSING.error(path, f"the model folder has no {name}") from missing
     except (ValueError, OSError) as broken:
         raise MODEL_FILE_MISSING.error(path, f"{name} cannot be read: {broken}") from broken
+    if not isinstance(value, dict):
+        raise MODEL_FILE_MISSING.error(path, f"{name} must hold a JSON object, not {type(value).__name__}")
+    return value
 
 
 def family_of(folder: Path) -> Family:

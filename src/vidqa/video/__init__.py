@@ -1,0 +1,23 @@
+"""Videos and images: probe a file, plan its frames, decode them in killable workers. Torch-free."""
+
+from vidqa.video.decode import decode_frames
+from vidqa.video.image import decode_image, probe_image
+from vidqa.video.plan import plan_frames, plan_image, vision_spec
+from vidqa.video.probe import fps_disagreement, probe
+from vidqa.video.types import FramePlan, ImageMeta, PixelRules, VideoMeta, VisionSpec
+
+__all__ = [
+    "FramePlan",
+    "ImageMeta",
+    "PixelRules",
+    "VideoMeta",
+    "VisionSpec",
+    "decode_frames",
+    "decode_image",
+    "fps_disagreement",
+    "plan_frames",
+    "plan_image",
+    "probe",
+    "probe_image",
+    "vision_spec",
+]

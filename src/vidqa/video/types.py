@@ -23,11 +23,21 @@ class VideoMeta:
 
 
 @dataclass(frozen=True, slots=True)
+class ImageMeta:
+    """Size of an image as shown, after `orientation` (EXIF 1 to 8) is applied."""
+
+    width: int
+    height: int
+    orientation: int = 1
+
+
+@dataclass(frozen=True, slots=True)
 class PixelRules:
     """How a processor turns pixels into patches; read from the model folder by its family.
 
     `min_pixels` and `max_pixels` bound frames x height x width of one video (height x width of one image). One token
-    covers `token_pixels` = patch x merge squared of `temporal_patch_size` frames.
+    covers factor x factor pixels of `temporal_patch_size` frames. The vision tower receives (pixel - mean) / std for
+    each channel, in units of a uint8 pixel: the processor's rescale factor is folded in (127.5, not 0.5).
     """
 
     patch_size: int
@@ -37,6 +47,9 @@ class PixelRules:
     max_pixels: int
     min_frames: int = 1
     max_frames: int = 1
+    max_frame_tokens: int | None = None  # where the processor also bounds each frame (its cap_pixels_per_frame)
+    mean: tuple[float, float, float] = (127.5, 127.5, 127.5)
+    std: tuple[float, float, float] = (127.5, 127.5, 127.5)
 
     @property
     def factor(self) -> int:

@@ -77,7 +77,8 @@ class FrameCache:
         path = self._path(key)
         try:
             frames = self._mapped(key, path)
-            os.utime(path)  # the time of last use
+            now = time.time_ns()  # the time of last use, finer than the file system's own clock
+            os.utime(path, ns=(now, now))
         except FileNotFoundError:  # never there, or evicted between two of these steps
             return None
         except ValueError:  # damaged

@@ -1,0 +1,55 @@
+#!/usr/bin/env python3
+"""Write the table of what an evaluated model got wrong.
+
+python scripts/analyze_gaps.py --results-dir outputs/eval --gaps-parquet gaps.parquet --kpi-ann-path kpi.json
+"""
+
+import sys
+from argparse import Namespace
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
+
+from vidqa.cli import Parser, Result, run
+
+RUN = "python scripts/analyze_gaps.py --results-dir outputs/eval --gaps-parquet gaps.parquet"
+parser = Parser(
+    "Compare evaluation results with the KPI annotations and write the gaps: what the model got wrong.",
+    examples=[
+        f"{RUN} --kpi-ann-path kpi/annotations.json --kpi-media-path kpi",
+        f"{RUN} --kpi-ann-path s3://bucket/kpi/annotations.json --jsonl gaps.jsonl --fail-on-gaps",
+    ],
+)
+parser.add_argument("--results-dir", required=True, help="folder of an evaluation, local or s3://")
+parser.add_argument("--gaps-parquet", required=True, help="the table to write, local or s3://")
+parser.add_argument("--kpi-ann-path", required=True, help="annotations that were evaluated: file or folder")
+parser.add_argument("--kpi-media-path", default="", help="where their videos are (default: beside the annotations)")
+parser.add_argument(
+    "--mode", choices=("exact", "normalized", "bcq", "mcq"), default="normalized", help="how to compare"
+)
+parser.add_argument("--jsonl", help="write the table as JSON lines too")
+parser.add_argument("--fail-on-gaps", action="store_true", help="exit with 3 if there are gaps")
+
+
+def main(args: Namespace) -> Result:
+    from vidqa.gaps import analyze
+    from vidqa.gaps.problems import GAPS_FOUND
+    from vidqa.gaps.summary import next_commands, summary_text
+
+    gaps = analyze(
+        args.results_dir,
+        args.gaps_parquet,
+        args.kpi_ann_path,
+        args.kpi_media_path,
+        mode=args.mode,
+        jsonl=args.jsonl,
+    )
+    problems = list(gaps.problems)
+    if args.fail_on_gaps and gaps.count:
+        problems.append(GAPS_FOUND.at(args.gaps_parquet, f"{gaps.count} gaps among {gaps.results} results"))
+    data = {**gaps.as_dict(), "mode": args.mode, "gaps_parquet": args.gaps_parquet, "jsonl": args.jsonl}
+    return Result(data, summary_text(gaps, args.gaps_parquet), problems, next_commands(gaps, args))
+
+
+if __name__ == "__main__":
+    sys.exit(run(parser, main))

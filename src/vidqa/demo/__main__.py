@@ -1,0 +1,28 @@
+"""python -m vidqa.demo --out demo/data --clips 1000 --seed 0"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from vidqa.cli import Parser, Result, run
+
+
+def main(options: argparse.Namespace) -> Result:
+    from vidqa.demo.clips import write_demo_set
+
+    counts = write_demo_set(options.out, options.clips, options.seed)
+    text = "\n".join(f"{options.out / split}: {count} questions" for split, count in counts.items())
+    return Result(data={"folder": str(options.out), "questions": counts}, text=text)
+
+
+parser = Parser(
+    "Write the demo's synthetic video-QA set.", ["python -m vidqa.demo --out demo/data --clips 1000 --seed 0"]
+)
+parser.add_argument("--out", type=Path, required=True, help="folder; its train/ and eval/ are replaced")
+parser.add_argument("--clips", type=int, default=1000, help="number of training clips (default 1000)")
+parser.add_argument("--seed", type=int, default=0)
+
+if __name__ == "__main__":
+    sys.exit(run(parser, main))

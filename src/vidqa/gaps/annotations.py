@@ -1,0 +1,166 @@
+"""What gap analysis needs of the KPI annotations: id, video, question, answer and kind of each, in little memory.
+
+Media files need not exist here: results often come home from a cluster without the videos.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass, field
+from sys import intern
+from typing import Any
+
+from vidqa.gaps.problems import GAPS_ANNOTATIONS
+from vidqa.gaps.storage import exists, is_folder, is_remote, opened, storage_problems
+from vidqa.problem import Problem, ProblemError
+from vidqa.scoring.json_items import json_items
+from vidqa.scoring.results import Bounded, shown
+from vidqa.scoring.text import as_text, normalise
+
+_TAG = re.compile(r"<(?:video|image)>\s*")
+_ARCHIVE = (".tar", ".tar.gz", ".tgz")
+
+
+@dataclass
+class Annotations:
+    """Columns, one entry per annotation. `by_id` gives the row of an id, or the rows where an id is repeated."""
+
+    media_root: str
+    ids: list[str] = field(default_factory=list)
+    videos: list[str] = field(default_factory=list)
+    questions: list[str] = field(default_factory=list)
+    answers: list[str] = field(default_factory=list)
+    kinds: list[str] = field(default_factory=list)
+    by_id: dict[str, int | list[int]] = field(default_factory=dict)
+    by_name: dict[str, list[int]] = field(default_factory=dict)
+
+    def find(self, sample_id: str, video_id: str, question: str, seen: bytearray) -> int:
+        """The row a result belongs to, or -1: by sample id, by an id in video_id, by video and question."""
+        row = self.by_id.get(sample_id) if sample_id else None
+        if row is None:
+            row = self.by_id.get(video_id)
+        if isinstance(row, int):
+            return row
+        rows = row or self._with_video(video_id)
+        same = [r for r in rows if self.videos[r] == video_id] or rows
+        asked = normalise(question)
+        agree = [r for r in same if not asked or normalise(self.questions[r]) == asked]
+        if row is not None:
+            agree = agree or same
+        return next((r for r in agree if not seen[r]), agree[0] if agree else -1)
+
+    def _with_video(self, video_id: str) -> list[int]:
+        """Rows whose video is `video_id`: a full path, a path as written, or a name with or without its ending."""
+        if not self.by_name:
+            for row, video in enumerate(self.videos):
+                name = os.path.basename(video)
+                for key in {name, os.path.splitext(name)[0]}:
+                    self.by_name.setdefault(key, []).append(row)
+        rows = self.by_name.get(os.path.basename(video_id), []) if video_id else []
+        if "/" not in video_id:
+            return rows
+        tail = "/" + video_id.lstrip("./")
+        return [r for r in rows if self.videos[r].endswith(tail) or tail.endswith("/" + _written(self, r))] or rows
+
+    def full_path(self, written: str) -> str:
+        return full_path(written, self.media_root)
+
+
+def _written(annotations: Annotations, row: int) -> str:
+    """A video below its root, so that results made under another mount still find it."""
+    return annotations.videos[row].removeprefix(annotations.media_root).lstrip("/!")
+
+
+def read_annotations(path: str, media_path: str = "") -> Annotations:
+    """Read annotations (file, or folder with annotations.json or .jsonl). Raises GAPS_ANNOTATIONS, GAPS_STORAGE."""
+    problems: Bounded = Bounded()
+    with storage_problems(path):
+        if is_folder(path):
+            names = [f"{path.rstrip('/')}/annotations.{ending}" for ending in ("json", "jsonl")]
+            path = next((name for name in names if exists(name)), names[0])
+        found = Annotations(_root(path, media_path))
+        texts: dict[str, str] = {}  # questions and answers repeat: each is kept once
+        paths: dict[str, str] = {}
+        with opened(path) as stream:
+            for index, value in json_items(stream, path, problems):
+                if isinstance(value, dict) and isinstance(value.get("conversations", value.get("messages")), list):
+                    _add(found, index, value, texts, paths)
+                else:
+                    message = f"expected an object with a list of conversations or messages, got {shown(value)}"
+                    problems.append(GAPS_ANNOTATIONS.at(f"{path}[{index}]", message))
+    if problems:
+        raise ProblemError(map(_ours, problems.closed()))
+    return found
+
+
+def _ours(problem: Problem) -> Problem:
+    return GAPS_ANNOTATIONS.at(problem.where, problem.message)
+
+
+def _root(path: str, media_path: str) -> str:
+    root = media_path or path.rpartition("/")[0] or "."
+    return root.rstrip("/") if is_remote(root) else os.path.abspath(root)
+
+
+def _add(found: Annotations, index: int, value: dict[str, Any], texts: dict[str, str], paths: dict[str, str]) -> None:
+    row = len(found.ids)
+    name = as_text(value.get("id")) or str(index)
+    question, answer, media = _turns(value)
+    written = media or _first_media(value)
+    if (video := paths.get(written)) is None:
+        video = paths[written] = full_path(written, found.media_root)
+    found.ids.append(name)
+    found.videos.append(video)
+    found.questions.append(texts.setdefault(question, question))
+    found.answers.append(texts.setdefault(answer, answer))
+    kind = "" if _KIND_FIELDS.keys().isdisjoint(value) else next(filter(None, map(value.get, _KIND_FIELDS)), "")
+    found.kinds.append(intern(as_text(kind)))
+    other = found.by_id.setdefault(name, row)
+    if other is not row:
+        found.by_id[name] = [*other, row] if isinstance(other, list) else [other, row]
+
+
+_KIND_FIELDS = dict.fromkeys(("kind", "type", "question_type", "category"))
+_MEDIA_FIELDS = ("video", "videos", "image", "images")
+
+
+def _first_media(value: dict[str, Any]) -> str:
+    for name in _MEDIA_FIELDS:
+        media = value.get(name)
+        if isinstance(media, list):
+            media = media[0] if media else None
+        if isinstance(media, str) and media:
+            return media
+    return ""
+
+
+def _turns(value: dict[str, Any]) -> tuple[str, str, str]:
+    """(last question, last answer, medium named inside the content) of a conversation of either shape."""
+    turns = value.get("conversations", value.get("messages"))
+    question = answer = media = ""
+    for turn in turns or ():
+        if not isinstance(turn, dict):
+            continue
+        role = turn.get("from") or turn.get("role")
+        content = turn.get("value", turn.get("content"))
+        if isinstance(content, list):
+            parts = [part for part in content if isinstance(part, dict)]
+            media = media or next((as_text(p[k]) for p in parts for k in ("video", "image") if p.get(k)), "")
+            content = "".join(as_text(part.get("text")) for part in parts)
+        if role in ("human", "user"):
+            text = as_text(content)
+            question = (_TAG.sub("", text) if "<" in text else text).strip()
+        elif role in ("gpt", "assistant"):
+            answer = as_text(content).strip()
+    return question, answer, media
+
+
+def full_path(written: str, root: str) -> str:
+    """A medium as annotated, resolved: absolute paths and addresses stay; inside an archive it is archive!member."""
+    if not written or written.startswith("/") or is_remote(written):
+        return written
+    if root.endswith(_ARCHIVE):
+        return f"{root}!{written.removeprefix('./')}"
+    joined = f"{root}/{written}"
+    return os.path.normpath(joined) if ("/." in joined or "//" in joined) and not is_remote(root) else joined

@@ -1,0 +1,166 @@
+"""What a spec asks of this machine: its models as folders, its paths absolute, and fingerprints of what goes in."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from vidqa import environment, hub, spec
+from vidqa.data.reader import annotation_file
+from vidqa.problem import Problem
+from vidqa.spec.models import SPECS, EvaluateSpec, Spec, TrainSpec
+
+# Every key that holds a path or is one by its value. Empty ones and addresses ("s3://...") stay as they are.
+PATH_KEYS = {
+    "train": (
+        "custom.train_dataset.annotation_path",
+        "custom.train_dataset.media_path",
+        "custom.val_dataset.annotation_path",
+        "custom.val_dataset.media_path",
+        "train.output_dir",
+        "train.resume",
+        "engine.frame_cache_dir",
+    ),
+    "evaluate": ("dataset.annotation_path", "dataset.media_dir", "results_dir", "engine.frame_cache_dir"),
+}
+ANNOTATION_KEYS = {
+    "train": ("custom.train_dataset.annotation_path", "custom.val_dataset.annotation_path"),
+    "evaluate": ("dataset.annotation_path",),
+}
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A spec as written and as the job gets it. `models` maps dotted keys to the names that were written.
+
+    `spec_fingerprint` is of the spec as written; `inputs_fingerprint` covers the annotations, the models' files and
+    the checkpoint that a run starts from.
+    """
+
+    action: str
+    spec_path: Path
+    spec: Spec
+    resolved: Spec
+    models: dict[str, str]
+    spec_fingerprint: str
+    inputs_fingerprint: str
+    warnings: list[Problem]
+
+    @property
+    def output_dir(self) -> Path:
+        """The folder in which the run makes its own."""
+        resolved = self.resolved
+        return Path(resolved.train.output_dir if isinstance(resolved, TrainSpec) else resolved.results_dir)
+
+    @property
+    def model(self) -> str:
+        """The model's name as the user wrote it."""
+        return next(iter(self.models.values()))
+
+    @property
+    def model_folder(self) -> str:
+        return str(value_at(self.resolved, next(iter(self.models))))
+
+    @property
+    def resumes(self) -> bool:
+        """Whether the run goes on in the folder of an earlier one, if there is one."""
+        asked = self.spec
+        return asked.train.resume is True if isinstance(asked, TrainSpec) else asked.evaluation.skip_saved
+
+
+def ask(action: str, spec_path: Path, *, fetch: bool) -> Asked:
+    """Load a spec and resolve what it names. Without `fetch`, models of the hub stay names. Raises ProblemError."""
+    loaded = spec.resolve(action, [spec.read_layer(spec_path)])
+    written = loaded.spec
+    models = model_names(written)
+    folders = {
+        key: name if hub.is_hub_name(name) and not fetch else str(hub.resolve_model(name, token=environment.hf_token()))
+        for key, name in models.items()
+    }
+    resolved = with_values(action, written, {**_absolute_paths(action, written), **folders})
+    annotations = [str(value_at(resolved, key)) for key in ANNOTATION_KEYS[action]]
+    data = [_content_hash(annotation_file(path)) for path in annotations if path]
+    start = str(resolved.train.resume) if isinstance(resolved, TrainSpec) and resolved.train.resume is not True else ""
+    return Asked(
+        action=action,
+        spec_path=spec_path.absolute(),
+        spec=written,
+        resolved=resolved,
+        models=models,
+        spec_fingerprint=_spec_fingerprint(action, written),
+        inputs_fingerprint=_hash_of([*data, start, *map(_model_identity, folders.values())]),
+        warnings=loaded.warnings,
+    )
+
+
+def model_names(asked: Spec) -> dict[str, str]:
+    """The models of a spec by dotted key, the revision joined to a hub name; the one that is trained or asked first."""
+    if isinstance(asked, TrainSpec):
+        name, revision = asked.policy.model_name_or_path, asked.policy.model_revision
+        joined = f"{name}@{revision}" if revision and hub.is_hub_name(name) and "@" not in name else name
+        return {"policy.model_name_or_path": joined}
+    names = {"model.model_name": asked.model.model_name}
+    if asked.model.enable_lora:
+        names["model.base_model_path"] = asked.model.base_model_path
+    return names
+
+
+def process_count(asked: Spec) -> int:
+    """How many engine processes a spec asks for: its mesh, or the GPUs of an evaluation."""
+    if isinstance(asked, EvaluateSpec):
+        return asked.num_gpus
+    return asked.policy.parallelism.dp_shard_size * asked.policy.parallelism.dp_replicate_size
+
+
+def value_at(asked: Spec, key: str) -> Any:
+    value: Any = asked
+    for name in key.split("."):
+        value = getattr(value, name)
+    return value
+
+
+def with_values(action: str, asked: Spec, values: dict[str, Any]) -> Spec:
+    """A copy of a spec with other values at some dotted keys."""
+    tables = asked.model_dump()
+    for key, value in values.items():
+        *path, name = key.split(".")
+        table = tables
+        for part in path:
+            table = table[part]
+        table[name] = value
+    return SPECS[action].model_validate(tables)
+
+
+def _absolute_paths(action: str, asked: Spec) -> dict[str, str]:
+    written = {key: value_at(asked, key) for key in PATH_KEYS[action]}
+    return {
+        key: os.path.abspath(os.path.expanduser(value))
+        for key, value in written.items()
+        if isinstance(value, str) and value and "://" not in value
+    }
+
+
+def _spec_fingerprint(action: str, written: Spec) -> str:
+    """Going on with saved answers asks for the same scores as starting anew."""
+    if isinstance(written, EvaluateSpec):
+        written = with_values(action, written, {"evaluation.skip_saved": False})
+    return spec.fingerprint(written)
+
+
+def _content_hash(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _model_identity(name: str) -> str:
+    """Names, sizes and times of a model folder's files: another training into the same folder is another model."""
+    folder = Path(name)
+    stats = [(path.name, path.stat()) for path in sorted(folder.glob("*")) if path.is_file()]
+    return repr((name, [(file, stat.st_size, stat.st_mtime_ns) for file, stat in stats]))
+
+
+def _hash_of(parts: list[str]) -> str:
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()

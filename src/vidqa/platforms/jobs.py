@@ -1,0 +1,140 @@
+"""Looks at jobs, waits for them, follows their logs and cancels them, whatever platform runs them."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from vidqa.platforms import platform, records
+from vidqa.platforms._base import State
+from vidqa.platforms.problems import JOB_FAILED, JOB_NOT_DONE
+from vidqa.platforms.records import JobRecord
+from vidqa.problem import Exit, Problem
+from vidqa.run_folder import RunFolder
+
+POLL_S = 0.2
+
+
+def observe(record: JobRecord) -> JobRecord:
+    """The record as the platform sees the job now; what has changed is stored."""
+    if record.state.is_terminal:
+        return record
+    seen = platform(record.platform).status(record)
+    if (seen.state, seen.message) == (record.state, record.message):
+        return record
+    return records.update(record.job_id, state=seen.state, exit_code=seen.exit_code, message=seen.message)
+
+
+def find(job_id: str) -> JobRecord:
+    """The record of a job ("latest": the newest), as true as it is now. Raises JOB_NOT_FOUND."""
+    return observe(records.read(job_id))
+
+
+def listing() -> tuple[list[JobRecord], list[Problem]]:
+    """Every job, newest first, and a warning for each record that cannot be read."""
+    found, problems = records.scan()
+    return [observe(record) for record in found], problems
+
+
+def progress(record: JobRecord) -> dict[str, Any]:
+    """What the engine says of itself in status.json: step, total_steps, eta_s, message."""
+    return RunFolder(Path(record.run_dir)).read_status()
+
+
+def describe(record: JobRecord) -> str:
+    """A job in a few lines for a person."""
+    said = progress(record)
+    steps = f"{said.get('step')} of {said['total_steps']}" if said.get("total_steps") else "-"
+    left = f", about {said['eta_s']:.0f} s left" if said.get("eta_s") and not record.state.is_terminal else ""
+    rows = {
+        "job": f"{record.job_id} ({record.action} on {record.platform}, {record.processes} processes)",
+        "state": f"{record.state} {record.message or said.get('message') or ''}".rstrip(),
+        "step": steps + left,
+        "run": record.run_dir,
+        "log": record.log,
+    }
+    return "\n".join(f"{name:<8} {value}" for name, value in rows.items())
+
+
+def wait(record: JobRecord, timeout_s: float | None, show: Callable[[str], None] | None = None) -> JobRecord:
+    """Wait until the job is over or the time is; `show` gets each piece of the log as it is written."""
+    deadline = None if timeout_s is None else time.monotonic() + timeout_s
+    position = record.log_start
+    while True:
+        record = observe(record)
+        if show:
+            position = _show_from(record.log, position, show, to_the_end=record.state.is_terminal)
+        if record.state.is_terminal or (deadline is not None and time.monotonic() > deadline):
+            return record
+        time.sleep(POLL_S)
+
+
+def cancel(job_id: str, grace_s: float) -> JobRecord:
+    """Ask a job to save and stop, and end it by force after `grace_s`. A job that is over stays as it is."""
+    record = find(job_id)
+    if record.state.is_terminal:
+        return record
+    record = records.update(record.job_id, cancel_requested=record.cancel_requested or records.now())
+    platform(record.platform).cancel(record, grace_s)
+    return observe(record)
+
+
+def tail(log: Path, lines: int) -> str:
+    """The last lines of a log; at most the last MiB is read."""
+    try:
+        with log.open("rb") as file:
+            file.seek(max(0, log.stat().st_size - 2**20))
+            return "\n".join(file.read().decode(errors="replace").splitlines()[-lines:])
+    except FileNotFoundError:
+        return ""
+
+
+def verdict(record: JobRecord) -> list[Problem]:
+    """The problems to show for a job: those the engine left in problems.json, else one of ours. None when complete."""
+    if record.state == State.COMPLETE:
+        return []
+    if not record.state.is_terminal:
+        return [JOB_NOT_DONE.at(record.job_id, f"the job is {record.state}")]
+    if record.state == State.CANCELED:
+        saved = "it saved itself" if record.exit_code == Exit.NOT_DONE else "without saving itself"
+        return [JOB_NOT_DONE.at(record.job_id, f"the job was canceled, {saved}")]
+    if record.state == State.STOPPED:
+        return [JOB_NOT_DONE.at(record.job_id, f"the job was stopped and saved itself. {record.message}".strip())]
+    return _engine_problems(record) or [
+        JOB_FAILED.at(record.job_id, record.message or "the job failed", f"read its log: {record.log}")
+    ]
+
+
+def exit_code(record: JobRecord) -> int:
+    """For scripts: 0 complete; the engine's own 3, 4 and 6; 6 while it runs; else 5."""
+    if record.state == State.COMPLETE:
+        return int(Exit.OK)
+    if not record.state.is_terminal:
+        return int(Exit.NOT_DONE)
+    kept = (Exit.INPUT, Exit.ENVIRONMENT, Exit.NOT_DONE)
+    return record.exit_code if record.exit_code in kept else int(Exit.JOB_FAILED)
+
+
+def _engine_problems(record: JobRecord) -> list[Problem]:
+    try:
+        raw = json.loads((Path(record.run_dir) / "problems.json").read_text(encoding="utf-8"))
+        return [Problem(**fields) for fields in raw]
+    except (OSError, ValueError, TypeError):
+        return []
+
+
+def _show_from(log: Path, position: int, show: Callable[[str], None], *, to_the_end: bool) -> int:
+    """Show what the log has gained since `position`, whole lines only before its end; returns the new position."""
+    try:
+        with log.open("rb") as file:
+            file.seek(position)
+            gained = file.read()
+    except FileNotFoundError:
+        return position
+    whole = gained if to_the_end else gained[: gained.rfind(b"\n") + 1]
+    if whole:
+        show(whole.decode(errors="replace").rstrip("\n"))
+    return position + len(whole)

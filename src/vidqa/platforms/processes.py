@@ -1,0 +1,120 @@
+"""Processes of this machine, known by more than a number that the system may give to another one later.
+
+A process is its pid together with the time it started and the boot it started in. A job's processes carry the job's
+name in their environment, which children inherit, so that all of them can be found whatever became of their parents.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+PROC = Path("/proc")
+JOB_VARIABLE = "VIDQA_JOB"  # in every process of a job
+SUPERVISOR_VARIABLE = "VIDQA_SUPERVISOR"  # in the one process that waits for a job's end
+
+
+@dataclass(frozen=True)
+class Identity:
+    """`started` is in clock ticks since `boot`; `host` tells whether this machine can look at all."""
+
+    pid: int
+    started: int
+    boot: str
+    host: str
+
+    @staticmethod
+    def of(pid: int) -> Identity | None:
+        """The process that has this pid now, unless it has ended (a zombie has)."""
+        try:
+            # The name of the program, in brackets, may hold spaces and brackets itself.
+            fields = (PROC / str(pid) / "stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+        except (FileNotFoundError, ProcessLookupError):
+            return None
+        state, started = fields[0], int(fields[19])
+        return None if state in "ZX" else Identity(pid, started, boot_id(), socket.gethostname())
+
+    @staticmethod
+    def from_dict(fields: dict[str, Any]) -> Identity:
+        return Identity(int(fields["pid"]), int(fields["started"]), str(fields["boot"]), str(fields["host"]))
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @property
+    def is_alive(self) -> bool:
+        return Identity.of(self.pid) == self
+
+    def send(self, number: signal.Signals) -> bool:
+        """Signal this very process and no later owner of its pid; False where it is gone."""
+        try:
+            handle = os.pidfd_open(self.pid)
+        except ProcessLookupError:
+            return False
+        try:
+            if not self.is_alive:
+                return False
+            signal.pidfd_send_signal(handle, number)
+            return True
+        except ProcessLookupError:
+            return False
+        finally:
+            os.close(handle)
+
+
+def boot_id() -> str:
+    return (PROC / "sys/kernel/random/boot_id").read_text().strip()
+
+
+def this_process() -> Identity:
+    found = Identity.of(os.getpid())
+    if found is None:
+        raise ProcessLookupError("this process is not in /proc")
+    return found
+
+
+def job_processes(job_id: str) -> list[Identity]:
+    """Every live process of a job, its supervisor not among them."""
+    return [process for process, environment in _processes() if environment.get(JOB_VARIABLE) == job_id]
+
+
+def engine_processes(job_id: str) -> list[Identity]:
+    """The processes of a job that train or evaluate: those whom torchrun gave a rank, without their own children."""
+    of_job = {p.pid: (p, e) for p, e in _processes() if e.get(JOB_VARIABLE) == job_id and "RANK" in e}
+    return [process for process, _ in of_job.values() if parent(process.pid) not in of_job]
+
+
+def supervisors(job_id: str) -> list[Identity]:
+    """The process that waits for the job's end; a list because it may be gone."""
+    return [
+        process
+        for process, environment in _processes()
+        if environment.get(SUPERVISOR_VARIABLE) == job_id and not environment.get(JOB_VARIABLE)
+    ]
+
+
+def parent(pid: int) -> int | None:
+    try:
+        return int((PROC / str(pid) / "stat").read_text(errors="replace").rpartition(")")[2].split()[1])
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+
+
+def _processes() -> Iterator[tuple[Identity, dict[str, str]]]:
+    """The live processes whose environment we may read, which are our own."""
+    for folder in PROC.iterdir():
+        if not folder.name.isdigit():
+            continue
+        try:
+            raw = (folder / "environ").read_bytes()
+        except (PermissionError, FileNotFoundError, ProcessLookupError):
+            continue
+        process = Identity.of(int(folder.name))
+        if process is not None:
+            pairs = (item.partition("=") for item in raw.decode(errors="replace").split("\0"))
+            yield process, {name: value for name, _, value in pairs}

@@ -1,0 +1,102 @@
+"""The folder of a run: its name, what it holds before the engine starts, and which one a resumed run goes on in."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import vidqa
+from vidqa import files
+from vidqa.cli import BANK
+from vidqa.platforms._base import State
+from vidqa.platforms.problems import RUN_FOLDER_UNWRITABLE
+from vidqa.run_folder import RunFolder
+
+SCHEMA_VERSION = 1
+LIBRARIES = ("torch", "torchvision", "transformers", "accelerate", "peft", "av", "numpy", "safetensors")
+
+
+def new_name(fingerprint: str, taken: set[str]) -> str:
+    """A run's name: the time, and what tells its spec from others; counted on where `taken` has it already."""
+    first = f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{fingerprint[:6]}"
+    name, count = first, 1
+    while name in taken:
+        count += 1
+        name = f"{first}-{count}"
+    return name
+
+
+def read_run(run_dir: Path) -> dict[str, Any]:
+    """run.json of a run folder; empty where there is none that can be read."""
+    try:
+        found = json.loads((run_dir / "run.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def newest_run(output_dir: Path, **wanted: str) -> Path | None:
+    """The newest run in `output_dir` whose run.json has these values. Names begin with the time, so they sort by it."""
+    folders = sorted((path.parent for path in output_dir.glob("*/run.json")), key=lambda folder: folder.name)
+    for folder in reversed(folders):
+        run = read_run(folder)
+        if all(run.get(key) == value for key, value in wanted.items()):
+            return folder
+    return None
+
+
+def run_that_made(model: Path) -> str | None:
+    """The run whose folder holds this model, as <run>/safetensors/<name>."""
+    for folder in list(model.parents)[:3]:
+        run_id = read_run(folder).get("run_id")
+        if run_id:
+            return str(run_id)
+    return None
+
+
+def prepare(run_dir: Path, spec_toml: str, facts: dict[str, Any], job_id: str) -> None:
+    """Write spec.toml, run.json and a status.json that says PENDING; forget how an earlier job in it ended.
+
+    Raises RUN_FOLDER_UNWRITABLE.
+    """
+    run = {**read_run(run_dir)} or {"schema_version": SCHEMA_VERSION, "created": _now(), **facts, "jobs": []}
+    run["jobs"] = [*run.get("jobs", []), job_id]
+    try:
+        run_dir.mkdir(parents=True, exist_ok=True)
+        files.write_text(run_dir / "spec.toml", spec_toml)
+        files.write_json(run_dir / "run.json", run)
+        RunFolder(run_dir).write_status(State.PENDING)
+        (run_dir / "problems.json").unlink(missing_ok=True)
+        (run_dir / "log.txt").touch()
+    except OSError as failed:
+        raise RUN_FOLDER_UNWRITABLE.error(run_dir, f"it cannot be written: {failed}") from failed
+
+
+def versions() -> dict[str, str | None]:
+    """Of this program and of the libraries that decide what a run computes; None where one is not installed."""
+    found: dict[str, str | None] = {"vidqa": vidqa.__version__}
+    for name in LIBRARIES:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            found[name] = None
+    return found
+
+
+def git_commit() -> str | None:
+    """The commit of this skill bank, where it is a git checkout."""
+    try:
+        asked = subprocess.run(
+            ["git", "-C", str(BANK), "rev-parse", "HEAD"], capture_output=True, text=True, timeout=10
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return asked.stdout.strip() or None
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")

@@ -1,0 +1,180 @@
+"""What a check is, what it may look at, and what a report says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from vidqa import data, environment, hub, spec
+from vidqa.data.record import MediaRef, Record
+from vidqa.platforms.asked import model_names, process_count
+from vidqa.problem import Problem, ProblemError
+from vidqa.samples import Planner, Prompting, Sample
+from vidqa.spec.models import EvaluateSpec, Spec, TrainSpec
+
+MOST_PROBLEMS = 50  # of one check
+
+
+@dataclass(frozen=True)
+class Annotations:
+    """One set of records: "train", "validation" or "evaluation", and what is wrong with it."""
+
+    name: str
+    records: list[Record]
+    problems: list[Problem]
+
+
+@dataclass
+class Context:
+    """What checks look at. Each part is found once, when a check first needs it; a part that cannot be had raises the
+    problems that say why. `facts` collects what the checks measured."""
+
+    spec_path: Path
+    action: str
+    platform: str
+    probe_sample: int | None = None  # how many files are decoded; None is all
+    facts: dict[str, Any] = field(default_factory=dict)
+
+    @cached_property
+    def resolved(self) -> spec.Resolved:
+        return spec.resolve(self.action, [spec.read_layer(self.spec_path)])
+
+    @property
+    def spec(self) -> Spec:
+        return self.resolved.spec
+
+    @cached_property
+    def models(self) -> dict[str, Path]:
+        """The folders of the spec's models by dotted key. Of a model on the hub only the small files are fetched."""
+        token = environment.hf_token()
+        return {
+            key: hub.resolve_model(name, token=token, weights=False) for key, name in model_names(self.spec).items()
+        }
+
+    @property
+    def processor_folder(self) -> Path:
+        """The folder whose tokenizer and processor are used: an adapter's own, or its base model's."""
+        folders = list(self.models.values())
+        return next((folder for folder in folders if (folder / "config.json").is_file()), folders[0])
+
+    @cached_property
+    def annotations(self) -> list[Annotations]:
+        """The sets that the run will read, a validation part held out of the training set as the engine does it."""
+        asked = self.spec
+        if isinstance(asked, EvaluateSpec):
+            return [_read("evaluation", asked.dataset.annotation_path, asked.dataset.media_dir)]
+        train = _read("train", asked.custom.train_dataset.annotation_path, asked.custom.train_dataset.media_path)
+        if asked.custom.val_dataset.annotation_path:
+            held = asked.custom.val_dataset
+            return [train, _read("validation", held.annotation_path, held.media_path)]
+        return _split(asked, train)
+
+    @cached_property
+    def planner(self) -> Planner:
+        asked = self.spec
+        if isinstance(asked, EvaluateSpec):
+            prompting = Prompting(asked.dataset.system_prompt, for_generation=True)
+            return Planner(self.processor_folder, asked.vision, prompting)
+        prompting = Prompting(asked.custom.system_prompt, asked.custom.train_dataset.response_mode)
+        return Planner(self.processor_folder, asked.custom.vision, prompting)
+
+    @cached_property
+    def planned(self) -> dict[str, tuple[list[Sample], list[Problem]]]:
+        """Samples and problems by set."""
+        return {part.name: self.planner.plan(part.records) for part in self.annotations}
+
+    @cached_property
+    def media(self) -> dict[str, tuple[MediaRef, list[Record]]]:
+        """Every file that a record uses, by its key, with the records that use it."""
+        found: dict[str, tuple[MediaRef, list[Record]]] = {}
+        for part in self.annotations:
+            for record in part.records:
+                for ref in record.media:
+                    found.setdefault(ref.key, (ref, []))[1].append(record)
+        return found
+
+    @property
+    def longest_allowed(self) -> int:
+        asked = self.spec
+        if isinstance(asked, EvaluateSpec):
+            return asked.model.max_length - asked.generation.max_tokens
+        return asked.policy.model_max_length
+
+    @property
+    def bad_samples_are(self) -> str:
+        """The severity of a sample that cannot be used: with "quarantine" the run goes on without it."""
+        return "warning" if self.spec.engine.on_bad_sample == "quarantine" else "error"
+
+    @property
+    def processes(self) -> int:
+        return process_count(self.spec)
+
+
+def _read(name: str, annotation_path: str, media_path: str) -> Annotations:
+    records, problems = data.check_records(annotation_path, media_path)
+    return Annotations(name, records, problems)
+
+
+def _split(asked: TrainSpec, train: Annotations) -> list[Annotations]:
+    policy = asked.train.train_policy
+    if not policy.dataset.test_size or not train.records:
+        return [train]
+    try:
+        kept, held = data.split_by_video(train.records, policy.dataset.test_size, policy.dataloader_seed)
+    except ProblemError as impossible:
+        return [replace(train, problems=[*train.problems, *impossible.problems])]
+    return [replace(train, records=kept), Annotations("validation", held, [])]
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing that is looked at. `needs` names the parts of the context without which it is skipped."""
+
+    group: str
+    name: str
+    run: Callable[[Context], list[Problem]]
+    needs: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Checked:
+    """What became of a check: "ok", "warning", "error" or, with the reason in `why`, "skipped"."""
+
+    group: str
+    name: str
+    status: str
+    problems: list[Problem]
+    why: str = ""
+
+
+def carry_out(check: Check, context: Context) -> Checked:
+    try:
+        for part in check.needs:
+            getattr(context, part)
+    except ProblemError as missing:
+        first = missing.problems[0]
+        return Checked(check.group, check.name, "skipped", [], f"{part} cannot be had: {first.code} at {first.where}")
+    try:
+        problems = bounded(check.run(context))
+    except ProblemError as stopped:
+        problems = bounded(stopped.problems)
+    return Checked(check.group, check.name, _status(problems), problems)
+
+
+def bounded(problems: list[Problem]) -> list[Problem]:
+    """The first of many problems, errors before warnings, and one that counts the rest."""
+    if len(problems) <= MOST_PROBLEMS:
+        return problems
+    ordered = sorted(problems, key=lambda problem: problem.severity != "error")
+    more = len(problems) - MOST_PROBLEMS
+    rest = replace(ordered[MOST_PROBLEMS], where="...", message=f"{more} more problems of this check are not shown")
+    return [*ordered[:MOST_PROBLEMS], rest]
+
+
+def _status(problems: list[Problem]) -> str:
+    if any(problem.severity == "error" for problem in problems):
+        return "error"
+    return "warning" if problems else "ok"

@@ -1,0 +1,153 @@
+"""Budget: tokens of every sample against the limit, and how many steps they make."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from vidqa import spec
+from vidqa.preflight._base import Context
+from vidqa.preflight.problems import NOTHING_LEARNED, SAMPLE_TOO_LONG
+from vidqa.problem import Problem
+from vidqa.samples import Planner, Sample
+from vidqa.spec.models import TrainSpec
+
+EXPLAINED = 10  # too long samples for which a change that fits is looked for
+MEDIA_CODES = ("VIDEO_", "IMAGE_")
+
+
+def tokens(context: Context) -> list[Problem]:
+    """Every sample planned and counted as the engine will do it."""
+    problems = [problem for _, bad in context.planned.values() for problem in bad if not _is_of_media(problem)]
+    samples = [sample for found, _ in context.planned.values() for sample in found]
+    context.facts |= token_facts(context)
+    too_long = [sample for sample in samples if sample.length > context.longest_allowed]
+    for place, sample in enumerate(sorted(too_long, key=lambda sample: -sample.length)):
+        fits = changes_that_fit(context, sample) if place < EXPLAINED else None
+        message = (
+            f"{sample.length} tokens, {sample.media_tokens} of them video or image; {context.longest_allowed} allowed"
+        )
+        problems.append(SAMPLE_TOO_LONG.at(_place(sample), message, fits))
+    if isinstance(context.spec, TrainSpec):
+        untaught = [sample for sample in context.planned["train"][0] if sample.supervised == 0]
+        problems += [NOTHING_LEARNED.at(_place(sample), "no token of it is learned") for sample in untaught]
+    return [replace(problem, severity=context.bad_samples_are) for problem in problems]
+
+
+def token_facts(context: Context) -> dict[str, Any]:
+    """Counts of the samples that will be used, by set: they are what the engine writes into its plan."""
+    facts: dict[str, Any] = {}
+    for name in context.planned:
+        used = usable(context, name)
+        lengths = sorted(sample.length for sample in used)
+        longest = sorted(used, key=lambda sample: -sample.length)[:10]
+        facts[name] = {
+            "samples": len(used),
+            "tokens": sum(lengths),
+            "supervised_tokens": sum(sample.supervised for sample in used),
+            "tokens_per_sample": {
+                "least": lengths[0],
+                "median": lengths[len(lengths) // 2],
+                "most": lengths[-1],
+            }
+            if lengths
+            else None,
+            "longest": [{"where": _place(s), "tokens": s.length, "media_tokens": s.media_tokens} for s in longest],
+        }
+    return facts
+
+
+def usable(context: Context, name: str) -> list[Sample]:
+    """The samples of a set that fit; of the training set those that also teach something."""
+    fitting = [sample for sample in context.planned[name][0] if sample.length <= context.longest_allowed]
+    return [sample for sample in fitting if sample.supervised or name != "train"]
+
+
+def steps(context: Context) -> list[Problem]:
+    """Steps of a training, and the rules of the spec that need to know the data."""
+    asked = context.spec
+    if not isinstance(asked, TrainSpec):
+        return []
+    train = usable(context, "train")
+    validation = usable(context, "validation") if "validation" in context.planned else []
+    longest = max((sample.length for sample in train), default=None)
+    context.facts |= {
+        "effective_batch": spec.effective_batch(asked),
+        "steps_per_epoch": spec.steps_per_epoch(asked, len(train)),
+        "total_steps": spec.total_steps(asked, len(train)),
+        "warmup_steps": spec.warmup_steps(asked, len(train)),
+    }
+    facts = spec.DataFacts(len(train), len(validation), longest)
+    said = set(spec.check(asked))
+    return [problem for problem in spec.check_with_data(asked, facts) if problem not in said]
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """The part of a vision table that a planner reads."""
+
+    fps: float | None
+    nframes: int | None
+    total_pixels: int | None
+
+
+def changes_that_fit(context: Context, sample: Sample) -> str:
+    """The smallest single changes with which the sample fits, each tried with the planner itself."""
+    asked = context.spec
+    if isinstance(asked, TrainSpec):
+        table, changes = "custom.vision", [f"policy.model_max_length = {sample.length}"]
+    else:
+        table, changes = "vision", [f"model.max_length = {sample.length + asked.generation.max_tokens}"]
+    if fewer := _fewer_frames(context, sample):
+        changes.append(f"{table}.{fewer}")
+    if smaller := _smaller_frames(context, sample):
+        changes.append(f"{table}.{smaller}")
+    return "set one of: " + "; ".join(changes)
+
+
+def _fewer_frames(context: Context, sample: Sample) -> str | None:
+    """The largest nframes (fps in steps of a sixteenth) that fits, by halving."""
+    vision = _sampling(context)
+    most = vision.nframes or 16
+    low, high = 0, most  # `low` fits or is nothing, `high` does not fit
+    while high - low > 1:
+        middle = (low + high) // 2
+        tried = replace(vision, nframes=middle) if vision.nframes else replace(vision, fps=_sixteenths(vision, middle))
+        low, high = (middle, high) if _fits(context, sample, tried) else (low, middle)
+    if low == 0:
+        return None
+    return f"nframes = {low}" if vision.nframes else f"fps = {_sixteenths(vision, low):g}"
+
+
+def _sixteenths(vision: Sampling, count: int) -> float:
+    return (vision.fps or 0) * count / 16
+
+
+def _smaller_frames(context: Context, sample: Sample) -> str | None:
+    """The total_pixels that leaves each medium an equal share of what its text leaves."""
+    media_tokens = (context.longest_allowed - (sample.length - sample.media_tokens)) // max(1, len(sample.plans))
+    pixels = media_tokens * context.planner.geometry.video.factor**2
+    if pixels <= 0 or not _fits(context, sample, replace(_sampling(context), total_pixels=pixels)):
+        return None
+    return f"total_pixels = {pixels}"
+
+
+def _fits(context: Context, sample: Sample, vision: Sampling) -> bool:
+    planner = Planner(context.processor_folder, vision, context.planner.prompting)
+    planned, problems = planner.plan([sample.record])
+    return not problems and planned[0].length <= context.longest_allowed
+
+
+def _sampling(context: Context) -> Sampling:
+    asked = context.spec
+    vision = asked.custom.vision if isinstance(asked, TrainSpec) else asked.vision
+    return Sampling(vision.fps, vision.nframes, vision.total_pixels)
+
+
+def _place(sample: Sample) -> str:
+    return f"{sample.record.source} (id {sample.record.id})"
+
+
+def _is_of_media(problem: Problem) -> bool:
+    """Whether the media checks report it, once for the file instead of once for every record."""
+    return problem.code.startswith(MEDIA_CODES) and problem.code != "VIDEO_BUDGET_TOO_SMALL"

@@ -1,0 +1,109 @@
+"""The environment: engine packages, disk, output folder, shared memory."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import tempfile
+import tomllib
+from importlib import metadata
+from pathlib import Path
+
+from vidqa._optional import PACKAGE_MISSING
+from vidqa.cli import BANK
+from vidqa.preflight._base import Context
+from vidqa.preflight.problems import DISK_SMALL, OUTPUT_UNWRITABLE, PACKAGE_OLD, SHM_SMALL, TORCH_PAIR
+from vidqa.preflight.weights import weight_bytes
+from vidqa.problem import Problem
+from vidqa.spec.models import EvaluateSpec, Spec, TrainSpec
+
+SHM_NEEDED = 1024**3
+STATE_PER_PARAMETER = 12  # fp32 weight and AdamW's two moments: a checkpoint of full fine-tuning
+EXPORT_PER_PARAMETER = 2  # bf16
+
+
+def packages(context: Context) -> list[Problem]:
+    """The engine's packages, by their installed versions; none of them is imported."""
+    from packaging.requirements import Requirement
+
+    problems = []
+    versions: dict[str, str | None] = {}
+    for text in tomllib.loads((BANK / "pyproject.toml").read_text())["project"]["optional-dependencies"]["engine"]:
+        wanted = Requirement(text)
+        version = versions[wanted.name] = installed(wanted.name)
+        if version is None:
+            problems.append(PACKAGE_MISSING.at(wanted.name, f"the engine needs {text}"))
+        elif not wanted.specifier.contains(version.partition("+")[0], prereleases=True):
+            problems.append(PACKAGE_OLD.at(wanted.name, f"{wanted.name} {version} is installed, {text} is needed"))
+    context.facts["python"] = platform.python_version()
+    context.facts["packages"] = versions
+    return problems
+
+
+def torch_pair(context: Context) -> list[Problem]:
+    """Each torchvision is built for one torch and says so in its requirements."""
+    from packaging.requirements import Requirement
+
+    torch, torchvision = installed("torch"), installed("torchvision")
+    if torch is None or torchvision is None:
+        return []  # the packages check has said so
+    wanted = [Requirement(text) for text in metadata.requires("torchvision") or []]
+    fits = all(w.specifier.contains(torch.partition("+")[0], prereleases=True) for w in wanted if w.name == "torch")
+    needs = ", ".join(str(w) for w in wanted if w.name == "torch")
+    return [] if fits else [TORCH_PAIR.at("torchvision", f"torchvision {torchvision} needs {needs}; torch is {torch}")]
+
+
+def installed(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def output_folder(context: Context) -> list[Problem]:
+    """Whether a file can be made where the run folder will be; what is not there yet is not made."""
+    folder = _existing(output_dir(context.spec))
+    try:
+        with tempfile.NamedTemporaryFile(dir=folder, prefix=".preflight-"):
+            return []
+    except OSError as failed:
+        return [OUTPUT_UNWRITABLE.at(folder, f"a file cannot be made here: {failed.strerror or failed}")]
+
+
+def disk(context: Context) -> list[Problem]:
+    """Free space against every checkpoint and export that is kept at once. Adapters are too small to matter."""
+    asked = context.spec
+    folder = _existing(output_dir(asked))
+    free = context.facts["free_bytes"] = shutil.disk_usage(folder).free
+    if not isinstance(asked, TrainSpec) or asked.policy.lora is not None:
+        return []
+    parameters = weight_bytes(next(iter(context.models.values()))).parameters
+    kept = asked.train.ckpt.max_keep
+    each = STATE_PER_PARAMETER * parameters + EXPORT_PER_PARAMETER * parameters * asked.train.ckpt.export_safetensors
+    # The best export is kept besides; the newest is written before the oldest goes.
+    needed = each * (kept + 2) if kept > 0 else each
+    context.facts["checkpoint_bytes_estimated"] = each
+    if free >= needed:
+        return []
+    message = f"{free / 1e9:.1f} GB free, about {needed / 1e9:.1f} GB needed ({each / 1e9:.1f} GB per checkpoint)"
+    return [DISK_SMALL.at(folder, message)]
+
+
+def shared_memory(context: Context) -> list[Problem]:
+    if context.processes == 1 or not Path("/dev/shm").is_dir():
+        return []
+    found = os.statvfs("/dev/shm")
+    size = found.f_frsize * found.f_blocks
+    message = f"it holds {size / 1024**2:.0f} MiB; {context.processes} processes want {SHM_NEEDED / 1024**2:.0f}"
+    return [SHM_SMALL.at("/dev/shm", message, severity="warning")] if size < SHM_NEEDED else []
+
+
+def output_dir(asked: Spec) -> Path:
+    written = asked.results_dir if isinstance(asked, EvaluateSpec) else asked.train.output_dir
+    return Path(written).expanduser().absolute()
+
+
+def _existing(folder: Path) -> Path:
+    """The folder, or the nearest one above it that is there (a file there is given back as it is)."""
+    return next(path for path in (folder, *folder.parents) if path.exists())

@@ -1,0 +1,59 @@
+"""Credentials and model: the hub gives it, the folder is complete, the architecture is one that trains."""
+
+from __future__ import annotations
+
+from vidqa import environment, hub
+from vidqa.chat import load_chat
+from vidqa.families import family_of
+from vidqa.platforms.asked import model_names
+from vidqa.preflight._base import Context
+from vidqa.preflight.weights import check_weights, weight_bytes, weight_files
+from vidqa.problem import Problem, ProblemError
+
+
+def access(context: Context) -> list[Problem]:
+    """The hub lets our token read every model that has to be fetched; or the model's folder is there."""
+    context.facts["hf_token"] = "set" if environment.hf_token() else "not set"
+    problems = []
+    for key, name in model_names(context.spec).items():
+        try:
+            if hub.is_hub_name(name):
+                hub.ask(name, token=environment.hf_token())
+            else:
+                hub.resolve_model(name, token=None)
+        except ProblemError as refused:
+            problems += [_at(key, problem) for problem in refused.problems]
+    return problems
+
+
+def weights(context: Context) -> list[Problem]:
+    """Every weight file is whole. A model of the hub whose weights are not here yet is fetched by the launch."""
+    problems = []
+    for key, folder in context.models.items():
+        if hub.is_hub_name(model_names(context.spec)[key]) and not weight_files(folder):
+            context.facts["weights"] = "fetched at launch"
+            continue
+        problems += check_weights(folder)
+    if not problems:
+        context.facts["parameters"] = weight_bytes(context.processor_folder).parameters
+    return problems
+
+
+def architecture(context: Context) -> list[Problem]:
+    context.facts["family"] = family_of(context.processor_folder).name
+    return []
+
+
+def processor(context: Context) -> list[Problem]:
+    """The processor's own files say how videos become patches."""
+    family_of(context.processor_folder).geometry(context.processor_folder)
+    return []
+
+
+def tokenizer(context: Context) -> list[Problem]:
+    load_chat(context.processor_folder)
+    return []
+
+
+def _at(key: str, problem: Problem) -> Problem:
+    return Problem(**{**problem.as_dict(), "where": f"{key} = {problem.where}"})  # type: ignore[arg-type]

@@ -1,0 +1,105 @@
+"""Reads what safetensors files say of themselves: whether they are whole, and how many parameters they hold."""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from vidqa.families.problems import MODEL_FILE_MISSING
+from vidqa.preflight.problems import MODEL_WEIGHTS_BROKEN
+from vidqa.problem import Problem, ProblemError
+
+INDEX = "model.safetensors.index.json"
+LARGEST_HEADER = 100_000_000  # bytes; the format's own limit
+
+
+@dataclass(frozen=True)
+class Weights:
+    """What a folder's safetensors files hold; `files` counts them."""
+
+    parameters: int
+    bytes: int
+    files: int
+
+
+def weight_bytes(folder: Path) -> Weights:
+    """Parameters and bytes of a model folder, from the files' headers; from the index where the files are not here yet.
+
+    Raises MODEL_WEIGHTS_BROKEN, MODEL_FILE_MISSING.
+    """
+    files = weight_files(folder)
+    if not files and (folder / INDEX).is_file():
+        total = int(_index(folder).get("metadata", {}).get("total_size", 0))
+        return Weights(total // 2, total, 0)  # published in bf16
+    headers = [read_header(path) for path in files]
+    parameters = sum(math.prod(tensor["shape"]) for header in headers for tensor in header.values())
+    return Weights(parameters, sum(path.stat().st_size for path in files), len(files))
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """The safetensors files that are there, of those that the model is made of."""
+    if (folder / INDEX).is_file():
+        names = sorted(set(_index(folder)["weight_map"].values()))
+    else:
+        names = ["model.safetensors", "adapter_model.safetensors"]
+    return [folder / name for name in names if (folder / name).is_file()]
+
+
+def check_weights(folder: Path) -> list[Problem]:
+    """Index against files, every file whole, every tensor of the index in the file that should hold it."""
+    if not (folder / INDEX).is_file():
+        files = weight_files(folder)
+        if not files:
+            return [MODEL_FILE_MISSING.at(folder, f"there is neither model.safetensors nor {INDEX}")]
+        return [problem for path in files for problem in _broken(path, set())]
+    try:
+        placed: dict[str, set[str]] = {}
+        for tensor, name in _index(folder)["weight_map"].items():
+            placed.setdefault(name, set()).add(tensor)
+    except ProblemError as stopped:
+        return stopped.problems
+    return [problem for name, tensors in sorted(placed.items()) for problem in _broken(folder / name, tensors)]
+
+
+def read_header(path: Path) -> dict[str, Any]:
+    """Every tensor of a safetensors file: {name: {dtype, shape, data_offsets}}. Raises MODEL_WEIGHTS_BROKEN."""
+    try:
+        with path.open("rb") as file:
+            (length,) = struct.unpack("<Q", file.read(8))
+            if length > LARGEST_HEADER:
+                raise MODEL_WEIGHTS_BROKEN.error(path, f"its header claims {length} bytes")
+            header = json.loads(file.read(length))
+        header.pop("__metadata__", None)
+        end = 8 + length + max((tensor["data_offsets"][1] for tensor in header.values()), default=0)
+    except (OSError, ValueError, struct.error, KeyError, TypeError, AttributeError) as broken:
+        raise MODEL_WEIGHTS_BROKEN.error(path, f"its header cannot be read: {broken}") from broken
+    if path.stat().st_size != end:
+        raise MODEL_WEIGHTS_BROKEN.error(path, f"it has {path.stat().st_size} bytes; its header describes {end}")
+    return header
+
+
+def _broken(path: Path, tensors: set[str]) -> list[Problem]:
+    if not path.is_file():
+        return [MODEL_FILE_MISSING.at(path, f"{INDEX} names this file and it is not there")]
+    try:
+        missing = sorted(tensors - read_header(path).keys())
+    except ProblemError as stopped:
+        return stopped.problems
+    if missing:
+        return [MODEL_WEIGHTS_BROKEN.at(path, f"{len(missing)} tensors of {INDEX} are not in it, first {missing[0]!r}")]
+    return []
+
+
+def _index(folder: Path) -> dict[str, Any]:
+    path = folder / INDEX
+    try:
+        index = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(index["weight_map"], dict):
+            raise ValueError("weight_map is not a table")
+        return index
+    except (OSError, ValueError, KeyError, TypeError) as broken:
+        raise MODEL_WEIGHTS_BROKEN.error(path, f"the index cannot be read: {broken!r}") from broken

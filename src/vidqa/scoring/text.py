@@ -1,0 +1,74 @@
+"""Comparing plain text: cleaning, the normalised form, token F1 and ROUGE-L."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import unicodedata
+from collections import Counter
+
+LONGEST = 20_000  # characters of an answer that are looked at: the first and the last half of this
+ARTICLES = frozenset(("a", "an", "the"))
+# Numbers keep their inner separators ("3.5", "12:30"), words their apostrophes; everything else separates.
+_TOKEN = re.compile(r"[0-9]+(?:[.,:/][0-9]+)*|[^\W_]+(?:['’][^\W_]+)*")
+
+
+def as_text(value: object) -> str:
+    """Any JSON value as text without characters that cannot be written; None and NaN are empty."""
+    if not isinstance(value, str):
+        if value is None or (isinstance(value, float) and math.isnan(value)):
+            return ""
+        value = json.dumps(value, ensure_ascii=False, default=str)
+    return value if value.isascii() else value.encode("utf-8", "replace").decode("utf-8")
+
+
+def clean(value: object) -> str:
+    """`as_text`, bounded to LONGEST characters, with full-width and other variants of a character made one (NFKC)."""
+    text = as_text(value)
+    if len(text) > LONGEST:
+        text = f"{text[: LONGEST // 2]}\n{text[-LONGEST // 2 :]}"
+    if text.isascii():
+        return text
+    text = unicodedata.normalize("NFKC", text)
+    return "".join(c for c in text if unicodedata.category(c) != "Cf")  # zero-width and direction marks
+
+
+def tokens(text: str) -> list[str]:
+    """Lower-case words and numbers without punctuation and articles; an answer of nothing but articles keeps them."""
+    found = _TOKEN.findall(text.casefold().replace("’", "'"))
+    return [token for token in found if token not in ARTICLES] or found
+
+
+def normalise(text: str) -> str:
+    """The form in which free text is compared: case, punctuation, white space and articles do not count."""
+    return " ".join(tokens(text))
+
+
+def token_f1(answer: str, expected: str) -> float:
+    """F1 of the two bags of tokens, 0..1; two empty texts agree."""
+    ours, theirs = Counter(tokens(answer)), Counter(tokens(expected))
+    if not ours or not theirs:
+        return float(ours == theirs)
+    return 2 * (ours & theirs).total() / (ours.total() + theirs.total())
+
+
+def rouge_l(answer: str, expected: str) -> float:
+    """ROUGE-L F1, 0..1, on lower-case tokens with articles, without stemming (Lin, 2004; beta 1)."""
+    ours, theirs = (_TOKEN.findall(text.casefold()) for text in (answer, expected))
+    if not ours or not theirs:
+        return float(ours == theirs)
+    return 2 * _common_subsequence(ours, theirs) / (len(ours) + len(theirs))
+
+
+def _common_subsequence(a: list[str], b: list[str]) -> int:
+    """Length of the longest common subsequence, by bit vectors (Hyyrö, 2004): one big-integer step per token of b."""
+    where: dict[str, int] = {}
+    for position, token in enumerate(a):
+        where[token] = where.get(token, 0) | 1 << position
+    everything = (1 << len(a)) - 1
+    row = everything
+    for token in b:
+        hits = row & where.get(token, 0)
+        row = ((row + hits) | (row - hits)) & everything
+    return len(a) - row.bit_count()

@@ -1,0 +1,106 @@
+"""Decodes chosen frames of a video, exactly those asked for, turned as they are shown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from vidqa.video.probe import right_angle
+from vidqa.video.problems import VIDEO_FRAME_MISSING, VIDEO_UNREADABLE
+from vidqa.video.source import open_video, place
+from vidqa.video.timeline import Timeline, read_timeline
+
+if TYPE_CHECKING:
+    from av import VideoFrame
+    from av.container import InputContainer
+    from av.video.stream import VideoStream
+
+
+def decode_frames(path: str | Path, member: str | None, indices: Sequence[int]) -> np.ndarray:
+    """uint8 [N, H, W, 3], RGB: the frames with these numbers, in this order; a number may repeat.
+
+    All N frames are in memory at once, at full size; `read_frames` gives them one by one.
+    Raises VIDEO_UNREADABLE, VIDEO_EMPTY, VIDEO_NO_STREAM, VIDEO_FRAME_MISSING.
+    """
+    wanted, positions = np.unique(np.asarray(indices, int), return_inverse=True)
+    return np.stack(list(read_frames(path, member, wanted.tolist())))[positions]
+
+
+def read_frames(path: str | Path, member: str | None, wanted: Sequence[int]) -> Iterator[np.ndarray]:
+    """Yields uint8 [H, W, 3] for each number of `wanted`, which must ascend. Raises as `decode_frames` does."""
+    where = place(path, member)
+    with open_video(path, member) as (container, stream):
+        timeline = read_timeline(path, member, container, stream)
+        if wanted and not 0 <= wanted[0] <= wanted[-1] < timeline.count:
+            message = f"frames {wanted[0]} to {wanted[-1]} are wanted, the file has {timeline.count}"
+            raise VIDEO_FRAME_MISSING.error(where, message)
+        walk = _Walk(container, stream, timeline)
+        for number in wanted:
+            frame = walk.to(number)
+            if frame is None:
+                message = f"frame {number} is not there, though the container counts {timeline.count} frames"
+                raise VIDEO_FRAME_MISSING.error(where, message)
+            if walk.damaged:
+                raise VIDEO_UNREADABLE.error(where, f"frame {number}, or one that it is predicted from, is damaged")
+            yield as_shown(frame)
+
+
+def as_shown(frame: VideoFrame) -> np.ndarray:
+    """uint8 [H, W, 3] of a decoded frame, turned by its rotation."""
+    picture = frame.to_ndarray(format="rgb24")
+    return np.ascontiguousarray(np.rot90(picture, right_angle(frame.rotation) // 90))
+
+
+class _Walk:
+    """Goes forward through a stream's frames, jumping to a keyframe where that saves decoding."""
+
+    def __init__(self, container: InputContainer, stream: VideoStream, timeline: Timeline) -> None:
+        self.container, self.stream, self.timeline = container, stream, timeline
+        self.frames = container.decode(stream)
+        self.next_number = 0  # of the frame that the decoder gives next
+        self.damaged = False  # whether a frame since the last keyframe came out damaged
+
+    def to(self, number: int) -> VideoFrame | None:
+        """Frame `number`, not before the last one asked for; None where the file has no such frame."""
+        starts = self.timeline.keyframes[self.timeline.keyframes <= number]
+        if self.timeline.timed and len(starts) and starts[-1] > self.next_number:
+            # The last keyframe may belong to a group whose first frames need the group before: then start there.
+            for start in starts[:-3:-1]:
+                frame = self._from_keyframe(int(start), number)
+                if frame is not None:
+                    return frame
+            self._seek(0)
+        return self._forward(number)
+
+    def _from_keyframe(self, start: int, number: int) -> VideoFrame | None:
+        self._seek(start)
+        for frame in self.frames:
+            # Frames shown before the keyframe refer to what was jumped over: they are never taken.
+            if frame.key_frame:
+                landed = self._pass(frame)
+                return frame if landed == number else self._forward(number) if landed < number else None
+        return None
+
+    def _seek(self, number: int) -> None:
+        self.container.seek(self.timeline.pts_of(number), stream=self.stream, backward=True, any_frame=False)
+        self.frames = self.container.decode(self.stream)
+        self.next_number = number
+
+    def _forward(self, number: int) -> VideoFrame | None:
+        for frame in self.frames:
+            found = self._pass(frame)
+            if found >= number:
+                return frame if found == number else None
+        return None
+
+    def _pass(self, frame: VideoFrame) -> int:
+        """The number of the frame that the decoder has just given."""
+        self.damaged = frame.is_corrupt or (self.damaged and not frame.key_frame)
+        number = self.next_number
+        if self.timeline.timed and frame.pts is not None:
+            number = self.timeline.number_at(frame.pts)
+        self.next_number = number + 1
+        return number

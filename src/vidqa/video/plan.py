@@ -1,0 +1,173 @@
+"""From a video to tokens: which frames, at which size, how many tokens. Pure arithmetic; no file is opened.
+
+The arithmetic is that of transformers' Qwen3VLVideoProcessor and Qwen2VLImageProcessor, rounding included, so that a
+model sees in training what any other program will show it. Every plan of the program comes from here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from vidqa.video.problems import MEDIA_TOO_NARROW, VIDEO_BUDGET_TOO_SMALL
+from vidqa.video.types import FramePlan, PixelRules, VideoMeta, VisionSpec
+
+if TYPE_CHECKING:
+    from vidqa.families import Geometry
+
+LONGEST_ASPECT = 200  # the processors refuse anything narrower
+FitSides = Callable[[int], tuple[int, int]]
+
+
+def vision_spec(
+    geometry: Geometry, fps: float | None = None, nframes: int | None = None, total_pixels: int | None = None
+) -> VisionSpec:
+    """What is asked of every video of a model with this geometry. Exactly one of `fps` and `nframes`."""
+    if (fps is None) == (nframes is None):
+        raise ValueError(f"exactly one of fps and nframes is needed: got fps={fps}, nframes={nframes}")
+    return VisionSpec(geometry.video, geometry.image, fps, nframes, total_pixels)
+
+
+def plan_frames(meta: VideoMeta, vision: VisionSpec) -> FramePlan:
+    """The frames, size, grid and tokens of one video.
+
+    As transformers does it, with longest_edge = total_pixels * temporal_patch_size, except where it must differ:
+    * A variable frame rate: frames nearest to evenly spaced times, with their true times; transformers would space
+      frame numbers evenly and read them as times.
+    * A budget holds: tokens <= total_pixels / factor^2 always. Where transformers goes over (it ignores the padding
+      frame of odd counts, a side never falls below one factor, and small videos are enlarged to its lower bound), the
+      size is what it gives for the largest smaller longest_edge tried that fits.
+    * A single frame is doubled; transformers refuses it.
+    Raises VIDEO_BUDGET_TOO_SMALL when the budget is less than one token per temporal patch, MEDIA_TOO_NARROW.
+    """
+    rules = vision.video
+    indices = _sample(meta, vision)
+    source_times_s = _times(meta, indices)
+    padded = [*source_times_s, *source_times_s[-1:] * (-len(indices) % rules.temporal_patch_size)]
+    step = rules.temporal_patch_size
+    patch_times_s = tuple((padded[i] + padded[i + step - 1]) / 2 for i in range(0, len(padded), step))
+    shown = max(len(indices), step)
+
+    def sides(longest: int) -> tuple[int, int]:
+        return _video_sides(shown, meta.height, meta.width, rules, longest)
+
+    longest = rules.max_pixels if vision.total_pixels is None else vision.total_pixels * step
+    height, width = _within_budget(sides, longest, len(patch_times_s), rules, vision.total_pixels)
+    return _plan("video", indices, source_times_s, patch_times_s, height, width, rules)
+
+
+def plan_image(width: int, height: int, vision: VisionSpec) -> FramePlan:
+    """The size, grid and tokens of one image; total_pixels bounds height x width. Raises as `plan_frames` does."""
+    rules = vision.image
+
+    def sides(longest: int) -> tuple[int, int]:
+        return _image_sides(height, width, rules, longest)
+
+    longest = rules.max_pixels if vision.total_pixels is None else vision.total_pixels
+    height_out, width_out = _within_budget(sides, longest, 1, rules, vision.total_pixels)
+    return _plan("image", (0,), (0.0,), (0.0,), height_out, width_out, rules)
+
+
+def _sample(meta: VideoMeta, vision: VisionSpec) -> tuple[int, ...]:
+    """Source frame numbers: evenly spaced from the first to the last frame, by number or (variable rate) by time."""
+    count = _sample_count(meta, vision)
+    if meta.frame_times_s is None:
+        return tuple(np.linspace(0, meta.frame_count - 1, count).round().astype(int).tolist())
+    times_s = np.asarray(meta.frame_times_s)
+    wanted = np.linspace(times_s[0], times_s[-1], count)
+    after = np.searchsorted(times_s, wanted).clip(1, max(len(times_s) - 1, 1))
+    nearer_before = wanted - times_s[after - 1] <= times_s[after.clip(max=len(times_s) - 1)] - wanted
+    return tuple(np.where(nearer_before, after - 1, after).clip(0, len(times_s) - 1).tolist())
+
+
+def _sample_count(meta: VideoMeta, vision: VisionSpec) -> int:
+    if vision.nframes is not None:
+        return vision.nframes
+    rules = vision.video
+    asked = int(meta.frame_count / meta.source_fps * (vision.fps or 0))
+    return min(max(asked, rules.min_frames), rules.max_frames, meta.frame_count)
+
+
+def _times(meta: VideoMeta, indices: tuple[int, ...]) -> tuple[float, ...]:
+    if meta.frame_times_s is not None:
+        return tuple(meta.frame_times_s[i] for i in indices)
+    return tuple(i / meta.source_fps for i in indices)
+
+
+def _within_budget(
+    sides: FitSides, longest: int, patches: int, rules: PixelRules, total_pixels: int | None
+) -> tuple[int, int]:
+    """The sides for `longest` pixels, or for less where their tokens in all temporal `patches` are over the budget."""
+    if total_pixels is None:
+        return sides(longest)
+    budget = total_pixels // rules.factor**2
+    if budget < patches:
+        message = f"total_pixels {total_pixels} allows {budget} tokens, {patches} temporal patches need one each"
+        enough = patches * rules.factor**2
+        raise VIDEO_BUDGET_TOO_SMALL.error(
+            "vision.total_pixels", message, f"Set total_pixels to at least {enough}, or take fewer frames."
+        )
+    while True:  # ends: at longest = 1 both sides are one factor, which is one token per patch
+        height, width = sides(longest)
+        tokens = patches * height * width // rules.factor**2
+        if tokens <= budget:
+            return height, width
+        longest = max(1, min(longest - 1, longest * budget // tokens))
+
+
+def _video_sides(frames: int, height: int, width: int, rules: PixelRules, longest: int) -> tuple[int, int]:
+    """(height, width) that transformers resizes a video to, given longest_edge."""
+    factor, shortest = rules.factor, min(rules.min_pixels, longest)
+    if rules.max_frame_tokens is not None:
+        per_frame = min(rules.max_frame_tokens * factor**2, longest // frames)
+        longest = max(per_frame, int(shortest * 1.05)) * frames
+    if height < factor or width < factor:
+        scale = max(factor / height, factor / width)
+        height, width = int(height * scale), int(width * scale)
+    counted = round(frames / rules.temporal_patch_size) * rules.temporal_patch_size
+    return _round_sides(frames, counted, height, width, factor, shortest, longest)
+
+
+def _image_sides(height: int, width: int, rules: PixelRules, longest: int) -> tuple[int, int]:
+    return _round_sides(1, 1, height, width, rules.factor, min(rules.min_pixels, longest), longest)
+
+
+def _round_sides(
+    frames: int, counted: int, height: int, width: int, factor: int, shortest: int, longest: int
+) -> tuple[int, int]:
+    """Sides as multiples of `factor`, near the source's shape, frames x height x width between the two bounds.
+
+    `counted` is the frame count rounded to temporal patches: transformers compares with it, but scales with `frames`.
+    Python's round goes to the even neighbour at a half, and so does this.
+    """
+    if max(height, width) > LONGEST_ASPECT * min(height, width):
+        message = f"the picture is {width} x {height}, more than {LONGEST_ASPECT}:1"
+        raise MEDIA_TOO_NARROW.error("plan", message)
+    rows, columns = round(height / factor), round(width / factor)
+    pixels = counted * rows * columns * factor**2
+    if pixels > longest:
+        shrink = math.sqrt(frames * height * width / longest)
+        rows = max(1, math.floor(height / shrink / factor))
+        columns = max(1, math.floor(width / shrink / factor))
+    elif pixels < shortest:
+        grow = math.sqrt(shortest / (frames * height * width))
+        rows, columns = math.ceil(height * grow / factor), math.ceil(width * grow / factor)
+    return rows * factor, columns * factor
+
+
+def _plan(
+    kind: str,
+    indices: tuple[int, ...],
+    times_s: tuple[float, ...],
+    patch_times_s: tuple[float, ...],
+    height: int,
+    width: int,
+    rules: PixelRules,
+) -> FramePlan:
+    grid = (len(patch_times_s), height // rules.patch_size, width // rules.patch_size)
+    patches = math.prod(grid)
+    tokens = patches // rules.merge_size**2
+    return FramePlan(kind, indices, times_s, height, width, grid, tokens, patches, patch_times_s)

@@ -1,0 +1,216 @@
+"""Decodes in worker processes that are killed when they hang: one bad file costs its time limit, not the run.
+
+with DecodePool(workers=4, timeout_s=60, transform="vidqa.engine.batch.resize:resize_frames") as pool:
+    for request, frames in pool.map(requests):      # in request order; frames is an array or a Problem
+        ...
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, Pipe
+
+import numpy as np
+
+from vidqa.environment import child_environment
+from vidqa.problem import Code, Problem
+from vidqa.video.problems import IMAGE_UNREADABLE, VIDEO_DECODE_TIMEOUT, VIDEO_UNREADABLE
+from vidqa.video.source import place
+
+START_LIMIT_S = 300.0  # a worker imports its transform before its first request; torch from a cold disk is slow
+LAST_WORDS_S = 5.0  # between a worker's closed pipe and its exit
+# The worker gets this process's module path, so that a program started from any folder finds the library.
+BOOT = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from vidqa.video.worker import main; main(sys.argv[2:])"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeRequest:
+    """Frames `indices` of a video (ignored for an image), resized by the pool's transform to `height` x `width`."""
+
+    path: str
+    member: str | None
+    kind: str  # "video" | "image"
+    indices: tuple[int, ...]
+    height: int
+    width: int
+
+    @property
+    def where(self) -> str:
+        return place(self.path, self.member)
+
+
+Decoded = np.ndarray | Problem
+
+
+class DecodePool:
+    """Worker processes, each served by a thread that waits for it no longer than `timeout_s` for each request.
+
+    `transform` names a function "module:name", called in the worker as f(frames, height, width) on uint8
+    [n, H, W, 3], a few frames at a time; it must treat frames one by one. Without it the frames come back as decoded.
+    A request that takes too long gives VIDEO_DECODE_TIMEOUT and costs its worker, which is replaced; so does one that
+    makes the worker die (VIDEO_UNREADABLE or IMAGE_UNREADABLE). Workers die with this process, however it ends.
+    """
+
+    def __init__(self, workers: int, timeout_s: float, transform: str | None = None) -> None:
+        self.workers, self.timeout_s, self.transform = workers, timeout_s, transform
+        self._waiting: queue.SimpleQueue[tuple[DecodeRequest, Future[Decoded]] | None] = queue.SimpleQueue()
+        self._closed = threading.Event()
+        self._servers = [_Server(self._waiting, self._closed, timeout_s, transform) for _ in range(workers)]
+        for server in self._servers:
+            server.start()
+
+    def __enter__(self) -> DecodePool:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def submit(self, request: DecodeRequest) -> Future[Decoded]:
+        """Resolves to uint8 frames or to the Problem that stands for them."""
+        if self._closed.is_set():
+            raise RuntimeError("the decode pool is closed")
+        answer: Future[Decoded] = Future()
+        self._waiting.put((request, answer))
+        return answer
+
+    def map(self, requests: Iterable[DecodeRequest]) -> Iterator[tuple[DecodeRequest, Decoded]]:
+        """Answers in the order of the requests; at most twice as many as there are workers are ahead of the reader."""
+        ahead: deque[tuple[DecodeRequest, Future[Decoded]]] = deque()
+        for request in requests:
+            ahead.append((request, self.submit(request)))
+            if len(ahead) >= 2 * self.workers:
+                first, answer = ahead.popleft()
+                yield first, answer.result()
+        for last, answer in ahead:
+            yield last, answer.result()
+
+    def close(self) -> None:
+        """Stops at once: what is waiting is cancelled, what is being decoded is cut off."""
+        self._closed.set()
+        while not self._waiting.empty():
+            item = self._waiting.get()
+            if item is not None:
+                item[1].cancel()
+        for _ in self._servers:
+            self._waiting.put(None)
+        for server in self._servers:
+            server.stop_worker()
+        for server in self._servers:
+            server.join()
+
+
+class _Server(threading.Thread):
+    """Owns one worker process: starts it when there is work, feeds it, replaces it when it fails.
+
+    The worker is started by this thread and by no other, because the kernel's parent-death signal follows the thread.
+    """
+
+    def __init__(
+        self,
+        waiting: queue.SimpleQueue[tuple[DecodeRequest, Future[Decoded]] | None],
+        closed: threading.Event,
+        timeout_s: float,
+        transform: str | None,
+    ) -> None:
+        super().__init__(name="decode-server", daemon=True)
+        self.waiting, self.closed, self.timeout_s, self.transform = waiting, closed, timeout_s, transform
+        self.process: subprocess.Popen[bytes] | None = None
+        self.pipe: Connection | None = None
+
+    def run(self) -> None:
+        while (item := self.waiting.get()) is not None:
+            request, answer = item
+            if not answer.set_running_or_notify_cancel():
+                continue
+            try:
+                answer.set_result(self._serve(request))
+            except _StartFailed as failed:
+                answer.set_exception(RuntimeError(str(failed)))
+        self.stop_worker()
+        if self.pipe is not None:
+            self.pipe.close()
+
+    def stop_worker(self) -> None:
+        process = self.process
+        if process is not None:
+            process.kill()
+            process.wait()
+
+    def _serve(self, request: DecodeRequest) -> Decoded:
+        if self.process is None or self.process.poll() is not None:
+            self._start_worker()
+        assert self.pipe is not None and self.process is not None
+        deadline = time.monotonic() + self.timeout_s
+        try:
+            self.pipe.send(request)
+            if not self.pipe.poll(max(0.0, deadline - time.monotonic())):
+                self.stop_worker()
+                return VIDEO_DECODE_TIMEOUT.at(request.where, f"not decoded within {self.timeout_s:g} s")
+            return self._receive()
+        except (EOFError, OSError):
+            return _unreadable(request).at(request.where, f"the decoder {self._ending()}")
+
+    def _receive(self) -> Decoded:
+        assert self.pipe is not None
+        header = self.pipe.recv()
+        if isinstance(header, Problem):
+            return header
+        frames = np.empty(header, np.uint8)
+        self.pipe.recv_bytes_into(frames.reshape(-1).view(np.uint8).data)
+        return frames
+
+    def _start_worker(self) -> None:
+        if self.pipe is not None:
+            self.pipe.close()
+        self.pipe, theirs = Pipe()
+        path = json.dumps([entry or os.getcwd() for entry in sys.path])
+        words = [str(theirs.fileno()), str(os.getpid()), self.transform or ""]
+        with theirs:
+            self.process = subprocess.Popen(
+                [sys.executable, "-c", BOOT, path, *words],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                env=child_environment(OMP_NUM_THREADS="1"),
+            )
+        if self.closed.is_set():
+            self.stop_worker()
+        try:
+            if self.pipe.poll(START_LIMIT_S) and self.pipe.recv() == "ready":
+                return
+        except EOFError:
+            pass
+        raise _StartFailed(f"a decode worker {self._ending()} before its first request; see stderr")
+
+    def _ending(self) -> str:
+        """How the worker whose pipe has ended came to its end; one that still lives is killed."""
+        assert self.process is not None
+        try:
+            returncode = self.process.wait(LAST_WORDS_S)
+        except subprocess.TimeoutExpired:
+            self.stop_worker()
+            returncode = self.process.returncode
+        if returncode < 0:
+            return f"was killed by {signal.Signals(-returncode).name}"
+        return f"ended with exit code {returncode}"
+
+
+class _StartFailed(Exception):
+    """A worker that cannot start: a fault of the program or its installation, not of a file."""
+
+
+def _unreadable(request: DecodeRequest) -> Code:
+    return IMAGE_UNREADABLE if request.kind == "image" else VIDEO_UNREADABLE

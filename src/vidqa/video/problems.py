@@ -1,0 +1,49 @@
+"""Problems of video and image files, and of what is asked of them."""
+
+from vidqa.problem import Code
+
+VIDEO_UNREADABLE = Code(
+    "VIDEO_UNREADABLE",
+    "A video file is missing, broken, or of a kind that FFmpeg cannot decode.",
+    "Play it with `ffplay FILE`; encode it again with `ffmpeg -i FILE -c:v libx264 NEW.mp4`, or leave it out.",
+)
+VIDEO_EMPTY = Code(
+    "VIDEO_EMPTY",
+    "A video file has no bytes or no frames.",
+    "Copy or record it again, or leave it out of the annotations.",
+)
+VIDEO_NO_STREAM = Code(
+    "VIDEO_NO_STREAM",
+    "A file given as a video has no video stream in it (sound only, or only a cover picture).",
+    "Check the name in the annotations, or leave the file out.",
+)
+VIDEO_DECODE_TIMEOUT = Code(
+    "VIDEO_DECODE_TIMEOUT",
+    "Decoding a file took longer than its wall-clock limit and was cut off.",
+    "Check that the file's storage answers; encode it again with a keyframe every few seconds, or raise the limit.",
+)
+VIDEO_FRAME_MISSING = Code(
+    "VIDEO_FRAME_MISSING",
+    "A video has fewer frames than its container claims: it was cut off or is damaged.",
+    "Copy it again from its source, or rewrite it with `ffmpeg -i FILE -c:v libx264 NEW.mp4`.",
+)
+VIDEO_FPS_DISAGREES = Code(
+    "VIDEO_FPS_DISAGREES",
+    "The annotation's video_fps differs from the frame rate of the file; the file's is used.",
+    "Correct video_fps in the annotations or remove it.",
+)
+VIDEO_BUDGET_TOO_SMALL = Code(
+    "VIDEO_BUDGET_TOO_SMALL",
+    "total_pixels allows fewer tokens than one for each pair of frames.",
+    "Raise total_pixels, or take fewer frames (lower vision.fps or vision.nframes).",
+)
+MEDIA_TOO_NARROW = Code(
+    "MEDIA_TOO_NARROW",
+    "A video or image is more than 200 times as long on one side as on the other; the model's processor refuses it.",
+    "Crop it, or leave it out of the annotations.",
+)
+IMAGE_UNREADABLE = Code(
+    "IMAGE_UNREADABLE",
+    "An image file is missing, empty, broken, or of a kind that FFmpeg cannot decode.",
+    "Open it with an image viewer; save it again as PNG or JPEG, or leave it out.",
+)

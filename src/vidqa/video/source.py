@@ -1,0 +1,91 @@
+"""Opens a video or image, a file of its own or a member of a tar read in place, and names what is wrong with it."""
+
+from __future__ import annotations
+
+import stat
+import tarfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from vidqa.problem import Code
+from vidqa.video.problems import VIDEO_EMPTY, VIDEO_NO_STREAM, VIDEO_UNREADABLE
+
+if TYPE_CHECKING:
+    from av.container import InputContainer
+    from av.video.stream import VideoStream
+
+
+def place(path: str | Path, member: str | None) -> str:
+    """How problems name a medium."""
+    return str(path) if member is None else f"{path}!{member}"
+
+
+def extent(path: str | Path, member: str | None, unreadable: Code, empty: Code) -> tuple[int, int]:
+    """(offset, length) in bytes of a medium inside the file `path`. Raises `unreadable`, `empty`."""
+    where = place(path, member)
+    try:
+        status = Path(path).stat()
+    except (OSError, ValueError) as failed:
+        reason = failed.strerror if isinstance(failed, OSError) else str(failed)
+        raise unreadable.error(where, f"{path} cannot be opened: {reason}") from failed
+    if not stat.S_ISREG(status.st_mode):  # a named pipe would hang whoever opens it
+        raise unreadable.error(where, f"{path} is not a regular file", "Give the path of a file.")
+    offset, length = 0, status.st_size
+    if member is not None:
+        offset, length = _member(path, member, where, unreadable)
+    if length == 0:
+        raise empty.error(where, "the file has 0 bytes")
+    return offset, length
+
+
+def _member(path: str | Path, member: str, where: str, unreadable: Code) -> tuple[int, int]:
+    status = Path(path).stat()
+    try:
+        members = _tar_members(str(path), status.st_size, status.st_mtime_ns)
+    except (tarfile.TarError, OSError) as broken:
+        raise unreadable.error(where, f"{path} cannot be read as an uncompressed tar: {broken}") from broken
+    if member not in members:
+        raise unreadable.error(where, f"the archive has no member {member!r}", "Check the name in the annotations.")
+    return members[member]
+
+
+@lru_cache(maxsize=8)
+def _tar_members(path: str, size: int, mtime_ns: int) -> dict[str, tuple[int, int]]:
+    """Every plain file of a tar, by name: (offset, length). Size and time are part of the key, so a new tar is read."""
+    with tarfile.open(path, "r:") as archive:
+        return {entry.name: (entry.offset_data, entry.size) for entry in archive if entry.isreg()}
+
+
+@contextmanager
+def open_container(path: str | Path, member: str | None, unreadable: Code, empty: Code) -> Iterator[InputContainer]:
+    """An FFmpeg container; whatever FFmpeg refuses, here or in the block, becomes an `unreadable` problem.
+
+    Only local files are ever opened: a playlist that names a network address is refused by FFmpeg.
+    """
+    import av
+
+    offset, length = extent(path, member, unreadable, empty)
+    file = str(Path(path).absolute())
+    url = f"file:{file}" if member is None else f"subfile,,start,{offset},end,{offset + length},,:{file}"
+    try:
+        with av.open(url, options={"protocol_whitelist": "file,subfile"}, metadata_errors="replace") as container:
+            yield container
+    except av.error.FFmpegError as broken:
+        raise unreadable.error(place(path, member), f"FFmpeg cannot decode it: {broken.strerror}") from broken
+
+
+@contextmanager
+def open_video(path: str | Path, member: str | None) -> Iterator[tuple[InputContainer, VideoStream]]:
+    """A container and its first video stream that is not a cover picture; decoding uses one thread."""
+    from av.stream import Disposition
+
+    with open_container(path, member, VIDEO_UNREADABLE, VIDEO_EMPTY) as container:
+        streams = [s for s in container.streams.video if not s.disposition & Disposition.attached_pic]
+        if not streams:
+            kinds = ", ".join(sorted({stream.type for stream in container.streams})) or "no"
+            raise VIDEO_NO_STREAM.error(place(path, member), f"the file has {kinds} streams, none of moving pictures")
+        streams[0].codec_context.thread_count = 1
+        yield container, streams[0]

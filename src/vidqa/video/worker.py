@@ -1,0 +1,76 @@
+"""One decode worker: reads requests from a pipe, answers with frames or a problem. Started by `vidqa.video.pool`."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from itertools import islice
+from multiprocessing.connection import Connection
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from vidqa.problem import ProblemError
+from vidqa.video.decode import read_frames
+from vidqa.video.image import decode_image
+
+if TYPE_CHECKING:
+    from vidqa.video.pool import DecodeRequest
+
+CHUNK = 8  # full-size frames in memory at once
+SET_PARENT_DEATH_SIGNAL = 1  # prctl's PR_SET_PDEATHSIG
+Transform = Callable[[np.ndarray, int, int], np.ndarray]
+
+
+def main(words: list[str]) -> None:
+    """`words`: the pipe's file descriptor, the parent's process id, the transform's name or nothing."""
+    handle, parent, transform_name = words
+    _die_with(int(parent))
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what an interrupt means
+    pipe = Connection(int(handle))
+    transform = _load(transform_name) if transform_name else None
+    pipe.send("ready")
+    while True:
+        try:
+            request = pipe.recv()
+        except EOFError:  # the pool is closed
+            return
+        try:
+            frames = np.ascontiguousarray(decode(request, transform))
+        except ProblemError as stopped:
+            pipe.send(stopped.problems[0])
+            continue
+        pipe.send(frames.shape)
+        pipe.send_bytes(frames.reshape(-1).data)
+
+
+def decode(request: DecodeRequest, transform: Transform | None) -> np.ndarray:
+    """uint8 frames of one request, transformed a few at a time so that long videos need little memory."""
+    if request.kind == "image":
+        pictures: Iterator[np.ndarray] = iter(decode_image(request.path, request.member))
+        positions = np.zeros(1, int)
+    else:
+        wanted, positions = np.unique(np.asarray(request.indices, int), return_inverse=True)
+        pictures = read_frames(request.path, request.member, wanted.tolist())
+    done = []
+    while chunk := list(islice(pictures, CHUNK)):
+        frames = np.stack(chunk)
+        done.append(frames if transform is None else transform(frames, request.height, request.width))
+    return np.concatenate(done)[positions]
+
+
+def _load(name: str) -> Transform:
+    module, function = name.split(":")
+    return getattr(importlib.import_module(module), function)
+
+
+def _die_with(parent: int) -> None:
+    """Ends this process when its parent does, even one that hangs inside a decoder (Linux; elsewhere the pipe ends)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
+    if os.getppid() != parent:  # it died while this process started
+        sys.exit(1)

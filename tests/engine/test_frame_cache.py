@@ -1,0 +1,184 @@
+"""The frame cache on a real disk: keys, eviction, damage, several processes, a disk that is full."""
+
+import os
+import subprocess
+import sys
+import tarfile
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from clips import write_clip
+
+from vidqa.engine.batch.frame_cache import FrameCache
+from vidqa.environment import child_environment
+from vidqa.problem import ProblemError
+from vidqa.video.pool import DecodeRequest
+
+
+def frames_of(value: int, count: int = 4) -> np.ndarray:
+    return np.full((count, 3, 32, 32), value, np.uint8)
+
+
+def ask(path, **changes) -> DecodeRequest:
+    fields = {"member": None, "kind": "video", "indices": (0, 1), "height": 32, "width": 32, **changes}
+    return DecodeRequest(str(path), **fields)
+
+
+def stored_bytes(folder: Path) -> int:
+    return sum(file.stat().st_size for file in folder.glob("*/*"))
+
+
+def test_frames_come_back_as_they_were_read_only_and_mapped(tmp_path):
+    cache = FrameCache(tmp_path / "new" / "cache", 1 << 20)
+    frames = np.random.default_rng(0).integers(0, 256, (5, 3, 64, 32), dtype=np.uint8)
+    assert cache.get("ab" * 32) is None
+    assert cache.put("ab" * 32, frames) is None
+    for reader in (cache, FrameCache(tmp_path / "new" / "cache", 1 << 20)):
+        found = reader.get("ab" * 32)
+        assert isinstance(found, np.memmap) and not found.flags.writeable
+        assert found.dtype == np.uint8 and (found == frames).all()
+    assert [file.name for file in (tmp_path / "new" / "cache").glob("*/*")] == ["ab" * 32 + ".npy"]
+
+
+def test_the_key_covers_everything_that_pixels_depend_on(tmp_path):
+    cache = FrameCache(tmp_path / "cache", 1 << 20)
+    a, b = write_clip(tmp_path / "a.mp4"), write_clip(tmp_path / "b.mp4", first_number=1)
+    with tarfile.open(tmp_path / "c.tar", "w") as tar:
+        tar.add(a, "x.mp4")
+        tar.add(b, "y.mp4")
+    requests = [
+        ask(a),
+        ask(b),
+        ask(a, indices=(0, 2)),
+        ask(a, height=64),
+        ask(a, width=64),
+        ask(a, kind="image"),
+        ask(tmp_path / "c.tar", member="x.mp4"),
+        ask(tmp_path / "c.tar", member="y.mp4"),
+    ]
+    keys = [cache.key(request) for request in requests]
+    assert len(set(keys)) == len(requests)
+    assert keys == [FrameCache(tmp_path / "other", 1).key(request) for request in requests]
+    write_clip(a, first_number=2)
+    os.utime(a, ns=(1, 1))
+    assert cache.key(ask(a)) != keys[0]
+
+
+def test_a_file_that_cannot_be_read_has_no_key(tmp_path):
+    cache = FrameCache(tmp_path / "cache", 1 << 20)
+    os.mkfifo(tmp_path / "pipe.mp4")
+    for path in (tmp_path / "none.mp4", tmp_path, tmp_path / "pipe.mp4"):
+        assert cache.key(ask(path)) is None
+    assert cache.get(None) is None and cache.put(None, frames_of(1)) is None
+
+
+def test_the_least_recently_used_entries_go_and_the_limit_holds(tmp_path):
+    entry = frames_of(0).nbytes
+    cache = FrameCache(tmp_path, 10 * entry + 2000)
+    for number in range(10):
+        cache.put(f"{number:064d}", frames_of(number))
+        time.sleep(0.005)
+    assert all(cache.get(f"{number:064d}") is not None for number in range(10))
+    time.sleep(0.01)
+    kept = cache.get(f"{0:064d}")  # the oldest becomes the most recent
+    for number in range(10, 14):
+        cache.put(f"{number:064d}", frames_of(number))
+        assert stored_bytes(tmp_path) <= cache.limit_bytes
+    assert cache.get(f"{0:064d}") is not None and (kept == 0).all()
+    assert cache.get(f"{1:064d}") is None and cache.get(f"{13:064d}") is not None
+    assert cache.put("f" * 64, frames_of(1, count=100)) is None and cache.get("f" * 64) is None
+
+
+def test_an_evicted_entry_stays_readable_where_it_is_mapped(tmp_path):
+    cache = FrameCache(tmp_path, frames_of(0).nbytes + 1000)
+    cache.put("a" * 64, frames_of(7))
+    mapped = cache.get("a" * 64)
+    FrameCache(tmp_path, cache.limit_bytes).put("b" * 64, frames_of(8))
+    assert cache.get("a" * 64) is None
+    assert (mapped == 7).all()
+
+
+@pytest.mark.parametrize("damage", ["cut", "empty", "flipped", "header", "longer"])
+def test_a_damaged_entry_is_removed_and_can_be_stored_again(tmp_path, damage):
+    FrameCache(tmp_path, 1 << 20).put("a" * 64, frames_of(7))
+    path = next(tmp_path.glob("*/*.npy"))
+    content = bytearray(path.read_bytes())
+    if damage == "flipped":
+        content[len(content) // 2] ^= 1
+    elif damage == "header":
+        content[:40] = b"x" * 40
+    path.write_bytes({"cut": content[:-100], "empty": b"", "longer": content + b"1"}.get(damage, content))
+    cache = FrameCache(tmp_path, 1 << 20)
+    assert cache.get("a" * 64) is None and not path.exists()
+    cache.put("a" * 64, frames_of(7))
+    assert (cache.get("a" * 64) == 7).all()
+
+
+WRITER = """
+import sys, numpy as np
+from pathlib import Path
+from vidqa.engine.batch.frame_cache import FrameCache
+cache = FrameCache(Path(sys.argv[1]), int(sys.argv[2]))
+mine = np.random.default_rng(int(sys.argv[3]))
+for _ in range(150):
+    number = int(mine.integers(0, 60))
+    found = cache.get(f"{number:064d}")
+    if found is None:
+        cache.put(f"{number:064d}", np.full((4, 3, 32, 32), number, np.uint8))
+    else:
+        assert found.shape == (4, 3, 32, 32) and (found == number).all()
+"""
+
+
+def test_several_processes_share_one_folder(tmp_path):
+    limit = 20 * frames_of(0).nbytes
+    environment = child_environment(PYTHONPATH=os.pathsep.join(sys.path))
+    words = [sys.executable, "-c", WRITER, str(tmp_path), str(limit)]
+    writers = [subprocess.Popen([*words, str(seed)], env=environment, stderr=subprocess.PIPE) for seed in range(3)]
+    for writer in writers:
+        assert writer.wait(60) == 0, writer.stderr.read().decode()
+        writer.stderr.close()
+    assert 0 < stored_bytes(tmp_path) <= limit
+    assert not list(tmp_path.glob("*/*.tmp"))
+    assert int((tmp_path / "total").read_text()) == stored_bytes(tmp_path)
+
+
+FULL = """
+import resource, signal, sys, numpy as np
+from pathlib import Path
+from vidqa.engine.batch.frame_cache import FrameCache
+cache = FrameCache(Path(sys.argv[1]), 1 << 30)
+cache.put("a" * 64, np.full((4, 3, 32, 32), 1, np.uint8))
+resource.setrlimit(resource.RLIMIT_FSIZE, (20000, 20000))
+first = cache.put("b" * 64, np.full((40, 3, 32, 32), 1, np.uint8))
+again = cache.put("c" * 64, np.full((40, 3, 32, 32), 1, np.uint8))
+print(first.code, first.severity, again, cache.get("a" * 64).shape, cache.get("b" * 64))
+"""
+
+
+def test_a_disk_that_refuses_is_a_warning_once_and_the_run_goes_on(tmp_path):
+    environment = child_environment(PYTHONPATH=os.pathsep.join(sys.path))
+    words = [sys.executable, "-c", FULL, str(tmp_path)]
+    out = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=60)
+    assert out.stdout == "CACHE_DISK_FULL warning None (4, 3, 32, 32) None\n", out.stderr
+    assert len(list(tmp_path.glob("*/*"))) == 1  # nothing half-written is left
+
+
+def test_a_folder_that_cannot_be_made_is_a_problem(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(ProblemError) as caught:
+        FrameCache(tmp_path / "file" / "cache", 1 << 20)
+    assert caught.value.problems[0].code == "CACHE_UNUSABLE"
+
+
+def test_what_killed_processes_left_is_removed(tmp_path):
+    cache = FrameCache(tmp_path, frames_of(0).nbytes + 1000)
+    cache.put("a" * 64, frames_of(1))
+    old, new = tmp_path / "aa" / "x.npy.1.tmp", tmp_path / "aa" / "y.npy.1.tmp"
+    for file in (old, new):
+        file.write_bytes(b"1")
+    os.utime(old, (1, 1))
+    cache.put("ab" * 32, frames_of(2))
+    assert not old.exists() and new.exists()

@@ -1,0 +1,169 @@
+"""Training with real torchrun processes: ranks, accumulation, packing and kills change nothing but speed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from tiny_world import engine_command, losses, run_engine, tiny_data, tiny_model, tiny_spec
+
+from vidqa.engine.checkpoint.export import load_export
+
+STEPS = 6
+# Small rate and large epsilon: Adam must not turn the last bit of a tiny gradient into a step of full size.
+OPTIONS = {
+    "train.epoch": 3,
+    "train.optm_lr": 1e-4,
+    "train.epsilon": 1e-6,
+    "train.ckpt.save_freq": 2,
+    "train.ckpt.save_freq_in_epoch": 0,
+    "validation.enable": True,
+    "train.train_policy.dataset.test_size": 0.1,
+}
+
+
+def options(ranks: int, **changes: Any) -> dict[str, Any]:
+    """The same effective batch of 6 on any number of ranks."""
+    parallel = {"policy.parallelism.dp_shard_size": ranks, "train.train_batch_per_replica": 6 // ranks}
+    return {**OPTIONS, **parallel, **changes}
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
+    """One uninterrupted run on one rank, to compare every other one with."""
+    folder = tmp_path_factory.mktemp("training")
+    place = SimpleNamespace(folder=folder, model=tiny_model(folder), root=tiny_data(folder))
+    place.spec = lambda name, over: _spec(place, name, over)
+    place.reference = folder / "reference"
+    run_engine("train", place.spec("reference", options(1)), place.reference)
+    return place
+
+
+def _spec(world: SimpleNamespace, name: str, over: dict[str, Any]) -> Path:
+    (world.folder / name).mkdir(exist_ok=True)
+    path = tiny_spec(world.folder / name, world.model, world.root, over)
+    text = path.read_text().replace(str(world.folder / name / "cache"), str(world.folder / "cache"))
+    path.write_text(text)
+    return path
+
+
+def weights(run_dir: Path, name: str = f"step_{STEPS}") -> dict[str, torch.Tensor]:
+    return load_file(run_dir / "safetensors" / name / "model.safetensors")
+
+
+def assert_same_run(run_dir: Path, reference: Path) -> None:
+    assert losses(run_dir) == pytest.approx(losses(reference), rel=1e-5)
+    assert len(losses(reference)) == STEPS
+    ours, theirs = weights(run_dir), weights(reference)
+    assert ours.keys() == theirs.keys()
+    for name, tensor in theirs.items():
+        torch.testing.assert_close(ours[name], tensor, rtol=0, atol=1e-5)
+
+
+def test_a_run_leaves_what_it_promises(world: SimpleNamespace) -> None:
+    run = world.reference
+    status = json.loads((run / "status.json").read_text())
+    assert (status["state"], status["step"], status["total_steps"], status["exit_code"]) == (
+        "COMPLETE",
+        STEPS,
+        STEPS,
+        0,
+    )
+    plan = json.loads((run / "plan.json").read_text())
+    assert plan["total_steps"] == STEPS and plan["effective_batch"] == 6
+    assert losses(run)[-1] < losses(run)[0]
+    assert sorted(p.name for p in (run / "checkpoints").iterdir()) == ["step_2", "step_4", "step_6"]
+    best = json.loads((run / "best.json").read_text())
+    assert best["metric"] == "val/avg_loss" and best["value"] == min(_validation(run))
+    assert os.readlink(run / "best") == f"safetensors/{best['name']}"
+    proof = json.loads((run / "best" / "proof.json").read_text())
+    assert proof["reloaded_loss"] == pytest.approx(proof["trainer_loss"], rel=1e-4)
+
+
+def _validation(run: Path) -> list[float]:
+    events = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
+    return [event["val/avg_loss"] for event in events if "val/avg_loss" in event]
+
+
+def test_the_trained_weights_differ_from_the_base(world: SimpleNamespace) -> None:
+    base = load_file(world.model / "model.safetensors")
+    unchanged = [name for name, tensor in weights(world.reference).items() if torch.equal(tensor, base[name])]
+    assert not unchanged
+
+
+def test_an_export_loads_in_plain_transformers(world: SimpleNamespace) -> None:
+    load_export(world.reference / "best", None, torch.float32, torch.device("cpu"))
+    kept = {p.name for p in world.model.iterdir()}
+    assert kept <= {p.name for p in (world.reference / "best").iterdir()}
+
+
+def test_two_ranks_are_one_rank(world: SimpleNamespace) -> None:
+    run_engine("train", world.spec("two", options(2)), world.folder / "two/run", ranks=2)
+    assert_same_run(world.folder / "two/run", world.reference)
+
+
+def test_accumulation_without_packing_is_packing(world: SimpleNamespace) -> None:
+    changes = {
+        "engine.packing": False,
+        "train.train_policy.mini_batch": 2,
+        "policy.model_gradient_checkpointing": False,
+    }
+    run_engine("train", world.spec("loose", options(1, **changes)), world.folder / "loose/run")
+    assert_same_run(world.folder / "loose/run", world.reference)
+
+
+@pytest.mark.parametrize(("before", "after"), [(2, 1), (1, 2)])
+def test_a_killed_run_resumes_on_another_number_of_ranks(world: SimpleNamespace, before: int, after: int) -> None:
+    name = f"killed_{before}_{after}"
+    run_dir = world.folder / name / "run"
+    spec = world.spec(name, options(before))
+    process = _start(spec, run_dir, before)
+    _wait_for(run_dir / "checkpoints/step_2/trainer.json", process)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    done = len(losses(run_dir))
+    assert done < STEPS
+    resumed = run_engine("train", world.spec(name, options(after, **{"train.resume": True})), run_dir, ranks=after)
+    assert "resumed after step" in resumed.stderr
+    assert_same_run(run_dir, world.reference)
+
+
+def test_sigterm_saves_and_stops_and_the_run_resumes(world: SimpleNamespace) -> None:
+    run_dir = world.folder / "stopped/run"
+    never = {"train.ckpt.save_freq": 1000}
+    process = _start(world.spec("stopped", options(2, **never)), run_dir, 2)
+    _wait_for(run_dir / "metrics.jsonl", process)
+    for child in _children(process.pid):
+        os.kill(child, signal.SIGTERM)
+    process.wait(60)
+    status = json.loads((run_dir / "status.json").read_text())
+    assert (status["state"], status["exit_code"]) == ("STOPPED", 6)
+    run_engine("train", world.spec("stopped", options(2, **never, **{"train.resume": True})), run_dir, ranks=2)
+    assert_same_run(run_dir, world.reference)
+
+
+def _start(spec: Path, run_dir: Path, ranks: int) -> subprocess.Popen[bytes]:
+    log = (spec.parent / "log.txt").open("wb")
+    return subprocess.Popen(
+        engine_command("train", spec, run_dir, ranks), stdout=log, stderr=log, start_new_session=True
+    )
+
+
+def _wait_for(path: Path, process: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + 120
+    while not path.exists():
+        assert process.poll() is None and time.monotonic() < deadline, f"{path} never came"
+        time.sleep(0.02)
+
+
+def _children(parent: int) -> list[int]:
+    return [int(pid) for pid in Path(f"/proc/{parent}/task/{parent}/children").read_text().split()]

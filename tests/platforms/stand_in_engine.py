@@ -1,0 +1,54 @@
+"""A small program with the engine's command line and manners, so that platforms can be tested without training.
+
+What it does is the spec's `logging.experiment_name`: complete, hang, stubborn, fail, killed, silent.
+"""
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import tomllib
+from pathlib import Path
+
+parser = argparse.ArgumentParser()
+parser.add_argument("action")
+parser.add_argument("--spec", type=Path, required=True)
+parser.add_argument("--run-dir", type=Path, required=True)
+options = parser.parse_args()
+manner = tomllib.loads(options.spec.read_text())["logging"]["experiment_name"]
+
+
+def say(state: str, exit_code: int | None = None, message: str = "") -> None:
+    if os.environ.get("RANK", "0") == "0":
+        said = {"state": state, "step": 1, "total_steps": 2, "eta_s": 1.0, "message": message, "exit_code": exit_code}
+        temporary = options.run_dir / "status.json.part"
+        temporary.write_text(json.dumps(said))
+        temporary.rename(options.run_dir / "status.json")
+
+
+def stop(*_: object) -> None:
+    (options.run_dir / f"saved-by-rank-{os.environ['RANK']}").touch()
+    say("STOPPED", 6, "saved")
+    sys.exit(0)  # as the engine: torchrun is not to report a failure
+
+
+signal.signal(signal.SIGTERM, signal.SIG_IGN if manner == "stubborn" else stop)
+helper = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]) if manner != "complete" else None
+print(f"manner {manner}, rank {os.environ.get('RANK')}, threads {os.environ.get('OMP_NUM_THREADS')}", flush=True)
+say("RUNNING")
+if manner in ("hang", "stubborn"):
+    while True:
+        time.sleep(0.05)
+if manner == "fail":
+    problem = {"code": "DATA_EMPTY", "where": "a.json", "message": "no record", "remedy": "write one", "exit_code": 3}
+    (options.run_dir / "problems.json").write_text(json.dumps([problem]))
+    say("ERROR", 3, "no record")
+    sys.exit(3)
+if manner == "killed":
+    os.kill(os.getpid(), signal.SIGKILL)
+if manner != "silent":
+    say("COMPLETE", 0, "done")
+print("the last line", flush=True)

@@ -1,0 +1,218 @@
+"""From a spec to a job: names, folders, attaching, resuming, and what --dry-run promises."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.platforms.conftest import until_engine_runs
+from vidqa.platforms import jobs, records
+from vidqa.platforms._base import State
+from vidqa.platforms.launch import dry_run, launch
+from vidqa.problem import Exit, ProblemError
+
+WriteSpec = Callable[..., Path]
+SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
+
+
+def finished(spec: Path, **options: bool):
+    launched = launch("train", spec, "local", **options)
+    return launched.how, jobs.wait(launched.record, 30)
+
+
+def test_the_same_spec_attaches_while_it_runs(stand_in: None, write_spec: WriteSpec) -> None:
+    spec = write_spec("hang")
+    first = launch("train", spec, "local")
+    second = launch("train", spec, "local")
+    assert (first.how, second.how) == ("started", "attached")
+    assert second.record.job_id == first.record.job_id
+    third = launch("train", spec, "local", new_run=True)
+    assert third.how == "started" and third.record.run_dir != first.record.run_dir
+    for record in (first.record, third.record):
+        assert jobs.cancel(record.job_id, 20).state == State.CANCELED
+
+
+def test_the_same_spec_is_done_when_it_is_done(stand_in: None, write_spec: WriteSpec, tmp_path: Path) -> None:
+    spec = write_spec("complete")
+    how, record = finished(spec)
+    assert how == "started" and record.state == State.COMPLETE
+    assert finished(spec) == ("done", record)
+    (tmp_path / "model" / "config.json").write_text('{"other": "model"}')
+    assert finished(spec)[0] == "started"
+    (tmp_path / "annotations.json").write_text("[ ]")
+    assert finished(spec)[0] == "started"
+
+
+def test_a_failed_job_is_launched_again(stand_in: None, write_spec: WriteSpec) -> None:
+    spec = write_spec("fail")
+    first, second = finished(spec), finished(spec)
+    assert first[0] == second[0] == "started"
+    assert first[1].run_dir != second[1].run_dir
+
+
+def test_resume_goes_on_in_the_same_run_folder(stand_in: None, write_spec: WriteSpec) -> None:
+    _, first = finished(write_spec("killed"))
+    how, second = finished(write_spec("killed", more="resume = true"))
+    assert how == "started" and second.run_dir == first.run_dir and second.job_id != first.job_id
+    run = json.loads((Path(first.run_dir) / "run.json").read_text())
+    assert run["jobs"] == [first.job_id, second.job_id]
+    assert second.log_start > 0
+    _, third = finished(write_spec("killed", more="resume = true"), new_run=True)
+    assert third.run_dir != first.run_dir
+
+
+def test_a_run_folder_in_use_is_not_resumed(stand_in: None, write_spec: WriteSpec, tmp_path: Path) -> None:
+    first = launch("train", write_spec("hang"), "local").record
+    (tmp_path / "model" / "more.json").write_text("{}")  # another model: not the same job, yet the same run
+    with pytest.raises(ProblemError) as raised:
+        launch("train", write_spec("hang", more="resume = true"), "local")
+    assert raised.value.problems[0].code == "RUN_FOLDER_BUSY" and first.job_id in str(raised.value)
+    jobs.cancel(first.job_id, 20)
+
+
+def test_the_jobs_spec_has_absolute_paths(
+    stand_in: None, write_spec: WriteSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = write_spec("complete")
+    spec.write_text(spec.read_text().replace(f"{tmp_path}/", ""))
+    monkeypatch.chdir(tmp_path)
+    _, record = finished(Path("complete.toml"))
+    kept = tomllib.loads((Path(record.run_dir) / "spec.toml").read_text())
+    assert kept["custom"]["train_dataset"]["annotation_path"] == str(tmp_path / "annotations.json")
+    assert kept["policy"]["model_name_or_path"] == str(tmp_path / "model")
+    assert kept["custom"]["val_dataset"]["annotation_path"] == ""
+    assert record.run_dir.startswith(str(tmp_path / "runs"))
+    assert json.loads((Path(record.run_dir) / "run.json").read_text())["models"] == {
+        "policy.model_name_or_path": "model"
+    }
+
+
+def test_dry_run_shows_what_runs_and_changes_nothing(write_spec: WriteSpec, tmp_path: Path, state: Path) -> None:
+    job, rendered, spec_toml, problems = dry_run("train", write_spec("complete", processes=2), "local")
+    words = shlex.split(rendered.shown)
+    assert words[0] == "env" and f"--nproc-per-node={job.processes}" in words and job.processes == 2
+    assert words[words.index("-m", words.index("-m") + 1) + 1 :] == [
+        "vidqa.engine", "train", "--spec", str(job.spec), "--run-dir", str(job.run_dir)
+    ]  # fmt: skip
+    assert "HF_HUB_OFFLINE=1" in words
+    assert tomllib.loads(spec_toml)["train"]["output_dir"] == str(tmp_path / "runs")
+    assert [p.code for p in problems if p.code.startswith("ENV")] == ["ENV_NO_GPU"]
+    assert not (tmp_path / "runs").exists() and not list(state.rglob("*.json"))
+
+
+def test_what_was_rendered_is_what_runs(stand_in: None, write_spec: WriteSpec) -> None:
+    record = launch("train", write_spec("hang"), "local").record
+    from vidqa.platforms import platform
+    from vidqa.platforms._base import Job
+    from vidqa.platforms.processes import engine_processes
+
+    until_engine_runs(record)
+    rendered = platform("local").render(Job(record.job_id, "train", Path(record.run_dir), 1, 0))
+    pid = engine_processes(record.job_id)[0].pid
+    assert Path(f"/proc/{pid}/cmdline").read_text().split("\0")[:-1] == list(rendered.command)
+    environment = Path(f"/proc/{pid}/environ").read_text().split("\0")
+    assert all(f"{name}={value}" in environment for name, value in rendered.environment.items())
+    jobs.cancel(record.job_id, 20)
+
+
+def test_threads_are_shared_out_on_the_cpu(write_spec: WriteSpec, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    _, rendered, _, _ = dry_run("train", write_spec("complete", processes=64), "local")
+    assert rendered.environment["OMP_NUM_THREADS"] == "1"
+    monkeypatch.setenv("OMP_NUM_THREADS", "7")
+    _, rendered, _, _ = dry_run("train", write_spec("complete"), "local")
+    assert "OMP_NUM_THREADS" not in rendered.environment
+
+
+def test_more_processes_than_gpus(
+    write_spec: WriteSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state: Path
+) -> None:
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    (tools / "nvidia-smi").write_text("#!/bin/sh\nprintf 'GPU 0: A (UUID: x)\\nGPU 1: A (UUID: y)\\n'\n")
+    (tools / "nvidia-smi").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tools}:{os.environ['PATH']}")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2,3")
+    with pytest.raises(ProblemError) as raised:
+        launch("train", write_spec("complete", processes=3), "local")
+    assert "PLATFORM_TOO_FEW_GPUS" in [p.code for p in raised.value.problems]
+    assert raised.value.exit_code == Exit.ENVIRONMENT and not list(state.rglob("*.json"))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    assert dry_run("train", write_spec("complete", processes=2), "local")[0].gpus == 2
+
+
+def test_an_unwritable_output_folder(stand_in: None, write_spec: WriteSpec, tmp_path: Path) -> None:
+    (tmp_path / "runs").touch()
+    with pytest.raises(ProblemError) as raised:
+        launch("train", write_spec("complete"), "local")
+    assert [p.code for p in raised.value.problems] == ["RUN_FOLDER_UNWRITABLE"]
+    assert records.scan() == ([], [])
+
+
+def test_two_launches_at_once_start_one_job(write_spec: WriteSpec, tmp_path: Path) -> None:
+    spec = write_spec("hang")
+    program = f"""
+import sys; sys.path[:0] = [{str(SCRIPTS.parent)!r}, {str(SCRIPTS.parent / "src")!r}]
+from dataclasses import replace
+from pathlib import Path
+from vidqa.platforms import local
+from vidqa.platforms._base import Rendered
+from vidqa.platforms.launch import launch
+engine = {str(Path(__file__).with_name("stand_in_engine.py"))!r}
+def render(job):
+    words = ("train", "--spec", str(job.spec), "--run-dir", str(job.run_dir))
+    return Rendered((sys.executable, engine, *words), {{"PYTHONPATH": {str(SCRIPTS.parent / "src")!r}, "RANK": "0"}})
+local.LOCAL = replace(local.LOCAL, render=render)
+done = launch("train", Path({str(spec)!r}), "local")
+print(done.how, done.record.job_id, flush=True)
+import time; time.sleep(60)
+"""
+    running = [
+        subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, start_new_session=True)
+        for _ in range(3)
+    ]
+    said = [process.stdout.readline().split() for process in running if process.stdout]
+    for process in running:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+    assert sorted(how for how, _ in said) == ["attached", "attached", "started"]
+    assert len({job_id for _, job_id in said}) == 1
+    until_engine_runs(records.read(said[0][1]))  # it outlives its launchers, killed with all their group
+    assert jobs.cancel(said[0][1], 20).exit_code == Exit.NOT_DONE
+
+
+def test_the_scripts_dry_run_and_list(write_spec: WriteSpec, tmp_path: Path) -> None:
+    def script(*words: object) -> tuple[int, dict]:
+        ran = subprocess.run(
+            [sys.executable, *map(str, words), "--json"], capture_output=True, text=True, timeout=60, cwd=tmp_path
+        )
+        return ran.returncode, json.loads(ran.stdout)
+
+    code, result = script(SCRIPTS / "launch.py", "train", "--spec", write_spec("complete"), "--dry-run")
+    assert code == 0 and result["data"]["command"][-1].startswith(str(tmp_path / "runs"))
+    code, result = script(SCRIPTS / "jobs.py", "list")
+    assert (code, result["data"]) == (0, {"jobs": []})
+    code, result = script(SCRIPTS / "jobs.py", "status", "none")
+    assert code == Exit.USAGE and result["problems"][0]["code"] == "JOB_NOT_FOUND"
+    code, result = script(SCRIPTS / "launch.py", "train", "--spec", "absent.toml", "--platform", "mainframe")
+    assert code == Exit.USAGE and result["problems"][0]["code"] == "PLATFORM_UNKNOWN"
+
+
+def test_a_planted_token_is_written_nowhere(
+    stand_in: None, write_spec: WriteSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_TOKEN", "hf_planted_secret")
+    monkeypatch.setenv("WANDB_API_KEY", "wandb_planted_secret")
+    assert finished(write_spec("complete"))[1].state == State.COMPLETE
+    written = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert len(written) > 5
+    assert not [path for path in written if b"planted_secret" in path.read_bytes()]

@@ -1,0 +1,177 @@
+"""Jobs on this machine: real detached processes, watched, cancelled, killed, and lost."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.platforms.conftest import until_engine_runs
+from vidqa.platforms import jobs, records
+from vidqa.platforms._base import State
+from vidqa.platforms.launch import launch
+from vidqa.platforms.processes import Identity, job_processes, supervisors
+from vidqa.platforms.records import JobRecord
+
+WriteSpec = Callable[..., Path]
+
+
+def started(spec: Path, **options: bool) -> JobRecord:
+    launched = launch("train", spec, "local", **options)
+    assert launched.how == "started"
+    return launched.record
+
+
+def ended(record: JobRecord) -> JobRecord:
+    return jobs.wait(record, 60)
+
+
+def test_a_job_completes(stand_in: None, write_spec: WriteSpec) -> None:
+    shown: list[str] = []
+    record = jobs.wait(started(write_spec("complete")), 30, shown.append)
+    assert (record.state, record.exit_code) == (State.COMPLETE, 0)
+    assert "the last line" in "\n".join(shown)
+    assert jobs.exit_code(record) == 0 and jobs.verdict(record) == []
+    assert not job_processes(record.job_id)
+    run = json.loads((Path(record.run_dir) / "run.json").read_text())
+    assert run["run_id"] == Path(record.run_dir).name and run["jobs"] == [record.job_id]
+    assert run["versions"]["torch"] and len(run["spec_fingerprint"]) == 64
+
+
+@pytest.mark.parametrize(
+    ("manner", "exit_code", "shown"),
+    [("fail", 3, "DATA_EMPTY"), ("killed", 5, "SIGKILL"), ("silent", 5, "its status says RUNNING")],
+)
+def test_a_failed_job_says_why(stand_in: None, write_spec: WriteSpec, manner: str, exit_code: int, shown: str) -> None:
+    record = ended(started(write_spec(manner)))
+    assert record.state == State.ERROR
+    assert jobs.exit_code(record) == exit_code
+    assert shown in "\n".join(map(str, jobs.verdict(record)))
+
+
+def test_cancel_lets_the_engine_save(stand_in: None, write_spec: WriteSpec) -> None:
+    record = started(write_spec("hang"))
+    until_engine_runs(record)
+    record = jobs.cancel(record.job_id, 30)
+    assert (record.state, record.exit_code) == (State.CANCELED, 6)
+    assert (Path(record.run_dir) / "saved-by-rank-0").exists()
+    assert not job_processes(record.job_id) and not supervisors(record.job_id)
+    assert jobs.cancel(record.job_id, 0) == record
+
+
+def test_cancel_ends_an_engine_that_does_not_listen(stand_in: None, write_spec: WriteSpec) -> None:
+    record = started(write_spec("stubborn"))
+    until_engine_runs(record)
+    begun = time.monotonic()
+    record = jobs.cancel(record.job_id, 0.5)
+    assert time.monotonic() - begun < 8
+    assert record.state == State.CANCELED and jobs.exit_code(record) == 5
+    assert "before it had saved" in record.message
+    assert not job_processes(record.job_id) and not supervisors(record.job_id)
+
+
+def test_a_signal_from_outside_is_a_stop(stand_in: None, write_spec: WriteSpec) -> None:
+    record = started(write_spec("hang"))
+    until_engine_runs(record)
+    assert supervisors(record.job_id)[0].send(signal.SIGTERM)
+    record = ended(record)
+    assert (record.state, record.exit_code) == (State.STOPPED, 6)
+    assert jobs.exit_code(record) == 6
+
+
+def test_a_job_whose_supervisor_is_killed_still_runs_and_can_be_cancelled(
+    stand_in: None, write_spec: WriteSpec
+) -> None:
+    record = started(write_spec("hang"))
+    until_engine_runs(record)
+    supervisors(record.job_id)[0].send(signal.SIGKILL)
+    assert jobs.observe(record).state == State.RUNNING
+    record = jobs.cancel(record.job_id, 30)
+    assert (record.state, record.exit_code) == (State.CANCELED, 6)
+    assert not job_processes(record.job_id)
+
+
+def test_a_job_that_vanished_says_so(stand_in: None, write_spec: WriteSpec) -> None:
+    record = started(write_spec("hang"))
+    until_engine_runs(record)
+    for process in [*supervisors(record.job_id), *job_processes(record.job_id)]:
+        process.send(signal.SIGKILL)
+    record = ended(record)
+    assert record.state == State.ERROR and "vanished" in record.message
+    assert jobs.exit_code(record) == 5
+
+
+def test_a_launcher_that_died_before_submitting_leaves_an_error(stand_in: None, write_spec: WriteSpec) -> None:
+    record = ended(started(write_spec("complete")))
+    gone = replace(record, job_id="gone", state=State.PENDING, reference=None, exit_code=None)
+    Path(gone.run_dir, "status.json").unlink()
+    me = Identity.of(os.getpid())
+    assert me
+    assert jobs.observe(records.write(replace(gone, launcher=me.as_dict()))).state == State.PENDING
+    reused = replace(gone, launcher={**me.as_dict(), "started": me.started - 1})
+    assert jobs.observe(records.write(reused)).state == State.ERROR
+
+
+def test_a_reused_pid_is_not_signalled() -> None:
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]) as process:
+        found = Identity.of(process.pid)
+        assert found and found.is_alive
+        earlier = replace(found, started=found.started - 1)
+        assert not earlier.is_alive and not earlier.send(signal.SIGKILL)
+        other_boot = replace(found, boot="another")
+        assert not other_boot.send(signal.SIGKILL)
+        assert process.poll() is None
+        assert found.send(signal.SIGKILL)
+        process.wait()
+        assert not found.is_alive and not found.send(signal.SIGKILL)
+
+
+def test_a_terminal_state_never_changes(stand_in: None, write_spec: WriteSpec) -> None:
+    record = ended(started(write_spec("complete")))
+    assert records.update(record.job_id, state=State.ERROR, message="no") == record
+    assert records.read(record.job_id) == record
+
+
+def test_a_job_of_another_machine_is_left_as_it_is(stand_in: None, write_spec: WriteSpec) -> None:
+    record = ended(started(write_spec("complete")))
+    far = {**record.launcher, "host": "elsewhere"}
+    record = records.write(replace(record, job_id="far", state=State.RUNNING, launcher=far))
+    seen = jobs.observe(record)
+    assert seen.state == State.RUNNING and "elsewhere" in seen.message
+
+
+def test_a_broken_record_is_named_and_the_others_are_listed(stand_in: None, write_spec: WriteSpec) -> None:
+    record = ended(started(write_spec("complete")))
+    (records.folder() / "broken.json").write_text("{")
+    listed, problems = jobs.listing()
+    assert [r.job_id for r in listed] == [record.job_id]
+    assert [(p.code, p.severity) for p in problems] == [("JOB_RECORD_BROKEN", "warning")]
+
+
+def test_two_ranks_under_torchrun_save_and_stop(stand_in_torchrun: None, write_spec: WriteSpec) -> None:
+    record = started(write_spec("hang", processes=2))
+    until_engine_runs(record, processes=2)
+    record = jobs.cancel(record.job_id, 60)
+    assert (record.state, record.exit_code) == (State.CANCELED, 6)
+    assert sorted(path.name for path in Path(record.run_dir).glob("saved-*")) == ["saved-by-rank-0", "saved-by-rank-1"]
+    assert not job_processes(record.job_id)
+
+
+def test_torchrun_ending_with_1_does_not_hide_the_engines_exit_code(
+    stand_in_torchrun: None, write_spec: WriteSpec
+) -> None:
+    record = ended(started(write_spec("fail")))
+    assert (record.state, record.exit_code) == (State.ERROR, 3)
+
+
+def test_a_worker_killed_under_torchrun_is_told_from_its_log(stand_in_torchrun: None, write_spec: WriteSpec) -> None:
+    record = ended(started(write_spec("killed")))
+    assert record.state == State.ERROR and "SIGKILL" in record.message

@@ -1,0 +1,212 @@
+"""Real files of many kinds: what a probe finds and which frames come out, turned as shown."""
+
+import os
+import tarfile
+from fractions import Fraction
+
+import av
+import pytest
+from clips import draw, frame_numbers, mux_silence, write_clip
+
+from vidqa.problem import ProblemError
+from vidqa.video import decode, decode_frames, fps_disagreement, probe
+
+NTSC = Fraction(30000, 1001)
+KINDS = {
+    "plain.mp4": {},
+    "b-frames.mp4": {"b_frames": 2},
+    "ntsc.mp4": {"fps": NTSC, "b_frames": 2, "frames": 90},
+    "ntsc.mkv": {"fps": NTSC, "b_frames": 2, "frames": 90},
+    "sound.mov": {"audio": True, "b_frames": 2},
+    "sound.mkv": {"audio": True},
+    "vp8.webm": {"codec": "libvpx", "audio": True},
+    "vp9.webm": {"codec": "libvpx-vp9"},
+    "mpeg4.avi": {"codec": "mpeg4"},
+    "h264.avi": {"codec": "libx264", "b_frames": 2},
+    "stream.ts": {"b_frames": 2},
+    "ten-bit.mp4": {"pix_fmt": "yuv420p10le"},
+    "odd.mp4": {"width": 71, "height": 53, "pix_fmt": "yuv444p"},
+    "odd-vp9.webm": {"width": 71, "height": 53, "codec": "libvpx-vp9"},
+    "intra.mp4": {"keyframe_every": 1},
+    "one-keyframe.mp4": {"keyframe_every": 1000, "frames": 60},
+    "longer.mkv": {"frames": 300, "keyframe_every": 10, "b_frames": 2},
+    "vídeo 日本 'x', 100%:a.mp4": {},
+}
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_every_kind_is_probed_and_decoded_exactly(tmp_path, name):
+    asked = {"frames": 24, "fps": 8, "width": 64, "height": 48, **KINDS[name]}
+    path = write_clip(tmp_path / name, **asked)
+    meta = probe(path)
+    assert meta.frame_count == asked["frames"]
+    assert meta.source_fps == pytest.approx(float(asked["fps"]), rel=1e-3)
+    assert meta.duration_s == pytest.approx(asked["frames"] / float(asked["fps"]), rel=1e-3)
+    assert (meta.width, meta.height, meta.rotation) == (asked["width"], asked["height"], 0)
+    assert meta.frame_times_s is None
+    everything = list(range(meta.frame_count))
+    assert frame_numbers(decode_frames(path, None, everything)) == everything
+    # Sparse, out of order, repeated: by seeking where that pays.
+    for wanted in ([meta.frame_count - 1], [0, 23, 11, 12, 13, 11], everything[3::11], [meta.frame_count // 2]):
+        assert frame_numbers(decode_frames(path, None, wanted)) == wanted
+    assert decode_frames(path, None, [0]).shape == (1, asked["height"], asked["width"], 3)
+
+
+@pytest.mark.parametrize("rotation", [90, 180, 270])
+def test_a_turned_video_is_shown_upright(tmp_path, rotation):
+    path = write_clip(tmp_path / "turned.mp4", rotation=rotation, width=80, height=48)
+    meta = probe(path)
+    assert (meta.width, meta.height, meta.rotation) == (80, 48, rotation)
+    frames = decode_frames(path, None, range(24))
+    assert frames.shape[1:3] == (48, 80)
+    assert frame_numbers(frames) == list(range(24))
+
+
+@pytest.mark.parametrize("suffix", [".mp4", ".mkv"])
+def test_a_variable_frame_rate_is_found_by_its_times(tmp_path, suffix):
+    times_ms = [0, 100, 150, 400, 500, 1000, 1040, 3000]
+    path = write_clip(tmp_path / f"variable{suffix}", times_ms=times_ms, keyframe_every=3)
+    meta = probe(path)
+    assert meta.frame_count == len(times_ms)
+    assert meta.frame_times_s == pytest.approx([t / 1000 for t in times_ms], abs=1e-3)
+    for wanted in (list(range(8)), [7], [2, 6]):
+        assert frame_numbers(decode_frames(path, None, wanted)) == wanted
+
+
+def test_a_little_jitter_is_not_a_variable_rate(tmp_path):
+    path = write_clip(tmp_path / "jitter.mkv", times_ms=[0, 33, 67, 100, 133, 167, 200, 234, 266, 300])
+    meta = probe(path)
+    assert meta.frame_times_s is None and meta.source_fps == pytest.approx(30, rel=0.01)
+
+
+def test_one_frame(tmp_path):
+    path = write_clip(tmp_path / "one.mp4", frames=1)
+    assert probe(path).frame_count == 1
+    assert frame_numbers(decode_frames(path, None, [0, 0])) == [0, 0]
+
+
+def test_open_groups_of_pictures_are_decoded_exactly(tmp_path):
+    path = tmp_path / "open.mkv"
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream("libx264", rate=8)
+        stream.width, stream.height, stream.pix_fmt = 64, 48, "yuv420p"
+        stream.codec_context.gop_size = 8
+        stream.options = {"x264-params": "open-gop=1:keyint=8:min-keyint=8:bframes=3:b-adapt=0:scenecut=0", "crf": "8"}
+        for number in range(64):
+            frame = av.VideoFrame.from_ndarray(draw(number, 48, 64), format="rgb24")
+            frame.pts = number
+            container.mux(stream.encode(frame))
+        container.mux(stream.encode())
+    for number in range(64):
+        assert frame_numbers(decode_frames(path, None, [number])) == [number]
+
+
+def test_sparse_frames_are_reached_by_seeking(tmp_path, monkeypatch):
+    path = write_clip(tmp_path / "long.mp4", frames=3000, keyframe_every=20, fps=30, b_frames=2)
+    decoded = []
+
+    class Counting(decode._Walk):
+        def _pass(self, frame):
+            decoded.append(frame.pts)
+            return super()._pass(frame)
+
+    monkeypatch.setattr(decode, "_Walk", Counting)
+    assert frame_numbers(decode_frames(path, None, [5, 1500, 2990])) == [5, 1500, 2990]
+    assert len(set(decoded)) < 100
+
+
+def test_a_tar_member_is_read_in_place(tmp_path):
+    archive = tmp_path / "videos, 1.tar"
+    with tarfile.open(archive, "w") as tar:
+        for number, name in enumerate(["a/ä b.mp4", "a/c.mkv"]):
+            clip = write_clip(tmp_path / f"x{number}{name[-4:]}", first_number=100 * number, audio=True)
+            tar.add(clip, name)
+    assert probe(archive, "a/ä b.mp4").frame_count == 24
+    assert frame_numbers(decode_frames(archive, "a/ä b.mp4", [3, 20])) == [3, 20]
+    assert frame_numbers(decode_frames(archive, "a/c.mkv", [3, 20])) == [103, 120]
+    assert problem_of(probe, archive, "a/none.mp4").code == "VIDEO_UNREADABLE"
+
+
+def problem_of(function, *arguments):
+    with pytest.raises(ProblemError) as caught:
+        function(*arguments)
+    return caught.value.problems[0]
+
+
+def test_broken_files_are_named(tmp_path):
+    good = write_clip(tmp_path / "good.mp4", frames=60)
+    (tmp_path / "empty.mp4").touch()
+    (tmp_path / "text.mp4").write_text("not a video\n" * 100)
+    (tmp_path / "head.mp4").write_bytes(good.read_bytes()[:200])
+    (tmp_path / "list.m3u8").write_text("#EXTM3U\n#EXTINF:10,\nhttp://127.0.0.1:9/a.ts\n")
+    os.mkfifo(tmp_path / "pipe.mp4")
+    (tmp_path / "folder.mp4").mkdir()
+    expected = {
+        "empty.mp4": "VIDEO_EMPTY",
+        "text.mp4": "VIDEO_UNREADABLE",
+        "head.mp4": "VIDEO_UNREADABLE",
+        "list.m3u8": "VIDEO_UNREADABLE",
+        "pipe.mp4": "VIDEO_UNREADABLE",
+        "folder.mp4": "VIDEO_UNREADABLE",
+        "missing.mp4": "VIDEO_UNREADABLE",
+        "nul\0.mp4": "VIDEO_UNREADABLE",
+    }
+    for name, code in expected.items():
+        for found in (problem_of(probe, tmp_path / name), problem_of(decode_frames, tmp_path / name, None, [0])):
+            assert (name, found.code) == (name, code)
+            assert name in found.where
+    compressed = tmp_path / "a.tar.gz"
+    with tarfile.open(compressed, "w:gz") as tar:
+        tar.add(good, "good.mp4")
+    assert "uncompressed tar" in problem_of(probe, compressed, "good.mp4").message
+
+
+def test_sound_alone_has_no_pictures(tmp_path):
+    path = tmp_path / "sound.mp4"
+    with av.open(str(path), "w") as container:
+        mux_silence(container, container.add_stream("aac", rate=48000))
+    assert problem_of(probe, path).code == "VIDEO_NO_STREAM"
+
+
+def test_a_file_that_was_cut_off_is_found_by_its_header(tmp_path):
+    whole = write_clip(tmp_path / "whole.mp4", frames=200)
+    # The table of frames goes to the front, as in files made for the web; then the end is lost.
+    front = tmp_path / "front.mp4"
+    with av.open(str(whole)) as source, av.open(str(front), "w", options={"movflags": "faststart"}) as target:
+        copy = target.add_stream_from_template(source.streams.video[0])
+        for packet in source.demux(video=0):
+            if packet.dts is not None:
+                packet.stream = copy
+                target.mux(packet)
+    cut = tmp_path / "cut.mp4"
+    cut.write_bytes(front.read_bytes()[: -front.stat().st_size // 4])
+    found = problem_of(probe, cut)
+    assert found.code == "VIDEO_FRAME_MISSING" and "200" in found.message
+    assert problem_of(decode_frames, cut, None, [199]).code == "VIDEO_FRAME_MISSING"
+
+
+@pytest.mark.parametrize("first_bad_byte", [0, 20])
+def test_damage_is_not_decoded_in_silence(tmp_path, first_bad_byte):
+    path = write_clip(tmp_path / "damaged.mp4", frames=120, keyframe_every=50, width=320, height=240)
+    content = bytearray(path.read_bytes())
+    with av.open(str(path)) as container:
+        entry = container.streams.video[0].index_entries[60]
+    content[entry.pos + first_bad_byte : entry.pos + entry.size] = b"\xff" * (entry.size - first_bad_byte)
+    path.write_bytes(content)
+    # The damaged frame, and those predicted from it up to the next keyframe at 100.
+    for wanted in ([60], [61], [99], range(120)):
+        assert problem_of(decode_frames, path, None, wanted).code == "VIDEO_UNREADABLE"
+    for wanted in ([0, 59], [100], [110, 119]):
+        assert frame_numbers(decode_frames(path, None, wanted)) == wanted
+
+
+def test_a_frame_number_beyond_the_end(tmp_path):
+    path = write_clip(tmp_path / "short.mp4")
+    assert problem_of(decode_frames, path, None, [24]).code == "VIDEO_FRAME_MISSING"
+
+
+def test_fps_of_the_annotation_is_compared(tmp_path):
+    meta = probe(write_clip(tmp_path / "ntsc.mp4", fps=NTSC))
+    assert fps_disagreement(meta, None, "a") is None and fps_disagreement(meta, 30, "a") is None
+    warning = fps_disagreement(meta, 25, "annotations.json[3]")
+    assert warning.code == "VIDEO_FPS_DISAGREES" and warning.severity == "warning" and "29.97" in warning.message

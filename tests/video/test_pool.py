@@ -1,0 +1,172 @@
+"""Real worker processes: order, time limits, deaths, and no process left behind."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from clips import frame_numbers, write_clip, write_image
+
+from vidqa.environment import child_environment
+from vidqa.problem import Problem
+from vidqa.video.pool import DecodePool, DecodeRequest
+
+NUMBERS = "slow_transform:numbers"
+
+
+@pytest.fixture(autouse=True)
+def transforms_can_be_imported(monkeypatch):
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+
+
+def ask(path, indices=(0, 5, 23), kind="video", member=None) -> DecodeRequest:
+    return DecodeRequest(str(path), member, kind, tuple(indices), 4, 6)
+
+
+def test_answers_come_in_the_order_of_the_requests(tmp_path):
+    clips = [write_clip(tmp_path / f"{i}.mp4", frames=60, first_number=i) for i in range(8)]
+    requests = [ask(clip, (0, 50, 7, 7, *range(10, 30))) for clip in clips]
+    with DecodePool(2, 30, NUMBERS) as pool:
+        answers = list(pool.map(requests))
+    assert [request for request, _ in answers] == requests
+    for i, (request, frames) in enumerate(answers):
+        assert frames.shape == (24, 1, 4, 6) and frames.dtype == np.uint8
+        assert frames[:, 0, 0, 0].tolist() == [i + number for number in request.indices]
+
+
+def test_without_a_transform_frames_come_back_as_decoded(tmp_path):
+    with DecodePool(1, 30) as pool:
+        frames = pool.submit(ask(write_clip(tmp_path / "a.mp4"))).result(60)
+        image = pool.submit(ask(write_image(tmp_path / "a.png", number=3), kind="image")).result(60)
+        missing = pool.submit(ask(tmp_path / "none.png", kind="image")).result(60)
+    assert frame_numbers(frames) == [0, 5, 23] and frame_numbers(image) == [3]
+    assert isinstance(missing, Problem) and missing.code == "IMAGE_UNREADABLE"
+
+
+def test_what_hangs_dies_or_fails_is_named_and_the_rest_goes_on(tmp_path, capfd):
+    firsts = [1, 100, 2, 200, 3, 300, 4]
+    requests = [ask(write_clip(tmp_path / f"{first}.mp4", first_number=first), (0, 1)) for first in firsts]
+    os.mkfifo(tmp_path / "pipe.mp4")
+    (tmp_path / "empty.mp4").touch()
+    requests += [ask(tmp_path / "pipe.mp4"), ask(tmp_path / "empty.mp4"), ask(tmp_path / "1.mp4", (0, 99))]
+    started = time.monotonic()
+    with DecodePool(2, 2.0, NUMBERS) as pool:
+        answers = dict(pool.map(requests))
+    assert time.monotonic() - started < 30
+    told = [a.code if isinstance(a, Problem) else a[:, 0, 0, 0].tolist() for a in answers.values()]
+    assert told == [
+        [1, 2],
+        "VIDEO_DECODE_TIMEOUT",
+        [2, 3],
+        "VIDEO_UNREADABLE",
+        [3, 4],
+        "VIDEO_UNREADABLE",
+        [4, 5],
+        "VIDEO_UNREADABLE",
+        "VIDEO_EMPTY",
+        "VIDEO_FRAME_MISSING",
+    ]
+    problems = {r.where: a for r, a in answers.items() if isinstance(a, Problem)}
+    assert "2 s" in problems[str(tmp_path / "100.mp4")].message
+    assert "SIGKILL" in problems[str(tmp_path / "200.mp4")].message
+    assert "exit code 1" in problems[str(tmp_path / "300.mp4")].message
+    assert "ZeroDivisionError" in capfd.readouterr().err
+
+
+def test_a_worker_killed_from_outside_costs_one_request(tmp_path):
+    hanging = ask(write_clip(tmp_path / "h.mp4", first_number=100), (0,))
+    good = ask(write_clip(tmp_path / "g.mp4"), (7,))
+    with DecodePool(1, 60, NUMBERS) as pool:
+        pool.submit(good).result(60)  # the worker has started
+        first, second = pool.submit(hanging), pool.submit(good)
+        wait_until(first.running)
+        time.sleep(0.5)
+        for worker in children_of(os.getpid()):
+            os.kill(worker, signal.SIGTERM)
+        assert first.result(30).code == "VIDEO_UNREADABLE" and "SIGTERM" in first.result().message
+        assert second.result(30)[:, 0, 0, 0].tolist() == [7]
+
+
+def test_closing_cuts_off_what_runs_and_leaves_no_process(tmp_path):
+    hanging = ask(write_clip(tmp_path / "h.mp4", first_number=100), (0,))
+    pool = DecodePool(2, 600, NUMBERS)
+    running = [pool.submit(hanging) for _ in range(4)]
+    wait_until(lambda: len(children_of(os.getpid())) == 2)
+    started = time.monotonic()
+    pool.close()
+    assert time.monotonic() - started < 10
+    assert children_of(os.getpid()) == []
+    assert all(answer.done() for answer in running) and running[-1].cancelled()
+
+
+def test_a_transform_that_cannot_be_imported_is_a_fault_of_the_program(tmp_path):
+    with DecodePool(1, 5, "no_such_module:f") as pool, pytest.raises(RuntimeError, match="exit code 1"):
+        pool.submit(ask(write_clip(tmp_path / "a.mp4"))).result(30)
+
+
+PARENT = """
+import sys
+from vidqa.video.pool import DecodePool, DecodeRequest
+pool = DecodePool(2, 600, "slow_transform:numbers")
+for _ in range(2):
+    pool.submit(DecodeRequest(sys.argv[1], None, "video", (0,), 4, 6))
+print("ready", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("first_number", [0, 100])  # idle workers, and workers that hang
+def test_no_worker_outlives_a_killed_parent(tmp_path, first_number):
+    clip = write_clip(tmp_path / "a.mp4", first_number=first_number)
+    environment = child_environment(PYTHONPATH=os.pathsep.join(sys.path))
+    words = [sys.executable, "-c", PARENT, str(clip)]
+    with subprocess.Popen(words, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as parent:
+        assert parent.stdout.readline() == b"ready\n"
+        wait_until(lambda: len(children_of(parent.pid)) == 2)
+        time.sleep(1)
+        workers = children_of(parent.pid)
+        parent.kill()
+    wait_until(lambda: not any(alive(worker) for worker in workers))
+
+
+def test_workers_do_not_import_torch_nor_the_main_program(tmp_path):
+    script = tmp_path / "program.py"
+    script.write_text(
+        "import sys\nfrom vidqa.video.pool import DecodePool, DecodeRequest\n"
+        "print('main program runs', flush=True)\n"
+        "with DecodePool(1, 60) as pool:\n"
+        "    frames = pool.submit(DecodeRequest(sys.argv[1], None, 'video', (0,), 4, 6)).result(60)\n"
+        "    import pathlib; server = pool._servers[0]\n"
+        "    maps = pathlib.Path(f'/proc/{server.process.pid}/maps').read_text()\n"
+        "print(frames.shape, 'libtorch' in maps)\n"
+    )
+    environment = child_environment(PYTHONPATH=os.pathsep.join(sys.path))
+    words = [sys.executable, str(script), str(write_clip(tmp_path / "a.mp4"))]
+    out = subprocess.run(words, env=environment, cwd="/", capture_output=True, text=True, timeout=60)
+    assert out.stdout == "main program runs\n(1, 48, 64, 3) False\n", out.stderr
+
+
+def wait_until(condition, limit_s: float = 20) -> None:
+    end = time.monotonic() + limit_s
+    while not condition():
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.05)
+
+
+def children_of(pid: int) -> list[int]:
+    """Living child processes, from the kernel."""
+    found = []
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        found += [int(child) for child in (task / "children").read_text().split()]
+    return [child for child in found if alive(child)]
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False

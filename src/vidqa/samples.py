@@ -9,11 +9,13 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from vidqa.chat import Chat, Encoded, load_chat
 from vidqa.data.record import MediaRef, Record
 from vidqa.families import family_of
 from vidqa.problem import Problem, ProblemError
+from vidqa.sample_problems import SAMPLE_TOO_LONG
 from vidqa.video import plan_frames, plan_image, probe, probe_image, vision_spec
 from vidqa.video.types import FramePlan, VisionSpec
 
@@ -45,6 +47,34 @@ class Sample:
     @property
     def media_tokens(self) -> int:
         return sum(plan.tokens for plan in self.plans)
+
+    @property
+    def place(self) -> str:
+        """Where the record stands, for problems."""
+        return f"{self.record.source} (id {self.record.id})"
+
+    def too_long(self, longest: int, remedy: str | None = None) -> Problem:
+        """The problem of a sample with more than `longest` tokens."""
+        message = f"{self.length} tokens, {self.media_tokens} of them video or image; {longest} allowed"
+        return SAMPLE_TOO_LONG.at(self.place, message, remedy)
+
+
+def training_planner(spec: Any, model_folder: Path) -> Planner:
+    """The planner of a TrainSpec."""
+    prompting = Prompting(spec.custom.system_prompt, spec.custom.train_dataset.response_mode)
+    return Planner(model_folder, spec.custom.vision, prompting)
+
+
+def evaluation_planner(spec: Any, model_folder: Path) -> Planner:
+    """The planner of an EvaluateSpec: the same frames and tokens, up to where the answer begins."""
+    return Planner(model_folder, spec.vision, Prompting(spec.dataset.system_prompt, for_generation=True))
+
+
+def longest_allowed(spec: Any) -> int:
+    """Tokens that a sample of this spec may have; an evaluation leaves room for the answer."""
+    if hasattr(spec, "policy"):
+        return spec.policy.model_max_length
+    return spec.model.max_length - spec.generation.max_tokens
 
 
 class Planner:

@@ -29,7 +29,7 @@ from vidqa.engine.progress import open_evaluation
 from vidqa.engine.signals import StopRequest
 from vidqa.problem import Exit, Problem, ProblemError
 from vidqa.run_folder import RunFolder
-from vidqa.samples import Planner, Prompting, Sample
+from vidqa.samples import Planner, Sample, evaluation_planner, longest_allowed
 
 BATCHES_AHEAD = 2  # batches whose videos are decoded while the model answers
 
@@ -41,7 +41,7 @@ def evaluate(spec: Any, run: RunFolder) -> int:
     folder, base = model_folders(spec)
 
     # What is asked: the same plan of frames and tokens as in training.
-    planner = Planner(base or folder, spec.vision, Prompting(spec.dataset.system_prompt, for_generation=True))
+    planner = evaluation_planner(spec, base or folder)
     records, samples, quarantined = on_main(world, lambda: asked(spec, planner))
     recipe = on_main(world, lambda: make_recipe(spec, planner, records, fingerprint_model(folder, base)))
 
@@ -89,8 +89,7 @@ def asked(spec: Any, planner: Planner) -> tuple[list[Any], list[Sample], list[Pr
     records = load_records(spec.dataset.annotation_path, spec.dataset.media_dir)
     if spec.evaluation.limit >= 0:
         records = records[: spec.evaluation.limit]
-    longest = spec.model.max_length - spec.generation.max_tokens
-    samples, problems = plan_usable(records, planner, longest, spec.engine.on_bad_sample)
+    samples, problems = plan_usable(records, planner, longest_allowed(spec), spec.engine.on_bad_sample)
     if not samples:
         raise ENGINE_NO_SAMPLES.error(spec.dataset.annotation_path, "no sample can be evaluated")
     return records, samples, problems

@@ -10,12 +10,13 @@ from typing import Any
 from vidqa.data import fingerprint, load_records, split_by_video
 from vidqa.data.record import Record
 from vidqa.engine.distributed import World
-from vidqa.engine.problems import ENGINE_BAD_SAMPLE, ENGINE_NO_SAMPLES, ENGINE_SAMPLE_TOO_LONG
+from vidqa.engine.problems import ENGINE_NO_SAMPLES
 from vidqa.environment import cache_folder
 from vidqa.files import write_json
 from vidqa.problem import Problem, ProblemError
 from vidqa.run_folder import RunFolder
-from vidqa.samples import Planner, Prompting, Sample
+from vidqa.sample_problems import SAMPLE_NOTHING_LEARNED
+from vidqa.samples import Planner, Sample
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,7 @@ def prepare_training(spec: Any, planner: Planner, world: World, run: RunFolder) 
         chosen, problems = plan_usable(train, planner, spec.policy.model_max_length, spec.engine.on_bad_sample)
         held, more = plan_usable(validation, planner, spec.policy.model_max_length, spec.engine.on_bad_sample)
         untaught = [s for s in chosen if s.supervised == 0]
-        problems += [ENGINE_BAD_SAMPLE.at(s.record.source, "the sample has no token to learn from") for s in untaught]
+        problems += [SAMPLE_NOTHING_LEARNED.at(s.place, "no token of it is learned") for s in untaught]
         chosen = [s for s in chosen if s.supervised]
         if not chosen:
             raise ENGINE_NO_SAMPLES.error(spec.custom.train_dataset.annotation_path, "no training sample is usable")
@@ -70,12 +71,6 @@ def training_records(spec: Any) -> tuple[list[Record], list[Record]]:
     return train, []
 
 
-def training_planner(spec: Any, model_folder: Path) -> Planner:
-    """The planner for a TrainSpec."""
-    prompting = Prompting(spec.custom.system_prompt, spec.custom.train_dataset.response_mode)
-    return Planner(model_folder, spec.custom.vision, prompting)
-
-
 def plan_usable(
     records: Sequence[Record], planner: Planner, longest: int, on_bad_sample: str
 ) -> tuple[list[Sample], list[Problem]]:
@@ -84,10 +79,7 @@ def plan_usable(
     samples, problems = planner.plan(records)
     for sample in samples:
         if sample.length > longest:
-            message = (
-                f"{sample.length} tokens, of which {sample.media_tokens} are video or image; the limit is {longest}"
-            )
-            problems.append(ENGINE_SAMPLE_TOO_LONG.at(f"{sample.record.source} (id {sample.record.id})", message))
+            problems.append(sample.too_long(longest))
     if problems and on_bad_sample == "fail":
         raise ProblemError(problems)
     return [sample for sample in samples if sample.length <= longest], problems

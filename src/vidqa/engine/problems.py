@@ -63,11 +63,6 @@ ENGINE_BAD_SAMPLE = Code(
     "A sample's video or image could not be decoded.",
     "Repair or remove the file, or set engine.on_bad_sample to quarantine to go on without such samples.",
 )
-ENGINE_SAMPLE_TOO_LONG = Code(
-    "ENGINE_SAMPLE_TOO_LONG",
-    "A sample has more tokens than the model may see; it is never cut through its video.",
-    "Lower custom.vision.nframes, fps or total_pixels, or raise policy.model_max_length.",
-)
 ENGINE_NO_SAMPLES = Code(
     "ENGINE_NO_SAMPLES",
     "No sample is left to work on.",

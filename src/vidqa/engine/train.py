@@ -24,7 +24,7 @@ from vidqa.engine.meter import Meter
 from vidqa.engine.model.load import load_sharded
 from vidqa.engine.model.trainable import trainable_table
 from vidqa.engine.optimizer import build_optimizer, clip_gradients, learning_rate, set_learning_rate
-from vidqa.engine.prepare import frame_cache, prepare_training, training_planner, write_plan
+from vidqa.engine.prepare import frame_cache, prepare_training, write_plan
 from vidqa.engine.problems import ENGINE_BAD_SAMPLE, ENGINE_NO_GRADIENT, ENGINE_NOT_FINITE
 from vidqa.engine.progress import open_progress
 from vidqa.engine.resume import resume, trainer_facts
@@ -34,6 +34,7 @@ from vidqa.engine.signals import StopRequest
 from vidqa.engine.validate import Validator
 from vidqa.problem import Exit, ProblemError
 from vidqa.run_folder import RunFolder
+from vidqa.samples import training_planner
 
 
 def train(spec: Any, run: RunFolder) -> int:

@@ -12,7 +12,7 @@ from vidqa import data, environment, hub, spec
 from vidqa.data.record import MediaRef, Record
 from vidqa.platforms.asked import model_names, process_count
 from vidqa.problem import Problem, ProblemError
-from vidqa.samples import Planner, Prompting, Sample
+from vidqa.samples import Planner, Sample, evaluation_planner, longest_allowed, training_planner
 from vidqa.spec.models import EvaluateSpec, Spec, TrainSpec
 
 MOST_PROBLEMS = 50  # of one check
@@ -75,11 +75,8 @@ class Context:
     @cached_property
     def planner(self) -> Planner:
         asked = self.spec
-        if isinstance(asked, EvaluateSpec):
-            prompting = Prompting(asked.dataset.system_prompt, for_generation=True)
-            return Planner(self.processor_folder, asked.vision, prompting)
-        prompting = Prompting(asked.custom.system_prompt, asked.custom.train_dataset.response_mode)
-        return Planner(self.processor_folder, asked.custom.vision, prompting)
+        make = evaluation_planner if isinstance(asked, EvaluateSpec) else training_planner
+        return make(asked, self.processor_folder)
 
     @cached_property
     def planned(self) -> dict[str, tuple[list[Sample], list[Problem]]]:
@@ -98,10 +95,7 @@ class Context:
 
     @property
     def longest_allowed(self) -> int:
-        asked = self.spec
-        if isinstance(asked, EvaluateSpec):
-            return asked.model.max_length - asked.generation.max_tokens
-        return asked.policy.model_max_length
+        return longest_allowed(self.spec)
 
     @property
     def bad_samples_are(self) -> str:

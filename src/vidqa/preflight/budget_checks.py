@@ -7,8 +7,8 @@ from typing import Any
 
 from vidqa import spec
 from vidqa.preflight._base import Context
-from vidqa.preflight.problems import NOTHING_LEARNED, SAMPLE_TOO_LONG
 from vidqa.problem import Problem
+from vidqa.sample_problems import SAMPLE_NOTHING_LEARNED
 from vidqa.samples import Planner, Sample
 from vidqa.spec.models import TrainSpec
 
@@ -24,13 +24,10 @@ def tokens(context: Context) -> list[Problem]:
     too_long = [sample for sample in samples if sample.length > context.longest_allowed]
     for place, sample in enumerate(sorted(too_long, key=lambda sample: -sample.length)):
         fits = changes_that_fit(context, sample) if place < EXPLAINED else None
-        message = (
-            f"{sample.length} tokens, {sample.media_tokens} of them video or image; {context.longest_allowed} allowed"
-        )
-        problems.append(SAMPLE_TOO_LONG.at(_place(sample), message, fits))
+        problems.append(sample.too_long(context.longest_allowed, fits))
     if isinstance(context.spec, TrainSpec):
         untaught = [sample for sample in context.planned["train"][0] if sample.supervised == 0]
-        problems += [NOTHING_LEARNED.at(_place(sample), "no token of it is learned") for sample in untaught]
+        problems += [SAMPLE_NOTHING_LEARNED.at(sample.place, "no token of it is learned") for sample in untaught]
     return [replace(problem, severity=context.bad_samples_are) for problem in problems]
 
 
@@ -52,7 +49,7 @@ def token_facts(context: Context) -> dict[str, Any]:
             }
             if lengths
             else None,
-            "longest": [{"where": _place(s), "tokens": s.length, "media_tokens": s.media_tokens} for s in longest],
+            "longest": [{"where": s.place, "tokens": s.length, "media_tokens": s.media_tokens} for s in longest],
         }
     return facts
 
@@ -142,10 +139,6 @@ def _sampling(context: Context) -> Sampling:
     asked = context.spec
     vision = asked.custom.vision if isinstance(asked, TrainSpec) else asked.vision
     return Sampling(vision.fps, vision.nframes, vision.total_pixels)
-
-
-def _place(sample: Sample) -> str:
-    return f"{sample.record.source} (id {sample.record.id})"
 
 
 def _is_of_media(problem: Problem) -> bool:

@@ -53,13 +53,3 @@ SPLIT_IDS = Code(
     "Records of the training and the validation set have the same id.",
     "Give every record an id of its own if they are meant to be different records.",
 )
-SAMPLE_TOO_LONG = Code(
-    "BUDGET_SAMPLE_TOO_LONG",
-    "A sample has more tokens than the spec allows. It is never cut.",
-    "Take fewer frames, lower the pixel budget, or raise the limit.",
-)
-NOTHING_LEARNED = Code(
-    "BUDGET_NOTHING_LEARNED",
-    "A training sample has no token to learn from.",
-    "Give the record an answer, or choose a response_mode that keeps it.",
-)

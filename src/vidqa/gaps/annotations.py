@@ -19,6 +19,7 @@ from vidqa.scoring.results import Bounded, shown
 from vidqa.scoring.text import as_text, normalise
 
 _TAG = re.compile(r"<(?:video|image)>\s*")
+_ASKS, _ANSWERS = ("human", "user"), ("gpt", "assistant")
 _ARCHIVE = (".tar", ".tar.gz", ".tgz")
 
 
@@ -80,12 +81,11 @@ def read_annotations(path: str, media_path: str = "") -> Annotations:
             names = [f"{path.rstrip('/')}/annotations.{ending}" for ending in ("json", "jsonl")]
             path = next((name for name in names if exists(name)), names[0])
         found = Annotations(_root(path, media_path))
-        texts: dict[str, str] = {}  # questions and answers repeat: each is kept once
-        paths: dict[str, str] = {}
+        paths: dict[str, str] = {}  # as written -> in full: many questions are about one video
         with opened(path) as stream:
             for index, value in json_items(stream, path, problems):
                 if isinstance(value, dict) and isinstance(value.get("conversations", value.get("messages")), list):
-                    _add(found, index, value, texts, paths)
+                    _add(found, index, value, paths)
                 else:
                     message = f"expected an object with a list of conversations or messages, got {shown(value)}"
                     problems.append(GAPS_ANNOTATIONS.at(f"{path}[{index}]", message))
@@ -103,7 +103,7 @@ def _root(path: str, media_path: str) -> str:
     return root.rstrip("/") if is_remote(root) else os.path.abspath(root)
 
 
-def _add(found: Annotations, index: int, value: dict[str, Any], texts: dict[str, str], paths: dict[str, str]) -> None:
+def _add(found: Annotations, index: int, value: dict[str, Any], paths: dict[str, str]) -> None:
     row = len(found.ids)
     name = as_text(value.get("id")) or str(index)
     question, answer, media = _turns(value)
@@ -112,8 +112,8 @@ def _add(found: Annotations, index: int, value: dict[str, Any], texts: dict[str,
         video = paths[written] = full_path(written, found.media_root)
     found.ids.append(name)
     found.videos.append(video)
-    found.questions.append(texts.setdefault(question, question))
-    found.answers.append(texts.setdefault(answer, answer))
+    found.questions.append(question)
+    found.answers.append(answer)
     kind = "" if _KIND_FIELDS.keys().isdisjoint(value) else next(filter(None, map(value.get, _KIND_FIELDS)), "")
     found.kinds.append(intern(as_text(kind)))
     other = found.by_id.setdefault(name, row)
@@ -127,7 +127,9 @@ _MEDIA_FIELDS = ("video", "videos", "image", "images")
 
 def _first_media(value: dict[str, Any]) -> str:
     for name in _MEDIA_FIELDS:
-        media = value.get(name)
+        if name not in value:
+            continue
+        media = value[name]
         if isinstance(media, list):
             media = media[0] if media else None
         if isinstance(media, str) and media:
@@ -137,23 +139,21 @@ def _first_media(value: dict[str, Any]) -> str:
 
 def _turns(value: dict[str, Any]) -> tuple[str, str, str]:
     """(last question, last answer, medium named inside the content) of a conversation of either shape."""
-    turns = value.get("conversations", value.get("messages"))
     question = answer = media = ""
-    for turn in turns or ():
+    for turn in value.get("conversations", value.get("messages")) or ():
         if not isinstance(turn, dict):
             continue
         role = turn.get("from") or turn.get("role")
-        content = turn.get("value", turn.get("content"))
+        content = turn.get("value") if "value" in turn else turn.get("content")
         if isinstance(content, list):
             parts = [part for part in content if isinstance(part, dict)]
             media = media or next((as_text(p[k]) for p in parts for k in ("video", "image") if p.get(k)), "")
             content = "".join(as_text(part.get("text")) for part in parts)
-        if role in ("human", "user"):
-            text = as_text(content)
-            question = (_TAG.sub("", text) if "<" in text else text).strip()
-        elif role in ("gpt", "assistant"):
-            answer = as_text(content).strip()
-    return question, answer, media
+        if role in _ASKS:
+            question = as_text(content)
+        elif role in _ANSWERS:
+            answer = as_text(content)
+    return (_TAG.sub("", question) if "<" in question else question).strip(), answer.strip(), media
 
 
 def full_path(written: str, root: str) -> str:

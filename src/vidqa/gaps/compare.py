@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache
 from typing import NamedTuple
 
-from vidqa.scoring.answers import DIRECTION_TASK, parse_expected, parse_pair
+from vidqa.scoring.answers import DIRECTION_TASK, expected_kind, parse_pair
 
 MODES = ("exact", "normalized", "bcq", "mcq")
-_CACHED = 200  # only short texts are remembered, so that the memory is bounded
 
 
 class Verdict(NamedTuple):
@@ -33,16 +31,7 @@ def comparer(mode: str) -> Compare:
     bcq         yes/no read from both, whatever options the question lists
     mcq         option letters read from both
     """
-    if mode == "exact":
-        return _exact
-    plain = {"normalized": _normalized, "bcq": _bcq, "mcq": _mcq}[mode]
-    remembered = lru_cache(maxsize=16384)(plain)
-
-    def compare(response: str, gt: str, question: str, finish_reason: str, answer_kind: str) -> Verdict:
-        short = len(response) < _CACHED and len(gt) < _CACHED
-        return (remembered if short else plain)(response, gt, question, finish_reason, answer_kind)
-
-    return compare
+    return {"exact": _exact, "normalized": _normalized, "bcq": _bcq, "mcq": _mcq}[mode]
 
 
 def _exact(response: str, gt: str, question: str, finish_reason: str, answer_kind: str) -> Verdict:
@@ -59,7 +48,7 @@ def _exact(response: str, gt: str, question: str, finish_reason: str, answer_kin
 def _normalized(response: str, gt: str, question: str, finish_reason: str, answer_kind: str) -> Verdict:
     task = DIRECTION_TASK if answer_kind == "direction" else ""
     if response == gt and finish_reason != "length":  # right whatever it says: only the kind is wanted
-        return Verdict("", response, gt, answer_kind or parse_expected(gt, question, task).kind)
+        return Verdict("", response, gt, answer_kind or expected_kind(gt, question, task))
     said, truth = parse_pair(response, gt, question, finish_reason, task)
     error = said.status if said.status != "parsed" else ("" if said.answer == truth.answer else "wrong")
     return Verdict(error, said.answer, truth.answer, said.kind)

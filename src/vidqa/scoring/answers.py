@@ -7,7 +7,6 @@ A response that was cut off, or that does not say one thing clearly, is never gu
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -21,8 +20,7 @@ KINDS = ("yes_no", "letter", "number", "direction", "text")
 STATUSES = ("parsed", "truncated", "unparsed", "empty")
 
 
-@dataclass(frozen=True, slots=True)
-class Parsed:
+class Parsed(NamedTuple):
     """`answer` is canonical ("yes", "B", "12", "left", normalised text) and empty unless `status` is "parsed"."""
 
     answer: str
@@ -71,13 +69,22 @@ def parse_pair(
     response: object, gt: object, question: str = "", finish_reason: str = "stop", task_type: str = ""
 ) -> tuple[Parsed, Parsed]:
     """(response, ground truth), both read as the ground truth's kind; the second is "empty" when there is none."""
-    question, gt = clean(question), as_text(gt)
-    asked = question if task_type or options_of(question) else ""  # nothing else of a question bears on its answer
-    expect = _expected if len(gt) <= _REMEMBERED else _expected.__wrapped__
-    truth, expected = expect(gt, asked, task_type)
+    question = clean(question)
+    truth, expected = _expect(as_text(gt), question, task_type)
     if not truth:
         return parse_answer(response, question, finish_reason, None, task_type), expected
     return _read(response, expected.kind, question, finish_reason, truth), expected
+
+
+def expected_kind(gt: object, question: str = "", task_type: str = "") -> str:
+    """The kind of answer that a ground truth asks for, in less time than it takes to compare a response with it."""
+    return _expect(as_text(gt), clean(question), task_type)[1].kind
+
+
+def _expect(gt: str, question: str, task_type: str) -> tuple[str, Parsed]:
+    """`_expected`, remembered for short ground truths; only the options of a question bear on what they mean."""
+    asked = question if task_type or options_of(question) else ""
+    return (_expected if len(gt) <= _REMEMBERED else _expected.__wrapped__)(gt, asked, task_type)
 
 
 @lru_cache(maxsize=8192)

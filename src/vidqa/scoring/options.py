@@ -14,11 +14,13 @@ _SECOND = re.compile(r"[Bb][).:]")  # the cheapest sign that there are no option
 _INSTRUCTION = re.compile(r"\n|(?<=[.?!])\s+(?=(?:Please|Answer|Choose|Select|Pick|Respond|Reply|Give|Only|Output)\b)")
 
 
-@lru_cache(maxsize=8192)
 def options_of(question: str) -> dict[str, str]:
     """Letter -> text for options A, B, ... of `question`; empty unless at least A and B are there in order."""
-    if not _SECOND.search(question):
-        return {}
+    return _read_options(question) if _SECOND.search(question) else {}
+
+
+@lru_cache(maxsize=8192)
+def _read_options(question: str) -> dict[str, str]:
     marks: list[re.Match[str]] = []
     upper = True
     for mark in _MARK.finditer(question):

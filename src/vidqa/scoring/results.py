@@ -125,9 +125,10 @@ def _is_plain(value: Item) -> bool:
     """Whether nothing needs converting: true of nearly every element, and told in as little time as possible."""
     get = value.get
     return (
-        all([type(get(name)) is str for name in _ORIGINAL])
-        and all([type(get(name, "")) is str for name in _MORE])
-        and get("video_id") != ""
+        type(get("video_id")) is type(get("question")) is type(get("gt")) is type(get("response")) is str
+        and type(get("sample_id", "")) is type(get("kind", "")) is str
+        and type(get("answer_kind", "")) is type(get("finish_reason", "")) is str
+        and value["video_id"] != ""
     )
 
 

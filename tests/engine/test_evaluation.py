@@ -1,0 +1,188 @@
+"""Evaluation: the processor's own inputs, answers that batching does not change, and kills that lose nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tiny_world import engine_command, run_engine, tiny_data, tiny_model
+from transformers import AutoProcessor, Qwen3VLForConditionalGeneration
+from transformers.video_utils import VideoMetadata
+
+from vidqa.data import load_records
+from vidqa.engine.batch.resize import resize_frames
+from vidqa.engine.generate.answers import Decoding, generate_answers, model_inputs
+from vidqa.samples import Planner, Prompting
+from vidqa.spec import Layer, dump, resolve
+from vidqa.video import decode_frames, decode_image, probe
+
+SYSTEM = "You are a helpful assistant."
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
+    folder = tmp_path_factory.mktemp("evaluation")
+    model, root = tiny_model(folder), tiny_data(folder, images=2, texts=2)
+    planner = Planner(
+        model, SimpleNamespace(fps=None, nframes=5, total_pixels=None), Prompting(SYSTEM, for_generation=True)
+    )
+    samples, problems = planner.plan(load_records(root / "annotations.json", root))
+    assert not problems
+    frames = [[_frames(ref, plan) for ref, plan in zip(s.record.media, s.plans, strict=True)] for s in samples]
+    return SimpleNamespace(folder=folder, model=model, root=root, planner=planner, samples=samples, frames=frames)
+
+
+def _frames(ref: Any, plan: Any) -> np.ndarray:
+    whole = decode_image(ref.path) if ref.kind == "image" else decode_frames(ref.path, None, plan.indices)
+    return resize_frames(whole, plan.height, plan.width)
+
+
+def test_inputs_are_those_of_the_models_own_processor(world: SimpleNamespace) -> None:
+    processor = AutoProcessor.from_pretrained(world.model)
+    for sample, frames in zip(world.samples, world.frames, strict=True):
+        question = sample.record.question
+        media = [{"type": ref.kind} for ref in sample.record.media]
+        messages = [
+            {"role": "system", "content": SYSTEM},
+            {"role": "user", "content": [*media, {"type": "text", "text": question}]},
+        ]
+        text = processor.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+        seen: dict[str, Any] = {}
+        for ref, plan in zip(sample.record.media, sample.plans, strict=True):
+            if ref.kind == "image":
+                seen["images"] = [torch.from_numpy(decode_image(ref.path)[0]).permute(2, 0, 1)]
+            else:
+                meta = probe(ref.path)
+                seen["videos"] = [torch.from_numpy(decode_frames(ref.path, None, plan.indices)).permute(0, 3, 1, 2)]
+                seen["video_metadata"] = [
+                    VideoMetadata(
+                        total_num_frames=meta.frame_count,
+                        fps=meta.source_fps,
+                        frames_indices=np.array(plan.indices),
+                    )
+                ]
+                seen["do_sample_frames"] = False
+        theirs = processor(text=[text], return_tensors="pt", **seen)
+        ours = model_inputs(world.planner, [sample], [frames], torch.device("cpu"))
+        assert set(ours) == set(theirs.keys())
+        for name in ours:
+            torch.testing.assert_close(ours[name].float(), theirs[name].float(), rtol=0, atol=1e-5)
+
+
+def test_batching_changes_no_answer(world: SimpleNamespace) -> None:
+    model = Qwen3VLForConditionalGeneration.from_pretrained(world.model, dtype=torch.float32).eval()
+    together = generate_answers(model, world.planner, world.samples, world.frames, Decoding(6))
+    for sample, frames, answer in zip(world.samples, world.frames, together, strict=True):
+        assert generate_answers(model, world.planner, [sample], [frames], Decoding(6)) == [answer], sample.record.id
+
+
+def _spec(folder: Path, world: SimpleNamespace, **over: Any) -> Path:
+    table = {
+        "dataset.annotation_path": str(world.root / "annotations.json"),
+        "dataset.media_dir": str(world.root),
+        "dataset.system_prompt": SYSTEM,
+        "model.model_name": str(world.model),
+        "model.dtype": "float32",
+        "vision.nframes": 5,
+        "generation.max_tokens": 6,
+        "evaluation.batch_size": 4,
+        "engine.frame_cache_dir": str(world.folder / "cache"),
+        **{key.replace("__", "."): value for key, value in over.items()},
+    }
+    path = folder / "spec.toml"
+    path.write_text(dump(resolve("evaluate", [Layer("test", table)]).spec), encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def finished(world: SimpleNamespace) -> Path:
+    run_engine("evaluate", _spec(world.folder, world), world.folder / "one")
+    return world.folder / "one"
+
+
+def _answers(run_dir: Path) -> list[dict[str, Any]]:
+    return json.loads((run_dir / "results.json").read_text())
+
+
+def test_results_hold_every_record_in_order(world: SimpleNamespace, finished: Path) -> None:
+    items = _answers(finished)
+    assert [item["sample_id"] for item in items] == [sample.record.id for sample in world.samples]
+    assert all({"video_id", "response", "question", "gt", "parse_status", "finish_reason"} <= set(i) for i in items)
+    metrics = json.loads((finished / "metrics.json").read_text())
+    assert metrics["n"] == len(items) and metrics["correct"] == sum(bool(item["correct"]) for item in items)
+    recipe = json.loads((finished / "recipe.json").read_text())
+    assert recipe["frames"]["nframes"] == 5 and recipe["prompt"]["system_prompt"] == SYSTEM
+    page = (finished / "report.html").read_text()
+    assert "data:image/jpeg;base64" in page and "http://" not in page and "https://" not in page
+
+
+def test_two_ranks_give_the_results_of_one(world: SimpleNamespace, finished: Path, tmp_path: Path) -> None:
+    run_engine("evaluate", _spec(tmp_path, world, num_gpus=2), tmp_path / "run", ranks=2)
+    assert _answers(tmp_path / "run") == _answers(finished)
+
+
+def test_a_killed_evaluation_continues_without_losing_or_repeating(
+    world: SimpleNamespace, finished: Path, tmp_path: Path
+) -> None:
+    spec = _spec(tmp_path, world, evaluation__batch_size=1, evaluation__skip_saved=True)
+    run_dir = tmp_path / "run"
+    process = subprocess.Popen(
+        engine_command("evaluate", spec, run_dir),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    deadline = time.monotonic() + 120
+    while len(_saved(run_dir)) < 3:
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.01)
+    for pid in [process.pid, *map(int, _children(process.pid))]:
+        os.kill(pid, signal.SIGKILL)
+    process.wait()
+    before = _saved(run_dir)
+    with next((run_dir / "answers").glob("*/rank-0.jsonl")).open("a") as file:
+        file.write('{"sample_id": "r')  # what a kill in the middle of a write leaves
+    run_engine("evaluate", spec, run_dir)
+    after = [line["sample_id"] for line in _saved(run_dir)]
+    assert after[: len(before)] == [line["sample_id"] for line in before]
+    assert sorted(after) == sorted(sample.record.id for sample in world.samples)  # each once
+    assert _answers(run_dir) == _answers(finished)
+
+
+def _saved(run_dir: Path) -> list[dict[str, Any]]:
+    found = []
+    for path in run_dir.glob("answers/*/rank-0.jsonl"):
+        for line in path.read_text().splitlines():
+            try:
+                found.append(json.loads(line))
+            except ValueError:
+                continue
+    return found
+
+
+def _children(parent: int) -> list[str]:
+    return Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
+
+
+def test_a_broken_clip_is_quarantined_and_counts_as_not_answered(world: SimpleNamespace, tmp_path: Path) -> None:
+    root = tiny_data(tmp_path, clips=2, images=0, texts=0)
+    (root / "videos/1.mp4").write_bytes(b"not a video")
+    broken = SimpleNamespace(**{**vars(world), "root": root, "folder": tmp_path})
+    spec = _spec(tmp_path, broken, engine__on_bad_sample="quarantine")
+    run_engine("evaluate", spec, tmp_path / "run")
+    assert [item["response"] is None for item in _answers(tmp_path / "run")] == [False, False, True, True]
+    metrics = json.loads((tmp_path / "run/metrics.json").read_text())
+    assert metrics["n"] == 4 and {p["code"] for p in metrics["quarantined"]} == {"VIDEO_UNREADABLE"}
+    run_engine("evaluate", _spec(tmp_path, broken), tmp_path / "strict", check=False)
+    problems = json.loads((tmp_path / "strict/problems.json").read_text())
+    assert {p["code"] for p in problems} == {"VIDEO_UNREADABLE"}
+    assert json.loads((tmp_path / "strict/status.json").read_text())["exit_code"] == 3

@@ -1,0 +1,77 @@
+"""The same engine on CUDA; never runs in CI. On a machine with GPUs: pytest tests/engine/test_cuda.py -m gpu"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from tiny_world import losses, run_engine, tiny_data, tiny_model, tiny_spec
+
+from vidqa.spec import Layer, dump, resolve
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")]
+GPUS = torch.cuda.device_count()
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
+    folder = tmp_path_factory.mktemp("cuda")
+    return SimpleNamespace(folder=folder, model=tiny_model(folder), root=tiny_data(folder))
+
+
+def _train(world: SimpleNamespace, name: str, ranks: int, **over: object) -> Path:
+    (world.folder / name).mkdir()
+    table = {
+        "train.epoch": 3,
+        "policy.parallelism.dp_shard_size": ranks,
+        "train.train_batch_per_replica": 4 // ranks,
+        "validation.enable": True,
+        "train.train_policy.dataset.test_size": 0.1,
+        "engine.validation_generate": 2,
+        "engine.pack_tokens": 4096,
+        **over,
+    }
+    spec = tiny_spec(world.folder / name, world.model, world.root, table)
+    run_engine("train", spec, world.folder / name / "run", ranks=ranks, timeout=400)
+    return world.folder / name / "run"
+
+
+@pytest.mark.parametrize("ranks", [n for n in (1, 2, 4) if n <= GPUS])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_full_fine_tune_learns_and_its_export_is_proved(world: SimpleNamespace, ranks: int, dtype: str) -> None:
+    run = _train(world, f"full_{ranks}_{dtype}", ranks, **{"train.param_dtype": dtype})
+    found = losses(run)
+    assert found[-1] < found[0]
+    proof = json.loads((run / "best/proof.json").read_text())
+    print(f"ranks {ranks} {dtype}: losses {[round(x, 5) for x in found]} proof {proof}")
+
+
+def test_more_ranks_give_the_losses_of_one(world: SimpleNamespace) -> None:
+    runs = [world.folder / f"full_{ranks}_float32/run" for ranks in (1, 2, 4) if ranks <= GPUS]
+    for run in runs[1:]:
+        assert losses(run) == pytest.approx(losses(runs[0]), rel=2e-3)  # TF32 and other kernels on other shapes
+
+
+def test_lora_in_bf16_on_every_gpu(world: SimpleNamespace) -> None:
+    run = _train(world, "lora", GPUS, **{"policy.lora.r": 4, "train.optm_lr": 3e-3})
+    assert losses(run)[-1] < losses(run)[0]
+    assert (run / "best/adapter_model.safetensors").exists() and (run / "best/proof.json").exists()
+
+
+def test_evaluation_on_every_gpu(world: SimpleNamespace) -> None:
+    table = {
+        "dataset.annotation_path": str(world.root / "annotations.json"),
+        "dataset.media_dir": str(world.root),
+        "model.model_name": str(world.folder / "full_1_bfloat16/run/best"),
+        "vision.nframes": 4,
+        "generation.max_tokens": 8,
+        "num_gpus": GPUS,
+        "engine.frame_cache_dir": str(world.folder / "cache"),
+    }
+    spec = world.folder / "evaluate.toml"
+    spec.write_text(dump(resolve("evaluate", [Layer("test", table)]).spec))
+    run_engine("evaluate", spec, world.folder / "evaluation", ranks=GPUS, timeout=400)
+    assert json.loads((world.folder / "evaluation/metrics.json").read_text())["n"] == 14

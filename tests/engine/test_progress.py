@@ -1,0 +1,80 @@
+"""Where numbers go: metrics.jsonl and status.json, wandb without a key and without a prompt, tensorboard."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from accelerate import PartialState
+
+from vidqa.engine.progress import open_progress
+from vidqa.run_folder import RunFolder, read_metrics
+from vidqa.spec import Layer, TrainSpec, resolve
+
+
+def _spec(**logging: object) -> TrainSpec:
+    table = {
+        "custom.train_dataset.annotation_path": "annotations.json",
+        "custom.train_dataset.media_path": "media",
+        **{f"logging.{key}": value for key, value in logging.items()},
+    }
+    spec = resolve("train", [Layer("test", table)]).spec
+    assert isinstance(spec, TrainSpec)
+    return spec
+
+
+def _log(run: RunFolder, **logging: object) -> None:
+    progress = open_progress(_spec(**logging), run, SimpleNamespace(is_main=True), 0, 4)  # type: ignore[arg-type]
+    for step in (1, 2):
+        progress.log(step, {"train/loss": 1.0 / step}, line=f"loss {1 / step}")
+    progress.close()
+
+
+def test_metrics_and_status_are_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = RunFolder(tmp_path)
+    _log(run)
+    assert [event["train/loss"] for event in read_metrics(tmp_path / "metrics.jsonl")] == [1.0, 0.5]
+    status = run.read_status()
+    assert (status["state"], status["step"], status["total_steps"]) == ("RUNNING", 2, 4) and status["eta_s"] is not None
+    shown = capsys.readouterr()
+    assert "step 2/4  loss 0.5  eta 0:00:0" in shown.err and not shown.out
+
+
+def test_a_resumed_run_takes_back_later_metrics(tmp_path: Path) -> None:
+    run = RunFolder(tmp_path)
+    _log(run)
+    with (tmp_path / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 3, "train/lo')  # cut off by a kill
+    run.forget_metrics_after(1)
+    assert [event["step"] for event in read_metrics(tmp_path / "metrics.jsonl")] == [1]
+
+
+def test_wandb_without_a_key_is_offline_and_never_asks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("wandb")
+    PartialState(cpu=True)
+    for name in ("WANDB_API_KEY", "WANDB_MODE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))  # no key in a netrc either
+    _log(RunFolder(tmp_path), logger=["wandb"], project_name="p", experiment_name="e")
+    (offline,) = tmp_path.glob("wandb/offline-run-*")
+    assert list(offline.glob("*.wandb"))
+
+
+def test_tensorboard_gets_the_values(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    PartialState(cpu=True)
+    _log(RunFolder(tmp_path), logger=["tensorboard"])
+    events = EventAccumulator(str(tmp_path / "tensorboard"))
+    events.Reload()
+    assert [(e.step, e.value) for e in events.Scalars("train/loss")] == [(1, 1.0), (2, 0.5)]
+
+
+def test_facts_are_added_to_what_the_launcher_wrote(tmp_path: Path) -> None:
+    (tmp_path / "run.json").write_text(json.dumps({"run_id": "r1", "schema_version": 1}))
+    RunFolder(tmp_path).update_run(data_fingerprint="abc")
+    run = json.loads((tmp_path / "run.json").read_text())
+    assert run["run_id"] == "r1" and run["data_fingerprint"] == "abc"

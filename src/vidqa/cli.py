@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import shlex
 import sys
 import tempfile
@@ -89,7 +90,11 @@ def run(parser: Parser, main: Callable[[argparse.Namespace], Result], argv: Sequ
         result = Result(problems=[INTERRUPTED.at(parser.prog, "interrupted")])
     except Exception as bug:  # noqa: BLE001  the one place: a bug becomes a problem with a log file
         result = Result(problems=[_internal(parser.prog, bug)])
-    _print(result, as_json)
+    try:
+        _print(result, as_json)
+        sys.stdout.flush()
+    except BrokenPipeError:  # whoever reads, `head` for example, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return result.code
 
 

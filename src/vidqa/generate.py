@@ -31,7 +31,7 @@ def _schema(action: str) -> str:
 def _codes() -> str:
     """The table of codes, once every room has declared its own."""
     package = Path(__file__).parent
-    for file in sorted(package.rglob("problems.py")):
+    for file in sorted(package.rglob("*problems.py")):
         importlib.import_module(".".join(["vidqa", *file.relative_to(package).with_suffix("").parts]))
     for name in ("vidqa.cli", "vidqa._optional"):
         importlib.import_module(name)

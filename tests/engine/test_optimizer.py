@@ -119,9 +119,7 @@ def test_one_step_is_torchs_own(kind: str, implementation: str) -> None:
     theirs = nn.Linear(5, 5, bias=False)
     theirs.load_state_dict(ours.state_dict())
     optimizer = build_optimizer(ours, train(optm_name=kind, optm_lr=0.01, optm_impl=implementation))
-    reference = getattr(torch.optim, kind)(
-        theirs.parameters(), lr=0.01, betas=(0.9, 0.95), eps=1e-7, weight_decay=0.1
-    )
+    reference = getattr(torch.optim, kind)(theirs.parameters(), lr=0.01, betas=(0.9, 0.95), eps=1e-7, weight_decay=0.1)
     data = torch.randn(3, 5)
     for model, stepper in ((ours, optimizer), (theirs, reference)):
         model(data).square().sum().backward()

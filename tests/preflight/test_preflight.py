@@ -107,7 +107,7 @@ def test_a_sample_over_its_budget_is_told_what_fits(write_spec: WriteSpec) -> No
     limit = 60
     path = write_spec(**{"policy.model_max_length": limit, "custom.vision.nframes": 16})
     report = preflight(path, "local")
-    long = [p for p in report.problems if p.code == "BUDGET_SAMPLE_TOO_LONG"]
+    long = [p for p in report.problems if p.code == "SAMPLE_TOO_LONG"]
     assert len(long) == 12
     change = dict(part.split(" = ") for part in long[0].remedy.removeprefix("set one of: ").split("; "))
     assert set(change) >= {"policy.model_max_length", "custom.vision.nframes"}

@@ -12,11 +12,10 @@ import av
 import numpy as np
 
 from vidqa.demo.questions import Question, questions_about
-from vidqa.demo.scenes import DIAGONAL, Scene, draw_scene, render
-from vidqa.files import write_json
+from vidqa.demo.scenes import DIAGONAL, EVENTS, Scene, draw_scene, render
+from vidqa.files import write_json, write_text
 
-EVENTS = ("cross", "turn", "blink", "order")
-EVAL_CLIPS_PER_EVENT = 16
+EVAL_CLIPS_PER_EVENT = 24
 # The weakness on purpose: nothing moves diagonally in the training set, these many clips do in the evaluation set.
 DIAGONAL_EVAL_CLIPS = 12
 
@@ -31,29 +30,34 @@ class Clip:
 def train_clips(count: int, seed: int) -> list[Clip]:
     """`count` clips, the four events in equal shares."""
     rng = np.random.default_rng([seed, 1])
-    return _shuffled_clips([draw_scene(EVENTS[i % len(EVENTS)], rng) for i in range(count)], rng)
+    return _shuffled_clips([draw_scene(EVENTS[i % len(EVENTS)], i // len(EVENTS), rng) for i in range(count)], rng)
 
 
 def eval_clips(seed: int) -> list[Clip]:
     """Other clips of the four events, and diagonal crossings, which the training set lacks."""
     rng = np.random.default_rng([seed, 2])
-    scenes = [draw_scene(event, rng) for event in EVENTS for _ in range(EVAL_CLIPS_PER_EVENT)]
-    scenes += [draw_scene("cross", rng, tuple(DIAGONAL)) for _ in range(DIAGONAL_EVAL_CLIPS)]
+    scenes = [draw_scene(event, i, rng) for event in EVENTS for i in range(EVAL_CLIPS_PER_EVENT)]
+    scenes += [draw_scene("cross", i, rng, tuple(DIAGONAL)) for i in range(DIAGONAL_EVAL_CLIPS)]
     return _shuffled_clips(scenes, rng)
 
 
 def _shuffled_clips(scenes: list[Scene], rng: np.random.Generator) -> list[Clip]:
     """Clips in random order, so that a file's name says nothing about what it shows."""
     order = [scenes[i] for i in rng.permutation(len(scenes))]
-    return [Clip(f"clip_{i:05d}", scene, tuple(questions_about(scene, rng))) for i, scene in enumerate(order)]
+    return [Clip(f"clip_{i:05d}", scene, tuple(questions_about(scene))) for i, scene in enumerate(order)]
 
 
 def write_demo_set(folder: Path, train_count: int, seed: int = 0) -> dict[str, int]:
-    """Write `folder`/train and `folder`/eval anew, each an annotations.json and videos/; returns counts of questions."""
+    """Write `folder`/train and `folder`/eval anew, each an annotations.json and videos/, and corpus.txt, the text that
+    a tokenizer made for the set should know. Returns counts of questions."""
+    splits = {"train": train_clips(train_count, seed), "eval": eval_clips(seed)}
     counts = {}
-    for split, clips in {"train": train_clips(train_count, seed), "eval": eval_clips(seed)}.items():
+    for split, clips in splits.items():
         shutil.rmtree(folder / split, ignore_errors=True)
         counts[split] = write_split(folder / split, clips)
+    asked = [question for clips in splits.values() for clip in clips for question in clip.questions]
+    texts = dict.fromkeys(text for question in asked for text in (question.text, question.answer))
+    write_text(folder / "corpus.txt", "".join(f"{text}\n" for text in texts))
     return counts
 
 
@@ -85,7 +89,7 @@ def _record(clip: Clip, number: int, question: Question) -> dict[str, Any]:
 def write_mp4(path: Path, frames: np.ndarray, fps: int) -> None:
     """Encode uint8 RGB frames [frames, height, width, 3] as H.264, yuv420p."""
     with av.open(str(path), "w") as container:
-        stream = container.add_stream("libx264", rate=Fraction(fps), options={"preset": "ultrafast", "crf": "18"})
+        stream = container.add_stream("libx264", rate=Fraction(fps), options={"preset": "ultrafast", "crf": "20"})
         stream.height, stream.width = frames.shape[1:3]
         stream.pix_fmt = "yuv420p"
         stream.thread_count = 1  # many small files: threads cost more than they give

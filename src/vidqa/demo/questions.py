@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
+from vidqa.demo.scenes import FLASHES, STRAIGHT, Scene
 
-from vidqa.demo.scenes import DIAGONAL, STRAIGHT, Scene
-
-LETTERS = "ABCD"
+LETTERS = "ABC"
 
 
 @dataclass(frozen=True)
@@ -20,49 +18,38 @@ class Question:
     answer: str
 
 
-def questions_about(scene: Scene, rng: np.random.Generator) -> list[Question]:
+def questions_about(scene: Scene) -> list[Question]:
     """All questions of one clip."""
-    asked = {"cross": _motion, "turn": _motion, "blink": _blink, "order": _order}[scene.event](scene, rng)
-    if scene.direction in DIAGONAL:
-        return [Question("diagonal", q.text, q.answer) for q in asked]
-    return asked
+    return EVENT_QUESTIONS[scene.event](scene)
 
 
-def _motion(scene: Scene, rng: np.random.Generator) -> list[Question]:
-    true = scene.direction
-    pool = DIAGONAL if true in DIAGONAL else STRAIGHT
-    claimed = _true_or_other(true, list(pool), rng)
+def _cross(scene: Scene) -> list[Question]:
+    kind = "direction" if scene.direction in STRAIGHT else "diagonal"
+    return [Question(kind, "Which way does it move?", scene.direction), _color(scene)]
+
+
+def _resize(scene: Scene) -> list[Question]:
+    return [Question("size", "Does it get bigger?", "yes" if scene.grows else "no"), _color(scene)]
+
+
+def _flash(scene: Scene) -> list[Question]:
+    options = " ".join(f"{letter}. {word}" for letter, word in zip(LETTERS, FLASHES.values(), strict=True))
     return [
-        Question("direction", "Which way does it move?", true),
-        Question("direction", f"Does it move {claimed}?", _yes_no(claimed == true)),
-        Question("turn", "Does it turn around?", _yes_no(scene.event == "turn")),
+        Question("count", f"How often does it flash? {options}", LETTERS[list(FLASHES).index(len(scene.lit))]),
+        _color(scene),
     ]
 
 
-def _blink(scene: Scene, rng: np.random.Generator) -> list[Question]:
-    times = len(scene.gone)
-    return [
-        Question("blinks", "How many times does it blink?", str(times)),
-        Question("color", "What color is it?", scene.colours[0]),
-    ]
-
-
-def _order(scene: Scene, rng: np.random.Generator) -> list[Question]:
-    first = scene.colours[0]
-    options = [str(c) for c in rng.permutation(list(scene.colours))]
-    listed = " ".join(f"{letter}. {option}" for letter, option in zip(LETTERS, options, strict=False))
-    one, other = (str(c) for c in rng.permutation(list(scene.colours)))
+def _change(scene: Scene) -> list[Question]:
+    first, last = scene.colors
     return [
         Question("order", "Which color comes first?", first),
-        Question("order", f"Which color comes first? {listed}", LETTERS[options.index(first)]),
-        Question("order", f"Does {one} come before {other}?", _yes_no(one == first)),
+        Question("order", "Which color comes last?", last),
     ]
 
 
-def _true_or_other(true: str, pool: list[str], rng: np.random.Generator) -> str:
-    """The true word or another one, half of the time each."""
-    return true if rng.random() < 0.5 else str(rng.choice([word for word in pool if word != true]))
+def _color(scene: Scene) -> Question:
+    return Question("color", "What color is it?", scene.colors[0])
 
 
-def _yes_no(value: bool) -> str:
-    return "yes" if value else "no"
+EVENT_QUESTIONS = {"cross": _cross, "resize": _resize, "flash": _flash, "change": _change}

@@ -1,25 +1,26 @@
 """What happens in a demo clip, and the pixels that show it.
 
-No first and no last frame tells what happened: crossings and colour changes begin and end with an empty picture, a
-blinking shape is there at both ends.
+Every clip begins and ends with an empty picture, so that neither its first nor its last frame tells what happened.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from itertools import pairwise
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 SIDE = 96  # pixels, width and height
-SLOTS = 8  # a scene changes at most once per eighth of a clip: eight evenly spaced frames see everything
-# Each is brighter than any background in every channel.
-COLOURS = {"red": (255, 80, 80), "green": (70, 230, 100), "blue": (90, 120, 255), "yellow": (255, 230, 80)}
-MOST_BLINKS = 3
+SLOTS = 8  # appearance changes only between eighths of a clip: eight evenly spaced frames see everything
+EVENTS = ("cross", "resize", "flash", "change")
+# The same sum of channels, brighter than any background: no color is easier to see than another.
+COLORS = {"red": (255, 75, 75), "green": (75, 255, 75), "blue": (75, 75, 255), "yellow": (200, 180, 25)}
 SHAPES = ("disc", "square", "diamond")
 STRAIGHT = {"left": (-1, 0), "right": (1, 0), "up": (0, -1), "down": (0, 1)}  # x to the right, y downwards
 DIAGONAL = {"up left": (-1, -1), "up right": (1, -1), "down left": (-1, 1), "down right": (1, 1)}
-DIRECTIONS = {**STRAIGHT, **DIAGONAL}
+FLASHES = {1: "once", 2: "twice", 3: "three times"}
+LAMP_RADIUS = 34
+DIAMOND, SQUARE = 1.25, 0.9  # half diagonal and half side for about the area of a disc of radius 1
 
 
 @dataclass(frozen=True)
@@ -39,89 +40,106 @@ class Look:
 class Scene:
     """One thing that happens.
 
-    cross   a shape crosses the picture in `direction`
-    turn    a shape comes in moving in `direction`, turns around and leaves where it came from
-    blink   a shape stays in its place and is gone in the slots of `gone`
-    order   a shape appears in the first colour, takes the second, and is gone at the end
+    cross    a shape crosses the picture in `direction`
+    resize   a shape gets bigger, or smaller: `grows`
+    flash    a lamp is lit in the slots of `lit`, never in two that touch
+    change   a shape takes the second of two `colors` in slot `change`
     """
 
     event: str
-    colours: tuple[str, ...]
+    colors: tuple[str, ...]
     look: Look
     direction: str = ""
-    gone: tuple[int, ...] = ()
-    change: int = 0  # the slot in which the second colour begins
+    grows: bool = False
+    lit: tuple[int, ...] = ()
+    change: int = 0
 
 
-def draw_scene(event: str, rng: np.random.Generator, directions: tuple[str, ...] = tuple(STRAIGHT)) -> Scene:
-    """A random scene of one kind."""
-    colours = tuple(str(c) for c in rng.permutation(list(COLOURS))[: 2 if event == "order" else 1])
-    scene = Scene(event, colours, _draw_look(rng))
-    if event in ("cross", "turn"):
-        return replace(scene, direction=str(rng.choice(directions)))
-    if event == "blink":
-        return replace(scene, gone=_draw_gone(int(rng.integers(1, MOST_BLINKS + 1)), rng))
-    return replace(scene, change=int(rng.integers(3, 6)))
+@dataclass(frozen=True)
+class Shown:
+    """The shape at one moment: its color, centre and radius in pixels."""
+
+    color: str
+    x: float
+    y: float
+    radius: float
+
+
+def draw_scene(event: str, number: int, rng: np.random.Generator, directions: Sequence[str] = tuple(STRAIGHT)) -> Scene:
+    """A scene of one event. `number` chooses what is asked for, so that a run of numbers has every answer equally
+    often; the rest is random."""
+    look = _draw_look(rng)
+    first = list(COLORS)[number % len(COLORS)]
+    if event == "cross":
+        color = str(rng.choice(list(COLORS)))
+        return Scene(event, (color,), look, direction=directions[number % len(directions)])
+    if event == "resize":
+        return Scene(event, (first,), look, grows=bool(number // len(COLORS) % 2))
+    if event == "flash":
+        times = list(FLASHES)[number % len(FLASHES)]
+        return Scene(event, (str(rng.choice(list(COLORS))),), look, lit=_draw_lit(times, rng))
+    second = str(rng.choice([color for color in COLORS if color != first]))
+    return Scene(event, (first, second), look, change=int(rng.integers(3, 6)))
 
 
 def _draw_look(rng: np.random.Generator) -> Look:
-    x, y = rng.integers(28, SIDE - 27, size=2)
+    x, y = (int(v) for v in rng.integers(28, SIDE - 27, size=2))
+    fps = int(rng.integers(8, 13))
     return Look(
         shape=str(rng.choice(SHAPES)),
         radius=int(rng.integers(16, 21)),
-        place=(int(x), int(y)),
-        level=int(rng.integers(20, 50)),
+        place=(x, y),
+        level=int(rng.integers(25, 45)),
         noise_seed=int(rng.integers(2**31)),
-        frame_count=int(rng.integers(16, 29)),
-        fps=int(rng.integers(8, 13)),
+        frame_count=2 * fps + int(rng.integers(0, 3)),  # about two seconds
+        fps=fps,
     )
 
 
-def _draw_gone(times: int, rng: np.random.Generator) -> tuple[int, ...]:
-    """`times` slots, never the first or the last and never two in a row: each is one blink."""
-    while True:
-        slots = sorted(int(slot) for slot in rng.choice(np.arange(1, SLOTS - 1), size=times, replace=False))
-        if all(later - slot > 1 for slot, later in pairwise(slots)):
-            return tuple(slots)
+def _draw_lit(times: int, rng: np.random.Generator) -> tuple[int, ...]:
+    """`times` slots, dark ones around each."""
+    slots = np.sort(rng.choice(np.arange(1, SLOTS - times), size=times, replace=False))
+    return tuple(int(slot) + gap for gap, slot in enumerate(slots))
 
 
 def render(scene: Scene) -> np.ndarray:
     """The clip's frames, uint8 [frames, SIDE, SIDE, 3]."""
     look = scene.look
-    noise = np.random.default_rng(look.noise_seed).normal(0, 5, size=(look.frame_count, SIDE, SIDE, 1))
-    frames = np.broadcast_to(look.level + noise, (look.frame_count, SIDE, SIDE, 3)).copy()
+    noise = np.random.default_rng(look.noise_seed).normal(0, 4, size=(SIDE, SIDE, 1))
+    empty = np.broadcast_to((look.level + noise).clip(0, 255).astype(np.uint8), (SIDE, SIDE, 3))
+    frames = np.repeat(empty[None], look.frame_count, axis=0)
     for index in range(look.frame_count):
         shown = what_is_shown(scene, index / (look.frame_count - 1))
         if shown is not None:
-            colour, x, y = shown
-            frames[index][_mask(look, x, y)] = COLOURS[colour]
-    return frames.clip(0, 255).astype(np.uint8)
+            frames[index][_mask(look.shape, shown)] = COLORS[shown.color]
+    return frames
 
 
-def what_is_shown(scene: Scene, moment: float) -> tuple[str, float, float] | None:
-    """Colour and centre of the shape at `moment` (0 = first frame, 1 = last), None where there is none."""
-    x, y = scene.look.place
-    if scene.direction:
-        reach = SIDE / 2 + scene.look.radius + 1
-        along = 2 * moment - 1 if scene.event == "cross" else -abs(2 * moment - 1)
-        step_x, step_y = DIRECTIONS[scene.direction]
-        return (
-            scene.colours[0],
-            SIDE / 2 + along * reach * step_x if step_x else x,
-            SIDE / 2 + along * reach * step_y if step_y else y,
+def what_is_shown(scene: Scene, moment: float) -> Shown | None:
+    """What is seen at `moment` (0 = first frame, 1 = last); None where the picture is empty."""
+    look, color, (x, y) = scene.look, scene.colors[0], scene.look.place
+    if scene.event == "cross":
+        step_x, step_y = (STRAIGHT | DIAGONAL)[scene.direction]
+        way = (2 * moment - 1) * (SIDE / 2 + look.radius * DIAMOND + 1)  # from outside to outside
+        return Shown(
+            color, SIDE / 2 + way * step_x if step_x else x, SIDE / 2 + way * step_y if step_y else y, look.radius
         )
     slot = round(moment * (SLOTS - 1))
-    if scene.event == "blink":
-        return None if slot in scene.gone else (scene.colours[0], x, y)
-    return None if slot in (0, SLOTS - 1) else (scene.colours[slot >= scene.change], x, y)
+    if slot in (0, SLOTS - 1):
+        return None
+    if scene.event == "resize":
+        return Shown(color, x, y, look.radius * (0.5 + (moment if scene.grows else 1 - moment)))
+    if scene.event == "flash":
+        return Shown(color, SIDE / 2, SIDE / 2, LAMP_RADIUS) if slot in scene.lit else None
+    return Shown(scene.colors[slot >= scene.change], x, y, look.radius)
 
 
-def _mask(look: Look, x: float, y: float) -> np.ndarray:
-    """The pixels that the shape covers with its centre at (x, y), bool [SIDE, SIDE]."""
+def _mask(shape: str, shown: Shown) -> np.ndarray:
+    """The pixels that the shape covers, bool [SIDE, SIDE]."""
     rows, columns = np.mgrid[0:SIDE, 0:SIDE]
-    across, down = np.abs(columns - x), np.abs(rows - y)
-    if look.shape == "disc":
-        return across**2 + down**2 <= look.radius**2
-    if look.shape == "square":
-        return np.maximum(across, down) <= look.radius * 0.9
-    return across + down <= look.radius * 1.25
+    across, down = np.abs(columns - shown.x), np.abs(rows - shown.y)
+    if shape == "disc":
+        return across**2 + down**2 <= shown.radius**2
+    if shape == "square":
+        return np.maximum(across, down) <= shown.radius * SQUARE
+    return across + down <= shown.radius * DIAMOND

@@ -53,7 +53,7 @@ def plan_packs(
     than the budget gets a bin of its own. A bin may be empty when there are fewer samples than ranks.
     """
     order = sorted(chosen, key=lambda i: (-costs[i], i))
-    total = sum(lengths[i] for i in order)
+    total = sum(min(lengths[i], budget) for i in order)
     micro_steps = max(1, -(-total // (budget * ranks)))
     while (bins := _fill(order, lengths, costs, micro_steps * ranks, budget)) is None:
         micro_steps += 1

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 from peft import PeftModel
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import nn
 from torch.distributed.tensor import DTensor
@@ -54,7 +54,7 @@ class Exporter:
             if self.world.is_main and failure is None:
                 try:
                     writer.add(tensor_name, tensor)
-                except (OSError, RuntimeError) as full:
+                except (OSError, RuntimeError, SafetensorError) as full:
                     failure = str(full)
         if self.world.is_main and failure is None:
             try:
@@ -62,7 +62,7 @@ class Exporter:
                 self._write_rest(folder)
                 shutil.rmtree(published, ignore_errors=True)
                 folder.rename(published)
-            except (OSError, RuntimeError) as full:
+            except (OSError, RuntimeError, SafetensorError) as full:
                 failure = str(full)
         if failure := self.world.share(failure):
             if self.world.is_main:

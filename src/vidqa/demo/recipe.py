@@ -1,0 +1,29 @@
+"""How the demo trains: the values that differ from the template, as a user would write them."""
+
+from __future__ import annotations
+
+TRAIN_CLIPS = 3000
+# The same frames are taken in training and in evaluation: 8 of them, as 4 tokens (one for each two frames).
+VISION = {"nframes": 8, "total_pixels": 4 * 32 * 32}
+
+TRAIN = {
+    "custom.vision.nframes": VISION["nframes"],
+    "custom.vision.total_pixels": VISION["total_pixels"],
+    "num_epochs": 3,
+    "batch_size": 8,  # per process; two processes
+    "mini_batch": 8,
+    "learning_rate": 1e-3,  # new weights: far above what a pretrained model bears
+    "dp_shard_size": 2,
+    "train.param_dtype": "float32",
+    "train.train_policy.dataloader_num_workers": 1,
+    "policy.model_gradient_checkpointing": "false",
+    "logging.log_interval": 100,
+}
+EVALUATE = {
+    "vision.nframes": VISION["nframes"],
+    "vision.total_pixels": VISION["total_pixels"],
+    "model.dtype": "float32",
+    "generation.max_tokens": 8,
+    "evaluation.batch_size": 64,
+    "num_gpus": 1,
+}

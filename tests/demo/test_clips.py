@@ -1,0 +1,182 @@
+"""The demo set: real H.264, the same for the same seed, nothing shared between its halves, and true annotations."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter, defaultdict
+from pathlib import Path
+
+import av
+import numpy as np
+import pytest
+
+from vidqa.demo.clips import Clip, eval_clips, train_clips, write_demo_set
+from vidqa.demo.scenes import COLORS, DIAGONAL, SIDE, SLOTS, STRAIGHT, what_is_shown
+from vidqa.demo.summary import WEAK_KIND
+
+TRAIN = 40
+STEPS = STRAIGHT | DIAGONAL
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("demo")
+    write_demo_set(folder, TRAIN, seed=3)
+    return folder
+
+
+def decode(path: Path) -> np.ndarray:
+    """uint8 RGB [frames, height, width, 3]."""
+    with av.open(str(path)) as container:
+        return np.stack([frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)])
+
+
+def records(folder: Path, split: str) -> list[dict]:
+    return json.loads((folder / split / "annotations.json").read_text(encoding="utf-8"))
+
+
+def answers(folder: Path, split: str) -> dict[str, dict[str, str]]:
+    """Per video: question -> answer, read from the file as a stranger would."""
+    found: dict[str, dict[str, str]] = defaultdict(dict)
+    for record in records(folder, split):
+        human, gpt = record["conversations"]
+        tag, question = human["value"].split("\n", 1)
+        assert (human["from"], gpt["from"], tag) == ("human", "gpt", "<video>")
+        found[record["video"]][question] = gpt["value"]
+    return found
+
+
+def shape_pixels(frames: np.ndarray) -> np.ndarray:
+    """Where something coloured is: bool [frames, height, width]. The background is dark and grey."""
+    return frames.max(-1).astype(int) > 120
+
+
+def seen_answers(frames: np.ndarray) -> dict[str, str]:
+    """Every question answered from the decoded pixels alone."""
+    mask = shape_pixels(frames)
+    areas = mask.sum((1, 2))
+    shown = [i for i, area in enumerate(areas) if area > 60]
+    first, last = shown[0], shown[-1]
+    moved = centroid(mask[last]) - centroid(mask[first])
+    lit = areas > 60
+    flashes = str(int((lit[1:] & ~lit[:-1]).sum()))
+    ways = [name for name, step in STEPS.items() if tuple(np.sign(np.where(np.abs(moved) < 8, 0, moved))) == step]
+    return {
+        "Which way does it move?": ways[0] if ways else "",
+        "Does it get bigger?": "yes" if areas[last] > areas[first] else "no",
+        "How many flashes are there?": flashes,
+        "How often does it flash? A. once B. twice C. three times": "_ABC"[int(flashes)] if int(flashes) < 4 else "",
+        "What color is it?": color_of(frames[last][mask[last]]),
+        "Which color comes first?": color_of(frames[first][mask[first]]),
+        "Which color comes last?": color_of(frames[last][mask[last]]),
+    }
+
+
+def centroid(mask: np.ndarray) -> np.ndarray:
+    rows, columns = np.nonzero(mask)
+    return np.array([columns.mean(), rows.mean()])
+
+
+def color_of(pixels: np.ndarray) -> str:
+    middle = np.median(pixels, axis=0)
+    return min(COLORS, key=lambda name: float(np.abs(middle - COLORS[name]).sum()))
+
+
+def test_clips_are_small_real_h264(demo: Path) -> None:
+    lengths, rates = set(), set()
+    for path in sorted((demo / "train" / "videos").glob("*.mp4")):
+        with av.open(str(path)) as container:
+            stream = container.streams.video[0]
+            assert (stream.codec_context.name, stream.codec_context.pix_fmt) == ("h264", "yuv420p")
+            assert (stream.width, stream.height) == (SIDE, SIDE)
+            count = stream.frames
+            rates.add(stream.average_rate)
+        assert len(decode(path)) == count
+        lengths.add(count)
+    assert len(lengths) > 3 and rates == {8, 9, 10, 11, 12}
+
+
+def test_annotations_are_true_of_the_pixels(demo: Path) -> None:
+    checked = Counter()
+    for split in ("train", "eval"):
+        for video, pairs in answers(demo, split).items():
+            seen = seen_answers(decode(demo / split / video))
+            for question, answer in pairs.items():
+                if question in seen:
+                    assert seen[question] == answer, (split, video, question)
+                    checked[question] += 1
+                else:
+                    letter_of = dict(part.split(". ") for part in split_options(question))
+                    assert letter_of[answer] == seen["Which way does it move?"], (split, video, question)
+    assert len(checked) == 7 and min(checked.values()) >= 10
+
+
+def split_options(question: str) -> list[str]:
+    """["A. left", "B. right", ...]"""
+    text = question.split("? ", 1)[1]
+    starts = [text.index(f"{letter}. ") for letter in "ABCD"]
+    return [text[a:b].strip() for a, b in zip(starts, [*starts[1:], None], strict=True)]
+
+
+def test_the_same_seed_gives_the_same_bytes_and_another_seed_others(demo: Path, tmp_path: Path) -> None:
+    write_demo_set(tmp_path / "again", TRAIN, seed=3)
+    write_demo_set(tmp_path / "other", TRAIN, seed=4)
+    assert digests(tmp_path / "again") == digests(demo)
+    assert not set(digests(tmp_path / "other").values()) & set(digests(demo).values())
+
+
+def digests(folder: Path) -> dict[str, str]:
+    paths = [*folder.rglob("*.mp4"), *folder.rglob("*.json")]
+    return {str(p.relative_to(folder)): hashlib.sha256(p.read_bytes()).hexdigest() for p in paths}
+
+
+def test_no_training_clip_is_an_evaluation_clip(demo: Path) -> None:
+    train, held_out = (
+        {hashlib.sha256(decode(p)).hexdigest() for p in (demo / split / "videos").glob("*.mp4")}
+        for split in ("train", "eval")
+    )
+    assert len(train) == TRAIN and not train & held_out
+
+
+def test_the_weakness_is_in_the_evaluation_set_only(demo: Path) -> None:
+    kinds = {split: {record["kind"] for record in records(demo, split)} for split in ("train", "eval")}
+    assert kinds["eval"] - kinds["train"] == {WEAK_KIND}
+    assert not any(clip.scene.direction in DIAGONAL for clip in train_clips(400, 0))
+
+
+def test_no_question_is_answered_by_its_most_frequent_answer() -> None:
+    for clips in (train_clips(2000, 0), eval_clips(0)):
+        given: dict[str, Counter[str]] = defaultdict(Counter)
+        for clip in clips:
+            for question in clip.questions:
+                given[question.text][question.answer] += 1
+        for question, counts in given.items():
+            assert max(counts.values()) <= 0.6 * counts.total(), (question, counts)
+
+
+def moment_alone(clip: Clip, slot: int) -> tuple[object, ...]:
+    """What one frame shows, coarsely: color, size and place in thirds of the picture."""
+    shown = what_is_shown(clip.scene, slot / (SLOTS - 1))
+    inside = shown and -shown.radius < min(shown.x, shown.y) and max(shown.x, shown.y) < SIDE + shown.radius
+    return (shown.color, shown.x // 32, shown.y // 32) if shown and inside else ()
+
+
+def test_first_and_last_frames_show_nothing(demo: Path) -> None:
+    for path in (demo / "eval" / "videos").glob("*.mp4"):
+        frames = decode(path)
+        assert not shape_pixels(frames[[0, -1]]).any()
+
+
+def test_the_middle_frame_alone_does_not_tell_the_direction() -> None:
+    """The best guess from one frame's color and place stays near chance (1 of 4)."""
+    clips = [clip for clip in train_clips(4000, 1) if clip.scene.event == "cross"]
+    seen: dict[tuple[object, ...], Counter[str]] = defaultdict(Counter)
+    for clip in clips[::2]:
+        seen[moment_alone(clip, 4)][clip.scene.direction] += 1
+    right = [clip.scene.direction == guess(seen[moment_alone(clip, 4)]) for clip in clips[1::2]]
+    assert np.mean(right) < 0.6
+
+
+def guess(counts: Counter[str]) -> str:
+    return counts.most_common(1)[0][0] if counts else ""

@@ -1,0 +1,89 @@
+"""config.json, the contract for programs: every file, command and key that it names is there."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+from skill_pages import SCRIPTS, parser_of, words_of
+
+import vidqa
+from vidqa.cli import BANK, SCHEMA
+from vidqa.spec.keys import leaves
+from vidqa.spec.models import SPECS
+from vidqa.spec.route import route_train
+
+CONFIG = json.loads((BANK / "config.json").read_text(encoding="utf-8"))
+INFO = yaml.safe_load((BANK / CONFIG["info"]).read_text(encoding="utf-8"))
+
+
+def strings(value: Any) -> Iterator[str]:
+    if isinstance(value, dict):
+        for inner in value.values():
+            yield from strings(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from strings(inner)
+    elif isinstance(value, str):
+        yield value
+
+
+def test_files_exist() -> None:
+    paths = [word for word in strings(CONFIG) if "/" in word and " " not in word and "://" not in word]
+    assert len(paths) > 10
+    assert [path for path in paths if not (BANK / path).is_file()] == []
+
+
+def test_commands_parse() -> None:
+    commands = [text for text in strings(CONFIG) if text.startswith("python ")]
+    assert len(commands) > 15
+    for command in commands:
+        _, script, *words = words_of(command)
+        assert parser_of(BANK / script).parse_args(words).json, f"{command}: a program wants --json"
+    assert {words_of(command)[1] for command in commands} == {f"scripts/{script.name}" for script in SCRIPTS}
+
+
+def test_names_and_versions_agree() -> None:
+    project = tomllib.loads((BANK / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    skill = yaml.safe_load((BANK / CONFIG["skill"]).read_text(encoding="utf-8").split("---\n")[1])
+    assert CONFIG["name"] == project["name"] == skill["name"] == INFO["name"]
+    assert CONFIG["version"] == project["version"] == skill["metadata"]["version"] == vidqa.__version__
+    assert CONFIG["result_schema"] == SCHEMA
+
+
+def test_actions_are_those_that_have_a_spec() -> None:
+    implemented = {name for name, action in CONFIG["actions"].items() if action["implemented"]}
+    assert implemented == set(SPECS) == set(INFO["actions"])
+    assert set(CONFIG["actions"]) == {"train", "evaluate", "inference", "quantize"}
+    assert CONFIG["credentials"].keys() == INFO["credentials"].keys()
+    for name in implemented:
+        action = CONFIG["actions"][name]
+        named = [action["model_key"], action["results_key"], action["resume_key"], *action["dataset_keys"]]
+        assert [key for key in named if key not in leaves(name)] == []
+        launch = parser_of(BANK / "scripts/launch.py").parse_args(words_of(action["commands"]["launch"])[2:])
+        assert launch.action == name
+        build = parser_of(BANK / "scripts/build_spec.py").parse_args(words_of(action["commands"]["build_spec"])[2:])
+        assert build.action == name
+
+
+def test_automl_is_what_routing_finds() -> None:
+    made = route_train("auto", "", BANK)
+    assert CONFIG["automl"]["enabled"] == INFO["automl_enabled"] == (made.decision == "automl")
+    assert CONFIG["automl"]["runnable"] == made.runnable
+    (policy,) = [
+        option for option in parser_of(BANK / "scripts/route_train.py")._actions if option.dest == "automl_policy"
+    ]
+    assert list(policy.choices or ()) == CONFIG["automl"]["policies"]
+    assert [name for name, action in CONFIG["actions"].items() if action["automl"]] == ["train"]
+
+
+def test_deft_stages_that_are_implemented_have_their_script() -> None:
+    page = (BANK / CONFIG["deft"]["workflow"]).read_text(encoding="utf-8")
+    for stage in CONFIG["deft"]["stages"]:
+        assert stage["implemented"] == ("command" in stage) == ("script" in stage), stage["name"]
+        if stage["implemented"]:
+            assert stage["script"] in stage["command"] and Path(stage["script"]).name in page

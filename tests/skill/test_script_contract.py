@@ -1,0 +1,115 @@
+"""What every script keeps to: quick help, one JSON object, known exit codes, no traceback, any folder."""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from skill_pages import SCRIPTS
+
+from vidqa.cli import BANK
+from vidqa.problem import Exit
+
+# A wrong use of each script: its words, its exit code, and the code of its first problem.
+WRONG = {
+    "analyze_gaps": (
+        ["--results-dir", "absent", "--gaps-parquet", "gaps.parquet", "--kpi-ann-path", "absent.json"],
+        Exit.INPUT,
+        "GAPS_",
+    ),
+    "build_spec": (["train", "--set", "train.epochs=3"], Exit.INPUT, "SPEC_UNKNOWN_KEY"),
+    "jobs": (["status", "no-such-job"], Exit.USAGE, "JOB_NOT_FOUND"),
+    "launch": (["train", "--spec", "absent.toml"], Exit.INPUT, "SPEC_FILE"),
+    "preflight": (["--spec", "absent.toml"], Exit.INPUT, "SPEC_FILE"),
+    "route_train": (["--automl-policy", "sometimes"], Exit.USAGE, "USAGE"),
+}
+by_script = pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
+
+
+def run(script: Path, *words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, str(script), *words], capture_output=True, text=True, cwd=cwd, timeout=60)
+
+
+def help_times(script: Path) -> tuple[float, float]:
+    """(wall-clock, CPU) seconds of one `--help`."""
+    start = time.monotonic()
+    process = subprocess.Popen([sys.executable, str(script), "--help"], stdout=subprocess.DEVNULL)
+    _, status, used = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    assert process.returncode == 0
+    return time.monotonic() - start, used.ru_utime + used.ru_stime
+
+
+def test_every_script_has_a_wrong_use_here() -> None:
+    assert {script.stem for script in SCRIPTS} == set(WRONG)
+
+
+@by_script
+def test_help_is_quick(script: Path) -> None:
+    """0.4 s of CPU; the wall clock gets more, for machines that do other things at the same time."""
+    wall, cpu = zip(*(help_times(script) for _ in range(3)), strict=True)
+    assert statistics.median(cpu) < 0.4 and min(wall) < 1.0, (wall, cpu)
+
+
+@by_script
+def test_help_is_short_and_complete(script: Path, tmp_path: Path) -> None:
+    done = run(script, "--help", cwd=tmp_path)
+    lines = done.stdout.splitlines()
+    assert done.returncode == 0 and len(lines) <= 40
+    assert "exit codes:" in lines and "examples:" in lines and "--json" in done.stdout
+    for code in Exit:
+        assert f"{int(code)} " in done.stdout.split("exit codes:")[1]
+
+
+@by_script
+def test_wrong_input_is_one_json_object_and_the_same_as_text(script: Path, tmp_path: Path) -> None:
+    words, exit_code, problem = WRONG[script.stem]
+    done = run(script, *words, "--json", cwd=tmp_path)
+    said = json.loads(done.stdout)
+    assert done.returncode == exit_code and done.stdout.startswith("{")
+    assert set(said) == {"schema", "ok", "data", "problems", "next"}
+    assert (said["schema"], said["ok"]) == ("vidqa.result.v1", False)
+    assert said["problems"][0]["code"].startswith(problem)
+    assert all(said["problems"][0][field] for field in ("where", "message", "remedy"))
+    shown = run(script, *words, cwd=tmp_path)
+    assert shown.returncode == exit_code and shown.stdout == ""
+    assert said["problems"][0]["message"] in shown.stderr and "Traceback" not in shown.stderr + done.stderr
+
+
+@by_script
+def test_an_unknown_option_is_a_usage_problem(script: Path, tmp_path: Path) -> None:
+    done = run(script, "--no-such-option", "--json", cwd=tmp_path)
+    assert done.returncode == Exit.USAGE
+    assert [problem["code"] for problem in json.loads(done.stdout)["problems"]] == ["USAGE"]
+
+
+@by_script
+def test_without_the_libraries_the_remedy_is_named(script: Path, tmp_path: Path) -> None:
+    """A Python that lacks the packages, as before `make install`: -S leaves the environment's packages out."""
+    words, _, _ = WRONG[script.stem]
+    command = [sys.executable, "-S", str(script), *words, "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    said = json.loads(done.stdout)
+    if script.stem in ("jobs", "route_train"):  # these problems are found before any package is needed
+        assert done.returncode in (Exit.ENVIRONMENT, Exit.USAGE)
+        return
+    assert done.returncode == Exit.ENVIRONMENT, said
+    assert said["problems"][0]["code"] == "ENV_PACKAGE_MISSING" and "make install" in said["problems"][0]["remedy"]
+
+
+def test_a_reader_that_stops_reading_is_no_error(tmp_path: Path) -> None:
+    """As with `| head -1`: nothing is printed about a broken pipe, and the exit code stays."""
+    root = tmp_path / "set"
+    root.mkdir()
+    (root / "annotations.json").write_text("[]")
+    command = [sys.executable, str(BANK / "scripts/build_spec.py"), "train", "--train-root", str(root), "--explain"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdout and process.stderr
+    process.stdout.close()
+    assert (process.stderr.read(), process.wait()) == (b"", 0)

@@ -1,0 +1,308 @@
+"""The rules that the code keeps, as tests: who may know whom, where heavy libraries live, how long things may be."""
+
+from __future__ import annotations
+
+import ast
+import json
+import tomllib
+from collections import defaultdict
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from vidqa.cli import BANK
+from vidqa.problem import REGISTRY, Code, Exit
+
+SRC = BANK / "src"
+MODULES = sorted((SRC / "vidqa").rglob("*.py"))
+SCRIPTS = sorted((BANK / "scripts").glob("*.py"))
+PROGRAMS = [*SCRIPTS, *sorted((BANK / "workflow").rglob("*.py"))]
+ENGINE_ONLY = {"torch", "torchvision", "transformers", "accelerate", "peft", "safetensors"}
+HEAVY = {"pydantic", "pandas", "pyarrow", "av", "jinja2", "tokenizers", "docker", "numpy", "yaml", "huggingface_hub"}
+
+# What every room may import: the contract of the project, in no room itself.
+FOUNDATION = {"problem", "files", "environment", "_optional", "cli", "run_folder", "__version__"}
+# And the rooms beyond that which each may know. A room that is not named here knows the foundation only.
+MAY_KNOW = {
+    "families": {"video"},
+    "chat": {"data", "video", "families"},
+    "samples": {"data", "video", "families", "chat", "sample_problems"},
+    "hub": {"hub_problems"},
+    "scoring": {"data"},
+    "gaps": {"scoring"},
+    "platforms": {"spec", "data", "hub"},
+    "preflight": {"spec", "data", "video", "families", "chat", "samples", "sample_problems", "hub", "platforms"},
+    "engine": {"spec", "data", "video", "families", "chat", "samples", "sample_problems", "scoring"},
+    "generate": {"spec"},
+}
+BROAD_EXCEPTS = {
+    "cli.py run": "a bug in a script becomes a problem with a log file",
+    "engine/__main__.py main": "the last place before torchrun",
+    "engine/batch/loader.py _work": "handed to the thread that trains, which raises it",
+}
+PREFIXES = {
+    "spec": {"SPEC", "AUTOML"},
+    "data": {"DATA"},
+    "video": {"VIDEO", "IMAGE", "MEDIA"},
+    "families": {"MODEL"},
+    "chat": {"CHAT"},
+    "sample_problems": {"SAMPLE"},
+    "hub_problems": {"HUB", "MODEL"},
+    "scoring": {"RESULTS", "METRIC", "POSTER"},
+    "gaps": {"GAPS"},
+    "platforms": {"PLATFORM", "JOB", "RUN", "STATE", "ENV"},
+    "preflight": {"ENV", "DATA", "MODEL", "PLATFORM"},
+    "engine": {"ENGINE", "CACHE"},
+    "_optional": {"ENV"},
+    "cli": {"USAGE", "INTERRUPTED"},
+    "problem": {"INTERNAL"},
+}
+VAGUE = ("utils", "util", "helper", "manager", "misc", "common")
+
+
+@cache
+def tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"), str(path))
+
+
+def shown(path: Path) -> str:
+    return str(path.relative_to(SRC / "vidqa" if path.is_relative_to(SRC) else BANK))
+
+
+def room_of(path: Path) -> str:
+    """The first name below vidqa: a folder, or a module that stands alone."""
+    return path.relative_to(SRC / "vidqa").with_suffix("").parts[0]
+
+
+def imports(path: Path, *, for_types: bool = False) -> Iterator[tuple[int, str]]:
+    """(line, dotted name) of every import; those that only type checkers follow are left out unless asked for."""
+    skipped = set() if for_types else set(map(id, _type_only(tree(path))))
+    for node in ast.walk(tree(path)):
+        if id(node) in skipped:
+            continue
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, name.name) for name in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{shown(path)}:{node.lineno} imports by dots; write vidqa.room"
+            yield from ((node.lineno, f"{node.module}.{name.name}") for name in node.names)
+
+
+def _type_only(module: ast.Module) -> Iterator[ast.AST]:
+    for node in ast.walk(module):
+        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
+            for inner in node.body:
+                yield from ast.walk(inner)
+
+
+def functions(path: Path) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    for node in ast.walk(tree(path)):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            yield node
+
+
+def test_only_the_engine_imports_torch_and_what_needs_it() -> None:
+    outside = [path for path in [*MODULES, *PROGRAMS] if not path.is_relative_to(SRC / "vidqa" / "engine")]
+    wrong = [
+        f"{shown(path)}:{line} {name}"
+        for path in outside
+        for line, name in imports(path, for_types=True)
+        if name.split(".")[0] in ENGINE_ONLY or name.startswith("vidqa.engine")
+    ]
+    assert wrong == []
+
+
+def test_a_script_imports_nothing_heavy_when_it_starts() -> None:
+    wrong = [
+        f"{shown(path)}:{node.lineno}"
+        for path in SCRIPTS
+        for node in tree(path).body
+        if isinstance(node, (ast.Import, ast.ImportFrom))
+        for name in ([node.module] if isinstance(node, ast.ImportFrom) else [each.name for each in node.names])
+        if name and (name.split(".")[0] in HEAVY or (name.startswith("vidqa.") and name != "vidqa.cli"))
+    ]
+    assert wrong == []
+
+
+@pytest.mark.parametrize("room", sorted({room_of(path) for path in MODULES} - {"__init__"}))
+def test_rooms_know_only_whom_they_may(room: str) -> None:
+    allowed = {room} if room in FOUNDATION else {room} | FOUNDATION | MAY_KNOW.get(room, set())
+    if room in FOUNDATION:
+        allowed |= FOUNDATION
+    wrong = []
+    for path in MODULES:
+        if room_of(path) != room:
+            continue
+        for line, name in imports(path):
+            first, _, rest = name.partition(".")
+            if first == "vidqa" and rest.split(".")[0] not in allowed and rest != "":
+                wrong.append(f"{shown(path)}:{line} {name}")
+    assert wrong == []
+
+
+def test_rooms_that_are_named_exist() -> None:
+    rooms = {room_of(path) for path in MODULES}
+    named = set(MAY_KNOW) | set(PREFIXES) | {other for others in MAY_KNOW.values() for other in others}
+    assert named - rooms == set()
+
+
+def test_the_environment_is_read_in_one_module() -> None:
+    def reads(node: ast.AST) -> bool:
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "os":
+            return node.attr in ("environ", "environb", "getenv", "putenv")
+        return isinstance(node, ast.ImportFrom) and node.module == "os" and node.names[0].name in ("environ", "getenv")
+
+    found = {shown(path) for path in [*MODULES, *PROGRAMS] for node in ast.walk(tree(path)) if reads(node)}
+    assert found == {"environment.py"}
+
+
+def test_broad_excepts_are_the_known_ones() -> None:
+    found = set()
+    for path in [*MODULES, *PROGRAMS]:
+        for function in functions(path):
+            for node in ast.walk(function):
+                if isinstance(node, ast.ExceptHandler) and _is_broad(node.type):
+                    found.add(f"{shown(path)} {function.name}")
+        for node in tree(path).body:
+            if isinstance(node, ast.Try):
+                assert not any(_is_broad(handler.type) for handler in node.handlers), shown(path)
+    assert found == set(BROAD_EXCEPTS)
+
+
+def _is_broad(caught: ast.expr | None) -> bool:
+    if caught is None:
+        return True
+    each = caught.elts if isinstance(caught, ast.Tuple) else [caught]
+    return any(isinstance(name, ast.Name) and name.id in ("Exception", "BaseException") for name in each)
+
+
+def test_files_and_functions_stay_short() -> None:
+    long = [f"{shown(path)}: {lines} lines" for path in MODULES if (lines := _lines(path)) > 420]
+    long += [f"{shown(path)}: {lines} lines" for path in PROGRAMS if (lines := _lines(path)) > 130]
+    for path in [*MODULES, *PROGRAMS]:
+        for function in functions(path):
+            length = (function.end_lineno or function.lineno) - function.lineno + 1
+            if length > 60:
+                long.append(f"{shown(path)} {function.name}: {length} lines")
+    assert long == []
+
+
+def _lines(path: Path) -> int:
+    return len(path.read_text(encoding="utf-8").splitlines())
+
+
+def test_every_file_says_what_it_is_for() -> None:
+    files = [path for path in [*MODULES, *PROGRAMS] if path.stat().st_size]
+    assert [shown(path) for path in files if not ast.get_docstring(tree(path))] == []
+
+
+def test_names_of_modules_say_something() -> None:
+    parts = {part for path in [*MODULES, *PROGRAMS] for part in path.relative_to(BANK).with_suffix("").parts}
+    assert [part for part in parts if any(word in VAGUE for word in part.strip("_").split("_"))] == []
+
+
+def declared_codes() -> dict[Path, dict[str, str]]:
+    """The codes of every module that declares some: the Python name and the code's own name."""
+    found: dict[Path, dict[str, str]] = defaultdict(dict)
+    for path in MODULES:
+        for node in tree(path).body:
+            if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.Call):
+                continue
+            if isinstance(node.value.func, ast.Name) and node.value.func.id == Code.__name__:
+                (target,), name = node.targets, ast.literal_eval(node.value.args[0])
+                assert isinstance(target, ast.Name)
+                found[path][target.id] = name
+    return found
+
+
+def test_codes_are_declared_in_problems_modules_and_named_for_their_room() -> None:
+    foundation = {"cli.py", "_optional.py", "problem.py"}
+    wrong = []
+    for path, codes in declared_codes().items():
+        if not path.name.endswith("problems.py") and shown(path) not in foundation:
+            wrong.append(f"{shown(path)} declares codes and is no problems.py")
+        wrong += [
+            f"{shown(path)} {name}"
+            for name in codes.values()
+            if name.split("_")[0] not in PREFIXES.get(room_of(path), set())
+        ]
+    assert wrong == []
+
+
+def test_every_code_is_used() -> None:
+    """Imported by its name from where it is declared, or taken from that module as an attribute."""
+    used: set[tuple[str, str]] = set()
+    for path in MODULES:
+        modules: dict[str, str] = {}
+        for node in ast.walk(tree(path)):
+            if isinstance(node, ast.ImportFrom) and node.module:
+                for name in node.names:
+                    used.add((node.module, name.name))
+                    modules[name.asname or name.name] = f"{node.module}.{name.name}"
+        for node in ast.walk(tree(path)):
+            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in modules:
+                used.add((modules[node.value.id], node.attr))
+            elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
+                used.add((".".join(path.relative_to(SRC).with_suffix("").parts), node.id))
+    scripts = "\n".join(path.read_text(encoding="utf-8") for path in PROGRAMS)
+    unused = [
+        f"{shown(path)} {name}"
+        for path, codes in declared_codes().items()
+        for name in codes
+        if (".".join(path.relative_to(SRC).with_suffix("").parts), name) not in used and name not in scripts
+    ]
+    assert unused == []
+
+
+def test_codes_have_texts_and_the_page_lists_them_all() -> None:
+    import vidqa.generate
+
+    vidqa.generate.generated()  # imports every room's problems
+    page = (BANK / "references" / "troubleshooting_codes.md").read_text(encoding="utf-8")
+    declared = {name for codes in declared_codes().values() for name in codes.values()}
+    assert declared == set(REGISTRY)
+    assert [name for name in declared if f"| `{name}` |" not in page] == []
+    for code in REGISTRY.values():
+        assert code.meaning.endswith(".") and len(code.remedy) > 5, code.name
+        assert code.exit_code in list(Exit) and code.exit_code != Exit.OK, code.name
+
+
+@pytest.mark.parametrize("path", sorted((BANK / "schemas").glob("*.schema.json")), ids=lambda path: path.name)
+def test_schemas_are_strict(path: Path) -> None:
+    """No table takes keys it does not name, unless it says of what kind its values are."""
+    schema = json.loads(path.read_text(encoding="utf-8"))
+    assert schema["$schema"] == "https://json-schema.org/draft/2020-12/schema"
+
+    def loose(node: object, where: str) -> Iterator[str]:
+        if isinstance(node, dict):
+            if (node.get("type") == "object" or "properties" in node) and "properties" not in where.split("/")[-1:]:
+                more = node.get("additionalProperties", True)
+                if more is not False and not (isinstance(more, dict) and "properties" not in node):
+                    yield where
+            for name, inner in node.items():
+                yield from loose(inner, f"{where}/{name}")
+        elif isinstance(node, list):
+            for place, inner in enumerate(node):
+                yield from loose(inner, f"{where}/{place}")
+
+    assert list(loose(schema, "")) == []
+
+
+def test_the_lock_holds_what_the_project_asks_for() -> None:
+    project = tomllib.loads((BANK / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    asked = [*project["dependencies"], *(each for extra in project["optional-dependencies"].values() for each in extra)]
+    text = (BANK / "requirements.lock").read_text(encoding="utf-8")
+    locked: dict[str, list[str]] = defaultdict(list)
+    for line in text.splitlines():
+        name, _, version = line.partition(";")[0].strip().partition("==")
+        assert version, f"not pinned: {line}"
+        locked[canonicalize_name(name.split("[")[0])].append(version)
+    wrong = []
+    for requirement in map(Requirement, asked):
+        versions = locked[canonicalize_name(requirement.name)]
+        if not versions or not all(requirement.specifier.contains(version) for version in versions):
+            wrong.append(f"{requirement}: {versions}")
+    assert wrong == [] and "://" not in text

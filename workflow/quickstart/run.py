@@ -1,0 +1,86 @@
+"""The whole path on a small synthetic set: python workflow/quickstart/run.py   (what `make demo` runs)
+
+Every command is printed as you would type it from the repository's folder; on your own data, leave out the first two.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+BANK = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(BANK / "src"))
+
+from vidqa.demo.recipe import EVALUATE, TRAIN, TRAIN_CLIPS  # noqa: E402
+from vidqa.demo.summary import summary  # noqa: E402
+from vidqa.environment import child_environment  # noqa: E402
+
+DEMO = Path("demo")
+DATA, MODEL, GAPS = DEMO / "data", DEMO / "model", DEMO / "gaps.parquet"
+
+
+def main() -> None:
+    started = time.monotonic()
+
+    # A synthetic set and a tiny model with random weights: the two things you bring yourself.
+    python("-m", "vidqa.demo", "--out", DATA, "--clips", TRAIN_CLIPS, "--seed", 0)
+    python("-m", "vidqa.engine.tiny_model", "--out", MODEL, "--corpus", DATA / "corpus.txt", "--seed", 0)
+
+    # Gate: nothing starts before the spec, the data and every video have been checked.
+    train, splits = DEMO / "train.toml", ("--train-root", DATA / "train", "--val-root", DATA / "eval")
+    build("train", train, *splits, "--model", MODEL, overrides=TRAIN)
+    script("preflight", "--spec", train, "--platform", "local")
+
+    # What the model answers before training.
+    zero_shot = DEMO / "zero_shot.toml"
+    build("evaluate", zero_shot, "--eval-root", DATA / "eval", "--model", MODEL, overrides=EVALUATE)
+    before = launch("evaluate", zero_shot)
+
+    # Fine-tune: FSDP over two processes. Then ask again.
+    trained = launch("train", train)
+    tuned = DEMO / "evaluate.toml"
+    build("evaluate", tuned, "--parent-run", trained, "--eval-root", DATA / "eval", overrides=EVALUATE)
+    after = launch("evaluate", tuned)
+
+    # What it still gets wrong, and so what the next training set needs.
+    kpi = ("--kpi-ann-path", DATA / "eval" / "annotations.json", "--kpi-media-path", DATA / "eval")
+    script("analyze_gaps", "--results-dir", after, "--gaps-parquet", GAPS, *kpi)
+
+    print(f"\n{summary(before, trained, after, GAPS)}\n\n{time.monotonic() - started:.0f} s in all")
+
+
+def build(action: str, out: Path, *words: object, overrides: dict[str, object]) -> None:
+    sets = [word for key, value in overrides.items() for word in ("--set", f"{key}={value}")]
+    script("build_spec", action, *words, "--results-dir", DEMO / "runs", *sets, "--out", out)
+
+
+def launch(action: str, spec: Path) -> Path:
+    """Run the job of `spec` to its end and return its run folder."""
+    said = script("launch", action, "--spec", spec, "--platform", "local", "--new-run", "--wait", "--json", read=True)
+    return Path(json.loads(said)["data"]["run_dir"])
+
+
+def script(name: str, *words: object, read: bool = False) -> str:
+    return python(Path("scripts") / f"{name}.py", *words, read=read)
+
+
+def python(*words: object, read: bool = False) -> str:
+    """Run one command in the repository's folder; a failure ends the demo with that command's exit code."""
+    typed = [*map(str, words)]
+    print(f"\n$ python {shlex.join(typed)}", flush=True)
+    environment = child_environment(PYTHONPATH=str(BANK / "src"))
+    done = subprocess.run(
+        [sys.executable, *typed], cwd=BANK, env=environment, text=True, stdout=subprocess.PIPE if read else None
+    )
+    if done.returncode:
+        print(done.stdout or "", end="")
+        sys.exit(done.returncode)
+    return done.stdout or ""
+
+
+if __name__ == "__main__":
+    main()

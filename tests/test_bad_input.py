@@ -355,7 +355,7 @@ def test_launch_cannot_write_its_output(case: Case) -> None:
 
 ENGINE_FAULTS = {
     "records": ([same_id_twice, empty_answer], {"DATA_ID_TWICE", "DATA_ANSWER_EMPTY"}),
-    "clips": ([empty_clip, spec("policy.model_max_length", 120)], {"VIDEO_EMPTY", "SAMPLE_TOO_LONG"}),
+    "clips": ([empty_clip, spec("policy.model_max_length", 30)], {"VIDEO_EMPTY", "SAMPLE_TOO_LONG"}),
     "batch": ([spec("train.train_batch_per_replica", 64)], {"SPEC_ZERO_STEPS"}),
 }
 
@@ -438,8 +438,25 @@ def saving_case(case: Case, disk: Path, mode: str) -> int:
     return 6
 
 
-def model_bytes(world: SimpleNamespace) -> int:
-    return (world.model / "model.safetensors").stat().st_size
+@dataclass
+class Sizes:
+    """Bytes on disk of one export, one checkpoint, and everything else that a run writes."""
+
+    export: int
+    checkpoint: int
+    rest: int = 300_000
+
+
+@pytest.fixture(scope="module")
+def sizes(world: SimpleNamespace) -> Sizes:
+    (world.folder / "sizes").mkdir()
+    spec = tiny_spec(world.folder / "sizes", world.model, world.root, {"train.max_num_steps": 1})
+    run_engine("train", spec, world.folder / "sizes/run")
+    return Sizes(*(_on_disk(world.folder / "sizes/run" / name / "step_1") for name in ("safetensors", "checkpoints")))
+
+
+def _on_disk(folder: Path) -> int:
+    return sum(path.stat().st_blocks * 512 for path in folder.rglob("*"))
 
 
 def assert_nothing_half_written(run_dir: Path) -> None:
@@ -465,10 +482,10 @@ IN_BACKGROUND = pytest.param(
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["sync", IN_BACKGROUND])
 def test_a_disk_that_fills_up_with_checkpoints(
-    case: Case, world: SimpleNamespace, small_disk: Callable[[int], Path], mode: str
+    case: Case, sizes: Sizes, small_disk: Callable[[int], Path], mode: str
 ) -> None:
     """The second checkpoint does not fit. What was saved stays, and with more room the run goes on from it."""
-    disk = small_disk(int(6.5 * model_bytes(world)))
+    disk = small_disk(2 * sizes.export + sizes.checkpoint * 3 // 2 + sizes.rest)
     steps = saving_case(case, disk, mode)
     said = script("launch", "train", "--spec", case.write(), "--wait")
     assert (said.codes, said.exit_code) == (["ENGINE_SAVE_FAILED"], JOB_FAILED), said.problems
@@ -478,7 +495,7 @@ def test_a_disk_that_fills_up_with_checkpoints(
     assert tracebacks((run_dir / "log.txt").read_text()) == []
     assert_nothing_half_written(run_dir)
 
-    small_disk(40 * model_bytes(world))
+    small_disk(10 * (sizes.export + sizes.checkpoint))
     case.set("train.resume", True)
     said = script("launch", "train", "--spec", case.write(), "--wait")
     assert said.exit_code == 0 and said.data["run_dir"] == str(run_dir)
@@ -488,10 +505,8 @@ def test_a_disk_that_fills_up_with_checkpoints(
 
 
 @pytest.mark.slow
-def test_a_disk_that_fills_up_with_an_export(
-    case: Case, world: SimpleNamespace, small_disk: Callable[[int], Path]
-) -> None:
-    disk = small_disk(int(4.5 * model_bytes(world)))
+def test_a_disk_that_fills_up_with_an_export(case: Case, sizes: Sizes, small_disk: Callable[[int], Path]) -> None:
+    disk = small_disk(sizes.export * 3 // 2 + sizes.checkpoint + sizes.rest // 3)
     saving_case(case, disk, "sync")
     done = run_engine("train", case.write(), disk / "run", check=False)
     status = json.loads((disk / "run/status.json").read_text())

@@ -30,7 +30,8 @@ class Clip:
 def train_clips(count: int, seed: int) -> list[Clip]:
     """`count` clips, the four events in equal shares."""
     rng = np.random.default_rng([seed, 1])
-    return _shuffled_clips([draw_scene(EVENTS[i % len(EVENTS)], i // len(EVENTS), rng) for i in range(count)], rng)
+    scenes = [draw_scene(EVENTS[i % len(EVENTS)], i // len(EVENTS), rng) for i in range(count)]
+    return _shuffled_clips("train", scenes, rng)
 
 
 def eval_clips(seed: int) -> list[Clip]:
@@ -38,13 +39,13 @@ def eval_clips(seed: int) -> list[Clip]:
     rng = np.random.default_rng([seed, 2])
     scenes = [draw_scene(event, i, rng) for event in EVENTS for i in range(EVAL_CLIPS_PER_EVENT)]
     scenes += [draw_scene("cross", i, rng, tuple(DIAGONAL)) for i in range(DIAGONAL_EVAL_CLIPS)]
-    return _shuffled_clips(scenes, rng)
+    return _shuffled_clips("eval", scenes, rng)
 
 
-def _shuffled_clips(scenes: list[Scene], rng: np.random.Generator) -> list[Clip]:
+def _shuffled_clips(split: str, scenes: list[Scene], rng: np.random.Generator) -> list[Clip]:
     """Clips in random order, so that a file's name says nothing about what it shows."""
     order = [scenes[i] for i in rng.permutation(len(scenes))]
-    return [Clip(f"clip_{i:05d}", scene, tuple(questions_about(scene))) for i, scene in enumerate(order)]
+    return [Clip(f"{split}_{i:05d}", scene, tuple(questions_about(scene))) for i, scene in enumerate(order)]
 
 
 def write_demo_set(folder: Path, train_count: int, seed: int = 0) -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""A tiny Qwen3-VL made from a config: a real model folder of about 0.6 M parameters, for the demo and the tests.
+"""A tiny Qwen3-VL made from a config: a real model folder of about half a million parameters, for the demo and the tests.
 
     python -m vidqa.engine.tiny_model --out tiny-qwen3-vl
 
@@ -101,8 +101,8 @@ def tiny_config(tokenizer: PreTrainedTokenizerFast, hidden: int = 64, *, tie: bo
             "model_type": "qwen3_vl_text",
             "vocab_size": len(tokenizer),
             "hidden_size": hidden,
-            "intermediate_size": hidden * 3,
-            "num_hidden_layers": 3,
+            "intermediate_size": hidden * 2,
+            "num_hidden_layers": 2,
             "num_attention_heads": 4,
             "num_key_value_heads": 2,
             "head_dim": 32,

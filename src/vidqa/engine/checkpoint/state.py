@@ -56,7 +56,7 @@ class Checkpointer:
                 saving = Future()
                 saving.set_result(dcp.save(state, checkpoint_id=folder / "policy", process_group=self.world.saving))
         except (OSError, RuntimeError, CheckpointException) as full:
-            raise self._failed(folder, full) from full
+            raise self._failed(folder, _cause(full)) from full
         self._under_way = (saving, name, trainer)
         if not self.in_background:
             self.finish()
@@ -88,7 +88,7 @@ class Checkpointer:
 
     def _agree(self, failure: BaseException | None, folder: Path) -> None:
         """Every rank learns of a failure on any rank, so that none waits for the others."""
-        failures = [text for text in self.world.gather(str(failure) if failure else None) if text]
+        failures = [text for text in self.world.gather(_cause(failure) if failure else None) if text]
         if failures:
             raise self._failed(folder, failures[0])
 
@@ -101,6 +101,12 @@ class Checkpointer:
         if self.max_keep > 0:
             for old in self.run.numbered(self.run.checkpoints)[: -self.max_keep]:
                 shutil.rmtree(old, ignore_errors=True)
+
+
+def _cause(failure: BaseException) -> str:
+    """What went wrong, without the tracebacks of every rank that DCP puts into its message."""
+    causes = [cause for cause, _ in failure.failures.values()] if isinstance(failure, CheckpointException) else []
+    return str(next(iter(causes), failure))
 
 
 def _state(model: Any, optimizer: torch.optim.Optimizer) -> dict[str, Any]:

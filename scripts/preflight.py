@@ -39,7 +39,7 @@ def main(options: argparse.Namespace) -> Result:
     result = Result(report.as_dict(), report.text, report.problems)
     if result.code == 0:
         place = ("--spec", options.spec, "--platform", options.platform)
-        result.next = [command("launch", report.action, *place)]
+        result.next = [command("preflight", *place) if options.only else command("launch", report.action, *place)]
     return result
 
 

@@ -70,6 +70,18 @@ def test_resume_goes_on_in_the_same_run_folder(stand_in: None, write_spec: Write
     assert third.run_dir != first.run_dir
 
 
+def test_nothing_to_resume_is_refused_instead_of_starting_over(stand_in: None, write_spec: WriteSpec) -> None:
+    with pytest.raises(ProblemError) as refused:
+        launch("train", write_spec("fresh", more="resume = true"), "local")
+    assert [p.code for p in refused.value.problems] == ["PLATFORM_NOTHING_TO_RESUME"]
+
+
+def test_a_finished_run_asked_to_resume_is_done(stand_in: None, write_spec: WriteSpec) -> None:
+    _, first = finished(write_spec("complete"))
+    assert launch("train", write_spec("complete", more="resume = true"), "local").how == "done"
+    assert first.state == "COMPLETE"
+
+
 def test_a_run_folder_in_use_is_not_resumed(stand_in: None, write_spec: WriteSpec, tmp_path: Path) -> None:
     first = launch("train", write_spec("hang"), "local").record
     (tmp_path / "model" / "more.json").write_text("{}")  # another model: not the same job, yet the same run

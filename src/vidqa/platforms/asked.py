@@ -83,7 +83,7 @@ def ask(action: str, spec_path: Path, *, fetch: bool) -> Asked:
     resolved = with_values(action, written, {**_absolute_paths(action, written), **folders})
     annotations = [str(value_at(resolved, key)) for key in ANNOTATION_KEYS[action]]
     data = [_content_hash(annotation_file(path)) for path in annotations if path]
-    start = str(resolved.train.resume) if isinstance(resolved, TrainSpec) and resolved.train.resume is not True else ""
+    start = resolved.train.resume if isinstance(resolved, TrainSpec) else ""
     return Asked(
         action=action,
         spec_path=spec_path.absolute(),
@@ -91,7 +91,7 @@ def ask(action: str, spec_path: Path, *, fetch: bool) -> Asked:
         resolved=resolved,
         models=models,
         spec_fingerprint=_spec_fingerprint(action, written),
-        inputs_fingerprint=_hash_of([*data, start, *map(_model_identity, folders.values())]),
+        inputs_fingerprint=_hash_of([*data, start if isinstance(start, str) else "", *map(_model_identity, folders.values())]),
         warnings=loaded.warnings,
     )
 

@@ -15,7 +15,7 @@ from vidqa import spec
 from vidqa.platforms import hardware, jobs, platform, records, runs
 from vidqa.platforms._base import Job, Platform, Rendered, State
 from vidqa.platforms.asked import Asked, ask, process_count
-from vidqa.platforms.problems import RUN_FOLDER_BUSY
+from vidqa.platforms.problems import NOTHING_TO_RESUME, RUN_FOLDER_BUSY
 from vidqa.platforms.processes import this_process
 from vidqa.platforms.records import JobRecord
 from vidqa.problem import Problem, raise_errors
@@ -75,13 +75,16 @@ def earlier_job(asked: Asked, platform_name: str) -> JobRecord | None:
 def name_run(asked: Asked, *, new_run: bool) -> tuple[Path, str]:
     """The run folder and the job's name: those of a new run, or the folder of the run that is to be resumed.
 
-    Raises RUN_FOLDER_BUSY where another job is in that folder.
+    Raises RUN_FOLDER_BUSY where another job is in that folder, NOTHING_TO_RESUME where a training is to go on and no
+    run of its spec is there: it would start from the base weights again.
     """
     out = asked.output_dir
     existing, _ = records.scan()
     taken = {record.job_id for record in existing} | {path.name for path in out.glob("*")}
     job_id = runs.new_name(asked.spec_fingerprint, taken)
     earlier = None if new_run or not asked.resumes else _run_to_resume(asked)
+    if earlier is None and asked.resumes and asked.action == "train" and not new_run:
+        raise NOTHING_TO_RESUME.error("train.resume", f"no run of this spec is in {out}")
     if earlier is None:
         return out / job_id, job_id
     for record in existing:

@@ -69,6 +69,11 @@ JOB_NOT_DONE = Code(
     "Wait longer: python scripts/jobs.py wait JOB; or set train.resume = true and launch again.",
     Exit.NOT_DONE,
 )
+NOTHING_TO_RESUME = Code(
+    "PLATFORM_NOTHING_TO_RESUME",
+    "train.resume is true, and there is no run of the same spec to go on with.",
+    "Let train.resume name a checkpoint folder (RUN/checkpoints/step_N), or start anew: --new-run or train.resume = false.",
+)
 RUN_FOLDER_BUSY = Code(
     "RUN_FOLDER_BUSY",
     "The run that should be resumed still has a job working in its folder.",

@@ -31,8 +31,8 @@ def main() -> None:
     python("-m", "vidqa.engine.tiny_model", "--out", MODEL, "--corpus", DATA / "corpus.txt", "--seed", 0)
 
     # Gate: nothing starts before the spec, the data and every video have been checked.
-    train, splits = DEMO / "train.toml", ("--train-root", DATA / "train", "--val-root", DATA / "eval")
-    build("train", train, *splits, "--model", MODEL, overrides=TRAIN)
+    train = DEMO / "train.toml"
+    build("train", train, "--train-root", DATA / "train", "--model", MODEL, overrides=TRAIN)
     script("preflight", "--spec", train, "--platform", "local")
 
     # What the model answers before training.

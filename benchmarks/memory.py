@@ -102,7 +102,7 @@ def spec_of(run: Run, model: Path, data: Path, out: Path, frames: int) -> Path:
 
 
 def start(run: Run, spec: Path, gpus: list[int]) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(run.gpus)]
+    command = [sys.executable, "-m", "vidqa.engine.torchrun", "--standalone", "--nproc-per-node", str(run.gpus)]
     command += ["-m", "vidqa.engine", "train", "--spec", str(spec), "--run-dir", str(spec.parent / "run")]
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ",".join(map(str, gpus)), "OMP_NUM_THREADS": "4"}
     environment["PYTORCH_ALLOC_CONF"] = "expandable_segments:True"

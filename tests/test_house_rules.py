@@ -34,8 +34,11 @@ MAY_KNOW = {
     "hub": {"hub_problems"},
     "scoring": {"data"},
     "gaps": {"scoring"},
+    "datatools": {"data", "video", "families", "chat", "samples", "scoring"},
     "platforms": {"spec", "data", "hub"},
-    "preflight": {"spec", "data", "video", "families", "chat", "samples", "sample_problems", "hub", "platforms"},
+    "preflight": {
+        *("spec", "data", "video", "families", "chat", "samples", "sample_problems", "hub", "platforms", "scoring"),
+    },
     "engine": {"spec", "data", "video", "families", "chat", "samples", "sample_problems", "scoring"},
     "generate": {"spec"},
 }
@@ -54,8 +57,9 @@ PREFIXES = {
     "hub_problems": {"HUB", "MODEL"},
     "scoring": {"RESULTS", "METRIC", "POSTER"},
     "gaps": {"GAPS"},
+    "datatools": {"DATATOOLS"},
     "platforms": {"PLATFORM", "JOB", "RUN", "STATE", "ENV"},
-    "preflight": {"ENV", "DATA", "MODEL", "PLATFORM"},
+    "preflight": {"ENV", "DATA", "MODEL", "PLATFORM", "PAIR", "RESUME", "BUDGET", "FIX"},
     "engine": {"ENGINE", "CACHE"},
     "_optional": {"ENV"},
     "cli": {"USAGE", "INTERRUPTED"},

@@ -100,7 +100,7 @@ def run_engine(
 
 
 def engine_command(action: str, spec: Path, run_dir: Path, ranks: int = 1) -> list[str]:
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
+    torchrun = [sys.executable, "-m", "vidqa.engine.torchrun", "--standalone", "--nproc-per-node", str(ranks)]
     return [*torchrun, "-m", "vidqa.engine", action, "--spec", str(spec), "--run-dir", str(run_dir)]
 
 

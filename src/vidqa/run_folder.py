@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,7 +14,7 @@ from vidqa import __version__
 from vidqa.files import write_json
 from vidqa.problem import Problem
 
-RUNNING_STATES = ("PENDING", "RUNNING")
+UNFINISHED = ".unfinished-"  # before the name of a folder that is being written or removed
 _NUMBERED = re.compile(r"(step|epoch)_(\d+)")
 
 
@@ -57,6 +58,10 @@ class RunFolder:
     def write_problems(self, problems: Sequence[Problem]) -> None:
         write_json(self.path / "problems.json", [problem.as_dict() for problem in problems])
 
+    def write_quarantine(self, problems: Sequence[Problem]) -> None:
+        """Samples that were left out because they turned out to be broken while the run went on."""
+        write_json(self.path / "quarantine.json", [problem.as_dict() for problem in problems])
+
     def log_metrics(self, step: int, values: dict[str, float]) -> None:
         """Append one event to metrics.jsonl."""
         line = json.dumps({"step": step, "time": round(time.time(), 3), **values})
@@ -73,16 +78,38 @@ class RunFolder:
         temporary.write_text("".join(json.dumps(event) + "\n" for event in kept), encoding="utf-8")
         temporary.replace(path)
 
-    def numbered(self, folder: Path) -> list[Path]:
-        """The complete folders step_N and epoch_N below `folder`, oldest first."""
-        found = [p for p in folder.glob("*_*") if _NUMBERED.fullmatch(p.name) and p.is_dir()]
-        return sorted(found, key=lambda p: (p.stat().st_mtime_ns, p.name))
+    def complete(self, folder: Path, facts: str) -> list[Path]:
+        """The folders step_N and epoch_N below `folder` that hold the JSON file `facts`, by the step it names."""
+        found = {p: _step_of(p / facts) for p in folder.glob("*_*") if _NUMBERED.fullmatch(p.name)}
+        return sorted((p for p, step in found.items() if step >= 0), key=lambda p: found[p])
+
+    def prune(self, folder: Path, facts: str, keep: int, also: set[str]) -> None:
+        """Remove all complete folders but the newest `keep` (-1: all stay) and those named in `also`."""
+        for old in self.complete(folder, facts)[: -max(keep, 1)] if keep >= 0 else []:
+            if old.name not in also:
+                doomed = old.with_name(f"{UNFINISHED}{old.name}")  # never half a folder under a published name
+                old.rename(doomed)
+                shutil.rmtree(doomed, ignore_errors=True)
+
+    def sweep(self) -> None:
+        """Remove what a killed or failed save left behind."""
+        for folder in (self.checkpoints, self.exports):
+            for left in folder.glob(f"{UNFINISHED}*"):
+                shutil.rmtree(left, ignore_errors=True)
 
     def update_run(self, **facts: Any) -> None:
         """Add facts to run.json, which the launcher started."""
         path = self.path / "run.json"
         run = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
         write_json(path, {"schema_version": 1, "vidqa_version": __version__, **run, **facts})
+
+
+def _step_of(path: Path) -> int:
+    """The step that a facts file names; -1 where there is none."""
+    try:
+        return int(json.loads(path.read_text(encoding="utf-8"))["step"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return -1
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:

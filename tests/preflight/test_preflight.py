@@ -37,7 +37,13 @@ def test_a_clean_set_passes_and_its_numbers_are_the_planners(write_spec: WriteSp
     report = preflight(path, "local")
     assert errors(report) == [], report.text
     assert [p.code for p in report.problems] == ["ENV_NO_GPU"]
-    assert not [c for c in report.checks if c.status in ("skipped", "error")]
+    assert not [c for c in report.checks if c.status == "error"]
+    skipped = {c.name: c.why for c in report.checks if c.status == "skipped"}
+    assert set(skipped) == {
+        *("GPUs", "rules of the evaluation", "same model in the evaluation", "same frames in the evaluation"),
+        "checkpoint to resume",
+    }, skipped
+    assert all(skipped.values())
 
     asked = specs.load(path, "train")
     data = asked.custom.train_dataset
@@ -77,7 +83,7 @@ def test_a_broken_spec_skips_only_what_needs_it(write_spec: WriteSpec) -> None:
     assert {"SPEC_UNKNOWN_KEY", "SPEC_FPS_AND_NFRAMES"} <= set(errors(report))
     assert status(report, "packages") == status(report, "ports") == "ok"
     skipped = [c for c in report.checks if c.status == "skipped"]
-    assert skipped and all("SPEC_" in c.why for c in skipped)
+    assert skipped and all("SPEC_" in c.why for c in skipped if c.name not in ("GPUs", "rules of the evaluation"))
 
 
 def test_a_model_that_is_not_there_leaves_data_and_media_checked(write_spec: WriteSpec, media: Path) -> None:

@@ -22,7 +22,7 @@ def split_by_video(records: Sequence[Record], test_size: int | float, seed: int)
         return list(records), []
     if test_size < 0 or wanted >= len(records):
         raise SPLIT_IMPOSSIBLE.error("test_size", f"test_size is {test_size}, and there are {len(records)} records")
-    groups = _groups(records)
+    groups = groups_sharing_media(records)
     if len(groups) < 2:
         raise SPLIT_IMPOSSIBLE.error("test_size", f"all {len(records)} records share one video, directly or in a chain")
     drawn = sorted(groups, key=lambda group: _draw(seed, min(records[at].id for at in group)))
@@ -37,7 +37,7 @@ def split_by_video(records: Sequence[Record], test_size: int | float, seed: int)
     return [record for at, record in enumerate(records) if at not in chosen], validation
 
 
-def _groups(records: Sequence[Record]) -> list[list[int]]:
+def groups_sharing_media(records: Sequence[Record]) -> list[list[int]]:
     """Indices of records grouped so that records of two groups share no medium."""
     parent = list(range(len(records)))
 

@@ -9,7 +9,7 @@ VISION = {"nframes": 8, "total_pixels": 4 * 32 * 32}
 TRAIN = {
     "custom.vision.nframes": VISION["nframes"],
     "custom.vision.total_pixels": VISION["total_pixels"],
-    "num_epochs": 7,
+    "num_epochs": 9,
     "batch_size": 16,  # per process; two processes
     "mini_batch": 16,
     "learning_rate": 1e-3,  # new weights: far above what a pretrained model bears

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from vidqa.engine.problems import ENGINE_OUT_OF_MEMORY, ENGINE_OUTPUT_UNWRITABLE
+from vidqa.engine.problems import ENGINE_OUT_OF_MEMORY, unwritable
 from vidqa.environment import rank
 from vidqa.problem import INTERNAL, Exit, Problem, ProblemError, exit_code_of
 from vidqa.run_folder import RunFolder
@@ -32,12 +32,18 @@ def main() -> int:
     run = RunFolder(options.run_dir)
     try:
         run.path.mkdir(parents=True, exist_ok=True)
+        if rank() == 0:
+            run.write_status("RUNNING", message="starting")  # how an earlier attempt ended no longer counts
         code = _program(options.action)(load(options.spec, options.action), run)
     except ProblemError as stopped:
         return _fail(run, stopped.problems)
-    except OSError as unwritable:
-        return _fail(run, [ENGINE_OUTPUT_UNWRITABLE.at(run.path, str(unwritable))])
+    except OSError as failed:
+        run.sweep()  # on a full disk, what was being written makes room to tell of the end
+        return _fail(run, [unwritable(failed)])
     except Exception as bug:  # noqa: BLE001  the last place before torchrun; the log keeps the traceback
+        if run.read_status().get("state") == "ERROR":  # another rank failed first, and this one lost it
+            print(f"rank {rank()} ends because another rank did: {type(bug).__name__}", file=sys.stderr)
+            return int(Exit.JOB_FAILED)
         traceback.print_exc()
         return _fail(run, [_problem_of(bug, run)])
     if rank() == 0:

@@ -27,9 +27,11 @@ from vidqa.engine.prepare import frame_cache, on_main, plan_usable
 from vidqa.engine.problems import ENGINE_BAD_SAMPLE, ENGINE_NO_SAMPLES
 from vidqa.engine.progress import open_evaluation
 from vidqa.engine.signals import StopRequest
-from vidqa.problem import Exit, Problem, ProblemError
+from vidqa.environment import world_size
+from vidqa.problem import Exit, Problem, ProblemError, raise_errors
 from vidqa.run_folder import RunFolder
 from vidqa.samples import Planner, Sample, evaluation_planner, longest_allowed
+from vidqa.spec import check_with_gpus
 
 BATCHES_AHEAD = 2  # batches whose videos are decoded while the model answers
 
@@ -37,6 +39,7 @@ BATCHES_AHEAD = 2  # batches whose videos are decoded while the model answers
 def evaluate(spec: Any, run: RunFolder) -> int:
     """Carry out an EvaluateSpec in `run`. Returns 0, or 6 when a signal stopped it (answers so far are kept)."""
     stop = StopRequest()
+    raise_errors(check_with_gpus(spec, world_size()))
     world = distributed.start(1, spec.num_gpus, timeout_s=7200)
     folder, base = model_folders(spec)
 

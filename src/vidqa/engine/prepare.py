@@ -10,7 +10,7 @@ from typing import Any
 from vidqa.data import fingerprint, load_records, split_by_video
 from vidqa.data.record import Record
 from vidqa.engine.distributed import World
-from vidqa.engine.problems import ENGINE_NO_SAMPLES
+from vidqa.engine.problems import ENGINE_NO_SAMPLES, unwritable
 from vidqa.environment import cache_folder
 from vidqa.files import write_json
 from vidqa.problem import Problem, ProblemError
@@ -47,13 +47,15 @@ def prepare_training(spec: Any, planner: Planner, world: World, run: RunFolder) 
 
 
 def on_main(world: World, work: Any) -> Any:
-    """Run `work` on rank 0 and share its value; a ProblemError on rank 0 is raised on every rank."""
+    """Run `work` on rank 0 and share its value; its problems, and files it cannot write, are raised everywhere."""
     value, problems = None, None
     if world.is_main:
         try:
             value = work()
         except ProblemError as stopped:
             problems = stopped.problems
+        except OSError as failed:
+            problems = [unwritable(failed)]
     if problems := world.share(problems):
         raise ProblemError(problems)
     return world.share(value)

@@ -1,6 +1,8 @@
 """Problems of a run: what can go wrong once the engine has started."""
 
-from vidqa.problem import Code, Exit
+import errno
+
+from vidqa.problem import Code, Exit, Problem
 
 ENGINE_WEIGHTS_MISMATCH = Code(
     "ENGINE_WEIGHTS_MISMATCH",
@@ -73,3 +75,10 @@ ENGINE_LORA_TARGETS = Code(
     "LoRA finds no module, or not the ones asked for.",
     "Use names such as q_proj, v_proj, attn.qkv, or all-linear in policy.lora.target_modules.",
 )
+
+
+def unwritable(failed: OSError) -> Problem:
+    """A full disk is a failed save; any other refusal means that the folder cannot be written."""
+    full = failed.errno in (errno.ENOSPC, errno.EDQUOT)
+    code = ENGINE_SAVE_FAILED if full else ENGINE_OUTPUT_UNWRITABLE
+    return code.at(failed.filename or "the run folder", failed.strerror or str(failed))

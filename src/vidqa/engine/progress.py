@@ -28,7 +28,8 @@ class Progress:
         for tracker in self.trackers:
             tracker.log(values, step=step)
         eta = (time.monotonic() - self.started) / max(step - self.first, 1) * (self.total - step)
-        self.run.write_status("RUNNING", step=step, total_steps=self.total, eta_s=round(eta, 1), message=line)
+        if self.run.read_status().get("state") != "ERROR":  # another rank's end is not to be papered over
+            self.run.write_status("RUNNING", step=step, total_steps=self.total, eta_s=round(eta, 1), message=line)
         if self.bar is not None:
             self.bar.update(self.bar.task_ids[0], completed=step, description=line)
         elif line:
@@ -45,6 +46,12 @@ class Progress:
             self.bar.stop()
         for tracker in self.trackers:
             tracker.finish()
+
+
+def require_trackers(logging: Any) -> None:
+    """Fail before the model is loaded where a tracker that the spec names is not installed."""
+    for name in set(logging.logger) & set(TRACKERS):
+        require(name, name)
 
 
 def open_progress(spec: Any, run: RunFolder, world: World, first: int, total: int) -> Progress | Silent:
@@ -91,7 +98,6 @@ def _progress_bar(first: int, total: int) -> Any:
 
 
 def _wandb(run: RunFolder, logging: Any, spec: dict[str, Any]) -> Any:
-    require("wandb", "wandb")
     from accelerate.tracking import WandBTracker
 
     tracker = WandBTracker(
@@ -110,7 +116,6 @@ def _wandb(run: RunFolder, logging: Any, spec: dict[str, Any]) -> Any:
 
 
 def _tensorboard(run: RunFolder, logging: Any, spec: dict[str, Any]) -> Any:
-    require("tensorboard", "tensorboard")
     from accelerate.tracking import TensorBoardTracker
 
     tracker = TensorBoardTracker("tensorboard", logging_dir=str(run.path))

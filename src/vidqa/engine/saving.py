@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,12 +14,13 @@ import torch
 
 from vidqa.engine.batch.collate import Collator
 from vidqa.engine.batch.frames import FrameSource
-from vidqa.engine.checkpoint.export import Exporter, prove_structure
+from vidqa.engine.checkpoint.export import EXPORT, Exporter, prove_structure
 from vidqa.engine.checkpoint.proof import prove_loss
 from vidqa.engine.checkpoint.state import Checkpointer
 from vidqa.engine.distributed import World
 from vidqa.engine.model.load import DTYPES
 from vidqa.engine.prepare import on_main
+from vidqa.engine.problems import ENGINE_NOT_FINITE
 from vidqa.engine.schedule import Schedule
 from vidqa.files import write_json, write_link
 from vidqa.run_folder import RunFolder
@@ -56,7 +58,9 @@ class Saver:
         planner: Planner,
         collator: Collator,
         trainer: dict[str, Any],
+        first: int,
     ) -> None:
+        """`first` is the step that the run starts at: what was best later than that is to be found again."""
         self.spec, self.run, self.world, self.schedule = spec, run, world, schedule
         self.planner, self.collator, self.trainer = planner, collator, trainer
         self.ckpt = spec.train.ckpt
@@ -64,7 +68,7 @@ class Saver:
         background = self.ckpt.save_mode == "async"
         self.checkpointer = Checkpointer(run, world, in_background=background, max_keep=self.ckpt.max_keep)
         self.exporter = Exporter(run, world, self.base, spec.policy, spec.train)
-        self.best = _read_best(run)
+        self.best = _read_best(run, first)
         self.judged: tuple[int, dict[str, float]] = (-1, {})
         self.proof_sample: tuple[Sample, list[np.ndarray]] | None = None
 
@@ -77,7 +81,8 @@ class Saver:
         return self.ckpt.export_safetensors and self.due(step)
 
     def judge(self, step: int, values: dict[str, float]) -> None:
-        """Remember what validation said of the weights after `step`."""
+        """Remember what validation said of the weights after `step`. Raises ENGINE_NOT_FINITE."""
+        require_finite(values["val/avg_loss"], f"validation after step {step + 1}")
         self.judged = (step, values)
 
     def after_step(self, step: int, model: Any, optimizer: Any, *, stopping: bool) -> None:
@@ -95,27 +100,30 @@ class Saver:
         return f"epoch_{epoch}" if epoch and self.ckpt.save_freq_in_epoch else f"step_{step + 1}"
 
     def _export(self, step: int, name: str, model: Any) -> None:
-        folder = self.exporter.export(name, model)
+        """Write, check, publish: an export that is not the model never gets a name."""
         loss = self._trainer_loss(model)
+        if loss is not None:
+            require_finite(loss, f"the weights after step {step + 1}")
+        folder = self.exporter.write(name, model)
 
-        def publish() -> Best | None:
+        def publish() -> Best:
             prove_structure(folder, self.base, lora=self.spec.policy.lora is not None)
-            write_json(folder / "export.json", {**self.trainer, "step": step + 1, "trainer_loss": loss})
-            return self._choose_best(step, name)
+            write_json(folder / EXPORT, {**self.trainer, "step": step + 1, "trainer_loss": loss})
+            best = self._better(step, name)
+            self.exporter.publish(folder, name, best.name)
+            write_json(self.run.path / "best.json", vars(best))
+            write_link(self.run.path / "best", f"{self.run.exports.name}/{best.name}")
+            return best
 
         self.best = on_main(self.world, publish)
-        self.exporter.prune(keep={self.best.name} if self.best else set())
+        self.checkpointer.keep = {self.best.name}
 
-    def _choose_best(self, step: int, name: str) -> Best:
-        """The better of the best so far and the export `name`; published as best.json and the link `best`."""
+    def _better(self, step: int, name: str) -> Best:
+        """The better of the best so far and the export `name`."""
         measured = self.judged[1] if self.judged[0] == step else {}
         metric = next((m for m in ("val/accuracy", "val/avg_loss") if m in measured), "latest")
         best = Best(metric, measured.get(metric), step + 1, name, measured.get("val/avg_loss"))
-        if self.best and not best.beats(self.best):
-            return self.best
-        write_json(self.run.path / "best.json", vars(best))
-        write_link(self.run.path / "best", f"{self.run.exports.name}/{name}")
-        return best
+        return best if self.best is None or best.beats(self.best) else self.best
 
     def _trainer_loss(self, model: Any) -> float | None:
         """The trainer's loss on the stored sample, computed on every rank (a sharded forward needs them all)."""
@@ -131,11 +139,15 @@ class Saver:
 
     def store_proof_sample(self, samples: list[Sample], source: FrameSource) -> None:
         """Choose the sample whose loss every export must reproduce: the first that has media and can be decoded."""
-        for sample in sorted(samples, key=lambda s: not s.plans)[:20]:
-            frames, problems = source.collect(source.request([sample]))
-            if not problems and sample.supervised:
-                self.proof_sample = (sample, frames[0])
-                return
+
+        def choose() -> tuple[Sample, list[np.ndarray]] | None:
+            for sample in sorted(samples, key=lambda s: not s.plans)[:20]:
+                frames, problems = source.collect(source.request([sample]))
+                if not problems and sample.supervised:
+                    return sample, [np.array(array) for array in frames[0]]
+            return None
+
+        self.proof_sample = on_main(self.world, choose)
 
     def finish(self) -> dict[str, Any] | None:
         """Publish the last checkpoint and prove the best export: reloaded, it has the trainer's loss. Call it when the
@@ -149,7 +161,7 @@ class Saver:
             if not (self.best and self.proof_sample):
                 return None
             folder = self.run.exports / self.best.name
-            loss = json.loads((folder / "export.json").read_text(encoding="utf-8"))["trainer_loss"]
+            loss = json.loads((folder / EXPORT).read_text(encoding="utf-8"))["trainer_loss"]
             base = self.base if self.spec.policy.lora is not None else None
             dtype = DTYPES[self.spec.train.param_dtype]
             return prove_loss(folder, base, loss, self.planner, *self.proof_sample, dtype, self.world.device)
@@ -157,6 +169,13 @@ class Saver:
         return on_main(self.world, prove)
 
 
-def _read_best(run: RunFolder) -> Best | None:
+def require_finite(loss: float, of: str) -> None:
+    """Raises ENGINE_NOT_FINITE for a loss that is NaN or infinite."""
+    if not math.isfinite(loss):
+        raise ENGINE_NOT_FINITE.error(of, f"the loss is {loss}")
+
+
+def _read_best(run: RunFolder, first: int) -> Best | None:
     path = run.path / "best.json"
-    return Best(**json.loads(path.read_text(encoding="utf-8"))) if path.exists() else None
+    best = Best(**json.loads(path.read_text(encoding="utf-8"))) if path.exists() else None
+    return best if best and best.step <= first and (run.exports / best.name).is_dir() else None

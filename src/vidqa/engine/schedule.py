@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from vidqa.engine.batch.collate import padded
 from vidqa.engine.batch.packs import StepOrder, plan_micro_batches, plan_packs, text_cost
 from vidqa.engine.distributed import World
 from vidqa.engine.prepare import Prepared
@@ -28,7 +29,7 @@ class Schedule:
         )
         self.total = total_steps(spec, len(data.train))
         self.warmup = warmup_steps(spec, len(data.train))
-        self.lengths = [s.length for s in data.train]
+        self.lengths = [padded(s.length, world.device.type) for s in data.train]  # what a sample takes of a pack
         self.costs = [text_cost(s.length, s.patches) for s in data.train]
         self.budget = spec.engine.pack_tokens or spec.policy.model_max_length
 

@@ -1,4 +1,4 @@
-"""SIGTERM and SIGUSR1 ask a run to save and stop; the training loop looks at the flag between steps."""
+"""SIGTERM, SIGUSR1 and Ctrl-C ask a run to save and stop; the training loop looks at the flag between steps."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ class StopRequest:
 
     def __init__(self) -> None:
         self.asked: str | None = None
-        for number in (signal.SIGTERM, signal.SIGUSR1):
+        for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT):
             signal.signal(number, self._note)
 
     def _note(self, number: int, _frame: FrameType | None) -> None:

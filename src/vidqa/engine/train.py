@@ -24,22 +24,26 @@ from vidqa.engine.meter import Meter
 from vidqa.engine.model.load import load_sharded
 from vidqa.engine.model.trainable import trainable_table
 from vidqa.engine.optimizer import build_optimizer, clip_gradients, learning_rate, set_learning_rate
-from vidqa.engine.prepare import frame_cache, prepare_training, write_plan
-from vidqa.engine.problems import ENGINE_BAD_SAMPLE, ENGINE_NO_GRADIENT, ENGINE_NOT_FINITE
-from vidqa.engine.progress import open_progress
+from vidqa.engine.prepare import frame_cache, on_main, prepare_training, write_plan
+from vidqa.engine.problems import ENGINE_NO_GRADIENT, ENGINE_NOT_FINITE
+from vidqa.engine.progress import open_progress, require_trackers
+from vidqa.engine.quarantine import Quarantine
 from vidqa.engine.resume import resume, trainer_facts
 from vidqa.engine.saving import Saver
 from vidqa.engine.schedule import Schedule
 from vidqa.engine.signals import StopRequest
 from vidqa.engine.validate import Validator
-from vidqa.problem import Exit, ProblemError
+from vidqa.environment import world_size
+from vidqa.problem import Exit, Problem, raise_errors
 from vidqa.run_folder import RunFolder
 from vidqa.samples import training_planner
+from vidqa.spec import check_with_gpus
 
 
 def train(spec: Any, run: RunFolder) -> int:
     """Carry out a TrainSpec in `run`. Returns 0, or 6 when a signal stopped it (saved and resumable)."""
     stop = StopRequest()
+    raise_errors(check_with_gpus(spec, world_size()))
     mesh, folder = spec.policy.parallelism, Path(spec.policy.model_name_or_path)
     world = distributed.start(mesh.dp_replicate_size, mesh.dp_shard_size, spec.engine.step_timeout_s)
 
@@ -47,26 +51,29 @@ def train(spec: Any, run: RunFolder) -> int:
     planner = training_planner(spec, folder)
     data = prepare_training(spec, planner, world, run)
     schedule = Schedule(spec, data, world)
-    if world.is_main:
-        write_plan(run, data, schedule.facts())
+    on_main(world, lambda: write_plan(run, data, schedule.facts()))
+    on_main(world, lambda: require_trackers(spec.logging))
 
     # What learns.
     model = load_sharded(folder, spec.policy, spec.train, world.mesh, world.device)
     optimizer = build_optimizer(model, spec.train)
-    facts = trainer_facts(spec, data, world)
+    check_reachable(model, has_media=any(sample.plans for sample in data.train))
+    facts = trainer_facts(spec, data, model, world)
     first = resume(spec.train.resume, run, facts, model, optimizer, world)
 
     # What feeds it, measures it and saves it.
     workers = spec.train.train_policy.dataloader_num_workers
     source = FrameSource(workers, spec.engine.decode_timeout_s, frame_cache(spec.engine))
     collator = Collator(planner, model.config.vision_config, world.device.type)
-    validator = Validator(spec, data.validation, collator, source, world) if spec.validation.enable else None
-    saver = Saver(spec, run, world, schedule, planner, collator, facts)
+    quarantine = Quarantine(run, world, spec.engine.on_bad_sample)
+    held = data.validation if spec.validation.enable else []
+    validator = Validator(spec, held, collator, source, world, quarantine) if held else None
+    saver = Saver(spec, run, world, schedule, planner, collator, facts, first)
     saver.store_proof_sample(data.validation or data.train, source)
     meter = Meter(spec, model, schedule, world)
     progress = open_progress(spec, run, world, first, schedule.total)
-    if world.is_main:
-        run.update_run(trainable=trainable_table(model), data_fingerprint=data.fingerprint)
+    table = trainable_table(model)
+    on_main(world, lambda: run.update_run(trainable=table, data_fingerprint=data.fingerprint))
     try:
         if validator and spec.validation.val_before_train and first == 0:
             progress.log(0, validator.measure(model), line="before training")
@@ -76,8 +83,11 @@ def train(spec: Any, run: RunFolder) -> int:
                 rate = learning_rate(step, schedule.total, schedule.warmup, spec.train)
                 set_learning_rate(optimizer, rate)
                 seed_dropout(spec.train.seed or 0, step, world)
-                outcome = take_step(model, optimizer, batches, schedule, step, spec, world, stop)
-                check_finite(outcome, step, run)
+                outcome = take_step(model, optimizer, batches, schedule, step, spec, world, stop, quarantine)
+                if not outcome.is_finite:
+                    saver.checkpointer.finish()  # what was being saved is still sound
+                    message = f"loss {outcome.loss}, gradient norm {outcome.grad_norm}"
+                    raise ENGINE_NOT_FINITE.error(f"step {step + 1}", message)
                 meter.step(step, outcome, rate, progress)
                 stopping = outcome.stop_asked and step + 1 < schedule.total
                 if validator and not stopping and (schedule.validates_after(step) or saver.exports(step)):
@@ -109,6 +119,10 @@ class Outcome:
     seconds: float
     waited: float  # seconds without a batch
 
+    @property
+    def is_finite(self) -> bool:
+        return math.isfinite(self.loss) and math.isfinite(self.grad_norm)
+
 
 def take_step(
     model: Any,
@@ -119,6 +133,7 @@ def take_step(
     spec: Any,
     world: World,
     stop: StopRequest,
+    quarantine: Quarantine,
 ) -> Outcome:
     """Forward and backward over this rank's packs, then one update. The loss is the sum over supervised tokens divided
     by their number in the whole step, so that packing and ranks change nothing but speed."""
@@ -126,22 +141,25 @@ def take_step(
     planned = schedule.supervised(step)
     nll_sum = torch.zeros((), dtype=torch.float64, device=world.device)
     learned = 0
+    bad: list[Problem] = []
     for _ in schedule.packs(step):
         asked_at = time.perf_counter()
         loaded = next(batches)
         waited += time.perf_counter() - asked_at
-        if loaded.problems and spec.engine.on_bad_sample == "fail":
-            raise ProblemError(ENGINE_BAD_SAMPLE.at(p.where, p.message, p.remedy) for p in loaded.problems)
+        bad += loaded.problems
         nll = model(loaded.batch)
         # FSDP takes the mean of gradients over ranks; times world.size it is their sum.
         (nll.sum() * (world.size / planned)).backward()
         nll_sum += nll.detach().sum()
         learned += len(nll)
-    totals = torch.stack([nll_sum, nll_sum.new_tensor(learned), nll_sum.new_tensor(stop.asked is not None)])
+    # One exchange a step: the loss, what was learned, and whether any rank was asked to stop or met a broken sample.
+    totals = torch.stack([nll_sum, *map(nll_sum.new_tensor, (learned, float(stop.asked is not None), len(bad)))])
     dist.all_reduce(totals)
+    if totals[3] > 0:
+        quarantine.take(bad)
     supervised = totals[1].clamp(min=1)
     if step == 0:
-        check_gradients(model, has_media=any(schedule.data.train[i].plans for i in schedule.order.step(0)))
+        check_gradients(model)
     # Samples that could not be decoded leave fewer tokens than planned: the mean is over those that were learned.
     scale = (planned / supervised).float()
     norm = clip_gradients([p for p in model.parameters() if p.requires_grad], spec.train.optm_grad_norm_clip, scale)
@@ -158,24 +176,21 @@ def take_step(
     )
 
 
-def check_gradients(model: Any, *, has_media: bool) -> None:
-    """After the first backward every trainable parameter must have a gradient that the data reached."""
-    without = [
-        name
-        for name, parameter in model.named_parameters()
-        if parameter.requires_grad and (parameter.grad is None or (".visual." in name and not has_media))
-    ]
+def check_reachable(model: Any, *, has_media: bool) -> None:
+    """Data without a video or image cannot teach a vision tower."""
+    vision = [name for name, p in model.named_parameters() if p.requires_grad and ".visual." in name]
+    if vision and not has_media:
+        remedy = 'set policy.freeze_pattern = ["visual"], or train on videos or images'
+        raise ENGINE_NO_GRADIENT.error(vision[0], "the vision tower is to train, and no sample has media", remedy)
+
+
+def check_gradients(model: Any) -> None:
+    """After the first backward every trainable parameter must have a gradient."""
+    without = [name for name, p in model.named_parameters() if p.requires_grad and p.grad is None]
     if without:
         raise ENGINE_NO_GRADIENT.error(
             without[0], f"{len(without)} trainable parameters got no gradient: {without[:5]}"
         )
-
-
-def check_finite(outcome: Outcome, step: int, run: RunFolder) -> None:
-    """A loss or gradient that is not finite ends the run; what was saved before stays."""
-    if not (math.isfinite(outcome.loss) and math.isfinite(outcome.grad_norm)):
-        message = f"step {step + 1}: loss {outcome.loss}, gradient norm {outcome.grad_norm}"
-        raise ENGINE_NOT_FINITE.error(run.path, message)
 
 
 def seed_dropout(seed: int, step: int, world: World) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from vidqa.engine.batch.collate import Collator
+from vidqa.engine.batch.collate import Collator, padded
 from vidqa.engine.batch.frames import FrameSource
 from vidqa.engine.batch.loader import Loader
 from vidqa.engine.batch.packs import plan_micro_batches, plan_packs, text_cost
@@ -16,6 +16,8 @@ from vidqa.engine.distributed import World
 from vidqa.engine.generate.answers import Decoding, generate_answers
 from vidqa.engine.model.load import gathered
 from vidqa.engine.model.qwen3_vl import stock_forward
+from vidqa.engine.quarantine import Quarantine
+from vidqa.problem import Problem
 from vidqa.samples import Sample
 from vidqa.scoring import make_item
 
@@ -26,15 +28,22 @@ class Validator:
     """Measures the model on `samples`. Every rank runs as many micro-steps, so that sharded layers meet."""
 
     def __init__(
-        self, spec: Any, samples: Sequence[Sample], collator: Collator, source: FrameSource, world: World
+        self,
+        spec: Any,
+        samples: Sequence[Sample],
+        collator: Collator,
+        source: FrameSource,
+        world: World,
+        quarantine: Quarantine,
     ) -> None:
         self.samples, self.collator, self.source, self.world = samples, collator, source, world
+        self.quarantine = quarantine
         everyone = range(len(samples))
         if spec.validation.batch_size or not spec.engine.packing:
             size = spec.validation.batch_size or spec.train.train_policy.mini_batch
             packs = plan_micro_batches(everyone, world.size, size)
         else:
-            lengths = [sample.length for sample in samples]
+            lengths = [padded(sample.length, world.device.type) for sample in samples]
             costs = [text_cost(sample.length, sample.patches) for sample in samples]
             budget = spec.engine.pack_tokens or spec.policy.model_max_length
             packs = plan_packs(everyone, lengths, costs, world.size, budget)
@@ -57,11 +66,14 @@ class Validator:
     @torch.no_grad()
     def _loss(self, model: Any) -> float:
         total = torch.zeros(2, dtype=torch.float64, device=self.world.device)
+        bad: list[Problem] = []
         with Loader(self.packs, self.samples, self.source, self.collator, self.world.device) as batches:
             for loaded in batches:
+                bad += loaded.problems
                 nll = model(loaded.batch)
                 total += torch.stack([nll.sum().double(), total.new_tensor(len(nll))])
         dist.all_reduce(total)
+        self.quarantine.take(bad)
         return (total[0] / total[1]).item()
 
     def _accuracy(self, model: Any) -> float:

@@ -55,7 +55,7 @@ def check(job: Job) -> list[Problem]:
 
 
 def render(job: Job) -> Rendered:
-    torchrun = (sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={job.processes}")
+    torchrun = (sys.executable, "-m", "vidqa.engine.torchrun", "--standalone", f"--nproc-per-node={job.processes}")
     engine = ("-m", "vidqa.engine", job.action, "--spec", str(job.spec), "--run-dir", str(job.run_dir))
     settings = {
         "PYTHONPATH": environment.python_path(Path(vidqa.__file__).parents[1]),

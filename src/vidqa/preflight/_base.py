@@ -1,4 +1,4 @@
-"""What a check is, what it may look at, and what a report says."""
+"""What a check is, what it may look at, and what becomes of it."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from typing import Any
 from vidqa import data, environment, hub, spec
 from vidqa.data.record import MediaRef, Record
 from vidqa.platforms.asked import model_names, process_count
+from vidqa.preflight.gpus import Declared, Gpu, declared_or_seen
+from vidqa.preflight.media_probe import Row
 from vidqa.problem import Problem, ProblemError
 from vidqa.samples import Planner, Sample, evaluation_planner, longest_allowed, training_planner
 from vidqa.spec.models import EvaluateSpec, Spec, TrainSpec
@@ -18,9 +20,13 @@ from vidqa.spec.models import EvaluateSpec, Spec, TrainSpec
 MOST_PROBLEMS = 50  # of one check
 
 
+class Skip(Exception):
+    """Raised by a check that cannot be carried out here or has nothing to look at; its text says why."""
+
+
 @dataclass(frozen=True)
 class Annotations:
-    """One set of records: "train", "validation" or "evaluation", and what is wrong with it."""
+    """One set of records: "train", "validation", "evaluation" or "kpi", and what is wrong with it."""
 
     name: str
     records: list[Record]
@@ -36,7 +42,12 @@ class Context:
     action: str
     platform: str
     probe_sample: int | None = None  # how many files are decoded; None is all
+    declared: Declared = field(default_factory=Declared)
+    engine: str = "vidqa"  # whose image the job runs in: a key of gpus.IMAGE_ARCHITECTURES
+    evaluate_spec: Path | None = None  # the evaluation that a training is measured with
+    kpi_root: Path | None = None  # its data, where there is no spec of it
     facts: dict[str, Any] = field(default_factory=dict)
+    rows: dict[str, Row] = field(default_factory=dict)  # what decoding found, by the medium's key
 
     @cached_property
     def resolved(self) -> spec.Resolved:
@@ -73,6 +84,32 @@ class Context:
         return _split(asked, train)
 
     @cached_property
+    def evaluation(self) -> EvaluateSpec | None:
+        """The spec of the evaluation that belongs to a training, where one was given."""
+        if self.evaluate_spec is None or self.action != "train":
+            return None
+        return spec.load(self.evaluate_spec, "evaluate")
+
+    @cached_property
+    def kpi(self) -> Annotations | None:
+        """What a trained model will be measured on, where it was given."""
+        if self.action != "train":
+            return None
+        if self.evaluation is not None:
+            asked = self.evaluation.dataset
+            return _read("kpi", asked.annotation_path, asked.media_dir)
+        return _read("kpi", str(self.kpi_root), "") if self.kpi_root is not None else None
+
+    @property
+    def sets(self) -> list[Annotations]:
+        return [*self.annotations, *([self.kpi] if self.kpi else [])]
+
+    @cached_property
+    def gpus(self) -> list[Gpu]:
+        """The GPUs that are declared, or else those that are visible here."""
+        return declared_or_seen(self.declared, lambda: self.processes)
+
+    @cached_property
     def planner(self) -> Planner:
         asked = self.spec
         make = evaluation_planner if isinstance(asked, EvaluateSpec) else training_planner
@@ -84,10 +121,16 @@ class Context:
         return {part.name: self.planner.plan(part.records) for part in self.annotations}
 
     @cached_property
+    def to_decode(self) -> list[Sample]:
+        """Every sample whose frames are looked at; those of the KPI set with the frames that training takes."""
+        samples = [sample for found, _ in self.planned.values() for sample in found]
+        return [*samples, *(self.planner.plan(self.kpi.records)[0] if self.kpi else [])]
+
+    @cached_property
     def media(self) -> dict[str, tuple[MediaRef, list[Record]]]:
         """Every file that a record uses, by its key, with the records that use it."""
         found: dict[str, tuple[MediaRef, list[Record]]] = {}
-        for part in self.annotations:
+        for part in self.sets:
             for record in part.records:
                 for ref in record.media:
                     found.setdefault(ref.key, (ref, []))[1].append(record)
@@ -153,6 +196,8 @@ def carry_out(check: Check, context: Context) -> Checked:
         return Checked(check.group, check.name, "skipped", [], f"{part} cannot be had: {first.code} at {first.where}")
     try:
         problems = bounded(check.run(context))
+    except Skip as why:
+        return Checked(check.group, check.name, "skipped", [], str(why))
     except ProblemError as stopped:
         problems = bounded(stopped.problems)
     return Checked(check.group, check.name, _status(problems), problems)

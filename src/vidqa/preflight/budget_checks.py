@@ -7,6 +7,7 @@ from typing import Any
 
 from vidqa import spec
 from vidqa.preflight._base import Context
+from vidqa.preflight.usable import usable
 from vidqa.problem import Problem
 from vidqa.sample_problems import SAMPLE_NOTHING_LEARNED
 from vidqa.samples import Planner, Sample
@@ -52,12 +53,6 @@ def token_facts(context: Context) -> dict[str, Any]:
             "longest": [{"where": s.place, "tokens": s.length, "media_tokens": s.media_tokens} for s in longest],
         }
     return facts
-
-
-def usable(context: Context, name: str) -> list[Sample]:
-    """The samples of a set that fit; of the training set those that also teach something."""
-    fitting = [sample for sample in context.planned[name][0] if sample.length <= context.longest_allowed]
-    return [sample for sample in fitting if sample.supervised or name != "train"]
 
 
 def steps(context: Context) -> list[Problem]:

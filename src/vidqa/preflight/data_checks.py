@@ -1,36 +1,85 @@
-"""Data: every annotation is valid, and what is validated on was not trained on."""
+"""Data: every annotation is valid, what is measured on was not trained on, and answers are worth learning."""
 
 from __future__ import annotations
 
-import os
+from collections import Counter, defaultdict
+from itertools import combinations
 
-from vidqa.preflight._base import Annotations, Context
-from vidqa.preflight.problems import SPLIT_IDS, SPLIT_LEAK
+from vidqa.data.record import MediaRef
+from vidqa.preflight._base import Annotations, Context, Skip
+from vidqa.preflight.contents import real_key, same_bytes
+from vidqa.preflight.problems import LABELS_UNBALANCED, SPLIT_COPY, SPLIT_IDS, SPLIT_LEAK
 from vidqa.problem import Problem
+from vidqa.scoring.answers import parse_expected
+
+FEWEST_ANSWERS = 20  # of one kind, below which their balance says nothing
+MOST_OF_ONE = 0.9
+CONSTRAINED = {"yes_no", "letter", "direction", "number"}
 
 
 def records(context: Context) -> list[Problem]:
-    for part in context.annotations:
+    for part in context.sets:
         context.facts[f"{part.name}_records"] = len(part.records)
-    return [problem for part in context.annotations for problem in part.problems]
+    return [problem for part in context.sets for problem in part.problems]
 
 
 def disjoint(context: Context) -> list[Problem]:
-    """Training and validation share no file and no id. An id that is only a number may be a mere position."""
-    if len(context.annotations) < 2:
-        return []
-    train, validation = context.annotations
+    """No two sets share a file, a copy of a file, or an id. An id that is only a number may be a mere position."""
+    if len(context.sets) < 2:
+        raise Skip("there is only one set of records")
+    return [problem for one, other in combinations(context.sets, 2) for problem in _apart(one, other)]
+
+
+def _apart(one: Annotations, other: Annotations) -> list[Problem]:
+    where = f"{one.name} and {other.name}"
     problems = []
-    if shared := sorted(_files(train) & _files(validation)):
+    mine, theirs = _media(one), _media(other)
+    if shared := sorted(mine.keys() & theirs.keys()):
         message = f"{len(shared)} files are in both sets, such as {', '.join(shared[:3])}"
-        problems.append(SPLIT_LEAK.at("custom.val_dataset", message))
-    ids = {record.id for record in train.records} & {record.id for record in validation.records}
+        problems.append(SPLIT_LEAK.at(where, message))
+    if copies := same_bytes(mine.values(), theirs.values()):
+        shown = "; ".join(f"{left} and {right}" for left, right in copies[:3])
+        problems.append(SPLIT_COPY.at(where, f"{len(copies)} pairs of files have the same content, such as {shown}"))
+    ids = {record.id for record in one.records} & {record.id for record in other.records}
     if named := sorted(name for name in ids if not name.isdigit()):
         message = f"{len(named)} ids are in both sets, such as {', '.join(named[:3])}"
-        problems.append(SPLIT_IDS.at("custom.val_dataset", message, severity="warning"))
+        problems.append(SPLIT_IDS.at(where, message, severity="warning"))
     return problems
 
 
-def _files(part: Annotations) -> set[str]:
-    keys = {(ref.path, ref.member) for record in part.records for ref in record.media}
-    return {os.path.realpath(path) + (f"!{member}" if member else "") for path, member in keys}
+def _media(part: Annotations) -> dict[str, MediaRef]:
+    known = {ref.key: ref for record in part.records for ref in record.media}
+    return {real_key(ref): ref for ref in known.values()}
+
+
+def answers(context: Context) -> list[Problem]:
+    """One answer should not be nearly all there is to learn; and what form the expected answers have."""
+    problems = []
+    for part in context.sets:
+        forms: Counter[str] = Counter()
+        by_kind: dict[str, Counter[str]] = defaultdict(Counter)
+        for record in part.records:
+            expected = parse_expected(record.answer, record.question)
+            forms[expected.kind] += 1
+            by_kind[record.kind or expected.kind][expected.answer] += 1
+        context.facts[f"{part.name}_answers"] = dict(forms.most_common())
+        if part.name != "train":
+            context.facts[f"{part.name}_gap_analysis"] = _gap_analysis(forms)
+        problems += [found for kind, said in sorted(by_kind.items()) if (found := _unbalanced(part.name, kind, said))]
+    return problems
+
+
+def _gap_analysis(forms: Counter[str]) -> str:
+    free = sum(count for kind, count in forms.items() if kind not in CONSTRAINED)
+    if not free:
+        return "every expected answer is yes/no, a letter, a direction or a number"
+    return f"{free} of {sum(forms.values())} expected answers are free text, which counts as a gap unless it is equal"
+
+
+def _unbalanced(name: str, kind: str, said: Counter[str]) -> Problem | None:
+    total = sum(said.values())
+    (most, count), *_ = said.most_common(1)
+    if total < FEWEST_ANSWERS or count <= MOST_OF_ONE * total:
+        return None
+    message = f"{most[:60]!r} is {count} of the {total} answers of kind {kind}"
+    return LABELS_UNBALANCED.at(name, message, severity="warning")

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import platform
+import resource
 import shutil
 import tempfile
+import time
 import tomllib
 from importlib import metadata
 from pathlib import Path
@@ -13,12 +15,22 @@ from pathlib import Path
 from vidqa._optional import PACKAGE_MISSING
 from vidqa.cli import BANK
 from vidqa.preflight._base import Context
-from vidqa.preflight.problems import DISK_SMALL, OUTPUT_UNWRITABLE, PACKAGE_OLD, SHM_SMALL, TORCH_PAIR
+from vidqa.preflight.problems import (
+    CLOCK_SKEW,
+    DISK_SMALL,
+    OPEN_FILES,
+    OUTPUT_UNWRITABLE,
+    PACKAGE_OLD,
+    SHM_SMALL,
+    TORCH_PAIR,
+)
 from vidqa.preflight.weights import weight_bytes
 from vidqa.problem import Problem
 from vidqa.spec.models import EvaluateSpec, Spec, TrainSpec
 
 SHM_NEEDED = 1024**3
+FILES_NEEDED = 1024
+MOST_SKEW_S = 5.0  # file systems that store whole or even seconds are not to blame
 STATE_PER_PARAMETER = 12  # fp32 weight and AdamW's two moments: a checkpoint of full fine-tuning
 EXPORT_PER_PARAMETER = 2  # bf16
 
@@ -61,14 +73,29 @@ def installed(package: str) -> str | None:
         return None
 
 
+def open_files(context: Context) -> list[Problem]:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    context.facts["open_files"] = soft
+    message = f"{soft} files at a time (at most {hard}), {FILES_NEEDED} wanted"
+    return [OPEN_FILES.at("ulimit -n", message, severity="warning")] if 0 <= soft < FILES_NEEDED else []
+
+
 def output_folder(context: Context) -> list[Problem]:
-    """Whether a file can be made where the run folder will be; what is not there yet is not made."""
+    """Whether a file can be made where the run folder will be, and when; what is not there yet is not made."""
     folder = _existing(output_dir(context.spec))
     try:
-        with tempfile.NamedTemporaryFile(dir=folder, prefix=".preflight-"):
-            return []
+        before = time.time()
+        with tempfile.NamedTemporaryFile(dir=folder, prefix=".preflight-") as made:
+            return clock_skew(folder, os.stat(made.name).st_mtime, before, time.time())
     except OSError as failed:
         return [OUTPUT_UNWRITABLE.at(folder, f"a file cannot be made here: {failed.strerror or failed}")]
+
+
+def clock_skew(folder: Path, made: float, before: float, after: float) -> list[Problem]:
+    """A file that was made between two moments of this machine's clock bears a time between them."""
+    skew_s = min(0.0, made - before) + max(0.0, made - after)
+    message = f"a file made now bears a time {abs(skew_s):.0f} s {'ahead' if skew_s > 0 else 'ago'}"
+    return [CLOCK_SKEW.at(folder, message, severity="warning")] if abs(skew_s) > MOST_SKEW_S else []
 
 
 def disk(context: Context) -> list[Problem]:

@@ -1,78 +1,202 @@
-"""Media: every file can be read, and every frame that the run will ask for can be decoded."""
+"""Media: every file can be read, every frame that the run will ask for can be decoded, no file has a twin elsewhere."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+import time
+from collections.abc import Iterable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import replace
+from pathlib import Path
 
 from vidqa.data.record import MediaRef, Record
 from vidqa.platforms.hardware import cpu_count
-from vidqa.preflight._base import Context
+from vidqa.preflight import looks, media_probe
+from vidqa.preflight._base import Context, Skip
+from vidqa.preflight.media_probe import Row, Rows
+from vidqa.preflight.problems import PROBE_UNWRITABLE, SPLIT_NEAR
+from vidqa.preflight.progress import counting
 from vidqa.problem import Problem, ProblemError
-from vidqa.video import fps_disagreement, probe, probe_image
-from vidqa.video.pool import DecodePool, DecodeRequest
+from vidqa.video import ImageMeta, VideoMeta, fps_disagreement, probe, probe_image
+from vidqa.video.pool import Decoded, DecodePool, DecodeRequest
+from vidqa.video.problems import VIDEO_DECODE_TIMEOUT
 
 PROBE_THREADS = 8
-# The frames themselves are not wanted here; a corner of each is less to send between processes.
-CORNER = "vidqa.preflight.corner:corner"
+SAVE_EVERY_S = 20.0  # an interrupted preflight loses no more than this
+# The frames themselves are not wanted here; small pictures of them are less to send between processes.
+THUMBNAILS = "vidqa.preflight.looks:thumbnails"
+Header = VideoMeta | ImageMeta | list[Problem]
 
 
 def probed(context: Context) -> list[Problem]:
     """The header of every file, and the frame rate against what annotations claim."""
     files = list(context.media.values())
     with ThreadPoolExecutor(PROBE_THREADS) as pool:
-        found = list(pool.map(lambda file: _probe(*file), files))
+        headers = list(pool.map(lambda file: _header(file[0]), files))
     context.facts["media_files"] = len(files)
-    context.facts["video_seconds"] = round(sum(seconds for seconds, _ in found), 1)
-    return [problem for _, problems in found for problem in _as_bad_sample(context, problems)]
+    seconds = sum(header.duration_s for header in headers if isinstance(header, VideoMeta))
+    context.facts["video_seconds"] = round(seconds, 1)
+    problems = []
+    for header, (_, used_by) in zip(headers, files, strict=True):
+        if isinstance(header, list):
+            problems += [_used(problem, used_by) for problem in header]
+        elif isinstance(header, VideoMeta):
+            problems += _claims(header, used_by)
+    return list(_as_bad_sample(context, problems))
 
 
-def _probe(ref: MediaRef, used_by: list[Record]) -> tuple[float, list[Problem]]:
-    """Seconds of video, and what is wrong with the file."""
+def _header(ref: MediaRef) -> Header:
     try:
-        if ref.kind == "image":
-            probe_image(ref.path, ref.member)
-            return 0.0, []
-        meta = probe(ref.path, ref.member)
+        return probe_image(ref.path, ref.member) if ref.kind == "image" else probe(ref.path, ref.member)
     except ProblemError as broken:
-        return 0.0, [replace(problem, message=f"{problem.message} ({_users(used_by)})") for problem in broken.problems]
+        return broken.problems
+
+
+def _claims(meta: VideoMeta, used_by: list[Record]) -> Iterator[Problem]:
     claims = {record.video_fps: record.source for record in used_by if len(record.media) == 1}
     disagreements = (fps_disagreement(meta, fps, source) for fps, source in claims.items())
-    return meta.duration_s, [problem for problem in disagreements if problem]
+    yield from (problem for problem in disagreements if problem)
 
 
 def decoded(context: Context) -> list[Problem]:
-    """Every planned frame of every file (of `probe_sample` files), in workers that are killed when they hang."""
+    """Every planned frame of every file (of `probe_sample` files), in workers that are killed when they hang. What an
+    earlier preflight found in a file that has not changed holds."""
     requests = list(_requests(context))[: context.probe_sample]
-    problems = []
-    with DecodePool(max(1, cpu_count()), context.spec.engine.decode_timeout_s, CORNER) as pool:
-        for request, answer in pool.map(requests):
-            if isinstance(answer, Problem):
-                used_by = context.media[_key(request)][1]
-                problems.append(replace(answer, message=f"{answer.message} ({_users(used_by)})"))
-    context.facts["media_decoded"] = len(requests)
-    return list(_as_bad_sample(context, problems))
+    place = media_probe.place_for(context.spec_path)
+    known = media_probe.read_rows(place)
+    found = {_key(request): row for request in requests if (row := _still_true(request, known)) is not None}
+    left = [request for request in requests if _key(request) not in found]
+    context.facts |= {"media_decoded": len(requests), "media_reused": len(found), "media_probe": str(place)}
+    unwritable: list[Problem] = []
+    last = time.monotonic()
+    with counting("decoding", len(left)) as advance:
+        try:
+            for row in _decode(left, context.spec.engine.decode_timeout_s):
+                found[MediaRef(row.kind, "", row.path, row.member).key] = known[row.identity] = row
+                advance()
+                if time.monotonic() - last > SAVE_EVERY_S:
+                    _save(place, known)
+                    last = time.monotonic()
+        finally:  # also where a person interrupts it
+            if left:
+                unwritable = _save(place, known)
+    context.rows |= found
+    rows = [found[_key(request)] for request in requests]
+    broken = [_used(_problem(row), context.media[key][1]) for row in rows if row.code and (key := _row_key(row))]
+    return [*_as_bad_sample(context, broken), *unwritable]
 
 
 def _requests(context: Context) -> Iterator[DecodeRequest]:
     """One for every file that could be planned."""
     seen = set()
-    for samples, _ in context.planned.values():
-        for sample in samples:
-            for ref, plan in zip(sample.record.media, sample.plans, strict=True):
-                if ref.key not in seen:
-                    seen.add(ref.key)
-                    yield DecodeRequest(ref.path, ref.member, ref.kind, plan.indices, plan.height, plan.width)
+    for sample in context.to_decode:
+        for ref, plan in zip(sample.record.media, sample.plans, strict=True):
+            if ref.key not in seen:
+                seen.add(ref.key)
+                yield DecodeRequest(ref.path, ref.member, ref.kind, plan.indices, plan.height, plan.width)
+
+
+def _still_true(request: DecodeRequest, known: Rows) -> Row | None:
+    """The row of an earlier preflight, where the file is the same. A file that only took too long is tried again."""
+    row = known.get((request.path, request.member, media_probe.plan_key(request)))
+    if row is None or row.code == VIDEO_DECODE_TIMEOUT.name:
+        return None
+    return row if row.content_key and row.content_key == media_probe.content_key(request.path) else None
+
+
+def _decode(requests: Iterable[DecodeRequest], timeout_s: float) -> Iterator[Row]:
+    """A row for every request, as they end. No more are handed out than there are workers, so that the time of each is
+    the time that its decoding took."""
+    workers = max(1, cpu_count())
+    waiting: dict[Future[Decoded], tuple[DecodeRequest, float]] = {}
+    remaining = iter(requests)
+    with DecodePool(workers, timeout_s, THUMBNAILS) as pool:
+        while True:
+            while len(waiting) < workers and (request := next(remaining, None)) is not None:
+                waiting[pool.submit(request)] = (request, time.monotonic())
+            if not waiting:
+                return
+            for ended in wait(waiting, return_when=FIRST_COMPLETED).done:
+                request, started = waiting.pop(ended)
+                yield _row(request, ended.result(), time.monotonic() - started)
+
+
+def _row(request: DecodeRequest, answer: Decoded, seconds: float) -> Row:
+    header = _header(MediaRef(request.kind, "", request.path, request.member))
+    video = header if isinstance(header, VideoMeta) else None
+    size = None if isinstance(header, list) else header
+    problem = answer if isinstance(answer, Problem) else None
+    return Row(
+        path=request.path,
+        member=request.member,
+        kind=request.kind,
+        content_key=media_probe.content_key(request.path),
+        plan_key=media_probe.plan_key(request),
+        fps=video.source_fps if video else None,
+        frames=video.frame_count if video else None,
+        width=size.width if size else None,
+        height=size.height if size else None,
+        duration_s=video.duration_s if video else None,
+        rotation=video.rotation if video else None,
+        frames_decoded=0 if isinstance(answer, Problem) else len(answer),
+        decode_s=round(seconds, 4),
+        code=problem.code if problem else "",
+        message=problem.message if problem else "",
+        remedy=problem.remedy if problem else "",
+        exit_code=problem.exit_code if problem else 0,
+        glance=None if isinstance(answer, Problem) else looks.glance(answer),
+    )
+
+
+def _save(place: Path, rows: Rows) -> list[Problem]:
+    try:
+        media_probe.write_rows(place, rows.values())
+    except OSError as failed:
+        return [PROBE_UNWRITABLE.at(place, f"{failed.strerror or failed}", severity="warning")]
+    return []
+
+
+def near_duplicates(context: Context) -> list[Problem]:
+    """Files that look alike on two sides of a split: the same scene, cut or encoded again."""
+    if len(context.sets) < 2:
+        raise Skip("there is only one set of records")
+    if not context.rows:
+        raise Skip("no file was decoded")
+    sides = [
+        (part.name, _glances(context, {r.key for rec in part.records for r in rec.media})) for part in context.sets
+    ]
+    problems = []
+    for at, (name, these) in enumerate(sides):
+        for other, those in sides[at + 1 :]:
+            pairs = looks.alike(list(these.values()), list(those.values()))
+            twins = [(list(these)[left], list(those)[right]) for left, right in pairs]
+            twins = [(left, right) for left, right in twins if left != right]
+            if twins:
+                shown = "; ".join(f"{left} and {right}" for left, right in twins[:3])
+                message = f"{len(twins)} pairs of files of {name} and {other} look the same, such as {shown}"
+                problems.append(SPLIT_NEAR.at(f"{name} and {other}", message, severity="warning"))
+    return problems
+
+
+def _glances(context: Context, keys: set[str]) -> dict[str, bytes]:
+    rows = ((key, context.rows[key]) for key in sorted(keys & context.rows.keys()))
+    return {key: row.glance for key, row in rows if row.glance is not None}
+
+
+def _problem(row: Row) -> Problem:
+    return Problem(row.code, _row_key(row), row.message, row.remedy, row.exit_code)
+
+
+def _row_key(row: Row) -> str:
+    return MediaRef(row.kind, "", row.path, row.member).key
 
 
 def _key(request: DecodeRequest) -> str:
     return MediaRef(request.kind, "", request.path, request.member).key
 
 
-def _users(records: list[Record]) -> str:
-    more = f" and {len(records) - 1} more" if len(records) > 1 else ""
-    return f"used by {records[0].source}{more}"
+def _used(problem: Problem, by: list[Record]) -> Problem:
+    more = f" and {len(by) - 1} more" if len(by) > 1 else ""
+    return replace(problem, message=f"{problem.message} (used by {by[0].source}{more})")
 
 
 def _as_bad_sample(context: Context, problems: list[Problem]) -> Iterator[Problem]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from vidqa.platforms import platform
 from vidqa.platforms._base import Job
-from vidqa.platforms.hardware import cpu_count, gpu_count
+from vidqa.platforms.hardware import cpu_count
 from vidqa.preflight._base import Context
 from vidqa.preflight.problems import NO_LOOPBACK
 from vidqa.problem import Problem
@@ -15,7 +15,7 @@ from vidqa.problem import Problem
 
 def suitable(context: Context) -> list[Problem]:
     """The platform's own check of the job that would be launched."""
-    context.facts |= {"gpus": gpu_count(), "cores": cpu_count(), "processes": context.processes}
+    context.facts |= {"gpus": len(context.gpus), "cores": cpu_count(), "processes": context.processes}
     job = Job("preflight", context.action, Path.cwd(), context.processes, context.facts["gpus"])
     return platform(context.platform).check(job)
 

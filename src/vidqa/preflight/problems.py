@@ -45,11 +45,76 @@ MODEL_WEIGHTS_BROKEN = Code(
 )
 SPLIT_LEAK = Code(
     "DATA_SPLIT_LEAK",
-    "A video or image is both trained on and validated on, so the validation score is too good.",
+    "A video or image is both trained on and measured on, so the score is too good.",
     "Take the records of these files out of one of the two sets, or use train.train_policy.dataset.test_size.",
+)
+SPLIT_COPY = Code(
+    "DATA_SPLIT_COPY",
+    "A file of one set has the same content as a file of another name in the other set: it is a copy.",
+    "Take the records of one of the two files out of its set.",
+)
+SPLIT_NEAR = Code(
+    "DATA_SPLIT_NEAR",
+    "Files of two sets look nearly the same in their first, middle and last frame.",
+    "Look at the pairs; where they show the same scene, keep it on one side only.",
 )
 SPLIT_IDS = Code(
     "DATA_SPLIT_IDS",
-    "Records of the training and the validation set have the same id.",
+    "Records of two sets have the same id.",
     "Give every record an id of its own if they are meant to be different records.",
+)
+LABELS_UNBALANCED = Code(
+    "DATA_LABELS_UNBALANCED",
+    "Nearly all answers of one kind of question are the same, so always giving that answer scores well.",
+    "Add records with other answers, or read balanced accuracy instead of accuracy.",
+)
+DRIVER_OLD = Code(
+    "ENV_DRIVER_OLD",
+    "The NVIDIA driver is too old for the CUDA that torch was built for.",
+    "Install a newer driver, or a torch built for an older CUDA (https://pytorch.org/get-started).",
+    Exit.ENVIRONMENT,
+)
+GPU_ARCH = Code(
+    "ENV_GPU_ARCH",
+    "The engine was not compiled for this architecture of GPU.",
+    "Use a GPU that it names, or an image or torch that was compiled for yours.",
+    Exit.ENVIRONMENT,
+)
+OPEN_FILES = Code(
+    "ENV_OPEN_FILES",
+    "This process may open few files at a time; loading may fail with `Too many open files`.",
+    "Raise the limit before the launch: ulimit -n 65536",
+    Exit.ENVIRONMENT,
+)
+CLOCK_SKEW = Code(
+    "ENV_CLOCK_SKEW",
+    "The clock of the output folder's file server differs from this machine's: the newest checkpoint may seem old.",
+    "Let both machines take their time from the same NTP server.",
+    Exit.ENVIRONMENT,
+)
+PROBE_UNWRITABLE = Code(
+    "ENV_PROBE_UNWRITABLE",
+    "What was found in the media could not be stored, so the next preflight will decode them again.",
+    "Free disk space, or put the spec into a folder that you may write.",
+    Exit.ENVIRONMENT,
+)
+PAIR_MODEL = Code(
+    "PAIR_MODEL",
+    "The evaluation's model is of other sizes than the model that is trained: the scores would not compare.",
+    "Name the same base model in both specs.",
+)
+PAIR_FRAMES = Code(
+    "PAIR_FRAMES",
+    "Training and evaluation do not see the same frames or the same system prompt.",
+    "Give both specs the same vision table and system prompt; build_spec.py evaluate --parent-run does it.",
+)
+RESUME_NO_CHECKPOINT = Code(
+    "RESUME_NO_CHECKPOINT",
+    "The checkpoint that train.resume names is not there or not complete.",
+    "Name a folder checkpoints/step_N or epoch_N of a run, or set train.resume to true in the run's own spec.",
+)
+RESUME_MISMATCH = Code(
+    "RESUME_MISMATCH",
+    "The data, batch or seed is not what the checkpoint was trained with, so samples would be repeated or left out.",
+    "Restore what changed, or start a new run from the earlier run's export.",
 )

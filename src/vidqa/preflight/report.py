@@ -55,10 +55,16 @@ class Report:
 
 
 def preflight(
-    spec_path: Path, platform: str, action: str | None = None, group: str | None = None, probe_sample: int | None = None
+    spec_path: Path,
+    platform: str,
+    action: str | None = None,
+    group: str | None = None,
+    probe_sample: int | None = None,
+    **more: Any,
 ) -> Report:
-    """Carry out every check (of one group). Raises ProblemError only where the spec is not a spec at all."""
-    context = Context(spec_path, action or action_of(spec_path), platform, probe_sample)
+    """Carry out every check (of one group). `more` are further fields of Context: declared, engine, evaluate_spec,
+    kpi_root. Raises ProblemError only where the spec is not a spec at all."""
+    context = Context(spec_path, action or action_of(spec_path), platform, probe_sample, **more)
     checks = [carry_out(check, context) for check in CHECKS if group in (None, check.group)]
     return Report(context.action, [_settle_length(checked, context) for checked in checks], context.facts)
 

@@ -1,11 +1,133 @@
-"""Spec: every key and every rule that needs no data."""
+"""Spec: every rule, the evaluation that belongs to a training, and the checkpoint that it would go on from."""
 
 from __future__ import annotations
 
-from vidqa.preflight._base import Context
-from vidqa.problem import Problem
+import json
+from pathlib import Path
+from typing import Any
+
+from vidqa import data, environment, hub, spec
+from vidqa.families._base import read_json
+from vidqa.platforms.asked import model_names
+from vidqa.preflight._base import Context, Skip
+from vidqa.preflight.problems import PAIR_FRAMES, PAIR_MODEL, RESUME_MISMATCH, RESUME_NO_CHECKPOINT
+from vidqa.preflight.usable import usable
+from vidqa.problem import Problem, ProblemError
+from vidqa.spec.models import EvaluateSpec, TrainSpec
+
+SIZES = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "vocab_size", "depth")
+VISION = ("fps", "nframes", "total_pixels")
+NO_EVALUATION = "no spec of an evaluation was given (--evaluate-spec)"
 
 
 def rules(context: Context) -> list[Problem]:
     """All errors and warnings; whether a short model_max_length matters is known once the tokens are counted."""
     return context.resolved.warnings
+
+
+def evaluation_rules(context: Context) -> list[Problem]:
+    if context.evaluate_spec is None:
+        raise Skip(NO_EVALUATION)
+    return spec.resolve("evaluate", [spec.read_layer(context.evaluate_spec)]).warnings
+
+
+def same_model(context: Context) -> list[Problem]:
+    """The model that is evaluated is the one that is trained, an export of it, or an adapter on it."""
+    asked, judged = _pair(context)
+    trained = next(iter(model_names(asked).values()))
+    key, evaluated = list(model_names(judged).items())[-1]  # an adapter's base model comes last
+    if trained == evaluated or _folder(trained) == _folder(evaluated):
+        return []
+    differing = [f"{name} {a} and {b}" for name, a, b in _differences(_sizes(trained), _sizes(evaluated))]
+    if not differing:
+        context.facts["evaluated_model"] = f"{evaluated}, of the same sizes as {trained}"
+        return []
+    message = f"{evaluated} is not made of {trained}: {', '.join(differing[:4])}"
+    return [PAIR_MODEL.at(f"{context.evaluate_spec} {key}", message)]
+
+
+def same_frames(context: Context) -> list[Problem]:
+    """Training and evaluation see the same frames and the same system prompt."""
+    asked, judged = _pair(context)
+    pairs = [(f"vision.{name}", getattr(asked.custom.vision, name), getattr(judged.vision, name)) for name in VISION]
+    pairs.append(("system_prompt", asked.custom.system_prompt, judged.dataset.system_prompt))
+    return [
+        PAIR_FRAMES.at(
+            context.evaluate_spec, f"{name} is {a!r} in training and {b!r} in evaluation", severity="warning"
+        )
+        for name, a, b in pairs
+        if a != b
+    ]
+
+
+def _pair(context: Context) -> tuple[TrainSpec, EvaluateSpec]:
+    if not isinstance(context.spec, TrainSpec) or context.evaluation is None:
+        raise Skip(NO_EVALUATION)
+    return context.spec, context.evaluation
+
+
+def _folder(name: str) -> object:
+    return Path(name).expanduser().resolve() if not hub.is_hub_name(name) else name
+
+
+def _sizes(name: str) -> dict[str, Any]:
+    """The sizes in a model's config.json, by "text.hidden_size" and the like."""
+    folder = hub.resolve_model(name, token=environment.hf_token(), weights=False)
+    config = read_json(folder, "config.json")
+    tables = {"text": config.get("text_config"), "vision": config.get("vision_config")}
+    return {
+        f"{table}.{size}": values[size]
+        for table, values in tables.items()
+        if isinstance(values, dict)
+        for size in SIZES
+        if size in values
+    }
+
+
+def _differences(one: dict[str, Any], other: dict[str, Any]) -> list[tuple[str, Any, Any]]:
+    return [(key, one.get(key), other.get(key)) for key in sorted(one | other) if one.get(key) != other.get(key)]
+
+
+def resume_target(context: Context) -> list[Problem]:
+    """The checkpoint that the spec names is complete, and its samples come in the order that this spec asks for."""
+    asked = context.spec
+    if not isinstance(asked, TrainSpec) or not asked.train.resume:
+        raise Skip("the spec resumes nothing")
+    if asked.train.resume is True:
+        raise Skip("the launch finds the run that goes on, and refuses where there is none")
+    folder = Path(str(asked.train.resume)).expanduser()
+    folder = folder.parent if folder.name == "policy" else folder
+    before = _trainer(folder)
+    try:
+        now = _order(asked, context)
+    except ProblemError as unknown:
+        raise Skip(f"the data cannot be compared: {unknown.problems[0].code}") from unknown
+    changed = [f"{key}: {a!r} -> {b!r}" for key, a, b in _differences(before, now) if key in now]
+    if changed:
+        return [RESUME_MISMATCH.at(folder, "the order of samples would change: " + ", ".join(changed))]
+    return []
+
+
+def _trainer(folder: Path) -> dict[str, Any]:
+    """The `order` that a checkpoint was written with."""
+    try:
+        written = json.loads((folder / "trainer.json").read_text(encoding="utf-8"))
+        order = written["order"]
+        if not isinstance(order, dict) or not (folder / "policy" / ".metadata").is_file():
+            raise ValueError("policy/.metadata is not there" if isinstance(order, dict) else "order is not a table")
+    except (OSError, ValueError, KeyError, TypeError) as missing:
+        raise RESUME_NO_CHECKPOINT.error(folder, f"no complete checkpoint here: {missing}") from missing
+    return order
+
+
+def _order(asked: TrainSpec, context: Context) -> dict[str, Any]:
+    """What decides the order of samples: the keys of a checkpoint's `order`."""
+    loading = asked.train.train_policy
+    return {
+        "data_fingerprint": data.fingerprint([record for part in context.annotations for record in part.records]),
+        "samples": len(usable(context, "train")),
+        "effective_batch": spec.effective_batch(asked),
+        "seed": loading.dataloader_seed,
+        "shuffle": loading.dataloader_shuffle,
+        "drop_last": loading.dataloader_drop_last,
+    }

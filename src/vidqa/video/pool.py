@@ -184,6 +184,7 @@ class _Server(threading.Thread):
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
+                process_group=0,  # a signal to the engine's group is not for its workers: they end with their parent
                 env=child_environment(OMP_NUM_THREADS="1"),
             )
         if self.closed.is_set():

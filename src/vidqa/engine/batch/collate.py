@@ -56,7 +56,7 @@ class Collator:
     def __init__(self, planner: Planner, vision_config: Any, device_type: str) -> None:
         self.planner = planner
         self.vision_config = vision_config
-        self.align = ALIGN[device_type]
+        self.device_type = device_type
         self.image_id, self.video_id = (planner.chat.slot_ids[kind] for kind in ("image", "video"))
         self.rope = planner.family.rope_positions
         self.geometry = planner.geometry
@@ -65,13 +65,13 @@ class Collator:
         self, numbers: Sequence[int], samples: Sequence[Sample], frames: Sequence[Sequence[np.ndarray | None]]
     ) -> Batch:
         """`frames[i][m]` is uint8 [n, 3, h, w] of medium m of sample i; None leaves that sample's answer unlearned."""
-        order = sorted(range(len(samples)), key=lambda i: -self._padded(samples[i].length))
+        order = sorted(range(len(samples)), key=lambda i: -padded(samples[i].length, self.device_type))
         rows = [self._tokens(samples[i], usable=all(f is not None for f in frames[i])) for i in order]
-        starts = np.cumsum([0] + [self._padded(len(ids)) for ids, _, _ in rows])
+        starts = np.cumsum([0] + [padded(len(ids), self.device_type) for ids, _, _ in rows])
         media = self._media([samples[i] for i in order], [frames[i] for i in order], rows, starts[:-1])
         grids, visual_at, pieces = media or self._blank_medium()
         predict, target, owner = self._supervised(rows, starts[:-1])
-        lengths = [self._padded(len(ids)) for ids, _, _ in rows] or [self.align]
+        lengths = [padded(len(ids), self.device_type) for ids, _, _ in rows] or [ALIGN[self.device_type]]
         return Batch(
             input_ids_T=_packed([ids for ids, _, _ in rows], lengths, self.planner.chat.pad_id),
             position_3T=_packed([position for _, _, position in rows], lengths, 0, leading=(3,)),
@@ -85,9 +85,6 @@ class Collator:
             samples=tuple(numbers[i] for i in order),
             tokens=sum(len(ids) for ids, _, _ in rows),
         )
-
-    def _padded(self, length: int) -> int:
-        return -(-length // self.align) * self.align
 
     def _tokens(self, sample: Sample, usable: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Token ids [S], supervised [S] and positions [3, S]; they must be what was planned."""
@@ -144,6 +141,12 @@ class Collator:
         return tuple(
             np.concatenate([*part, np.zeros(0, np.int64)]).astype(np.int64) for part in (predict, target, owner)
         )  # type: ignore[return-value]
+
+
+def padded(length: int, device_type: str) -> int:
+    """Tokens that a sample takes in a pack."""
+    align = ALIGN[device_type]
+    return -(-length // align) * align
 
 
 def as_tensor(array: np.ndarray) -> torch.Tensor:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from peft import PeftModel
+from peft import PeftModel, get_peft_model_state_dict
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import nn
@@ -23,10 +23,12 @@ from transformers import Qwen3VLForConditionalGeneration
 from vidqa.engine.distributed import World
 from vidqa.engine.model.load import DTYPES, weight_files
 from vidqa.engine.model.trainable import ADAPTER, base_name, is_adapter, lora_config
-from vidqa.engine.problems import ENGINE_EXPORT_UNPROVEN, ENGINE_SAVE_FAILED
+from vidqa.engine.problems import ENGINE_EXPORT_UNPROVEN, ENGINE_SAVE_FAILED, ENGINE_WEIGHTS_MISMATCH
+from vidqa.families.problems import MODEL_FILE_MISSING
 from vidqa.files import write_json
-from vidqa.run_folder import RunFolder
+from vidqa.run_folder import UNFINISHED, RunFolder
 
+EXPORT = "export.json"  # the facts of an export: step, spec, data, the trainer's loss
 SHARD_BYTES = 4 * 1024**3
 NOT_COPIED = (".safetensors", ".bin", ".pt", ".pth", ".index.json")
 
@@ -38,10 +40,9 @@ class Exporter:
         self.run, self.world, self.base = run, world, base
         self.lora, self.dtype, self.max_keep = policy.lora, DTYPES[train.param_dtype], train.ckpt.max_keep
 
-    def export(self, name: str, model: nn.Module) -> Path:
-        """Gather and write `safetensors/<name>`, published by rename. Every rank takes part; rank 0 writes."""
-        folder = self.run.exports / f".unfinished{name}"
-        published = self.run.exports / name
+    def write(self, name: str, model: nn.Module) -> Path:
+        """Gather and write the export into a folder that is not published yet. Every rank takes part; rank 0 writes."""
+        folder = self.run.exports / f"{UNFINISHED}{name}"
         failure = None
         try:
             if self.world.is_main:
@@ -60,15 +61,20 @@ class Exporter:
             try:
                 writer.close()
                 self._write_rest(folder)
-                shutil.rmtree(published, ignore_errors=True)
-                folder.rename(published)
             except (OSError, RuntimeError, SafetensorError) as full:
                 failure = str(full)
         if failure := self.world.share(failure):
             if self.world.is_main:
                 shutil.rmtree(folder, ignore_errors=True)
             raise ENGINE_SAVE_FAILED.error(self.run.exports, f"the export {name} could not be written: {failure}")
-        return published
+        return folder
+
+    def publish(self, folder: Path, name: str, best: str) -> None:
+        """Give a written and checked export its name; remove old ones but the newest `max_keep` and the best."""
+        published = self.run.exports / name
+        shutil.rmtree(published, ignore_errors=True)
+        folder.rename(published)
+        self.run.prune(self.run.exports, EXPORT, self.max_keep, {best})
 
     def _tensors(self, model: nn.Module):
         """Every tensor to be exported, whole, in the same order of names on every rank."""
@@ -97,13 +103,6 @@ class Exporter:
             config.base_model_name_or_path = str(self.base)
             config.inference_mode = True
             config.save_pretrained(folder)
-
-    def prune(self, keep: set[str]) -> None:
-        """Keep the newest `max_keep` exports, and those named in `keep`."""
-        if self.world.is_main and self.max_keep > 0:
-            for old in self.run.numbered(self.run.exports)[: -self.max_keep]:
-                if old.name not in keep:
-                    shutil.rmtree(old, ignore_errors=True)
 
 
 class _ShardWriter:
@@ -169,21 +168,34 @@ def _shape(path: Path, name: str) -> list[int]:
 
 def load_export(export: Path, base: Path | None, dtype: torch.dtype, device: torch.device) -> Any:
     """A plain transformers model from an export or any model folder; with `base`, `export` is an adapter that stock
-    PEFT loads and merges. Raises ENGINE_EXPORT_UNPROVEN when a tensor is missing or left over."""
-    model, info = Qwen3VLForConditionalGeneration.from_pretrained(
-        base or export, dtype=dtype, attn_implementation="sdpa", output_loading_info=True
-    )
-    left = {
-        kind: sorted(info[kind]) for kind in ("missing_keys", "unexpected_keys", "mismatched_keys") if info.get(kind)
-    }
-    if left:
-        raise ENGINE_EXPORT_UNPROVEN.error(
-            base or export, f"transformers reports {json.dumps(left, default=str)[:400]}"
+    PEFT loads and merges. Raises MODEL_FILE_MISSING, and ENGINE_WEIGHTS_MISMATCH for a missing or surplus tensor."""
+    folder = base or export
+    try:
+        model, info = Qwen3VLForConditionalGeneration.from_pretrained(
+            folder, dtype=dtype, attn_implementation="sdpa", output_loading_info=True
         )
+    except (OSError, SafetensorError, ValueError) as broken:
+        raise MODEL_FILE_MISSING.error(folder, f"transformers cannot load it: {broken}") from broken
+    kinds = ("missing_keys", "unexpected_keys", "mismatched_keys")
+    if left := {kind: sorted(info[kind]) for kind in kinds if info.get(kind)}:
+        message = f"transformers reports {json.dumps(left, default=str)[:400]}"
+        raise ENGINE_WEIGHTS_MISMATCH.error(folder, message)
     if base is not None:
-        adapted = PeftModel.from_pretrained(model, export)
-        unread = [name for name, _ in adapted.named_parameters() if is_adapter(name)]
-        if len(unread) == 0:
-            raise ENGINE_EXPORT_UNPROVEN.error(export, "PEFT found no adapter in the folder")
-        model = adapted.merge_and_unload()
+        model = _merged(model, export)
     return model.to(device).eval()
+
+
+def _merged(model: Any, adapter: Path) -> Any:
+    """The model with an adapter folded in by stock PEFT, every tensor of the file used."""
+    try:
+        adapted = PeftModel.from_pretrained(model, adapter)
+    except (OSError, SafetensorError, ValueError) as broken:
+        raise MODEL_FILE_MISSING.error(adapter, f"PEFT cannot load it: {broken}") from broken
+    except RuntimeError as unlike:
+        raise ENGINE_WEIGHTS_MISMATCH.error(adapter, f"the adapter is of another model: {unlike}") from unlike
+    # PEFT only warns of names that it does not find; an adapter that changes nothing must not pass for one.
+    different = set(weight_files(adapter)) ^ set(get_peft_model_state_dict(adapted))
+    if different:
+        message = f"{len(different)} tensor names of the adapter are not the model's: {sorted(different)[:3]}"
+        raise ENGINE_WEIGHTS_MISMATCH.error(adapter, message)
+    return adapted.merge_and_unload()

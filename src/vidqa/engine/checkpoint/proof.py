@@ -17,7 +17,7 @@ from vidqa.files import write_json
 from vidqa.samples import Planner, Sample
 
 # Two orders of summation, in the precision of the export.
-TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 2e-2}
+TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 5e-2}
 
 
 @torch.no_grad()

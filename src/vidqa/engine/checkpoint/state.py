@@ -22,10 +22,10 @@ from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_
 from vidqa.engine.distributed import World
 from vidqa.engine.problems import ENGINE_NO_CHECKPOINT, ENGINE_RESUME_MISMATCH, ENGINE_SAVE_FAILED
 from vidqa.files import write_json
-from vidqa.run_folder import RunFolder
+from vidqa.run_folder import UNFINISHED, RunFolder
 
+TRAINER = "trainer.json"
 OPTIONS = StateDictOptions(ignore_frozen_params=True, flatten_optimizer_state_dict=True, strict=False)
-UNFINISHED = ".unfinished"
 
 
 class Checkpointer:
@@ -34,6 +34,7 @@ class Checkpointer:
     def __init__(self, run: RunFolder, world: World, *, in_background: bool, max_keep: int) -> None:
         self.run, self.world = run, world
         self.in_background, self.max_keep = in_background, max_keep
+        self.keep: set[str] = set()  # names that pruning spares: the best one
         self._under_way: tuple[Any, str, dict[str, Any]] | None = None
 
     def save(self, name: str, model: Any, optimizer: torch.optim.Optimizer, trainer: dict[str, Any]) -> None:
@@ -77,11 +78,11 @@ class Checkpointer:
         try:
             saving.result()
             if self.world.is_main:
-                write_json(folder / "trainer.json", trainer)
+                write_json(folder / TRAINER, trainer)
                 published = self.run.checkpoints / name
                 shutil.rmtree(published, ignore_errors=True)
                 folder.rename(published)
-                self._prune()
+                self.run.prune(self.run.checkpoints, TRAINER, self.max_keep, self.keep)
         except (OSError, RuntimeError, CheckpointException) as full:
             failure = full
         self._agree(failure, folder)
@@ -96,11 +97,6 @@ class Checkpointer:
         if self.world.is_main:
             shutil.rmtree(folder, ignore_errors=True)
         return ENGINE_SAVE_FAILED.error(folder.parent, f"the checkpoint could not be written: {str(why).strip()[:300]}")
-
-    def _prune(self) -> None:
-        if self.max_keep > 0:
-            for old in self.run.numbered(self.run.checkpoints)[: -self.max_keep]:
-                shutil.rmtree(old, ignore_errors=True)
 
 
 def _cause(failure: BaseException) -> str:
@@ -117,7 +113,7 @@ def _state(model: Any, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
 def read_trainer(folder: Path) -> dict[str, Any]:
     """trainer.json of a checkpoint folder; raises ENGINE_NO_CHECKPOINT when the folder is not a complete checkpoint."""
     try:
-        return json.loads((folder / "trainer.json").read_text(encoding="utf-8"))
+        return json.loads((folder / TRAINER).read_text(encoding="utf-8"))
     except (OSError, ValueError) as missing:
         raise ENGINE_NO_CHECKPOINT.error(folder, f"no complete checkpoint here: {missing}") from missing
 

@@ -78,7 +78,9 @@ def generate_answers(
     device = next(model.parameters()).device
     inputs = model_inputs(planner, samples, frames, device)
     sampling = (
-        {"do_sample": True, "temperature": decoding.temperature} if decoding.temperature > 0 else {"do_sample": False}
+        {"do_sample": True, "temperature": decoding.temperature}
+        if decoding.temperature > 0
+        else {"do_sample": False, "temperature": None}
     )
     ends = sorted(planner.chat.eos_ids)
     output = model.generate(
@@ -89,8 +91,9 @@ def generate_answers(
         pad_token_id=planner.chat.pad_id,
         synced_gpus=False,  # ranks generate on their own; transformers would otherwise see FSDP and wait
         **sampling,
-        # A model folder's own sampling settings must not leak into a run that asked for greedy.
-        **({} if decoding.temperature > 0 else {"temperature": None, "top_p": None, "top_k": None}),
+        # A model folder's own sampling settings would be part of no recipe.
+        top_p=None,
+        top_k=None,
     )
     return [_answer(row, planner, ends) for row in output[:, inputs["input_ids"].shape[1] :].tolist()]
 

@@ -1,0 +1,51 @@
+"""Show samples as the model sees them: python scripts/preview_samples.py --spec train.toml --html preview.html"""
+
+import argparse
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
+
+from vidqa.cli import Parser, Result, command, run
+
+parser = Parser(
+    "Show samples as the model sees them: rendered chat, planned frames, token counts, and what of it is learned.",
+    examples=[
+        "python scripts/preview_samples.py --spec train.toml",
+        "python scripts/preview_samples.py --spec train.toml --sample clip-1 clip-7 --html preview.html",
+    ],
+)
+parser.add_argument("--spec", type=Path, required=True, help="TOML, YAML or JSON file (scripts/build_spec.py)")
+parser.add_argument("--sample", nargs="+", default=[], metavar="ID", help="these samples")
+parser.add_argument("--count", type=int, default=3, help="else this many, spread over the set (default 3)")
+parser.add_argument("--html", type=Path, metavar="FILE", help="write a page with the frames")
+
+
+def main(options: argparse.Namespace) -> Result:
+    from vidqa.datatools.preview import pick, previews, terminal_text
+    from vidqa.preflight._base import Context, bounded
+    from vidqa.preflight.report import action_of
+    from vidqa.problem import raise_errors
+
+    context = Context(options.spec, action_of(options.spec), "local")
+    sets = context.annotations if options.sample else context.annotations[:1]
+    wrong = [problem for part in sets for problem in part.problems]
+    records = [record for part in sets for record in part.records]
+    if not records:
+        raise_errors(wrong)
+    made, problems = previews(context.planner, pick(records, options.sample, max(1, options.count)))
+    problems = bounded([*problems, *wrong])
+    colour = sys.stdout.isatty() and not options.json
+    data = {"samples": [preview.as_dict() for preview in made], "html": options.html}
+    if options.html:
+        from vidqa.datatools.outputs import write_page
+        from vidqa.datatools.preview_page import preview_page
+
+        write_page(options.html, preview_page(f"Samples of {options.spec}", made, problems))
+    result = Result(data, terminal_text(made, colour), problems)
+    result.next = [command("preflight", "--spec", options.spec, "--platform", "local")]
+    return result
+
+
+if __name__ == "__main__":
+    sys.exit(run(parser, main))

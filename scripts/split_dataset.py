@@ -1,0 +1,47 @@
+"""Split annotations into training and validation: python scripts/split_dataset.py --annotations DATA --out OUT"""
+
+import argparse
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
+
+from vidqa.cli import Parser, Result, command, run
+
+parser = Parser(
+    "Split annotations into a training and a validation part, by video, so that no video is on both sides.",
+    examples=[
+        "python scripts/split_dataset.py --annotations DATA --out DATA_split --share 0.1",
+        "python scripts/split_dataset.py --annotations a.json --media-path VIDEOS --out split --stratify answer",
+    ],
+)
+parser.add_argument("--annotations", required=True, metavar="PATH", help="annotation file, or a folder that holds it")
+parser.add_argument("--media-path", default="", metavar="PATH", help="folder or tar of media; default: beside the file")
+parser.add_argument("--out", type=Path, required=True, help="folder for train/, val/ and split.json")
+parser.add_argument("--share", type=float, default=0.1, help="share of the records for validation (default 0.1)")
+parser.add_argument("--seed", type=int, default=0, help="another seed gives another split (default 0)")
+parser.add_argument(
+    "--stratify", choices=["kind", "answer"], default="kind", help="what both parts get alike (default kind)"
+)
+
+
+def main(options: argparse.Namespace) -> Result:
+    from vidqa.datatools.split import split_dataset, table
+
+    o = options
+    made = split_dataset(o.annotations, o.media_path, o.out, o.share, o.seed, o.stratify)
+    shown = {**made.facts, "written": made.written, "root_mode": made.roots}
+    shown["strata"] = dict(list(made.facts["strata"].items())[:40])
+    if made.roots:
+        words = ["--train-root", o.out / "train", "--val-root", o.out / "val"]
+    else:
+        places = {"annotation_path": "{}/annotations.json", "media_path": made.media_path}
+        words = []
+        for part, name in (("train", "train"), ("val", "val")):
+            for key, value in places.items():
+                words += ["--set", f"custom.{part}_dataset.{key}={value.format(o.out / name)}"]
+    return Result(shown, table(made), made.warnings, [command("build_spec", "train", *words, "--out", "train.toml")])
+
+
+if __name__ == "__main__":
+    sys.exit(run(parser, main))

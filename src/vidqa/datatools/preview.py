@@ -1,0 +1,168 @@
+"""Samples exactly as a model sees them: the rendered chat in pieces, given or learned, and media as frame plans."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from vidqa.chat.chat import Chat, Encoded
+from vidqa.data.record import MediaRef, Record
+from vidqa.datatools.problems import NOTHING_LEARNED, SAMPLE_UNKNOWN
+from vidqa.problem import Problem, ProblemError
+from vidqa.samples import Planner, Sample
+from vidqa.video.types import FramePlan
+
+SHOWN = 4000  # characters of one piece in a result
+TIMES = 8  # frames named in a line; a page shows all
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A stretch of the sample: text that is given or learned, or one medium with its frame plan.
+
+    `tokens` counts what the model is fed for it. `text` is what those tokens decode to; for a medium it is its name.
+    """
+
+    kind: str  # "given" | "learned" | "video" | "image"
+    text: str
+    tokens: int
+    plan: FramePlan | None = None
+    ref: MediaRef | None = None
+
+
+@dataclass(frozen=True)
+class Preview:
+    """One sample in pieces, in order. For generation the pieces end where the answer begins; nothing is learned."""
+
+    sample: Sample
+    pieces: tuple[Piece, ...]
+    for_generation: bool
+
+    @property
+    def record(self) -> Record:
+        return self.sample.record
+
+    def as_dict(self) -> dict[str, Any]:
+        s = self.sample
+        return {
+            "id": s.record.id,
+            "source": s.record.source,
+            "kind": s.record.kind,
+            "tokens": s.length,
+            "media_tokens": s.media_tokens,
+            "learned_tokens": s.supervised,
+            "answer": s.record.answer[:SHOWN],
+            "pieces": [_piece(piece) for piece in self.pieces],
+        }
+
+
+def _piece(piece: Piece) -> dict[str, Any]:
+    shown: dict[str, Any] = {"kind": piece.kind, "text": piece.text[:SHOWN], "tokens": piece.tokens}
+    if piece.plan:
+        plan = piece.plan
+        shown |= {"indices": plan.indices, "times_s": [round(t, 3) for t in plan.times_s]}
+        shown |= {"height": plan.height, "width": plan.width, "grid": plan.grid}
+    return shown
+
+
+def previews(planner: Planner, records: Sequence[Record]) -> tuple[list[Preview], list[Problem]]:
+    """Previews in the order of the records; records that cannot become a sample as problems, as are silent ones."""
+    samples, problems = planner.plan(records)
+    made = []
+    for sample in samples:
+        encoded = planner.encode(sample.record, sample.plans)
+        pieces = tuple(pieces_of(planner.chat, sample.record, sample.plans, encoded))
+        made.append(Preview(sample, pieces, planner.prompting.for_generation))
+        if not sample.supervised and not planner.prompting.for_generation:
+            problems.append(NOTHING_LEARNED.at(sample.place, "none of its tokens is learned", severity="warning"))
+    return made, problems
+
+
+def pieces_of(chat: Chat, record: Record, plans: Sequence[FramePlan], encoded: Encoded) -> Iterable[Piece]:
+    """Cuts a sample's tokens where media begin and end and where learning does; the pieces together are all of it."""
+    ids, learned = encoded.token_ids, encoded.supervised
+    slots = np.flatnonzero(np.isin(ids, list(chat.slot_ids.values())))
+    shown = [part for turn in record.turns for part in turn.parts if isinstance(part, int)]
+    at = 0
+    for part in shown:
+        plan, ref = plans[part], record.media[part]
+        text = chat.family.expand(plan, chat.merge[plan.kind])
+        expansion = chat.tokens.core.encode(text, add_special_tokens=False).ids
+        first = int(slots[np.searchsorted(slots, at)]) - expansion.index(chat.slot_ids[plan.kind])
+        yield from _texts(chat, ids[at:first], learned[at:first])
+        at = first + len(expansion)
+        yield Piece(plan.kind, ref.written, len(expansion), plan, ref)
+    yield from _texts(chat, ids[at:], learned[at:])
+
+
+def _texts(chat: Chat, ids: np.ndarray, learned: np.ndarray) -> Iterable[Piece]:
+    cuts = [0, *(np.flatnonzero(np.diff(learned)) + 1).tolist(), len(ids)]
+    for start, end in zip(cuts, cuts[1:], strict=False):
+        if end > start:
+            text = chat.tokens.core.decode(ids[start:end].tolist(), skip_special_tokens=False)
+            yield Piece("learned" if learned[start] else "given", text, end - start)
+
+
+def pick(records: Sequence[Record], ids: Sequence[str], count: int) -> list[Record]:
+    """The records asked for by id, or `count` of them spread over the set. Raises DATATOOLS_SAMPLE_UNKNOWN."""
+    if not ids:
+        places = np.unique(np.linspace(0, len(records) - 1, min(count, len(records))).round().astype(int))
+        return [records[at] for at in places.tolist()]
+    by_id = {record.id: record for record in records}
+    unknown = [_unknown(name, by_id) for name in ids if name not in by_id]
+    if unknown:
+        raise ProblemError(unknown)
+    return [by_id[name] for name in ids]
+
+
+def _unknown(name: str, known: dict[str, Record]) -> Problem:
+    nearest = difflib.get_close_matches(name, known, 3)
+    remedy = f"did you mean {', '.join(map(repr, nearest))}?" if nearest else None
+    return SAMPLE_UNKNOWN.at("--sample", f"none of {len(known)} usable records has the id {name!r}", remedy)
+
+
+def plan_line(piece: Piece) -> str:
+    """One medium in words: frames and their times, size, tokens."""
+    plan = piece.plan
+    if plan is None:
+        return ""
+    size = f"{plan.width}x{plan.height}, {piece.tokens} tokens"
+    if plan.kind == "image":
+        return f"image {piece.text}: {size}"
+    frames = [f"{index} ({time:.2f} s)" for index, time in zip(plan.indices, plan.times_s, strict=True)]
+    if len(frames) > TIMES:
+        frames = [*frames[: TIMES - 2], "...", frames[-1]]
+    return f"video {piece.text}: {len(plan.indices)} frames {', '.join(frames)}; {size}"
+
+
+def terminal_text(made: Sequence[Preview], colour: bool) -> str:
+    """The samples for a terminal. What is learned is coloured, or stands in [[double brackets]] without colour."""
+    return "\n\n".join(_terminal(preview, colour) for preview in made)
+
+
+def _terminal(preview: Preview, colour: bool) -> str:
+    from rich.console import Console
+    from rich.text import Text
+
+    s = preview.sample
+    what = "prompt" if preview.for_generation else f"{s.supervised} learned"
+    text = Text(f"--- {s.place}: {s.length} tokens, {s.media_tokens} of media, {what}\n", style="bold")
+    for piece in preview.pieces:
+        if piece.plan:
+            text.append(f"\n    {{{plan_line(piece)}}}\n", style="cyan")
+        elif piece.kind == "learned":
+            text.append(piece.text if colour else f"[[{piece.text}]]", style="black on green")
+        else:
+            text.append(piece.text, style="not bold")
+    if preview.for_generation and s.record.answer:
+        text.append(f"\n    expected: {s.record.answer}", style="green")
+    if not colour:
+        return text.plain.rstrip()
+    console = Console(force_terminal=True, color_system="standard", soft_wrap=True, highlight=False)
+    with console.capture() as captured:
+        console.print(text, end="")
+    return captured.get().rstrip()

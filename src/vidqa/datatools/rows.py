@@ -1,0 +1,71 @@
+"""Rows as the user wrote them, side by side with the records they become."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from vidqa.data.findings import Findings
+from vidqa.data.media import MediaSource, media_source
+from vidqa.data.parse import RowReader
+from vidqa.data.problems import EMPTY
+from vidqa.data.reader import annotation_file, read_rows
+from vidqa.data.record import Record
+from vidqa.problem import Problem, ProblemError, raise_errors
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """One row and its record."""
+
+    row: dict[str, Any]
+    record: Record
+
+
+@dataclass(frozen=True)
+class Annotated:
+    """An annotation file that has no error: its rows with their records, where its media are, and its warnings."""
+
+    path: Path
+    source: MediaSource
+    pairs: list[Pair]
+    warnings: list[Problem]
+
+    @property
+    def media_path(self) -> str:
+        """What to give as media path with a file that holds the same rows elsewhere: a folder or an archive."""
+        return self.source.folder or str(self.source.archive_paths[0])
+
+
+def read_annotated(annotation_path: str | Path, media_path: str | Path = "") -> Annotated:
+    """The rows and records of a file, or of a dataset folder. Raises ProblemError with everything that is wrong."""
+    path = annotation_file(annotation_path)
+    root_mode = not media_path and path != Path(annotation_path).expanduser()
+    source = media_source(path, str(media_path), root_mode=root_mode)
+    findings = Findings(str(path))
+    pairs = read_pairs(read_rows(path, findings), path.name, source, findings)
+    raise_errors(findings.problems)
+    return Annotated(Path(os.path.abspath(path)), source, pairs, findings.problems)
+
+
+def read_pairs(
+    rows: Iterable[tuple[int, Any]],
+    name: str,
+    source: MediaSource,
+    findings: Findings,
+    ids: dict[str, int] | None = None,
+) -> list[Pair]:
+    """A pair for every good row; what is wrong with the others goes to `findings`. `ids` are those already taken."""
+    reader = RowReader(name, source, findings, need_answers=True)
+    if ids is not None:
+        reader.ids = ids
+    try:
+        pairs = [Pair(row, record) for index, row in rows if (record := reader.read(index, row)) is not None]
+    except ProblemError as broken:  # an archive that cannot be opened
+        raise ProblemError([*findings.problems, *broken.problems]) from broken
+    if not pairs and not findings.total:
+        findings.add(EMPTY, findings.file, "the file holds no record")
+    return pairs

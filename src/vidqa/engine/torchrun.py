@@ -1,0 +1,34 @@
+"""torchrun, ending as the engine did: its exit code, and one line instead of torchrun's own traceback.
+
+python -m vidqa.engine.torchrun --standalone --nproc-per-node 2 -m vidqa.engine train --spec ... --run-dir ...
+"""
+
+from __future__ import annotations
+
+import sys
+
+from torch.distributed.elastic.multiprocessing.api import SignalException
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+from torch.distributed.run import main as torchrun
+
+from vidqa.cli import note
+from vidqa.problem import Exit
+
+
+def main(words: list[str]) -> int:
+    """Run torchrun with its own options; the exit code is that of the process that failed first."""
+    try:
+        torchrun(words)
+    except ChildFailedError as failed:
+        rank, failure = failed.get_first_failure()
+        note(f"rank {rank} ended with exit code {failure.exitcode}; what went wrong stands above")
+        # A process that a signal killed has a negative code, which is none of ours.
+        return failure.exitcode if failure.exitcode > 0 else int(Exit.JOB_FAILED)
+    except SignalException as stopped:
+        note(f"stopped by {stopped.sigval.name}")
+        return int(Exit.NOT_DONE)
+    return int(Exit.OK)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

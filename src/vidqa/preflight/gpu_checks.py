@@ -1,0 +1,53 @@
+"""GPUs: what they are, whether the driver is new enough, and whether the engine was compiled for them."""
+
+from __future__ import annotations
+
+from vidqa.preflight._base import Context, Skip
+from vidqa.preflight.gpus import IMAGE_ARCHITECTURES, Build, driver_cuda, engine_build, runs_on
+from vidqa.preflight.problems import DRIVER_OLD, GPU_ARCH
+from vidqa.problem import Problem
+
+NONE_HERE = "no GPU is visible here; declare the job's with --gpu-count, --gpu-memory-gb and --gpu-arch"
+
+
+def gpus(context: Context) -> list[Problem]:
+    """Driver, CUDA, and the architecture of every GPU against what the engine's image was compiled for."""
+    found = context.gpus
+    if not found:
+        raise Skip(NONE_HERE)
+    first = found[0]
+    context.facts |= {"gpu_names": sorted({gpu.name for gpu in found}), "gpu_memory_gb": _least_memory(context)}
+    context.facts["gpu_arch"] = sorted({gpu.arch for gpu in found if gpu.arch})
+    build = None
+    if not context.declared.anything and context.engine == "vidqa":
+        context.facts |= {"driver": first.driver, "driver_cuda": driver_cuda()}
+        build = engine_build()
+    return [*_driver(context, build), *_architectures(context, build)]
+
+
+def _driver(context: Context, build: Build | None) -> list[Problem]:
+    """A driver runs every CUDA of its own major version and of the older ones."""
+    newest = context.facts.get("driver_cuda")
+    if build is None or not build.cuda or newest is None:
+        return []
+    context.facts["engine_cuda"] = build.cuda
+    if int(build.cuda.split(".")[0]) <= int(newest.split(".")[0]):
+        return []
+    driver = context.facts["driver"]
+    message = f"torch is built for CUDA {build.cuda}; driver {driver} runs CUDA up to {newest}"
+    return [DRIVER_OLD.at("nvidia-smi", message)]
+
+
+def _architectures(context: Context, build: Build | None) -> list[Problem]:
+    built = IMAGE_ARCHITECTURES[context.engine] or (build.architectures if build else ())
+    context.facts["engine_architectures"] = list(built) or "asked of torch where the GPU is"
+    if not built:
+        return []
+    unfit = sorted({gpu.arch for gpu in context.gpus if gpu.arch and not runs_on(gpu.arch, built)})
+    compiled = ", ".join(built)
+    return [GPU_ARCH.at(f"GPU {arch}", f"the {context.engine} engine is compiled for {compiled}") for arch in unfit]
+
+
+def _least_memory(context: Context) -> float | None:
+    known = [gpu.memory_gb for gpu in context.gpus if gpu.memory_gb is not None]
+    return min(known, default=None)

@@ -1,0 +1,139 @@
+"""The GPUs of this machine by nvidia-smi, or as declared, and what they can run; found without torch."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from vidqa import environment
+from vidqa.platforms import hardware
+from vidqa.problem import ProblemError
+
+QUERY = "index,uuid,name,memory.total,compute_cap,driver_version"
+LIMIT_S = 20.0
+TORCH_LIMIT_S = 120.0  # torch from a cold disk
+ASK_TORCH = "import json, torch; print(json.dumps([torch.version.cuda, torch.cuda.get_arch_list()]))"
+
+# What each engine's image was compiled for; None: our own image has whatever torch is installed, which is asked.
+IMAGE_ARCHITECTURES: dict[str, tuple[str, ...] | None] = {
+    "vidqa": None,
+    "cosmos-rl": ("sm_80", "sm_90", "sm_100", "sm_120"),
+}
+
+
+@dataclass(frozen=True)
+class Declared:
+    """Hardware that the job will have and that is not visible from here; None is not said."""
+
+    gpu_count: int | None = None
+    gpu_memory_gb: float | None = None
+    gpu_arch: str | None = None  # as in "sm_90"
+
+    @property
+    def anything(self) -> bool:
+        return (self.gpu_count, self.gpu_memory_gb, self.gpu_arch) != (None, None, None)
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """One GPU; what is not known is None. `memory_gb` counts 2**30 bytes."""
+
+    name: str
+    memory_gb: float | None = None
+    arch: str | None = None
+    driver: str | None = None
+
+
+@dataclass(frozen=True)
+class Build:
+    """What the installed torch was compiled for; both empty for a torch without CUDA."""
+
+    cuda: str
+    architectures: tuple[str, ...]
+
+
+def declared_or_seen(declared: Declared, processes: Callable[[], int]) -> list[Gpu]:
+    """What is declared wins over what is seen. Where only their kind is declared and none is seen, there are as many
+    GPUs as the spec has processes."""
+    seen = seen_gpus()
+    if not declared.anything:
+        return seen
+    count = declared.gpu_count
+    if count is None:
+        count = len(seen) or _number(processes)
+    like = seen[0] if seen else Gpu("declared")
+    return [Gpu(like.name, declared.gpu_memory_gb or like.memory_gb, declared.gpu_arch or like.arch)] * count
+
+
+def _number(processes: Callable[[], int]) -> int:
+    try:
+        return processes()
+    except ProblemError:  # the spec is wrong, which its own check says
+        return 1
+
+
+def seen_gpus() -> list[Gpu]:
+    """The GPUs that CUDA_VISIBLE_DEVICES leaves. Without a working nvidia-smi they are counted and nothing else."""
+    listed = _ask("nvidia-smi", f"--query-gpu={QUERY}", "--format=csv,noheader,nounits")
+    if listed is None:
+        return [Gpu("unknown")] * hardware.gpu_count()
+    rows = [[cell.strip() for cell in row] for row in csv.reader(listed.splitlines()) if len(row) == 6]
+    allowed = environment.visible_gpus()
+    return [_gpu(row) for row in rows if allowed is None or any(_is(row, name) for name in allowed)]
+
+
+def _is(row: Sequence[str], name: str) -> bool:
+    index, uuid = row[:2]
+    return name == index or (len(name) > 4 and uuid.startswith(name))
+
+
+def _gpu(row: Sequence[str]) -> Gpu:
+    _, _, name, mebibytes, capability, driver = row
+    memory_gb = round(float(mebibytes) / 1024, 1) if re.fullmatch(r"[\d.]+", mebibytes) else None
+    arch = "sm_" + capability.replace(".", "") if re.fullmatch(r"\d+\.\d", capability) else None
+    return Gpu(name, memory_gb, arch, driver)
+
+
+def driver_cuda() -> str | None:
+    """The newest CUDA that the installed driver runs, as "13.0"."""
+    found = re.search(r"CUDA[\w ]*Version\s*:\s*(\d+\.\d+)", _ask("nvidia-smi") or "")
+    return found[1] if found else None
+
+
+def engine_build() -> Build | None:
+    """What the installed torch was compiled for, asked of torch itself in a process of its own."""
+    said = _ask(sys.executable, "-c", ASK_TORCH, limit_s=TORCH_LIMIT_S)
+    if said is None:
+        return None
+    cuda, architectures = json.loads(said)
+    return Build(cuda or "", tuple(architectures))
+
+
+def runs_on(arch: str, built: Sequence[str]) -> bool:
+    """Whether a GPU of `arch` runs code compiled for `built`: the same major version and no newer a minor one
+    (sm_90 on sm_90, sm_80 on sm_86), or intermediate code (compute_90) no newer than the GPU."""
+    version = _version(arch)
+    for each in built:
+        compiled = _version(each)
+        binary = each.startswith("sm_") and compiled[0] == version[0] and compiled <= version
+        if binary or (each.startswith("compute_") and compiled <= version):
+            return True
+    return False
+
+
+def _version(arch: str) -> tuple[int, int]:
+    found = re.fullmatch(r"(?:sm|compute)_(\d+)(\d)[af]?", arch)
+    return (int(found[1]), int(found[2])) if found else (0, 0)
+
+
+def _ask(*words: str, limit_s: float = LIMIT_S) -> str | None:
+    """The output of a command, or None where there is none or it fails."""
+    try:
+        return subprocess.run(words, capture_output=True, text=True, timeout=limit_s, check=True).stdout
+    except (OSError, subprocess.SubprocessError):
+        return None

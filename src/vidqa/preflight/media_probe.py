@@ -1,0 +1,123 @@
+"""media_probe.parquet: what decoding found in every file, kept so that an unchanged file is not decoded again."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, fields
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from vidqa.environment import cache_folder
+from vidqa.files import replacing
+from vidqa.video.pool import DecodeRequest
+
+NAME = "media_probe.parquet"
+EDGE_BYTES = 1 << 16  # read from each end of a file to tell whether it has changed
+
+
+@dataclass(frozen=True)
+class Row:
+    """One file decoded by one plan. `content_key` changes with the file, `plan_key` with the frames that are asked
+    for. `fps` to `rotation` are None where the header cannot be read; `code` is empty where all frames decoded;
+    `glance` is the small pictures of three frames (looks.glance)."""
+
+    path: str
+    member: str | None
+    kind: str
+    content_key: str
+    plan_key: str
+    fps: float | None
+    frames: int | None
+    width: int | None
+    height: int | None
+    duration_s: float | None
+    rotation: int | None
+    frames_decoded: int
+    decode_s: float
+    code: str
+    message: str
+    remedy: str
+    exit_code: int
+    glance: bytes | None
+
+    @property
+    def identity(self) -> tuple[str, str | None, str]:
+        return (self.path, self.member, self.plan_key)
+
+
+Rows = dict[tuple[str, str | None, str], Row]
+
+
+def plan_key(request: DecodeRequest) -> str:
+    """The same for the same frames of a file."""
+    return hashlib.sha256(repr((request.kind, request.indices)).encode()).hexdigest()[:16]
+
+
+def content_key(path: str) -> str:
+    """Changes when a file does: its size, time of change, first and last 64 KiB. Empty where it cannot be read."""
+    try:
+        status = os.stat(path)
+        return _content_key(path, status.st_size, status.st_mtime_ns)
+    except OSError:
+        return ""
+
+
+@lru_cache(maxsize=64)  # members of one archive ask again and again
+def _content_key(path: str, size: int, mtime_ns: int) -> str:
+    digest = hashlib.sha256(f"{size} {mtime_ns}".encode())
+    if os.path.isfile(path):
+        with open(path, "rb") as file:
+            digest.update(file.read(EDGE_BYTES))
+            file.seek(max(0, size - EDGE_BYTES))
+            digest.update(file.read(EDGE_BYTES))
+    return digest.hexdigest()[:32]
+
+
+def place_for(spec_path: Path) -> Path:
+    """Beside the spec; in the cache folder where files cannot be made there."""
+    folder = spec_path.absolute().parent
+    if os.access(folder, os.W_OK):
+        return folder / NAME
+    return cache_folder() / "probes" / hashlib.sha256(str(folder).encode()).hexdigest()[:16] / NAME
+
+
+def read_rows(path: Path) -> Rows:
+    """The rows of an earlier preflight; none where the file is not there, damaged, or of another version."""
+    import pyarrow
+    import pyarrow.parquet
+
+    if not path.is_file():
+        return {}
+    try:
+        table = pyarrow.parquet.read_table(path, columns=[field.name for field in fields(Row)])
+        rows = [Row(**row) for row in table.to_pylist()]
+    except (OSError, ValueError, KeyError, TypeError, pyarrow.ArrowException):
+        return {}
+    return {row.identity: row for row in rows}
+
+
+def write_rows(path: Path, rows: Iterable[Row]) -> None:
+    """Replace the file; rows whose media file is gone are left out. Raises OSError."""
+    import pyarrow
+    import pyarrow.parquet
+
+    kept = [asdict(row) for row in rows if os.path.exists(row.path)]
+    table = pyarrow.Table.from_pylist(kept, schema=_schema(pyarrow))
+    with replacing(path) as temporary:
+        pyarrow.parquet.write_table(table, temporary)
+
+
+def _schema(pyarrow: Any) -> Any:
+    types = {
+        "str": pyarrow.string(),
+        "str | None": pyarrow.string(),
+        "int": pyarrow.int64(),
+        "int | None": pyarrow.int64(),
+        "float": pyarrow.float64(),
+        "float | None": pyarrow.float64(),
+        "bytes | None": pyarrow.binary(),
+    }
+    return pyarrow.schema([(field.name, types[str(field.type)]) for field in fields(Row)])

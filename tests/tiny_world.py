@@ -40,6 +40,7 @@ def tiny_model(folder: Path, **options: Any) -> Path:
 def tiny_data(folder: Path, *, clips: int = 6, images: int = 1, texts: int = 1) -> Path:
     """Clips of different lengths, rates and sizes with 2 questions each, one image question, one text question."""
     root = folder / "data"
+    root.mkdir(parents=True, exist_ok=True)
     records: list[dict[str, Any]] = []
 
     def add(media: dict[str, Any], tags: str, number: int) -> None:

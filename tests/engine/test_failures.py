@@ -1,0 +1,126 @@
+"""A run that cannot go on says why, on every rank, and keeps what it has saved."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from clips import write_clip
+from safetensors.torch import load_file, save_file
+from tiny_world import losses, run_engine, tiny_data, tiny_model, tiny_spec
+
+from vidqa.engine.checkpoint.export import load_export
+from vidqa.problem import Exit, ProblemError
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
+    folder = tmp_path_factory.mktemp("failures")
+    return SimpleNamespace(folder=folder, model=tiny_model(folder), root=tiny_data(folder))
+
+
+def attempt(
+    world: SimpleNamespace, folder: Path, over: dict[str, Any], *, ranks: int = 1, root: Path | None = None
+) -> Any:
+    """Run the engine in `folder`/run; its exit code, problem codes, status and log."""
+    folder.mkdir(exist_ok=True)
+    spec = tiny_spec(folder, world.model, root or world.root, {"engine.frame_cache_gb": 0.0, **over})
+    done = run_engine("train", spec, folder / "run", ranks=ranks, check=False)
+    problems = folder / "run/problems.json"
+    return SimpleNamespace(
+        exit_code=done.returncode,
+        codes=[p["code"] for p in json.loads(problems.read_text())] if problems.exists() else [],
+        status=json.loads((folder / "run/status.json").read_text()),
+        log=done.stdout + done.stderr,
+        run=folder / "run",
+    )
+
+
+def test_a_loss_that_explodes_ends_the_run_and_keeps_the_checkpoint(world: SimpleNamespace, tmp_path: Path) -> None:
+    over = {"train.optm_lr": 1e30, "train.optm_grad_norm_clip": 0.0, "train.optm_warmup_steps": 3}
+    saved = {"train.ckpt.save_freq": 1, "train.ckpt.save_freq_in_epoch": 0, "train.epoch": 3, "train.ckpt.max_keep": -1}
+    end = attempt(world, tmp_path, {**over, **saved, "train.ckpt.export_safetensors": False}, ranks=1)
+    assert end.codes == ["ENGINE_NOT_FINITE"] and end.exit_code == Exit.JOB_FAILED
+    assert (end.status["state"], end.status["exit_code"]) == ("ERROR", Exit.JOB_FAILED)
+    assert "Traceback" not in end.log
+    assert all((folder / "trainer.json").exists() for folder in (end.run / "checkpoints").iterdir())
+
+
+def test_weights_that_are_not_finite_are_not_exported(world: SimpleNamespace, tmp_path: Path) -> None:
+    end = attempt(world, tmp_path, {"train.optm_lr": 1e38, "train.max_num_steps": 1, "train.optm_weight_decay": 0.0})
+    assert end.codes == ["ENGINE_NOT_FINITE"]
+    assert not list(end.run.glob("safetensors/*")) and not (end.run / "best").exists()
+
+
+def test_a_clip_that_breaks_while_training_is_named_and_left_out(world: SimpleNamespace, tmp_path: Path) -> None:
+    root = tiny_data(tmp_path, clips=4, images=0, texts=0)
+    clip = root / "videos/3.mp4"
+    content = bytearray(write_clip(clip, frames=64, fps=8, height=64).read_bytes())
+    start, end_of_pictures = content.index(b"mdat") + 8, content.rindex(b"moov")
+    middle = (start + end_of_pictures) // 2  # the index and the first pictures stay whole: probing finds nothing
+    content[middle:end_of_pictures] = bytes(end_of_pictures - middle)
+    clip.write_bytes(content)
+    over = {
+        "engine.on_bad_sample": "quarantine",
+        "policy.parallelism.dp_shard_size": 2,
+        "train.train_batch_per_replica": 2,
+    }
+    end = attempt(world, tmp_path / "lenient", over, ranks=2, root=root)
+    assert end.exit_code == 0 and end.status["state"] == "COMPLETE"
+    left_out = json.loads((end.run / "quarantine.json").read_text())
+    assert len(left_out) == 1 and "3.mp4" in left_out[0]["where"] and "left out" in end.log
+    strict = attempt(world, tmp_path / "strict", {**over, "engine.on_bad_sample": "fail"}, ranks=2, root=root)
+    assert strict.codes == ["ENGINE_BAD_SAMPLE"] and strict.status["exit_code"] == Exit.INPUT
+    assert strict.exit_code == Exit.INPUT and "Traceback" not in strict.log
+
+
+def test_text_without_media_cannot_train_a_vision_tower(world: SimpleNamespace, tmp_path: Path) -> None:
+    root = tiny_data(tmp_path, clips=0, images=0, texts=6)
+    end = attempt(world, tmp_path / "all", {}, root=root)
+    assert end.codes == ["ENGINE_NO_GRADIENT"]
+    frozen = attempt(world, tmp_path / "frozen", {"policy.freeze_pattern": ["visual"]}, root=root, ranks=1)
+    assert frozen.exit_code == 0 and losses(frozen.run)
+
+
+def test_another_number_of_ranks_than_the_spec_asks_for(world: SimpleNamespace, tmp_path: Path) -> None:
+    end = attempt(world, tmp_path, {"policy.parallelism.dp_shard_size": 2}, ranks=1)
+    assert end.codes == ["SPEC_DP_MISMATCH"] and end.exit_code == Exit.INPUT
+
+
+def test_a_resume_that_would_lose_what_was_trained_is_refused(world: SimpleNamespace, tmp_path: Path) -> None:
+    first = {"train.ckpt.save_freq": 1, "train.max_num_steps": 2}
+    assert attempt(world, tmp_path, first).exit_code == 0
+    resume = {**first, "train.resume": True, "train.max_num_steps": 3}
+    for change in (
+        {"policy.freeze_pattern": ["visual"]},
+        {"policy.lora.r": 4},
+        {"train.train_batch_per_replica": 2},
+        {"custom.vision.nframes": 2},
+    ):
+        end = attempt(world, tmp_path, {**resume, **change})
+        assert end.codes == ["ENGINE_RESUME_MISMATCH"], change
+    (tmp_path / "run/checkpoints/step_9").mkdir()  # a stray folder is no checkpoint
+    (tmp_path / "run/checkpoints/.unfinished-step_3").mkdir()  # nor is what a kill left
+    end = attempt(world, tmp_path, resume)
+    assert end.exit_code == 0 and "resumed after step 2" in end.log and len(losses(end.run)) == 3
+    assert not list(end.run.glob("checkpoints/.unfinished*"))
+
+
+def test_an_adapter_of_another_model_is_refused(world: SimpleNamespace, tmp_path: Path) -> None:
+    assert attempt(world, tmp_path, {"policy.lora.r": 2, "train.max_num_steps": 1}).exit_code == 0
+    adapter = (tmp_path / "run/best").resolve()
+    weights = load_file(adapter / "adapter_model.safetensors")
+    save_file(
+        {name.replace("layers.0", "layers.7"): t for name, t in weights.items()}, adapter / "adapter_model.safetensors"
+    )
+    with pytest.raises(ProblemError) as refused:
+        load_export(adapter, world.model, torch.float32, torch.device("cpu"))
+    assert refused.value.problems[0].code == "ENGINE_WEIGHTS_MISMATCH"
+    (adapter / "adapter_config.json").unlink()
+    with pytest.raises(ProblemError) as refused:
+        load_export(adapter, world.model, torch.float32, torch.device("cpu"))
+    assert refused.value.problems[0].code == "MODEL_FILE_MISSING"

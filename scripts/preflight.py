@@ -20,8 +20,8 @@ def sample(text: str) -> int | None:
 parser = Parser(
     "Check a spec, its model, data, videos and this machine before any GPU starts. Every problem in one report.",
     examples=[
-        "python scripts/preflight.py --spec spec.toml --platform local",
-        "python scripts/preflight.py --spec spec.toml --only data --json",
+        "python scripts/preflight.py --spec train.toml --evaluate-spec before.toml",
+        "python scripts/preflight.py --spec train.toml --only data --fix corrected.json",
     ],
 )
 GROUPS = ["environment", "model", "spec", "data", "media", "budget", "platform"]
@@ -30,13 +30,30 @@ parser.add_argument("--action", choices=["train", "evaluate"], help="default: wh
 parser.add_argument("--platform", default="local", help="where it will run: local")
 parser.add_argument("--only", choices=GROUPS, metavar="GROUP", help=f"one group: {', '.join(GROUPS)}")
 parser.add_argument("--probe-sample", type=sample, metavar="N", help="decode N files only; default: all")
+parser.add_argument("--evaluate-spec", type=Path, metavar="FILE", help="the evaluation that a training belongs to")
+parser.add_argument("--kpi-root", type=Path, metavar="DIR", help="or only its data: annotations.json and media")
+parser.add_argument("--fix", type=Path, metavar="FILE", help="write corrected annotations to this new file")
+parser.add_argument("--engine", choices=["vidqa", "cosmos-rl"], default="vidqa", help="whose image GPUs must suit")
+parser.add_argument("--gpu-count", type=int, metavar="N", help="GPUs of the job, where they are not visible here")
+parser.add_argument("--gpu-memory-gb", type=float, metavar="G", help="memory of each")
+parser.add_argument("--gpu-arch", metavar="ARCH", help="architecture of each, such as sm_90")
 
 
 def main(options: argparse.Namespace) -> Result:
+    from vidqa.preflight.fix import fix_annotations
+    from vidqa.preflight.gpus import Declared
     from vidqa.preflight.report import preflight
 
-    report = preflight(options.spec, options.platform, options.action, options.only, options.probe_sample)
+    declared = Declared(options.gpu_count, options.gpu_memory_gb, options.gpu_arch)
+    more = {"evaluate_spec": options.evaluate_spec, "kpi_root": options.kpi_root, "engine": options.engine}
+    report = preflight(
+        options.spec, options.platform, options.action, options.only, options.probe_sample, declared=declared, **more
+    )
     result = Result(report.as_dict(), report.text, report.problems)
+    if options.fix:
+        fixed = fix_annotations(options.spec, report.action, options.fix)
+        result.data["fix"] = fixed.as_dict()
+        result.text += f"\n\n{fixed.text}"
     if result.code == 0:
         place = ("--spec", options.spec, "--platform", options.platform)
         result.next = [command("preflight", *place) if options.only else command("launch", report.action, *place)]

@@ -36,7 +36,7 @@ def test_a_clean_set_passes_and_its_numbers_are_the_planners(write_spec: WriteSp
     path = write_spec()
     report = preflight(path, "local")
     assert errors(report) == [], report.text
-    assert [p.code for p in report.problems] == ["ENV_NO_GPU"]
+    assert [p.code for p in report.problems] == ["ENV_NO_GPU"], report.problems
     assert not [c for c in report.checks if c.status == "error"]
     skipped = {c.name: c.why for c in report.checks if c.status == "skipped"}
     assert set(skipped) == {
@@ -82,8 +82,8 @@ def test_a_broken_spec_skips_only_what_needs_it(write_spec: WriteSpec) -> None:
     report = preflight(write_spec(**{"train.epochs": 3, "custom.vision.fps": 2}), "local", "train")
     assert {"SPEC_UNKNOWN_KEY", "SPEC_FPS_AND_NFRAMES"} <= set(errors(report))
     assert status(report, "packages") == status(report, "ports") == "ok"
-    skipped = [c for c in report.checks if c.status == "skipped"]
-    assert skipped and all("SPEC_" in c.why for c in skipped if c.name not in ("GPUs", "rules of the evaluation"))
+    blocked = [c for c in report.checks if c.status == "blocked"]
+    assert len(blocked) > 10 and all("SPEC_" in c.why for c in blocked)
 
 
 def test_a_model_that_is_not_there_leaves_data_and_media_checked(write_spec: WriteSpec, media: Path) -> None:
@@ -91,7 +91,9 @@ def test_a_model_that_is_not_there_leaves_data_and_media_checked(write_spec: Wri
     report = preflight(write_spec(**{"policy.model_name_or_path": "/absent/model"}), "local")
     assert "MODEL_NOT_FOUND" in errors(report)
     assert status(report, "headers") == "error" and status(report, "annotations") == "ok"
-    assert status(report, "tokens") == "skipped"
+    assert status(report, "tokens") == "blocked"
+    alone = preflight(write_spec(**{"policy.model_name_or_path": "/absent/model"}), "local", group="budget")
+    assert errors(alone) == ["MODEL_NOT_FOUND"]
 
 
 def test_a_frame_that_cannot_be_decoded_is_found_behind_a_good_header(write_spec: WriteSpec, media: Path) -> None:

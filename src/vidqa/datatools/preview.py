@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -85,14 +86,15 @@ def previews(planner: Planner, records: Sequence[Record]) -> tuple[list[Preview]
 def pieces_of(chat: Chat, record: Record, plans: Sequence[FramePlan], encoded: Encoded) -> Iterable[Piece]:
     """Cuts a sample's tokens where media begin and end and where learning does; the pieces together are all of it."""
     ids, learned = encoded.token_ids, encoded.supervised
-    slots = np.flatnonzero(np.isin(ids, list(chat.slot_ids.values())))
+    slot_ids = {kind: int(slot_id) for kind, slot_id in chat.slot_ids.items() if slot_id is not None}
+    slots = np.flatnonzero(np.isin(ids, list(slot_ids.values())))
     shown = [part for turn in record.turns for part in turn.parts if isinstance(part, int)]
     at = 0
     for part in shown:
         plan, ref = plans[part], record.media[part]
         text = chat.family.expand(plan, chat.merge[plan.kind])
         expansion = chat.tokens.core.encode(text, add_special_tokens=False).ids
-        first = int(slots[np.searchsorted(slots, at)]) - expansion.index(chat.slot_ids[plan.kind])
+        first = int(slots[np.searchsorted(slots, at)]) - expansion.index(slot_ids[plan.kind])
         yield from _texts(chat, ids[at:first], learned[at:first])
         at = first + len(expansion)
         yield Piece(plan.kind, ref.written, len(expansion), plan, ref)
@@ -101,7 +103,7 @@ def pieces_of(chat: Chat, record: Record, plans: Sequence[FramePlan], encoded: E
 
 def _texts(chat: Chat, ids: np.ndarray, learned: np.ndarray) -> Iterable[Piece]:
     cuts = [0, *(np.flatnonzero(np.diff(learned)) + 1).tolist(), len(ids)]
-    for start, end in zip(cuts, cuts[1:], strict=False):
+    for start, end in itertools.pairwise(cuts):
         if end > start:
             text = chat.tokens.core.decode(ids[start:end].tolist(), skip_special_tokens=False)
             yield Piece("learned" if learned[start] else "given", text, end - start)
@@ -130,13 +132,19 @@ def plan_line(piece: Piece) -> str:
     plan = piece.plan
     if plan is None:
         return ""
-    size = f"{plan.width}x{plan.height}, {piece.tokens} tokens"
+    size = f"{plan.width}x{plan.height}, {token_line(piece)}"
     if plan.kind == "image":
         return f"image {piece.text}: {size}"
     frames = [f"{index} ({time:.2f} s)" for index, time in zip(plan.indices, plan.times_s, strict=True)]
     if len(frames) > TIMES:
         frames = [*frames[: TIMES - 2], "...", frames[-1]]
     return f"video {piece.text}: {len(plan.indices)} frames {', '.join(frames)}; {size}"
+
+
+def token_line(piece: Piece) -> str:
+    """Tokens of one medium; those of a video's timestamps are text, and are counted as such."""
+    pads = piece.plan.tokens if piece.plan else 0
+    return f"{pads} tokens" + (f" and {piece.tokens - pads} for its times" if piece.tokens > pads else "")
 
 
 def terminal_text(made: Sequence[Preview], colour: bool) -> str:

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from vidqa.datatools.pages import PROBLEMS, frame_urls, page
-from vidqa.datatools.preview import Piece, Preview
+from vidqa.datatools.preview import Piece, Preview, token_line
 from vidqa.problem import Problem
 
 MOST_FRAMES = 32  # pictures of one medium; the line above them names how many there are
 STYLE = """
-.chat { white-space:pre-wrap; overflow-wrap:anywhere; font:13px/1.6 ui-monospace,SFMono-Regular,Menlo,Consolas,monospace;
-  margin:12px 0 0 }
+.chat { white-space:pre-wrap; overflow-wrap:anywhere; margin:12px 0 0;
+  font:13px/1.6 ui-monospace,SFMono-Regular,Menlo,Consolas,monospace }
 .chat .given { color:var(--soft) }
 mark,.key { background:rgba(26,127,90,.22); color:var(--ink); border-radius:3px; padding:1px 2px;
   box-decoration-break:clone; -webkit-box-decoration-break:clone }
@@ -21,7 +21,9 @@ mark,.key { background:rgba(26,127,90,.22); color:var(--ink); border-radius:3px;
 .film { display:grid; grid-template-columns:repeat(auto-fill,minmax(120px,1fr)); gap:6px; margin-top:8px }
 .film figure { margin:0 } .film img { width:100%; border-radius:4px; display:block; background:#0b0d12 }
 .film figcaption { color:var(--soft); font-size:11.5px; font-variant-numeric:tabular-nums; text-align:center }
-.sample { margin-bottom:14px } .sample h2 { margin:0 0 4px; overflow-wrap:anywhere } .counts { color:var(--soft); margin:0 }
+.sample { margin-bottom:14px }
+.sample h2 { margin:0 0 4px; overflow-wrap:anywhere }
+.counts { color:var(--soft); margin:0 }
 """
 BODY = (
     """<p class="sub">{{ samples | length }} samples as the model sees them.
@@ -37,7 +39,7 @@ learned</strong>{% endif %}</p>
 {% if p.plan %}<div class="medium"><strong>{{ p.kind }}</strong> {{ p.text }} ·
 {% if p.kind == "video" %}{{ p.plan.indices | length }} frames · {% endif %}
 {{ p.plan.width }}×{{ p.plan.height }} pixels ·
-grid {{ p.plan.grid | join("×") }} · {{ p.tokens | number }} tokens
+grid {{ p.plan.grid | join("×") }} · {{ p.token_line }}
 {% if p.fault %}<p class="note">No frames: {{ p.fault }}</p>{% endif %}
 <div class="film">{% for frame in p.frames %}<figure><img src="{{ frame.url }}" alt="frame {{ frame.index }}">
 {% if p.kind == "video" %}<figcaption>{{ frame.index }} · {{ "%.2f" | format(frame.time) }} s</figcaption>
@@ -60,7 +62,7 @@ def preview_page(title: str, made: Sequence[Preview], problems: Sequence[Problem
 
 
 def _shown(piece: Piece) -> dict[str, Any]:
-    shown: dict[str, Any] = {"kind": piece.kind, "text": piece.text, "tokens": piece.tokens, "plan": piece.plan}
+    shown: dict[str, Any] = {"kind": piece.kind, "text": piece.text, "plan": piece.plan}
     if piece.plan is None or piece.ref is None:
         return shown
     indices, times = piece.plan.indices, piece.plan.times_s or (0.0,)
@@ -70,4 +72,4 @@ def _shown(piece: Piece) -> dict[str, Any]:
         {"url": url, "index": index, "time": time}
         for url, index, time in zip(urls, indices[::step], times[::step], strict=False)
     ]
-    return {**shown, "frames": frames, "fault": fault}
+    return {**shown, "token_line": token_line(piece), "frames": frames, "fault": fault}

@@ -39,3 +39,58 @@ NOTHING_LEARNED = Code(
     "A training sample has no token that is learned.",
     "End the conversation with an assistant turn, and check the response mode.",
 )
+REPEATED = Code(
+    "DATATOOLS_REPEATED",
+    "The same question about the same media is asked more than once, with the same answer.",
+    "Leave all but one of them out, unless you mean the question to weigh more.",
+)
+CONTRADICTION = Code(
+    "DATATOOLS_CONTRADICTION",
+    "The same question about the same media has different answers.",
+    "Decide which answer is right, and leave the others out.",
+)
+SAME_CONTENT = Code(
+    "DATATOOLS_SAME_CONTENT",
+    "Files of different names hold the very same bytes.",
+    "Name one file in all records, so that no split puts the same video on both sides.",
+)
+FORMAT_UNKNOWN = Code(
+    "DATATOOLS_FORMAT_UNKNOWN",
+    "The input is in no format that can be told from its files.",
+    "Say which it is with --from, and check that --in is the file or the folder that holds the data set.",
+)
+TABLE_UNREADABLE = Code(
+    "DATATOOLS_TABLE_UNREADABLE",
+    "A CSV, parquet or Arrow file cannot be read, or a row of it does not fit its columns.",
+    "Write the file again; a CSV needs a header line, UTF-8 text, and quotes around cells with commas or line breaks.",
+)
+COLUMNS = Code(
+    "DATATOOLS_COLUMNS",
+    "A table lacks columns that make a record.",
+    "Name the columns video (or image), question and answer; id, kind, video_fps and options (a|b|c) are optional.",
+)
+SEVERAL_SPLITS = Code(
+    "DATATOOLS_SEVERAL_SPLITS",
+    "The folder holds several splits; to put them together would mix training and test.",
+    "Give the file or folder of one split as --in.",
+)
+TAO_SHAPE = Code(
+    "DATATOOLS_TAO_SHAPE",
+    "A data set in one of TAO's formats is not as that format says.",
+    "cosmos-reason-v1.0 is a folder with meta.json, text/ and media/; tao-vl-reason-v1.0 is JSON with a list of items.",
+)
+NOT_AN_OPTION = Code(
+    "DATATOOLS_NOT_AN_OPTION",
+    "The answer of a multiple-choice question is neither the letter nor the text of exactly one option.",
+    "Write the answer as one of the options, or as its letter: A is the first.",
+)
+PROMPT_UNUSED = Code(
+    "DATATOOLS_PROMPT_UNUSED",
+    "A prompt form was asked for that fits no record.",
+    "mcq needs an options column or options in the question; yes_no needs answers that are yes or no and nothing else.",
+)
+FIELDS_DROPPED = Code(
+    "DATATOOLS_FIELDS_DROPPED",
+    "Some fields have no place in the format that was written.",
+    "Nothing needs doing if they are not needed; the JSON formats keep all fields of a record beside the conversation.",
+)

@@ -9,7 +9,7 @@ VISION = {"nframes": 8, "total_pixels": 4 * 32 * 32}
 TRAIN = {
     "custom.vision.nframes": VISION["nframes"],
     "custom.vision.total_pixels": VISION["total_pixels"],
-    "num_epochs": 9,
+    "num_epochs": 8,
     "batch_size": 16,  # per process; two processes
     "mini_batch": 16,
     "learning_rate": 1e-3,  # new weights: far above what a pretrained model bears
@@ -19,6 +19,7 @@ TRAIN = {
     "policy.model_gradient_checkpointing": "false",
     # Validation clips come from the training set: `best` is chosen without a look at the evaluation set.
     "train.train_policy.dataset.test_size": 0.05,
+    "validation.enable": "true",
     "logging.log_interval": 100,
 }
 EVALUATE = {

@@ -1,4 +1,4 @@
-"""A tiny Qwen3-VL made from a config: a real model folder of about half a million parameters, for the demo and the tests.
+"""A tiny Qwen3-VL made from a config: a real model folder of half a million parameters, for the demo and the tests.
 
     python -m vidqa.engine.tiny_model --out tiny-qwen3-vl
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from vidqa import data, environment, hub, spec
 from vidqa.data.record import MediaRef, Record
@@ -18,6 +18,7 @@ from vidqa.samples import Planner, Sample, evaluation_planner, longest_allowed, 
 from vidqa.spec.models import EvaluateSpec, Spec, TrainSpec
 
 MOST_PROBLEMS = 50  # of one check
+T = TypeVar("T")
 
 
 class Skip(Exception):
@@ -31,6 +32,22 @@ class Annotations:
     name: str
     records: list[Record]
     problems: list[Problem]
+
+
+def once(find: Callable[[Context], T]) -> cached_property[T]:
+    """A cached property that also remembers why it cannot be had, so that a hub that keeps silent is asked once."""
+
+    @wraps(find)
+    def found(context: Context) -> T:
+        if find.__name__ in context.missing:
+            raise ProblemError(context.missing[find.__name__])
+        try:
+            return find(context)
+        except ProblemError as stopped:
+            context.missing[find.__name__] = stopped.problems
+            raise
+
+    return cached_property(found)
 
 
 @dataclass
@@ -48,8 +65,9 @@ class Context:
     kpi_root: Path | None = None  # its data, where there is no spec of it
     facts: dict[str, Any] = field(default_factory=dict)
     rows: dict[str, Row] = field(default_factory=dict)  # what decoding found, by the medium's key
+    missing: dict[str, list[Problem]] = field(default_factory=dict)  # parts that cannot be had, and why
 
-    @cached_property
+    @once
     def resolved(self) -> spec.Resolved:
         return spec.resolve(self.action, [spec.read_layer(self.spec_path)])
 
@@ -57,7 +75,7 @@ class Context:
     def spec(self) -> Spec:
         return self.resolved.spec
 
-    @cached_property
+    @once
     def models(self) -> dict[str, Path]:
         """The folders of the spec's models by dotted key. Of a model on the hub only the small files are fetched."""
         token = environment.hf_token()
@@ -71,7 +89,7 @@ class Context:
         folders = list(self.models.values())
         return next((folder for folder in folders if (folder / "config.json").is_file()), folders[0])
 
-    @cached_property
+    @once
     def annotations(self) -> list[Annotations]:
         """The sets that the run will read, a validation part held out of the training set as the engine does it."""
         asked = self.spec
@@ -83,14 +101,14 @@ class Context:
             return [train, _read("validation", held.annotation_path, held.media_path)]
         return _split(asked, train)
 
-    @cached_property
+    @once
     def evaluation(self) -> EvaluateSpec | None:
         """The spec of the evaluation that belongs to a training, where one was given."""
         if self.evaluate_spec is None or self.action != "train":
             return None
         return spec.load(self.evaluate_spec, "evaluate")
 
-    @cached_property
+    @once
     def kpi(self) -> Annotations | None:
         """What a trained model will be measured on, where it was given."""
         if self.action != "train":
@@ -104,29 +122,29 @@ class Context:
     def sets(self) -> list[Annotations]:
         return [*self.annotations, *([self.kpi] if self.kpi else [])]
 
-    @cached_property
+    @once
     def gpus(self) -> list[Gpu]:
         """The GPUs that are declared, or else those that are visible here."""
         return declared_or_seen(self.declared, lambda: self.processes)
 
-    @cached_property
+    @once
     def planner(self) -> Planner:
         asked = self.spec
         make = evaluation_planner if isinstance(asked, EvaluateSpec) else training_planner
         return make(asked, self.processor_folder)
 
-    @cached_property
+    @once
     def planned(self) -> dict[str, tuple[list[Sample], list[Problem]]]:
         """Samples and problems by set."""
         return {part.name: self.planner.plan(part.records) for part in self.annotations}
 
-    @cached_property
+    @once
     def to_decode(self) -> list[Sample]:
         """Every sample whose frames are looked at; those of the KPI set with the frames that training takes."""
         samples = [sample for found, _ in self.planned.values() for sample in found]
         return [*samples, *(self.planner.plan(self.kpi.records)[0] if self.kpi else [])]
 
-    @cached_property
+    @once
     def media(self) -> dict[str, tuple[MediaRef, list[Record]]]:
         """Every file that a record uses, by its key, with the records that use it."""
         found: dict[str, tuple[MediaRef, list[Record]]] = {}
@@ -178,13 +196,15 @@ class Check:
 
 @dataclass(frozen=True)
 class Checked:
-    """What became of a check: "ok", "warning", "error" or, with the reason in `why`, "skipped"."""
+    """What became of a check: "ok", "warning", "error", "skipped" (there was nothing to look at) or "blocked" (what it
+    needs cannot be had, because of the problems `blocked_by`); `why` says why it was not carried out."""
 
     group: str
     name: str
     status: str
     problems: list[Problem]
     why: str = ""
+    blocked_by: tuple[Problem, ...] = ()
 
 
 def carry_out(check: Check, context: Context) -> Checked:
@@ -193,7 +213,8 @@ def carry_out(check: Check, context: Context) -> Checked:
             getattr(context, part)
     except ProblemError as missing:
         first = missing.problems[0]
-        return Checked(check.group, check.name, "skipped", [], f"{part} cannot be had: {first.code} at {first.where}")
+        why = f"{part} cannot be had: {first.code} at {first.where}"
+        return Checked(check.group, check.name, "blocked", [], why, tuple(missing.problems))
     try:
         problems = bounded(check.run(context))
     except Skip as why:

@@ -118,3 +118,14 @@ RESUME_MISMATCH = Code(
     "The data, batch or seed is not what the checkpoint was trained with, so samples would be repeated or left out.",
     "Restore what changed, or start a new run from the earlier run's export.",
 )
+FIX_EXISTS = Code(
+    "FIX_EXISTS",
+    "Corrected annotations are only ever written to a new file.",
+    "Give --fix the name of a file that does not exist.",
+    Exit.REFUSED,
+)
+FIX_NOTHING_LEFT = Code(
+    "FIX_NOTHING_LEFT",
+    "No record can be used, so no corrected file was written.",
+    "Look at the problems of the data group first: one cause, such as a wrong media path, often explains all.",
+)

@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from vidqa import spec
-from vidqa.preflight._base import Checked, Context, carry_out
+from vidqa.preflight._base import Checked, Context, bounded, carry_out
 from vidqa.preflight.table import CHECKS, GROUPS
 from vidqa.problem import Problem
 from vidqa.spec.problems import ACTION, MODEL_MAX_LENGTH
 
 TRAIN_TABLES = {"train", "policy", "custom", "validation", "logging"}
 EVALUATE_TABLES = {"dataset", "model", "task", "evaluation", "generation", "metrics", "results", "num_gpus", "vision"}
-ORDER = ("error", "warning", "skipped", "ok")
+ORDER = ("error", "warning", "blocked", "ok", "skipped")
 
 
 @dataclass(frozen=True)
@@ -28,8 +28,12 @@ class Report:
 
     @property
     def problems(self) -> list[Problem]:
-        """Every problem once, though two checks may have met it."""
-        return list(dict.fromkeys(problem for checked in self.checks for problem in checked.problems))
+        """Every problem once, though two checks may have met it. Where no check found the error that kept another from
+        being carried out (only one group was asked for), that error is among them."""
+        found = list(dict.fromkeys(problem for checked in self.checks for problem in checked.problems))
+        if not any(problem.severity == "error" for problem in found):
+            found += dict.fromkeys(problem for checked in self.checks for problem in bounded(list(checked.blocked_by)))
+        return found
 
     def as_dict(self) -> dict[str, Any]:
         return {"action": self.action, "groups": [self._group(name) for name in GROUPS], "facts": self.facts}
@@ -82,7 +86,7 @@ def action_of(spec_path: Path) -> str:
 def _settle_length(checked: Checked, context: Context) -> Checked:
     """A short model_max_length is no longer worth a warning once every sample is known to fit."""
     longest = context.facts.get("train", {}).get("tokens_per_sample")
-    if checked.group != "spec" or longest is None:
+    if checked.group != "spec" or longest is None or not checked.problems:
         return checked
     kept = [problem for problem in checked.problems if problem.code != MODEL_MAX_LENGTH.name]
     return replace(checked, problems=kept, status=checked.status if kept else "ok")

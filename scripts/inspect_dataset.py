@@ -1,0 +1,51 @@
+"""Look at a data set: python scripts/inspect_dataset.py --annotations DATA --html data.html"""
+
+import argparse
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
+
+from vidqa.cli import Parser, Result, command, run
+
+parser = Parser(
+    "Say what is in a data set: counts, answers and their balance, durations, sizes, tokens, duplicates, problems.",
+    examples=[
+        "python scripts/inspect_dataset.py --annotations DATA --html data.html",
+        "python scripts/inspect_dataset.py --annotations a.json --media-path VIDEOS --model MODEL --nframes 8 --json",
+    ],
+)
+parser.add_argument("--annotations", required=True, metavar="PATH", help="annotation file, or a folder that holds it")
+parser.add_argument("--media-path", default="", metavar="PATH", help="folder or tar of media; default: beside the file")
+parser.add_argument("--model", metavar="MODEL", help="count tokens: a model folder, or hf_model://org/name")
+frames = parser.add_mutually_exclusive_group()
+frames.add_argument("--nframes", type=int, help="frames of each video (default 8)")
+frames.add_argument("--fps", type=float, help="frames for each second of video")
+parser.add_argument("--html", type=Path, metavar="FILE", help="write a page with frames and histograms")
+
+
+def main(options: argparse.Namespace) -> Result:
+    from vidqa import environment, hub
+    from vidqa.datatools.inspection import facts_text, inspect_dataset
+    from vidqa.preflight._base import bounded
+
+    model = options.model and hub.resolve_model(options.model, token=environment.hf_token(), weights=False)
+    nframes = options.nframes if options.nframes or options.fps else 8
+    found = inspect_dataset(options.annotations, options.media_path, model=model, fps=options.fps, nframes=nframes)
+    if options.html:
+        from vidqa.datatools.inspection_page import inspection_page
+        from vidqa.datatools.outputs import write_page
+
+        write_page(options.html, inspection_page(found))
+    problems = bounded(found.problems)
+    text = facts_text(found.facts) if found.records else ""
+    result = Result({**found.facts, "html": options.html}, text, problems)
+    if result.code == 0:
+        words = ["--annotations", options.annotations, "--out", "split"]
+        words += ["--media-path", options.media_path] if options.media_path else []
+        result.next = [command("split_dataset", *words)]
+    return result
+
+
+if __name__ == "__main__":
+    sys.exit(run(parser, main))

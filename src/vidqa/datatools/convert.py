@@ -1,0 +1,214 @@
+"""Converts a data set from one format to another, says which fields had no place, and can put prompts into a form."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from vidqa.data import fingerprint
+from vidqa.data.findings import Findings
+from vidqa.data.media import MediaSource, media_source
+from vidqa.data.problems import FILE_MISSING
+from vidqa.data.reader import NAMES, annotation_file, read_rows
+from vidqa.data.record import Record
+from vidqa.datatools import prompts, tables, tao
+from vidqa.datatools.outputs import json_lines, json_list, write_new
+from vidqa.datatools.problems import FIELDS_DROPPED, FORMAT_UNKNOWN, PROMPT_UNUSED
+from vidqa.datatools.rows import Pair, read_pairs
+from vidqa.datatools.shapes import count_fields, llava_row, messages_row, other_fields
+from vidqa.problem import Problem, ProblemError, raise_errors
+
+JSON_FORMATS = ("llava", "messages", "jsonl")
+FROM = ("auto", *JSON_FORMATS, "parquet", "hf", "csv", tao.COSMOS, tao.TAO_VL)
+TO = (*JSON_FORMATS, "parquet", "hf")
+SUFFIX = {"llava": ".json", "messages": ".json", "jsonl": ".jsonl", "parquet": ".parquet"}
+MOST_NAMED = 20  # dropped fields in the warning; the facts have all
+
+
+@dataclass(frozen=True)
+class Source:
+    """What was read: the format it is in, its rows with their records, and where the media are."""
+
+    form: str
+    pairs: list[Pair]
+    media_path: str
+    dropped: Counter[str]
+    warnings: list[Problem]
+
+
+@dataclass(frozen=True)
+class Converted:
+    """`files` are the written ones, the one to give to other scripts first."""
+
+    facts: dict[str, Any]
+    files: list[Path]
+    media_path: str
+    problems: list[Problem]
+
+
+def convert(
+    path: Path, out: Path, to: str, form: str = "auto", media_path: str = "", forms: Sequence[str] = ()
+) -> Converted:
+    """Read the data set at `path` and write it to `out` as `to`.
+
+    `out` is a file where it has the format's own ending (.json, .jsonl, .parquet), otherwise a folder. Media keep the
+    names they have, relative to the media path that is given back; nothing is copied. Raises everything that is wrong
+    with the records, DATATOOLS_FORMAT_UNKNOWN, _TABLE_UNREADABLE, _COLUMNS, _SEVERAL_SPLITS, _TAO_SHAPE,
+    _NOT_AN_OPTION and _OUTPUT_*.
+    """
+    source = read_source(path, form, media_path)
+    dropped = Counter(source.dropped)
+    fields = []
+    for pair in source.pairs:
+        kept, lost = other_fields(pair.row, pair.record)
+        count_fields(lost, dropped)
+        fields.append(kept)
+    records, used = _prompted([pair.record for pair in source.pairs], fields, list(forms))
+    if to not in JSON_FORMATS:
+        for kept in fields:
+            count_fields(kept, dropped)
+    files = _outputs(out, to, records, fields)
+    written = write_new(files)
+    facts = {
+        "from": source.form,
+        "to": to,
+        "records": len(records),
+        "files": list(files),
+        "media_path": source.media_path,
+        "written": written,
+        "prompts": used,
+        "dropped": dict(dropped.most_common()),
+        "fingerprint": fingerprint(records),
+    }
+    unused = [form for form, count in used.items() if not count]
+    problems = [PROMPT_UNUSED.at("--prompt", f"{form} fits none of the records", severity="warning") for form in unused]
+    return Converted(facts, list(files), source.media_path, [*source.warnings, *problems, *_dropped(dropped, out)])
+
+
+def _dropped(dropped: Counter[str], out: Path) -> list[Problem]:
+    if not dropped:
+        return []
+    named = ", ".join(f"{name} ({count} records)" for name, count in dropped.most_common(MOST_NAMED))
+    more = f" and {len(dropped) - MOST_NAMED} more" if len(dropped) > MOST_NAMED else ""
+    return [FIELDS_DROPPED.at(out, f"not written: {named}{more}", severity="warning")]
+
+
+def _prompted(
+    records: Iterable[Record], fields: list[dict[str, Any]], forms: list[str]
+) -> tuple[list[Record], dict[str, int]]:
+    """The records in the prompt forms asked for, and how many took each. Raises every answer that fits no option."""
+    used = dict.fromkeys(forms, 0)
+    made, findings = [], Findings("--prompt")
+    for record, kept in zip(records, fields, strict=True):
+        try:
+            formed, form = prompts.apply(record, kept, forms)
+        except ProblemError as wrong:
+            for problem in wrong.problems:
+                findings.add(prompts.NOT_AN_OPTION, problem.where, problem.message)
+            continue
+        made.append(formed)
+        if form:
+            used[form] += 1
+    raise_errors(findings.problems)
+    return made, used
+
+
+def _outputs(out: Path, to: str, records: list[Record], fields: list[dict[str, Any]]) -> dict[Path, bytes]:
+    if to == "hf":
+        return tables.hub_folder(out, records)
+    file = out if out.suffix == SUFFIX[to] else out / f"annotations{SUFFIX[to]}"
+    if to == "parquet":
+        return {file: tables.parquet_bytes(records)}
+    shape = messages_row if to == "messages" else llava_row
+    rows = [{**shape(record), **kept} for record, kept in zip(records, fields, strict=True)]
+    return {file: json_lines(rows) if to == "jsonl" else json_list(rows)}
+
+
+def read_source(path: Path, form: str, media_path: str) -> Source:
+    """The data set at `path`. Raises what is wrong with it."""
+    path = Path(os.path.abspath(path.expanduser()))
+    if not path.exists():
+        raise FILE_MISSING.error(path, "there is no such file or folder")
+    form = detected(path) if form == "auto" else form
+    dropped: Counter[str] = Counter()
+    if form == tao.TAO_VL:
+        return _tao_vl(path, media_path, dropped)
+    findings = Findings(str(path))
+    source = _media(path, form, media_path)
+    if form == tao.COSMOS:
+        folder = path if path.is_dir() else path.parent
+        rows = tao.cosmos_rows(folder, findings, dropped)
+    elif form == "csv":
+        rows = tables.csv_rows(path, findings)
+    elif form in ("parquet", "hf"):
+        rows = tables.parquet_rows(tables.table_files(path) if path.is_dir() else [path], findings)
+    else:
+        file = annotation_file(path)
+        findings.file = str(file)
+        rows = read_rows(file, findings)
+    pairs = read_pairs(rows, Path(findings.file).name, source, findings)
+    raise_errors(findings.problems)
+    return Source(form, pairs, _media_path(source), dropped, findings.problems)
+
+
+def _media(path: Path, form: str, media_path: str) -> MediaSource:
+    """Media are relative to the media path, else to the data set's folder, which a JSON data set may not leave."""
+    inside = path / "annotations" if path.is_dir() else path
+    return media_source(inside, media_path, root_mode=path.is_dir() and form in JSON_FORMATS)
+
+
+def _media_path(source: MediaSource) -> str:
+    return source.folder or str(source.archive_paths[0])
+
+
+def _tao_vl(path: Path, media_path: str, dropped: Counter[str]) -> Source:
+    """All annotation files of the folder; problems name the file they are in, ids are unique over all."""
+    files = tao.tao_vl_files(path)
+    if not files:
+        raise FORMAT_UNKNOWN.error(path, f"no file of the folder has the format {tao.TAO_VL}")
+    source = _media(path, tao.TAO_VL, media_path)
+    pairs, problems, ids = [], [], dict[str, int]()
+    for file in files:
+        findings = Findings(str(file))
+        rows = tao.tao_vl_rows(file, findings, dropped, own_root=not media_path, alone=len(files) == 1)
+        pairs += read_pairs(rows, file.name, source, findings, ids)
+        problems += findings.problems
+    raise_errors(problems)
+    return Source(tao.TAO_VL, pairs, _media_path(source), dropped, problems)
+
+
+def detected(path: Path) -> str:
+    """The format of what lies at `path`. Raises DATATOOLS_FORMAT_UNKNOWN."""
+    if path.is_file():
+        suffix = path.suffix.lower()
+        if suffix in (".csv", ".tsv", ".parquet"):
+            return "csv" if suffix != ".parquet" else "parquet"
+        if suffix in (".json", ".jsonl"):
+            return _of_json(path)
+        raise FORMAT_UNKNOWN.error(path, f"{suffix or 'no ending'} is not .json, .jsonl, .csv, .tsv or .parquet")
+    if any((path / name).is_file() for name in NAMES):
+        return "llava"
+    if (path / "meta.json").is_file():
+        return tao.COSMOS
+    if (path / "dataset_dict.json").is_file() or tables.table_files(path):
+        return "hf"
+    if tao.tao_vl_files(path):
+        return tao.TAO_VL
+    message = "the folder holds no annotations.json(l), no meta.json, no parquet or Arrow files"
+    raise FORMAT_UNKNOWN.error(path, message)
+
+
+def _of_json(path: Path) -> str:
+    """A list and lines of JSON are read alike; an object is one of TAO's formats if it says so."""
+    with path.open("rb") as file:
+        start = file.read(4096).lstrip(b"\xef\xbb\xbf \t\r\n")[:1]
+    whole = tao.read_object(path) if start == b"{" and path.suffix.lower() == ".json" else None
+    if whole and whole.get("format") == tao.TAO_VL:
+        return tao.TAO_VL
+    if whole and whole.get("version") == tao.COSMOS and path.name == "meta.json":
+        return tao.COSMOS
+    return "jsonl" if path.suffix.lower() == ".jsonl" else "llava"

@@ -1,0 +1,100 @@
+"""Records and files that are there more than once: same question, contradicting answers, same bytes."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from vidqa.data.record import MediaRef, Record
+from vidqa.datatools.problems import CONTRADICTION, REPEATED, SAME_CONTENT
+from vidqa.datatools.split import answer_class
+from vidqa.problem import Problem, ProblemError
+from vidqa.video.problems import VIDEO_EMPTY, VIDEO_UNREADABLE
+from vidqa.video.source import extent
+
+BLOCK = 1 << 20
+NAMED = 5  # members of a group that a message names
+
+
+@dataclass(frozen=True)
+class Duplicates:
+    """Groups of record ids, and groups of media keys, that belong together."""
+
+    repeated: list[list[str]]
+    contradicting: list[list[str]]
+    same_content: list[list[str]]
+
+    def problems(self) -> list[Problem]:
+        """A warning for each group."""
+        kinds = ((CONTRADICTION, self.contradicting), (REPEATED, self.repeated), (SAME_CONTENT, self.same_content))
+        return [
+            code.at(_named(group), f"{len(group)} {what}", severity="warning")
+            for (code, groups), what in zip(
+                kinds, ("records that contradict each other", "equal records", "files of equal content"), strict=True
+            )
+            for group in groups
+        ]
+
+
+def _named(group: Sequence[str]) -> str:
+    return ", ".join(group[:NAMED]) + (f" and {len(group) - NAMED} more" if len(group) > NAMED else "")
+
+
+def find_duplicates(records: Sequence[Record]) -> Duplicates:
+    """Questions are compared without regard to case and spaces, answers as an evaluation compares them."""
+    asked: defaultdict[tuple[object, ...], list[Record]] = defaultdict(list)
+    for record in records:
+        said = [_plain(turn.text) for turn in record.turns if turn.role == "user"]
+        asked[(tuple(medium.key for medium in record.media), *said)].append(record)
+    groups = [group for group in asked.values() if len(group) > 1]
+    contradicts = [len({compared_answer(record) for record in group}) > 1 for group in groups]
+    return Duplicates(
+        [_ids(group) for group, differ in zip(groups, contradicts, strict=True) if not differ],
+        [_ids(group) for group, differ in zip(groups, contradicts, strict=True) if differ],
+        same_content({medium.key: medium for record in records for medium in record.media}.values()),
+    )
+
+
+def _ids(group: Iterable[Record]) -> list[str]:
+    return [record.id for record in group]
+
+
+def compared_answer(record: Record) -> str:
+    """What two answers are compared by: yes, no, a letter, a number, or the text without regard to case and spaces."""
+    found = answer_class(record)
+    return _plain(record.answer) if found == "(text)" else found
+
+
+def _plain(text: str) -> str:
+    return " ".join(text.casefold().split())
+
+
+def same_content(media: Iterable[MediaRef]) -> list[list[str]]:
+    """Keys of files with the same bytes. Only files of equal length are read; unreadable ones are left out."""
+    by_size: defaultdict[int, list[MediaRef]] = defaultdict(list)
+    for ref in media:
+        by_size[ref.size].append(ref)
+    by_content: defaultdict[str, list[str]] = defaultdict(list)
+    for refs in by_size.values():
+        for ref in refs if len(refs) > 1 else ():
+            digest = _digest(ref)
+            if digest:
+                by_content[digest].append(ref.key)
+    return [sorted(keys) for keys in by_content.values() if len(keys) > 1]
+
+
+def _digest(ref: MediaRef) -> str | None:
+    """sha256 of a file, or of a member of an uncompressed tar in its place."""
+    try:
+        offset, left = extent(ref.path, ref.member, VIDEO_UNREADABLE, VIDEO_EMPTY)
+        digest = hashlib.sha256()
+        with open(ref.path, "rb") as file:
+            file.seek(offset)
+            while left > 0 and (block := file.read(min(BLOCK, left))):
+                digest.update(block)
+                left -= len(block)
+    except (ProblemError, OSError):  # the probe of the same file says what is wrong with it
+        return None
+    return digest.hexdigest()

@@ -1,0 +1,221 @@
+"""What is in a data set: counts, answers and their balance, durations, sizes, rates, tokens, duplicates, problems."""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from vidqa.data import check_records
+from vidqa.data.record import MediaRef, Record
+from vidqa.datatools.duplicates import compared_answer, find_duplicates
+from vidqa.datatools.split import answer_class
+from vidqa.problem import Problem, ProblemError
+from vidqa.samples import Planner, Prompting, Sample
+from vidqa.video import fps_disagreement, probe, probe_image
+from vidqa.video.types import ImageMeta, VideoMeta
+
+PROBE_THREADS = 8
+MOST_ANSWERS = 12  # of one kind, the others counted together
+MOST_GROUPS = 50  # sizes, rates, groups of duplicates in the facts
+LONGEST = 10
+OTHERS = "(others)"
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """`facts` is what a program reads. `media` holds what a probe found, by key; broken files are not in it."""
+
+    facts: dict[str, Any]
+    records: list[Record]
+    media: dict[str, VideoMeta | ImageMeta]
+    samples: list[Sample]
+    problems: list[Problem]
+
+
+def inspect_dataset(
+    annotation_path: str | Path,
+    media_path: str | Path = "",
+    *,
+    model: Path | None = None,
+    fps: float | None = None,
+    nframes: int | None = None,
+) -> Inspection:
+    """Read annotations and the header of every file. With a model folder, plan every sample and count its tokens.
+
+    What is wrong with records, files and samples is among the problems, and the facts are those of the others.
+    """
+    records, problems = check_records(annotation_path, media_path)
+    refs = {ref.key: ref for record in records for ref in record.media}
+    media, broken = _probed(list(refs.values()))
+    problems += broken + _disagreements(records, media)
+    samples: list[Sample] = []
+    if model is not None:
+        planner = Planner(model, SimpleNamespace(fps=fps, nframes=nframes), Prompting())
+        usable = [record for record in records if all(ref.key in media for ref in record.media)]
+        samples, unplanned = planner.plan(usable)
+        problems += unplanned
+    twice = find_duplicates(records)
+    problems += twice.problems()
+    facts = {
+        "annotations": str(annotation_path),
+        **_counts(records, refs.values()),
+        "kinds": _kinds(records),
+        **_media_facts(media.values(), refs),
+        "tokens": _token_facts(samples),
+        "repeated": twice.repeated[:MOST_GROUPS],
+        "contradicting": twice.contradicting[:MOST_GROUPS],
+        "same_content": twice.same_content[:MOST_GROUPS],
+        "problems": dict(Counter(problem.code for problem in problems).most_common()),
+    }
+    return Inspection(facts, records, media, samples, problems)
+
+
+def _counts(records: Sequence[Record], refs: Iterable[MediaRef]) -> dict[str, int]:
+    kinds = Counter(ref.kind for ref in refs)
+    return {
+        "records": len(records),
+        "videos": kinds["video"],
+        "images": kinds["image"],
+        "text_only": sum(not record.media for record in records),
+        "several_media": sum(len(record.media) > 1 for record in records),
+        "questions": sum(turn.role == "user" for record in records for turn in record.turns),
+        "several_questions": sum(sum(turn.role == "user" for turn in record.turns) > 1 for record in records),
+        "with_system_turn": sum(record.turns[0].role == "system" for record in records),
+        "with_thinking": sum("<think>" in record.answer for record in records),
+    }
+
+
+def _kinds(records: Sequence[Record]) -> dict[str, dict[str, Any]]:
+    """For each kind, how many records there are and how often each answer is the right one."""
+    answers: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    said: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    for record in records:
+        kind = record.kind or "(no kind)"
+        answers[kind][answer_class(record)] += 1
+        said[kind][compared_answer(record)] += 1
+    return {
+        kind: {
+            "records": counts.total(),
+            "answers": _most_common(counts),
+            "most_common_share": round(max(said[kind].values()) / counts.total(), 4),
+        }
+        for kind, counts in sorted(answers.items(), key=lambda item: -item[1].total())
+    }
+
+
+def _most_common(counts: Counter[str]) -> dict[str, int]:
+    shown = dict(counts.most_common(MOST_ANSWERS))
+    rest = counts.total() - sum(shown.values())
+    return {**shown, OTHERS: rest} if rest else shown
+
+
+def _probed(refs: Sequence[MediaRef]) -> tuple[dict[str, VideoMeta | ImageMeta], list[Problem]]:
+    with ThreadPoolExecutor(PROBE_THREADS) as pool:
+        found = list(pool.map(_probe, refs))
+    media = {ref.key: seen for ref, seen in zip(refs, found, strict=True) if not isinstance(seen, list)}
+    return media, [problem for seen in found if isinstance(seen, list) for problem in seen]
+
+
+def _probe(ref: MediaRef) -> VideoMeta | ImageMeta | list[Problem]:
+    try:
+        return probe_image(ref.path, ref.member) if ref.kind == "image" else probe(ref.path, ref.member)
+    except ProblemError as broken:
+        return broken.problems
+
+
+def _disagreements(records: Sequence[Record], media: dict[str, VideoMeta | ImageMeta]) -> list[Problem]:
+    found = []
+    for record in records:
+        seen = media.get(record.media[0].key) if len(record.media) == 1 else None
+        if isinstance(seen, VideoMeta):
+            found.append(fps_disagreement(seen, record.video_fps, record.source))
+    return [problem for problem in found if problem]
+
+
+def _media_facts(media: Iterable[VideoMeta | ImageMeta], refs: dict[str, MediaRef]) -> dict[str, Any]:
+    seen = list(media)
+    videos = [each for each in seen if isinstance(each, VideoMeta)]
+    return {
+        "bytes": sum(ref.size for ref in refs.values()),
+        "duration_s": summary([video.duration_s for video in videos]),
+        "frames": summary([video.frame_count for video in videos]),
+        "sizes": _counted(f"{each.width}x{each.height}" for each in seen),
+        "rates": _counted(f"{video.source_fps:.4g}" for video in videos),
+        "codecs": _counted(video.codec for video in videos),
+        "variable_rate": sum(video.frame_times_s is not None for video in videos),
+        "rotated": sum(video.rotation != 0 for video in videos),
+    }
+
+
+def _counted(names: Iterable[str]) -> dict[str, int]:
+    return dict(Counter(names).most_common(MOST_GROUPS))
+
+
+def _token_facts(samples: Sequence[Sample]) -> dict[str, Any] | None:
+    """None where no model was given."""
+    if not samples:
+        return None
+    longest = sorted(samples, key=lambda sample: -sample.length)[:LONGEST]
+    return {
+        "per_sample": summary([sample.length for sample in samples]),
+        "media": summary([sample.media_tokens for sample in samples]),
+        "learned": summary([sample.supervised for sample in samples]),
+        "longest": [{"id": sample.record.id, "tokens": sample.length} for sample in longest],
+    }
+
+
+def summary(values: Sequence[float]) -> dict[str, float] | None:
+    """Least, middle, 95th percentile, most and sum; None of nothing. The percentile is one of the values."""
+    if not values:
+        return None
+    ordered = sorted(values)
+    found = {
+        "min": ordered[0],
+        "median": statistics.median(ordered),
+        "p95": ordered[min(len(ordered) - 1, round(0.95 * (len(ordered) - 1)))],
+        "max": ordered[-1],
+        "sum": sum(ordered),
+    }
+    return {name: round(value, 3) for name, value in found.items()}
+
+
+def facts_text(facts: dict[str, Any]) -> str:
+    """The facts for a person, in at most some forty lines."""
+    lines = [f"{name.replace('_', ' '):<20} {facts[name]}" for name in _PLAIN if facts[name]]
+    for kind, found in list(facts["kinds"].items())[:10]:
+        answers = ", ".join(f"{answer} {count}" for answer, count in list(found["answers"].items())[:6])
+        lines.append(f"  {kind[:18]:<18} {found['records']}: {answers}")
+    tokens = facts["tokens"] or {}
+    spans = {"duration s": facts["duration_s"], "frames": facts["frames"], "tokens": tokens.get("per_sample")}
+    spans |= {"media tokens": tokens.get("media"), "learned tokens": tokens.get("learned")}
+    for name, span in spans.items():
+        if span:
+            lines.append(f"{name:<20} " + ", ".join(f"{key} {value:g}" for key, value in span.items()))
+    for name in ("sizes", "rates", "codecs"):
+        if facts[name]:
+            lines.append(f"{name:<20} " + ", ".join(f"{key} ({n})" for key, n in list(facts[name].items())[:6]))
+    for name in ("repeated", "contradicting", "same_content"):
+        lines.append(f"{name.replace('_', ' '):<20} {len(facts[name])} groups")
+    return "\n".join(lines)
+
+
+_PLAIN = (
+    "records",
+    "videos",
+    "images",
+    "text_only",
+    "several_media",
+    "questions",
+    "several_questions",
+    "with_system_turn",
+    "with_thinking",
+    "bytes",
+    "variable_rate",
+    "rotated",
+)

@@ -1,0 +1,98 @@
+"""Prompt forms: multiple choice with lettered options and a letter as the answer, and yes/no with yes or no."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import Any
+
+from vidqa.data.record import Record, Turn
+from vidqa.datatools.problems import NOT_AN_OPTION
+from vidqa.scoring.options import options_of
+
+FORMS = ("mcq", "yes_no")
+ASK_LETTER = "Answer with the letter of the right option."
+ASK_YES_NO = "Answer with yes or no."
+MOST_OPTIONS = 26
+LETTER = re.compile(r"[(\[]?([A-Za-z])[)\].:]{0,2}")
+YES_NO = re.compile(r"(yes|true|1|no|false|0)\W{0,2}", re.IGNORECASE)
+ASKS_YES_NO = re.compile(r"\byes\s*(?:or|/)\s*no\b", re.IGNORECASE)
+THOUGHT = re.compile(r"\s*<think>.*</think>\s*", re.DOTALL)
+
+
+def split_options(value: Any) -> list[str]:
+    """The options of a field: a list, or a text with | between them; empty where it is neither."""
+    if isinstance(value, str):
+        value = value.split("|")
+    if not isinstance(value, list) or not all(isinstance(option, str) for option in value):
+        return []
+    return [option.strip() for option in value if option.strip()]
+
+
+def as_mcq(record: Record, options: list[str]) -> Record | None:
+    """The record's last question with lettered options and its answer as a letter; None where it has no options.
+
+    Options come from the field, else from the question itself. Raises DATATOOLS_NOT_AN_OPTION.
+    """
+    listed = options_of(record.question)
+    options = options or list(listed.values())
+    if not 2 <= len(options) <= MOST_OPTIONS:
+        return None
+    letters = [chr(ord("A") + at) for at in range(len(options))]
+    thought, answer = _without_thought(record.answer)
+    letter = _letter(answer, options, letters)
+    if letter is None:
+        message = f"the answer {answer[:60]!r} is not one of {', '.join(map(repr, options))[:200]}"
+        raise NOT_AN_OPTION.error(f"{record.source} (id {record.id})", message)
+    lines = [] if listed else [f"({name}) {option}" for name, option in zip(letters, options, strict=True)]
+    lines += [] if ASK_LETTER in record.question else [ASK_LETTER]
+    return _rewritten(record, lines, thought + letter)
+
+
+def as_yes_no(record: Record) -> Record | None:
+    """The record with an instruction and the answer Yes or No; None where its answer says more, or something else."""
+    thought, answer = _without_thought(record.answer)
+    found = YES_NO.fullmatch(answer)
+    if not found:
+        return None
+    lines = [] if ASKS_YES_NO.search(record.question) else [ASK_YES_NO]
+    return _rewritten(record, lines, thought + ("Yes" if found[1].lower() in ("yes", "true", "1") else "No"))
+
+
+def _without_thought(answer: str) -> tuple[str, str]:
+    thought = THOUGHT.match(answer)
+    return (thought.group(), answer[thought.end() :].strip()) if thought else ("", answer.strip())
+
+
+def _letter(answer: str, options: list[str], letters: list[str]) -> str | None:
+    """An option's own text comes first: an option may be called "B"."""
+    same = [letter for letter, option in zip(letters, options, strict=True) if option.casefold() == answer.casefold()]
+    if same:
+        return same[0] if len(same) == 1 else None
+    found = LETTER.fullmatch(answer)
+    return found[1].upper() if found and found[1].upper() in letters else None
+
+
+def _rewritten(record: Record, lines: list[str], answer: str) -> Record:
+    """`lines` at the end of the last user turn, and another text in the last assistant turn."""
+    turns = list(record.turns)
+    at = max(at for at, turn in enumerate(turns) if turn.role == "user")
+    parts = list(turns[at].parts)
+    if lines:
+        last = parts.pop() if isinstance(parts[-1], str) else ""
+        parts.append("\n".join(filter(None, [str(last), *lines])))
+    turns[at] = Turn("user", tuple(parts))
+    at = max(at for at, turn in enumerate(turns) if turn.role == "assistant")
+    turns[at] = Turn("assistant", (answer,))
+    return replace(record, turns=tuple(turns))
+
+
+def apply(record: Record, fields: dict[str, Any], forms: list[str]) -> tuple[Record, str | None]:
+    """(the record in the first of the forms that fits it, that form); options that were used leave `fields`."""
+    for form in forms:
+        made = as_mcq(record, split_options(fields.get("options"))) if form == "mcq" else as_yes_no(record)
+        if made is not None:
+            if form == "mcq":
+                fields.pop("options", None)
+            return made, form
+    return record, None

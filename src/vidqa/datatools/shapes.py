@@ -1,0 +1,106 @@
+"""Records written in the shapes that are read: LLaVA turns, role/content messages, and what has no place in them."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any
+
+from vidqa.data.parse import KIND_FIELDS
+from vidqa.data.record import Record, Turn
+
+SPEAKERS = {"user": "human", "assistant": "gpt", "system": "system"}
+CARRIED = {"id", "video", "videos", "image", "images", "video_fps", "kind"}  # what a record holds
+TURN_FIELDS = {"from", "role", "value", "content"}
+PART_FIELDS = {"type", "text", "video", "image", "video_url", "image_url", "path", "url"}
+
+
+def llava_row(record: Record) -> dict[str, Any]:
+    """The record with its media listed and a tag for each of them in the turns."""
+    row: dict[str, Any] = {"id": record.id}
+    for kind in ("video", "image"):
+        names = [medium.written for medium in record.media if medium.kind == kind]
+        if names:
+            row[kind] = names[0] if len(names) == 1 else names
+    row |= _optional(record)
+    turns = [{"from": SPEAKERS[turn.role], "value": _tagged(record, turn)} for turn in record.turns]
+    return {**row, "conversations": turns}
+
+
+def messages_row(record: Record) -> dict[str, Any]:
+    """The record as role/content messages; a turn with media has a list of parts that name the files."""
+    turns = [{"role": turn.role, "content": _content(record, turn)} for turn in record.turns]
+    return {"id": record.id, **_optional(record), "messages": turns}
+
+
+def table_row(record: Record) -> dict[str, Any]:
+    """The record for a table: every column there, every content a list of parts, so that all rows have one type."""
+    turns = [
+        {"role": turn.role, "content": [_part(record, part, fill=True) for part in turn.parts]} for turn in record.turns
+    ]
+    return {"id": record.id, "kind": record.kind, "video_fps": record.video_fps, "messages": turns}
+
+
+def _optional(record: Record) -> dict[str, Any]:
+    found = {"kind": record.kind, "video_fps": record.video_fps}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _tagged(record: Record, turn: Turn) -> str:
+    return "\n".join(part if isinstance(part, str) else f"<{record.media[part].kind}>" for part in turn.parts)
+
+
+def _content(record: Record, turn: Turn) -> str | list[dict[str, Any]]:
+    if all(isinstance(part, str) for part in turn.parts):
+        return turn.text
+    return [_part(record, part, fill=False) for part in turn.parts]
+
+
+def _part(record: Record, part: str | int, *, fill: bool) -> dict[str, Any]:
+    empty = dict.fromkeys(("type", "text", "video", "image")) if fill else {}
+    if isinstance(part, str):
+        return {**empty, "type": "text", "text": part}
+    medium = record.media[part]
+    return {**empty, "type": medium.kind, medium.kind: medium.written}
+
+
+def other_fields(row: dict[str, Any], record: Record) -> tuple[dict[str, Any], list[str]]:
+    """(the row's fields that a record does not hold, names of what no JSON shape of ours can keep)."""
+    conversation = "conversations" if row.get("conversations") is not None else "messages"
+    named_kind = next((name for name in KIND_FIELDS if isinstance(row.get(name), str)), None)
+    kept, lost = {}, _lost_in_turns(row.get(conversation), conversation)
+    for name, value in row.items():
+        if name in CARRIED or name in (conversation, named_kind) or value is None:
+            continue
+        if name in ("conversations", "messages") or (name in KIND_FIELDS and record.kind is None) or not _plain(value):
+            lost.append(name)
+        else:
+            kept[name] = value
+    return kept, lost
+
+
+def _plain(value: object) -> bool:
+    try:
+        json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError, RecursionError):
+        return False
+    return True
+
+
+def _lost_in_turns(turns: Any, field: str) -> list[str]:
+    lost = set()
+    for turn in turns:
+        lost |= {f"{field}[].{name}" for name, value in turn.items() if name not in TURN_FIELDS and value is not None}
+        content = turn.get("value", turn.get("content"))
+        for part in content if isinstance(content, list) else ():
+            names = part if isinstance(part, dict) else ()
+            lost |= {
+                f"{field}[].content[].{name}" for name in names if name not in PART_FIELDS and part[name] is not None
+            }
+    return sorted(lost)
+
+
+def count_fields(names: Iterable[str], dropped: Counter[str]) -> None:
+    """One more record has lost each of these."""
+    dropped.update(set(names))

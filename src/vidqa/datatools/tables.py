@@ -1,0 +1,165 @@
+"""Tables: CSV, parquet and Arrow files into rows, and records into parquet and a Hugging Face data set folder."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from vidqa.data.findings import Findings
+from vidqa.data.record import Record
+from vidqa.datatools.problems import COLUMNS, SEVERAL_SPLITS, TABLE_UNREADABLE
+from vidqa.datatools.shapes import table_row
+
+Rows = Iterator[tuple[int, Any]]
+SHARD = re.compile(r"(.+)-\d{5}-of-\d{5}")  # as the hub names them: train-00000-of-00002
+LONGEST_CELL = 1 << 24
+BATCH = 4096
+CARD = """---
+configs:
+- config_name: default
+  data_files:
+  - split: train
+    path: data/train-*.parquet
+---
+
+# Questions and answers about videos
+
+{n} records. Each row has an `id`, a `kind` of question, the file's `video_fps` where it was annotated, and
+`messages`: turns with `role` and `content`, a list of parts of `type` text, video or image. A part of type video names
+a file, relative to the folder that holds the media; the media themselves are not in the table.
+"""
+
+
+def csv_rows(path: Path, findings: Findings) -> Rows:
+    """One row for each line of a CSV (.tsv: tabs) with a header line. Empty cells are left out."""
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            csv.field_size_limit(LONGEST_CELL)
+            reader = csv.DictReader(file, delimiter="\t" if path.suffix.lower() == ".tsv" else ",", strict=True)
+            columns = [str(name).strip().lower() for name in reader.fieldnames or ()]
+            if missing := _missing(columns):
+                findings.add(COLUMNS, str(path), f"there is no column {missing}; there are: {', '.join(columns)[:200]}")
+                return
+            reader.fieldnames = columns
+            for index, cells in enumerate(reader):
+                if None in cells or None in cells.values():
+                    message = f"line {reader.line_num} has another number of cells than there are columns"
+                    findings.add(TABLE_UNREADABLE, f"{path}[{index}]", message)
+                    continue
+                yield index, question_row({name: cell for name, cell in cells.items() if cell.strip()})
+    except (OSError, UnicodeDecodeError, csv.Error) as broken:
+        findings.add(TABLE_UNREADABLE, str(path), f"the CSV cannot be read: {broken}")
+
+
+def _missing(columns: Sequence[str]) -> str:
+    wanted = [name for name in ("question", "answer") if name not in columns]
+    media = {"video", "videos", "image", "images"}
+    return " and ".join(wanted if media & set(columns) else ["video", *wanted])
+
+
+def question_row(row: dict[str, Any]) -> dict[str, Any]:
+    """A row with a question and an answer of its own as one with turns; other rows as they are."""
+    if "conversations" in row or "messages" in row or not {"question", "answer"} & row.keys():
+        return row
+    rest = {name: value for name, value in row.items() if name not in ("question", "answer")}
+    if isinstance(rest.get("video_fps"), str):
+        rest["video_fps"] = _number(rest["video_fps"])
+    asked, answer = row.get("question", ""), row.get("answer", "")
+    return {**rest, "conversations": [{"from": "human", "value": asked}, {"from": "gpt", "value": answer}]}
+
+
+def _number(text: str) -> float | str:
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
+def parquet_rows(files: Sequence[Path], findings: Findings) -> Rows:
+    """Rows of parquet files or of the Arrow files that `save_to_disk` writes, in order; empty fields are left out."""
+    import pyarrow as pa
+
+    index = 0
+    for file in files:
+        try:
+            for batch in _batches(file):
+                for row in batch.to_pylist():
+                    yield index, question_row(_filled(row))
+                    index += 1
+        except (pa.ArrowException, OSError, ValueError) as broken:
+            findings.add(TABLE_UNREADABLE, str(file), f"{type(broken).__name__}: {str(broken)[:200]}")
+
+
+def _batches(file: Path) -> Iterator[Any]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    if file.suffix == ".arrow":
+        with pa.memory_map(str(file)) as source, pa.ipc.open_stream(source) as stream:
+            yield from stream
+    else:
+        with pq.ParquetFile(file) as table:
+            yield from table.iter_batches(BATCH)
+
+
+def _filled(value: Any) -> Any:
+    """The value without the empty fields that a table gives every row."""
+    if isinstance(value, dict):
+        return {name: _filled(inner) for name, inner in value.items() if inner is not None}
+    return [_filled(inner) for inner in value] if isinstance(value, list) else value
+
+
+def table_files(folder: Path) -> list[Path]:
+    """The files of the one split in a data set folder, in order. Raises DATATOOLS_SEVERAL_SPLITS."""
+    if (folder / "dataset_dict.json").is_file():
+        names = sorted(path.parent.name for path in folder.glob("*/state.json"))
+        raise SEVERAL_SPLITS.error(folder, f"it holds the splits {', '.join(names)}")
+    arrow = _arrow_files(folder)
+    if arrow:
+        return arrow
+    found = sorted([*folder.glob("*.parquet"), *folder.glob("data/*.parquet"), *folder.glob("default/*/*.parquet")])
+    splits = sorted({_split_of(file) for file in found})
+    if len(splits) > 1:
+        raise SEVERAL_SPLITS.error(folder, f"it holds the splits {', '.join(splits)}")
+    return found
+
+
+def _split_of(file: Path) -> str:
+    shard = SHARD.fullmatch(file.stem)
+    return shard[1] if shard else file.stem
+
+
+def _arrow_files(folder: Path) -> list[Path]:
+    """What state.json lists, or else every Arrow file, by name."""
+    try:
+        state = json.loads((folder / "state.json").read_text(encoding="utf-8"))
+        return [folder / entry["filename"] for entry in state["_data_files"]]
+    except (OSError, ValueError, KeyError, TypeError):
+        return sorted(folder.glob("*.arrow"))
+
+
+def parquet_bytes(records: Sequence[Record]) -> bytes:
+    """A parquet file with the columns id, kind, video_fps and messages."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    part = pa.struct([(name, pa.string()) for name in ("type", "text", "video", "image")])
+    turn = pa.struct([("role", pa.string()), ("content", pa.list_(part))])
+    columns = [("id", pa.string()), ("kind", pa.string()), ("video_fps", pa.float64()), ("messages", pa.list_(turn))]
+    table = pa.Table.from_pylist([table_row(record) for record in records], schema=pa.schema(columns))
+    buffer = io.BytesIO()
+    pq.write_table(table, buffer)
+    return buffer.getvalue()
+
+
+def hub_folder(folder: Path, records: Sequence[Record]) -> dict[Path, bytes]:
+    """The files of a folder that `datasets.load_dataset(folder)` reads: one parquet shard and a card."""
+    return {
+        folder / "data" / "train-00000-of-00001.parquet": parquet_bytes(records),
+        folder / "README.md": CARD.format(n=len(records)).encode(),
+    }

@@ -1,0 +1,169 @@
+"""The two training formats of TAO's data set toolkit, read into rows: cosmos-reason-v1.0 and tao-vl-reason-v1.0."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from vidqa.data.findings import Findings
+from vidqa.data.reader import type_name
+from vidqa.datatools.problems import TAO_SHAPE
+
+COSMOS = "cosmos-reason-v1.0"
+TAO_VL = "tao-vl-reason-v1.0"
+Rows = Iterator[tuple[int, Any]]
+
+
+def read_object(path: Path, findings: Findings | None = None) -> dict[str, Any] | None:
+    """A JSON object in a file; None, and a finding if there are some, where there is none."""
+    try:
+        value = json.loads(path.read_text(encoding="utf-8-sig"))
+    except (OSError, ValueError, RecursionError) as broken:
+        value, reason = None, str(broken)
+    else:
+        reason = f"expected an object, got {type_name(value)}"
+    if isinstance(value, dict):
+        return value
+    if findings is not None:
+        findings.add(TAO_SHAPE, str(path), f"it cannot be read: {reason}")
+    return None
+
+
+def tao_vl_files(path: Path) -> list[Path]:
+    """The annotation files of a tao-vl-reason-v1.0 data set: the file itself, or those that lie in the folder."""
+    if path.is_file():
+        return [path]
+    return [file for file in sorted(path.glob("*.json")) if (read_object(file) or {}).get("format") == TAO_VL]
+
+
+def tao_vl_rows(file: Path, findings: Findings, dropped: Counter[str], *, own_root: bool, alone: bool) -> Rows:
+    """Rows of one annotation file. The file's task is their kind; reasoning stands in <think> before the answer.
+
+    With `own_root` media are named from the folder of the file on, through the file's media_root; otherwise as the
+    items have them. Items without an item_index are named by their place, with the file's name unless it is `alone`.
+    """
+    whole = read_object(file, findings)
+    if whole is None:
+        return
+    items = whole.get("items")
+    if whole.get("format") != TAO_VL or not isinstance(items, list):
+        findings.add(TAO_SHAPE, str(file), f'it needs "format": "{TAO_VL}" and a list of items')
+        return
+    root = whole.get("media_root") if own_root and isinstance(whole.get("media_root"), str) else ""
+    metadata = whole["metadata"] if isinstance(whole.get("metadata"), dict) else {}
+    for name in metadata.keys() - {"type", "task"}:
+        dropped[f"metadata.{name}"] += len(items)
+    for index, item in enumerate(items):
+        named = str(index) if alone else f"{file.stem}-{index}"
+        row = _tao_vl_row(item, named, str(root), metadata.get("task"))
+        if row is None:
+            message = "an item is an object with video_id or image_id (one of them), question and answer, all texts"
+            findings.add(TAO_SHAPE, f"{file} items[{index}]", message)
+        else:
+            yield index, row
+
+
+def _tao_vl_row(item: Any, named: str, root: str, task: Any) -> dict[str, Any] | None:
+    fields = ("video_id", "image_id", "question", "answer", "reasoning", "item_index")
+    if not isinstance(item, dict) or any(name in item and not isinstance(item[name], str) for name in fields):
+        return None
+    media = {name: item[f"{name}_id"] for name in ("video", "image") if f"{name}_id" in item}
+    if len(media) != 1 or "question" not in item or "answer" not in item:
+        return None
+    turns = [
+        {"from": "human", "value": item["question"]},
+        {"from": "gpt", "value": _with_reasoning(item.get("reasoning", ""), item["answer"])},
+    ]
+    rest = {name: value for name, value in item.items() if name not in fields}
+    placed = {kind: os.path.join(root, name) if root else name for kind, name in media.items()}
+    kind = {"kind": task} if isinstance(task, str) and task else {}
+    return {**kind, **rest, "id": item.get("item_index") or named, **placed, "conversations": turns}
+
+
+def _with_reasoning(reasoning: str, answer: str) -> str:
+    return f"<think>{reasoning.strip()}</think>\n\n{answer}" if reasoning.strip() else answer
+
+
+def cosmos_rows(folder: Path, findings: Findings, dropped: Counter[str]) -> Rows:
+    """Rows of the samples that meta.json lists: one conversation file and one media file each."""
+    meta = read_object(folder / "meta.json", findings)
+    if meta is None:
+        return
+    samples = meta.get("samples")
+    if meta.get("version") != COSMOS or not isinstance(samples, list):
+        findings.add(TAO_SHAPE, str(folder / "meta.json"), f'it needs "version": "{COSMOS}" and a list of samples')
+        return
+    for name in _metadata(meta) - {"type"}:
+        dropped[f"metadata.{name}"] += len(samples)
+    for index, sample in enumerate(samples):
+        names = [sample.get(name) for name in ("id", "conversation", "media")] if isinstance(sample, dict) else [None]
+        if not all(isinstance(name, str) and name for name in names):
+            message = "a sample is an object with id, conversation and media, all texts"
+            findings.add(TAO_SHAPE, f"{folder / 'meta.json'} samples[{index}]", message)
+            continue
+        row = _cosmos_row(folder, str(names[0]), str(names[1]), str(names[2]), findings, dropped)
+        if row is not None:
+            yield index, row
+
+
+def _metadata(value: dict[str, Any]) -> set[str]:
+    return set(value["metadata"]) if isinstance(value.get("metadata"), dict) else set()
+
+
+def _cosmos_row(
+    folder: Path, name: str, conversation: str, media: str, findings: Findings, dropped: Counter[str]
+) -> dict[str, Any] | None:
+    file = folder / os.path.normpath(conversation)
+    if os.path.isabs(conversation) or os.path.normpath(conversation).startswith(os.pardir):
+        findings.add(TAO_SHAPE, str(folder / "meta.json"), f"the conversation {conversation!r} is outside the folder")
+        return None
+    whole = read_object(file, findings)
+    if whole is None:
+        return None
+    turns = whole.get("conversations")
+    if whole.get("version") != COSMOS or not isinstance(turns, list):
+        findings.add(TAO_SHAPE, str(file), f'it needs "version": "{COSMOS}" and a list of conversations')
+        return None
+    dropped.update(f"metadata.{field}" for field in _metadata(whole) - {"type"})
+    messages = [_cosmos_turn(turn, media) for turn in turns]
+    if None in messages:
+        message = (
+            f"turn {messages.index(None)} is not an object with role and content, names another medium than video_0 or "
+            "image_0, or has a reasoning_content that is not a list of texts"
+        )
+        findings.add(TAO_SHAPE, str(file), message)
+        return None
+    return {"id": name, "messages": messages}
+
+
+def _cosmos_turn(turn: Any, media: str) -> dict[str, Any] | None:
+    """The turn with its placeholders replaced by the sample's one media file; None where it has no such shape."""
+    if not isinstance(turn, dict) or not isinstance(turn.get("content"), list):
+        return None
+    parts = [_cosmos_part(part, media) for part in turn["content"]]
+    thoughts = turn.get("reasoning_content", [])
+    if None in parts or not isinstance(thoughts, list) or any(_text_of(thought) is None for thought in thoughts):
+        return None
+    thinking = "\n".join(str(_text_of(thought)) for thought in thoughts)
+    if thinking:
+        parts = [{"type": "text", "text": f"<think>{thinking}</think>\n\n"}, *parts]
+    rest = {name: value for name, value in turn.items() if name not in ("content", "reasoning_content")}
+    return {**rest, "content": parts}
+
+
+def _cosmos_part(part: Any, media: str) -> dict[str, Any] | None:
+    kind = part.get("type") if isinstance(part, dict) else None
+    if kind == "text":
+        return part
+    if kind in ("video", "image") and part.get(kind) == f"{kind}_0":
+        return {**part, kind: media}
+    return None
+
+
+def _text_of(part: Any) -> str | None:
+    text = part.get("text") if isinstance(part, dict) and part.get("type") == "text" else None
+    return text if isinstance(text, str) else None

@@ -1,0 +1,236 @@
+"""Writes corrected annotations to a new file: only changes that can be explained one by one, never in place."""
+
+from __future__ import annotations
+
+import copy
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from vidqa import spec
+from vidqa.data import problems as codes
+from vidqa.data.findings import Findings
+from vidqa.data.media import MediaSource, media_source
+from vidqa.data.parse import ROLES, RowReader
+from vidqa.data.place import KINDS, TAG
+from vidqa.data.reader import annotation_file, read_rows
+from vidqa.data.record import MediaRef, Record
+from vidqa.files import write_json
+from vidqa.preflight import media_probe
+from vidqa.preflight.problems import FIX_EXISTS, FIX_NOTHING_LEFT
+from vidqa.problem import Problem, ProblemError, raise_errors
+from vidqa.spec.models import EvaluateSpec
+from vidqa.video import fps_disagreement, probe, probe_image
+
+SHOWN = 100  # changes that are listed; all are counted
+# Names of roles that other programs write, in small letters.
+OTHER_ROLES = {"bot": "gpt", "model": "gpt", "ai": "gpt", "chatgpt": "gpt", "answer": "gpt", "question": "human"}
+Row = dict[str, Any]
+
+
+@dataclass
+class Fixed:
+    """What was written where, and every change by its place in the original file."""
+
+    path: Path
+    original: Path
+    records: int = 0
+    dropped: int = 0
+    counts: Counter[str] = field(default_factory=Counter)
+    changes: list[str] = field(default_factory=list)
+
+    def note(self, what: str, place: str, text: str) -> None:
+        self.counts[what] += 1
+        if len(self.changes) < SHOWN:
+            self.changes.append(f"{place}: {text}")
+
+    def as_dict(self) -> dict[str, Any]:
+        names = ("records", "dropped", "changes")
+        paths = {"path": str(self.path), "original": str(self.original)}
+        return paths | {name: getattr(self, name) for name in names} | {"counts": dict(self.counts)}
+
+    @property
+    def text(self) -> str:
+        more = self.counts.total() - len(self.changes)
+        rest = [f"... and {more} more"] if more else []
+        head = f"wrote {self.path}: {self.records} records of {self.original}, {self.dropped} left out"
+        return "\n".join([head, *(f"  {line}" for line in [*self.changes, *rest])])
+
+
+def fix_annotations(spec_path: Path, action: str, target: Path) -> Fixed:
+    """Corrects the annotations that a spec trains on or evaluates and writes them to `target` as a JSON list.
+
+    Roles get their known names, tags are set to the media that a record lists, missing ids are given and repeated ones
+    changed, a wrong video_fps becomes the file's; what is still wrong, or whose media are missing or broken, is left
+    out. Raises FIX_EXISTS, FIX_NOTHING_LEFT, and what reading the spec and the file raises.
+    """
+    if target.exists():
+        raise FIX_EXISTS.error(target, "there is a file of this name already")
+    asked = spec.load(spec_path, action)
+    if isinstance(asked, EvaluateSpec):
+        path, media_path = asked.dataset.annotation_path, asked.dataset.media_dir
+    else:
+        path, media_path = asked.custom.train_dataset.annotation_path, asked.custom.train_dataset.media_path
+    original = annotation_file(path)
+    findings = Findings(str(original))
+    rows = list(read_rows(original, findings))
+    if not rows:
+        raise_errors(findings.problems)
+    fixed = Fixed(target, original)
+    for unread in findings.problems:
+        fixed.dropped += 1
+        fixed.note("left out", unread.where, f"left out: {unread.message}")
+    mender = _Mender(media_source(original, str(media_path), root_mode=False), original.name, _broken_before(spec_path))
+    kept = mender.mend(rows, fixed)
+    if not kept:
+        raise FIX_NOTHING_LEFT.error(original, f"none of {len(rows)} records can be used")
+    fixed.records = len(kept)
+    write_json(target, kept)
+    return fixed
+
+
+def _broken_before(spec_path: Path) -> dict[tuple[str, str | None], str]:
+    """What the last preflight found wrong with files that have not changed since."""
+    rows = media_probe.read_rows(media_probe.place_for(spec_path)).values()
+    return {
+        (row.path, row.member): row.message
+        for row in rows
+        if row.code and row.content_key == media_probe.content_key(row.path)
+    }
+
+
+class _Mender:
+    """Mends rows one by one; remembers ids, and what was found in media files."""
+
+    def __init__(self, source: MediaSource, name: str, broken: dict[tuple[str, str | None], str]) -> None:
+        self.source, self.name, self.broken = source, name, broken
+        self.fps: dict[str, float | None] = {}
+
+    def mend(self, rows: list[tuple[int, Any]], fixed: Fixed) -> list[Row]:
+        taken = {str(row["id"]) for _, row in rows if isinstance(row, dict) and _has_id(row)}
+        seen: set[str] = set()
+        kept = []
+        for index, written in rows:
+            row = copy.deepcopy(written)
+            place = f"{self.name}[{index}]"
+            why = self._mend(row, place, index, taken, seen, fixed)
+            if why:
+                fixed.dropped += 1
+                fixed.note("left out", place, f"left out: {why}")
+            else:
+                kept.append(row)
+        return kept
+
+    def _mend(self, row: Any, place: str, index: int, taken: set[str], seen: set[str], fixed: Fixed) -> str | None:
+        """Why the row cannot be used, or None; `row` is changed."""
+        for repair in (_roles, _tags) if isinstance(row, dict) else ():
+            found = {problem.code for problem in self._read(row, index)[1]}
+            if repair.code in found and (said := repair.change(row)):
+                fixed.note(repair.what, place, said)
+        record, problems = self._read(row, index)
+        if problems or record is None:
+            return f"{problems[0].code}: {problems[0].message}" if problems else "it holds no record"
+        for ref in record.media:
+            if why := self._broken(ref):
+                return f"{ref.written}: {why}"
+        self._set_fps(row, record, place, fixed)
+        _set_id(row, index, place, taken, seen, fixed)
+        return None
+
+    def _read(self, row: Any, index: int) -> tuple[Record | None, list[Problem]]:
+        findings = Findings(self.name)
+        named = {**row, "id": row["id"] if _has_id(row) else str(index)} if isinstance(row, dict) else row
+        record = RowReader(self.name, self.source, findings, need_answers=True).read(index, named)
+        return record, [problem for problem in findings.problems if problem.severity == "error"]
+
+    def _broken(self, ref: MediaRef) -> str | None:
+        at = (ref.path, ref.member)
+        if at not in self.broken and ref.key not in self.fps:
+            try:
+                self.fps[ref.key] = None
+                if ref.kind == "image":
+                    probe_image(ref.path, ref.member)
+                else:
+                    self.fps[ref.key] = probe(ref.path, ref.member).source_fps
+            except ProblemError as unreadable:
+                self.broken[at] = unreadable.problems[0].message
+        return self.broken.get(at)
+
+    def _set_fps(self, row: Row, record: Record, place: str, fixed: Fixed) -> None:
+        if record.video_fps is None or len(record.media) != 1 or record.media[0].kind != "video":
+            return
+        meta = probe(record.media[0].path, record.media[0].member)
+        if fps_disagreement(meta, record.video_fps, place):
+            right = round(meta.source_fps, 3)
+            fixed.note("video_fps", place, f"video_fps {row['video_fps']} -> {right}, the file's")
+            row["video_fps"] = right
+
+
+@dataclass(frozen=True)
+class _Repair:
+    """`change` mends a row in which reading finds `code`, and says how; None where it changes nothing."""
+
+    what: str
+    code: str
+    change: Callable[[Row], str | None]
+
+
+def _turns(row: Row) -> list[Row]:
+    turns = row.get("conversations") if row.get("conversations") is not None else row.get("messages")
+    return [turn for turn in turns if isinstance(turn, dict)] if isinstance(turns, list) else []
+
+
+def _name_roles(row: Row) -> str | None:
+    said = []
+    for turn in _turns(row):
+        key = "from" if "from" in turn else "role"
+        role = turn.get(key)
+        small = role.strip().lower() if isinstance(role, str) else ""
+        right = small if small in ROLES else OTHER_ROLES.get(small)
+        if right and right != role:
+            said.append(f"{role!r} -> {right!r}")
+            turn[key] = right
+    return "role " + ", ".join(dict.fromkeys(said)) if said else None
+
+
+def _set_tags(row: Row) -> str | None:
+    """One tag for each listed medium, at the start of the first question, as most data sets have it."""
+    tags = "".join(f"<{kind}>\n" * len(_listed(row, kind)) for kind in KINDS)
+    asked = [turn for turn in _turns(row) if ROLES.get(str(turn.get("from", turn.get("role")))) == "user"]
+    texts = [(turn, "value" if "value" in turn else "content") for turn in asked]
+    if not texts or not all(isinstance(turn.get(key), str) for turn, key in texts):
+        return None
+    for turn, key in texts:
+        turn[key] = TAG.sub("", turn[key]).strip()
+    turn, key = texts[0]
+    turn[key] = tags + turn[key]
+    return f"tags set to {tags.split()}"
+
+
+def _listed(row: Row, kind: str) -> list[Any]:
+    values = [row[name] for name in (kind, f"{kind}s") if row.get(name) is not None]
+    return [name for value in values for name in (value if isinstance(value, list) else [value])]
+
+
+_roles = _Repair("role", codes.ROLE_UNKNOWN.name, _name_roles)
+_tags = _Repair("tags", codes.TAG_COUNT.name, _set_tags)
+
+
+def _has_id(row: Row) -> bool:
+    return row.get("id") is not None and row["id"] != ""
+
+
+def _set_id(row: Row, index: int, place: str, taken: set[str], seen: set[str], fixed: Fixed) -> None:
+    written = str(row["id"]) if _has_id(row) else None
+    if written is not None and written not in seen:
+        seen.add(written)
+        return
+    new = base = str(index) if written is None else f"{written}-{index}"
+    while new in taken:
+        new += "-" + base
+    fixed.note("id", place, f"id {new!r} given" if written is None else f"id {written!r}, repeated -> {new!r}")
+    row["id"] = new
+    taken.add(new)
+    seen.add(new)

@@ -1,0 +1,419 @@
+"""Conversion: round trips change no record, every format is read, what is lost is said, wrong input is a problem."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from vidqa.cli import BANK
+from vidqa.data import load_records
+from vidqa.data.record import Record
+from vidqa.datatools.convert import TO, convert, detected
+from vidqa.problem import ProblemError
+
+MEDIA = {"video": ["a.mp4", "sub/b c.mp4", "é.mp4"], "image": ["p.png", "q.jpg"]}
+
+
+@cache
+def media_folder() -> Path:
+    folder = Path(tempfile.mkdtemp(prefix="vidqa-media-"))
+    fill(folder)
+    return folder
+
+
+def fill(folder: Path) -> Path:
+    for name in (name for names in MEDIA.values() for name in names):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(name.encode())
+    return folder
+
+
+def same(records: list[Record]) -> list[tuple]:
+    return [(r.id, r.turns, r.media, r.kind, r.video_fps) for r in records]
+
+
+def turns(question: str = "Is it open?", answer: str = "Yes") -> list[dict[str, str]]:
+    return [{"from": "human", "value": question}, {"from": "gpt", "value": answer}]
+
+
+def codes(stopped: pytest.ExceptionInfo[ProblemError]) -> set[str]:
+    return {problem.code for problem in stopped.value.problems}
+
+
+words = st.text(st.characters(exclude_categories=["Cs"]), max_size=20).filter(lambda text: text.strip())
+media = st.one_of(*(st.tuples(st.just(kind), st.sampled_from(names)) for kind, names in MEDIA.items()))
+asked = st.lists(words | media, min_size=1, max_size=5)
+answers = words | st.sampled_from(["<think>a\nb</think>\n\nYes", "a <video> tag", "(B)\r\nred\t"])
+
+
+@st.composite
+def rows(draw: st.DrawFn) -> dict[str, Any]:
+    """A row in LLaVA or in message form, with one to three questions, media anywhere in them, and other fields."""
+    said = draw(st.lists(st.tuples(asked, answers), min_size=1, max_size=3))
+    row: dict[str, Any] = draw(st.fixed_dictionaries({}, optional={"video_fps": st.floats(0.5, 240), "note": words}))
+    row |= draw(st.fixed_dictionaries({}, optional={"kind": words, "category": words, "type": st.just(3)}))
+    messages: list[dict[str, Any]] = []
+    if draw(st.booleans()):
+        messages.append({"role": "system", "content": draw(words)})
+    if draw(st.booleans()):
+        for question, answer in said:
+            parts = [
+                {"type": piece[0], piece[0]: piece[1]} if isinstance(piece, tuple) else {"type": "text", "text": piece}
+                for piece in question
+            ]
+            messages += [{"role": "user", "content": parts}, {"role": "assistant", "content": answer}]
+        return {**row, "messages": messages}
+    for kind in MEDIA:
+        found = [p[1] for question, _ in said for p in question if isinstance(p, tuple) and p[0] == kind]
+        row |= {f"{kind}s": found} if found else {}
+    for question, answer in said:
+        text = "".join(piece if isinstance(piece, str) else f"<{piece[0]}>" for piece in question)
+        messages += [{"from": "human", "value": text}, {"from": "gpt", "value": answer}]
+    return {**row, "conversations": messages}
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(rows(), min_size=1, max_size=4), st.sampled_from(TO))
+def test_there_and_back_nothing_changes(written: list[dict[str, Any]], form: str) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        written = [{"id": f"r{at}", **row} for at, row in enumerate(written)]
+        (folder / "in.json").write_text(json.dumps(written), encoding="utf-8")
+        before = load_records(folder / "in.json", media_folder())
+        there = convert(folder / "in.json", folder / "there", form, media_path=str(media_folder()))
+        assert there.facts["records"] == len(before)
+        convert(folder / "there", folder / "back.json", "llava", media_path=str(media_folder()))
+        assert same(load_records(folder / "back.json", media_folder())) == same(before)
+        if form in ("llava", "messages", "jsonl"):
+            assert same(load_records(there.files[0], media_folder())) == same(before)
+            back = json.loads((folder / "back.json").read_text(encoding="utf-8"))
+            assert [row.get("note") for row in back] == [row.get("note") for row in written]
+
+
+def write_rows(folder: Path, written: list[dict[str, Any]]) -> Path:
+    fill(folder)
+    (folder / "annotations.json").write_text(json.dumps(written), encoding="utf-8")
+    return folder
+
+
+def test_the_shapes_are_those_that_others_read(tmp_path: Path) -> None:
+    row = {"id": 7, "video": "a.mp4", "category": "door", "conversations": turns("<video>\nIs it open?")}
+    root = write_rows(tmp_path / "data", [row])
+    for form in TO:
+        convert(root, tmp_path / form, form)
+    llava = json.loads((tmp_path / "llava/annotations.json").read_text())
+    assert llava == [{"id": "7", "video": "a.mp4", "kind": "door", "conversations": turns("<video>\nIs it open?")}]
+    content = [{"type": "video", "video": "a.mp4"}, {"type": "text", "text": "Is it open?"}]
+    messages = json.loads((tmp_path / "messages/annotations.json").read_text())
+    assert messages[0]["messages"][0] == {"role": "user", "content": content}
+    assert messages[0]["messages"][1] == {"role": "assistant", "content": "Yes"}
+    assert json.loads((tmp_path / "jsonl/annotations.jsonl").read_text()) == llava[0]
+    card = (tmp_path / "hf/README.md").read_text()
+    files = yaml.safe_load(card.split("---\n")[1])["configs"][0]["data_files"]
+    assert [entry["split"] for entry in files] == ["train"] and list((tmp_path / "hf").glob(files[0]["path"]))
+    table = pq.read_table(tmp_path / "hf/data/train-00000-of-00001.parquet")
+    assert table.column_names == ["id", "kind", "video_fps", "messages"] and table.num_rows == 1
+
+
+def test_what_is_lost_is_counted(tmp_path: Path) -> None:
+    part = [{"type": "video", "video": "a.mp4", "fps": 2}, {"type": "text", "text": "Why?"}]
+    messages = [{"role": "user", "content": part}, {"role": "assistant", "content": "x", "weight": 1}]
+    root = write_rows(
+        tmp_path / "data",
+        [{"id": n, "note": n, "split": None, "messages": messages, "category": "c"} for n in range(3)]
+        + [{"id": "z", "video": "a.mp4", "conversations": turns(), "messages": []}],
+    )
+    made = convert(root, tmp_path / "l", "llava")
+    assert made.facts["dropped"] == {"messages[].content[].fps": 3, "messages[].weight": 3, "messages": 1}
+    assert [p.code for p in made.problems] == ["DATATOOLS_FIELDS_DROPPED"]
+    assert convert(root, tmp_path / "p.parquet", "parquet").facts["dropped"]["note"] == 3
+
+
+def arrow_folder(folder: Path, written: list[dict[str, Any]], shards: int = 1) -> Path:
+    """As `save_to_disk` of the datasets package leaves it: Arrow streams and state.json."""
+    folder.mkdir(parents=True)
+    table = pa.Table.from_pylist(written)
+    names = [f"data-{n:05}-of-{shards:05}.arrow" for n in range(shards)]
+    step = -(-len(written) // shards)
+    for number, name in enumerate(names):
+        with pa.OSFile(str(folder / name), "wb") as file, pa.ipc.new_stream(file, table.schema) as stream:
+            stream.write_table(table.slice(number * step, step))
+    (folder / "state.json").write_text(json.dumps({"_data_files": [{"filename": name} for name in names]}))
+    (folder / "dataset_info.json").write_text("{}")
+    return folder
+
+
+def test_a_folder_of_save_to_disk_is_read(tmp_path: Path) -> None:
+    written = [{"id": f"{n}", "video": "a.mp4", "extra": n, "conversations": turns(f"q{n}")} for n in range(5)]
+    folder = arrow_folder(tmp_path / "saved", written, shards=2)
+    made = convert(folder, tmp_path / "o.json", "llava", media_path=str(media_folder()))
+    records = load_records(tmp_path / "o.json", media_folder())
+    assert made.facts["from"] == "hf" and [r.question for r in records] == [f"q{n}" for n in range(5)]
+    assert [row["extra"] for row in json.loads((tmp_path / "o.json").read_text())] == list(range(5))
+
+
+def test_splits_are_not_mixed(tmp_path: Path) -> None:
+    made = write_rows(tmp_path / "data", [{"video": "a.mp4", "conversations": turns()}])
+    convert(made, tmp_path / "hf", "hf")
+    shard = tmp_path / "hf/data/train-00000-of-00001.parquet"
+    shutil.copy(shard, tmp_path / "hf/data/test-00000-of-00001.parquet")
+    with pytest.raises(ProblemError) as stopped:
+        convert(tmp_path / "hf", tmp_path / "o.json", "llava")
+    assert codes(stopped) == {"DATATOOLS_SEVERAL_SPLITS"} and "test, train" in str(stopped.value)
+    convert(shard, tmp_path / "o.json", "llava", media_path=str(made))
+    arrow_folder(tmp_path / "dict/train", [{"id": "x"}])
+    (tmp_path / "dict/dataset_dict.json").write_text('{"splits": ["train"]}')
+    with pytest.raises(ProblemError) as stopped:
+        convert(tmp_path / "dict", tmp_path / "o.json", "llava")
+    assert codes(stopped) == {"DATATOOLS_SEVERAL_SPLITS"}
+
+
+CSV = """Video,question,answer,id,kind,options,camera
+a.mp4,"What falls,
+and why?",a box,one,what,a cup|a box|a book,7
+a.mp4,Is it open?,no,two,open,,
+sub/b c.mp4,Which?,C,three,what,red|green|blue,
+a.mp4,Describe it.,"Yes, a door opens",four,,,
+"""
+
+
+def csv(folder: Path, text: str = CSV) -> Path:
+    fill(folder)
+    (folder / "q.csv").write_text(text, encoding="utf-8-sig")
+    return folder / "q.csv"
+
+
+def test_questions_of_a_csv(tmp_path: Path) -> None:
+    made = convert(csv(tmp_path), tmp_path / "annotations.json", "llava")
+    records = load_records(tmp_path)
+    assert [(r.id, r.question, r.answer, r.kind) for r in records] == [
+        ("one", "What falls,\nand why?", "a box", "what"),
+        ("two", "Is it open?", "no", "open"),
+        ("three", "Which?", "C", "what"),
+        ("four", "Describe it.", "Yes, a door opens", None),
+    ]
+    assert [r.media[0].written for r in records] == ["a.mp4", "a.mp4", "sub/b c.mp4", "a.mp4"]
+    first = json.loads((tmp_path / "annotations.json").read_text())[0]
+    assert (first["camera"], first["options"]) == ("7", "a cup|a box|a book") and made.facts["dropped"] == {}
+
+
+def test_prompt_forms(tmp_path: Path) -> None:
+    made = convert(csv(tmp_path), tmp_path / "annotations.json", "llava", forms=["mcq", "yes_no"])
+    records = load_records(tmp_path)
+    assert [r.answer for r in records] == ["B", "No", "C", "Yes, a door opens"]
+    asked = "What falls,\nand why?\n(A) a cup\n(B) a box\n(C) a book\nAnswer with the letter of the right option."
+    assert records[0].question == asked and records[3].question == "Describe it."
+    assert records[1].question == "Is it open?\nAnswer with yes or no."
+    assert made.facts["prompts"] == {"mcq": 2, "yes_no": 1} and made.facts["dropped"] == {}
+    again = convert(tmp_path, tmp_path / "again.json", "llava", forms=["mcq", "yes_no"])
+    assert same(load_records(tmp_path / "again.json")) == same(records)  # the forms are put on once
+    assert again.facts["prompts"] == {"mcq": 2, "yes_no": 1}
+
+
+def test_options_in_the_question_and_thinking_are_kept(tmp_path: Path) -> None:
+    written = [
+        {"id": 1, "video": "a.mp4", "conversations": turns("Which?\nA. red\nB. blue", "<think>so</think>\n\nBlue")},
+        {"id": 2, "video": "a.mp4", "options": ["B", "A"], "conversations": turns("Which letter?", "B")},
+    ]
+    convert(write_rows(tmp_path, written), tmp_path / "o.jsonl", "jsonl", forms=["mcq"])
+    records = load_records(tmp_path / "o.jsonl")
+    assert [r.answer for r in records] == ["<think>so</think>\n\nB", "A"]
+    assert records[0].question == "Which?\nA. red\nB. blue\nAnswer with the letter of the right option."
+
+
+@pytest.mark.parametrize("answer", ["D", "a pen", "same", "AB"])
+def test_an_answer_that_is_no_single_option_is_refused(tmp_path: Path, answer: str) -> None:
+    text = f"video,question,answer,options\na.mp4,Which?,{answer},same|same|other\n"
+    with pytest.raises(ProblemError) as stopped:
+        convert(csv(tmp_path, text), tmp_path / "o.json", "llava", forms=["mcq"])
+    assert codes(stopped) == {"DATATOOLS_NOT_AN_OPTION"} and not (tmp_path / "o.json").exists()
+
+
+def test_a_form_that_fits_nothing_is_said(tmp_path: Path) -> None:
+    made = convert(csv(tmp_path, "video,question,answer\na.mp4,Why?,so\n"), tmp_path / "o", "llava", forms=["mcq"])
+    assert [p.code for p in made.problems] == ["DATATOOLS_PROMPT_UNUSED"]
+
+
+def tao_vl(folder: Path, **more: Any) -> Path:
+    fill(folder / "videos")
+    items = [
+        {"video_id": "videos/a.mp4", "question": "Is it?", "answer": "Yes", "reasoning": " It moves. ", "view": 3},
+        {"image_id": "videos/p.png", "question": "What?", "answer": "A door", "item_index": "named"},
+    ]
+    metadata = {"type": "annotation", "task": "bcq", "license": "MIT"}
+    whole = {"format": "tao-vl-reason-v1.0", "metadata": metadata, "media_root": None, "items": items, **more}
+    (folder / "bcq.json").write_text(json.dumps(whole))
+    return folder
+
+
+def test_tao_vl_reason(tmp_path: Path) -> None:
+    tao_vl(tmp_path)
+    made = convert(tmp_path / "bcq.json", tmp_path / "o.json", "llava")
+    records = load_records(tmp_path / "o.json", made.media_path)
+    assert [(r.id, r.kind, r.question) for r in records] == [("0", "bcq", "Is it?"), ("named", "bcq", "What?")]
+    assert [r.answer for r in records] == ["<think>It moves.</think>\n\nYes", "A door"]
+    assert [r.media[0].kind for r in records] == ["video", "image"]
+    assert made.facts["dropped"] == {"metadata.license": 2} and made.facts["from"] == "tao-vl-reason-v1.0"
+    assert json.loads((tmp_path / "o.json").read_text())[0]["view"] == 3
+
+
+def test_tao_vl_reason_with_several_files_and_media_roots(tmp_path: Path) -> None:
+    item = {"video_id": "a.mp4", "question": "Why?", "answer": "so"}
+    tao_vl(tmp_path, media_root="videos/", items=[item])
+    other = {"format": "tao-vl-reason-v1.0", "metadata": {}, "media_root": str(media_folder()), "items": [item, item]}
+    (tmp_path / "mcq.json").write_text(json.dumps(other))
+    (tmp_path / "notes.json").write_text("[]")
+    made = convert(tmp_path, tmp_path / "out" / "o.json", "llava")
+    records = load_records(tmp_path / "out" / "o.json", made.media_path)
+    assert [r.id for r in records] == ["bcq-0", "mcq-0", "mcq-1"]
+    assert [r.media[0].path for r in records[:2]] == [str(tmp_path / "videos/a.mp4"), str(media_folder() / "a.mp4")]
+    assert convert(tmp_path, tmp_path / "o2.json", "llava", media_path=str(media_folder())).facts["records"] == 3
+
+
+def cosmos(folder: Path, changed: dict[str, Any] | None = None, **sample: Any) -> Path:
+    fill(folder / "media")
+    said = [
+        {"role": "system", "content": [{"type": "text", "text": "Be brief."}]},
+        {"role": "user", "content": [{"type": "video", "video": "video_0"}, {"type": "text", "text": "What moves?"}]},
+        {
+            "role": "assistant",
+            "reasoning_content": [{"type": "text", "text": "Look."}],
+            "content": [{"type": "text", "text": "A car."}],
+        },
+    ]
+    whole = {
+        "version": "cosmos-reason-v1.0",
+        "metadata": {"type": "conversation", "tags": ["x"]},
+        "conversations": said,
+    }
+    (folder / "text").mkdir()
+    (folder / "text/s.json").write_text(json.dumps({**whole, **(changed or {})}))
+    samples = [{"id": "s", "conversation": "text/s.json", "media": "media/a.mp4", **sample}]
+    meta = {"version": "cosmos-reason-v1.0", "metadata": {"type": "meta", "license": "MIT"}, "samples": samples}
+    (folder / "meta.json").write_text(json.dumps(meta))
+    return folder
+
+
+def test_cosmos_reason(tmp_path: Path) -> None:
+    made = convert(cosmos(tmp_path), tmp_path / "o.json", "llava")
+    (record,) = load_records(tmp_path / "o.json", made.media_path)
+    assert (record.id, record.question, record.answer) == ("s", "What moves?", "<think>Look.</think>\n\nA car.")
+    assert record.turns[0].text == "Be brief." and record.media[0].written == "media/a.mp4"
+    assert made.facts["dropped"] == {"metadata.license": 1, "metadata.tags": 1}
+
+
+def user(part: dict[str, Any]) -> dict[str, Any]:
+    said = {"role": "assistant", "content": [{"type": "text", "text": "x"}]}
+    return {"conversations": [{"role": "user", "content": [part]}, said]}
+
+
+WRONG_COSMOS = [
+    ({"conversation": "text/absent.json"}, None, "DATATOOLS_TAO_SHAPE"),
+    ({"conversation": "../s.json"}, None, "DATATOOLS_TAO_SHAPE"),
+    ({"media": 3}, None, "DATATOOLS_TAO_SHAPE"),
+    ({"media": "media/absent.mp4"}, None, "DATA_MEDIA_MISSING"),
+    ({}, {"version": "cosmos-reason-v2.0"}, "DATATOOLS_TAO_SHAPE"),
+    ({}, user({"type": "video", "video": "video_1"}), "DATATOOLS_TAO_SHAPE"),
+    ({}, {"conversations": [{"role": "user", "content": "text"}]}, "DATATOOLS_TAO_SHAPE"),
+    ({}, {"conversations": []}, "DATA_FIELD_TYPE"),
+]
+
+
+@pytest.mark.parametrize("sample, conversation, code", WRONG_COSMOS)
+def test_wrong_cosmos_reason(tmp_path: Path, sample: dict, conversation: dict | None, code: str) -> None:
+    with pytest.raises(ProblemError) as stopped:
+        convert(cosmos(tmp_path, conversation, **sample), tmp_path / "o.json", "llava")
+    assert codes(stopped) == {code}
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"items": {}},
+        {"items": ["x"]},
+        {"items": [{"video_id": "videos/a.mp4", "image_id": "videos/p.png", "question": "q", "answer": "a"}]},
+        {"items": [{"video_id": "videos/a.mp4", "question": "q"}]},
+        {"items": [{"video_id": "videos/a.mp4", "question": "q", "answer": 3}]},
+    ],
+)
+def test_wrong_tao_vl_reason(tmp_path: Path, more: dict[str, Any]) -> None:
+    with pytest.raises(ProblemError) as stopped:
+        convert(tao_vl(tmp_path, **more), tmp_path / "o.json", "llava")
+    assert codes(stopped) == {"DATATOOLS_TAO_SHAPE"}
+
+
+@pytest.mark.parametrize(
+    "text, code",
+    [
+        ("video,question\na.mp4,q\n", "DATATOOLS_COLUMNS"),
+        ("", "DATATOOLS_COLUMNS"),
+        ("video,question,answer\na.mp4,q,a,more\n", "DATATOOLS_TABLE_UNREADABLE"),
+        ("video,question,answer\na.mp4,q\n", "DATATOOLS_TABLE_UNREADABLE"),
+        ('video,question,answer\na.mp4,"q,a\n', "DATATOOLS_TABLE_UNREADABLE"),
+        ("video,question,answer\nabsent.mp4,q,a\n", "DATA_MEDIA_MISSING"),
+        ("video,question,answer\na.mp4,,a\n", "DATA_QUESTION_EMPTY"),
+        ("video,question,answer\na.mp4,q,\n", "DATA_ANSWER_EMPTY"),
+        ("video,question,answer,video_fps\na.mp4,q,a,fast\n", "DATA_FIELD_TYPE"),
+        ("video,question,answer\n", "DATA_EMPTY"),
+    ],
+)
+def test_wrong_csv(tmp_path: Path, text: str, code: str) -> None:
+    with pytest.raises(ProblemError) as stopped:
+        convert(csv(tmp_path, text), tmp_path / "o.json", "llava")
+    assert codes(stopped) == {code} and not (tmp_path / "o.json").exists()
+
+
+def test_inputs_that_are_nothing(tmp_path: Path) -> None:
+    (tmp_path / "x.txt").write_text("x")
+    (tmp_path / "x.parquet").write_bytes(b"PAR1 no parquet")
+    (tmp_path / "empty").mkdir()
+    wanted = {
+        "absent": "DATA_FILE_MISSING",
+        "x.txt": "DATATOOLS_FORMAT_UNKNOWN",
+        "empty": "DATATOOLS_FORMAT_UNKNOWN",
+        "x.parquet": "DATATOOLS_TABLE_UNREADABLE",
+    }
+    for name, code in wanted.items():
+        with pytest.raises(ProblemError) as stopped:
+            convert(tmp_path / name, tmp_path / "o.json", "llava")
+        assert codes(stopped) == {code}
+
+
+def test_formats_are_told_apart(tmp_path: Path) -> None:
+    found = [detected(csv(tmp_path / "c")), detected(tao_vl(tmp_path / "t")), detected(tmp_path / "t/bcq.json")]
+    found += [detected(cosmos(tmp_path / "k")), detected(write_rows(tmp_path / "l", []))]
+    assert found == ["csv", "tao-vl-reason-v1.0", "tao-vl-reason-v1.0", "cosmos-reason-v1.0", "llava"]
+
+
+def test_another_output_is_never_replaced(tmp_path: Path) -> None:
+    root = write_rows(tmp_path / "data", [{"id": "x", "video": "a.mp4", "conversations": turns()}])
+    for form in TO:
+        assert convert(root, tmp_path / form, form).facts["written"]
+        assert not convert(root, tmp_path / form, form).facts["written"]
+    with pytest.raises(ProblemError) as stopped:
+        convert(root, root / "annotations.json", "llava")
+    assert codes(stopped) == {"DATATOOLS_OUTPUT_EXISTS"}
+
+
+def test_the_script(tmp_path: Path) -> None:
+    script = [sys.executable, str(BANK / "scripts/convert_dataset.py"), "--in", str(csv(tmp_path / "c")), "--json"]
+    command = [*script, "--to", "llava", "--out", "new", "--prompt", "mcq", "--prompt", "mcq"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    said = json.loads(done.stdout)
+    assert done.returncode == 0 and said["data"]["prompts"] == {"mcq": 2}, said
+    assert said["data"]["files"] == ["new/annotations.json"]
+    looked = subprocess.run(said["next"][0] + " --json", shell=True, capture_output=True, text=True, cwd=tmp_path)
+    assert json.loads(looked.stdout)["data"]["records"] == 4

@@ -1,0 +1,91 @@
+"""GPUs, seen through a program that answers as nvidia-smi does, or declared; clocks; what torch was compiled for."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.preflight.corpus import Case, machine
+from vidqa.preflight.environment_checks import clock_skew
+from vidqa.preflight.gpus import Declared, Gpu, declared_or_seen, driver_cuda, engine_build, runs_on, seen_gpus
+
+H200 = "NVIDIA H200, 143771, 9.0, 580.159.04"
+
+
+@pytest.fixture
+def case(tmp_path: Path, clips: Path, tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> Case:
+    return Case(tmp_path, clips, tiny_model, monkeypatch)
+
+
+def test_gpus_are_read_from_nvidia_smi(case: Case) -> None:
+    machine(case, H200, cuda="13.0", count=4)
+    assert seen_gpus() == [Gpu("NVIDIA H200", 140.4, "sm_90", "580.159.04")] * 4
+    assert driver_cuda() == "13.0"
+    for visible, count in (("", 0), ("1", 1), ("0,3", 2), ("GPU-2", 1), ("-1", 0), ("7", 0)):
+        case.patch.setenv("CUDA_VISIBLE_DEVICES", visible)
+        assert len(seen_gpus()) == count, visible
+
+
+def test_what_is_declared_wins(case: Case) -> None:
+    machine(case, H200, cuda="13.0", count=1)
+    assert declared_or_seen(Declared(), lambda: 8) == seen_gpus()
+    assert declared_or_seen(Declared(2, 80.0, "sm_80"), lambda: 8) == [Gpu("NVIDIA H200", 80.0, "sm_80")] * 2
+    case.patch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert declared_or_seen(Declared(gpu_memory_gb=80), lambda: 8) == [Gpu("declared", 80)] * 8
+
+
+@pytest.mark.parametrize(
+    ("arch", "built", "runs"),
+    [
+        ("sm_90", ["sm_80", "sm_90"], True),
+        ("sm_86", ["sm_80"], True),  # binary code runs on newer minor versions
+        ("sm_80", ["sm_86"], False),
+        ("sm_90", ["sm_80"], False),
+        ("sm_90", ["sm_80", "compute_80"], True),  # intermediate code is compiled on the spot
+        ("sm_80", ["compute_90"], False),
+        ("sm_103", ["sm_100"], True),
+        ("sm_120", ["sm_100"], False),
+        ("sm_90", ["sm_90a"], True),
+        ("hopper", ["sm_90"], False),
+    ],
+)
+def test_which_code_runs_where(arch: str, built: list[str], runs: bool) -> None:
+    assert runs_on(arch, built) is runs
+
+
+def test_torch_says_what_it_was_compiled_for() -> None:
+    build = engine_build()
+    assert build is not None and build.cuda == (torch.version.cuda or "")
+
+
+def test_a_machine_that_suits_raises_nothing(case: Case) -> None:
+    machine(case, H200, cuda="13.9")
+    report = case.report("environment")
+    assert [problem.code for problem in report.problems if problem.severity == "error"] == []
+    assert report.facts["gpu_arch"] == ["sm_90"] and report.facts["driver_cuda"] == "13.9"
+    assert report.facts["gpu_memory_gb"] == 140.4
+
+
+def test_declared_hardware_is_judged_as_if_it_were_here(case: Case) -> None:
+    case.patch.setenv("CUDA_VISIBLE_DEVICES", "")
+    case.options |= {"engine": "cosmos-rl", "declared": Declared(gpu_arch="sm_90")}
+    report = case.report()
+    assert report.problems == [] and report.facts["gpus"] == 2  # as many as the spec has ranks
+    case.options["declared"] = Declared(gpu_arch="sm_75")
+    assert [problem.code for problem in case.report("environment").problems] == ["ENV_GPU_ARCH"]
+
+
+def test_a_clock_that_differs(tmp_path: Path) -> None:
+    made = tmp_path / "made"
+    made.touch()
+    now = time.time()
+    assert clock_skew(tmp_path, os.stat(made).st_mtime, now, now) == []
+    assert clock_skew(tmp_path, now - 4, now, now + 1) == []
+    (behind,) = clock_skew(tmp_path, now - 60, now, now + 1)
+    (ahead,) = clock_skew(tmp_path, now + 61, now, now + 1)
+    assert behind.code == ahead.code == "ENV_CLOCK_SKEW"
+    assert "60 s ago" in behind.message and "60 s ahead" in ahead.message

@@ -174,8 +174,10 @@ def test_splits_are_not_mixed(tmp_path: Path) -> None:
         convert(tmp_path / "hf", tmp_path / "o.json", "llava")
     assert codes(stopped) == {"DATATOOLS_SEVERAL_SPLITS"} and "test, train" in str(stopped.value)
     convert(shard, tmp_path / "o.json", "llava", media_path=str(made))
-    arrow_folder(tmp_path / "dict/train", [{"id": "x"}])
+    arrow_folder(tmp_path / "dict/train", [{"id": "x", "video": "a.mp4", "conversations": turns()}])
     (tmp_path / "dict/dataset_dict.json").write_text('{"splits": ["train"]}')
+    assert convert(tmp_path / "dict", tmp_path / "one.json", "llava", media_path=str(made)).facts["records"] == 1
+    arrow_folder(tmp_path / "dict/test", [{"id": "y"}])
     with pytest.raises(ProblemError) as stopped:
         convert(tmp_path / "dict", tmp_path / "o.json", "llava")
     assert codes(stopped) == {"DATATOOLS_SEVERAL_SPLITS"}

@@ -265,7 +265,7 @@ def checkpoint(case: Case, **order: Any) -> None:
     folder = case.folder / "checkpoints" / "step_2"
     (folder / "policy").mkdir(parents=True)
     (folder / "policy" / ".metadata").touch()
-    (folder / "trainer.json").write_text(json.dumps({"step": 2, "order": order}))
+    (folder / "trainer.json").write_text(json.dumps({"step": 2, "order": order, "weights": {"lora": None}}))
     case.spec["train.resume"] = str(folder)
 
 

@@ -24,9 +24,13 @@ WRONG = {
         "GAPS_",
     ),
     "build_spec": (["train", "--set", "train.epochs=3"], Exit.INPUT, "SPEC_UNKNOWN_KEY"),
+    "convert_dataset": (["--in", "absent.csv", "--to", "llava", "--out", "out"], Exit.INPUT, "DATA_FILE_MISSING"),
+    "inspect_dataset": (["--annotations", "absent.json"], Exit.INPUT, "DATA_FILE_MISSING"),
     "jobs": (["status", "no-such-job"], Exit.USAGE, "JOB_NOT_FOUND"),
     "launch": (["train", "--spec", "absent.toml"], Exit.INPUT, "SPEC_FILE"),
     "preflight": (["--spec", "absent.toml"], Exit.INPUT, "SPEC_FILE"),
+    "preview_samples": (["--spec", "absent.toml"], Exit.INPUT, "SPEC_FILE"),
+    "split_dataset": (["--annotations", "absent.json", "--out", "out"], Exit.INPUT, "DATA_FILE_MISSING"),
     "route_train": (["--automl-policy", "sometimes"], Exit.USAGE, "USAGE"),
 }
 by_script = pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)

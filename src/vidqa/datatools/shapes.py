@@ -103,4 +103,4 @@ def _lost_in_turns(turns: Any, field: str) -> list[str]:
 
 def count_fields(names: Iterable[str], dropped: Counter[str]) -> None:
     """One more record has lost each of these."""
-    dropped.update(set(names))
+    dropped.update({name.encode("utf-8", "replace").decode() for name in names})

@@ -117,8 +117,11 @@ def _filled(value: Any) -> Any:
 def table_files(folder: Path) -> list[Path]:
     """The files of the one split in a data set folder, in order. Raises DATATOOLS_SEVERAL_SPLITS."""
     if (folder / "dataset_dict.json").is_file():
-        names = sorted(path.parent.name for path in folder.glob("*/state.json"))
-        raise SEVERAL_SPLITS.error(folder, f"it holds the splits {', '.join(names)}")
+        parts = sorted(path.parent for path in folder.glob("*/state.json"))
+        if len(parts) != 1:
+            names = ", ".join(part.name for part in parts) or "none"
+            raise SEVERAL_SPLITS.error(folder, f"it holds the splits {names}")
+        folder = parts[0]
     arrow = _arrow_files(folder)
     if arrow:
         return arrow

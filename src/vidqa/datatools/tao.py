@@ -55,7 +55,7 @@ def tao_vl_rows(file: Path, findings: Findings, dropped: Counter[str], *, own_ro
         return
     root = whole.get("media_root") if own_root and isinstance(whole.get("media_root"), str) else ""
     metadata = whole["metadata"] if isinstance(whole.get("metadata"), dict) else {}
-    for name in metadata.keys() - {"type", "task"}:
+    for name in _metadata(whole) - {"type", "task"}:
         dropped[f"metadata.{name}"] += len(items)
     for index, item in enumerate(items):
         named = str(index) if alone else f"{file.stem}-{index}"
@@ -111,7 +111,9 @@ def cosmos_rows(folder: Path, findings: Findings, dropped: Counter[str]) -> Rows
 
 
 def _metadata(value: dict[str, Any]) -> set[str]:
-    return set(value["metadata"]) if isinstance(value.get("metadata"), dict) else set()
+    """The names in a file's metadata; what is no text is shown as ?."""
+    names = value["metadata"] if isinstance(value.get("metadata"), dict) else ()
+    return {name.encode("utf-8", "replace").decode() for name in names}
 
 
 def _cosmos_row(

@@ -74,38 +74,64 @@ def train(spec: Any, run: RunFolder) -> int:
     progress = open_progress(spec, run, world, first, schedule.total)
     table = trainable_table(model)
     on_main(world, lambda: run.update_run(trainable=table, data_fingerprint=data.fingerprint))
+    learner = Learner(spec, world, schedule, model, optimizer, quarantine, validator, saver, meter, progress, stop)
     try:
-        if validator and spec.validation.val_before_train and first == 0:
-            progress.log(0, validator.measure(model), line="before training")
         packs = (pack for step in range(first, schedule.total) for pack in schedule.packs(step))
         with Loader(packs, data.train, source, collator, world.device) as batches:
-            for step in range(first, schedule.total):
-                rate = learning_rate(step, schedule.total, schedule.warmup, spec.train)
-                set_learning_rate(optimizer, rate)
-                seed_dropout(spec.train.seed or 0, step, world)
-                outcome = take_step(model, optimizer, batches, schedule, step, spec, world, stop, quarantine)
-                if not outcome.is_finite:
-                    saver.checkpointer.finish()  # what was being saved is still sound
-                    message = f"loss {outcome.loss}, gradient norm {outcome.grad_norm}"
-                    raise ENGINE_NOT_FINITE.error(f"step {step + 1}", message)
-                meter.step(step, outcome, rate, progress)
-                stopping = outcome.stop_asked and step + 1 < schedule.total
-                if validator and not stopping and (schedule.validates_after(step) or saver.exports(step)):
-                    values = validator.measure(model)
-                    saver.judge(step, values)
-                    progress.log(step + 1, values, line="  ".join(f"{k} {v:.4f}" for k, v in values.items()))
-                saver.after_step(step, model, optimizer, stopping=stopping)
-                if stopping:
-                    saver.checkpointer.finish()
-                    progress.say(f"stopped after step {step + 1}; resume with train.resume = true")
-                    return int(Exit.NOT_DONE)
-        del model, optimizer, batches
+            if not learn(learner, batches, first):
+                return int(Exit.NOT_DONE)
+        del model, optimizer, batches, learner  # room for the export that is loaded again
         if proof := saver.finish():
             progress.say(f"export proved: trainer {proof['trainer_loss']:.6f}, reloaded {proof['reloaded_loss']:.6f}")
         return int(Exit.OK)
     finally:
         progress.close()
         source.close()
+
+
+@dataclass(frozen=True)
+class Learner:
+    """What takes part in every step."""
+
+    spec: Any
+    world: World
+    schedule: Schedule
+    model: Any
+    optimizer: torch.optim.Optimizer
+    quarantine: Quarantine
+    validator: Validator | None
+    saver: Saver
+    meter: Meter
+    progress: Any
+    stop: StopRequest
+
+
+def learn(learner: Learner, batches: Iterator[Loaded], first: int) -> bool:
+    """Step after step from `first` to the end. False where a signal stopped the run; its state is saved then."""
+    spec, schedule, saver, progress = learner.spec, learner.schedule, learner.saver, learner.progress
+    if learner.validator and spec.validation.val_before_train and first == 0:
+        progress.log(0, learner.validator.measure(learner.model), line="before training")
+    for step in range(first, schedule.total):
+        rate = learning_rate(step, schedule.total, schedule.warmup, spec.train)
+        set_learning_rate(learner.optimizer, rate)
+        seed_dropout(spec.train.seed or 0, step, learner.world)
+        outcome = take_step(learner, batches, step)
+        if not outcome.is_finite:
+            saver.checkpointer.finish()  # what was being saved is still sound
+            message = f"loss {outcome.loss}, gradient norm {outcome.grad_norm}"
+            raise ENGINE_NOT_FINITE.error(f"step {step + 1}", message)
+        learner.meter.step(step, outcome, rate, progress)
+        stopping = outcome.stop_asked and step + 1 < schedule.total
+        if learner.validator and not stopping and (schedule.validates_after(step) or saver.exports(step)):
+            values = learner.validator.measure(learner.model)
+            saver.judge(step, values)
+            progress.log(step + 1, values, line="  ".join(f"{k} {v:.4f}" for k, v in values.items()))
+        saver.after_step(step, learner.model, learner.optimizer, stopping=stopping)
+        if stopping:
+            saver.checkpointer.finish()
+            progress.say(f"stopped after step {step + 1}; resume with train.resume = true")
+            return False
+    return True
 
 
 @dataclass(frozen=True)
@@ -124,19 +150,10 @@ class Outcome:
         return math.isfinite(self.loss) and math.isfinite(self.grad_norm)
 
 
-def take_step(
-    model: Any,
-    optimizer: torch.optim.Optimizer,
-    batches: Iterator[Loaded],
-    schedule: Schedule,
-    step: int,
-    spec: Any,
-    world: World,
-    stop: StopRequest,
-    quarantine: Quarantine,
-) -> Outcome:
+def take_step(learner: Learner, batches: Iterator[Loaded], step: int) -> Outcome:
     """Forward and backward over this rank's packs, then one update. The loss is the sum over supervised tokens divided
     by their number in the whole step, so that packing and ranks change nothing but speed."""
+    model, schedule, world = learner.model, learner.schedule, learner.world
     started, waited = time.perf_counter(), 0.0
     planned = schedule.supervised(step)
     nll_sum = torch.zeros((), dtype=torch.float64, device=world.device)
@@ -153,19 +170,22 @@ def take_step(
         nll_sum += nll.detach().sum()
         learned += len(nll)
     # One exchange a step: the loss, what was learned, and whether any rank was asked to stop or met a broken sample.
-    totals = torch.stack([nll_sum, *map(nll_sum.new_tensor, (learned, float(stop.asked is not None), len(bad)))])
+    totals = torch.stack(
+        [nll_sum, *map(nll_sum.new_tensor, (learned, float(learner.stop.asked is not None), len(bad)))]
+    )
     dist.all_reduce(totals)
     if totals[3] > 0:
-        quarantine.take(bad)
+        learner.quarantine.take(bad)
     supervised = totals[1].clamp(min=1)
     if step == 0:
         check_gradients(model)
     # Samples that could not be decoded leave fewer tokens than planned: the mean is over those that were learned.
     scale = (planned / supervised).float()
-    norm = clip_gradients([p for p in model.parameters() if p.requires_grad], spec.train.optm_grad_norm_clip, scale)
+    trained = [p for p in model.parameters() if p.requires_grad]
+    norm = clip_gradients(trained, learner.spec.train.optm_grad_norm_clip, scale)
     if math.isfinite(norm.item()):  # weights never take in a NaN
-        optimizer.step()
-    optimizer.zero_grad()
+        learner.optimizer.step()
+    learner.optimizer.zero_grad()
     return Outcome(
         loss=(totals[0] / supervised).item(),
         grad_norm=norm.item(),

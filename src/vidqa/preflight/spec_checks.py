@@ -99,33 +99,40 @@ def resume_target(context: Context) -> list[Problem]:
     folder = folder.parent if folder.name == "policy" else folder
     before = _trainer(folder)
     try:
-        now = _order(asked, context)
+        now = {**_order(asked, context), "lora": _lora(asked)}
     except ProblemError as unknown:
         raise Skip(f"the data cannot be compared: {unknown.problems[0].code}") from unknown
     changed = [f"{key}: {a!r} -> {b!r}" for key, a, b in _differences(before, now) if key in now]
-    if changed:
-        return [RESUME_MISMATCH.at(folder, "the order of samples would change: " + ", ".join(changed))]
-    return []
+    return [RESUME_MISMATCH.at(folder, f"it was trained with something else: {', '.join(changed)}")] if changed else []
 
 
 def _trainer(folder: Path) -> dict[str, Any]:
-    """The `order` that a checkpoint was written with."""
+    """What a checkpoint was trained with: its `order`, and the adapters among its `weights`."""
     try:
         written = json.loads((folder / "trainer.json").read_text(encoding="utf-8"))
-        order = written["order"]
-        if not isinstance(order, dict) or not (folder / "policy" / ".metadata").is_file():
-            raise ValueError("policy/.metadata is not there" if isinstance(order, dict) else "order is not a table")
+        order, weights = written["order"], written["weights"]
+        if not (isinstance(order, dict) and isinstance(weights, dict)):
+            raise ValueError("trainer.json is not one of this engine")
+        if not (folder / "policy" / ".metadata").is_file():
+            raise ValueError("policy/.metadata is not there")
     except (OSError, ValueError, KeyError, TypeError) as missing:
         raise RESUME_NO_CHECKPOINT.error(folder, f"no complete checkpoint here: {missing}") from missing
-    return order
+    return {**order, "lora": weights.get("lora")}
+
+
+def _lora(asked: TrainSpec) -> dict[str, Any] | None:
+    """The adapters, by all that gives their tensors a meaning."""
+    lora = asked.policy.lora
+    return {key: value for key, value in lora.model_dump().items() if key != "lora_dropout"} if lora else None
 
 
 def _order(asked: TrainSpec, context: Context) -> dict[str, Any]:
     """What decides the order of samples: the keys of a checkpoint's `order`."""
-    loading = asked.train.train_policy
+    loading, samples = asked.train.train_policy, usable(context, "train")
     return {
         "data_fingerprint": data.fingerprint([record for part in context.annotations for record in part.records]),
-        "samples": len(usable(context, "train")),
+        "samples": len(samples),
+        "tokens": sum(sample.length for sample in samples),
         "effective_batch": spec.effective_batch(asked),
         "seed": loading.dataloader_seed,
         "shuffle": loading.dataloader_shuffle,

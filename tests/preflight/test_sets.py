@@ -1,0 +1,132 @@
+"""What belongs together: a training and its evaluation, its KPI set, the checkpoint that it goes on from."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from tests.preflight.conftest import records
+from tests.preflight.corpus import Case
+from vidqa import spec as specs
+from vidqa.data import fingerprint
+from vidqa.engine.prepare import Prepared, plan_usable, training_records
+from vidqa.engine.resume import trainer_facts
+from vidqa.samples import training_planner
+
+
+@pytest.fixture
+def case(tmp_path: Path, clips: Path, tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> Case:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    return Case(tmp_path, clips, tiny_model, monkeypatch)
+
+
+def status(case: Case, name: str) -> tuple[str, str]:
+    return next((c.status, c.why) for c in case.report("spec").checks if c.name == name)
+
+
+def test_the_checkpoint_of_this_very_run_is_accepted(case: Case) -> None:
+    """The facts that the engine stores with a checkpoint are those that preflight compares, key by key."""
+    asked = specs.load(case.write(), "train")
+    train, held = training_records(asked)
+    planner = training_planner(asked, case.shared_model)
+    samples = [plan_usable(part, planner, asked.policy.model_max_length, "fail")[0] for part in (train, held)]
+    prepared = Prepared(*samples, fingerprint([*train, *held]), [])
+    world = SimpleNamespace(size=2, is_main=True, share=lambda value: value)
+    facts = json.loads(json.dumps(trainer_facts(asked, prepared, torch.nn.Linear(2, 2), world)))
+    folder = case.folder / "step_4"
+    (folder / "policy").mkdir(parents=True)
+    (folder / "policy" / ".metadata").touch()
+    (folder / "trainer.json").write_text(json.dumps({**facts, "step": 4}))
+    for named in (folder, folder / "policy"):
+        case.spec["train.resume"] = str(named)
+        assert status(case, "checkpoint to resume") == ("ok", "")
+    for key, value in (
+        ("train.train_batch_per_replica", 1),
+        ("train.train_policy.dataloader_seed", 5),
+        ("train.train_policy.dataloader_shuffle", False),
+        ("policy.lora", {"r": 4, "lora_alpha": 8, "target_modules": ["q_proj"]}),
+    ):
+        before = case.spec.get(key)
+        case.spec[key] = value
+        assert status(case, "checkpoint to resume")[0] == "error", key
+        case.spec[key] = before
+        if before is None:
+            del case.spec[key]
+    case.train[0]["conversations"][1]["value"] = "perhaps"
+    (problem,) = [p for p in case.report("spec").problems if p.code == "RESUME_MISMATCH"]
+    assert "data_fingerprint" in problem.message and "effective_batch" not in problem.message
+
+
+def test_resuming_the_newest_is_left_to_the_launch(case: Case) -> None:
+    case.spec["train.resume"] = True
+    assert status(case, "checkpoint to resume")[0] == "skipped"
+
+
+def test_a_renamed_copy_of_the_model_is_the_same_model(case: Case) -> None:
+    copied = shutil.copytree(case.shared_model, case.folder / "best")
+    case.held = records(range(4, 5))
+    (case.folder / "kpi.json").write_text(json.dumps(records(range(5, 6))))
+    kpi = {"dataset.annotation_path": str(case.folder / "kpi.json")}
+    case.options["evaluate_spec"] = case.evaluation(**kpi, **{"model.model_name": str(copied)})
+    assert case.look() == []
+    assert str(copied) in case.report("spec").facts["evaluated_model"]
+    adapter = case.folder / "adapter"
+    adapter.mkdir()
+    lora = {"model.model_name": str(adapter), "model.enable_lora": True, "model.base_model_path": str(copied)}
+    case.options["evaluate_spec"] = case.evaluation(**kpi, **lora)
+    assert [p.code for p in case.report("spec").problems if p.severity == "error"] == []
+
+
+def test_the_kpi_set_is_read_decoded_and_kept_apart(case: Case) -> None:
+    root = shutil.copytree(case.shared_media, case.folder / "kpi")
+    (root / "annotations.json").write_text(json.dumps([{**r, "id": f"k-{r['id']}"} for r in records(range(5, 6))]))
+    case.held = records(range(4, 5))
+    case.options["kpi_root"] = root
+    assert case.look() == []
+    facts = case.report("media").facts
+    assert facts["media_files"] == facts["media_decoded"] == 6
+    facts = case.report("data").facts
+    assert facts["kpi_records"] == 2 and facts["kpi_answers"] == {"yes_no": 2}
+    assert "every expected answer" in facts["kpi_gap_analysis"]
+    (root / "annotations.json").write_text(json.dumps(records(range(3, 4))))
+    found = {p.code: p for p in case.look()}
+    assert set(found) == {"DATA_SPLIT_COPY", "DATA_SPLIT_IDS", "DATA_SPLIT_NEAR"}
+    assert found["DATA_SPLIT_COPY"].where == "train and kpi"
+    (root / "annotations.json").write_text("[]")
+    assert {p.code for p in case.look()} == {"DATA_EMPTY"}
+
+
+def test_copies_are_found_inside_archives(case: Case) -> None:
+    import tarfile
+
+    root = case.folder / "kpi"
+    root.mkdir()
+    with tarfile.open(root / "videos.tar", "w") as tar:
+        tar.add(case.shared_media / "5.mp4", "videos/other.mp4")
+        tar.add(case.shared_media / "2.mp4", "videos/copied.mp4")
+    case.held = records(range(4, 5))
+    turns = case.held[0]["conversations"]
+    kpi = [{"id": name, "video": f"{name}.mp4", "conversations": turns} for name in ("other", "copied")]
+    (root / "annotations.json").write_text(json.dumps(kpi))
+    case.options["kpi_root"] = root
+    (problem,) = [p for p in case.report("data").problems if p.severity == "error"]
+    assert problem.code == "DATA_SPLIT_COPY" and "copied.mp4" in problem.message and "1 pairs" in problem.message
+
+
+def test_answers_of_a_kind(case: Case) -> None:
+    case.train = records(range(4), 12)
+    for at, record in enumerate(case.train):
+        record["conversations"][1]["value"] = "no" if at % 10 == 0 else "Yes, it is."
+    assert case.look() == []  # 43 of 48 is not more than nine in ten
+    for record in case.train:
+        record["kind"] = "door"
+        record["conversations"][1]["value"] = "no" if record is case.train[0] else "yes"
+    (problem,) = case.look()
+    assert problem.code == "DATA_LABELS_UNBALANCED" and "47 of the 48" in problem.message and "door" in problem.message
+    case.train = case.train[:19]
+    assert case.look() == []

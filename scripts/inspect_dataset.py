@@ -2,11 +2,23 @@
 
 import argparse
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
 from vidqa.cli import Parser, Result, command, run
+
+
+def above_zero(kind: type[int] | type[float]) -> Callable[[str], float]:
+    def parse(text: str) -> float:
+        value = kind(text)
+        if not 0 < value < 1e6:
+            raise argparse.ArgumentTypeError(f"{text} is not above 0")
+        return value
+
+    return parse
+
 
 parser = Parser(
     "Say what is in a data set: counts, answers and their balance, durations, sizes, tokens, duplicates, problems.",
@@ -19,8 +31,8 @@ parser.add_argument("--annotations", required=True, metavar="PATH", help="annota
 parser.add_argument("--media-path", default="", metavar="PATH", help="folder or tar of media; default: beside the file")
 parser.add_argument("--model", metavar="MODEL", help="count tokens: a model folder, or hf_model://org/name")
 frames = parser.add_mutually_exclusive_group()
-frames.add_argument("--nframes", type=int, help="frames of each video (default 8)")
-frames.add_argument("--fps", type=float, help="frames for each second of video")
+frames.add_argument("--nframes", type=above_zero(int), help="frames of each video (default 8)")
+frames.add_argument("--fps", type=above_zero(float), help="frames for each second of video")
 parser.add_argument("--html", type=Path, metavar="FILE", help="write a page with frames and histograms")
 
 
@@ -30,7 +42,7 @@ def main(options: argparse.Namespace) -> Result:
     from vidqa.preflight._base import bounded
 
     model = options.model and hub.resolve_model(options.model, token=environment.hf_token(), weights=False)
-    nframes = options.nframes if options.nframes or options.fps else 8
+    nframes = options.nframes or (None if options.fps else 8)
     found = inspect_dataset(options.annotations, options.media_path, model=model, fps=options.fps, nframes=nframes)
     if options.html:
         from vidqa.datatools.inspection_page import inspection_page

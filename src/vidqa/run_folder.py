@@ -91,6 +91,20 @@ class RunFolder:
                 old.rename(doomed)
                 shutil.rmtree(doomed, ignore_errors=True)
 
+    def begin(self, folder: Path, name: str) -> Path:
+        """An empty folder below `folder` in which `name` is made before it is published."""
+        fresh = folder / f"{UNFINISHED}{name}"
+        shutil.rmtree(fresh, ignore_errors=True)
+        fresh.mkdir(parents=True)
+        return fresh
+
+    def publish(self, unfinished: Path) -> Path:
+        """Give what `begin` started its name, in place of an older one of that name."""
+        published = unfinished.with_name(unfinished.name.removeprefix(UNFINISHED))
+        shutil.rmtree(published, ignore_errors=True)
+        unfinished.rename(published)
+        return published
+
     def sweep(self) -> None:
         """Remove what a killed or failed save left behind."""
         for folder in (self.checkpoints, self.exports):

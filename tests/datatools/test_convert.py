@@ -378,6 +378,49 @@ def test_wrong_csv(tmp_path: Path, text: str, code: str) -> None:
     assert codes(stopped) == {code} and not (tmp_path / "o.json").exists()
 
 
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers(-9, 9) | st.sampled_from(["", "x", "\x00", "../s.json", "user", "video_0"]),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from(["type", "text", "x"]), inner),
+    max_leaves=4,
+)
+
+
+def places(value: Any) -> list[tuple[Any, Any]]:
+    """(container, key) of everything inside a JSON value."""
+    keys = list(value) if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ()
+    return [place for key in keys for place in [(value, key), *places(value[key])]]
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.data(), st.sampled_from(["bcq.json", "meta.json", "text/s.json"]))
+def test_any_wrong_value_is_read_or_refused(data: st.DataObject, name: str) -> None:
+    """Two values of a right data set replaced by something else, or left out."""
+    with tempfile.TemporaryDirectory() as folder:
+        root = tao_vl(Path(folder)) if name == "bcq.json" else cosmos(Path(folder))
+        whole = json.loads((root / name).read_text())
+        for _ in range(2):
+            container, key = data.draw(st.sampled_from(places(whole) or [(whole, "x")]))
+            container[key] = data.draw(json_values)
+        (root / name).write_text(json.dumps(whole))
+        try:
+            form, path = ("tao-vl-reason-v1.0", root / name) if name == "bcq.json" else ("cosmos-reason-v1.0", root)
+            assert convert(path, root / "o", "parquet", form).facts["records"]
+        except ProblemError as refused:
+            assert refused.problems
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.binary(max_size=60) | st.text(max_size=60).map(lambda text: text.encode("utf-8", "replace")))
+def test_any_bytes_are_a_csv_or_refused(tail: bytes) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        path = Path(name) / "q.csv"
+        path.write_bytes(b"video,question,answer,options\n" + tail)
+        try:
+            assert convert(path, Path(name) / "o", "jsonl", forms=["mcq", "yes_no"]).facts["records"]
+        except ProblemError as refused:
+            assert refused.problems
+
+
 def test_inputs_that_are_nothing(tmp_path: Path) -> None:
     (tmp_path / "x.txt").write_text("x")
     (tmp_path / "x.parquet").write_bytes(b"PAR1 no parquet")

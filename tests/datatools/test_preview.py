@@ -165,3 +165,29 @@ def test_a_terminal_gets_colour(world: tuple[Path, Path, Path], tmp_path: Path) 
     except OSError:  # the other end is closed
         pass
     assert process.wait() == 0 and b"\x1b[" in seen and b"[[" not in seen
+
+
+def test_the_prompts_of_an_evaluation(world: tuple[Path, Path, Path], tmp_path: Path) -> None:
+    model, root, _ = world
+    keys = {"model.model_name": str(model), "dataset.annotation_path": str(root / "annotations.json")}
+    keys |= {"dataset.media_dir": str(root), "vision.nframes": 2, "dataset.system_prompt": "Be exact."}
+    made = spec.resolve("evaluate", [spec.Layer("test", keys)]).spec
+    (tmp_path / "eval.toml").write_text(spec.dump(made))
+    done = subprocess.run(
+        [*SCRIPT, "--spec", "eval.toml", "--count", "2"], capture_output=True, text=True, cwd=tmp_path
+    )
+    assert done.returncode == 0, done.stderr
+    assert "Be exact." in done.stdout and "expected: Yes." in done.stdout and "[[" not in done.stdout
+
+
+def test_wrong_records_are_told_and_the_others_shown(world: tuple[Path, Path, Path], tmp_path: Path) -> None:
+    model, root, _ = world
+    rows = json.loads((root / "annotations.json").read_text())
+    del rows[1]["conversations"]
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data/annotations.json").write_text(json.dumps(rows))
+    path = tiny_spec(tmp_path, model, tmp_path / "data", {"custom.train_dataset.media_path": str(root)})
+    done = subprocess.run([*SCRIPT, "--spec", str(path), "--json"], capture_output=True, text=True, cwd=tmp_path)
+    said = json.loads(done.stdout)
+    assert done.returncode == 3 and said["problems"][0]["code"] == "DATA_FIELD_MISSING"
+    assert len(said["data"]["samples"]) == 3

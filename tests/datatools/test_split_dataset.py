@@ -123,6 +123,18 @@ def test_media_in_an_archive_are_reached(tmp_path: Path) -> None:
     assert {path.name for path in (tmp_path / "out" / "val").iterdir()} == {"annotations.json", "videos.tar"}
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_copies_of_a_video_stay_together(tmp_path: Path, seed: int) -> None:
+    rows = [row(f"r{n}", f"v/{n}.mp4") for n in range(6)]
+    root = dataset(tmp_path / "data", rows)
+    for n in (1, 3):
+        (root / f"v/{n}.mp4").write_bytes((root / f"v/{n + 1}.mp4").read_bytes())
+    made = split_dataset(root, "", tmp_path / "out", 0.4, seed, "kind")
+    assert [problem.code for problem in made.warnings] == ["DATATOOLS_SAME_CONTENT"] * 2
+    held = {record.id for record in load_records(tmp_path / "out" / "val")}
+    assert held and len(held & {"r1", "r2"}) != 1 and len(held & {"r3", "r4"}) != 1
+
+
 def test_absolute_names_are_kept_and_say_so(tmp_path: Path) -> None:
     root = dataset(tmp_path / "data", [row(f"r{n}", f"{n}.mp4") for n in range(4)])
     rows = [row(f"r{n}", str(root / f"{n}.mp4")) for n in range(4)]

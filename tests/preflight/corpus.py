@@ -324,6 +324,41 @@ def _(case: Case) -> None:
     case.options["kpi_root"] = case.folder / "nowhere"
 
 
+def evaluation(**changes: Any) -> Spoil:
+    """An evaluation alone, its keys with `__` for a dot."""
+
+    def spoil(case: Case) -> None:
+        keys = {name.replace("__", "."): value for name, value in changes.items()}
+        case.options["spec_path"] = case.evaluation(**keys)
+
+    return spoil
+
+
+def adapter(case: Case, *files: str) -> None:
+    folder = case.folder / "adapter"
+    folder.mkdir()
+    for name in files:
+        (folder / name).write_text("{}")
+    base = {"model.enable_lora": True, "model.base_model_path": str(case.shared_model)}
+    case.options["spec_path"] = case.evaluation(**base, **{"model.model_name": str(folder)})
+
+
+for title, code, spoil in (
+    ("evaluation without room for the answer", "SAMPLE_TOO_LONG", evaluation(model__max_length=100)),
+    ("evaluation in an unwritable folder", "ENV_OUTPUT_UNWRITABLE", evaluation(results_dir="/proc/results")),
+    ("evaluation of nothing", "DATA_FILE_MISSING", evaluation(dataset__annotation_path="/nowhere/a.json")),
+    ("evaluation on no GPU", "SPEC_RANGE", evaluation(num_gpus=0)),
+    ("evaluation by a task that is none", "SPEC_RANGE", evaluation(task__type="guessing")),
+    ("adapter without its weights", "MODEL_FILE_MISSING", lambda case: adapter(case, "adapter_config.json")),
+    (
+        "adapter without its configuration",
+        "MODEL_WEIGHTS_BROKEN",
+        lambda case: adapter(case, "adapter_model.safetensors"),
+    ),
+):
+    broken(title, code)(spoil)
+
+
 # Annotations
 
 

@@ -130,3 +130,20 @@ def test_answers_of_a_kind(case: Case) -> None:
     assert problem.code == "DATA_LABELS_UNBALANCED" and "47 of the 48" in problem.message and "door" in problem.message
     case.train = case.train[:19]
     assert case.look() == []
+
+
+def test_an_adapter_is_looked_at_with_its_base(case: Case) -> None:
+    adapter = case.folder / "adapter"
+    adapter.mkdir()
+    shutil.copy(case.shared_model / "model.safetensors", adapter / "adapter_model.safetensors")
+    keys = {
+        "model.model_name": str(adapter),
+        "model.enable_lora": True,
+        "model.base_model_path": str(case.shared_model),
+    }
+    case.write()
+    case.options["spec_path"] = case.evaluation(**keys)
+    (problem,) = [p for p in case.report("model").problems if p.severity == "error"]
+    assert problem.code == "MODEL_FILE_MISSING" and problem.where.endswith("adapter_config.json")
+    (adapter / "adapter_config.json").write_text("{}")
+    assert case.report("model").problems == []

@@ -18,7 +18,7 @@ from vidqa.data.record import Record
 from vidqa.datatools import prompts, tables, tao
 from vidqa.datatools.outputs import json_lines, json_list, write_new
 from vidqa.datatools.problems import FIELDS_DROPPED, FORMAT_UNKNOWN, PROMPT_UNUSED
-from vidqa.datatools.rows import Pair, read_pairs
+from vidqa.datatools.rows import Pair, place_of, read_pairs
 from vidqa.datatools.shapes import count_fields, llava_row, messages_row, other_fields
 from vidqa.problem import Problem, ProblemError, raise_errors
 
@@ -152,17 +152,13 @@ def read_source(path: Path, form: str, media_path: str) -> Source:
         rows = read_rows(file, findings)
     pairs = read_pairs(rows, Path(findings.file).name, source, findings)
     raise_errors(findings.problems)
-    return Source(form, pairs, _media_path(source), dropped, findings.problems)
+    return Source(form, pairs, place_of(source), dropped, findings.problems)
 
 
 def _media(path: Path, form: str, media_path: str) -> MediaSource:
     """Media are relative to the media path, else to the data set's folder, which a JSON data set may not leave."""
     inside = path / "annotations" if path.is_dir() else path
     return media_source(inside, media_path, root_mode=path.is_dir() and form in JSON_FORMATS)
-
-
-def _media_path(source: MediaSource) -> str:
-    return source.folder or str(source.archive_paths[0])
 
 
 def _tao_vl(path: Path, media_path: str, dropped: Counter[str]) -> Source:
@@ -178,7 +174,7 @@ def _tao_vl(path: Path, media_path: str, dropped: Counter[str]) -> Source:
         pairs += read_pairs(rows, file.name, source, findings, ids)
         problems += findings.problems
     raise_errors(problems)
-    return Source(tao.TAO_VL, pairs, _media_path(source), dropped, problems)
+    return Source(tao.TAO_VL, pairs, place_of(source), dropped, problems)
 
 
 def detected(path: Path) -> str:

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from vidqa.data.record import MediaRef, Record
 from vidqa.datatools.problems import CONTRADICTION, REPEATED, SAME_CONTENT
-from vidqa.datatools.split import answer_class
-from vidqa.problem import Problem, ProblemError
+from vidqa.problem import Code, Problem, ProblemError
+from vidqa.scoring.answers import parse_expected
 from vidqa.video.problems import VIDEO_EMPTY, VIDEO_UNREADABLE
 from vidqa.video.source import extent
 
@@ -28,14 +28,18 @@ class Duplicates:
 
     def problems(self) -> list[Problem]:
         """A warning for each group."""
-        kinds = ((CONTRADICTION, self.contradicting), (REPEATED, self.repeated), (SAME_CONTENT, self.same_content))
-        return [
-            code.at(_named(group), f"{len(group)} {what}", severity="warning")
-            for (code, groups), what in zip(
-                kinds, ("records that contradict each other", "equal records", "files of equal content"), strict=True
-            )
-            for group in groups
-        ]
+        found = [_warning(CONTRADICTION, group, "records contradict each other") for group in self.contradicting]
+        found += [_warning(REPEATED, group, "records are equal") for group in self.repeated]
+        return found + same_content_problems(self.same_content)
+
+
+def same_content_problems(groups: Iterable[Sequence[str]]) -> list[Problem]:
+    """A warning for each group of media keys."""
+    return [_warning(SAME_CONTENT, group, "files have the same content") for group in groups]
+
+
+def _warning(code: Code, group: Sequence[str], what: str) -> Problem:
+    return code.at(_named(group), f"{len(group)} {what}", severity="warning")
 
 
 def _named(group: Sequence[str]) -> str:
@@ -59,6 +63,12 @@ def find_duplicates(records: Sequence[Record]) -> Duplicates:
 
 def _ids(group: Iterable[Record]) -> list[str]:
     return [record.id for record in group]
+
+
+def answer_class(record: Record) -> str:
+    """What the answer is by the rules that evaluations use, such as "yes", "B" or "3"; "(text)" where it is text."""
+    parsed = parse_expected(record.answer, record.question)
+    return "(text)" if parsed.kind == "text" or not parsed.answer else parsed.answer
 
 
 def compared_answer(record: Record) -> str:

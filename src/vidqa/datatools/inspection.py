@@ -13,8 +13,7 @@ from typing import Any
 
 from vidqa.data import check_records
 from vidqa.data.record import MediaRef, Record
-from vidqa.datatools.duplicates import compared_answer, find_duplicates
-from vidqa.datatools.split import answer_class
+from vidqa.datatools.duplicates import answer_class, compared_answer, find_duplicates
 from vidqa.problem import Problem, ProblemError
 from vidqa.samples import Planner, Prompting, Sample
 from vidqa.video import fps_disagreement, probe, probe_image

@@ -16,7 +16,7 @@ FRAMES = 4  # of each video
 QUESTIONS = 6  # of each
 BINS = 24
 PROBLEMS_SHOWN = 30
-WIDTH, HEIGHT, FLOOR = 480, 150, 130  # of a histogram, in its own units; bars stand on FLOOR
+WIDTH, HEIGHT, FLOOR = 330, 130, 110  # of a histogram, in its own units; bars stand on FLOOR
 SHADES = 6
 
 STYLE = """

@@ -52,7 +52,7 @@ CONTRADICTION = Code(
 SAME_CONTENT = Code(
     "DATATOOLS_SAME_CONTENT",
     "Files of different names hold the very same bytes.",
-    "Name one file in all records, so that no split puts the same video on both sides.",
+    "Name one file in all records. `split_dataset.py` keeps such files together; other ways to split do not.",
 )
 FORMAT_UNKNOWN = Code(
     "DATATOOLS_FORMAT_UNKNOWN",

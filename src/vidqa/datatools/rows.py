@@ -37,7 +37,12 @@ class Annotated:
     @property
     def media_path(self) -> str:
         """What to give as media path with a file that holds the same rows elsewhere: a folder or an archive."""
-        return self.source.folder or str(self.source.archive_paths[0])
+        return place_of(self.source)
+
+
+def place_of(source: MediaSource) -> str:
+    """The folder or archive that names are relative to."""
+    return source.folder or str(source.archive_paths[0])
 
 
 def read_annotated(annotation_path: str | Path, media_path: str | Path = "") -> Annotated:

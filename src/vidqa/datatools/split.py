@@ -6,19 +6,19 @@ import hashlib
 import os
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from vidqa.data import fingerprint
 from vidqa.data.record import Record
 from vidqa.data.split import groups_sharing_media
+from vidqa.datatools.duplicates import answer_class, same_content, same_content_problems
 from vidqa.datatools.outputs import json_list, json_page, write_new
 from vidqa.datatools.problems import OUTPUT_EXISTS, OUTPUT_UNWRITABLE, SHARE, SPLIT_OFF, SPLIT_ONE_VIDEO
 from vidqa.datatools.rows import Annotated, Pair, read_annotated
 from vidqa.files import write_link
 from vidqa.problem import Problem
-from vidqa.scoring.answers import parse_expected
 
 STRATIFY = ("kind", "answer")
 PARTS = ("train", "val")
@@ -49,7 +49,9 @@ def split_dataset(
     if not 0 < share < 1:
         raise SHARE.error("--share", f"{share:g} is not between 0 and 1")
     read = read_annotated(annotation_path, media_path)
-    chosen = choose([pair.record for pair in read.pairs], share, seed, stratify)
+    records = [pair.record for pair in read.pairs]
+    copies = same_content({medium.key: medium for record in records for medium in record.media}.values())
+    chosen = choose(as_one_file(records, copies), share, seed, stratify)
     parts = {
         "train": [pair for at, pair in enumerate(read.pairs) if at not in chosen],
         "val": [pair for at, pair in enumerate(read.pairs) if at in chosen],
@@ -60,7 +62,20 @@ def split_dataset(
     _check_links(out, links or {})
     written = write_new({**files, out / "split.json": json_page(facts)})
     _write_links(out, links or {})
-    return Split(facts, [*read.warnings, *_off(facts, out)], written, links is not None, read.media_path)
+    warnings = [*read.warnings, *same_content_problems(copies), *_off(facts, out)]
+    return Split(facts, warnings, written, links is not None, read.media_path)
+
+
+def as_one_file(records: Sequence[Record], copies: Sequence[Sequence[str]]) -> list[Record]:
+    """The records as if media of the same content, given by their keys, were one file."""
+    first = {key: group[0] for group in copies for key in group}
+    if not first:
+        return list(records)
+    by_key = {medium.key: medium for record in records for medium in record.media}
+    return [
+        replace(record, media=tuple(by_key[first.get(medium.key, medium.key)] for medium in record.media))
+        for record in records
+    ]
 
 
 def choose(records: Sequence[Record], share: float, seed: int, stratify: str) -> set[int]:
@@ -100,12 +115,6 @@ def stratum(record: Record, stratify: str) -> str:
     """What must be spread evenly: the record's kind, or its kind and what its answer comes to."""
     kind = record.kind or "(no kind)"
     return kind if stratify == "kind" else f"{kind}: {answer_class(record)}"
-
-
-def answer_class(record: Record) -> str:
-    """ "yes", "B", "3", or "(text)": answers by the rules that evaluations use."""
-    parsed = parse_expected(record.answer, record.question)
-    return "(text)" if parsed.kind == "text" or not parsed.answer else parsed.answer
 
 
 def _draw(seed: int, name: str) -> bytes:

@@ -110,7 +110,7 @@ class Saver:
             prove_structure(folder, self.base, lora=self.spec.policy.lora is not None)
             write_json(folder / EXPORT, {**self.trainer, "step": step + 1, "trainer_loss": loss})
             best = self._better(step, name)
-            self.exporter.publish(folder, name, best.name)
+            self.exporter.publish(folder, best.name)
             write_json(self.run.path / "best.json", vars(best))
             write_link(self.run.path / "best", f"{self.run.exports.name}/{best.name}")
             return best

@@ -84,6 +84,9 @@ def train(spec: Any, run: RunFolder) -> int:
         if proof := saver.finish():
             progress.say(f"export proved: trainer {proof['trainer_loss']:.6f}, reloaded {proof['reloaded_loss']:.6f}")
         return int(Exit.OK)
+    except OSError:
+        saver.checkpointer.abandon()
+        raise
     finally:
         progress.close()
         source.close()

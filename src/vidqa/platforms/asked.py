@@ -91,7 +91,9 @@ def ask(action: str, spec_path: Path, *, fetch: bool) -> Asked:
         resolved=resolved,
         models=models,
         spec_fingerprint=_spec_fingerprint(action, written),
-        inputs_fingerprint=_hash_of([*data, start if isinstance(start, str) else "", *map(_model_identity, folders.values())]),
+        inputs_fingerprint=_hash_of(
+            [*data, start if isinstance(start, str) else "", *map(_model_identity, folders.values())]
+        ),
         warnings=loaded.warnings,
     )
 

@@ -72,7 +72,7 @@ JOB_NOT_DONE = Code(
 NOTHING_TO_RESUME = Code(
     "PLATFORM_NOTHING_TO_RESUME",
     "train.resume is true, and there is no run of the same spec to go on with.",
-    "Let train.resume name a checkpoint folder (RUN/checkpoints/step_N), or start anew: --new-run or train.resume = false.",
+    "Let train.resume name a checkpoint folder (RUN/checkpoints/step_N), or start anew with --new-run.",
 )
 RUN_FOLDER_BUSY = Code(
     "RUN_FOLDER_BUSY",

@@ -1,11 +1,10 @@
-"""The environment: engine packages, disk, output folder, shared memory."""
+"""The environment: engine packages, open files, output folder, shared memory."""
 
 from __future__ import annotations
 
 import os
 import platform
 import resource
-import shutil
 import tempfile
 import time
 import tomllib
@@ -17,22 +16,18 @@ from vidqa.cli import BANK
 from vidqa.preflight._base import Context
 from vidqa.preflight.problems import (
     CLOCK_SKEW,
-    DISK_SMALL,
     OPEN_FILES,
     OUTPUT_UNWRITABLE,
     PACKAGE_OLD,
     SHM_SMALL,
     TORCH_PAIR,
 )
-from vidqa.preflight.weights import weight_bytes
 from vidqa.problem import Problem
-from vidqa.spec.models import EvaluateSpec, Spec, TrainSpec
+from vidqa.spec.models import EvaluateSpec, Spec
 
 SHM_NEEDED = 1024**3
 FILES_NEEDED = 1024
 MOST_SKEW_S = 5.0  # file systems that store whole or even seconds are not to blame
-STATE_PER_PARAMETER = 12  # fp32 weight and AdamW's two moments: a checkpoint of full fine-tuning
-EXPORT_PER_PARAMETER = 2  # bf16
 
 
 def packages(context: Context) -> list[Problem]:
@@ -82,7 +77,7 @@ def open_files(context: Context) -> list[Problem]:
 
 def output_folder(context: Context) -> list[Problem]:
     """Whether a file can be made where the run folder will be, and when; what is not there yet is not made."""
-    folder = _existing(output_dir(context.spec))
+    folder = existing(output_dir(context.spec))
     try:
         before = time.time()
         with tempfile.NamedTemporaryFile(dir=folder, prefix=".preflight-") as made:
@@ -96,25 +91,6 @@ def clock_skew(folder: Path, made: float, before: float, after: float) -> list[P
     skew_s = min(0.0, made - before) + max(0.0, made - after)
     message = f"a file made now bears a time {abs(skew_s):.0f} s {'ahead' if skew_s > 0 else 'ago'}"
     return [CLOCK_SKEW.at(folder, message, severity="warning")] if abs(skew_s) > MOST_SKEW_S else []
-
-
-def disk(context: Context) -> list[Problem]:
-    """Free space against every checkpoint and export that is kept at once. Adapters are too small to matter."""
-    asked = context.spec
-    folder = _existing(output_dir(asked))
-    free = context.facts["free_bytes"] = shutil.disk_usage(folder).free
-    if not isinstance(asked, TrainSpec) or asked.policy.lora is not None:
-        return []
-    parameters = weight_bytes(next(iter(context.models.values()))).parameters
-    kept = asked.train.ckpt.max_keep
-    each = STATE_PER_PARAMETER * parameters + EXPORT_PER_PARAMETER * parameters * asked.train.ckpt.export_safetensors
-    # The best export is kept besides; the newest is written before the oldest goes.
-    needed = each * (kept + 2) if kept > 0 else each
-    context.facts["checkpoint_bytes_estimated"] = each
-    if free >= needed:
-        return []
-    message = f"{free / 1e9:.1f} GB free, about {needed / 1e9:.1f} GB needed ({each / 1e9:.1f} GB per checkpoint)"
-    return [DISK_SMALL.at(folder, message)]
 
 
 def shared_memory(context: Context) -> list[Problem]:
@@ -131,6 +107,6 @@ def output_dir(asked: Spec) -> Path:
     return Path(written).expanduser().absolute()
 
 
-def _existing(folder: Path) -> Path:
+def existing(folder: Path) -> Path:
     """The folder, or the nearest one above it that is there (a file there is given back as it is)."""
     return next(path for path in (folder, *folder.parents) if path.exists())

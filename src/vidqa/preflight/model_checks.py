@@ -5,10 +5,12 @@ from __future__ import annotations
 from vidqa import environment, hub
 from vidqa.chat import load_chat
 from vidqa.families import family_of
+from vidqa.families._base import read_json
 from vidqa.platforms.asked import model_names
 from vidqa.preflight._base import Context
 from vidqa.preflight.weights import check_weights, weight_bytes, weight_files
 from vidqa.problem import Problem, ProblemError
+from vidqa.spec.models import EvaluateSpec
 
 
 def access(context: Context) -> list[Problem]:
@@ -40,7 +42,11 @@ def weights(context: Context) -> list[Problem]:
 
 
 def architecture(context: Context) -> list[Problem]:
+    """A family that this program knows; of an adapter also its own configuration."""
     context.facts["family"] = family_of(context.processor_folder).name
+    asked = context.spec
+    if isinstance(asked, EvaluateSpec) and asked.model.enable_lora:
+        read_json(context.models["model.model_name"], "adapter_config.json")
     return []
 
 

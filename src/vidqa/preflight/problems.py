@@ -16,8 +16,14 @@ TORCH_PAIR = Code(
 )
 DISK_SMALL = Code(
     "ENV_DISK_SMALL",
-    "The disk of the output folder has less space than the checkpoints and exports are estimated to need.",
-    "Free space, lower train.ckpt.max_keep, or let train.output_dir name another disk.",
+    "A disk has less space than the weights to fetch, the checkpoints and the exports will need.",
+    "Free space, lower train.ckpt.max_keep, or let train.output_dir (HF_HOME for the weights) name another disk.",
+    Exit.ENVIRONMENT,
+)
+CACHE_SMALL = Code(
+    "ENV_CACHE_SMALL",
+    "The frame cache cannot hold the frames, so videos are decoded again in every epoch.",
+    "Free space, or let engine.frame_cache_dir (VIDQA_CACHE_DIR) name a folder with enough of it.",
     Exit.ENVIRONMENT,
 )
 OUTPUT_UNWRITABLE = Code(

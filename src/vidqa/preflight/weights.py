@@ -35,9 +35,13 @@ def weight_bytes(folder: Path) -> Weights:
     if not files and (folder / INDEX).is_file():
         total = int(_index(folder).get("metadata", {}).get("total_size", 0))
         return Weights(total // 2, total, 0)  # published in bf16
-    headers = [read_header(path) for path in files]
-    parameters = sum(math.prod(tensor["shape"]) for header in headers for tensor in header.values())
-    return Weights(parameters, sum(path.stat().st_size for path in files), len(files))
+    return Weights(sum(parameters_by_name(folder).values()), sum(path.stat().st_size for path in files), len(files))
+
+
+def parameters_by_name(folder: Path) -> dict[str, int]:
+    """Numbers of every tensor in the files that are here. Raises MODEL_WEIGHTS_BROKEN."""
+    headers = [read_header(path) for path in weight_files(folder)]
+    return {name: math.prod(tensor["shape"]) for header in headers for name, tensor in header.items()}
 
 
 def weight_files(folder: Path) -> list[Path]:

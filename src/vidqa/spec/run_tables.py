@@ -66,7 +66,9 @@ class Validation(Table):
         0, "Every N steps", "Optimizer steps between validations; 0 is off. Setting it clears freq_in_epoch."
     )
     freq_in_epoch: CountOrNull = key(1, "Every N epochs", "Epochs between validations; 0 is off.")
-    batch_size: Positive | None = key(None, "Batch", "Samples per forward pass and rank; unset is mini_batch.")
+    batch_size: Positive | None = key(
+        None, "Batch", "Samples per forward pass and rank; unset packs them like training."
+    )
     dataset: ValidationDataset = table(ValidationDataset, "Dataset", "A named dataset.")
     dataloader_num_workers: Count = key(8, "Workers", "Loader processes.", native="no effect")
     dataloader_prefetch_factor: Positive | None = key(None, "Prefetch", "Batches ahead.", native="no effect")

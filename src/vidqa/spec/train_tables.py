@@ -56,7 +56,8 @@ class Checkpoint(Table):
     max_keep: Annotated[int, Field(ge=-1)] = key(
         3,
         "Checkpoints kept",
-        "Newest checkpoints kept besides the best one; -1 keeps all. Each is 3 x the fp32 weights.",
+        "Newest checkpoints and exports kept besides the best one, at least one; -1 keeps all. A checkpoint is 3 x the "
+        "fp32 weights.",
     )
     export_safetensors: bool = key(
         True, "Export with each checkpoint", "Also write weights that transformers loads, next to each checkpoint."
@@ -113,9 +114,7 @@ class TrainPolicy(Table):
         "Drop the last part batch",
         "Leave out the samples at the end of an epoch that do not fill a batch; false trains them as a smaller step.",
     )
-    dataloader_num_workers: Count = key(
-        8, "Decode workers", "Processes per rank that decode videos; 0 decodes in the training process."
-    )
+    dataloader_num_workers: Count = key(8, "Decode workers", "Processes per rank that decode videos, at least one.")
     dataloader_prefetch_factor: Positive | None = key(None, "Prefetch", "Batches ahead per worker.", native="no effect")
     dataloader_batch_size: Annotated[int, Field(ge=1), null_is(1)] = key(
         1, "Fetch size", "Samples per controller request.", native="no effect"

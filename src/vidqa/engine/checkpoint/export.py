@@ -23,10 +23,11 @@ from transformers import Qwen3VLForConditionalGeneration
 from vidqa.engine.distributed import World
 from vidqa.engine.model.load import DTYPES, weight_files
 from vidqa.engine.model.trainable import ADAPTER, base_name, is_adapter, lora_config
+from vidqa.engine.prepare import on_main
 from vidqa.engine.problems import ENGINE_EXPORT_UNPROVEN, ENGINE_SAVE_FAILED, ENGINE_WEIGHTS_MISMATCH
 from vidqa.families.problems import MODEL_FILE_MISSING
 from vidqa.files import write_json
-from vidqa.run_folder import UNFINISHED, RunFolder
+from vidqa.run_folder import RunFolder
 
 EXPORT = "export.json"  # the facts of an export: step, spec, data, the trainer's loss
 SHARD_BYTES = 4 * 1024**3
@@ -42,14 +43,8 @@ class Exporter:
 
     def write(self, name: str, model: nn.Module) -> Path:
         """Gather and write the export into a folder that is not published yet. Every rank takes part; rank 0 writes."""
-        folder = self.run.exports / f"{UNFINISHED}{name}"
+        folder = on_main(self.world, lambda: self.run.begin(self.run.exports, name))
         failure = None
-        try:
-            if self.world.is_main:
-                shutil.rmtree(folder, ignore_errors=True)
-                folder.mkdir(parents=True)
-        except OSError as full:
-            failure = str(full)
         writer = _ShardWriter(folder, "adapter_model" if self.lora else "model")
         for tensor_name, tensor in self._tensors(model):
             if self.world.is_main and failure is None:
@@ -69,11 +64,9 @@ class Exporter:
             raise ENGINE_SAVE_FAILED.error(self.run.exports, f"the export {name} could not be written: {failure}")
         return folder
 
-    def publish(self, folder: Path, name: str, best: str) -> None:
+    def publish(self, folder: Path, best: str) -> None:
         """Give a written and checked export its name; remove old ones but the newest `max_keep` and the best."""
-        published = self.run.exports / name
-        shutil.rmtree(published, ignore_errors=True)
-        folder.rename(published)
+        self.run.publish(folder)
         self.run.prune(self.run.exports, EXPORT, self.max_keep, {best})
 
     def _tensors(self, model: nn.Module):

@@ -20,11 +20,13 @@ from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
 
 from vidqa.engine.distributed import World
+from vidqa.engine.prepare import on_main
 from vidqa.engine.problems import ENGINE_NO_CHECKPOINT, ENGINE_RESUME_MISMATCH, ENGINE_SAVE_FAILED
 from vidqa.files import write_json
-from vidqa.run_folder import UNFINISHED, RunFolder
+from vidqa.run_folder import RunFolder
 
 TRAINER = "trainer.json"
+ABANDON_S = 120.0
 OPTIONS = StateDictOptions(ignore_frozen_params=True, flatten_optimizer_state_dict=True, strict=False)
 
 
@@ -35,21 +37,13 @@ class Checkpointer:
         self.run, self.world = run, world
         self.in_background, self.max_keep = in_background, max_keep
         self.keep: set[str] = set()  # names that pruning spares: the best one
-        self._under_way: tuple[Any, str, dict[str, Any]] | None = None
+        self._under_way: tuple[Any, Path, dict[str, Any]] | None = None
 
     def save(self, name: str, model: Any, optimizer: torch.optim.Optimizer, trainer: dict[str, Any]) -> None:
         """Start saving `checkpoints/<name>`. In the background only the copy to host memory is waited for."""
         self.finish()
-        folder = self.run.checkpoints / (UNFINISHED + name)
+        folder = on_main(self.world, lambda: self.run.begin(self.run.checkpoints, name))
         state = _state(model, optimizer)
-        failure = None
-        try:
-            if self.world.is_main:
-                shutil.rmtree(folder, ignore_errors=True)
-                folder.mkdir(parents=True)
-        except OSError as full:
-            failure = full
-        self._agree(failure, folder)
         try:
             if self.in_background:
                 saving = dcp.async_save(state, checkpoint_id=folder / "policy", process_group=self.world.saving)
@@ -58,7 +52,7 @@ class Checkpointer:
                 saving.set_result(dcp.save(state, checkpoint_id=folder / "policy", process_group=self.world.saving))
         except (OSError, RuntimeError, CheckpointException) as full:
             raise self._failed(folder, _cause(full)) from full
-        self._under_way = (saving, name, trainer)
+        self._under_way = (saving, folder, trainer)
         if not self.in_background:
             self.finish()
 
@@ -71,21 +65,24 @@ class Checkpointer:
         """Wait for the save under way and publish it by rename."""
         if self._under_way is None:
             return
-        saving, name, trainer = self._under_way
+        saving, folder, trainer = self._under_way
         self._under_way = None
-        folder = self.run.checkpoints / (UNFINISHED + name)
         failure: BaseException | None = None
         try:
             saving.result()
             if self.world.is_main:
                 write_json(folder / TRAINER, trainer)
-                published = self.run.checkpoints / name
-                shutil.rmtree(published, ignore_errors=True)
-                folder.rename(published)
+                self.run.publish(folder)
                 self.run.prune(self.run.checkpoints, TRAINER, self.max_keep, self.keep)
         except (OSError, RuntimeError, CheckpointException) as full:
             failure = full
         self._agree(failure, folder)
+
+    def abandon(self) -> None:
+        """Wait until a background save no longer writes, however it ends: a full disk has no room before that."""
+        if self._under_way is not None:
+            self._under_way[0].exception(timeout=ABANDON_S)
+            self._under_way = None
 
     def _agree(self, failure: BaseException | None, folder: Path) -> None:
         """Every rank learns of a failure on any rank, so that none waits for the others."""

@@ -1,0 +1,106 @@
+"""Disk: room for weights to fetch, for every checkpoint and export kept at once, and for the frame cache."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections import defaultdict
+from dataclasses import dataclass
+from pathlib import Path
+
+from vidqa import environment, hub
+from vidqa.platforms.asked import model_names
+from vidqa.preflight._base import Context, Skip
+from vidqa.preflight.environment_checks import existing, output_dir
+from vidqa.preflight.problems import CACHE_SMALL, DISK_SMALL
+from vidqa.preflight.weights import parameters_by_name, weight_bytes, weight_files
+from vidqa.problem import Problem
+from vidqa.spec.models import TrainSpec
+
+STATE_PER_PARAMETER = 12  # fp32 weight and AdamW's two moments, of what trains
+BYTES_OF = {"bfloat16": 2, "float16": 2, "float32": 4}
+
+
+@dataclass(frozen=True)
+class Need:
+    """Bytes that will be written below a folder that is there."""
+
+    folder: Path
+    bytes: int
+    what: str
+
+
+def disk(context: Context) -> list[Problem]:
+    """What is written on one disk, in all, against what is free on it."""
+    context.facts["free_bytes"] = shutil.disk_usage(existing(output_dir(context.spec))).free
+    by_disk: dict[int, list[Need]] = defaultdict(list)
+    for need in (*_fetched(context), *_kept(context)):
+        by_disk[need.folder.stat().st_dev].append(need)
+    problems = []
+    for needs in by_disk.values():
+        folder, needed = needs[-1].folder, sum(need.bytes for need in needs)
+        free = shutil.disk_usage(folder).free
+        if free < needed:
+            parts = ", ".join(f"{need.bytes / 1e9:.1f} GB for {need.what}" for need in needs)
+            message = f"{free / 1e9:.1f} GB free, about {needed / 1e9:.1f} GB needed: {parts}"
+            problems.append(DISK_SMALL.at(folder, message))
+    return problems
+
+
+def _fetched(context: Context) -> list[Need]:
+    """Weights of the hub that are not here yet, where their index says how large they are."""
+    from huggingface_hub import constants
+
+    names, cache = model_names(context.spec), existing(Path(constants.HF_HUB_CACHE).absolute())
+    missing = [f for key, f in context.models.items() if hub.is_hub_name(names[key]) and not weight_files(f)]
+    sizes = [weight_bytes(folder).bytes for folder in missing]
+    return [Need(cache, size, "weights to fetch") for size in sizes if size]
+
+
+def _kept(context: Context) -> list[Need]:
+    """Checkpoints and exports of a full fine-tune. Adapters are too small to matter."""
+    asked = context.spec
+    if not isinstance(asked, TrainSpec) or asked.policy.lora is not None:
+        return []
+    folder = next(iter(context.models.values()))
+    named = parameters_by_name(folder)
+    every = sum(named.values()) or weight_bytes(folder).parameters
+    trained = sum(count for name, count in named.items() if _trains(asked, name)) or every
+    checkpoint = STATE_PER_PARAMETER * trained
+    export = BYTES_OF[asked.train.param_dtype] * every * asked.train.ckpt.export_safetensors
+    context.facts |= {"trainable_parameters": trained, "checkpoint_bytes": checkpoint, "export_bytes": export}
+    kept = asked.train.ckpt.max_keep
+    # The best export is kept besides; the newest is written before the oldest goes.
+    times = kept + 2 if kept > 0 else 1
+    return [Need(existing(output_dir(asked)), times * (checkpoint + export), f"{times} checkpoints with exports")]
+
+
+def _trains(asked: TrainSpec, name: str) -> bool:
+    """Whether the patterns of the spec leave a parameter to train, by its name in the weight files."""
+    policy = asked.policy
+    chosen = not policy.trainable_pattern or any(re.search(each, name) for each in policy.trainable_pattern)
+    return chosen and not any(re.search(each, name) for each in policy.freeze_pattern or ())
+
+
+def frame_cache(context: Context) -> list[Problem]:
+    """The resized frames of every file, or as much of them as the cache may hold."""
+    engine = context.spec.engine
+    if not engine.frame_cache_gb:
+        raise Skip("the frame cache is off")
+    plans = {
+        ref.key: plan
+        for sample in context.to_decode
+        for ref, plan in zip(sample.record.media, sample.plans, strict=True)
+    }
+    frames = sum(len(plan.indices) * plan.height * plan.width * 3 for plan in plans.values())
+    context.facts["frame_bytes"] = frames
+    folder = Path(engine.frame_cache_dir).expanduser() if engine.frame_cache_dir else environment.cache_folder()
+    place = existing(folder.absolute())
+    needed, free = min(frames, int(engine.frame_cache_gb * 1024**3)), shutil.disk_usage(place).free
+    if not os.access(place, os.W_OK):
+        return [CACHE_SMALL.at(place, "the folder cannot be written", severity="warning")]
+    if free < needed:
+        message = f"{free / 1e9:.1f} GB free; the frames take {needed / 1e9:.1f} GB"
+        return [CACHE_SMALL.at(place, message, severity="warning")]
+    return []

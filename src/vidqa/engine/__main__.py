@@ -38,7 +38,6 @@ def main() -> int:
     except ProblemError as stopped:
         return _fail(run, stopped.problems)
     except OSError as failed:
-        run.sweep()  # on a full disk, what was being written makes room to tell of the end
         return _fail(run, [unwritable(failed)])
     except Exception as bug:  # noqa: BLE001  the last place before torchrun; the log keeps the traceback
         if run.read_status().get("state") == "ERROR":  # another rank failed first, and this one lost it
@@ -73,6 +72,7 @@ def _problem_of(bug: Exception, run: RunFolder) -> Problem:
 def _fail(run: RunFolder, problems: list[Problem]) -> int:
     """Say what went wrong in the log, in problems.json and in status.json; the first rank to fail writes them."""
     code = exit_code_of(problems)
+    run.sweep()  # on a full disk, what was being written makes room to tell of the end
     for problem in problems[:50]:
         print(problem, file=sys.stderr, flush=True)
     try:

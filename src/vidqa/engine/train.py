@@ -34,7 +34,7 @@ from vidqa.engine.schedule import Schedule
 from vidqa.engine.signals import StopRequest
 from vidqa.engine.validate import Validator
 from vidqa.environment import world_size
-from vidqa.problem import Exit, Problem, raise_errors
+from vidqa.problem import Exit, Problem, ProblemError, raise_errors
 from vidqa.run_folder import RunFolder
 from vidqa.samples import training_planner
 from vidqa.spec import check_with_gpus
@@ -84,8 +84,8 @@ def train(spec: Any, run: RunFolder) -> int:
         if proof := saver.finish():
             progress.say(f"export proved: trainer {proof['trainer_loss']:.6f}, reloaded {proof['reloaded_loss']:.6f}")
         return int(Exit.OK)
-    except OSError:
-        saver.checkpointer.abandon()
+    except (OSError, ProblemError):
+        saver.checkpointer.settle()
         raise
     finally:
         progress.close()
@@ -120,7 +120,6 @@ def learn(learner: Learner, batches: Iterator[Loaded], first: int) -> bool:
         seed_dropout(spec.train.seed or 0, step, learner.world)
         outcome = take_step(learner, batches, step)
         if not outcome.is_finite:
-            saver.checkpointer.finish()  # what was being saved is still sound
             message = f"loss {outcome.loss}, gradient norm {outcome.grad_norm}"
             raise ENGINE_NOT_FINITE.error(f"step {step + 1}", message)
         learner.meter.step(step, outcome, rate, progress)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import shutil
 from concurrent.futures import Future
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from vidqa.files import write_json
 from vidqa.run_folder import RunFolder
 
 TRAINER = "trainer.json"
-ABANDON_S = 120.0
+SETTLE_S = 120.0
 OPTIONS = StateDictOptions(ignore_frozen_params=True, flatten_optimizer_state_dict=True, strict=False)
 
 
@@ -71,18 +72,27 @@ class Checkpointer:
         try:
             saving.result()
             if self.world.is_main:
-                write_json(folder / TRAINER, trainer)
-                self.run.publish(folder)
-                self.run.prune(self.run.checkpoints, TRAINER, self.max_keep, self.keep)
+                self._publish(folder, trainer)
         except (OSError, RuntimeError, CheckpointException) as full:
             failure = full
         self._agree(failure, folder)
 
-    def abandon(self) -> None:
-        """Wait until a background save no longer writes, however it ends: a full disk has no room before that."""
-        if self._under_way is not None:
-            self._under_way[0].exception(timeout=ABANDON_S)
-            self._under_way = None
+    def settle(self) -> None:
+        """After a failure elsewhere: wait until a background save no longer writes (a full disk has no room before
+        that), and publish it if it ended well. No other rank is waited for."""
+        if self._under_way is None:
+            return
+        saving, folder, trainer = self._under_way
+        self._under_way = None
+        with suppress(OSError, TimeoutError):
+            # DCP's coordinator, rank 0, ends without an exception only when every rank has written its part.
+            if saving.exception(timeout=SETTLE_S) is None and self.world.is_main:
+                self._publish(folder, trainer)
+
+    def _publish(self, folder: Path, trainer: dict[str, Any]) -> None:
+        write_json(folder / TRAINER, trainer)
+        self.run.publish(folder)
+        self.run.prune(self.run.checkpoints, TRAINER, self.max_keep, self.keep)
 
     def _agree(self, failure: BaseException | None, folder: Path) -> None:
         """Every rank learns of a failure on any rank, so that none waits for the others."""

@@ -37,6 +37,7 @@ class Sample:
 
     record: Record
     plans: tuple[FramePlan, ...]
+    prompting: Prompting
     length: int
     supervised: int
 
@@ -63,6 +64,12 @@ def training_planner(spec: Any, model_folder: Path) -> Planner:
     """The planner of a TrainSpec."""
     prompting = Prompting(spec.custom.system_prompt, spec.custom.train_dataset.response_mode)
     return Planner(model_folder, spec.custom.vision, prompting)
+
+
+def validation_mode(spec: Any) -> str:
+    """The response mode of a TrainSpec's validation samples: their set's own, or that of the set they come from."""
+    held = spec.custom.val_dataset
+    return held.response_mode if held.annotation_path else spec.custom.train_dataset.response_mode
 
 
 def evaluation_planner(spec: Any, model_folder: Path) -> Planner:
@@ -101,32 +108,38 @@ class Planner:
         twin.prompting = replace(self.prompting, for_generation=True)
         return twin
 
-    def encode(self, record: Record, plans: Sequence[FramePlan]) -> Encoded:
-        """The record's tokens, as the model will see them."""
+    def encode(self, sample: Sample) -> Encoded:
+        """The sample's tokens, as the model will see them; a planner for generation leaves the answer out."""
+        wanted = replace(sample.prompting, for_generation=self.prompting.for_generation)
+        return self._encode(sample.record, sample.plans, wanted)
+
+    def _encode(self, record: Record, plans: Sequence[FramePlan], prompting: Prompting) -> Encoded:
         return self.chat.encode(
             record,
             plans,
-            system_prompt=self.prompting.system_prompt,
-            response_mode=self.prompting.response_mode,
-            for_generation=self.prompting.for_generation,
+            system_prompt=prompting.system_prompt,
+            response_mode=prompting.response_mode,
+            for_generation=prompting.for_generation,
         )
 
-    def plan(self, records: Sequence[Record]) -> tuple[list[Sample], list[Problem]]:
-        """Samples in the order of their records, and the problems of records that cannot become one."""
+    def plan(self, records: Sequence[Record], response_mode: str | None = None) -> tuple[list[Sample], list[Problem]]:
+        """Samples in the order of their records, and the problems of records that cannot become one. `response_mode`
+        takes the place of the planner's own."""
+        prompting = replace(self.prompting, response_mode=response_mode or self.prompting.response_mode)
         self._probe_all({ref.key: ref for record in records for ref in record.media}.values())
         samples: list[Sample] = []
         problems: list[Problem] = []
         for record in records:
             try:
-                samples.append(self._sample(record))
+                samples.append(self._sample(record, prompting))
             except ProblemError as bad:
                 problems.extend(replace(p, where=f"{record.source} (id {record.id}): {p.where}") for p in bad.problems)
         return samples, problems
 
-    def _sample(self, record: Record) -> Sample:
+    def _sample(self, record: Record, prompting: Prompting) -> Sample:
         plans = tuple(self._plan_of(ref) for ref in record.media)
-        encoded = self.encode(record, plans)
-        return Sample(record, plans, len(encoded.token_ids), int(encoded.supervised.sum()))
+        encoded = self._encode(record, plans, prompting)
+        return Sample(record, plans, prompting, len(encoded.token_ids), int(encoded.supervised.sum()))
 
     def _plan_of(self, ref: MediaRef) -> FramePlan:
         plan = self._plans[ref.key]

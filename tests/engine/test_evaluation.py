@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import time
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -186,3 +187,16 @@ def test_a_broken_clip_is_quarantined_and_counts_as_not_answered(world: SimpleNa
     problems = json.loads((tmp_path / "strict/problems.json").read_text())
     assert {p["code"] for p in problems} == {"VIDEO_UNREADABLE"}
     assert json.loads((tmp_path / "strict/status.json").read_text())["exit_code"] == 3
+
+
+def test_validation_samples_keep_their_own_response_mode(world: SimpleNamespace) -> None:
+    thought = "<think>I look at the bits.</think> Yes."
+    record = load_records(world.root / "annotations.json", world.root)[0]
+    record = replace(record, turns=(*record.turns[:-1], replace(record.turns[-1], parts=(thought,))))
+    planner = Planner(world.model, SimpleNamespace(fps=None, nframes=4, total_pixels=None), Prompting())
+    (answer,), (reasoned,) = (planner.plan([record], mode)[0] for mode in (None, "think"))
+    assert reasoned.length > answer.length
+    for sample in (answer, reasoned):
+        assert len(planner.encode(sample).token_ids) == sample.length
+    assert "bits" not in planner.chat.decode(planner.encode(answer).token_ids)
+    assert "bits" in planner.chat.decode(planner.encode(reasoned).token_ids)

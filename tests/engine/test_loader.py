@@ -198,6 +198,7 @@ def test_cached_frames_are_the_decoded_ones_and_read_only(
     decoded, _ = source.collect(source.request(samples))
     asked = len(pool.asked)
     assert asked == len({ref.key for sample in samples for ref in sample.record.media})
+    assert nothing_stays_behind(source)  # all of it is in the cache
     cached, problems = source.collect(source.request(samples))
     assert len(pool.asked) == asked and not problems
     for before, after in zip(decoded, cached, strict=True):

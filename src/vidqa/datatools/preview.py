@@ -75,7 +75,7 @@ def previews(planner: Planner, records: Sequence[Record]) -> tuple[list[Preview]
     samples, problems = planner.plan(records)
     made = []
     for sample in samples:
-        encoded = planner.encode(sample.record, sample.plans)
+        encoded = planner.encode(sample)
         pieces = tuple(pieces_of(planner.chat, sample.record, sample.plans, encoded))
         made.append(Preview(sample, pieces, planner.prompting.for_generation))
         if not sample.supervised and not planner.prompting.for_generation:

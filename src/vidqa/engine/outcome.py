@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
@@ -71,6 +70,12 @@ def fingerprint_model(folder: Path, base: Path | None) -> dict[str, Any]:
     return {"folder": str(folder), "base": str(base) if base else None, "sha256_sampled": digest.hexdigest()}
 
 
+def _short_name(folder: Path) -> str:
+    """A model folder's name; of an export, the run's name with it."""
+    run = folder.parent
+    return f"{run.parent.name}/{folder.name}" if run.name == "safetensors" else folder.name
+
+
 def write_outcome(
     spec: Any,
     run: RunFolder,
@@ -109,7 +114,7 @@ def write_outcome(
 
     write_report(
         run.path / "report.html",
-        title=f"Evaluation of {json.dumps(recipe['model']['folder'])[1:-1]}",
+        title=f"Evaluation of {_short_name(Path(recipe['model']['folder']))}",
         items=items,
         metrics=metrics,
         recipe=recipe,

@@ -16,7 +16,7 @@ from vidqa.files import write_json
 from vidqa.problem import Problem, ProblemError
 from vidqa.run_folder import RunFolder
 from vidqa.sample_problems import SAMPLE_NOTHING_LEARNED
-from vidqa.samples import Planner, Sample
+from vidqa.samples import Planner, Sample, validation_mode
 
 
 @dataclass(frozen=True)
@@ -34,8 +34,9 @@ def prepare_training(spec: Any, planner: Planner, world: World, run: RunFolder) 
 
     def work() -> Prepared:
         train, validation = training_records(spec)
-        chosen, problems = plan_usable(train, planner, spec.policy.model_max_length, spec.engine.on_bad_sample)
-        held, more = plan_usable(validation, planner, spec.policy.model_max_length, spec.engine.on_bad_sample)
+        longest, on_bad = spec.policy.model_max_length, spec.engine.on_bad_sample
+        chosen, problems = plan_usable(train, planner, longest, on_bad)
+        held, more = plan_usable(validation, planner, longest, on_bad, validation_mode(spec))
         untaught = [s for s in chosen if s.supervised == 0]
         problems += [SAMPLE_NOTHING_LEARNED.at(s.place, "no token of it is learned") for s in untaught]
         chosen = [s for s in chosen if s.supervised]
@@ -74,11 +75,11 @@ def training_records(spec: Any) -> tuple[list[Record], list[Record]]:
 
 
 def plan_usable(
-    records: Sequence[Record], planner: Planner, longest: int, on_bad_sample: str
+    records: Sequence[Record], planner: Planner, longest: int, on_bad_sample: str, response_mode: str | None = None
 ) -> tuple[list[Sample], list[Problem]]:
     """Samples that fit `longest` tokens. With on_bad_sample "fail" any problem is raised; with "quarantine" the bad
     samples are left out and their problems returned. A sample that is too long is never cut."""
-    samples, problems = planner.plan(records)
+    samples, problems = planner.plan(records, response_mode)
     for sample in samples:
         if sample.length > longest:
             problems.append(sample.too_long(longest))

@@ -14,7 +14,7 @@ from vidqa.platforms.asked import model_names, process_count
 from vidqa.preflight.gpus import Declared, Gpu, declared_or_seen
 from vidqa.preflight.media_probe import Row
 from vidqa.problem import Problem, ProblemError
-from vidqa.samples import Planner, Sample, evaluation_planner, longest_allowed, training_planner
+from vidqa.samples import Planner, Sample, evaluation_planner, longest_allowed, training_planner, validation_mode
 from vidqa.spec.models import EvaluateSpec, Spec, TrainSpec
 
 MOST_PROBLEMS = 50  # of one check
@@ -136,7 +136,11 @@ class Context:
     @once
     def planned(self) -> dict[str, tuple[list[Sample], list[Problem]]]:
         """Samples and problems by set."""
-        return {part.name: self.planner.plan(part.records) for part in self.annotations}
+        held = validation_mode(self.spec) if isinstance(self.spec, TrainSpec) else None
+        return {
+            part.name: self.planner.plan(part.records, held if part.name == "validation" else None)
+            for part in self.annotations
+        }
 
     @once
     def to_decode(self) -> list[Sample]:

@@ -125,7 +125,7 @@ def _smaller_frames(context: Context, sample: Sample) -> str | None:
 
 
 def _fits(context: Context, sample: Sample, vision: Sampling) -> bool:
-    planner = Planner(context.processor_folder, vision, context.planner.prompting)
+    planner = Planner(context.processor_folder, vision, sample.prompting)
     planned, problems = planner.plan([sample.record])
     return not problems and planned[0].length <= context.longest_allowed
 

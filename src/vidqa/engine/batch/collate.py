@@ -88,7 +88,7 @@ class Collator:
 
     def _tokens(self, sample: Sample, usable: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Token ids [S], supervised [S] and positions [3, S]; they must be what was planned."""
-        encoded = self.planner.encode(sample.record, sample.plans)
+        encoded = self.planner.encode(sample)
         ids = encoded.token_ids.astype(np.int64)
         assert len(ids) == sample.length, f"{sample.record.source}: built {len(ids)} tokens, planned {sample.length}"
         grids: dict[str, list[tuple[int, int, int]]] = {"image": [], "video": []}

@@ -25,7 +25,7 @@ def stock_loss(model: Any, planner: Planner, sample: Sample, frames: Sequence[np
     """Mean negative log likelihood of the sample's supervised tokens under transformers' own forward."""
     device = next(model.parameters()).device
     inputs = model_inputs(planner, [sample], [frames], device)
-    encoded = planner.encode(sample.record, sample.plans)
+    encoded = planner.encode(sample)
     at = torch.from_numpy(np.flatnonzero(encoded.supervised)).to(device)
     logits = model(**inputs).logits[0].float()
     return F.cross_entropy(logits[at - 1], inputs["input_ids"][0, at]).item()

@@ -37,7 +37,7 @@ def model_inputs(
 ) -> dict[str, torch.Tensor]:
     """What a stock Qwen3-VL takes: ids padded on the left, patches and grids of images and videos in reading order.
     `frames[i][m]` is uint8 [n, 3, h, w]."""
-    rows = [planner.encode(sample.record, sample.plans).token_ids.astype(np.int64) for sample in samples]
+    rows = [planner.encode(sample).token_ids.astype(np.int64) for sample in samples]
     width = max(map(len, rows))
     ids = np.full((len(rows), width), planner.chat.pad_id, dtype=np.int64)
     mask = np.zeros_like(ids)

@@ -59,7 +59,7 @@ def test_the_pieces_are_the_whole_sample(made: list[Preview], planner: Planner, 
     """By transformers' tokenizer: the texts and the expanded media together are what the ids decode to."""
     tokenizer = AutoProcessor.from_pretrained(world[0]).tokenizer
     for preview in made:
-        encoded = planner.encode(preview.record, preview.sample.plans)
+        encoded = planner.encode(preview.sample)
         parts = [p.text if p.plan is None else planner.family.expand(p.plan, 2) for p in preview.pieces]
         assert "".join(parts) == tokenizer.decode(encoded.token_ids)
         assert sum(p.tokens for p in preview.pieces) == len(encoded.token_ids)

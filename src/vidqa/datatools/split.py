@@ -105,7 +105,7 @@ def choose(records: Sequence[Record], share: float, seed: int, stratify: str) ->
 
 def _gain(counts: Counter[str], taken: Counter[str], targets: dict[str, float]) -> float:
     """How much nearer the strata come to their targets with these records: squared distances, rare strata as heavy."""
-    return sum(
+    return math.fsum(  # exact, so that the order of the records decides nothing
         ((taken[name] - targets[name]) ** 2 - (taken[name] + count - targets[name]) ** 2) / targets[name]
         for name, count in counts.items()
     )

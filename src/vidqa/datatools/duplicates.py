@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from vidqa.data.record import MediaRef, Record
 from vidqa.datatools.problems import CONTRADICTION, REPEATED, SAME_CONTENT
-from vidqa.problem import Code, Problem, ProblemError
+from vidqa.problem import Code, Problem
 from vidqa.scoring.answers import parse_expected
-from vidqa.video.problems import VIDEO_EMPTY, VIDEO_UNREADABLE
-from vidqa.video.source import extent
+from vidqa.video.source import content_hash
 
-BLOCK = 1 << 20
 NAMED = 5  # members of a group that a message names
 
 
@@ -89,22 +86,7 @@ def same_content(media: Iterable[MediaRef]) -> list[list[str]]:
     by_content: defaultdict[str, list[str]] = defaultdict(list)
     for refs in by_size.values():
         for ref in refs if len(refs) > 1 else ():
-            digest = _digest(ref)
+            digest = content_hash(ref.path, ref.member)
             if digest:
                 by_content[digest].append(ref.key)
     return [sorted(keys) for keys in by_content.values() if len(keys) > 1]
-
-
-def _digest(ref: MediaRef) -> str | None:
-    """sha256 of a file, or of a member of an uncompressed tar in its place."""
-    try:
-        offset, left = extent(ref.path, ref.member, VIDEO_UNREADABLE, VIDEO_EMPTY)
-        digest = hashlib.sha256()
-        with open(ref.path, "rb") as file:
-            file.seek(offset)
-            while left > 0 and (block := file.read(min(BLOCK, left))):
-                digest.update(block)
-                left -= len(block)
-    except (ProblemError, OSError):  # the probe of the same file says what is wrong with it
-        return None
-    return digest.hexdigest()

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections import defaultdict
 from collections.abc import Iterable
 
 from vidqa.data.record import MediaRef
-from vidqa.problem import ProblemError
-from vidqa.video.problems import VIDEO_EMPTY, VIDEO_UNREADABLE
-from vidqa.video.source import extent
-
-PIECE_BYTES = 1 << 20
+from vidqa.video.source import content_hash
 
 
 def real_key(ref: MediaRef) -> str:
@@ -41,15 +36,5 @@ def _by_size(refs: Iterable[MediaRef]) -> dict[int, list[MediaRef]]:
 
 
 def _sha256(ref: MediaRef) -> str:
-    """Of the medium's bytes; of its name where they cannot be read, which the media checks report."""
-    try:
-        offset, length = extent(ref.path, ref.member, VIDEO_UNREADABLE, VIDEO_EMPTY)
-        digest = hashlib.sha256()
-        with open(ref.path, "rb") as file:
-            file.seek(offset)
-            while length > 0 and (piece := file.read(min(PIECE_BYTES, length))):
-                digest.update(piece)
-                length -= len(piece)
-    except (OSError, ProblemError):
-        return ref.key
-    return digest.hexdigest()
+    """Of the medium's bytes; its own name where they cannot be read, so that it equals nothing else."""
+    return content_hash(ref.path, ref.member) or ref.key

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import stat
 import tarfile
 from collections.abc import Iterator
@@ -10,12 +11,14 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vidqa.problem import Code
+from vidqa.problem import Code, ProblemError
 from vidqa.video.problems import VIDEO_EMPTY, VIDEO_NO_STREAM, VIDEO_UNREADABLE
 
 if TYPE_CHECKING:
     from av.container import InputContainer
     from av.video.stream import VideoStream
+
+HASHED_AT_ONCE = 1 << 20  # bytes
 
 
 def place(path: str | Path, member: str | None) -> str:
@@ -89,3 +92,19 @@ def open_video(path: str | Path, member: str | None) -> Iterator[tuple[InputCont
             raise VIDEO_NO_STREAM.error(place(path, member), f"the file has {kinds} streams, none of moving pictures")
         streams[0].codec_context.thread_count = 1
         yield container, streams[0]
+
+
+def content_hash(path: str, member: str | None) -> str | None:
+    """sha256 of a file's bytes, or of a member of an uncompressed tar in its place; None where they cannot be read,
+    which a probe of the same file explains."""
+    try:
+        offset, left = extent(path, member, VIDEO_UNREADABLE, VIDEO_EMPTY)
+        digest = hashlib.sha256()
+        with open(path, "rb") as file:
+            file.seek(offset)
+            while left > 0 and (piece := file.read(min(HASHED_AT_ONCE, left))):
+                digest.update(piece)
+                left -= len(piece)
+    except (OSError, ProblemError):
+        return None
+    return digest.hexdigest()

@@ -37,10 +37,10 @@ def _frames(ref, plan) -> np.ndarray:
 
 
 def _packed(
-    world: SimpleNamespace, numbers: list[int], *, recompute: bool = False, align: int = 8
+    world: SimpleNamespace, numbers: list[int], *, recompute: str = "none", align: int = 8, compile: bool = False
 ) -> dict[int, torch.Tensor]:
     """nll of every sample, by number, from one packed forward."""
-    install_forward(world.model, recompute=recompute)
+    install_forward(world.model, recompute=recompute, compile=compile)
     collator = Collator(world.planner, world.model.config.vision_config, "cpu")
     collator.align = align
     batch = collator(numbers, [world.samples[i] for i in numbers], [world.frames[i] for i in numbers])
@@ -60,18 +60,26 @@ def test_every_sample_of_a_pack_has_the_loss_of_stock_transformers(world: Simple
 def test_gradients_of_a_pack_are_those_of_its_samples_one_by_one(world: SimpleNamespace) -> None:
     numbers = list(range(len(world.samples)))
 
-    def gradient(groups: list[list[int]], *, recompute: bool) -> torch.Tensor:
-        world.model.zero_grad()
-        for group in groups:
-            torch.cat(list(_packed(world, group, recompute=recompute).values())).sum().backward()
-        return torch.cat([p.grad.flatten() for p in world.model.parameters()])
-
-    alone = gradient([[n] for n in numbers], recompute=False)
-    together = gradient([numbers], recompute=False)
-    recomputed = gradient([numbers], recompute=True)
+    alone = _gradient(world, [[n] for n in numbers])
+    together = _gradient(world, [numbers])
     assert torch.nn.functional.cosine_similarity(alone, together, dim=0) > 0.999999
     assert (alone - together).norm() / alone.norm() < 1e-5
-    assert torch.equal(together, recomputed)
+    assert torch.equal(together, _gradient(world, [numbers], recompute="all"))
+    assert torch.equal(together, _gradient(world, [numbers], recompute="vision"))
+
+
+def _gradient(world: SimpleNamespace, groups: list[list[int]], **how: object) -> torch.Tensor:
+    world.model.zero_grad()
+    for group in groups:
+        torch.cat(list(_packed(world, group, **how).values())).sum().backward()
+    return torch.cat([p.grad.flatten() for p in world.model.parameters()])
+
+
+def test_compiled_layers_give_the_gradients_of_eager_ones(world: SimpleNamespace) -> None:
+    groups = [[0, 1], [2, 3, 4], [5]]  # several lengths through the same graphs
+    eager, fused = _gradient(world, groups), _gradient(world, groups, compile=True)
+    assert torch.nn.functional.cosine_similarity(eager, fused, dim=0) > 0.999999
+    assert (eager - fused).norm() / eager.norm() < 1e-5
 
 
 def test_a_sample_does_not_see_its_neighbours(world: SimpleNamespace) -> None:
@@ -87,6 +95,6 @@ def test_a_pack_without_media_still_runs_the_vision_tower(world: SimpleNamespace
     touched = [p.grad for name, p in world.model.named_parameters() if ".visual." in name]
     assert touched and all(g is not None and not g.any() for g in touched)
     # A pack of no sample at all (fewer samples than ranks) works too.
-    install_forward(world.model, recompute=False)
+    install_forward(world.model)
     batch = Collator(world.planner, world.model.config.vision_config, "cpu")([], [], [])
     assert world.model(batch).shape == (0,)

@@ -22,6 +22,7 @@ from vidqa.engine.batch.loader import Loaded, Loader
 from vidqa.engine.distributed import World
 from vidqa.engine.meter import Meter
 from vidqa.engine.model.load import load_sharded
+from vidqa.engine.model.qwen3_vl import Recompute
 from vidqa.engine.model.trainable import trainable_table
 from vidqa.engine.optimizer import build_optimizer, clip_gradients, learning_rate, set_learning_rate
 from vidqa.engine.prepare import frame_cache, on_main, prepare_training, write_plan
@@ -55,7 +56,8 @@ def train(spec: Any, run: RunFolder) -> int:
     on_main(world, lambda: require_trackers(spec.logging))
 
     # What learns.
-    model = load_sharded(folder, spec.policy, spec.train, world.mesh, world.device)
+    recompute = choose_recompute(spec)
+    model = load_sharded(folder, spec.policy, spec.train, world.mesh, world.device, recompute)
     optimizer = build_optimizer(model, spec.train)
     check_reachable(model, has_media=any(sample.plans for sample in data.train))
     facts = trainer_facts(spec, data, model, world)
@@ -85,7 +87,7 @@ def train(spec: Any, run: RunFolder) -> int:
             progress.say(f"export proved: trainer {proof['trainer_loss']:.6f}, reloaded {proof['reloaded_loss']:.6f}")
         return int(Exit.OK)
     except (OSError, ProblemError):
-        saver.checkpointer.settle()
+        saver.background.settle()
         raise
     finally:
         progress.close()
@@ -130,7 +132,7 @@ def learn(learner: Learner, batches: Iterator[Loaded], first: int) -> bool:
             progress.log(step + 1, values, line="  ".join(f"{k} {v:.4f}" for k, v in values.items()))
         saver.after_step(step, learner.model, learner.optimizer, stopping=stopping)
         if stopping:
-            saver.checkpointer.finish()
+            saver.background.finish()
             progress.say(f"stopped after step {step + 1}; resume with train.resume = true")
             return False
     return True
@@ -196,6 +198,13 @@ def take_step(learner: Learner, batches: Iterator[Loaded], step: int) -> Outcome
         seconds=time.perf_counter() - started,
         waited=waited,
     )
+
+
+def choose_recompute(spec: Any) -> Recompute:
+    """Whose activations are computed again in backward."""
+    if not spec.policy.model_gradient_checkpointing:
+        return "none"
+    return "all" if spec.engine.recompute == "auto" else spec.engine.recompute
 
 
 def check_reachable(model: Any, *, has_media: bool) -> None:

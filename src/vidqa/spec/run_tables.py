@@ -112,6 +112,13 @@ class DecodeEngine(Table):
 class TrainEngine(DecodeEngine):
     packing: bool = key(True, "Packing", "Put several samples into one row, so that no token is padding.")
     pack_tokens: Positive | None = key(None, "Pack budget", "Tokens of one pack; unset is policy.model_max_length.")
+    recompute: Literal["auto", "none", "vision", "all"] = key(
+        "auto",
+        "What is recomputed",
+        "Whose activations are computed again in the backward pass, where policy.model_gradient_checkpointing allows "
+        "it: none is fastest, vision saves the vision tower's memory, all saves the most; auto takes the fastest that "
+        "fits into the GPU's memory.",
+    )
     validation_generate: Count = key(
         0, "Answered validation samples", "Validation samples that are also answered by generation, for accuracy."
     )

@@ -237,7 +237,9 @@ class Train(Table):
     activation_offload: bool = key(False, "Activation offload", "Keep activations in CPU memory.", only=[False])
     seed: CountOrNull = key(42, "Seed", "Seed of dropout and of new weights.")
     deterministic: bool = key(False, "Deterministic kernels", "Use only kernels that repeat bit by bit.", only=[False])
-    compile: bool = key(False, "Compile", "Compile with torch.compile.", native="no effect")
+    compile: bool = key(
+        True, "Compile", "Fuse the element-wise work of every layer with torch.compile. On GPUs; a CPU runs as written."
+    )
     resume: bool | str = key(
         False, "Resume", "true: from the newest checkpoint of this run; a path: from that checkpoint folder."
     )

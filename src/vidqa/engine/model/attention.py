@@ -3,7 +3,8 @@
 The collator pads every sample to a multiple of a few tokens and puts samples of one padded length next to each other.
 A `Segments` entry (start, count, length) is then a plain view [count, length] of the packed tokens, so that each entry
 is one dense call of PyTorch's fused attention: no mask, no gather, no device synchronisation. Padding stands at the end
-of a sample, where causal attention cannot see it.
+of a sample, where causal attention cannot see it. Dense calls reach cuDNN's kernels, which on Hopper are nearly twice
+as fast as kernels for ragged lengths.
 """
 
 from __future__ import annotations
@@ -13,8 +14,16 @@ from itertools import groupby
 
 import torch
 import torch.nn.functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 Segments = tuple[tuple[int, int, int], ...]  # (start, count, length): count neighbours of one length
+
+FASTEST_FIRST = [
+    SDPBackend.CUDNN_ATTENTION,
+    SDPBackend.FLASH_ATTENTION,
+    SDPBackend.EFFICIENT_ATTENTION,
+    SDPBackend.MATH,
+]
 
 
 def segments_of(lengths: Iterable[int]) -> Segments:
@@ -31,14 +40,13 @@ def attend(
     query_THD: torch.Tensor, key_TKD: torch.Tensor, value_TKD: torch.Tensor, segments: Segments, *, causal: bool
 ) -> torch.Tensor:
     """Softmax attention inside each segment. Heads H may be a multiple of K. Returns [T, H * D]."""
-    heads, kv_heads = query_THD.shape[1], key_TKD.shape[1]
+    grouped = query_THD.shape[1] != key_TKD.shape[1]
+    # Split and not sliced: the gradient of a split is one concatenation, that of a slice a filled and added tensor.
+    rows = [count * length for _, count, length in segments]
     outputs = []
-    for start, count, length in segments:
-        rows = slice(start, start + count * length)
-        query, key, value = (
-            packed[rows].view(count, length, packed.shape[1], -1).transpose(1, 2)
-            for packed in (query_THD, key_TKD, value_TKD)
-        )
-        output = F.scaled_dot_product_attention(query, key, value, is_causal=causal, enable_gqa=heads != kv_heads)
-        outputs.append(output.transpose(1, 2).reshape(count * length, -1))
+    with sdpa_kernel(FASTEST_FIRST, set_priority=True):
+        for (_, count, length), *parts in zip(segments, *(t.split(rows) for t in (query_THD, key_TKD, value_TKD)), strict=True):
+            query, key, value = (part.unflatten(0, (count, length)).transpose(1, 2) for part in parts)
+            output = F.scaled_dot_product_attention(query, key, value, is_causal=causal, enable_gqa=grouped)
+            outputs.append(output.transpose(1, 2).flatten(2).flatten(0, 1))
     return outputs[0] if len(outputs) == 1 else torch.cat(outputs)

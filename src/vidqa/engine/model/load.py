@@ -20,7 +20,7 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 from transformers import AutoConfig, Qwen3VLForConditionalGeneration
 
-from vidqa.engine.model.qwen3_vl import install_forward
+from vidqa.engine.model.qwen3_vl import Recompute, install_forward
 from vidqa.engine.model.trainable import base_name, choose_trainable, is_adapter
 from vidqa.engine.problems import ENGINE_WEIGHTS_MISMATCH
 from vidqa.families.problems import MODEL_FILE_MISSING, MODEL_UNSUPPORTED
@@ -28,7 +28,9 @@ from vidqa.families.problems import MODEL_FILE_MISSING, MODEL_UNSUPPORTED
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
-def load_sharded(folder: Path, policy: Any, train: Any, mesh: DeviceMesh, device: torch.device) -> Any:
+def load_sharded(
+    folder: Path, policy: Any, train: Any, mesh: DeviceMesh, device: torch.device, recompute: Recompute
+) -> Any:
     """The model of `folder`, ready to train: `policy` and `train` are the spec's tables. Trainable parameters are kept
     in `train.master_dtype`, frozen ones and all computation in `train.param_dtype`."""
     model = _meta_model(folder)
@@ -36,7 +38,7 @@ def load_sharded(folder: Path, policy: Any, train: Any, mesh: DeviceMesh, device
     compute, master = DTYPES[train.param_dtype], DTYPES[train.master_dtype]
     for parameter in model.parameters():
         parameter.data = parameter.data.to(master if parameter.requires_grad else compute)
-    install_forward(model, recompute=policy.model_gradient_checkpointing)
+    install_forward(model, recompute=recompute, compile=train.compile and device.type == "cuda")
     _shard(model, mesh, compute, DTYPES[train.fsdp_reduce_dtype], train.fsdp_reshard_after_forward)
     model.to_empty(device=device)
     fill_weights(model, folder)
@@ -64,11 +66,14 @@ def _meta_model(folder: Path) -> Any:
 
 
 def _shard(model: Any, mesh: DeviceMesh, compute: torch.dtype, reduce: torch.dtype, reshard: str) -> None:
-    """One FSDP unit per vision block and decoder layer, the rest in the root."""
+    """One FSDP unit per vision block and decoder layer, the rest in the root. Where nothing is sharded (dp_shard_size
+    1), frozen weights stay ordinary tensors: every rank holds them whole already, and no layer gathers or copies them.
+    """
     precision = MixedPrecisionPolicy(param_dtype=compute, reduce_dtype=reduce, cast_forward_inputs=False)
-    for layer in [*model.model.visual.blocks, *model.model.language_model.layers]:
-        fully_shard(layer, mesh=mesh, mp_policy=precision)
-    fully_shard(model, mesh=mesh, mp_policy=precision)
+    whole = mesh.size(mesh.ndim - 1) == 1
+    left_alone = {parameter for parameter in model.parameters() if whole and not parameter.requires_grad}
+    for unit in [*model.model.visual.blocks, *model.model.language_model.layers, model]:
+        fully_shard(unit, mesh=mesh, mp_policy=precision, ignored_params=left_alone)
     _reshard_after_forward(model, reshard)
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -22,7 +22,19 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from vidqa.engine.model.attention import Segments, attend, segments_of
+from vidqa.engine.model.layers import (
+    EAGER,
+    DecoderInput,
+    DecoderOutput,
+    Dense,
+    VisionInput,
+    VisionOutput,
+    compiled,
+    norm,
+    projection,
+)
 
+Recompute = Literal["none", "vision", "all"]  # whose activations are computed again in backward
 HEAD_ROWS = 1024  # supervised tokens whose logits exist at one time
 
 
@@ -72,31 +84,30 @@ def vision_index(grids: Sequence[tuple[int, int, int]], config: Any) -> VisionIn
     )
 
 
-def _rotate(heads_THD: torch.Tensor, cos_TD: torch.Tensor, sin_TD: torch.Tensor) -> torch.Tensor:
-    first, second = heads_THD.chunk(2, dim=-1)
-    turned = torch.cat((-second, first), dim=-1)
-    return heads_THD * cos_TD[:, None] + turned * sin_TD[:, None]
-
-
-def _vision_block(block: Any, hidden_PD: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, segments: Segments):
-    attention = block.attn
-    query, key, value = attention.qkv(block.norm1(hidden_PD)).view(len(hidden_PD), 3, attention.num_heads, -1).unbind(1)
-    # Rotation in float32, as transformers does for the vision tower.
-    query, key = (_rotate(part.float(), cos, sin).to(value.dtype) for part in (query, key))
-    hidden_PD = hidden_PD + attention.proj(attend(query, key, value, segments, causal=False))
-    return hidden_PD + block.mlp(block.norm2(hidden_PD))
-
-
-def _decoder_layer(layer: Any, hidden_TD: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, segments: Segments):
-    attention = layer.self_attn
-    normed = layer.input_layernorm(hidden_TD)
-    query, key, value = (
-        projection(normed).view(len(normed), -1, attention.head_dim)
-        for projection in (attention.q_proj, attention.k_proj, attention.v_proj)
+def _vision_block(dense: Dense, block: Any, hidden_PD: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, segments):
+    attention, mlp = block.attn, block.mlp
+    before = VisionInput(norm(block.norm1), projection(attention.qkv), attention.num_heads)
+    attended = attend(*dense.before_vision(hidden_PD, cos, sin, before), segments, causal=False)
+    after = VisionOutput(
+        projection(attention.proj), norm(block.norm2), projection(mlp.linear_fc1), projection(mlp.linear_fc2)
     )
-    query, key = _rotate(attention.q_norm(query), cos, sin), _rotate(attention.k_norm(key), cos, sin)
-    hidden_TD = hidden_TD + attention.o_proj(attend(query, key, value, segments, causal=True))
-    return hidden_TD + layer.mlp(layer.post_attention_layernorm(hidden_TD))
+    return dense.after_vision(hidden_PD, attended, after)
+
+
+def _decoder_layer(dense: Dense, layer: Any, hidden_TD: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, segments):
+    attention, mlp = layer.self_attn, layer.mlp
+    before = DecoderInput(
+        norm(layer.input_layernorm),
+        *map(projection, (attention.q_proj, attention.k_proj, attention.v_proj)),
+        *map(norm, (attention.q_norm, attention.k_norm)),
+    )
+    attended = attend(*dense.before_decoder(hidden_TD, cos, sin, before), segments, causal=True)
+    after = DecoderOutput(
+        projection(attention.o_proj),
+        norm(layer.post_attention_layernorm),
+        *map(projection, (mlp.gate_proj, mlp.up_proj, mlp.down_proj)),
+    )
+    return dense.after_decoder(hidden_TD, attended, after)
 
 
 def _vision_tower(visual: Any, patches_PC: torch.Tensor, index: VisionIndex) -> tuple[torch.Tensor, list[torch.Tensor]]:
@@ -165,18 +176,19 @@ def _head_nll(head: nn.Module, hidden_ND: torch.Tensor, target_N: torch.Tensor) 
     return torch.cat([checkpoint(rows, hidden, target, use_reentrant=False) for hidden, target in pieces])
 
 
-def install_forward(model: Any, *, recompute: bool) -> None:
-    """Give the model, its vision blocks and its decoder layers the packed forward. `recompute` keeps only the inputs of
-    blocks and layers for backward (full activation checkpointing)."""
+def install_forward(model: Any, *, recompute: Recompute = "none", compile: bool = False) -> None:
+    """Give the model, its vision blocks and its decoder layers the packed forward. Blocks named by `recompute` keep
+    only their inputs for backward; `compile` fuses the dense parts of every layer."""
+    dense = compiled() if compile else EAGER
 
-    def installed(function: Callable, module: nn.Module) -> Callable:
-        bound = partial(function, module)
-        return partial(checkpoint, bound, use_reentrant=False) if recompute else bound
+    def install(function: Callable, module: nn.Module, kept: bool) -> None:
+        bound = partial(function, dense, module)
+        module.forward = bound if kept else partial(checkpoint, bound, use_reentrant=False)
 
     for block in model.model.visual.blocks:
-        block.forward = installed(_vision_block, block)
+        install(_vision_block, block, kept=recompute == "none")
     for layer in model.model.language_model.layers:
-        layer.forward = installed(_decoder_layer, layer)
+        install(_decoder_layer, layer, kept=recompute != "all")
     model.forward = partial(packed_nll, model)
 
 

@@ -1,0 +1,195 @@
+"""The dense parts of a layer as plain functions of tensors: everything before attention, and everything after it.
+
+Attention stands between two of these functions and outside of them, so that each is one graph with one dynamic size
+(the tokens of a pack) and no data-dependent shape. torch.compile then fuses norms, rotations, activations and residual
+sums, keeps only what backward cannot cheaply compute again, and compiles each function once for all layers, because
+weights are arguments and not modules.
+
+Shape letters: T tokens (or patches) of a pack, D width, H heads, E values per head.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+
+class Adapter(NamedTuple):
+    """LoRA's two matrices of one projection: output += up(down(dropout(input))) * scale."""
+
+    down: torch.Tensor
+    up: torch.Tensor
+    scale: float
+    dropout: float
+
+
+class Projection(NamedTuple):
+    """The weights of one linear layer."""
+
+    weight: torch.Tensor
+    bias: torch.Tensor | None
+    adapter: Adapter | None
+
+
+class Norm(NamedTuple):
+    weight: torch.Tensor
+    bias: torch.Tensor | None
+    epsilon: float
+
+
+def active(module: nn.Module) -> Any:
+    """The module that computes: PEFT's wrapper of a copy that trains in full gives that copy."""
+    chosen = getattr(module, "modules_to_save", None)
+    return module if chosen is None else chosen[module.active_adapter]  # type: ignore[index,union-attr]
+
+
+def projection(module: nn.Module) -> Projection:
+    """The weights of a linear layer, with or without a LoRA adapter on it, as they are now (FSDP swaps them)."""
+    module = active(module)
+    base = getattr(module, "base_layer", module)
+    if base is module:
+        return Projection(base.weight, base.bias, None)
+    name = module.active_adapters[0]
+    dropout = module.lora_dropout[name]
+    share = dropout.p if isinstance(dropout, nn.Dropout) and module.training else 0.0
+    adapter = Adapter(module.lora_A[name].weight, module.lora_B[name].weight, module.scaling[name], share)
+    return Projection(base.weight, base.bias, adapter)
+
+
+def norm(module: nn.Module) -> Norm:
+    module = active(module)
+    epsilon = module.eps if isinstance(module, nn.LayerNorm) else module.variance_epsilon
+    return Norm(module.weight, getattr(module, "bias", None), epsilon)
+
+
+def project(hidden_TD: torch.Tensor, *layers: Projection) -> tuple[torch.Tensor, ...]:
+    """The outputs of linear layers that share an input. Their adapters read that input once, where nothing is dropped."""
+    outputs = tuple(F.linear(hidden_TD, layer.weight, layer.bias) for layer in layers)
+    adapters = [layer.adapter for layer in layers]
+    present = [adapter for adapter in adapters if adapter]
+    if not present:
+        return outputs
+    if any(adapter.dropout for adapter in present):
+        narrow = [F.linear(F.dropout(hidden_TD, a.dropout), a.down.to(hidden_TD.dtype)) for a in present]
+    else:
+        joined = F.linear(hidden_TD, torch.cat([a.down for a in present]).to(hidden_TD.dtype))
+        narrow = list(joined.split([len(a.down) for a in present], dim=-1))
+    steps = iter(F.linear(n, (a.up * a.scale).to(n.dtype)) for n, a in zip(narrow, present, strict=True))
+    return tuple(out + next(steps) if a else out for out, a in zip(outputs, adapters, strict=True))
+
+
+def root_mean_square_norm(hidden: torch.Tensor, weights: Norm) -> torch.Tensor:
+    """In float32, the product with the weight in the input's precision, as transformers does."""
+    wide = hidden.float()
+    scaled = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + weights.epsilon)
+    return weights.weight * scaled.to(hidden.dtype)
+
+
+def layer_norm(hidden: torch.Tensor, weights: Norm) -> torch.Tensor:
+    return F.layer_norm(hidden, hidden.shape[-1:], weights.weight, weights.bias, weights.epsilon)
+
+
+def rotate(heads_THE: torch.Tensor, cos_TE: torch.Tensor, sin_TE: torch.Tensor) -> torch.Tensor:
+    """Rotary embedding; halves of a head turn against each other."""
+    first, second = heads_THE.chunk(2, dim=-1)
+    turned = torch.cat((-second, first), dim=-1)
+    return heads_THE * cos_TE[:, None] + turned * sin_TE[:, None]
+
+
+class DecoderInput(NamedTuple):
+    norm: Norm
+    query: Projection
+    key: Projection
+    value: Projection
+    query_norm: Norm
+    key_norm: Norm
+
+
+def before_decoder_attention(hidden_TD: torch.Tensor, cos_TE: torch.Tensor, sin_TE: torch.Tensor, of: DecoderInput):
+    """Query [T, H, E], key and value [T, K, E], normed and rotated."""
+    size = of.query_norm.weight.shape[0]
+    normed = root_mean_square_norm(hidden_TD, of.norm)
+    query, key, value = (part.unflatten(-1, (-1, size)) for part in project(normed, of.query, of.key, of.value))
+    query = rotate(root_mean_square_norm(query, of.query_norm), cos_TE, sin_TE)
+    key = rotate(root_mean_square_norm(key, of.key_norm), cos_TE, sin_TE)
+    return query, key, value
+
+
+class DecoderOutput(NamedTuple):
+    output: Projection
+    norm: Norm
+    gate: Projection
+    up: Projection
+    down: Projection
+
+
+def after_decoder_attention(hidden_TD: torch.Tensor, attended_TD: torch.Tensor, of: DecoderOutput) -> torch.Tensor:
+    """The layer's output from its input and what attention gave."""
+    hidden_TD = hidden_TD + project(attended_TD, of.output)[0]
+    gate, up = project(root_mean_square_norm(hidden_TD, of.norm), of.gate, of.up)
+    return hidden_TD + project(F.silu(gate) * up, of.down)[0]
+
+
+class VisionInput(NamedTuple):
+    norm: Norm
+    query_key_value: Projection
+    heads: int
+
+
+def before_vision_attention(hidden_TD: torch.Tensor, cos_TE: torch.Tensor, sin_TE: torch.Tensor, of: VisionInput):
+    """Query, key and value [T, H, E]; rotated in float32, as transformers does for the vision tower."""
+    packed = project(layer_norm(hidden_TD, of.norm), of.query_key_value)[0]
+    query, key, value = packed.unflatten(-1, (3, of.heads, -1)).unbind(1)
+    query, key = (rotate(part.float(), cos_TE, sin_TE).to(value.dtype) for part in (query, key))
+    return query, key, value
+
+
+class VisionOutput(NamedTuple):
+    output: Projection
+    norm: Norm
+    wide: Projection
+    narrow: Projection
+
+
+def after_vision_attention(hidden_TD: torch.Tensor, attended_TD: torch.Tensor, of: VisionOutput) -> torch.Tensor:
+    hidden_TD = hidden_TD + project(attended_TD, of.output)[0]
+    wide = project(layer_norm(hidden_TD, of.norm), of.wide)[0]
+    return hidden_TD + project(F.gelu(wide, approximate="tanh"), of.narrow)[0]
+
+
+class Dense(NamedTuple):
+    """The four functions, eager or compiled."""
+
+    before_decoder: Callable[..., Any] = before_decoder_attention
+    after_decoder: Callable[..., Any] = after_decoder_attention
+    before_vision: Callable[..., Any] = before_vision_attention
+    after_vision: Callable[..., Any] = after_vision_attention
+
+
+EAGER = Dense()
+
+
+@cache
+def compiled() -> Dense:
+    """The same functions through torch.compile: one graph each, for any number of tokens.
+
+    Norms, activations and sums are computed again in backward rather than kept, whatever reads them: that costs under
+    one percent of a step and halves the memory that activations take. Matrix products and attention are kept.
+    """
+    torch._functorch.config.aggressive_recomputation = True
+    return Dense(*(_any_length(torch.compile(function, fullgraph=True)) for function in EAGER))
+
+
+def _any_length(function: Callable[..., Any]) -> Callable[..., Any]:
+    def called(hidden_TD: torch.Tensor, *others: Any) -> Any:
+        for tensor in (hidden_TD, *others):
+            if isinstance(tensor, torch.Tensor):
+                torch._dynamo.maybe_mark_dynamic(tensor, 0)
+        return function(hidden_TD, *others)
+
+    return called

@@ -11,10 +11,20 @@ from pathlib import Path
 from typing import Any
 
 from vidqa import __version__
-from vidqa.files import write_json
+from vidqa.files import is_writable, write_json
 from vidqa.problem import Problem
 
 UNFINISHED = ".unfinished-"  # before the name of a folder that is being written or removed
+_STATUS = {
+    "state": str,
+    "step": int,
+    "total_steps": int,
+    "eta_s": float,
+    "message": str,
+    "exit_code": int,
+    "updated": str,
+}
+MOST_SECONDS = 1e12
 _NUMBERED = re.compile(r"(step|epoch)_(\d+)")
 
 
@@ -49,14 +59,24 @@ class RunFolder:
         write_json(self.path / "status.json", status)
 
     def read_status(self) -> dict[str, Any]:
-        """The last status; empty when there is none yet."""
-        try:
-            return json.loads((self.path / "status.json").read_text(encoding="utf-8"))
-        except (FileNotFoundError, ValueError):
-            return {}
+        """The last status, without values that are not of their kind; empty when there is none yet."""
+        found = _object_in(self.path / "status.json")
+        return {name: found[name] for name, kind in _STATUS.items() if _is(found.get(name), kind)}
 
     def write_problems(self, problems: Sequence[Problem]) -> None:
         write_json(self.path / "problems.json", [problem.as_dict() for problem in problems])
+
+    def read_problems(self) -> list[Problem]:
+        """The problems that stopped the run; none where there is no such file, or one that something else wrote."""
+        try:
+            found = json.loads((self.path / "problems.json").read_text(encoding="utf-8"))
+            problems = [Problem(**fields) for fields in found]
+        except (OSError, ValueError, TypeError, RecursionError):
+            return []
+        texts = [(each.code, each.where, each.message, each.remedy) for each in problems]
+        sound = all(isinstance(text, str) and text for each in texts for text in each)
+        numbered = all(_is(each.exit_code, int) for each in problems)
+        return problems if sound and numbered and is_writable(found) else []
 
     def write_quarantine(self, problems: Sequence[Problem]) -> None:
         """Samples that were left out because they turned out to be broken while the run went on."""
@@ -101,8 +121,11 @@ class RunFolder:
     def publish(self, unfinished: Path) -> Path:
         """Give what `begin` started its name, in place of an older one of that name."""
         published = unfinished.with_name(unfinished.name.removeprefix(UNFINISHED))
-        shutil.rmtree(published, ignore_errors=True)
+        older = unfinished.with_name(f"{UNFINISHED}older-{published.name}")
+        if published.exists():
+            published.rename(older)  # removing it takes long, and a kill must not find neither of the two
         unfinished.rename(published)
+        shutil.rmtree(older, ignore_errors=True)
         return published
 
     def sweep(self) -> None:
@@ -114,8 +137,7 @@ class RunFolder:
     def update_run(self, **facts: Any) -> None:
         """Add facts to run.json, which the launcher started."""
         path = self.path / "run.json"
-        run = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-        write_json(path, {"schema_version": 1, "vidqa_version": __version__, **run, **facts})
+        write_json(path, {"schema_version": 1, "vidqa_version": __version__, **_object_in(path), **facts})
 
 
 def _step_of(path: Path) -> int:
@@ -129,9 +151,27 @@ def _step_of(path: Path) -> int:
 def read_metrics(path: Path) -> list[dict[str, Any]]:
     """The events of a metrics.jsonl; a last line that was cut off by a kill is left out."""
     events = []
-    for line in path.read_text(encoding="utf-8").splitlines():
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
         try:
-            events.append(json.loads(line))
-        except ValueError:
+            event = json.loads(line)
+        except (ValueError, RecursionError):
             continue
+        if isinstance(event, dict) and _is(event.get("step"), int):
+            events.append(event)
     return events
+
+
+def _object_in(path: Path) -> dict[str, Any]:
+    """The JSON object in a file; an empty one where there is none that can be read."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) and is_writable(found) else {}
+
+
+def _is(value: object, kind: type) -> bool:
+    """Whether a JSON value is of a kind; true is no number, and a time is one that people live to see."""
+    if kind is float:
+        return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < MOST_SECONDS
+    return isinstance(value, kind) and not isinstance(value, bool)

@@ -8,8 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from vidqa.chat import Chat, Encoded, load_chat
 from vidqa.data.record import MediaRef, Record
@@ -33,13 +36,19 @@ class Prompting:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """A record after planning. `length` counts tokens of text and media, `supervised` those that are learned."""
+    """A record after planning. `length` counts tokens of text and media, `supervised` those that are learned.
+
+    The first `prefix` tokens, up to the last of its media, are the same in every sample with the same `prefix_key`;
+    they are learned from in none of them.
+    """
 
     record: Record
     plans: tuple[FramePlan, ...]
     prompting: Prompting
     length: int
     supervised: int
+    prefix: int = 0
+    prefix_key: bytes = b""
 
     @property
     def patches(self) -> int:
@@ -139,7 +148,17 @@ class Planner:
     def _sample(self, record: Record, prompting: Prompting) -> Sample:
         plans = tuple(self._plan_of(ref) for ref in record.media)
         encoded = self._encode(record, plans, prompting)
-        return Sample(record, plans, prompting, len(encoded.token_ids), int(encoded.supervised.sum()))
+        sample = Sample(record, plans, prompting, len(encoded.token_ids), int(encoded.supervised.sum()))
+        return self._with_prefix(sample, encoded) if plans else sample
+
+    def _with_prefix(self, sample: Sample, encoded: Encoded) -> Sample:
+        slots = np.flatnonzero(np.isin(encoded.token_ids, list(self.chat.slot_ids.values())))
+        prefix = int(slots[-1]) + 1
+        if encoded.supervised[:prefix].any():
+            return sample
+        identity = repr([(ref.key, plan) for ref, plan in zip(sample.record.media, sample.plans, strict=True)])
+        key = blake2b(encoded.token_ids[:prefix].tobytes() + identity.encode(), digest_size=16).digest()
+        return replace(sample, prefix=prefix, prefix_key=key)
 
     def _plan_of(self, ref: MediaRef) -> FramePlan:
         plan = self._plans[ref.key]

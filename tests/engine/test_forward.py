@@ -37,12 +37,18 @@ def _frames(ref, plan) -> np.ndarray:
 
 
 def _packed(
-    world: SimpleNamespace, numbers: list[int], *, recompute: str = "none", align: int = 8, compile: bool = False
+    world: SimpleNamespace,
+    numbers: list[int],
+    *,
+    recompute: str = "none",
+    compile: bool = False,
+    share: bool = False,
+    align: int = 8,
 ) -> dict[int, torch.Tensor]:
     """nll of every sample, by number, from one packed forward."""
     install_forward(world.model, recompute=recompute, compile=compile)
-    collator = Collator(world.planner, world.model.config.vision_config, "cpu")
-    collator.align = align
+    collator = Collator(world.planner, world.model.config.vision_config, "cpu", share=share)
+    collator.padded = lambda length: -(-length // align) * align
     batch = collator(numbers, [world.samples[i] for i in numbers], [world.frames[i] for i in numbers])
     nll = world.model(batch)
     return {number: nll[batch.owner_N == place] for place, number in enumerate(batch.samples)}
@@ -80,6 +86,21 @@ def test_compiled_layers_give_the_gradients_of_eager_ones(world: SimpleNamespace
     eager, fused = _gradient(world, groups), _gradient(world, groups, compile=True)
     assert torch.nn.functional.cosine_similarity(eager, fused, dim=0) > 0.999999
     assert (eager - fused).norm() / eager.norm() < 1e-5
+
+
+def test_shared_videos_change_no_loss_and_no_gradient(world: SimpleNamespace) -> None:
+    numbers = list(range(len(world.samples)))
+    alone, shared = _packed(world, numbers), _packed(world, numbers, share=True)
+    for number in numbers:
+        assert torch.allclose(alone[number], shared[number], rtol=1e-5, atol=1e-5)
+    # A pack of two questions about each of six videos holds each video once.
+    collator = Collator(world.planner, world.model.config.vision_config, "cpu", share=True)
+    batch = collator(numbers, world.samples, world.frames)
+    assert batch.tails is not None and len(batch.tails.lengths) == 12
+    assert len(batch.input_ids_T) < 0.7 * sum(sample.length for sample in world.samples)
+    plain, together = _gradient(world, [numbers]), _gradient(world, [numbers], share=True)
+    assert torch.nn.functional.cosine_similarity(plain, together, dim=0) > 0.999999
+    assert (plain - together).norm() / plain.norm() < 1e-5
 
 
 def test_a_sample_does_not_see_its_neighbours(world: SimpleNamespace) -> None:

@@ -21,7 +21,7 @@ from vidqa.data import load_records
 from vidqa.data.record import MediaRef
 from vidqa.engine.batch.collate import Collator
 from vidqa.engine.batch.frame_cache import FrameCache
-from vidqa.engine.batch.frames import FrameSource
+from vidqa.engine.batch.frames import RESIZE, STORE, FrameSource
 from vidqa.engine.batch.loader import Loader
 from vidqa.problem import Problem
 from vidqa.samples import Planner, Prompting, Sample
@@ -37,9 +37,9 @@ class CountingPool(DecodePool):
         super().__init__(*arguments, **options)  # type: ignore[arg-type]
         self.asked: list[DecodeRequest] = []
 
-    def submit(self, request: DecodeRequest):
+    def submit(self, request: DecodeRequest, **options: object):
         self.asked.append(request)
-        return super().submit(request)
+        return super().submit(request, **options)  # type: ignore[arg-type]
 
 
 @pytest.fixture(scope="module")
@@ -55,14 +55,18 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
 
 @pytest.fixture(scope="module")
 def pool() -> Iterator[CountingPool]:
-    with CountingPool(1, 30.0, transform="vidqa.engine.batch.resize:resize_frames") as pool:
+    with CountingPool(1, 30.0, transform=RESIZE, store=STORE) as pool:
         yield pool
 
 
 @pytest.fixture
 def source(pool: CountingPool) -> FrameSource:
     """A frame source without a cache, over workers that all tests share."""
-    source = FrameSource(0, 1.0, None)
+    return source_over(pool, None)
+
+
+def source_over(pool: CountingPool, cache: FrameCache | None) -> FrameSource:
+    source = FrameSource(0, 1.0, cache)
     source.pool = pool
     pool.asked.clear()
     return source
@@ -191,9 +195,9 @@ def test_a_broken_clip_asked_for_twice_is_a_problem_each_time(
 
 
 def test_cached_frames_are_the_decoded_ones_and_read_only(
-    world: SimpleNamespace, source: FrameSource, pool: CountingPool, tmp_path: Path
+    world: SimpleNamespace, pool: CountingPool, tmp_path: Path
 ) -> None:
-    source.cache = FrameCache(tmp_path, 1 << 30)
+    source = source_over(pool, FrameCache(tmp_path, 1 << 30))
     samples = world.samples
     decoded, _ = source.collect(source.request(samples))
     asked = len(pool.asked)
@@ -211,16 +215,16 @@ def test_cached_frames_are_the_decoded_ones_and_read_only(
     assert torch.equal(fresh.patches_PC, again.patches_PC)
 
 
-def test_a_broken_clip_is_not_cached(world: SimpleNamespace, source: FrameSource, tmp_path: Path) -> None:
-    source.cache = FrameCache(tmp_path, 1 << 30)
+def test_a_broken_clip_is_not_cached(world: SimpleNamespace, pool: CountingPool, tmp_path: Path) -> None:
+    source = source_over(pool, FrameCache(tmp_path, 1 << 30))
     bad = broken(world, world.samples[2])
     for _ in range(2):
         assert source.collect(source.request([bad]))[0] == [[None]]
     assert not list(tmp_path.glob("*/*.npy"))
 
 
-def test_a_changed_file_is_decoded_again(world: SimpleNamespace, source: FrameSource, tmp_path: Path) -> None:
-    source.cache = FrameCache(tmp_path / "cache", 1 << 30)
+def test_a_changed_file_is_decoded_again(world: SimpleNamespace, pool: CountingPool, tmp_path: Path) -> None:
+    source = source_over(pool, FrameCache(tmp_path / "cache", 1 << 30))
     path = tmp_path / "clip.mp4"
     shutil.copy(world.samples[0].record.media[0].path, path)
     record = replace(world.samples[0].record, media=(replace(world.samples[0].record.media[0], path=str(path)),))
@@ -251,9 +255,9 @@ def test_a_medium_asked_for_while_another_thread_waits_for_it(
 def nothing_stays_behind(source: FrameSource) -> bool:
     """What was being decoded is forgotten, shortly after its frames are there."""
     deadline = time.monotonic() + 10
-    while source._decoding and time.monotonic() < deadline:
+    while source._wanted and time.monotonic() < deadline:
         time.sleep(0.01)
-    return not source._decoding
+    return not source._wanted
 
 
 def pool_request(sample: Sample) -> DecodeRequest:

@@ -101,6 +101,15 @@ def test_one_rank_gives_the_adapter_of_two(world: SimpleNamespace, tmp_path: Pat
     assert losses(tmp_path / "run") == pytest.approx(losses(world.run), rel=1e-5)
 
 
+def test_a_replicated_base_gives_the_adapter_of_a_sharded_one(world: SimpleNamespace, tmp_path: Path) -> None:
+    mesh = {"policy.parallelism.dp_shard_size": 1, "policy.parallelism.dp_replicate_size": 2}
+    run_engine("train", tiny_spec(tmp_path, world.model, world.root, options(2, **mesh)), tmp_path / "run", ranks=2)
+    assert losses(tmp_path / "run") == pytest.approx(losses(world.run), rel=1e-5)
+    ours, theirs = (load_file(run / "best/adapter_model.safetensors") for run in (tmp_path / "run", world.run))
+    assert ours.keys() == theirs.keys()
+    assert all(torch.allclose(ours[name], theirs[name], atol=1e-5) for name in theirs)
+
+
 def test_a_target_that_matches_nothing_is_a_problem(world: SimpleNamespace, tmp_path: Path) -> None:
     over = options(1, **{"policy.lora.target_modules": ["q_prj"], "policy.lora.modules_to_save": None})
     spec = tiny_spec(tmp_path, world.model, world.root, over)

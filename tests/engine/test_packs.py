@@ -9,10 +9,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vidqa.engine.batch.packs import StepOrder, plan_micro_batches, plan_packs, text_cost
+from vidqa.packing.packs import StepOrder, cost, plan_micro_batches, plan_packs
+from vidqa.packing.sharing import Work
 
 Packs = list[list[list[int]]]
 RANKS = st.integers(1, 9)
+
+
+def _cost(length: int, patches: int) -> float:
+    return cost(Work(length, length**2, 0, patches, 0))
+
 
 
 @st.composite
@@ -21,7 +27,7 @@ def chosen_samples(draw: st.DrawFn) -> tuple[list[int], list[int], list[float]]:
     lengths = draw(st.lists(st.integers(1, 5000), min_size=1, max_size=60))
     patches = draw(st.lists(st.integers(0, 20000), min_size=len(lengths), max_size=len(lengths)))
     numbers = draw(st.lists(st.sampled_from(range(len(lengths))), unique=True))
-    return numbers, lengths, [text_cost(*pair) for pair in zip(lengths, patches, strict=True)]
+    return numbers, lengths, [_cost(*pair) for pair in zip(lengths, patches, strict=True)]
 
 
 def assert_complete(packs: Packs, chosen: list[int], ranks: int) -> None:
@@ -69,13 +75,13 @@ def test_packs_depend_on_nothing_but_their_input(
 def test_ranks_carry_like_loads(lengths: list[int], ranks: int, budget: int) -> None:
     """With several samples per rank no rank has more than the mean and one sample: the bound of greedy scheduling,
     once for each deal of bins to ranks."""
-    costs = [text_cost(length, 3 * length) for length in lengths]
+    costs = [_cost(length, 3 * length) for length in lengths]
     carried = loads(plan_packs(range(len(lengths)), lengths, costs, ranks, budget), costs)
     assert max(carried) <= sum(carried) / ranks + 2 * max(costs)
 
 
 def test_equal_samples_are_dealt_out_equally() -> None:
-    costs = [text_cost(1000, 3000)] * 64
+    costs = [_cost(1000, 3000)] * 64
     for ranks in (1, 2, 4, 8):
         for budget in (1000, 4000, 64000):
             carried = loads(plan_packs(range(64), [1000] * 64, costs, ranks, budget), costs)
@@ -84,7 +90,7 @@ def test_equal_samples_are_dealt_out_equally() -> None:
 
 def test_a_real_mixture_is_balanced_within_a_tenth() -> None:
     lengths = [300 + (i * 7919) % 3000 for i in range(64)]
-    costs = [text_cost(length, 4 * length) for length in lengths]
+    costs = [_cost(length, 4 * length) for length in lengths]
     for ranks in (2, 4, 8):
         for budget in (8192, 40960):
             carried = loads(plan_packs(range(64), lengths, costs, ranks, budget), costs)

@@ -17,6 +17,7 @@ from safetensors.torch import load_file
 from tiny_world import engine_command, losses, run_engine, tiny_data, tiny_model, tiny_spec
 
 from vidqa.engine.checkpoint.export import load_export
+from vidqa.run_folder import read_metrics
 
 STEPS = 6
 # Small rate and large epsilon: Adam must not turn the last bit of a tiny gradient into a step of full size.
@@ -119,6 +120,29 @@ def test_accumulation_without_packing_is_packing(world: SimpleNamespace) -> None
     }
     run_engine("train", world.spec("loose", options(1, **changes)), world.folder / "loose/run")
     assert_same_run(world.folder / "loose/run", world.reference)
+
+
+def test_shared_videos_change_speed_and_nothing_else(world: SimpleNamespace) -> None:
+    """With every sample in every step the order of samples is the same too, so that losses and weights must be."""
+    samples = len(json.loads((world.root / "annotations.json").read_text()))
+    whole = {"validation.enable": False, "train.epoch": 3, "engine.pack_tokens": 900}
+    whole["train.train_policy.dataset.test_size"] = None
+    for name, share, ranks in (("alone", False, 1), ("shared", True, 1), ("shared_2", True, 2)):
+        over = options(ranks, **whole, **{"engine.share_video_prefix": share})
+        over["train.train_batch_per_replica"] = samples // ranks
+        run_engine("train", world.spec(name, over), world.folder / name / "run", ranks=ranks)
+    alone = world.folder / "alone/run"
+    tokens = [[e["perf/tokens_per_s"] * e["perf/step_s"] for e in _steps(world, name)] for name in ("shared", "alone")]
+    assert tokens[0][0] < 0.8 * tokens[1][0]
+    for name in ("shared", "shared_2"):
+        run = world.folder / name / "run"
+        assert losses(run) == pytest.approx(losses(alone), rel=1e-5)
+        ours, theirs = weights(run, "step_3"), weights(alone, "step_3")
+        assert all(torch.allclose(ours[key], theirs[key], rtol=0, atol=1e-5) for key in theirs)
+
+
+def _steps(world: SimpleNamespace, name: str) -> list[dict[str, Any]]:
+    return [e for e in read_metrics(world.folder / name / "run/metrics.jsonl") if "perf/step_s" in e]
 
 
 @pytest.mark.parametrize(("before", "after"), [(2, 1), (1, 2)])

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
+import subprocess
 import sys
 import traceback
 from collections.abc import Callable
@@ -17,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from vidqa.engine.problems import ENGINE_OUT_OF_MEMORY, unwritable
-from vidqa.environment import rank
+from vidqa.environment import child_environment, rank, redacted
 from vidqa.problem import INTERNAL, Exit, Problem, ProblemError, exit_code_of
 from vidqa.run_folder import RunFolder
 from vidqa.spec import load
@@ -28,13 +30,17 @@ def main() -> int:
     parser.add_argument("action", choices=["train", "evaluate"])
     parser.add_argument("--spec", type=Path, required=True)
     parser.add_argument("--run-dir", type=Path, required=True)
+    parser.add_argument(
+        "--go-on", action="store_true", help="go on with what an earlier attempt left in the run folder"
+    )
     options = parser.parse_args()
     run = RunFolder(options.run_dir)
     try:
         run.path.mkdir(parents=True, exist_ok=True)
         if rank() == 0:
             run.write_status("RUNNING", message="starting")  # how an earlier attempt ended no longer counts
-        code = _program(options.action)(load(options.spec, options.action), run)
+        spec = load(options.spec, options.action)
+        code = _program(options.action)(going_on(spec, run) if options.go_on else spec, run)
     except ProblemError as stopped:
         return _fail(run, stopped.problems)
     except OSError as failed:
@@ -43,14 +49,40 @@ def main() -> int:
         if run.read_status().get("state") == "ERROR":  # another rank failed first, and this one lost it
             print(f"rank {rank()} ends because another rank did: {type(bug).__name__}", file=sys.stderr)
             return int(Exit.JOB_FAILED)
-        traceback.print_exc()
+        print(redacted(traceback.format_exc()), file=sys.stderr)
         return _fail(run, [_problem_of(bug, run)])
     if rank() == 0:
         last = run.read_status()
         state = "COMPLETE" if code == Exit.OK else "STOPPED"
         steps = {key: last.get(key, 0) for key in ("step", "total_steps")}
         run.write_status(state, **steps, message=state.lower(), exit_code=code)
+        if state == "COMPLETE" and options.action == "train":
+            upload(spec, run)
     return code
+
+
+def going_on(spec: Any, run: RunFolder) -> Any:
+    """The spec of another attempt: platforms start a job again in its run folder after a node failed or its time was
+    up. It resumes from the run's own newest checkpoint, or keeps the answers there are; a first attempt has neither."""
+    if hasattr(spec, "evaluation"):
+        return spec.model_copy(update={"evaluation": spec.evaluation.model_copy(update={"skip_saved": True})})
+    if run.complete(run.checkpoints, "trainer.json"):
+        return spec.model_copy(update={"train": spec.train.model_copy(update={"resume": True})})
+    return spec
+
+
+def upload(spec: Any, run: RunFolder) -> None:
+    """What [train.ckpt] asks for, in a process of its own: whatever becomes of it, the run stays complete. Whoever asks
+    the run to stop now stops the upload; scripts/upload.py goes on with it."""
+    if not (spec.train.ckpt.upload_s3 or spec.train.ckpt.upload_hf):
+        return
+    program = [sys.executable, "-m", "vidqa.storage.upload", str(run.path)]
+    # Weights were fetched before the job, which is offline therefore; an upload cannot be.
+    sending = subprocess.Popen(program, env=child_environment(HF_HUB_OFFLINE="0"))
+    for number in (signal.SIGTERM, signal.SIGUSR1):
+        signal.signal(number, lambda *_: sending.terminate())
+    if sending.wait():
+        print(f"the upload is not complete; again: python scripts/upload.py {run.path}", file=sys.stderr, flush=True)
 
 
 def _program(action: str) -> Callable[[Any, RunFolder], int]:

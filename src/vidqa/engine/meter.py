@@ -9,6 +9,7 @@ import torch
 from vidqa.engine.distributed import World
 from vidqa.engine.flops import flops_model, peak_flops
 from vidqa.engine.schedule import Schedule
+from vidqa.packing.sharing import work_of
 
 
 class Meter:
@@ -22,16 +23,17 @@ class Meter:
         self._reset()
 
     def _reset(self) -> None:
-        self.loss_sum = self.seconds = self.waited = self.work = 0.0
+        self.loss_sum = self.seconds = self.waited = self.work = self.work_whole = 0.0
         self.supervised = self.tokens = self.steps = 0
 
     def step(self, step: int, outcome: Any, rate: float, progress: Any) -> None:
         """Take in the outcome of a step (a `train.Outcome`) and log when it is time."""
-        samples = [self.schedule.data.train[i] for i in self.schedule.order.step(step)]
+        works = [work_of(unit, self.schedule.data.train) for unit in self.schedule.units(step)]
         self.loss_sum += outcome.loss * outcome.supervised
         self.supervised += outcome.supervised
-        self.tokens += sum(sample.length for sample in samples)
-        self.work += self.flops.of(samples)
+        self.tokens += sum(work.tokens for work in works)
+        self.work += self.flops.of(works)
+        self.work_whole += self.flops.of(works, halved=False)
         self.seconds += outcome.seconds
         self.waited += outcome.waited
         self.steps += 1
@@ -47,7 +49,9 @@ class Meter:
             "perf/tokens_per_s_per_rank": self.tokens / self.seconds / self.world.size,
         }
         if self.peak:
-            values["perf/mfu"] = self.work / self.seconds / self.world.size / self.peak
+            available = self.seconds * self.world.size * self.peak
+            values["perf/mfu"] = self.work / available
+            values["perf/mfu_attention_not_halved"] = self.work_whole / available
             values["perf/memory_gib"] = torch.cuda.max_memory_allocated() / 1024**3
         self._reset()
         progress.log(step + 1, values, line=f"loss {values['train/loss']:.4f}  {values['perf/step_s']:.2f} s/step")

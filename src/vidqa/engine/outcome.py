@@ -8,6 +8,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from vidqa.continuing import weights_hash
 from vidqa.data import fingerprint
 from vidqa.data.record import Record
 from vidqa.engine.generate.answers import Answer
@@ -58,16 +59,9 @@ def make_recipe(spec: Any, planner: Planner, records: Sequence[Record], model: d
 
 
 def fingerprint_model(folder: Path, base: Path | None) -> dict[str, Any]:
-    """Names the weights: folder, and a hash over every weight file's name, size and first and last MiB."""
-    digest = hashlib.sha256()
-    for path in sorted(p for place in (folder, base) if place for p in place.glob("*.safetensors")):
-        size = path.stat().st_size
-        digest.update(f"{path.name} {size} ".encode())
-        with path.open("rb") as file:
-            digest.update(file.read(1 << 20))
-            file.seek(max(0, size - (1 << 20)))
-            digest.update(file.read())
-    return {"folder": str(folder), "base": str(base) if base else None, "sha256_sampled": digest.hexdigest()}
+    """Names the weights that are evaluated."""
+    sampled = weights_hash(folder, base)
+    return {"folder": str(folder), "base": str(base) if base else None, "sha256_sampled": sampled}
 
 
 def _short_name(folder: Path) -> str:

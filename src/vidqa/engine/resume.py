@@ -2,45 +2,29 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from pathlib import Path
 from typing import Any
 
 from vidqa.cli import note
+from vidqa.continuing import MEANING, changes, order_facts, weights_facts, weights_hash
 from vidqa.engine.checkpoint.state import TRAINER, load_state, read_trainer
 from vidqa.engine.distributed import World
-from vidqa.engine.outcome import fingerprint_model
 from vidqa.engine.prepare import Prepared, on_main
 from vidqa.engine.problems import ENGINE_RESUME_MISMATCH
 from vidqa.run_folder import RunFolder
-from vidqa.spec import effective_batch, fingerprint
+from vidqa.spec import fingerprint
 
 
 def trainer_facts(spec: Any, data: Prepared, model: Any, world: World) -> dict[str, Any]:
-    """What a checkpoint records besides its step. `order` decides which samples a step takes, `weights` what the saved
-    tensors mean: neither may change when a run goes on."""
-    loading, lora = spec.train.train_policy, spec.policy.lora
-    base = on_main(world, lambda: fingerprint_model(Path(spec.policy.model_name_or_path), None))
-    trained = sorted((name, list(p.shape)) for name, p in model.named_parameters() if p.requires_grad)
+    """What a checkpoint records besides its step. What `vidqa.continuing` names may not change when a run goes on."""
+    base = on_main(world, lambda: weights_hash(Path(spec.policy.model_name_or_path)))
+    trained = [(name, p.shape) for name, p in model.named_parameters() if p.requires_grad]
     return {
         "schema_version": 1,
         "spec_fingerprint": fingerprint(spec),
         "ranks": world.size,
-        "order": {
-            "data_fingerprint": data.fingerprint,
-            "samples": len(data.train),
-            "tokens": sum(sample.length for sample in data.train),
-            "effective_batch": effective_batch(spec),
-            "seed": loading.dataloader_seed,
-            "shuffle": loading.dataloader_shuffle,
-            "drop_last": loading.dataloader_drop_last,
-        },
-        "weights": {
-            "base_model": base["sha256_sampled"],
-            "trained": hashlib.sha256(json.dumps(trained).encode()).hexdigest(),
-            "lora": {key: value for key, value in lora.model_dump().items() if key != "lora_dropout"} if lora else None,
-        },
+        "order": order_facts(spec, data.train, data.fingerprint),
+        "weights": weights_facts(spec, trained, base),
     }
 
 
@@ -53,12 +37,10 @@ def resume(asked: bool | str, run: RunFolder, facts: dict[str, Any], model: Any,
             run.forget_metrics_after(0)
         return 0
     trainer = read_trainer(folder)
-    for part, what in (("order", "the order of samples"), ("weights", "what the saved weights mean")):
-        before, now = trainer.get(part, {}), facts[part]
-        changed = [f"{key}: {before.get(key)!r} -> {now[key]!r}" for key in now if before.get(key) != now[key]]
-        if changed:
+    for part, what in MEANING.items():
+        if changed := changes(trainer.get(part, {}), facts[part]):
             raise ENGINE_RESUME_MISMATCH.error(folder, f"{what} would change: {', '.join(changed)}")
-    load_state(folder, model, optimizer, world)
+    load_state(folder, trainer["step"], model, optimizer, world)
     if world.is_main:
         run.forget_metrics_after(trainer["step"])
         note(f"resumed after step {trainer['step']} from {folder}")

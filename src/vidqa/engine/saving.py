@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,11 @@ import torch
 
 from vidqa.engine.batch.collate import Collator
 from vidqa.engine.batch.frames import FrameSource
+from vidqa.engine.checkpoint.background import Background
 from vidqa.engine.checkpoint.export import EXPORT, Exporter, prove_structure
 from vidqa.engine.checkpoint.proof import prove_loss
-from vidqa.engine.checkpoint.state import Checkpointer
+from vidqa.engine.checkpoint.staging import Staging
+from vidqa.engine.checkpoint.state import TRAINER, own_weights, save_state, sharded_parameters, training_state
 from vidqa.engine.distributed import World
 from vidqa.engine.model.load import DTYPES
 from vidqa.engine.prepare import on_main
@@ -65,9 +68,9 @@ class Saver:
         self.planner, self.collator, self.trainer = planner, collator, trainer
         self.ckpt = spec.train.ckpt
         self.base = Path(spec.policy.model_name_or_path)
-        background = self.ckpt.save_mode == "async"
-        self.checkpointer = Checkpointer(run, world, in_background=background, max_keep=self.ckpt.max_keep)
-        self.exporter = Exporter(run, world, self.base, spec.policy, spec.train)
+        self.background = Background(world)
+        self.staging: Staging | None = None
+        self.exporter = Exporter(run, self.base, spec.policy, spec.train)
         self.best = _read_best(run, first)
         self.judged: tuple[int, dict[str, float]] = (-1, {})
         self.proof_sample: tuple[Sample, list[np.ndarray]] | None = None
@@ -85,44 +88,86 @@ class Saver:
         require_finite(values["val/avg_loss"], f"validation after step {step + 1}")
         self.judged = (step, values)
 
-    def after_step(self, step: int, model: Any, optimizer: Any, *, stopping: bool) -> None:
-        """Save what is due after `step`; a run that is about to stop saves its state in any case."""
-        name = self._name(step)
-        if self.exports(step):
-            self._export(step, name, model)
-        if stopping or (self.ckpt.enable_checkpoint and self.due(step)):
-            self.checkpointer.save(name, model, optimizer, {**self.trainer, "step": step + 1})
-        else:
-            self.checkpointer.poll()
+    def after_step(self, step: int, model: Any, optimizer: torch.optim.Optimizer, *, stopping: bool) -> None:
+        """Save what is due after `step`; a run that is about to stop saves its state in any case. The step waits for
+        an earlier save that still writes and for the start of the copies, not for files."""
+        exports = self.exports(step)
+        checkpoints = stopping or (self.ckpt.enable_checkpoint and self.due(step))
+        if not (exports or checkpoints):
+            self.background.poll()
+            self._prepare(model, optimizer)
+            return
+        loss = self._trainer_loss(model) if exports else None
+        if loss is not None:
+            require_finite(loss, f"the weights after step {step + 1}")
+        self._prepare(model, optimizer)
+        self.background.finish()
+        tensors = training_state(model, optimizer) if checkpoints else own_weights(model)
+        if self.staging:
+            tensors = self.staging.copy(tensors)
+        name, parameters = self._name(step), sharded_parameters(model)
+        facts, measured = {**self.trainer, "step": step + 1}, self.judged[1] if self.judged[0] == step else {}
+
+        def save() -> None:
+            if self.staging:
+                self.staging.wait()
+            if exports:
+                self._export(name, parameters, tensors, {**facts, "trainer_loss": loss}, measured)
+            if checkpoints:
+                self._checkpoint(name, tensors, facts)
+
+        self.background.start(save)
+        if self.staging is None:
+            self.background.finish()
+
+    def _prepare(self, model: Any, optimizer: torch.optim.Optimizer) -> None:
+        """After the first step, take the memory that saves are copied to; it takes seconds, which nobody waits for."""
+        wanted = self.ckpt.enable_checkpoint or self.ckpt.export_safetensors
+        if self.staging or self.ckpt.save_mode == "sync" or not wanted:
+            return
+        staging = self.staging = Staging(self.world.device)
+        optimizer.register_step_pre_hook(lambda *_: staging.hold_update())
+        tensors = training_state(model, optimizer) if self.ckpt.enable_checkpoint else own_weights(model)
+        self.background.start(lambda: staging.reserve(tensors))
 
     def _name(self, step: int) -> str:
         epoch = self.schedule.epoch_ended_by(step)
         return f"epoch_{epoch}" if epoch and self.ckpt.save_freq_in_epoch else f"step_{step + 1}"
 
-    def _export(self, step: int, name: str, model: Any) -> None:
-        """Write, check, publish: an export that is not the model never gets a name."""
-        loss = self._trainer_loss(model)
-        if loss is not None:
-            require_finite(loss, f"the weights after step {step + 1}")
-        folder = self.exporter.write(name, model)
+    def _checkpoint(self, name: str, tensors: Mapping[str, torch.Tensor], facts: dict[str, Any]) -> None:
+        world = self.background.world
+        save_state(self.run, world, name, tensors, facts)
+        kept = {self.best.name} if self.best else set()
+        on_main(world, lambda: self.run.prune(self.run.checkpoints, TRAINER, self.ckpt.max_keep, kept))
 
-        def publish() -> Best:
+    def _export(
+        self,
+        name: str,
+        parameters: Mapping[str, Any],
+        tensors: Mapping[str, torch.Tensor],
+        facts: dict[str, Any],
+        measured: dict[str, float],
+    ) -> None:
+        """Write, check, publish: an export that is not the model never gets a name. The older ones go last, so that
+        `best` leads somewhere at any moment. `measured` is what validation said of these weights."""
+        world = self.background.world
+        folder = self.exporter.write(name, parameters, tensors, world)
+
+        def publish() -> None:
             prove_structure(folder, self.base, lora=self.spec.policy.lora is not None)
-            write_json(folder / EXPORT, {**self.trainer, "step": step + 1, "trainer_loss": loss})
-            best = self._better(step, name)
-            self.exporter.publish(folder, best.name)
-            write_json(self.run.path / "best.json", vars(best))
-            write_link(self.run.path / "best", f"{self.run.exports.name}/{best.name}")
-            return best
+            write_json(folder / EXPORT, facts)
+            self.run.publish(folder)
+            self.best = self._better(facts["step"], name, measured)
+            write_json(self.run.path / "best.json", vars(self.best))
+            write_link(self.run.path / "best", f"{self.run.exports.name}/{self.best.name}")
+            self.run.prune(self.run.exports, EXPORT, self.ckpt.max_keep, {self.best.name})
 
-        self.best = on_main(self.world, publish)
-        self.checkpointer.keep = {self.best.name}
+        on_main(world, publish)
 
-    def _better(self, step: int, name: str) -> Best:
+    def _better(self, step: int, name: str, measured: dict[str, float]) -> Best:
         """The better of the best so far and the export `name`."""
-        measured = self.judged[1] if self.judged[0] == step else {}
         metric = next((m for m in ("val/accuracy", "val/avg_loss") if m in measured), "latest")
-        best = Best(metric, measured.get(metric), step + 1, name, measured.get("val/avg_loss"))
+        best = Best(metric, measured.get(metric), step, name, measured.get("val/avg_loss"))
         return best if self.best is None or best.beats(self.best) else self.best
 
     def _trainer_loss(self, model: Any) -> float | None:
@@ -152,7 +197,8 @@ class Saver:
     def finish(self) -> dict[str, Any] | None:
         """Publish the last checkpoint and prove the best export: reloaded, it has the trainer's loss. Call it when the
         trainer's model is no longer held, so that there is room for the reloaded one."""
-        self.checkpointer.finish()
+        self.background.finish()
+        self.staging = None
         gc.collect()
         if torch.cuda.is_available():
             torch.cuda.empty_cache()

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from vidqa.engine.batch.collate import padded
-from vidqa.engine.batch.packs import StepOrder, plan_micro_batches, plan_packs, text_cost
 from vidqa.engine.distributed import World
 from vidqa.engine.prepare import Prepared
+from vidqa.packing.steps import Steps
 from vidqa.problem import raise_errors
-from vidqa.spec import DataFacts, check_with_data, effective_batch, total_steps, warmup_steps
+from vidqa.spec import DataFacts, check_with_data, total_steps, warmup_steps
 
 
 class Schedule:
@@ -18,29 +17,15 @@ class Schedule:
     def __init__(self, spec: Any, data: Prepared, world: World) -> None:
         facts = DataFacts(len(data.train), len(data.validation), max(s.length for s in data.train))
         raise_errors(check_with_data(spec, facts))
-        loading = spec.train.train_policy
         self.spec, self.data, self.world = spec, data, world
-        self.order = StepOrder(
-            samples=len(data.train),
-            batch=effective_batch(spec),
-            seed=loading.dataloader_seed,
-            shuffle=loading.dataloader_shuffle,
-            drop_last=loading.dataloader_drop_last,
-        )
+        self.steps = Steps(spec, data.train, world.size, world.device.type)
+        self.order, self.units = self.steps.order, self.steps.units
         self.total = total_steps(spec, len(data.train))
         self.warmup = warmup_steps(spec, len(data.train))
-        self.lengths = [padded(s.length, world.device.type) for s in data.train]  # what a sample takes of a pack
-        self.costs = [text_cost(s.length, s.patches) for s in data.train]
-        self.budget = spec.engine.pack_tokens or spec.policy.model_max_length
 
     def packs(self, step: int) -> list[list[int]]:
-        """This rank's micro-steps of a step, each a list of sample numbers."""
-        chosen = self.order.step(step)
-        if self.spec.engine.packing:
-            packs = plan_packs(chosen, self.lengths, self.costs, self.world.size, self.budget)
-        else:
-            packs = plan_micro_batches(chosen, self.world.size, self.spec.train.train_policy.mini_batch)
-        return packs[self.world.rank]
+        """This rank's micro-steps of a step, each a list of sample numbers; those of one unit stand together."""
+        return self.steps.packs(step)[self.world.rank]
 
     def supervised(self, step: int) -> int:
         """Supervised tokens of the whole step, over all ranks."""
@@ -68,6 +53,6 @@ class Schedule:
             "steps_per_epoch": self.order.steps_per_epoch,
             "warmup_steps": self.warmup,
             "effective_batch": self.order.batch,
-            "pack_tokens": self.budget if self.spec.engine.packing else None,
+            "pack_tokens": self.steps.budget if self.spec.engine.packing else None,
             "micro_steps_of_first_step": len(self.packs(0)),
         }

@@ -66,7 +66,8 @@ def train(spec: Any, run: RunFolder) -> int:
     # What feeds it, measures it and saves it.
     workers = spec.train.train_policy.dataloader_num_workers
     source = FrameSource(workers, spec.engine.decode_timeout_s, frame_cache(spec.engine))
-    collator = Collator(planner, model.config.vision_config, world.device.type)
+    share = spec.engine.share_video_prefix
+    collator = Collator(planner, model.config.vision_config, world.device.type, share=share)
     quarantine = Quarantine(run, world, spec.engine.on_bad_sample)
     held = data.validation if spec.validation.enable else []
     validator = Validator(spec, held, collator, source, world, quarantine) if held else None
@@ -178,23 +179,23 @@ def take_step(learner: Learner, batches: Iterator[Loaded], step: int) -> Outcome
         [nll_sum, *map(nll_sum.new_tensor, (learned, float(learner.stop.asked is not None), len(bad)))]
     )
     dist.all_reduce(totals)
-    if totals[3] > 0:
-        learner.quarantine.take(bad)
-    supervised = totals[1].clamp(min=1)
     if step == 0:
         check_gradients(model)
     # Samples that could not be decoded leave fewer tokens than planned: the mean is over those that were learned.
-    scale = (planned / supervised).float()
+    scale = (planned / totals[1].clamp(min=1)).float()
     trained = [p for p in model.parameters() if p.requires_grad]
     norm = clip_gradients(trained, learner.spec.train.optm_grad_norm_clip, scale)
-    if math.isfinite(norm.item()):  # weights never take in a NaN
-        learner.optimizer.step()
+    learner.optimizer.step()
     learner.optimizer.zero_grad()
+    # The device is waited for here and nowhere else in a step. A loss that is not finite ends the run before it saves.
+    nll_total, supervised, stop_asked, broken, norm_value = torch.cat([totals, norm.double().view(1)]).tolist()
+    if broken:
+        learner.quarantine.take(bad)
     return Outcome(
-        loss=(totals[0] / supervised).item(),
-        grad_norm=norm.item(),
-        supervised=int(totals[1].item()),
-        stop_asked=bool(totals[2].item()),
+        loss=nll_total / max(supervised, 1),
+        grad_norm=norm_value,
+        supervised=int(supervised),
+        stop_asked=bool(stop_asked),
         seconds=time.perf_counter() - started,
         waited=waited,
     )

@@ -8,15 +8,16 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from vidqa.engine.batch.collate import Collator, padded
+from vidqa.engine.batch.collate import Collator
 from vidqa.engine.batch.frames import FrameSource
 from vidqa.engine.batch.loader import Loader
-from vidqa.engine.batch.packs import plan_micro_batches, plan_packs, text_cost
 from vidqa.engine.distributed import World
 from vidqa.engine.generate.answers import Decoding, generate_answers
 from vidqa.engine.model.load import gathered
 from vidqa.engine.model.qwen3_vl import stock_forward
 from vidqa.engine.quarantine import Quarantine
+from vidqa.packing.packs import cost, padded, plan_micro_batches, plan_packs
+from vidqa.packing.sharing import work_of
 from vidqa.problem import Problem
 from vidqa.samples import Sample
 from vidqa.scoring import make_item
@@ -44,7 +45,7 @@ class Validator:
             packs = plan_micro_batches(everyone, world.size, size)
         else:
             lengths = [padded(sample.length, world.device.type) for sample in samples]
-            costs = [text_cost(sample.length, sample.patches) for sample in samples]
+            costs = [cost(work_of((number,), samples)) for number in everyone]
             budget = spec.engine.pack_tokens or spec.policy.model_max_length
             packs = plan_packs(everyone, lengths, costs, world.size, budget)
         self.packs = packs[world.rank]

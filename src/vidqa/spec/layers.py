@@ -73,6 +73,10 @@ def read_layer(path: Path | str) -> Layer:
     table = _parse(path, text)
     if not isinstance(table, dict):
         raise SYNTAX.error(f"{path}:1", f"the file holds a {type(table).__name__}, not a table of keys")
+    try:
+        json.dumps(table, ensure_ascii=False, default=str).encode("utf-8")
+    except (ValueError, TypeError, RecursionError) as broken:
+        raise SYNTAX.error(f"{path}:1", f"it holds what cannot be written again: {broken}") from broken
     return Layer(str(path), table, text)
 
 

@@ -82,7 +82,7 @@ def _recorded_best(home: Path) -> list[str]:
             names += [part for part in reversed(link.readlink().parts) if NAME.match(part)][:1]
     try:
         best = json.loads((home / "best.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         best = {}
     if isinstance(best, dict):
         step = best.get("step")

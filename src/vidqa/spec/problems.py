@@ -19,6 +19,11 @@ ROOT = Code(
     "Put annotations.json there, or set annotation path and media path one by one with --set.",
 )
 REQUIRED = Code("SPEC_REQUIRED", "A key without which nothing can run is empty.", "Set it.")
+HUB_NAME = Code(
+    "SPEC_HUB_NAME",
+    "An upload to the hub is asked for, and no repository is named.",
+    "Set train.ckpt.hf_repo_name to organisation/name.",
+)
 FPS_AND_NFRAMES = Code(
     "SPEC_FPS_AND_NFRAMES",
     "Both a frame rate and a number of frames are asked for.",
@@ -26,6 +31,11 @@ FPS_AND_NFRAMES = Code(
 )
 NO_SAMPLING = Code(
     "SPEC_NO_SAMPLING", "Neither a frame rate nor a number of frames is given.", "Set nframes (8) or fps (2)."
+)
+SHARE_UNPACKED = Code(
+    "SPEC_SHARE_UNPACKED",
+    "Videos can be shared only inside packs, and packing is off.",
+    "Set engine.packing = true, or engine.share_video_prefix = false.",
 )
 WARMUP_TWICE = Code(
     "SPEC_WARMUP_TWICE", "Warm-up is given in steps and in epochs.", "Keep optm_warmup_steps or optm_warmup_epochs."
@@ -110,6 +120,11 @@ DP_MISMATCH = Code(
     "SPEC_DP_MISMATCH",
     "The data-parallel ranks of the spec are not the GPUs of the job.",
     "Set policy.parallelism.dp_shard_size to the GPUs per node and dp_replicate_size to the nodes.",
+)
+SECRET = Code(
+    "SPEC_SECRET",
+    "A value of a spec holds a token or a password; specs are copied into run folders.",
+    "Take it out. Tokens are passed by name: HF_TOKEN, WANDB_API_KEY, AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY.",
 )
 VIDEO_FPS_REQUIRED = Code(
     "SPEC_VIDEO_FPS_REQUIRED",

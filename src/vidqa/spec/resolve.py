@@ -9,12 +9,13 @@ from typing import Any, Literal, overload
 
 from pydantic import ValidationError
 
+from vidqa.environment import redacted
 from vidqa.problem import Problem, ProblemError, raise_errors
 from vidqa.spec._field import Table
 from vidqa.spec.keys import flat, leaves, table_of
 from vidqa.spec.layers import EXCLUSIVE, REPLACING, Layer, brief, entries, place, read_layer
 from vidqa.spec.models import SPECS, EvaluateSpec, Spec, TrainSpec
-from vidqa.spec.problems import ACTION, MOST_PROBLEMS, NOT_SFT, RANGE, TYPE, UNKNOWN_KEY
+from vidqa.spec.problems import ACTION, MOST_PROBLEMS, NOT_SFT, RANGE, SECRET, TYPE, UNKNOWN_KEY
 from vidqa.spec.rules import check
 from vidqa.spec.shape import expected
 
@@ -86,6 +87,8 @@ class _Pile:
         values = dict(entry for entry in found if not isinstance(entry, Problem))
         for path, value in values.items():
             self._put(path, value, layer)
+            if _holds_secret(value):
+                self.problems.append(SECRET.at(place(layer, path), f"{path} holds a token or a password"))
         for one, other, code in EXCLUSIVE[self.action]:
             if values.get(one) is not None and values.get(other) is not None:
                 self.problems.append(code.at(place(layer, one), f"{one} and {other} are both set"))
@@ -120,6 +123,14 @@ class _Pile:
             inside[last] = value
         self.origins[path] = layer.name
         self.sources[path] = layer
+
+
+def _holds_secret(value: Any) -> bool:
+    if isinstance(value, dict):
+        return any(map(_holds_secret, value.values()))
+    if isinstance(value, list):
+        return any(map(_holds_secret, value))
+    return isinstance(value, str) and redacted(value) != value
 
 
 def _explain(action: str, pile: _Pile, invalid: ValidationError) -> list[Problem]:

@@ -17,6 +17,7 @@ from vidqa.spec.schedule import effective_batch, total_steps, warmup_steps
 
 VIDEO_LENGTH = 40960  # tokens below which a video sample may not fit
 HF_MODEL = re.compile(r"^hf_model://[\w.-]+/[\w.-]+(@[\w./-]+)?$")
+HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 BARE_ID = re.compile(r"^[\w-][\w.-]*/[\w.-]+$")
 VISION_TARGETS = ("all-linear", "attn.qkv", "attn.proj")
 
@@ -96,9 +97,12 @@ def _train_rules(spec: TrainSpec) -> Iterator[Problem]:
     yield from _model_name("policy.model_name_or_path", spec.policy.model_name_or_path)
     yield from _optimizer(spec)
     yield from _validation(spec)
+    yield from _uploads(spec)
     yield from _patterns(spec)
     if spec.policy.lora is not None:
         yield from _lora(spec.policy.lora)
+    if spec.engine.share_video_prefix and not spec.engine.packing:
+        yield codes.SHARE_UNPACKED.at("engine.share_video_prefix", "share_video_prefix is true and packing is false")
     batch, micro = spec.train.train_batch_per_replica, spec.train.train_policy.mini_batch
     if batch % micro:
         message = f"train_batch_per_replica {batch} is not a multiple of mini_batch {micro}"
@@ -172,6 +176,14 @@ def _validation(spec: TrainSpec) -> Iterator[Problem]:
     if (given or part is not None) and not valid.enable:
         message = "there is a validation set and validation.enable is false"
         yield codes.VALIDATION_UNUSED.at("validation.enable", message, severity="warning")
+
+
+def _uploads(spec: TrainSpec) -> Iterator[Problem]:
+    ckpt = spec.train.ckpt
+    if ckpt.upload_s3:
+        yield from _required("train.ckpt.s3_bucket", ckpt.s3_bucket or "")
+    if ckpt.upload_hf and not HUB_NAME.fullmatch(ckpt.hf_repo_name):
+        yield codes.HUB_NAME.at("train.ckpt.hf_repo_name", f"{ckpt.hf_repo_name!r} is not organisation/name")
 
 
 def _patterns(spec: TrainSpec) -> Iterator[Problem]:

@@ -98,7 +98,6 @@ class Logging(Table):
 class DecodeEngine(Table):
     """What training and evaluation share of our own engine's keys."""
 
-    attention: Literal["auto", "sdpa"] = key("auto", "Attention kernel", "auto takes the fastest kernel there is.")
     on_bad_sample: Literal["fail", "quarantine"] = key(
         "fail",
         "Broken videos",
@@ -112,6 +111,12 @@ class DecodeEngine(Table):
 class TrainEngine(DecodeEngine):
     packing: bool = key(True, "Packing", "Put several samples into one row, so that no token is padding.")
     pack_tokens: Positive | None = key(None, "Pack budget", "Tokens of one pack; unset is policy.model_max_length.")
+    share_video_prefix: bool = key(
+        False,
+        "Share videos",
+        "Compute a video once for all questions about it in a step, which keeps them together. Several times faster "
+        "where every video has several questions; losses are the same, the order of samples is not.",
+    )
     recompute: Literal["auto", "none", "vision", "all"] = key(
         "auto",
         "What is recomputed",

@@ -71,6 +71,8 @@ def parent_layer(action: str, run: Path, which: str) -> Layer:
     if action == "train":
         checkpoint = find_checkpoint(run, which)
         table = read_layer(_spec_file(home)).table
+        if not isinstance(table.get("train", {}), dict):
+            raise NO_RUN.error(home / "spec.toml", "train is a value; it must be a table")
         train = {**table.get("train", {}), "resume": str(checkpoint.absolute())}
         return Layer(name, {**table, "train": {key: value for key, value in train.items() if key != "output_dir"}})
     export = find_export(run, which)
@@ -105,6 +107,9 @@ def _base_of(export: Path, parent: TrainSpec | None) -> str:
     if parent:
         return parent.policy.model_name_or_path
     try:
-        return str(json.loads((export / ADAPTER).read_text(encoding="utf-8")).get("base_model_name_or_path") or "")
-    except (OSError, ValueError) as broken:
+        adapter = json.loads((export / ADAPTER).read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as broken:
         raise NO_RUN.error(export / ADAPTER, f"it cannot be read: {broken}") from broken
+    if not isinstance(adapter, dict) or not isinstance(adapter.get("base_model_name_or_path", ""), str):
+        raise NO_RUN.error(export / ADAPTER, "base_model_name_or_path must be a text")
+    return adapter.get("base_model_name_or_path", "")

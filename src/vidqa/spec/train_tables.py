@@ -62,11 +62,20 @@ class Checkpoint(Table):
     export_safetensors: bool = key(
         True, "Export with each checkpoint", "Also write weights that transformers loads, next to each checkpoint."
     )
-    upload_hf: bool = key(False, "Upload to the hub", "Upload the weights to the Hugging Face hub.", only=[False])
-    hf_repo_name: str = key("", "Hub repository", "Repository for upload_hf.", native="no effect")
-    upload_s3: bool | str = key(False, "Upload to S3", "Upload checkpoints to S3: final or all.", only=[False])
-    s3_bucket: str | None = key(None, "S3 bucket", "Bucket for upload_s3.", native="no effect")
-    s3_prefix: str = key("outputs", "S3 prefix", "Prefix for upload_s3.", native="no effect")
+    upload_hf: bool = key(
+        False,
+        "Upload to the hub",
+        "After training, upload the best export to the Hugging Face hub; a new repository is made private.",
+    )
+    hf_repo_name: str = key("", "Hub repository", "organisation/name for upload_hf.")
+    upload_s3: bool | str = key(
+        False,
+        "Upload to S3",
+        "After training, upload the run and its exports: final (the best and the newest) or all that are kept.",
+        only=[False, "final", "all"],
+    )
+    s3_bucket: str | None = key(None, "S3 bucket", "Bucket for upload_s3.")
+    s3_prefix: str = key("outputs", "S3 prefix", "Prefix for upload_s3; the run gets a folder of its name below it.")
 
 
 class Dataset(Table):
@@ -252,9 +261,7 @@ class Train(Table):
     sequence_packing: bool = key(
         False, "Sequence packing", "cosmos-rl's packing.", native="no effect", instead="engine.packing"
     )
-    fa_version: Literal[2, 3] | None = key(
-        None, "FlashAttention", "Version of FlashAttention.", native="no effect", instead="engine.attention"
-    )
+    fa_version: Literal[2, 3] | None = key(None, "FlashAttention", "Version of FlashAttention.", native="no effect")
     async_tp_enabled: bool = key(False, "Async TP", "Overlap tensor-parallel communication.", native="no effect")
     sync_weight_interval: Positive = key(1, "Weight sync", "Steps between syncs of replicas.", native="no effect")
     local_dataset: Annotated[bool, null_is(True)] = key(

@@ -2,61 +2,62 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 
-from vidqa.engine.batch.resize import patchify
-from vidqa.engine.model.attention import Segments, segments_of
+from vidqa.engine.batch.layout import lay_out
+from vidqa.engine.batch.pixels import Pixels, pixels_of
+from vidqa.engine.batch.staging import mapped
+from vidqa.engine.model.attention import Segments, Tails
 from vidqa.engine.model.qwen3_vl import VisionIndex, vision_index
+from vidqa.packing.packs import padded
 from vidqa.samples import Planner, Sample
-
-ALIGN = {"cpu": 8, "cuda": 128}  # samples are padded to a multiple of this many tokens
+from vidqa.video.types import FramePlan, PixelRules
 
 
 @dataclass(frozen=True)
 class Batch:
-    """One micro-step of one rank. T tokens (samples padded to the alignment, longest first), N supervised, V vision
-    tokens, P patches of C values. `owner_N` is the place in `samples` that each supervised token belongs to."""
+    """One micro-step of one rank. T rows (tokens and padding, see `layout`), N supervised, V vision
+    tokens, P patches of C values. `owner_N` is the place in `samples` that each supervised token belongs to.
+
+    Media stay bytes until the model asks for `patches_PC`, on whatever device the batch is."""
 
     input_ids_T: torch.Tensor
     position_3T: torch.Tensor
     segments: Segments
+    tails: Tails | None
     predict_at_N: torch.Tensor  # the token whose output predicts ...
     target_N: torch.Tensor  # ... this token id
     owner_N: torch.Tensor
-    patches_PC: torch.Tensor
+    pixels: Pixels
     vision: VisionIndex
     visual_at_V: torch.Tensor
     samples: tuple[int, ...]
     tokens: int  # without padding
 
+    @property
+    def patches_PC(self) -> torch.Tensor:
+        """float32, normalised afresh at each use: nobody keeps what is larger than everything else in the batch."""
+        return self.pixels.patches()
+
     def to(self, device: torch.device) -> Batch:
-        if device.type == "cpu":
-            return self
-        moved = {f.name: _move(getattr(self, f.name), device) for f in fields(self)}
-        return replace(self, **moved)
-
-
-def _move(value: Any, device: torch.device) -> Any:
-    if isinstance(value, torch.Tensor):
-        return value.pin_memory().to(device, non_blocking=True)
-    if isinstance(value, VisionIndex):
-        return replace(value, **{f.name: _move(getattr(value, f.name), device) for f in fields(value)})
-    return value
+        """The batch on `device`, one blocking copy per tensor: for one batch now and then. `Staging` is for many."""
+        return mapped(self, lambda tensor: tensor.to(device))
 
 
 class Collator:
     """Builds batches for one model. `vision_config` is its config's; `device_type` decides the padding."""
 
-    def __init__(self, planner: Planner, vision_config: Any, device_type: str) -> None:
+    def __init__(self, planner: Planner, vision_config: Any, device_type: str, *, share: bool = False) -> None:
         self.planner = planner
         self.vision_config = vision_config
-        self.device_type = device_type
+        self.padded = partial(padded, device_type=device_type)
+        self.share = share
         self.image_id, self.video_id = (planner.chat.slot_ids[kind] for kind in ("image", "video"))
         self.rope = planner.family.rope_positions
         self.geometry = planner.geometry
@@ -65,25 +66,29 @@ class Collator:
         self, numbers: Sequence[int], samples: Sequence[Sample], frames: Sequence[Sequence[np.ndarray | None]]
     ) -> Batch:
         """`frames[i][m]` is uint8 [n, 3, h, w] of medium m of sample i; None leaves that sample's answer unlearned."""
-        order = sorted(range(len(samples)), key=lambda i: -padded(samples[i].length, self.device_type))
-        rows = [self._tokens(samples[i], usable=all(f is not None for f in frames[i])) for i in order]
-        starts = np.cumsum([0] + [padded(len(ids), self.device_type) for ids, _, _ in rows])
-        media = self._media([samples[i] for i in order], [frames[i] for i in order], rows, starts[:-1])
-        grids, visual_at, pieces = media or self._blank_medium()
-        predict, target, owner = self._supervised(rows, starts[:-1])
-        lengths = [padded(len(ids), self.device_type) for ids, _, _ in rows] or [ALIGN[self.device_type]]
+        layout = lay_out(samples, self.padded, share=self.share)
+        tokens = [self._tokens(s, usable=all(f is not None for f in fs)) for s, fs in zip(samples, frames, strict=True)]
+        input_ids = np.full(layout.total, self.planner.chat.pad_id, dtype=np.int64)
+        position = np.zeros((3, layout.total), dtype=np.int64)
+        for (ids, _, positions), rows in zip(tokens, layout.rows, strict=True):
+            input_ids[rows], position[:, rows] = ids, positions
+        firsts = [unit[0] for unit in layout.units]  # samples of one unit have one set of media
+        media = self._media([(samples[i], frames[i], tokens[i][0], layout.rows[i]) for i in firsts])
+        grids, visual_at, media_pixels = media or self._blank_medium()
+        predict, target, owner = self._supervised([(*tokens[i][:2], layout.rows[i]) for i in layout.order])
         return Batch(
-            input_ids_T=_packed([ids for ids, _, _ in rows], lengths, self.planner.chat.pad_id),
-            position_3T=_packed([position for _, _, position in rows], lengths, 0, leading=(3,)),
-            segments=segments_of(lengths),
+            input_ids_T=torch.from_numpy(input_ids),
+            position_3T=torch.from_numpy(position),
+            segments=layout.segments,
+            tails=layout.tails,
             predict_at_N=torch.from_numpy(predict),
             target_N=torch.from_numpy(target),
             owner_N=torch.from_numpy(owner),
-            patches_PC=torch.cat(pieces),
+            pixels=media_pixels,
             vision=vision_index(grids, self.vision_config),
             visual_at_V=torch.from_numpy(visual_at),
-            samples=tuple(numbers[i] for i in order),
-            tokens=sum(len(ids) for ids, _, _ in rows),
+            samples=tuple(numbers[i] for i in layout.order),
+            tokens=sum(len(ids) for ids, _, _ in tokens),
         )
 
     def _tokens(self, sample: Sample, usable: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -98,12 +103,12 @@ class Collator:
         position = self.rope(ids, self.image_id, self.video_id, grids["image"], grids["video"], merge)
         return ids, encoded.supervised & usable, position
 
-    def _media(self, samples, frames, rows, starts):
-        """Grids, placeholders and patches of the pack's media, grouped by frame size so that each size is one dense
+    def _media(self, placed):
+        """Grids, placeholders and pixels of the pack's media, grouped by frame size so that each size is one dense
         batch in the vision tower. None for a pack without media."""
         media = []
-        for sample, arrays, (ids, _, _), start in zip(samples, frames, rows, starts, strict=True):
-            at = start + np.flatnonzero((ids == self.image_id) | (ids == self.video_id))
+        for sample, arrays, ids, rows in placed:
+            at = rows[(ids == self.image_id) | (ids == self.video_id)]
             for plan, array in zip(sample.plans, arrays, strict=True):
                 media.append((plan, array, at[: plan.tokens]))
                 at = at[plan.tokens :]
@@ -111,58 +116,30 @@ class Collator:
             return None
         media.sort(key=lambda medium: medium[0].grid[1:], reverse=True)
         grids = [plan.grid for plan, _, _ in media]
-        return grids, np.concatenate([places for _, _, places in media]), [self._patches(p, a) for p, a, _ in media]
+        pixels = pixels_of([self._checked(plan, array) for plan, array, _ in media])
+        return grids, np.concatenate([places for _, _, places in media]), pixels
 
-    def _patches(self, plan, array: np.ndarray | None) -> torch.Tensor:
+    def _checked(self, plan: FramePlan, array: np.ndarray | None) -> tuple[np.ndarray, PixelRules]:
+        """A medium's frames, which must be as planned, and the rules of its kind."""
         rules = self.geometry.video if plan.kind == "video" else self.geometry.image
+        shape = (len(plan.indices), 3, plan.height, plan.width)
         if array is None:  # an unusable medium still fills its place; nothing is learned from it
-            array = np.zeros((len(plan.indices), 3, plan.height, plan.width), dtype=np.uint8)
-        assert array.shape == (len(plan.indices), 3, plan.height, plan.width), (
-            f"{array.shape} is not as planned: {plan}"
-        )
-        patches = patchify(as_tensor(array), rules, rules.mean, rules.std)
-        assert len(patches) == plan.patches, f"{len(patches)} patches built, {plan.patches} planned"
-        return patches
+            array = np.zeros(shape, dtype=np.uint8)
+        built = (-(-len(array) // rules.temporal_patch_size), *(side // rules.patch_size for side in array.shape[-2:]))
+        assert array.shape == shape and built == plan.grid, f"{array.shape} is not as planned: {plan}"
+        return array, rules
 
     def _blank_medium(self):
         """One black block of patches for a pack without media: every rank runs the vision tower in every micro-step."""
         rules = self.geometry.video
-        width = 3 * rules.temporal_patch_size * rules.patch_size**2
-        patches = torch.zeros(rules.merge_size**2, width)
-        return [(1, rules.merge_size, rules.merge_size)], np.zeros(0, dtype=np.int64), [patches]
+        black = np.zeros((rules.temporal_patch_size, 3, rules.factor, rules.factor), np.uint8)
+        return [(1, rules.merge_size, rules.merge_size)], np.zeros(0, dtype=np.int64), pixels_of([(black, rules)])
 
-    def _supervised(self, rows, starts) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        predict, target, owner = [], [], []
-        for number, ((ids, supervised, _), start) in enumerate(zip(rows, starts, strict=True)):
+    def _supervised(self, placed) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        predict, target, owner = ([np.zeros(0, np.int64)] for _ in range(3))
+        for number, (ids, supervised, rows) in enumerate(placed):
             at = np.flatnonzero(supervised)
-            predict.append(start + at - 1)
+            predict.append(rows[at - 1])
             target.append(ids[at])
             owner.append(np.full(len(at), number))
-        return tuple(
-            np.concatenate([*part, np.zeros(0, np.int64)]).astype(np.int64) for part in (predict, target, owner)
-        )  # type: ignore[return-value]
-
-
-def padded(length: int, device_type: str) -> int:
-    """Tokens that a sample takes in a pack."""
-    align = ALIGN[device_type]
-    return -(-length // align) * align
-
-
-def as_tensor(array: np.ndarray) -> torch.Tensor:
-    """The array without a copy; torch warns of read-only memory (the frame cache's maps), which nothing writes to."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)
-        return torch.from_numpy(array)
-
-
-def _packed(
-    parts: Sequence[np.ndarray], lengths: Sequence[int], fill: int, leading: tuple[int, ...] = ()
-) -> torch.Tensor:
-    """The parts side by side, each padded to its length."""
-    packed = np.full((*leading, sum(lengths)), fill, dtype=np.int64)
-    start = 0
-    for part, length in zip(parts, lengths, strict=False):
-        packed[..., start : start + part.shape[-1]] = part
-        start += length
-    return torch.from_numpy(packed)
+        return np.concatenate(predict), np.concatenate(target), np.concatenate(owner)

@@ -10,17 +10,21 @@ import errno
 import fcntl
 import hashlib
 import io
+import itertools
+import math
 import os
 import stat
 import struct
 import time
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
+import torch
 
 from vidqa.engine.batch.problems import CACHE_DISK_FULL, CACHE_UNUSABLE
 from vidqa.problem import Problem
@@ -45,7 +49,8 @@ class FrameCache:
 
     def __init__(self, folder: Path, limit_bytes: int) -> None:
         self.folder, self.limit_bytes = folder, limit_bytes
-        self._trusted: set[tuple[str, int]] = set()  # (key, inode) whose checksum this process has verified
+        self._trusted: dict[str, int] = {}  # the inode of each key whose checksum this process has verified
+        self._numbers = itertools.count()  # tell apart the temporary files of this process
         self._full = False
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -79,12 +84,17 @@ class FrameCache:
             frames = self._mapped(key, path)
             now = time.time_ns()  # the time of last use, finer than the file system's own clock
             os.utime(path, ns=(now, now))
-        except FileNotFoundError:  # never there, or evicted between two of these steps
+        except (OSError, RuntimeError):  # never there, or evicted between two of these steps, or no room for a map
             return None
         except ValueError:  # damaged
-            path.unlink(missing_ok=True)
+            with suppress(OSError):
+                path.unlink()
             return None
         return frames
+
+    def takes(self, request: DecodeRequest) -> bool:
+        """Whether the frames of this request would be stored."""
+        return not self._full and len(request.indices) * 3 * request.height * request.width <= self.limit_bytes
 
     def put(self, key: str | None, frames: np.ndarray) -> Problem | None:
         """Store uint8 frames, making room first. Frames larger than the limit are not stored.
@@ -93,38 +103,54 @@ class FrameCache:
         """
         if key is None or self._full or frames.nbytes > self.limit_bytes:
             return None
-        path = self._path(key)
-        temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+        temporary = self.temporary(key)
         try:
-            path.parent.mkdir(exist_ok=True)
-            _write_entry(temporary, frames)
-            self._publish(temporary, path)
+            write_entry(temporary, frames)
+            self._publish(temporary, self._path(key))
         except OSError as failed:
-            if failed.errno not in NO_SPACE:
-                raise CACHE_UNUSABLE.error(self.folder, f"it cannot be written: {failed.strerror}") from failed
-            self._full = True
-            message = f"{failed.strerror}; from here on frames are decoded every time"
-            return CACHE_DISK_FULL.at(self.folder, message, severity="warning")
+            return self._refused(failed)
         finally:
             temporary.unlink(missing_ok=True)
         return None
 
+    def temporary(self, key: str) -> Path:
+        """A file for `write_entry`, perhaps in another process, to be handed to `adopt`."""
+        path = self._path(key)
+        return path.with_name(f"{path.name}.{os.getpid()}.{next(self._numbers)}.tmp")
+
+    def adopt(self, key: str, temporary: Path) -> np.ndarray:
+        """Make the entry that a process of ours has written at `temporary` the one of `key`; its frames, mapped, which
+        stay readable even if the entry is evicted at once. Raises OSError, CACHE_UNUSABLE."""
+        try:
+            frames = self._mapped(key, temporary, trusted=True)
+            self._publish(temporary, self._path(key))
+        finally:
+            temporary.unlink(missing_ok=True)
+        return frames
+
+    def _refused(self, failed: OSError) -> Problem:
+        """The disk is full, which the run survives, or the cache is of no use, which it does not."""
+        if failed.errno not in NO_SPACE:
+            raise CACHE_UNUSABLE.error(self.folder, f"it cannot be written: {failed.strerror}") from failed
+        self._full = True
+        message = f"{failed.strerror}; from here on frames are decoded every time"
+        return CACHE_DISK_FULL.at(self.folder, message, severity="warning")
+
     def _path(self, key: str) -> Path:
         return self.folder / key[:2] / f"{key}.npy"
 
-    def _mapped(self, key: str, path: Path) -> np.ndarray:
+    def _mapped(self, key: str, path: Path, *, trusted: bool = False) -> np.ndarray:
         """The entry's frames; ValueError where its length or (once per process) its checksum is wrong."""
-        everything = np.memmap(path, np.uint8, mode="r")
-        body = everything[: -FOOTER.size]
-        mark, checksum = FOOTER.unpack(everything[-FOOTER.size :].tobytes().rjust(FOOTER.size, b"\0"))
-        if mark != MARK:
-            raise ValueError(f"{path} is cut off")
-        entry = (key, path.stat().st_ino)
-        if entry not in self._trusted:
-            if zlib.crc32(body.data) != checksum:
-                raise ValueError(f"{path} is damaged")
-            self._trusted.add(entry)
-        return np.load(path, mmap_mode="r")
+        with open(path, "rb") as file:
+            status = os.fstat(file.fileno())
+            start, shape = _read_header(file, status.st_size)
+            # Mapped by its handle, so that it is this very file; torch's map, unlike Python's, keeps no handle open.
+            whole = torch.from_file(f"/proc/self/fd/{file.fileno()}", size=status.st_size, dtype=torch.uint8).numpy()
+        whole.flags.writeable = False
+        if not trusted and self._trusted.get(key) != status.st_ino:
+            _verify(whole, path)
+        self._trusted[key] = status.st_ino
+        return whole[start : -FOOTER.size].reshape(shape)
 
     @contextmanager
     def _locked(self) -> Iterator[int]:
@@ -144,8 +170,9 @@ class FrameCache:
                 return
             if total + size > self.limit_bytes:
                 total = self._evict(self.limit_bytes * ROOM - size)
-            os.replace(temporary, path)
+            # Counted first: who dies between the two leaves a total that is too high, which the next eviction corrects.
             os.pwrite(handle, f"{total + size:032d}".encode(), 0)
+            os.replace(temporary, path)
 
     def _evict(self, allowed: float) -> int:
         """Remove the least recently used entries until at most `allowed` bytes are left; returns what is left."""
@@ -168,14 +195,36 @@ class FrameCache:
         return left
 
 
-def _write_entry(path: Path, frames: np.ndarray) -> None:
-    with open(path, "wb") as file:
-        header = io.BytesIO()
-        np.lib.format.write_array_header_1_0(header, np.lib.format.header_data_from_array_1_0(frames))
-        body = np.ascontiguousarray(frames).reshape(-1).data
-        file.write(header.getvalue())
-        file.write(body)
-        file.write(FOOTER.pack(MARK, zlib.crc32(body, zlib.crc32(header.getvalue()))))
+def write_entry(path: str | Path, frames: np.ndarray) -> None:
+    """Write uint8 frames as an entry of a cache; decode workers call it too. Raises OSError, leaving nothing."""
+    Path(path).parent.mkdir(exist_ok=True)
+    try:
+        with open(path, "wb") as file:
+            header = io.BytesIO()
+            np.lib.format.write_array_header_1_0(header, np.lib.format.header_data_from_array_1_0(frames))
+            body = np.ascontiguousarray(frames).reshape(-1).data
+            file.write(header.getvalue())
+            file.write(body)
+            file.write(FOOTER.pack(MARK, zlib.crc32(body, zlib.crc32(header.getvalue()))))
+    except OSError:
+        Path(path).unlink(missing_ok=True)
+        raise
+
+
+def _read_header(file: BinaryIO, size: int) -> tuple[int, tuple[int, ...]]:
+    """Where the frames begin, and their shape. Raises ValueError where the file is not as long as they need."""
+    if np.lib.format.read_magic(file) != (1, 0):
+        raise ValueError(f"{file.name} is no entry")
+    shape, _, dtype = np.lib.format.read_array_header_1_0(file)
+    if dtype != np.uint8 or size != file.tell() + math.prod(shape) + FOOTER.size:
+        raise ValueError(f"{file.name} is cut off")
+    return file.tell(), shape
+
+
+def _verify(whole: np.ndarray, path: Path) -> None:
+    mark, checksum = FOOTER.unpack(whole[-FOOTER.size :].tobytes())
+    if mark != MARK or zlib.crc32(whole[: -FOOTER.size].data) != checksum:
+        raise ValueError(f"{path} is damaged")
 
 
 @lru_cache(maxsize=100_000)

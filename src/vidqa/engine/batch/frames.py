@@ -3,35 +3,56 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 
 from vidqa.cli import note
 from vidqa.data.record import MediaRef
+from vidqa.engine.batch.claims import Claims, Waiting
 from vidqa.engine.batch.frame_cache import FrameCache
-from vidqa.problem import Problem
+from vidqa.problem import Problem, ProblemError
 from vidqa.samples import Sample
-from vidqa.video.pool import DecodePool, DecodeRequest
+from vidqa.video.pool import Decoded, DecodePool, DecodeRequest, Stored
 from vidqa.video.types import FramePlan
 
 RESIZE = "vidqa.engine.batch.resize:resize_frames"
-
+STORE = "vidqa.engine.batch.frame_cache:write_entry"
 
 Awaited = np.ndarray | Future
 
 
+@dataclass(frozen=True, eq=False)
+class _Wanted:
+    """A medium that is not cached: `answer` resolves to its frames or to a Problem."""
+
+    request: DecodeRequest
+    key: str
+    answer: Future[Decoded] = field(default_factory=Future)
+
+
 class FrameSource:
-    """`request` starts decoding what is not cached; `collect` waits for it. A medium that is asked for again, also by
-    another thread, while it is being decoded is decoded once."""
+    """`request` starts decoding what is not cached; `collect` waits for it.
+
+    A medium is decoded once: for all who ask for it while it is being decoded, in this process or in others that share
+    the cache. Decoded frames go from the worker into the cache and are mapped from there, so that frames which wait for
+    their turn cost this process no memory. Without a cache they come through the worker's pipe and are held.
+    """
 
     def __init__(self, workers: int, timeout_s: float, cache: FrameCache | None) -> None:
-        self.pool = DecodePool(max(1, workers), timeout_s, transform=RESIZE)
+        self.pool = DecodePool(max(1, workers), timeout_s, transform=RESIZE, store=STORE)
         self.cache = cache
-        self._decoding: dict[DecodeRequest, Future] = {}
+        self._wanted: dict[DecodeRequest, _Wanted] = {}
         self._lock = threading.Lock()
+        self._closing = False
+        if cache:
+            self._claims = Claims(cache.folder, terms=f"{timeout_s:g}s")
+            self._waiting = Waiting(self._claims, self._claimed)
+            self._waiting.start()
 
     def request(self, samples: Sequence[Sample]) -> list[list[Awaited]]:
         """A ticket for `collect`: per sample and medium its frames, or what will give them."""
@@ -40,32 +61,96 @@ class FrameSource:
             for sample in samples
         ]
 
+    def has(self, ticket: list[list[Awaited]]) -> bool:
+        """Whether `collect` would not have to wait."""
+        return all(item.done() for media in ticket for item in media if isinstance(item, Future))
+
     def collect(self, ticket: list[list[Awaited]]) -> tuple[list[list], list[Problem]]:
         """uint8 [n, 3, h, w] per sample and medium, None where decoding failed, and the problems."""
         found = [[item.result() if isinstance(item, Future) else item for item in media] for media in ticket]
         problems = [item for media in found for item in media if isinstance(item, Problem)]
         return [[None if isinstance(item, Problem) else item for item in media] for media in found], problems
 
+    def close(self) -> None:
+        """Stops at once; what was asked for and has not come is cancelled."""
+        self._closing = True
+        if self.cache:
+            self._waiting.close()
+        self.pool.close()
+        for wanted in list(self._wanted.values()):
+            self._end(wanted, wanted.answer.cancel)
+
     def _start(self, ref: MediaRef, plan: FramePlan) -> Awaited:
         request = DecodeRequest(ref.path, ref.member, ref.kind, plan.indices, plan.height, plan.width)
+        key = self.cache.key(request) if self.cache else None
+        if self.cache and (cached := self.cache.get(key)) is not None:
+            return cached
         with self._lock:
-            if request in self._decoding:
-                return self._decoding[request]
-            cached = self.cache.get(self.cache.key(request)) if self.cache else None
-            if cached is not None:
-                return cached
-            future = self._decoding[request] = self.pool.submit(request)
-        future.add_done_callback(partial(self._done, request))
-        return future
+            if request in self._wanted:
+                return self._wanted[request].answer
+            wanted = self._wanted[request] = _Wanted(request, key or "")
+        self._decode(wanted, claimed=False)
+        return wanted.answer
 
-    def _done(self, request: DecodeRequest, future: Future) -> None:
-        """Cache what was decoded; runs in the thread that received it."""
-        if self.cache and not future.cancelled() and not future.exception():
-            frames = future.result()
-            if not isinstance(frames, Problem) and (warning := self.cache.put(self.cache.key(request), frames)):
-                note(str(warning))
+    def _decode(self, wanted: _Wanted, *, claimed: bool) -> None:
+        store_at = ""
+        if self.cache and wanted.key and self.cache.takes(wanted.request):
+            store_at = str(self.cache.temporary(wanted.key))
+        admit = None if claimed or not wanted.key else partial(self._admit, wanted)
+        future = self.pool.submit(wanted.request, store_at=store_at, admit=admit)
+        future.add_done_callback(partial(self._decoded, wanted, store_at))
+
+    def _admit(self, wanted: _Wanted) -> bool:
+        """A worker is free for it. Not so fast, where another process decodes the same video now, or just has."""
+        assert self.cache
+        if not self._claims.take(wanted.key):
+            self._waiting.add(wanted)
+            return False
+        if (cached := self.cache.get(wanted.key)) is not None:
+            self._settle(wanted, cached)
+            return False
+        self._claims.forget(wanted.key)
+        return True
+
+    def _claimed(self, wanted: _Wanted) -> None:
+        """The process that this one waited for has ended its attempt: with frames, with a problem, or by dying."""
+        assert self.cache
+        found: Decoded | None = self.cache.get(wanted.key)
+        if found is None:
+            found = self._claims.failure(wanted.key, wanted.request.where)
+        if found is None:
+            self._decode(wanted, claimed=True)
+        else:
+            self._settle(wanted, found)
+
+    def _decoded(self, wanted: _Wanted, store_at: str, future: Future) -> None:
+        """A worker has answered; runs in a thread of the pool."""
+        if future.cancelled():  # not admitted, or the pool is closed
+            return
+        try:
+            self._settle(wanted, self._taken_in(wanted, store_at, future.result()))
+        except (RuntimeError, ValueError, OSError, ProblemError) as failed:  # raised where the frames are collected
+            self._end(wanted, partial(wanted.answer.set_exception, failed))
+
+    def _taken_in(self, wanted: _Wanted, store_at: str, result: Decoded | Stored) -> Decoded:
+        """What a worker answered, its frames in the cache."""
+        if isinstance(result, Stored):
+            assert self.cache
+            return self.cache.adopt(wanted.key, Path(result.path))
+        if store_at:  # a worker that was cut off may have left a part
+            Path(store_at).unlink(missing_ok=True)
+        if self.cache and not isinstance(result, Problem) and (warning := self.cache.put(wanted.key or None, result)):
+            note(str(warning))
+        return result
+
+    def _settle(self, wanted: _Wanted, result: Decoded) -> None:
+        failed = result if isinstance(result, Problem) and not self._closing else None
+        self._end(wanted, partial(wanted.answer.set_result, result), failed)
+
+    def _end(self, wanted: _Wanted, answer: Callable[[], object], failed: Problem | None = None) -> None:
+        """Tell everyone who waits: those of this process by the answer, other processes by the claim."""
+        if self.cache and wanted.key:
+            self._claims.release(wanted.key, failed)
+        answer()
         with self._lock:
-            self._decoding.pop(request, None)
-
-    def close(self) -> None:
-        self.pool.close()
+            self._wanted.pop(wanted.request, None)

@@ -1,8 +1,11 @@
-"""Batches ahead of time: a thread decodes and collates the next micro-steps while the model computes this one."""
+"""Batches ahead of time: decoding runs far ahead of the model, collating and copying a little.
+
+Both are bounded by bytes and not by counts: short clips are asked for many steps ahead, so that decode workers stay
+busy across steps, and long ones do not fill the memory.
+"""
 
 from __future__ import annotations
 
-import queue
 import threading
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
@@ -13,11 +16,15 @@ import torch
 
 from vidqa.engine.batch.collate import Batch, Collator
 from vidqa.engine.batch.frames import FrameSource
+from vidqa.engine.batch.staging import Sent, Staging
 from vidqa.problem import Problem
 from vidqa.samples import Sample
 
-DECODE_AHEAD = 8  # micro-steps whose media are being decoded
-READY_AHEAD = 2  # finished batches that wait for the model
+DECODE_AHEAD = 1 << 30  # bytes of frames that are asked for and not yet collated
+READY_AHEAD = 256 << 20  # bytes of finished batches that wait for the model; one may always wait
+# Packs of little or nothing count as this much, so that the window is never more than some packs and some maps.
+PACK_AT_LEAST = DECODE_AHEAD // 64
+MEDIUM_AT_LEAST = DECODE_AHEAD // 4096
 
 
 @dataclass(frozen=True)
@@ -28,8 +35,21 @@ class Loaded:
     problems: list[Problem]
 
 
+@dataclass(frozen=True)
+class _Asked:
+    """A pack whose media are being decoded."""
+
+    numbers: Sequence[int]
+    samples: list[Sample]
+    ticket: Any
+    size: int
+
+
 class Loader:
-    """Turns a stream of packs (sample numbers) into batches on `device`. Use as an iterator inside `with`."""
+    """Turns a stream of packs (sample numbers) into batches on `device`. Use as an iterator inside `with`.
+
+    One thread does it: collating a pack takes some milliseconds, decoding happens in other processes.
+    """
 
     def __init__(
         self,
@@ -40,9 +60,8 @@ class Loader:
         device: torch.device,
     ) -> None:
         self._packs, self._samples, self._source, self._collator = iter(packs), samples, source, collator
-        self._device = device
-        self._ready: queue.Queue[Any] = queue.Queue(READY_AHEAD)
-        self._stopped = threading.Event()
+        self._staging = Staging(device)
+        self._ready = BoundedQueue(READY_AHEAD)
         self._thread = threading.Thread(target=self._work, name="loader", daemon=True)
 
     def __enter__(self) -> Iterator[Loaded]:
@@ -50,39 +69,90 @@ class Loader:
         return self._batches()
 
     def __exit__(self, *_: object) -> None:
-        self._stopped.set()
-        while self._thread.is_alive():
-            try:
-                self._ready.get(timeout=0.1)  # a thread that waits for room in the queue must get it
-            except queue.Empty:
-                continue
+        self._ready.close()
+        self._thread.join()
 
     def _batches(self) -> Iterator[Loaded]:
         while (item := self._ready.get()) is not None:
             if isinstance(item, BaseException):
                 raise item
-            yield item
+            sent, problems = item
+            yield Loaded(sent.received(), problems)
 
     def _work(self) -> None:
         try:
-            for loaded in self._load():
-                if self._stopped.is_set():
+            for sent, problems in self._load():
+                if not self._ready.put((sent, problems), sent.area.nbytes):
                     return
-                self._ready.put(loaded)
-            self._ready.put(None)
+            self._ready.put(None, 0)
         except BaseException as failed:  # noqa: BLE001  handed to the thread that trains, which raises it
-            self._ready.put(failed)
+            self._ready.put(failed, 0)
 
-    def _load(self) -> Iterator[Loaded]:
-        waiting: deque[tuple[Sequence[int], Any]] = deque()
-        for numbers in self._packs:
-            waiting.append((numbers, self._source.request([self._samples[i] for i in numbers])))
-            if len(waiting) > DECODE_AHEAD:
-                yield self._collate(*waiting.popleft())
-        while waiting:
-            yield self._collate(*waiting.popleft())
+    def _load(self) -> Iterator[tuple[Sent, list[Problem]]]:
+        asked: deque[_Asked] = deque()
+        ahead = 0
+        for pack in self._packs:
+            asked.append(self._ask(pack))
+            ahead += asked[-1].size
+            # A model that waits gets what is there; otherwise the window is filled first.
+            while ahead > DECODE_AHEAD or (asked and self._ready.is_empty() and self._source.has(asked[0].ticket)):
+                ahead -= asked[0].size
+                yield self._collated(asked.popleft())
+        while asked:
+            yield self._collated(asked.popleft())
 
-    def _collate(self, numbers: Sequence[int], ticket: Any) -> Loaded:
-        frames, problems = self._source.collect(ticket)
-        batch = self._collator(numbers, [self._samples[i] for i in numbers], frames)
-        return Loaded(batch.to(self._device), problems)
+    def _ask(self, numbers: Sequence[int]) -> _Asked:
+        samples = [self._samples[i] for i in numbers]
+        return _Asked(numbers, samples, self._source.request(samples), frame_bytes(samples))
+
+    def _collated(self, asked: _Asked) -> tuple[Sent, list[Problem]]:
+        frames, problems = self._source.collect(asked.ticket)
+        return self._staging.send(self._collator(asked.numbers, asked.samples, frames)), problems
+
+
+def frame_bytes(samples: Sequence[Sample]) -> int:
+    """What a pack counts in the window of what is being decoded; several questions about one video share it."""
+    plans = {ref.key: plan for sample in samples for ref, plan in zip(sample.record.media, sample.plans, strict=True)}
+    size = sum(max(MEDIUM_AT_LEAST, 3 * len(plan.indices) * plan.height * plan.width) for plan in plans.values())
+    return max(PACK_AT_LEAST, size)
+
+
+class BoundedQueue:
+    """A queue between two threads, bounded by the bytes that its items are said to have."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self._items: deque[tuple[Any, int]] = deque()
+        self._held = 0
+        self._closed = False
+        self._changed = threading.Condition()
+
+    def put(self, item: Any, size: int) -> bool:
+        """Waits for room, which an empty queue always has. False where the queue is closed: nobody wants the item."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._closed or not self._items or self._held + size <= self.limit)
+            if self._closed:
+                return False
+            self._items.append((item, size))
+            self._held += size
+            self._changed.notify_all()
+        return True
+
+    def get(self) -> Any:
+        """The oldest item; waits for one."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._items)
+            item, size = self._items.popleft()
+            self._held -= size
+            self._changed.notify_all()
+        return item
+
+    def is_empty(self) -> bool:
+        return not self._items
+
+    def close(self) -> None:
+        """Let go of what is in the queue, and of whoever waits to put something in."""
+        with self._changed:
+            self._closed = True
+            self._items.clear()
+            self._changed.notify_all()

@@ -9,80 +9,92 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from peft import PeftModel, get_peft_model_state_dict
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors import SafetensorError
 from torch import nn
 from torch.distributed.tensor import DTensor
 from transformers import Qwen3VLForConditionalGeneration
 
+from vidqa.engine.checkpoint.shards import Rows, create_files, plan_shards, write_rows
+from vidqa.engine.checkpoint.staging import local_part
 from vidqa.engine.distributed import World
-from vidqa.engine.model.load import DTYPES, weight_files
+from vidqa.engine.model.load import DTYPES, local_rows
+from vidqa.engine.model.stored import Stored, Wanted, read_rows, stored_tensors
 from vidqa.engine.model.trainable import ADAPTER, base_name, is_adapter, lora_config
 from vidqa.engine.prepare import on_main
 from vidqa.engine.problems import ENGINE_EXPORT_UNPROVEN, ENGINE_SAVE_FAILED, ENGINE_WEIGHTS_MISMATCH
 from vidqa.families.problems import MODEL_FILE_MISSING
-from vidqa.files import write_json
+from vidqa.problem import ProblemError
 from vidqa.run_folder import RunFolder
 
 EXPORT = "export.json"  # the facts of an export: step, spec, data, the trainer's loss
-SHARD_BYTES = 4 * 1024**3
 NOT_COPIED = (".safetensors", ".bin", ".pt", ".pth", ".index.json")
 
 
 class Exporter:
     """Writes exports of a run. `base` is the model folder that the run started from, `policy` and `train` its spec."""
 
-    def __init__(self, run: RunFolder, world: World, base: Path, policy: Any, train: Any) -> None:
-        self.run, self.world, self.base = run, world, base
-        self.lora, self.dtype, self.max_keep = policy.lora, DTYPES[train.param_dtype], train.ckpt.max_keep
+    def __init__(self, run: RunFolder, base: Path, policy: Any, train: Any) -> None:
+        self.run, self.base = run, base
+        self.lora, self.dtype = policy.lora, DTYPES[train.param_dtype]
 
-    def write(self, name: str, model: nn.Module) -> Path:
-        """Gather and write the export into a folder that is not published yet. Every rank takes part; rank 0 writes."""
-        folder = on_main(self.world, lambda: self.run.begin(self.run.exports, name))
-        failure = None
-        writer = _ShardWriter(folder, "adapter_model" if self.lora else "model")
-        for tensor_name, tensor in self._tensors(model):
-            if self.world.is_main and failure is None:
-                try:
-                    writer.add(tensor_name, tensor)
-                except (OSError, RuntimeError, SafetensorError) as full:
-                    failure = str(full)
-        if self.world.is_main and failure is None:
-            try:
-                writer.close()
+    def write(
+        self, name: str, parameters: Mapping[str, nn.Parameter], own: Mapping[str, torch.Tensor], world: World
+    ) -> Path:
+        """Write the export into a folder that is not published yet; every rank takes part and writes its own rows.
+        `parameters` are the model's, of which only names and placement are looked at: `own` holds the
+        values that are the run's, on any device, and the others still are the base model's."""
+        exported = {self._exported_name(n): (n, p) for n, p in sorted(parameters.items()) if self._is_exported(n)}
+        stem = "adapter_model" if self.lora else "model"
+        shards = plan_shards({name: tuple(p.shape) for name, (_, p) in exported.items()}, self.dtype, stem)
+
+        def begin() -> Path:
+            folder = self.run.begin(self.run.exports, name)
+            create_files(folder, shards, stem)
+            return folder
+
+        folder, failure = on_main(world, begin), None
+        try:
+            write_rows(folder, shards, self._rows(exported, own, world), self.dtype)
+            if world.is_main:
                 self._write_rest(folder)
-            except (OSError, RuntimeError, SafetensorError) as full:
-                failure = str(full)
-        if failure := self.world.share(failure):
-            if self.world.is_main:
+        except (OSError, RuntimeError, ProblemError) as full:
+            failure = str(full) or type(full).__name__
+        if failures := [text for text in world.gather(failure) if text]:
+            if world.is_main:
                 shutil.rmtree(folder, ignore_errors=True)
-            raise ENGINE_SAVE_FAILED.error(self.run.exports, f"the export {name} could not be written: {failure}")
+            raise ENGINE_SAVE_FAILED.error(self.run.exports, f"the export {name} could not be written: {failures[0]}")
         return folder
 
-    def publish(self, folder: Path, best: str) -> None:
-        """Give a written and checked export its name; remove old ones but the newest `max_keep` and the best."""
-        self.run.publish(folder)
-        self.run.prune(self.run.exports, EXPORT, self.max_keep, {best})
-
-    def _tensors(self, model: nn.Module):
-        """Every tensor to be exported, whole, in the same order of names on every rank."""
-        for name, parameter in sorted(model.named_parameters()):
-            if self.lora and not (is_adapter(name) or ".modules_to_save." in name):
-                continue
-            if ".original_module." in name:
-                continue
-            whole = parameter.full_tensor() if isinstance(parameter, DTensor) else parameter.data
-            yield self._exported_name(name), whole.detach().to("cpu", self.dtype).contiguous()
+    def _is_exported(self, name: str) -> bool:
+        if self.lora and not (is_adapter(name) or ".modules_to_save." in name):
+            return False
+        return ".original_module." not in name
 
     def _exported_name(self, name: str) -> str:
         if not self.lora:
             return base_name(name)
         return "base_model.model." + name.replace(f".modules_to_save.{ADAPTER}.", ".").replace(f".{ADAPTER}.", ".")
+
+    def _rows(
+        self, exported: Mapping[str, tuple[str, nn.Parameter]], own: Mapping[str, torch.Tensor], world: World
+    ) -> Iterator[Rows]:
+        """What this rank writes: its rows of sharded tensors; of several ranks that hold the same rows, the first."""
+        stored = stored_tensors(self.base)
+        for name, (inside, parameter) in exported.items():
+            if not _writes(parameter, world):
+                continue
+            local, rows = local_rows(parameter)
+            first = rows[0].start
+            if inside in own:
+                yield Rows(name, first, local_part(own[inside]))
+            else:
+                yield Rows(name, first, _read(stored[base_name(inside)], first, len(local)))
 
     def _write_rest(self, folder: Path) -> None:
         """Config, tokenizer, chat template and processors: every file of the base model that holds no weights."""
@@ -98,43 +110,17 @@ class Exporter:
             config.save_pretrained(folder)
 
 
-class _ShardWriter:
-    """Collects tensors and writes them as safetensors shards with an index when there is more than one."""
+def _read(stored: Stored, first: int, count: int) -> torch.Tensor:
+    values = torch.empty((count, *stored.shape[1:]), dtype=stored.dtype)
+    read_rows([Wanted(stored, first, values)])
+    return values
 
-    def __init__(self, folder: Path, stem: str) -> None:
-        self.folder, self.stem = folder, stem
-        self.pending: dict[str, torch.Tensor] = {}
-        self.shards: list[list[str]] = []
-        self.pending_bytes = self.total_bytes = 0
 
-    def add(self, name: str, tensor: torch.Tensor) -> None:
-        size = tensor.numel() * tensor.element_size()
-        if self.pending and self.pending_bytes + size > SHARD_BYTES:
-            self._flush()
-        self.pending[name] = tensor
-        self.pending_bytes += size
-        self.total_bytes += size
-
-    def _flush(self) -> None:
-        self.shards.append(list(self.pending))
-        save_file(
-            self.pending, self.folder / f"{self.stem}-{len(self.shards):05d}.safetensors", metadata={"format": "pt"}
-        )
-        self.pending, self.pending_bytes = {}, 0
-
-    def close(self) -> None:
-        self._flush()
-        count = len(self.shards)
-        if count == 1:
-            (self.folder / f"{self.stem}-00001.safetensors").rename(self.folder / f"{self.stem}.safetensors")
-            return
-        weight_map = {}
-        for number, names in enumerate(self.shards, start=1):
-            final = f"{self.stem}-{number:05d}-of-{count:05d}.safetensors"
-            (self.folder / f"{self.stem}-{number:05d}.safetensors").rename(self.folder / final)
-            weight_map.update(dict.fromkeys(names, final))
-        index = {"metadata": {"total_size": self.total_bytes}, "weight_map": dict(sorted(weight_map.items()))}
-        write_json(self.folder / f"{self.stem}.safetensors.index.json", index)
+def _writes(parameter: nn.Parameter, world: World) -> bool:
+    if not isinstance(parameter, DTensor):
+        return world.is_main
+    coordinate = parameter.device_mesh.get_coordinate() or ()
+    return all(at == 0 or p.is_shard() for at, p in zip(coordinate, parameter.placements, strict=True))
 
 
 def prove_structure(export: Path, base: Path, lora: bool) -> None:
@@ -142,7 +128,7 @@ def prove_structure(export: Path, base: Path, lora: bool) -> None:
     through stock PEFT's own name rules (checked by `load_export`)."""
     if lora:
         return
-    ours, theirs = weight_files(export), weight_files(base)
+    ours, theirs = stored_tensors(export), stored_tensors(base)
     # A tied head may be stored once or twice.
     differing = {name for name in set(ours) ^ set(theirs) if name != "lm_head.weight"}
     if differing:
@@ -150,13 +136,8 @@ def prove_structure(export: Path, base: Path, lora: bool) -> None:
             export, f"tensor names differ from the base model's: {sorted(differing)[:5]}"
         )
     for name in set(ours) & set(theirs):
-        if (got := _shape(ours[name], name)) != (want := _shape(theirs[name], name)):
+        if (got := ours[name].shape) != (want := theirs[name].shape):
             raise ENGINE_EXPORT_UNPROVEN.error(export, f"{name} has shape {got}, the base model {want}")
-
-
-def _shape(path: Path, name: str) -> list[int]:
-    with safe_open(path, framework="pt") as reader:
-        return reader.get_slice(name).get_shape()
 
 
 def load_export(export: Path, base: Path | None, dtype: torch.dtype, device: torch.device) -> Any:
@@ -187,7 +168,7 @@ def _merged(model: Any, adapter: Path) -> Any:
     except RuntimeError as unlike:
         raise ENGINE_WEIGHTS_MISMATCH.error(adapter, f"the adapter is of another model: {unlike}") from unlike
     # PEFT only warns of names that it does not find; an adapter that changes nothing must not pass for one.
-    different = set(weight_files(adapter)) ^ set(get_peft_model_state_dict(adapted))
+    different = set(stored_tensors(adapter)) ^ set(get_peft_model_state_dict(adapted))
     if different:
         message = f"{len(different)} tensor names of the adapter are not the model's: {sorted(different)[:3]}"
         raise ENGINE_WEIGHTS_MISMATCH.error(adapter, message)

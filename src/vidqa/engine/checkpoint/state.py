@@ -1,120 +1,100 @@
 """Resumable training state: sharded, written beside the training, published by rename, loadable on any number of ranks.
 
-    <run>/checkpoints/step_N/policy/      PyTorch DCP: trainable parameters and optimizer state
+    <run>/checkpoints/step_N/policy/      PyTorch DCP: what the run trains, and the optimizer's moments
     <run>/checkpoints/step_N/trainer.json step, fingerprints, effective batch
 
-Frozen parameters are not saved: they come from the base model again.
+Frozen parameters are not saved: they come from the base model again. Rates, decay and the like are not saved either:
+they are the spec's.
 """
 
 from __future__ import annotations
 
 import json
 import shutil
-from concurrent.futures import Future
-from contextlib import suppress
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed.checkpoint as dcp
+from torch import nn
 from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
+from torch.distributed.fsdp import FSDPModule
+from torch.serialization import set_crc32_options
 
 from vidqa.engine.distributed import World
+from vidqa.engine.model.trainable import is_adapter
 from vidqa.engine.prepare import on_main
 from vidqa.engine.problems import ENGINE_NO_CHECKPOINT, ENGINE_RESUME_MISMATCH, ENGINE_SAVE_FAILED
 from vidqa.files import write_json
 from vidqa.run_folder import RunFolder
 
 TRAINER = "trainer.json"
-SETTLE_S = 120.0
-OPTIONS = StateDictOptions(ignore_frozen_params=True, flatten_optimizer_state_dict=True, strict=False)
+MOMENTS = ("exp_avg", "exp_avg_sq")  # what Adam and AdamW hold of each parameter, besides the number of steps
 
 
-class Checkpointer:
-    """Saves at most one checkpoint at a time; the next `save` and `finish` wait for the one under way."""
+def sharded_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
+    """This rank's parameters by name, as the optimizer knows them. A forward without a backward leaves the root's
+    gathered, in compute precision; they are let go."""
+    if isinstance(model, FSDPModule):
+        model.reshard()
+    return dict(model.named_parameters())
 
-    def __init__(self, run: RunFolder, world: World, *, in_background: bool, max_keep: int) -> None:
-        self.run, self.world = run, world
-        self.in_background, self.max_keep = in_background, max_keep
-        self.keep: set[str] = set()  # names that pruning spares: the best one
-        self._under_way: tuple[Any, Path, dict[str, Any]] | None = None
 
-    def save(self, name: str, model: Any, optimizer: torch.optim.Optimizer, trainer: dict[str, Any]) -> None:
-        """Start saving `checkpoints/<name>`. In the background only the copy to host memory is waited for."""
-        self.finish()
-        folder = on_main(self.world, lambda: self.run.begin(self.run.checkpoints, name))
-        state = _state(model, optimizer)
-        try:
-            if self.in_background:
-                saving = dcp.async_save(state, checkpoint_id=folder / "policy", process_group=self.world.saving)
-            else:
-                saving = Future()
-                saving.set_result(dcp.save(state, checkpoint_id=folder / "policy", process_group=self.world.saving))
-        except (OSError, RuntimeError, CheckpointException) as full:
-            raise self._failed(folder, _cause(full)) from full
-        self._under_way = (saving, folder, trainer)
-        if not self.in_background:
-            self.finish()
+def own_weights(model: nn.Module) -> dict[str, torch.Tensor]:
+    """What a run holds beyond the base model, by its names in the model: what trains, and adapters also where they are
+    frozen."""
+    parameters = sharded_parameters(model).items()
+    return {name: parameter.detach() for name, parameter in parameters if parameter.requires_grad or is_adapter(name)}
 
-    def poll(self) -> None:
-        """Publish a background save that has ended on every rank; cheap enough for every step."""
-        if self._under_way and all(self.world.gather(self._under_way[0].done())):
-            self.finish()
 
-    def finish(self) -> None:
-        """Wait for the save under way and publish it by rename."""
-        if self._under_way is None:
-            return
-        saving, folder, trainer = self._under_way
-        self._under_way = None
-        failure: BaseException | None = None
-        try:
-            saving.result()
-            if self.world.is_main:
-                self._publish(folder, trainer)
-        except (OSError, RuntimeError, CheckpointException) as full:
-            failure = full
-        self._agree(failure, folder)
+def training_state(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
+    """Weights and moments by name, once a first step was taken."""
+    state = own_weights(model)
+    for name, parameter in sharded_parameters(model).items():
+        if parameter.requires_grad:
+            state |= {_moment(name, moment): optimizer.state[parameter][moment] for moment in MOMENTS}
+    return state
 
-    def settle(self) -> None:
-        """After a failure elsewhere: wait until a background save no longer writes (a full disk has no room before
-        that), and publish it if it ended well. No other rank is waited for."""
-        if self._under_way is None:
-            return
-        saving, folder, trainer = self._under_way
-        self._under_way = None
-        with suppress(OSError, TimeoutError):
-            # DCP's coordinator, rank 0, ends without an exception only when every rank has written its part.
-            if saving.exception(timeout=SETTLE_S) is None and self.world.is_main:
-                self._publish(folder, trainer)
 
-    def _publish(self, folder: Path, trainer: dict[str, Any]) -> None:
-        write_json(folder / TRAINER, trainer)
-        self.run.publish(folder)
-        self.run.prune(self.run.checkpoints, TRAINER, self.max_keep, self.keep)
+def _moment(name: str, moment: str) -> str:
+    return f"{name}.{moment}"
 
-    def _agree(self, failure: BaseException | None, folder: Path) -> None:
-        """Every rank learns of a failure on any rank, so that none waits for the others."""
-        failures = [text for text in self.world.gather(_cause(failure) if failure else None) if text]
-        if failures:
-            raise self._failed(folder, failures[0])
 
-    def _failed(self, folder: Path, why: object) -> Exception:
-        if self.world.is_main:
+def save_state(
+    run: RunFolder, world: World, name: str, tensors: Mapping[str, torch.Tensor], trainer: dict[str, Any]
+) -> None:
+    """Write and publish `checkpoints/<name>`; every rank takes part and writes its own rows. Raises
+    ENGINE_SAVE_FAILED on all of them when one cannot write."""
+    folder = on_main(world, lambda: run.begin(run.checkpoints, name))
+    failure = None
+    # Checksums take ten times as long as writing, and no reader looks at them.
+    set_crc32_options(False)
+    try:
+        # Without "copy ahead" the writer leaves the GPU's streams, where the training is, alone.
+        writer = dcp.FileSystemWriter(folder / "policy", per_thread_copy_ahead=0)
+        # Who writes what is the same in every save of a run: agreed on once, not over and over beside the training.
+        planner = dcp.DefaultSavePlanner(enable_plan_caching=True)
+        dcp.save(dict(tensors), storage_writer=writer, planner=planner, process_group=world.objects)
+    except (OSError, RuntimeError, CheckpointException) as full:
+        failure = _cause(full)
+    if failures := [text for text in world.gather(failure) if text]:
+        if world.is_main:
             shutil.rmtree(folder, ignore_errors=True)
-        return ENGINE_SAVE_FAILED.error(folder.parent, f"the checkpoint could not be written: {str(why).strip()[:300]}")
+        message = f"the checkpoint could not be written: {failures[0].strip()[:300]}"
+        raise ENGINE_SAVE_FAILED.error(folder.parent, message)
+
+    def publish() -> None:
+        write_json(folder / TRAINER, trainer)
+        run.publish(folder)
+
+    on_main(world, publish)
 
 
 def _cause(failure: BaseException) -> str:
     """What went wrong, without the tracebacks of every rank that DCP puts into its message."""
     causes = [cause for cause, _ in failure.failures.values()] if isinstance(failure, CheckpointException) else []
-    return str(next(iter(causes), failure))
-
-
-def _state(model: Any, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    parameters, moments = get_state_dict(model, optimizer, options=OPTIONS)
-    return {"model": parameters, "optimizer": moments}
+    return str(next(iter(causes), failure)) or type(failure).__name__
 
 
 def read_trainer(folder: Path) -> dict[str, Any]:
@@ -125,13 +105,18 @@ def read_trainer(folder: Path) -> dict[str, Any]:
         raise ENGINE_NO_CHECKPOINT.error(folder, f"no complete checkpoint here: {missing}") from missing
 
 
-def load_state(folder: Path, model: Any, optimizer: torch.optim.Optimizer, world: World) -> None:
-    """Fill model and optimizer from a checkpoint that any number of ranks wrote."""
-    state = _state(model, optimizer)
+def load_state(folder: Path, step: int, model: nn.Module, optimizer: torch.optim.Optimizer, world: World) -> None:
+    """Fill model and optimizer from a checkpoint after `step` steps that any number of ranks wrote."""
+    weights = own_weights(model)
+    names = {parameter: name for name, parameter in sharded_parameters(model).items() if parameter.requires_grad}
+    moments = {_moment(name, m): torch.zeros_like(weights[name]) for name in names.values() for m in MOMENTS}
     try:
-        dcp.load(state, checkpoint_id=folder / "policy", process_group=world.saving)
+        reader = dcp.FileSystemReader(folder / "policy")
+        dcp.load({**weights, **moments}, storage_reader=reader, process_group=world.saving)
     except (CheckpointException, RuntimeError, OSError, ValueError) as unlike:
         raise ENGINE_RESUME_MISMATCH.error(folder, f"the checkpoint does not fit this model: {unlike}") from unlike
-    set_state_dict(
-        model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"], options=OPTIONS
-    )
+    state = {}
+    for number, parameter in enumerate(p for group in optimizer.param_groups for p in group["params"]):
+        own = {moment: moments[_moment(names[parameter], moment)] for moment in MOMENTS}
+        state[number] = {"step": torch.tensor(float(step)), **own}
+    optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})

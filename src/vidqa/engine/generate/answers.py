@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from vidqa.engine.batch.collate import as_tensor
+from vidqa.engine.batch.pixels import as_tensor
 from vidqa.engine.batch.resize import patchify
 from vidqa.samples import Planner, Sample
 

@@ -68,7 +68,7 @@ def norm(module: nn.Module) -> Norm:
 
 
 def project(hidden_TD: torch.Tensor, *layers: Projection) -> tuple[torch.Tensor, ...]:
-    """The outputs of linear layers that share an input. Their adapters read that input once, where nothing is dropped."""
+    """The outputs of linear layers that share an input; without dropout their adapters read it once for all."""
     outputs = tuple(F.linear(hidden_TD, layer.weight, layer.bias) for layer in layers)
     adapters = [layer.adapter for layer in layers]
     present = [adapter for adapter in adapters if adapter]

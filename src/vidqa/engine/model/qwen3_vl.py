@@ -94,14 +94,16 @@ def _vision_block(dense: Dense, block: Any, hidden_PD: torch.Tensor, cos: torch.
     return dense.after_vision(hidden_PD, attended, after)
 
 
-def _decoder_layer(dense: Dense, layer: Any, hidden_TD: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, segments):
+def _decoder_layer(
+    dense: Dense, layer: Any, hidden_TD: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, segments, tails
+):
     attention, mlp = layer.self_attn, layer.mlp
     before = DecoderInput(
         norm(layer.input_layernorm),
         *map(projection, (attention.q_proj, attention.k_proj, attention.v_proj)),
         *map(norm, (attention.q_norm, attention.k_norm)),
     )
-    attended = attend(*dense.before_decoder(hidden_TD, cos, sin, before), segments, causal=True)
+    attended = attend(*dense.before_decoder(hidden_TD, cos, sin, before), segments, tails, causal=True)
     after = DecoderOutput(
         projection(attention.o_proj),
         norm(layer.post_attention_layernorm),
@@ -149,7 +151,7 @@ def packed_nll(model: Any, batch: Any) -> torch.Tensor:
     hidden = _place(hidden, features, batch.visual_at_V)
     cos, sin = _text_rotation(decoder, batch.position_3T, hidden.dtype)
     for number, layer in enumerate(decoder.layers):
-        hidden = layer(hidden, cos, sin, batch.segments)
+        hidden = layer(hidden, cos, sin, batch.segments, batch.tails)
         if number < len(deepstack):
             hidden = _place(hidden, deepstack[number], batch.visual_at_V, add=True)
     return _head_nll(model.lm_head, decoder.norm(hidden[batch.predict_at_N]), batch.target_N)

@@ -1,0 +1,123 @@
+"""Who decodes a video that several processes of a node want at the same time: one of them, and the others wait.
+
+A claim is a lock on one byte of a shared file, at a place that the video's cache key gives. It belongs to the open file
+and so to one process: the kernel frees it however that process ends, and nothing is left behind to clean up.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import queue
+import struct
+import threading
+import weakref
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Protocol
+
+from vidqa.files import write_json
+from vidqa.problem import Problem
+
+FLOCK = struct.Struct("hhqqi4x")  # Linux' struct flock: type, whence, start, length, process
+HELD = (errno.EAGAIN, errno.EACCES)
+POLL_S = 0.02  # how often a waiting process looks whether a claim is free
+
+
+class Claims:
+    """Claims on cache keys among all processes that use one folder.
+
+    An owner that could not decode leaves a note of why, so that those who waited for it need not try the same broken
+    file again, perhaps until its time limit, and all ranks report the same. `terms` are what such a failure depends on
+    beside the file: a process with other terms does not read the note.
+    """
+
+    def __init__(self, folder: Path, terms: str) -> None:
+        self.folder, self.terms = folder, terms
+        self._handle = os.open(folder / "claims", os.O_RDWR | os.O_CREAT, 0o644)
+        weakref.finalize(self, os.close, self._handle)
+
+    def take(self, key: str) -> bool:
+        """Whether this process now has the claim. On a file system without such locks everyone has it: videos may
+        then be decoded twice, as they would be without claims."""
+        try:
+            fcntl.fcntl(self._handle, fcntl.F_OFD_SETLK, _lock(fcntl.F_WRLCK, key))
+        except OSError as refused:
+            return refused.errno not in HELD
+        return True
+
+    def release(self, key: str, failed: Problem | None = None) -> None:
+        """Give the claim back; `failed` says why there are no frames."""
+        if failed is not None:
+            with suppress(OSError):  # a note that cannot be written costs the others a second attempt
+                self._note(key).parent.mkdir(exist_ok=True)
+                write_json(self._note(key), failed.as_dict())
+        with suppress(OSError):
+            fcntl.fcntl(self._handle, fcntl.F_OFD_SETLK, _lock(fcntl.F_UNLCK, key))
+
+    def forget(self, key: str) -> None:
+        """A new attempt begins: what an earlier one left is out of date."""
+        with suppress(OSError):
+            self._note(key).unlink(missing_ok=True)
+
+    def failure(self, key: str, where: str) -> Problem | None:
+        """Why the process that this one waited for has no frames; None where it has left no note on the file `where`
+        (another name of the same file has the same key)."""
+        try:
+            problem = Problem(**json.loads(self._note(key).read_text(encoding="utf-8")))
+        except (OSError, ValueError, TypeError):
+            return None
+        return problem if problem.where == where else None
+
+    def _note(self, key: str) -> Path:
+        return self.folder / key[:2] / f"{key}.{self.terms}.failed"
+
+
+class Claimant(Protocol):
+    """What waits for a claim: anything with a key."""
+
+    @property
+    def key(self) -> str: ...
+
+
+class Waiting(threading.Thread):
+    """Waits for claims that other processes hold; calls `mine(claimant)` once this process has got one."""
+
+    def __init__(self, claims: Claims, mine: Callable[..., None]) -> None:
+        super().__init__(name="claims", daemon=True)
+        self._claims, self._mine = claims, mine
+        self._new: queue.SimpleQueue[Claimant | None] = queue.SimpleQueue()
+
+    def add(self, claimant: Claimant) -> None:
+        self._new.put(claimant)
+
+    def close(self) -> None:
+        self._new.put(None)
+        self.join()
+
+    def run(self) -> None:
+        waiting: list[Claimant] = []
+        while True:
+            try:
+                new = self._new.get(timeout=POLL_S if waiting else None)
+            except queue.Empty:
+                pass
+            else:
+                if new is None:
+                    return
+                waiting.append(new)
+            waiting = [each for each in waiting if not self._passed_on(each)]
+
+    def _passed_on(self, claimant: Claimant) -> bool:
+        if not self._claims.take(claimant.key):
+            return False
+        self._mine(claimant)
+        return True
+
+
+def _lock(kind: int, key: str) -> bytes:
+    place = int(key[:15], 16)  # 60 bits: two keys at one place only ever wait for each other
+    return FLOCK.pack(kind, os.SEEK_SET, place, 1, 0)

@@ -1,0 +1,163 @@
+"""Weights on disk: rows of safetensors files read by several threads, straight to where they belong.
+
+A model of 17.5 GB comes in as fast as the disk or the page cache gives it: every thread reads the next piece of a file
+in one system call into memory of its own (pinned for a GPU), which leaves for the device while it reads another. What
+is stored in another precision is converted there, not on the CPU.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from math import prod
+from pathlib import Path
+from queue import SimpleQueue
+
+import torch
+
+from vidqa.families.problems import MODEL_FILE_MISSING
+
+THREADS = 8  # of a rank, where there are as many cores
+PIECE_BYTES = 32 * 1024**2
+TYPES = {
+    **{"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16},
+    **{"I64": torch.int64, "I32": torch.int32, "I16": torch.int16, "I8": torch.int8, "U8": torch.uint8},
+    **{"BOOL": torch.bool, "F8_E4M3": torch.float8_e4m3fn, "F8_E5M2": torch.float8_e5m2},
+}
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A tensor in a safetensors file: `begin` is its first byte."""
+
+    path: Path
+    begin: int
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Rows of a stored tensor, from `first` on: as many as `into` has, a contiguous tensor on any device."""
+
+    stored: Stored
+    first: int
+    into: torch.Tensor
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """A part of a file that is read at once."""
+
+    path: Path
+    offset: int
+    dtype: torch.dtype
+    into: torch.Tensor  # flat
+
+
+def stored_tensors(folder: Path) -> dict[str, Stored]:
+    """Every tensor of a model folder by name. Raises MODEL_FILE_MISSING without files or for a broken one."""
+    files = sorted(folder.glob("*.safetensors"))
+    if not files:
+        raise MODEL_FILE_MISSING.error(folder, "the folder has no *.safetensors file")
+    return {name: stored for path in files for name, stored in _header(path).items()}
+
+
+def _header(path: Path) -> dict[str, Stored]:
+    """The format: 8 bytes of header length, the header (JSON), the tensors."""
+    try:
+        with path.open("rb") as file:
+            length = int.from_bytes(file.read(8), "little")
+            size = os.fstat(file.fileno()).st_size
+            table = json.loads(file.read(length)) if 8 + length <= size else {}
+        table.pop("__metadata__", None)
+        found = {
+            name: Stored(path, 8 + length + entry["data_offsets"][0], TYPES[entry["dtype"]], tuple(entry["shape"]))
+            for name, entry in table.items()
+        }
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as broken:
+        raise MODEL_FILE_MISSING.error(path, f"not a readable safetensors file: {broken!r}") from broken
+    if not found or max(s.begin + prod(s.shape) * s.dtype.itemsize for s in found.values()) != size:
+        raise MODEL_FILE_MISSING.error(path, f"not a readable safetensors file: {size} bytes are not what it declares")
+    return found
+
+
+def read_rows(wanted: Sequence[Wanted]) -> None:
+    """Fill every `into`. Raises MODEL_FILE_MISSING for a file that ends early."""
+    pieces: SimpleQueue[_Piece | None] = SimpleQueue()
+    for piece in sorted((p for w in wanted for p in _pieces(w)), key=lambda p: (p.path, p.offset)):
+        pieces.put(piece)
+    threads = min(THREADS, len(os.sched_getaffinity(0)), pieces.qsize())
+    for _ in range(threads):
+        pieces.put(None)
+    with ThreadPoolExecutor(max(threads, 1), "weights") as pool:
+        for done in [pool.submit(_read_pieces, pieces) for _ in range(threads)]:
+            done.result()
+
+
+def _pieces(wanted: Wanted) -> list[_Piece]:
+    stored, into = wanted.stored, wanted.into.detach().view(-1)
+    first = wanted.first * prod(stored.shape[1:])
+    step = PIECE_BYTES // stored.dtype.itemsize
+    return [
+        _Piece(stored.path, stored.begin + (first + at) * stored.dtype.itemsize, stored.dtype, into[at : at + step])
+        for at in range(0, len(into), step)
+    ]
+
+
+def _read_pieces(pieces: SimpleQueue[_Piece | None]) -> None:
+    """One thread: piece after piece; with a GPU through two buffers, one is read into while the other leaves."""
+    with ExitStack() as stack:
+        handles: dict[Path, int] = {}
+        buffers: list[_Buffer] = []
+        while (piece := pieces.get()) is not None:
+            if piece.path not in handles:
+                handles[piece.path] = os.open(piece.path, os.O_RDONLY)
+                stack.callback(os.close, handles[piece.path])
+            if len(buffers) < (2 if piece.into.is_cuda else 1):
+                buffers.append(_Buffer(piece.into.device))
+            buffer = buffers.pop(0)
+            buffers.append(buffer)
+            buffer.deliver(piece, partial(_read_at, handles[piece.path], piece))
+        for buffer in buffers:
+            buffer.wait()
+
+
+class _Buffer:
+    """Host memory that a piece passes through."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+        self.memory = torch.empty(PIECE_BYTES, dtype=torch.uint8, pin_memory=self.stream is not None)
+
+    def deliver(self, piece: _Piece, read: Callable[[torch.Tensor], None]) -> None:
+        if piece.into.device.type == "cpu" and piece.into.dtype == piece.dtype:
+            read(piece.into)
+            return
+        self.wait()
+        values = self.memory.view(piece.dtype)[: len(piece.into)]
+        read(values)
+        if self.stream is None:
+            piece.into.copy_(values)
+            return
+        with torch.cuda.stream(self.stream):
+            # `copy_` from another precision would convert on the CPU first.
+            piece.into.copy_(values.to(piece.into.device, non_blocking=True))
+
+    def wait(self) -> None:
+        if self.stream is not None:
+            self.stream.synchronize()
+
+
+def _read_at(handle: int, piece: _Piece, into: torch.Tensor) -> None:
+    left, offset = memoryview(into.view(torch.uint8).numpy().data), piece.offset
+    while left:
+        count = os.preadv(handle, [left], offset)
+        if not count:
+            raise MODEL_FILE_MISSING.error(piece.path, f"the file ends at byte {offset}")
+        left, offset = left[count:], offset + count

@@ -1,0 +1,84 @@
+"""Every way of attention equals one dense masked softmax over the whole pack, forward and backward."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from vidqa.engine.model.attention import Tails, attend, segments_of
+
+DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
+
+
+def _reference(query, key, value, visible_TT: torch.Tensor) -> torch.Tensor:
+    """Softmax over what each row may see, in float64."""
+    group = query.shape[1] // key.shape[1]
+    query, key, value = query.double(), *(part.double().repeat_interleave(group, dim=1) for part in (key, value))
+    scores = torch.einsum("thd,shd->hts", query, key) / math.sqrt(query.shape[-1])
+    weights = scores.masked_fill(~visible_TT, -math.inf).softmax(-1)
+    return torch.einsum("hts,shd->thd", weights, value).flatten(1)
+
+
+def _visible(lengths: list[int], causal: bool) -> torch.Tensor:
+    blocks = [torch.ones(n, n, dtype=torch.bool) for n in lengths]
+    whole = torch.block_diag(*blocks).bool()
+    return whole.tril() if causal else whole
+
+
+def _tails(prefixes: list[int], owns: list[tuple[int, int]], device: str) -> tuple[Tails, torch.Tensor]:
+    """Tails (prefix number, tokens) behind segments of the prefixes' lengths, and what every row may see."""
+    starts = np.cumsum([0, *prefixes])
+    total = int(starts[-1]) + sum(own for _, own in owns)
+    visible = torch.zeros(total, total, dtype=torch.bool)
+    visible[: starts[-1], : starts[-1]] = _visible(prefixes, causal=True)
+    at, seen, lengths = int(starts[-1]), [], []
+    for prefix, own in owns:
+        used = prefixes[prefix] - 3  # the prefix's last rows are padding
+        rows = [*range(starts[prefix], starts[prefix] + used), *range(at, at + own)]
+        seen += rows
+        lengths.append((own, len(rows)))
+        visible[at : at + own, starts[prefix] : starts[prefix] + used] = True
+        visible[at : at + own, at : at + own] = torch.ones(own, own, dtype=torch.bool).tril()
+        at += own
+    bounds = (torch.tensor([0, *np.cumsum([n[i] for n in lengths])], dtype=torch.int32, device=device) for i in (0, 1))
+    return Tails(torch.tensor(seen, device=device), tuple(lengths), *bounds), visible
+
+
+def _check(segments, visible, tails=None, *, causal: bool, heads: tuple[int, int], size: int, device: str) -> None:
+    """Output and the three gradients against the reference; the error allowed is that of the number format."""
+    dtype, allowed = (torch.bfloat16, 2e-2) if device == "cuda" else (torch.float32, 1e-5)
+    torch.manual_seed(len(visible))
+    inputs = [
+        torch.randn(len(visible), h, size, device=device, dtype=dtype).requires_grad_() for h in (heads[0], *heads[1:] * 2)
+    ]
+    output = attend(*inputs, segments, tails, causal=causal)
+    expected = _reference(*inputs, visible.to(device))
+    pull = torch.randn_like(expected)
+    ours = torch.autograd.grad(output, inputs, pull.to(dtype))
+    theirs = torch.autograd.grad(expected, inputs, pull)
+    for got, want in zip((output, *ours), (expected, *theirs), strict=True):
+        assert ((got.double() - want).norm() / want.norm()).item() < allowed
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("heads", [(4, 4), (8, 2)], ids=["equal heads", "grouped heads"])
+@pytest.mark.parametrize("causal", [True, False])
+def test_segments_equal_a_masked_softmax(device: str, heads: tuple[int, int], causal: bool) -> None:
+    lengths = [64, 64, 48, 16, 16, 8]
+    _check(segments_of(lengths), _visible(lengths, causal), causal=causal, heads=heads, size=64, device=device)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_heads_of_the_vision_tower(device: str) -> None:
+    _check(segments_of([96] * 3), _visible([96] * 3, False), causal=False, heads=(4, 4), size=72, device=device)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("heads", [(4, 4), (8, 2)], ids=["equal heads", "grouped heads"])
+def test_tails_see_their_prefix_and_themselves(device: str, heads: tuple[int, int]) -> None:
+    prefixes = [64, 64, 24]
+    tails, visible = _tails(prefixes, [(0, 5), (0, 17), (1, 1), (2, 9), (2, 8)], device)
+    _check(segments_of(prefixes), visible, tails, causal=True, heads=heads, size=64, device=device)

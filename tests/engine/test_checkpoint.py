@@ -1,0 +1,132 @@
+"""Saves beside the training: copies, files that several ranks write, slow disks, and kills at any moment."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import kill_loop
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from tiny_world import losses, run_engine, tiny_data, tiny_model, tiny_spec
+from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
+
+from vidqa.engine.checkpoint import shards, staging
+from vidqa.engine.checkpoint.shards import Rows, create_files, plan_shards, write_rows
+from vidqa.engine.checkpoint.staging import Staging
+from vidqa.run_folder import RunFolder
+
+HERE = Path(__file__).parent
+CPU = torch.device("cpu")
+
+
+def tensors_of(seed: int) -> dict[str, torch.Tensor]:
+    drawn = torch.Generator().manual_seed(seed)
+    shapes = {"a.weight": (7, 5), "b.weight": (300, 4), "c.bias": (9,), "none": (0, 5), "d.weight": (2, 3, 4)}
+    return {name: torch.randn(shape, generator=drawn) for name, shape in shapes.items()}
+
+
+def test_a_copy_is_what_the_tensors_were(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(staging, "BLOCK_BYTES", 1024)  # several tensors to a block, and one larger than a block
+    place, live = Staging(CPU), tensors_of(0)
+    was = {name: tensor.clone() for name, tensor in live.items()}
+    copies = place.copy(live)
+    for tensor in live.values():
+        tensor.add_(1)
+    for name, tensor in was.items():
+        assert torch.equal(copies[name], tensor), name
+        assert copies[name].untyped_storage().nbytes() == tensor.nbytes  # or whoever writes it copies it again
+    again = place.copy(live)
+    assert all(torch.equal(again[name], live[name]) for name in live)
+    assert all(again[name].data_ptr() == copies[name].data_ptr() for name in live)  # the same memory
+
+
+def test_blocks_are_filled_in_order_and_never_overrun() -> None:
+    sizes = {"a": 100, "b": 200, "c": staging.BLOCK_BYTES, "d": 3 * staging.BLOCK_BYTES, "e": 1, "f": 1}
+    assert staging._blocks(sizes) == [["a", "b"], ["c"], ["d"], ["e", "f"]]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("limit", [1 << 30, 2000])
+def test_ranks_write_the_files_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, limit: int
+) -> None:
+    monkeypatch.setattr(shards, "SHARD_BYTES", limit)
+    whole = {name: tensor for name, tensor in tensors_of(1).items() if tensor.numel()}
+    plan = plan_shards({name: tuple(t.shape) for name, t in whole.items()}, dtype, "model")
+    create_files(tmp_path, plan, "model")
+    for rank in (1, 0, 2):
+        parts = ((name, len(t) * rank // 3, t.chunk(1)[0]) for name, t in whole.items())
+        rows = [Rows(name, first, t[first : len(t) * (rank + 1) // 3]) for name, first, t in parts]
+        write_rows(tmp_path, plan, rows, dtype)
+    found: dict[str, torch.Tensor] = {}
+    for path in sorted(tmp_path.glob("*.safetensors")):
+        found |= load_file(path)
+    assert found.keys() == whole.keys()
+    assert all(torch.equal(found[name], tensor.to(dtype)) for name, tensor in whole.items())
+    if limit > 2000:
+        save_file({n: t.to(dtype) for n, t in whole.items()}, tmp_path / "theirs", metadata={"format": "pt"})
+        assert (tmp_path / "theirs").stat().st_size == (tmp_path / "model.safetensors").stat().st_size
+    else:
+        index = json.loads((tmp_path / "model.safetensors.index.json").read_text())
+        assert set(index["weight_map"]) == set(whole)
+        assert all(name in load_file(tmp_path / file) for name, file in index["weight_map"].items())
+        assert index["metadata"]["total_size"] == sum(t.numel() * dtype.itemsize for t in whole.values())
+
+
+def test_a_name_that_is_taken_passes_to_the_new_one(tmp_path: Path) -> None:
+    run = RunFolder(tmp_path)
+    for text in ("old", "new"):
+        (run.begin(run.checkpoints, "step_2") / "file").write_text(text)
+        published = run.publish(run.checkpoints / ".unfinished-step_2")
+        assert (published / "file").read_text() == text
+    assert [path.name for path in run.checkpoints.iterdir()] == ["step_2"]
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
+    folder = tmp_path_factory.mktemp("checkpoint")
+    return SimpleNamespace(folder=folder, model=tiny_model(folder), root=tiny_data(folder, clips=3))
+
+
+def spec_of(world: SimpleNamespace, name: str, **over: Any) -> Path:
+    (world.folder / name).mkdir()
+    table = {"train.epoch": 3, "train.ckpt.save_freq": 3, "train.ckpt.save_freq_in_epoch": 0, **over}
+    return tiny_spec(world.folder / name, world.model, world.root, table)
+
+
+def state_of(checkpoint: Path, scratch: Path) -> dict[str, torch.Tensor]:
+    dcp_to_torch_save(checkpoint / "policy", scratch)
+    return torch.load(scratch, weights_only=True)
+
+
+def test_steps_go_on_while_a_slow_disk_takes_what_was_saved(world: SimpleNamespace, tmp_path: Path) -> None:
+    """Step 3 is on disk after step 5 was taken, and holds what the weights were after step 3."""
+    run_engine("train", spec_of(world, "quick", **{"train.ckpt.save_mode": "sync"}), world.folder / "quick/run")
+    run = world.folder / "slow/run"
+    torchrun = [sys.executable, "-m", "vidqa.engine.torchrun", "--standalone", "--nproc-per-node", "1"]
+    words = [HERE / "slow_disk.py", 5, "train", "--spec", spec_of(world, "slow"), "--run-dir", run]
+    done = subprocess.run([*torchrun, *map(str, words)], capture_output=True, text=True, timeout=400)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert losses(run) == pytest.approx(losses(world.folder / "quick/run"), rel=1e-5) and len(losses(run)) == 6
+    quick, slow = (
+        state_of(world.folder / name / "run/checkpoints/step_3", tmp_path / name) for name in ("quick", "slow")
+    )
+    last = state_of(run / "checkpoints/step_6", tmp_path / "last")
+    assert quick.keys() == slow.keys() and any(name.endswith(".exp_avg_sq") for name in slow)
+    for name, tensor in quick.items():
+        torch.testing.assert_close(slow[name], tensor)
+    assert not any(torch.equal(slow[name], last[name]) for name in slow if name.endswith("q_proj.weight"))
+    export = load_file(run / "safetensors/step_3/model.safetensors")
+    assert all(torch.equal(slow[name], tensor) for name, tensor in export.items() if name in slow)
+
+
+def test_kills_at_random_moments_lose_nothing_published(tmp_path: Path) -> None:
+    """Three kills of the loop that is run with fifty."""
+    place = kill_loop.prepare(tmp_path, steps=30)
+    assert len(kill_loop.kill_all(place, kills=3, seed=1)) == 3

@@ -1,0 +1,184 @@
+"""One decoder per new video among real processes, whatever becomes of the one that decodes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from clips import frame_numbers, write_clip
+
+from vidqa.data.record import MediaRef, Record, Turn
+from vidqa.engine.batch.claims import Claims, Waiting
+from vidqa.engine.batch.frame_cache import FrameCache
+from vidqa.engine.batch.frames import FrameSource
+from vidqa.environment import child_environment
+from vidqa.problem import Problem
+from vidqa.samples import Prompting, Sample
+from vidqa.video.pool import DecodeRequest
+from vidqa.video.problems import VIDEO_UNREADABLE
+from vidqa.video.types import FramePlan
+
+KEY, OTHER = "a1" * 32, "b2" * 32
+PROBLEM = VIDEO_UNREADABLE.at("a.mp4", "what the owner of the claim found")
+
+
+def sample_of(path: Path) -> Sample:
+    plan = FramePlan("video", (0, 3), (0.0, 0.5), 64, 64, (1, 4, 4), 4, 16, (0.25,))
+    record = Record(path.stem, (Turn("user", (0, "?")),), (MediaRef("video", path.name, str(path)),))
+    return Sample(record, (plan,), Prompting(), 10, 0)
+
+
+def key_of(cache: FrameCache, path: Path) -> str:
+    key = cache.key(DecodeRequest(str(path), None, "video", (0, 3), 64, 64))
+    assert key
+    return key
+
+
+def test_a_claim_has_one_owner_at_a_time(tmp_path: Path) -> None:
+    mine, yours = Claims(tmp_path, "60s"), Claims(tmp_path, "60s")
+    assert mine.take(KEY) and mine.take(OTHER)
+    assert not yours.take(KEY) and not yours.take(OTHER)
+    mine.release(KEY)
+    assert yours.take(KEY) and not mine.take(KEY) and not yours.take(OTHER)
+    assert yours.failure(KEY, "a.mp4") is None
+
+
+def test_a_failure_is_told_to_those_whom_it_concerns(tmp_path: Path) -> None:
+    mine, yours, patient = Claims(tmp_path, "60s"), Claims(tmp_path, "60s"), Claims(tmp_path, "600s")
+    assert mine.take(KEY)
+    mine.release(KEY, PROBLEM)
+    assert yours.take(KEY) and yours.failure(KEY, "a.mp4") == PROBLEM
+    assert yours.failure(KEY, "copy_of_a.mp4") is None  # it would blame a file that nobody asked for
+    assert patient.failure(KEY, "a.mp4") is None  # what was too slow for one may be fast enough for the other
+    yours.forget(KEY)
+    assert yours.failure(KEY, "a.mp4") is None
+
+
+HOLDER = """
+import sys
+from pathlib import Path
+from vidqa.engine.batch.claims import Claims
+claims = Claims(Path(sys.argv[1]), "60s")
+print(claims.take(sys.argv[2]), flush=True)
+sys.stdin.read()
+"""
+
+
+def holder(folder: Path, key: str) -> subprocess.Popen:
+    """Another process that has the claim."""
+    words = [sys.executable, "-c", HOLDER, str(folder), key]
+    environment = child_environment(PYTHONPATH=os.pathsep.join(sys.path))
+    process = subprocess.Popen(words, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert process.stdout and process.stdout.readline() == b"True\n"
+    return process
+
+
+def test_a_killed_owner_frees_its_claim(tmp_path: Path) -> None:
+    claims, passed_on = Claims(tmp_path, "60s"), threading.Event()
+    waiting = Waiting(claims, lambda _: passed_on.set())
+    waiting.start()
+    with holder(tmp_path, KEY) as owner:
+        assert not claims.take(KEY)
+        waiting.add(type("Claimant", (), {"key": KEY})())
+        assert not passed_on.wait(0.3)
+        owner.kill()
+    assert passed_on.wait(20)
+    waiting.close()
+
+
+@pytest.fixture
+def source(tmp_path: Path):
+    source = FrameSource(1, 60.0, FrameCache(tmp_path / "cache", 1 << 30))
+    yield source
+    source.close()
+
+
+def test_a_video_that_another_process_decodes_is_taken_from_the_cache(tmp_path: Path, source: FrameSource) -> None:
+    path = write_clip(tmp_path / "a.mp4")
+    key, cache = key_of(source.cache, path), FrameCache(tmp_path / "cache", 1 << 30)
+    other = Claims(cache.folder, "60s")
+    assert other.take(key)
+    ticket = source.request([sample_of(path)])
+    # A video that nobody has claimed does not wait behind it.
+    second = source.request([sample_of(write_clip(tmp_path / "b.mp4", first_number=9))])
+    (frames,) = source.collect(second)[0][0]
+    assert frame_numbers(frames.transpose(0, 2, 3, 1)) == [9, 12] and not source.has(ticket)
+    theirs = np.full((2, 3, 64, 64), 77, np.uint8)  # not what the file holds: it must come from the cache
+    cache.put(key, theirs)
+    other.release(key)
+    (frames,) = source.collect(ticket)[0][0]
+    assert (frames == theirs).all()
+
+
+def test_a_video_whose_decoder_died_is_decoded_by_who_waited(tmp_path: Path, source: FrameSource) -> None:
+    path = write_clip(tmp_path / "a.mp4", first_number=5)
+    with holder(source.cache.folder, key_of(source.cache, path)) as owner:
+        ticket = source.request([sample_of(path)])
+        time.sleep(0.3)
+        assert not source.has(ticket)
+        owner.kill()
+    (frames,) = source.collect(ticket)[0][0]
+    assert frame_numbers(frames.transpose(0, 2, 3, 1)) == [5, 8]
+
+
+def test_who_waited_for_a_bad_file_reports_what_its_decoder_reported(tmp_path: Path, source: FrameSource) -> None:
+    path = write_clip(tmp_path / "a.mp4")
+    key, other = key_of(source.cache, path), Claims(source.cache.folder, "60s")
+    assert other.take(key)
+    ticket = source.request([sample_of(path)])
+    while source._waiting._new.qsize():
+        time.sleep(0.01)
+    time.sleep(0.3)
+    noted = Problem(**{**PROBLEM.as_dict(), "where": str(path)})
+    other.release(key, noted)
+    assert source.collect(ticket) == ([[None]], [noted])
+    # Asked for anew, nobody is waited for and the file is tried again.
+    (frames,) = source.collect(source.request([sample_of(path)]))[0][0]
+    assert frame_numbers(frames.transpose(0, 2, 3, 1)) == [0, 3]
+
+
+RANKS = """
+import json, os, sys
+from pathlib import Path
+from test_claims import sample_of
+from vidqa.engine.batch.frame_cache import FrameCache
+from vidqa.engine.batch.frames import FrameSource
+
+def rank():
+    cache, paths = FrameCache(Path(sys.argv[1]), 1 << 30), [Path(each) for each in sys.argv[2:]]
+    decoded, adopt = [], cache.adopt
+    cache.adopt = lambda key, temporary: decoded.append(key) or adopt(key, temporary)
+    source = FrameSource(1, 60.0, cache)
+    frames, problems = source.collect(source.request([sample_of(path) for path in paths]))
+    sums = [None if array is None else int(array.sum()) for (array,) in frames]
+    print(json.dumps([len(decoded), sums, sorted(map(str, problems))]), flush=True)
+    source.close()
+
+for _ in range(2):
+    if os.fork() == 0:
+        rank()
+        os._exit(0)
+codes = [os.wait()[1] for _ in range(2)]
+sys.exit(max(codes))
+"""
+
+
+def test_ranks_that_start_together_decode_every_video_once(tmp_path: Path) -> None:
+    """Two processes and the same new videos at the same moment; one of the files is broken."""
+    paths = [write_clip(tmp_path / f"{number}.mp4", frames=40, first_number=50 * number) for number in range(12)]
+    paths[5].write_bytes(paths[5].read_bytes()[:600])
+    words = [sys.executable, "-c", RANKS, str(tmp_path / "cache"), *map(str, paths)]
+    environment = child_environment(PYTHONPATH=os.pathsep.join([*sys.path, str(Path(__file__).parent)]))
+    out = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=120)
+    assert out.returncode == 0, out.stderr
+    (first, sums, problems), other = map(json.loads, out.stdout.splitlines())
+    assert first + other[0] == 11 and min(first, other[0]) > 0
+    assert [sums, problems] == other[1:]
+    assert sums.count(None) == 1 and len(problems) == 1 and "5.mp4" in problems[0]

@@ -20,3 +20,7 @@ def numbers(frames: np.ndarray, height: int, width: int) -> np.ndarray:
     elif first >= RAISES:
         raise ZeroDivisionError("a bug in a transform")
     return np.stack([np.full((1, height, width), number, np.uint8) for number in frame_numbers(frames)])
+
+
+def save(path: str, frames: np.ndarray) -> None:
+    np.save(path, frames)

@@ -13,7 +13,7 @@ from clips import frame_numbers, write_clip, write_image
 
 from vidqa.environment import child_environment
 from vidqa.problem import Problem
-from vidqa.video.pool import DecodePool, DecodeRequest
+from vidqa.video.pool import DecodePool, DecodeRequest, Stored
 
 NUMBERS = "slow_transform:numbers"
 
@@ -86,8 +86,8 @@ def test_a_worker_killed_from_outside_costs_one_request(tmp_path):
         wait_until(first.running)
         time.sleep(0.5)
         for worker in children_of(os.getpid()):
-            os.kill(worker, signal.SIGTERM)
-        assert first.result(30).code == "VIDEO_UNREADABLE" and "SIGTERM" in first.result().message
+            os.kill(worker, signal.SIGKILL)
+        assert first.result(30).code == "VIDEO_UNREADABLE" and "SIGKILL" in first.result().message
         assert second.result(30)[:, 0, 0, 0].tolist() == [7]
 
 
@@ -106,6 +106,31 @@ def test_closing_cuts_off_what_runs_and_leaves_no_process(tmp_path):
 def test_a_transform_that_cannot_be_imported_is_a_fault_of_the_program(tmp_path):
     with DecodePool(1, 5, "no_such_module:f") as pool, pytest.raises(RuntimeError, match="exit code 1"):
         pool.submit(ask(write_clip(tmp_path / "a.mp4"))).result(30)
+
+
+def test_frames_are_stored_by_the_worker_where_asked(tmp_path):
+    clip = write_clip(tmp_path / "a.mp4")
+    request = ask(clip, (3, 4))
+    with DecodePool(1, 30, NUMBERS, "slow_transform:save") as pool:
+        stored = pool.submit(request, store_at=str(tmp_path / "frames.npy")).result(30)
+        assert stored == Stored(str(tmp_path / "frames.npy"))
+        assert np.load(stored.path)[:, 0, 0, 0].tolist() == [3, 4]
+        # Where the file cannot be written the frames come themselves; a problem is one as ever.
+        frames = pool.submit(request, store_at=str(tmp_path / "none" / "frames.npy")).result(30)
+        assert frames[:, 0, 0, 0].tolist() == [3, 4]
+        missing = pool.submit(ask(tmp_path / "no.mp4"), store_at=str(tmp_path / "no.npy")).result(30)
+        assert missing.code == "VIDEO_UNREADABLE" and not (tmp_path / "no.npy").exists()
+
+
+def test_what_is_not_admitted_is_cancelled_when_a_worker_is_free(tmp_path):
+    clip = write_clip(tmp_path / "a.mp4")
+    asked = []
+    with DecodePool(1, 30, NUMBERS) as pool:
+        first = pool.submit(ask(clip, (1,)))
+        refused = pool.submit(ask(clip, (2,)), admit=lambda: bool(asked.append(first.done())))
+        admitted = pool.submit(ask(clip, (3,)), admit=lambda: True)
+        assert admitted.result(30)[:, 0, 0, 0].tolist() == [3]
+        assert refused.cancelled() and asked == [True]
 
 
 PARENT = """

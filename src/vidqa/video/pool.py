@@ -16,10 +16,11 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, Pipe
+from typing import Any
 
 import numpy as np
 
@@ -52,7 +53,22 @@ class DecodeRequest:
         return place(self.path, self.member)
 
 
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """The frames of a request lie in a file that the worker has written, instead of in this process's memory."""
+
+    path: str
+
+
 Decoded = np.ndarray | Problem
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Job:
+    request: DecodeRequest
+    answer: Future[Any]
+    admit: Callable[[], bool] | None
+    store_at: str
 
 
 class DecodePool:
@@ -60,15 +76,18 @@ class DecodePool:
 
     `transform` names a function "module:name", called in the worker as f(frames, height, width) on uint8
     [n, H, W, 3], a few frames at a time; it must treat frames one by one. Without it the frames come back as decoded.
+    `store` names a function that writes all frames of a request to a file, f(path, frames): frames then reach other
+    processes without passing through a pipe and through this process.
     A request that takes too long gives VIDEO_DECODE_TIMEOUT and costs its worker, which is replaced; so does one that
     makes the worker die (VIDEO_UNREADABLE or IMAGE_UNREADABLE). Workers die with this process, however it ends.
     """
 
-    def __init__(self, workers: int, timeout_s: float, transform: str | None = None) -> None:
-        self.workers, self.timeout_s, self.transform = workers, timeout_s, transform
-        self._waiting: queue.SimpleQueue[tuple[DecodeRequest, Future[Decoded]] | None] = queue.SimpleQueue()
+    def __init__(self, workers: int, timeout_s: float, transform: str | None = None, store: str | None = None) -> None:
+        self.workers, self.timeout_s = workers, timeout_s
+        self._waiting: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._closed = threading.Event()
-        self._servers = [_Server(self._waiting, self._closed, timeout_s, transform) for _ in range(workers)]
+        functions = (transform or "", store or "")
+        self._servers = [_Server(self._waiting, self._closed, timeout_s, functions) for _ in range(workers)]
         for server in self._servers:
             server.start()
 
@@ -78,17 +97,24 @@ class DecodePool:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def submit(self, request: DecodeRequest) -> Future[Decoded]:
-        """Resolves to uint8 frames or to the Problem that stands for them."""
+    def submit(
+        self, request: DecodeRequest, *, store_at: str = "", admit: Callable[[], bool] | None = None
+    ) -> Future[Any]:
+        """Resolves to uint8 frames or to the Problem that stands for them.
+
+        With `store_at` it resolves to Stored once the frames are in that file, or to the frames where it cannot be
+        written. `admit`, which must not raise, is asked when a worker is free for the request, in one of the pool's
+        threads; where it says no, the request is cancelled.
+        """
         if self._closed.is_set():
             raise RuntimeError("the decode pool is closed")
-        answer: Future[Decoded] = Future()
-        self._waiting.put((request, answer))
-        return answer
+        job = _Job(request, Future(), admit, store_at)
+        self._waiting.put(job)
+        return job.answer
 
     def map(self, requests: Iterable[DecodeRequest]) -> Iterator[tuple[DecodeRequest, Decoded]]:
         """Answers in the order of the requests; at most twice as many as there are workers are ahead of the reader."""
-        ahead: deque[tuple[DecodeRequest, Future[Decoded]]] = deque()
+        ahead: deque[tuple[DecodeRequest, Future[Any]]] = deque()
         for request in requests:
             ahead.append((request, self.submit(request)))
             if len(ahead) >= 2 * self.workers:
@@ -101,9 +127,9 @@ class DecodePool:
         """Stops at once: what is waiting is cancelled, what is being decoded is cut off."""
         self._closed.set()
         while not self._waiting.empty():
-            item = self._waiting.get()
-            if item is not None:
-                item[1].cancel()
+            job = self._waiting.get()
+            if job is not None:
+                job.answer.cancel()
         for _ in self._servers:
             self._waiting.put(None)
         for server in self._servers:
@@ -120,25 +146,29 @@ class _Server(threading.Thread):
 
     def __init__(
         self,
-        waiting: queue.SimpleQueue[tuple[DecodeRequest, Future[Decoded]] | None],
+        waiting: queue.SimpleQueue[_Job | None],
         closed: threading.Event,
         timeout_s: float,
-        transform: str | None,
+        functions: tuple[str, str],
     ) -> None:
         super().__init__(name="decode-server", daemon=True)
-        self.waiting, self.closed, self.timeout_s, self.transform = waiting, closed, timeout_s, transform
+        self.waiting, self.closed, self.timeout_s, self.functions = waiting, closed, timeout_s, functions
         self.process: subprocess.Popen[bytes] | None = None
         self.pipe: Connection | None = None
 
     def run(self) -> None:
-        while (item := self.waiting.get()) is not None:
-            request, answer = item
-            if not answer.set_running_or_notify_cancel():
+        # Workers inherit what this thread blocks: where a batch system asks every process of a job to stop, what the
+        # engine still has to decode is not lost.
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGUSR1})
+        while (job := self.waiting.get()) is not None:
+            if job.admit is not None and not job.admit():
+                job.answer.cancel()
+            if not job.answer.set_running_or_notify_cancel():
                 continue
             try:
-                answer.set_result(self._serve(request))
+                job.answer.set_result(self._serve(job.request, job.store_at))
             except _StartFailed as failed:
-                answer.set_exception(RuntimeError(str(failed)))
+                job.answer.set_exception(RuntimeError(str(failed)))
         self.stop_worker()
         if self.pipe is not None:
             self.pipe.close()
@@ -149,13 +179,13 @@ class _Server(threading.Thread):
             process.kill()
             process.wait()
 
-    def _serve(self, request: DecodeRequest) -> Decoded:
+    def _serve(self, request: DecodeRequest, store_at: str) -> Decoded | Stored:
         if self.process is None or self.process.poll() is not None:
             self._start_worker()
         assert self.pipe is not None and self.process is not None
         deadline = time.monotonic() + self.timeout_s
         try:
-            self.pipe.send(request)
+            self.pipe.send((request, store_at))
             if not self.pipe.poll(max(0.0, deadline - time.monotonic())):
                 self.stop_worker()
                 return VIDEO_DECODE_TIMEOUT.at(request.where, f"not decoded within {self.timeout_s:g} s")
@@ -163,10 +193,10 @@ class _Server(threading.Thread):
         except (EOFError, OSError):
             return _unreadable(request).at(request.where, f"the decoder {self._ending()}")
 
-    def _receive(self) -> Decoded:
+    def _receive(self) -> Decoded | Stored:
         assert self.pipe is not None
         header = self.pipe.recv()
-        if isinstance(header, Problem):
+        if isinstance(header, (Problem, Stored)):
             return header
         frames = np.empty(header, np.uint8)
         self.pipe.recv_bytes_into(frames.reshape(-1).view(np.uint8).data)
@@ -177,7 +207,7 @@ class _Server(threading.Thread):
             self.pipe.close()
         self.pipe, theirs = Pipe()
         path = json.dumps([entry or os.getcwd() for entry in sys.path])
-        words = [str(theirs.fileno()), str(os.getpid()), self.transform or ""]
+        words = [str(theirs.fileno()), str(os.getpid()), *self.functions]
         with theirs:
             self.process = subprocess.Popen(
                 [sys.executable, "-c", BOOT, path, *words],

@@ -66,7 +66,7 @@ def read_timeline(path: str | Path, member: str | None, container: InputContaine
         timeline = _from_table(path, member, stream)
         if timeline is not None:
             return timeline
-    with open_video(path, member) as (again, again_stream):
+    with open_video(path, member, header_alone=True) as (again, again_stream):
         return _from_packets(path, member, again, again_stream)
 
 

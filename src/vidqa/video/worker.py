@@ -10,16 +10,14 @@ import sys
 from collections.abc import Callable, Iterator
 from itertools import islice
 from multiprocessing.connection import Connection
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 
 from vidqa.problem import ProblemError
 from vidqa.video.decode import read_frames
 from vidqa.video.image import decode_image
-
-if TYPE_CHECKING:
-    from vidqa.video.pool import DecodeRequest
+from vidqa.video.pool import DecodeRequest, Stored
 
 CHUNK = 8  # full-size frames in memory at once
 SET_PARENT_DEATH_SIGNAL = 1  # prctl's PR_SET_PDEATHSIG
@@ -27,16 +25,16 @@ Transform = Callable[[np.ndarray, int, int], np.ndarray]
 
 
 def main(words: list[str]) -> None:
-    """`words`: the pipe's file descriptor, the parent's process id, the transform's name or nothing."""
-    handle, parent, transform_name = words
+    """`words`: the pipe's file descriptor, the parent's process id, names of the transform and of the store or ""."""
+    handle, parent, *names = words
     _die_with(int(parent))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what an interrupt means
     pipe = Connection(int(handle))
-    transform = _load(transform_name) if transform_name else None
+    transform, store = (_load(name) if name else None for name in names)
     pipe.send("ready")
     while True:
         try:
-            request = pipe.recv()
+            request, store_at = pipe.recv()
         except EOFError:  # the pool is closed
             return
         try:
@@ -44,8 +42,20 @@ def main(words: list[str]) -> None:
         except ProblemError as stopped:
             pipe.send(stopped.problems[0])
             continue
+        if store_at and store is not None and _stored(store, store_at, frames):
+            pipe.send(Stored(store_at))
+            continue
         pipe.send(frames.shape)
         pipe.send_bytes(frames.reshape(-1).data)
+
+
+def _stored(store: Callable[[str, np.ndarray], None], path: str, frames: np.ndarray) -> bool:
+    """Whether the frames could be written; where not, who asked for them gets them and sees to the reason."""
+    try:
+        store(path, frames)
+    except OSError:
+        return False
+    return True
 
 
 def decode(request: DecodeRequest, transform: Transform | None) -> np.ndarray:
@@ -63,7 +73,7 @@ def decode(request: DecodeRequest, transform: Transform | None) -> np.ndarray:
     return np.concatenate(done)[positions]
 
 
-def _load(name: str) -> Transform:
+def _load(name: str) -> Callable[..., Any]:
     module, function = name.split(":")
     return getattr(importlib.import_module(module), function)
 

@@ -186,6 +186,11 @@ for title, code, spoil in (
     ("warm-up twice", "SPEC_WARMUP_TWICE", keys(train__optm_warmup_steps=2, train__optm_warmup_epochs=1)),
     ("reinforcement learning", "SPEC_NOT_SFT", keys(train__train_policy__type="grpo")),
     ("tensor parallel", "SPEC_NOT_SUPPORTED", keys(policy__parallelism__tp_size=2)),
+    (
+        "sharing without packing",
+        "SPEC_SHARE_UNPACKED",
+        keys(engine__share_video_prefix=True, engine__packing=False),
+    ),
     ("batch not divisible", "SPEC_BATCH_NOT_DIVISIBLE", keys(train__train_policy__mini_batch=4)),
     ("bare model id", "SPEC_BARE_MODEL_ID", keys(policy__model_name_or_path="nvidia/Cosmos-Reason2-8B")),
     ("half a hub name", "SPEC_BARE_MODEL_ID", keys(policy__model_name_or_path="hf_model://Cosmos")),

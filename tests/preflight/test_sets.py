@@ -8,12 +8,13 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-import torch
 
 from tests.preflight.conftest import records
 from tests.preflight.corpus import Case
 from vidqa import spec as specs
 from vidqa.data import fingerprint
+from vidqa.engine.model.load import _meta_model
+from vidqa.engine.model.trainable import choose_trainable
 from vidqa.engine.prepare import Prepared, plan_usable, training_records
 from vidqa.engine.resume import trainer_facts
 from vidqa.samples import training_planner
@@ -37,7 +38,9 @@ def test_the_checkpoint_of_this_very_run_is_accepted(case: Case) -> None:
     samples = [plan_usable(part, planner, asked.policy.model_max_length, "fail")[0] for part in (train, held)]
     prepared = Prepared(*samples, fingerprint([*train, *held]), [])
     world = SimpleNamespace(size=2, is_main=True, share=lambda value: value)
-    facts = json.loads(json.dumps(trainer_facts(asked, prepared, torch.nn.Linear(2, 2), world)))
+    model = _meta_model(case.shared_model)
+    choose_trainable(model, asked.policy)
+    facts = json.loads(json.dumps(trainer_facts(asked, prepared, model, world)))
     folder = case.folder / "step_4"
     (folder / "policy").mkdir(parents=True)
     (folder / "policy" / ".metadata").touch()
@@ -50,6 +53,8 @@ def test_the_checkpoint_of_this_very_run_is_accepted(case: Case) -> None:
         ("train.train_policy.dataloader_seed", 5),
         ("train.train_policy.dataloader_shuffle", False),
         ("policy.lora", {"r": 4, "lora_alpha": 8, "target_modules": ["q_proj"]}),
+        ("policy.freeze_pattern", ["visual"]),
+        ("engine.share_video_prefix", True),
     ):
         before = case.spec.get(key)
         case.spec[key] = value
@@ -57,6 +62,11 @@ def test_the_checkpoint_of_this_very_run_is_accepted(case: Case) -> None:
         case.spec[key] = before
         if before is None:
             del case.spec[key]
+    weights = case.model / "model.safetensors"  # another base model of the same sizes
+    weights.write_bytes(weights.read_bytes()[:-1] + b"x")
+    (problem,) = [p for p in case.report("spec").problems if p.code == "RESUME_MISMATCH"]
+    assert "base_model" in problem.message and "base model" in problem.remedy and "order" not in problem.message
+    case.spec["policy.model_name_or_path"] = str(case.shared_model)
     case.train[0]["conversations"][1]["value"] = "perhaps"
     (problem,) = [p for p in case.report("spec").problems if p.code == "RESUME_MISMATCH"]
     assert "data_fingerprint" in problem.message and "effective_batch" not in problem.message

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from vidqa.families.problems import MODEL_FILE_MISSING, MODEL_UNSUPPORTED
+from vidqa.families.sizes import Sizes, Tensor
 from vidqa.video.types import FramePlan, PixelRules
 
 
@@ -30,6 +31,8 @@ class Family:
     template_slot(kind)         what the chat template writes for a medium, to be replaced by `expand`
     vision_token_ids(folder)    (image placeholder id, video placeholder id)
     rope_positions(ids, image_id, video_id, image_grids, video_grids, merge)   int64 [3, S]
+    sizes(config, where)        the sizes in a config.json, which `where` names in problems
+    tensors(sizes)              every parameter, as the model names it
     """
 
     name: str
@@ -39,6 +42,12 @@ class Family:
     template_slot: Callable[[str], str]
     vision_token_ids: Callable[[Path], tuple[int, int]]
     rope_positions: Callable[..., np.ndarray]
+    sizes: Callable[[dict, Path], Sizes]
+    tensors: Callable[[Sizes], list[Tensor]]
+
+    def sizes_of(self, folder: Path) -> Sizes:
+        """The sizes of the model in `folder`. Raises MODEL_FILE_MISSING, MODEL_UNSUPPORTED."""
+        return self.sizes(read_json(folder, "config.json"), folder / "config.json")
 
 
 def read_json(folder: Path, name: str) -> dict:

@@ -9,6 +9,7 @@ import numpy as np
 
 from vidqa.families._base import Family, Geometry, read_json
 from vidqa.families.problems import MODEL_UNSUPPORTED
+from vidqa.families.qwen3_vl_sizes import sizes, tensors
 from vidqa.video.types import FramePlan, PixelRules
 
 START, END = "<|vision_start|>", "<|vision_end|>"
@@ -188,4 +189,6 @@ QWEN3_VL = Family(
     template_slot=template_slot,
     vision_token_ids=vision_token_ids,
     rope_positions=rope_positions,
+    sizes=sizes,
+    tensors=tensors,
 )

@@ -8,7 +8,7 @@ from functools import cached_property, wraps
 from pathlib import Path
 from typing import Any, TypeVar
 
-from vidqa import data, environment, hub, spec
+from vidqa import data, environment, hub, spec, storage
 from vidqa.data.record import MediaRef, Record
 from vidqa.platforms.asked import model_names, process_count
 from vidqa.preflight.gpus import Declared, Gpu, declared_or_seen
@@ -173,6 +173,10 @@ class Context:
 
 
 def _read(name: str, annotation_path: str, media_path: str) -> Annotations:
+    try:
+        annotation_path, media_path = storage.stage_set(annotation_path, media_path)
+    except ProblemError as absent:
+        return Annotations(name, [], absent.problems)
     records, problems = data.check_records(annotation_path, media_path)
     return Annotations(name, records, problems)
 

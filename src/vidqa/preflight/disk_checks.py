@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
+import math
 import os
-import re
 import shutil
 from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 
 from vidqa import environment, hub
+from vidqa.budget.memory import BYTES_OF
+from vidqa.budget.trained import trainable
 from vidqa.platforms.asked import model_names
 from vidqa.preflight._base import Context, Skip
 from vidqa.preflight.environment_checks import existing, output_dir
 from vidqa.preflight.problems import CACHE_SMALL, DISK_SMALL
-from vidqa.preflight.weights import parameters_by_name, weight_bytes, weight_files
+from vidqa.preflight.trained import trained_parameters
+from vidqa.preflight.weights import weight_bytes, weight_files
 from vidqa.problem import Problem
 from vidqa.spec.models import TrainSpec
 
 STATE_PER_PARAMETER = 12  # fp32 weight and AdamW's two moments, of what trains
-BYTES_OF = {"bfloat16": 2, "float16": 2, "float32": 4}
 
 
 @dataclass(frozen=True)
@@ -59,28 +61,35 @@ def _fetched(context: Context) -> list[Need]:
 
 
 def _kept(context: Context) -> list[Need]:
-    """Checkpoints and exports of a full fine-tune. Adapters are too small to matter."""
+    """Checkpoints and exports that lie there at one time."""
     asked = context.spec
-    if not isinstance(asked, TrainSpec) or asked.policy.lora is not None:
+    if not isinstance(asked, TrainSpec):
         return []
-    folder = next(iter(context.models.values()))
-    named = parameters_by_name(folder)
-    every = sum(named.values()) or weight_bytes(folder).parameters
-    trained = sum(count for name, count in named.items() if _trains(asked, name)) or every
+    every = trained_parameters(context, asked)
+    trained = trainable(every)
     checkpoint = STATE_PER_PARAMETER * trained
-    export = BYTES_OF[asked.train.param_dtype] * every * asked.train.ckpt.export_safetensors
+    exported = [each for each in every if each.added or asked.policy.lora is None]
+    export = BYTES_OF[asked.train.param_dtype] * sum(parameter.numel for parameter in exported)
     context.facts |= {"trainable_parameters": trained, "checkpoint_bytes": checkpoint, "export_bytes": export}
-    kept = asked.train.ckpt.max_keep
-    # The best export is kept besides; the newest is written before the oldest goes.
-    times = kept + 2 if kept > 0 else 1
-    return [Need(existing(output_dir(asked)), times * (checkpoint + export), f"{times} checkpoints with exports")]
+    saves = asked.train.ckpt
+    one = checkpoint * saves.enable_checkpoint + export * saves.export_safetensors
+    times = kept_saves(asked)
+    return [Need(existing(output_dir(asked)), times * one, f"{times} checkpoints with exports")]
 
 
-def _trains(asked: TrainSpec, name: str) -> bool:
-    """Whether the patterns of the spec leave a parameter to train, by its name in the weight files."""
-    policy = asked.policy
-    chosen = not policy.trainable_pattern or any(re.search(each, name) for each in policy.trainable_pattern)
-    return chosen and not any(re.search(each, name) for each in policy.freeze_pattern or ())
+def kept_saves(asked: TrainSpec) -> int:
+    """The most saves that lie there at one time: the newest `max_keep`, the best one, and the one that is written
+    before the oldest goes; no more than the run makes, as far as the spec alone tells."""
+    saves, train = asked.train.ckpt, asked.train
+    kept = max(saves.max_keep, 1) + 2 if saves.max_keep >= 0 else math.inf
+    if saves.save_freq and train.max_num_steps:
+        made: float = train.max_num_steps // saves.save_freq + 1
+    elif saves.save_freq_in_epoch and not saves.save_freq:
+        made = -(-train.epoch // saves.save_freq_in_epoch)
+    else:
+        made = math.inf if saves.save_freq else 1
+    fewest = min(kept, made)
+    return int(fewest) if math.isfinite(fewest) else 1
 
 
 def frame_cache(context: Context) -> list[Problem]:

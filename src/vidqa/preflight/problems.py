@@ -121,8 +121,14 @@ RESUME_NO_CHECKPOINT = Code(
 )
 RESUME_MISMATCH = Code(
     "RESUME_MISMATCH",
-    "The data, batch or seed is not what the checkpoint was trained with, so samples would be repeated or left out.",
+    "The data, batch, seed, base model or trained part is not what the checkpoint was trained with: samples would be "
+    "repeated or left out, or the saved weights mean something else.",
     "Restore what changed, or start a new run from the earlier run's export.",
+)
+MEMORY = Code(
+    "BUDGET_MEMORY",
+    "The longest pack of the data does not fit into a GPU's memory: training would end with CUDA out of memory.",
+    "Make the change that the problem names; it was tried with the same estimate.",
 )
 FIX_EXISTS = Code(
     "FIX_EXISTS",

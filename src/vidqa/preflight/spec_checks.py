@@ -6,17 +6,23 @@ import json
 from pathlib import Path
 from typing import Any
 
-from vidqa import data, environment, hub, spec
+from vidqa import continuing, data, environment, hub, spec
 from vidqa.families._base import read_json
 from vidqa.platforms.asked import model_names
 from vidqa.preflight._base import Context, Skip
 from vidqa.preflight.problems import PAIR_FRAMES, PAIR_MODEL, RESUME_MISMATCH, RESUME_NO_CHECKPOINT
+from vidqa.preflight.trained import trained_parameters
 from vidqa.preflight.usable import usable
+from vidqa.preflight.weights import weight_files
 from vidqa.problem import Problem, ProblemError
 from vidqa.spec.models import EvaluateSpec, TrainSpec
 
 SIZES = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "vocab_size", "depth")
 VISION = ("fps", "nframes", "total_pixels")
+REMEDIES = {
+    "order": "restore what changed, or start a new run from the earlier run's export",
+    "weights": "name the base model, the trained parts and the adapters of the earlier run, or start a new run",
+}
 NO_EVALUATION = "no spec of an evaluation was given (--evaluate-spec)"
 
 
@@ -89,7 +95,8 @@ def _differences(one: dict[str, Any], other: dict[str, Any]) -> list[tuple[str, 
 
 
 def resume_target(context: Context) -> list[Problem]:
-    """The checkpoint that the spec names is complete, and its samples come in the order that this spec asks for."""
+    """The checkpoint that the spec names is complete, its samples come in the order that this spec asks for, and its
+    weights are those of this model: the engine's own rule (`vidqa.continuing`)."""
     asked = context.spec
     if not isinstance(asked, TrainSpec) or not asked.train.resume:
         raise Skip("the spec resumes nothing")
@@ -98,43 +105,47 @@ def resume_target(context: Context) -> list[Problem]:
     folder = Path(str(asked.train.resume)).expanduser()
     folder = folder.parent if folder.name == "policy" else folder
     before = _trainer(folder)
+    problems = _changed(folder, "weights", before, _weights(asked, context))
     try:
-        now = {**_order(asked, context), "lora": _lora(asked)}
+        order = _order(asked, context)
     except ProblemError as unknown:
+        if problems:
+            return problems
         raise Skip(f"the data cannot be compared: {unknown.problems[0].code}") from unknown
-    changed = [f"{key}: {a!r} -> {b!r}" for key, a, b in _differences(before, now) if key in now]
-    return [RESUME_MISMATCH.at(folder, f"it was trained with something else: {', '.join(changed)}")] if changed else []
+    return [*_changed(folder, "order", before, order), *problems]
+
+
+def _changed(folder: Path, part: str, before: dict[str, Any], now: dict[str, Any]) -> list[Problem]:
+    changed = continuing.changes(before[part], now)
+    message = f"{continuing.MEANING[part]} would change: {', '.join(changed)}"
+    return [RESUME_MISMATCH.at(folder, message, REMEDIES[part])] if changed else []
 
 
 def _trainer(folder: Path) -> dict[str, Any]:
-    """What a checkpoint was trained with: its `order`, and the adapters among its `weights`."""
+    """What a checkpoint was trained with: its `order` and its `weights`."""
     try:
         written = json.loads((folder / "trainer.json").read_text(encoding="utf-8"))
-        order, weights = written["order"], written["weights"]
-        if not (isinstance(order, dict) and isinstance(weights, dict)):
+        if not all(isinstance(written[part], dict) for part in continuing.MEANING):
             raise ValueError("trainer.json is not one of this engine")
         if not (folder / "policy" / ".metadata").is_file():
             raise ValueError("policy/.metadata is not there")
     except (OSError, ValueError, KeyError, TypeError) as missing:
         raise RESUME_NO_CHECKPOINT.error(folder, f"no complete checkpoint here: {missing}") from missing
-    return {**order, "lora": weights.get("lora")}
+    return written
 
 
-def _lora(asked: TrainSpec) -> dict[str, Any] | None:
-    """The adapters, by all that gives their tensors a meaning."""
-    lora = asked.policy.lora
-    return {key: value for key, value in lora.model_dump().items() if key != "lora_dropout"} if lora else None
+def _weights(asked: TrainSpec, context: Context) -> dict[str, Any]:
+    """What the saved weights have to mean; the base model is left out while its weights are not here."""
+    try:
+        trained = [(each.name, each.shape) for each in trained_parameters(context, asked) if each.trains]
+    except ProblemError as unknown:
+        raise Skip(f"the model cannot be compared: {unknown.problems[0].code}") from unknown
+    folder = context.processor_folder
+    base = continuing.weights_hash(folder) if weight_files(folder) else None
+    return continuing.weights_facts(asked, trained, base)
 
 
 def _order(asked: TrainSpec, context: Context) -> dict[str, Any]:
-    """What decides the order of samples: the keys of a checkpoint's `order`."""
-    loading, samples = asked.train.train_policy, usable(context, "train")
-    return {
-        "data_fingerprint": data.fingerprint([record for part in context.annotations for record in part.records]),
-        "samples": len(samples),
-        "tokens": sum(sample.length for sample in samples),
-        "effective_batch": spec.effective_batch(asked),
-        "seed": loading.dataloader_seed,
-        "shuffle": loading.dataloader_shuffle,
-        "drop_last": loading.dataloader_drop_last,
-    }
+    """What decides the order of samples."""
+    records = [record for part in context.annotations for record in part.records]
+    return continuing.order_facts(asked, usable(context, "train"), data.fingerprint(records))

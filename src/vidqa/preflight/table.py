@@ -9,9 +9,11 @@ from vidqa.preflight import (
     environment_checks,
     gpu_checks,
     media_checks,
+    memory_checks,
     model_checks,
     platform_checks,
     spec_checks,
+    time_checks,
 )
 from vidqa.preflight._base import Check
 
@@ -42,6 +44,8 @@ CHECKS = (
     Check("budget", "tokens", budget_checks.tokens, ("planned",)),
     Check("budget", "frame cache", disk_checks.frame_cache, ("to_decode",)),
     Check("budget", "steps", budget_checks.steps, ("planned",)),
+    Check("budget", "GPU memory", memory_checks.memory, ("planned",)),
+    Check("budget", "time", time_checks.time, ("planned",)),
     Check("platform", "job", platform_checks.suitable, ("spec",)),
     Check("platform", "ports", platform_checks.ports),
 )

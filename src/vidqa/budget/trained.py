@@ -1,0 +1,99 @@
+"""Which parameters of a model train: the spec's patterns and LoRA, applied to names and shapes as the engine does."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from vidqa.families.sizes import Tensor
+
+ADAPTER = "default"  # PEFT's name for the one adapter
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One parameter of the model that is trained; `unit` is the layer it is sharded with. `added` is what LoRA adds:
+    adapters, and copies of modules that train in full beside the base's own."""
+
+    name: str
+    shape: tuple[int, ...]
+    unit: str
+    trains: bool
+    added: bool = False
+
+    @property
+    def numel(self) -> int:
+        return math.prod(self.shape)
+
+
+def parameters(tensors: Sequence[Tensor], policy: Any) -> list[Parameter]:
+    """Every parameter of the model as the engine will name it. `policy` is the spec's table."""
+    if policy.lora is None:
+        found = [Parameter(each.name, each.shape, each.unit, trains=True) for each in tensors]
+    else:
+        found = [parameter for each in tensors for parameter in _adapted(each, policy.lora)]
+    return [replace(each, trains=each.trains and _chosen(each.name, policy)) for each in found]
+
+
+def trainable(found: Sequence[Parameter]) -> int:
+    """How many numbers train."""
+    return sum(parameter.numel for parameter in found if parameter.trains)
+
+
+def _chosen(name: str, policy: Any) -> bool:
+    wanted = not policy.trainable_pattern or any(re.search(each, name) for each in policy.trainable_pattern)
+    return wanted and not any(re.search(each, name) for each in policy.freeze_pattern or ())
+
+
+def _adapted(tensor: Tensor, lora: Any) -> Iterator[Parameter]:
+    """A tensor of the base, frozen, and what LoRA puts beside it."""
+    if saved := _saved_module(tensor.name, lora.modules_to_save or ()):
+        rest = tensor.name.removeprefix(f"{saved}.")
+        yield Parameter(f"{saved}.original_module.{rest}", tensor.shape, tensor.unit, trains=False)
+        name = f"{saved}.modules_to_save.{ADAPTER}.{rest}"
+        yield Parameter(name, tensor.shape, tensor.unit, trains=True, added=True)
+        return
+    module, _, last = tensor.name.rpartition(".")
+    if not _is_target(module, tensor, lora.target_modules):
+        yield Parameter(tensor.name, tensor.shape, tensor.unit, trains=False)
+        return
+    yield Parameter(f"{module}.base_layer.{last}", tensor.shape, tensor.unit, trains=False)
+    if last == "weight":
+        for name, shape in _matrices(tensor, _rank(module, lora)):
+            yield Parameter(f"{module}.{name}", shape, tensor.unit, trains=True, added=True)
+
+
+def _saved_module(name: str, asked: Sequence[str]) -> str | None:
+    """The module that holds a tensor and trains in full: the outermost one whose name ends as asked."""
+    parts = name.split(".")[:-1]
+    outer = (".".join(parts[:end]) for end in range(1, len(parts) + 1))
+    return next((module for module in outer if any(module.endswith(each) for each in asked)), None)
+
+
+def _is_target(module: str, tensor: Tensor, targets: Any) -> bool:
+    if targets in ("all-linear", ["all-linear"], ("all-linear",)):
+        return tensor.linear and module != "lm_head"
+    return any(module == each or module.endswith(f".{each}") for each in targets)
+
+
+def _rank(module: str, lora: Any) -> int:
+    patterns = lora.r_pattern or {}
+    found = next((pattern for pattern in patterns if re.match(rf"(.*\.)?({pattern})$", module)), None)
+    return lora.r if found is None else patterns[found]
+
+
+def _matrices(tensor: Tensor, rank: int) -> list[tuple[str, tuple[int, ...]]]:
+    """PEFT's names and shapes of an adapter's two matrices."""
+    rows, *columns = tensor.shape
+    if not tensor.linear and len(columns) == 1:  # an embedding
+        return [
+            (f"lora_embedding_A.{ADAPTER}", (rank, rows)),
+            (f"lora_embedding_B.{ADAPTER}", (columns[0], rank)),
+        ]
+    return [
+        (f"lora_A.{ADAPTER}.weight", (rank, *columns)),
+        (f"lora_B.{ADAPTER}.weight", (rows, rank, *(1 for _ in columns[1:]))),
+    ]

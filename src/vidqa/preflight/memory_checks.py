@@ -1,0 +1,137 @@
+"""Memory: whether the heaviest pack that the data makes fits into a GPU, and if not, the smallest change that helps."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from vidqa import spec
+from vidqa.budget.forecast import Forecast, forecast, loads
+from vidqa.budget.memory import COUNTS, GIB, fits
+from vidqa.packing.steps import Steps
+from vidqa.platforms.asked import process_count, with_values
+from vidqa.preflight._base import Context, Skip
+from vidqa.preflight.problems import MEMORY
+from vidqa.preflight.trained import trained_model
+from vidqa.preflight.usable import usable
+from vidqa.problem import Problem
+from vidqa.samples import Sample
+from vidqa.spec.models import TrainSpec
+
+MOST_SHARDS = 64
+COARSE = 1024  # pack budgets are tried in steps of so many tokens
+Change = dict[str, Any]
+ADAPTERS: Change = {"policy.lora": {}, "policy.freeze_pattern": None, "policy.trainable_pattern": None}
+
+
+def memory(context: Context) -> list[Problem]:
+    """The peak of one GPU for the heaviest pack, against the memory of the GPUs that are here or declared."""
+    asked = context.spec
+    if not isinstance(asked, TrainSpec):
+        raise Skip("an evaluation keeps no activations")
+    samples = usable(context, "train")
+    if not samples or not spec.total_steps(asked, len(samples)):
+        raise Skip("there is no step to estimate")
+    has_gib = least_memory(context)
+    found = estimate(context, asked, samples, has_gib)
+    context.facts["memory"] = _facts(found, has_gib)
+    if has_gib is None or fits(found.memory.peak_gib, has_gib):
+        return []
+    sure = found.memory.peak_gib + COUNTS.outside_gib > has_gib
+    load = found.load
+    message = (
+        f"about {found.memory.peak_gib:.1f} GiB, and {COUNTS.outside_gib:.0f} for CUDA, of {has_gib:.1f} GiB a GPU; "
+        f"the heaviest pack has {load.tokens} tokens and {load.patches} patches"
+    )
+    remedy = _remedy(context, asked, samples, has_gib)
+    return [MEMORY.at("GPU memory", message, remedy, severity="error" if sure else "warning")]
+
+
+def least_memory(context: Context) -> float | None:
+    """GiB of the smallest GPU; None where no GPU is known."""
+    known = [gpu.memory_gb for gpu in context.gpus if gpu.memory_gb is not None]
+    return min(known, default=None)
+
+
+def estimate(context: Context, asked: TrainSpec, samples: Sequence[Sample], has_gib: float | None) -> Forecast:
+    """Every candidate is judged by this one function."""
+    steps = Steps(asked, samples, process_count(asked), "cuda")
+    total = max(1, spec.total_steps(asked, len(samples)))
+    return forecast(asked, trained_model(context, asked), loads(steps, total), has_gib)
+
+
+def _facts(found: Forecast, has_gib: float | None) -> dict[str, Any]:
+    memory, load = found.memory, found.load
+    return {
+        "peak_gib": round(memory.peak_gib, 1),
+        "gpu_gib": has_gib,
+        "weights_and_optimizer_gib": round(memory.always / GIB, 1),
+        "recompute": found.recompute,
+        "heaviest_pack_tokens": load.tokens,
+        "heaviest_pack_patches": load.patches,
+    }
+
+
+def _remedy(context: Context, asked: TrainSpec, samples: Sequence[Sample], has_gib: float) -> str:
+    """The first single change that fits, in the order of what it costs; else the fewest of them together."""
+
+    def judged(change: Change) -> bool:
+        changed = TrainSpec.model_validate(with_values("train", asked, change).model_dump())
+        has_steps = spec.total_steps(changed, len(samples)) > 0
+        return has_steps and fits(estimate(context, changed, samples, has_gib).memory.peak_gib, has_gib)
+
+    together: Change = {}
+    for kind in (_recompute, _shards, _packs, _adapters):
+        tried: Change = {}
+        for tried in kind(asked, samples):
+            if judged(tried):
+                return f"set {_shown(tried)}"
+        together |= tried  # the farthest of its kind
+        if len(together) > len(tried) and judged(together):
+            return f"set {_shown(together)}"
+    return "no change of the spec makes it fit: use GPUs with more memory, a smaller model, or fewer and smaller frames"
+
+
+def _recompute(asked: TrainSpec, _: Sequence[Sample]) -> Iterator[Change]:
+    """Activations computed again: slower by a quarter, and nothing else."""
+    if not asked.policy.model_gradient_checkpointing:
+        yield {"policy.model_gradient_checkpointing": True, "engine.recompute": "auto"}
+    elif asked.engine.recompute in ("none", "vision"):
+        yield {"engine.recompute": "auto"}
+
+
+def _shards(asked: TrainSpec, _: Sequence[Sample]) -> Iterator[Change]:
+    """More GPUs share weights and optimizer; the batch of each becomes smaller, so that a step stays what it is."""
+    mesh, batch = asked.policy.parallelism, asked.train.train_batch_per_replica
+    shard = mesh.dp_shard_size
+    while shard * 2 <= MOST_SHARDS:
+        shard *= 2
+        change: Change = {"policy.parallelism.dp_shard_size": shard}
+        smaller = batch * mesh.dp_shard_size // shard
+        if smaller and smaller % asked.train.train_policy.mini_batch == 0:
+            change["train.train_batch_per_replica"] = smaller
+        yield change
+
+
+def _packs(asked: TrainSpec, samples: Sequence[Sample]) -> Iterator[Change]:
+    """Smaller packs, down to the longest sample: more and smaller micro-steps."""
+    if not asked.engine.packing:
+        if asked.train.train_policy.mini_batch > 1:
+            yield {"train.train_policy.mini_batch": 1}
+        return
+    longest = -(-max(sample.length for sample in samples) // COARSE) * COARSE
+    budget = asked.engine.pack_tokens or asked.policy.model_max_length
+    while budget > longest:
+        budget = max(longest, budget // 2 // COARSE * COARSE)
+        yield {"engine.pack_tokens": budget}
+
+
+def _adapters(asked: TrainSpec, _: Sequence[Sample]) -> Iterator[Change]:
+    if asked.policy.lora is None:
+        yield ADAPTERS
+
+
+def _shown(change: Change) -> str:
+    words = [f"{key} = {json.dumps(value)}" for key, value in change.items() if key not in ADAPTERS]
+    return "; ".join([*words, *(["policy.lora, by building the spec with --profile lora"] * ("policy.lora" in change))])

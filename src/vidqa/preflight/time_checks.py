@@ -1,0 +1,87 @@
+"""Time: hours of GPUs and of decoding, from the work that the data asks for and the speed of measured trainings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from vidqa import spec
+from vidqa.budget.measured import efficiency
+from vidqa.budget.work import FlopsModel, flops_model, peak_of
+from vidqa.packing.sharing import work_of
+from vidqa.packing.steps import Steps
+from vidqa.preflight._base import Context, Skip
+from vidqa.preflight.gpu_checks import NONE_HERE
+from vidqa.preflight.trained import trained_model
+from vidqa.preflight.usable import usable
+from vidqa.problem import Problem
+from vidqa.samples import Sample
+from vidqa.spec.models import TrainSpec
+
+MOST_STEPS = 200  # whose work is added up; the others are like them
+# A GPU that is declared has no name: what its architecture usually is.
+USUAL = {"sm_80": "A100", "sm_89": "L40S", "sm_90": "H100", "sm_100": "B200"}
+
+
+def time(context: Context) -> list[Problem]:
+    """How long the GPUs will compute, and how long the CPUs will decode."""
+    asked = context.spec
+    if not isinstance(asked, TrainSpec):
+        raise Skip("only a training is estimated")
+    samples = usable(context, "train")
+    total = spec.total_steps(asked, len(samples))
+    if not total:
+        raise Skip("there is no step to estimate")
+    context.facts["time"] = facts = _decoding(context, asked)
+    if not context.gpus:
+        raise Skip(NONE_HERE)
+    gpu = context.gpus[0]
+    name = gpu.name if peak_of(gpu.name) else USUAL.get(gpu.arch or "", "")
+    peak = peak_of(name)
+    if peak is None:
+        raise Skip(f"the speed of {gpu.name} ({gpu.arch}) is not known")
+    model = trained_model(context, asked)
+    flops = flops_model(model.sizes, vision_trains=model.vision.trained > 0, decoder_trains=asked.policy.lora is None)
+    work = _training(asked, samples, total, flops) + _validation(context, asked, total, flops)
+    reached = efficiency(model, asked.policy.lora is not None, context.facts.get("memory", {}).get("recompute", "all"))
+    hours = work / (peak * reached.mfu) / context.processes / 3600
+    facts |= {
+        "hours": round(max(hours, facts.get("decode_hours_per_pass", 0)), 2),
+        "gpu_hours": round(hours * context.processes, 2),
+        "mfu": round(reached.mfu, 3),
+        "mfu_is": reached.source,
+        "gpu": name,
+    }
+    return []
+
+
+def _training(asked: TrainSpec, samples: Sequence[Sample], total: int, flops: FlopsModel) -> float:
+    """Operations of all steps: those of the first ones, made as many as there are."""
+    steps = Steps(asked, samples, asked.policy.parallelism.dp_shard_size, "cuda")
+    looked_at = min(total, MOST_STEPS, steps.order.steps_per_epoch)
+    done = sum(flops.of(work_of(unit, samples) for unit in steps.units(step)) for step in range(looked_at))
+    return done / looked_at * total
+
+
+def _validation(context: Context, asked: TrainSpec, total: int, flops: FlopsModel) -> float:
+    """A third of the work of training on as many tokens, each time."""
+    if not asked.validation.enable or "validation" not in context.planned:
+        return 0.0
+    held = usable(context, "validation")
+    valid = asked.validation
+    times = total // valid.freq if valid.freq else asked.train.epoch // (valid.freq_in_epoch or asked.train.epoch)
+    return max(1, times) * flops.of(work_of((number,), held) for number in range(len(held))) / 3
+
+
+def _decoding(context: Context, asked: TrainSpec) -> dict[str, Any]:
+    """Hours of decoding every file once, by the measured seconds; files that were not decoded take the average."""
+    timed = [row.decode_s for row in context.rows.values() if not row.code]
+    if not timed:
+        return {}
+    core_s = sum(timed) / len(timed) * len(context.media)
+    workers = max(1, asked.train.train_policy.dataloader_num_workers) * context.processes
+    return {
+        "decode_core_hours": round(core_s / 3600, 3),
+        "decode_hours_per_pass": round(core_s / workers / 3600, 3),
+        "decoded_again_every_epoch": not asked.engine.frame_cache_gb,
+    }

@@ -1,0 +1,21 @@
+"""What of the spec's model trains, read off its config.json."""
+
+from __future__ import annotations
+
+from vidqa.budget.memory import Model, model_of
+from vidqa.budget.trained import Parameter, parameters
+from vidqa.families import family_of
+from vidqa.preflight._base import Context
+from vidqa.spec.models import TrainSpec
+
+
+def trained_parameters(context: Context, asked: TrainSpec) -> list[Parameter]:
+    """Every parameter as the engine will have it. Raises MODEL_FILE_MISSING, MODEL_UNSUPPORTED."""
+    family = family_of(context.processor_folder)
+    return parameters(family.tensors(family.sizes_of(context.processor_folder)), asked.policy)
+
+
+def trained_model(context: Context, asked: TrainSpec) -> Model:
+    """The model, counted for estimates. Raises MODEL_FILE_MISSING, MODEL_UNSUPPORTED."""
+    sizes = family_of(context.processor_folder).sizes_of(context.processor_folder)
+    return model_of(sizes, trained_parameters(context, asked))

@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 
 from vidqa.gaps.annotations import Annotations, read_annotations
 from vidqa.gaps.compare import Compare, comparer
+from vidqa.gaps.judge import Batch, Judged, judging
 from vidqa.gaps.problems import (
     GAPS_ANNOTATION_ID_TWICE,
     GAPS_GROUND_TRUTH_DIFFERS,
@@ -23,11 +24,10 @@ from vidqa.gaps.problems import (
     GAPS_RESULT_REPEATED,
     GAPS_RESULT_UNKNOWN,
 )
-from vidqa.gaps.storage import find_results, opened, publishing, storage_problems
+from vidqa.gaps.storage import find_results, publishing, storage_problems
 from vidqa.gaps.table import SCHEMA, GapTable
-from vidqa.problem import Code, Problem, ProblemError
-from vidqa.scoring.json_items import json_items
-from vidqa.scoring.results import Bounded, Item, usable
+from vidqa.problem import Code, Problem, raise_errors
+from vidqa.scoring.results import Bounded
 from vidqa.scoring.text import normalise
 
 ERROR_TYPES = ("wrong", "truncated", "unparsed", "empty", "missing")
@@ -97,13 +97,15 @@ def analyze(
     """
     gaps = Gaps(find_results(results_dir))
     with _no_collection(), storage_problems(gaps_parquet), ExitStack() as outputs:
+        faults = Bounded()
+        batches = outputs.enter_context(judging(gaps.sources, mode, faults))  # reads while we read the annotations
         annotations = read_annotations(kpi_ann_path, kpi_media_path)
         lines = None
         if jsonl:
             lines = outputs.enter_context(open(outputs.enter_context(publishing(jsonl)), "w", encoding="utf-8"))
         parquet = outputs.enter_context(publishing(gaps_parquet))
         table = GapTable(outputs.enter_context(pq.ParquetWriter(parquet, SCHEMA)), lines)
-        _Analysis(gaps, annotations, table, mode).run()
+        _Analysis(gaps, annotations, table, mode).run(batches, faults)
         table.flush()
     return gaps
 
@@ -128,31 +130,28 @@ class _Analysis:
         self.compare: Compare = comparer(mode)
         self.seen = bytearray(len(annotations.ids))
         self.answers_seen = array("q", bytes(8 * len(annotations.ids)))  # a hash of each row's response
-        self.remarks, self.faults = _Remarks(), Bounded()
+        self.remarks = _Remarks()
 
-    def run(self) -> None:
+    def run(self, batches: Iterator[Batch], faults: Bounded) -> None:
+        """Book every result and every annotation without one. Raises ProblemError with the errors of single results."""
         for name, rows in self.annotations.by_id.items():
             if isinstance(rows, list):
                 self.remarks.add(GAPS_ANNOTATION_ID_TWICE, name)
-        for source in self.gaps.sources:
-            with storage_problems(source), opened(source) as stream:
-                for index, value in json_items(stream, source, self.faults):
-                    if (item := usable(value, source, index, self.faults)) is not None:
-                        self._result(item, source, index)
-        faults = self.faults.closed()
-        if any(fault.severity == "error" for fault in faults):
-            raise ProblemError(faults)
+        for source, batch in batches:
+            for judged in batch:
+                self._result(judged, source)
+        found = faults.closed()
+        raise_errors(found)
         self._missing()
-        self.gaps.problems = faults + self.remarks.problems()
+        self.gaps.problems = found + self.remarks.problems()
 
-    def _result(self, item: Item, source: str, index: int) -> None:
+    def _result(self, judged: Judged, source: str) -> None:
+        index, video_id, sample_id, kind, question, gt, response, finish_reason, answer_kind, verdict = judged
         known = self.annotations
-        response, gt, question = item["response"], item["gt"], item["question"]
-        sample_id, kind = item.get("sample_id", ""), item.get("kind", "")
-        row = known.find(sample_id, item["video_id"], question, self.seen)
+        row = known.find(sample_id, video_id, question, self.seen)
         if row < 0:
             self.remarks.add(GAPS_RESULT_UNKNOWN, source, index)
-            video = known.full_path(item["video_id"])
+            video = known.full_path(video_id)
         else:
             if self._repeated(row, response, source, index):
                 return
@@ -164,13 +163,12 @@ class _Analysis:
         if not gt.strip():
             self.remarks.add(GAPS_NO_GROUND_TRUTH, source, index)
             return
-        more = item.get("finish_reason", ""), item.get("answer_kind", "")
-        verdict = self.compare(response or "", gt, question, *more)
-        if not verdict.fits_mode:
+        verdict = verdict or self.compare(response or "", gt, question, finish_reason, answer_kind)
+        error, said, truth, verdict_kind, fits_mode = verdict
+        if not fits_mode:
             self.remarks.add(GAPS_MODE, source, index)
-        if self._count(verdict.error, kind or verdict.kind):
-            said, truth = verdict.parsed_response, verdict.parsed_gt
-            place = (verdict.error, self.mode, source, index)
+        if self._count(error, kind or verdict_kind):
+            place = (error, self.mode, source, index)
             self.table.add((video, question, gt, sample_id, response, said, truth, *place))
 
     def _repeated(self, row: int, response: str | None, source: str, index: int) -> bool:

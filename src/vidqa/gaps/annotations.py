@@ -105,7 +105,9 @@ def _root(path: str, media_path: str) -> str:
 
 def _add(found: Annotations, index: int, value: dict[str, Any], paths: dict[str, str]) -> None:
     row = len(found.ids)
-    name = as_text(value.get("id")) or str(index)
+    name = value.get("id")
+    if type(name) is not str or not name or not name.isascii():
+        name = as_text(name) or str(index)
     question, answer, media = _turns(value)
     written = media or _first_media(value)
     if (video := paths.get(written)) is None:
@@ -114,22 +116,24 @@ def _add(found: Annotations, index: int, value: dict[str, Any], paths: dict[str,
     found.videos.append(video)
     found.questions.append(question)
     found.answers.append(answer)
-    kind = "" if _KIND_FIELDS.keys().isdisjoint(value) else next(filter(None, map(value.get, _KIND_FIELDS)), "")
-    found.kinds.append(intern(as_text(kind)))
+    found.kinds.append("" if _KIND_FIELDS.isdisjoint(value) else _kind(value))
     other = found.by_id.setdefault(name, row)
     if other is not row:
         found.by_id[name] = [*other, row] if isinstance(other, list) else [other, row]
 
 
-_KIND_FIELDS = dict.fromkeys(("kind", "type", "question_type", "category"))
+_KINDS = ("kind", "type", "question_type", "category")
+_KIND_FIELDS = frozenset(_KINDS)
 _MEDIA_FIELDS = ("video", "videos", "image", "images")
+
+
+def _kind(value: dict[str, Any]) -> str:
+    return intern(as_text(next(filter(None, map(value.get, _KINDS)), "")))
 
 
 def _first_media(value: dict[str, Any]) -> str:
     for name in _MEDIA_FIELDS:
-        if name not in value:
-            continue
-        media = value[name]
+        media = value.get(name)
         if isinstance(media, list):
             media = media[0] if media else None
         if isinstance(media, str) and media:
@@ -139,7 +143,9 @@ def _first_media(value: dict[str, Any]) -> str:
 
 def _turns(value: dict[str, Any]) -> tuple[str, str, str]:
     """(last question, last answer, medium named inside the content) of a conversation of either shape."""
-    question = answer = media = ""
+    media = ""
+    question: object = ""
+    answer: object = ""
     for turn in value.get("conversations", value.get("messages")) or ():
         if not isinstance(turn, dict):
             continue
@@ -150,10 +156,15 @@ def _turns(value: dict[str, Any]) -> tuple[str, str, str]:
             media = media or next((as_text(p[k]) for p in parts for k in ("video", "image") if p.get(k)), "")
             content = "".join(as_text(part.get("text")) for part in parts)
         if role in _ASKS:
-            question = as_text(content)
+            question = content
         elif role in _ANSWERS:
-            answer = as_text(content)
-    return (_TAG.sub("", question) if "<" in question else question).strip(), answer.strip(), media
+            answer = content
+    asked = _text(question)
+    return (_TAG.sub("", asked) if "<" in asked else asked).strip(), _text(answer).strip(), media
+
+
+def _text(value: object) -> str:
+    return value if type(value) is str and value.isascii() else as_text(value)
 
 
 def full_path(written: str, root: str) -> str:

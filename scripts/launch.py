@@ -17,7 +17,12 @@ parser = Parser(
 )
 parser.add_argument("action", choices=["train", "evaluate"])
 parser.add_argument("--spec", type=Path, required=True, help="TOML, YAML or JSON file (scripts/build_spec.py)")
-parser.add_argument("--platform", default="local", help="where it runs: local")
+parser.add_argument("--platform", default="local", help="where it runs: local (default), docker, slurm, kubernetes")
+parser.add_argument("--nodes", type=int, default=1, help="machines that share the processes of the spec (default 1)")
+parser.add_argument("--gpus", type=int, help="GPUs of a node, where they cannot be seen from here; 0 is the CPU")
+parser.add_argument("--image", help="engine image; otherwise the one that config.json records, with --yes")
+parser.add_argument("--site", type=Path, metavar="FILE", help="settings of your place; see site_template.toml")
+parser.add_argument("--yes", action="store_true", help="agree to the image that config.json records")
 parser.add_argument("--dry-run", action="store_true", help="print exactly what would run; start nothing")
 parser.add_argument("--new-run", action="store_true", help="start anew even if the same job runs or is done")
 parser.add_argument("--wait", action="store_true", help="show the log until the job is over; exit as it did")
@@ -25,39 +30,42 @@ parser.add_argument("--timeout", type=float, metavar="S", help="wait no longer t
 
 
 def main(options: Namespace) -> Result:
-    return dry_run(options) if options.dry_run else start(options)
+    from vidqa.platforms.launch import Wanted
+
+    wanted = Wanted(options.nodes, options.gpus, options.image, options.site, options.yes)
+    return dry_run(options, wanted) if options.dry_run else start(options, wanted)
 
 
-def dry_run(options: Namespace) -> Result:
+def dry_run(options: Namespace, wanted) -> Result:
     from vidqa.platforms import launch
 
-    job, rendered, spec_toml, problems = launch.dry_run(options.action, options.spec, options.platform)
+    job, rendered, spec_toml, problems = launch.dry_run(options.action, options.spec, options.platform, wanted)
     data = {
         "run_dir": str(job.run_dir),
         "command": rendered.command,
         "environment": rendered.environment,
         "secrets": rendered.secrets,
+        "files": rendered.files,
         "spec_toml": spec_toml,
     }
-    secrets = f"# inherited where set: {', '.join(rendered.secrets)}"
+    secrets = f"# passed on by name where set: {', '.join(rendered.secrets)}"
     return Result(data, f"# {job.spec}\n{spec_toml}\n{secrets}\n{rendered.shown}", problems)
 
 
-def start(options: Namespace) -> Result:
+def start(options: Namespace, wanted) -> Result:
     from vidqa.platforms import jobs, launch
 
-    launched = launch.launch(options.action, options.spec, options.platform, new_run=options.new_run)
+    launched = launch.launch(options.action, options.spec, options.platform, wanted, new_run=options.new_run)
     record, problems, exit_code = launched.record, launched.problems, None
     said = {"started": "started", "attached": "is running already", "done": "has done this already"}[launched.how]
     note(f"job {record.job_id} {said}; run folder {record.run_dir}")
     if options.wait:
         record = jobs.wait(record, options.timeout, note)
-        problems, exit_code = [*problems, *jobs.verdict(record)], jobs.exit_code(record)
+        problems, exit_code = [*problems, *jobs.problems_of(record)], jobs.exit_code(record)
     data = {"how": launched.how, **record.as_dict()}
     text = f"job      {record.job_id}\nstate    {record.state}\nrun      {record.run_dir}\nlog      {record.log}"
-    return Result(
-        data, text, problems, [command("jobs", verb, record.job_id) for verb in ("status", "logs")], exit_code
-    )
+    follow = [command("jobs", verb, record.job_id) for verb in ("status", "logs")]
+    return Result(data, text, problems, follow, exit_code)
 
 
 if __name__ == "__main__":

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from vidqa.platforms import local, records
-from vidqa.platforms._base import Job, Rendered
+from tests.platforms.daemons import docker_address, engine_image
+from tests.platforms.slurm_cluster import SlurmCluster, started
+from tests.platforms.specs import write_spec_in
+from tests.platforms.stand_in import install
+from vidqa.platforms import records
+from vidqa.platforms import slurm as slurm_platform
 from vidqa.platforms.processes import engine_processes, job_processes, supervisors
 from vidqa.platforms.records import JobRecord
 from vidqa.platforms.supervisor import kill_job
 
-ENGINE = Path(__file__).with_name("stand_in_engine.py")
+pytest.register_assert_rewrite("tests.platforms.conformance")
 
 
 @pytest.fixture(autouse=True)
@@ -43,62 +47,54 @@ def no_supervisor_stays(job_id: str) -> bool:
 @pytest.fixture
 def write_spec(tmp_path: Path) -> Callable[..., Path]:
     """Writes a train spec whose stand-in engine has the given manner."""
-    (tmp_path / "model").mkdir()
-    (tmp_path / "model" / "config.json").write_text("{}")
-    (tmp_path / "annotations.json").write_text("[]")
-
-    def write(manner: str, processes: int = 1, more: str = "") -> Path:
-        path = tmp_path / f"{manner}.toml"
-        path.write_text(
-            f"""
-            [policy]
-            model_name_or_path = "{tmp_path / "model"}"
-            [policy.parallelism]
-            dp_shard_size = {processes}
-            [custom.train_dataset]
-            annotation_path = "{tmp_path / "annotations.json"}"
-            media_path = "{tmp_path}"
-            [logging]
-            experiment_name = "{manner}"
-            [train]
-            output_dir = "{tmp_path / "runs"}"
-            {more}
-            """
-        )
-        return path
-
-    return write
+    return partial(write_spec_in, tmp_path)
 
 
 @pytest.fixture
 def stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
     """The stand-in engine, started without torchrun: fast."""
-
-    def render(job: Job) -> Rendered:
-        words = (job.action, "--spec", str(job.spec), "--run-dir", str(job.run_dir))
-        rendered = local.render(job)
-        return Rendered((sys.executable, str(ENGINE), *words), {**rendered.environment, "RANK": "0"})
-
-    monkeypatch.setattr(local, "LOCAL", replace(local.LOCAL, render=render))
+    install(monkeypatch.setattr)
 
 
 @pytest.fixture
 def stand_in_torchrun(monkeypatch: pytest.MonkeyPatch) -> None:
     """The stand-in engine under the real torchrun."""
+    install(monkeypatch.setattr, under_torchrun=True)
 
-    def render(job: Job) -> Rendered:
-        rendered = local.render(job)
-        at = rendered.command.index("vidqa.engine")
-        command = (*rendered.command[: at - 1], str(ENGINE), *rendered.command[at + 1 :])
-        return Rendered(command, rendered.environment)
 
-    monkeypatch.setattr(local, "LOCAL", replace(local.LOCAL, render=render))
+@pytest.fixture(scope="session")
+def docker_host() -> Iterator[str]:
+    """The address of a real Docker daemon, also in DOCKER_HOST."""
+    with docker_address() as address, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DOCKER_HOST", address)
+        yield address
+
+
+@pytest.fixture(scope="session")
+def docker_image(docker_host: str) -> str:
+    return engine_image(docker_host)
+
+
+@pytest.fixture(scope="session")
+def slurm_daemons() -> Iterator[SlurmCluster]:
+    """A real SLURM with two nodes."""
+    with started() as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def slurm(slurm_daemons: SlurmCluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[SlurmCluster]:
+    """The cluster, asked often; what a test has left in its queue is ended."""
+    monkeypatch.setenv("SLURM_CONF", str(slurm_daemons.conf))
+    monkeypatch.setattr(slurm_platform, "SLURM", replace(slurm_platform.SLURM, poll_s=0.1))
+    yield slurm_daemons
+    slurm_daemons.empty()
 
 
 def until_engine_runs(record: JobRecord, processes: int = 1) -> None:
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
-        log = record.log.read_text(errors="replace")
+        log = record.log.read_text(errors="replace") if record.log.exists() else ""
         if len(engine_processes(record.job_id)) == processes and log.count("manner") == processes:
             return
         time.sleep(0.05)

@@ -1,9 +1,11 @@
 """A small program with the engine's command line and manners, so that platforms can be tested without training.
 
-What it does is the spec's `logging.experiment_name`: complete, hang, stubborn, fail, killed, silent.
+What it does is the spec's `logging.experiment_name`: complete, hang, stubborn, fail, killed, silent, greedy (for
+memory), or resumable, which hangs until it is asked to save and completes the next time.
 """
 
 import argparse
+import hashlib
 import json
 import os
 import signal
@@ -17,6 +19,7 @@ parser = argparse.ArgumentParser()
 parser.add_argument("action")
 parser.add_argument("--spec", type=Path, required=True)
 parser.add_argument("--run-dir", type=Path, required=True)
+parser.add_argument("--go-on", action="store_true")
 options = parser.parse_args()
 manner = tomllib.loads(options.spec.read_text())["logging"]["experiment_name"]
 
@@ -35,11 +38,15 @@ def stop(*_: object) -> None:
     sys.exit(0)  # as the engine: torchrun is not to report a failure
 
 
-signal.signal(signal.SIGTERM, signal.SIG_IGN if manner == "stubborn" else stop)
+for number in (signal.SIGTERM, signal.SIGUSR1):
+    signal.signal(number, signal.SIG_IGN if manner == "stubborn" else stop)
 helper = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]) if manner != "complete" else None
 print(f"manner {manner}, rank {os.environ.get('RANK')}, threads {os.environ.get('OMP_NUM_THREADS')}", flush=True)
 say("RUNNING")
-if manner in ("hang", "stubborn"):
+if "HF_TOKEN" in os.environ:
+    print(f"HF_TOKEN has sha256 {hashlib.sha256(os.environ['HF_TOKEN'].encode()).hexdigest()}", flush=True)
+saved = (options.run_dir / "saved-by-rank-0").exists()
+if manner in ("hang", "stubborn") or (manner == "resumable" and not saved):
     while True:
         time.sleep(0.05)
 if manner == "fail":
@@ -49,6 +56,8 @@ if manner == "fail":
     sys.exit(3)
 if manner == "killed":
     os.kill(os.getpid(), signal.SIGKILL)
+if manner == "greedy":
+    taken = [bytearray(os.urandom(1 << 20)) for _ in range(1 << 12)]
 if manner != "silent":
     say("COMPLETE", 0, "done")
 print("the last line", flush=True)

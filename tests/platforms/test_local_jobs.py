@@ -39,7 +39,7 @@ def test_a_job_completes(stand_in: None, write_spec: WriteSpec) -> None:
     record = jobs.wait(started(write_spec("complete")), 30, shown.append)
     assert (record.state, record.exit_code) == (State.COMPLETE, 0)
     assert "the last line" in "\n".join(shown)
-    assert jobs.exit_code(record) == 0 and jobs.verdict(record) == []
+    assert jobs.exit_code(record) == 0 and jobs.problems_of(record) == []
     assert not job_processes(record.job_id)
     run = json.loads((Path(record.run_dir) / "run.json").read_text())
     assert run["run_id"] == Path(record.run_dir).name and run["jobs"] == [record.job_id]
@@ -54,7 +54,7 @@ def test_a_failed_job_says_why(stand_in: None, write_spec: WriteSpec, manner: st
     record = ended(started(write_spec(manner)))
     assert record.state == State.ERROR
     assert jobs.exit_code(record) == exit_code
-    assert shown in "\n".join(map(str, jobs.verdict(record)))
+    assert shown in "\n".join(map(str, jobs.problems_of(record)))
 
 
 def test_cancel_lets_the_engine_save(stand_in: None, write_spec: WriteSpec) -> None:

@@ -1,17 +1,22 @@
-"""What a platform is: five functions that render, submit, observe and cancel one job."""
+"""What a platform is: functions that render, submit, observe and cancel one job, and the words they share."""
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from vidqa.platforms import hardware
 from vidqa.problem import Problem
 
-SECRETS = ("HF_TOKEN", "WANDB_API_KEY")  # a job gets them by name, from the environment of whoever launches it
+# A job gets them by name, from the environment of whoever launches it.
+SECRETS = ("HF_TOKEN", "WANDB_API_KEY", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
+# Addresses that an upload at the end of a job needs where they are not the usual ones.
+ADDRESSES = ("AWS_ENDPOINT_URL", "AWS_DEFAULT_REGION", "HF_ENDPOINT")
+SAVE_S = 600  # how long torchrun lets its processes finish a checkpoint once they are asked to stop
 
 
 class State(StrEnum):
@@ -31,13 +36,27 @@ class State(StrEnum):
 
 @dataclass(frozen=True)
 class Job:
-    """One run as a platform sees it: `processes` engine processes on `gpus` visible GPUs (0: on the CPU)."""
+    """One run as a platform sees it: `processes` engine processes over `nodes` nodes of `gpus` GPUs (0: on the CPU).
+
+    `reads` and `writes` are the absolute files and folders that the spec names: where the job runs, they must be at
+    the same paths. `settings` are the platform's own, from site.toml, as its settings model.
+    """
 
     job_id: str
     action: str
     run_dir: Path
     processes: int
     gpus: int
+    nodes: int = 1
+    image: str | None = None
+    reads: tuple[Path, ...] = ()
+    writes: tuple[Path, ...] = ()
+    settings: Any = None
+    spec_toml: str = ""  # the text of `spec`, for where the run folder cannot be reached from here
+
+    @property
+    def processes_per_node(self) -> int:
+        return self.processes // self.nodes
 
     @property
     def spec(self) -> Path:
@@ -51,26 +70,54 @@ class Job:
 
 @dataclass(frozen=True)
 class Rendered:
-    """Exactly what will run. `environment` is set for the job; `secrets` are inherited by name where they are set."""
+    """Exactly what will run. `environment` is set for the job; `secrets` are passed on by name where they are set.
+
+    `files` are written into the run folder before the job is submitted: a batch script, a manifest, a container.
+    """
 
     command: tuple[str, ...]
     environment: dict[str, str]
     secrets: tuple[str, ...] = SECRETS
+    files: dict[str, str] = field(default_factory=dict)
 
     @property
     def shown(self) -> str:
-        """One shell command that does the same in the foreground."""
+        """The files that are submitted; without any, one shell command that does the same in the foreground."""
+        if self.files:
+            return "\n".join(f"# {name}\n{text.rstrip()}" for name, text in self.files.items())
         settings = [f"{name}={value}" for name, value in self.environment.items()]
         return shlex.join(["env", *settings, *self.command])
 
 
 @dataclass(frozen=True)
 class Observed:
-    """What the platform sees of a job now. `exit_code` is the engine's, as vidqa.problem.Exit, once it is known."""
+    """What the platform sees of a job now. `exit_code` is the engine's, as vidqa.problem.Exit, once it is known.
+
+    `failure` is {"class": ..., "evidence": ...} where the platform itself knows why the job failed (failure.CLASSES);
+    otherwise what the engine and the log say decides.
+    """
 
     state: State
     exit_code: int | None = None
     message: str = ""
+    failure: dict[str, str] | None = None
+
+
+def run_folder_log(record: Any, position: int) -> tuple[bytes, int]:
+    """What log.txt in the run folder holds from byte `position` on, or its last bytes where that is negative; and the
+    position after it."""
+    try:
+        with Path(record.log).open("rb") as file:
+            size = file.seek(0, 2)
+            file.seek(position if position >= 0 else max(0, size + position))
+            gained = file.read()
+            return gained, file.tell()
+    except FileNotFoundError:
+        return b"", max(position, 0)
+
+
+def local_gpus(settings: Any) -> int | None:
+    return hardware.gpu_count()
 
 
 @dataclass(frozen=True)
@@ -78,10 +125,16 @@ class Platform:
     """How one kind of machine runs jobs.
 
     check(job)                  what keeps the job from running here, and warnings
-    render(job)                 the literal command and environment
+    render(job)                 the literal command and environment, and the files that are submitted
     submit(job, rendered)       starts it; returns the reference that a record keeps
     status(record)              what is true now; never a guess from an earlier look
     cancel(record, grace_s)     asks the engine to save and stop, ends it by force after `grace_s`; returns when over
+    log(record, position)       the log's bytes from `position` (negative: from the end), and the new position
+    visible_gpus(settings)      GPUs per node, None where the launcher cannot see them: then `--gpus` or the spec says
+    needs_image(settings)       whether jobs run in a container image
+    pin_image(image, settings, fetch)   the image as what it is now, by digest; with `fetch` pulled first if need be
+    settings                    pydantic model of its table in site.toml
+    poll_s                      how long whoever waits lets pass between two looks
     """
 
     name: str
@@ -90,3 +143,9 @@ class Platform:
     submit: Callable[[Job, Rendered], dict[str, Any]]
     status: Callable[[Any], Observed]
     cancel: Callable[[Any, float], None]
+    log: Callable[[Any, int], tuple[bytes, int]] = run_folder_log
+    visible_gpus: Callable[[Any], int | None] = local_gpus
+    needs_image: Callable[[Any], bool] = lambda settings: False
+    pin_image: Callable[[str, Any, bool], str] = lambda image, settings, fetch: image
+    settings: type | None = None
+    poll_s: float = 0.2

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from vidqa import environment, hub, spec
+from vidqa import environment, hub, spec, storage
+from vidqa.data import check_records
 from vidqa.data.reader import annotation_file
+from vidqa.platforms.records import JobRecord
 from vidqa.problem import Problem
 from vidqa.spec.models import SPECS, EvaluateSpec, Spec, TrainSpec
 
@@ -26,9 +28,14 @@ PATH_KEYS = {
     ),
     "evaluate": ("dataset.annotation_path", "dataset.media_dir", "results_dir", "engine.frame_cache_dir"),
 }
-ANNOTATION_KEYS = {
-    "train": ("custom.train_dataset.annotation_path", "custom.val_dataset.annotation_path"),
-    "evaluate": ("dataset.annotation_path",),
+WRITTEN_KEYS = ("train.output_dir", "results_dir", "engine.frame_cache_dir")
+# The annotations of an action, with the key of their media.
+MEDIA_OF = {
+    "train": {
+        "custom.train_dataset.annotation_path": "custom.train_dataset.media_path",
+        "custom.val_dataset.annotation_path": "custom.val_dataset.media_path",
+    },
+    "evaluate": {"dataset.annotation_path": "dataset.media_dir"},
 }
 
 
@@ -65,6 +72,28 @@ class Asked:
         return str(value_at(self.resolved, next(iter(self.models))))
 
     @property
+    def reads(self) -> tuple[Path, ...]:
+        """What the job reads, absolute: models, annotations, media, the checkpoint it starts from."""
+        keys = [key for key in PATH_KEYS[self.action] if key not in WRITTEN_KEYS]
+        return _local_paths(self.resolved, [*self.models, *keys])
+
+    def media(self) -> list[str]:
+        """The media files that the annotations name. Records that are wrong are left for preflight and the engine."""
+        found: dict[str, None] = {}
+        for key, media in MEDIA_OF[self.action].items():
+            path = str(value_at(self.resolved, key))
+            if path and "://" not in path:
+                records, _ = check_records(path, str(value_at(self.resolved, media)), need_answers=False)
+                found |= dict.fromkeys(ref.path for record in records for ref in record.media)
+        return list(found)
+
+    @property
+    def writes(self) -> tuple[Path, ...]:
+        """The folders that the job writes: its output and the frame cache."""
+        found = _local_paths(self.resolved, [key for key in PATH_KEYS[self.action] if key in WRITTEN_KEYS])
+        return found if value_at(self.resolved, "engine.frame_cache_dir") else (*found, environment.cache_folder())
+
+    @property
     def resumes(self) -> bool:
         """Whether the run goes on in the folder of an earlier one, if there is one."""
         asked = self.spec
@@ -81,8 +110,10 @@ def ask(action: str, spec_path: Path, *, fetch: bool) -> Asked:
         for key, name in models.items()
     }
     resolved = with_values(action, written, {**_absolute_paths(action, written), **folders})
-    annotations = [str(value_at(resolved, key)) for key in ANNOTATION_KEYS[action]]
-    data = [_content_hash(annotation_file(path)) for path in annotations if path]
+    if fetch:
+        resolved = with_values(action, resolved, _staged(action, resolved))
+    annotations = [str(value_at(resolved, key)) for key in MEDIA_OF[action]]
+    data = [_content_hash(annotation_file(path)) for path in annotations if path and not storage.is_remote(path)]
     start = resolved.train.resume if isinstance(resolved, TrainSpec) else ""
     return Asked(
         action=action,
@@ -95,6 +126,26 @@ def ask(action: str, spec_path: Path, *, fetch: bool) -> Asked:
             [*data, start if isinstance(start, str) else "", *map(_model_identity, folders.values())]
         ),
         warnings=loaded.warnings,
+    )
+
+
+def ask_again(record: JobRecord) -> Asked:
+    """What the job of a record was asked, from the run folder's own spec, to go on where it ended. Its checkpoints
+    come before any that it started from."""
+    asked = ask(record.action, Path(record.run_dir) / "spec.toml", fetch=True)
+    begun = any((Path(record.run_dir) / "checkpoints").glob("*_*"))
+    changes: dict[str, Any] = {}
+    if record.action == "evaluate":
+        changes["evaluation.skip_saved"] = True
+    elif begun or not isinstance(value_at(asked.spec, "train.resume"), str):
+        changes["train.resume"] = True
+    return replace(
+        asked,
+        spec_path=Path(record.spec),
+        spec=with_values(record.action, asked.spec, changes),
+        resolved=with_values(record.action, asked.resolved, changes),
+        models={**asked.models, next(iter(asked.models)): record.model},
+        spec_fingerprint=record.spec_fingerprint,
     )
 
 
@@ -134,6 +185,22 @@ def with_values(action: str, asked: Spec, values: dict[str, Any]) -> Spec:
             table = table[part]
         table[name] = value
     return SPECS[action].model_validate(tables)
+
+
+def _staged(action: str, resolved: Spec) -> dict[str, str]:
+    """The data sets of a spec, fetched where they lie in a bucket."""
+    found = {}
+    for annotations, media in MEDIA_OF[action].items():
+        paths = storage.stage_set(str(value_at(resolved, annotations)), str(value_at(resolved, media)))
+        found |= dict(zip((annotations, media), paths, strict=True))
+    return found
+
+
+def _local_paths(resolved: Spec, keys: list[str]) -> tuple[Path, ...]:
+    """The values of these keys that are paths on a file system: neither empty, nor addresses, nor names of the hub."""
+    values = [value_at(resolved, key) for key in keys]
+    paths = [Path(value) for value in values if isinstance(value, str) and value and "://" not in value]
+    return tuple(dict.fromkeys(paths))
 
 
 def _absolute_paths(action: str, asked: Spec) -> dict[str, str]:

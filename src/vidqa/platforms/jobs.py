@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from vidqa.platforms import platform, records
-from vidqa.platforms._base import State
+from vidqa.platforms import failure, platform, records, verdict
+from vidqa.platforms._base import Observed, State
 from vidqa.platforms.problems import JOB_FAILED, JOB_NOT_DONE
 from vidqa.platforms.records import JobRecord
 from vidqa.problem import Exit, Problem
 from vidqa.run_folder import RunFolder
-
-POLL_S = 0.2
 
 
 def observe(record: JobRecord) -> JobRecord:
@@ -25,7 +22,14 @@ def observe(record: JobRecord) -> JobRecord:
     seen = platform(record.platform).status(record)
     if (seen.state, seen.message) == (record.state, record.message):
         return record
-    return records.update(record.job_id, state=seen.state, exit_code=seen.exit_code, message=seen.message)
+    why = (seen.failure or _failure_of(record, seen)) if seen.state == State.ERROR else None
+    changes = {"state": seen.state, "exit_code": seen.exit_code, "message": seen.message, "failure": why}
+    return records.update(record.job_id, **changes)
+
+
+def _failure_of(record: JobRecord, seen: Observed) -> dict[str, str]:
+    log = verdict.tail(platform(record.platform).log, record)
+    return failure.classify(seen.exit_code, seen.message, RunFolder(Path(record.run_dir)).read_problems(), log)
 
 
 def find(job_id: str) -> JobRecord:
@@ -52,6 +56,7 @@ def describe(record: JobRecord) -> str:
     rows = {
         "job": f"{record.job_id} ({record.action} on {record.platform}, {record.processes} processes)",
         "state": f"{record.state} {record.message or said.get('message') or ''}".rstrip(),
+        **({"failure": f"{record.failure['class']}: {record.failure['evidence']}"} if record.failure else {}),
         "step": steps + left,
         "run": record.run_dir,
         "log": record.log,
@@ -66,10 +71,10 @@ def wait(record: JobRecord, timeout_s: float | None, show: Callable[[str], None]
     while True:
         record = observe(record)
         if show:
-            position = _show_from(record.log, position, show, to_the_end=record.state.is_terminal)
+            position = _show_from(record, position, show)
         if record.state.is_terminal or (deadline is not None and time.monotonic() > deadline):
             return record
-        time.sleep(POLL_S)
+        time.sleep(platform(record.platform).poll_s)
 
 
 def cancel(job_id: str, grace_s: float) -> JobRecord:
@@ -82,17 +87,13 @@ def cancel(job_id: str, grace_s: float) -> JobRecord:
     return observe(record)
 
 
-def tail(log: Path, lines: int) -> str:
-    """The last lines of a log; at most the last MiB is read."""
-    try:
-        with log.open("rb") as file:
-            file.seek(max(0, log.stat().st_size - 2**20))
-            return "\n".join(file.read().decode(errors="replace").splitlines()[-lines:])
-    except FileNotFoundError:
-        return ""
+def tail(record: JobRecord, lines: int) -> str:
+    """The last lines of a job's log; at most the last MiB is read."""
+    written, _ = platform(record.platform).log(record, -(2**20))
+    return "\n".join(written.decode(errors="replace").splitlines()[-lines:])
 
 
-def verdict(record: JobRecord) -> list[Problem]:
+def problems_of(record: JobRecord) -> list[Problem]:
     """The problems to show for a job: those the engine left in problems.json, else one of ours. None when complete."""
     if record.state == State.COMPLETE:
         return []
@@ -103,7 +104,7 @@ def verdict(record: JobRecord) -> list[Problem]:
         return [JOB_NOT_DONE.at(record.job_id, f"the job was canceled, {saved}")]
     if record.state == State.STOPPED:
         return [JOB_NOT_DONE.at(record.job_id, f"the job was stopped and saved itself. {record.message}".strip())]
-    return _engine_problems(record) or [
+    return RunFolder(Path(record.run_dir)).read_problems() or [
         JOB_FAILED.at(record.job_id, record.message or "the job failed", f"read its log: {record.log}")
     ]
 
@@ -118,23 +119,10 @@ def exit_code(record: JobRecord) -> int:
     return record.exit_code if record.exit_code in kept else int(Exit.JOB_FAILED)
 
 
-def _engine_problems(record: JobRecord) -> list[Problem]:
-    try:
-        raw = json.loads((Path(record.run_dir) / "problems.json").read_text(encoding="utf-8"))
-        return [Problem(**fields) for fields in raw]
-    except (OSError, ValueError, TypeError):
-        return []
-
-
-def _show_from(log: Path, position: int, show: Callable[[str], None], *, to_the_end: bool) -> int:
-    """Show what the log has gained since `position`, whole lines only before its end; returns the new position."""
-    try:
-        with log.open("rb") as file:
-            file.seek(position)
-            gained = file.read()
-    except FileNotFoundError:
-        return position
-    whole = gained if to_the_end else gained[: gained.rfind(b"\n") + 1]
+def _show_from(record: JobRecord, position: int, show: Callable[[str], None]) -> int:
+    """Show what the log has gained since `position`, only whole lines before the job's end; the new position."""
+    gained, end = platform(record.platform).log(record, position)
+    whole = gained if record.state.is_terminal else gained[: gained.rfind(b"\n") + 1]
     if whole:
         show(whole.decode(errors="replace").rstrip("\n"))
-    return position + len(whole)
+    return end - len(gained) + len(whole)

@@ -1,24 +1,44 @@
 """From a spec to a running job: resolve the model, name the run, write its folder and record, submit it.
 
     launch("train", Path("spec.toml"), "local")
+    launch("train", Path("spec.toml"), "docker", Wanted(image="registry/engine:0.1.0"))
 
 A second launch of the same spec, data and model attaches to the job that runs, or says that it is done.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from vidqa import spec
-from vidqa.platforms import hardware, jobs, platform, records, runs
+from vidqa import files, spec
+from vidqa.platforms import failure, images, jobs, platform, records, runs, site
 from vidqa.platforms._base import Job, Platform, Rendered, State
-from vidqa.platforms.asked import Asked, ask, process_count
-from vidqa.platforms.problems import NOTHING_TO_RESUME, RUN_FOLDER_BUSY
+from vidqa.platforms.asked import Asked, ask, ask_again, process_count
+from vidqa.platforms.mounts import media_folders
+from vidqa.platforms.problems import (
+    JOB_RETRY_NEEDLESS,
+    JOB_RETRY_REFUSED,
+    NOTHING_TO_RESUME,
+    PLATFORM_NODES,
+    RUN_FOLDER_BUSY,
+)
 from vidqa.platforms.processes import this_process
 from vidqa.platforms.records import JobRecord
-from vidqa.problem import Problem, raise_errors
+from vidqa.problem import Problem, ProblemError, raise_errors
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Where and with what a job is to run, beyond its spec. `gpus` are those of a node, where the launcher cannot see
+    them; `agreed` stands for --yes; `site` is a file with the settings of the place."""
+
+    nodes: int = 1
+    gpus: int | None = None
+    image: str | None = None
+    site: Path | None = None
+    agreed: bool = False
 
 
 @dataclass(frozen=True)
@@ -30,28 +50,64 @@ class Launched:
     problems: list[Problem]
 
 
-def launch(action: str, spec_path: Path, platform_name: str, *, new_run: bool = False) -> Launched:
+def launch(
+    action: str, spec_path: Path, platform_name: str, wanted: Wanted | None = None, *, new_run: bool = False
+) -> Launched:
     """Start the job of a spec, or find the one that does the same. Raises ProblemError with all that is wrong."""
+    wanted = wanted or Wanted()
     where = platform(platform_name)
+    settings = site.read(platform_name, wanted.site)
+    wanted = with_image(where, settings, wanted, fetch=True)
     asked = ask(action, spec_path, fetch=True)
     with records.lock("launch"):
         earlier = None if new_run else earlier_job(asked, platform_name)
         if earlier:
             return Launched("done" if earlier.state.is_terminal else "attached", earlier, [])
         run_dir, job_id = name_run(asked, new_run=new_run)
-        job = job_of(asked, run_dir, job_id)
+        job = job_of(asked, where, settings, wanted, run_dir, job_id)
         problems = where.check(job)
         raise_errors(problems)
         return Launched("started", _start(asked, job, where), [*asked.warnings, *problems])
 
 
-def dry_run(action: str, spec_path: Path, platform_name: str) -> tuple[Job, Rendered, str, list[Problem]]:
+def dry_run(
+    action: str, spec_path: Path, platform_name: str, wanted: Wanted | None = None
+) -> tuple[Job, Rendered, str, list[Problem]]:
     """What `launch` would run now: the job, its command, its spec.toml. Nothing is fetched, written or started."""
+    wanted = wanted or Wanted()
     where = platform(platform_name)
+    settings = site.read(platform_name, wanted.site)
+    unasked = _image_problems(where, settings, wanted)
+    wanted = with_image(where, settings, replace(wanted, agreed=True), fetch=False)
     asked = ask(action, spec_path, fetch=False)
     run_dir, job_id = name_run(asked, new_run=False)
-    job = job_of(asked, run_dir, job_id)
-    return job, where.render(job), spec.dump(asked.resolved), [*asked.warnings, *where.check(job)]
+    job = job_of(asked, where, settings, wanted, run_dir, job_id)
+    problems = [*asked.warnings, *where.check(job), *unasked]
+    return job, where.render(job), spec.dump(asked.resolved), problems
+
+
+def retry(record: JobRecord, *, agreed: bool = False) -> Launched:
+    """Launch the job of a record again: in its run folder and with its image, from its newest checkpoint.
+
+    Raises JOB_RETRY_NEEDLESS where it is not over or has done all, and JOB_RETRY_REFUSED where it would fail again.
+    """
+    if not record.state.is_terminal or record.state == State.COMPLETE:
+        raise JOB_RETRY_NEEDLESS.error(record.job_id, f"the job is {record.state}")
+    reason = failure.why_not_again(record.failure)
+    if reason and not agreed:
+        raise JOB_RETRY_REFUSED.error(record.job_id, reason)
+    where = platform(record.platform)
+    settings = site.validate(where.settings, record.settings or {}, record.job_id) if where.settings else None
+    asked = ask_again(record)
+    wanted = Wanted(record.nodes, record.gpus if where.visible_gpus(settings) is None else None, record.image)
+    with records.lock("launch"):
+        _refuse_busy(Path(record.run_dir))
+        taken = {each.job_id for each in records.scan()[0]}
+        job_id = runs.new_name(record.spec_fingerprint, taken)
+        job = job_of(asked, where, settings, wanted, Path(record.run_dir), job_id)
+        problems = where.check(job)
+        raise_errors(problems)
+        return Launched("started", _start(asked, job, where, retry_of=record.job_id), problems)
 
 
 def earlier_job(asked: Asked, platform_name: str) -> JobRecord | None:
@@ -87,23 +143,74 @@ def name_run(asked: Asked, *, new_run: bool) -> tuple[Path, str]:
         raise NOTHING_TO_RESUME.error("train.resume", f"no run of this spec is in {out}")
     if earlier is None:
         return out / job_id, job_id
-    for record in existing:
-        if record.run_dir == str(earlier) and not jobs.observe(record).state.is_terminal:
-            raise RUN_FOLDER_BUSY.error(earlier, f"job {record.job_id} is {record.state} in it")
+    _refuse_busy(earlier)
     return earlier, job_id
 
 
-def job_of(asked: Asked, run_dir: Path, job_id: str) -> Job:
-    return Job(job_id, asked.action, run_dir, process_count(asked.spec), hardware.gpu_count())
+def _image_problems(where: Platform, settings: Any, wanted: Wanted) -> list[Problem]:
+    """What `launch` would ask about the image first, as warnings."""
+    try:
+        if where.needs_image(settings):
+            images.choose(wanted.image, agreed=wanted.agreed)
+    except ProblemError as asked:
+        return [replace(problem, severity="warning") for problem in asked.problems]
+    return []
 
 
-def _start(asked: Asked, job: Job, where: Platform) -> JobRecord:
+def _refuse_busy(run_dir: Path) -> None:
+    for record in records.scan()[0]:
+        if record.run_dir == str(run_dir) and not jobs.observe(record).state.is_terminal:
+            raise RUN_FOLDER_BUSY.error(run_dir, f"job {record.job_id} is {record.state} in it")
+
+
+def with_image(where: Platform, settings: Any, wanted: Wanted, *, fetch: bool) -> Wanted:
+    """What is wanted, with the image that will run. Raises what images.choose and the platform's pin_image raise."""
+    if not where.needs_image(settings):
+        return wanted
+    image = images.choose(wanted.image, agreed=wanted.agreed)
+    return replace(wanted, image=where.pin_image(image, settings, fetch))
+
+
+def job_of(asked: Asked, where: Platform, settings: Any, wanted: Wanted, run_dir: Path, job_id: str) -> Job:
+    """The job as the platform will see it. Raises PLATFORM_NODES."""
+    processes = process_count(asked.spec)
+    if wanted.nodes < 1 or processes % wanted.nodes:
+        raise PLATFORM_NODES.error("--nodes", f"{processes} processes do not spread over {wanted.nodes} nodes evenly")
+    gpus = wanted.gpus if wanted.gpus is not None else where.visible_gpus(settings)
+    outside = media_folders(asked.media(), asked.reads) if where.needs_image(settings) else []
+    return Job(
+        job_id=job_id,
+        action=asked.action,
+        run_dir=run_dir,
+        processes=processes,
+        gpus=processes // wanted.nodes if gpus is None else gpus,
+        nodes=wanted.nodes,
+        image=wanted.image,
+        reads=(*asked.reads, *outside),
+        writes=asked.writes,
+        settings=settings,
+        spec_toml=spec.dump(asked.resolved),
+    )
+
+
+def _start(asked: Asked, job: Job, where: Platform, retry_of: str | None = None) -> JobRecord:
     parent = runs.run_that_made(Path(asked.model_folder))
     rendered = where.render(job)
     runs.prepare(job.run_dir, spec.dump(asked.resolved), _run_facts(asked, job, parent), job.job_id)
-    record = records.write(_record(asked, job, where.name, parent))
-    reference = where.submit(job, rendered)
-    return records.update(record.job_id, reference=reference)
+    for name, text in rendered.files.items():
+        files.write_text(job.run_dir / name, text)
+    record = records.write(replace(_record(asked, job, where.name, parent), retry_of=retry_of))
+    try:
+        reference = where.submit(job, rendered)
+    except ProblemError as refused:
+        why = failure.classify(refused.exit_code, "", refused.problems, "")
+        message = f"it was not started: {why['evidence']}"
+        records.update(record.job_id, state=State.ERROR, exit_code=refused.exit_code, message=message, failure=why)
+        raise
+    record = records.update(record.job_id, reference=reference)
+    if record.cancel_requested and not record.state.is_terminal:  # by someone who found nothing to cancel yet
+        where.cancel(record, 0)
+    return jobs.observe(record)
 
 
 def _record(asked: Asked, job: Job, platform_name: str, parent: str | None) -> JobRecord:
@@ -121,6 +228,10 @@ def _record(asked: Asked, job: Job, platform_name: str, parent: str | None) -> J
         created=records.now(),
         launcher=this_process().as_dict(),
         parent=parent,
+        nodes=job.nodes,
+        gpus=job.gpus,
+        image=job.image,
+        settings=job.settings.model_dump() if job.settings is not None else None,
         log_start=job.log.stat().st_size,
     )
 
@@ -135,7 +246,7 @@ def _run_facts(asked: Asked, job: Job, parent: str | None) -> dict[str, Any]:
         "models": asked.models,
         "parent": parent,
         "versions": runs.versions(),
-        "image_digest": None,  # no container on this platform
+        "image_digest": job.image,
         "git_commit": runs.git_commit(),
     }
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import re
 import signal
 import subprocess
 import sys
@@ -19,9 +18,10 @@ from typing import Any
 import vidqa
 from vidqa import environment
 from vidqa._optional import PACKAGE_MISSING
-from vidqa.platforms import hardware
-from vidqa.platforms._base import Job, Observed, Platform, Rendered, State
-from vidqa.platforms.problems import ENV_NO_GPU, PLATFORM_TOO_FEW_GPUS, PLATFORM_UNSUITABLE
+from vidqa.platforms import hardware, verdict
+from vidqa.platforms._base import Job, Observed, Platform, Rendered, State, run_folder_log
+from vidqa.platforms.engine_command import engine_environment, torchrun
+from vidqa.platforms.problems import ENV_NO_GPU, PLATFORM_NODES, PLATFORM_TOO_FEW_GPUS, PLATFORM_UNSUITABLE
 from vidqa.platforms.processes import (
     JOB_VARIABLE,
     PROC,
@@ -34,10 +34,7 @@ from vidqa.platforms.processes import (
 )
 from vidqa.platforms.records import JobRecord, exit_file
 from vidqa.platforms.supervisor import kill_job
-from vidqa.problem import Exit, Problem
-from vidqa.run_folder import RunFolder
-
-SAVE_S = 600  # how long torchrun lets the other ranks finish their part of a checkpoint when one has left
+from vidqa.problem import Problem
 
 
 def check(job: Job) -> list[Problem]:
@@ -46,26 +43,27 @@ def check(job: Job) -> list[Problem]:
         problems.append(PLATFORM_UNSUITABLE.at(PROC, "there is no /proc: jobs could not be observed"))
     if importlib.util.find_spec("torch") is None:
         problems.append(PACKAGE_MISSING.at("torch", f"{sys.executable} has no torch, so there is no torchrun"))
+    if job.nodes > 1:
+        problems.append(PLATFORM_NODES.at("--nodes", f"local is one machine, {job.nodes} nodes are asked for"))
+    return problems + gpu_problems(job)
+
+
+def gpu_problems(job: Job) -> list[Problem]:
+    """Too few GPUs for the processes of the spec, and, as a warning, none at all."""
     if job.gpus == 0:
         message = f"no GPU is visible: {job.processes} CPU process(es) will run"
-        problems.append(ENV_NO_GPU.at("nvidia-smi -L", message, severity="warning"))
-    elif job.processes > job.gpus:
-        problems.append(PLATFORM_TOO_FEW_GPUS.at("gpus", f"the spec needs {job.processes}, {job.gpus} visible"))
-    return problems
+        return [ENV_NO_GPU.at("nvidia-smi -L", message, severity="warning")]
+    if job.processes_per_node > job.gpus:
+        message = f"the spec needs {job.processes_per_node}, {job.gpus} visible"
+        return [PLATFORM_TOO_FEW_GPUS.at("gpus", message)]
+    return []
 
 
 def render(job: Job) -> Rendered:
-    torchrun = (sys.executable, "-m", "vidqa.engine.torchrun", "--standalone", f"--nproc-per-node={job.processes}")
-    engine = ("-m", "vidqa.engine", job.action, "--spec", str(job.spec), "--run-dir", str(job.run_dir))
-    settings = {
-        "PYTHONPATH": environment.python_path(Path(vidqa.__file__).parents[1]),
-        "PYTHONUNBUFFERED": "1",
-        "HF_HUB_OFFLINE": "1",  # the model was fetched before; no rank asks the hub again
-        "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(SAVE_S),
-    }
-    if job.gpus == 0 and not environment.has("OMP_NUM_THREADS"):
-        settings["OMP_NUM_THREADS"] = str(max(1, hardware.cpu_count() // job.processes))
-    return Rendered(torchrun + engine, settings)
+    own_threads = environment.has("OMP_NUM_THREADS")
+    settings = engine_environment(job, None if own_threads else hardware.cpu_count())
+    settings["PYTHONPATH"] = environment.python_path(Path(vidqa.__file__).parents[1])
+    return Rendered(torchrun(sys.executable, job), settings)
 
 
 def submit(job: Job, rendered: Rendered) -> dict[str, Any]:
@@ -130,60 +128,13 @@ def _ended(record: JobRecord) -> Observed | None:
         exit_code = int(json.loads(exit_file(record.job_id).read_text())["exit_code"])
     except FileNotFoundError:
         return None
-    state, code, message = _engine_says(record)
-    if exit_code == 0 and state == State.COMPLETE:
-        return Observed(State.COMPLETE, 0, message)
-    if exit_code == 0 and state != State.STOPPED:
-        message = f"it ended with exit code 0 but its status says {state}: {message}".removesuffix(": ")
-    elif state == State.COMPLETE or not code:
-        message = _death(record.log, exit_code)
-    # torchrun ends with 1 whatever its workers ended with; the engine's own word is more exact.
-    code = code if code and state not in (State.COMPLETE, None) else int(Exit.JOB_FAILED)
-    return _verdict(record, code, message)
+    said = verdict.said_in_run_folder(record)
+    return verdict.ended(record, exit_code, said, verdict.tail(run_folder_log, record))
 
 
 def _vanished(record: JobRecord) -> Observed:
-    """No process, no exit file: what the engine wrote last decides, and without it the job has failed."""
-    state, code, message = _engine_says(record)
-    if state == State.COMPLETE:
-        return Observed(State.COMPLETE, 0, message)
-    if code:
-        return _verdict(record, code, message)
-    return _verdict(record, int(Exit.JOB_FAILED), "the process vanished without leaving an exit code")
-
-
-def _verdict(record: JobRecord, code: int, message: str) -> Observed:
-    if record.cancel_requested:
-        saved = code == Exit.NOT_DONE
-        return Observed(State.CANCELED, code, message if saved else "it was ended before it had saved itself")
-    return Observed(State.STOPPED if code == Exit.NOT_DONE else State.ERROR, code, message)
-
-
-def _engine_says(record: JobRecord) -> tuple[State | None, int | None, str]:
-    """State, exit code and message of status.json; nothing where it is missing or broken."""
-    try:
-        said = RunFolder(Path(record.run_dir)).read_status()
-        return State(said["state"]), said.get("exit_code"), str(said.get("message") or "")
-    except (OSError, ValueError, KeyError, AttributeError):
-        return None, None, ""
-
-
-def _death(log: Path, exit_code: int) -> str:
-    """How the processes ended, for an engine that could not say it: torchrun's log has each worker's exit code."""
-    try:
-        with log.open("rb") as file:
-            file.seek(max(0, log.stat().st_size - 20_000))
-            tail = file.read().decode(errors="replace")
-    except OSError:
-        tail = ""
-    signals = [int(number) for number in re.findall(r"exitcode: -(\d+)", tail)] or (
-        [-exit_code] if exit_code < 0 else []
-    )
-    if signal.SIGKILL in signals:
-        return "an engine process was killed (SIGKILL): usually the machine's memory was full"
-    if signals:
-        return f"an engine process was ended by signal {signal.Signals(signals[0]).name}"
-    return f"it ended with exit code {exit_code}"
+    said = verdict.said_in_run_folder(record)
+    return verdict.vanished(record, said, "the process vanished without leaving an exit code")
 
 
 LOCAL = Platform("local", check, render, submit, status, cancel)

@@ -5,7 +5,7 @@ from vidqa.problem import Code, Exit
 PLATFORM_UNKNOWN = Code(
     "PLATFORM_UNKNOWN",
     "There is no platform of this name.",
-    "Use --platform local.",
+    "Use one of the platforms that scripts/launch.py --help names.",
     Exit.USAGE,
 )
 PLATFORM_UNSUITABLE = Code(
@@ -79,4 +79,57 @@ RUN_FOLDER_BUSY = Code(
     "The run that should be resumed still has a job working in its folder.",
     "Wait for that job or cancel it (python scripts/jobs.py cancel JOB), or use --new-run.",
     Exit.NOT_DONE,
+)
+SITE_FILE_MISSING = Code(
+    "PLATFORM_SITE_MISSING",
+    "The file with the settings of your place is not there.",
+    "Write it after references/site_template.toml, or leave --site out.",
+    Exit.USAGE,
+)
+SITE_SYNTAX = Code(
+    "PLATFORM_SITE_SYNTAX",
+    "The file with the settings of your place is not TOML.",
+    "Repair the line that the message names.",
+    Exit.USAGE,
+)
+SITE_UNKNOWN_KEY = Code(
+    "PLATFORM_SITE_UNKNOWN_KEY",
+    "The settings of your place hold a table or key that no platform knows.",
+    "Correct the name; references/site_template.toml documents every key.",
+    Exit.USAGE,
+)
+SITE_VALUE = Code(
+    "PLATFORM_SITE_VALUE",
+    "A setting of your place has a value of the wrong kind or out of range.",
+    "Correct the value; references/site_template.toml documents every key.",
+    Exit.USAGE,
+)
+PLATFORM_NODES = Code(
+    "PLATFORM_NODES",
+    "The processes of the spec cannot be spread evenly over the nodes, or this platform has one node only.",
+    "Let --nodes divide dp_shard_size * dp_replicate_size; on local and docker leave it out.",
+)
+PLATFORM_IMAGE_NOT_AGREED = Code(
+    "PLATFORM_IMAGE_NOT_AGREED",
+    "The job would run in the image that config.json records, and nobody has agreed to it.",
+    "Look at the image, then add --yes, or name one with --image.",
+    Exit.REFUSED,
+)
+PLATFORM_NO_IMAGE = Code(
+    "PLATFORM_NO_IMAGE",
+    "This platform runs jobs in an image, and none is named or recorded.",
+    "Build and record it: docker/build.sh; or name one with --image.",
+    Exit.ENVIRONMENT,
+)
+JOB_RETRY_REFUSED = Code(
+    "JOB_RETRY_REFUSED",
+    "The job would end in the same way again.",
+    "Repair what the evidence names first; --yes launches it all the same.",
+    Exit.REFUSED,
+)
+JOB_RETRY_NEEDLESS = Code(
+    "JOB_RETRY_NEEDLESS",
+    "There is nothing to launch again: the job is not over, or it is complete.",
+    "Look at it: python scripts/jobs.py status JOB",
+    Exit.USAGE,
 )

@@ -14,7 +14,8 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from types import UnionType
+from typing import Any, get_args, get_origin, get_type_hints
 
 from vidqa import environment, files
 from vidqa.platforms._base import State
@@ -29,7 +30,9 @@ LOCK_WAIT_S = 60.0
 class JobRecord:
     """`reference` is what the platform needs to find the job again; `inputs_fingerprint` covers data and model.
 
-    A resumed run goes on in the log it had: this job's part begins at byte `log_start`.
+    A resumed run goes on in the log it had: this job's part begins at byte `log_start`. `failure` is {"class",
+    "evidence"} of a job that failed; `retry_of` the job that this one was launched again for; `settings` what
+    site.toml said of the platform.
     """
 
     job_id: str
@@ -47,6 +50,12 @@ class JobRecord:
     state: State = State.PENDING
     updated: str = ""
     parent: str | None = None
+    nodes: int = 1
+    gpus: int = 0
+    image: str | None = None
+    settings: dict[str, Any] | None = None
+    retry_of: str | None = None
+    failure: dict[str, str] | None = None
     reference: dict[str, Any] | None = None
     cancel_requested: str | None = None
     log_start: int = 0
@@ -149,6 +158,22 @@ def _parse(path: Path) -> JobRecord:
     try:
         raw = json.loads(path.read_text(encoding="utf-8"))
         known = {field.name for field in fields(JobRecord)}
-        return JobRecord(**{name: raw[name] for name in known if name in raw} | {"state": State(raw["state"])})
-    except (OSError, ValueError, TypeError, KeyError) as broken:
-        raise JOB_RECORD_BROKEN.error(path, f"{type(broken).__name__}: {broken}") from broken
+        record = JobRecord(**{name: raw[name] for name in known if name in raw} | {"state": State(raw["state"])})
+    except (OSError, ValueError, TypeError, KeyError, RecursionError) as broken:
+        raise JOB_RECORD_BROKEN.error(path, f"{type(broken).__name__}: {str(broken)[:500]}") from broken
+    wrong = [name for name, kind in get_type_hints(JobRecord).items() if not _fits(getattr(record, name), kind)]
+    if not wrong:
+        wrong += [] if path == path_of(record.job_id) else ["job_id"]
+        wrong += [] if record.failure is None or {"class", "evidence"} <= set(record.failure) else ["failure"]
+        wrong += [] if files.is_writable(raw) else ["a text or number"]
+    if wrong:
+        raise JOB_RECORD_BROKEN.error(path, f"these are not what they must be: {', '.join(wrong)}")
+    return record
+
+
+def _fits(value: object, kind: Any) -> bool:
+    """Whether a value is of an annotated type; of what is inside a dict, only that texts are texts."""
+    kinds = get_args(kind) if isinstance(kind, UnionType) else (kind,)
+    if isinstance(value, dict) and dict[str, str] in kinds:
+        return all(isinstance(text, str) for text in value.values())
+    return isinstance(value, tuple(get_origin(each) or each for each in kinds))

@@ -34,7 +34,7 @@ def read_run(run_dir: Path) -> dict[str, Any]:
     """run.json of a run folder; empty where there is none that can be read."""
     try:
         found = json.loads((run_dir / "run.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
 

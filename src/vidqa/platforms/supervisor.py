@@ -1,7 +1,8 @@
-"""Waits for a local job's end and writes it down: python -m vidqa.platforms.supervisor JOB EXIT_FILE COMMAND...
+"""Waits for a job's end and writes it down: python -m vidqa.platforms.supervisor JOB EXIT_FILE COMMAND...
 
-It outlives the launcher. What it writes is the exit code of COMMAND, however that ended; SIGTERM it passes on to the
-engine, so that the engine saves. Nothing of the job is left running when it ends.
+It outlives the launcher. What it writes (unless EXIT_FILE is "-"), and ends with, is the exit code of COMMAND, however
+that ended; SIGTERM and SIGUSR1 it passes on to the engine, so that the engine saves. Nothing of the job is left running
+when it ends.
 """
 
 from __future__ import annotations
@@ -20,17 +21,27 @@ from vidqa.platforms.records import now
 LEFTOVER_GRACE_S = 30.0  # for engine processes whose torchrun was killed under them
 
 
-def supervise(job_id: str, exit_file: Path, command: Sequence[str]) -> None:
-    signal.signal(signal.SIGTERM, lambda *_: stop_engine(job_id))
-    signal.signal(signal.SIGINT, lambda *_: stop_engine(job_id))
+def supervise(job_id: str, exit_file: Path | None, command: Sequence[str]) -> int:
+    """The exit code of the command; that of a signal is negative."""
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
+        signal.signal(number, lambda *_: stop_engine(job_id))
     variables = environment.child_environment(**{JOB_VARIABLE: job_id})
     try:
-        exit_code = subprocess.Popen(command, stdin=subprocess.DEVNULL, env=variables).wait()
+        exit_code = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, env=variables, preexec_fn=leave_warnings_to_us
+        ).wait()
     except OSError as failed:
         print(f"the job did not start: {failed}", flush=True)
         exit_code = 127
     end_leftovers(job_id)
-    files.write_json(exit_file, {"exit_code": exit_code, "ended": now()})
+    if exit_file:
+        files.write_json(exit_file, {"exit_code": exit_code, "ended": now()})
+    return exit_code
+
+
+def leave_warnings_to_us() -> None:
+    """Where a batch system sends its warning to every process of a job, torchrun would die of it."""
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)
 
 
 def stop_engine(job_id: str) -> None:
@@ -59,4 +70,6 @@ def kill_job(job_id: str) -> None:
 
 
 if __name__ == "__main__":
-    supervise(sys.argv[1], Path(sys.argv[2]), sys.argv[3:])
+    written = None if sys.argv[2] == "-" else Path(sys.argv[2])
+    ended_with = supervise(sys.argv[1], written, sys.argv[3:])
+    sys.exit(ended_with if ended_with >= 0 else 128 - ended_with)

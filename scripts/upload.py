@@ -1,0 +1,44 @@
+"""Upload what a run made to S3 or to the hub: python scripts/upload.py outputs/train/RUN"""
+
+import sys
+from argparse import Namespace
+from dataclasses import replace
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
+
+from vidqa.cli import Parser, Result, command, run
+
+parser = Parser(
+    "Upload a run's results and exports to S3 and its best export to the Hugging Face hub; again, what is missing.",
+    examples=[
+        "python scripts/upload.py outputs/train/20260101T120000Z-1a2b3c",
+        "python scripts/upload.py outputs/evaluate/RUN --s3 s3://bucket/scores",
+    ],
+)
+parser.add_argument("run", type=Path, help="a run folder; without options its spec's [train.ckpt] says where to")
+parser.add_argument("--s3", metavar="ADDRESS", help="s3://bucket/prefix; the run gets a folder of its name there")
+parser.add_argument("--all", action="store_true", help="every export to S3, not only the best and the newest")
+parser.add_argument("--hub", metavar="NAME", help="organisation/name on the hub; made private where it is not there")
+parser.add_argument("--public", action="store_true", help="agree that the repository on the hub is public")
+
+
+def main(options: Namespace) -> Result:
+    from vidqa import environment
+    from vidqa.storage.problems import NOTHING_TO_UPLOAD
+    from vidqa.storage.upload import Wanted, asked_by, upload
+
+    run_dir = options.run.expanduser().absolute()
+    if not run_dir.is_dir():
+        raise NOTHING_TO_UPLOAD.error(run_dir, "there is no such folder")
+    named = bool(options.s3 or options.hub)
+    wanted = Wanted(options.s3, hub=options.hub) if named else asked_by(run_dir)
+    wanted = replace(wanted, public=options.public, which="all" if options.all else wanted.which)
+    done, problems = upload(run_dir, wanted, environment.hf_token())
+    lines = [f"{there['state']:<9} {address}" for address, there in done.items()]
+    again = [command("upload", *sys.argv[1:])] if problems else []
+    return Result({"run": str(run_dir), "destinations": done}, "\n".join(lines), problems, again)
+
+
+if __name__ == "__main__":
+    sys.exit(run(parser, main))

@@ -1,0 +1,43 @@
+"""The engine's command line and environment, the same on every platform."""
+
+from __future__ import annotations
+
+from vidqa import environment
+from vidqa.platforms._base import ADDRESSES, SAVE_S, Job
+
+RENDEZVOUS_PORT = 29500
+
+
+def engine_words(job: Job) -> tuple[str, ...]:
+    """What torchrun starts in every process."""
+    return ("-m", "vidqa.engine", job.action, "--spec", str(job.spec), "--run-dir", str(job.run_dir))
+
+
+def torchrun(python: str, job: Job, first_node: str | None = None, node_rank: str | None = None) -> tuple[str, ...]:
+    """The command of one node. Several nodes meet at `first_node`, "HOST:PORT", which is the node of rank 0.
+
+    Both may hold shell expressions that the node itself fills in.
+    """
+    start = (python, "-m", "vidqa.engine.torchrun")
+    share = f"--nproc-per-node={job.processes_per_node}"
+    if job.nodes == 1:
+        return (*start, "--standalone", share, *engine_words(job))
+    if first_node is None or node_rank is None:
+        raise ValueError("several nodes need a place to meet and a rank each")
+    host, _, port = first_node.rpartition(":")
+    # Ranks that are given: a job that starts again computes with the same ranks, so its sums are the same.
+    meeting = (f"--nnodes={job.nodes}", f"--node-rank={node_rank}", f"--master-addr={host}", f"--master-port={port}")
+    return (*start, *meeting, share, *engine_words(job))
+
+
+def engine_environment(job: Job, cores: int | None = None) -> dict[str, str]:
+    """What every job's environment holds. `cores` of a node, where known, are shared out when there is no GPU."""
+    settings = {
+        "PYTHONUNBUFFERED": "1",
+        "HF_HUB_OFFLINE": "1",  # the model was fetched before; no rank asks the hub again
+        "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(SAVE_S),
+        **environment.values(ADDRESSES),
+    }
+    if job.gpus == 0 and cores:
+        settings["OMP_NUM_THREADS"] = str(max(1, cores // job.processes_per_node))
+    return settings

@@ -1,0 +1,104 @@
+"""Of which class a failure is, and the line of evidence: it decides whether the same job is worth another try."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from vidqa import environment
+from vidqa.problem import Exit, Problem
+
+INFRASTRUCTURE, DATA, IMAGE, CREDENTIAL = "infrastructure", "data", "image", "credential"
+SPEC, PROGRAM, OUT_OF_MEMORY = "spec", "program", "out of memory"
+CLASSES = (INFRASTRUCTURE, DATA, IMAGE, CREDENTIAL, SPEC, PROGRAM, OUT_OF_MEMORY)
+FAILS_AGAIN = (SPEC, DATA, CREDENTIAL, OUT_OF_MEMORY)  # the same job would end the same way
+
+# What a problem's code begins with.
+BY_CODE = {
+    "SPEC": SPEC,
+    "AUTOML": SPEC,
+    "RESUME": SPEC,
+    "ENGINE_RESUME": SPEC,
+    "ENGINE_NOTHING_TRAINS": SPEC,
+    "ENGINE_LORA_TARGETS": SPEC,
+    "ENGINE_NO_CHECKPOINT": SPEC,
+    "ENGINE_WEIGHTS_MISMATCH": SPEC,
+    "ENGINE_NOT_FINITE": SPEC,
+    "ENGINE_BAD_SAMPLE": DATA,
+    "ENGINE_NO_SAMPLES": DATA,
+    "ENGINE_SAVE_FAILED": INFRASTRUCTURE,
+    "ENGINE_OUTPUT_UNWRITABLE": INFRASTRUCTURE,
+    "ENGINE": PROGRAM,
+    "DATA": DATA,
+    "MEDIA": DATA,
+    "VIDEO": DATA,
+    "IMAGE": DATA,
+    "SAMPLE": DATA,
+    "CHAT": DATA,
+    "MODEL": SPEC,
+    "HUB_GATED": CREDENTIAL,
+    "HUB": INFRASTRUCTURE,
+    "ENGINE_OUT_OF_MEMORY": OUT_OF_MEMORY,
+    "INTERNAL": PROGRAM,
+    "RUN": INFRASTRUCTURE,
+    "ENV": INFRASTRUCTURE,
+    "PLATFORM_DOCKER_IMAGE": IMAGE,
+    "PLATFORM_DOCKER_NOT_AN_ENGINE": IMAGE,
+    "PLATFORM_DOCKER_PULL": CREDENTIAL,
+    "PLATFORM": INFRASTRUCTURE,
+}
+# What a line of the log says; the first pattern that any line has wins, and of its lines the last.
+BY_LINE = (
+    (OUT_OF_MEMORY, r"OutOfMemoryError|CUDA out of memory|oom-kill|OOMKilled|Out of memory: Killed|\bOOM\b"),
+    (IMAGE, r"exec \S+ failed: No such file|executable file not found in"),
+    (IMAGE, r"no kernel image is available|exec format error|manifest unknown|ImagePullBackOff|ErrImagePull"),
+    (IMAGE, r"No module named '?vidqa|CUDA driver version is insufficient|forward compatibility was attempted"),
+    (CREDENTIAL, r"\b401\b.*(?i:unauthori[sz]ed)|GatedRepoError|(?i:access to model .* is restricted)"),
+    (INFRASTRUCTURE, r"No space left on device|Disk quota exceeded|Input/output error|Stale file handle"),
+    (INFRASTRUCTURE, r"\bXid\b|uncorrectable ECC|CUDA error: .*(?:hardware|ECC|launch timed out)|fallen off the bus"),
+    (
+        INFRASTRUCTURE,
+        r"NCCL (?:error|WARN).*|Connection (?:reset|refused|closed) by|RendezvousTimeoutError|Broken pipe",
+    ),
+    (INFRASTRUCTURE, r"NODE_FAIL|PREEMPTED|BOOT_FAIL|node failure|Bus error"),
+    (PROGRAM, r"^\w*(?:Error|Exception)\b.*"),
+)
+EVIDENCE_LENGTH = 300
+
+
+def classify(exit_code: int | None, message: str, problems: Sequence[Problem], log_tail: str) -> dict[str, str]:
+    """{"class": one of CLASSES, "evidence": the problem or the line of the log that says so}."""
+    errors = [problem for problem in problems if problem.severity == "error"]
+    for problem in errors[:1]:
+        found = _of_code(problem.code)
+        if found:
+            return _failure(found, f"{problem.code} at {problem.where}: {problem.message}")
+    lines = log_tail.splitlines()
+    for kind, pattern in BY_LINE:
+        hits = [line.strip() for line in lines if re.search(pattern, line)]
+        if hits:
+            return _failure(kind, hits[-1])
+    if "SIGKILL" in message:
+        return _failure(OUT_OF_MEMORY, message)
+    if exit_code == Exit.INPUT:
+        return _failure(DATA, message)
+    if exit_code == Exit.ENVIRONMENT or "vanished" in message:
+        return _failure(INFRASTRUCTURE, message)
+    return _failure(PROGRAM, message or next((line.strip() for line in reversed(lines) if line.strip()), ""))
+
+
+def why_not_again(failure: dict[str, str] | None) -> str | None:
+    """Why the same job would fail again; None where another try may help."""
+    if failure is None or failure.get("class") not in FAILS_AGAIN:
+        return None
+    return f"it failed for a reason of class {failure['class']}, which stays: {failure.get('evidence', '')}"
+
+
+def _of_code(code: str) -> str | None:
+    """The class of the longest beginning that is known."""
+    known = sorted((start for start in BY_CODE if code == start or code.startswith(f"{start}_")), key=len)
+    return BY_CODE[known[-1]] if known else None
+
+
+def _failure(kind: str, evidence: str) -> dict[str, str]:
+    return {"class": kind, "evidence": environment.redacted(evidence)[:EVIDENCE_LENGTH]}

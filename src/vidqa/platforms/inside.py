@@ -1,0 +1,74 @@
+"""Runs a job's command inside a container: python -m vidqa.platforms.inside JOB LOG_FILE COMMAND...
+
+It takes the secrets from a file that was put there for it alone, removes that file, and writes what the command says
+both to the run's log and to the container's own. Signals, the end of all processes and the exit code: the supervisor.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from vidqa import environment
+from vidqa.platforms.supervisor import supervise
+
+SECRETS_FILE = Path("/run/secrets/vidqa.json")
+LAST_WORDS_S = 10.0  # for a process that outlived the command and still holds its output
+
+
+def main(words: Sequence[str]) -> int:
+    job_id, log, *command = words
+    take_secrets(SECRETS_FILE)
+    with copied_output(Path(log)):
+        ended_with = supervise(job_id, None, command)
+    return ended_with if ended_with >= 0 else 128 - ended_with
+
+
+def take_secrets(file: Path) -> None:
+    """Put {name: value} of the file into our environment and remove the file."""
+    if file.exists():
+        environment.adopt(json.loads(file.read_text(encoding="utf-8")))
+        file.unlink()
+
+
+@contextmanager
+def copied_output(log: Path) -> Iterator[None]:
+    """Whatever we and our children write meanwhile goes to our output and, appended, to the log file."""
+    sys.stdout.flush()
+    reading, writing = os.pipe()
+    kept = os.dup(1)
+    os.dup2(writing, 1)
+    os.dup2(writing, 2)
+    os.close(writing)
+    copier = threading.Thread(target=_copy, args=(reading, kept, log), daemon=True)
+    copier.start()
+    try:
+        yield
+    finally:
+        sys.stdout.flush()
+        os.dup2(kept, 1)
+        os.dup2(kept, 2)
+        copier.join(LAST_WORDS_S)
+
+
+def _copy(reading: int, output: int, log: Path) -> None:
+    """Until the last writer is gone. A log that cannot be written, on a full disk, ends no job."""
+    said = False
+    while piece := os.read(reading, 1 << 16):
+        os.write(output, piece)
+        try:
+            with log.open("ab") as file:
+                file.write(piece)
+        except OSError as failed:
+            if not said:
+                os.write(output, f"the log cannot be written: {failed}\n".encode())
+            said = True
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

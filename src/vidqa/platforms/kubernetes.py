@@ -1,0 +1,320 @@
+"""The platform "kubernetes": a Job, or a Kubeflow TrainJob, in a namespace of a cluster.
+
+What runs is the manifest that --dry-run prints. What is true of a job is read from the cluster: from the Job, its pods,
+and the last words that each pod leaves; the run folder may lie on a volume that the launcher does not see. What a
+cancel saw before the cluster forgot the job is kept beside the record.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import PurePosixPath
+from typing import Any
+
+import yaml
+
+from vidqa import files
+from vidqa._optional import PACKAGE_MISSING
+from vidqa.platforms._base import SECRETS, Job, Observed, Platform, Rendered, State
+from vidqa.platforms.engine_command import engine_environment
+from vidqa.platforms.kubernetes_client import Answered, Cluster, connect, refusal
+from vidqa.platforms.kubernetes_log import gather, read_log, tail_of
+from vidqa.platforms.kubernetes_manifest import JOB_LABEL, command, manifest, name_of, objects, site_of
+from vidqa.platforms.kubernetes_problems import CONFLICT, NOT_MOUNTED, NOT_STARTING, UNREACHABLE
+from vidqa.platforms.kubernetes_site import KubernetesSite
+from vidqa.platforms.kubernetes_state import Ending, decisive, endings, observed, stuck, verdict
+from vidqa.platforms.processes import Identity
+from vidqa.platforms.records import JobRecord, exit_file
+from vidqa.platforms.verdict import Said, said_in_run_folder, vanished
+from vidqa.problem import Exit, Problem, ProblemError
+from vidqa.run_folder import RunFolder
+
+MANIFEST = "manifest.yaml"
+FORCE_S = 30.0  # what a cluster may take to remove pods that are ended by force
+NEEDED = (
+    ("get", "jobs", "batch", ""),
+    ("delete", "jobs", "batch", ""),
+    ("list", "pods", "", ""),
+    ("watch", "pods", "", ""),
+    ("delete", "pods", "", ""),
+    ("get", "pods", "", "log"),
+)
+Json = dict[str, Any]
+
+
+def check(job: Job) -> list[Problem]:
+    """Paths against volumes, then what the cluster itself says: rights, and the manifest without keeping it."""
+    problems = _paths(job)
+    if importlib.util.find_spec("kubernetes") is None:
+        remedy = "pip install 'finetune-cosmos-reason[kubernetes]'"
+        return [*problems, PACKAGE_MISSING.at("kubernetes", "the package 'kubernetes' is not installed", remedy)]
+    try:
+        return [*problems, *_admission(job, connect(site_of(job)))]
+    except ProblemError as unreachable:
+        return [*problems, *unreachable.problems]
+
+
+def _paths(job: Job) -> list[Problem]:
+    site = site_of(job)
+    mounts = ", ".join(volume.mount_path for volume in site.volumes) or "none"
+    problems = []
+    for path in dict.fromkeys((*job.reads, *job.writes, job.run_dir)):
+        holding = [volume for volume in site.volumes if volume.holds(PurePosixPath(path))]
+        nearest = max(holding, key=lambda volume: len(volume.mount_path), default=None)
+        if nearest is None:
+            problems.append(NOT_MOUNTED.at(path, f"no volume holds it; mounted are: {mounts}"))
+        elif nearest.read_only and path not in job.reads:
+            problems.append(NOT_MOUNTED.at(path, f"it is written, and {nearest.mount_path} is mounted read-only"))
+    return problems
+
+
+def _admission(job: Job, cluster: Cluster) -> list[Problem]:
+    """What the cluster would answer to each object, and what it does not let us do."""
+    problems: list[Problem] = []
+    for wanted in objects(job):
+        try:
+            cluster.create(wanted, dry_run=True)
+        except Answered as answer:
+            problems.append(refusal(answer, f"{wanted['kind']} {cluster.namespace}/{wanted['metadata']['name']}"))
+    if not problems:
+        missing = [f"{verb} {'/'.join(filter(None, (what, sub)))}" for verb, what, group, sub in NEEDED
+                   if not cluster.may(verb, what, group, sub)]  # fmt: skip
+        if missing:
+            problems.append(refusal(Answered(403, "Forbidden", f"not allowed: {', '.join(missing)}"), job.job_id))
+    return problems
+
+
+def render(job: Job) -> Rendered:
+    environment = engine_environment(job, site_of(job).cpus or None)
+    return Rendered(command(job), environment, SECRETS, {MANIFEST: manifest(job)})
+
+
+def submit(job: Job, rendered: Rendered) -> Json:
+    """Create the manifest's objects, the Job last; the others then belong to it and go with it."""
+    cluster = connect(site_of(job))
+    *parts, main = yaml.safe_load_all(rendered.files[MANIFEST])
+    for wanted in parts:
+        _create(cluster, wanted, job)
+    made = _create(cluster, main, job)
+    names = {key: made["metadata"][key] for key in ("name", "uid")}
+    owner = {"apiVersion": main["apiVersion"], "kind": main["kind"], **names}
+    for wanted in parts:
+        cluster.patch(wanted, {"metadata": {"ownerReferences": [owner]}})
+    return {**owner, "namespace": cluster.namespace}
+
+
+def _create(cluster: Cluster, wanted: Json, job: Job) -> Json:
+    """An object that is there already is ours when the answer to an earlier request was lost."""
+    where = f"{wanted['kind']} {cluster.namespace}/{wanted['metadata']['name']}"
+    try:
+        return cluster.create(wanted)
+    except Answered as answer:
+        if answer.status != 409:
+            raise ProblemError([refusal(answer, where)]) from answer
+    there = cluster.get(wanted)
+    if (there["metadata"].get("labels") or {}).get(JOB_LABEL) != job.job_id:
+        raise CONFLICT.error(where, "the cluster has another object of this name")
+    return there
+
+
+def status(record: JobRecord) -> Observed:
+    """An API server that does not answer changes nothing that is known."""
+    kept = _kept(record)
+    if kept:
+        return kept
+    try:
+        return _look(record, connect(_site(record)))
+    except ProblemError as away:
+        if away.problems[0].code != UNREACHABLE.name:
+            raise
+        return Observed(record.state, record.exit_code, f"the cluster does not answer: {away.problems[0].message}")
+    except Answered as answer:
+        return Observed(record.state, record.exit_code, f"the cluster answered {answer.status}: {answer.message}"[:300])
+
+
+def _look(record: JobRecord, cluster: Cluster) -> Observed:
+    job = _job_of(record, cluster)
+    pods, _ = cluster.pods(_selector(record))
+    if job is None:
+        return _gone(record, pods)
+    deciding = decisive(pods)
+    tail = tail_of(cluster, deciding.pod, pods) if deciding else ""
+    seen = observed(job, pods, record, tail)
+    if seen.state.is_terminal:
+        gather(record, cluster, pods)
+        _bring_back(record, pods)
+        return seen
+    blocked = stuck(pods)
+    limit = _site(record).start_limit_s
+    if blocked and (datetime.now(UTC) - blocked.since).total_seconds() > limit:
+        cluster.delete(_main(record))
+        failure = {"class": blocked.kind, "evidence": blocked.message}
+        message = f"{NOT_STARTING.name}: it was ended after {limit} s: {blocked.message}"
+        return _keep(record, Observed(State.ERROR, int(Exit.ENVIRONMENT), message, failure))
+    return seen
+
+
+def _job_of(record: JobRecord, cluster: Cluster) -> Json | None:
+    """The Job that is this record's, not a later one of its name."""
+    try:
+        job = cluster.get(_main(record))
+    except Answered as answer:
+        if answer.status == 404:
+            return None
+        raise
+    known = (record.reference or {}).get("uid")
+    return job if known in (None, job["metadata"]["uid"]) else None
+
+
+def _gone(record: JobRecord, pods: Sequence[Json]) -> Observed:
+    """The cluster has no such Job: it was cancelled, or never made, or somebody removed it."""
+    ended = endings(pods)
+    if len(ended) < len(pods):
+        return Observed(State.RUNNING, None, "its pods are being ended")
+    if record.reference is None and not record.cancel_requested and Identity.from_dict(record.launcher).is_alive:
+        return Observed(State.PENDING)
+    if ended:
+        return _keep(record, verdict(decisive(pods) or ended[-1], pods, record, ""))
+    return vanished(record, said_in_run_folder(record), "the job vanished: the cluster has neither it nor a pod of it")
+
+
+def cancel(record: JobRecord, grace_s: float) -> None:
+    """Delete the Job, so that no pod is replaced, and watch its pods end; by force after `grace_s`."""
+    cluster = connect(_site(record))
+    pods, version = cluster.pods(_selector(record))
+    seen = {pod["metadata"]["name"]: pod for pod in pods}
+    gather(record, cluster, pods)
+    if _job_of(record, cluster) is not None:
+        _unless_gone(lambda: cluster.delete(_main(record)))
+    for name in seen:
+        _unless_gone(lambda name=name: cluster.delete_pod(name, max(1, round(grace_s))))
+    left = _watch_end(record, cluster, seen, version, grace_s)
+    for name in left:
+        _unless_gone(lambda name=name: cluster.delete_pod(name, 0))
+    if left:
+        _watch_end(record, cluster, seen, cluster.pods(_selector(record))[1], FORCE_S)
+    last = list(seen.values())
+    _bring_back(record, last)
+    ending = decisive(last) or next(iter(endings(last)), None)
+    if ending is not None:
+        _keep(record, verdict(ending, last, record, ""))
+    else:
+        _keep(record, Observed(State.CANCELED, int(Exit.JOB_FAILED), "it was ended before it had saved itself"))
+
+
+def _watch_end(record: JobRecord, cluster: Cluster, seen: dict[str, Json], version: str, limit_s: float) -> list[str]:
+    """Follow the pods into `seen` until all are gone or the time is; the names of those that are left."""
+    deadline = time.monotonic() + limit_s
+    left = set(seen)
+    while left and (remaining := deadline - time.monotonic()) > 0:
+        try:
+            for kind, pod in cluster.watch_pods(_selector(record), version, remaining):
+                name, version = pod["metadata"]["name"], pod["metadata"]["resourceVersion"]
+                seen[name] = pod
+                if kind == "DELETED":
+                    left.discard(name)
+                elif endings([pod]):
+                    gather(record, cluster, [pod])
+                if not left:
+                    break
+        except Answered as answer:  # 410: what was to be watched from is too old
+            if answer.status not in (410, 429, 500, 503, 504):
+                raise
+            time.sleep(0.2)
+        now, version = cluster.pods(_selector(record))
+        seen |= {pod["metadata"]["name"]: pod for pod in now}
+        left &= {pod["metadata"]["name"] for pod in now}
+    return sorted(left)
+
+
+def _unless_gone(act: Any) -> None:
+    try:
+        act()
+    except Answered as answer:
+        if answer.status != 404:
+            raise ProblemError([refusal(answer, "cancel")]) from answer
+
+
+def _bring_back(record: JobRecord, pods: Sequence[Json]) -> None:
+    """Give the launcher's own run folder what the engine said last, unless the engine writes into that very folder."""
+    run = RunFolder(record.log.parent)
+    words = _first_words(endings(pods))
+    if not words or Said.of(run.read_status()).exit_code is not None:
+        return
+    try:
+        files.write_json(run.path / "status.json", words["status"])
+        if words.get("problems"):
+            files.write_json(run.path / "problems.json", words["problems"])
+    except OSError:
+        return  # the launcher cannot write there; the record has what counts
+
+
+def _first_words(ended: Sequence[Ending]) -> Json:
+    return next((each.words for each in reversed(ended) if each.said.state is not None), {})
+
+
+def _keep(record: JobRecord, seen: Observed) -> Observed:
+    """Remember an end of which the cluster will know nothing when it is asked again."""
+    kept = {"state": seen.state, "exit_code": seen.exit_code, "message": seen.message, "failure": seen.failure}
+    files.write_json(exit_file(record.job_id), kept)
+    return seen
+
+
+def _kept(record: JobRecord) -> Observed | None:
+    try:
+        kept = json.loads(exit_file(record.job_id).read_text(encoding="utf-8"))
+        return Observed(State(kept["state"]), kept["exit_code"], kept["message"], kept["failure"])
+    except (FileNotFoundError, ValueError, KeyError):
+        return None
+
+
+def log(record: JobRecord, position: int) -> tuple[bytes, int]:
+    """The first node's log, as far as the cluster has shown it, kept beside the record."""
+    try:
+        cluster = connect(_site(record))
+        gather(record, cluster, cluster.pods(_selector(record))[0])
+    except (ProblemError, Answered):
+        pass  # what was gathered before is what there is
+    return read_log(record, position)
+
+
+def _site(record: JobRecord) -> KubernetesSite:
+    return KubernetesSite.model_validate(record.settings or {})
+
+
+def _selector(record: JobRecord) -> str:
+    return f"{JOB_LABEL}={record.job_id}"
+
+
+def _main(record: JobRecord) -> Json:
+    """The Job or TrainJob of a record, as far as its address goes."""
+    trainjob = _site(record).form == "trainjob"
+    kind = {"apiVersion": "trainer.kubeflow.org/v1alpha1", "kind": "TrainJob"}
+    batch = {"apiVersion": "batch/v1", "kind": "Job"}
+    return {**(kind if trainjob else batch), "metadata": {"name": name_of(record.job_id)}}
+
+
+def _needs_image(settings: Any) -> bool:
+    return not (settings and settings.image)
+
+
+def _visible_gpus(settings: Any) -> int | None:
+    return None
+
+
+KUBERNETES = Platform(
+    "kubernetes",
+    check,
+    render,
+    submit,
+    status,
+    cancel,
+    log=log,
+    visible_gpus=_visible_gpus,
+    needs_image=_needs_image,
+    settings=KubernetesSite,
+)

@@ -1,0 +1,122 @@
+"""The log of a job in a cluster, kept beside its record: the cluster forgets it together with the pods.
+
+The API gives a pod's log by time, not by byte. So what is gathered is asked from a little before the last line that is
+known, and what is known already is left out.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from vidqa import files
+from vidqa.platforms import records
+from vidqa.platforms._base import run_folder_log
+from vidqa.platforms.kubernetes_client import Answered, Cluster
+from vidqa.platforms.kubernetes_manifest import CONTAINER, NODE_LABEL, TRAINJOB_CONTAINER
+from vidqa.platforms.kubernetes_state import container_state
+from vidqa.platforms.records import JobRecord
+
+OVERLAP_S = 60
+TAIL_LINES = 200
+Json = dict[str, Any]
+
+
+def path_of(record: JobRecord) -> Path:
+    return records.folder() / f"{record.job_id}.log"
+
+
+def gather(record: JobRecord, cluster: Cluster, pods: Sequence[Json]) -> None:
+    """Append what the first node's pods have written since the last time, oldest pod first. Quiet where there is none.
+
+    A pod whose log the cluster does not give (any more) adds nothing."""
+    with records.lock(f"log-{record.job_id}"):
+        known = _known(record)
+        first = [pod for pod in pods if (pod["metadata"].get("labels") or {}).get(NODE_LABEL, "0") == "0"]
+        for pod in sorted(first, key=lambda each: str(each["metadata"].get("creationTimestamp"))):
+            if not {"running", "terminated"} & set(container_state(pod)):
+                continue
+            name = pod["metadata"]["name"]
+            try:
+                lines = _new_lines(cluster, name, _container(pod), known.get(name))
+            except Answered:
+                continue
+            if lines:
+                with path_of(record).open("ab") as kept:
+                    kept.write(b"".join(text + b"\n" for _, text in lines))
+                last = lines[-1][0]
+                same = sum(1 for stamp, _ in lines if stamp == last)
+                before = known[name]["count"] if name in known and known[name]["last"] == last else 0
+                known[name] = {"last": last, "count": same + before}
+                files.write_json(_places(record), known)
+
+
+def _new_lines(cluster: Cluster, pod: str, container: str, known: Json | None) -> list[tuple[str, bytes]]:
+    """(time, text) of every line after the last known one. Where our clock and the cluster's differ, all is asked."""
+    if known is None:
+        return _parsed(cluster.log(pod, container, None))
+    age = (datetime.now(UTC) - _instant(known["last"])).total_seconds()
+    lines = _parsed(cluster.log(pod, container, max(OVERLAP_S, round(age) + OVERLAP_S)))
+    if known["last"] not in {stamp for stamp, _ in lines}:
+        lines = _parsed(cluster.log(pod, container, None))
+    same = [line for line in lines if line[0] == known["last"]]
+    return same[known["count"] :] + [line for line in lines if _order(line[0]) > _order(known["last"])]
+
+
+def _parsed(raw: bytes) -> list[tuple[str, bytes]]:
+    """Whole lines only: the last one may still be in the making."""
+    whole = raw[: raw.rfind(b"\n") + 1] if b"\n" in raw else b""
+    pairs = (line.partition(b" ") for line in whole.split(b"\n")[:-1])
+    return [(stamp.decode(errors="replace"), text) for stamp, _, text in pairs]
+
+
+def _order(stamp: str) -> tuple[str, str]:
+    """RFC 3339 with any number of digits: seconds, then the fraction filled up."""
+    seconds, _, fraction = stamp.rstrip("Z").partition(".")
+    return seconds, fraction.ljust(9, "0")
+
+
+def _instant(stamp: str) -> datetime:
+    try:
+        return datetime.fromisoformat(f"{_order(stamp)[0][:19]}+00:00")
+    except ValueError:
+        return datetime.now(UTC)
+
+
+def _known(record: JobRecord) -> dict[str, Json]:
+    try:
+        return dict(json.loads(_places(record).read_text(encoding="utf-8")))
+    except (OSError, ValueError):
+        return {}
+
+
+def _places(record: JobRecord) -> Path:
+    return records.folder() / f".{record.job_id}.log-places"
+
+
+def _container(pod: Json) -> str:
+    names = [each["name"] for each in pod["spec"]["containers"]]
+    return next((name for name in names if name in (CONTAINER, TRAINJOB_CONTAINER)), names[0])
+
+
+def tail_of(cluster: Cluster, name: str, pods: Sequence[Json]) -> str:
+    """The last lines of one pod, without their times; empty where the cluster does not give them."""
+    pod = next(each for each in pods if each["metadata"]["name"] == name)
+    try:
+        raw = cluster.log(name, _container(pod), None, TAIL_LINES)
+    except Answered:
+        return ""
+    return b"\n".join(text for _, text in _parsed(raw)).decode(errors="replace")
+
+
+def read_log(record: JobRecord, position: int) -> tuple[bytes, int]:
+    """From `position`, which counts from `record.log_start` on; without anything gathered, the run folder's own."""
+    path = path_of(record)
+    if not path.exists():
+        return run_folder_log(record, position)
+    raw = path.read_bytes()
+    start = max(0, len(raw) + position) if position < 0 else max(0, position - record.log_start)
+    return raw[start:], record.log_start + len(raw)

@@ -1,0 +1,234 @@
+"""What is given to the cluster for one job: the very objects that `kubectl apply -f manifest.yaml` takes.
+
+A ConfigMap with the spec; for several nodes a headless Service, so that the nodes find the first one; and the Job (one
+node: a plain one, several: an Indexed one) or the Kubeflow TrainJob. Pure functions: nothing is asked of a cluster.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import yaml
+
+from vidqa.platforms._base import SECRETS, Job
+from vidqa.platforms.engine_command import RENDEZVOUS_PORT, engine_environment, engine_words, torchrun
+from vidqa.platforms.kubernetes_site import KubernetesSite, Toleration, Volume
+from vidqa.problem import Exit
+
+JOB_LABEL = "vidqa/job"
+NODE_LABEL = "batch.kubernetes.io/job-completion-index"
+QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
+CONTAINER = "engine"
+TRAINJOB_CONTAINER = "node"  # what the torch runtimes of Kubeflow call theirs
+GIVEN = "/etc/vidqa"  # where the ConfigMap is mounted
+LAST_WORDS = "/dev/termination-log"
+SHM = "/dev/shm"
+GO_ON = "--go-on"  # the pod that takes a lost one's place has the same command
+
+
+def manifest(job: Job) -> str:
+    """The YAML documents of a job, in the order in which they may be applied."""
+    return yaml.safe_dump_all(objects(job), sort_keys=False, width=120)
+
+
+def objects(job: Job) -> list[dict[str, Any]]:
+    """Each object with its apiVersion and kind; the Job or TrainJob is the last."""
+    site = site_of(job)
+    made = [_config_map(job)]
+    if site.form == "trainjob":
+        return [*made, _train_job(job, site)]
+    if job.nodes > 1:
+        made.append(_service(job))
+    return [*made, _job(job, site)]
+
+
+def site_of(job: Job) -> KubernetesSite:
+    return job.settings or KubernetesSite.model_validate({})
+
+
+def name_of(job_id: str) -> str:
+    """The name of a job's objects, which must be a DNS label."""
+    return "vidqa-" + re.sub(r"[^a-z0-9]+", "-", job_id.lower()).strip("-")
+
+
+def command(job: Job) -> tuple[str, ...]:
+    """What a pod runs: the supervisor of the pod, and behind `--` the torchrun that it starts."""
+    site = site_of(job)
+    start = (site.python, "-m", "vidqa.platforms.kubernetes_pod", "--job", job.job_id, "--run-dir", str(job.run_dir))
+    files = ("--given", GIVEN, "--last-words", LAST_WORDS)
+    several = (site.python, "-m", "vidqa.engine.torchrun")
+    if site.form == "trainjob":  # the runtime says nodes, ranks and the meeting point in PET_* variables
+        return (*start, *files, "--node", "$(PET_NODE_RANK)", "--", *several, *engine_words(job), GO_ON)
+    if job.nodes == 1:
+        return (*start, *files, "--node", "0", "--", *torchrun(site.python, job), GO_ON)
+    first, index = f"{name_of(job.job_id)}-0.{name_of(job.job_id)}", "$(JOB_COMPLETION_INDEX)"
+    node = ("--node", index, "--first-node", first, "--")
+    ranks = (f"--nnodes={job.nodes}", f"--nproc-per-node={job.processes_per_node}", f"--node-rank={index}")
+    meeting = (f"--master-addr={first}", f"--master-port={RENDEZVOUS_PORT}")  # rank 0, and its log, in the first pod
+    return (*start, *files, *node, *several, *ranks, *meeting, *engine_words(job), GO_ON)
+
+
+def _metadata(job: Job, **more: Any) -> dict[str, Any]:
+    labels = {"app.kubernetes.io/name": "vidqa", JOB_LABEL: job.job_id, **more.pop("labels", {})}
+    return {"name": name_of(job.job_id), "namespace": site_of(job).namespace, "labels": labels, **more}
+
+
+def _config_map(job: Job) -> dict[str, Any]:
+    data = {"spec.toml": job.spec_toml}
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": _metadata(job), "data": data}
+
+
+def _service(job: Job) -> dict[str, Any]:
+    """Headless: it only gives every pod a name, also before the pod is ready."""
+    spec = {
+        "clusterIP": "None",
+        "publishNotReadyAddresses": True,
+        "selector": {JOB_LABEL: job.job_id},
+        "ports": [{"name": "rendezvous", "port": RENDEZVOUS_PORT}],
+    }
+    return {"apiVersion": "v1", "kind": "Service", "metadata": _metadata(job), "spec": spec}
+
+
+def _job(job: Job, site: KubernetesSite) -> dict[str, Any]:
+    spec: dict[str, Any] = {
+        "backoffLimit": site.restarts * job.nodes,
+        "podFailurePolicy": {"rules": _failure_rules()},
+        "podReplacementPolicy": "Failed",  # never two writers in one run folder
+        "template": {
+            "metadata": {
+                "labels": {"app.kubernetes.io/name": "vidqa", JOB_LABEL: job.job_id},
+                "annotations": {"cluster-autoscaler.kubernetes.io/safe-to-evict": "false"},
+            },
+            "spec": _pod(job, site),
+        },
+    }
+    if job.nodes > 1:
+        spec = {"completionMode": "Indexed", "completions": job.nodes, "parallelism": job.nodes, **spec}
+    if site.queue:
+        spec["suspend"] = True  # Kueue starts it when there is room
+    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": _metadata(job, labels=_queue(site)), "spec": spec}
+
+
+def _queue(site: KubernetesSite) -> dict[str, str]:
+    return {QUEUE_LABEL: site.queue} if site.queue else {}
+
+
+def _failure_rules() -> list[dict[str, Any]]:
+    """A disruption is no failure; a run that saved itself goes on, some times over; anything else is final."""
+    saved = [int(Exit.NOT_DONE)]
+    return [
+        {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
+        {"action": "Count", "onExitCodes": {"containerName": CONTAINER, "operator": "In", "values": saved}},
+        {"action": "FailJob", "onExitCodes": {"containerName": CONTAINER, "operator": "NotIn", "values": [0, *saved]}},
+    ]
+
+
+def _pod(job: Job, site: KubernetesSite) -> dict[str, Any]:
+    container = {
+        "name": CONTAINER,
+        "image": job.image or site.image,
+        "command": list(command(job)),
+        "env": _environment(job, site),
+        "resources": _resources(job, site),
+        "securityContext": {"allowPrivilegeEscalation": False},
+        "terminationMessagePath": LAST_WORDS,
+        "volumeMounts": _mounts(site),
+    }
+    pod: dict[str, Any] = {
+        "restartPolicy": "Never",
+        "terminationGracePeriodSeconds": site.grace_s,
+        "automountServiceAccountToken": False,  # the engine asks nothing of the cluster
+        "enableServiceLinks": False,
+        **({"subdomain": name_of(job.job_id)} if job.nodes > 1 else {}),
+        **_placement(site),
+        "containers": [container],
+        "volumes": _volumes(job, site),
+    }
+    return pod
+
+
+def _placement(site: KubernetesSite) -> dict[str, Any]:
+    """Where pods may run and as whom; only what is set."""
+    found = {
+        "serviceAccountName": site.service_account,
+        "imagePullSecrets": [{"name": site.image_pull_secret}] if site.image_pull_secret else None,
+        "nodeSelector": site.node_selector,
+        "tolerations": [_toleration(each) for each in site.tolerations],
+        "securityContext": None if site.run_as_user is None else _user(site.run_as_user),
+    }
+    return {name: value for name, value in found.items() if value}
+
+
+def _user(number: int) -> dict[str, Any]:
+    return {"runAsUser": number, "runAsNonRoot": number != 0}
+
+
+def _toleration(taint: Toleration) -> dict[str, Any]:
+    return {name: value for name, value in taint.model_dump().items() if value}
+
+
+def _environment(job: Job, site: KubernetesSite) -> list[dict[str, Any]]:
+    """Plain settings, and secrets by reference: a key that the Secret does not have is simply not set."""
+    plain = [{"name": name, "value": value} for name, value in engine_environment(job, site.cpus or None).items()]
+    keys = [{"name": site.secret, "key": name, "optional": True} for name in SECRETS]
+    return [*plain, *({"name": key["key"], "valueFrom": {"secretKeyRef": key}} for key in keys)]
+
+
+def _resources(job: Job, site: KubernetesSite) -> dict[str, Any]:
+    limits: dict[str, Any] = {site.gpu_resource: job.gpus} if job.gpus else {}
+    requests: dict[str, Any] = {"cpu": str(site.cpus)} if site.cpus else {}
+    if site.memory_gib:
+        limits["memory"] = requests["memory"] = f"{site.memory_gib}Gi"
+    return {name: value for name, value in (("requests", requests), ("limits", limits)) if value}
+
+
+def _volumes(job: Job, site: KubernetesSite) -> list[dict[str, Any]]:
+    shm = {"medium": "Memory", "sizeLimit": f"{site.shm_gib}Gi"}
+    given = {"name": name_of(job.job_id)}
+    own: list[dict[str, Any]] = [{"name": "shm", "emptyDir": shm}, {"name": "given", "configMap": given}]
+    return [*own, *(_source(number, volume) for number, volume in enumerate(site.volumes))]
+
+
+def _source(number: int, volume: Volume) -> dict[str, Any]:
+    if volume.claim:
+        return {"name": f"data-{number}", "persistentVolumeClaim": {"claimName": volume.claim}}
+    return {"name": f"data-{number}", "hostPath": {"path": volume.host_path, "type": "Directory"}}
+
+
+def _mounts(site: KubernetesSite) -> list[dict[str, Any]]:
+    given = {"name": "given", "mountPath": GIVEN, "readOnly": True}
+    own: list[dict[str, Any]] = [{"name": "shm", "mountPath": SHM}, given]
+    for number, volume in enumerate(site.volumes):
+        mount: dict[str, Any] = {"name": f"data-{number}", "mountPath": volume.mount_path}
+        if volume.sub_path:
+            mount["subPath"] = volume.sub_path
+        if volume.read_only:
+            mount["readOnly"] = True
+        own.append(mount)
+    return own
+
+
+def _train_job(job: Job, site: KubernetesSite) -> dict[str, Any]:
+    trainer = {
+        "image": job.image or site.image,
+        "command": list(command(job)),
+        "env": _environment(job, site),
+        "numNodes": job.nodes,
+        "numProcPerNode": job.processes_per_node,
+        "resourcesPerNode": _resources(job, site),
+    }
+    pod = {
+        "terminationGracePeriodSeconds": site.grace_s,
+        **_placement(site),
+        "containers": [{"name": TRAINJOB_CONTAINER, "volumeMounts": _mounts(site)}],
+        "volumes": _volumes(job, site),
+    }
+    template = {"metadata": {"labels": {JOB_LABEL: job.job_id}}, "spec": pod}
+    replicated = [{"name": "node", "template": {"spec": {"template": template}}}]
+    patch = {"manager": "vidqa/launcher", "trainingRuntimeSpec": {"template": {"spec": {"replicatedJobs": replicated}}}}
+    spec: dict[str, Any] = {"runtimeRef": {"name": site.runtime}, "trainer": trainer, "runtimePatches": [patch]}
+    if site.queue:
+        spec["suspend"] = True
+    metadata = _metadata(job, labels=_queue(site))
+    return {"apiVersion": "trainer.kubeflow.org/v1alpha1", "kind": "TrainJob", "metadata": metadata, "spec": spec}

@@ -1,0 +1,135 @@
+"""Runs inside a pod, as its first process: prepares the run folder, starts torchrun, and leaves last words.
+
+    python -m vidqa.platforms.kubernetes_pod --job ID --run-dir DIR --given DIR --last-words FILE --node 0 -- COMMAND...
+
+The engine's own exit code becomes the container's, so that the cluster's policy for failures and whoever reads the
+pod's state see 3, 4 or 6 where torchrun would say 0 or 1. SIGTERM is passed on to the engine, which saves.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+import socket
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from vidqa import files
+from vidqa.platforms._base import State
+from vidqa.platforms.inside import copied_output
+from vidqa.platforms.runs import SCHEMA_VERSION, read_run
+from vidqa.platforms.supervisor import supervise
+from vidqa.platforms.verdict import Said
+from vidqa.problem import Exit
+from vidqa.run_folder import RunFolder
+
+FIRST_NODE_S = 900.0  # the other nodes' images may be pulled long after ours
+SETTLE_S = 30.0  # for the last status to be seen through a network file system
+MOST_BYTES = 4000  # a cluster keeps 4096 bytes of a pod's last words
+
+
+def main(words: Sequence[str]) -> int:
+    options = _options(words)
+    run = RunFolder(options.run_dir)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(int(Exit.NOT_DONE)))  # nothing has begun yet
+    try:
+        run.path.mkdir(parents=True, exist_ok=True)
+        if options.node == 0:
+            begin(run, options.given, options.job)
+    except OSError as failed:
+        print(f"the run folder cannot be written: {failed}", flush=True)
+        return int(Exit.ENVIRONMENT)
+    if options.first_node and options.node > 0:
+        _await_name(options.first_node)
+    with copied_output(run.path / _log_name(options.node)):
+        ended = supervise(options.job, None, options.command)
+    code = _settled_exit_code(run, ended, wait_s=SETTLE_S if options.node > 0 else 0.0)
+    _leave_last_words(options.last_words, run, ended)
+    return code
+
+
+def _options(words: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="The first process of an engine pod.")
+    parser.add_argument("--job", required=True)
+    parser.add_argument("--run-dir", type=Path, required=True)
+    parser.add_argument("--given", type=Path, required=True, help="folder that holds spec.toml")
+    parser.add_argument("--last-words", type=Path, required=True, help="file that the cluster keeps with the pod")
+    parser.add_argument("--node", type=int, required=True, help="rank of this node")
+    parser.add_argument("--first-node", help="name by which the first node is found")
+    parser.add_argument("command", nargs=argparse.REMAINDER)
+    options = parser.parse_args(words)
+    options.command = options.command[1:] if options.command[:1] == ["--"] else options.command
+    return options
+
+
+def begin(run: RunFolder, given: Path, job_id: str) -> None:
+    """Write spec.toml and what is missing of run.json, as a launcher does that sees the run folder."""
+    text = (given / "spec.toml").read_text(encoding="utf-8")
+    known = read_run(run.path)
+    jobs = known.get("jobs", [])
+    facts = {"schema_version": SCHEMA_VERSION, "run_id": run.path.name, **known}
+    files.write_text(run.path / "spec.toml", text)
+    files.write_json(run.path / "run.json", {**facts, "jobs": jobs if job_id in jobs else [*jobs, job_id]})
+    run.write_status(State.PENDING)
+    (run.path / "problems.json").unlink(missing_ok=True)
+
+
+def _await_name(host: str) -> None:
+    """Until the first node has a name and so an address; torchrun itself would give up sooner."""
+    deadline = time.monotonic() + FIRST_NODE_S
+    while time.monotonic() < deadline:
+        try:
+            socket.getaddrinfo(host, None)
+            return
+        except OSError:
+            time.sleep(1)
+    print(f"the first node {host} has no address after {FIRST_NODE_S:.0f} s", flush=True)
+
+
+def _log_name(node: int) -> str:
+    return "log.txt" if node == 0 else f"log_node{node}.txt"
+
+
+def _settled_exit_code(run: RunFolder, ended: int, wait_s: float) -> int:
+    """The engine's own exit code. A node without rank 0 waits until it sees what rank 0 wrote last."""
+    deadline = time.monotonic() + wait_s
+    said = Said.of(run.read_status())
+    while ended == 0 and (said.state is None or not said.state.is_terminal) and time.monotonic() < deadline:
+        time.sleep(0.5)
+        said = Said.of(run.read_status())
+    if ended == 0 and said.state == State.COMPLETE:
+        return int(Exit.OK)
+    if said.exit_code and said.state != State.COMPLETE:
+        return said.exit_code
+    return ended if ended == Exit.NOT_DONE else int(Exit.JOB_FAILED) if ended >= 0 else 128 - ended
+
+
+def _leave_last_words(path: Path, run: RunFolder, ended: int) -> None:
+    """The command's exit code, status.json, and the first problems, as many as the cluster keeps."""
+    words: dict[str, Any] = {"ended": ended, "status": run.read_status(), "problems": _problems(run)}
+    while (text := json.dumps(words)) and len(text.encode()) > MOST_BYTES:
+        if words["problems"]:
+            words["problems"] = words["problems"][:-1]
+        else:
+            words["status"] = {**words["status"], "message": str(words["status"].get("message"))[:1000]}
+            break
+    try:
+        path.write_text(json.dumps(words), encoding="utf-8")
+    except OSError as failed:
+        print(f"the last words could not be left in {path}: {failed}", flush=True)
+
+
+def _problems(run: RunFolder) -> list[Any]:
+    try:
+        found = json.loads((run.path / "problems.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return []
+    return found if isinstance(found, list) else []
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

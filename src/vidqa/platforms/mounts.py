@@ -1,0 +1,72 @@
+"""Which folders a container has to see, at the very paths they have outside."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from vidqa.platforms._base import Job
+
+
+@dataclass(frozen=True)
+class Mount:
+    path: Path
+    read_only: bool
+
+
+def mounts(job: Job, also_read: Iterable[Path] = ()) -> list[Mount]:
+    """The folders and files of a job, outermost first; none that another one already holds in the same manner.
+
+    Links are followed: a snapshot in the hub's cache holds links to files elsewhere in the cache.
+    """
+    writable = _outermost([job.run_dir, *job.writes])
+    wanted = [place for path in [*job.reads, *also_read] for place in _with_targets(path)]
+    readable = [path for path in _outermost(wanted) if not _inside_any(path, writable)]
+    found = [Mount(path, True) for path in readable] + [Mount(path, False) for path in writable]
+    return sorted(found, key=lambda mount: mount.path.parts)
+
+
+def media_folders(paths: Iterable[str], known: Iterable[Path]) -> list[Path]:
+    """The folders of media files that no known folder holds, those of the files that links stand for among them."""
+    folders: dict[Path, None] = {}
+    for path in paths:
+        folders[Path(path).parent] = None
+        folders[Path(os.path.realpath(path)).parent] = None
+    known = list(known)
+    return _outermost([folder for folder in folders if not _inside_any(folder, known)])
+
+
+def hiding(found: Iterable[Mount], places: Iterable[str]) -> list[Path]:
+    """The mounts that would cover one of these places of an image, or lie inside one."""
+    return [
+        mount.path
+        for mount in found
+        for place in places
+        if Path(place).is_relative_to(mount.path) or mount.path.is_relative_to(place)
+    ]
+
+
+def _with_targets(path: Path) -> list[Path]:
+    """The path and, where it or what is directly in it is a link, the folder of what the link stands for."""
+    entries = [path, *path.iterdir()] if path.is_dir() and _is_small(path) else [path]
+    targets = [entry.resolve() for entry in entries if entry.is_symlink()]
+    return [path, *dict.fromkeys(target if target.is_dir() else target.parent for target in targets)]
+
+
+def _is_small(folder: Path, limit: int = 10_000) -> bool:
+    with os.scandir(folder) as entries:
+        return all(number < limit for number, _ in enumerate(entries))
+
+
+def _outermost(paths: Iterable[Path]) -> list[Path]:
+    kept: list[Path] = []
+    for path in sorted({Path(os.path.normpath(path)) for path in paths}, key=lambda path: path.parts):
+        if not _inside_any(path, kept):
+            kept.append(path)
+    return kept
+
+
+def _inside_any(path: Path, folders: Iterable[Path]) -> bool:
+    return any(path.is_relative_to(folder) for folder in folders)

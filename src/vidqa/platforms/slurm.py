@@ -1,0 +1,202 @@
+"""The platform "slurm": an sbatch script in the run folder, submitted here or over ssh, and SLURM's word on it.
+
+SLURM itself puts a job back into its queue after a failed node or a preemption, and the script does after the end of
+its time; every attempt goes on in the same run folder, and the record stays the same. See slurm_script.py.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from vidqa.platforms import slurm_script, verdict
+from vidqa.platforms._base import SECRETS, Job, Observed, Platform, Rendered, State, run_folder_log
+from vidqa.platforms.failure import INFRASTRUCTURE, OUT_OF_MEMORY
+from vidqa.platforms.problems import ENV_NO_GPU, PLATFORM_TOO_FEW_GPUS
+from vidqa.platforms.processes import Identity, this_process
+from vidqa.platforms.records import JobRecord
+from vidqa.platforms.slurm_commands import Cluster, Known, accounted, find, known
+from vidqa.platforms.slurm_problems import SLURM_NO_IMAGE, SLURM_NOT_SHARED, SLURM_REFUSED
+from vidqa.platforms.slurm_script import SCRIPT, TASK
+from vidqa.platforms.slurm_site import SlurmSite
+from vidqa.problem import Exit, Problem, ProblemError
+
+POLL_S = 5.0  # a controller serves a whole cluster
+ASK_AGAIN_S = 5.0
+END_LIMIT_S = 60.0  # SLURM lets a killed job's nodes clean up before it calls the job over
+
+# SLURM's states. One that is in neither list is an end.
+WAITS = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "RESV_DEL_HOLD", "SPECIAL_EXIT")
+RUNS = ("RUNNING", "COMPLETING", "SIGNALING", "STAGE_OUT", "SUSPENDED", "STOPPED", "RESIZING")
+ENDED_BY_ITSELF = ("COMPLETED", "FAILED")
+ENDED_BY_SLURM = {
+    "NODE_FAIL": (INFRASTRUCTURE, "a node of the job failed"),
+    "BOOT_FAIL": (INFRASTRUCTURE, "a node of the job did not boot"),
+    "PREEMPTED": (INFRASTRUCTURE, "the job was preempted"),
+    "REVOKED": (INFRASTRUCTURE, "the job was taken over by another cluster"),
+    "TIMEOUT": (INFRASTRUCTURE, "the job reached its time limit"),
+    "DEADLINE": (INFRASTRUCTURE, "the job reached its deadline"),
+    "OUT_OF_MEMORY": (OUT_OF_MEMORY, "the job used more memory than it had asked for"),
+}
+
+
+def check(job: Job) -> list[Problem]:
+    """What SLURM itself says of the script, and what it cannot know."""
+    site: SlurmSite = job.settings
+    problems = []
+    if site.backend != "venv" and not slurm_script.image_of(job):
+        problems.append(SLURM_NO_IMAGE.at("--image", f"the backend is {site.backend}"))
+    if job.gpus == 0:
+        message = f"no GPU is asked for: {job.processes} CPU process(es) will run"
+        problems.append(ENV_NO_GPU.at("--gpus", message, "leave --gpus 0 out", severity="warning"))
+    elif job.processes_per_node > job.gpus:
+        message = f"the spec needs {job.processes_per_node} on each node, {job.gpus} are asked for"
+        problems.append(PLATFORM_TOO_FEW_GPUS.at("--gpus", message))
+    try:
+        answer = Cluster(site.ssh, site.ssh_config).ask("sbatch", "--test-only", given=slurm_script.sbatch(job))
+    except ProblemError as stopped:
+        return problems + stopped.problems
+    return problems + ([SLURM_REFUSED.at("sbatch --test-only", answer.complaint)] if answer.code else [])
+
+
+def render(job: Job) -> Rendered:
+    command = ("sbatch", "--parsable", str(job.run_dir / SCRIPT))
+    return Rendered(command, {}, SECRETS, {SCRIPT: slurm_script.sbatch(job), TASK: slurm_script.task(job)})
+
+
+def submit(job: Job, rendered: Rendered) -> dict[str, Any]:
+    """Hand the script over; the reference is the job's number and name. Raises SLURM_NOT_SHARED, SLURM_REFUSED."""
+    return {"slurm_id": _hand_over(job, rendered), "name": slurm_script.name_of(job.job_id)}
+
+
+def render_array(jobs: Sequence[Job], folder: Path, at_once: int) -> Rendered:
+    """Many jobs of one shape as one array: its script goes to `folder`, each job's task.sh to its own run folder."""
+    tasks = {str(job.run_dir / TASK): slurm_script.task(job) for job in jobs}
+    script = {str(folder / SCRIPT): slurm_script.array(jobs, at_once)}
+    return Rendered(("sbatch", "--parsable", str(folder / SCRIPT)), {}, SECRETS, {**script, **tasks})
+
+
+def submit_array(jobs: Sequence[Job], rendered: Rendered) -> list[dict[str, Any]]:
+    """Hand an array over, its files being written; one reference for each job. Raises as `submit`."""
+    number, name = _hand_over(jobs[0], rendered), slurm_script.name_of_array(jobs)
+    return [{"slurm_id": f"{number}_{place}", "name": name} for place in range(len(jobs))]
+
+
+def status(record: JobRecord) -> Observed:
+    cluster = _cluster(record)
+    try:
+        slurm_id = _slurm_id(record, cluster)
+        if slurm_id is None:
+            return _never_submitted(record)
+        job = slurm_id, (record.reference or {}).get("name", slurm_script.name_of(record.job_id))
+        seen = known(cluster, *job) or _exit_code_left(record, slurm_id) or accounted(cluster, *job)
+    except ProblemError as silent:
+        return Observed(record.state, None, f"SLURM cannot be asked: {silent.problems[0].message}")
+    return _observed(record, slurm_id, seen)
+
+
+def cancel(record: JobRecord, grace_s: float) -> None:
+    """A job that waits is taken from the queue. One that runs is asked to save, again and again, as a signal that comes
+    before the engine has begun is lost; it never goes back into the queue."""
+    cluster = _cluster(record)
+    slurm_id = _slurm_id(record, cluster)
+    if slurm_id is None:
+        return
+    cluster.ask("scontrol", "update", f"JobId={slurm_id}", "Requeue=0")
+    cluster.ask("scancel", "--state=PENDING", slurm_id)
+    deadline = time.monotonic() + grace_s
+    while not status(record).state.is_terminal and time.monotonic() < deadline:
+        cluster.ask("scancel", "--signal=USR1", slurm_id)
+        _until_over(record, min(ASK_AGAIN_S, deadline - time.monotonic()))
+    if not status(record).state.is_terminal:
+        cluster.ask("scancel", "--full", "--signal=KILL", slurm_id)
+        cluster.ask("scancel", slurm_id)
+        _until_over(record, END_LIMIT_S)
+
+
+def _until_over(record: JobRecord, limit_s: float) -> None:
+    deadline = time.monotonic() + limit_s
+    while not status(record).state.is_terminal and time.monotonic() < deadline:
+        time.sleep(min(0.5, SLURM.poll_s))
+
+
+def _hand_over(job: Job, rendered: Rendered) -> str:
+    """Submit the script; its number, which sbatch may follow with ";" and a cluster's name."""
+    site: SlurmSite = job.settings
+    cluster = Cluster(site.ssh, site.ssh_config)
+    if site.ssh and cluster.ask("test", "-f", str(job.run_dir / TASK)).code:
+        raise SLURM_NOT_SHARED.error(job.run_dir, f"{site.ssh} does not see it")
+    answer = cluster.ask(*rendered.command, secrets=rendered.secrets)
+    number = answer.out.strip().splitlines()[-1].partition(";")[0] if answer.out.strip() else ""
+    if answer.code or not number.isdigit():
+        raise SLURM_REFUSED.error(rendered.command[-1], answer.complaint)
+    return number
+
+
+def _cluster(record: JobRecord) -> Cluster:
+    return Cluster.of(record.settings or {})
+
+
+def _slurm_id(record: JobRecord, cluster: Cluster) -> str | None:
+    """The job's number; where the launcher died before it could write it down, SLURM knows it by the job's name."""
+    if record.reference:
+        return str(record.reference["slurm_id"])
+    return find(cluster, slurm_script.name_of(record.job_id))
+
+
+def _never_submitted(record: JobRecord) -> Observed:
+    launcher = Identity.from_dict(record.launcher)
+    if launcher.is_alive or launcher.host != this_process().host:
+        return Observed(State.PENDING, None, "it is being submitted")
+    return verdict.vanished(record, verdict.Said(), "its launcher ended before SLURM had taken it")
+
+
+def _exit_code_left(record: JobRecord, slurm_id: str) -> Known | None:
+    """How the script says it ended, where SLURM has forgotten the job already."""
+    try:
+        code = int(slurm_script.exit_file(Path(record.run_dir), slurm_id).read_text())
+    except (OSError, ValueError):
+        return None
+    return Known("COMPLETED" if code == 0 else "FAILED", exit_code=code)
+
+
+def _observed(record: JobRecord, slurm_id: str, seen: Known | None) -> Observed:
+    again = f"attempt {seen.restarts + 1}; " if seen and seen.restarts else ""
+    if seen and seen.state in WAITS:
+        return Observed(State.PENDING, None, f"{again}waits: {seen.reason or seen.state}")
+    if seen and seen.state in RUNS:
+        return Observed(State.RUNNING, None, again.removesuffix("; "))
+    said = verdict.said_in_run_folder(record)
+    if seen is None:
+        return verdict.vanished(
+            record, said, f"it vanished: SLURM knows no job {slurm_id} of it, and it left no exit code"
+        )
+    if seen.state in ENDED_BY_ITSELF:
+        code = int(Exit.JOB_FAILED) if seen.exit_code is None else seen.exit_code
+        return verdict.ended(record, code, said, verdict.tail(run_folder_log, record))
+    if seen.state == "CANCELLED":
+        found = verdict.vanished(record, said, "it was canceled in SLURM before it had saved itself")
+        return found if found.state == State.COMPLETE else replace(found, state=State.CANCELED)
+    kind, message = ENDED_BY_SLURM.get(seen.state, (INFRASTRUCTURE, "SLURM ended the job"))
+    found = verdict.vanished(record, said, "")
+    if found.state != State.COMPLETE:
+        saved = "it had saved itself" if found.exit_code == Exit.NOT_DONE else "what it had not saved is lost"
+        found = replace(found, message=f"{message} ({seen.state}); {saved}")
+    evidence = f"{seen.state} {seen.reason}".strip()
+    return replace(found, failure={"class": kind, "evidence": evidence}) if found.state == State.ERROR else found
+
+
+SLURM = Platform(
+    "slurm",
+    check,
+    render,
+    submit,
+    status,
+    cancel,
+    visible_gpus=lambda settings: None,
+    settings=SlurmSite,
+    poll_s=POLL_S,
+)

@@ -1,0 +1,209 @@
+"""The two files of a SLURM job: job.sbatch, which asks for nodes and waits, and task.sh, which runs on each of them.
+
+Both are meant to be read, and `sbatch job.sbatch` by hand does what a launch does. One script can also start many
+single jobs as a SLURM array, each in its own run folder: the trials of a search.
+"""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import vidqa
+from vidqa import environment
+from vidqa.platforms._base import SECRETS, Job
+from vidqa.platforms.engine_command import engine_environment, torchrun
+from vidqa.platforms.slurm_site import SlurmSite
+
+SCRIPT, TASK = "job.sbatch", "task.sh"
+
+MEETING = """\
+# The nodes meet at this one, under the address that SLURM knows it by.
+FIRST_NODE=$(scontrol show node --oneliner "$SLURMD_NODENAME" | sed -n 's/.* NodeAddr=\\([^ ]*\\).*/\\1/p')
+MEETING_PORT=$((20000 + SLURM_JOB_ID % 10000))
+export FIRST_NODE MEETING_PORT
+"""
+RUN = """\
+# One task on each node. Asked to stop (SIGUSR1 before the end of its time, SIGTERM when preempted), the engine saves.
+rm -f "$run/status.json" "{exit_file}"  # how an earlier attempt ended no longer counts
+((${{SLURM_RESTART_COUNT:-0}} < {restarts})) || scontrol update "JobId=$SLURM_JOB_ID" Requeue=0  # the last attempt
+srun --export=ALL --kill-on-bad-exit=1 --cpu-bind=none{cores} {task}
+code=$?
+
+# Why it ended, the engine knows best: status.json has its exit code.
+said=$(sed -n 's/.*"exit_code": \\([0-9][0-9]*\\).*/\\1/p' "$run/status.json" 2>/dev/null)
+[[ -n $said && $said != 0 ]] && code=$said
+
+# Another attempt goes on from the last checkpoint: when the engine has saved and stopped, or when a node is gone.
+if [[ $code == 6 ]]; then
+    echo "saved and stopped; SLURM is asked for another attempt"
+    scontrol requeue "$SLURM_JOB_ID" && sleep 600  # SLURM ends this script meanwhile
+elif [[ $code != 0 ]] && ! timeout 90 srun --overlap --export=ALL --ntasks-per-node=1 --kill-on-bad-exit=1 true; then
+    echo "a node of the job no longer answers; SLURM is asked for another attempt"
+    scontrol requeue "$SLURM_JOB_ID" && sleep 600
+fi
+echo "$code" > "{exit_file}"
+exit "$code"
+"""
+
+
+def sbatch(job: Job) -> str:
+    """The script of one job."""
+    site: SlurmSite = job.settings
+    what = f"{job.action}: {_many(job.processes, 'process', 'processes')} on {_many(job.nodes, 'node', 'nodes')}"
+    lines = [
+        "#!/bin/bash",
+        f"# {what}. By hand: sbatch {SCRIPT}",
+        *_directives(job, {"job-name": name_of(job.job_id), "output": str(job.log).replace("%", "%%")}),
+        "",
+        f"run={shlex.quote(str(job.run_dir))}",
+        *site.setup,
+    ]
+    return "\n".join(lines) + "\n" + _body(job, "$SLURM_JOB_ID")
+
+
+def array(jobs: Sequence[Job], at_once: int) -> str:
+    """The script of many jobs of one shape, no more than `at_once` of them at a time. Raises ValueError for jobs that
+    differ in more than their run folders."""
+    first = jobs[0]
+    if any(_shape(job) != _shape(first) for job in jobs):
+        raise ValueError("the jobs of an array ask for the same nodes, GPUs, image and settings")
+    site: SlurmSite = first.settings
+    folders = [f"    {shlex.quote(str(job.run_dir))}" for job in jobs]
+    asked = {
+        "job-name": name_of_array(jobs),
+        "array": f"0-{len(jobs) - 1}%{at_once}",
+        "output": "/dev/null",
+    }
+    lines = [
+        "#!/bin/bash",
+        f"# {first.action}: {_many(len(jobs), 'job', 'jobs')} of one shape, each in its own run folder.",
+        *_directives(first, asked),
+        "",
+        "runs=(",
+        *folders,
+        ")",
+        "run=${runs[$SLURM_ARRAY_TASK_ID]}",
+        'exec >> "$run/log.txt" 2>&1',
+        *site.setup,
+    ]
+    return "\n".join(lines) + "\n" + _body(first, "${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID")
+
+
+def task(job: Job) -> str:
+    """What runs on every node: a supervisor that passes signals on to the engine, torchrun, a process per GPU."""
+    site: SlurmSite = job.settings
+    python = python_of(site)
+    settings = engine_environment(job, site.cpus_per_task or 1)
+    settings["VIDQA_CACHE_DIR"] = str(environment.cache_folder())
+    if site.backend == "venv":
+        settings["PYTHONPATH"] = environment.python_path(Path(vidqa.__file__).parents[1])
+    else:
+        settings["PYTHONNOUSERSITE"] = "1"  # the host's own packages are not the image's
+    exports = [f"export {name}={shlex.quote(value)}" for name, value in settings.items()]
+    several = job.nodes > 1
+    meeting = ("$FIRST_NODE:$MEETING_PORT", "$SLURM_NODEID") if several else ()
+    # Two tasks may share a machine; the processes of each are told apart by this name.
+    name = f"{job.job_id}.$SLURM_NODEID" if several else job.job_id
+    lines = [
+        "#!/bin/bash",
+        f"# Runs once on each node of the job; {SCRIPT} says how.",
+        *exports,
+        f"exec {_shown(python, '-m', 'vidqa.platforms.supervisor', name, '-')} \\",
+        f"    {_shown(*torchrun(python, job, *meeting), '--go-on')}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def name_of(job_id: str) -> str:
+    """The job's name in SLURM, by which it is found again even if its launcher died before it knew the number."""
+    return f"vidqa-{job_id}"
+
+
+def name_of_array(jobs: Sequence[Job]) -> str:
+    return f"{name_of(jobs[0].job_id)}-and-{len(jobs) - 1}-more"
+
+
+def exit_file(run_dir: Path, slurm_id: str) -> Path:
+    """Where the script leaves its exit code, for clusters that keep no account of jobs."""
+    return run_dir / f"slurm-{slurm_id}.exit"
+
+
+def python_of(site: SlurmSite) -> str:
+    return site.python or (sys.executable if site.backend == "venv" else "python")
+
+
+def image_of(job: Job) -> str:
+    return job.image or job.settings.image
+
+
+def _directives(job: Job, more: dict[str, str]) -> list[str]:
+    """Lines of #SBATCH; what the site leaves empty is left out."""
+    site: SlurmSite = job.settings
+    kind = f"{site.gpu_type}:" if site.gpu_type else ""
+    asked = {
+        **more,
+        "open-mode": "append",
+        "nodes": str(job.nodes),
+        "ntasks-per-node": "1",
+        "gpus-per-node": f"{kind}{job.gpus}" if job.gpus else "",
+        "cpus-per-task": str(site.cpus_per_task or ""),
+        "mem": site.memory,
+        "partition": site.partition,
+        "account": site.account,
+        "qos": site.qos,
+        "reservation": site.reservation,
+        "constraint": site.constraint,
+        "time": site.time,
+        "signal": f"USR1@{site.warning_s}",
+        "export": ",".join(SECRETS),
+    }
+    flags = ["--exclusive"] * site.exclusive + ["--requeue", *site.options]
+    return [f"#SBATCH {shlex.quote(f'--{name}={value}')}" for name, value in asked.items() if value] + [
+        f"#SBATCH {shlex.quote(flag)}" for flag in flags
+    ]
+
+
+def _body(job: Job, slurm_id: str) -> str:
+    site: SlurmSite = job.settings
+    # srun does not take the number of cores over from sbatch.
+    cores = f" --cpus-per-task={site.cpus_per_task}" if site.cpus_per_task else ""
+    words = {"cores": cores, "task": _in_container(job), "exit_file": exit_file(Path("$run"), slurm_id)}
+    run = RUN.format(restarts=site.restarts, **words)
+    return "\n" + (MEETING + "\n" if job.nodes > 1 else "") + run
+
+
+def _in_container(job: Job) -> str:
+    """The words of srun that run task.sh, in the site's container if it has one."""
+    site: SlurmSite = job.settings
+    script = f'bash "$run/{TASK}"'
+    if site.backend == "venv":
+        return script
+    mounts = shlex.quote(",".join([*_mounts(job), *site.mounts]))
+    image = shlex.quote(image_of(job))
+    if site.backend == "apptainer":
+        gpus = "--nv " if job.gpus else ""
+        return f'apptainer exec {gpus}--bind "$run":"$run",{mounts} {image} {script}'
+    return f'--container-image={image} --no-container-mount-home --container-mounts="$run":"$run",{mounts} {script}'
+
+
+def _mounts(job: Job) -> list[str]:
+    """What the spec names, at the same paths: what it reads cannot be written."""
+    written = [f"{path}:{path}" for path in job.writes]
+    return written + [f"{path}:{path}:ro" for path in job.reads if path not in job.writes]
+
+
+def _shown(*words: str) -> str:
+    """Words for the shell; those that hold a variable are left to it."""
+    return " ".join(f'"{word}"' if "$" in word else shlex.quote(word) for word in words)
+
+
+def _shape(job: Job) -> tuple[Any, ...]:
+    return job.action, job.processes, job.gpus, job.nodes, image_of(job), job.settings
+
+
+def _many(count: int, one: str, several: str) -> str:
+    return f"{count} {one if count == 1 else several}"

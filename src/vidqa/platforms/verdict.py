@@ -1,0 +1,100 @@
+"""What became of a job that has ended: from its exit code, what the engine wrote last, and the end of its log.
+
+Platforms differ in how they learn that a job is over; what that means is decided here, once.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from vidqa.platforms._base import Observed, State
+from vidqa.platforms.records import JobRecord
+from vidqa.problem import Exit
+from vidqa.run_folder import RunFolder
+
+TAIL_BYTES = 20_000
+
+
+@dataclass(frozen=True)
+class Said:
+    """The engine's own last words in status.json; nothing where it is missing or broken."""
+
+    state: State | None = None
+    exit_code: int | None = None
+    message: str = ""
+
+    @staticmethod
+    def of(status: object) -> Said:
+        """From the parsed status.json, whatever it holds."""
+        if not isinstance(status, dict):
+            return Said()
+        try:
+            state = State(status["state"])
+        except (KeyError, ValueError):
+            return Said()
+        code = status.get("exit_code")
+        return Said(state, code if isinstance(code, int) else None, str(status.get("message") or ""))
+
+
+def said_in_run_folder(record: JobRecord) -> Said:
+    try:
+        return Said.of(RunFolder(Path(record.run_dir)).read_status())
+    except OSError:
+        return Said()
+
+
+def tail(log: Callable[[Any, int], tuple[bytes, int]], record: JobRecord) -> str:
+    """The end of what this job has written to its log; what an earlier job of a resumed run wrote is left out."""
+    written, end = log(record, -TAIL_BYTES)
+    earlier = record.log_start - (end - len(written))
+    return written[max(0, earlier) :].decode(errors="replace")
+
+
+def ended(record: JobRecord, exit_code: int, said: Said, log_tail: str) -> Observed:
+    """What a job is whose command ended with `exit_code` (negative, or above 128: a signal)."""
+    if exit_code == 0 and said.state == State.COMPLETE:
+        return Observed(State.COMPLETE, 0, said.message)
+    message = said.message
+    if exit_code == 0 and said.state != State.STOPPED:
+        message = f"it ended with exit code 0 but its status says {said.state}: {message}".removesuffix(": ")
+    elif said.state == State.COMPLETE or not said.exit_code:
+        message = how_it_died(exit_code, log_tail)
+    # torchrun ends with 1 whatever its workers ended with; the engine's own word is more exact.
+    known = said.exit_code if said.state != State.COMPLETE else None
+    if not known and exit_code == Exit.NOT_DONE and not record.cancel_requested:
+        return Observed(State.STOPPED, int(Exit.NOT_DONE), "it was asked to stop before the engine had begun")
+    return _unfinished(record, known or int(Exit.JOB_FAILED), message)
+
+
+def vanished(record: JobRecord, said: Said, message: str) -> Observed:
+    """What a job is of which the platform knows nothing any more: what the engine wrote last decides."""
+    if said.state == State.COMPLETE:
+        return Observed(State.COMPLETE, 0, said.message)
+    if said.exit_code:
+        return _unfinished(record, said.exit_code, said.message)
+    return _unfinished(record, int(Exit.JOB_FAILED), message)
+
+
+def how_it_died(exit_code: int, log_tail: str) -> str:
+    """How the processes ended, for an engine that could not say it: torchrun's log has each worker's exit code."""
+    numbers = [int(number) for number in re.findall(r"exitcode: -(\d+)", log_tail)]
+    if not numbers:
+        numbers = [-exit_code if exit_code < 0 else exit_code - 128]
+    known = [each for number in numbers for each in signal.Signals if each == number]
+    if signal.SIGKILL in known:
+        return "an engine process was killed (SIGKILL): usually the machine's memory was full"
+    if known:
+        return f"an engine process was ended by signal {known[0].name}"
+    return f"it ended with exit code {exit_code}"
+
+
+def _unfinished(record: JobRecord, code: int, message: str) -> Observed:
+    if record.cancel_requested:
+        saved = code == Exit.NOT_DONE
+        return Observed(State.CANCELED, code, message if saved else "it was ended before it had saved itself")
+    return Observed(State.STOPPED if code == Exit.NOT_DONE else State.ERROR, code, message)

@@ -1,0 +1,398 @@
+"""Jobs in a cluster: a stand-in API server whose pods are real processes that run what the manifest says."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.platforms.kubernetes_api import Cluster, cluster, until
+from vidqa.platforms import jobs, records
+from vidqa.platforms._base import State
+from vidqa.platforms.launch import Wanted, dry_run, launch, retry
+from vidqa.platforms.records import JobRecord
+from vidqa.problem import Exit, ProblemError
+
+WriteSpec = Callable[..., Path]
+ENGINE = Path(__file__).with_name("stand_in_engine.py")
+# The image's Python: torchrun is replaced by the stand-in engine, everything else runs as it is.
+PYTHON = f"""#!{sys.executable}
+import os, sys
+words = sys.argv[1:]
+if words[:2] == ["-m", "vidqa.engine.torchrun"]:
+    rank = [word.partition("=")[2] for word in words if word.startswith("--node-rank=")]
+    words = [{str(ENGINE)!r}, *words[words.index("vidqa.engine") + 1 :]]
+    os.environ["RANK"] = (rank or ["0"])[0]
+os.execv({sys.executable!r}, [{sys.executable!r}, *words])
+"""
+
+
+@pytest.fixture
+def api(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
+    with cluster(tmp_path / "cluster") as api:
+        monkeypatch.setenv("KUBECONFIG", str(api.kubeconfig))
+        yield api
+
+
+@pytest.fixture
+def wanted(tmp_path: Path) -> Callable[..., Wanted]:
+    """A place whose volume is this test's folder."""
+
+    def write(nodes: int = 1, image: str = "engine:1", agreed: bool = True, **settings: object) -> Wanted:
+        python = tmp_path / "python"
+        python.write_text(PYTHON)
+        python.chmod(0o755)
+        volumes = [{"mount_path": str(tmp_path), "claim": "data"}, {"mount_path": "/", "host_path": "/"}]
+        import tomli_w
+
+        table = {"python": str(python), "volumes": volumes, **settings}
+        (tmp_path / "site.toml").write_text(tomli_w.dumps({"kubernetes": table}))
+        return Wanted(nodes=nodes, gpus=0, image=image, site=tmp_path / "site.toml", agreed=agreed)
+
+    return write
+
+
+def started(spec: Path, wanted: Wanted) -> JobRecord:
+    launched = launch("train", spec, "kubernetes", wanted)
+    assert launched.how == "started", launched
+    return launched.record
+
+
+def pods(api: Cluster) -> list[dict]:
+    return api.select("pods", "")
+
+
+def until_runs(api: Cluster, record: JobRecord, count: int = 1) -> None:
+    def says() -> bool:
+        return sum(b"manner" in b"".join(text for _, text in lines) for lines in list(api.logs.values())) >= count
+
+    until(says, "the engine in its pods")
+    until(lambda: jobs.observe(record).state == State.RUNNING, "RUNNING")
+
+
+def test_a_job_completes_and_its_log_is_kept(
+    api: Cluster, wanted: Callable[..., Wanted], write_spec: WriteSpec
+) -> None:
+    shown: list[str] = []
+    record = jobs.wait(started(write_spec("complete"), wanted()), 60, shown.append)
+    assert (record.state, record.exit_code) == (State.COMPLETE, 0)
+    lines = "\n".join(shown).splitlines()
+    assert len([line for line in lines if line.startswith("manner complete")]) == 1
+    assert lines[-1] == "the last line"
+    assert (Path(record.run_dir) / "log.txt").read_text().splitlines() == lines
+    assert jobs.tail(record, 1) == "the last line"
+    run = json.loads((Path(record.run_dir) / "run.json").read_text())
+    assert run["jobs"] == [record.job_id]
+
+
+def test_what_dry_run_prints_is_what_the_cluster_gets(
+    api: Cluster, wanted: Callable[..., Wanted], write_spec: WriteSpec
+) -> None:
+    spec = write_spec("complete")
+    job, rendered, _, problems = dry_run("train", spec, "kubernetes", wanted())
+    assert not [p for p in problems if p.severity == "error"], problems
+    assert not api.objects
+    record = jobs.wait(started(spec, wanted()), 60)
+    shown = rendered.files["manifest.yaml"].replace(job.job_id, record.job_id)
+    shown = shown.replace(job.job_id.lower(), record.job_id.lower())
+    assert (Path(record.run_dir) / "manifest.yaml").read_text() == shown
+    for wanted_object in yaml.safe_load_all(shown):
+        plural = {"Job": "jobs", "ConfigMap": "configmaps"}[wanted_object["kind"]]
+        there = api.get(plural, wanted_object["metadata"]["name"])
+        assert {key: there.get(key) for key in ("spec", "data")} == {
+            key: wanted_object.get(key) for key in ("spec", "data")
+        }
+    owner = api.get("configmaps", "vidqa-" + record.job_id.lower())["metadata"]["ownerReferences"][0]
+    assert owner["kind"] == "Job" and record.reference and owner["uid"] == record.reference["uid"]
+
+
+@pytest.mark.parametrize(
+    ("manner", "exit_code", "shown"), [("fail", 3, "DATA_EMPTY"), ("killed", 5, "SIGKILL"), ("silent", 5, "RUNNING")]
+)
+def test_a_failed_job_keeps_the_engines_exit_code(
+    api: Cluster, wanted: Callable[..., Wanted], write_spec: WriteSpec, manner: str, exit_code: int, shown: str
+) -> None:
+    record = jobs.wait(started(write_spec(manner), wanted()), 40)
+    assert (record.state, jobs.exit_code(record)) == (State.ERROR, exit_code)
+    assert shown in "\n".join(map(str, jobs.problems_of(record))), record
+    assert len(pods(api)) == 1  # not started again
+
+
+def test_the_launcher_does_not_see_the_run_folder(
+    api: Cluster, wanted: Callable[..., Wanted], write_spec: WriteSpec, tmp_path: Path
+) -> None:
+    """Everything is then told by the API: the pods write into another folder than the launcher's."""
+    record = started(write_spec("hang"), wanted())
+    until_runs(api, record)
+    far = tmp_path / "far"
+    Path(record.run_dir).rename(far)  # the engine's own; what comes after goes to a folder of the launcher
+    Path(record.run_dir).mkdir(parents=True)
+    status = {"state": "ERROR", "exit_code": 4, "message": "no room", "step": 7, "total_steps": 9}
+    problem = {"code": "ENGINE_X", "where": "w", "message": "no room", "remedy": "r", "exit_code": 4}
+    words = json.dumps({"status": status, "problems": [problem]})
+    pod = pods(api)[0]
+    api.processes[pod["metadata"]["name"]].kill()
+    until(lambda: pod["status"]["phase"] == "Failed", "the pod's end")
+    pod["status"]["containerStatuses"][0]["state"]["terminated"] |= {"message": words, "exitCode": 4}
+    record = jobs.wait(record, 30)
+    assert (record.state, record.exit_code, record.message) == (State.ERROR, 4, "no room")
+    assert jobs.problems_of(record)[0].code == "ENGINE_X"
+    assert jobs.progress(record)["step"] == 7
+    assert "manner hang" in jobs.tail(record, 5)
+
+
+def test_cancel_lets_the_engine_save(api: Cluster, wanted: Callable[..., Wanted], write_spec: WriteSpec) -> None:
+    record = started(write_spec("hang"), wanted())
+    until_runs(api, record)
+    record = jobs.cancel(record.job_id, 30)
+    assert (record.state, record.exit_code) == (State.CANCELED, 6)
+    assert (Path(record.run_dir) / "saved-by-rank-0").exists()
+    assert not api.objects  # the ConfigMap went with the Job
+    assert "manner hang" in jobs.tail(record, 5)
+
+
+def test_cancel_ends_an_engine_that_does_not_listen(
+    api: Cluster, wanted: Callable[..., Wanted], write_spec: WriteSpec
+) -> None:
+    record = started(write_spec("stubborn"), wanted())
+    until_runs(api, record)
+    api.compact()  # the first watch meets a 410
+    record = jobs.cancel(record.job_id, 1)
+    assert record.state == State.CANCELED and jobs.exit_code(record) == 5
+    assert "before it had saved" in record.message and not api.objects
+
+
+def test_a_canceller_that_dies_leaves_the_truth_to_be_found(
+    api: Cluster, wanted: Callable[..., Wanted], write_spec: WriteSpec
+) -> None:
+    record = started(write_spec("hang"), wanted())
+    until_runs(api, record)
+    records.update(record.job_id, cancel_requested=records.now())
+    api.delete("jobs", record.reference["name"], {})  # as cancel does, and then nothing more
+    record = jobs.wait(records.read(record.job_id), 30)
+    assert (record.state, record.exit_code) == (State.CANCELED, 6)
+
+
+def test_a_job_that_somebody_removed_is_told_truthfully(
+    api: Cluster, wanted: Callable[..., Wanted], write_spec: WriteSpec
+) -> None:
+    record = started(write_spec("stubborn"), wanted())
+    until_runs(api, record)
+    api.delete("jobs", record.reference["name"], {})
+    api.processes[pods(api)[0]["metadata"]["name"]].kill()
+    record = jobs.wait(record, 30)
+    assert record.state == State.ERROR and jobs.exit_code(record) == 5
+
+
+def test_a_preempted_pod_is_replaced_and_goes_on(
+    api: Cluster, wanted: Callable[..., Wanted], write_spec: WriteSpec
+) -> None:
+    record = started(write_spec("hang"), wanted(restarts=0))
+    until_runs(api, record)
+    api.disrupt(pods(api)[0], "PreemptionByScheduler")
+    until_runs(api, record, count=2)
+    assert len(pods(api)) == 2
+    assert all(pod["spec"]["containers"][0]["command"][-1] == "--go-on" for pod in pods(api))
+    assert jobs.tail(record, 10).count("manner hang") == 2  # the log of both pods, in order
+    assert jobs.cancel(record.job_id, 30).state == State.CANCELED
+
+
+def test_a_run_that_saves_itself_goes_on_a_few_times_only(
+    api: Cluster, wanted: Callable[..., Wanted], write_spec: WriteSpec
+) -> None:
+    record = started(write_spec("hang"), wanted(restarts=1))
+    for count in (1, 2):
+        until_runs(api, record, count)
+        running = [pod for pod in pods(api) if pod["status"]["phase"] == "Running"]
+        api.processes[running[0]["metadata"]["name"]].terminate()
+    record = jobs.wait(record, 30)
+    assert (record.state, record.exit_code) == (State.STOPPED, 6) and len(pods(api)) == 2
+
+
+def test_more_memory_than_the_limit(api: Cluster, wanted: Callable[..., Wanted], write_spec: WriteSpec) -> None:
+    api.oom = True
+    record = started(write_spec("hang"), wanted(memory_gib=1))
+    until_runs(api, record)
+    api.processes[pods(api)[0]["metadata"]["name"]].kill()
+    record = jobs.wait(record, 30)
+    assert record.failure and record.failure["class"] == "out of memory" and "OOMKilled" in record.failure["evidence"]
+    assert record.state == State.ERROR and "memory_gib" in record.message
+
+
+def test_an_image_that_cannot_be_pulled(api: Cluster, wanted: Callable[..., Wanted], write_spec: WriteSpec) -> None:
+    api.image_waits["missing:1"] = "ImagePullBackOff"
+    record = started(write_spec("complete"), wanted(image="missing:1", start_limit_s=1))
+    until(lambda: "ImagePullBackOff" in jobs.observe(records.read(record.job_id)).message, "the reason")
+    record = jobs.wait(record, 30)
+    assert (record.state, jobs.exit_code(record)) == (State.ERROR, Exit.ENVIRONMENT)
+    assert record.failure and record.failure["class"] == "image" and not api.objects
+
+
+def test_no_node_and_a_queue_are_waited_for(api: Cluster, wanted: Callable[..., Wanted], write_spec: WriteSpec) -> None:
+    api.room = False
+    record = started(write_spec("complete"), wanted())
+    until(lambda: "Insufficient nvidia.com/gpu" in jobs.observe(record).message, "the scheduler's words")
+    assert jobs.observe(record).state == State.PENDING
+    assert jobs.cancel(record.job_id, 1).state == State.CANCELED
+    queued = started(write_spec("complete"), wanted(queue="team-a"))
+    assert "queue" in jobs.observe(queued).message
+    assert api.get("jobs", queued.reference["name"])["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "team-a"
+    assert jobs.cancel(queued.job_id, 1).state == State.CANCELED and not api.objects
+
+
+def test_two_nodes_save_and_stop_together(api: Cluster, wanted: Callable[..., Wanted], write_spec: WriteSpec) -> None:
+    record = started(write_spec("hang", processes=2), wanted(nodes=2))
+    until_runs(api, record, count=2)
+    record = jobs.cancel(record.job_id, 30)
+    assert (record.state, record.exit_code) == (State.CANCELED, 6)
+    assert len(list(Path(record.run_dir).glob("saved-by-rank-*"))) == 2
+    assert (Path(record.run_dir) / "log_node1.txt").exists() and not api.objects
+
+
+def test_an_answer_that_was_lost_does_not_start_two_jobs(
+    api: Cluster, wanted: Callable[..., Wanted], write_spec: WriteSpec
+) -> None:
+    spec = write_spec("complete")
+    api.lose_answers = 1
+    with pytest.raises(ProblemError) as raised:
+        launch("train", spec, "kubernetes", wanted())
+    assert raised.value.problems[0].code == "PLATFORM_KUBERNETES_UNREACHABLE"
+    assert len([name for kind, name in api.objects if kind == "jobs"]) == 1
+
+
+def test_a_foreign_object_of_the_same_name_is_left_alone(
+    api: Cluster, wanted: Callable[..., Wanted], write_spec: WriteSpec
+) -> None:
+    from vidqa.platforms import kubernetes
+    from vidqa.platforms._base import Job
+
+    job, rendered, _, _ = dry_run("train", write_spec("complete"), "kubernetes", wanted())
+    foreign = next(yaml.safe_load_all(rendered.files["manifest.yaml"]))
+    foreign["metadata"]["labels"] = {}
+    api.create("configmaps", foreign)
+    assert isinstance(job, Job)
+    with pytest.raises(ProblemError) as raised:
+        kubernetes.submit(job, rendered)
+    assert raised.value.problems[0].code == "PLATFORM_KUBERNETES_CONFLICT"
+    api.get("configmaps", foreign["metadata"]["name"])["metadata"]["labels"] = {"vidqa/job": job.job_id}
+    first = kubernetes.submit(job, rendered)
+    assert kubernetes.submit(job, rendered) == first  # both requests of one launch
+
+
+def problems_of_launch(spec: Path, wanted: Wanted) -> dict[str, str]:
+    with pytest.raises(ProblemError) as raised:
+        launch("train", spec, "kubernetes", wanted)
+    return {problem.code: f"{problem.where} {problem.message}" for problem in raised.value.problems}
+
+
+def test_what_keeps_a_job_from_starting(
+    api: Cluster, wanted: Callable[..., Wanted], write_spec: WriteSpec, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    spec = write_spec("complete")
+    api.quota = 'jobs.batch "x" is forbidden: exceeded quota: gpus'
+    assert "exceeded quota" in problems_of_launch(spec, wanted())["PLATFORM_KUBERNETES_REFUSED"]
+    api.quota = ""
+    api.forbidden = {"POST jobs"}
+    assert "cannot post" in problems_of_launch(spec, wanted())["PLATFORM_KUBERNETES_FORBIDDEN"]
+    api.forbidden = {"get pods/log", "delete jobs"}
+    assert "delete jobs, get pods/log" in problems_of_launch(spec, wanted())["PLATFORM_KUBERNETES_FORBIDDEN"]
+    api.forbidden = set()
+    assert "other" in problems_of_launch(spec, wanted(namespace="other"))["PLATFORM_KUBERNETES_REFUSED"]
+    assert "PLATFORM_KUBERNETES_NO_CLUSTER" in problems_of_launch(spec, wanted(context="none"))
+    only = [{"mount_path": str(tmp_path / "runs"), "claim": "data", "read_only": True}]
+    found = problems_of_launch(spec, wanted(volumes=only))["PLATFORM_KUBERNETES_NOT_MOUNTED"]
+    assert "read-only" in found
+    config = json.loads(api.kubeconfig.read_text())
+    config["users"][0]["user"]["token"] = "wrong"
+    api.kubeconfig.write_text(json.dumps(config))
+    assert "401" in problems_of_launch(spec, wanted())["PLATFORM_KUBERNETES_FORBIDDEN"]
+    config["clusters"][0]["cluster"]["server"] = "http://127.0.0.1:9"
+    api.kubeconfig.write_text(json.dumps(config))
+    assert "127.0.0.1:9" in problems_of_launch(spec, wanted())["PLATFORM_KUBERNETES_UNREACHABLE"]
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "absent"))
+    assert "PLATFORM_KUBERNETES_NO_CLUSTER" in problems_of_launch(spec, wanted())
+    assert records.scan() == ([], []) and not api.objects
+
+
+def test_a_silent_server_changes_nothing_that_is_known(
+    api: Cluster, wanted: Callable[..., Wanted], write_spec: WriteSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from vidqa.platforms import kubernetes_client
+
+    record = started(write_spec("hang"), wanted())
+    until_runs(api, record)
+    record = jobs.observe(record)
+    monkeypatch.setattr(kubernetes_client, "READ_S", 0.3)
+    api.silent = True
+    seen = jobs.observe(record)
+    assert seen.state == State.RUNNING and "does not answer" in seen.message
+    assert "manner hang" in jobs.tail(record, 5) or jobs.tail(record, 5) == ""
+    api.silent = False
+    monkeypatch.undo()
+
+
+def test_retry_goes_on_in_the_same_run_folder(
+    api: Cluster, wanted: Callable[..., Wanted], write_spec: WriteSpec
+) -> None:
+    record = started(write_spec("hang"), wanted())
+    until_runs(api, record)
+    first = jobs.cancel(record.job_id, 30)
+    second = retry(first).record
+    until_runs(api, second, count=2)
+    assert second.run_dir == first.run_dir and second.retry_of == first.job_id
+    shown: list[str] = []
+    jobs.wait(second, 0.5, shown.append)
+    assert "\n".join(shown).count("manner hang") == 1  # only what this job wrote
+    assert jobs.cancel(second.job_id, 30).state == State.CANCELED
+
+
+def test_no_secret_is_in_a_manifest_a_request_or_a_file(
+    api: Cluster, wanted: Callable[..., Wanted], write_spec: WriteSpec, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("HF_TOKEN", "hf_planted_secret")
+    monkeypatch.delenv("WANDB_API_KEY", raising=False)
+    api.secrets["vidqa"] = {"WANDB_API_KEY": "wandb_planted_secret"}
+    record = started(write_spec("hang"), wanted())
+    until_runs(api, record)
+    process = api.processes[pods(api)[0]["metadata"]["name"]]
+    assert b"WANDB_API_KEY=wandb_planted_secret" in Path(f"/proc/{process.pid}/environ").read_bytes()
+    jobs.cancel(record.job_id, 30)
+    assert "planted" not in json.dumps([list(map(str, api.requests)), list(api.objects.values())], default=str)
+    written = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert len(written) > 8 and not [path for path in written if b"planted_secret" in path.read_bytes()]
+
+
+def test_another_job_of_the_same_name_is_not_ours(
+    api: Cluster, wanted: Callable[..., Wanted], write_spec: WriteSpec
+) -> None:
+    record = jobs.wait(started(write_spec("complete"), wanted()), 60)
+    later = records.write(
+        replace(record, job_id=record.job_id, state=State.RUNNING, reference={**record.reference, "uid": "another"})
+    )
+    for pod in pods(api):
+        api.delete("pods", pod["metadata"]["name"], {})
+    assert jobs.observe(later).state == State.COMPLETE  # by the engine's own word in the run folder
+    (Path(record.run_dir) / "status.json").unlink()
+    assert jobs.observe(replace(later, state=State.RUNNING)).state in (State.COMPLETE, State.ERROR)
+
+
+def test_a_train_job_is_told_by_its_own_conditions(
+    api: Cluster, wanted: Callable[..., Wanted], write_spec: WriteSpec
+) -> None:
+    record = started(write_spec("complete"), wanted(form="trainjob"))
+    made = api.get("trainjobs", record.reference["name"])
+    assert jobs.observe(record).state == State.PENDING
+    made["status"]["conditions"] = [
+        {"type": "Failed", "status": "True", "reason": "JobsFailed", "message": "a job failed"}
+    ]
+    record = jobs.observe(record)
+    assert record.state == State.ERROR and "JobsFailed: a job failed" in record.message
+    other = launch("train", write_spec("complete"), "kubernetes", wanted(form="trainjob"), new_run=True).record
+    assert jobs.cancel(other.job_id, 1).state == State.CANCELED
+    with pytest.raises(AssertionError):
+        until(lambda: api.objects.get(("trainjobs", other.reference["name"])), "it", 0.2)

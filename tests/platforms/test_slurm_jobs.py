@@ -1,0 +1,307 @@
+"""Jobs on a real SLURM with two nodes on this machine; the engine is a stand-in where its work is not the point."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.platforms.slurm_cluster import SlurmCluster
+from vidqa.platforms import jobs, records, slurm_script
+from vidqa.platforms import slurm as slurm_platform
+from vidqa.platforms._base import State
+from vidqa.platforms.launch import Launched, Wanted, dry_run, launch
+from vidqa.platforms.processes import this_process
+from vidqa.platforms.records import JobRecord
+from vidqa.problem import Exit, ProblemError
+
+pytestmark = pytest.mark.slurm
+WriteSpec = Callable[..., Path]
+LIMIT_S = 240  # another's tests may have the machine meanwhile
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Callable[..., Wanted]:
+    """What a launch is given: a site file with these lines."""
+
+    def wanted(*lines: str, nodes: int = 1) -> Wanted:
+        path = tmp_path / "site.toml"
+        path.write_text("\n".join(["[slurm]", *lines]))
+        return Wanted(nodes=nodes, site=path)
+
+    return wanted
+
+
+Site = Callable[..., Wanted]
+
+
+@pytest.fixture
+def slurm_stand_in(slurm: SlurmCluster, stand_in: None, monkeypatch: pytest.MonkeyPatch) -> SlurmCluster:
+    """The stand-in engine on every node, each of another rank."""
+    first = slurm_script.task
+    monkeypatch.setattr(slurm_script, "task", lambda job: first(job).replace("RANK=0", 'RANK="$SLURM_NODEID"'))
+    return slurm
+
+
+def started(spec: Path, wanted: Wanted) -> JobRecord:
+    launched: Launched = launch("train", spec, "slurm", wanted)
+    assert launched.how == "started", launched
+    return launched.record
+
+
+def ended(record: JobRecord) -> JobRecord:
+    record = jobs.wait(record, LIMIT_S)
+    assert record.state.is_terminal, f"{record.state} {record.message}\n{record.log.read_text()}"
+    return record
+
+
+def until(record: JobRecord, said: str, times: int = 1) -> None:
+    deadline = time.monotonic() + LIMIT_S
+    while record.log.read_text(errors="replace").count(said) < times:
+        assert time.monotonic() < deadline, f"no {said!r} in:\n{record.log.read_text()}"
+        time.sleep(0.05)
+
+
+def until_seen(record: JobRecord, as_wanted: Callable[[JobRecord], bool]) -> JobRecord:
+    deadline = time.monotonic() + LIMIT_S
+    while not as_wanted(seen := jobs.observe(record)):
+        still = not seen.state.is_terminal and time.monotonic() < deadline
+        assert still, f"{seen.state} {seen.message}\n{record.log.read_text()}"
+        time.sleep(0.1)
+    return seen
+
+
+def number(record: JobRecord) -> str:
+    assert record.reference
+    return str(record.reference["slurm_id"])
+
+
+def test_a_job_completes_and_ran_what_was_shown(
+    slurm_stand_in: SlurmCluster, write_spec: WriteSpec, site: Site
+) -> None:
+    spec = write_spec("complete")
+    job, rendered, _, _ = dry_run("train", spec, "slurm", site())
+    assert "#SBATCH --gpus-per-node=1\n" in rendered.files["job.sbatch"]
+    record = ended(started(spec, site()))
+    assert (record.state, record.exit_code) == (State.COMPLETE, 0)
+    assert "manner complete, rank 0" in record.log.read_text()
+    shown = {name: text.replace(job.job_id, record.job_id) for name, text in rendered.files.items()}
+    assert {name: (Path(record.run_dir) / name).read_text() for name in shown} == shown
+    assert slurm_stand_in.ask("scontrol", "write", "batch_script", number(record), "-") == shown["job.sbatch"].strip()
+    assert launch("train", spec, "slurm", site()).how == "done"
+
+
+def test_the_engines_exit_code_is_the_jobs(slurm_stand_in: SlurmCluster, write_spec: WriteSpec, site: Site) -> None:
+    record = ended(started(write_spec("fail"), site()))
+    assert (record.state, record.exit_code, jobs.exit_code(record)) == (State.ERROR, 3, 3)
+    assert record.failure and record.failure["class"] == "data"
+    assert "ExitCode=3:0" in slurm_stand_in.ask("scontrol", "show", "job", number(record))
+    assert "no longer answers" not in record.log.read_text()  # its node is there: no other attempt
+
+
+def test_an_engine_killed_on_its_node(slurm_stand_in: SlurmCluster, write_spec: WriteSpec, site: Site) -> None:
+    record = ended(started(write_spec("killed"), site()))
+    assert (record.state, jobs.exit_code(record)) == (State.ERROR, 5)
+    assert "SIGKILL" in record.message
+
+
+def test_cancel_saves_and_the_job_does_not_come_back(
+    slurm_stand_in: SlurmCluster, write_spec: WriteSpec, site: Site
+) -> None:
+    record = started(write_spec("hang", processes=2), site(nodes=2))
+    until(record, "manner hang", times=2)
+    assert jobs.observe(record).state == State.RUNNING
+    assert launch("train", write_spec("hang", processes=2), "slurm", site(nodes=2)).how == "attached"
+    record = jobs.cancel(record.job_id, LIMIT_S)
+    assert (record.state, record.exit_code) == (State.CANCELED, 6), record.log.read_text()
+    assert sorted(path.name for path in Path(record.run_dir).glob("saved-*")) == ["saved-by-rank-0", "saved-by-rank-1"]
+    assert slurm_stand_in.ask("squeue", "-h") == ""
+
+
+def test_cancel_takes_a_waiting_job_from_the_queue(
+    slurm_stand_in: SlurmCluster, write_spec: WriteSpec, site: Site
+) -> None:
+    record = started(write_spec("complete"), site('options = ["--hold"]'))
+    assert "JobHeldUser" in until_seen(record, lambda seen: "waits" in seen.message).message
+    record = jobs.cancel(record.job_id, LIMIT_S)
+    assert (record.state, record.exit_code) == (State.CANCELED, 5)
+    assert "manner" not in record.log.read_text()
+
+
+def test_cancel_ends_an_engine_that_does_not_listen(
+    slurm_stand_in: SlurmCluster, write_spec: WriteSpec, site: Site
+) -> None:
+    record = started(write_spec("stubborn"), site())
+    until(record, "manner stubborn")
+    record = jobs.cancel(record.job_id, 0.5)
+    assert (record.state, jobs.exit_code(record)) == (State.CANCELED, 5)
+    assert "before it had saved" in record.message
+
+
+def test_a_job_canceled_by_hand_is_canceled(slurm_stand_in: SlurmCluster, write_spec: WriteSpec, site: Site) -> None:
+    record = started(write_spec("stubborn"), site())
+    until(record, "manner stubborn")
+    slurm_stand_in.ask("scancel", number(record))
+    record = ended(record)
+    assert record.state == State.CANCELED and "in SLURM" in record.message
+
+
+def test_slurms_warning_saves_and_another_attempt_waits(
+    slurm_stand_in: SlurmCluster, write_spec: WriteSpec, site: Site
+) -> None:
+    record = started(write_spec("hang"), site("warning_s = 100"))
+    until(record, "manner hang")
+    slurm_stand_in.ask("scontrol", "update", f"JobId={number(record)}", "TimeLimit=2")  # a warning before that is lost
+    seen = until_seen(record, lambda seen: seen.state == State.PENDING and seen.message.startswith("attempt 2"))
+    assert (Path(record.run_dir) / "saved-by-rank-0").exists() and seen.job_id == record.job_id
+    slurm_stand_in.start_now(number(record))
+    until(record, "manner hang", times=2)
+    assert jobs.observe(record).message == "attempt 2"
+    assert jobs.cancel(record.job_id, LIMIT_S).exit_code == Exit.NOT_DONE
+
+
+def test_after_the_last_attempt_it_is_stopped(slurm_stand_in: SlurmCluster, write_spec: WriteSpec, site: Site) -> None:
+    record = started(write_spec("hang"), site("restarts = 0"))
+    until(record, "manner hang")
+    slurm_stand_in.ask("scancel", "--signal=USR1", number(record))
+    record = ended(record)
+    assert (record.state, record.exit_code) == (State.STOPPED, 6)
+
+
+def test_a_node_that_slurm_gives_up_on(slurm_stand_in: SlurmCluster, write_spec: WriteSpec, site: Site) -> None:
+    record = started(write_spec("stubborn", processes=2), site("restarts = 0", nodes=2))
+    until(record, "manner stubborn", times=2)
+    slurm_stand_in.lose("n2")
+    record = ended(record)
+    slurm_stand_in.bring_back("n2")
+    assert record.state == State.ERROR and "NODE_FAIL" in record.message
+    assert record.failure and record.failure["class"] == "infrastructure"
+
+
+def test_a_node_that_is_dead_before_slurm_knows(
+    slurm_stand_in: SlurmCluster, write_spec: WriteSpec, site: Site
+) -> None:
+    slurm_stand_in.lose("n2", noticed=False)
+    record = started(write_spec("complete", processes=2), site(nodes=2))
+    until_seen(record, lambda seen: seen.message.startswith("attempt 2"))
+    assert "a node of the job no longer answers" in record.log.read_text()
+    slurm_stand_in.bring_back("n2")
+    until_seen(record, lambda seen: seen.state == State.PENDING)
+    slurm_stand_in.start_now(number(record))
+    assert ended(record).state == State.COMPLETE
+
+
+def test_a_launcher_that_died_after_submitting(slurm_stand_in: SlurmCluster, write_spec: WriteSpec, site: Site) -> None:
+    record = started(write_spec("hang"), site())
+    until(record, "manner hang")
+    gone = {**this_process().as_dict(), "started": 1}
+    lost = records.write(replace(record, reference=None, launcher=gone))
+    assert jobs.observe(lost).state == State.RUNNING
+    assert jobs.cancel(record.job_id, LIMIT_S).state == State.CANCELED
+    never = records.write(replace(lost, job_id="never", launcher=this_process().as_dict(), state=State.PENDING))
+    assert jobs.observe(never).message == "it is being submitted"
+    dead = records.write(replace(never, launcher=gone, run_dir=str(Path(record.run_dir).parent / "never")))
+    assert jobs.observe(dead).state == State.ERROR
+
+
+@pytest.mark.parametrize(("left", "state", "code"), [("0", "COMPLETE", 0), ("3", "ERROR", 3), (None, "ERROR", 5)])
+def test_a_job_that_slurm_has_forgotten(
+    slurm_stand_in: SlurmCluster, write_spec: WriteSpec, site: Site, left: str | None, state: str, code: int
+) -> None:
+    """The cluster keeps no accounts: what the script left in the run folder tells how it ended."""
+    record = ended(started(write_spec("complete"), site()))
+    run = Path(record.run_dir)
+    said = {"state": state if left else "RUNNING", "exit_code": code if left else None, "message": "said"}
+    (run / "status.json").write_text(json.dumps(said))
+    if left:
+        slurm_script.exit_file(run, "99999").write_text(left)
+    forgotten = replace(record, job_id="old", state=State.RUNNING, reference={"slurm_id": "99999"})
+    seen = jobs.observe(records.write(forgotten))
+    assert (seen.state, jobs.exit_code(seen)) == (state, code)
+    assert left or "SLURM knows no job 99999" in seen.message
+
+
+def test_a_silent_controller_changes_nothing(
+    slurm_stand_in: SlurmCluster, write_spec: WriteSpec, site: Site, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    record = started(write_spec("hang"), site())
+    until(record, "manner hang")
+    jobs.observe(record)
+    port = "SlurmctldPort="
+    lines = [f"{port}1" if line.startswith(port) else line for line in slurm_stand_in.conf.read_text().splitlines()]
+    (tmp_path / "slurm.conf").write_text("\n".join([*lines, "MessageTimeout=1"]))
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setenv("SLURM_CONF", str(tmp_path / "slurm.conf"))
+        seen = jobs.observe(records.read(record.job_id))
+        assert seen.state == State.RUNNING and "cannot be asked" in seen.message
+    assert jobs.cancel(record.job_id, LIMIT_S).exit_code == Exit.NOT_DONE
+
+
+def test_what_slurm_refuses_is_said_before_anything_is_written(
+    slurm_stand_in: SlurmCluster, write_spec: WriteSpec, site: Site, state: Path
+) -> None:
+    for lines, nodes, words in (
+        (['partition = "nowhere"'], 1, "nowhere"),
+        ([], 4, "node"),
+        (['backend = "pyxis"'], 1, "pyxis"),
+    ):
+        with pytest.raises(ProblemError) as refused:
+            launch("train", write_spec("complete", processes=4), "slurm", site(*lines, nodes=nodes))
+        codes = {problem.code for problem in refused.value.problems}
+        assert codes & {"PLATFORM_SLURM_REFUSED", "PLATFORM_SLURM_NO_IMAGE"} and words in str(refused.value)
+    assert records.scan() == ([], [])
+
+
+def test_without_slurm_the_problem_says_so(
+    write_spec: WriteSpec, site: Site, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ProblemError) as raised:
+        launch("train", write_spec("complete"), "slurm", site())
+    assert "PLATFORM_SLURM_MISSING" in {problem.code for problem in raised.value.problems}
+
+
+def test_no_secret_is_written_and_the_job_has_it(
+    slurm_stand_in: SlurmCluster, write_spec: WriteSpec, site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_TOKEN", "hf_planted_secret")
+    monkeypatch.setenv("NOT_FOR_THE_JOB", "other_planted_secret")
+    shell = 'setup = ["echo token of ${#HF_TOKEN} letters, other of ${#NOT_FOR_THE_JOB}"]'
+    record = ended(started(write_spec("complete"), site(shell)))
+    assert record.state == State.COMPLETE and "token of 17 letters, other of 0" in record.log.read_text()
+    assert "planted_secret" not in slurm_stand_in.ask("scontrol", "show", "job", number(record), "--details")
+    assert "planted_secret" not in slurm_stand_in.ask("scontrol", "write", "batch_script", number(record), "-")
+    written = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert len(written) > 5 and not [path for path in written if b"planted_secret" in path.read_bytes()]
+
+
+def test_an_array_of_jobs(slurm_stand_in: SlurmCluster, write_spec: WriteSpec, site: Site, tmp_path: Path) -> None:
+    """What a search starts: jobs of one shape, each in its own run folder, ended and canceled one by one."""
+    made = []
+    for manner in ("complete", "fail", "hang"):
+        job, _, spec_toml, _ = dry_run("train", write_spec(manner), "slurm", site())
+        run_dir = tmp_path / "trials" / manner
+        run_dir.mkdir(parents=True)
+        (run_dir / "spec.toml").write_text(spec_toml)
+        (run_dir / "log.txt").touch()
+        made.append(replace(job, job_id=manner, run_dir=run_dir))
+    rendered = slurm_platform.render_array(made, tmp_path / "trials", at_once=2)
+    for name, text in rendered.files.items():
+        Path(name).write_text(text)
+    template = ended(started(write_spec("complete"), site()))
+    trials = [
+        records.write(replace(template, job_id=j.job_id, run_dir=str(j.run_dir), state=State.PENDING, reference=place))
+        for j, place in zip(made, slurm_platform.submit_array(made, rendered), strict=True)
+    ]
+    first, second = (ended(trial) for trial in trials[:2])
+    assert (first.state, second.state, second.exit_code) == (State.COMPLETE, State.ERROR, 3)
+    until(trials[2], "manner hang")
+    third = jobs.cancel("hang", LIMIT_S)
+    assert (third.state, third.exit_code) == (State.CANCELED, 6)
+    assert slurm_script.exit_file(made[1].run_dir, number(second)).read_text().strip() == "3"
+    with pytest.raises(ValueError, match="array"):
+        slurm_script.array([made[0], replace(made[1], processes=2)], 1)

@@ -1,0 +1,69 @@
+"""The tiny model trained on two SLURM nodes: a node lost on the way costs nothing but time, and cancelling saves."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+from tiny_world import losses, run_engine, tiny_data, tiny_model, tiny_spec
+
+from tests.platforms.slurm_cluster import SlurmCluster
+from tests.platforms.test_slurm_jobs import number, until_seen
+from vidqa.platforms import jobs
+from vidqa.platforms._base import State
+from vidqa.platforms.launch import Wanted, launch
+from vidqa.platforms.records import JobRecord
+
+pytestmark = [pytest.mark.slurm, pytest.mark.slow]
+LIMIT_S = 240
+STEPS = 12
+TWO_NODES = Wanted(nodes=2)
+
+
+@pytest.fixture(scope="module")
+def training(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A spec of STEPS steps for two processes, saved after each second one."""
+    folder = tmp_path_factory.mktemp("slurm-training")
+    changes = {
+        "policy.parallelism.dp_shard_size": 2,
+        "train.train_batch_per_replica": 2,
+        "train.epoch": 6,
+        "train.max_num_steps": STEPS,
+        "train.ckpt.enable_checkpoint": True,
+        "train.ckpt.save_freq": 2,
+    }
+    return tiny_spec(folder, tiny_model(folder), tiny_data(folder, clips=4), changes)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(training: Path) -> list[float]:
+    """The losses of the same training, never disturbed, on two processes of this machine."""
+    run = training.parent / "undisturbed"
+    run_engine("train", training, run, ranks=2)
+    return losses(run)
+
+
+def until_step(record: JobRecord, step: int) -> None:
+    deadline = time.monotonic() + LIMIT_S
+    while jobs.progress(record).get("step", 0) < step:
+        seen = jobs.observe(record)
+        assert not seen.state.is_terminal and time.monotonic() < deadline, f"{seen.state}\n{record.log.read_text()}"
+        time.sleep(0.05)
+
+
+def test_a_node_lost_in_the_middle(slurm: SlurmCluster, training: Path, undisturbed: list[float]) -> None:
+    record = launch("train", training, "slurm", TWO_NODES).record
+    until_step(record, 5)
+    slurm.lose("n2")
+    lost_at = jobs.progress(record)["step"]
+    until_seen(record, lambda seen: seen.message.startswith("attempt 2"))
+    slurm.bring_back("n2")
+    until_seen(record, lambda seen: seen.state == State.PENDING)
+    slurm.start_now(number(record))
+    record = jobs.wait(record, LIMIT_S)
+    assert record.state == State.COMPLETE, record.log.read_text()
+    assert "resumed after step" in record.log.read_text() and lost_at < STEPS
+    assert losses(Path(record.run_dir)) == pytest.approx(undisturbed, rel=1e-6)
+    assert json.loads((Path(record.run_dir) / "run.json").read_text())["jobs"] == [record.job_id]

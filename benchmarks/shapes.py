@@ -6,12 +6,16 @@ python benchmarks/shapes.py --shape 8b --out /tmp/8b
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 from typing import Any
+
+sys.path[:0] = [str(Path(__file__).resolve().parents[1] / part) for part in ("src", "benchmarks")]
 
 import torch
 from safetensors.torch import save_file
 from transformers import Qwen3VLConfig, Qwen3VLForConditionalGeneration
+from video_set import corpus
 
 from vidqa.engine.tiny_model import tiny_config, tiny_processor
 from vidqa.files import write_json
@@ -103,5 +107,5 @@ if __name__ == "__main__":
     parser.add_argument("--shape", choices=["tiny", *SHAPES], required=True)
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
-    write_random_model(options.shape, options.out, [], "cuda" if torch.cuda.is_available() else "cpu")
+    write_random_model(options.shape, options.out, corpus(), "cuda" if torch.cuda.is_available() else "cpu")
     print(options.out)

@@ -1,0 +1,179 @@
+"""Where the time of an optimizer step goes, kernel by kernel, beside the floor that the GPU's matrix products set.
+
+    python benchmarks/breakdown.py --gpus 4 --shape 8b --out /tmp/bench [--lora] [--data 4k-8k]
+
+Two steps of rank 0 under torch.profiler, which is started from outside the engine. The rest of the run is not profiled
+and tells how long a step takes undisturbed. Without GPUs (--tiny) operations of the CPU stand in for kernels.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+sys.path[:0] = [str(Path(__file__).resolve().parents[1] / part) for part in ("src", "benchmarks")]
+
+from ledger import RESULTS, Ledger, table
+from processes import BANK, finish, start
+from throughput import SETS, TINY_SETS, as_tiny
+from training import LORA, Place, Training, command_of, our_steps
+
+GEMM_FLOPS = 682e12  # FLOP/s that the matrix products of one decoder layer reach on an H200
+PEAK_FLOPS = 989e12  # what perf/mfu is a share of
+FIRST, RECORDED, AFTER = 5, 2, 4  # steps before, under and after the profiler
+ON_DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
+# The first words that a kernel's or operation's name holds decide; the order matters.
+KINDS = (
+    ("communication", ("nccl", "c10d::", "gloo:", "all_gather", "reduce_scatter", "all_reduce")),
+    ("attention", ("attention", "flash", "fmha", "sdpa", "mha_")),
+    ("optimizer", ("adam", "multi_tensor", "_foreach", "optimizer")),
+    ("GEMM", ("gemm", "cutlass", "nvjet", "cublas", "xmma", "::mm", "addmm", "bmm", "convolution")),
+    ("copies", ("memcpy", "memset", "copy_", "::to", "::_to_copy", "catarray", "::cat")),
+)
+
+
+@dataclass(frozen=True)
+class Work:
+    """One kernel (or operation): what asked for it, on which shapes, and when it ran, in microseconds."""
+
+    name: str
+    asked_by: str
+    sizes: tuple[int, ...]
+    start: float
+    end: float
+
+
+def works_of(trace: Path) -> list[Work]:
+    """The device's work of a Chrome trace; of a trace without a device, what the CPU's operations did themselves."""
+    events = [e for e in json.loads(trace.read_text())["traceEvents"] if e.get("ph") == "X" and "dur" in e]
+    operations = [e for e in events if e.get("cat") == "cpu_op"]
+    by_id = {e["args"].get("External id"): e for e in operations if "args" in e}
+    device = [e for e in events if e.get("cat") in ON_DEVICE]
+    if not device:
+        return list(_own_times(operations))
+    works = []
+    for event in device:
+        asked = by_id.get(event.get("args", {}).get("External id"), {})
+        works.append(_work(event, asked.get("name", ""), asked, event["ts"] + event["dur"]))
+    return works
+
+
+def _work(event: Any, asked_by: str, operation: Any, end: float) -> Work:
+    shapes = operation.get("args", {}).get("Input Dims", [])
+    sizes = tuple(size for shape in shapes if isinstance(shape, list) for size in shape if isinstance(size, int))
+    return Work(event["name"], asked_by, sizes, event["ts"], end)
+
+
+def _own_times(operations: Sequence[Any]) -> Iterator[Work]:
+    """Every operation of a thread with the time that none of the operations inside it took."""
+    threads = defaultdict(list)
+    for event in operations:
+        threads[event["tid"]].append(event)
+    for events in threads.values():
+        inside: dict[int, float] = defaultdict(float)
+        stack: list[Any] = []
+        for event in sorted(events, key=lambda e: (e["ts"], -e["dur"])):
+            while stack and stack[-1]["ts"] + stack[-1]["dur"] <= event["ts"]:
+                stack.pop()
+            if stack:
+                inside[id(stack[-1])] += event["dur"]
+            stack.append(event)
+        for event in events:
+            yield _work(event, event["name"], event, event["ts"] + max(0.0, event["dur"] - inside[id(event)]))
+
+
+def kind_of(work: Work, vision: frozenset[int]) -> str:
+    """Its row of the table. `vision` are sizes that only the vision tower has."""
+    words = f"{work.name} {work.asked_by}".lower()
+    kind = next((kind for kind, marks in KINDS if any(mark in words for mark in marks)), "elementwise, norms, other")
+    if kind in ("GEMM", "attention"):
+        return f"{kind} {'vision' if vision.intersection(work.sizes) else 'decoder'}"
+    return kind
+
+
+def vision_sizes(model: Path) -> frozenset[int]:
+    """Widths of the vision tower's matrices and heads that the decoder does not have."""
+    config = json.loads((model / "config.json").read_text())
+    text, seen = config["text_config"], config["vision_config"]
+    width, merged = seen["hidden_size"], seen["hidden_size"] * seen["spatial_merge_size"] ** 2
+    sizes = {width, 3 * width, seen["intermediate_size"], merged, width // seen["num_heads"]}
+    heads = text["num_attention_heads"] * text["head_dim"], text["num_key_value_heads"] * text["head_dim"]
+    return frozenset(sizes - {text["hidden_size"], text["intermediate_size"], text["head_dim"], *heads})
+
+
+def covered(works: Iterable[Work]) -> float:
+    """Seconds in which at least one of them ran."""
+    total, until = 0.0, float("-inf")
+    for work in sorted(works, key=lambda w: w.start):
+        total += max(0.0, work.end - max(work.start, until))
+        until = max(until, work.end)
+    return total / 1e6
+
+
+def rows_of(works: Sequence[Work], facts: dict[str, Any], model: Path, on_device: bool) -> list[dict[str, Any]]:
+    """Seconds a step by kind, and what of the step the device did nothing but wait or communicate."""
+    steps, whole, vision = facts["steps"], facts["seconds"] / facts["steps"], vision_sizes(model)
+    kinds: dict[str, list[Work]] = defaultdict(list)
+    for work in works:
+        kinds[kind_of(work, vision)].append(work)
+    seconds = {kind: sum(w.end - w.start for w in inner) / 1e6 / steps for kind, inner in kinds.items()}
+    if on_device:
+        busy, computing = covered(works), covered(w for w in works if kind_of(w, vision) != "communication")
+        seconds["communication"] = (busy - computing) / steps  # the rest of it runs beside computing
+        seconds["nothing runs"] = whole - busy / steps
+    ordered = sorted(seconds.items(), key=lambda item: -item[1])
+    return [{"what": kind, "s/step": value, "share": value / whole} for kind, value in ordered]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--gpus", type=int, default=4)
+    parser.add_argument("--shape", choices=["2b", "8b"], default="8b")
+    parser.add_argument("--data", choices=list(SETS), default="4k-8k")
+    parser.add_argument("--lora", action="store_true")
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--results", type=Path)
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a key of our own specs")
+    parser.add_argument("--timeout", type=float, default=240)
+    parser.add_argument("--tiny", action="store_true", help="a rehearsal, without GPUs too")
+    options = parser.parse_args()
+    place = Place(options.out.resolve(), TINY_SETS if options.tiny else SETS)
+    over = LORA if options.lora else {}
+    name, steps = f"breakdown-{'lora' if options.lora else 'full'}", FIRST + RECORDED + AFTER
+    training = Training(
+        name, "ours", options.shape, options.gpus, options.data, steps, 0, whole=options.lora, over=over
+    )
+    if options.tiny:
+        training = as_tiny(training, steps=steps)
+    place.make([training.shape], [training.data])
+    command, trace = command_of(training, place, options.set), place.run_dir(training) / "trace.json"
+    at = command.index("vidqa.engine")
+    command[at - 1 : at + 1] = [str(BANK / "benchmarks" / "profiled_engine.py"), str(trace), str(FIRST), str(RECORDED)]
+    log = place.out / "runs" / f"{training.name}.log"
+    started = start(command, log, options.timeout, range(training.gpus) if place.cuda else ())
+    finish([started])
+    if not trace.with_suffix(".facts.json").exists():
+        sys.exit(f"no trace was written: {started.failure}")
+    facts = json.loads(trace.with_suffix(".facts.json").read_text())
+    measured = our_steps(training, place, started.began)
+    free = [step for number, step in enumerate(measured) if number >= 3 and not FIRST <= number <= FIRST + RECORDED]
+    rows = rows_of(works_of(trace), facts, place.model(training.shape), place.cuda)
+    undisturbed = median(step["step_s"] for step in free)
+    summary: dict[str, Any] = {"profiled step s": facts["seconds"] / facts["steps"], "step s": undisturbed}
+    if strict := [step["mfu"] for step in free if step["mfu"]]:
+        floor = median(strict) * PEAK_FLOPS * undisturbed / GEMM_FLOPS
+        summary |= {"strict MFU": median(strict), "floor s": floor, "floor share": floor / undisturbed}
+    ledger = Ledger("breakdown", options.results or (place.out / "results" if options.tiny else RESULTS))
+    ledger.add({"run": name, "gpus": options.gpus, **summary, "kinds": rows})
+    print(table(rows), "", table([summary]), f"trace: {trace}", sep="\n")
+
+
+if __name__ == "__main__":
+    main()

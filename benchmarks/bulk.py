@@ -1,0 +1,178 @@
+#!/usr/bin/env python3
+"""Time what is done in bulk without a GPU: a million annotations, a million results, ten thousand video files.
+
+python benchmarks/bulk.py --out /tmp/bulk
+
+Everything is made first (about 2 GB, kept and used again). Each row runs in a process of its own; `CPU` is what it and
+its children used, so that a row says what it costs even where other programs run beside it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import random
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+BANK = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(BANK / "src"))
+
+CONTAINERS = {"mp4": "libx264", "mov": "libx264", "mkv": "libx264", "webm": "libvpx-vp9", "avi": "mpeg4"}
+WORDS = "car truck bus red blue left right lane signal stops turns crosses pedestrian bicycle slow fast early".split()
+PROBE = """
+import sys
+from vidqa.video import probe
+for name in sys.stdin.read().split():
+    assert probe(name).frame_count == 120
+"""
+VALIDATE = """
+import sys
+from vidqa.data import check_records
+records, problems = check_records(sys.argv[1])
+assert len(records) == int(sys.argv[2]) and not problems, problems[:3]
+"""
+
+
+def questions(count: int) -> Iterator[tuple[str, str, str, str]]:
+    """(kind, question, answer, response) of every record; 30 % of the responses are wrong, half are in sentences."""
+    chance = random.Random(0)
+    for number in range(count):
+        kind = ("yes_no", "letter", "text")[number % 3]
+        if kind == "yes_no":
+            asked = f"Does vehicle {number % 1000} stop at the line before it turns?"
+            answer, other = chance.sample(("Yes", "No"), 2)
+        elif kind == "letter":
+            asked = f"Which is first at crossing {number % 5000}?\nA. the red car\nB. the blue truck\nC. the bus"
+            answer, other = chance.sample("ABC", 2)
+        else:
+            asked = f"Describe what vehicle {number} does."
+            answer, other = (" ".join(chance.choices(WORDS, k=8)) for _ in range(2))
+        said = other if chance.random() < 0.3 else answer
+        if chance.random() < 0.5:
+            said = {"yes_no": f"{said}, vehicle {number} does.", "letter": f"The answer is ({said}).", "text": said}[
+                kind
+            ]
+        yield kind, asked, answer, said
+
+
+def write_list(path: Path, items: Iterator[dict[str, Any]]) -> None:
+    with path.open("w", encoding="utf-8") as file:
+        for number, item in enumerate(items):
+            file.write(("[" if number == 0 else ",\n") + json.dumps(item, indent=1))
+        file.write("]\n")
+
+
+def record(number: int, video: str, asked: str, answer: str) -> dict[str, Any]:
+    turns = [{"from": "human", "value": f"<video>\n{asked}"}, {"from": "gpt", "value": answer}]
+    return {"id": f"kpi_{number:07d}", "video": video, "video_fps": 30, "conversations": turns}
+
+
+def make_evaluation(folder: Path, count: int) -> None:
+    """Annotations and results that name a video of its own each, without the files, as results come home."""
+    folder.mkdir(parents=True)
+    asked = list(questions(count))
+    names = [f"clips/site{number % 97:03d}/camera_{number % 13}/{number:07d}.mp4" for number in range(count)]
+    rows = ((n, names[n], question, answer) for n, (_, question, answer, _) in enumerate(asked))
+    write_list(folder / "annotations.json", (record(*row) for row in rows))
+
+    def result(number: int) -> dict[str, Any]:
+        kind, question, answer, said = asked[number]
+        named = {"video_id": f"/data/kpi/{names[number]}", "response": said, "question": question, "gt": answer}
+        judged = {"answer_kind": kind, "parsed_response": said.lower(), "parsed_gt": answer.lower()}
+        more = {"correct": said == answer, "parse_status": "parsed", "finish_reason": "stop"}
+        return {**named, "sample_id": f"kpi_{number:07d}", "kind": kind, **judged, **more}
+
+    write_list(folder / "results.json", map(result, range(count)))
+
+
+def make_videos(folder: Path, files: int, records: int) -> None:
+    """`files` names for one real clip of each container (1920 x 1080, 120 frames), and annotations about them."""
+    for ending, codec in CONTAINERS.items():
+        clip = folder / f"clip.{ending}"
+        write_clip(clip, codec)
+        for number in range(files // len(CONTAINERS)):
+            name = folder / "videos" / ending / f"{number:05d}.{ending}"
+            name.parent.mkdir(parents=True, exist_ok=True)
+            os.link(clip, name)
+    names = sorted(str(path.relative_to(folder)) for path in folder.glob("videos/*/*"))
+    rows = ((n, names[n * len(names) // records], asked[1], asked[2]) for n, asked in enumerate(questions(records)))
+    write_list(folder / "annotations.json", (record(*row) for row in rows))
+
+
+def write_clip(path: Path, codec: str, frames: int = 120) -> None:
+    """A textured picture that moves, at the bit rate of an ordinary camera (2 to 4 Mbit/s)."""
+    import av
+    import numpy as np
+
+    chance = np.random.default_rng(0)
+    coarse = chance.integers(0, 256, (68, 120, 3)).repeat(16, 0).repeat(16, 1)[:1080, :1920]
+    picture = np.clip(coarse + chance.integers(-12, 13, coarse.shape), 0, 255).astype(np.uint8)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream(codec, rate=Fraction(30000, 1001))
+        stream.width, stream.height, stream.pix_fmt = 1920, 1080, "yuv420p"
+        stream.codec_context.gop_size = 60
+        stream.bit_rate = 3_000_000
+        stream.options = {
+            "libx264": {"preset": "veryfast"},
+            "libvpx-vp9": {"deadline": "realtime", "cpu-used": "8"},
+        }.get(codec, {})
+        for number in range(frames):
+            shown = np.ascontiguousarray(np.roll(picture, 4 * number, axis=1))
+            container.mux(stream.encode(av.VideoFrame.from_ndarray(shown, format="rgb24")))
+        container.mux(stream.encode())
+
+
+def measured(words: list[str], given: str = "") -> tuple[float, float, float]:
+    """(wall s, CPU s, peak GB) of one command, the children it waited for included."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    began = time.monotonic()
+    subprocess.run([sys.executable, *words], input=given, text=True, check=True, stdout=subprocess.DEVNULL)
+    wall = time.monotonic() - began
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return wall, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, after.ru_maxrss / 1e6
+
+
+def rows(out: Path, records: int, files: int) -> Iterator[tuple[str, Callable[[], tuple[float, float, float]], int]]:
+    """(what, how it is measured, how many) in the order of the table."""
+    kpi, videos = out / f"evaluation-{records}", out / f"videos-{files}-{records}"
+    if not kpi.exists():
+        make_evaluation(kpi, records)
+    if not videos.exists():
+        make_videos(videos, files, records)
+    os.environ.update(OMP_NUM_THREADS="1", PYTHONPATH=str(BANK / "src"))
+    words = ["--results-dir", str(kpi), "--gaps-parquet", str(out / "gaps.parquet"), "--kpi-ann-path", str(kpi)]
+    script = str(BANK / "scripts" / "analyze_gaps.py")
+    yield "results to a gap table", lambda: measured([script, *words]), records
+    path = str(videos / "annotations.json")
+    yield "annotations validated", lambda: measured(["-c", VALIDATE, path, str(records)]), records
+    for ending in CONTAINERS:
+        names = "\n".join(map(str, sorted(videos.glob(f"videos/{ending}/*"))))
+        yield f"{ending} files probed, 1080p", lambda names=names: measured(["-c", PROBE], names), names.count("\n") + 1
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=Path, required=True, help="folder for what is made")
+    parser.add_argument("--records", type=int, default=1_000_000)
+    parser.add_argument("--files", type=int, default=10_000)
+    args = parser.parse_args()
+    args.out.mkdir(parents=True, exist_ok=True)
+    print(f"Python {platform.python_version()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}")
+    print("| what | number | wall s | CPU s | per CPU s | peak GB |\n|---|---|---|---|---|---|")
+    for what, measure, count in rows(args.out, args.records, args.files):
+        wall, cpu, peak = measure()
+        print(f"| {what} | {count:,} | {wall:.1f} | {cpu:.1f} | {count / cpu:,.0f} | {peak:.2f} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

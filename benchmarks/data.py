@@ -1,0 +1,130 @@
+"""What the data path costs the CPU: from our frame cache, and decoding each time with transformers' processor.
+
+python benchmarks/data.py --out /tmp/bench
+
+Counted is processor time of this process and of its decode workers, so that a busy machine measures the same. Both
+ways end with a batch on the GPU through pinned memory where there is one, in memory otherwise.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import shutil
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+sys.path[:0] = [str(Path(__file__).resolve().parents[1] / part) for part in ("src", "benchmarks")]
+
+import torch
+from ledger import RESULTS, Ledger, table
+from ordinary import PaddedCollator, decoder
+from training import FPS, Place
+from transformers import AutoConfig
+from video_set import SetShape
+
+from vidqa.data import load_records
+from vidqa.engine.batch.collate import Collator
+from vidqa.engine.batch.frame_cache import FrameCache
+from vidqa.engine.batch.frames import FrameSource
+from vidqa.engine.batch.loader import Loader
+from vidqa.samples import Planner, Prompting
+
+CLIPS = SetShape(24, (5, 40))
+TINY_CLIPS = SetShape(4, (2, 6), width=96, height=64)
+PACK = 3  # samples of a micro-step
+
+
+def processor_seconds() -> float:
+    """Of this process and of the children that it has waited for."""
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(one.ru_utime + one.ru_stime for one in used)
+
+
+def measured(way: str, samples: int, work: Callable[[], int]) -> dict[str, Any]:
+    """`work` takes all samples once and gives the bytes that went to the device."""
+    busy, wall = processor_seconds(), time.perf_counter()
+    moved = work()
+    busy, wall = processor_seconds() - busy, time.perf_counter() - wall
+    return {"way": way, "samples/s/core": samples / busy, "MB/sample": moved / samples / 1e6, "wall_s": wall}
+
+
+def moved_bytes(value: Any) -> int:
+    """All tensors below a value."""
+    if isinstance(value, torch.Tensor):
+        return value.nbytes
+    inner = value.values() if isinstance(value, dict) else getattr(value, "__dict__", {}).values()
+    return sum(moved_bytes(one) for one in inner)
+
+
+def by_processor(collator: PaddedCollator, records: Sequence[dict[str, Any]], device: torch.device) -> int:
+    moved = 0
+    for record in records:
+        batch = {key: value for key, value in collator([record]).items() if isinstance(value, torch.Tensor)}
+        if device.type == "cuda":
+            batch = {key: value.pin_memory().to(device, non_blocking=True) for key, value in batch.items()}
+        moved += moved_bytes(batch)
+    return moved
+
+
+def by_our_loader(planner: Planner, samples: Sequence[Any], model: Path, cache: Path, device: torch.device) -> int:
+    """One epoch; the cache is shared with earlier ones."""
+    source = FrameSource(1, 120.0, FrameCache(cache, 20 * 1024**3))
+    collator = Collator(planner, AutoConfig.from_pretrained(model).vision_config, device.type)
+    packs = [list(range(first, min(first + PACK, len(samples)))) for first in range(0, len(samples), PACK)]
+    moved = 0
+    try:
+        with Loader(packs, samples, source, collator, device) as batches:
+            for loaded in batches:
+                assert not loaded.problems, loaded.problems[:1]
+                moved += moved_bytes(loaded.batch)
+    finally:
+        source.close()  # its workers are waited for here, which is when their time is counted
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+    return moved
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--results", type=Path)
+    parser.add_argument("--epochs", type=int, default=4, help="epochs from the cache")
+    parser.add_argument("--tiny", action="store_true", help="a rehearsal with small clips")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    torch.zeros(1, device=device)
+    place = Place(options.out.resolve(), {"data": TINY_CLIPS if options.tiny else CLIPS})
+    place.make(["tiny"], ["data"])  # of the model only its processor matters
+    root, model, cache = place.set("data"), place.model("tiny"), place.out / "frames-data"
+    shutil.rmtree(cache, ignore_errors=True)
+    records = json.loads((root / "annotations.json").read_text())
+    planner = Planner(model, SimpleNamespace(fps=FPS), Prompting())
+    samples, problems = planner.plan(load_records(str(root / "annotations.json"), str(root)))
+    assert not problems, problems[:1]
+    collator = PaddedCollator(model, root, FPS)
+    collator([records[0]])  # imports
+
+    def ours(epochs: int) -> int:
+        return sum(by_our_loader(planner, samples, model, cache, device) for _ in range(epochs))
+
+    rows = [
+        measured(f"processor each time ({decoder()})", len(records), lambda: by_processor(collator, records, device)),
+        measured("ours, first epoch", len(samples), lambda: ours(1)),
+        measured("ours, from the cache", len(samples) * options.epochs, lambda: ours(options.epochs)),
+    ]
+    ledger = Ledger("data", options.results or (place.out / "results" if options.tiny else RESULTS))
+    for row in rows:
+        row["against the processor"] = row["samples/s/core"] / rows[0]["samples/s/core"]
+        ledger.add(row)
+    print(table(rows), "must 10, aim 20, from the cache", sep="\n")
+
+
+if __name__ == "__main__":
+    main()

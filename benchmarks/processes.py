@@ -1,0 +1,106 @@
+"""Programs under measurement: started side by side, ended on time with everything they started."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+BANK = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(BANK / "src")]
+
+from vidqa.environment import child_environment, python_path
+
+POLL_S = 0.2
+
+
+@dataclass
+class Started:
+    """A process and its log. `began` is wall-clock time, comparable with the times in metrics.jsonl."""
+
+    process: subprocess.Popen[bytes]
+    log: Path
+    began: float
+    limit_s: float
+    seconds: float | None = None  # once it has ended
+    timed_out: bool = False
+
+    @property
+    def failure(self) -> str | None:
+        """Why it gave no result: the end of its log. None where it ended well."""
+        if self.process.returncode == 0 and not self.timed_out:
+            return None
+        ending = f"over {self.limit_s:.0f} s" if self.timed_out else f"exit code {self.process.returncode}"
+        return f"{ending}: {self.log.read_text(errors='replace')[-3000:]}"
+
+
+def start(command: Sequence[str], log: Path, limit_s: float, gpus: Sequence[int] = (), **environment: str) -> Started:
+    """Start a Python program of this project with `gpus` visible (none named: as they are)."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    changes = {
+        "PYTHONPATH": python_path(BANK / "src"),
+        "HF_HUB_OFFLINE": "1",
+        "OMP_NUM_THREADS": "4" if gpus else "1",
+        "TOKENIZERS_PARALLELISM": "false",
+        "PYTORCH_ALLOC_CONF": "expandable_segments:True",
+        **({"CUDA_VISIBLE_DEVICES": ",".join(map(str, gpus))} if gpus else {}),
+        **environment,
+    }
+    with log.open("wb") as written:
+        process = subprocess.Popen(
+            [sys.executable, *command],
+            stdin=subprocess.DEVNULL,
+            stdout=written,
+            stderr=subprocess.STDOUT,
+            env=child_environment(**changes),
+            start_new_session=True,
+        )
+    return Started(process, log, time.time(), limit_s)
+
+
+def finish(started: Sequence[Started]) -> None:
+    """Wait for all of them; what runs over its limit is killed, and so is everything when this program is stopped."""
+    try:
+        while running := [one for one in started if one.seconds is None]:
+            for one in running:
+                seconds = time.time() - one.began
+                if one.process.poll() is not None:
+                    one.seconds = seconds
+                elif seconds > one.limit_s:
+                    one.timed_out, one.seconds = True, seconds
+                    kill_tree(one.process)
+            time.sleep(POLL_S)
+    finally:
+        for one in started:
+            if one.process.poll() is None:
+                kill_tree(one.process)
+
+
+def kill_tree(process: subprocess.Popen[bytes]) -> None:
+    """Kill a process and all its descendants, which may lead sessions of their own (torchrun's workers do)."""
+    for pid in reversed(family_of(process.pid)):
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            continue
+    process.wait()
+
+
+def family_of(pid: int) -> list[int]:
+    """A process and its descendants, parents first. Those that end meanwhile are left out."""
+    found, new = [pid], [pid]
+    while new:
+        parent = new.pop()
+        try:
+            threads = list(Path(f"/proc/{parent}/task").iterdir())
+            children = [int(word) for thread in threads for word in (thread / "children").read_text().split()]
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        found += children
+        new += children
+    return found

@@ -1,0 +1,236 @@
+"""Short trainings to measure: ours under its own torchrun, or the ordinary recipe; both give the same figures."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+sys.path[:0] = [str(Path(__file__).resolve().parents[1] / part) for part in ("src", "benchmarks")]
+
+import torch
+from processes import BANK, Started, finish, start
+from video_set import SetShape, write_set
+
+from vidqa.run_folder import read_metrics
+from vidqa.spec import Layer, dump, resolve
+from vidqa.spec.layers import parse_set
+
+FPS = 1.4  # clips of 5 to 40 seconds become 1k to 8k tokens
+LORA = {"policy.lora.r": 16, "policy.lora.lora_alpha": 32.0, "train.optm_lr": 1e-4}
+WORKERS = 8
+FIGURES = ("tokens/s/gpu", "samples/s", "mfu", "mfu_unhalved", "memory_gib", "data_wait", "step_s")
+BATCH_BYTES = 0.4e9  # float32 patches of 16k tokens of video
+
+
+@dataclass(frozen=True)
+class Training:
+    """One measured training. `per_rank` samples make an optimizer step on each GPU, in both recipes; the first `drop`
+    of its `steps` warm up (compiling, filling the frame cache) and are not counted."""
+
+    name: str
+    recipe: str  # "ours" | "ordinary"
+    shape: str
+    gpus: int
+    data: str
+    steps: int
+    drop: int
+    per_rank: int = 8
+    pack_tokens: int = 16384
+    whole: bool = False  # ours: every GPU holds all weights, nothing is sharded
+    over: Mapping[str, Any] = field(default_factory=dict)  # of our spec
+    words: Sequence[str] = ()  # of the ordinary recipe's program
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where benchmarks work: models, sets and runs below one folder, which later calls find and use again."""
+
+    out: Path
+    sets: Mapping[str, SetShape]
+
+    @cached_property
+    def cuda(self) -> bool:
+        return torch.cuda.device_count() > 0
+
+    def model(self, shape: str) -> Path:
+        return self.out / "models" / shape
+
+    def set(self, name: str) -> Path:
+        return self.out / "sets" / name
+
+    def make(self, shapes: Sequence[str], sets: Sequence[str]) -> None:
+        """Model folders by a process of their own (its GPU memory goes with it), clips by all cores meanwhile."""
+        making = []
+        for shape in shapes:
+            if not (self.model(shape) / "processor_config.json").exists():  # written last
+                words = ["benchmarks/shapes.py", "--shape", shape, "--out", str(self.model(shape))]
+                words[0] = str(BANK / words[0])
+                making.append(start(words, self.out / "models" / f"{shape}.log", 240))
+        for name in sets:
+            write_set(self.set(name), self.sets[name])
+        finish(making)
+        if failures := [one.failure for one in making if one.failure]:
+            raise SystemExit(f"a model folder could not be made: {failures[0]}")
+
+    def run_dir(self, training: Training) -> Path:
+        return self.out / "runs" / training.name
+
+
+def write_spec(training: Training, place: Place, sets: Sequence[str]) -> Path:
+    """The spec of our own training: our defaults, and what makes it the same work as the compared recipe's."""
+    data, run = place.set(training.data), place.run_dir(training)
+    shutil.rmtree(run, ignore_errors=True)
+    run.mkdir(parents=True)
+    adapts = any(name.startswith("policy.lora.") for name in training.over)
+    asked = {
+        "policy.model_name_or_path": str(place.model(training.shape)),
+        "policy.parallelism.dp_shard_size": 1 if adapts else training.gpus,
+        "policy.parallelism.dp_replicate_size": training.gpus if adapts else 1,
+        "custom.train_dataset.annotation_path": str(data / "annotations.json"),
+        "custom.train_dataset.media_path": str(data),
+        "custom.vision.fps": FPS,
+        "custom.vision.nframes": None,
+        "train.output_dir": str(run),
+        "train.max_num_steps": training.steps,
+        "train.epoch": 1000,
+        "train.train_batch_per_replica": training.per_rank,
+        "train.train_policy.dataloader_num_workers": WORKERS if place.cuda else 1,
+        "train.ckpt.enable_checkpoint": False,
+        "train.ckpt.export_safetensors": False,
+        "engine.pack_tokens": training.pack_tokens,
+        "engine.frame_cache_dir": str(run / "frames"),  # empty: the first epoch decodes
+        **training.over,
+    }
+    path = run / "spec.toml"
+    resolved = resolve("train", [Layer(training.name, asked), parse_set(sets)])
+    path.write_text(dump(resolved.spec), encoding="utf-8")
+    return path
+
+
+def command_of(training: Training, place: Place, sets: Sequence[str]) -> list[str]:
+    """What follows `python`; `sets` are KEY=VALUE of our own spec."""
+    ranks = ["--standalone", "--nproc-per-node", str(training.gpus)]
+    if training.recipe == "ours":
+        spec = write_spec(training, place, sets)
+        ours = ["-m", "vidqa.engine", "train", "--spec", str(spec), "--run-dir", str(spec.parent / "run")]
+        return ["-m", "vidqa.engine.torchrun", *ranks, *ours]
+    words = ["--model", place.model(training.shape), "--data", place.set(training.data), "--fps", FPS]
+    words += ["--out", place.run_dir(training), "--steps", training.steps, *training.words]
+    packed = "--packed" in training.words
+    words += ["--accumulate", max(1, training.per_rank // 2 if not packed else _packs_per_rank(training, place))]
+    words += ["--pack-tokens", training.pack_tokens, "--workers", shared_memory_workers(training.gpus, place)]
+    program = str(BANK / "benchmarks" / "ordinary.py")
+    return ["-m", "torch.distributed.run", *ranks, program, *map(str, words)]
+
+
+def shared_memory_workers(ranks: int, place: Place) -> int:
+    """Loader workers per rank of the ordinary recipe: as many as people set, or as many as /dev/shm has room for,
+    through which they hand two batches each to their trainer. With too little of it they die."""
+    if not place.cuda:
+        return 1
+    room = 0.8 * shutil.disk_usage("/dev/shm").free / ranks
+    return max(1, min(WORKERS, int(room / (2 * BATCH_BYTES))))
+
+
+def _packs_per_rank(training: Training, place: Place) -> int:
+    """About as many packs as hold `per_rank` samples of mean length."""
+    shape = place.sets[training.data]
+    tokens = sum(shape.seconds) / 2 * FPS / 2 * (shape.width // 32) * (shape.height // 32)
+    return max(1, round(training.per_rank * tokens / training.pack_tokens))
+
+
+def train(
+    trainings: Sequence[Training], place: Place, limits: Mapping[str, float], sets: Sequence[str]
+) -> list[dict[str, Any]]:
+    """Run them side by side, each on GPUs of its own; one row of figures each."""
+    first, started = 0, []
+    for training in trainings:
+        gpus = range(first, first + training.gpus) if place.cuda else ()
+        first += training.gpus
+        log = place.out / "runs" / f"{training.name}.log"
+        command = command_of(training, place, sets)
+        started.append(start(command, log, limits[training.name], gpus))
+    finish(started)
+    return [figures(training, place, one) for training, one in zip(trainings, started, strict=True)]
+
+
+def figures(training: Training, place: Place, started: Started) -> dict[str, Any]:
+    """Medians over the counted steps."""
+    steps = (our_steps if training.recipe == "ours" else their_steps)(training, place, started.began)
+    row: dict[str, Any] = {"run": training.name, "gpus": training.gpus, "whole_s": started.seconds}
+    if started.failure and len(steps) <= training.drop:
+        return {**row, "failed": started.failure}
+    if started.failure:
+        row["failed"] = started.failure  # what was measured before it still counts
+    counted = steps[training.drop :]
+    measured = [key for key in FIGURES if counted[0][key] is not None]
+    row |= {key: median(step[key] for step in counted) for key in measured}
+    if training.recipe == "ours":
+        row["data_wait_first_epoch"] = first_epoch_wait(training, place, steps)
+        shutil.rmtree(place.run_dir(training) / "frames", ignore_errors=True)
+    return {**row, "first_step_at_s": steps[0]["ended_at_s"], "counted_steps": len(counted)}
+
+
+def first_epoch_wait(training: Training, place: Place, steps: Sequence[Mapping[str, Any]]) -> float:
+    """The part of the first epoch's steps, the very first included, in which there was no batch."""
+    plan = json.loads((place.run_dir(training) / "run" / "plan.json").read_text())
+    epoch = steps[: plan["steps_per_epoch"]]
+    return sum(step["data_wait"] * step["step_s"] for step in epoch) / sum(step["inner_s"] for step in epoch)
+
+
+def our_steps(training: Training, place: Place, began: float) -> list[dict[str, Any]]:
+    """From metrics.jsonl. A step lasts from the end of the one before to its own end, whatever the trainer did."""
+    path = place.run_dir(training) / "run" / "metrics.jsonl"
+    events = [e for e in read_metrics(path) if "perf/step_s" in e] if path.exists() else []
+    steps, last = [], began
+    for event in events:
+        seconds, inner = max(event["time"] - last, 1e-9), event["perf/step_s"]
+        last = event["time"]
+        scale = inner / seconds
+        mfu, whole = event.get("perf/mfu"), event.get("perf/mfu_attention_not_halved")
+        steps.append(
+            {
+                "tokens/s/gpu": event["perf/tokens_per_s"] * scale / training.gpus,
+                "samples/s": training.per_rank * training.gpus / seconds,
+                "mfu": mfu and mfu * scale,
+                "mfu_unhalved": whole and whole * scale,
+                "memory_gib": event.get("perf/memory_gib"),
+                "data_wait": event["perf/data_wait_s"] / seconds,
+                "step_s": seconds,
+                "inner_s": inner,
+                "ended_at_s": event["time"] - began,
+            }
+        )
+    return steps
+
+
+def their_steps(training: Training, place: Place, began: float) -> list[dict[str, Any]]:
+    path = place.run_dir(training) / "result.json"
+    if not path.exists() or path.stat().st_mtime < began:
+        return []
+    result = json.loads(path.read_text())
+    peak, ended, steps = result["peak_flops"], result["began"] - began, []
+    for step in result["steps"]:
+        seconds = step["seconds"]
+        ended += seconds
+        available = seconds * training.gpus * peak if peak else None
+        steps.append(
+            {
+                "tokens/s/gpu": step["tokens"] / seconds / training.gpus,
+                "samples/s": step["samples"] / seconds,
+                "mfu": available and step["flops"] / available,
+                "mfu_unhalved": available and step["flops_unhalved"] / available,
+                "memory_gib": result["memory_gib"],
+                "data_wait": step["waited"] / seconds,
+                "step_s": seconds,
+                "ended_at_s": ended,
+            }
+        )
+    return steps

@@ -79,7 +79,8 @@ def project(hidden_TD: torch.Tensor, *layers: Projection) -> tuple[torch.Tensor,
     else:
         joined = F.linear(hidden_TD, torch.cat([a.down for a in present]).to(hidden_TD.dtype))
         narrow = list(joined.split([len(a.down) for a in present], dim=-1))
-    steps = iter(F.linear(n, (a.up * a.scale).to(n.dtype)) for n, a in zip(narrow, present, strict=True))
+    # Scaled after the product, as PEFT does: scaled weights would make each sum a product that first copies its output.
+    steps = iter(F.linear(n, a.up.to(n.dtype)) * a.scale for n, a in zip(narrow, present, strict=True))
     return tuple(out + next(steps) if a else out for out, a in zip(outputs, adapters, strict=True))
 
 

@@ -126,7 +126,8 @@ def test_steps_go_on_while_a_slow_disk_takes_what_was_saved(world: SimpleNamespa
     assert all(torch.equal(slow[name], tensor) for name, tensor in export.items() if name in slow)
 
 
+@pytest.mark.slow
 def test_kills_at_random_moments_lose_nothing_published(tmp_path: Path) -> None:
     """Three kills of the loop that is run with fifty."""
-    place = kill_loop.prepare(tmp_path, steps=30)
+    place = kill_loop.prepare(tmp_path, steps=20)
     assert len(kill_loop.kill_all(place, kills=3, seed=1)) == 3

@@ -22,8 +22,8 @@ from vidqa.data.record import MediaRef
 from vidqa.engine.batch.collate import Collator
 from vidqa.engine.batch.frame_cache import FrameCache
 from vidqa.engine.batch.frames import RESIZE, STORE, FrameSource
-from vidqa.engine.batch.loader import Loader
-from vidqa.problem import Problem
+from vidqa.engine.batch.loader import DECODE_AHEAD, PACK_AT_LEAST, Loader, frame_bytes
+from vidqa.problem import Problem, ProblemError
 from vidqa.samples import Planner, Prompting, Sample
 from vidqa.video.pool import DecodePool, DecodeRequest
 
@@ -221,6 +221,38 @@ def test_a_broken_clip_is_not_cached(world: SimpleNamespace, pool: CountingPool,
     for _ in range(2):
         assert source.collect(source.request([bad]))[0] == [[None]]
     assert not list(tmp_path.glob("*/*.npy"))
+
+
+def test_a_cache_that_cannot_be_written_ends_the_run_and_does_not_hang_it(
+    world: SimpleNamespace, pool: CountingPool, tmp_path: Path
+) -> None:
+    cache = FrameCache(tmp_path, 1 << 30)
+    source, sample = source_over(pool, cache), world.samples[0]
+    (tmp_path / str(cache.key(pool_request(sample)))[:2]).touch()  # a file where the entry's folder has to be
+    with pytest.raises(ProblemError, match="CACHE_UNUSABLE"), load(world, [[0]], source) as batches:
+        next(batches)
+    assert nothing_stays_behind(source)
+
+
+def test_frames_larger_than_the_cache_are_not_stored(
+    world: SimpleNamespace, pool: CountingPool, tmp_path: Path
+) -> None:
+    source = source_over(pool, FrameCache(tmp_path, 1000))
+    frames, problems = source.collect(source.request([world.samples[0]]))
+    assert frames[0][0].nbytes > 1000 and not problems
+    assert not list(tmp_path.glob("*/*"))
+
+
+def test_short_packs_do_not_make_the_window_long_nor_shared_videos_wide(world: SimpleNamespace) -> None:
+    text = next(sample for sample in world.samples if not sample.plans)
+    assert frame_bytes([text]) == frame_bytes([]) == PACK_AT_LEAST
+    video = world.samples[0]
+    (plan,) = video.plans
+    large = replace(plan, height=20_000, width=20_000)
+    one = replace(video, plans=(large,))
+    assert frame_bytes([one]) == 3 * len(plan.indices) * 20_000**2 > PACK_AT_LEAST
+    assert frame_bytes([one, one, text]) == frame_bytes([one])  # two questions, one video
+    assert PACK_AT_LEAST * 64 == DECODE_AHEAD
 
 
 def test_a_changed_file_is_decoded_again(world: SimpleNamespace, pool: CountingPool, tmp_path: Path) -> None:

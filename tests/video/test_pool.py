@@ -108,6 +108,16 @@ def test_a_transform_that_cannot_be_imported_is_a_fault_of_the_program(tmp_path)
         pool.submit(ask(write_clip(tmp_path / "a.mp4"))).result(30)
 
 
+def test_workers_are_replaced_after_some_requests(tmp_path, monkeypatch):
+    monkeypatch.setattr("vidqa.video.pool.RETIRE_AFTER", 3)
+    clip, seen = write_clip(tmp_path / "a.mp4"), []
+    with DecodePool(1, 30, NUMBERS) as pool:
+        for number in range(8):
+            assert pool.submit(ask(clip, (number,))).result(30)[:, 0, 0, 0].tolist() == [number]
+            seen += children_of(os.getpid())
+    assert [seen.count(worker) for worker in dict.fromkeys(seen)] == [3, 3, 2]
+
+
 def test_frames_are_stored_by_the_worker_where_asked(tmp_path):
     clip = write_clip(tmp_path / "a.mp4")
     request = ask(clip, (3, 4))

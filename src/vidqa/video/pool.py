@@ -30,6 +30,7 @@ from vidqa.video.problems import IMAGE_UNREADABLE, VIDEO_DECODE_TIMEOUT, VIDEO_U
 from vidqa.video.source import place
 
 START_LIMIT_S = 300.0  # a worker imports its transform before its first request; torch from a cold disk is slow
+RETIRE_AFTER = 2000  # requests; decoders lose some memory with every file, and a new worker begins without
 LAST_WORDS_S = 5.0  # between a worker's closed pipe and its exit
 # The worker gets this process's module path, so that a program started from any folder finds the library.
 BOOT = (
@@ -155,6 +156,7 @@ class _Server(threading.Thread):
         self.waiting, self.closed, self.timeout_s, self.functions = waiting, closed, timeout_s, functions
         self.process: subprocess.Popen[bytes] | None = None
         self.pipe: Connection | None = None
+        self.served = 0  # requests of this worker
 
     def run(self) -> None:
         # Workers inherit what this thread blocks: where a batch system asks every process of a job to stop, what the
@@ -180,8 +182,11 @@ class _Server(threading.Thread):
             process.wait()
 
     def _serve(self, request: DecodeRequest, store_at: str) -> Decoded | Stored:
+        if self.served >= RETIRE_AFTER:
+            self.stop_worker()
         if self.process is None or self.process.poll() is not None:
             self._start_worker()
+        self.served += 1
         assert self.pipe is not None and self.process is not None
         deadline = time.monotonic() + self.timeout_s
         try:
@@ -217,6 +222,7 @@ class _Server(threading.Thread):
                 process_group=0,  # a signal to the engine's group is not for its workers: they end with their parent
                 env=child_environment(OMP_NUM_THREADS="1"),
             )
+        self.served = 0
         if self.closed.is_set():
             self.stop_worker()
         try:

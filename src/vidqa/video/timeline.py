@@ -110,9 +110,9 @@ def _even_rate(times_s: np.ndarray, stream: VideoStream) -> float | None:
     claimed = float(stream.average_rate or 0)
     if len(times_s) == 1:
         return claimed or 1.0
-    for fps in (claimed, (len(times_s) - 1) / (times_s[-1] - times_s[0])):
-        drift = np.abs(times_s - times_s[0] - np.arange(len(times_s)) / fps) if fps else np.array([np.inf])
-        if drift.max() * fps <= TOLERANCE:
+    spread = times_s[-1] - times_s[0]
+    for fps in (claimed, (len(times_s) - 1) / spread if spread > 0 else 0.0):
+        if fps and np.abs(times_s - times_s[0] - np.arange(len(times_s)) / fps).max() * fps <= TOLERANCE:
             return float(fps)
     return None
 

@@ -83,7 +83,8 @@ class FrameCache:
         try:
             frames = self._mapped(key, path)
             now = time.time_ns()  # the time of last use, finer than the file system's own clock
-            os.utime(path, ns=(now, now))
+            with suppress(PermissionError):  # another user's entry serves as well
+                os.utime(path, ns=(now, now))
         except (OSError, RuntimeError):  # never there, or evicted between two of these steps, or no room for a map
             return None
         except ValueError:  # damaged
@@ -110,7 +111,8 @@ class FrameCache:
         except OSError as failed:
             return self._refused(failed)
         finally:
-            temporary.unlink(missing_ok=True)
+            with suppress(OSError):
+                temporary.unlink()
         return None
 
     def temporary(self, key: str) -> Path:
@@ -118,15 +120,19 @@ class FrameCache:
         path = self._path(key)
         return path.with_name(f"{path.name}.{os.getpid()}.{next(self._numbers)}.tmp")
 
-    def adopt(self, key: str, temporary: Path) -> np.ndarray:
-        """Make the entry that a process of ours has written at `temporary` the one of `key`; its frames, mapped, which
-        stay readable even if the entry is evicted at once. Raises OSError, CACHE_UNUSABLE."""
+    def adopt(self, key: str, temporary: Path) -> tuple[np.ndarray, Problem | None]:
+        """Make the entry that a process of ours has written at `temporary` the one of `key`. Returns its frames,
+        mapped, which stay readable even if the entry is evicted at once, and the warning that `put` may return."""
         try:
             frames = self._mapped(key, temporary, trusted=True)
-            self._publish(temporary, self._path(key))
+            try:
+                self._publish(temporary, self._path(key))
+            except OSError as failed:
+                return frames, self._refused(failed)
         finally:
-            temporary.unlink(missing_ok=True)
-        return frames
+            with suppress(OSError):
+                temporary.unlink()
+        return frames, None
 
     def _refused(self, failed: OSError) -> Problem:
         """The disk is full, which the run survives, or the cache is of no use, which it does not."""
@@ -207,7 +213,8 @@ def write_entry(path: str | Path, frames: np.ndarray) -> None:
             file.write(body)
             file.write(FOOTER.pack(MARK, zlib.crc32(body, zlib.crc32(header.getvalue()))))
     except OSError:
-        Path(path).unlink(missing_ok=True)
+        with suppress(OSError):
+            Path(path).unlink()
         raise
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -134,12 +135,16 @@ class FrameSource:
 
     def _taken_in(self, wanted: _Wanted, store_at: str, result: Decoded | Stored) -> Decoded:
         """What a worker answered, its frames in the cache."""
+        warning = None
         if isinstance(result, Stored):
             assert self.cache
-            return self.cache.adopt(wanted.key, Path(result.path))
-        if store_at:  # a worker that was cut off may have left a part
-            Path(store_at).unlink(missing_ok=True)
-        if self.cache and not isinstance(result, Problem) and (warning := self.cache.put(wanted.key or None, result)):
+            result, warning = self.cache.adopt(wanted.key, Path(result.path))
+        elif store_at:  # a worker that was cut off may have left a part
+            with suppress(OSError):
+                Path(store_at).unlink()
+            if self.cache and not isinstance(result, Problem):
+                warning = self.cache.put(wanted.key, result)
+        if warning:
             note(str(warning))
         return result
 

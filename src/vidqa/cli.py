@@ -11,6 +11,7 @@ With --json exactly one object goes to stdout; progress and logs always go to st
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import os
 import shlex
@@ -23,6 +24,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from vidqa._optional import PACKAGE_MISSING
+from vidqa.environment import redacted
 from vidqa.problem import INTERNAL, Code, Exit, Problem, ProblemError, exit_code_of
 
 SCHEMA = "vidqa.result.v1"
@@ -90,6 +92,9 @@ def run(parser: Parser, main: Callable[[argparse.Namespace], Result], argv: Sequ
         result = Result(problems=[INTERRUPTED.at(parser.prog, "interrupted")])
     except Exception as bug:  # noqa: BLE001  the one place: a bug becomes a problem with a log file
         result = Result(problems=[_internal(parser.prog, bug)])
+    for stream in (sys.stdout, sys.stderr):  # a name in a user's file may hold what the terminal cannot write
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     try:
         _print(result, as_json)
         sys.stdout.flush()
@@ -100,25 +105,26 @@ def run(parser: Parser, main: Callable[[argparse.Namespace], Result], argv: Sequ
 
 def _internal(prog: str, bug: Exception) -> Problem:
     with tempfile.NamedTemporaryFile("w", prefix="vidqa-", suffix=".log", delete=False, encoding="utf-8") as log:
-        log.write("".join(traceback.format_exception(bug)))
+        trace = redacted("".join(traceback.format_exception(bug)))
+        log.write(trace.encode("utf-8", "backslashreplace").decode())
     return INTERNAL.at(prog, f"{type(bug).__name__}: {bug}", f"report it with {log.name}")
 
 
 def _print(result: Result, as_json: bool) -> None:
     if as_json:
-        print(json.dumps(result.as_dict(), indent=2, ensure_ascii=False, default=str))
+        print(redacted(json.dumps(result.as_dict(), indent=2, ensure_ascii=False, default=str)))
         return
     if result.text:
-        print(result.text)
+        print(redacted(result.text))
     for problem in result.problems:
         print(problem, file=sys.stderr)
     if result.next:
-        print("next:", *(f"  {command}" for command in result.next), sep="\n")
+        print("next:", *(f"  {redacted(command)}" for command in result.next), sep="\n")
 
 
 def note(message: str) -> None:
     """Progress for a person; never on stdout, which belongs to the result."""
-    print(message, file=sys.stderr, flush=True)
+    print(redacted(message), file=sys.stderr, flush=True)
 
 
 def command(script: str, *words: object) -> str:

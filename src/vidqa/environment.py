@@ -3,7 +3,18 @@
 from __future__ import annotations
 
 import os
+import re
+from collections.abc import Iterable
 from pathlib import Path
+
+# Whatever a program writes down is without their values; the names are those of the libraries that read them.
+SECRET_NAMES = (
+    *("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "WANDB_API_KEY"),
+    *("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"),
+)
+SHORTEST_SECRET = 8  # characters; what is shorter is a placeholder, and occurs by chance
+_CREDENTIALS = re.compile(r"://(?:[^\s/'\"<>@]+|[^\s/'\"<>@:]*:(?!\d+/)[^\s'\"<>@]*)@")
+_TOKEN = re.compile(r"((?:[Aa]uthorization\W{1,5}\w+|\bBearer)\s+)[\w.~+/=-]{16,}|\bhf_[A-Za-z0-9]{20,}")
 
 
 def hf_token() -> str | None:
@@ -14,6 +25,21 @@ def hf_token() -> str | None:
 def hf_endpoint() -> str | None:
     """The hub's address where it is not huggingface.co: a mirror, or a server of the user's own."""
     return os.environ.get("HF_ENDPOINT") or None
+
+
+def s3_endpoint() -> str | None:
+    """The address of S3 where it is not Amazon's: a server of the user's own, by the name that all its clients know."""
+    return os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or None
+
+
+def kubeconfig() -> str | None:
+    """The files that say which Kubernetes cluster to use, joined by colons; None: the client's own default."""
+    return os.environ.get("KUBECONFIG") or None
+
+
+def docker_host() -> str | None:
+    """The address of the Docker daemon where it is not this machine's own socket."""
+    return os.environ.get("DOCKER_HOST") or None
 
 
 def wandb_has_key() -> bool:
@@ -51,6 +77,29 @@ def visible_gpus() -> list[str] | None:
 def has(name: str) -> bool:
     """Whether a variable is set: for secrets that travel by name, and settings that the user's own value overrules."""
     return bool(os.environ.get(name))
+
+
+def values(names: Iterable[str]) -> dict[str, str]:
+    """The variables of these names that are set."""
+    return {name: os.environ[name] for name in names if os.environ.get(name)}
+
+
+def adopt(variables: dict[str, str]) -> None:
+    """Set variables for this process and those it starts."""
+    os.environ.update(variables)
+
+
+def redacted(text: str) -> str:
+    """A text fit to be shown and kept: without the values of secrets, what looks like a token, and the user and
+    password of addresses."""
+    if not text:
+        return text
+    for name, value in values(SECRET_NAMES).items():
+        if len(value) >= SHORTEST_SECRET:
+            text = text.replace(value, f"<{name}>")
+    if "@" in text:
+        text = _CREDENTIALS.sub("://<credentials>@", text)
+    return _TOKEN.sub(r"\1<token>", text)
 
 
 def python_path(first: Path) -> str:

@@ -35,6 +35,15 @@ def write_json(path: Path, value: Any, indent: int | None = 2) -> None:
     write_text(path, json.dumps(value, indent=indent, ensure_ascii=False, allow_nan=False) + "\n")
 
 
+def is_writable(value: Any) -> bool:
+    """Whether `write_json` can write a value: JSON may spell half of a surrogate pair or NaN, and nest without end."""
+    try:
+        json.dumps(value, ensure_ascii=False, allow_nan=False).encode("utf-8")
+    except (ValueError, TypeError, RecursionError):
+        return False
+    return True
+
+
 def write_link(path: Path, target: str) -> None:
     """A symbolic link to `target`, relative to the link's own folder."""
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -7,6 +7,7 @@ It happens before a job starts, once; the job itself then runs offline.
 
 from __future__ import annotations
 
+import os
 import re
 import time
 from pathlib import Path
@@ -93,10 +94,10 @@ def _ask_once(name: HubName, token: str | None) -> str:
 
 
 def _local_folder(name: str) -> Path:
-    folder = Path(name).expanduser()
-    if folder.is_dir():
+    folder = Path(os.path.expanduser(name))
+    if os.path.isdir(folder):
         return folder.resolve()
-    if folder.exists():
+    if os.path.exists(folder):
         raise MODEL_NOT_FOUND.error(name, "this is a file; a model is a folder")
     remedy = f"to fetch it from the hub write {PREFIX}{name}" if _NAME.fullmatch(name) else None
     raise MODEL_NOT_FOUND.error(name, f"there is no folder {folder.absolute()}", remedy)

@@ -11,6 +11,8 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from enum import IntEnum
 
+from vidqa.environment import redacted
+
 
 class Exit(IntEnum):
     """Exit codes, the same for every script and for the engine."""
@@ -59,10 +61,18 @@ class Code:
 
     def at(self, where: object, message: str, remedy: str | None = None, *, severity: str = "error") -> Problem:
         """A problem of this kind at one place; without a remedy of its own it takes the general one."""
-        return Problem(self.name, str(where), message, remedy or self.remedy, int(self.exit_code), severity)
+        where, message, remedy = map(_writable, (str(where), message, remedy or self.remedy))
+        return Problem(self.name, where, message, remedy, int(self.exit_code), severity)
 
     def error(self, where: object, message: str, remedy: str | None = None) -> ProblemError:
         return ProblemError([self.at(where, message, remedy)])
+
+
+def _writable(text: str) -> str:
+    """The text without secrets, and with half surrogate pairs (JSON can spell them, no file can hold them) written out
+    as \\udXXX."""
+    text = redacted(text)
+    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
 
 
 REGISTRY: dict[str, Code] = {}

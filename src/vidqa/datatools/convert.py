@@ -130,8 +130,8 @@ def _outputs(out: Path, to: str, records: list[Record], fields: list[dict[str, A
 
 def read_source(path: Path, form: str, media_path: str) -> Source:
     """The data set at `path`. Raises what is wrong with it."""
-    path = Path(os.path.abspath(path.expanduser()))
-    if not path.exists():
+    path = Path(os.path.abspath(os.path.expanduser(path)))
+    if not os.path.exists(path):
         raise FILE_MISSING.error(path, "there is no such file or folder")
     form = detected(path) if form == "auto" else form
     dropped: Counter[str] = Counter()

@@ -48,7 +48,7 @@ def place_of(source: MediaSource) -> str:
 def read_annotated(annotation_path: str | Path, media_path: str | Path = "") -> Annotated:
     """The rows and records of a file, or of a dataset folder. Raises ProblemError with everything that is wrong."""
     path = annotation_file(annotation_path)
-    root_mode = not media_path and path != Path(annotation_path).expanduser()
+    root_mode = not media_path and path != Path(os.path.expanduser(annotation_path))
     source = media_source(path, str(media_path), root_mode=root_mode)
     findings = Findings(str(path))
     pairs = read_pairs(read_rows(path, findings), path.name, source, findings)

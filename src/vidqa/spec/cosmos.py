@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +52,7 @@ def cosmos_table(spec: TrainSpec, train_samples: int | None = None) -> tuple[dic
             remedy = "set validation.freq in steps"
             problems.append(NOT_IN_TARGET.at("validation.freq_in_epoch", message, remedy, severity="warning"))
     resume = spec.train.resume
-    if isinstance(resume, str) and (Path(resume) / "policy").is_dir():
+    if isinstance(resume, str) and os.path.isdir(Path(resume) / "policy"):
         values["train.resume"] = str(Path(resume) / "policy")
     values["redis"] = str(spec.redis)
     return _nested({path: value for path, value in values.items() if not _empty_custom(path, value)}), problems

@@ -11,6 +11,7 @@ another machine, or that name step_N where epoch_N was kept. Only `which="latest
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -38,10 +39,12 @@ def find_checkpoint(run_folder: Path | str, which: str = "best") -> Path:
 
 def run_folder_of(run_folder: Path | str) -> Path:
     """The one folder at or below `run_folder` that holds safetensors/ or checkpoints/. Raises SPEC_PARENT_RUN."""
-    top = Path(run_folder).expanduser()
+    top = Path(os.path.expanduser(run_folder))
     level = [top]
     for _ in range(DEPTH + 1):
-        runs = [folder for folder in level if (folder / "safetensors").is_dir() or (folder / "checkpoints").is_dir()]
+        runs = [
+            folder for folder in level if any(os.path.isdir(folder / name) for name in ("safetensors", "checkpoints"))
+        ]
         if len(runs) == 1:
             return runs[0]
         if runs:
@@ -52,7 +55,7 @@ def run_folder_of(run_folder: Path | str) -> Path:
 
 
 def _folders(folder: Path) -> list[Path]:
-    return [inner for inner in folder.iterdir() if inner.is_dir()] if folder.is_dir() else []
+    return [inner for inner in folder.iterdir() if inner.is_dir()] if os.path.isdir(folder) else []
 
 
 def _find(top: Path, which: str, kind: str, complete: Callable[[Path], bool], code: Code) -> Path:

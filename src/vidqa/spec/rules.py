@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 from vidqa.problem import Problem
 from vidqa.spec import problems as codes
@@ -142,7 +142,7 @@ def _model_name(path: str, name: str) -> Iterator[Problem]:
     elif name.startswith("hf_model://"):
         if not HF_MODEL.match(name):
             yield codes.BARE_MODEL_ID.at(path, f"{name!r} is not hf_model://org/name")
-    elif BARE_ID.match(name) and not Path(name).is_dir():
+    elif BARE_ID.match(name) and not os.path.isdir(name):
         yield codes.BARE_MODEL_ID.at(
             path, f"{name!r} is a bare id, and no such folder is here", f"write hf_model://{name}"
         )

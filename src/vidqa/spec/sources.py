@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -50,8 +51,8 @@ def root_layer(action: str, part: str, root: str) -> Layer:
     if "://" in root:
         table: dict[str, Any] = {annotations: f"{root.rstrip('/')}/annotations.json", media: root}
     else:
-        folder = Path(root).expanduser().absolute()
-        file = next((folder / n for n in ("annotations.json", "annotations.jsonl") if (folder / n).is_file()), None)
+        folder = Path(os.path.expanduser(root)).absolute()
+        file = next((folder / n for n in ("annotations.json", "annotations.jsonl") if os.path.isfile(folder / n)), None)
         if file is None:
             raise ROOT.error(folder, "there is no annotations.json in it")
         archive = next((folder / name for name in ARCHIVES if (folder / name).is_file()), folder)

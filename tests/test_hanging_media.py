@@ -1,0 +1,131 @@
+"""A medium that hangs whoever reads it is cut off and named, by preflight and by a training run.
+
+Two ways to hang: a named pipe that nobody writes to, and a decode worker that is stopped while it has the file open,
+which is what storage that no longer answers looks like from outside.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from clips import write_clip
+from tiny_world import engine_command, tiny_data, tiny_model, tiny_spec
+
+BANK = Path(__file__).resolve().parents[1]
+LIMIT_S = 10.0  # of one decode; many times what the clips here take on a busy machine
+PREFLIGHT, TRAINING = "preflight", "training"
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
+    folder = tmp_path_factory.mktemp("hanging")
+    root = tiny_data(folder, clips=3, images=0, texts=0)
+    write_clip(root / "videos/1.mp4", frames=3000, fps=30, width=320, height=240, keyframe_every=3000)
+    return SimpleNamespace(model=tiny_model(folder), root=root)
+
+
+@pytest.fixture(params=[PREFLIGHT, TRAINING])
+def started(request: pytest.FixtureRequest, world: SimpleNamespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """start() begins reading the media of a data set of its own; told(process) waits and gives the error problems."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    root = tmp_path / "data"
+    shutil.copytree(world.root, root)
+    spec = tiny_spec(tmp_path, world.model, root, {"engine.decode_timeout_s": LIMIT_S, "train.epoch": 1})
+    run_dir = tmp_path / "run"
+    preflight = [
+        sys.executable,
+        str(BANK / "scripts/preflight.py"),
+        "--spec",
+        str(spec),
+        "--platform",
+        "local",
+        "--json",
+    ]
+    words = preflight if request.param == PREFLIGHT else engine_command("train", spec, run_dir)
+
+    def start() -> subprocess.Popen[bytes]:
+        return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
+
+    def told(process: subprocess.Popen[bytes]) -> list[tuple[str, str]]:
+        try:
+            out, err = process.communicate(timeout=300)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            raise
+        assert process.returncode not in (0, None) and b"Traceback" not in out, err.decode()[-3000:]
+        problems = (
+            json.loads(out)["problems"] if words is preflight else json.loads((run_dir / "problems.json").read_text())
+        )
+        errors = [problem for problem in problems if problem["severity"] == "error"]
+        return [(f"{problem['code']}: {problem['message']}", problem["where"]) for problem in errors]
+
+    return SimpleNamespace(root=root, start=start, told=told)
+
+
+def test_a_named_pipe(started: SimpleNamespace) -> None:
+    (started.root / "videos/1.mp4").unlink()
+    os.mkfifo(started.root / "videos/1.mp4")
+    told = started.told(started.start())
+    assert named(told) and all("VIDEO_UNREADABLE: " in text for text in named(told)), told
+
+
+def test_a_decoder_that_hangs(started: SimpleNamespace) -> None:
+    process = started.start()
+    stopped = stop_worker(process, started.root / "videos/1.mp4")
+    told = started.told(process)
+    assert named(told) and all("VIDEO_DECODE_TIMEOUT: " in text for text in named(told)), told
+    assert not Path(f"/proc/{stopped}").exists()
+
+
+def named(told: list[tuple[str, str]]) -> list[str]:
+    """What is said of the file that hangs; training says it within its own code for a sample that it cannot use."""
+    return [text for text, where in told if "1.mp4" in where]
+
+
+def stop_worker(process: subprocess.Popen[bytes], file: Path) -> int:
+    """Stops the decode worker that has `file` open, below `process`; its process id."""
+    deadline = time.monotonic() + 200
+    while process.poll() is None and time.monotonic() < deadline:
+        for pid in workers(process.pid):
+            try:
+                if any(os.readlink(handle) == str(file) for handle in Path(f"/proc/{pid}/fd").iterdir()):
+                    os.kill(pid, signal.SIGSTOP)
+                    return pid
+            except OSError:  # it closed the file, or ended, meanwhile
+                continue
+        time.sleep(0.002)
+    os.killpg(process.pid, signal.SIGKILL)
+    raise AssertionError("no worker opened the file")
+
+
+def workers(parent: int) -> list[int]:
+    """The decode workers among the descendants of a process."""
+    children: dict[int, list[int]] = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        children.setdefault(int(fields[1]), []).append(int(stat.parent.name))
+    below, waiting = [], [parent]
+    while waiting:
+        found = children.get(waiting.pop(), [])
+        below += found
+        waiting += found
+    return [pid for pid in below if b"vidqa.video.worker" in _words(pid)]
+
+
+def _words(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""

@@ -279,6 +279,17 @@ def _(case: Case) -> None:
     checkpoint(case, effective_batch=1000)
 
 
+@broken("GPUs with too little memory", "BUDGET_MEMORY")
+def _(case: Case) -> None:
+    case.options["declared"] = Declared(2, 1.0, "sm_90")
+
+
+@broken("checkpoint of another trained part", "RESUME_MISMATCH")
+def _(case: Case) -> None:
+    checkpoint(case)
+    case.spec["policy.freeze_pattern"] = ["visual"]
+
+
 @broken("checkpoint without its weights", "RESUME_NO_CHECKPOINT")
 def _(case: Case) -> None:
     checkpoint(case)

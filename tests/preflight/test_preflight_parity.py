@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,13 +13,17 @@ from tests.tiny_world import run_engine, tiny_data, tiny_model, tiny_spec
 from vidqa.preflight.report import preflight
 from vidqa.preflight.weights import parameters_by_name
 
+FROZEN = {"policy.freeze_pattern": ["visual"], "train.ckpt.max_keep": 2, "train.epoch": 2}
+LORA = {"policy.lora.r": 4, "policy.lora.target_modules": "all-linear", "policy.lora.modules_to_save": ["embed_tokens"]}
 
-def test_the_run_agrees_exactly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the vision tower frozen, so that what trains is less than what is exported."""
+
+@pytest.mark.parametrize("way", [FROZEN, LORA], ids=["vision tower frozen", "LoRA"])
+def test_the_run_agrees_exactly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: dict[str, Any]) -> None:
+    """In both ways what trains is less than what is exported, or than the base model."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     model, root = tiny_model(tmp_path), tiny_data(tmp_path, clips=3)
-    chosen = {"train.epoch": 2, "train.train_policy.dataset.test_size": 2, "validation.enable": True}
-    path = tiny_spec(tmp_path, model, root, {**chosen, "policy.freeze_pattern": ["visual"]})
+    chosen = {"train.train_policy.dataset.test_size": 2, "validation.enable": True, **way}
+    path = tiny_spec(tmp_path, model, root, chosen)
     facts = preflight(path, "local").facts
     run = tmp_path / "run"
     run_engine("train", path, run)
@@ -30,15 +35,23 @@ def test_the_run_agrees_exactly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert facts["train"]["tokens_per_sample"]["most"] == plan["longest_sample_tokens"]
     for name in ("total_steps", "steps_per_epoch", "warmup_steps", "effective_batch"):
         assert facts[name] == plan[name], name
-    (export,) = (run / "safetensors").glob("epoch_2")
-    assert sum(parameters_by_name(export).values()) * 4 == facts["export_bytes"]
+    exports, checkpoints = sorted((run / "safetensors").glob("epoch_*")), sorted((run / "checkpoints").glob("epoch_*"))
+    assert 1 <= len(exports) <= facts["saves_kept"] >= len(checkpoints) == chosen.get("train.epoch", 1)
+    assert sum(parameters_by_name(exports[-1]).values()) * 4 == facts["export_bytes"]
+    assert stored_bytes(checkpoints[-1]) == facts["checkpoint_bytes"] < 3 * 4 * facts["parameters"]
+    # What the files hold besides: safetensors headers, DCP's index.
+    (weights,) = exports[-1].glob("*.safetensors")
+    assert 0 <= weights.stat().st_size - facts["export_bytes"] < 60_000
+
+
+def stored_bytes(checkpoint: Path) -> int:
+    """Bytes of the tensors in a checkpoint, the optimizer's step counters left out."""
     from torch.distributed.checkpoint import FileSystemReader
 
-    saved = FileSystemReader(run / "checkpoints" / "epoch_2" / "policy").read_metadata().state_dict_metadata
+    saved = FileSystemReader(checkpoint / "policy").read_metadata().state_dict_metadata
     tensors = {name: entry for name, entry in saved.items() if hasattr(entry, "properties")}
-    stored = sum(
+    return sum(
         math.prod(entry.size) * entry.properties.dtype.itemsize
         for name, entry in tensors.items()
         if not name.endswith(".step")
     )
-    assert stored == facts["checkpoint_bytes"] < 3 * facts["export_bytes"]

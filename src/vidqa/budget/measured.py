@@ -125,6 +125,7 @@ class Efficiency:
     source: str
 
 
+FAR = 8  # times as large or as small: not like it
 ASSUMED = Efficiency(0.25, "assumed; nothing like it was measured")
 
 
@@ -139,4 +140,6 @@ def efficiency(model: Model, lora: bool, recompute: str) -> Efficiency:
         return ((row["spec"]["policy.lora"] is not None) != lora, row["recompute"] != recompute, max(size, 1 / size))
 
     nearest = min(rows, key=unlike)
+    if unlike(nearest)[-1] > FAR:
+        return ASSUMED
     return Efficiency(nearest["mfu"], f"measured: {nearest['run']} on {nearest['gpu']}")

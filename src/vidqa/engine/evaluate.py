@@ -110,7 +110,7 @@ def frames_ahead(
         frames, problems = source.collect(tickets[number])
         tickets[number] = []
         if problems and on_bad_sample == "fail":
-            raise ProblemError(ENGINE_BAD_SAMPLE.at(p.where, p.message, p.remedy) for p in problems)
+            raise ProblemError(ENGINE_BAD_SAMPLE.at(p.where, f"{p.code}: {p.message}", p.remedy) for p in problems)
         quarantined.extend(problems)
         usable = [i for i, arrays in enumerate(frames) if all(array is not None for array in arrays)]
         yield [batch[i] for i in usable], [frames[i] for i in usable]

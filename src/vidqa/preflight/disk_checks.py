@@ -70,11 +70,12 @@ def _kept(context: Context) -> list[Need]:
     checkpoint = STATE_PER_PARAMETER * trained
     exported = [each for each in every if each.added or asked.policy.lora is None]
     export = BYTES_OF[asked.train.param_dtype] * sum(parameter.numel for parameter in exported)
-    context.facts |= {"trainable_parameters": trained, "checkpoint_bytes": checkpoint, "export_bytes": export}
     saves = asked.train.ckpt
     one = checkpoint * saves.enable_checkpoint + export * saves.export_safetensors
     times = kept_saves(asked)
-    return [Need(existing(output_dir(asked)), times * one, f"{times} checkpoints with exports")]
+    context.facts |= {"trainable_parameters": trained, "checkpoint_bytes": checkpoint, "export_bytes": export}
+    context.facts["saves_kept"] = times
+    return [Need(existing(output_dir(asked)), times * one, f"{times} checkpoint{'s' * (times > 1)}, exports included")]
 
 
 def kept_saves(asked: TrainSpec) -> int:
@@ -104,7 +105,7 @@ def frame_cache(context: Context) -> list[Problem]:
     }
     frames = sum(len(plan.indices) * plan.height * plan.width * 3 for plan in plans.values())
     context.facts["frame_bytes"] = frames
-    folder = Path(engine.frame_cache_dir).expanduser() if engine.frame_cache_dir else environment.cache_folder()
+    folder = Path(os.path.expanduser(engine.frame_cache_dir)) if engine.frame_cache_dir else environment.cache_folder()
     place = existing(folder.absolute())
     needed, free = min(frames, int(engine.frame_cache_gb * 1024**3)), shutil.disk_usage(place).free
     if not os.access(place, os.W_OK):

@@ -104,7 +104,7 @@ def shared_memory(context: Context) -> list[Problem]:
 
 def output_dir(asked: Spec) -> Path:
     written = asked.results_dir if isinstance(asked, EvaluateSpec) else asked.train.output_dir
-    return Path(written).expanduser().absolute()
+    return Path(os.path.expanduser(written)).absolute()
 
 
 def existing(folder: Path) -> Path:

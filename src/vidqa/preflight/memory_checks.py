@@ -1,19 +1,22 @@
-"""Memory: whether the heaviest pack that the data makes fits into a GPU, and if not, the smallest change that helps."""
+"""Memory: whether the heaviest pack that the data makes fits into a GPU and saves into the host; what helps if not."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 from vidqa import spec
 from vidqa.budget.forecast import Forecast, forecast, loads
 from vidqa.budget.memory import COUNTS, GIB, fits
+from vidqa.budget.trained import trainable
 from vidqa.packing.steps import Steps
 from vidqa.platforms.asked import process_count, with_values
 from vidqa.preflight._base import Context, Skip
-from vidqa.preflight.problems import MEMORY
-from vidqa.preflight.trained import trained_model
+from vidqa.preflight.disk_checks import STATE_PER_PARAMETER
+from vidqa.preflight.problems import HOST_MEMORY, MEMORY
+from vidqa.preflight.trained import trained_model, trained_parameters
 from vidqa.preflight.usable import usable
 from vidqa.problem import Problem
 from vidqa.samples import Sample
@@ -46,6 +49,29 @@ def memory(context: Context) -> list[Problem]:
     )
     remedy = _remedy(context, asked, samples, has_gib)
     return [MEMORY.at("GPU memory", message, remedy, severity="error" if sure else "warning")]
+
+
+def host_memory(context: Context) -> list[Problem]:
+    """Saves that go on beside the training keep a copy of weights and averages in this machine's memory."""
+    asked = context.spec
+    if not isinstance(asked, TrainSpec) or not asked.train.ckpt.enable_checkpoint:
+        raise Skip("nothing is saved")
+    if asked.train.ckpt.save_mode != "async":
+        raise Skip("saves are not made beside the training")
+    if context.declared.anything or not context.gpus:
+        raise Skip("the machine that trains is not this one")
+    needed = STATE_PER_PARAMETER * trainable(trained_parameters(context, asked)) / GIB
+    has = available_gib()
+    context.facts["host_memory"] = {"copy_gib": round(needed, 1), "available_gib": round(has, 1)}
+    message = f"the copy takes {needed:.1f} GiB of host memory; {has:.1f} are available"
+    return [HOST_MEMORY.at("host memory", message, severity="warning")] if needed > has else []
+
+
+def available_gib() -> float:
+    """What this machine can give without swapping."""
+    lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+    kibibytes = next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable:"))
+    return kibibytes / 1024**2
 
 
 def least_memory(context: Context) -> float | None:

@@ -130,6 +130,11 @@ MEMORY = Code(
     "The longest pack of the data does not fit into a GPU's memory: training would end with CUDA out of memory.",
     "Make the change that the problem names; it was tried with the same estimate.",
 )
+HOST_MEMORY = Code(
+    "BUDGET_HOST_MEMORY",
+    "A save beside the training copies weights and optimizer into the machine's memory, which is too small for it.",
+    'Set train.ckpt.save_mode = "sync", or use a machine with more memory.',
+)
 FIX_EXISTS = Code(
     "FIX_EXISTS",
     "Corrected annotations are only ever written to a new file.",

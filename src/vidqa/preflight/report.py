@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-import json
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from vidqa import spec
 from vidqa.preflight._base import Checked, Context, bounded, carry_out
+from vidqa.preflight.summary import summary
 from vidqa.preflight.table import CHECKS, GROUPS
 from vidqa.problem import Problem
 from vidqa.spec.problems import ACTION, MODEL_MAX_LENGTH
 
 TRAIN_TABLES = {"train", "policy", "custom", "validation", "logging"}
 EVALUATE_TABLES = {"dataset", "model", "task", "evaluation", "generation", "metrics", "results", "num_gpus", "vision"}
-ORDER = ("error", "warning", "blocked", "ok", "skipped")
+ORDER = ("error", "warning", "blocked", "ok", "skipped")  # of a group: the first that a check has
+
+SHOWN = ("ok", "skipped", "warning", "blocked", "error")
 
 
 @dataclass(frozen=True)
@@ -49,13 +53,29 @@ class Report:
 
     @property
     def text(self) -> str:
-        """One line per check, then the facts."""
-        lines = []
-        for checked in self.checks:
-            found = f"{len(checked.problems)} problems" if checked.problems else checked.why
-            lines.append(f"{checked.group:<12} {checked.name:<30} {checked.status:<8} {found}".rstrip())
-        facts = (f"{name:<27} {json.dumps(value, ensure_ascii=False)}" for name, value in _flat(self.facts))
-        return "\n".join([*lines, "", *facts])
+        """The verdict, one line per group with what is not ok below it, and what the run will take."""
+        lines = [self._verdict(), ""]
+        for name in GROUPS:
+            lines += self._group_lines([checked for checked in self.checks if checked.group == name])
+        return "\n".join([*lines, "", *(f"{what:<16} {text}" for what, text in summary(self.facts))]).rstrip()
+
+    def _verdict(self) -> str:
+        counts = Counter(problem.severity for problem in self.problems)
+        shown = ", ".join(f"{counts[kind]} {kind}{'s' * (counts[kind] != 1)}" for kind in ("error", "warning"))
+        return f"{self.action}: {'not ready' if counts['error'] else 'ready'}; {shown}"
+
+    @staticmethod
+    def _group_lines(checks: list[Checked]) -> Iterator[str]:
+        if not checks:
+            return
+        counts = Counter(checked.status for checked in checks)
+        yield f"{checks[0].group:<16} " + ", ".join(f"{counts[s]} {s}" for s in SHOWN if counts[s])
+        reasons: dict[tuple[str, str], list[str]] = {}
+        for checked in checks:
+            if checked.status != "ok":
+                many = f"{len(checked.problems)} problem{'s' * (len(checked.problems) != 1)}"
+                reasons.setdefault((checked.status, checked.why or many), []).append(checked.name)
+        yield from (f"  {status:<14} {', '.join(names)}: {why}" for (status, why), names in reasons.items())
 
 
 def preflight(
@@ -90,14 +110,3 @@ def _settle_length(checked: Checked, context: Context) -> Checked:
         return checked
     kept = [problem for problem in checked.problems if problem.code != MODEL_MAX_LENGTH.name]
     return replace(checked, problems=kept, status=checked.status if kept else "ok")
-
-
-def _flat(facts: dict[str, Any]) -> list[tuple[str, Any]]:
-    """Facts of the sets as name.key, the long lists left to --json."""
-    flat: list[tuple[str, Any]] = []
-    for name, value in facts.items():
-        if isinstance(value, dict) and "samples" in value:
-            flat += [(f"{name}.{key}", inner) for key, inner in value.items() if key != "longest"]
-        else:
-            flat.append((name, value))
-    return flat

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +74,7 @@ def _pair(context: Context) -> tuple[TrainSpec, EvaluateSpec]:
 
 
 def _folder(name: str) -> object:
-    return Path(name).expanduser().resolve() if not hub.is_hub_name(name) else name
+    return Path(os.path.expanduser(name)).resolve() if not hub.is_hub_name(name) else name
 
 
 def _sizes(name: str) -> dict[str, Any]:
@@ -102,7 +103,7 @@ def resume_target(context: Context) -> list[Problem]:
         raise Skip("the spec resumes nothing")
     if asked.train.resume is True:
         raise Skip("the launch finds the run that goes on, and refuses where there is none")
-    folder = Path(str(asked.train.resume)).expanduser()
+    folder = Path(os.path.expanduser(str(asked.train.resume)))
     folder = folder.parent if folder.name == "policy" else folder
     before = _trainer(folder)
     problems = _changed(folder, "weights", before, _weights(asked, context))

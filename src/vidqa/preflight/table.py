@@ -45,6 +45,7 @@ CHECKS = (
     Check("budget", "frame cache", disk_checks.frame_cache, ("to_decode",)),
     Check("budget", "steps", budget_checks.steps, ("planned",)),
     Check("budget", "GPU memory", memory_checks.memory, ("planned",)),
+    Check("budget", "host memory", memory_checks.host_memory, ("spec", "models")),
     Check("budget", "time", time_checks.time, ("planned",)),
     Check("platform", "job", platform_checks.suitable, ("spec",)),
     Check("platform", "ports", platform_checks.ports),

@@ -1,0 +1,66 @@
+"""The reference page on memory: what the estimate counts, and how it compares with measured runs."""
+
+from __future__ import annotations
+
+from vidqa.budget.measured import read_rows, result_files, table
+from vidqa.budget.memory import COUNTS
+from vidqa.spec.pages import GENERATED
+
+TEXT = f"""# GPU memory: what preflight predicts, and what was measured
+
+{GENERATED}
+
+Read it when preflight reports `BUDGET_MEMORY`, or to choose GPUs for a training. The estimate takes the model's
+`config.json`, the spec, and the heaviest pack that the data really makes; no GPU is needed for it.
+
+## What is counted
+
+Always there, on each GPU, divided by `dp_shard_size`: 12 bytes for every number that trains (float32 weight and Adam's
+two averages), 2 bytes (bf16) for every frozen one. Besides that, the largest of three moments of a step:
+
+| moment | what is there |
+|---|---|
+| `decoder` | backward begins: all that was kept for it, the gathered root, the last decoder layer at work, logits |
+| `vision` | the decoder's gradients, those of the root not yet summed, what the tower kept, one vision block at work |
+| `root` | all gradients, and the sum of the root's in `train.fsdp_reduce_dtype` |
+
+The root is what lies in no layer: embedding, head, mergers. `engine.recompute` decides what is kept of a layer: its
+input alone (`all`), or all that backward needs. In full training a compiled decoder layer then keeps, for each token,
+{COUNTS.compiled.hidden:g} x hidden + {COUNTS.compiled.queries:g} x query + {COUNTS.compiled.keys:g} x key + \
+{COUNTS.compiled.wide:g} x MLP widths of numbers, an eager one {COUNTS.eager.hidden:g}, {COUNTS.eager.queries:g}, \
+{COUNTS.eager.keys:g} and {COUNTS.eager.wide:g}; a vision block keeps
+{COUNTS.vision.hidden:g} x hidden + {COUNTS.vision.wide:g} x MLP for each patch.
+A test counts these numbers in the layers themselves; nothing is fitted to the runs below.
+
+A GPU is large enough when the prediction, {COUNTS.error:.0%} more for what it may be wrong by, and \
+{COUNTS.outside_gib:g} GiB for CUDA and NCCL fit.
+Between that and the bare prediction preflight warns.
+
+## When it does not fit
+
+Preflight tries, in this order, and names the first that fits; failing that, several together:
+
+1. activations computed again (`engine.recompute`), which costs time and nothing else;
+2. twice the `dp_shard_size`, four times, ..., with a batch per rank that leaves the steps as they are where it can;
+3. smaller packs (`engine.pack_tokens`), down to the longest sample;
+4. LoRA.
+
+## On disk
+
+A checkpoint is 12 bytes for every number that trains. An export is every weight in `train.param_dtype`, or with LoRA
+the adapters and `modules_to_save` alone. Kept at one time: the newest `train.ckpt.max_keep`, the best, and the one
+being written.
+
+## Predicted against measured
+
+The largest tensors' memory of a step (`torch.cuda.max_memory_allocated`); "kept" means `engine.recompute = "none"`.
+Made from `benchmarks/results`; `benchmarks/memory.py` measures such rows and checks any file of them.
+"""
+
+
+def memory_page() -> str:
+    """Markdown with one table for every file of measured runs."""
+    parts = [TEXT]
+    for path in result_files():
+        parts += [f"### {path.stem}", "", *table(read_rows(path)), ""]
+    return "\n".join(parts)

@@ -1,0 +1,122 @@
+"""The facts of a report in words: a few lines that a person reads before a launch; --json has all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+Facts = dict[str, Any]
+Line = tuple[str, str]
+
+
+def summary(facts: Facts) -> list[Line]:
+    """(what, text) of everything that is known."""
+    parts = (_samples, _answers, _media, _steps, _trains, _memory, _time, _disk, _hardware)
+    return [line for part in parts for line in part(facts)]
+
+
+def _samples(facts: Facts) -> Iterator[Line]:
+    for name in ("train", "validation", "evaluation"):
+        found = facts.get(name)
+        if found and found["tokens_per_sample"]:
+            spread = found["tokens_per_sample"]
+            learned = f", {found['supervised_tokens']:,} of them learned" if name == "train" else ""
+            yield (
+                name,
+                f"{found['samples']:,} samples of {spread['least']:,} to {spread['most']:,} tokens; "
+                f"{found['tokens']:,} in all{learned}",
+            )
+        elif f"{name}_records" in facts:
+            yield name, f"{facts[f'{name}_records']:,} records"
+    if "kpi_records" in facts:
+        yield "kpi", f"{facts['kpi_records']:,} records"
+
+
+def _answers(facts: Facts) -> Iterator[Line]:
+    found = {name: facts[key] for name in ("train", "evaluation") if (key := f"{name}_answers") in facts}
+    for name, forms in found.items():
+        yield f"{name} answers", ", ".join(f"{count:,} {form}" for form, count in forms.items())
+    for name in ("evaluation", "kpi"):
+        if f"{name}_gap_analysis" in facts:
+            yield f"{name} gaps", facts[f"{name}_gap_analysis"]
+
+
+def _media(facts: Facts) -> Iterator[Line]:
+    if "media_files" not in facts:
+        return
+    text = f"{facts['media_files']:,} files, {_duration(facts['video_seconds'])} of video"
+    if "media_decoded" in facts:
+        before = f" ({facts['media_reused']:,} of them before)" if facts["media_reused"] else ""
+        text += f"; {facts['media_decoded']:,} decoded{before}"
+    yield "media", text
+
+
+def _steps(facts: Facts) -> Iterator[Line]:
+    if "total_steps" in facts:
+        yield (
+            "steps",
+            f"{facts['total_steps']:,} of {facts['effective_batch']:,} samples, {facts['steps_per_epoch']:,} an epoch; "
+            f"the first {facts['warmup_steps']:,} warm up",
+        )
+
+
+def _trains(facts: Facts) -> Iterator[Line]:
+    if "trainable_parameters" in facts and "parameters" in facts:
+        yield "trains", f"{facts['trainable_parameters']:,} parameters, on a model of {facts['parameters']:,}"
+
+
+def _memory(facts: Facts) -> Iterator[Line]:
+    if memory := facts.get("memory"):
+        of = f" of {memory['gpu_gib']:.1f}" if memory["gpu_gib"] else ""
+        yield (
+            "GPU memory",
+            f"about {memory['peak_gib']:.1f}{of} GiB on each, {memory['weights_and_optimizer_gib']:.1f} of it weights "
+            f"and optimizer; recomputed: {memory['recompute']}",
+        )
+        yield "heaviest pack", f"{memory['heaviest_pack_tokens']:,} tokens, {memory['heaviest_pack_patches']:,} patches"
+
+
+def _time(facts: Facts) -> Iterator[Line]:
+    time = facts.get("time") or {}
+    if "hours" in time:
+        took = f"about {_duration(3600 * time['hours'])}" if time["hours"] > 1 / 60 else "less than a minute"
+        reached = f"{time['mfu']:.0%} of the peak of {time['gpu']} ({time['mfu_is']})"
+        yield "time", f"{took}, {time['gpu_hours']:.1f} GPU hours, at {reached}"
+    if "decode_core_hours" in time:
+        times = "every epoch" if time["decoded_again_every_epoch"] else "once"
+        yield "decoding", f"about {_duration(3600 * time['decode_core_hours'])} of one core, {times}"
+
+
+def _disk(facts: Facts) -> Iterator[Line]:
+    if "checkpoint_bytes" in facts:
+        yield (
+            "disk",
+            f"a checkpoint {_bytes(facts['checkpoint_bytes'])}, an export {_bytes(facts['export_bytes'])}; "
+            f"at most {facts['saves_kept']} of each at a time; {_bytes(facts['free_bytes'])} free",
+        )
+    if "frame_bytes" in facts:
+        yield "frames", f"{_bytes(facts['frame_bytes'])}, resized"
+
+
+def _hardware(facts: Facts) -> Iterator[Line]:
+    if facts.get("gpu_names"):
+        kinds = ", ".join([*facts["gpu_names"], *facts.get("gpu_arch", [])])
+        yield "GPUs", f"{facts.get('gpus', '')} {kinds}".strip()
+    if "processes" in facts:
+        yield "processes", f"{facts['processes']}, on {facts['cores']} cores"
+
+
+def _duration(seconds: float) -> str:
+    """As "2 h 5 min", "3 min" or "12 s"."""
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes // 60} h {minutes % 60} min" if minutes >= 60 else f"{minutes} min"
+
+
+def _bytes(count: float) -> str:
+    for unit in ("bytes", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}" if unit == "bytes" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} TB"

@@ -1,0 +1,146 @@
+"""GPU memory and time: what does not fit is told with a change that was tried, and the change helps."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.preflight.conftest import records
+from tests.preflight.corpus import Case, machine
+from vidqa import spec as specs
+from vidqa.budget.memory import COUNTS
+from vidqa.engine.prepare import training_records
+from vidqa.packing.steps import Steps
+from vidqa.preflight import memory_checks
+from vidqa.preflight.gpus import Declared
+from vidqa.preflight.report import Report
+from vidqa.problem import Problem
+from vidqa.samples import training_planner
+
+LARGE = {  # the sizes of an 8B model
+    "text_config": {
+        "hidden_size": 4096,
+        "intermediate_size": 12288,
+        "num_hidden_layers": 36,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+        "head_dim": 128,
+        "vocab_size": 151936,
+    },
+    "vision_config": {"hidden_size": 1152, "depth": 27, "intermediate_size": 4304, "out_hidden_size": 4096},
+}
+
+
+@pytest.fixture
+def case(tmp_path: Path, clips: Path, tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> Case:
+    """A training of an 8B model (its sizes only) on small clips."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    case = Case(tmp_path, clips, tiny_model, monkeypatch)
+    config = json.loads((case.model / "config.json").read_text())
+    for table, sizes in LARGE.items():
+        config[table] |= sizes
+    config["vision_config"]["deepstack_visual_indexes"] = [8, 16, 24]
+    (case.model / "config.json").write_text(json.dumps(config))
+    case.train = records(range(4), 6)
+    case.spec |= {"train.train_batch_per_replica": 4, "policy.parallelism.dp_shard_size": 2}
+    return case
+
+
+def budget(case: Case, gib: float | None = None, arch: str | None = None) -> tuple[Report, list[Problem]]:
+    case.options["declared"] = Declared(None, gib, arch)
+    report = case.report("budget")
+    return report, [problem for problem in report.problems if problem.code == "BUDGET_MEMORY"]
+
+
+def test_the_estimate_is_always_there_and_is_of_the_heaviest_pack(case: Case) -> None:
+    report, problems = budget(case)
+    assert problems == [] and report.facts["memory"]["gpu_gib"] is None
+    asked = specs.load(case.write(), "train")
+    samples, _ = training_planner(asked, case.model).plan(training_records(asked)[0])
+    steps = Steps(asked, samples, 2, "cuda")
+    sizes = [steps.size(pack) for step in range(9) for packs in steps.packs(step) for pack in packs]
+    assert report.facts["memory"]["heaviest_pack_tokens"] == max(sizes)[0] > 0
+    assert report.facts["memory"]["heaviest_pack_patches"] == max(sizes)[1]
+    assert "GPU memory" in report.text and "heaviest pack" in report.text
+
+
+@pytest.mark.parametrize(
+    ("gib", "more", "helps"),
+    [
+        (60.0, {}, "policy.parallelism.dp_shard_size = 4"),
+        (30.0, {}, "policy.parallelism.dp_shard_size = 8"),
+        (88.0, {"policy.model_gradient_checkpointing": False, "custom.vision.nframes": 768}, "model_gradient"),
+    ],
+)
+def test_what_does_not_fit_is_told_what_helps(case: Case, gib: float, more: dict, helps: str) -> None:
+    case.spec |= more
+    report, (problem,) = budget(case, gib)
+    assert problem.severity == "error" and str(gib) in problem.message and helps in problem.remedy
+    assert report.facts["memory"]["peak_gib"] + COUNTS.outside_gib > gib
+    for pair in problem.remedy.removeprefix("set ").split("; "):
+        key, _, value = pair.partition(" = ")
+        case.spec[key] = json.loads(value)
+    assert budget(case, gib)[1] == []
+
+
+def test_where_nothing_else_helps_it_is_adapters_or_another_gpu(case: Case) -> None:
+    case.train, case.spec["train.train_batch_per_replica"] = records(range(4), 1), 1
+    _, (problem,) = budget(case, 20.5)
+    assert "policy.lora" in problem.remedy
+    _, (problem,) = budget(case, 3.0)
+    assert "more memory" in problem.remedy
+
+
+def test_a_close_call_is_a_warning(case: Case) -> None:
+    report, _ = budget(case)
+    peak = report.facts["memory"]["peak_gib"]
+    _, (problem,) = budget(case, peak + COUNTS.outside_gib + 0.5)
+    assert problem.severity == "warning"
+    assert budget(case, peak * 1.1 + COUNTS.outside_gib + 0.5)[1] == []
+
+
+def test_time_is_told_for_gpus_whose_speed_is_known(case: Case) -> None:
+    case.spec["train.epoch"] = 3000
+    times = {arch: budget(case, 141.0, arch)[0].facts["time"] for arch in ("sm_90", "sm_80", "sm_75")}
+    assert times["sm_80"]["gpu_hours"] > 2 * times["sm_90"]["gpu_hours"] >= 0 and "hours" not in times["sm_75"]
+    assert "H200" in times["sm_90"]["mfu_is"]
+
+
+@pytest.mark.parametrize(
+    ("keys", "kept"),
+    [
+        ({}, 3),  # three epochs, a save after each
+        ({"train.epoch": 20}, 5),
+        ({"train.epoch": 20, "train.ckpt.max_keep": 1}, 3),
+        ({"train.epoch": 20, "train.ckpt.max_keep": -1}, 20),
+        ({"train.ckpt.save_freq": 10, "train.max_num_steps": 20}, 3),
+    ],
+)
+def test_saves_that_lie_there_at_one_time(case: Case, keys: dict, kept: int) -> None:
+    case.spec |= keys
+    case.spec["train.output_dir"] = str(case.folder / "runs")
+    report = case.report("environment")
+    assert report.facts["saves_kept"] == kept
+    assert report.facts["checkpoint_bytes"] == 12 * report.facts["trainable_parameters"]
+
+
+def test_a_copy_that_the_host_has_no_room_for(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert 0 < memory_checks.available_gib() < 100_000
+    machine(case, "NVIDIA H200, 143771, 9.0, 580.159.04", cuda="13.0", count=2)
+    for gib, mode, told in ((97.0, "async", 1), (99.0, "async", 0), (97.0, "sync", 0)):
+        monkeypatch.setattr(memory_checks, "available_gib", lambda gib=gib: gib)
+        case.spec["train.ckpt.save_mode"] = mode
+        found = [p for p in case.report("budget").problems if p.code == "BUDGET_HOST_MEMORY"]
+        assert len(found) == told and all(p.severity == "warning" for p in found)
+
+
+def test_a_disk_too_small_is_told_in_gigabytes(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    usage = shutil.disk_usage(case.folder)._replace(free=200 * 10**9)
+    monkeypatch.setattr("shutil.disk_usage", lambda _: usage)
+    (problem,) = [p for p in case.report("environment").problems if p.code == "ENV_DISK_SMALL"]
+    assert "200.0 GB free" in problem.message and "3 checkpoints" in problem.message
+    case.spec["policy.lora"] = {"r": 16}
+    assert [p for p in case.report("environment").problems if p.code == "ENV_DISK_SMALL"] == []

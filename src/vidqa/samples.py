@@ -152,7 +152,9 @@ class Planner:
         return self._with_prefix(sample, encoded) if plans else sample
 
     def _with_prefix(self, sample: Sample, encoded: Encoded) -> Sample:
-        slots = np.flatnonzero(np.isin(encoded.token_ids, list(self.chat.slot_ids.values())))
+        slots = np.flatnonzero(
+            np.isin(encoded.token_ids, [slot for slot in self.chat.slot_ids.values() if slot is not None])
+        )
         prefix = int(slots[-1]) + 1
         if encoded.supervised[:prefix].any():
             return sample

@@ -11,9 +11,10 @@ import torch
 from transformers import Qwen3VLConfig, Qwen3VLForConditionalGeneration
 
 from vidqa.budget.measured import compare, efficiency, read_rows, result_files, table
-from vidqa.budget.memory import COUNTS, Load, Model, Way, Widths, fits, model_of, peak_memory
+from vidqa.budget.memory import COUNTS, Count, Load, Model, Way, Widths, _layer_widths, fits, model_of, peak_memory
 from vidqa.budget.trained import parameters
-from vidqa.engine.model.layers import EAGER, Dense, _any_length
+from vidqa.engine.model import layers
+from vidqa.engine.model.layers import EAGER, Dense
 from vidqa.engine.model.qwen3_vl import _decoder_layer, _vision_block
 from vidqa.engine.model.trainable import choose_trainable
 from vidqa.families.qwen3_vl_sizes import tensors
@@ -68,8 +69,11 @@ def test_shares_of_weights_and_optimizer() -> None:
 
 
 def test_a_like_run_tells_the_speed() -> None:
-    found = efficiency(model(lora={}), lora=True, recompute="none")
+    found = efficiency(model(lora={}), Way(1, lora=True, recompute="none"))
     assert 0.1 < found.mfu < 0.8 and "lora" in found.source
+    assert found.mfu > efficiency(model(lora={}), Way(1, lora=True, recompute="none", compiled=False)).mfu
+    small = replace(model(), every=Count(1000, 1000))
+    assert "assumed" in efficiency(small, Way(1)).source
 
 
 # What backward needs of a layer, counted on real layers of several widths.
@@ -79,9 +83,11 @@ TOKENS = 256
 
 
 def compiled() -> Dense:
-    """Partitioned as torch.compile does it, without generating code."""
+    """Partitioned as the engine's compiled layers are, without generating code."""
+    layers.compiled()  # which sets how torch.compile partitions
     torch._dynamo.reset()
-    return Dense(*(_any_length(torch.compile(f, fullgraph=True, backend="aot_eager_decomp_partition")) for f in EAGER))
+    backend = "aot_eager_decomp_partition"
+    return Dense(*(layers._any_length(torch.compile(each, fullgraph=True, backend=backend)) for each in EAGER))
 
 
 def tiny(hidden: int, wide: int, heads: int, kv_heads: int, vision: tuple[int, int], lora: float | None) -> Any:
@@ -122,11 +128,7 @@ def kept_per_token(run: Callable[[torch.Tensor], torch.Tensor], module: Any, wid
 @pytest.mark.parametrize("fused", [False, True], ids=["eager", "compiled"])
 @pytest.mark.parametrize("dropout", [None, 0.0, 0.05], ids=["full", "LoRA", "LoRA with dropout"])
 def test_what_a_decoder_layer_keeps(fused: bool, dropout: float | None) -> None:
-    counts = COUNTS.compiled if fused else COUNTS.eager
-    if dropout is not None:
-        counts = COUNTS.compiled_lora if fused else COUNTS.eager_lora
-    if dropout:
-        counts += COUNTS.dropout
+    counts = _layer_widths(Way(1, compiled=fused, lora=dropout is not None, dropout=bool(dropout)), COUNTS)
     for hidden, wide, heads, kv_heads in WIDTHS[2:3] if fused else WIDTHS:
         dense = compiled() if fused else EAGER
         layer = tiny(hidden, wide, heads, kv_heads, (64, 128), dropout).model.language_model.layers[0]
@@ -150,5 +152,6 @@ def test_what_a_vision_block_keeps(fused: bool) -> None:
         block = tiny(256, 512, 4, 1, (hidden, wide), None).model.visual.blocks[0]
         turn = torch.randn(TOKENS, hidden // 2)
         run = lambda x: _vision_block(dense, block, x, turn, turn, ((0, 2, TOKENS // 2),))  # noqa: E731, B023
-        told = COUNTS.vision.hidden * hidden + COUNTS.vision.wide * wide
+        counts = COUNTS.compiled_vision if fused else COUNTS.eager_vision
+        told = counts.hidden * hidden + counts.wide * wide
         assert kept_per_token(run, block, hidden, turn) == pytest.approx(told, rel=0.08), (hidden, wide)

@@ -51,9 +51,8 @@ def _check(segments, visible, tails=None, *, causal: bool, heads: tuple[int, int
     """Output and the three gradients against the reference; the error allowed is that of the number format."""
     dtype, allowed = (torch.bfloat16, 2e-2) if device == "cuda" else (torch.float32, 1e-5)
     torch.manual_seed(len(visible))
-    inputs = [
-        torch.randn(len(visible), h, size, device=device, dtype=dtype).requires_grad_() for h in (heads[0], *heads[1:] * 2)
-    ]
+    shapes = [(len(visible), count, size) for count in (heads[0], heads[1], heads[1])]
+    inputs = [torch.randn(shape, device=device, dtype=dtype).requires_grad_() for shape in shapes]
     output = attend(*inputs, segments, tails, causal=causal)
     expected = _reference(*inputs, visible.to(device))
     pull = torch.randn_like(expected)

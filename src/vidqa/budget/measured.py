@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from vidqa.budget.memory import Load, Model, model_of, peak_memory, way_of
+from vidqa.budget.memory import Load, Model, Way, model_of, peak_memory, way_of
 from vidqa.budget.trained import parameters
 from vidqa.cli import BANK
 from vidqa.families.qwen3_vl_sizes import tensors
@@ -129,15 +129,21 @@ FAR = 8  # times as large or as small: not like it
 ASSUMED = Efficiency(0.25, "assumed; nothing like it was measured")
 
 
-def efficiency(model: Model, lora: bool, recompute: str) -> Efficiency:
+def efficiency(model: Model, way: Way) -> Efficiency:
     """Of the measured training that is most like it: the same way of training, then the nearest size."""
     rows = [row for path in result_files() for row in read_rows(path) if row.get("mfu")]
     if not rows:
         return ASSUMED
 
-    def unlike(row: dict[str, Any]) -> tuple[bool, bool, float]:
+    def unlike(row: dict[str, Any]) -> tuple[bool, bool, bool, float]:
         size = row["parameters"]["all"] / model.every.every
-        return ((row["spec"]["policy.lora"] is not None) != lora, row["recompute"] != recompute, max(size, 1 / size))
+        is_lora, is_compiled = row["spec"]["policy.lora"] is not None, row["spec"]["train.compile"]
+        return (
+            is_lora != way.lora,
+            is_compiled != way.compiled,
+            row["recompute"] != way.recompute,
+            max(size, 1 / size),
+        )
 
     nearest = min(rows, key=unlike)
     if unlike(nearest)[-1] > FAR:

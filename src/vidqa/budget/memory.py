@@ -43,13 +43,14 @@ class Counts:
     """What the arithmetic rests on, all of it; change it where measured runs say so. Multiples count numbers in compute
     precision, so a float32 copy in a bf16 layer counts twice."""
 
-    # What backward needs of one layer, its input included.
+    # What backward needs of one layer, its input included: as written, and as torch.compile leaves it.
     eager: Widths = Widths(9, 5, 5, 4)
-    compiled: Widths = Widths(4, 3, 3, 3)
-    eager_lora: Widths = Widths(7, 4, 4, 4)
-    compiled_lora: Widths = Widths(4.25, 3, 3.25, 3)
-    dropout: Widths = Widths(5.5, 1.5, 0, 0.5)  # dropped inputs of adapters, and masks of a byte each
-    vision: Widths = Widths(hidden=10, wide=2)
+    compiled: Widths = Widths(2, 3, 3, 2)
+    eager_lora: Widths = Widths(7, 4, 4, 4)  # frozen weights need fewer inputs; compiled layers keep few as it is
+    eager_dropout: Widths = Widths(5.5, 1.5, 0, 0.5)  # dropped inputs of adapters, and masks of a byte each
+    compiled_dropout: Widths = Widths(queries=1)
+    eager_vision: Widths = Widths(hidden=10, wide=2)
+    compiled_vision: Widths = Widths(hidden=8, wide=1)
     input: Widths = Widths(hidden=1)  # all that is kept of a layer that is computed again
     in_flight: Widths = Widths(hidden=2, wide=1)  # gradients on their way through a layer
     merger: int = 4  # a merger's input, normed, widened and activated
@@ -245,7 +246,7 @@ def _kept(model: Model, way: Way, load: Load, counts: Counts) -> _Kept:
     def of_patch(widths: Widths) -> float:
         return widths.hidden * vision.hidden + widths.wide * vision.intermediate
 
-    layer, block = _layer_widths(way, counts), counts.vision
+    layer, block = _layer_widths(way, counts), counts.compiled_vision if way.compiled else counts.eager_vision
     layer_work = block_work = counts.in_flight
     if way.recompute == "all":
         layer, layer_work = counts.input, layer_work + layer
@@ -264,7 +265,8 @@ def _kept(model: Model, way: Way, load: Load, counts: Counts) -> _Kept:
 
 
 def _layer_widths(way: Way, counts: Counts) -> Widths:
+    if way.compiled:
+        return counts.compiled + counts.compiled_dropout if way.dropout else counts.compiled
     if not way.lora:
-        return counts.compiled if way.compiled else counts.eager
-    without = counts.compiled_lora if way.compiled else counts.eager_lora
-    return without + counts.dropout if way.dropout else without
+        return counts.eager
+    return counts.eager_lora + counts.eager_dropout if way.dropout else counts.eager_lora

@@ -25,12 +25,13 @@ two averages), 2 bytes (bf16) for every frozen one. Besides that, the largest of
 | `root` | all gradients, and the sum of the root's in `train.fsdp_reduce_dtype` |
 
 The root is what lies in no layer: embedding, head, mergers. `engine.recompute` decides what is kept of a layer: its
-input alone (`all`), or all that backward needs. In full training a compiled decoder layer then keeps, for each token,
-{COUNTS.compiled.hidden:g} x hidden + {COUNTS.compiled.queries:g} x query + {COUNTS.compiled.keys:g} x key + \
-{COUNTS.compiled.wide:g} x MLP widths of numbers, an eager one {COUNTS.eager.hidden:g}, {COUNTS.eager.queries:g}, \
-{COUNTS.eager.keys:g} and {COUNTS.eager.wide:g}; a vision block keeps
-{COUNTS.vision.hidden:g} x hidden + {COUNTS.vision.wide:g} x MLP for each patch.
-A test counts these numbers in the layers themselves; nothing is fitted to the runs below.
+input alone (`all`), or all that backward needs, which for each token (patch) is so many numbers times each width:
+
+| layer | hidden | query | key | MLP |
+|---|---|---|---|---|
+{{kept}}
+
+A test counts them in the engine's layers; nothing is fitted to the runs below. LoRA's dropout keeps a little more.
 
 A GPU is large enough when the prediction, {COUNTS.error:.0%} more for what it may be wrong by, and \
 {COUNTS.outside_gib:g} GiB for CUDA and NCCL fit.
@@ -60,7 +61,18 @@ Made from `benchmarks/results`; `benchmarks/memory.py` measures such rows and ch
 
 def memory_page() -> str:
     """Markdown with one table for every file of measured runs."""
-    parts = [TEXT]
+    parts = [TEXT.format(kept=_kept())]
     for path in result_files():
         parts += [f"### {path.stem}", "", *table(read_rows(path)), ""]
     return "\n".join(parts)
+
+
+def _kept() -> str:
+    layers = {
+        "decoder, compiled": COUNTS.compiled,
+        "decoder, as written": COUNTS.eager,
+        "vision, compiled": COUNTS.compiled_vision,
+        "vision, as written": COUNTS.eager_vision,
+    }
+    rows = ((name, each.hidden, each.queries, each.keys, each.wide) for name, each in layers.items())
+    return "\n".join(f"| {name} | {' | '.join(f'{count:g}' for count in counts)} |" for name, *counts in rows)

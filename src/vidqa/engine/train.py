@@ -22,13 +22,13 @@ from vidqa.engine.batch.loader import Loaded, Loader
 from vidqa.engine.distributed import World
 from vidqa.engine.meter import Meter
 from vidqa.engine.model.load import load_sharded
-from vidqa.engine.model.qwen3_vl import Recompute
 from vidqa.engine.model.trainable import trainable_table
 from vidqa.engine.optimizer import build_optimizer, clip_gradients, learning_rate, set_learning_rate
 from vidqa.engine.prepare import frame_cache, on_main, prepare_training, write_plan
 from vidqa.engine.problems import ENGINE_NO_GRADIENT, ENGINE_NOT_FINITE
 from vidqa.engine.progress import open_progress, require_trackers
 from vidqa.engine.quarantine import Quarantine
+from vidqa.engine.recompute import choose_recompute
 from vidqa.engine.resume import resume, trainer_facts
 from vidqa.engine.saving import Saver
 from vidqa.engine.schedule import Schedule
@@ -56,7 +56,7 @@ def train(spec: Any, run: RunFolder) -> int:
     on_main(world, lambda: require_trackers(spec.logging))
 
     # What learns.
-    recompute = choose_recompute(spec)
+    recompute = choose_recompute(spec, folder, schedule, world)
     model = load_sharded(folder, spec.policy, spec.train, world.mesh, world.device, recompute)
     optimizer = build_optimizer(model, spec.train)
     check_reachable(model, has_media=any(sample.plans for sample in data.train))
@@ -76,7 +76,7 @@ def train(spec: Any, run: RunFolder) -> int:
     meter = Meter(spec, model, schedule, world)
     progress = open_progress(spec, run, world, first, schedule.total)
     table = trainable_table(model)
-    on_main(world, lambda: run.update_run(trainable=table, data_fingerprint=data.fingerprint))
+    on_main(world, lambda: run.update_run(trainable=table, recompute=recompute, data_fingerprint=data.fingerprint))
     learner = Learner(spec, world, schedule, model, optimizer, quarantine, validator, saver, meter, progress, stop)
     try:
         packs = (pack for step in range(first, schedule.total) for pack in schedule.packs(step))
@@ -199,13 +199,6 @@ def take_step(learner: Learner, batches: Iterator[Loaded], step: int) -> Outcome
         seconds=time.perf_counter() - started,
         waited=waited,
     )
-
-
-def choose_recompute(spec: Any) -> Recompute:
-    """Whose activations are computed again in backward."""
-    if not spec.policy.model_gradient_checkpointing:
-        return "none"
-    return "all" if spec.engine.recompute == "auto" else spec.engine.recompute
 
 
 def check_reachable(model: Any, *, has_media: bool) -> None:

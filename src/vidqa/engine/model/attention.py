@@ -17,6 +17,7 @@ import inspect
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import groupby
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -34,7 +35,7 @@ FASTEST_FIRST = [
 
 
 # Newer releases of PyTorch ask for it by name; older ones take fewer key heads as they come.
-GROUPED = {"enable_gqa": True} if "enable_gqa" in inspect.signature(varlen_attn).parameters else {}
+GROUPED: dict[str, Any] = {"enable_gqa": True} if "enable_gqa" in inspect.signature(varlen_attn).parameters else {}
 
 
 @dataclass(frozen=True)
@@ -81,12 +82,12 @@ def attend(
             output = F.scaled_dot_product_attention(query, key, value, is_causal=causal, enable_gqa=grouped)
             outputs.append(output.transpose(1, 2).flatten(2).flatten(0, 1))
     if tails is not None:
-        seen = (tensor.index_select(0, tails.seen_at_K) for tensor in (key_TKD, value_TKD))
-        outputs.append(_attend_tails(packed[0][-1], *seen, tails).flatten(1))
+        key, value = (tensor.index_select(0, tails.seen_at_K) for tensor in (key_TKD, value_TKD))
+        outputs.append(_attend_tails(packed[0][-1], key, value, tails).flatten(1))
     return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
 
 
-def _attend_tails(query_THD: torch.Tensor, key_KHD: torch.Tensor, value_KHD: torch.Tensor, tails: Tails):
+def _attend_tails(query_THD: torch.Tensor, key_KHD: torch.Tensor, value_KHD: torch.Tensor, tails: Tails) -> Any:
     """Each tail over all of its prefix and causally over itself, which is its own end of the keys."""
     if query_THD.is_cuda:
         longest = [max(column) for column in zip(*tails.lengths, strict=True)]

@@ -42,13 +42,13 @@ class Norm(NamedTuple):
     epsilon: float
 
 
-def active(module: nn.Module) -> Any:
+def active(module: Any) -> Any:
     """The module that computes: PEFT's wrapper of a copy that trains in full gives that copy."""
     chosen = getattr(module, "modules_to_save", None)
-    return module if chosen is None else chosen[module.active_adapter]  # type: ignore[index,union-attr]
+    return module if chosen is None else chosen[module.active_adapter]
 
 
-def projection(module: nn.Module) -> Projection:
+def projection(module: Any) -> Projection:
     """The weights of a linear layer, with or without a LoRA adapter on it, as they are now (FSDP swaps them)."""
     module = active(module)
     base = getattr(module, "base_layer", module)
@@ -61,7 +61,7 @@ def projection(module: nn.Module) -> Projection:
     return Projection(base.weight, base.bias, adapter)
 
 
-def norm(module: nn.Module) -> Norm:
+def norm(module: Any) -> Norm:
     module = active(module)
     epsilon = module.eps if isinstance(module, nn.LayerNorm) else module.variance_epsilon
     return Norm(module.weight, getattr(module, "bias", None), epsilon)

@@ -87,9 +87,13 @@ def vision_index(grids: Sequence[tuple[int, int, int]], config: Any) -> VisionIn
 def _vision_block(dense: Dense, block: Any, hidden_PD: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, segments):
     attention, mlp = block.attn, block.mlp
     before = VisionInput(norm(block.norm1), projection(attention.qkv), attention.num_heads)
-    attended = attend(*dense.before_vision(hidden_PD, cos, sin, before), segments, causal=False)
+    query, key, value = dense.before_vision(hidden_PD, cos, sin, before)
+    attended = attend(query, key, value, segments, causal=False)
     after = VisionOutput(
-        projection(attention.proj), norm(block.norm2), projection(mlp.linear_fc1), projection(mlp.linear_fc2)
+        output=projection(attention.proj),
+        norm=norm(block.norm2),
+        wide=projection(mlp.linear_fc1),
+        narrow=projection(mlp.linear_fc2),
     )
     return dense.after_vision(hidden_PD, attended, after)
 
@@ -99,15 +103,21 @@ def _decoder_layer(
 ):
     attention, mlp = layer.self_attn, layer.mlp
     before = DecoderInput(
-        norm(layer.input_layernorm),
-        *map(projection, (attention.q_proj, attention.k_proj, attention.v_proj)),
-        *map(norm, (attention.q_norm, attention.k_norm)),
+        norm=norm(layer.input_layernorm),
+        query=projection(attention.q_proj),
+        key=projection(attention.k_proj),
+        value=projection(attention.v_proj),
+        query_norm=norm(attention.q_norm),
+        key_norm=norm(attention.k_norm),
     )
-    attended = attend(*dense.before_decoder(hidden_TD, cos, sin, before), segments, tails, causal=True)
+    query, key, value = dense.before_decoder(hidden_TD, cos, sin, before)
+    attended = attend(query, key, value, segments, tails, causal=True)
     after = DecoderOutput(
-        projection(attention.o_proj),
-        norm(layer.post_attention_layernorm),
-        *map(projection, (mlp.gate_proj, mlp.up_proj, mlp.down_proj)),
+        output=projection(attention.o_proj),
+        norm=norm(layer.post_attention_layernorm),
+        gate=projection(mlp.gate_proj),
+        up=projection(mlp.up_proj),
+        down=projection(mlp.down_proj),
     )
     return dense.after_decoder(hidden_TD, attended, after)
 

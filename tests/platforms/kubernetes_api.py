@@ -57,7 +57,7 @@ class Cluster(ThreadingHTTPServer):
         self.changed = threading.Condition(self.lock)
         self.objects: dict[tuple[str, str], Json] = {}  # (plural, name)
         self.events: list[tuple[int, str, Json]] = []  # of pods
-        self.oldest = 0  # watches from before this version get 410
+        self.expired_watches = 0  # so many watches are told at once that their version is too old
         self.version = 100
         self.secrets: dict[str, dict[str, str]] = {}
         self.requests: list[str] = []
@@ -142,13 +142,6 @@ class Cluster(ThreadingHTTPServer):
                 if any(owner["uid"] == thing["metadata"]["uid"] for owner in owners):
                     self.delete(*key, {})
             self.changed.notify_all()
-
-    def compact(self) -> None:
-        """Forget the history of changes, as a real server does after some minutes."""
-        with self.changed:
-            self.version += 1
-            self.oldest = self.version
-            self.events.clear()
 
     # --- the controller
 
@@ -420,8 +413,9 @@ class Request(BaseHTTPRequestHandler):
         deadline = time.monotonic() + float(query.get("timeoutSeconds", "60"))
         while time.monotonic() < deadline and not api.closing:
             with api.changed:
-                if sent < api.oldest:
-                    gone = Refused(410, "Expired", f"too old resource version: {sent} ({api.oldest})")
+                if api.expired_watches:
+                    api.expired_watches -= 1
+                    gone = Refused(410, "Expired", f"too old resource version: {sent} ({api.version})")
                     self.chunk({"type": "ERROR", "object": gone.status})
                     break
                 news = [event for event in api.events if event[0] > sent]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ import yaml
 from tests.platforms.conformance import *  # noqa: F403
 from tests.platforms.conformance import TOKEN, Rig
 from tests.platforms.kubernetes_api import Cluster, cluster, kill_group
+from vidqa.platforms import kubernetes
 from vidqa.platforms._base import Rendered
 from vidqa.platforms.launch import Wanted
 from vidqa.platforms.processes import job_processes
@@ -24,6 +26,7 @@ PLURALS = {"Job": "jobs", "ConfigMap": "configmaps", "Service": "services"}
 
 @pytest.fixture
 def api(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
+    monkeypatch.setattr(kubernetes, "KUBERNETES", replace(kubernetes.KUBERNETES, poll_s=0.1))
     with cluster(tmp_path_factory.mktemp("cluster")) as api:
         monkeypatch.setenv("KUBECONFIG", str(api.kubeconfig))
         api.secrets["vidqa"] = {"HF_TOKEN": TOKEN}
@@ -60,4 +63,3 @@ def rig(api: Cluster, tmp_path: Path) -> Rig:
     site = tmp_path.parent / f"{tmp_path.name}-site.toml"
     site.write_text(tomli_w.dumps({"kubernetes": table}))
     return Rig("kubernetes", Wanted(image="engine:1", site=site), remains, shown, lose, ran)
-

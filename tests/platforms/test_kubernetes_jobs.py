@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import shutil
+import ssl
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -12,8 +16,10 @@ import pytest
 import yaml
 
 from tests.platforms.kubernetes_api import Cluster, cluster, until
-from vidqa.platforms import jobs, records
+from vidqa.platforms import jobs, kubernetes, records
 from vidqa.platforms._base import State
+from vidqa.platforms.kubernetes_client import connect
+from vidqa.platforms.kubernetes_site import KubernetesSite
 from vidqa.platforms.launch import Wanted, dry_run, launch, retry
 from vidqa.platforms.records import JobRecord
 from vidqa.problem import Exit, ProblemError
@@ -34,6 +40,7 @@ os.execv({sys.executable!r}, [{sys.executable!r}, *words])
 
 @pytest.fixture
 def api(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
+    monkeypatch.setattr(kubernetes, "KUBERNETES", replace(kubernetes.KUBERNETES, poll_s=0.1))
     with cluster(tmp_path / "cluster") as api:
         monkeypatch.setenv("KUBECONFIG", str(api.kubeconfig))
         yield api
@@ -161,8 +168,9 @@ def test_cancel_ends_an_engine_that_does_not_listen(
 ) -> None:
     record = started(write_spec("stubborn"), wanted())
     until_runs(api, record)
-    api.compact()  # the first watch meets a 410
+    api.expired_watches = 2  # answered by listing the pods anew, and watching from there
     record = jobs.cancel(record.job_id, 1)
+    assert len([request for request in api.requests if "watch=true" in request]) >= 3
     assert record.state == State.CANCELED and jobs.exit_code(record) == 5
     assert "before it had saved" in record.message and not api.objects
 
@@ -257,25 +265,43 @@ def test_two_nodes_save_and_stop_together(api: Cluster, wanted: Callable[..., Wa
 def test_an_answer_that_was_lost_does_not_start_two_jobs(
     api: Cluster, wanted: Callable[..., Wanted], write_spec: WriteSpec
 ) -> None:
-    spec = write_spec("complete")
     api.lose_answers = 1
+    record = jobs.wait(started(write_spec("complete"), wanted()), 60)
+    assert record.state == State.COMPLETE and record.reference
+    created = [name for kind, name in api.objects if kind == "jobs"]
+    assert len(created) == 1 and len(pods(api)) == 1
+    assert record.reference["uid"] == api.get("jobs", created[0])["metadata"]["uid"]
+
+
+def test_a_job_starts_even_where_its_parts_cannot_be_handed_over(
+    api: Cluster, wanted: Callable[..., Wanted], write_spec: WriteSpec, capsys: pytest.CaptureFixture[str]
+) -> None:
+    api.forbidden = {"PATCH configmaps"}
+    record = jobs.wait(started(write_spec("complete"), wanted()), 60)
+    assert record.state == State.COMPLETE and "will stay" in capsys.readouterr().err
+
+
+def test_a_cancel_that_is_not_allowed_says_so(
+    api: Cluster, wanted: Callable[..., Wanted], write_spec: WriteSpec
+) -> None:
+    record = started(write_spec("hang"), wanted())
+    until_runs(api, record)
+    api.forbidden = {"DELETE jobs"}
     with pytest.raises(ProblemError) as raised:
-        launch("train", spec, "kubernetes", wanted())
-    assert raised.value.problems[0].code == "PLATFORM_KUBERNETES_UNREACHABLE"
-    assert len([name for kind, name in api.objects if kind == "jobs"]) == 1
+        jobs.cancel(record.job_id, 5)
+    assert raised.value.problems[0].code == "PLATFORM_KUBERNETES_FORBIDDEN"
+    assert jobs.find(record.job_id).state == State.RUNNING
+    api.forbidden = set()
+    assert jobs.cancel(record.job_id, 30).exit_code == Exit.NOT_DONE
 
 
 def test_a_foreign_object_of_the_same_name_is_left_alone(
     api: Cluster, wanted: Callable[..., Wanted], write_spec: WriteSpec
 ) -> None:
-    from vidqa.platforms import kubernetes
-    from vidqa.platforms._base import Job
-
     job, rendered, _, _ = dry_run("train", write_spec("complete"), "kubernetes", wanted())
     foreign = next(yaml.safe_load_all(rendered.files["manifest.yaml"]))
     foreign["metadata"]["labels"] = {}
     api.create("configmaps", foreign)
-    assert isinstance(job, Job)
     with pytest.raises(ProblemError) as raised:
         kubernetes.submit(job, rendered)
     assert raised.value.problems[0].code == "PLATFORM_KUBERNETES_CONFLICT"
@@ -371,14 +397,14 @@ def test_another_job_of_the_same_name_is_not_ours(
     api: Cluster, wanted: Callable[..., Wanted], write_spec: WriteSpec
 ) -> None:
     record = jobs.wait(started(write_spec("complete"), wanted()), 60)
-    later = records.write(
-        replace(record, job_id=record.job_id, state=State.RUNNING, reference={**record.reference, "uid": "another"})
-    )
+    assert record.reference
     for pod in pods(api):
         api.delete("pods", pod["metadata"]["name"], {})
-    assert jobs.observe(later).state == State.COMPLETE  # by the engine's own word in the run folder
+    earlier = replace(record, state=State.RUNNING, reference={**record.reference, "uid": "another"})
+    assert kubernetes.status(earlier).state == State.COMPLETE  # by the engine's own word in the run folder
     (Path(record.run_dir) / "status.json").unlink()
-    assert jobs.observe(replace(later, state=State.RUNNING)).state in (State.COMPLETE, State.ERROR)
+    seen = kubernetes.status(earlier)
+    assert seen.state == State.ERROR and "vanished" in seen.message
 
 
 def test_a_train_job_is_told_by_its_own_conditions(
@@ -396,3 +422,24 @@ def test_a_train_job_is_told_by_its_own_conditions(
     assert jobs.cancel(other.job_id, 1).state == State.CANCELED
     with pytest.raises(AssertionError):
         until(lambda: api.objects.get(("trainjobs", other.reference["name"])), "it", 0.2)
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the certificate")
+def test_an_encrypted_server_is_known_by_its_certificate(api: Cluster, tmp_path: Path) -> None:
+    key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
+    words = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=127.0.0.1"]
+    words += ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out", str(certificate)]
+    subprocess.run(words, check=True, capture_output=True)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    api.socket = context.wrap_socket(api.socket, server_side=True)
+    config = json.loads(api.kubeconfig.read_text())
+    place = config["clusters"][0]["cluster"]
+    place["server"] = place["server"].replace("http:", "https:")
+    api.kubeconfig.write_text(json.dumps(config))
+    with pytest.raises(ProblemError) as raised:
+        connect(KubernetesSite()).pods("")
+    assert "certificate verify failed" in str(raised.value)
+    place["certificate-authority-data"] = base64.b64encode(certificate.read_bytes()).decode()
+    api.kubeconfig.write_text(json.dumps(config))
+    assert connect(KubernetesSite()).pods("")[0] == []

@@ -126,6 +126,17 @@ def test_shared_memory_volumes_and_placement() -> None:
     assert pod["terminationGracePeriodSeconds"] == 600 and pod["restartPolicy"] == "Never"
 
 
+def test_the_cache_is_the_launchers_where_a_volume_holds_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def cache(made: dict[str, Any]) -> tuple[str, list[str]]:
+        pod = container(made)
+        value = next(each["value"] for each in pod["env"] if each["name"] == "VIDQA_CACHE_DIR")
+        return value, [mount["mountPath"] for mount in pod["volumeMounts"] if value.startswith(mount["mountPath"])]
+
+    assert cache(objects(job())[-1]) == ("/var/cache/vidqa", ["/var/cache/vidqa"])
+    monkeypatch.setenv("VIDQA_CACHE_DIR", "/scratch/cache")
+    assert cache(objects(job())[-1]) == ("/scratch/cache", ["/scratch"])
+
+
 def test_secrets_are_references_only(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_TOKEN", "hf_planted_secret")
     text = manifest(job())

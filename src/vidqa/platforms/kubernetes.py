@@ -17,13 +17,22 @@ from typing import Any
 
 import yaml
 
-from vidqa import files
+from vidqa import environment, files
 from vidqa._optional import PACKAGE_MISSING
+from vidqa.cli import note
 from vidqa.platforms._base import SECRETS, Job, Observed, Platform, Rendered, State
 from vidqa.platforms.engine_command import engine_environment
 from vidqa.platforms.kubernetes_client import Answered, Cluster, connect, refusal
 from vidqa.platforms.kubernetes_log import gather, read_log, tail_of
-from vidqa.platforms.kubernetes_manifest import JOB_LABEL, command, manifest, name_of, objects, site_of
+from vidqa.platforms.kubernetes_manifest import (
+    JOB_LABEL,
+    cache_is_mounted,
+    command,
+    manifest,
+    name_of,
+    objects,
+    site_of,
+)
 from vidqa.platforms.kubernetes_problems import CONFLICT, NOT_MOUNTED, NOT_STARTING, UNREACHABLE
 from vidqa.platforms.kubernetes_site import KubernetesSite
 from vidqa.platforms.kubernetes_state import Ending, decisive, endings, observed, stuck, verdict
@@ -34,6 +43,7 @@ from vidqa.problem import Exit, Problem, ProblemError
 from vidqa.run_folder import RunFolder
 
 MANIFEST = "manifest.yaml"
+POLL_S = 2.0  # an API server serves a whole cluster
 FORCE_S = 30.0  # what a cluster may take to remove pods that are ended by force
 NEEDED = (
     ("get", "jobs", "batch", ""),
@@ -62,7 +72,8 @@ def _paths(job: Job) -> list[Problem]:
     site = site_of(job)
     mounts = ", ".join(volume.mount_path for volume in site.volumes) or "none"
     problems = []
-    for path in dict.fromkeys((*job.reads, *job.writes, job.run_dir)):
+    cache = () if cache_is_mounted(site) else (environment.cache_folder(),)  # pods then have one of their own
+    for path in dict.fromkeys(path for path in (*job.reads, *job.writes, job.run_dir) if path not in cache):
         holding = [volume for volume in site.volumes if volume.holds(PurePosixPath(path))]
         nearest = max(holding, key=lambda volume: len(volume.mount_path), default=None)
         if nearest is None:
@@ -89,36 +100,55 @@ def _admission(job: Job, cluster: Cluster) -> list[Problem]:
 
 
 def render(job: Job) -> Rendered:
-    environment = engine_environment(job, site_of(job).cpus or None)
-    return Rendered(command(job), environment, SECRETS, {MANIFEST: manifest(job)})
+    settings = engine_environment(job, site_of(job).cpus or None)
+    return Rendered(command(job), settings, SECRETS, {MANIFEST: manifest(job)})
 
 
 def submit(job: Job, rendered: Rendered) -> Json:
     """Create the manifest's objects, the Job last; the others then belong to it and go with it."""
     cluster = connect(site_of(job))
     *parts, main = yaml.safe_load_all(rendered.files[MANIFEST])
-    for wanted in parts:
-        _create(cluster, wanted, job)
-    made = _create(cluster, main, job)
+    try:
+        for wanted in parts:
+            _create(cluster, wanted, job)
+        made = _create(cluster, main, job)
+    except Answered as answer:
+        raise ProblemError([refusal(answer, f"{cluster.namespace}/{main['metadata']['name']}")]) from answer
     names = {key: made["metadata"][key] for key in ("name", "uid")}
     owner = {"apiVersion": main["apiVersion"], "kind": main["kind"], **names}
-    for wanted in parts:
-        cluster.patch(wanted, {"metadata": {"ownerReferences": [owner]}})
+    _hand_over(cluster, parts, owner)
     return {**owner, "namespace": cluster.namespace}
 
 
 def _create(cluster: Cluster, wanted: Json, job: Job) -> Json:
-    """An object that is there already is ours when the answer to an earlier request was lost."""
-    where = f"{wanted['kind']} {cluster.namespace}/{wanted['metadata']['name']}"
+    """Create an object, a second time where no answer came: one that is there by then is the one we asked for."""
     try:
-        return cluster.create(wanted)
+        try:
+            return cluster.create(wanted)
+        except ProblemError:
+            time.sleep(1)
+            return cluster.create(wanted)
     except Answered as answer:
         if answer.status != 409:
-            raise ProblemError([refusal(answer, where)]) from answer
+            raise
+        return _there_already(cluster, wanted, job)
+
+
+def _there_already(cluster: Cluster, wanted: Json, job: Job) -> Json:
     there = cluster.get(wanted)
     if (there["metadata"].get("labels") or {}).get(JOB_LABEL) != job.job_id:
+        where = f"{wanted['kind']} {cluster.namespace}/{wanted['metadata']['name']}"
         raise CONFLICT.error(where, "the cluster has another object of this name")
     return there
+
+
+def _hand_over(cluster: Cluster, parts: Sequence[Json], owner: Json) -> None:
+    """Let the parts go when the Job goes. The job runs whether or not this succeeds."""
+    for wanted in parts:
+        try:
+            cluster.patch(wanted, {"metadata": {"ownerReferences": [owner]}})
+        except (Answered, ProblemError) as failed:
+            note(f"{wanted['kind']} {wanted['metadata']['name']} will stay when the job is removed: {failed}")
 
 
 def status(record: JobRecord) -> Observed:
@@ -184,7 +214,13 @@ def _gone(record: JobRecord, pods: Sequence[Json]) -> Observed:
 
 def cancel(record: JobRecord, grace_s: float) -> None:
     """Delete the Job, so that no pod is replaced, and watch its pods end; by force after `grace_s`."""
-    cluster = connect(_site(record))
+    try:
+        _cancel(record, connect(_site(record)), grace_s)
+    except Answered as answer:
+        raise ProblemError([refusal(answer, record.job_id)]) from answer
+
+
+def _cancel(record: JobRecord, cluster: Cluster, grace_s: float) -> None:
     pods, version = cluster.pods(_selector(record))
     seen = {pod["metadata"]["name"]: pod for pod in pods}
     gather(record, cluster, pods)
@@ -217,8 +253,10 @@ def _watch_end(record: JobRecord, cluster: Cluster, seen: dict[str, Json], versi
                 seen[name] = pod
                 if kind == "DELETED":
                     left.discard(name)
-                elif endings([pod]):
-                    gather(record, cluster, [pod])
+                else:
+                    left.add(name)  # one may have been made while the Job was removed
+                    if endings([pod]):
+                        gather(record, cluster, [pod])
                 if not left:
                     break
         except Answered as answer:  # 410: what was to be watched from is too old
@@ -227,7 +265,7 @@ def _watch_end(record: JobRecord, cluster: Cluster, seen: dict[str, Json], versi
             time.sleep(0.2)
         now, version = cluster.pods(_selector(record))
         seen |= {pod["metadata"]["name"]: pod for pod in now}
-        left &= {pod["metadata"]["name"] for pod in now}
+        left = {pod["metadata"]["name"] for pod in now}
     return sorted(left)
 
 
@@ -236,7 +274,7 @@ def _unless_gone(act: Any) -> None:
         act()
     except Answered as answer:
         if answer.status != 404:
-            raise ProblemError([refusal(answer, "cancel")]) from answer
+            raise
 
 
 def _bring_back(record: JobRecord, pods: Sequence[Json]) -> None:
@@ -317,4 +355,5 @@ KUBERNETES = Platform(
     visible_gpus=_visible_gpus,
     needs_image=_needs_image,
     settings=KubernetesSite,
+    poll_s=POLL_S,
 )

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import urlencode
 
 from vidqa import environment
 from vidqa._optional import require
@@ -119,21 +120,28 @@ class Cluster:
     def _open(self, method: str, path: str, query: list[tuple[str, str]], body: Any, read_s: float) -> Iterator[Any]:
         """One request; the response is still to be read. Errors of the wire become UNREACHABLE wherever they occur."""
         urllib3 = require("urllib3", "kubernetes")
-        client = require("kubernetes.client", "kubernetes")
+        place = self.api.configuration
         kind = "application/merge-patch+json" if method == "PATCH" else "application/json"
         headers = {"Content-Type": kind, "Accept": "application/json"}
-        sent = self.api.param_serialize(method, path, None, query, headers, body, auth_settings=["BearerToken"])
+        for token in place.auth_settings().values():  # refreshed by the client where it is about to expire
+            headers[token["key"]] = token["value"]
         try:
-            response = self.api.call_api(*sent, _request_timeout=(CONNECT_S, read_s)).response
+            response = self.api.rest_client.pool_manager.request(
+                method,
+                f"{place.host}{path}{'?' * bool(query)}{urlencode(query)}",
+                body=None if body is None else json.dumps(body).encode(),
+                headers=headers,
+                timeout=urllib3.Timeout(connect=CONNECT_S, read=read_s),
+                preload_content=False,
+            )
             try:
                 if response.status >= 300:
                     raise _answered(response.status, _status_object(response.read()))
                 yield response
             finally:
                 response.release_conn() if response.closed else response.close()
-        except (urllib3.exceptions.HTTPError, client.ApiException, OSError, json.JSONDecodeError) as failed:
-            host = self.api.configuration.host
-            raise UNREACHABLE.error(host, f"{type(failed).__name__}: {_short(failed)}") from failed
+        except (urllib3.exceptions.HTTPError, OSError, json.JSONDecodeError) as failed:
+            raise UNREACHABLE.error(place.host, f"{type(failed).__name__}: {_short(failed)}") from failed
 
 
 def connect(site: KubernetesSite) -> Cluster:

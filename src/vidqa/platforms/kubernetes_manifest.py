@@ -7,10 +7,12 @@ node: a plain one, several: an Indexed one) or the Kubeflow TrainJob. Pure funct
 from __future__ import annotations
 
 import re
+from pathlib import PurePosixPath
 from typing import Any
 
 import yaml
 
+from vidqa import environment
 from vidqa.platforms._base import SECRETS, Job
 from vidqa.platforms.engine_command import RENDEZVOUS_PORT, engine_environment, engine_words, torchrun
 from vidqa.platforms.kubernetes_site import KubernetesSite, Toleration, Volume
@@ -24,6 +26,7 @@ TRAINJOB_CONTAINER = "node"  # what the torch runtimes of Kubeflow call theirs
 GIVEN = "/etc/vidqa"  # where the ConfigMap is mounted
 LAST_WORDS = "/dev/termination-log"
 SHM = "/dev/shm"
+OWN_CACHE = "/var/cache/vidqa"
 GO_ON = "--go-on"  # the pod that takes a lost one's place has the same command
 
 
@@ -168,9 +171,16 @@ def _toleration(taint: Toleration) -> dict[str, Any]:
     return {name: value for name, value in taint.model_dump().items() if value}
 
 
+def cache_is_mounted(site: KubernetesSite) -> bool:
+    """Whether pods see the launcher's own cache folder; where they do not, each has one that goes with it."""
+    return any(volume.holds(PurePosixPath(environment.cache_folder())) for volume in site.volumes)
+
+
 def _environment(job: Job, site: KubernetesSite) -> list[dict[str, Any]]:
     """Plain settings, and secrets by reference: a key that the Secret does not have is simply not set."""
-    plain = [{"name": name, "value": value} for name, value in engine_environment(job, site.cpus or None).items()]
+    cache = str(environment.cache_folder()) if cache_is_mounted(site) else OWN_CACHE
+    settings = {**engine_environment(job, site.cpus or None), "VIDQA_CACHE_DIR": cache}
+    plain = [{"name": name, "value": value} for name, value in settings.items()]
     keys = [{"name": site.secret, "key": name, "optional": True} for name in SECRETS]
     return [*plain, *({"name": key["key"], "valueFrom": {"secretKeyRef": key}} for key in keys)]
 
@@ -187,6 +197,8 @@ def _volumes(job: Job, site: KubernetesSite) -> list[dict[str, Any]]:
     shm = {"medium": "Memory", "sizeLimit": f"{site.shm_gib}Gi"}
     given = {"name": name_of(job.job_id)}
     own: list[dict[str, Any]] = [{"name": "shm", "emptyDir": shm}, {"name": "given", "configMap": given}]
+    if not cache_is_mounted(site):
+        own.append({"name": "cache", "emptyDir": {}})
     return [*own, *(_source(number, volume) for number, volume in enumerate(site.volumes))]
 
 
@@ -199,6 +211,8 @@ def _source(number: int, volume: Volume) -> dict[str, Any]:
 def _mounts(site: KubernetesSite) -> list[dict[str, Any]]:
     given = {"name": "given", "mountPath": GIVEN, "readOnly": True}
     own: list[dict[str, Any]] = [{"name": "shm", "mountPath": SHM}, given]
+    if not cache_is_mounted(site):
+        own.append({"name": "cache", "mountPath": OWN_CACHE})
     for number, volume in enumerate(site.volumes):
         mount: dict[str, Any] = {"name": f"data-{number}", "mountPath": volume.mount_path}
         if volume.sub_path:

@@ -111,16 +111,20 @@ def _settled_exit_code(run: RunFolder, ended: int, wait_s: float) -> int:
 def _leave_last_words(path: Path, run: RunFolder, ended: int) -> None:
     """The command's exit code, status.json, and the first problems, as many as the cluster keeps."""
     words: dict[str, Any] = {"ended": ended, "status": run.read_status(), "problems": _problems(run)}
-    while (text := json.dumps(words)) and len(text.encode()) > MOST_BYTES:
+    while len(_bytes(words)) > MOST_BYTES:
         if words["problems"]:
             words["problems"] = words["problems"][:-1]
         else:
-            words["status"] = {**words["status"], "message": str(words["status"].get("message"))[:1000]}
-            break
+            message = str(words["status"].get("message"))
+            words["status"] = {**words["status"], "message": message[: len(message) // 2]}
     try:
-        path.write_text(json.dumps(words), encoding="utf-8")
+        path.write_bytes(_bytes(words))
     except OSError as failed:
         print(f"the last words could not be left in {path}: {failed}", flush=True)
+
+
+def _bytes(words: dict[str, Any]) -> bytes:
+    return json.dumps(words, ensure_ascii=False).encode()
 
 
 def _problems(run: RunFolder) -> list[Any]:

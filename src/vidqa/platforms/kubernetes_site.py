@@ -59,7 +59,7 @@ class KubernetesSite(Settings):
     image: str = Field("", description="Engine image, where --image does not name one.")
     python: str = Field("python", description="The image's Python.")
     image_pull_secret: NameOrNone = Field("", description="Secret for a private registry.")
-    secret: Name = Field("vidqa", description="Secret whose keys HF_TOKEN and WANDB_API_KEY the job may use.")
+    secret: Name = Field("vidqa", description="Secret with HF_TOKEN, WANDB_API_KEY, the AWS keys; any may be missing.")
     service_account: NameOrNone = Field("", description="Service account of the pods.")
     volumes: list[Volume] = Field([], description="Claims and node folders, mounted where the spec looks.")
     node_selector: dict[str, str] = Field({}, description="Labels that a node must have.")

@@ -1,0 +1,157 @@
+"""A training for NVIDIA's cosmos-rl container: its TOML, and what starts it on a platform, as files to submit.
+
+That engine writes no status of ours, stops without saving and cannot be observed as our jobs are. So these files are
+rendered and never started from here; what the container cannot do is refused before.
+"""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from vidqa import files, spec
+from vidqa.platforms import site
+from vidqa.platforms._base import Job
+from vidqa.platforms.asked import Asked, ask, process_count
+from vidqa.platforms.cosmos_problems import COSMOS_CANNOT
+from vidqa.platforms.kubernetes_manifest import GIVEN, name_of, objects
+from vidqa.platforms.mounts import mounts
+from vidqa.platforms.runs import new_name
+from vidqa.problem import Problem, raise_errors
+from vidqa.spec.build import train_samples
+from vidqa.spec.cosmos import cosmos_table, video_fps_problems
+from vidqa.spec.models import TrainSpec
+
+TARGET = "cosmos-rl"
+TOML = "cosmos.toml"
+PROGRAM = "/opt/cosmos_rl/tao_sft_example.py"  # the training program of NVIDIA's image; custom_script names another
+SETTINGS = {"HF_HUB_OFFLINE": "1", "WANDB_MODE": "offline", "PYTHONUNBUFFERED": "1"}  # no token goes along
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """`files` by name, for `folder`; `submit` is the shell command that starts the training, once they are there."""
+
+    folder: Path
+    files: dict[str, str]
+    submit: str
+    problems: list[Problem]
+
+
+def prepare(action: str, spec_path: Path, platform_name: str, wanted: Any, *, write: bool) -> Prepared:
+    """Render a training for a platform, and with `write` put its files into a folder below the output folder.
+
+    `wanted` is launch.Wanted. Raises ProblemError with all that cosmos-rl cannot do.
+    """
+    if action != "train":
+        raise COSMOS_CANNOT.error(action, "only training is rendered for the container", "use our own engine")
+    settings = site.read(platform_name, wanted.site)
+    asked = ask(action, spec_path, fetch=write, target=TARGET)
+    trained = asked.resolved
+    if not isinstance(trained, TrainSpec):
+        raise TypeError("a training has a TrainSpec")
+    samples = train_samples(trained)
+    table_problems = cosmos_table(trained, samples)[1]
+    image = wanted.image or getattr(settings, "image", "")
+    problems = [*asked.warnings, *table_problems, *video_fps_problems(trained), *_refused(platform_name, wanted, image)]
+    raise_errors(problems)
+    job = _job(asked, settings, image)
+    words = ("cosmos-rl", "--config", str(job.run_dir / TOML), trained.custom_script or PROGRAM)
+    made = {TOML: spec.dump(trained, "toml", TARGET, samples)}
+    script, text, starter = _FORMS[platform_name](job, words, made[TOML])
+    prepared = Prepared(
+        job.run_dir, {**made, script: text}, f"{starter} {shlex.quote(str(job.run_dir / script))}", problems
+    )
+    if write:
+        for name, content in prepared.files.items():
+            files.write_text(job.run_dir / name, content)
+    return prepared
+
+
+def _refused(platform_name: str, wanted: Any, image: str) -> list[Problem]:
+    found = []
+    if wanted.nodes > 1:
+        message = f"{wanted.nodes} nodes need a controller that starts replicas on the others"
+        found.append(COSMOS_CANNOT.at("--nodes", message, "use one node, or our own engine"))
+    if platform_name not in ("local", "slurm") and not image:
+        remedy = "name NVIDIA's image with --image"
+        found.append(COSMOS_CANNOT.at("--image", "our own engine's image does not hold cosmos-rl", remedy))
+    return found
+
+
+def _job(asked: Asked, settings: Any, image: str) -> Job:
+    taken = {path.name for path in asked.output_dir.glob("*")}
+    name = new_name(asked.spec_fingerprint, taken)
+    count = process_count(asked.spec)
+    folder = asked.output_dir / name
+    return Job(name, asked.action, folder, count, count, 1, image, asked.reads, asked.writes, settings)
+
+
+def _lines(*lines: str) -> str:
+    return "\n".join(["#!/bin/bash", "set -e", *lines]) + "\n"
+
+
+def _exports() -> list[str]:
+    return [f"export {name}={shlex.quote(value)}" for name, value in SETTINGS.items()]
+
+
+def _local(job: Job, words: tuple[str, ...], _: str) -> tuple[str, str, str]:
+    return "run.sh", _lines(*_exports(), f"exec {shlex.join(words)}"), "bash"
+
+
+def _docker(job: Job, words: tuple[str, ...], _: str) -> tuple[str, str, str]:
+    """One `docker run` in the foreground, with every path of the spec mounted where it is."""
+    options = [f"--name={name_of(job.job_id)}", "--rm", f"--gpus={job.gpus}", "--ipc=host", "--ulimit=memlock=-1"]
+    options += [f"--env={name}={value}" for name, value in SETTINGS.items()]
+    for mount in mounts(job):
+        options.append(f"--volume={mount.path}:{mount.path}" + ":ro" * mount.read_only)
+    return "run.sh", _lines(f"exec {shlex.join(['docker', 'run', *options, job.image or '', *words])}"), "bash"
+
+
+def _slurm(job: Job, words: tuple[str, ...], _: str) -> tuple[str, str, str]:
+    """One task on one node: in the cluster's own environment, in Apptainer, or in pyxis."""
+    place = job.settings
+    asked = {
+        "job-name": name_of(job.job_id),
+        "output": str(job.log).replace("%", "%%"),
+        "nodes": "1",
+        "ntasks-per-node": "1",
+        "gpus-per-node": f"{place.gpu_type}:{job.gpus}" if place.gpu_type else str(job.gpus),
+        "cpus-per-task": str(place.cpus_per_task or ""),
+        "mem": place.memory,
+        **{name: getattr(place, name) for name in ("partition", "account", "qos", "reservation", "constraint", "time")},
+    }
+    head = [f"#SBATCH --{name}={shlex.quote(value)}" for name, value in asked.items() if value]
+    head += ["#SBATCH --exclusive"] * place.exclusive + [f"#SBATCH {option}" for option in place.options]
+    folders = [(str(mount.path), mount.read_only) for mount in mounts(job)]
+    if place.backend == "apptainer":
+        binds = [f"--bind={path}:{path}" + ":ro" * read_only for path, read_only in folders]
+        words = ("apptainer", "exec", "--nv", *binds, job.image or "", *words)
+    options = []
+    if place.backend == "pyxis":
+        shown = ",".join(f"{path}:{path}" + ":ro" * read_only for path, read_only in folders)
+        options = [f"--container-image={job.image}", f"--container-mounts={shown}"]
+    body = [*place.setup, *_exports(), f"exec {shlex.join(['srun', *options, *words])}"]
+    return "job.sbatch", "\n".join(["#!/bin/bash", *head, "set -e", *body]) + "\n", "sbatch"
+
+
+def _kubernetes(job: Job, words: tuple[str, ...], toml: str) -> tuple[str, str, str]:
+    """The manifest of an ordinary job, with another program in it that is started once and not again."""
+    config, main = objects(job)
+    if main["kind"] != "Job":
+        raise COSMOS_CANNOT.error("form", "the container is no torchrun program of a TrainJob", 'set form = "job"')
+    config["data"] = {TOML: toml}
+    words = tuple(f"{GIVEN}/{TOML}" if word == str(job.run_dir / TOML) else word for word in words)
+    main["spec"] = {name: value for name, value in main["spec"].items() if name in ("template", "suspend")}
+    main["spec"]["backoffLimit"] = 0
+    container = main["spec"]["template"]["spec"]["containers"][0]
+    container["command"] = list(words)
+    container["env"] = [{"name": name, "value": value} for name, value in SETTINGS.items()]
+    return "manifest.yaml", yaml.safe_dump_all([config, main], sort_keys=False, width=120), "kubectl apply -f"
+
+
+_FORMS = {"local": _local, "docker": _docker, "slurm": _slurm, "kubernetes": _kubernetes}

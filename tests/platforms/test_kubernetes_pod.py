@@ -1,0 +1,93 @@
+"""The first process of a pod: what it prepares, the exit code it ends with, and the last words it leaves."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).resolve().parents[2] / "src"
+
+
+def pod(folder: Path, program: str, *, node: int = 0) -> tuple[int, dict, str]:
+    """Exit code, last words and output of a pod whose engine is a small program that knows `run`, its run folder."""
+    (folder / "given").mkdir(exist_ok=True)
+    (folder / "given" / "spec.toml").write_text("[train]\n")
+    last = folder / f"last-words-{node}"
+    prelude = f"import json, pathlib, sys; run = pathlib.Path({str(folder / 'runs' / 'r')!r})\n"
+    words = ["--job", "j", "--run-dir", folder / "runs" / "r", "--given", folder / "given", "--last-words", last]
+    command = [sys.executable, "-m", "vidqa.platforms.kubernetes_pod", *words, "--node", node, "--"]
+    ran = subprocess.run(
+        list(map(str, [*command, sys.executable, "-c", prelude + program])),
+        capture_output=True,
+        text=True,
+        env={"PYTHONPATH": str(SOURCE), "PATH": "/usr/bin:/bin"},
+        timeout=60,
+    )
+    return ran.returncode, json.loads(last.read_text()) if last.exists() else {}, ran.stdout
+
+
+def status(state: str, code: int, message: str = "") -> str:
+    said = {"state": state, "exit_code": code, "message": message}
+    return f"(run / 'status.json').write_text(json.dumps({said!r}));"
+
+
+@pytest.mark.parametrize(
+    ("program", "expected"),
+    [
+        (status("COMPLETE", 0), 0),
+        (status("STOPPED", 6), 6),  # torchrun ends with 0 then
+        (status("ERROR", 4) + "sys.exit(1)", 4),
+        ("sys.exit(1)", 5),
+        ("pass", 5),  # ended well and said nothing
+        ("sys.exit(6)", 6),  # asked to stop before the engine could say a word
+        ("import os; os.kill(os.getpid(), 9)", 137),
+        (status("COMPLETE", 0) + "sys.exit(1)", 5),
+    ],
+)
+def test_the_engines_own_exit_code_is_the_containers(tmp_path: Path, program: str, expected: int) -> None:
+    code, words, _ = pod(tmp_path, program)
+    assert code == expected
+    assert set(words) == {"ended", "status", "problems"}
+
+
+def test_the_run_folder_is_prepared_and_the_log_kept_twice(tmp_path: Path) -> None:
+    code, _, output = pod(
+        tmp_path, "print('a line', flush=True); print('another', file=sys.stderr);" + status("COMPLETE", 0)
+    )
+    run = tmp_path / "runs" / "r"
+    assert code == 0 and output.splitlines() == ["a line", "another"]
+    assert (run / "log.txt").read_text() == output and (run / "spec.toml").read_text() == "[train]\n"
+    assert json.loads((run / "run.json").read_text())["jobs"] == ["j"]
+    pod(tmp_path, status("COMPLETE", 0))  # the pod that takes its place
+    assert json.loads((run / "run.json").read_text())["jobs"] == ["j"]
+
+
+def test_last_words_stay_within_what_a_cluster_keeps(tmp_path: Path) -> None:
+    problem = {"code": "X", "where": "w", "message": "m" * 900, "remedy": "r", "exit_code": 3}
+    program = f"(run / 'problems.json').write_text(json.dumps([{problem!r}] * 20));"
+    code, words, _ = pod(tmp_path, program + status("ERROR", 3, "ä" * 5000) + "sys.exit(1)")
+    assert code == 3 and (tmp_path / "last-words-0").stat().st_size <= 4096
+    assert words["status"]["state"] == "ERROR" and words["status"]["message"].startswith("ää")
+    code, words, _ = pod(tmp_path, program + status("ERROR", 3, "short") + "sys.exit(1)")
+    assert len(words["problems"]) == 4 and words["status"]["message"] == "short"
+
+
+def test_another_node_waits_for_what_rank_0_says(tmp_path: Path) -> None:
+    run = tmp_path / "runs" / "r"
+    run.mkdir(parents=True)
+    (run / "status.json").write_text(json.dumps({"state": "RUNNING"}))
+    writer = f"import time, json, pathlib; time.sleep(1.5); pathlib.Path({str(run / 'status.json')!r}).write_text("
+    writer += "json.dumps(dict(state='STOPPED', exit_code=6)))"
+    with subprocess.Popen([sys.executable, "-c", writer]):
+        code, _, _ = pod(tmp_path, "print('here')", node=1)
+    assert code == 6 and (run / "log_node1.txt").exists()
+
+
+def test_a_run_folder_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "runs").touch()
+    code, words, output = pod(tmp_path, "pass")
+    assert code == 4 and "cannot be written" in output and words == {}

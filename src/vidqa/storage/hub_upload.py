@@ -1,0 +1,75 @@
+"""Sends an export to a model repository of the Hugging Face hub: private unless somebody said otherwise."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+from vidqa import environment
+from vidqa.storage.problems import DAMAGED, HUB_PUBLIC, HUB_REFUSED, UNREACHABLE
+
+BLOCK = 8 << 20
+
+
+def upload_export(folder: Path, name: str, run_id: str, *, token: str | None, public: bool) -> dict[str, Any]:
+    """Commit the files of an export to organisation/name, made where it is not there; {"commit", "files", "bytes"}.
+
+    Files that the hub has already are not sent again. Raises STORAGE_HUB_PUBLIC, STORAGE_HUB_REFUSED,
+    STORAGE_UNREACHABLE, STORAGE_DAMAGED.
+    """
+    import huggingface_hub
+    from huggingface_hub.errors import HfHubHTTPError, HTTPError, OfflineModeIsEnabled
+
+    api = huggingface_hub.HfApi(endpoint=environment.hf_endpoint(), token=token)
+    huggingface_hub.utils.disable_progress_bars()
+    try:
+        api.create_repo(name, private=not public, exist_ok=True)
+        if not public and not api.model_info(name).private:
+            raise HUB_PUBLIC.error(name, "it is public")
+        made = api.upload_folder(repo_id=name, folder_path=folder, commit_message=f"Export {folder.name} of {run_id}")
+        damaged = _differences(api, name, str(made.oid), folder)
+    except OfflineModeIsEnabled as offline:
+        raise UNREACHABLE.error(
+            name, "HF_HUB_OFFLINE forbids asking the hub", "unset it and run this again"
+        ) from offline
+    except HfHubHTTPError as answer:
+        raise HUB_REFUSED.error(name, _short(answer, token)) from answer
+    except (HTTPError, OSError) as away:
+        raise UNREACHABLE.error(name, f"{type(away).__name__}: {_short(away, token)}") from away
+    except ValueError as refused:  # a name that no repository may have
+        raise HUB_REFUSED.error(name, _short(refused, token), "correct the name") from refused
+    if damaged:
+        raise DAMAGED.error(name, f"differs from {folder}: {', '.join(damaged[:10])}")
+    sizes = [path.stat().st_size for path in _files(folder)]
+    return {"commit": str(made.oid), "export": folder.name, "files": len(sizes), "bytes": sum(sizes)}
+
+
+def _files(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob("*") if path.is_file() and ".cache" not in path.parts)
+
+
+def _differences(api: Any, name: str, commit: str, folder: Path) -> list[str]:
+    """The files of the folder that the hub does not have in that commit, bit by bit."""
+    there = {each.path: each for each in api.list_repo_tree(name, recursive=True, revision=commit)}
+    return [
+        relative
+        for path in _files(folder)
+        if not _agrees(path, there.get(relative := path.relative_to(folder).as_posix()))
+    ]
+
+
+def _agrees(path: Path, there: Any) -> bool:
+    """Large files carry their SHA-256, others the name that git gives their content."""
+    if there is None or there.size != path.stat().st_size:
+        return False
+    if there.lfs is not None:
+        with path.open("rb") as file:
+            return bool(there.lfs.sha256 == hashlib.file_digest(file, "sha256").hexdigest())
+    content = path.read_bytes()
+    return bool(there.blob_id == hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest())
+
+
+def _short(failed: BaseException, token: str | None) -> str:
+    text = " ".join(str(failed).split())[:300]
+    return text.replace(token, "<HF_TOKEN>") if token else text

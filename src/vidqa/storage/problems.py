@@ -1,0 +1,56 @@
+"""Problems of staging from S3 and of uploading to S3 and to the hub."""
+
+from vidqa.problem import Code, Exit
+
+ADDRESS = Code(
+    "STORAGE_ADDRESS",
+    "An address is not of the form s3://bucket/path, or a name leads out of the folder it is in.",
+    "Write s3://bucket/path; name media relative to the media path, without `..` and without an address.",
+)
+NOT_FOUND = Code(
+    "STORAGE_NOT_FOUND",
+    "The bucket has no object that the spec or the annotations name.",
+    "Correct the address, or put the object there: aws s3 ls ADDRESS",
+)
+DENIED = Code(
+    "STORAGE_DENIED",
+    "The storage does not let these credentials read or write there, or there are none.",
+    "Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (or AWS_PROFILE) to ones that may.",
+    Exit.ENVIRONMENT,
+)
+UNREACHABLE = Code(
+    "STORAGE_UNREACHABLE",
+    "The storage does not answer, or failed in the middle of a transfer.",
+    "Check the network and AWS_ENDPOINT_URL and run this again: what has arrived is not transferred twice.",
+    Exit.ENVIRONMENT,
+)
+DAMAGED = Code(
+    "STORAGE_DAMAGED",
+    "What arrived is not what was sent: its size or hash differs.",
+    "Run this again; if it stays so, store the object anew.",
+    Exit.ENVIRONMENT,
+)
+NO_SPACE = Code(
+    "STORAGE_NO_SPACE",
+    "The disk has no room for the data that is to be staged.",
+    "Free disk space, or let VIDQA_CACHE_DIR name a folder with enough of it.",
+    Exit.ENVIRONMENT,
+)
+NOTHING_TO_UPLOAD = Code(
+    "STORAGE_NOTHING_TO_UPLOAD",
+    "There is no run folder, no destination, or nothing in it that could be uploaded.",
+    "Name a run folder with results, and a destination: --s3 s3://bucket/prefix or --hub organisation/name.",
+    Exit.USAGE,
+)
+HUB_REFUSED = Code(
+    "STORAGE_HUB_REFUSED",
+    "The hub did not take the upload.",
+    "Set HF_TOKEN to a token that may write to that repository, and run: python scripts/upload.py RUN",
+    Exit.ENVIRONMENT,
+)
+HUB_PUBLIC = Code(
+    "STORAGE_HUB_PUBLIC",
+    "The repository on the hub is public, and nobody has said that the weights may be.",
+    "Make it private on its page, name another one, or add --public.",
+    Exit.REFUSED,
+)

@@ -1,0 +1,236 @@
+"""Brings a data set from S3 to this machine: its annotations, and of the media only those that they name.
+
+    annotation_path, media_path = stage_set("s3://bucket/set/annotations.json", "s3://bucket/set/videos")
+
+What arrives is checked and written down, one line per file, in staged.jsonl of the set's folder in the cache. A file
+whose object has not changed is not fetched again; a run that was interrupted goes on where it was.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from vidqa import environment, files
+from vidqa.cli import note
+from vidqa.data.archive import SUFFIXES
+from vidqa.data.findings import Findings
+from vidqa.data.media import MediaSource, NotFound
+from vidqa.data.parse import RowReader
+from vidqa.data.reader import NAMES, read_rows
+from vidqa.data.record import MediaRef
+from vidqa.problem import Problem, ProblemError
+from vidqa.storage.problems import ADDRESS, DAMAGED, NO_SPACE, NOT_FOUND
+from vidqa.storage.s3 import Object, connect, errors_at, is_remote, object_at, objects_below, parse
+
+RECORD = "staged.jsonl"
+ANNOTATIONS, MEDIA = "annotations", "media"  # the two folders of a staged set
+AT_ONCE = 8
+BLOCK = 8 << 20
+SPARE = 1 << 30  # bytes that stay free on the disk
+MOST_NAMED = 20
+
+
+@dataclass(frozen=True)
+class Staged:
+    """One line of the record: what was fetched from where, and what arrived."""
+
+    source: str
+    path: str  # relative to the set's folder
+    bytes: int
+    etag: str
+    sha256: str
+
+
+def stage_set(annotation_path: str, media_path: str) -> tuple[str, str]:
+    """The two paths of a data set on this machine; those that are local already stay as they are.
+
+    Raises ProblemError with every object that is not there, and STORAGE_DENIED, STORAGE_UNREACHABLE, STORAGE_NO_SPACE.
+    """
+    if not is_remote(annotation_path) and not is_remote(media_path):
+        return annotation_path, media_path
+    folder = folder_of(annotation_path, media_path)
+    bucket = connect()
+    with _alone(folder):
+        known = read_record(folder)
+        annotations = Path(annotation_path)
+        if is_remote(annotation_path):
+            annotations = _stage_annotations(bucket, parse(annotation_path), folder, known)
+        if not is_remote(media_path):
+            return str(annotations), media_path
+        return str(annotations), str(_stage_media(bucket, parse(media_path), annotations, folder, known))
+
+
+def folder_of(annotation_path: str, media_path: str) -> Path:
+    """Where a set is staged: one folder for every pair of addresses."""
+    name = hashlib.sha256(f"{annotation_path}\n{media_path}".encode()).hexdigest()[:16]
+    return environment.cache_folder() / "staged" / name
+
+
+def read_record(folder: Path) -> dict[str, Staged]:
+    """What is known to have arrived, by its address. A line that a kill cut off is left out."""
+    found = {}
+    try:
+        lines = (folder / RECORD).read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError:
+        return {}
+    for line in lines:
+        try:
+            staged = Staged(**json.loads(line))
+        except (ValueError, TypeError):
+            continue
+        found[staged.source] = staged
+    return found
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """One process at a time stages a set; the next one finds it there."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / ".lock").open("w") as handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+
+
+def _stage_annotations(bucket: Any, address: str, folder: Path, known: dict[str, Staged]) -> Path:
+    """The annotation file: the object itself, or annotations.json(l) below the address."""
+    choices = [address, *(f"{address}/{name}" for name in NAMES)]
+    found = next((there for choice in choices if (there := object_at(bucket, choice))), None)
+    if found is None:
+        raise NOT_FOUND.error(address, f"neither this object nor {' nor '.join(NAMES)} below it is there")
+    place = f"{ANNOTATIONS}/{PurePosixPath(found.address).name}"
+    _fetch(bucket, [(found, place)], folder, known)
+    return folder / place
+
+
+def _stage_media(bucket: Any, address: str, annotations: Path, folder: Path, known: dict[str, Staged]) -> Path:
+    """The media folder with the files that the annotations name, or the archive where the address is one."""
+    archive = object_at(bucket, address) if address.endswith(SUFFIXES) else None
+    if archive:
+        place = f"{MEDIA}/{PurePosixPath(address).name}"
+        _fetch(bucket, [(archive, place)], folder, known)
+        return folder / place
+    names, problems = named_media(annotations)
+    there = {each.address: each for each in objects_below(bucket, address)}
+    archives = [each for each in there.values() if each.address.endswith(SUFFIXES)]
+    wanted, missing = [], []
+    for name in names:
+        found = there.get(f"{address}/{name}")
+        if found:
+            wanted.append((found, f"{MEDIA}/{name}"))
+        else:
+            missing.append(name)
+    if missing and archives:  # as for a local folder: what the folder lacks is looked for in its archives
+        wanted += [(each, f"{MEDIA}/{PurePosixPath(each.address).name}") for each in archives]
+    elif missing:
+        problems += [NOT_FOUND.at(f"{address}/{name}", "the annotations name it") for name in missing[:MOST_NAMED]]
+        if len(missing) > MOST_NAMED:
+            problems.append(NOT_FOUND.at(address, f"and {len(missing) - MOST_NAMED} more that the annotations name"))
+    if problems:
+        raise ProblemError(problems)
+    _fetch(bucket, wanted, folder, known)
+    (folder / MEDIA).mkdir(exist_ok=True)
+    return folder / MEDIA
+
+
+class _Names(MediaSource):
+    """Takes note of every name instead of looking for a file."""
+
+    def find(self, kind: str, written: str) -> MediaRef | NotFound:
+        self._known.setdefault((kind, written), MediaRef(kind, written, written, size=0))
+        return self._known[kind, written]
+
+    @property
+    def names(self) -> list[str]:
+        return list(dict.fromkeys(written for _, written in self._known))
+
+
+def named_media(annotations: Path) -> tuple[list[str], list[Problem]]:
+    """The media that an annotation file names, relative and normalised, and the names that cannot be staged.
+
+    Absolute names are files of this machine: they are none of ours. What is wrong with records is for preflight to say.
+    """
+    source = _Names(None)
+    findings = Findings(str(annotations))
+    reader = RowReader(annotations.name, source, findings, need_answers=False)
+    for index, row in read_rows(annotations, findings):
+        reader.read(index, row)
+    names, problems = [], []
+    for written in source.names:
+        name = os.path.normpath(written)
+        if "://" in written or name.split("/", 1)[0] == os.pardir:
+            problems.append(ADDRESS.at(annotations, f"the medium {written!r} is not named relative to the media path"))
+        elif not os.path.isabs(written):
+            names.append(name)
+    return list(dict.fromkeys(names)), problems[:MOST_NAMED]
+
+
+def _fetch(bucket: Any, wanted: Iterable[tuple[Object, str]], folder: Path, known: dict[str, Staged]) -> None:
+    """Fetch what is not there yet, several at once; every file is written down as soon as it is whole."""
+    due = [(each, place) for each, place in wanted if not _is_there(each, folder, known)]
+    if not due:
+        return
+    total = sum(each.size for each, _ in due)
+    free = shutil.disk_usage(folder).free
+    if total + SPARE > free:
+        raise NO_SPACE.error(folder, f"{total / 1e9:.1f} GB are to be staged, {free / 1e9:.1f} GB are free")
+    note(f"staging {len(due)} file(s), {total / 1e6:.1f} MB, into {folder}")
+    problems: list[Problem] = []
+    with ThreadPoolExecutor(AT_ONCE) as pool, (folder / RECORD).open("a", encoding="utf-8") as record:
+        for staged in pool.map(lambda job: _try_one(bucket, job[0], job[1], folder), due):
+            if isinstance(staged, Staged):
+                record.write(json.dumps(asdict(staged)) + "\n")
+                record.flush()
+                known[staged.source] = staged
+            else:
+                problems += staged
+    if problems:
+        raise ProblemError(problems[:MOST_NAMED])
+
+
+def _is_there(wanted: Object, folder: Path, known: dict[str, Staged]) -> bool:
+    """The same object as last time, and its file as long as it was."""
+    staged = known.get(wanted.address)
+    if staged is None or (staged.etag, staged.bytes) != (wanted.etag, wanted.size):
+        return False
+    path = folder / staged.path
+    return path.is_file() and path.stat().st_size == wanted.size
+
+
+def _try_one(bucket: Any, wanted: Object, place: str, folder: Path) -> Staged | list[Problem]:
+    try:
+        return _fetch_one(bucket, wanted, place, folder)
+    except ProblemError as failed:
+        return failed.problems
+
+
+def _fetch_one(bucket: Any, wanted: Object, place: str, folder: Path) -> Staged:
+    """One object as a file that is whole or not there. An ETag that is an MD5 must agree with what arrived."""
+    sha256, md5, size = hashlib.sha256(), hashlib.md5(usedforsecurity=False), 0
+    with errors_at(wanted.address), files.replacing(folder / place) as temporary:
+        with bucket.open(wanted.address, "rb", cache_type="none") as source, temporary.open("wb") as target:
+            while block := source.read(BLOCK):
+                target.write(block)
+                sha256.update(block)
+                md5.update(block)
+                size += len(block)
+        if size != wanted.size:
+            raise DAMAGED.error(wanted.address, f"{size} bytes arrived of {wanted.size}")
+        if len(wanted.etag) == 32 and wanted.etag != md5.hexdigest() and not _is_encrypted(bucket, wanted):
+            raise DAMAGED.error(wanted.address, f"its MD5 is {md5.hexdigest()}, the storage says {wanted.etag}")
+    return Staged(wanted.address, place, size, wanted.etag, sha256.hexdigest())
+
+
+def _is_encrypted(bucket: Any, wanted: Object) -> bool:
+    """With a key of its own, an object's tag is no MD5."""
+    head = bucket.call_s3("head_object", **dict(zip(("Bucket", "Key"), wanted.address[5:].split("/", 1), strict=True)))
+    return "aws:kms" in str(head.get("ServerSideEncryption") or "") or bool(head.get("SSECustomerAlgorithm"))

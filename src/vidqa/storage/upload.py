@@ -1,0 +1,156 @@
+"""Takes what a run made to a bucket and to the hub: python -m vidqa.storage.upload RUN_FOLDER
+
+Where to is what [train.ckpt] of the run's spec says. What was uploaded, and what went wrong, is written into
+uploads.json of the run folder; an upload never changes the state of the run. Run again, it sends what is missing.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import tomllib
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from vidqa import files
+from vidqa.cli import note
+from vidqa.problem import Problem, ProblemError
+from vidqa.run_folder import RunFolder
+from vidqa.storage.hub_upload import upload_export
+from vidqa.storage.problems import NOTHING_TO_UPLOAD
+from vidqa.storage.s3 import parse
+from vidqa.storage.s3_upload import send
+
+RECORD = "uploads.json"
+EXPORT = "export.json"  # the facts file of a complete export
+HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Where a run goes. `s3` is the address below which the run gets a folder of its name; `which` are the exports
+    that go with it: final (the best and the newest) or all; `hub` is organisation/name and gets the best one."""
+
+    s3: str | None = None
+    which: str = "final"
+    hub: str | None = None
+    public: bool = False
+
+    def __bool__(self) -> bool:
+        return bool(self.s3 or self.hub)
+
+
+def asked_by(run_dir: Path) -> Wanted:
+    """What [train.ckpt] of the run's own spec.toml asks for. Raises STORAGE_NOTHING_TO_UPLOAD where it has none."""
+    try:
+        tables = tomllib.loads((run_dir / "spec.toml").read_text(encoding="utf-8"))
+    except (OSError, tomllib.TOMLDecodeError) as failed:
+        raise NOTHING_TO_UPLOAD.error(run_dir, f"its spec.toml cannot be read: {failed}") from failed
+    ckpt = tables.get("train", {}).get("ckpt", {})
+    s3 = f"s3://{ckpt.get('s3_bucket')}/{ckpt.get('s3_prefix', 'outputs')}" if ckpt.get("upload_s3") else None
+    hub = str(ckpt.get("hf_repo_name")) if ckpt.get("upload_hf") else None
+    return Wanted(s3, "all" if ckpt.get("upload_s3") == "all" else "final", hub)
+
+
+def upload(run_dir: Path, wanted: Wanted, token: str | None) -> tuple[dict[str, Any], list[Problem]]:
+    """Upload a run to every place that is wanted; what became of each, by its address, and all problems.
+
+    Raises STORAGE_NOTHING_TO_UPLOAD before anything is sent.
+    """
+    if not wanted:
+        raise NOTHING_TO_UPLOAD.error(run_dir, "neither the run's spec nor the command line names a destination")
+    chosen = exports(run_dir, wanted.which)
+    if wanted.hub and not HUB_NAME.fullmatch(wanted.hub):
+        raise NOTHING_TO_UPLOAD.error("--hub", f"{wanted.hub!r} is not of the form organisation/name")
+    if wanted.hub and not chosen:
+        raise NOTHING_TO_UPLOAD.error(run_dir, "the run has no export for the hub")
+    places: dict[str, Callable[[], dict[str, Any]]] = {}
+    if wanted.s3:
+        address = f"{parse(wanted.s3)}/{run_dir.name}"
+        places[address] = lambda: send(address, run_dir, run_files(run_dir, chosen))
+    if wanted.hub:
+        best = best_export(run_dir, chosen)
+        name, public = wanted.hub, wanted.public
+        places[f"hub:{name}"] = lambda: upload_export(best, name, run_dir.name, token=token, public=public)
+    return _carry_out(run_dir, places)
+
+
+def _carry_out(run_dir: Path, places: dict[str, Callable[[], dict[str, Any]]]) -> tuple[dict[str, Any], list[Problem]]:
+    """One place after the other; what one refuses does not keep the other from being tried."""
+    done: dict[str, Any] = {}
+    found: list[Problem] = []
+    for address, carry_out in places.items():
+        note(f"uploading {run_dir.name} to {address}")
+        try:
+            done[address] = {"state": "COMPLETE", "when": _now(), **carry_out(), "problems": []}
+        except ProblemError as failed:
+            done[address] = {"state": "ERROR", "when": _now(), "problems": [p.as_dict() for p in failed.problems]}
+            found += failed.problems
+        _write_record(run_dir, {address: done[address]})
+    return done, found
+
+
+def exports(run_dir: Path, which: str) -> list[Path]:
+    """The complete exports of a run, oldest first: all, or the best and the newest."""
+    run = RunFolder(run_dir)
+    found = run.complete(run.exports, EXPORT)
+    if which == "all" or len(found) < 2:
+        return found
+    return [path for path in found if path in (best_export(run_dir, found), found[-1])]
+
+
+def best_export(run_dir: Path, among: list[Path]) -> Path:
+    """The one that best.json names, else the newest."""
+    try:
+        name = json.loads((run_dir / "best.json").read_text(encoding="utf-8"))["name"]
+    except (OSError, ValueError, KeyError, TypeError):
+        name = None
+    return next((path for path in among if path.name == name), among[-1])
+
+
+def run_files(run_dir: Path, chosen: list[Path]) -> list[Path]:
+    """What goes to a bucket: the files of the run folder itself (spec, metrics, results, log ...), and the exports.
+    Checkpoints stay: they are three times the size, and of use only where the run goes on."""
+    own = [
+        path for path in run_dir.iterdir() if path.is_file() and not path.name.startswith(".") and path.name != RECORD
+    ]
+    inside = [path for folder in chosen for path in folder.rglob("*") if path.is_file()]
+    return sorted(own) + sorted(inside)
+
+
+def _write_record(run_dir: Path, done: dict[str, Any]) -> None:
+    """Add to what is written of earlier uploads. A full disk costs the record, not the upload."""
+    path = run_dir / RECORD
+    try:
+        before = json.loads(path.read_text(encoding="utf-8"))["destinations"]
+    except (OSError, ValueError, KeyError):
+        before = {}
+    try:
+        files.write_json(path, {"schema_version": 1, "destinations": {**before, **done}})
+    except OSError as failed:
+        note(f"{path} cannot be written: {failed}")
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def main(run_dir: Path) -> int:
+    """What a training does at its end. Problems go to the log and into the record; the exit code says whether any."""
+    from vidqa import environment
+
+    try:
+        _, problems = upload(run_dir, asked_by(run_dir), environment.hf_token())
+    except ProblemError as stopped:
+        problems = stopped.problems
+    for problem in problems:
+        note(str(problem))
+    return int(bool(problems))
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1])))

@@ -22,8 +22,8 @@ sys.path[:0] = [str(Path(__file__).resolve().parents[1] / part) for part in ("sr
 
 from ledger import RESULTS, Ledger, table
 from processes import BANK, finish, start
-from throughput import SETS, TINY_SETS, as_tiny
-from training import LORA, Place, Training, command_of, our_steps
+from throughput import ADAPT, FULL, SETS, TINY_SETS, as_tiny
+from training import Place, Training, command_of, our_steps
 
 GEMM_FLOPS = 682e12  # FLOP/s that the matrix products of one decoder layer reach on an H200
 PEAK_FLOPS = 989e12  # what perf/mfu is a share of
@@ -145,8 +145,8 @@ def main() -> None:
     parser.add_argument("--tiny", action="store_true", help="a rehearsal, without GPUs too")
     options = parser.parse_args()
     place = Place(options.out.resolve(), TINY_SETS if options.tiny else SETS)
-    over = LORA if options.lora else {}
-    name, steps = f"breakdown-{'lora' if options.lora else 'full'}", FIRST + RECORDED + AFTER
+    over, shown = (ADAPT, "lora") if options.lora else (FULL, "full")
+    name, steps = f"breakdown-{shown}", FIRST + RECORDED + AFTER
     training = Training(
         name, "ours", options.shape, options.gpus, options.data, steps, 0, whole=options.lora, over=over
     )

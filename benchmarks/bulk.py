@@ -14,7 +14,6 @@ import json
 import os
 import platform
 import random
-import resource
 import subprocess
 import sys
 import time
@@ -27,7 +26,12 @@ BANK = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(BANK / "src"))
 
 CONTAINERS = {"mp4": "libx264", "mov": "libx264", "mkv": "libx264", "webm": "libvpx-vp9", "avi": "mpeg4"}
-WORDS = "car truck bus red blue left right lane signal stops turns crosses pedestrian bicycle slow fast early".split()
+OPTIONS = {
+    "libx264": {"preset": "veryfast", "crf": "26"},
+    "libvpx-vp9": {"deadline": "realtime", "cpu-used": "8", "crf": "36", "b": "0"},
+    "mpeg4": {"qscale": "6", "flags": "+qscale", "global_quality": "708"},
+}
+WORDS = ("car", "truck", "bus", "red", "blue", "left", "right", "lane", "signal", "stops", "turns", "crosses", "slow")
 PROBE = """
 import sys
 from vidqa.video import probe
@@ -109,13 +113,13 @@ def make_videos(folder: Path, files: int, records: int) -> None:
 
 
 def write_clip(path: Path, codec: str, frames: int = 120) -> None:
-    """A textured picture that moves, at the bit rate of an ordinary camera (2 to 4 Mbit/s)."""
+    """A textured picture that moves; its key frames are as large as those of an ordinary camera, about 100 KB."""
     import av
     import numpy as np
 
     chance = np.random.default_rng(0)
-    coarse = chance.integers(0, 256, (68, 120, 3)).repeat(16, 0).repeat(16, 1)[:1080, :1920]
-    picture = np.clip(coarse + chance.integers(-12, 13, coarse.shape), 0, 255).astype(np.uint8)
+    coarse = chance.integers(0, 256, (34, 60, 3)).repeat(32, 0).repeat(32, 1)[:1080, :1920]
+    picture = np.clip(coarse + chance.integers(-5, 6, coarse.shape), 0, 255).astype(np.uint8)
     path.parent.mkdir(parents=True, exist_ok=True)
     with av.open(str(path), "w") as container:
         stream = container.add_stream(codec, rate=Fraction(30000, 1001))
@@ -133,13 +137,16 @@ def write_clip(path: Path, codec: str, frames: int = 120) -> None:
 
 
 def measured(words: list[str], given: str = "") -> tuple[float, float, float]:
-    """(wall s, CPU s, peak GB) of one command, the children it waited for included."""
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    """(wall s, CPU s, peak GB) of one command; CPU and peak include the children that it waited for."""
     began = time.monotonic()
-    subprocess.run([sys.executable, *words], input=given, text=True, check=True, stdout=subprocess.DEVNULL)
-    wall = time.monotonic() - began
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return wall, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, after.ru_maxrss / 1e6
+    process = subprocess.Popen([sys.executable, *words], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+    with process.stdin as stdin:
+        stdin.write(given)
+    _, status, used = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode:
+        raise SystemExit(f"{words[0]} ended with {process.returncode}")
+    return time.monotonic() - began, used.ru_utime + used.ru_stime, used.ru_maxrss / 1e6
 
 
 def rows(out: Path, records: int, files: int) -> Iterator[tuple[str, Callable[[], tuple[float, float, float]], int]]:

@@ -23,7 +23,7 @@ sys.path[:0] = [str(Path(__file__).resolve().parents[1] / part) for part in ("sr
 
 import torch
 from ledger import RESULTS, Ledger, table
-from ordinary import PaddedCollator, decoder
+from processor_batches import PaddedCollator, decoder
 from training import FPS, Place
 from transformers import AutoConfig
 from video_set import SetShape
@@ -58,8 +58,9 @@ def moved_bytes(value: Any) -> int:
     """All tensors below a value."""
     if isinstance(value, torch.Tensor):
         return value.nbytes
-    inner = value.values() if isinstance(value, dict) else getattr(value, "__dict__", {}).values()
-    return sum(moved_bytes(one) for one in inner)
+    if isinstance(value, tuple | list):
+        return sum(map(moved_bytes, value))
+    return sum(map(moved_bytes, (value if isinstance(value, dict) else getattr(value, "__dict__", {})).values()))
 
 
 def by_processor(collator: PaddedCollator, records: Sequence[dict[str, Any]], device: torch.device) -> int:

@@ -10,11 +10,9 @@ variable-length attention (in the vision tower too) and logits of supervised tok
 from __future__ import annotations
 
 import argparse
-import importlib
 import json
 import sys
 import time
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,122 +23,19 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from accelerate import DistributedType, PartialState
 from packed_attention import install_packed_attention, set_bounds
+from processor_batches import COUNTS, PackedCollator, PaddedCollator, packs_of, planned_lengths
 from torch.distributed.fsdp import FSDPModule
 from transformers import (
-    AutoProcessor,
     Qwen3VLForConditionalGeneration,
     Trainer,
     TrainerCallback,
     TrainingArguments,
 )
-from transformers.video_utils import load_video
 
 from vidqa.engine.flops import flops_model, peak_flops
-from vidqa.families.qwen3_vl import rope_positions
 
-IGNORE = -100
 LORA_TARGETS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 LAYERS = ["Qwen3VLTextDecoderLayer", "Qwen3VLVisionBlock"]
-COUNTS = ("samples", "tokens", "pairs", "supervised", "patches", "patch_pairs")
-
-
-def conversation(record: dict[str, Any]) -> list[dict[str, Any]]:
-    """A record as messages of transformers' chat templates."""
-    question, answer = (turn["value"] for turn in record["conversations"])
-    asked = [{"type": "video"}, {"type": "text", "text": question.removeprefix("<video>\n")}]
-    return [{"role": "user", "content": asked}, {"role": "assistant", "content": [{"type": "text", "text": answer}]}]
-
-
-def decoder() -> str:
-    """torchcodec, which transformers prefers, where it and the FFmpeg libraries it needs are there; else PyAV."""
-    try:
-        importlib.import_module("torchcodec.decoders")
-        importlib.import_module("torchcodec._internally_replaced_utils").load_core_libraries()
-    except (ImportError, OSError, RuntimeError, AttributeError):
-        return "pyav"
-    return "torchcodec"
-
-
-class PaddedCollator:
-    """Samples to one padded batch: template, decoding, resizing and tokens by the processor, labels by the turn."""
-
-    def __init__(self, model: Path, root: Path, fps: float) -> None:
-        self.processor = AutoProcessor.from_pretrained(model)
-        self.processor.tokenizer.padding_side = "right"
-        self.root, self.fps, self.decoder = root, fps, decoder()
-        encode = self.processor.tokenizer.encode
-        self.opening = encode("<|im_start|>assistant\n", add_special_tokens=False)
-        self.closing = encode("<|im_end|>", add_special_tokens=False)[0]
-
-    def __call__(self, records: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
-        batch = dict(self.process(records))
-        batch["labels"] = self.labels(batch["input_ids"])
-        batch["counts"] = counts_of(batch, batch["attention_mask"].sum(1))
-        return batch
-
-    def process(self, records: list[dict[str, Any]]) -> Any:
-        texts = [self.processor.apply_chat_template(conversation(record), tokenize=False) for record in records]
-        chosen = partial(self.processor.video_processor.sample_frames, fps=self.fps)
-        paths = [str(self.root / record["video"]) for record in records]
-        loaded = [load_video(path, backend=self.decoder, sample_indices_fn=chosen) for path in paths]
-        videos, metadata = zip(*loaded, strict=True)
-        return self.processor(
-            text=texts,
-            videos=list(videos),
-            video_metadata=list(metadata),
-            do_sample_frames=False,
-            padding=True,
-            return_tensors="pt",
-        )
-
-    def labels(self, input_ids: torch.Tensor) -> torch.Tensor:
-        """The answer and the token that ends it; everything else is ignored."""
-        labels = torch.full_like(input_ids, IGNORE)
-        for row, ids in enumerate(input_ids.tolist()):
-            for start in range(len(ids) - len(self.opening)):
-                if ids[start : start + len(self.opening)] == self.opening:
-                    first = start + len(self.opening)
-                    end = ids.index(self.closing, first) + 1
-                    labels[row, first:end] = input_ids[row, first:end]
-        return labels
-
-
-class PackedCollator(PaddedCollator):
-    """Each item is a list of records that become one row; positions start again with every sample."""
-
-    def __call__(self, packs: list[list[dict[str, Any]]]) -> dict[str, Any]:
-        (pack,) = packs
-        parts = [dict(self.process([record])) for record in pack]
-        ids = [part["input_ids"][0] for part in parts]
-        video, image = (self.processor.tokenizer.convert_tokens_to_ids(f"<|{k}_pad|>") for k in ("video", "image"))
-        merge = self.processor.video_processor.merge_size
-        positions = []
-        for part, tokens in zip(parts, ids, strict=True):
-            grids = [tuple(grid) for grid in part["video_grid_thw"].tolist()]
-            rope = torch.from_numpy(rope_positions(tokens.numpy(), image, video, [], grids, merge))
-            positions.append(torch.cat([torch.arange(len(tokens))[None], rope]))
-        lengths = [len(tokens) for tokens in ids]
-        labels = torch.cat([self.labels(tokens[None])[0] for tokens in ids])
-        batch: dict[str, Any] = {
-            "input_ids": torch.cat(ids)[None],
-            "labels": labels,
-            "predict_at": (labels[1:] != IGNORE).nonzero()[:, 0],
-            "position_ids": torch.cat(positions, dim=1)[:, None],
-            "pixel_values_videos": torch.cat([part["pixel_values_videos"] for part in parts]),
-            "video_grid_thw": torch.cat([part["video_grid_thw"] for part in parts]),
-            "mm_token_type_ids": torch.cat([part["mm_token_type_ids"][0] for part in parts])[None],
-            "lengths": lengths,  # numbers, not a tensor: nothing waits for the device to tell them
-        }
-        return {**batch, "counts": counts_of(batch, torch.tensor(lengths))}
-
-
-def counts_of(batch: dict[str, torch.Tensor], lengths: torch.Tensor) -> torch.Tensor:
-    """float64 [6], as COUNTS names them; padding is not counted."""
-    lengths, grids = lengths.double(), batch["video_grid_thw"].double()
-    frames = grids[:, 1] * grids[:, 2]
-    supervised = (batch["labels"] != IGNORE).sum().double()
-    counted = [lengths.sum(), lengths.square().sum(), supervised, (grids[:, 0] * frames).sum()]
-    return torch.stack([lengths.new_tensor(len(lengths)), *counted, (grids[:, 0] * frames.square()).sum()])
 
 
 class MeasuredTrainer(Trainer):
@@ -244,33 +139,6 @@ def arguments(options: argparse.Namespace) -> TrainingArguments:
 def shard_without_gpus() -> None:
     """accelerate shards on GPUs only; a rehearsal on CPUs is to go the same way."""
     PartialState._shared_state["distributed_type"] = DistributedType.MULTI_GPU
-
-
-def packs_of(records: list[dict[str, Any]], lengths: list[int], budget: int) -> list[list[dict[str, Any]]]:
-    """Records side by side up to `budget` tokens: the longest first, each into the fullest pack with room."""
-    packs: list[tuple[int, list[dict[str, Any]]]] = []
-    for index in sorted(range(len(records)), key=lambda i: -lengths[i]):
-        room = [n for n, (used, _) in enumerate(packs) if used + lengths[index] <= budget]
-        if room:
-            fullest = max(room, key=lambda n: packs[n][0])
-            packs[fullest] = (packs[fullest][0] + lengths[index], [*packs[fullest][1], records[index]])
-        else:
-            packs.append((lengths[index], [records[index]]))
-    return [pack for _, pack in packs]
-
-
-def planned_lengths(model: Path, root: Path, fps: float) -> list[int]:
-    """Tokens of every record of a set, from metadata alone."""
-    from types import SimpleNamespace
-
-    from vidqa.data import load_records
-    from vidqa.samples import Planner, Prompting
-
-    samples, problems = Planner(model, SimpleNamespace(fps=fps), Prompting()).plan(
-        load_records(str(root / "annotations.json"), str(root))
-    )
-    assert not problems, problems[:3]
-    return [sample.length for sample in samples]
 
 
 def summary(stopwatch: Stopwatch, model: Any, options: argparse.Namespace) -> dict[str, Any]:

@@ -21,8 +21,8 @@ sys.path[:0] = [str(Path(__file__).resolve().parents[1] / part) for part in ("sr
 
 from ledger import RESULTS, Ledger, table
 from processes import POLL_S, Started, kill_tree, start
-from throughput import SETS, TINY_SETS, as_tiny
-from training import LORA, Place, Training, command_of, our_steps
+from throughput import ADAPT, FULL, SETS, TINY_SETS, as_tiny
+from training import Place, Training, command_of, our_steps
 
 AFTER = 3  # steps that are to follow the published checkpoint
 WARM = 4  # steps at the start that no median counts
@@ -94,7 +94,7 @@ def main() -> None:
         "train.ckpt.save_freq": options.every,
         "train.ckpt.save_freq_in_epoch": 0,
         "train.ckpt.max_keep": 1,
-        **(LORA if options.lora else {}),
+        **(ADAPT if options.lora else FULL),
     }
     name = f"saves-{'lora' if options.lora else 'full'}"
     training = Training(

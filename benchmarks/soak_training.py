@@ -77,7 +77,14 @@ def verdict(samples: list[dict[str, Any]], steps: int) -> dict[str, Any]:
         "growth of one process": max(grown, default=0.0),
         "resident MiB": mean(one["resident_mib"] for one in last),
         "flat": after / before - 1 <= FLAT,
+        "curve": tenths(samples, steps),
     }
+
+
+def tenths(samples: list[dict[str, Any]], steps: int) -> list[float]:
+    """Mean MiB of all processes in each tenth of the run: whether what grew has stopped growing."""
+    parts = [[one["mib"] for one in samples if int(10 * one["steps"] / steps) == tenth] for tenth in range(10)]
+    return [mean(part) for part in parts if part]
 
 
 def main() -> None:
@@ -104,7 +111,7 @@ def main() -> None:
     row |= verdict(samples, steps)
     ledger = Ledger("soak_training", options.results or (place.out / "results" if options.tiny else RESULTS))
     ledger.add(row)
-    print(table([row]))
+    print(table([{key: value for key, value in row.items() if key != "curve"}]), row.get("curve"), sep="\n")
     if taken < steps or (row["flat"] is False and not options.tiny):
         sys.exit(f"{taken} of {steps} steps were taken\n{log.read_text(errors='replace')[-3000:]}")
 

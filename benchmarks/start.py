@@ -17,7 +17,7 @@ sys.path[:0] = [str(Path(__file__).resolve().parents[1] / part) for part in ("sr
 
 from ledger import RESULTS, Ledger, table
 from processes import finish, start
-from throughput import SETS, TINY_SETS, as_tiny
+from throughput import FULL, SETS, TINY_SETS, as_tiny
 from training import Place, Training, command_of, our_steps
 
 
@@ -55,7 +55,7 @@ def main() -> None:
     parser.add_argument("--tiny", action="store_true", help="a rehearsal, without GPUs too")
     options = parser.parse_args()
     place = Place(options.out.resolve(), TINY_SETS if options.tiny else SETS)
-    training = Training("start", "ours", options.shape, options.gpus, "1k-8k", 1, 0)
+    training = Training("start", "ours", options.shape, options.gpus, "1k-8k", 1, 0, over=FULL)
     if options.tiny:
         training = as_tiny(training, steps=1)
     place.make([training.shape], [training.data])

@@ -36,23 +36,22 @@ TINY_SETS = {
     "8-questions": SetShape(4, (4, 6), questions=4, width=96, height=64),
 }
 SHARED = {"engine.share_video_prefix": True}
-FULL_MIXED = Training("ours-full", "ours", "8b", 0, "1k-8k", 8, 3)
-LORA_MIXED = Training("ours-lora", "ours", "8b", 0, "1k-8k", 8, 3, whole=True, over=LORA)
-EIGHT = Training("ours-8-questions", "ours", "8b", 0, "8-questions", 6, 3, per_rank=16)
+FULL_MIXED = Training("ours-full", "ours", "8b", 0, "1k-8k", 8, 3, over=FULL)
+LORA_MIXED = Training("ours-lora", "ours", "8b", 0, "1k-8k", 8, 3, whole=True, over=ADAPT)
+EIGHT = Training("ours-8-questions", "ours", "8b", 0, "8-questions", 6, 3, per_rank=16, over=FULL)
 TRAININGS = [
-    Training("ours-16k-packs", "ours", "8b", 0, "4k-8k", 8, 3),
+    Training("ours-16k-packs", "ours", "8b", 0, "4k-8k", 8, 3, over=FULL),
     FULL_MIXED,
     Training("ordinary-full", "ordinary", "8b", 0, "1k-8k", 3, 1),
     Training("ordinary-full-packed", "ordinary", "8b", 0, "1k-8k", 4, 1, words=["--packed"]),
     LORA_MIXED,
     Training("ordinary-lora", "ordinary", "8b", 0, "1k-8k", 3, 1, words=["--lora"]),
     EIGHT,
-    replace(EIGHT, name="ours-8-questions-shared", over=SHARED),
+    replace(EIGHT, name="ours-8-questions-shared", over={**FULL, **SHARED}),
     replace(LORA_MIXED, name="ours-lora-1gpu", gpus=1),
-    Training("ours-2b-1gpu", "ours", "2b", 1, "1k-8k", 8, 3),
-    Training("ours-2b", "ours", "2b", 0, "1k-8k", 8, 3),
+    Training("ours-2b-1gpu", "ours", "2b", 1, "1k-8k", 8, 3, over=FULL),
+    Training("ours-2b", "ours", "2b", 0, "1k-8k", 8, 3, over=FULL),
 ]
-BY_NAME = {training.name: training for training in TRAININGS}
 
 
 @dataclass(frozen=True)

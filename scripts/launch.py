@@ -23,6 +23,7 @@ parser.add_argument("--gpus", type=int, help="GPUs of a node, where they cannot 
 parser.add_argument("--image", help="engine image; otherwise the one that config.json records, with --yes")
 parser.add_argument("--site", type=Path, metavar="FILE", help="settings of your place; see site_template.toml")
 parser.add_argument("--yes", action="store_true", help="agree to the image that config.json records")
+parser.add_argument("--engine", choices=["vidqa", "cosmos-rl"], default="vidqa", help="cosmos-rl: NVIDIA's container")
 parser.add_argument("--dry-run", action="store_true", help="print exactly what would run; start nothing")
 parser.add_argument("--new-run", action="store_true", help="start anew even if the same job runs or is done")
 parser.add_argument("--wait", action="store_true", help="show the log until the job is over; exit as it did")
@@ -33,7 +34,20 @@ def main(options: Namespace) -> Result:
     from vidqa.platforms.launch import Wanted
 
     wanted = Wanted(options.nodes, options.gpus, options.image, options.site, options.yes)
+    if options.engine == "cosmos-rl":
+        return render_cosmos_rl(options, wanted)
     return dry_run(options, wanted) if options.dry_run else start(options, wanted)
+
+
+def render_cosmos_rl(options: Namespace, wanted) -> Result:
+    """The files of a training for NVIDIA's container; they are submitted by hand."""
+    from vidqa.platforms import cosmos_container
+
+    write = not options.dry_run
+    made = cosmos_container.prepare(options.action, options.spec, options.platform, wanted, write=write)
+    text = "\n".join(f"# {made.folder / name}\n{content}" for name, content in made.files.items())
+    data = {"folder": str(made.folder), "files": made.files, "submit": made.submit, "written": write}
+    return Result(data, text, made.problems, [made.submit] * write)
 
 
 def dry_run(options: Namespace, wanted) -> Result:

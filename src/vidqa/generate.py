@@ -1,4 +1,5 @@
-"""Writes the pages that are made from the code: schemas, manifest, templates, parameter tables, problem codes.
+"""Writes the pages that are made from the code: schemas, manifest, templates, parameter tables, problem codes,
+settings of a place.
 
 python -m vidqa.generate            write what differs
 python -m vidqa.generate --check    write nothing; exit 1 and name the files that differ
@@ -15,8 +16,10 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
+from vidqa.budget.page import memory_page
 from vidqa.cli import BANK
 from vidqa.files import write_text
+from vidqa.platforms import site
 from vidqa.spec import pages
 from vidqa.spec.models import SPECS
 from vidqa.spec.shape import schema
@@ -44,6 +47,8 @@ PAGES: dict[str, Callable[[], str]] = {
     **{f"references/spec_template_{action}.yaml": partial(pages.template, action) for action in SPECS},
     **{f"references/parameters_{action}.md": partial(pages.parameters, action) for action in SPECS},
     "references/troubleshooting_codes.md": _codes,
+    "references/memory.md": memory_page,
+    "references/site_template.toml": site.template,
 }
 
 

@@ -20,7 +20,6 @@ def _cost(length: int, patches: int) -> float:
     return cost(Work(length, length**2, 0, patches, 0))
 
 
-
 @st.composite
 def chosen_samples(draw: st.DrawFn) -> tuple[list[int], list[int], list[float]]:
     """A step's sample numbers, and lengths and costs of a data set that they are part of."""

@@ -45,7 +45,7 @@ class Rig:
     shown: Callable[[JobRecord], str]
     lose: Callable[[JobRecord], None]
     ran: Callable[[JobRecord, Rendered], None]
-    limit_s: float = 180.0
+    limit_s: float = 300.0
 
     def start(self, spec: Path, **options: bool) -> JobRecord:
         launched = launch("train", spec, self.name, self.wanted, **options)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.platforms.daemons import docker_address, engine_image
+from tests.platforms.daemons import docker, docker_address, engine_image
 from tests.platforms.slurm_cluster import SlurmCluster, started
 from tests.platforms.specs import write_spec_in
 from tests.platforms.stand_in import install
@@ -63,7 +63,7 @@ def stand_in_torchrun(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="session")
-def docker_host() -> Iterator[str]:
+def docker_daemon() -> Iterator[str]:
     """The address of a real Docker daemon, also in DOCKER_HOST."""
     with docker_address() as address, pytest.MonkeyPatch.context() as patch:
         patch.setenv("DOCKER_HOST", address)
@@ -71,8 +71,17 @@ def docker_host() -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def docker_image(docker_host: str) -> str:
-    return engine_image(docker_host)
+def docker_image(docker_daemon: str) -> str:
+    return engine_image(docker_daemon)
+
+
+@pytest.fixture
+def docker_host(docker_daemon: str, state: Path) -> Iterator[str]:
+    """The daemon's address; containers that a failed test has left are removed."""
+    yield docker_daemon
+    for record in records.scan()[0]:
+        for left in docker(docker_daemon, "ps", "-aq", "--filter", f"label=vidqa.job={record.job_id}").split():
+            docker(docker_daemon, "rm", "--force", left)
 
 
 @pytest.fixture(scope="session")

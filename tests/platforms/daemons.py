@@ -28,9 +28,11 @@ from vidqa.cli import BANK
 from vidqa.platforms.processes import Identity
 
 FOLDER = Path(tempfile.gettempdir()) / f"vidqa-test-docker-{os.getuid()}"
+OWN = f"unix://{FOLDER}/sock"  # the daemon that is started here
 EXTRAS = ("engine", "metrics", "s3", "wandb", "tensorboard")
 CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
 EMPTY_TAR = "\0" * 10240
+BASE = "vidqa-test-base"
 ENGINE_TAG = "vidqa-test-engine:1"
 
 
@@ -60,12 +62,11 @@ def docker_address() -> Iterator[str]:
         needed("no Docker daemon answers, and dockerd is not installed")
     if os.getuid() != 0:
         needed("no Docker daemon answers, and only root can start one")
-    address = f"unix://{FOLDER}/sock"
     with locked("users", fcntl.LOCK_SH) as users:
         with locked("starting"):
-            if not answers(address):
-                start(address)
-        yield address
+            if not answers(OWN):
+                start(OWN)
+        yield OWN
         with locked("starting"):
             try:
                 fcntl.flock(users, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -138,7 +139,11 @@ def engine_image(address: str) -> str:
         )
         if built.returncode:
             raise AssertionError(f"docker/build.sh failed:\n{built.stdout[-6000:]}\n{built.stderr[-2000:]}")
-        docker(address, "image", "prune", "--force")
+        for old in docker(address, "image", "ls", "--format", "{{.Repository}}:{{.Tag}}", BASE).splitlines():
+            if old != base:
+                docker(address, "image", "rm", old)
+        if address == OWN:  # another daemon's untagged images are somebody's
+            docker(address, "image", "prune", "--force")
         return docker(address, "image", "inspect", "--format", "{{.Id}}", ENGINE_TAG)
 
 
@@ -147,7 +152,7 @@ def base_image(address: str) -> str | None:
     if os.getuid() != 0 or not shutil.which("debootstrap"):
         return None
     asked = b"".join((BANK / name).read_bytes() for name in ("pyproject.toml", "requirements.lock"))
-    tag = f"vidqa-test-base:{hashlib.sha256(asked).hexdigest()[:12]}"
+    tag = f"{BASE}:{hashlib.sha256(asked).hexdigest()[:12]}"
     if docker(address, "image", "ls", "--quiet", tag):
         return tag
     root = FOLDER / "root"

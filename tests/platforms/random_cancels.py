@@ -52,6 +52,8 @@ def one_round(rig: Rig, folder: Path, number: int, seed: int, within_s: float) -
     manner = chance.choice(MANNERS)
     spec = write_spec_in(folder, manner, name=f"{number}", more=f'[train.ckpt]\ns3_prefix = "{number}"')
     launcher = rig.launcher(spec)
+    if chance.random() < 0.8:  # of the others, some are killed before they have written their record
+        until_recorded(spec)
     time.sleep(chance.uniform(0, within_s))
     if chance.random() < 0.4:
         os.killpg(launcher.pid, signal.SIGKILL)
@@ -68,6 +70,12 @@ def one_round(rig: Rig, folder: Path, number: int, seed: int, within_s: float) -
 
 def record_of(spec: Path) -> JobRecord | None:
     return next((record for record in records.scan()[0] if record.spec == str(spec)), None)
+
+
+def until_recorded(spec: Path) -> None:
+    deadline = time.monotonic() + ENOUGH_S
+    while record_of(spec) is None and time.monotonic() < deadline:
+        time.sleep(0.01)
 
 
 def settled(record: JobRecord) -> tuple[JobRecord, bool]:

@@ -23,6 +23,7 @@ from tests.platforms.daemons import needed
 PROGRAMS = ("slurmctld", "slurmd", "munged", "sbatch")
 MARK = "VIDQA_TEST_CLUSTER"  # in the environment of every daemon: the cluster's folder and the node's name
 START_LIMIT_S = 60
+PATH = f"{os.environ['PATH']}:/usr/sbin:/sbin"  # where daemons are
 
 CONF = """\
 ClusterName=tests
@@ -98,7 +99,7 @@ class SlurmCluster:
 
     @property
     def environment(self) -> dict[str, str]:
-        return {**os.environ, "SLURM_CONF": str(self.conf)}
+        return {**os.environ, "SLURM_CONF": str(self.conf), "PATH": PATH}
 
     def bring_back(self, node: str) -> None:
         self._start(node, ["slurmd", "-D", "-N", node])
@@ -168,7 +169,7 @@ class SlurmCluster:
 @contextmanager
 def started() -> Iterator[SlurmCluster]:
     """A cluster, or a skip that says what is missing; in CI, where it is installed, that is a failure."""
-    missing = [name for name in PROGRAMS if shutil.which(name, path=f"{os.environ['PATH']}:/usr/sbin:/sbin") is None]
+    missing = [name for name in PROGRAMS if shutil.which(name, path=PATH) is None]
     if missing:
         message = f"SLURM is not installed ({', '.join(missing)}): apt-get install slurm-wlm munge"
         needed(message)

@@ -21,6 +21,7 @@ from tests.platforms.stand_in import ENGINE
 from vidqa.cli import BANK
 from vidqa.platforms import jobs, records, runs
 from vidqa.platforms._base import State
+from vidqa.platforms.docker import pinned
 from vidqa.platforms.docker_container import container_name
 from vidqa.platforms.launch import Wanted, dry_run, launch
 from vidqa.problem import Exit, ProblemError
@@ -162,7 +163,6 @@ def test_no_image_is_recorded_and_the_recorded_one_needs_a_yes(
     config = tmp_path / "config.json"
     config.write_text((BANK / "config.json").read_text())
     monkeypatch.setattr(images, "CONFIG", config)
-    monkeypatch.setattr(images.choose, "__kwdefaults__", {"config": config})
     if images.recorded(config) is None:
         assert refusal(write_spec("complete"), Wanted())[:2] == (["PLATFORM_NO_IMAGE"], Exit.ENVIRONMENT)
     subprocess.run(
@@ -174,6 +174,13 @@ def test_no_image_is_recorded_and_the_recorded_one_needs_a_yes(
     assert (codes, exit_code) == (["PLATFORM_IMAGE_NOT_AGREED"], Exit.REFUSED) and HOLLOW in text and hollow in text
     job, _, _, problems = dry_run("train", write_spec("complete"), "docker", Wanted())
     assert job.image == hollow and "PLATFORM_IMAGE_NOT_AGREED" in [problem.code for problem in problems]
+
+
+def test_an_image_is_pinned_by_the_digest_of_its_own_repository() -> None:
+    facts = {"Id": "sha256:1", "RepoDigests": ["other/engine@sha256:2", "here:5000/engine@sha256:3"]}
+    assert pinned("here:5000/engine:0.1.0", facts) == "here:5000/engine@sha256:3"
+    assert pinned("here:5000/engine", facts) == "here:5000/engine@sha256:3"
+    assert pinned("engine:1", facts) == pinned("sha256:1", facts) == "sha256:1"
 
 
 def test_an_image_that_is_no_engine(docker_host: str, write_spec: WriteSpec) -> None:
@@ -222,7 +229,7 @@ def test_data_that_would_be_mounted_over_the_program(docker_host: str, hollow: s
 
 
 def test_a_memory_limit_is_told_from_other_ends(
-    docker_image: str, stand_in: None, write_spec: WriteSpec, site: Callable[..., Path]
+    docker_host: str, docker_image: str, stand_in: None, write_spec: WriteSpec, site: Callable[..., Path]
 ) -> None:
     wanted = Wanted(image=docker_image, site=site("memory_gb = 0.2"))
     record = jobs.wait(launch("train", write_spec("greedy"), "docker", wanted).record, 120)
@@ -252,6 +259,7 @@ def test_a_container_is_kept_by_choice_without_its_secrets(
 
 
 def test_a_daemon_that_is_away_is_no_end_of_the_job(
+    docker_host: str,
     docker_image: str,
     stand_in: None,
     write_spec: WriteSpec,

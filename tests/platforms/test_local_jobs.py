@@ -1,4 +1,4 @@
-"""Jobs on this machine: real detached processes, watched, cancelled, killed, and lost."""
+"""What is special about jobs on this machine: processes, their supervisor, torchrun, and records that outlive them."""
 
 from __future__ import annotations
 
@@ -7,12 +7,9 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-
-import pytest
 
 from tests.platforms.conftest import until_engine_runs
 from vidqa.platforms import jobs, records
@@ -46,38 +43,6 @@ def test_a_job_completes(stand_in: None, write_spec: WriteSpec) -> None:
     assert run["versions"]["torch"] and len(run["spec_fingerprint"]) == 64
 
 
-@pytest.mark.parametrize(
-    ("manner", "exit_code", "shown"),
-    [("fail", 3, "DATA_EMPTY"), ("killed", 5, "SIGKILL"), ("silent", 5, "its status says RUNNING")],
-)
-def test_a_failed_job_says_why(stand_in: None, write_spec: WriteSpec, manner: str, exit_code: int, shown: str) -> None:
-    record = ended(started(write_spec(manner)))
-    assert record.state == State.ERROR
-    assert jobs.exit_code(record) == exit_code
-    assert shown in "\n".join(map(str, jobs.problems_of(record)))
-
-
-def test_cancel_lets_the_engine_save(stand_in: None, write_spec: WriteSpec) -> None:
-    record = started(write_spec("hang"))
-    until_engine_runs(record)
-    record = jobs.cancel(record.job_id, 30)
-    assert (record.state, record.exit_code) == (State.CANCELED, 6)
-    assert (Path(record.run_dir) / "saved-by-rank-0").exists()
-    assert not job_processes(record.job_id) and not supervisors(record.job_id)
-    assert jobs.cancel(record.job_id, 0) == record
-
-
-def test_cancel_ends_an_engine_that_does_not_listen(stand_in: None, write_spec: WriteSpec) -> None:
-    record = started(write_spec("stubborn"))
-    until_engine_runs(record)
-    begun = time.monotonic()
-    record = jobs.cancel(record.job_id, 0.5)
-    assert time.monotonic() - begun < 8
-    assert record.state == State.CANCELED and jobs.exit_code(record) == 5
-    assert "before it had saved" in record.message
-    assert not job_processes(record.job_id) and not supervisors(record.job_id)
-
-
 def test_a_signal_from_outside_is_a_stop(stand_in: None, write_spec: WriteSpec) -> None:
     record = started(write_spec("hang"))
     until_engine_runs(record)
@@ -97,16 +62,6 @@ def test_a_job_whose_supervisor_is_killed_still_runs_and_can_be_cancelled(
     record = jobs.cancel(record.job_id, 30)
     assert (record.state, record.exit_code) == (State.CANCELED, 6)
     assert not job_processes(record.job_id)
-
-
-def test_a_job_that_vanished_says_so(stand_in: None, write_spec: WriteSpec) -> None:
-    record = started(write_spec("hang"))
-    until_engine_runs(record)
-    for process in [*supervisors(record.job_id), *job_processes(record.job_id)]:
-        process.send(signal.SIGKILL)
-    record = ended(record)
-    assert record.state == State.ERROR and "vanished" in record.message
-    assert jobs.exit_code(record) == 5
 
 
 def test_a_launcher_that_died_before_submitting_leaves_an_error(stand_in: None, write_spec: WriteSpec) -> None:
@@ -132,12 +87,6 @@ def test_a_reused_pid_is_not_signalled() -> None:
         assert found.send(signal.SIGKILL)
         process.wait()
         assert not found.is_alive and not found.send(signal.SIGKILL)
-
-
-def test_a_terminal_state_never_changes(stand_in: None, write_spec: WriteSpec) -> None:
-    record = ended(started(write_spec("complete")))
-    assert records.update(record.job_id, state=State.ERROR, message="no") == record
-    assert records.read(record.job_id) == record
 
 
 def test_a_job_of_another_machine_is_left_as_it_is(stand_in: None, write_spec: WriteSpec) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.platforms.slurm_cluster import SlurmCluster
+from tests.platforms.specs import write_spec_in
 from vidqa.platforms import jobs, records, slurm_script
 from vidqa.platforms import slurm as slurm_platform
 from vidqa.platforms._base import State
@@ -95,6 +96,16 @@ def test_a_job_completes_and_ran_what_was_shown(
     assert launch("train", spec, "slurm", site()).how == "done"
 
 
+def test_a_path_that_a_shell_and_slurm_would_read_otherwise(
+    slurm_stand_in: SlurmCluster, site: Site, tmp_path: Path
+) -> None:
+    folder = tmp_path / "it's 100%j $HOME"
+    folder.mkdir()
+    record = ended(started(write_spec_in(folder, "complete"), site()))
+    assert record.state == State.COMPLETE and record.log.parent.parent.parent == folder
+    assert "manner complete" in record.log.read_text()
+
+
 def test_the_engines_exit_code_is_the_jobs(slurm_stand_in: SlurmCluster, write_spec: WriteSpec, site: Site) -> None:
     record = ended(started(write_spec("fail"), site()))
     assert (record.state, record.exit_code, jobs.exit_code(record)) == (State.ERROR, 3, 3)
@@ -120,6 +131,18 @@ def test_cancel_saves_and_the_job_does_not_come_back(
     assert (record.state, record.exit_code) == (State.CANCELED, 6), record.log.read_text()
     assert sorted(path.name for path in Path(record.run_dir).glob("saved-*")) == ["saved-by-rank-0", "saved-by-rank-1"]
     assert slurm_stand_in.ask("squeue", "-h") == ""
+
+
+def test_torchrun_outlives_the_warning_that_slurm_sends_to_every_process(
+    slurm: SlurmCluster, stand_in_torchrun: None, write_spec: WriteSpec, site: Site
+) -> None:
+    record = started(write_spec("hang", processes=2), site("restarts = 0"))
+    until(record, "manner hang", times=2)
+    slurm.ask("scancel", "--signal=USR1", number(record))
+    record = ended(record)
+    assert (record.state, record.exit_code) == (State.STOPPED, 6)
+    assert sorted(path.name for path in Path(record.run_dir).glob("saved-*")) == ["saved-by-rank-0", "saved-by-rank-1"]
+    assert "exit code" not in record.log.read_text()  # torchrun ended well, as its processes did
 
 
 def test_cancel_takes_a_waiting_job_from_the_queue(
@@ -170,6 +193,7 @@ def test_after_the_last_attempt_it_is_stopped(slurm_stand_in: SlurmCluster, writ
     slurm_stand_in.ask("scancel", "--signal=USR1", number(record))
     record = ended(record)
     assert (record.state, record.exit_code) == (State.STOPPED, 6)
+    assert "ExitCode=6:0" in slurm_stand_in.ask("scontrol", "show", "job", number(record))
 
 
 def test_a_node_that_slurm_gives_up_on(slurm_stand_in: SlurmCluster, write_spec: WriteSpec, site: Site) -> None:
@@ -223,6 +247,16 @@ def test_a_job_that_slurm_has_forgotten(
     seen = jobs.observe(records.write(forgotten))
     assert (seen.state, jobs.exit_code(seen)) == (state, code)
     assert left or "SLURM knows no job 99999" in seen.message
+
+
+def test_a_number_that_slurm_has_given_to_another_job(
+    slurm_stand_in: SlurmCluster, write_spec: WriteSpec, site: Site
+) -> None:
+    other = ended(started(write_spec("complete"), site()))
+    elsewhere = str(Path(other.run_dir).parent / "elsewhere")
+    reused = {"slurm_id": number(other), "name": "vidqa-old"}
+    old = replace(other, job_id="old", state=State.RUNNING, run_dir=elsewhere, reference=reused)
+    assert "vanished" in jobs.observe(records.write(old)).message
 
 
 def test_a_silent_controller_changes_nothing(

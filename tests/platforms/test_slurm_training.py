@@ -13,12 +13,12 @@ from tests.platforms.slurm_cluster import SlurmCluster
 from tests.platforms.test_slurm_jobs import number, until_seen
 from vidqa.platforms import jobs
 from vidqa.platforms._base import State
-from vidqa.platforms.launch import Wanted, launch
+from vidqa.platforms.launch import Wanted, launch, retry
 from vidqa.platforms.records import JobRecord
 
 pytestmark = [pytest.mark.slurm, pytest.mark.slow]
 LIMIT_S = 240
-STEPS = 12
+STEPS = 24
 TWO_NODES = Wanted(nodes=2)
 
 
@@ -29,10 +29,10 @@ def training(tmp_path_factory: pytest.TempPathFactory) -> Path:
     changes = {
         "policy.parallelism.dp_shard_size": 2,
         "train.train_batch_per_replica": 2,
-        "train.epoch": 6,
+        "train.epoch": 12,
         "train.max_num_steps": STEPS,
-        "train.ckpt.enable_checkpoint": True,
         "train.ckpt.save_freq": 2,
+        "train.ckpt.export_safetensors": False,
     }
     return tiny_spec(folder, tiny_model(folder), tiny_data(folder, clips=4), changes)
 
@@ -67,3 +67,18 @@ def test_a_node_lost_in_the_middle(slurm: SlurmCluster, training: Path, undistur
     assert "resumed after step" in record.log.read_text() and lost_at < STEPS
     assert losses(Path(record.run_dir)) == pytest.approx(undisturbed, rel=1e-6)
     assert json.loads((Path(record.run_dir) / "run.json").read_text())["jobs"] == [record.job_id]
+
+
+def test_cancelling_saves_on_both_nodes_and_retry_goes_on(
+    slurm: SlurmCluster, training: Path, undisturbed: list[float]
+) -> None:
+    record = launch("train", training, "slurm", TWO_NODES, new_run=True).record
+    until_step(record, 5)
+    record = jobs.cancel(record.job_id, LIMIT_S)
+    assert (record.state, record.exit_code) == (State.CANCELED, 6), record.log.read_text()
+    done = len(losses(Path(record.run_dir)))
+    assert 5 <= done < STEPS and slurm.ask("squeue", "-h") == ""
+    second = jobs.wait(retry(record).record, LIMIT_S)
+    assert (second.state, second.run_dir) == (State.COMPLETE, record.run_dir), second.log.read_text()
+    assert f"resumed after step {done} " in second.log.read_text()
+    assert losses(Path(second.run_dir)) == pytest.approx(undisturbed, rel=1e-6)

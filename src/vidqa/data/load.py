@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -32,7 +33,7 @@ def _check(
     try:
         path = annotation_file(annotation_path)
         findings.file = str(path)
-        root_mode = not media_path and path != Path(annotation_path).expanduser()
+        root_mode = not media_path and path != Path(os.path.expanduser(annotation_path))
         source = media_source(path, str(media_path), root_mode=root_mode)
         reader = RowReader(path.name, source, findings, need_answers)
         for index, row in read_rows(path, findings):

@@ -93,9 +93,9 @@ def media_source(annotation_path: Path, media_path: str, *, root_mode: bool) -> 
         folder = Path(os.path.abspath(annotation_path)).parent
         return MediaSource(str(folder), archives_in(folder), closed=root_mode)
     place = Path(os.path.abspath(os.path.expanduser(media_path)))
-    if place.is_dir():
+    if os.path.isdir(place):
         return MediaSource(str(place), archives_in(place))
-    if not place.exists():
+    if not os.path.exists(place):
         raise FILE_MISSING.error(place, "the media path does not exist", "give an existing folder or tar of media")
     if not is_archive(place):
         remedy = "give a folder, or a .tar, .tar.gz or .tgz archive, as media path"

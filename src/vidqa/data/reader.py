@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,15 +16,15 @@ NAMES = ("annotations.json", "annotations.jsonl")  # looked for in a dataset fol
 
 def annotation_file(annotation_path: str | Path) -> Path:
     """The annotation file that `annotation_path` means: itself, or annotations.json(l) inside it (root mode)."""
-    path = Path(annotation_path).expanduser()
+    path = Path(os.path.expanduser(annotation_path))
     if not str(annotation_path):
         raise FILE_MISSING.error("annotation_path", "no annotation path is given")
-    if path.is_dir():
+    if os.path.isdir(path):  # False, too, for a name that no file can have
         found = next((path / name for name in NAMES if (path / name).is_file()), None)
         if found is None:
             raise FILE_MISSING.error(path, f"the folder holds neither {' nor '.join(NAMES)}")
         return found
-    if not path.is_file():
+    if not os.path.isfile(path):
         raise FILE_MISSING.error(path, "there is no such file")
     return path
 

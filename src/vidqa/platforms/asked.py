@@ -100,9 +100,9 @@ class Asked:
         return asked.train.resume is True if isinstance(asked, TrainSpec) else asked.evaluation.skip_saved
 
 
-def ask(action: str, spec_path: Path, *, fetch: bool) -> Asked:
+def ask(action: str, spec_path: Path, *, fetch: bool, target: str = "native") -> Asked:
     """Load a spec and resolve what it names. Without `fetch`, models of the hub stay names. Raises ProblemError."""
-    loaded = spec.resolve(action, [spec.read_layer(spec_path)])
+    loaded = spec.resolve(action, [spec.read_layer(spec_path)], target)
     written = loaded.spec
     models = model_names(written)
     folders = {
@@ -189,10 +189,10 @@ def with_values(action: str, asked: Spec, values: dict[str, Any]) -> Spec:
 
 def _staged(action: str, resolved: Spec) -> dict[str, str]:
     """The data sets of a spec, fetched where they lie in a bucket."""
-    found = {}
-    for annotations, media in MEDIA_OF[action].items():
-        paths = storage.stage_set(str(value_at(resolved, annotations)), str(value_at(resolved, media)))
-        found |= dict(zip((annotations, media), paths, strict=True))
+    found: dict[str, str] = {}
+    for annotation_key, media_key in MEDIA_OF[action].items():
+        paths = storage.stage_set(str(value_at(resolved, annotation_key)), str(value_at(resolved, media_key)))
+        found |= dict(zip((annotation_key, media_key), paths, strict=True))
     return found
 
 

@@ -16,7 +16,7 @@ from docker.errors import APIError, NotFound
 
 import vidqa
 from vidqa import environment, files
-from vidqa.platforms import docker_daemon, hardware, verdict
+from vidqa.platforms import docker_daemon, hardware, runs, verdict
 from vidqa.platforms._base import Job, Observed, Platform, Rendered, State, run_folder_log
 from vidqa.platforms.docker_container import CONTAINER_FILE, container_body, container_name, paths_of
 from vidqa.platforms.docker_daemon import container_facts, daemon, image_facts, is_local, refusals
@@ -38,6 +38,7 @@ from vidqa.platforms.records import JobRecord, exit_file
 from vidqa.problem import Problem, ProblemError
 
 ENGINE_TITLE = "finetune-cosmos-reason-engine"  # org.opencontainers.image.title, as docker/Dockerfile labels it
+THE_IMAGES_OWN = ("/opt/vidqa", "/usr", "/etc", "/bin", "/lib", "/proc", "/sys", "/run/secrets")
 POLL_S = 0.1
 ASK_AGAIN_S = 5.0  # an engine process that was just starting has not heard the first time
 FORCE_S = 20.0  # for a container that was killed to be gone
@@ -48,7 +49,7 @@ def check(job: Job) -> list[Problem]:
     if job.nodes > 1:
         problems.append(PLATFORM_NODES.at("--nodes", f"docker is one machine, {job.nodes} nodes are asked for"))
     found = paths_of(job)
-    for path in hiding(found, ("/opt/vidqa", "/usr", "/etc", "/bin", "/lib", "/proc", "/sys", "/dev", "/run")):
+    for path in hiding(found, THE_IMAGES_OWN):
         problems.append(DOCKER_PATH_HIDES_CODE.at(path, "the image has its own files there"))
     if is_local():  # elsewhere the daemon itself finds out
         gone = [mount.path for mount in found if mount.read_only and not mount.path.exists()]
@@ -68,10 +69,12 @@ def _image_problems(client: Any, image: str) -> list[Problem]:
     labels = facts["Config"].get("Labels") or {}
     if labels.get("org.opencontainers.image.title") != ENGINE_TITLE:
         return [DOCKER_NOT_AN_ENGINE.at(image, "it does not say that it is this project's engine")]
-    version = labels.get("org.opencontainers.image.version")
-    if version == vidqa.__version__:
+    here = {"version": vidqa.__version__, "revision": runs.git_commit()}
+    there = {name: labels.get(f"org.opencontainers.image.{name}") for name in here}
+    if not any(here[name] and there[name] and there[name] != here[name] for name in here):
         return []
-    message = f"it holds version {version}, and this is {vidqa.__version__}"
+    held, ours = (f"version {which['version']}, commit {which['revision']}" for which in (there, here))
+    message = f"it holds {held}; here is {ours}"
     return [DOCKER_NOT_AN_ENGINE.at(image, message, severity="warning")]
 
 
@@ -82,9 +85,14 @@ def pin_image(image: str, settings: DockerSite, fetch: bool) -> str:
         if facts is None and fetch:
             docker_daemon.pull(client, image)
             facts = image_facts(client, image)
-    if facts is None:
-        return image
-    digests = [digest for digest in facts.get("RepoDigests") or [] if digest.split("@")[0] == image.split("@")[0]]
+    return image if facts is None else pinned(image, facts)
+
+
+def pinned(image: str, facts: dict[str, Any]) -> str:
+    """REPOSITORY@DIGEST where the image came from a registry under this name, else its id."""
+    name = image.partition("@")[0]
+    repository = name.rpartition(":")[0] if ":" in name.rpartition("/")[2] else name
+    digests = [digest for digest in facts.get("RepoDigests") or [] if digest.partition("@")[0] == repository]
     return str(digests[0] if digests else facts["Id"])
 
 

@@ -46,13 +46,16 @@ PULLING = re.compile(r"lookup|dial tcp|TLS|certificate|timeout|connection refuse
 
 @contextmanager
 def daemon() -> Iterator[Any]:
-    """The daemon's low-level client. Raises DOCKER_NO_DAEMON or DOCKER_PERMISSION, also when it goes away meanwhile."""
+    """The daemon's low-level client. Raises DOCKER_NO_DAEMON or DOCKER_PERMISSION, also when it goes away meanwhile,
+    and what it refuses as the problem that it is."""
     try:
         client = from_env(timeout=TIMEOUT_S).api
     except (DockerException, RequestException, ValueError) as failed:
         raise unreachable(failed) from failed
     try:
         yield client
+    except APIError as refused:
+        raise refusal(address(), refused) from refused
     except RequestException as failed:
         raise unreachable(failed) from failed
     finally:

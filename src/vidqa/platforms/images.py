@@ -19,26 +19,26 @@ CONFIG = BANK / "config.json"
 DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 
 
-def choose(named: str | None, *, agreed: bool, config: Path = CONFIG) -> str:
+def choose(named: str | None, *, agreed: bool) -> str:
     """The image to run. Raises PLATFORM_NO_IMAGE, and PLATFORM_IMAGE_NOT_AGREED unless it was named or agreed to."""
     if named:
         return named
-    found = recorded(config)
+    found = recorded(CONFIG)
     if found is None:
-        raise PLATFORM_NO_IMAGE.error(config, "config.json records no image yet")
+        raise PLATFORM_NO_IMAGE.error(CONFIG, "it records no image yet")
     tag, image = found
     if not agreed:
         raise PLATFORM_IMAGE_NOT_AGREED.error("--image", f"config.json records {tag} as {image}")
     return image
 
 
-def recorded(config: Path = CONFIG) -> tuple[str, str] | None:
+def recorded(config: Path) -> tuple[str, str] | None:
     """The tag and what to run for it: REPOSITORY@DIGEST of a pushed image, the bare id of one that was only built."""
     engine = json.loads(config.read_text(encoding="utf-8"))["images"]["engine"]
     return (engine["tag"], engine["image"]) if engine else None
 
 
-def record(tag: str, image: str, config: Path = CONFIG) -> None:
+def record(tag: str, image: str, config: Path) -> None:
     """Write the image of a tag into config.json. `image` is an id, or REPOSITORY@DIGEST."""
     if not DIGEST.fullmatch(image.rpartition("@")[2]):
         raise ValueError(f"not a digest: {image}")
@@ -52,7 +52,7 @@ def record(tag: str, image: str, config: Path = CONFIG) -> None:
 
 def main(words: Sequence[str]) -> None:
     tag, image, *config = words
-    record(tag, image, *map(Path, config))
+    record(tag, image, Path(*config) if config else CONFIG)
 
 
 if __name__ == "__main__":

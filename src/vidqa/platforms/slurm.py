@@ -73,7 +73,7 @@ def submit(job: Job, rendered: Rendered) -> dict[str, Any]:
 
 
 def render_array(jobs: Sequence[Job], folder: Path, at_once: int) -> Rendered:
-    """Many jobs of one shape as one array: its script goes to `folder`, each job's task.sh to its own run folder."""
+    """Many jobs of one shape as one array: its script goes to `folder`, each job's node.sh to its own run folder."""
     tasks = {str(job.run_dir / TASK): slurm_script.task(job) for job in jobs}
     script = {str(folder / SCRIPT): slurm_script.array(jobs, at_once)}
     return Rendered(("sbatch", "--parsable", str(folder / SCRIPT)), {}, SECRETS, {**script, **tasks})

@@ -1,4 +1,4 @@
-"""The two files of a SLURM job: job.sbatch, which asks for nodes and waits, and task.sh, which runs on each of them.
+"""The two files of a SLURM job: job.sbatch, which asks for nodes and waits, and node.sh, which runs on each of them.
 
 Both are meant to be read, and `sbatch job.sbatch` by hand does what a launch does. One script can also start many
 single jobs as a SLURM array, each in its own run folder: the trials of a search.
@@ -6,6 +6,7 @@ single jobs as a SLURM array, each in its own run folder: the trials of a search
 
 from __future__ import annotations
 
+import re
 import shlex
 import sys
 from collections.abc import Sequence
@@ -18,7 +19,8 @@ from vidqa.platforms._base import SECRETS, Job
 from vidqa.platforms.engine_command import engine_environment, torchrun
 from vidqa.platforms.slurm_site import SlurmSite
 
-SCRIPT, TASK = "job.sbatch", "task.sh"
+SCRIPT, TASK = "job.sbatch", "node.sh"
+KNOWN_ON_THE_NODE = re.compile(r"\$(FIRST_NODE|MEETING_PORT|SLURM_NODEID)\b")
 
 MEETING = """\
 # The nodes meet at this one, under the address that SLURM knows it by.
@@ -30,7 +32,7 @@ RUN = """\
 # One task on each node. Asked to stop (SIGUSR1 before the end of its time, SIGTERM when preempted), the engine saves.
 rm -f "$run/status.json" "{exit_file}"  # how an earlier attempt ended no longer counts
 ((${{SLURM_RESTART_COUNT:-0}} < {restarts})) || scontrol update "JobId=$SLURM_JOB_ID" Requeue=0  # the last attempt
-srun --export=ALL --kill-on-bad-exit=1 --cpu-bind=none{cores} {task}
+srun --export=ALL --kill-on-bad-exit=1{cores} {task}
 code=$?
 
 # Why it ended, the engine knows best: status.json has its exit code.
@@ -177,7 +179,7 @@ def _body(job: Job, slurm_id: str) -> str:
 
 
 def _in_container(job: Job) -> str:
-    """The words of srun that run task.sh, in the site's container if it has one."""
+    """The words of srun that run node.sh, in the site's container if it has one."""
     site: SlurmSite = job.settings
     script = f'bash "$run/{TASK}"'
     if site.backend == "venv":
@@ -197,8 +199,8 @@ def _mounts(job: Job) -> list[str]:
 
 
 def _shown(*words: str) -> str:
-    """Words for the shell; those that hold a variable are left to it."""
-    return " ".join(f'"{word}"' if "$" in word else shlex.quote(word) for word in words)
+    """Words for the shell, which fills in what only the node knows and reads nothing else in them."""
+    return " ".join(f'"{word}"' if KNOWN_ON_THE_NODE.search(word) else shlex.quote(word) for word in words)
 
 
 def _shape(job: Job) -> tuple[Any, ...]:

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from vidqa import environment, files
-from vidqa.platforms.processes import JOB_VARIABLE, engine_processes, job_processes
+from vidqa.platforms.processes import JOB_VARIABLE, Identity, engine_processes, job_processes
 from vidqa.platforms.records import now
 
 LEFTOVER_GRACE_S = 30.0  # for engine processes whose torchrun was killed under them
@@ -23,8 +23,9 @@ LEFTOVER_GRACE_S = 30.0  # for engine processes whose torchrun was killed under 
 
 def supervise(job_id: str, exit_file: Path | None, command: Sequence[str]) -> int:
     """The exit code of the command; that of a signal is negative."""
+    asked: set[Identity] = set()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
-        signal.signal(number, lambda *_: stop_engine(job_id))
+        signal.signal(number, lambda *_: stop_engine(job_id, asked))
     variables = environment.child_environment(**{JOB_VARIABLE: job_id})
     try:
         exit_code = subprocess.Popen(
@@ -44,10 +45,13 @@ def leave_warnings_to_us() -> None:
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)
 
 
-def stop_engine(job_id: str) -> None:
-    """Ask the engine to save and stop. Before it has processes of its own, what would start them is ended."""
-    for process in engine_processes(job_id) or job_processes(job_id):
+def stop_engine(job_id: str, asked: set[Identity]) -> None:
+    """Ask the engine to save and stop. Before it has processes of its own, what would start them is ended; once they
+    have been `asked`, torchrun is left to end with the last of them, which may be on another node."""
+    engine = engine_processes(job_id)
+    for process in engine or ([] if asked else job_processes(job_id)):
         process.send(signal.SIGTERM)
+    asked.update(engine)
 
 
 def end_leftovers(job_id: str) -> None:

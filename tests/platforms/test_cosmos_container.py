@@ -1,0 +1,144 @@
+"""What is rendered for NVIDIA's container on each platform, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import pytest
+import tomli_w
+import yaml
+
+from vidqa.platforms.cosmos_container import PROGRAM, Prepared, prepare
+from vidqa.platforms.launch import Wanted
+from vidqa.problem import ProblemError
+
+LAUNCH = Path(__file__).resolve().parents[2] / "scripts" / "launch.py"
+IMAGE = "registry/cosmos-rl:1"
+
+
+@pytest.fixture
+def spec(tmp_path: Path) -> Callable[..., Path]:
+    (tmp_path / "model").mkdir()
+    turns = [{"from": "human", "value": "<video>Is it?"}, {"from": "gpt", "value": "yes"}]
+
+    def write(more: dict[str, Any] | None = None, **record: Any) -> Path:
+        rows = [{"id": str(number), "video": "a.mp4", "conversations": turns, **record} for number in range(8)]
+        (tmp_path / "annotations.json").write_text(json.dumps(rows))
+        table: dict[str, Any] = {
+            "policy": {"model_name_or_path": str(tmp_path / "model"), "parallelism": {"dp_shard_size": 4}},
+            "custom": {
+                "train_dataset": {"annotation_path": str(tmp_path / "annotations.json"), "media_path": str(tmp_path)},
+                "vision": {"nframes": 8},
+            },
+            "train": {"output_dir": str(tmp_path / "out"), "epoch": 2},
+        }
+        for name, value in (more or {}).items():
+            *path, last = name.split(".")
+            inside = table
+            for part in path:
+                inside = inside.setdefault(part, {})
+            inside[last] = value
+        (tmp_path / "spec.toml").write_text(tomli_w.dumps(table))
+        return tmp_path / "spec.toml"
+
+    return write
+
+
+def rendered(spec: Path, platform: str, write: bool = False, **settings: Any) -> Prepared:
+    site = spec.with_name("site.toml")
+    site.write_text(tomli_w.dumps({platform: settings}) if settings else "")
+    return prepare("train", spec, platform, Wanted(image=IMAGE, site=site), write=write)
+
+
+def refused(spec: Path, platform: str = "local", action: str = "train", **wanted: Any) -> list[str]:
+    with pytest.raises(ProblemError) as raised:
+        prepare(action, spec, platform, Wanted(**wanted), write=False)
+    return [problem.code for problem in raised.value.problems]
+
+
+def test_local_runs_the_rendered_program(spec: Callable[..., Path], tmp_path: Path) -> None:
+    made = rendered(spec(), "local", write=True)
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    (tools / "cosmos-rl").write_text('#!/bin/sh\nprintf "%s\\n" "$@"; echo "offline $HF_HUB_OFFLINE"\n')
+    (tools / "cosmos-rl").chmod(0o755)
+    path = {**os.environ, "PATH": f"{tools}:{os.environ['PATH']}"}
+    ran = subprocess.run(made.submit, shell=True, capture_output=True, text=True, env=path, check=True)
+    toml = made.folder / "cosmos.toml"
+    assert ran.stdout.splitlines() == ["--config", str(toml), PROGRAM, "offline 1"]
+    table = tomllib.loads(toml.read_text())
+    assert "engine" not in table and table["train"]["train_policy"]["type"] == "sft"
+    assert table["train"]["output_dir"] == str(tmp_path / "out") and table["policy"]["parallelism"]["tp_size"] == 1
+    assert table["train"]["ckpt"]["upload_hf"] is False
+
+
+def test_nothing_is_written_by_a_dry_run(spec: Callable[..., Path], tmp_path: Path) -> None:
+    made = rendered(spec(), "local")
+    assert not (tmp_path / "out").exists() and set(made.files) == {"cosmos.toml", "run.sh"}
+
+
+def test_docker_mounts_what_the_spec_names(spec: Callable[..., Path], tmp_path: Path) -> None:
+    made = rendered(spec({"custom_script": "/opt/other.py"}), "docker")
+    words = made.files["run.sh"]
+    subprocess.run(["bash", "-n"], input=words, text=True, check=True)
+    assert f"--volume={tmp_path / 'out'}:{tmp_path / 'out'} " in words and "--gpus=4" in words
+    assert f"--volume={tmp_path}:{tmp_path}:ro" in words
+    assert words.rstrip().endswith(f"{IMAGE} cosmos-rl --config {made.folder / 'cosmos.toml'} /opt/other.py")
+
+
+@pytest.mark.parametrize("backend", ["venv", "apptainer", "pyxis"])
+def test_slurm(spec: Callable[..., Path], tmp_path: Path, backend: str) -> None:
+    made = rendered(spec(), "slurm", backend=backend, partition="gpu", setup=["module load cuda"])
+    script = made.files["job.sbatch"]
+    subprocess.run(["bash", "-n"], input=script, text=True, check=True)
+    assert "#SBATCH --partition=gpu" in script and "#SBATCH --gpus-per-node=4" in script and "requeue" not in script
+    assert script.index("#SBATCH") < script.index("module load cuda") < script.index("exec srun")
+    shown = {"venv": "srun cosmos-rl", "apptainer": "apptainer exec --nv", "pyxis": f"--container-image={IMAGE}"}
+    assert shown[backend] in script and made.submit.startswith("sbatch ")
+
+
+def test_kubernetes(spec: Callable[..., Path], tmp_path: Path) -> None:
+    made = rendered(spec(), "kubernetes", volumes=[{"mount_path": str(tmp_path), "claim": "data"}])
+    config, job = yaml.safe_load_all(made.files["manifest.yaml"])
+    for each in (config, job):
+        kubernetes_validate.validate(each, "1.34", strict=True)
+    assert config["data"] == {"cosmos.toml": made.files["cosmos.toml"]}
+    container = job["spec"]["template"]["spec"]["containers"][0]
+    assert container["command"] == ["cosmos-rl", "--config", "/etc/vidqa/cosmos.toml", PROGRAM]
+    assert job["spec"]["backoffLimit"] == 0 and container["image"] == IMAGE
+    assert container["resources"]["limits"] == {"nvidia.com/gpu": 4}
+
+
+def test_what_the_container_cannot_do_is_refused(spec: Callable[..., Path]) -> None:
+    assert refused(spec(), action="evaluate") == ["PLATFORM_COSMOS_CANNOT"]
+    assert refused(spec(), "docker", nodes=2) == ["PLATFORM_COSMOS_CANNOT"] * 2  # nodes, and no image
+    pissa = {"policy.lora": {"target_modules": ["q_proj"], "init_lora_weights": "pissa_niter_4"}}
+    assert refused(spec(pissa)) == ["SPEC_NOT_IN_TARGET"]
+
+
+def test_records_need_video_fps_where_frames_are_sampled_by_rate(spec: Callable[..., Path]) -> None:
+    by_rate = {"custom.vision": {"fps": 2.0}}
+    assert refused(spec(by_rate)) == ["SPEC_VIDEO_FPS_REQUIRED"]
+    assert rendered(spec(by_rate, video_fps=24.0), "local").problems == []
+
+
+def test_what_only_the_container_can_do_is_rendered(spec: Callable[..., Path]) -> None:
+    made = rendered(spec({"train.fp8": {"enable_fp8": True}}), "local")
+    assert tomllib.loads(made.files["cosmos.toml"])["train"]["fp8"]["enable_fp8"] is True
+
+
+def test_the_script_writes_and_says_how_to_submit(spec: Callable[..., Path], tmp_path: Path) -> None:
+    words = [sys.executable, LAUNCH, "train", "--engine", "cosmos-rl", "--spec", spec(), "--json"]
+    ran = subprocess.run(list(map(str, words)), capture_output=True, text=True)
+    result = json.loads(ran.stdout)
+    assert ran.returncode == 0 and result["data"]["written"] is True
+    (submit,) = result["next"]
+    assert submit.startswith("bash ") and Path(submit.split()[1]).is_file()

@@ -1,0 +1,70 @@
+"""Settings of a place: read strictly, every problem at once, and documented by a generated page."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from vidqa.cli import BANK
+from vidqa.platforms import site
+from vidqa.platforms.docker_site import DockerSite
+from vidqa.problem import ProblemError
+
+
+def problems(text: str, tmp_path: Path) -> list[tuple[str, str]]:
+    file = tmp_path / "site.toml"
+    file.write_text(text)
+    with pytest.raises(ProblemError) as wrong:
+        site.read("docker", file)
+    return [(problem.code, f"{problem.where}: {problem.message}") for problem in wrong.value.problems]
+
+
+def test_without_a_file_there_are_defaults(state: Path) -> None:
+    assert site.read("docker") == DockerSite() and site.read("local") is None
+
+
+def test_the_file_of_the_state_folder_is_read_and_another_one_comes_first(state: Path, tmp_path: Path) -> None:
+    state.mkdir(parents=True)
+    (state / "site.toml").write_text("[docker]\nshm_gb = 2.0\n")
+    assert site.read("docker").shm_gb == 2.0
+    other = tmp_path / "other.toml"
+    other.write_text('[docker]\nnetwork = "host"\n')
+    assert site.read("docker", other) == DockerSite(network="host")
+
+
+def test_every_wrong_key_and_value_is_named(tmp_path: Path) -> None:
+    found = problems('[docker]\nnetwerk = "host"\nshm_gb = "much"\nuser = "me"\n', tmp_path)
+    assert sorted(code for code, _ in found) == ["PLATFORM_SITE_UNKNOWN_KEY"] + ["PLATFORM_SITE_VALUE"] * 2
+    assert "network" in next(text for code, text in found if code == "PLATFORM_SITE_UNKNOWN_KEY")
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "shown"),
+    [
+        ("[doker]\n", "PLATFORM_SITE_UNKNOWN_KEY", "docker"),
+        ("[docker\n", "PLATFORM_SITE_SYNTAX", "line 1"),
+        ("docker = 1\n", "PLATFORM_SITE_VALUE", "table"),
+        ("[docker]\nread_only = [1]\n", "PLATFORM_SITE_VALUE", "read_only"),
+    ],
+)
+def test_a_file_that_is_wrong(text: str, code: str, shown: str, tmp_path: Path) -> None:
+    ((found, message),) = problems(text, tmp_path)
+    assert found == code and shown in message
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(ProblemError) as missing:
+        site.read("docker", tmp_path / "none.toml")
+    assert missing.value.problems[0].code == "PLATFORM_SITE_MISSING"
+
+
+def test_what_the_template_shows_can_be_used(tmp_path: Path) -> None:
+    """With its comment signs taken away, the generated page is a file that every platform reads as its defaults."""
+    lines = (BANK / "references/site_template.toml").read_text().splitlines()
+    used = [line.removeprefix("# ") for line in lines[2:] if not line.startswith("#     ")]
+    assert "docker" in tomllib.loads("\n".join(used))
+    file = tmp_path / "site.toml"
+    file.write_text("\n".join(used))
+    assert site.read("docker", file) == DockerSite()

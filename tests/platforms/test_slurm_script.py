@@ -1,0 +1,140 @@
+"""The files of a SLURM job, for backends and answers that this machine's SLURM does not have."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from vidqa.platforms import slurm_script
+from vidqa.platforms._base import Job
+from vidqa.platforms.site import validate
+from vidqa.platforms.slurm_commands import Cluster, Known, accounted
+from vidqa.platforms.slurm_site import SlurmSite
+from vidqa.problem import ProblemError
+
+
+def job(**site: object) -> Job:
+    return Job(
+        job_id="20260101T120000Z-1a2b3c",
+        action="train",
+        run_dir=Path("/runs/a b/20260101T120000Z-1a2b3c"),
+        processes=16,
+        gpus=8,
+        nodes=2,
+        reads=(Path("/data/set"), Path("/models/m")),
+        writes=(Path("/runs/a b"), Path("/cache")),
+        settings=SlurmSite.model_validate(site),
+    )
+
+
+def words_of_srun(script: str, tmp_path: Path) -> list[str]:
+    """What the script gives srun first, by running it with programs that only write down their words."""
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    for name in ("srun", "scontrol", "timeout"):
+        (tools / name).write_text(f'#!/bin/bash\nprintf "%s\\n" {name} "$@" >> {tmp_path}/said\n')
+        (tools / name).chmod(0o755)
+    run = tmp_path / "run a"
+    run.mkdir()
+    script = script.replace("/runs/a b/20260101T120000Z-1a2b3c", str(run))
+    variables = {"PATH": f"{tools}:{os.environ['PATH']}", "SLURM_JOB_ID": "7", "SLURMD_NODENAME": "n1"}
+    done = subprocess.run(["bash", "-c", script], env=variables, capture_output=True, text=True, timeout=30)
+    assert (done.returncode, done.stderr) == (0, ""), done
+    assert (run / "slurm-7.exit").read_text() == "0\n"
+    said = (tmp_path / "said").read_text().split("srun\n")[1]
+    return said.replace(str(run), "RUN").splitlines()
+
+
+def test_apptainer_sees_what_the_spec_names_and_cannot_write_what_it_reads(tmp_path: Path) -> None:
+    asked = job(backend="apptainer", image="/images/engine.sif", mounts=["/scratch:/tmp"], cpus_per_task=64)
+    words = words_of_srun(slurm_script.sbatch(asked), tmp_path)
+    assert words[:3] == ["--export=ALL", "--kill-on-bad-exit=1", "--cpus-per-task=64"]
+    mounts = "RUN:RUN,/runs/a b:/runs/a b,/cache:/cache,/data/set:/data/set:ro,/models/m:/models/m:ro,/scratch:/tmp"
+    assert words[3:] == ["apptainer", "exec", "--nv", "--bind", mounts, "/images/engine.sif", "bash", "RUN/node.sh"]
+    inside = slurm_script.task(asked)
+    assert "exec python -m vidqa.platforms.supervisor" in inside and "PYTHONPATH" not in inside
+
+
+def test_pyxis_takes_its_container_from_srun(tmp_path: Path) -> None:
+    asked = replace(job(backend="pyxis", image="/images/other.sqsh"), image="/images/engine.sqsh")
+    words = words_of_srun(slurm_script.sbatch(asked), tmp_path)
+    assert "--container-image=/images/engine.sqsh" in words and "--no-container-mount-home" in words
+    mounts = next(word for word in words if word.startswith("--container-mounts="))
+    assert mounts.endswith("RUN:RUN,/runs/a b:/runs/a b,/cache:/cache,/data/set:/data/set:ro,/models/m:/models/m:ro")
+    assert words[-2:] == ["bash", "RUN/node.sh"]
+
+
+def test_what_the_site_says_stands_in_the_directives_and_nothing_else() -> None:
+    site = {
+        "partition": "gpu",
+        "time": "1-00:00:00",
+        "gpu_type": "h200",
+        "memory": "0",
+        "options": ["--exclude=n[7-9]"],
+    }
+    lines = [line for line in slurm_script.sbatch(job(**site)).splitlines() if line.startswith("#SBATCH")]
+    assert {"#SBATCH --partition=gpu", "#SBATCH --time=1-00:00:00", "#SBATCH --gpus-per-node=h200:8"} <= set(lines)
+    assert {"#SBATCH --mem=0", "#SBATCH '--exclude=n[7-9]'", "#SBATCH --signal=USR1@120"} <= set(lines)
+    bare = slurm_script.sbatch(replace(job(), gpus=0))
+    assert not [name for name in ("partition", "account", "time", "gpus", "mem", "exclusive") if f"--{name}" in bare]
+
+
+def test_nodes_meet_at_the_first_one_and_know_their_rank_by_themselves() -> None:
+    several, one = slurm_script.task(job()), slurm_script.task(replace(job(), nodes=1, processes=8))
+    assert '"--node-rank=$SLURM_NODEID" "--master-addr=$FIRST_NODE" "--master-port=$MEETING_PORT"' in several
+    assert "--nnodes=2" in several and "--nproc-per-node=8" in several
+    assert "--standalone" in one and "$" not in one
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        {"partition": "a b"},
+        {"time": "soon"},
+        {"ssh": "host; rm"},
+        {"setup": ["a\nb"]},
+        {"options": ["x"]},
+        {"warning_s": 5},
+    ],
+)
+def test_a_setting_that_would_break_the_script_is_refused(table: dict[str, object]) -> None:
+    with pytest.raises(ProblemError) as refused:
+        validate(SlurmSite, table, "site.toml [slurm]")
+    assert [problem.code for problem in refused.value.problems] == ["PLATFORM_SITE_VALUE"]
+
+
+@pytest.mark.parametrize(
+    ("printed", "expected"),
+    [
+        ("FAILED|6:0\n", Known("FAILED", exit_code=6)),
+        ("CANCELLED by 1000|0:15\n", Known("CANCELLED", exit_code=143)),
+        ("NODE_FAIL|1:0\nCOMPLETED|0:0\n", Known("COMPLETED", exit_code=0)),
+        ("", None),
+    ],
+)
+def test_what_the_accounts_say(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, printed: str, expected: Known | None
+) -> None:
+    (tmp_path / "sacct").write_text(f"#!/bin/sh\nprintf '{printed}'\n")
+    (tmp_path / "sacct").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    assert accounted(Cluster(), "7", "vidqa-x") == expected
+
+
+def test_without_accounts_nothing_is_known_and_a_silent_one_is_no_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert accounted(Cluster(), "7", "vidqa-x") is None
+    for said, silent in (("Slurm accounting storage is disabled", False), ("sacct: error: Connection refused", True)):
+        (tmp_path / "sacct").write_text(f"#!/bin/sh\necho '{said}' >&2\nexit 1\n")
+        (tmp_path / "sacct").chmod(0o755)
+        if silent:
+            with pytest.raises(ProblemError, match="PLATFORM_SLURM_SILENT"):
+                accounted(Cluster(), "7", "vidqa-x")
+        else:
+            assert accounted(Cluster(), "7", "vidqa-x") is None

@@ -102,7 +102,7 @@ def load(folder: Path, device: torch.device, *, lora: bool, packed: bool) -> Any
     from peft import LoraConfig, get_peft_model
 
     targets = rf"model\.language_model\..*\.({'|'.join(LORA_TARGETS)})"
-    return get_peft_model(model, LoraConfig(r=16, lora_alpha=32, lora_dropout=0.05, target_modules=targets))
+    return get_peft_model(model, LoraConfig(r=16, lora_alpha=32, target_modules=targets))
 
 
 def arguments(options: argparse.Namespace) -> TrainingArguments:

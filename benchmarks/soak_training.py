@@ -3,7 +3,8 @@
 python benchmarks/soak_training.py --samples 50000 --gpus 1 --out soak
 
 Counted is what processes have allocated (anonymous and shared memory), without the files and libraries that they map:
-the frame cache's pages come and go as the machine likes. After a first fifth for warming up it has to stay flat.
+the frame cache's pages come and go as the machine likes. Once warm it has to stay flat: the last fifth is compared
+with the middle one.
 """
 
 from __future__ import annotations
@@ -61,17 +62,17 @@ def watch(training: Training, place: Place, started: Started, every_s: float) ->
 
 
 def verdict(samples: list[dict[str, Any]], steps: int) -> dict[str, Any]:
-    """The last fifth of the run against its second fifth, all processes together and the one that grew most."""
-    second = [one for one in samples if 0.2 <= one["steps"] / steps < 0.4]
+    """The last fifth of the run against its middle fifth, all processes together and the one that grew most."""
+    middle = [one for one in samples if 0.4 <= one["steps"] / steps < 0.6]
     last = [one for one in samples if one["steps"] / steps >= 0.8]
-    if not second or not last:
+    if not middle or not last:
         return {"samples_of_memory": len(samples), "flat": None}
-    before, after = (mean(one["mib"] for one in part) for part in (second, last))
-    lasting = set.intersection(*(set(one["each"]) for one in second + last))
-    grown = [mean(o["each"][pid] for o in last) / mean(o["each"][pid] for o in second) - 1 for pid in lasting]
+    before, after = (mean(one["mib"] for one in part) for part in (middle, last))
+    lasting = set.intersection(*(set(one["each"]) for one in middle + last))
+    grown = [mean(o["each"][pid] for o in last) / mean(o["each"][pid] for o in middle) - 1 for pid in lasting]
     return {
         "processes": last[-1]["processes"],
-        "MiB in the second fifth": before,
+        "MiB in the middle fifth": before,
         "MiB in the last fifth": after,
         "growth": after / before - 1,
         "growth of one process": max(grown, default=0.0),

@@ -23,7 +23,7 @@ from vidqa.spec import Layer, dump, resolve
 from vidqa.spec.layers import parse_set
 
 FPS = 1.4  # clips of 5 to 40 seconds become 1k to 8k tokens
-LORA = {"policy.lora.r": 16, "policy.lora.lora_alpha": 32.0, "train.optm_lr": 1e-4}
+LORA = {"policy.lora.r": 16, "policy.lora.lora_alpha": 32.0, "policy.lora.lora_dropout": 0.0, "train.optm_lr": 1e-4}
 WORKERS = 8
 FIGURES = ("tokens/s/gpu", "samples/s", "mfu", "mfu_unhalved", "memory_gib", "data_wait", "step_s")
 BATCH_BYTES = 0.4e9  # float32 patches of 16k tokens of video

@@ -26,11 +26,8 @@ BANK = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(BANK / "src"))
 
 CONTAINERS = {"mp4": "libx264", "mov": "libx264", "mkv": "libx264", "webm": "libvpx-vp9", "avi": "mpeg4"}
-OPTIONS = {
-    "libx264": {"preset": "veryfast", "crf": "26"},
-    "libvpx-vp9": {"deadline": "realtime", "cpu-used": "8", "crf": "36", "b": "0"},
-    "mpeg4": {"qscale": "6", "flags": "+qscale", "global_quality": "708"},
-}
+SIZES = ((640, 448), (1920, 1080))
+OPTIONS = {"libx264": {"preset": "veryfast"}, "libvpx-vp9": {"deadline": "realtime", "cpu-used": "8"}}
 WORDS = ("car", "truck", "bus", "red", "blue", "left", "right", "lane", "signal", "stops", "turns", "crosses", "slow")
 PROBE = """
 import sys
@@ -99,37 +96,35 @@ def make_evaluation(folder: Path, count: int) -> None:
 
 
 def make_videos(folder: Path, files: int, records: int) -> None:
-    """`files` names for one real clip of each container (1920 x 1080, 120 frames), and annotations about them."""
-    for ending, codec in CONTAINERS.items():
-        clip = folder / f"clip.{ending}"
-        write_clip(clip, codec)
-        for number in range(files // len(CONTAINERS)):
-            name = folder / "videos" / ending / f"{number:05d}.{ending}"
+    """`files` names for one real clip of each size and container (120 frames), and annotations about them."""
+    kinds = [(size, ending) for size in SIZES for ending in CONTAINERS]
+    for (width, height), ending in kinds:
+        clip = folder / f"clip-{height}.{ending}"
+        write_clip(clip, CONTAINERS[ending], width, height)
+        for number in range(files // len(kinds)):
+            name = folder / "videos" / str(height) / ending / f"{number:05d}.{ending}"
             name.parent.mkdir(parents=True, exist_ok=True)
             os.link(clip, name)
-    names = sorted(str(path.relative_to(folder)) for path in folder.glob("videos/*/*"))
+    names = sorted(str(path.relative_to(folder)) for path in folder.glob("videos/*/*/*"))
     rows = ((n, names[n * len(names) // records], asked[1], asked[2]) for n, asked in enumerate(questions(records)))
     write_list(folder / "annotations.json", (record(*row) for row in rows))
 
 
-def write_clip(path: Path, codec: str, frames: int = 120) -> None:
-    """A textured picture that moves; its key frames are as large as those of an ordinary camera, about 100 KB."""
+def write_clip(path: Path, codec: str, width: int, height: int, frames: int = 120) -> None:
+    """A textured picture that moves; its key frames are as large as those of an ordinary camera, 100 KB in 1080p."""
     import av
     import numpy as np
 
     chance = np.random.default_rng(0)
-    coarse = chance.integers(0, 256, (34, 60, 3)).repeat(32, 0).repeat(32, 1)[:1080, :1920]
+    coarse = chance.integers(0, 256, (34, 60, 3)).repeat(32, 0).repeat(32, 1)[:height, :width]
     picture = np.clip(coarse + chance.integers(-5, 6, coarse.shape), 0, 255).astype(np.uint8)
     path.parent.mkdir(parents=True, exist_ok=True)
     with av.open(str(path), "w") as container:
         stream = container.add_stream(codec, rate=Fraction(30000, 1001))
-        stream.width, stream.height, stream.pix_fmt = 1920, 1080, "yuv420p"
+        stream.width, stream.height, stream.pix_fmt = width, height, "yuv420p"
         stream.codec_context.gop_size = 60
-        stream.bit_rate = 3_000_000
-        stream.options = {
-            "libx264": {"preset": "veryfast"},
-            "libvpx-vp9": {"deadline": "realtime", "cpu-used": "8"},
-        }.get(codec, {})
+        stream.bit_rate = width * height * 3 // 2
+        stream.options = OPTIONS.get(codec, {})
         for number in range(frames):
             shown = np.ascontiguousarray(np.roll(picture, 4 * number, axis=1))
             container.mux(stream.encode(av.VideoFrame.from_ndarray(shown, format="rgb24")))
@@ -162,9 +157,11 @@ def rows(out: Path, records: int, files: int) -> Iterator[tuple[str, Callable[[]
     yield "results to a gap table", lambda: measured([script, *words]), records
     path = str(videos / "annotations.json")
     yield "annotations validated", lambda: measured(["-c", VALIDATE, path, str(records)]), records
-    for ending in CONTAINERS:
-        names = "\n".join(map(str, sorted(videos.glob(f"videos/{ending}/*"))))
-        yield f"{ending} files probed, 1080p", lambda names=names: measured(["-c", PROBE], names), names.count("\n") + 1
+    for width, height in SIZES:
+        for ending in CONTAINERS:
+            names = "\n".join(map(str, sorted(videos.glob(f"videos/{height}/{ending}/*"))))
+            what = f"{ending} files probed, {width} x {height}"
+            yield what, lambda names=names: measured(["-c", PROBE], names), names.count("\n") + 1
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""A real S3 server on this machine, and an empty bucket for each test."""
+"""Fixtures: a real S3 server on this machine, and an empty bucket for each test."""
 
 from __future__ import annotations
 

@@ -27,7 +27,10 @@ parser = Parser(
 GROUPS = ["environment", "model", "spec", "data", "media", "budget", "platform"]
 parser.add_argument("--spec", type=Path, required=True, help="TOML, YAML or JSON file (scripts/build_spec.py)")
 parser.add_argument("--action", choices=["train", "evaluate"], help="default: what the spec's keys belong to")
-parser.add_argument("--platform", default="local", help="where it will run: local")
+parser.add_argument("--platform", default="local", help="where it will run: local, docker, slurm, kubernetes")
+parser.add_argument("--site", type=Path, metavar="FILE", help="its site.toml, as for launch.py")
+parser.add_argument("--image", metavar="NAME", help="the engine's image, as for launch.py")
+parser.add_argument("--nodes", type=int, default=1, metavar="N", help="nodes of the job")
 parser.add_argument("--only", choices=GROUPS, metavar="GROUP", help=f"one group: {', '.join(GROUPS)}")
 parser.add_argument("--probe-sample", type=sample, metavar="N", help="decode N files only; default: all")
 parser.add_argument("--evaluate-spec", type=Path, metavar="FILE", help="the evaluation that a training belongs to")
@@ -40,15 +43,16 @@ parser.add_argument("--gpu-arch", metavar="ARCH", help="architecture of each, su
 
 
 def main(options: argparse.Namespace) -> Result:
+    from vidqa.platforms.launch import Wanted
     from vidqa.preflight.fix import fix_annotations
     from vidqa.preflight.gpus import Declared
     from vidqa.preflight.report import preflight
 
     declared = Declared(options.gpu_count, options.gpu_memory_gb, options.gpu_arch)
-    more = {"evaluate_spec": options.evaluate_spec, "kpi_root": options.kpi_root, "engine": options.engine}
-    report = preflight(
-        options.spec, options.platform, options.action, options.only, options.probe_sample, declared=declared, **more
-    )
+    wanted = Wanted(nodes=options.nodes, image=options.image, site=options.site)
+    more: dict = {"evaluate_spec": options.evaluate_spec, "kpi_root": options.kpi_root, "engine": options.engine}
+    more |= {"declared": declared, "wanted": wanted}
+    report = preflight(options.spec, options.platform, options.action, options.only, options.probe_sample, **more)
     result = Result(report.as_dict(), report.text, report.problems)
     if options.fix:
         fixed = fix_annotations(options.spec, report.action, options.fix)

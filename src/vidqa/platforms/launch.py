@@ -77,7 +77,7 @@ def dry_run(
     wanted = wanted or Wanted()
     where = platform(platform_name)
     settings = site.read(platform_name, wanted.site)
-    unasked = _image_problems(where, settings, wanted)
+    unasked = image_problems(where, settings, wanted)
     wanted = with_image(where, settings, replace(wanted, agreed=True), fetch=False)
     asked = ask(action, spec_path, fetch=False)
     run_dir, job_id = name_run(asked, new_run=False)
@@ -147,7 +147,7 @@ def name_run(asked: Asked, *, new_run: bool) -> tuple[Path, str]:
     return earlier, job_id
 
 
-def _image_problems(where: Platform, settings: Any, wanted: Wanted) -> list[Problem]:
+def image_problems(where: Platform, settings: Any, wanted: Wanted) -> list[Problem]:
     """What `launch` would ask about the image first, as warnings."""
     try:
         if where.needs_image(settings):

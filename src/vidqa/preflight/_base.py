@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from vidqa import data, environment, hub, spec, storage
 from vidqa.data.record import MediaRef, Record
 from vidqa.platforms.asked import model_names, process_count
+from vidqa.platforms.launch import Wanted
 from vidqa.preflight.gpus import Declared, Gpu, declared_or_seen
 from vidqa.preflight.media_probe import Row
 from vidqa.problem import Problem, ProblemError
@@ -60,6 +61,7 @@ class Context:
     platform: str
     probe_sample: int | None = None  # how many files are decoded; None is all
     declared: Declared = field(default_factory=Declared)
+    wanted: Wanted = field(default_factory=Wanted)  # what a launch would be asked for beyond the spec
     engine: str = "vidqa"  # whose image the job runs in: a key of gpus.IMAGE_ARCHITECTURES
     evaluate_spec: Path | None = None  # the evaluation that a training is measured with
     kpi_root: Path | None = None  # its data, where there is no spec of it

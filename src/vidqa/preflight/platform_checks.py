@@ -3,21 +3,31 @@
 from __future__ import annotations
 
 import socket
-from pathlib import Path
+from dataclasses import replace
 
-from vidqa.platforms import platform
-from vidqa.platforms._base import Job
+from vidqa.platforms import launch, platform, site
+from vidqa.platforms.asked import ask
 from vidqa.platforms.hardware import cpu_count
-from vidqa.preflight._base import Context
+from vidqa.preflight._base import Context, Skip
 from vidqa.preflight.problems import NO_LOOPBACK
-from vidqa.problem import Problem
+from vidqa.problem import Problem, ProblemError
 
 
 def suitable(context: Context) -> list[Problem]:
-    """The platform's own check of the job that would be launched."""
+    """The platform's own check of the job that would be launched, with its site settings and its image."""
     context.facts |= {"gpus": len(context.gpus), "cores": cpu_count(), "processes": context.processes}
-    job = Job("preflight", context.action, Path.cwd(), context.processes, context.facts["gpus"])
-    return platform(context.platform).check(job)
+    where, declared = platform(context.platform), context.declared.anything
+    settings = site.read(context.platform, context.wanted.site)
+    wanted = replace(context.wanted, gpus=len(context.gpus) if declared else None)
+    unasked = launch.image_problems(where, settings, wanted)
+    wanted = launch.with_image(where, settings, replace(wanted, agreed=True), fetch=False)
+    try:
+        asked = ask(context.action, context.spec_path, fetch=False)
+    except ProblemError as unresolved:
+        first = unresolved.problems[0]
+        raise Skip(f"the job cannot be put together: {first.code} at {first.where}") from unresolved
+    job = launch.job_of(asked, where, settings, wanted, asked.output_dir / "preflight", "preflight")
+    return [*unasked, *where.check(job)]
 
 
 def ports(context: Context) -> list[Problem]:

@@ -1,0 +1,56 @@
+"""Preflight's last group asks the platform about the very job that a launch would send: settings, image, nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from vidqa.platforms.launch import Wanted
+from vidqa.preflight.report import Report, preflight
+
+WriteSpec = Callable[..., Path]
+
+
+def errors(report: Report) -> list[str]:
+    return [problem.code for problem in report.problems if problem.severity == "error"]
+
+
+def test_a_docker_daemon_that_is_not_there(
+    write_spec: WriteSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/none.sock")
+    report = preflight(write_spec(), "docker", group="platform", wanted=Wanted(image="engine:1"))
+    assert errors(report) == ["PLATFORM_DOCKER_NO_DAEMON"], report.text
+
+
+def test_an_engine_image_that_nobody_named(write_spec: WriteSpec) -> None:
+    report = preflight(write_spec(), "docker", group="platform")
+    assert errors(report) == ["PLATFORM_NO_IMAGE"], report.text
+
+
+def test_slurm_without_its_commands(write_spec: WriteSpec, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert "PLATFORM_SLURM_MISSING" in errors(preflight(write_spec(), "slurm", group="platform"))
+
+
+def test_a_cluster_that_is_not_configured(
+    write_spec: WriteSpec, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
+    report = preflight(write_spec(), "kubernetes", group="platform", wanted=Wanted(image="engine:1"))
+    # Nothing mounts the spec's folders into a pod either, as no site.toml says how: one report names both.
+    assert {"PLATFORM_KUBERNETES_NO_CLUSTER", "PLATFORM_KUBERNETES_NOT_MOUNTED"} == set(errors(report)), report.text
+
+
+def test_settings_of_the_place_are_read(write_spec: WriteSpec, tmp_path: Path) -> None:
+    site = tmp_path / "site.toml"
+    site.write_text('[slurm]\npartitoin = "gpu"\n')
+    report = preflight(write_spec(), "slurm", group="platform", wanted=Wanted(site=site))
+    assert len(errors(report)) == 1 and "partition" in report.problems[-1].message + report.problems[-1].remedy
+
+
+def test_processes_that_do_not_spread_over_the_nodes(write_spec: WriteSpec) -> None:
+    report = preflight(write_spec(), "local", group="platform", wanted=Wanted(nodes=3))
+    assert "PLATFORM_NODES" in errors(report), report.text

@@ -19,6 +19,7 @@ from vidqa.spec.keys import SHORTHAND, is_reinforcement, nearest, table_of
 from vidqa.spec.models import SPECS
 from vidqa.spec.problems import FILE, FPS_AND_NFRAMES, SYNTAX, TYPE, UNKNOWN_KEY, WARMUP_TWICE
 
+DEEPEST = 100  # levels of tables and lists in a spec
 # Pairs of which one may be set; setting one in a later layer clears the other.
 EXCLUSIVE = {
     "train": [
@@ -74,10 +75,28 @@ def read_layer(path: Path | str) -> Layer:
     if not isinstance(table, dict):
         raise SYNTAX.error(f"{path}:1", f"the file holds a {type(table).__name__}, not a table of keys")
     try:
-        json.dumps(table, ensure_ascii=False, default=str).encode("utf-8")
-    except (ValueError, TypeError, RecursionError) as broken:
+        for word in words(table):
+            word.encode("utf-8")
+    except ValueError as broken:
         raise SYNTAX.error(f"{path}:1", f"it holds what cannot be written again: {broken}") from broken
     return Layer(str(path), table, text)
+
+
+def words(value: Any, _above: tuple[int, ...] = (), _seen: set[int] | None = None) -> Iterator[str]:
+    """Every string of a value, keys among them. A part that stands in many places, as YAML's anchors allow, is looked
+    at once. Raises ValueError where a part holds itself or lies deeper than DEEPEST."""
+    seen = set() if _seen is None else _seen
+    if isinstance(value, str):
+        yield value
+    if not isinstance(value, dict | list):
+        return
+    if id(value) in _above or len(_above) > DEEPEST:
+        raise ValueError(f"a part holds itself, or lies deeper than {DEEPEST} levels")
+    if id(value) in seen:
+        return
+    seen.add(id(value))
+    for part in [*value, *value.values()] if isinstance(value, dict) else value:
+        yield from words(part, (*_above, id(value)), seen)
 
 
 def _parse(path: Path, text: str) -> Any:

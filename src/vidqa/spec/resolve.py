@@ -13,7 +13,7 @@ from vidqa.environment import redacted
 from vidqa.problem import Problem, ProblemError, raise_errors
 from vidqa.spec._field import Table
 from vidqa.spec.keys import flat, leaves, table_of
-from vidqa.spec.layers import EXCLUSIVE, REPLACING, Layer, brief, entries, place, read_layer
+from vidqa.spec.layers import EXCLUSIVE, REPLACING, Layer, brief, entries, place, read_layer, words
 from vidqa.spec.models import SPECS, EvaluateSpec, Spec, TrainSpec
 from vidqa.spec.problems import ACTION, MOST_PROBLEMS, NOT_SFT, RANGE, SECRET, TYPE, UNKNOWN_KEY
 from vidqa.spec.rules import check
@@ -87,7 +87,7 @@ class _Pile:
         values = dict(entry for entry in found if not isinstance(entry, Problem))
         for path, value in values.items():
             self._put(path, value, layer)
-            if _holds_secret(value):
+            if any(redacted(word) != word for word in words(value)):
                 self.problems.append(SECRET.at(place(layer, path), f"{path} holds a token or a password"))
         for one, other, code in EXCLUSIVE[self.action]:
             if values.get(one) is not None and values.get(other) is not None:
@@ -123,14 +123,6 @@ class _Pile:
             inside[last] = value
         self.origins[path] = layer.name
         self.sources[path] = layer
-
-
-def _holds_secret(value: Any) -> bool:
-    if isinstance(value, dict):
-        return any(map(_holds_secret, value.values()))
-    if isinstance(value, list):
-        return any(map(_holds_secret, value))
-    return isinstance(value, str) and redacted(value) != value
 
 
 def _explain(action: str, pile: _Pile, invalid: ValidationError) -> list[Problem]:

@@ -33,6 +33,8 @@ def say(state: str, exit_code: int | None = None, message: str = "") -> None:
 
 
 def stop(*_: object) -> None:
+    for again in (signal.SIGTERM, signal.SIGUSR1):  # a second one must not end a process that is ending well
+        signal.signal(again, signal.SIG_IGN)
     (options.run_dir / f"saved-by-rank-{os.environ['RANK']}").touch()
     say("STOPPED", 6, "saved")
     sys.exit(0)  # as the engine: torchrun is not to report a failure

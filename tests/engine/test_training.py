@@ -19,13 +19,13 @@ from tiny_world import engine_command, losses, run_engine, tiny_data, tiny_model
 from vidqa.engine.checkpoint.export import load_export
 from vidqa.run_folder import read_metrics
 
-STEPS = 6
+STEPS = 12
 # Small rate and large epsilon: Adam must not turn the last bit of a tiny gradient into a step of full size.
 OPTIONS = {
-    "train.epoch": 3,
+    "train.epoch": 6,
     "train.optm_lr": 1e-4,
     "train.epsilon": 1e-6,
-    "train.ckpt.save_freq": 2,
+    "train.ckpt.save_freq": 4,
     "train.ckpt.save_freq_in_epoch": 0,
     "validation.enable": True,
     "train.train_policy.dataset.test_size": 0.1,
@@ -82,7 +82,7 @@ def test_a_run_leaves_what_it_promises(world: SimpleNamespace) -> None:
     plan = json.loads((run / "plan.json").read_text())
     assert plan["total_steps"] == STEPS and plan["effective_batch"] == 6
     assert losses(run)[-1] < losses(run)[0]
-    assert sorted(p.name for p in (run / "checkpoints").iterdir()) == ["step_2", "step_4", "step_6"]
+    assert sorted(p.name for p in (run / "checkpoints").iterdir()) == ["step_12", "step_4", "step_8"]
     best = json.loads((run / "best.json").read_text())
     assert best["metric"] == "val/avg_loss" and best["value"] == min(_validation(run))
     assert os.readlink(run / "best") == f"safetensors/{best['name']}"
@@ -151,7 +151,7 @@ def test_a_killed_run_resumes_on_another_number_of_ranks(world: SimpleNamespace,
     run_dir = world.folder / name / "run"
     spec = world.spec(name, options(before))
     process = _start(spec, run_dir, before)
-    _wait_for(run_dir / "checkpoints/step_2/trainer.json", process)
+    _wait_for(run_dir / "checkpoints/step_4/trainer.json", process)
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
     done = len(losses(run_dir))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import re
 import shutil
-import socket
 import subprocess
 import sys
 import time
@@ -17,24 +17,20 @@ SERVER = shutil.which("moto_server", path=str(Path(sys.executable).parent))
 
 
 @pytest.fixture(scope="session")
-def s3_endpoint() -> Iterator[str]:
+def s3_endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     if SERVER is None:
         pytest.skip("moto[server] is not installed")
     pytest.importorskip("s3fs")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    server = subprocess.Popen(
-        [SERVER, "-H", "127.0.0.1", "-p", str(port)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
+    # The server takes a port of its own choice: one that was only looked up can be somebody else's a moment later.
+    log = tmp_path_factory.mktemp("s3") / "server.log"
+    with log.open("wb") as output:
+        server = subprocess.Popen([SERVER, "-H", "127.0.0.1", "-p", "0"], stdout=output, stderr=output)
     try:
-        deadline = time.monotonic() + 60
-        while time.monotonic() < deadline:
-            with socket.socket() as probe:
-                if probe.connect_ex(("127.0.0.1", port)) == 0:
-                    break
+        deadline = time.monotonic() + 120
+        while not (running := re.search(r"Running on (http://127.0.0.1:\d+)", log.read_text())):
+            assert server.poll() is None and time.monotonic() < deadline, log.read_text()
             time.sleep(0.1)
-        yield f"http://127.0.0.1:{port}"
+        yield running[1]
     finally:
         server.terminate()
         server.wait(10)

@@ -1,6 +1,6 @@
 """What the data path costs the CPU: from our frame cache, and decoding each time with transformers' processor.
 
-python benchmarks/data.py --out /tmp/bench
+python benchmarks/data.py --out DIR
 
 Counted is processor time of this process and of its decode workers, so that a busy machine measures the same. Both
 ways end with a batch on the GPU through pinned memory where there is one, in memory otherwise.
@@ -8,25 +8,19 @@ ways end with a batch on the GPU through pinned memory where there is one, in me
 
 from __future__ import annotations
 
-import argparse
 import json
 import resource
 import shutil
-import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-sys.path[:0] = [str(Path(__file__).resolve().parents[1] / part) for part in ("src", "benchmarks")]
-
 import torch
-from ledger import RESULTS, Ledger, table
+from ledger import Ledger, arguments, table
 from processor_batches import PaddedCollator, decoder
-from training import FPS, Place
-from transformers import AutoConfig
-from video_set import SetShape
+from training import FPS, SETS, Place, Training, as_tiny
 
 from vidqa.data import load_records
 from vidqa.engine.batch.collate import Collator
@@ -35,9 +29,8 @@ from vidqa.engine.batch.frames import FrameSource
 from vidqa.engine.batch.loader import Loader
 from vidqa.samples import Planner, Prompting
 
-CLIPS = SetShape(24, (5, 40))
-TINY_CLIPS = SetShape(4, (2, 6), width=96, height=64)
 PACK = 3  # samples of a micro-step
+EPOCHS = 4  # from the cache
 
 
 def processor_seconds() -> float:
@@ -51,7 +44,7 @@ def measured(way: str, samples: int, work: Callable[[], int]) -> dict[str, Any]:
     busy, wall = processor_seconds(), time.perf_counter()
     moved = work()
     busy, wall = processor_seconds() - busy, time.perf_counter() - wall
-    return {"way": way, "samples/s/core": samples / busy, "MB/sample": moved / samples / 1e6, "wall_s": wall}
+    return {"run": way, "samples/s/core": samples / busy, "MB/sample": moved / samples / 1e6, "wall_s": wall}
 
 
 def moved_bytes(value: Any) -> int:
@@ -76,7 +69,7 @@ def by_processor(collator: PaddedCollator, records: Sequence[dict[str, Any]], de
 def by_our_loader(planner: Planner, samples: Sequence[Any], model: Path, cache: Path, device: torch.device) -> int:
     """One epoch; the cache is shared with earlier ones."""
     source = FrameSource(1, 120.0, FrameCache(cache, 20 * 1024**3))
-    collator = Collator(planner, AutoConfig.from_pretrained(model).vision_config, device.type)
+    collator = Collator(planner, planner.family.sizes_of(model).vision, device.type)
     packs = [list(range(first, min(first + PACK, len(samples)))) for first in range(0, len(samples), PACK)]
     moved = 0
     try:
@@ -92,18 +85,15 @@ def by_our_loader(planner: Planner, samples: Sequence[Any], model: Path, cache: 
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--results", type=Path)
-    parser.add_argument("--epochs", type=int, default=4, help="epochs from the cache")
-    parser.add_argument("--tiny", action="store_true", help="a rehearsal with small clips")
-    options = parser.parse_args()
+    options = arguments(__doc__).parse_args()
     torch.set_num_threads(1)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     torch.zeros(1, device=device)
-    place = Place(options.out.resolve(), {"data": TINY_CLIPS if options.tiny else CLIPS})
-    place.make(["tiny"], ["data"])  # of the model only its processor matters
-    root, model, cache = place.set("data"), place.model("tiny"), place.out / "frames-data"
+    place = Place(options.out.resolve())
+    kind = Training("data", "ours", "tiny", 1, SETS["1k-8k"], 0, 0)  # of the model only its processor matters
+    kind = as_tiny(kind, 1) if options.tiny else kind
+    place.make([kind])
+    root, model, cache = place.clips(kind.clips), place.model(kind.shape), place.out / "frames-data"
     shutil.rmtree(cache, ignore_errors=True)
     records = json.loads((root / "annotations.json").read_text())
     planner = Planner(model, SimpleNamespace(fps=FPS), Prompting())
@@ -116,11 +106,12 @@ def main() -> None:
         return sum(by_our_loader(planner, samples, model, cache, device) for _ in range(epochs))
 
     rows = [
-        measured(f"processor each time ({decoder()})", len(records), lambda: by_processor(collator, records, device)),
+        measured("processor each time", len(records), lambda: by_processor(collator, records, device)),
         measured("ours, first epoch", len(samples), lambda: ours(1)),
-        measured("ours, from the cache", len(samples) * options.epochs, lambda: ours(options.epochs)),
+        measured("ours, from the cache", len(samples) * EPOCHS, lambda: ours(EPOCHS)),
     ]
-    ledger = Ledger("data", options.results or (place.out / "results" if options.tiny else RESULTS))
+    rows[0]["decoder"] = decoder()
+    ledger = Ledger("data", options)
     for row in rows:
         row["against the processor"] = row["samples/s/core"] / rows[0]["samples/s/core"]
         ledger.add(row)

@@ -28,7 +28,8 @@ def world(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureReque
     assert not problems
     frames = [[_frames(ref, plan) for ref, plan in zip(s.record.media, s.plans, strict=True)] for s in samples]
     model = Qwen3VLForConditionalGeneration.from_pretrained(model_folder, dtype=torch.float32).eval()
-    return SimpleNamespace(model=model, planner=planner, samples=samples, frames=frames)
+    sizes = planner.family.sizes_of(model_folder)
+    return SimpleNamespace(model=model, planner=planner, sizes=sizes, samples=samples, frames=frames)
 
 
 def _frames(ref, plan) -> np.ndarray:
@@ -47,7 +48,7 @@ def _packed(
 ) -> dict[int, torch.Tensor]:
     """nll of every sample, by number, from one packed forward."""
     install_forward(world.model, recompute=recompute, compile=compile)
-    collator = Collator(world.planner, world.model.config.vision_config, "cpu", share=share)
+    collator = Collator(world.planner, world.sizes.vision, "cpu", share=share)
     collator.padded = lambda length: -(-length // align) * align
     batch = collator(numbers, [world.samples[i] for i in numbers], [world.frames[i] for i in numbers])
     nll = world.model(batch)
@@ -94,7 +95,7 @@ def test_shared_videos_change_no_loss_and_no_gradient(world: SimpleNamespace) ->
     for number in numbers:
         assert torch.allclose(alone[number], shared[number], rtol=1e-5, atol=1e-5)
     # A pack of two questions about each of six videos holds each video once.
-    collator = Collator(world.planner, world.model.config.vision_config, "cpu", share=True)
+    collator = Collator(world.planner, world.sizes.vision, "cpu", share=True)
     batch = collator(numbers, world.samples, world.frames)
     assert batch.tails is not None and len(batch.tails.lengths) == 12
     assert len(batch.input_ids_T) < 0.7 * sum(sample.length for sample in world.samples)
@@ -117,5 +118,5 @@ def test_a_pack_without_media_still_runs_the_vision_tower(world: SimpleNamespace
     assert touched and all(g is not None and not g.any() for g in touched)
     # A pack of no sample at all (fewer samples than ranks) works too.
     install_forward(world.model)
-    batch = Collator(world.planner, world.model.config.vision_config, "cpu")([], [], [])
+    batch = Collator(world.planner, world.sizes.vision, "cpu")([], [], [])
     assert world.model(batch).shape == (0,)

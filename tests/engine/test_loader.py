@@ -15,7 +15,6 @@ import pytest
 import torch
 from clips import frame_numbers, write_clip
 from tiny_world import tiny_data, tiny_model
-from transformers import AutoConfig
 
 from vidqa.data import load_records
 from vidqa.data.record import MediaRef
@@ -49,7 +48,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
     planner = Planner(model, SimpleNamespace(fps=None, nframes=4, total_pixels=None), Prompting())
     samples, problems = planner.plan(load_records(root / "annotations.json", root))
     assert not problems
-    collator = Collator(planner, AutoConfig.from_pretrained(model).vision_config, "cpu")
+    collator = Collator(planner, planner.family.sizes_of(model).vision, "cpu")
     return SimpleNamespace(folder=folder, root=root, samples=samples, collator=collator)
 
 

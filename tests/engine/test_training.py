@@ -107,9 +107,18 @@ def test_an_export_loads_in_plain_transformers(world: SimpleNamespace) -> None:
     assert kept <= {p.name for p in (world.reference / "best").iterdir()}
 
 
-def test_two_ranks_are_one_rank(world: SimpleNamespace) -> None:
-    run_engine("train", world.spec("two", options(2)), world.folder / "two/run", ranks=2)
-    assert_same_run(world.folder / "two/run", world.reference)
+# One sample a micro-step: a text, an image and videos meet on the two ranks; and all layers stay gathered meanwhile.
+SINGLY = {
+    "engine.packing": False,
+    "train.train_policy.mini_batch": 1,
+    "train.fsdp_reshard_after_forward": "never",
+}
+
+
+@pytest.mark.parametrize(("name", "changes"), [("two", {}), ("two_singly", SINGLY)])
+def test_two_ranks_are_one_rank(world: SimpleNamespace, name: str, changes: dict[str, Any]) -> None:
+    run_engine("train", world.spec(name, options(2, **changes)), world.folder / name / "run", ranks=2)
+    assert_same_run(world.folder / name / "run", world.reference)
 
 
 def test_accumulation_without_packing_is_packing(world: SimpleNamespace) -> None:

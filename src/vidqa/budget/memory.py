@@ -77,7 +77,7 @@ class Way:
     compiled: bool = True
     lora: bool = False
     dropout: bool = False
-    keeps_layers: bool = False  # gathered layers stay until backward
+    keeps_layers: bool = False  # gathered layers stay until the last backward of a step
 
 
 def way_of(spec: Any, recompute: str) -> Way:
@@ -201,7 +201,12 @@ def peak_memory(model: Model, way: Way, load: Load, counts: Counts = COUNTS) -> 
             )
         )
         * bool(model.vision.trained),
-        root=gradient * trained + model.root.trained * way.reduce,
+        root=sum(
+            (
+                gradient * trained + model.root.trained * way.reduce,
+                (whole.root + whole.layers) * (way.keeps_layers and load.again),
+            )
+        ),
     )
 
 

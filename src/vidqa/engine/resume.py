@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -28,23 +30,36 @@ def trainer_facts(spec: Any, data: Prepared, model: Any, world: World) -> dict[s
     }
 
 
-def resume(asked: bool | str, run: RunFolder, facts: dict[str, Any], model: Any, optimizer: Any, world: World) -> int:
-    """The first step to take. `asked` is the spec's train.resume: true is the newest checkpoint of this run (none yet:
-    step 0, said aloud), a path is that checkpoint. Never starts again from the base weights in silence."""
+@dataclass(frozen=True)
+class Start:
+    """The first step to take, from 0, and the checkpoint that it follows: its folder and what trainer.json says."""
+
+    step: int = 0
+    folder: Path | None = None
+    trainer: Mapping[str, Any] = field(default_factory=dict)
+
+
+def start_of(asked: bool | str, run: RunFolder, world: World) -> Start:
+    """`asked` is the spec's train.resume: true is the newest checkpoint of this run (none yet: step 0, said aloud), a
+    path is that checkpoint. Never starts again from the base weights in silence."""
     folder = on_main(world, lambda: _checkpoint(asked, run))
     if folder is None:
-        if world.is_main:
-            run.forget_metrics_after(0)
-        return 0
+        return Start()
     trainer = read_trainer(folder)
-    for part, what in MEANING.items():
-        if changed := changes(trainer.get(part, {}), facts[part]):
-            raise ENGINE_RESUME_MISMATCH.error(folder, f"{what} would change: {', '.join(changed)}")
-    load_state(folder, trainer["step"], model, optimizer, world)
+    return Start(trainer["step"], folder, trainer)
+
+
+def resume(start: Start, run: RunFolder, facts: dict[str, Any], model: Any, optimizer: Any, world: World) -> None:
+    """Give model and optimizer the state of `start`. Raises ENGINE_RESUME_MISMATCH."""
+    if start.folder:
+        for part, what in MEANING.items():
+            if changed := changes(start.trainer.get(part, {}), facts[part]):
+                raise ENGINE_RESUME_MISMATCH.error(start.folder, f"{what} would change: {', '.join(changed)}")
+        load_state(start.folder, start.step, model, optimizer, world)
     if world.is_main:
-        run.forget_metrics_after(trainer["step"])
-        note(f"resumed after step {trainer['step']} from {folder}")
-    return trainer["step"]
+        run.forget_metrics_after(start.step)
+        if start.folder:
+            note(f"resumed after step {start.step} from {start.folder}")
 
 
 def _checkpoint(asked: bool | str, run: RunFolder) -> Path | None:

@@ -20,14 +20,13 @@ from vidqa.engine.checkpoint.export import EXPORT, Exporter, prove_structure
 from vidqa.engine.checkpoint.proof import prove_loss
 from vidqa.engine.checkpoint.staging import Staging
 from vidqa.engine.checkpoint.state import TRAINER, own_weights, save_state, sharded_parameters, training_state
-from vidqa.engine.distributed import World
 from vidqa.engine.model.load import DTYPES
 from vidqa.engine.prepare import on_main
 from vidqa.engine.problems import ENGINE_NOT_FINITE
 from vidqa.engine.schedule import Schedule
 from vidqa.files import write_json, write_link
 from vidqa.run_folder import RunFolder
-from vidqa.samples import Planner, Sample
+from vidqa.samples import Sample
 
 
 @dataclass(frozen=True)
@@ -54,18 +53,15 @@ class Saver:
 
     def __init__(
         self,
-        spec: Any,
         run: RunFolder,
-        world: World,
         schedule: Schedule,
-        planner: Planner,
         collator: Collator,
         trainer: dict[str, Any],
         first: int,
     ) -> None:
         """`first` is the step that the run starts at: what was best later than that is to be found again."""
-        self.spec, self.run, self.world, self.schedule = spec, run, world, schedule
-        self.planner, self.collator, self.trainer = planner, collator, trainer
+        self.run, self.schedule, self.collator, self.trainer = run, schedule, collator, trainer
+        self.spec, self.world = spec, world = schedule.spec, schedule.world
         self.ckpt = spec.train.ckpt
         self.base = Path(spec.policy.model_name_or_path)
         self.background = Background(world)
@@ -210,7 +206,7 @@ class Saver:
             loss = json.loads((folder / EXPORT).read_text(encoding="utf-8"))["trainer_loss"]
             base = self.base if self.spec.policy.lora is not None else None
             dtype = DTYPES[self.spec.train.param_dtype]
-            return prove_loss(folder, base, loss, self.planner, *self.proof_sample, dtype, self.world.device)
+            return prove_loss(folder, base, loss, self.collator.planner, *self.proof_sample, dtype, self.world.device)
 
         return on_main(self.world, prove)
 

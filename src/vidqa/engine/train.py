@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from vidqa.engine.batch.frames import FrameSource
 from vidqa.engine.batch.loader import Loaded, Loader
 from vidqa.engine.distributed import World
 from vidqa.engine.meter import Meter
-from vidqa.engine.model.load import load_sharded
+from vidqa.engine.model.load import hold_weights, load_sharded
 from vidqa.engine.model.trainable import trainable_table
 from vidqa.engine.optimizer import build_optimizer, clip_gradients, learning_rate, set_learning_rate
 from vidqa.engine.prepare import frame_cache, on_main, prepare_training, write_plan
@@ -29,7 +30,7 @@ from vidqa.engine.problems import ENGINE_NO_GRADIENT, ENGINE_NOT_FINITE
 from vidqa.engine.progress import open_progress, require_trackers
 from vidqa.engine.quarantine import Quarantine
 from vidqa.engine.recompute import choose_recompute
-from vidqa.engine.resume import resume, trainer_facts
+from vidqa.engine.resume import Start, resume, start_of, trainer_facts
 from vidqa.engine.saving import Saver
 from vidqa.engine.schedule import Schedule
 from vidqa.engine.signals import StopRequest
@@ -52,38 +53,57 @@ def train(spec: Any, run: RunFolder) -> int:
     planner = training_planner(spec, folder)
     data = prepare_training(spec, planner, world, run)
     schedule = Schedule(spec, data, world)
+    start = start_of(spec.train.resume, run, world)
     on_main(world, lambda: write_plan(run, data, schedule.facts()))
     on_main(world, lambda: require_trackers(spec.logging))
 
+    # What feeds the model: decoding begins now, while the weights are read.
+    sizes, share = planner.family.sizes_of(folder).vision, spec.engine.share_video_prefix
+    collator = Collator(planner, sizes, world.device.type, share=share)
+    workers = spec.train.train_policy.dataloader_num_workers
+    packs = (pack for step in range(start.step, schedule.total) for pack in schedule.packs(step))
+    with (
+        closing(FrameSource(workers, spec.engine.decode_timeout_s, frame_cache(spec.engine))) as source,
+        Loader(packs, data.train, source, collator, world.device) as batches,
+    ):
+        return fit(run, schedule, start, collator, source, batches, stop)
+
+
+def fit(
+    run: RunFolder,
+    schedule: Schedule,
+    start: Start,
+    collator: Collator,
+    source: FrameSource,
+    batches: Iterator[Loaded],
+    stop: StopRequest,
+) -> int:
+    """Load the model, take the steps that are left, and prove what was saved."""
     # What learns.
+    spec, data, world = schedule.spec, schedule.data, schedule.world
+    folder = Path(spec.policy.model_name_or_path)
     recompute = choose_recompute(spec, folder, schedule, world)
     model = load_sharded(folder, spec.policy, spec.train, world.mesh, world.device, recompute)
     optimizer = build_optimizer(model, spec.train)
     check_reachable(model, has_media=any(sample.plans for sample in data.train))
     facts = trainer_facts(spec, data, model, world)
-    first = resume(spec.train.resume, run, facts, model, optimizer, world)
+    resume(start, run, facts, model, optimizer, world)
 
-    # What feeds it, measures it and saves it.
-    workers = spec.train.train_policy.dataloader_num_workers
-    source = FrameSource(workers, spec.engine.decode_timeout_s, frame_cache(spec.engine))
-    share = spec.engine.share_video_prefix
-    collator = Collator(planner, model.config.vision_config, world.device.type, share=share)
+    # What measures it and saves it.
     quarantine = Quarantine(run, world, spec.engine.on_bad_sample)
     held = data.validation if spec.validation.enable else []
     validator = Validator(spec, held, collator, source, world, quarantine) if held else None
-    saver = Saver(spec, run, world, schedule, planner, collator, facts, first)
+    saver = Saver(run, schedule, collator, facts, start.step)
     saver.store_proof_sample(data.validation or data.train, source)
     meter = Meter(spec, model, schedule, world)
-    progress = open_progress(spec, run, world, first, schedule.total)
     table = trainable_table(model)
     on_main(world, lambda: run.update_run(trainable=table, recompute=recompute, data_fingerprint=data.fingerprint))
+    progress = open_progress(spec, run, world, start.step, schedule.total)
     learner = Learner(spec, world, schedule, model, optimizer, quarantine, validator, saver, meter, progress, stop)
     try:
-        packs = (pack for step in range(first, schedule.total) for pack in schedule.packs(step))
-        with Loader(packs, data.train, source, collator, world.device) as batches:
-            if not learn(learner, batches, first):
-                return int(Exit.NOT_DONE)
-        del model, optimizer, batches, learner  # room for the export that is loaded again
+        if not learn(learner, batches, start.step):
+            return int(Exit.NOT_DONE)
+        del model, optimizer, learner  # room for the export that is loaded again
         if proof := saver.finish():
             progress.say(f"export proved: trainer {proof['trainer_loss']:.6f}, reloaded {proof['reloaded_loss']:.6f}")
         return int(Exit.OK)
@@ -92,7 +112,6 @@ def train(spec: Any, run: RunFolder) -> int:
         raise
     finally:
         progress.close()
-        source.close()
 
 
 @dataclass(frozen=True)
@@ -164,7 +183,9 @@ def take_step(learner: Learner, batches: Iterator[Loaded], step: int) -> Outcome
     nll_sum = torch.zeros((), dtype=torch.float64, device=world.device)
     learned = 0
     bad: list[Problem] = []
-    for _ in schedule.packs(step):
+    packs = schedule.packs(step)
+    for number, _ in enumerate(packs, 1):
+        hold_weights(model, learner.spec.train.fsdp_reshard_after_forward, more_to_come=number < len(packs))
         asked_at = time.perf_counter()
         loaded = next(batches)
         waited += time.perf_counter() - asked_at

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import numpy as np
 import torch
@@ -15,6 +14,7 @@ from vidqa.engine.batch.pixels import Pixels, pixels_of
 from vidqa.engine.batch.staging import mapped
 from vidqa.engine.model.attention import Segments, Tails
 from vidqa.engine.model.qwen3_vl import VisionIndex, vision_index
+from vidqa.families.sizes import VisionSizes
 from vidqa.packing.packs import padded
 from vidqa.samples import Planner, Sample
 from vidqa.video.types import FramePlan, PixelRules
@@ -51,11 +51,11 @@ class Batch:
 
 
 class Collator:
-    """Builds batches for one model. `vision_config` is its config's; `device_type` decides the padding."""
+    """Builds batches for one model. `sizes` are its vision tower's; `device_type` decides the padding."""
 
-    def __init__(self, planner: Planner, vision_config: Any, device_type: str, *, share: bool = False) -> None:
+    def __init__(self, planner: Planner, sizes: VisionSizes, device_type: str, *, share: bool = False) -> None:
         self.planner = planner
-        self.vision_config = vision_config
+        self.sizes = sizes
         self.padded = partial(padded, device_type=device_type)
         self.share = share
         self.image_id, self.video_id = (planner.chat.slot_ids[kind] for kind in ("image", "video"))
@@ -85,7 +85,7 @@ class Collator:
             target_N=torch.from_numpy(target),
             owner_N=torch.from_numpy(owner),
             pixels=media_pixels,
-            vision=vision_index(grids, self.vision_config),
+            vision=vision_index(grids, self.sizes),
             visual_at_V=torch.from_numpy(visual_at),
             samples=tuple(numbers[i] for i in layout.order),
             tokens=sum(len(ids) for ids, _, _ in tokens),

@@ -34,10 +34,11 @@ MOMENTS = ("exp_avg", "exp_avg_sq")  # what Adam and AdamW hold of each paramete
 
 
 def sharded_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
-    """This rank's parameters by name, as the optimizer knows them. A forward without a backward leaves the root's
-    gathered, in compute precision; they are let go."""
-    if isinstance(model, FSDPModule):
-        model.reshard()
+    """This rank's parameters by name, as the optimizer knows them. A forward without a backward leaves some gathered,
+    in compute precision; they are let go."""
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            module.reshard()
     return dict(model.named_parameters())
 
 
@@ -100,9 +101,12 @@ def _cause(failure: BaseException) -> str:
 def read_trainer(folder: Path) -> dict[str, Any]:
     """trainer.json of a checkpoint folder; raises ENGINE_NO_CHECKPOINT when the folder is not a complete checkpoint."""
     try:
-        return json.loads((folder / TRAINER).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as missing:
-        raise ENGINE_NO_CHECKPOINT.error(folder, f"no complete checkpoint here: {missing}") from missing
+        trainer = json.loads((folder / TRAINER).read_text(encoding="utf-8"))
+        if not isinstance(trainer["step"], int):
+            raise ValueError(f"{TRAINER} has the step {trainer['step']!r}")
+        return trainer
+    except (OSError, ValueError, KeyError, TypeError) as missing:
+        raise ENGINE_NO_CHECKPOINT.error(folder, f"no complete checkpoint here: {missing!r}") from missing
 
 
 def load_state(folder: Path, step: int, model: nn.Module, optimizer: torch.optim.Optimizer, world: World) -> None:

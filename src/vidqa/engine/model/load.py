@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
@@ -21,6 +20,7 @@ from torch.distributed.tensor._utils import compute_local_shape_and_global_offse
 from transformers import AutoConfig, Qwen3VLForConditionalGeneration
 
 from vidqa.engine.model.qwen3_vl import Recompute, install_forward
+from vidqa.engine.model.stored import Wanted, read_rows, stored_tensors
 from vidqa.engine.model.trainable import base_name, choose_trainable, is_adapter
 from vidqa.engine.problems import ENGINE_WEIGHTS_MISMATCH
 from vidqa.families.problems import MODEL_FILE_MISSING, MODEL_UNSUPPORTED
@@ -84,6 +84,13 @@ def _reshard_after_forward(model: Any, reshard: str) -> None:
     model.set_reshard_after_forward(reshard in ("always", "true"), recurse=False)
 
 
+def hold_weights(model: Any, reshard: str, *, more_to_come: bool) -> None:
+    """Before a micro-step: under "never", gathered weights stay also between the micro-steps of one optimizer step, in
+    which they do not change. `more_to_come` says that this one is not the last."""
+    if reshard in ("never", "false"):
+        model.set_reshard_after_backward(not more_to_come)
+
+
 @contextmanager
 def gathered(model: Any, reshard: str) -> Iterator[None]:
     """Inside the block every rank holds the whole model in compute precision, so that each can generate on its own
@@ -100,25 +107,10 @@ def gathered(model: Any, reshard: str) -> Iterator[None]:
         _reshard_after_forward(model, reshard)
 
 
-def weight_files(folder: Path) -> dict[str, Path]:
-    """Every tensor name of a model folder and the safetensors file that holds it."""
-    files = sorted(folder.glob("*.safetensors"))
-    if not files:
-        raise MODEL_FILE_MISSING.error(folder, "the folder has no *.safetensors file")
-    names: dict[str, Path] = {}
-    for path in files:
-        try:
-            with safe_open(path, framework="pt") as reader:
-                names.update(dict.fromkeys(reader.keys(), path))
-        except (OSError, SafetensorError) as broken:
-            raise MODEL_FILE_MISSING.error(path, f"not a readable safetensors file: {broken}") from broken
-    return names
-
-
 def fill_weights(model: nn.Module, folder: Path) -> None:
     """Fill every base parameter of a sharded (or plain) model from the folder's safetensors. Raises
     ENGINE_WEIGHTS_MISMATCH for a missing, unexpected or wrongly shaped tensor."""
-    files = weight_files(folder)
+    files = stored_tensors(folder)
     wanted = {name: parameter for name, parameter in model.named_parameters() if not is_adapter(name)}
     # A tied head is one parameter under two names; files may hold either or both.
     named_twice = {
@@ -132,18 +124,16 @@ def fill_weights(model: nn.Module, folder: Path) -> None:
             f"{len(missing)} tensors missing ({', '.join(missing[:3])}...), "
             f"{len(unexpected)} unexpected ({', '.join(unexpected[:3])}...)",
         )
-    with ExitStack() as stack:
-        readers = {path: stack.enter_context(safe_open(path, framework="pt")) for path in set(files.values())}
-        for name, parameter in wanted.items():
-            stored = readers[files[base_name(name)]].get_slice(base_name(name))
-            if tuple(stored.get_shape()) != tuple(parameter.shape):
-                raise ENGINE_WEIGHTS_MISMATCH.error(
-                    folder,
-                    f"{base_name(name)} has shape {stored.get_shape()}, the config wants {list(parameter.shape)}",
-                )
-            local, rows = local_rows(parameter)
-            if local.numel():
-                local.copy_(stored[rows])
+    reads = []
+    for name, parameter in wanted.items():
+        stored = files[base_name(name)]
+        if stored.shape != tuple(parameter.shape):
+            message = f"{base_name(name)} has shape {list(stored.shape)}, the config wants {list(parameter.shape)}"
+            raise ENGINE_WEIGHTS_MISMATCH.error(folder, message)
+        local, rows = local_rows(parameter)
+        if local.numel():
+            reads.append(Wanted(stored, rows[0].start, local))
+    read_rows(reads)
 
 
 @torch.no_grad()

@@ -9,6 +9,7 @@ Shape letters: T tokens of a pack, P patches, V vision tokens, N supervised toke
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -33,6 +34,7 @@ from vidqa.engine.model.layers import (
     norm,
     projection,
 )
+from vidqa.families.sizes import VisionSizes
 
 Recompute = Literal["none", "vision", "all"]  # whose activations are computed again in backward
 HEAD_ROWS = 1024  # supervised tokens whose logits exist at one time
@@ -69,10 +71,10 @@ def _frame_index(rows: int, columns: int, side: int, merge: int) -> tuple[np.nda
     return np.stack(order), table, weight.astype(np.float32)
 
 
-def vision_index(grids: Sequence[tuple[int, int, int]], config: Any) -> VisionIndex:
-    """The index of a pack's media in order; `grids` are (t, h, w) in patches, `config` the model's vision_config."""
-    side = int(config.num_position_embeddings**0.5)
-    frames = [_frame_index(h, w, side, config.spatial_merge_size) for t, h, w in grids for _ in range(t)]
+def vision_index(grids: Sequence[tuple[int, int, int]], sizes: VisionSizes) -> VisionIndex:
+    """The index of a pack's media in order; `grids` are (t, h, w) in patches."""
+    side = math.isqrt(sizes.positions)
+    frames = [_frame_index(h, w, side, sizes.merge) for t, h, w in grids for _ in range(t)]
     position, table, weight = (
         np.concatenate(parts, axis=axis) for parts, axis in zip(zip(*frames, strict=True), (1, 0, 0), strict=True)
     )

@@ -32,7 +32,9 @@ tar --exclude=__pycache__ --exclude='*.egg-info' --sort=name --mtime=@0 --owner=
 image=$(docker image inspect --format '{{.Id}}' "$tag")
 if [ -n "$push" ]; then
   docker push "$tag"
-  image=$(docker image inspect --format '{{index .RepoDigests 0}}' "$tag")
+  name=${tag##*/}
+  repository=${tag%"$name"}${name%%:*}  # an image may have been pushed to others before
+  image=$(docker image inspect --format '{{range .RepoDigests}}{{println .}}{{end}}' "$tag" | grep -F -m1 -- "$repository@")
 fi
 python3=.venv/bin/python
 [ -x $python3 ] || python3=python3

@@ -6,7 +6,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
-from vidqa.cli import Parser, Result, command, note, run
+from vidqa.cli import Parser, Result, note, run
 
 parser = Parser(
     "Start the job of a spec, detached from this terminal; the same spec again attaches to the job there is.",
@@ -31,55 +31,18 @@ parser.add_argument("--timeout", type=float, metavar="S", help="wait no longer t
 
 
 def main(options: Namespace) -> Result:
-    from vidqa.platforms.launch import Wanted
+    from vidqa.platforms import cosmos_container, jobs, launch, results
 
-    wanted = Wanted(options.nodes, options.gpus, options.image, options.site, options.yes)
+    wanted = launch.Wanted(options.nodes, options.gpus, options.image, options.site, options.yes)
+    asked = (options.action, options.spec, options.platform, wanted)
     if options.engine == "cosmos-rl":
-        return render_cosmos_rl(options, wanted)
-    return dry_run(options, wanted) if options.dry_run else start(options, wanted)
-
-
-def render_cosmos_rl(options: Namespace, wanted) -> Result:
-    """The files of a training for NVIDIA's container; they are submitted by hand."""
-    from vidqa.platforms import cosmos_container
-
-    write = not options.dry_run
-    made = cosmos_container.prepare(options.action, options.spec, options.platform, wanted, write=write)
-    text = "\n".join(f"# {made.folder / name}\n{content}" for name, content in made.files.items())
-    data = {"folder": str(made.folder), "files": made.files, "submit": made.submit, "written": write}
-    return Result(data, text, made.problems, [made.submit] * write)
-
-
-def dry_run(options: Namespace, wanted) -> Result:
-    from vidqa.platforms import launch
-
-    job, rendered, spec_toml, problems = launch.dry_run(options.action, options.spec, options.platform, wanted)
-    data = {
-        "run_dir": str(job.run_dir),
-        "command": rendered.command,
-        "environment": rendered.environment,
-        "secrets": rendered.secrets,
-        "files": rendered.files,
-        "spec_toml": spec_toml,
-    }
-    secrets = f"# passed on by name where set: {', '.join(rendered.secrets)}"
-    return Result(data, f"# {job.spec}\n{spec_toml}\n{secrets}\n{rendered.shown}", problems)
-
-
-def start(options: Namespace, wanted) -> Result:
-    from vidqa.platforms import jobs, launch
-
-    launched = launch.launch(options.action, options.spec, options.platform, wanted, new_run=options.new_run)
-    record, problems, exit_code = launched.record, launched.problems, None
-    said = {"started": "started", "attached": "is running already", "done": "has done this already"}[launched.how]
-    note(f"job {record.job_id} {said}; run folder {record.run_dir}")
-    if options.wait:
-        record = jobs.wait(record, options.timeout, note)
-        problems, exit_code = [*problems, *jobs.problems_of(record)], jobs.exit_code(record)
-    data = {"how": launched.how, **record.as_dict()}
-    text = f"job      {record.job_id}\nstate    {record.state}\nrun      {record.run_dir}\nlog      {record.log}"
-    follow = [command("jobs", verb, record.job_id) for verb in ("status", "logs")]
-    return Result(data, text, problems, follow, exit_code)
+        return results.of_files(cosmos_container.prepare(*asked, write=not options.dry_run))
+    if options.dry_run:
+        return results.of_dry_run(launch.dry_run(*asked, new_run=options.new_run))
+    launched = launch.launch(*asked, new_run=options.new_run)
+    note(f"{launched.how}: job {launched.record.job_id}; run folder {launched.record.run_dir}")
+    waited = jobs.wait(launched.record, options.timeout, note) if options.wait else None
+    return results.of_launch(launched, waited)
 
 
 if __name__ == "__main__":

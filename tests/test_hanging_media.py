@@ -41,15 +41,8 @@ def started(request: pytest.FixtureRequest, world: SimpleNamespace, tmp_path: Pa
     shutil.copytree(world.root, root)
     spec = tiny_spec(tmp_path, world.model, root, {"engine.decode_timeout_s": LIMIT_S, "train.epoch": 1})
     run_dir = tmp_path / "run"
-    preflight = [
-        sys.executable,
-        str(BANK / "scripts/preflight.py"),
-        "--spec",
-        str(spec),
-        "--platform",
-        "local",
-        "--json",
-    ]
+    left = run_dir / "problems.json"
+    preflight = [sys.executable, str(BANK / "scripts/preflight.py"), "--spec", str(spec), "--json"]
     words = preflight if request.param == PREFLIGHT else engine_command("train", spec, run_dir)
 
     def start() -> subprocess.Popen[bytes]:
@@ -57,15 +50,13 @@ def started(request: pytest.FixtureRequest, world: SimpleNamespace, tmp_path: Pa
 
     def told(process: subprocess.Popen[bytes]) -> list[tuple[str, str]]:
         try:
-            out, err = process.communicate(timeout=300)
+            out, err = process.communicate(timeout=900)
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
             raise
         assert process.returncode not in (0, None) and b"Traceback" not in out, err.decode()[-3000:]
-        problems = (
-            json.loads(out)["problems"] if words is preflight else json.loads((run_dir / "problems.json").read_text())
-        )
-        errors = [problem for problem in problems if problem["severity"] == "error"]
+        found = json.loads(out)["problems"] if words is preflight else json.loads(left.read_text())
+        errors = [problem for problem in found if problem["severity"] == "error"]
         return [(f"{problem['code']}: {problem['message']}", problem["where"]) for problem in errors]
 
     return SimpleNamespace(root=root, start=start, told=told)
@@ -93,7 +84,7 @@ def named(told: list[tuple[str, str]]) -> list[str]:
 
 def stop_worker(process: subprocess.Popen[bytes], file: Path) -> int:
     """Stops the decode worker that has `file` open, below `process`; its process id."""
-    deadline = time.monotonic() + 200
+    deadline = time.monotonic() + 600
     while process.poll() is None and time.monotonic() < deadline:
         for pid in workers(process.pid):
             try:

@@ -6,7 +6,6 @@ was written anywhere is searched.
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import shutil
@@ -69,7 +68,7 @@ def world(tmp_path: Path) -> Iterator[SimpleNamespace]:
 def run(world: SimpleNamespace, name: str, *words: object, code: int | None = 0) -> dict[str, Any]:
     """One script with --json; what it prints is kept among the files that are searched."""
     command = [sys.executable, str(SCRIPTS / f"{name}.py"), *map(str, words), "--json"]
-    done = subprocess.run(command, capture_output=True, cwd=world.home, env=world.environment, timeout=400)
+    done = subprocess.run(command, capture_output=True, cwd=world.home, env=world.environment, timeout=1200)
     world.said.mkdir(exist_ok=True)
     (world.said / f"{len(list(world.said.iterdir()))}-{name}").write_bytes(done.stdout + b"\n" + done.stderr)
     if code is not None:
@@ -128,20 +127,8 @@ def test_tokens_are_in_nothing_that_is_written_or_run(world: SimpleNamespace) ->
 
 def _the_whole_path(world: SimpleNamespace) -> None:
     sets = [word for value in SMALL for word in ("--set", value)]
-    model = ("--model", "hf_model://org/tiny")
-    run(
-        world,
-        "build_spec",
-        "train",
-        "--train-root",
-        world.root,
-        *model,
-        "--results-dir",
-        "out",
-        *sets,
-        "--out",
-        "t.toml",
-    )
+    given = ("--train-root", world.root, "--model", "hf_model://org/tiny", "--results-dir", "out")
+    run(world, "build_spec", "train", *given, *sets, "--out", "t.toml")
     run(world, "preflight", "--spec", "t.toml", "--platform", "local", code=None)
     trained = run(world, "launch", "train", "--spec", "t.toml", "--platform", "local", "--wait")["data"]
     words = ("--parent-run", trained["run_dir"], "--eval-root", world.root, "--results-dir", "eval")
@@ -152,7 +139,7 @@ def _the_whole_path(world: SimpleNamespace) -> None:
     long = ("--override", "t.toml", "--set", "train.max_num_steps=null", "--set", "train.epoch=5000")
     run(world, "build_spec", "train", *long, "--out", "long.toml")
     job = run(world, "launch", "train", "--spec", "long.toml", "--platform", "local")["data"]["job_id"]
-    deadline = time.monotonic() + 200
+    deadline = time.monotonic() + 600
     while not run(world, "jobs", "status", job, code=None)["data"].get("progress", {}).get("step"):
         assert time.monotonic() < deadline
         time.sleep(1)
@@ -185,25 +172,15 @@ def _what_fails(world: SimpleNamespace) -> None:
     for status in (403, 500):
         world.hub.refuse = status
         run(world, "preflight", "--spec", "t.toml", "--platform", "local", "--only", "credentials", code=None)
-    words = ["--results-dir", f"s3://user:{PASSWORD}@localhost:1/x", "--kpi-ann-path", "absent"]
-    assert PASSWORD not in run_in_process(words)
 
 
-def run_in_process(words: list[str]) -> str:
-    """A script's output where its words hold a password, which its own command line would show."""
-    out = io.StringIO()
-    parser = cli.Parser("a script")
-    parser.add_argument("words", nargs="*")
+def test_a_problem_that_names_an_address_shows_no_password(capsys: pytest.CaptureFixture[str]) -> None:
+    def main(_: Any) -> cli.Result:
+        raise INTERNAL.error(f"s3://user:{PASSWORD}@localhost:1/x", "it failed")
 
-    def main(args: Any) -> cli.Result:
-        raise INTERNAL.error(" ".join(words), "it failed")
-
-    kept, sys.stdout = sys.stdout, out
-    try:
-        cli.run(parser, main, ["--json"])
-    finally:
-        sys.stdout = kept
-    return out.getvalue()
+    assert cli.run(cli.Parser("x"), main, ["--json"]) == 1
+    out, err = capsys.readouterr()
+    assert "localhost:1/x" in out and PASSWORD not in out + err
 
 
 def test_an_exception_that_quotes_the_request_is_cleaned_in_output_and_log(

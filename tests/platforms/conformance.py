@@ -21,7 +21,7 @@ from pathlib import Path
 import pytest
 from tiny_world import losses, tiny_data, tiny_model, tiny_spec
 
-from tests.platforms.conftest import until_engine_runs
+from tests.platforms.conftest import until_complete, until_engine_runs
 from vidqa.platforms import jobs, records
 from vidqa.platforms._base import Rendered, State
 from vidqa.platforms.launch import Launched, Wanted, dry_run, launch, retry
@@ -114,6 +114,14 @@ def test_an_engine_that_does_not_listen_is_ended(rig: Rig, stand_in: None, write
     record = jobs.cancel(record.job_id, 0.5)
     assert (record.state, jobs.exit_code(record)) == (State.CANCELED, Exit.JOB_FAILED)
     assert "before it had saved" in record.message and rig.remains(record) == []
+
+
+def test_a_stop_that_comes_when_all_is_done_changes_nothing(rig: Rig, stand_in: None, write_spec: WriteSpec) -> None:
+    record = rig.start(write_spec("late"))
+    until_complete(record)
+    record = jobs.cancel(record.job_id, 30)
+    assert (record.state, record.exit_code, record.message) == (State.COMPLETE, 0, "done")
+    assert rig.remains(record) == []
 
 
 def test_retry_goes_on_in_the_run_folder(rig: Rig, stand_in: None, write_spec: WriteSpec) -> None:

@@ -34,6 +34,7 @@ CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
 EMPTY_TAR = "\0" * 10240
 BASE = "vidqa-test-base"
 ENGINE_TAG = "vidqa-test-engine:1"
+ENOUGH_S, PATIENCE_S = 300, 1800  # for a daemon to start or answer; for a build
 
 
 def needed(what: str) -> None:
@@ -77,7 +78,7 @@ def docker_address() -> Iterator[str]:
 
 def answers(address: str) -> bool:
     asked = ["docker", "--host", address, "version", "--format", "{{.Server.Version}}"]
-    return subprocess.run(asked, capture_output=True, timeout=60).returncode == 0
+    return subprocess.run(asked, capture_output=True, timeout=ENOUGH_S).returncode == 0
 
 
 def start(address: str, folder: Path = FOLDER, *, before: tuple[str, ...] = ()) -> subprocess.Popen[bytes]:
@@ -92,7 +93,7 @@ def start(address: str, folder: Path = FOLDER, *, before: tuple[str, ...] = ()) 
             stderr=log,
             start_new_session=True,
         )
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + ENOUGH_S
     while not answers(address):
         if process.poll() is not None or time.monotonic() > deadline:
             needed(f"dockerd does not start: {(folder / 'log').read_text(errors='replace')[-2000:]}")
@@ -106,7 +107,7 @@ def stop(folder: Path = FOLDER) -> None:
         process = Identity.of(int((folder / "pid").read_text()))
     except (FileNotFoundError, ValueError):
         return
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + ENOUGH_S
     if process:
         process.send(signal.SIGTERM)
         while process.is_alive and time.monotonic() < deadline:
@@ -116,7 +117,7 @@ def stop(folder: Path = FOLDER) -> None:
 def docker(address: str, *words: object, **options: object) -> str:
     """One command of Docker's client; its output."""
     done = subprocess.run(
-        ["docker", "--host", address, *map(str, words)], capture_output=True, text=True, timeout=600, **options
+        ["docker", "--host", address, *map(str, words)], capture_output=True, text=True, timeout=PATIENCE_S, **options
     )
     if done.returncode:
         raise AssertionError(f"docker {words}: {done.stdout[-2000:]}\n{done.stderr[-4000:]}")
@@ -135,7 +136,7 @@ def engine_image(address: str) -> str:
             env={**os.environ, "DOCKER_HOST": address, "DOCKER_BUILDKIT": "0"},
             capture_output=True,
             text=True,
-            timeout=1800,
+            timeout=PATIENCE_S,
         )
         if built.returncode:
             raise AssertionError(f"docker/build.sh failed:\n{built.stdout[-6000:]}\n{built.stderr[-2000:]}")
@@ -182,6 +183,6 @@ def labelled_image(address: str, tag: str, title: str = "finetune-cosmos-reason-
 
 
 def run(*words: object) -> None:
-    done = subprocess.run(list(map(str, words)), capture_output=True, text=True, timeout=1800)
+    done = subprocess.run(list(map(str, words)), capture_output=True, text=True, timeout=PATIENCE_S)
     if done.returncode:
         raise AssertionError(f"{words}: {done.stdout[-2000:]}\n{done.stderr[-4000:]}")

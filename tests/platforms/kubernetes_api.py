@@ -307,13 +307,13 @@ class Cluster(ThreadingHTTPServer):
         else:
             kill_group(process.pid)
 
-    def disrupt(self, pod: Json, reason: str) -> None:
-        """Take a pod away as a preemption does."""
+    def disrupt(self, pod: Json, reason: str, how: signal.Signals = signal.SIGTERM) -> None:
+        """Take a pod away as a preemption does, or, by SIGKILL, the end of its grace."""
         with self.changed:
             target = {"type": "DisruptionTarget", "status": "True", "reason": reason, "message": "preempted by another"}
             pod["status"]["conditions"] = [*pod["status"]["conditions"], target]
             self.touch("pods", pod)
-            self.processes[pod["metadata"]["name"]].send_signal(signal.SIGTERM)
+            self.processes[pod["metadata"]["name"]].send_signal(how)
 
     def shut(self) -> None:
         self.closing = True

@@ -58,13 +58,14 @@ def one_round(rig: Rig, folder: Path, number: int, seed: int, within_s: float) -
     if chance.random() < 0.4:
         os.killpg(launcher.pid, signal.SIGKILL)
     record = record_of(spec)
+    patience = 1.0 if manner == "stubborn" else ENOUGH_S  # it would only be waited for
     if record and chance.random() < 0.8:
-        jobs.cancel(record.job_id, chance.choice((0.0, 0.5, 20.0)))
+        jobs.cancel(record.job_id, chance.choice((0.0, 0.5, patience)))
     launcher.communicate()
     record = record_of(spec)
     if record is None:
         return "killed before its record", []
-    state, killed_twice = settled(record)
+    state, killed_twice = settled(record, patience)
     return state.state + (" at the second try" if killed_twice else ""), untruths(rig, state)
 
 
@@ -78,27 +79,28 @@ def until_recorded(spec: Path) -> None:
         time.sleep(0.01)
 
 
-def settled(record: JobRecord) -> tuple[JobRecord, bool]:
+def settled(record: JobRecord, grace_s: float) -> tuple[JobRecord, bool]:
     """The job at its end; one that hangs because nobody has cancelled it, or its launcher died meanwhile, is ended."""
     record = jobs.wait(record, 1.0)
     again = not record.state.is_terminal
     if again:
-        record = jobs.cancel(record.job_id, 20)
+        record = jobs.cancel(record.job_id, grace_s)
     return jobs.wait(record, ENOUGH_S), again
 
 
 def untruths(rig: Rig, record: JobRecord) -> list[str]:
     said = RunFolder(Path(record.run_dir)).read_status()
-    saved = (Path(record.run_dir) / "saved-by-rank-0").exists()
-    wrong = []
+    saved = (Path(record.run_dir) / "saved-by-rank-0").exists()  # before the engine says so: killed in between, it has
+    said_so = said.get("state") == State.STOPPED
+    wrong = ["its engine says that it saved, and has not"] if said_so and not saved else []
     if not record.state.is_terminal:
         wrong.append("it did not end")
     if left := rig.remains(record):
         wrong.append(f"it left {left}")
     if record.state == State.COMPLETE and said.get("state") != State.COMPLETE:
         wrong.append(f"its engine says {said}")
-    if record.state == State.CANCELED and (record.exit_code == Exit.NOT_DONE) != saved:
-        wrong.append(f"it says exit code {record.exit_code}, and saved is {saved}")
+    if record.state == State.CANCELED and (record.exit_code == Exit.NOT_DONE) != said_so:
+        wrong.append(f"it says exit code {record.exit_code}, and its engine {said}")
     if record.state in (State.CANCELED, State.STOPPED) and not record.cancel_requested:
         wrong.append("nobody had cancelled it")
     if record.state == State.ERROR and not record.failure:

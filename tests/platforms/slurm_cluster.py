@@ -8,6 +8,7 @@ with started() as cluster:      # SLURM_CONF is to be cluster.conf for whatever 
 from __future__ import annotations
 
 import os
+import random
 import shutil
 import signal
 import socket
@@ -15,7 +16,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from tests.platforms.daemons import needed
@@ -87,10 +88,9 @@ class SlurmCluster:
         options = [f"--{name}={self.folder / file}" for name, file in {**files, "seed-file": "munged.seed"}.items()]
         self._start("munged", ["munged", "--foreground", "--force", *options])
         _until((self.folder / "munge.socket").exists, "munged")
-        self._start("slurmctld", ["slurmctld", "-D", "-c"])
         for node in self.nodes:
             self.bring_back(node)
-        _until(lambda: self.ask("sinfo", "-h", "-o", "%D %t") == "2 idle", "the nodes")
+        self.start_controller("-c")
 
     def ask(self, *words: str) -> str:
         """What one of SLURM's commands prints."""
@@ -117,12 +117,27 @@ class SlurmCluster:
 
     def forget(self, slurm_id: str) -> None:
         """Kill a job's processes while the controller does not look, and give it a controller that knows no job."""
+        self.stop_controller()
+        _kill({f"SLURM_CONF={self.conf}", f"SLURM_JOB_ID={slurm_id}"})
+        self.start_controller("-c")
+
+    def stop_controller(self) -> None:
         controller = self.daemons.pop("slurmctld")
         controller.terminate()
         controller.wait()
-        _kill({f"SLURM_CONF={self.conf}", f"SLURM_JOB_ID={slurm_id}"})
-        self._start("slurmctld", ["slurmctld", "-D", "-c"])
+
+    def start_controller(self, *options: str) -> None:
+        """With "-c" it has forgotten everything."""
+        self._start("slurmctld", ["slurmctld", "-D", *options])
         _until(lambda: self.ask("sinfo", "-h", "-o", "%D %t") == "2 idle", "the nodes")
+
+    def impatient(self, folder: Path, **changes: object) -> Path:
+        """A slurm.conf for clients that do not wait for the controller themselves, with other changes."""
+        asked = {**changes, "MessageTimeout": 1}
+        lines = [line for line in self.conf.read_text().splitlines() if line.partition("=")[0] not in asked]
+        path = folder / "impatient.conf"
+        path.write_text("\n".join([*lines, *(f"{name}={value}" for name, value in asked.items())]))
+        return path
 
     def start_now(self, slurm_id: str) -> None:
         """Start a job that is back in the queue. SLURM itself waits two minutes, because a node may take a job that
@@ -194,16 +209,18 @@ def _kill(marks: set[str]) -> None:
 
 
 def _free_ports() -> tuple[int, int]:
-    """A port for the controller, and the first of two that follow each other for the nodes."""
+    """A port for the controller, and the first of two for the nodes. Daemons are stopped and started again: meanwhile
+    nobody's connection may get their port, as it might if the system gave it out by itself."""
+    given_out = range(*map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()))
     while True:
-        with socket.socket() as one, socket.socket() as two, socket.socket() as three:
-            one.bind(("127.0.0.1", 0))
-            two.bind(("127.0.0.1", 0))
-            try:
-                three.bind(("127.0.0.1", two.getsockname()[1] + 1))
-            except OSError:
-                continue
-            return one.getsockname()[1], two.getsockname()[1]
+        first = random.randrange(10_000, 65_530)
+        ports = range(first, first + 3)
+        if first in given_out or ports[-1] in given_out:
+            continue
+        with ExitStack() as held, suppress(OSError):
+            for port in ports:
+                held.enter_context(socket.socket()).bind(("127.0.0.1", port))
+            return first, first + 1
 
 
 def _until(met: Callable[[], bool], what: str) -> None:

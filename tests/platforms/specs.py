@@ -1,8 +1,17 @@
-"""Train specs for the stand-in engine, with a model folder and annotations that are just there."""
+"""Train specs for the stand-in engine, with a model folder and annotations that are just there; and Docker's site."""
 
 from __future__ import annotations
 
 from pathlib import Path
+
+from tests.platforms.stand_in import ENGINE
+
+
+def write_docker_site(folder: Path, more: str = "") -> Path:
+    """Settings with which a daemon of the tests runs the stand-in engine; `more` are other keys of [docker]."""
+    path = folder / "site.toml"
+    path.write_text(f'[docker]\nnetwork = "host"\nulimits = {{}}\nread_only = ["{ENGINE.parent}"]\n{more}\n')
+    return path
 
 
 def write_spec_in(folder: Path, manner: str, processes: int = 1, more: str = "", name: str = "") -> Path:

@@ -1,7 +1,8 @@
 """A small program with the engine's command line and manners, so that platforms can be tested without training.
 
 What it does is the spec's `logging.experiment_name`: complete, hang, stubborn, fail, killed, silent, greedy (for
-memory), or resumable, which hangs until it is asked to save and completes the next time.
+memory), resumable, which hangs until it is asked to save and completes the next time, or late, which is complete and
+then ends as torchrun does when it is asked to stop.
 """
 
 import argparse
@@ -21,7 +22,8 @@ parser.add_argument("--spec", type=Path, required=True)
 parser.add_argument("--run-dir", type=Path, required=True)
 parser.add_argument("--go-on", action="store_true")
 options = parser.parse_args()
-manner = tomllib.loads(options.spec.read_text())["logging"]["experiment_name"]
+spec = tomllib.loads(options.spec.read_text())
+manner = spec["logging"]["experiment_name"]
 
 
 def say(state: str, exit_code: int | None = None, message: str = "") -> None:
@@ -35,6 +37,8 @@ def say(state: str, exit_code: int | None = None, message: str = "") -> None:
 def stop(*_: object) -> None:
     for again in (signal.SIGTERM, signal.SIGUSR1):  # a second one must not end a process that is ending well
         signal.signal(again, signal.SIG_IGN)
+    if manner == "late":
+        sys.exit(6)
     (options.run_dir / f"saved-by-rank-{os.environ['RANK']}").touch()
     say("STOPPED", 6, "saved")
     sys.exit(0)  # as the engine: torchrun is not to report a failure
@@ -48,7 +52,12 @@ say("RUNNING")
 if "HF_TOKEN" in os.environ:
     print(f"HF_TOKEN has sha256 {hashlib.sha256(os.environ['HF_TOKEN'].encode()).hexdigest()}", flush=True)
 saved = (options.run_dir / "saved-by-rank-0").exists()
-if manner in ("hang", "stubborn") or (manner == "resumable" and not saved):
+if manner == "late":  # no rank is done before all have begun
+    (options.run_dir / f"begun-by-rank-{os.environ['RANK']}").touch()
+    while len(list(options.run_dir.glob("begun-by-*"))) < spec["policy"]["parallelism"]["dp_shard_size"]:
+        time.sleep(0.05)
+    say("COMPLETE", 0, "done")
+if manner in ("hang", "stubborn", "late") or (manner == "resumable" and not saved):
     while True:
         time.sleep(0.05)
 if manner == "fail":

@@ -86,8 +86,9 @@ def test_nothing_is_written_by_a_dry_run(spec: Callable[..., Path], tmp_path: Pa
 
 
 def test_docker_mounts_what_the_spec_names(spec: Callable[..., Path], tmp_path: Path) -> None:
-    made = rendered(spec({"custom_script": "/opt/other.py"}), "docker")
+    made = rendered(spec({"custom_script": "/opt/other.py"}), "docker", read_only=["/srv/linked"])
     words = made.files["run.sh"]
+    assert "--volume=/srv/linked:/srv/linked:ro" in words
     subprocess.run(["bash", "-n"], input=words, text=True, check=True)
     assert f"--volume={tmp_path / 'out'}:{tmp_path / 'out'} " in words and "--gpus=4" in words
     assert f"--volume={tmp_path}:{tmp_path}:ro" in words
@@ -96,8 +97,14 @@ def test_docker_mounts_what_the_spec_names(spec: Callable[..., Path], tmp_path: 
 
 @pytest.mark.parametrize("backend", ["venv", "apptainer", "pyxis"])
 def test_slurm(spec: Callable[..., Path], tmp_path: Path, backend: str) -> None:
-    made = rendered(spec(), "slurm", backend=backend, partition="gpu", setup=["module load cuda"])
+    far = tmp_path.parent / f"{tmp_path.name}-far"
+    far.mkdir()
+    (far / "a.mp4").touch()
+    more = {"partition": "gpu", "setup": ["module load cuda"], "mounts": ["/scratch:/scratch"]}
+    made = rendered(spec(video=str(far / "a.mp4")), "slurm", backend=backend, **more)
     script = made.files["job.sbatch"]
+    mounted = ["/scratch:/scratch" in script, f"{far}:{far}:ro" in script]
+    assert mounted == [backend != "venv"] * 2
     subprocess.run(["bash", "-n"], input=script, text=True, check=True)
     assert "#SBATCH --partition=gpu" in script and "#SBATCH --gpus-per-node=4" in script and "requeue" not in script
     assert script.index("#SBATCH") < script.index("module load cuda") < script.index("exec srun")

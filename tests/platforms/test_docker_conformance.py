@@ -10,7 +10,7 @@ import pytest
 from tests.platforms.conformance import *  # noqa: F403
 from tests.platforms.conformance import Rig
 from tests.platforms.daemons import docker
-from tests.platforms.stand_in import ENGINE
+from tests.platforms.specs import write_docker_site
 from vidqa.platforms._base import Rendered
 from vidqa.platforms.launch import Wanted
 from vidqa.platforms.processes import job_processes
@@ -25,9 +25,6 @@ def rig(tmp_path: Path, docker_host: str, docker_image: str) -> Rig:
 
 
 def rig_of(folder: Path, docker_host: str, docker_image: str) -> Rig:
-    site = folder / "site.toml"
-    site.write_text(f'[docker]\nnetwork = "host"\nulimits = {{}}\nshm_gb = 1.0\nread_only = ["{ENGINE.parent}"]\n')
-
     def remains(record: JobRecord) -> list[str]:
         containers = docker(docker_host, "ps", "--all", "--quiet", "--filter", f"label=vidqa.job={record.job_id}")
         return [*containers.splitlines(), *map(str, job_processes(record.job_id))]
@@ -56,4 +53,5 @@ def rig_of(folder: Path, docker_host: str, docker_image: str) -> Rig:
             mount.setdefault("ReadOnly", False)  # the daemon leaves out what is false
         assert {name: host[name] for name in wanted} == wanted
 
+    site = write_docker_site(folder, "shm_gb = 1.0")
     return Rig("docker", Wanted(image=docker_image, site=site), remains, shown, lose, ran)

@@ -6,24 +6,32 @@ import http.server
 import json
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from docker.errors import APIError
 
-from tests.platforms.conftest import until_engine_runs
+from tests.platforms.conftest import ENOUGH_S, until_engine_runs
 from tests.platforms.daemons import answers, docker, labelled_image, start
-from tests.platforms.stand_in import ENGINE
+from tests.platforms.specs import write_docker_site
 from vidqa.cli import BANK
-from vidqa.platforms import jobs, records, runs
+from vidqa.platforms import docker as docker_platform
+from vidqa.platforms import docker_daemon, images, jobs, records, runs
 from vidqa.platforms._base import State
 from vidqa.platforms.docker import pinned
 from vidqa.platforms.docker_container import container_name
-from vidqa.platforms.launch import Wanted, dry_run, launch
+from vidqa.platforms.docker_daemon import container_facts
+from vidqa.platforms.launch import Wanted, dry_run, launch, retry
+from vidqa.platforms.processes import Identity
+from vidqa.platforms.records import JobRecord
 from vidqa.problem import Exit, ProblemError
 
 pytestmark = pytest.mark.docker
@@ -38,13 +46,21 @@ def hollow(docker_host: str) -> str:
 
 
 @pytest.fixture
-def site(tmp_path: Path) -> Callable[..., Path]:
-    def write(more: str = "") -> Path:
-        path = tmp_path / "site.toml"
-        path.write_text(f'[docker]\nnetwork = "host"\nulimits = {{}}\nread_only = ["{ENGINE.parent}"]\n{more}\n')
-        return path
+def site(tmp_path: Path) -> Path:
+    return write_docker_site(tmp_path)
 
-    return write
+
+@pytest.fixture
+def started(
+    docker_host: str, docker_image: str, stand_in: None, write_spec: WriteSpec, tmp_path: Path
+) -> Callable[..., JobRecord]:
+    """Starts the stand-in engine in the real image; `more` are keys of [docker]."""
+
+    def start(manner: str, more: str = "") -> JobRecord:
+        wanted = Wanted(image=docker_image, site=write_docker_site(tmp_path, more))
+        return launch("train", write_spec(manner), "docker", wanted).record
+
+    return start
 
 
 def refusal(spec: Path, wanted: Wanted) -> tuple[list[str], int, str]:
@@ -71,33 +87,20 @@ def test_no_daemon(write_spec: WriteSpec, monkeypatch: pytest.MonkeyPatch, tmp_p
 def test_no_permission(docker_host: str) -> None:
     if os.getuid() != 0:
         pytest.skip("only root can become somebody who may not")
-    program = """
-from vidqa.platforms import docker_daemon
-from vidqa.problem import ProblemError
-try:
-    with docker_daemon.daemon() as client:
-        client.ping()
-except ProblemError as refused:
-    print(refused.problems[0].code)
-"""
-    child = os.fork()  # imports happen as root: the checkout may be closed to others
+    child = os.fork()  # what is imported already can be used by somebody to whom the checkout is closed
     if child == 0:
-        sys.stdout.flush()
         code = 1
         try:
-            from vidqa.platforms import docker_daemon
-
             os.setgroups([])
             os.setgid(65534)
             os.setuid(65534)
-            try:
-                with docker_daemon.daemon() as client:
-                    client.ping()
-            except ProblemError as refused:
-                code = 0 if refused.problems[0].code == "PLATFORM_DOCKER_PERMISSION" else 2
+            with docker_daemon.daemon() as client:
+                client.ping()
+        except ProblemError as refused:
+            code = 0 if refused.problems[0].code == "PLATFORM_DOCKER_PERMISSION" else 2
         finally:
             os._exit(code)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0, program
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 class Registry(http.server.BaseHTTPRequestHandler):
@@ -150,7 +153,7 @@ def test_an_image_that_cannot_be_pulled(
     assert ("PLATFORM_DOCKER_IMAGE_MISSING", "warning") in [(p.code, p.severity) for p in problems]
 
 
-def test_a_registry_that_does_not_answer(docker_host: str, registry: str, write_spec: WriteSpec) -> None:
+def test_a_registry_that_does_not_answer(docker_host: str, write_spec: WriteSpec) -> None:
     nobody = "127.0.0.1:9"  # the port of discard, which nobody serves
     assert refusal(write_spec("complete"), Wanted(image=f"{nobody}/engine:1"))[0] == ["PLATFORM_DOCKER_PULL_REFUSED"]
 
@@ -158,8 +161,6 @@ def test_a_registry_that_does_not_answer(docker_host: str, registry: str, write_
 def test_no_image_is_recorded_and_the_recorded_one_needs_a_yes(
     docker_host: str, hollow: str, write_spec: WriteSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from vidqa.platforms import images
-
     config = tmp_path / "config.json"
     config.write_text((BANK / "config.json").read_text())
     monkeypatch.setattr(images, "CONFIG", config)
@@ -189,10 +190,10 @@ def test_an_image_that_is_no_engine(docker_host: str, write_spec: WriteSpec) -> 
     assert codes == ["PLATFORM_DOCKER_NOT_AN_ENGINE"]
 
 
-def test_no_nvidia_runtime(docker_host: str, hollow: str, write_spec: WriteSpec, site: Callable[..., Path]) -> None:
+def test_no_nvidia_runtime(docker_host: str, hollow: str, write_spec: WriteSpec, site: Path) -> None:
     if "nvidia" in docker(docker_host, "info", "--format", "{{json .Runtimes}}"):
         pytest.skip("this daemon has the runtime")
-    codes, exit_code, _ = refusal(write_spec("complete"), Wanted(image=hollow, gpus=1, site=site()))
+    codes, exit_code, _ = refusal(write_spec("complete"), Wanted(image=hollow, gpus=1, site=site))
     assert (codes, exit_code) == (["PLATFORM_DOCKER_NO_GPU_RUNTIME"], Exit.ENVIRONMENT)
     (record,) = records.scan()[0]
     assert record.state == State.ERROR and record.failure and record.failure["class"] == "infrastructure"
@@ -200,25 +201,35 @@ def test_no_nvidia_runtime(docker_host: str, hollow: str, write_spec: WriteSpec,
 
 
 def test_a_name_that_is_taken(
-    docker_host: str, hollow: str, write_spec: WriteSpec, site: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+    docker_host: str, hollow: str, write_spec: WriteSpec, site: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(runs, "new_name", lambda *_: "taken")
     other = docker(docker_host, "create", "--name", container_name("taken"), hollow)
     try:
-        codes, _, _ = refusal(write_spec("complete"), Wanted(image=hollow, site=site()))
+        codes, _, _ = refusal(write_spec("complete"), Wanted(image=hollow, site=site))
         assert codes == ["PLATFORM_DOCKER_NAME_TAKEN"]
         assert docker(docker_host, "ps", "--all", "--quiet", "--no-trunc", "--filter", f"id={other}") == other
     finally:
         docker(docker_host, "rm", other)
 
 
-def test_an_image_without_the_program(
-    docker_host: str, hollow: str, write_spec: WriteSpec, site: Callable[..., Path]
-) -> None:
-    record = jobs.wait(launch("train", write_spec("complete"), "docker", Wanted(image=hollow, site=site())).record, 60)
+def test_an_image_without_the_program(docker_host: str, hollow: str, write_spec: WriteSpec, site: Path) -> None:
+    launched = launch("train", write_spec("complete"), "docker", Wanted(image=hollow, site=site))
+    record = jobs.wait(launched.record, ENOUGH_S)
     assert (record.state, jobs.exit_code(record)) == (State.ERROR, Exit.JOB_FAILED)
     assert record.failure and record.failure["class"] == "image" and "python" in record.failure["evidence"]
     assert "python" in record.log.read_text() and containers(docker_host) == []
+    docker(docker_host, "image", "rm", "--force", hollow)
+    with pytest.raises(ProblemError) as refused:
+        retry(record)
+    assert hollow in str(refused.value) and len(records.scan()[0]) == 1  # no job of an image that cannot be had
+
+
+def test_words_of_a_registry_are_read_only_where_one_was_asked() -> None:
+    said = APIError("x", explanation="runc create failed: error mounting /data: permission denied: unknown")
+    assert docker_daemon.refusal("here", said).problems[0].code == "PLATFORM_DOCKER_REFUSED"
+    asked = docker_daemon.refusal("here", said, docker_daemon.OF_A_PULL)
+    assert asked.problems[0].code == "PLATFORM_DOCKER_PULL_REFUSED"
 
 
 def test_data_that_would_be_mounted_over_the_program(docker_host: str, hollow: str, write_spec: WriteSpec) -> None:
@@ -228,52 +239,57 @@ def test_data_that_would_be_mounted_over_the_program(docker_host: str, hollow: s
     assert (codes, exit_code) == (["PLATFORM_DOCKER_PATH_HIDES_CODE"], Exit.INPUT) and "/usr" in text
 
 
-def test_a_memory_limit_is_told_from_other_ends(
-    docker_host: str, docker_image: str, stand_in: None, write_spec: WriteSpec, site: Callable[..., Path]
-) -> None:
-    wanted = Wanted(image=docker_image, site=site("memory_gb = 0.2"))
-    record = jobs.wait(launch("train", write_spec("greedy"), "docker", wanted).record, 120)
+def test_a_memory_limit_is_told_from_other_ends(started: Callable[..., JobRecord]) -> None:
+    record = jobs.wait(started("greedy", "memory_gb = 0.2"), ENOUGH_S)
     assert record.state == State.ERROR and record.failure and record.failure["class"] == "out of memory"
     assert "memory" in record.message
 
 
 def test_a_container_is_kept_by_choice_without_its_secrets(
-    docker_host: str,
-    docker_image: str,
-    stand_in: None,
-    write_spec: WriteSpec,
-    site: Callable[..., Path],
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
+    docker_host: str, started: Callable[..., JobRecord], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("HF_TOKEN", "hf_planted_secret")
-    wanted = Wanted(image=docker_image, site=site("keep_container = true"))
-    record = jobs.wait(launch("train", write_spec("complete"), "docker", wanted).record, 120)
+    record = jobs.wait(started("complete", "keep_container = true"), ENOUGH_S)
     assert record.state == State.COMPLETE and containers(docker_host) == [container_name(record.job_id)]
-    try:
-        exported = tmp_path / "secrets.tar"
-        docker(docker_host, "cp", f"{container_name(record.job_id)}:/run/secrets", exported.with_suffix(""))
-        assert list(exported.with_suffix("").iterdir()) == []
-    finally:
-        docker(docker_host, "rm", container_name(record.job_id))
+    kept = tmp_path / "secrets"
+    docker(docker_host, "cp", f"{container_name(record.job_id)}:/run/secrets", kept)
+    assert list(kept.iterdir()) == []
 
 
 def test_a_daemon_that_is_away_is_no_end_of_the_job(
-    docker_host: str,
-    docker_image: str,
-    stand_in: None,
-    write_spec: WriteSpec,
-    site: Callable[..., Path],
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
+    started: Callable[..., JobRecord], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    record = launch("train", write_spec("hang"), "docker", Wanted(image=docker_image, site=site())).record
+    record = started("hang")
     until_engine_runs(record)
     with monkeypatch.context() as away:
         away.setenv("DOCKER_HOST", f"unix://{tmp_path}/none")
         seen = jobs.observe(records.read(record.job_id))
         assert not seen.state.is_terminal and "does not answer" in seen.message
-    assert jobs.cancel(record.job_id, 30).state == State.CANCELED
+    assert jobs.cancel(record.job_id, ENOUGH_S).state == State.CANCELED
+
+
+def test_a_launcher_that_ends_while_we_look_has_started_its_container(
+    docker_host: str, hollow: str, started: Callable[..., JobRecord], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = jobs.wait(started("complete"), ENOUGH_S)
+    Path(record.run_dir, "status.json").unlink()
+    docker(docker_host, "create", "--name", container_name("new"), "--label", f"vidqa.job={record.job_id}", hollow)
+    with subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE) as launcher:
+        identity = Identity.of(launcher.pid)
+        assert identity
+
+        def not_started_yet(client: Any, name: str) -> dict[str, Any] | None:
+            facts = container_facts(client, name)
+            launcher.communicate()
+            return facts
+
+        monkeypatch.setattr(docker_platform, "container_facts", not_started_yet)
+        changes = {"job_id": "new", "state": State.PENDING, "reference": None, "launcher": identity.as_dict()}
+        mine = records.write(replace(record, **changes))
+        assert jobs.observe(mine).state == State.PENDING
+        assert containers(docker_host) == [container_name("new")]
+        assert jobs.observe(mine).state == State.ERROR  # nobody is left who could start it
+        assert containers(docker_host) == []
 
 
 @pytest.fixture
@@ -283,34 +299,28 @@ def apart(tmp_path: Path) -> Iterator[tuple[str, Path, Path]]:
         pytest.skip("only root can give a daemon another view of the disk")
     hidden, disk = tmp_path / "hidden", Path(tempfile.mkdtemp(prefix="vidqa-"))  # sockets have short paths
     hidden.mkdir()
-    address = f"tcp://127.0.0.1:{free_port()}"
+    with socket.socket() as tried:
+        tried.bind(("127.0.0.1", 0))
+        address = f"tcp://127.0.0.1:{tried.getsockname()[1]}"
     view = f'mount -t tmpfs none "{hidden}" && mount -t tmpfs -o size=96m none "{disk}" && exec "$@"'
     started = start(address, disk, before=("unshare", "--mount", "sh", "-c", view, "sh"))
     try:
         yield address, hidden, Path(f"/proc/{started.pid}/root{disk}")
     finally:
         started.terminate()
-        started.wait(60)
+        started.wait(ENOUGH_S)
         shutil.rmtree(disk)
 
 
-def free_port() -> int:
-    import socket
-
-    with socket.socket() as tried:
-        tried.bind(("127.0.0.1", 0))
-        return int(tried.getsockname()[1])
-
-
 def test_paths_are_checked_where_the_daemon_is_and_a_full_disk_is_named(
-    apart: tuple[str, Path, Path], write_spec: WriteSpec, site: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+    apart: tuple[str, Path, Path], write_spec: WriteSpec, site: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     address, hidden, disk = apart
     assert answers(address)
     monkeypatch.setenv("DOCKER_HOST", address)
     image = labelled_image(address, HOLLOW)
     (hidden / "data").mkdir()
-    spec, wanted = write_spec("complete"), Wanted(image=image, gpus=0, site=site())
+    spec, wanted = write_spec("complete"), Wanted(image=image, gpus=0, site=site)
     whole = spec.read_text()
     spec.write_text(whole.replace(f'media_path = "{spec.parent}"', f'media_path = "{hidden / "data"}"'))
     codes, _, text = refusal(spec, wanted)

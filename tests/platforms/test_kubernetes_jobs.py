@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import shutil
+import signal
 import ssl
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests.platforms.conftest import until_complete
 from tests.platforms.kubernetes_api import Cluster, cluster, until
 from vidqa.platforms import jobs, kubernetes, records
 from vidqa.platforms._base import State
@@ -210,6 +212,21 @@ def test_a_preempted_pod_is_replaced_and_goes_on(
     assert jobs.cancel(record.job_id, 30).state == State.CANCELED
 
 
+def test_pods_that_are_lost_when_all_is_done_cost_nothing(
+    api: Cluster, wanted: Callable[..., Wanted], write_spec: WriteSpec
+) -> None:
+    record = started(write_spec("late", processes=2), wanted(nodes=2))
+    until_runs(api, record, count=2)
+    until_complete(record)
+    first, second = sorted(pods(api), key=lambda pod: pod["metadata"]["name"])
+    api.disrupt(second, "PreemptionByScheduler")
+    until(lambda: second["status"]["phase"] == "Succeeded", "the end of the pod that was asked to stop")
+    api.disrupt(first, "PreemptionByScheduler", signal.SIGKILL)
+    record = jobs.wait(record, 60)
+    assert (record.state, record.exit_code) == (State.COMPLETE, 0)
+    assert len(pods(api)) == 3 and "takes the place" in jobs.tail(record, 1)
+
+
 def test_a_run_that_saves_itself_goes_on_a_few_times_only(
     api: Cluster, wanted: Callable[..., Wanted], write_spec: WriteSpec
 ) -> None:
@@ -327,6 +344,8 @@ def test_what_keeps_a_job_from_starting(
     assert "cannot post" in problems_of_launch(spec, wanted())["PLATFORM_KUBERNETES_FORBIDDEN"]
     api.forbidden = {"get pods/log", "delete jobs"}
     assert "delete jobs, get pods/log" in problems_of_launch(spec, wanted())["PLATFORM_KUBERNETES_FORBIDDEN"]
+    api.forbidden = {"delete trainjobs"}
+    assert "delete trainjobs" in problems_of_launch(spec, wanted(form="trainjob"))["PLATFORM_KUBERNETES_FORBIDDEN"]
     api.forbidden = set()
     assert "other" in problems_of_launch(spec, wanted(namespace="other"))["PLATFORM_KUBERNETES_REFUSED"]
     assert "PLATFORM_KUBERNETES_NO_CLUSTER" in problems_of_launch(spec, wanted(context="none"))

@@ -46,6 +46,8 @@ def status(state: str, code: int, message: str = "") -> str:
         ("sys.exit(6)", 6),  # asked to stop before the engine could say a word
         ("import os; os.kill(os.getpid(), 9)", 137),
         (status("COMPLETE", 0) + "sys.exit(1)", 5),
+        (status("COMPLETE", 0) + "sys.exit(6)", 0),  # asked to stop when all was done
+        (status("COMPLETE", 0) + "import os; os.kill(os.getpid(), 15)", 0),
     ],
 )
 def test_the_engines_own_exit_code_is_the_containers(tmp_path: Path, program: str, expected: int) -> None:
@@ -76,15 +78,32 @@ def test_last_words_stay_within_what_a_cluster_keeps(tmp_path: Path) -> None:
     assert len(words["problems"]) == 4 and words["status"]["message"] == "short"
 
 
-def test_another_node_waits_for_what_rank_0_says(tmp_path: Path) -> None:
+@pytest.mark.parametrize("node", [0, 1])
+def test_a_pod_that_takes_a_lost_ones_place_when_all_is_done_has_nothing_to_do(tmp_path: Path, node: int) -> None:
+    pod(tmp_path, status("COMPLETE", 0))
+    code, words, output = pod(tmp_path, "print('trains again')", node=node)
+    assert code == 0 and words["status"]["state"] == "COMPLETE" and "trains again" not in output
+    run = tmp_path / "runs" / "r" / "run.json"
+    run.write_text(json.dumps({**json.loads(run.read_text()), "jobs": ["earlier"]}))  # then it is another job's
+    assert "trains again" in pod(tmp_path, "print('trains again')")[2]
+
+
+@pytest.mark.parametrize(
+    ("program", "last", "expected"),
+    [
+        ("print('here')", "STOPPED", 6),
+        ("print('here'); sys.exit(6)", "COMPLETE", 0),  # asked to stop when only its own processes were done
+    ],
+)
+def test_another_node_waits_for_what_rank_0_says(tmp_path: Path, program: str, last: str, expected: int) -> None:
     run = tmp_path / "runs" / "r"
     run.mkdir(parents=True)
     (run / "status.json").write_text(json.dumps({"state": "RUNNING"}))
     writer = f"import time, json, pathlib; time.sleep(1.5); pathlib.Path({str(run / 'status.json')!r}).write_text("
-    writer += "json.dumps(dict(state='STOPPED', exit_code=6)))"
+    writer += f"json.dumps(dict(state={last!r}, exit_code={expected})))"
     with subprocess.Popen([sys.executable, "-c", writer]):
-        code, _, _ = pod(tmp_path, "print('here')", node=1)
-    assert code == 6 and (run / "log_node1.txt").exists()
+        code, _, _ = pod(tmp_path, program, node=1)
+    assert code == expected and (run / "log_node1.txt").exists()
 
 
 def test_a_run_folder_that_cannot_be_written(tmp_path: Path) -> None:

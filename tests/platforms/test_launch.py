@@ -9,13 +9,16 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from vidqa.platforms import jobs, records
+from tests.platforms.conftest import ENOUGH_S
+from vidqa import environment
+from vidqa.platforms import jobs, records, results
 from vidqa.platforms._base import State
-from vidqa.platforms.launch import dry_run, launch
+from vidqa.platforms.launch import Wanted, dry_run, launch
 from vidqa.problem import Exit, ProblemError
 
 WriteSpec = Callable[..., Path]
@@ -24,7 +27,7 @@ SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 
 def finished(spec: Path, **options: bool):
     launched = launch("train", spec, "local", **options)
-    return launched.how, jobs.wait(launched.record, 30)
+    return launched.how, jobs.wait(launched.record, ENOUGH_S)
 
 
 def test_the_same_spec_attaches_while_it_runs(stand_in: None, write_spec: WriteSpec) -> None:
@@ -36,7 +39,7 @@ def test_the_same_spec_attaches_while_it_runs(stand_in: None, write_spec: WriteS
     third = launch("train", spec, "local", new_run=True)
     assert third.how == "started" and third.record.run_dir != first.record.run_dir
     for record in (first.record, third.record):
-        assert jobs.cancel(record.job_id, 20).state == State.CANCELED
+        assert jobs.cancel(record.job_id, ENOUGH_S).state == State.CANCELED
 
 
 def test_the_same_spec_is_done_when_it_is_done(stand_in: None, write_spec: WriteSpec, tmp_path: Path) -> None:
@@ -86,7 +89,7 @@ def test_a_run_folder_in_use_is_not_resumed(stand_in: None, write_spec: WriteSpe
     with pytest.raises(ProblemError) as raised:
         launch("train", write_spec("hang", more="resume = true"), "local")
     assert raised.value.problems[0].code == "RUN_FOLDER_BUSY" and first.job_id in str(raised.value)
-    jobs.cancel(first.job_id, 20)
+    jobs.cancel(first.job_id, ENOUGH_S)
 
 
 def test_the_jobs_spec_has_absolute_paths(
@@ -145,6 +148,43 @@ def test_more_processes_than_gpus(
     assert dry_run("train", write_spec("complete", processes=2), "local")[0].gpus == 2
 
 
+def test_no_gpus_by_choice_hides_those_that_are_there(write_spec: WriteSpec, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    made = dry_run("train", write_spec("complete"), "local", Wanted(gpus=0))
+    assert made.rendered.environment["CUDA_VISIBLE_DEVICES"] == ""
+    made = dry_run("train", write_spec("complete"), "local", Wanted(gpus=2))
+    assert "CUDA_VISIBLE_DEVICES" not in made.rendered.environment
+
+
+@pytest.mark.parametrize(
+    ("name", "read"),
+    [
+        ("HUGGING_FACE_HUB_TOKEN", environment.hf_token),
+        ("HF_ENDPOINT", environment.hf_endpoint),
+        ("AWS_ENDPOINT_URL", environment.s3_endpoint),
+        ("AWS_ENDPOINT_URL_S3", environment.s3_endpoint),
+    ],
+)
+def test_what_an_upload_reads_reaches_the_job(
+    write_spec: WriteSpec, monkeypatch: pytest.MonkeyPatch, name: str, read: Callable[[], str | None]
+) -> None:
+    monkeypatch.delenv("HF_TOKEN", raising=False)
+    monkeypatch.setenv(name, "http://there")
+    rendered = dry_run("train", write_spec("complete"), "local").rendered
+    passed = {**rendered.environment, **environment.values(rendered.secrets)}
+    monkeypatch.delenv(name)
+    assert read() is None
+    monkeypatch.setenv(name, passed[name])
+    assert read() == "http://there"
+
+
+def test_a_dry_run_of_a_new_run_resumes_nothing(stand_in: None, write_spec: WriteSpec) -> None:
+    _, first = finished(write_spec("killed"))
+    spec = write_spec("killed", more="resume = true")
+    assert str(dry_run("train", spec, "local").job.run_dir) == first.run_dir
+    assert str(dry_run("train", spec, "local", new_run=True).job.run_dir) != first.run_dir
+
+
 def test_an_unwritable_output_folder(stand_in: None, write_spec: WriteSpec, tmp_path: Path) -> None:
     (tmp_path / "runs").touch()
     with pytest.raises(ProblemError) as raised:
@@ -153,10 +193,25 @@ def test_an_unwritable_output_folder(stand_in: None, write_spec: WriteSpec, tmp_
     assert records.scan() == ([], [])
 
 
+def test_the_newest_jobs_are_listed_and_the_others_counted(stand_in: None, write_spec: WriteSpec) -> None:
+    _, record = finished(write_spec("complete"))
+    for number in range(results.MOST_LISTED + 1):
+        records.write(replace(record, job_id=f"older{number}", created=f"2020-01-01T00:00:{number:02}+00:00"))
+    listed = results.of_listing(*jobs.listing())
+    assert listed.data["count"] == results.MOST_LISTED + 2 and len(listed.data["jobs"]) == results.MOST_LISTED
+    assert listed.data["jobs"][0]["job_id"] == record.job_id
+    assert listed.text.splitlines()[-1] == f"and 2 older ones, in {records.folder()}"
+
+
+def test_no_lines_of_a_log_are_none(stand_in: None, write_spec: WriteSpec) -> None:
+    _, record = finished(write_spec("complete"))
+    assert [jobs.tail(record, lines) for lines in (1, 0, -1)] == ["the last line", "", ""]
+
+
 def test_the_retry_script_refuses_what_would_fail_again(stand_in: None, write_spec: WriteSpec) -> None:
     _, record = finished(write_spec("fail"))
     asked = [sys.executable, str(SCRIPTS / "jobs.py"), "retry", record.job_id, "--json"]
-    ran = subprocess.run(asked, capture_output=True, text=True, timeout=60)
+    ran = subprocess.run(asked, capture_output=True, text=True, timeout=ENOUGH_S)
     (problem,) = json.loads(ran.stdout)["problems"]
     assert (
         ran.returncode == Exit.REFUSED and problem["code"] == "JOB_RETRY_REFUSED" and "DATA_EMPTY" in problem["message"]
@@ -166,14 +221,14 @@ def test_the_retry_script_refuses_what_would_fail_again(stand_in: None, write_sp
 def test_the_scripts_dry_run_and_list(write_spec: WriteSpec, tmp_path: Path) -> None:
     def script(*words: object) -> tuple[int, dict]:
         ran = subprocess.run(
-            [sys.executable, *map(str, words), "--json"], capture_output=True, text=True, timeout=60, cwd=tmp_path
+            [sys.executable, *map(str, words), "--json"], capture_output=True, text=True, timeout=ENOUGH_S, cwd=tmp_path
         )
         return ran.returncode, json.loads(ran.stdout)
 
     code, result = script(SCRIPTS / "launch.py", "train", "--spec", write_spec("complete"), "--dry-run")
     assert code == 0 and result["data"]["command"][-1].startswith(str(tmp_path / "runs"))
     code, result = script(SCRIPTS / "jobs.py", "list")
-    assert (code, result["data"]) == (0, {"jobs": []})
+    assert (code, result["data"]["jobs"], result["data"]["count"]) == (0, [], 0)
     code, result = script(SCRIPTS / "jobs.py", "status", "none")
     assert code == Exit.USAGE and result["problems"][0]["code"] == "JOB_NOT_FOUND"
     code, result = script(SCRIPTS / "launch.py", "train", "--spec", "absent.toml", "--platform", "mainframe")

@@ -11,8 +11,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from tests.platforms.conftest import until_engine_runs
-from vidqa.platforms import jobs, records
+import pytest
+
+from tests.platforms.conftest import ENOUGH_S, until_engine_runs
+from vidqa.platforms import jobs, local, records
 from vidqa.platforms._base import State
 from vidqa.platforms.launch import launch
 from vidqa.platforms.processes import Identity, job_processes, supervisors
@@ -28,12 +30,12 @@ def started(spec: Path, **options: bool) -> JobRecord:
 
 
 def ended(record: JobRecord) -> JobRecord:
-    return jobs.wait(record, 60)
+    return jobs.wait(record, ENOUGH_S)
 
 
 def test_a_job_completes(stand_in: None, write_spec: WriteSpec) -> None:
     shown: list[str] = []
-    record = jobs.wait(started(write_spec("complete")), 30, shown.append)
+    record = jobs.wait(started(write_spec("complete")), ENOUGH_S, shown.append)
     assert (record.state, record.exit_code) == (State.COMPLETE, 0)
     assert "the last line" in "\n".join(shown)
     assert jobs.exit_code(record) == 0 and jobs.problems_of(record) == []
@@ -59,7 +61,7 @@ def test_a_job_whose_supervisor_is_killed_still_runs_and_can_be_cancelled(
     until_engine_runs(record)
     supervisors(record.job_id)[0].send(signal.SIGKILL)
     assert jobs.observe(record).state == State.RUNNING
-    record = jobs.cancel(record.job_id, 30)
+    record = jobs.cancel(record.job_id, ENOUGH_S)
     assert (record.state, record.exit_code) == (State.CANCELED, 6)
     assert not job_processes(record.job_id)
 
@@ -75,8 +77,25 @@ def test_a_launcher_that_died_before_submitting_leaves_an_error(stand_in: None, 
     assert jobs.observe(records.write(reused)).state == State.ERROR
 
 
+def test_a_launcher_that_ends_while_we_look_has_started_its_job(
+    stand_in: None, write_spec: WriteSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = ended(started(write_spec("complete")))
+    with subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE) as launcher:
+        identity = Identity.of(launcher.pid)
+        assert identity
+
+        def none_yet(_: str) -> list[Identity]:
+            launcher.communicate()
+            return []
+
+        monkeypatch.setattr(local, "engine_processes", none_yet)
+        changes = {"job_id": "new", "state": State.PENDING, "reference": None, "launcher": identity.as_dict()}
+        assert jobs.observe(records.write(replace(record, **changes))).state == State.PENDING
+
+
 def test_a_reused_pid_is_not_signalled() -> None:
-    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]) as process:
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]) as process:
         found = Identity.of(process.pid)
         assert found and found.is_alive
         earlier = replace(found, started=found.started - 1)
@@ -108,7 +127,7 @@ def test_a_broken_record_is_named_and_the_others_are_listed(stand_in: None, writ
 def test_two_ranks_under_torchrun_save_and_stop(stand_in_torchrun: None, write_spec: WriteSpec) -> None:
     record = started(write_spec("hang", processes=2))
     until_engine_runs(record, processes=2)
-    record = jobs.cancel(record.job_id, 60)
+    record = jobs.cancel(record.job_id, ENOUGH_S)
     assert (record.state, record.exit_code) == (State.CANCELED, 6)
     assert sorted(path.name for path in Path(record.run_dir).glob("saved-*")) == ["saved-by-rank-0", "saved-by-rank-1"]
     assert not job_processes(record.job_id)

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import json
+import tarfile
 from pathlib import Path
 
 import pytest
 
+from tests.platforms.specs import write_spec_in
+from vidqa.platforms import platform
 from vidqa.platforms._base import Job
+from vidqa.platforms.asked import ask
 from vidqa.platforms.docker_container import container_body
 from vidqa.platforms.docker_site import DockerSite
+from vidqa.platforms.launch import Wanted, job_of
 from vidqa.platforms.mounts import Mount, hiding, media_folders, mounts
+from vidqa.platforms.slurm_site import SlurmSite
 
 
 def job(folder: Path, reads: list[Path], writes: list[Path]) -> Job:
@@ -53,19 +60,48 @@ def test_media_that_no_folder_of_the_spec_holds(tmp_path: Path) -> None:
     assert media_folders(named, [data]) == [far, real]
 
 
+def test_a_container_sees_media_wherever_the_annotations_name_them(
+    tmp_path: Path,
+) -> None:
+    spec, far = write_spec_in(tmp_path, "complete"), tmp_path / "far"
+    far.mkdir()
+    turns = [{"from": "human", "value": "<video>Is it?"}, {"from": "gpt", "value": "yes"}]
+    (far / "a.mp4").touch()
+    data = tmp_path / "set"
+    data.mkdir()
+    (data / "b.mp4").touch()
+    with tarfile.open(data / "videos.tar.gz", "w:gz") as packed:
+        packed.add(data / "b.mp4", "packed.mp4")
+    names = (str(far / "a.mp4"), "b.mp4", "packed.mp4")
+    rows = [{"id": name, "video": name, "conversations": turns} for name in names]
+    (data / "annotations.json").write_text(json.dumps(rows))
+    spec.write_text(
+        spec.read_text()
+        .replace(f'"{tmp_path / "annotations.json"}"', f'"{data / "annotations.json"}"')
+        .replace(f'media_path = "{tmp_path}"', f'media_path = "{data}"')
+    )
+    asked = ask("train", spec, fetch=False)
+    assert asked.media_elsewhere() == [far]  # what was unpacked is in the cache, which the job writes
+    settings = SlurmSite(backend="apptainer")
+    made = job_of(asked, platform("slurm"), settings, Wanted(image="i.sif"), tmp_path / "runs/j", "j")
+    assert far in made.reads
+    assert far not in job_of(asked, platform("local"), None, Wanted(), tmp_path / "runs/j", "j").reads
+
+
 @pytest.mark.parametrize(
     ("path", "hides"),
     [("/", True), ("/opt", True), ("/opt/vidqa/project", True), ("/opt/data", False), ("/usr/share/x", True)],
 )
 def test_what_would_cover_the_program(path: str, hides: bool) -> None:
-    assert bool(hiding([Mount(Path(path), True)], ("/opt/vidqa", "/usr"))) == hides
+    found = hiding([Mount(Path(path), True)], ("/opt/vidqa", "/usr"))
+    assert found == ([Path(path)] if hides else [])
 
 
 def test_gpus_are_those_that_the_launcher_was_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = Job("j", "train", tmp_path, 2, 4, image="i")
+    asked = Job("j", "train", tmp_path, 2, 4, image="i", settings=DockerSite())
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,6,7")
-    (given,) = container_body(asked, ("x",), {}, DockerSite())["HostConfig"]["DeviceRequests"]
+    (given,) = container_body(asked, ("x",), {})["HostConfig"]["DeviceRequests"]
     assert given["DeviceIDs"] == ["5", "6"] and "Count" not in given
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
-    (given,) = container_body(asked, ("x",), {}, DockerSite())["HostConfig"]["DeviceRequests"]
+    (given,) = container_body(asked, ("x",), {})["HostConfig"]["DeviceRequests"]
     assert given["Count"] == 2

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from vidqa.cli import BANK
-from vidqa.platforms import site
+from vidqa.platforms import NAMES, platform, site
 from vidqa.platforms.docker_site import DockerSite
 from vidqa.problem import ProblemError
 
@@ -54,6 +54,15 @@ def test_a_file_that_is_wrong(text: str, code: str, shown: str, tmp_path: Path) 
     assert found == code and shown in message
 
 
+def test_a_platform_without_settings_takes_none(tmp_path: Path) -> None:
+    file = tmp_path / "site.toml"
+    file.write_text("[local]\nshm_gb = 2.0\n[docker]\nshm_gb = 2.0\n")
+    with pytest.raises(ProblemError) as wrong:
+        site.read("local", file)
+    (problem,) = wrong.value.problems
+    assert problem.code == "PLATFORM_SITE_UNKNOWN_KEY" and "[local]" in problem.where and "shm_gb" in problem.message
+
+
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(ProblemError) as missing:
         site.read("docker", tmp_path / "none.toml")
@@ -64,7 +73,10 @@ def test_what_the_template_shows_can_be_used(tmp_path: Path) -> None:
     """With its comment signs taken away, the generated page is a file that every platform reads as its defaults."""
     lines = (BANK / "references/site_template.toml").read_text().splitlines()
     used = [line.removeprefix("# ") for line in lines[2:] if not line.startswith("#     ")]
-    assert "docker" in tomllib.loads("\n".join(used))
     file = tmp_path / "site.toml"
     file.write_text("\n".join(used))
-    assert site.read("docker", file) == DockerSite()
+    tables = tomllib.loads(file.read_text())
+    for name in NAMES:
+        model = platform(name).settings
+        assert (name in tables) == (model is not None)
+        assert site.read(name, file) == (model() if model else None)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import signal
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -10,14 +12,17 @@ from pathlib import Path
 
 import pytest
 
+from tests.platforms.conftest import until_complete
 from tests.platforms.slurm_cluster import SlurmCluster
 from tests.platforms.specs import write_spec_in
+from vidqa import files
 from vidqa.platforms import jobs, records, slurm_script
 from vidqa.platforms import slurm as slurm_platform
 from vidqa.platforms._base import State
 from vidqa.platforms.launch import Launched, Wanted, dry_run, launch
 from vidqa.platforms.processes import this_process
 from vidqa.platforms.records import JobRecord
+from vidqa.platforms.slurm_commands import Cluster
 from vidqa.problem import Exit, ProblemError
 
 pytestmark = pytest.mark.slurm
@@ -114,12 +119,6 @@ def test_the_engines_exit_code_is_the_jobs(slurm_stand_in: SlurmCluster, write_s
     assert "no longer answers" not in record.log.read_text()  # its node is there: no other attempt
 
 
-def test_an_engine_killed_on_its_node(slurm_stand_in: SlurmCluster, write_spec: WriteSpec, site: Site) -> None:
-    record = ended(started(write_spec("killed"), site()))
-    assert (record.state, jobs.exit_code(record)) == (State.ERROR, 5)
-    assert "SIGKILL" in record.message
-
-
 def test_cancel_saves_and_the_job_does_not_come_back(
     slurm_stand_in: SlurmCluster, write_spec: WriteSpec, site: Site
 ) -> None:
@@ -153,16 +152,6 @@ def test_cancel_takes_a_waiting_job_from_the_queue(
     record = jobs.cancel(record.job_id, LIMIT_S)
     assert (record.state, record.exit_code) == (State.CANCELED, 5)
     assert "manner" not in record.log.read_text()
-
-
-def test_cancel_ends_an_engine_that_does_not_listen(
-    slurm_stand_in: SlurmCluster, write_spec: WriteSpec, site: Site
-) -> None:
-    record = started(write_spec("stubborn"), site())
-    until(record, "manner stubborn")
-    record = jobs.cancel(record.job_id, 0.5)
-    assert (record.state, jobs.exit_code(record)) == (State.CANCELED, 5)
-    assert "before it had saved" in record.message
 
 
 def test_a_job_canceled_by_hand_is_canceled(slurm_stand_in: SlurmCluster, write_spec: WriteSpec, site: Site) -> None:
@@ -210,13 +199,14 @@ def test_a_node_that_is_dead_before_slurm_knows(
     slurm_stand_in: SlurmCluster, write_spec: WriteSpec, site: Site
 ) -> None:
     slurm_stand_in.lose("n2", noticed=False)
-    record = started(write_spec("complete", processes=2), site(nodes=2))
+    record = started(write_spec("stubborn", processes=2), site(nodes=2))  # no rank is done without the others
     until_seen(record, lambda seen: seen.message.startswith("attempt 2"))
     assert "a node of the job no longer answers" in record.log.read_text()
     slurm_stand_in.bring_back("n2")
     until_seen(record, lambda seen: seen.state == State.PENDING)
     slurm_stand_in.start_now(number(record))
-    assert ended(record).state == State.COMPLETE
+    until(record, "manner stubborn, rank 1")
+    assert jobs.cancel(record.job_id, 0.5).state == State.CANCELED
 
 
 def test_a_launcher_that_died_after_submitting(slurm_stand_in: SlurmCluster, write_spec: WriteSpec, site: Site) -> None:
@@ -265,14 +255,72 @@ def test_a_silent_controller_changes_nothing(
     record = started(write_spec("hang"), site())
     until(record, "manner hang")
     jobs.observe(record)
-    port = "SlurmctldPort="
-    lines = [f"{port}1" if line.startswith(port) else line for line in slurm_stand_in.conf.read_text().splitlines()]
-    (tmp_path / "slurm.conf").write_text("\n".join([*lines, "MessageTimeout=1"]))
     with monkeypatch.context() as elsewhere:
-        elsewhere.setenv("SLURM_CONF", str(tmp_path / "slurm.conf"))
+        elsewhere.setenv("SLURM_CONF", str(slurm_stand_in.impatient(tmp_path, SlurmctldPort=1)))
+        elsewhere.setattr(slurm_platform, "PATIENCE_S", 0.0)
         seen = jobs.observe(records.read(record.job_id))
         assert seen.state == State.RUNNING and "cannot be asked" in seen.message
+        for asked in (lambda: jobs.cancel(record.job_id, 5), lambda: started(write_spec("complete"), site())):
+            with pytest.raises(ProblemError) as raised:
+                asked()
+            assert [p.code for p in raised.value.problems if p.severity == "error"] == ["PLATFORM_SLURM_SILENT"]
+    assert [each.job_id for each in records.scan()[0]] == [record.job_id]
     assert jobs.cancel(record.job_id, LIMIT_S).exit_code == Exit.NOT_DONE
+
+
+def test_a_controller_that_is_started_again_is_asked_again(
+    slurm: SlurmCluster, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("SLURM_CONF", str(slurm.impatient(tmp_path)))
+    slurm.stop_controller()
+    with pytest.raises(ProblemError, match="PLATFORM_SLURM_SILENT"):
+        Cluster().ask("sbatch", "--test-only", given="#!/bin/bash\n")
+    meanwhile = threading.Timer(2, slurm.start_controller, ["-c"])
+    meanwhile.start()
+    answer = Cluster().ask("sbatch", "--test-only", given="#!/bin/bash\n", patience_s=LIMIT_S)
+    meanwhile.join()
+    assert not answer.is_silence  # whatever it says of nodes that it does not know yet
+
+
+def test_a_job_whose_number_was_lost_on_the_way_is_not_submitted_twice(
+    slurm_stand_in: SlurmCluster, write_spec: WriteSpec, site: Site, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The controller hears of the job when nobody waits for its answer any more."""
+    job, rendered, spec_toml, _ = dry_run("train", write_spec("hang"), "slurm", site())
+    for name, text in {**rendered.files, "spec.toml": spec_toml}.items():
+        files.write_text(job.run_dir / name, text)
+    controller = slurm_stand_in.daemons["slurmctld"]
+    controller.send_signal(signal.SIGSTOP)
+    meanwhile = threading.Timer(4, controller.send_signal, [signal.SIGCONT])
+    meanwhile.start()
+    with monkeypatch.context() as hurried:
+        hurried.setenv("SLURM_CONF", str(slurm_stand_in.impatient(tmp_path)))
+        taken = slurm_platform.submit(job, rendered)
+    meanwhile.join()
+    assert slurm_stand_in.ask("squeue", "--noheader", "--format=%i %j").split() == list(taken.values())
+
+
+def test_a_warning_that_comes_when_all_is_done_starts_nothing_again(
+    slurm_stand_in: SlurmCluster, write_spec: WriteSpec, site: Site
+) -> None:
+    record = started(write_spec("late"), site())
+    until_complete(record)
+    slurm_stand_in.ask("scancel", "--signal=USR1", number(record))
+    record = ended(record)
+    assert (record.state, record.exit_code, record.message) == (State.COMPLETE, 0, "done")
+
+
+def test_an_attempt_of_a_run_that_is_complete_has_nothing_to_do(
+    slurm_stand_in: SlurmCluster, write_spec: WriteSpec, site: Site
+) -> None:
+    record = started(write_spec("late"), site())
+    until_complete(record)
+    slurm_stand_in.ask("scontrol", "requeue", number(record))  # as after a preemption or a failed node
+    until_seen(record, lambda seen: seen.state == State.PENDING and seen.message.startswith("attempt 2"))
+    slurm_stand_in.start_now(number(record))
+    record = ended(record)
+    assert (record.state, record.exit_code) == (State.COMPLETE, 0)
+    assert record.log.read_text().count("manner late") == 1
 
 
 def test_what_slurm_refuses_is_said_before_anything_is_written(
@@ -336,6 +384,7 @@ def test_an_array_of_jobs(slurm_stand_in: SlurmCluster, write_spec: WriteSpec, s
     until(trials[2], "manner hang")
     third = jobs.cancel("hang", LIMIT_S)
     assert (third.state, third.exit_code) == (State.CANCELED, 6)
+    assert slurm_stand_in.ask("squeue", "-h") == ""  # the last one of an array has the number of the whole
     assert slurm_script.exit_file(made[1].run_dir, number(second)).read_text().strip() == "3"
     with pytest.raises(ValueError, match="array"):
         slurm_script.array([made[0], replace(made[1], processes=2)], 1)

@@ -34,6 +34,10 @@ BUSY = Said(State.RUNNING, None, "")
         (0, SAVED, True, State.CANCELED, 6),
         (1, Said(State.ERROR, 3, "data"), False, State.ERROR, 3),
         (1, DONE, False, State.ERROR, 5),  # something went wrong after the engine's last word
+        (6, DONE, False, State.COMPLETE, 0),  # torchrun was asked to stop after it
+        (6, DONE, True, State.COMPLETE, 0),
+        (143, DONE, True, State.COMPLETE, 0),
+        (-9, DONE, False, State.COMPLETE, 0),
         (6, BUSY, False, State.STOPPED, 6),  # torchrun was asked to stop before the engine had begun
         (6, BUSY, True, State.CANCELED, 5),  # the same, but nothing was saved
         (-9, BUSY, True, State.CANCELED, 5),

@@ -9,13 +9,14 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from vidqa.environment import SECRET_NAMES
 from vidqa.platforms import hardware
 from vidqa.problem import Problem
 
 # A job gets them by name, from the environment of whoever launches it.
-SECRETS = ("HF_TOKEN", "WANDB_API_KEY", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
+SECRETS = SECRET_NAMES
 # Addresses that an upload at the end of a job needs where they are not the usual ones.
-ADDRESSES = ("AWS_ENDPOINT_URL", "AWS_DEFAULT_REGION", "HF_ENDPOINT")
+ADDRESSES = ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_DEFAULT_REGION", "HF_ENDPOINT")
 SAVE_S = 600  # how long torchrun lets its processes finish a checkpoint once they are asked to stop
 
 
@@ -131,6 +132,7 @@ class Platform:
     cancel(record, grace_s)     asks the engine to save and stop, ends it by force after `grace_s`; returns when over
     log(record, position)       the log's bytes from `position` (negative: from the end), and the new position
     visible_gpus(settings)      GPUs per node, None where the launcher cannot see them: then `--gpus` or the spec says
+    sees_all(settings)          whether jobs see every folder of the machine, and not only what is mounted for them
     needs_image(settings)       whether jobs run in a container image
     pin_image(image, settings, fetch)   the image as what it is now, by digest; with `fetch` pulled first if need be
     settings                    pydantic model of its table in site.toml
@@ -145,6 +147,7 @@ class Platform:
     cancel: Callable[[Any, float], None]
     log: Callable[[Any, int], tuple[bytes, int]] = run_folder_log
     visible_gpus: Callable[[Any], int | None] = local_gpus
+    sees_all: Callable[[Any], bool] = lambda settings: False
     needs_image: Callable[[Any], bool] = lambda settings: False
     pin_image: Callable[[str, Any, bool], str] = lambda image, settings, fetch: image
     settings: type | None = None

@@ -11,6 +11,7 @@ from typing import Any
 from vidqa import environment, hub, spec, storage
 from vidqa.data import check_records
 from vidqa.data.reader import annotation_file
+from vidqa.platforms.mounts import media_folders
 from vidqa.platforms.records import JobRecord
 from vidqa.problem import Problem
 from vidqa.spec.models import SPECS, EvaluateSpec, Spec, TrainSpec
@@ -73,23 +74,25 @@ class Asked:
 
     @property
     def reads(self) -> tuple[Path, ...]:
-        """What the job reads, absolute: models, annotations, media, the checkpoint it starts from."""
+        """What the spec names that the job reads, absolute: models, annotations, media, the checkpoint it starts
+        from."""
         keys = [key for key in PATH_KEYS[self.action] if key not in WRITTEN_KEYS]
         return _local_paths(self.resolved, [*self.models, *keys])
 
-    def media(self) -> list[str]:
-        """The media files that the annotations name. Records that are wrong are left for preflight and the engine."""
-        found: dict[str, None] = {}
+    def media_elsewhere(self) -> list[Path]:
+        """The folders of media that the annotations name outside of what the spec names. Every annotation is read for
+        it; records that are wrong are left for preflight and the engine."""
+        files: dict[str, None] = {}
         for key, media in MEDIA_OF[self.action].items():
             path = str(value_at(self.resolved, key))
-            if path and "://" not in path:
+            if path and not storage.is_remote(path):
                 records, _ = check_records(path, str(value_at(self.resolved, media)), need_answers=False)
-                found |= dict.fromkeys(ref.path for record in records for ref in record.media)
-        return list(found)
+                files |= dict.fromkeys(ref.path for record in records for ref in record.media)
+        return media_folders(files, [*self.reads, *self.writes])
 
     @property
     def writes(self) -> tuple[Path, ...]:
-        """The folders that the job writes: its output and the frame cache."""
+        """The folders that the job writes: its output and its caches."""
         found = _local_paths(self.resolved, [key for key in PATH_KEYS[self.action] if key in WRITTEN_KEYS])
         return found if value_at(self.resolved, "engine.frame_cache_dir") else (*found, environment.cache_folder())
 

@@ -14,11 +14,13 @@ from typing import Any
 import yaml
 
 from vidqa import files, spec
-from vidqa.platforms import site
+from vidqa.platforms import platform, site
 from vidqa.platforms._base import Job
 from vidqa.platforms.asked import Asked, ask, process_count
 from vidqa.platforms.cosmos_problems import COSMOS_CANNOT
+from vidqa.platforms.docker_container import paths_of
 from vidqa.platforms.kubernetes_manifest import GIVEN, name_of, objects
+from vidqa.platforms.launch import Wanted
 from vidqa.platforms.mounts import mounts
 from vidqa.platforms.runs import new_name
 from vidqa.problem import Problem, raise_errors
@@ -34,18 +36,19 @@ SETTINGS = {"HF_HUB_OFFLINE": "1", "WANDB_MODE": "offline", "PYTHONUNBUFFERED": 
 
 @dataclass(frozen=True)
 class Prepared:
-    """`files` by name, for `folder`; `submit` is the shell command that starts the training, once they are there."""
+    """`files` by name, for `folder`; `submit` is the shell command that starts them, once they are `written`."""
 
     folder: Path
     files: dict[str, str]
     submit: str
     problems: list[Problem]
+    written: bool
 
 
-def prepare(action: str, spec_path: Path, platform_name: str, wanted: Any, *, write: bool) -> Prepared:
+def prepare(action: str, spec_path: Path, platform_name: str, wanted: Wanted, *, write: bool) -> Prepared:
     """Render a training for a platform, and with `write` put its files into a folder below the output folder.
 
-    `wanted` is launch.Wanted. Raises ProblemError with all that cosmos-rl cannot do.
+    Raises ProblemError with all that cosmos-rl cannot do.
     """
     if action != "train":
         raise COSMOS_CANNOT.error(action, "only training is rendered for the container", "use our own engine")
@@ -56,23 +59,21 @@ def prepare(action: str, spec_path: Path, platform_name: str, wanted: Any, *, wr
         raise TypeError("a training has a TrainSpec")
     samples = train_samples(trained)
     table_problems = cosmos_table(trained, samples)[1]
-    image = wanted.image or getattr(settings, "image", "")
+    image = wanted.image or getattr(settings, "image", "")  # local and docker have no such setting
     problems = [*asked.warnings, *table_problems, *video_fps_problems(trained), *_refused(platform_name, wanted, image)]
     raise_errors(problems)
-    job = _job(asked, settings, image)
+    job = _job(asked, platform_name, settings, image)
     words = ("cosmos-rl", "--config", str(job.run_dir / TOML), trained.custom_script or PROGRAM)
     made = {TOML: spec.dump(trained, "toml", TARGET, samples)}
     script, text, starter = _FORMS[platform_name](job, words, made[TOML])
-    prepared = Prepared(
-        job.run_dir, {**made, script: text}, f"{starter} {shlex.quote(str(job.run_dir / script))}", problems
-    )
+    made[script] = text
     if write:
-        for name, content in prepared.files.items():
+        for name, content in made.items():
             files.write_text(job.run_dir / name, content)
-    return prepared
+    return Prepared(job.run_dir, made, f"{starter} {shlex.quote(str(job.run_dir / script))}", problems, write)
 
 
-def _refused(platform_name: str, wanted: Any, image: str) -> list[Problem]:
+def _refused(platform_name: str, wanted: Wanted, image: str | None) -> list[Problem]:
     found = []
     if wanted.nodes > 1:
         message = f"{wanted.nodes} nodes need a controller that starts replicas on the others"
@@ -83,12 +84,14 @@ def _refused(platform_name: str, wanted: Any, image: str) -> list[Problem]:
     return found
 
 
-def _job(asked: Asked, settings: Any, image: str) -> Job:
+def _job(asked: Asked, platform_name: str, settings: Any, image: str | None) -> Job:
     taken = {path.name for path in asked.output_dir.glob("*")}
     name = new_name(asked.spec_fingerprint, taken)
     count = process_count(asked.spec)
     folder = asked.output_dir / name
-    return Job(name, asked.action, folder, count, count, 1, image, asked.reads, asked.writes, settings)
+    elsewhere = [] if platform(platform_name).sees_all(settings) else asked.media_elsewhere()
+    reads = (*asked.reads, *elsewhere)
+    return Job(name, asked.action, folder, count, count, 1, image, reads, asked.writes, settings)
 
 
 def _lines(*lines: str) -> str:
@@ -107,7 +110,7 @@ def _docker(job: Job, words: tuple[str, ...], _: str) -> tuple[str, str, str]:
     """One `docker run` in the foreground, with every path of the spec mounted where it is."""
     options = [f"--name={name_of(job.job_id)}", "--rm", f"--gpus={job.gpus}", "--ipc=host", "--ulimit=memlock=-1"]
     options += [f"--env={name}={value}" for name, value in SETTINGS.items()]
-    for mount in mounts(job):
+    for mount in paths_of(job):
         options.append(f"--volume={mount.path}:{mount.path}" + ":ro" * mount.read_only)
     return "run.sh", _lines(f"exec {shlex.join(['docker', 'run', *options, job.image or '', *words])}"), "bash"
 
@@ -127,14 +130,13 @@ def _slurm(job: Job, words: tuple[str, ...], _: str) -> tuple[str, str, str]:
     }
     head = [f"#SBATCH --{name}={shlex.quote(value)}" for name, value in asked.items() if value]
     head += ["#SBATCH --exclusive"] * place.exclusive + [f"#SBATCH {option}" for option in place.options]
-    folders = [(str(mount.path), mount.read_only) for mount in mounts(job)]
+    folders = [f"{mount.path}:{mount.path}" + ":ro" * mount.read_only for mount in mounts(job)] + place.mounts
     if place.backend == "apptainer":
-        binds = [f"--bind={path}:{path}" + ":ro" * read_only for path, read_only in folders]
+        binds = [f"--bind={folder}" for folder in folders]
         words = ("apptainer", "exec", "--nv", *binds, job.image or "", *words)
     options = []
     if place.backend == "pyxis":
-        shown = ",".join(f"{path}:{path}" + ":ro" * read_only for path, read_only in folders)
-        options = [f"--container-image={job.image}", f"--container-mounts={shown}"]
+        options = [f"--container-image={job.image}", f"--container-mounts={','.join(folders)}"]
     body = [*place.setup, *_exports(), f"exec {shlex.join(['srun', *options, *words])}"]
     return "job.sbatch", "\n".join(["#!/bin/bash", *head, "set -e", *body]) + "\n", "sbatch"
 

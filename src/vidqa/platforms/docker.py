@@ -12,14 +12,14 @@ import time
 from pathlib import Path
 from typing import Any
 
-from docker.errors import APIError, NotFound
+from docker.errors import APIError
 
 import vidqa
 from vidqa import environment, files
 from vidqa.platforms import docker_daemon, hardware, runs, verdict
 from vidqa.platforms._base import Job, Observed, Platform, Rendered, State, run_folder_log
 from vidqa.platforms.docker_container import CONTAINER_FILE, container_body, container_name, paths_of
-from vidqa.platforms.docker_daemon import container_facts, daemon, image_facts, is_local, refusals
+from vidqa.platforms.docker_daemon import container_facts, daemon, image_facts, is_local, refusals, unless_over
 from vidqa.platforms.docker_problems import (
     DOCKER_IMAGE_MISSING,
     DOCKER_NOT_AN_ENGINE,
@@ -33,8 +33,8 @@ from vidqa.platforms.inside import SECRETS_FILE
 from vidqa.platforms.local import gpu_problems
 from vidqa.platforms.mounts import hiding
 from vidqa.platforms.problems import PLATFORM_NODES, RUN_FOLDER_UNWRITABLE
-from vidqa.platforms.processes import Identity, this_process
-from vidqa.platforms.records import JobRecord, exit_file
+from vidqa.platforms.processes import Identity
+from vidqa.platforms.records import JobRecord, exit_file, read_exit
 from vidqa.problem import Problem, ProblemError
 
 ENGINE_TITLE = "finetune-cosmos-reason-engine"  # org.opencontainers.image.title, as docker/Dockerfile labels it
@@ -69,12 +69,11 @@ def _image_problems(client: Any, image: str) -> list[Problem]:
     labels = facts["Config"].get("Labels") or {}
     if labels.get("org.opencontainers.image.title") != ENGINE_TITLE:
         return [DOCKER_NOT_AN_ENGINE.at(image, "it does not say that it is this project's engine")]
-    here = {"version": vidqa.__version__, "revision": runs.git_commit()}
-    there = {name: labels.get(f"org.opencontainers.image.{name}") for name in here}
-    if not any(here[name] and there[name] and there[name] != here[name] for name in here):
+    here = vidqa.__version__, runs.git_commit()
+    there = labels.get("org.opencontainers.image.version"), labels.get("org.opencontainers.image.revision")
+    if all(ours == held or not ours or not held for ours, held in zip(here, there, strict=True)):
         return []
-    held, ours = (f"version {which['version']}, commit {which['revision']}" for which in (there, here))
-    message = f"it holds {held}; here is {ours}"
+    message = "it holds version {}, commit {}; here is version {}, commit {}".format(*there, *here)
     return [DOCKER_NOT_AN_ENGINE.at(image, message, severity="warning")]
 
 
@@ -97,17 +96,15 @@ def pinned(image: str, facts: dict[str, Any]) -> str:
 
 
 def render(job: Job) -> Rendered:
-    settings = job.settings or DockerSite()
     variables = engine_environment(job, hardware.cpu_count() if is_local() else None)
     variables["VIDQA_CACHE_DIR"] = str(environment.cache_folder())
     command = torchrun("python", job)
-    body = container_body(job, command, variables, settings)
+    body = container_body(job, command, variables)
     return Rendered(command, variables, files={CONTAINER_FILE: json.dumps(body, indent=2) + "\n"})
 
 
 def submit(job: Job, rendered: Rendered) -> dict[str, Any]:
     """Create the container, hand it the secrets, start it. Whatever fails on the way, nothing of it stays."""
-    settings = job.settings or DockerSite()
     body = json.loads(rendered.files[CONTAINER_FILE])
     for path in job.writes:
         try:
@@ -123,7 +120,7 @@ def submit(job: Job, rendered: Rendered) -> dict[str, Any]:
         except (APIError, ProblemError):
             _remove(client, created)
             raise
-        return {"container": created, "daemon": client.info()["ID"], "keep": settings.keep_container}
+        return {"container": created, "daemon": client.info()["ID"]}
 
 
 def _see_spec(client: Any, container: str, job: Job) -> None:
@@ -136,9 +133,7 @@ def _put_secrets(client: Any, container: str, rendered: Rendered, user: str) -> 
     """A file that the job alone reads and then removes: inspecting a container shows its variables to anyone."""
     secrets = environment.values(rendered.secrets)
     if secrets:
-        owner = tuple(map(int, user.split(":")))
-        folder, name = str(SECRETS_FILE.parent), SECRETS_FILE.name
-        docker_daemon.put_file(client, container, folder, name, secrets, (owner[0], owner[1]))
+        docker_daemon.put_file(client, container, SECRETS_FILE, secrets, user)
 
 
 def status(record: JobRecord) -> Observed:
@@ -147,51 +142,42 @@ def status(record: JobRecord) -> Observed:
         return ended
     try:
         with daemon() as client:
-            return _status(client, record)
+            return _look(client, record)
     except ProblemError as refused:
         return Observed(record.state, None, f"what became of it cannot be seen: {refused.problems[0].message}")
 
 
-def _status(client: Any, record: JobRecord) -> Observed:
+def _look(client: Any, record: JobRecord) -> Observed:
+    # Asked first: it may start its container and end while we look.
+    launching = record.reference is None and Identity.from_dict(record.launcher).may_be_alive
     facts = container_facts(client, container_name(record.job_id))
+    stage = facts["State"]["Status"] if facts else None
+    if launching and stage in (None, "created"):
+        return Observed(State.PENDING)
     if facts is None:
         return _without_container(client, record)
-    state = facts["State"]
-    if state["Status"] == "created":
-        if _launcher_may_act(record):
-            return Observed(State.PENDING)
+    if stage == "created":
         _remove(client, facts["Id"])
-        return _ended(record) or verdict.vanished(record, verdict.Said(), "the launcher ended before it had started it")
-    if state["Status"] not in ("exited", "dead"):
-        return Observed(State.RUNNING)
-    _collect(client, record, facts)
-    return _ended(record) or Observed(record.state)
+        return verdict.vanished_here(record, "the launcher ended before it had started it")
+    return _collect(client, record, facts) if stage in ("exited", "dead") else Observed(State.RUNNING)
 
 
 def _without_container(client: Any, record: JobRecord) -> Observed:
-    if record.reference is None and _launcher_may_act(record):
-        return Observed(State.PENDING)
     if record.reference and client.info()["ID"] != record.reference["daemon"]:
         return Observed(record.state, None, f"it runs with another Docker daemon than {docker_daemon.address()}")
     # Between the first look and here another one may have found its end and removed it.
-    said = verdict.said_in_run_folder(record)
-    return _ended(record) or verdict.vanished(record, said, "its container vanished: removed by someone else")
+    return _ended(record) or verdict.vanished_here(record, "its container vanished: removed by someone else")
 
 
-def _launcher_may_act(record: JobRecord) -> bool:
-    """Whether the process that launches the job may still be about to start its container."""
-    launcher = Identity.from_dict(record.launcher)
-    return record.reference is None and (launcher.host != this_process().host or launcher.is_alive)
-
-
-def _collect(client: Any, record: JobRecord, facts: dict[str, Any]) -> None:
+def _collect(client: Any, record: JobRecord, facts: dict[str, Any]) -> Observed:
     """Write down how a container ended, then remove it."""
     state = facts["State"]
     _keep_last_words(client, record, facts["Id"])
-    seen = {"exit_code": state["ExitCode"], "ended": state["FinishedAt"], "out_of_memory": state["OOMKilled"]}
-    files.write_json(exit_file(record.job_id), seen)
+    left = {"exit_code": state["ExitCode"], "ended": state["FinishedAt"], "out_of_memory": state["OOMKilled"]}
+    files.write_json(exit_file(record.job_id), left)
     if not (record.settings or {}).get("keep_container"):
         _remove(client, facts["Id"])
+    return _ending(record, left)
 
 
 def _keep_last_words(client: Any, record: JobRecord, container: str) -> None:
@@ -208,14 +194,14 @@ def _keep_last_words(client: Any, record: JobRecord, container: str) -> None:
 
 
 def _ended(record: JobRecord) -> Observed | None:
-    """What was written down of the container's end, with the engine's own last words."""
-    try:
-        seen = json.loads(exit_file(record.job_id).read_text())
-    except FileNotFoundError:
-        return None
-    said = verdict.said_in_run_folder(record)
-    found = verdict.ended(record, int(seen["exit_code"]), said, verdict.tail(run_folder_log, record))
-    if found.state != State.ERROR or not seen["out_of_memory"]:
+    left = read_exit(record.job_id)
+    return _ending(record, left) if left else None
+
+
+def _ending(record: JobRecord, left: dict[str, Any]) -> Observed:
+    """What the container's end, as it was written down, and the engine's own last words say together."""
+    found = verdict.ended_here(record, int(left["exit_code"]))
+    if found.state != State.ERROR or not left["out_of_memory"]:
         return found
     limit = "the container was killed: it had reached its memory limit"
     return Observed(State.ERROR, found.exit_code, limit, {"class": OUT_OF_MEMORY, "evidence": limit})
@@ -225,7 +211,7 @@ def cancel(record: JobRecord, grace_s: float) -> None:
     """A container that is not there yet is left to its launcher, which sees that the job is no longer wanted."""
     name, deadline, asked_at = container_name(record.job_id), time.monotonic() + grace_s, -math.inf
     with daemon() as client:
-        while not status(record).state.is_terminal:
+        while not (_ended(record) or _look(client, record)).state.is_terminal:
             now = time.monotonic()
             facts = container_facts(client, name)
             if now > deadline + FORCE_S and facts:
@@ -233,29 +219,15 @@ def cancel(record: JobRecord, grace_s: float) -> None:
             if now > deadline and (not facts or facts["State"]["Status"] == "created"):
                 return
             if facts and facts["State"]["Running"] and (now > deadline or now > asked_at + ASK_AGAIN_S):
-                _signal(client, name, "SIGTERM" if now < deadline else "SIGKILL")
+                with unless_over():
+                    client.kill(name, "SIGTERM" if now < deadline else "SIGKILL")
                 asked_at = now
             time.sleep(POLL_S)
 
 
-def _signal(client: Any, container: str, number: str) -> None:
-    try:
-        client.kill(container, number)
-    except NotFound:
-        return
-    except APIError as failed:
-        if failed.status_code != 409:  # it is not running any more
-            raise
-
-
 def _remove(client: Any, container: str) -> None:
-    try:
+    with unless_over():
         client.remove_container(container, force=True, v=True)
-    except NotFound:
-        return
-    except APIError as failed:
-        if failed.status_code != 409:  # its removal is under way
-            raise
 
 
 def visible_gpus(settings: DockerSite) -> int | None:

@@ -22,14 +22,12 @@ def container_name(job_id: str) -> str:
 
 def paths_of(job: Job) -> list[Mount]:
     """The mounts of a job, with the folders that site.toml adds."""
-    settings = job.settings or DockerSite()
-    return mounts(job, map(Path, settings.read_only))
+    return mounts(job, map(Path, job.settings.read_only))
 
 
-def container_body(
-    job: Job, command: tuple[str, ...], variables: dict[str, str], settings: DockerSite
-) -> dict[str, Any]:
+def container_body(job: Job, command: tuple[str, ...], variables: dict[str, str]) -> dict[str, Any]:
     """A request to create a container, in the words of Docker's API. It holds no secret."""
+    settings: DockerSite = job.settings
     host: dict[str, Any] = {
         "Mounts": [
             {"Type": "bind", "Source": str(mount.path), "Target": str(mount.path), "ReadOnly": mount.read_only}

@@ -11,10 +11,11 @@ import re
 import tarfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from docker.client import from_env
-from docker.errors import APIError, DockerException, ImageNotFound, NotFound
+from docker.errors import APIError, DockerException, NotFound
 from requests.exceptions import RequestException
 
 from vidqa import environment
@@ -32,16 +33,22 @@ from vidqa.platforms.docker_problems import (
 from vidqa.problem import Code, ProblemError
 
 TIMEOUT_S = 60
-# What the daemon says, and which problem that is; the first that fits. Some of them are in the status alone.
-SAID = (
-    (r"no space left on device|disk quota exceeded", DOCKER_DISK_FULL),
+# What the daemon says, and which problem that is; the first that fits.
+Said = tuple[tuple[str, Code], ...]
+DISK = (r"no space left on device|disk quota exceeded", DOCKER_DISK_FULL)
+OF_A_CONTAINER: Said = (
+    DISK,
     (r"is already in use by container", DOCKER_NAME_TAKEN),
     (r"could not select device driver|nvidia-container|unresolvable CDI devices", DOCKER_NO_GPU_RUNTIME),
     (r"bind source path does not exist", DOCKER_PATH_MISSING),
-    (r"access denied|unauthorized|authentication required|no basic auth|denied:", DOCKER_PULL_REFUSED),
-    (r"manifest unknown|manifest for .* not found|No such image|name unknown", DOCKER_IMAGE_MISSING),
+    (r"No such image", DOCKER_IMAGE_MISSING),
+    (r"", DOCKER_REFUSED),
 )
-PULLING = re.compile(r"lookup|dial tcp|TLS|certificate|timeout|connection refused|received unexpected HTTP status")
+OF_A_PULL: Said = (
+    DISK,
+    (r"manifest unknown|manifest for .* not found|name unknown", DOCKER_IMAGE_MISSING),
+    (r"", DOCKER_PULL_REFUSED),
+)
 
 
 @contextmanager
@@ -79,26 +86,28 @@ def unreachable(failed: BaseException) -> ProblemError:
 
 
 @contextmanager
-def refusals(where: object) -> Iterator[None]:
+def refusals(where: object, known: Said = OF_A_CONTAINER) -> Iterator[None]:
     """What the daemon refuses inside becomes a problem at `where`."""
     try:
         yield
     except APIError as refused:
-        raise refusal(where, refused) from refused
+        raise refusal(where, refused, known) from refused
 
 
-def refusal(where: object, refused: APIError) -> ProblemError:
+def refusal(where: object, refused: APIError, known: Said = OF_A_CONTAINER) -> ProblemError:
     said = environment.redacted(re.sub(r"\s+", " ", str(refused.explanation or refused)))[:400]
-    return _code(said, refused).error(where, f"the daemon says: {said}")
+    code = next(code for pattern, code in known if re.search(pattern, said, re.IGNORECASE))
+    return code.error(where, f"the daemon says: {said}")
 
 
-def _code(said: str, refused: APIError) -> Code:
-    for pattern, code in SAID:
-        if re.search(pattern, said, re.IGNORECASE):
-            return code
-    if isinstance(refused, ImageNotFound):
-        return DOCKER_IMAGE_MISSING
-    return DOCKER_PULL_REFUSED if PULLING.search(said) else DOCKER_REFUSED
+@contextmanager
+def unless_over() -> Iterator[None]:
+    """A container that is gone, or no longer in the state for it, needs nothing done to it."""
+    try:
+        yield
+    except APIError as refused:
+        if refused.status_code not in (404, 409):
+            raise
 
 
 def image_facts(client: Any, image: str) -> dict[str, Any] | None:
@@ -111,7 +120,7 @@ def image_facts(client: Any, image: str) -> dict[str, Any] | None:
 
 def pull(client: Any, image: str) -> None:
     """Fetch an image. Raises DOCKER_IMAGE_MISSING, DOCKER_PULL_REFUSED, DOCKER_DISK_FULL."""
-    with refusals(image):
+    with refusals(image, OF_A_PULL):
         for line in client.pull(image, stream=True, decode=True):
             if "error" in line:
                 raise APIError(str(line["error"]), explanation=str(line["error"]))
@@ -125,15 +134,15 @@ def container_facts(client: Any, name: str) -> dict[str, Any] | None:
         return None
 
 
-def put_file(client: Any, container: str, folder: str, name: str, value: Any, owner: tuple[int, int]) -> None:
-    """Write a JSON file that only `owner` (user and group id) reads into a container that has not started."""
+def put_file(client: Any, container: str, path: Path, value: Any, owner: str) -> None:
+    """Write a JSON file that only `owner`, "UID:GID", reads into a container that has not started."""
     content = json.dumps(value).encode()
-    entry = tarfile.TarInfo(name)
-    entry.size, entry.mode, (entry.uid, entry.gid) = len(content), 0o400, owner
+    entry = tarfile.TarInfo(path.name)
+    entry.size, entry.mode, (entry.uid, entry.gid) = len(content), 0o400, map(int, owner.split(":"))
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w") as archive:
         archive.addfile(entry, io.BytesIO(content))
-    client.put_archive(container, folder, packed.getvalue())
+    client.put_archive(container, str(path.parent), packed.getvalue())
 
 
 def read_file(client: Any, container: str, path: str) -> bytes | None:

@@ -6,6 +6,8 @@ from vidqa import environment
 from vidqa.platforms._base import ADDRESSES, SAVE_S, Job
 
 RENDEZVOUS_PORT = 29500
+TORCHRUN = ("-m", "vidqa.engine.torchrun")
+GO_ON = "--go-on"  # to the engine, where the platform starts a job again by the same command
 
 
 def engine_words(job: Job) -> tuple[str, ...]:
@@ -18,7 +20,7 @@ def torchrun(python: str, job: Job, first_node: str | None = None, node_rank: st
 
     Both may hold shell expressions that the node itself fills in.
     """
-    start = (python, "-m", "vidqa.engine.torchrun")
+    start = (python, *TORCHRUN)
     share = f"--nproc-per-node={job.processes_per_node}"
     if job.nodes == 1:
         return (*start, "--standalone", share, *engine_words(job))

@@ -44,7 +44,6 @@ BY_CODE = {
     "ENV": INFRASTRUCTURE,
     "PLATFORM_DOCKER_IMAGE": IMAGE,
     "PLATFORM_DOCKER_NOT_AN_ENGINE": IMAGE,
-    "PLATFORM_DOCKER_PULL": CREDENTIAL,
     "PLATFORM": INFRASTRUCTURE,
 }
 # What a line of the log says; the first pattern that any line has wins, and of its lines the last.
@@ -69,10 +68,9 @@ EVIDENCE_LENGTH = 300
 def classify(exit_code: int | None, message: str, problems: Sequence[Problem], log_tail: str) -> dict[str, str]:
     """{"class": one of CLASSES, "evidence": the problem or the line of the log that says so}."""
     errors = [problem for problem in problems if problem.severity == "error"]
-    for problem in errors[:1]:
-        found = _of_code(problem.code)
-        if found:
-            return _failure(found, f"{problem.code} at {problem.where}: {problem.message}")
+    found = _of_code(errors[0].code) if errors else None
+    if found:
+        return _failure(found, f"{errors[0].code} at {errors[0].where}: {errors[0].message}")
     lines = log_tail.splitlines()
     for kind, pattern in BY_LINE:
         hits = [line.strip() for line in lines if re.search(pattern, line)]
@@ -96,8 +94,8 @@ def why_not_again(failure: dict[str, str] | None) -> str | None:
 
 def _of_code(code: str) -> str | None:
     """The class of the longest beginning that is known."""
-    known = sorted((start for start in BY_CODE if code == start or code.startswith(f"{start}_")), key=len)
-    return BY_CODE[known[-1]] if known else None
+    known = [start for start in BY_CODE if code == start or code.startswith(f"{start}_")]
+    return BY_CODE[max(known, key=len)] if known else None
 
 
 def _failure(kind: str, evidence: str) -> dict[str, str]:

@@ -1,6 +1,6 @@
 """Which image a job runs in: the one that was named, or the one that config.json records, by tag and digest.
 
-python -m vidqa.platforms.images TAG DIGEST [CONFIG]     records an image; docker/build.sh calls it
+python -m vidqa.platforms.images TAG IMAGE [CONFIG]     records an image; docker/build.sh calls it
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from vidqa import environment
-from vidqa.platforms.supervisor import supervise
+from vidqa.platforms.supervisor import as_of_a_shell, supervise
 
 SECRETS_FILE = Path("/run/secrets/vidqa.json")
 LAST_WORDS_S = 10.0  # for a process that outlived the command and still holds its output
@@ -25,8 +25,7 @@ def main(words: Sequence[str]) -> int:
     job_id, log, *command = words
     take_secrets(SECRETS_FILE)
     with copied_output(Path(log)):
-        ended_with = supervise(job_id, None, command)
-    return ended_with if ended_with >= 0 else 128 - ended_with
+        return as_of_a_shell(supervise(job_id, None, command))
 
 
 def take_secrets(file: Path) -> None:

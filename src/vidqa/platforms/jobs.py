@@ -53,8 +53,9 @@ def describe(record: JobRecord) -> str:
     said = progress(record)
     steps = f"{said.get('step')} of {said['total_steps']}" if said.get("total_steps") else "-"
     left = f", about {said['eta_s']:.0f} s left" if said.get("eta_s") and not record.state.is_terminal else ""
+    processes = f"{record.processes} process" + "es" * (record.processes != 1)
     rows = {
-        "job": f"{record.job_id} ({record.action} on {record.platform}, {record.processes} processes)",
+        "job": f"{record.job_id} ({record.action} on {record.platform}, {processes})",
         "state": f"{record.state} {record.message or said.get('message') or ''}".rstrip(),
         **({"failure": f"{record.failure['class']}: {record.failure['evidence']}"} if record.failure else {}),
         "step": steps + left,
@@ -90,7 +91,7 @@ def cancel(job_id: str, grace_s: float) -> JobRecord:
 def tail(record: JobRecord, lines: int) -> str:
     """The last lines of a job's log; at most the last MiB is read."""
     written, _ = platform(record.platform).log(record, -(2**20))
-    return "\n".join(written.decode(errors="replace").splitlines()[-lines:])
+    return "\n".join(written.decode(errors="replace").splitlines()[-lines:]) if lines > 0 else ""
 
 
 def problems_of(record: JobRecord) -> list[Problem]:

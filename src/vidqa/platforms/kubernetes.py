@@ -7,7 +7,6 @@ cancel saw before the cluster forgot the job is kept beside the record.
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import time
 from collections.abc import Sequence
@@ -18,11 +17,10 @@ from typing import Any
 import yaml
 
 from vidqa import environment, files
-from vidqa._optional import PACKAGE_MISSING
 from vidqa.cli import note
 from vidqa.platforms._base import SECRETS, Job, Observed, Platform, Rendered, State
 from vidqa.platforms.engine_command import engine_environment
-from vidqa.platforms.kubernetes_client import Answered, Cluster, connect, refusal
+from vidqa.platforms.kubernetes_client import PLURALS, Answered, Cluster, connect, refusal
 from vidqa.platforms.kubernetes_log import gather, read_log, tail_of
 from vidqa.platforms.kubernetes_manifest import (
     JOB_LABEL,
@@ -45,23 +43,13 @@ from vidqa.run_folder import RunFolder
 MANIFEST = "manifest.yaml"
 POLL_S = 2.0  # an API server serves a whole cluster
 FORCE_S = 30.0  # what a cluster may take to remove pods that are ended by force
-NEEDED = (
-    ("get", "jobs", "batch", ""),
-    ("delete", "jobs", "batch", ""),
-    ("list", "pods", "", ""),
-    ("watch", "pods", "", ""),
-    ("delete", "pods", "", ""),
-    ("get", "pods", "", "log"),
-)
+NEEDED = (("list", ""), ("watch", ""), ("delete", ""), ("get", "log"))  # on pods and on what is below them
 Json = dict[str, Any]
 
 
 def check(job: Job) -> list[Problem]:
     """Paths against volumes, then what the cluster itself says: rights, and the manifest without keeping it."""
     problems = _paths(job)
-    if importlib.util.find_spec("kubernetes") is None:
-        remedy = "pip install 'finetune-cosmos-reason[kubernetes]'"
-        return [*problems, PACKAGE_MISSING.at("kubernetes", "the package 'kubernetes' is not installed", remedy)]
     try:
         return [*problems, *_admission(job, connect(site_of(job)))]
     except ProblemError as unreachable:
@@ -92,11 +80,19 @@ def _admission(job: Job, cluster: Cluster) -> list[Problem]:
         except Answered as answer:
             problems.append(refusal(answer, f"{wanted['kind']} {cluster.namespace}/{wanted['metadata']['name']}"))
     if not problems:
-        missing = [f"{verb} {'/'.join(filter(None, (what, sub)))}" for verb, what, group, sub in NEEDED
-                   if not cluster.may(verb, what, group, sub)]  # fmt: skip
+        missing = _missing_rights(cluster, objects(job)[-1])
         if missing:
             problems.append(refusal(Answered(403, "Forbidden", f"not allowed: {', '.join(missing)}"), job.job_id))
     return problems
+
+
+def _missing_rights(cluster: Cluster, main: Json) -> list[str]:
+    """What we may not do with the Job (or TrainJob) and its pods, and have to."""
+    kind, group = PLURALS[main["kind"]], main["apiVersion"].partition("/")[0]
+    missing = [f"{verb} {kind}" for verb in ("get", "delete") if not cluster.may(verb, kind, group)]
+    return missing + [
+        f"{verb} pods{'/' * bool(below)}{below}" for verb, below in NEEDED if not cluster.may(verb, "pods", "", below)
+    ]
 
 
 def render(job: Job) -> Rendered:

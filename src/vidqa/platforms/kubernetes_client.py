@@ -139,7 +139,7 @@ class Cluster:
                     raise _answered(response.status, _status_object(response.read()))
                 yield response
             finally:
-                response.release_conn() if response.closed else response.close()
+                response.close()
         except (urllib3.exceptions.HTTPError, OSError, json.JSONDecodeError) as failed:
             raise UNREACHABLE.error(place.host, f"{type(failed).__name__}: {_short(failed)}") from failed
 

@@ -14,7 +14,14 @@ import yaml
 
 from vidqa import environment
 from vidqa.platforms._base import SECRETS, Job
-from vidqa.platforms.engine_command import RENDEZVOUS_PORT, engine_environment, engine_words, torchrun
+from vidqa.platforms.engine_command import (
+    GO_ON,
+    RENDEZVOUS_PORT,
+    TORCHRUN,
+    engine_environment,
+    engine_words,
+    torchrun,
+)
 from vidqa.platforms.kubernetes_site import KubernetesSite, Toleration, Volume
 from vidqa.problem import Exit
 
@@ -27,7 +34,6 @@ GIVEN = "/etc/vidqa"  # where the ConfigMap is mounted
 LAST_WORDS = "/dev/termination-log"
 SHM = "/dev/shm"
 OWN_CACHE = "/var/cache/vidqa"
-GO_ON = "--go-on"  # the pod that takes a lost one's place has the same command
 
 
 def manifest(job: Job) -> str:
@@ -58,18 +64,15 @@ def name_of(job_id: str) -> str:
 def command(job: Job) -> tuple[str, ...]:
     """What a pod runs: the supervisor of the pod, and behind `--` the torchrun that it starts."""
     site = site_of(job)
-    start = (site.python, "-m", "vidqa.platforms.kubernetes_pod", "--job", job.job_id, "--run-dir", str(job.run_dir))
-    files = ("--given", GIVEN, "--last-words", LAST_WORDS)
-    several = (site.python, "-m", "vidqa.engine.torchrun")
+    about = ("--job", job.job_id, "--run-dir", str(job.run_dir), "--given", GIVEN, "--last-words", LAST_WORDS)
+    start = (site.python, "-m", "vidqa.platforms.kubernetes_pod", *about)
     if site.form == "trainjob":  # the runtime says nodes, ranks and the meeting point in PET_* variables
-        return (*start, *files, "--node", "$(PET_NODE_RANK)", "--", *several, *engine_words(job), GO_ON)
+        return (*start, "--node", "$(PET_NODE_RANK)", "--", site.python, *TORCHRUN, *engine_words(job), GO_ON)
     if job.nodes == 1:
-        return (*start, *files, "--node", "0", "--", *torchrun(site.python, job), GO_ON)
+        return (*start, "--node", "0", "--", *torchrun(site.python, job), GO_ON)
     first, index = f"{name_of(job.job_id)}-0.{name_of(job.job_id)}", "$(JOB_COMPLETION_INDEX)"
-    node = ("--node", index, "--first-node", first, "--")
-    ranks = (f"--nnodes={job.nodes}", f"--nproc-per-node={job.processes_per_node}", f"--node-rank={index}")
-    meeting = (f"--master-addr={first}", f"--master-port={RENDEZVOUS_PORT}")  # rank 0, and its log, in the first pod
-    return (*start, *files, *node, *several, *ranks, *meeting, *engine_words(job), GO_ON)
+    ranks = torchrun(site.python, job, f"{first}:{RENDEZVOUS_PORT}", index)  # rank 0, and its log, in the first pod
+    return (*start, "--node", index, "--first-node", first, "--", *ranks, GO_ON)
 
 
 def _metadata(job: Job, **more: Any) -> dict[str, Any]:
@@ -138,7 +141,7 @@ def _pod(job: Job, site: KubernetesSite) -> dict[str, Any]:
         "terminationMessagePath": LAST_WORDS,
         "volumeMounts": _mounts(site),
     }
-    pod: dict[str, Any] = {
+    return {
         "restartPolicy": "Never",
         "terminationGracePeriodSeconds": site.grace_s,
         "automountServiceAccountToken": False,  # the engine asks nothing of the cluster
@@ -148,7 +151,6 @@ def _pod(job: Job, site: KubernetesSite) -> dict[str, Any]:
         "containers": [container],
         "volumes": _volumes(job, site),
     }
-    return pod
 
 
 def _placement(site: KubernetesSite) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from vidqa.platforms._base import State
 from vidqa.platforms.inside import copied_output
 from vidqa.platforms.runs import SCHEMA_VERSION, read_run
 from vidqa.platforms.supervisor import supervise
-from vidqa.platforms.verdict import Said
+from vidqa.platforms.verdict import Said, was_signalled
 from vidqa.problem import Exit
 from vidqa.run_folder import RunFolder
 
@@ -36,6 +36,12 @@ def main(words: Sequence[str]) -> int:
     options = _options(words)
     run = RunFolder(options.run_dir)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(int(Exit.NOT_DONE)))  # nothing has begun yet
+    if options.first_node and options.node > 0:
+        _await_name(options.first_node, run, options.job)
+    if is_done(run, options.job):
+        print("the run is complete; this pod takes the place of one that was lost after that", flush=True)
+        _leave_last_words(options.last_words, run, 0)
+        return int(Exit.OK)
     try:
         run.path.mkdir(parents=True, exist_ok=True)
         if options.node == 0:
@@ -43,10 +49,10 @@ def main(words: Sequence[str]) -> int:
     except OSError as failed:
         print(f"the run folder cannot be written: {failed}", flush=True)
         return int(Exit.ENVIRONMENT)
-    if options.first_node and options.node > 0:
-        _await_name(options.first_node)
+    # Pods may see each other's processes; those of each are told apart by this name.
+    name = f"{options.job}.{options.node}" if options.node > 0 else options.job
     with copied_output(run.path / _log_name(options.node)):
-        ended = supervise(options.job, None, options.command)
+        ended = supervise(name, None, options.command)
     code = _settled_exit_code(run, ended, wait_s=SETTLE_S if options.node > 0 else 0.0)
     _leave_last_words(options.last_words, run, ended)
     return code
@@ -66,6 +72,12 @@ def _options(words: Sequence[str]) -> argparse.Namespace:
     return options
 
 
+def is_done(run: RunFolder, job_id: str) -> bool:
+    """Whether this very job has completed the run: its beginning made the status another one."""
+    jobs = read_run(run.path).get("jobs") or [None]
+    return jobs[-1] == job_id and Said.of(run.read_status()).state == State.COMPLETE
+
+
 def begin(run: RunFolder, given: Path, job_id: str) -> None:
     """Write spec.toml and what is missing of run.json, as a launcher does that sees the run folder."""
     text = (given / "spec.toml").read_text(encoding="utf-8")
@@ -73,21 +85,27 @@ def begin(run: RunFolder, given: Path, job_id: str) -> None:
     jobs = known.get("jobs", [])
     facts = {"schema_version": SCHEMA_VERSION, "run_id": run.path.name, **known}
     files.write_text(run.path / "spec.toml", text)
+    run.write_status(State.PENDING)  # before the job's name: what an earlier job has said is not this one's
     files.write_json(run.path / "run.json", {**facts, "jobs": jobs if job_id in jobs else [*jobs, job_id]})
-    run.write_status(State.PENDING)
     (run.path / "problems.json").unlink(missing_ok=True)
 
 
-def _await_name(host: str) -> None:
-    """Until the first node has a name and so an address; torchrun itself would give up sooner."""
+def _await_name(host: str, run: RunFolder, job_id: str) -> None:
+    """Until the first node has a name and so an address; torchrun itself would give up sooner. A node whose work is
+    done has none any more."""
     deadline = time.monotonic() + FIRST_NODE_S
-    while time.monotonic() < deadline:
-        try:
-            socket.getaddrinfo(host, None)
+    while not _has_address(host) and not is_done(run, job_id):
+        if time.monotonic() > deadline:
+            print(f"the first node {host} has no address after {FIRST_NODE_S:.0f} s", flush=True)
             return
-        except OSError:
-            time.sleep(1)
-    print(f"the first node {host} has no address after {FIRST_NODE_S:.0f} s", flush=True)
+        time.sleep(1)
+
+
+def _has_address(host: str) -> bool:
+    try:
+        return bool(socket.getaddrinfo(host, None))
+    except OSError:
+        return False
 
 
 def _log_name(node: int) -> str:
@@ -95,15 +113,16 @@ def _log_name(node: int) -> str:
 
 
 def _settled_exit_code(run: RunFolder, ended: int, wait_s: float) -> int:
-    """The engine's own exit code. A node without rank 0 waits until it sees what rank 0 wrote last."""
+    """The engine's own exit code. A node without rank 0 waits until it sees what rank 0 wrote last, also where it was
+    asked to stop while the engine ran: its own processes may just have been the first that were done."""
     deadline = time.monotonic() + wait_s
-    said = Said.of(run.read_status())
-    while ended == 0 and (said.state is None or not said.state.is_terminal) and time.monotonic() < deadline:
+    passing = {0: (None, State.PENDING, State.RUNNING), int(Exit.NOT_DONE): (State.RUNNING,)}.get(ended, ())
+    while (said := Said.of(run.read_status())).state in passing and time.monotonic() < deadline:
         time.sleep(0.5)
-        said = Said.of(run.read_status())
-    if ended == 0 and said.state == State.COMPLETE:
-        return int(Exit.OK)
-    if said.exit_code and said.state != State.COMPLETE:
+    if said.state == State.COMPLETE:
+        if ended == 0 or was_signalled(ended):
+            return int(Exit.OK)
+    elif said.exit_code:
         return said.exit_code
     return ended if ended == Exit.NOT_DONE else int(Exit.JOB_FAILED) if ended >= 0 else 128 - ended
 

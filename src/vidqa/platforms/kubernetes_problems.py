@@ -17,7 +17,8 @@ UNREACHABLE = Code(
 FORBIDDEN = Code(
     "PLATFORM_KUBERNETES_FORBIDDEN",
     "The cluster does not let you do what a launch needs.",
-    "Ask for create, get and delete on jobs, configmaps and services and get, list, watch on pods and pods/log.",
+    "Ask for create, get, delete on jobs (or trainjobs), configmaps, services; get, list, watch, delete on pods; get "
+    "on pods/log.",
     Exit.ENVIRONMENT,
 )
 REFUSED = Code(

@@ -10,13 +10,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from vidqa import files, spec
 from vidqa.platforms import failure, images, jobs, platform, records, runs, site
 from vidqa.platforms._base import Job, Platform, Rendered, State
 from vidqa.platforms.asked import Asked, ask, ask_again, process_count
-from vidqa.platforms.mounts import media_folders
 from vidqa.platforms.problems import (
     JOB_RETRY_NEEDLESS,
     JOB_RETRY_REFUSED,
@@ -39,6 +38,15 @@ class Wanted:
     image: str | None = None
     site: Path | None = None
     agreed: bool = False
+
+
+class DryRun(NamedTuple):
+    """What a launch would start now. `spec_toml` is what the job gets as its spec."""
+
+    job: Job
+    rendered: Rendered
+    spec_toml: str
+    problems: list[Problem]
 
 
 @dataclass(frozen=True)
@@ -71,19 +79,18 @@ def launch(
 
 
 def dry_run(
-    action: str, spec_path: Path, platform_name: str, wanted: Wanted | None = None
-) -> tuple[Job, Rendered, str, list[Problem]]:
-    """What `launch` would run now: the job, its command, its spec.toml. Nothing is fetched, written or started."""
+    action: str, spec_path: Path, platform_name: str, wanted: Wanted | None = None, *, new_run: bool = False
+) -> DryRun:
+    """What `launch` would run now. Nothing is fetched, written or started."""
     wanted = wanted or Wanted()
     where = platform(platform_name)
     settings = site.read(platform_name, wanted.site)
     unasked = image_problems(where, settings, wanted)
     wanted = with_image(where, settings, replace(wanted, agreed=True), fetch=False)
     asked = ask(action, spec_path, fetch=False)
-    run_dir, job_id = name_run(asked, new_run=False)
+    run_dir, job_id = name_run(asked, new_run=new_run)
     job = job_of(asked, where, settings, wanted, run_dir, job_id)
-    problems = [*asked.warnings, *where.check(job), *unasked]
-    return job, where.render(job), spec.dump(asked.resolved), problems
+    return DryRun(job, where.render(job), job.spec_toml, [*asked.warnings, *where.check(job), *unasked])
 
 
 def retry(record: JobRecord, *, agreed: bool = False) -> Launched:
@@ -97,9 +104,10 @@ def retry(record: JobRecord, *, agreed: bool = False) -> Launched:
     if reason and not agreed:
         raise JOB_RETRY_REFUSED.error(record.job_id, reason)
     where = platform(record.platform)
-    settings = site.validate(where.settings, record.settings or {}, record.job_id) if where.settings else None
+    settings = site.validate(where.settings, record.settings or {}, record.job_id)
+    gpus = record.gpus if where.visible_gpus(settings) is None else None
+    wanted = with_image(where, settings, Wanted(record.nodes, gpus, record.image), fetch=True)
     asked = ask_again(record)
-    wanted = Wanted(record.nodes, record.gpus if where.visible_gpus(settings) is None else None, record.image)
     with records.lock("launch"):
         _refuse_busy(Path(record.run_dir))
         taken = {each.job_id for each in records.scan()[0]}
@@ -177,7 +185,7 @@ def job_of(asked: Asked, where: Platform, settings: Any, wanted: Wanted, run_dir
     if wanted.nodes < 1 or processes % wanted.nodes:
         raise PLATFORM_NODES.error("--nodes", f"{processes} processes do not spread over {wanted.nodes} nodes evenly")
     gpus = wanted.gpus if wanted.gpus is not None else where.visible_gpus(settings)
-    outside = media_folders(asked.media(), asked.reads) if where.needs_image(settings) else []
+    elsewhere = [] if where.sees_all(settings) else asked.media_elsewhere()
     return Job(
         job_id=job_id,
         action=asked.action,
@@ -186,7 +194,7 @@ def job_of(asked: Asked, where: Platform, settings: Any, wanted: Wanted, run_dir
         gpus=processes // wanted.nodes if gpus is None else gpus,
         nodes=wanted.nodes,
         image=wanted.image,
-        reads=(*asked.reads, *outside),
+        reads=(*asked.reads, *elsewhere),
         writes=asked.writes,
         settings=settings,
         spec_toml=spec.dump(asked.resolved),
@@ -196,7 +204,7 @@ def job_of(asked: Asked, where: Platform, settings: Any, wanted: Wanted, run_dir
 def _start(asked: Asked, job: Job, where: Platform, retry_of: str | None = None) -> JobRecord:
     parent = runs.run_that_made(Path(asked.model_folder))
     rendered = where.render(job)
-    runs.prepare(job.run_dir, spec.dump(asked.resolved), _run_facts(asked, job, parent), job.job_id)
+    runs.prepare(job.run_dir, job.spec_toml, _run_facts(asked, job, parent), job.job_id)
     for name, text in rendered.files.items():
         files.write_text(job.run_dir / name, text)
     record = records.write(replace(_record(asked, job, where.name, parent), retry_of=retry_of))

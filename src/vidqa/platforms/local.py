@@ -7,7 +7,6 @@ job is read from that file and from the processes that carry the job's name, nev
 from __future__ import annotations
 
 import importlib.util
-import json
 import signal
 import subprocess
 import sys
@@ -19,7 +18,7 @@ import vidqa
 from vidqa import environment
 from vidqa._optional import PACKAGE_MISSING
 from vidqa.platforms import hardware, verdict
-from vidqa.platforms._base import Job, Observed, Platform, Rendered, State, run_folder_log
+from vidqa.platforms._base import Job, Observed, Platform, Rendered, State
 from vidqa.platforms.engine_command import engine_environment, torchrun
 from vidqa.platforms.problems import ENV_NO_GPU, PLATFORM_NODES, PLATFORM_TOO_FEW_GPUS, PLATFORM_UNSUITABLE
 from vidqa.platforms.processes import (
@@ -32,7 +31,7 @@ from vidqa.platforms.processes import (
     supervisors,
     this_process,
 )
-from vidqa.platforms.records import JobRecord, exit_file
+from vidqa.platforms.records import JobRecord, exit_file, read_exit
 from vidqa.platforms.supervisor import kill_job
 from vidqa.problem import Problem
 
@@ -62,6 +61,8 @@ def gpu_problems(job: Job) -> list[Problem]:
 def render(job: Job) -> Rendered:
     own_threads = environment.has("OMP_NUM_THREADS")
     settings = engine_environment(job, None if own_threads else hardware.cpu_count())
+    if job.gpus == 0:
+        settings["CUDA_VISIBLE_DEVICES"] = ""
     settings["PYTHONPATH"] = environment.python_path(Path(vidqa.__file__).parents[1])
     return Rendered(torchrun(sys.executable, job), settings)
 
@@ -90,14 +91,15 @@ def status(record: JobRecord) -> Observed:
     launcher = Identity.from_dict(record.launcher)
     if launcher.host != this_process().host:
         return Observed(record.state, None, f"it was started on {launcher.host}; ask there")
+    launching = record.reference is None and launcher.is_alive  # asked first: it may start its job and end meanwhile
     if engine_processes(record.job_id):
         return Observed(State.RUNNING)
     if supervisors(record.job_id) or job_processes(record.job_id):
         return Observed(State.PENDING if record.state == State.PENDING else State.RUNNING)
-    if record.reference is None and launcher.is_alive:
+    if launching:
         return Observed(State.PENDING)
     # Between the first look and here it may have ended in the ordinary way.
-    return _ended(record) or _vanished(record)
+    return _ended(record) or verdict.vanished_here(record, "the process vanished without leaving an exit code")
 
 
 def cancel(record: JobRecord, grace_s: float) -> None:
@@ -124,17 +126,16 @@ def _await_supervisor(record: JobRecord) -> None:
 
 def _ended(record: JobRecord) -> Observed | None:
     """What the exit file and the engine's own last words say; None while there is no exit file."""
-    try:
-        exit_code = int(json.loads(exit_file(record.job_id).read_text())["exit_code"])
-    except FileNotFoundError:
-        return None
-    said = verdict.said_in_run_folder(record)
-    return verdict.ended(record, exit_code, said, verdict.tail(run_folder_log, record))
+    left = read_exit(record.job_id)
+    return verdict.ended_here(record, int(left["exit_code"])) if left else None
 
 
-def _vanished(record: JobRecord) -> Observed:
-    said = verdict.said_in_run_folder(record)
-    return verdict.vanished(record, said, "the process vanished without leaving an exit code")
-
-
-LOCAL = Platform("local", check, render, submit, status, cancel)
+LOCAL = Platform(
+    name="local",
+    check=check,
+    render=render,
+    submit=submit,
+    status=status,
+    cancel=cancel,
+    sees_all=lambda settings: True,
+)

@@ -40,11 +40,11 @@ def media_folders(paths: Iterable[str], known: Iterable[Path]) -> list[Path]:
 
 def hiding(found: Iterable[Mount], places: Iterable[str]) -> list[Path]:
     """The mounts that would cover one of these places of an image, or lie inside one."""
+    own = [Path(place) for place in places]
     return [
         mount.path
         for mount in found
-        for place in places
-        if Path(place).is_relative_to(mount.path) or mount.path.is_relative_to(place)
+        if any(place.is_relative_to(mount.path) or mount.path.is_relative_to(place) for place in own)
     ]
 
 

@@ -66,7 +66,8 @@ JOB_FAILED = Code(
 JOB_NOT_DONE = Code(
     "JOB_NOT_DONE",
     "The job is still running, or it was stopped and can be resumed.",
-    "Wait longer: python scripts/jobs.py wait JOB; or set train.resume = true and launch again.",
+    "While it runs, wait longer: python scripts/jobs.py wait JOB; once it is over, python scripts/jobs.py retry JOB "
+    "resumes it.",
     Exit.NOT_DONE,
 )
 NOTHING_TO_RESUME = Code(

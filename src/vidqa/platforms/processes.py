@@ -50,6 +50,11 @@ class Identity:
     def is_alive(self) -> bool:
         return Identity.of(self.pid) == self
 
+    @property
+    def may_be_alive(self) -> bool:
+        """Whether it is, or may be for all we know: on another machine we cannot look."""
+        return self.host != socket.gethostname() or self.is_alive
+
     def send(self, number: signal.Signals) -> bool:
         """Signal this very process and no later owner of its pid; False where it is gone."""
         try:

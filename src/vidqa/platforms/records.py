@@ -11,7 +11,7 @@ import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from types import UnionType
@@ -71,6 +71,9 @@ class JobRecord:
         return Path(self.run_dir) / "log.txt"
 
 
+_KINDS = get_type_hints(JobRecord)
+
+
 def now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
@@ -84,8 +87,16 @@ def path_of(job_id: str) -> Path:
 
 
 def exit_file(job_id: str) -> Path:
-    """Where the supervisor of a local job leaves {exit_code, ended}."""
+    """Where a platform keeps how a job ended, once nothing of the job is left that could be asked."""
     return folder() / f"{job_id}.exit.json"
+
+
+def read_exit(job_id: str) -> dict[str, Any] | None:
+    """What the job's exit file says; None while there is none."""
+    try:
+        return dict(json.loads(exit_file(job_id).read_text(encoding="utf-8")))
+    except FileNotFoundError:
+        return None
 
 
 def write(record: JobRecord) -> JobRecord:
@@ -157,11 +168,10 @@ def _acquire(handle: int, path: Path) -> None:
 def _parse(path: Path) -> JobRecord:
     try:
         raw = json.loads(path.read_text(encoding="utf-8"))
-        known = {field.name for field in fields(JobRecord)}
-        record = JobRecord(**{name: raw[name] for name in known if name in raw} | {"state": State(raw["state"])})
+        record = JobRecord(**{name: raw[name] for name in _KINDS if name in raw} | {"state": State(raw["state"])})
     except (OSError, ValueError, TypeError, KeyError, RecursionError) as broken:
         raise JOB_RECORD_BROKEN.error(path, f"{type(broken).__name__}: {str(broken)[:500]}") from broken
-    wrong = [name for name, kind in get_type_hints(JobRecord).items() if not _fits(getattr(record, name), kind)]
+    wrong = [name for name, kind in _KINDS.items() if not _fits(getattr(record, name), kind)]
     if not wrong:
         wrong += [] if path == path_of(record.job_id) else ["job_id"]
         wrong += [] if record.failure is None or {"class", "evidence"} <= set(record.failure) else ["failure"]

@@ -14,6 +14,7 @@ from vidqa import files
 from vidqa.cli import BANK
 from vidqa.platforms._base import State
 from vidqa.platforms.problems import RUN_FOLDER_UNWRITABLE
+from vidqa.platforms.records import now
 from vidqa.run_folder import RunFolder
 
 SCHEMA_VERSION = 1
@@ -63,7 +64,7 @@ def prepare(run_dir: Path, spec_toml: str, facts: dict[str, Any], job_id: str) -
 
     Raises RUN_FOLDER_UNWRITABLE.
     """
-    run = {**read_run(run_dir)} or {"schema_version": SCHEMA_VERSION, "created": _now(), **facts, "jobs": []}
+    run = read_run(run_dir) or {"schema_version": SCHEMA_VERSION, "created": now(), **facts}
     run["jobs"] = [*run.get("jobs", []), job_id]
     try:
         run_dir.mkdir(parents=True, exist_ok=True)
@@ -96,7 +97,3 @@ def git_commit() -> str | None:
     except (OSError, subprocess.SubprocessError):
         return None
     return asked.stdout.strip() or None
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")

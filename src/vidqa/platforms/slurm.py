@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +19,15 @@ from vidqa.platforms.failure import INFRASTRUCTURE, OUT_OF_MEMORY
 from vidqa.platforms.problems import ENV_NO_GPU, PLATFORM_TOO_FEW_GPUS
 from vidqa.platforms.processes import Identity, this_process
 from vidqa.platforms.records import JobRecord
-from vidqa.platforms.slurm_commands import Cluster, Known, accounted, find, known
-from vidqa.platforms.slurm_problems import SLURM_NO_IMAGE, SLURM_NOT_SHARED, SLURM_REFUSED
+from vidqa.platforms.slurm_commands import PATIENCE_S, Cluster, Known, accounted, find, known
+from vidqa.platforms.slurm_problems import SLURM_NO_IMAGE, SLURM_NOT_SHARED, SLURM_REFUSED, SLURM_SILENT
 from vidqa.platforms.slurm_script import SCRIPT, TASK
 from vidqa.platforms.slurm_site import SlurmSite
 from vidqa.problem import Exit, Problem, ProblemError
 
 POLL_S = 5.0  # a controller serves a whole cluster
 ASK_AGAIN_S = 5.0
+LOST_S = 5.0  # for a controller to take a job after its launcher has stopped to wait for the answer
 END_LIMIT_S = 60.0  # SLURM lets a killed job's nodes clean up before it calls the job over
 
 # SLURM's states. One that is in neither list is an end.
@@ -56,7 +58,8 @@ def check(job: Job) -> list[Problem]:
         message = f"the spec needs {job.processes_per_node} on each node, {job.gpus} are asked for"
         problems.append(PLATFORM_TOO_FEW_GPUS.at("--gpus", message))
     try:
-        answer = Cluster(site.ssh, site.ssh_config).ask("sbatch", "--test-only", given=slurm_script.sbatch(job))
+        cluster, script = Cluster(site.ssh, site.ssh_config), slurm_script.sbatch(job)
+        answer = cluster.ask("sbatch", "--test-only", given=script, patience_s=PATIENCE_S)
     except ProblemError as stopped:
         return problems + stopped.problems
     return problems + ([SLURM_REFUSED.at("sbatch --test-only", answer.complaint)] if answer.code else [])
@@ -69,7 +72,8 @@ def render(job: Job) -> Rendered:
 
 def submit(job: Job, rendered: Rendered) -> dict[str, Any]:
     """Hand the script over; the reference is the job's number and name. Raises SLURM_NOT_SHARED, SLURM_REFUSED."""
-    return {"slurm_id": _hand_over(job, rendered), "name": slurm_script.name_of(job.job_id)}
+    name = slurm_script.name_of(job.job_id)
+    return {"slurm_id": _hand_over(job, rendered, name), "name": name}
 
 
 def render_array(jobs: Sequence[Job], folder: Path, at_once: int) -> Rendered:
@@ -81,7 +85,8 @@ def render_array(jobs: Sequence[Job], folder: Path, at_once: int) -> Rendered:
 
 def submit_array(jobs: Sequence[Job], rendered: Rendered) -> list[dict[str, Any]]:
     """Hand an array over, its files being written; one reference for each job. Raises as `submit`."""
-    number, name = _hand_over(jobs[0], rendered), slurm_script.name_of_array(jobs)
+    name = slurm_script.name_of_array(jobs)
+    number = _hand_over(jobs[0], rendered, name)
     return [{"slurm_id": f"{number}_{place}", "name": name} for place in range(len(jobs))]
 
 
@@ -105,31 +110,43 @@ def cancel(record: JobRecord, grace_s: float) -> None:
     slurm_id = _slurm_id(record, cluster)
     if slurm_id is None:
         return
-    cluster.ask("scontrol", "update", f"JobId={slurm_id}", "Requeue=0")
-    cluster.ask("scancel", "--state=PENDING", slurm_id)
+    ask = partial(cluster.ask, patience_s=PATIENCE_S)
+    ask("scontrol", "update", f"JobId={slurm_id}", "Requeue=0")
+    ask("scancel", "--state=PENDING", slurm_id)
     deadline = time.monotonic() + grace_s
-    while not status(record).state.is_terminal and time.monotonic() < deadline:
-        cluster.ask("scancel", "--signal=USR1", slurm_id)
-        _until_over(record, min(ASK_AGAIN_S, deadline - time.monotonic()))
-    if not status(record).state.is_terminal:
-        cluster.ask("scancel", "--full", "--signal=KILL", slurm_id)
-        cluster.ask("scancel", slurm_id)
-        _until_over(record, END_LIMIT_S)
+    over = _is_over_within(record, 0)
+    while not over and time.monotonic() < deadline:
+        ask("scancel", "--signal=USR1", slurm_id)
+        over = _is_over_within(record, min(ASK_AGAIN_S, deadline - time.monotonic()))
+    if not over:
+        ask("scancel", "--full", "--signal=KILL", slurm_id)
+        ask("scancel", slurm_id)
+        _is_over_within(record, END_LIMIT_S)
 
 
-def _until_over(record: JobRecord, limit_s: float) -> None:
+def _is_over_within(record: JobRecord, limit_s: float) -> bool:
     deadline = time.monotonic() + limit_s
-    while not status(record).state.is_terminal and time.monotonic() < deadline:
+    while not (over := status(record).state.is_terminal) and time.monotonic() < deadline:
         time.sleep(min(0.5, SLURM.poll_s))
+    return over
 
 
-def _hand_over(job: Job, rendered: Rendered) -> str:
+def _hand_over(job: Job, rendered: Rendered, name: str) -> str:
     """Submit the script; its number, which sbatch may follow with ";" and a cluster's name."""
     site: SlurmSite = job.settings
     cluster = Cluster(site.ssh, site.ssh_config)
     if site.ssh and cluster.ask("test", "-f", str(job.run_dir / TASK)).code:
         raise SLURM_NOT_SHARED.error(job.run_dir, f"{site.ssh} does not see it")
-    answer = cluster.ask(*rendered.command, secrets=rendered.secrets)
+    try:
+        answer = cluster.ask(*rendered.command, secrets=rendered.secrets, patience_s=PATIENCE_S)
+    except ProblemError as failed:
+        if failed.problems[0].code != SLURM_SILENT.name:
+            raise
+        time.sleep(LOST_S)
+        taken = find(cluster, name, PATIENCE_S)
+        if taken is None:
+            raise
+        return taken  # only the answer was lost
     number = answer.out.strip().splitlines()[-1].partition(";")[0] if answer.out.strip() else ""
     if answer.code or not number.isdigit():
         raise SLURM_REFUSED.error(rendered.command[-1], answer.complaint)
@@ -137,7 +154,8 @@ def _hand_over(job: Job, rendered: Rendered) -> str:
 
 
 def _cluster(record: JobRecord) -> Cluster:
-    return Cluster.of(record.settings or {})
+    settings = record.settings or {}
+    return Cluster(settings.get("ssh", ""), settings.get("ssh_config", ""))
 
 
 def _slurm_id(record: JobRecord, cluster: Cluster) -> str | None:
@@ -196,6 +214,7 @@ SLURM = Platform(
     submit,
     status,
     cancel,
+    sees_all=lambda settings: settings.backend == "venv",
     visible_gpus=lambda settings: None,
     settings=SlurmSite,
     poll_s=POLL_S,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 import shlex
 import subprocess
+import time
 from dataclasses import dataclass
-from typing import Any
 
 from vidqa import environment
 from vidqa.platforms.problems import PLATFORM_UNSUITABLE
@@ -14,6 +14,7 @@ from vidqa.platforms.slurm_problems import SLURM_MISSING, SLURM_SILENT, SLURM_SS
 from vidqa.problem import ProblemError
 
 TIMEOUT_S = 90  # SLURM's own commands give up on their controller earlier than that
+PATIENCE_S = 30.0  # for a controller that is just being started again or taken over by its backup
 SSH_FAILED, NOT_FOUND = 255, 127
 SSH = ("-o", "BatchMode=yes", "-o", "StrictHostKeyChecking=yes", "-o", "PasswordAuthentication=no")
 SSH_LIMIT = ("-o", "ConnectTimeout=15", "-o", "ServerAliveInterval=15", "-o", "ServerAliveCountMax=3")
@@ -38,7 +39,8 @@ class Answer:
     @property
     def is_silence(self) -> bool:
         """Whether the controller could not be asked, so that the answer says nothing of the job."""
-        return bool(re.search(r"(?i)unable to contact|connection refused|timed out|communication", self.complaint))
+        silent = re.search(r"(?i)unable to contact|connection refused|timed out|communication", self.complaint)
+        return self.code != 0 and silent is not None
 
 
 @dataclass(frozen=True)
@@ -48,16 +50,20 @@ class Cluster:
     ssh: str = ""
     ssh_config: str = ""
 
-    @staticmethod
-    def of(settings: dict[str, Any]) -> Cluster:
-        """From the settings that a record keeps."""
-        return Cluster(settings.get("ssh", ""), settings.get("ssh_config", ""))
-
-    def ask(self, *words: str, given: str = "", secrets: tuple[str, ...] = ()) -> Answer:
+    def ask(self, *words: str, given: str = "", secrets: tuple[str, ...] = (), patience_s: float = 0.0) -> Answer:
         """Run one command with `given` on its standard input, and the secrets that are set in its environment.
 
-        Raises SLURM_MISSING, SLURM_SSH, and SLURM_SILENT where nothing comes back in time.
+        A silent controller is asked again until `patience_s` is over, unless it may have done already what must not be
+        done twice. Raises SLURM_MISSING, SLURM_SSH, and SLURM_SILENT where the controller does not answer.
         """
+        deadline = time.monotonic() + patience_s
+        while (answer := self._ask_once(words, given, secrets)).is_silence:
+            if time.monotonic() > deadline or not _may_repeat(words, answer):
+                raise SLURM_SILENT.error(self.ssh or words[0], answer.complaint)
+            time.sleep(1)
+        return answer
+
+    def _ask_once(self, words: tuple[str, ...], given: str, secrets: tuple[str, ...]) -> Answer:
         passed = environment.values(secrets)
         if not self.ssh:
             return self._run(words, given, environment.child_environment(**passed))
@@ -86,6 +92,12 @@ class Cluster:
         return answer
 
 
+def _may_repeat(words: tuple[str, ...], answer: Answer) -> bool:
+    """Two sbatch are two jobs, unless the first could not even connect to the controller. All else we ask for is so
+    however often it is asked for."""
+    return words[0] != "sbatch" or "connect failure" in answer.complaint
+
+
 @dataclass(frozen=True)
 class Known:
     """What SLURM knows of a job. `exit_code` is the script's, 128 and more for a signal; `restarts` counts attempts
@@ -102,15 +114,11 @@ def known(cluster: Cluster, slurm_id: str, name: str) -> Known | None:
     """What the controller knows of a job now; None where it knows it no more, which is so some minutes after its end.
 
     Numbers are given out again, after a while or by a controller that lost its memory: only with `name` is it the job.
-    Raises SLURM_SILENT and what Cluster.ask raises.
+    Raises what Cluster.ask raises.
     """
     shown = cluster.ask("scontrol", "show", "job", slurm_id, "--oneliner")
-    if shown.code == 0:
-        found = _from_scontrol(shown.out)
-        return found if found.name == name else None
-    if shown.is_silence:
-        raise SLURM_SILENT.error(cluster.ssh or "scontrol", shown.complaint)
-    return None
+    found = _from_scontrol(shown.out) if shown.code == 0 else None
+    return found if found and found.name == name else None
 
 
 def accounted(cluster: Cluster, slurm_id: str, name: str) -> Known | None:
@@ -121,16 +129,13 @@ def accounted(cluster: Cluster, slurm_id: str, name: str) -> Known | None:
         if stopped.problems[0].code == SLURM_MISSING.name:
             return None
         raise
-    if kept.code and kept.is_silence:
-        raise SLURM_SILENT.error(cluster.ssh or "sacct", kept.complaint)
     return _from_sacct(kept.out) if kept.code == 0 else None
 
 
-def find(cluster: Cluster, name: str) -> str | None:
-    """The newest job of this name, by its number; None where SLURM knows none. Raises as `known` does."""
-    listed = cluster.ask("squeue", "--noheader", "--states=all", f"--name={name}", "--format=%A")
-    if listed.code and listed.is_silence:
-        raise SLURM_SILENT.error(cluster.ssh or "squeue", listed.complaint)
+def find(cluster: Cluster, name: str, patience_s: float = 0.0) -> str | None:
+    """The newest job or array of this name, by its number; None where SLURM knows none. Raises as `known` does."""
+    asked = ("squeue", "--noheader", "--states=all", f"--name={name}", "--format=%F")
+    listed = cluster.ask(*asked, patience_s=patience_s)
     numbers = sorted(map(int, re.findall(r"^\s*(\d+)\s*$", listed.out, re.MULTILINE)))
     return str(numbers[-1]) if numbers else None
 

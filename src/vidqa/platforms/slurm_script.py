@@ -16,7 +16,7 @@ from typing import Any
 import vidqa
 from vidqa import environment
 from vidqa.platforms._base import SECRETS, Job
-from vidqa.platforms.engine_command import engine_environment, torchrun
+from vidqa.platforms.engine_command import GO_ON, engine_environment, torchrun
 from vidqa.platforms.slurm_site import SlurmSite
 
 SCRIPT, TASK = "job.sbatch", "node.sh"
@@ -29,23 +29,33 @@ MEETING_PORT=$((20000 + SLURM_JOB_ID % 10000))
 export FIRST_NODE MEETING_PORT
 """
 RUN = """\
+# How it ended, the engine knows best: status.json has its exit code.
+said() {{ sed -n 's/.*"exit_code": \\([0-9][0-9]*\\).*/\\1/p' "$run/status.json" 2>/dev/null; }}
+restarted=${{SLURM_RESTART_COUNT:-0}}
+if ((restarted)) && [[ $(said) == 0 ]]; then
+    echo 0 > "{exit_file}"  # an earlier attempt was complete when SLURM took its nodes
+    exit 0
+fi
+
 # One task on each node. Asked to stop (SIGUSR1 before the end of its time, SIGTERM when preempted), the engine saves.
 rm -f "$run/status.json" "{exit_file}"  # how an earlier attempt ended no longer counts
-((${{SLURM_RESTART_COUNT:-0}} < {restarts})) || scontrol update "JobId=$SLURM_JOB_ID" Requeue=0  # the last attempt
+((restarted < {restarts})) || scontrol update "JobId={slurm_id}" Requeue=0  # the last attempt
 srun --export=ALL --kill-on-bad-exit=1{cores} {task}
 code=$?
-
-# Why it ended, the engine knows best: status.json has its exit code.
-said=$(sed -n 's/.*"exit_code": \\([0-9][0-9]*\\).*/\\1/p' "$run/status.json" 2>/dev/null)
-[[ -n $said && $said != 0 ]] && code=$said
+said=$(said)
+if [[ $said == 0 ]]; then
+    ((code == 6 || code > 128)) && code=0  # the signal came when all was done
+elif [[ -n $said ]]; then
+    code=$said
+fi
 
 # Another attempt goes on from the last checkpoint: when the engine has saved and stopped, or when a node is gone.
 if [[ $code == 6 ]]; then
     echo "saved and stopped; SLURM is asked for another attempt"
-    scontrol requeue "$SLURM_JOB_ID" && sleep 600  # SLURM ends this script meanwhile
+    scontrol requeue "{slurm_id}" && sleep 600  # SLURM ends this script meanwhile
 elif [[ $code != 0 ]] && ! timeout 90 srun --overlap --export=ALL --ntasks-per-node=1 --kill-on-bad-exit=1 true; then
     echo "a node of the job no longer answers; SLURM is asked for another attempt"
-    scontrol requeue "$SLURM_JOB_ID" && sleep 600
+    scontrol requeue "{slurm_id}" && sleep 600
 fi
 echo "$code" > "{exit_file}"
 exit "$code"
@@ -115,7 +125,7 @@ def task(job: Job) -> str:
         f"# Runs once on each node of the job; {SCRIPT} says how.",
         *exports,
         f"exec {_shown(python, '-m', 'vidqa.platforms.supervisor', name, '-')} \\",
-        f"    {_shown(*torchrun(python, job, *meeting), '--go-on')}",
+        f"    {_shown(*torchrun(python, job, *meeting), GO_ON)}",
     ]
     return "\n".join(lines) + "\n"
 
@@ -173,8 +183,13 @@ def _body(job: Job, slurm_id: str) -> str:
     site: SlurmSite = job.settings
     # srun does not take the number of cores over from sbatch.
     cores = f" --cpus-per-task={site.cpus_per_task}" if site.cpus_per_task else ""
-    words = {"cores": cores, "task": _in_container(job), "exit_file": exit_file(Path("$run"), slurm_id)}
-    run = RUN.format(restarts=site.restarts, **words)
+    run = RUN.format(
+        slurm_id=slurm_id,
+        restarts=site.restarts,
+        cores=cores,
+        task=_in_container(job),
+        exit_file=exit_file(Path("$run"), slurm_id),
+    )
     return "\n" + (MEETING + "\n" if job.nodes > 1 else "") + run
 
 

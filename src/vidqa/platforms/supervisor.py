@@ -40,6 +40,11 @@ def supervise(job_id: str, exit_file: Path | None, command: Sequence[str]) -> in
     return exit_code
 
 
+def as_of_a_shell(exit_code: int) -> int:
+    """128 and more for a signal, as a process can end with no negative number."""
+    return exit_code if exit_code >= 0 else 128 - exit_code
+
+
 def leave_warnings_to_us() -> None:
     """Where a batch system sends its warning to every process of a job, torchrun would die of it."""
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)
@@ -75,5 +80,4 @@ def kill_job(job_id: str) -> None:
 
 if __name__ == "__main__":
     written = None if sys.argv[2] == "-" else Path(sys.argv[2])
-    ended_with = supervise(sys.argv[1], written, sys.argv[3:])
-    sys.exit(ended_with if ended_with >= 0 else 128 - ended_with)
+    sys.exit(as_of_a_shell(supervise(sys.argv[1], written, sys.argv[3:])))

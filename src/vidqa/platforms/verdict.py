@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vidqa.platforms._base import Observed, State
+from vidqa.platforms._base import Observed, State, run_folder_log
 from vidqa.platforms.records import JobRecord
 from vidqa.problem import Exit
 from vidqa.run_folder import RunFolder
@@ -56,8 +56,8 @@ def tail(log: Callable[[Any, int], tuple[bytes, int]], record: JobRecord) -> str
 
 
 def ended(record: JobRecord, exit_code: int, said: Said, log_tail: str) -> Observed:
-    """What a job is whose command ended with `exit_code` (negative, or above 128: a signal)."""
-    if exit_code == 0 and said.state == State.COMPLETE:
+    """What a job is whose command ended with `exit_code`. A signal that comes when all is done changes nothing."""
+    if said.state == State.COMPLETE and (exit_code == 0 or was_signalled(exit_code)):
         return Observed(State.COMPLETE, 0, said.message)
     message = said.message
     if exit_code == 0 and said.state != State.STOPPED:
@@ -69,6 +69,21 @@ def ended(record: JobRecord, exit_code: int, said: Said, log_tail: str) -> Obser
     if not known and exit_code == Exit.NOT_DONE and not record.cancel_requested:
         return Observed(State.STOPPED, int(Exit.NOT_DONE), "it was asked to stop before the engine had begun")
     return _unfinished(record, known or int(Exit.JOB_FAILED), message)
+
+
+def ended_here(record: JobRecord, exit_code: int) -> Observed:
+    """`ended` for a job whose run folder can be read from here."""
+    return ended(record, exit_code, said_in_run_folder(record), tail(run_folder_log, record))
+
+
+def vanished_here(record: JobRecord, message: str) -> Observed:
+    """`vanished` for a job whose run folder can be read from here."""
+    return vanished(record, said_in_run_folder(record), message)
+
+
+def was_signalled(exit_code: int) -> bool:
+    """Whether this is the exit code of torchrun that was asked to stop, or of a command that a signal ended."""
+    return exit_code == Exit.NOT_DONE or exit_code < 0 or 128 < exit_code <= 128 + signal.NSIG
 
 
 def vanished(record: JobRecord, said: Said, message: str) -> Observed:

@@ -1,0 +1,77 @@
+"""What the scripts that launch jobs and look at them say: one result for each outcome."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from vidqa.cli import Result, command
+from vidqa.platforms import jobs
+from vidqa.platforms._base import State
+from vidqa.platforms.records import JobRecord, folder
+from vidqa.problem import Problem
+
+if TYPE_CHECKING:  # half a second that a look at a job does not need
+    from vidqa.platforms.cosmos_container import Prepared
+    from vidqa.platforms.launch import DryRun, Launched
+
+MOST_LISTED = 50
+
+
+def of_dry_run(made: DryRun) -> Result:
+    """The spec that the job would get, and exactly what would run."""
+    job, rendered = made.job, made.rendered
+    data = {
+        "run_dir": str(job.run_dir),
+        "command": rendered.command,
+        "environment": rendered.environment,
+        "secrets": rendered.secrets,
+        "files": rendered.files,
+        "spec_toml": made.spec_toml,
+    }
+    secrets = f"# passed on by name where set: {', '.join(rendered.secrets)}"
+    return Result(data, f"# {job.spec}\n{made.spec_toml}\n{secrets}\n{rendered.shown}", made.problems)
+
+
+def of_files(made: Prepared) -> Result:
+    """The files of a training for NVIDIA's container, and the command that submits them where they were written."""
+    text = "\n".join(f"# {made.folder / name}\n{content}" for name, content in made.files.items())
+    data = {"folder": str(made.folder), "files": made.files, "submit": made.submit, "written": made.written}
+    return Result(data, text, made.problems, [made.submit] * made.written)
+
+
+def of_launch(launched: Launched, waited: JobRecord | None = None) -> Result:
+    """A job that was started or found, and what became of it where it was waited for."""
+    made = of_job(launched.record) if waited is None else of_wait(waited)
+    return replace(made, data={"how": launched.how, **made.data}, problems=[*launched.problems, *made.problems])
+
+
+def of_wait(record: JobRecord) -> Result:
+    """A job that was waited for: with what is wrong with it, and its exit code."""
+    return replace(of_job(record), problems=jobs.problems_of(record), exit_code=jobs.exit_code(record))
+
+
+def of_cancel(record: JobRecord) -> Result:
+    """A job that has ended as it was asked to is no failure."""
+    return of_job(record) if record.state == State.CANCELED else of_wait(record)
+
+
+def of_job(record: JobRecord) -> Result:
+    """A job as it is now, and what can be done with it."""
+    verbs = ["logs"]
+    if not record.state.is_terminal:
+        verbs = ["status", "logs"]
+    elif record.state in (State.STOPPED, State.CANCELED):
+        verbs = ["logs", "retry"]
+    data = {**record.as_dict(), "progress": jobs.progress(record)}
+    return Result(data, jobs.describe(record), next=[command("jobs", verb, record.job_id) for verb in verbs])
+
+
+def of_listing(found: list[JobRecord], broken: list[Problem]) -> Result:
+    """The newest jobs; the records of all are in the folder that is named."""
+    shown = found[:MOST_LISTED]
+    lines = [f"{r.job_id}  {r.action:<8}  {r.platform}  {r.state:<8}  {r.run_dir}" for r in shown]
+    if len(found) > len(shown):
+        lines.append(f"and {len(found) - len(shown)} older ones, in {folder()}")
+    data = {"jobs": [record.as_dict() for record in shown], "count": len(found), "folder": str(folder())}
+    return Result(data, "\n".join(lines) or "no jobs yet", broken)

@@ -39,7 +39,7 @@ parser.add_argument("--html", type=Path, metavar="FILE", help="write a page with
 def main(options: argparse.Namespace) -> Result:
     from vidqa import environment, hub
     from vidqa.datatools.inspection import facts_text, inspect_dataset
-    from vidqa.preflight._base import bounded
+    from vidqa.problem import bounded
 
     model = options.model and hub.resolve_model(options.model, token=environment.hf_token(), weights=False)
     nframes = options.nframes or (None if options.fps else 8)

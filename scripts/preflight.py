@@ -10,11 +10,9 @@ from vidqa.cli import Parser, Result, command, run
 
 
 def sample(text: str) -> int | None:
-    if text == "all":
-        return None
-    if not text.isdigit():
+    if text != "all" and not text.isdigit():
         raise argparse.ArgumentTypeError(f"{text!r} is neither a number nor all")
-    return int(text)
+    return None if text == "all" else int(text)
 
 
 parser = Parser(
@@ -48,19 +46,19 @@ def main(options: argparse.Namespace) -> Result:
     from vidqa.preflight.gpus import Declared
     from vidqa.preflight.report import preflight
 
-    declared = Declared(options.gpu_count, options.gpu_memory_gb, options.gpu_arch)
-    wanted = Wanted(nodes=options.nodes, image=options.image, site=options.site)
-    more: dict = {"evaluate_spec": options.evaluate_spec, "kpi_root": options.kpi_root, "engine": options.engine}
-    more |= {"declared": declared, "wanted": wanted}
-    report = preflight(options.spec, options.platform, options.action, options.only, options.probe_sample, **more)
+    o = options
+    more = {"evaluate_spec": o.evaluate_spec, "kpi_root": o.kpi_root, "engine": o.engine}
+    more["declared"] = Declared(o.gpu_count, o.gpu_memory_gb, o.gpu_arch)
+    more["wanted"] = Wanted(nodes=o.nodes, image=o.image, site=o.site)
+    report = preflight(o.spec, o.platform, o.action, o.only, o.probe_sample, **more)
     result = Result(report.as_dict(), report.text, report.problems)
-    if options.fix:
-        fixed = fix_annotations(options.spec, report.action, options.fix)
+    if o.fix:
+        fixed = fix_annotations(o.spec, report.action, o.fix)
         result.data["fix"] = fixed.as_dict()
         result.text += f"\n\n{fixed.text}"
     if result.code == 0:
-        place = ("--spec", options.spec, "--platform", options.platform)
-        result.next = [command("preflight", *place) if options.only else command("launch", report.action, *place)]
+        place = ("--spec", o.spec, "--platform", o.platform)
+        result.next = [command("preflight", *place) if o.only else command("launch", report.action, *place)]
     return result
 
 

@@ -12,7 +12,7 @@ import json
 import random
 import shutil
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,7 @@ from vidqa.datatools.inspection import inspect_dataset
 from vidqa.datatools.split import split_dataset
 from vidqa.gaps import analyze
 from vidqa.platforms import jobs, records
-from vidqa.preflight.media_probe import read_rows as read_probe_table
+from vidqa.preflight import media_probe as probe_table
 from vidqa.run_folder import RunFolder, read_metrics
 from vidqa.scoring.answers import parse_pair
 from vidqa.scoring.metrics import score
@@ -247,6 +247,16 @@ def a_parquet() -> bytes:
     return _written(lambda path: pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), path), "parquet")
 
 
+def a_probe_table() -> bytes:
+    row = probe_table.Row(
+        **{"path": "/", "member": None, "kind": "video", "content_key": "c", "plan_key": "p"},
+        **{"fps": 8.0, "frames": 6, "width": 48, "height": 32, "duration_s": 0.75, "rotation": 0},
+        **{"frames_decoded": 4, "decode_s": 0.1, "glance": bytes(192)},
+        **{"code": "VIDEO_UNREADABLE", "message": "m", "remedy": "r", "exit_code": 3},
+    )
+    return _written(lambda path: probe_table.write_rows(path, [row]), "parquet")
+
+
 def _written(write: Callable[[Path], object], ending: str) -> bytes:
     import tempfile
 
@@ -373,7 +383,7 @@ def read_probe(world: World, file: Path) -> Any:
 
 
 def read_table(world: World, file: Path) -> Any:
-    return len(read_probe_table(file))
+    return [asdict(row) for row in probe_table.read_rows(file).values()]
 
 
 def read_answers(world: World, file: Path) -> Any:
@@ -414,7 +424,7 @@ READERS: dict[str, Reader] = {
     "TAO conversation": Reader(an_object(TAO_SAID, "s.json"), read_cosmos),
     "inspected and split": Reader(annotations, read_set),
     "cosmos records": Reader(annotations, lambda world, file: len(read_records(file) or ())),
-    "probe table": Reader(bytes_of("p.parquet", a_parquet), read_table),
+    "probe table": Reader(bytes_of("p.parquet", a_probe_table), read_table),
     "mp4": Reader(a_clip("mp4", audio=True, b_frames=2), read_probe),
     "mkv": Reader(a_clip("mkv", rotation=90), read_probe),
     "webm": Reader(a_clip("webm", codec="libvpx-vp9"), read_probe),

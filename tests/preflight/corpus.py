@@ -720,6 +720,12 @@ def _(case: Case) -> None:
     case.options |= {"engine": "cosmos-rl", "declared": Declared(8, 32.0, "sm_70")}
 
 
+@broken("GPUs that do not multiply 8-bit floats", "ENV_GPU_ARCH")
+def _(case: Case) -> None:
+    case.options["declared"] = Declared(8, 80.0, "sm_80")
+    case.spec["train.fp8.enable_fp8"] = True
+
+
 @broken("fewer GPUs than ranks", "PLATFORM_TOO_FEW_GPUS")
 def _(case: Case) -> None:
     case.options["declared"] = Declared(gpu_count=1)
@@ -734,6 +740,12 @@ def _(case: Case) -> None:
 @broken("an old package", "ENV_PACKAGE_OLD")
 def _(case: Case) -> None:
     installed(case, "peft", "0.1.0")
+
+
+@broken("an old tracker", "ENV_PACKAGE_OLD")
+def _(case: Case) -> None:
+    installed(case, "wandb", "0.1.0")
+    case.spec["logging.logger"] = ["console", "wandb"]
 
 
 @broken("torchvision for another torch", "ENV_TORCH_PAIR")

@@ -17,7 +17,8 @@ LARGE = 1000  # bytes from which a file goes through LFS
 
 
 class Hub(ThreadingHTTPServer):
-    """Repositories by name. `token` is the one that may write; `fail` holds paths whose next request gets 503."""
+    """Repositories by name. `token` is the one that may write; `refuse` says which status a request gets, by a part of
+    its path; with `damage` the tree shows other bytes than those that arrived."""
 
     daemon_threads = True
 
@@ -27,7 +28,7 @@ class Hub(ThreadingHTTPServer):
         self.repos: dict[str, dict[str, Any]] = {}
         self.objects: dict[str, bytes] = {}  # LFS, by SHA-256
         self.requests: list[str] = []
-        self.refuse: dict[str, int] = {}  # part of a path -> status
+        self.refuse: dict[str, int] = {}
         self.damage = False
 
     @property

@@ -79,6 +79,22 @@ def test_a_little_jitter_is_not_a_variable_rate(tmp_path):
     assert meta.frame_times_s is None and meta.source_fps == pytest.approx(30, rel=0.01)
 
 
+def test_a_title_that_is_no_utf8(tmp_path):
+    path = write_clip(tmp_path / "plain.mkv")
+    titled = tmp_path / "titled.mkv"
+    with av.open(str(path)) as source, av.open(str(titled), "w") as target:
+        target.metadata["title"] = "T\u00e4glich"
+        copy = target.add_stream_from_template(source.streams.video[0])
+        for packet in source.demux(video=0):
+            if packet.dts is not None:
+                packet.stream = copy
+                target.mux(packet)
+    data = titled.read_bytes()
+    assert data.count("T\u00e4glich".encode()) == 1
+    titled.write_bytes(data.replace("T\u00e4".encode(), b"T\xe4 "))
+    assert probe(titled) == probe(path)
+
+
 def test_one_frame(tmp_path):
     path = write_clip(tmp_path / "one.mp4", frames=1)
     assert probe(path).frame_count == 1

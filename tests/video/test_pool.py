@@ -27,12 +27,16 @@ def ask(path, indices=(0, 5, 23), kind="video", member=None) -> DecodeRequest:
     return DecodeRequest(str(path), member, kind, tuple(indices), 4, 6)
 
 
-def test_answers_come_in_the_order_of_the_requests(tmp_path):
+def answers_of(pool: DecodePool, requests: list[DecodeRequest]) -> list[tuple[DecodeRequest, object]]:
+    waiting = [pool.submit(request) for request in requests]
+    return [(request, answer.result(120)) for request, answer in zip(requests, waiting, strict=True)]
+
+
+def test_every_request_gets_its_own_answer(tmp_path):
     clips = [write_clip(tmp_path / f"{i}.mp4", frames=60, first_number=i) for i in range(8)]
     requests = [ask(clip, (0, 50, 7, 7, *range(10, 30))) for clip in clips]
     with DecodePool(2, 30, NUMBERS) as pool:
-        answers = list(pool.map(requests))
-    assert [request for request, _ in answers] == requests
+        answers = answers_of(pool, requests)
     for i, (request, frames) in enumerate(answers):
         assert frames.shape == (24, 1, 4, 6) and frames.dtype == np.uint8
         assert frames[:, 0, 0, 0].tolist() == [i + number for number in request.indices]
@@ -55,7 +59,7 @@ def test_what_hangs_dies_or_fails_is_named_and_the_rest_goes_on(tmp_path, capfd)
     requests += [ask(tmp_path / "pipe.mp4"), ask(tmp_path / "empty.mp4"), ask(tmp_path / "1.mp4", (0, 99))]
     started = time.monotonic()
     with DecodePool(2, 2.0, NUMBERS) as pool:
-        answers = dict(pool.map(requests))
+        answers = dict(answers_of(pool, requests))
     assert time.monotonic() - started < 30
     told = [a.code if isinstance(a, Problem) else a[:, 0, 0, 0].tolist() for a in answers.values()]
     assert told == [
@@ -77,14 +81,13 @@ def test_what_hangs_dies_or_fails_is_named_and_the_rest_goes_on(tmp_path, capfd)
     assert "ZeroDivisionError" in capfd.readouterr().err
 
 
-def test_a_worker_killed_from_outside_costs_one_request(tmp_path):
+def test_a_worker_killed_from_outside_costs_one_request(tmp_path, capfd):
     hanging = ask(write_clip(tmp_path / "h.mp4", first_number=100), (0,))
     good = ask(write_clip(tmp_path / "g.mp4"), (7,))
     with DecodePool(1, 60, NUMBERS) as pool:
         pool.submit(good).result(60)  # the worker has started
         first, second = pool.submit(hanging), pool.submit(good)
-        wait_until(first.running)
-        time.sleep(0.5)
+        wait_until(lambda: "hangs" in capfd.readouterr().err)
         for worker in children_of(os.getpid()):
             os.kill(worker, signal.SIGKILL)
         assert first.result(30).code == "VIDEO_UNREADABLE" and "SIGKILL" in first.result().message
@@ -147,23 +150,23 @@ PARENT = """
 import sys
 from vidqa.video.pool import DecodePool, DecodeRequest
 pool = DecodePool(2, 600, "slow_transform:numbers")
-for _ in range(2):
-    pool.submit(DecodeRequest(sys.argv[1], None, "video", (0,), 4, 6))
-print("ready", flush=True)
+answers = [pool.submit(DecodeRequest(sys.argv[1], None, "video", (0,), 4, 6)) for _ in range(2)]
+if sys.argv[2] == "idle":
+    print([answer.result().shape for answer in answers], file=sys.stderr, flush=True)
 sys.stdin.read()
 """
 
 
-@pytest.mark.parametrize("first_number", [0, 100])  # idle workers, and workers that hang
-def test_no_worker_outlives_a_killed_parent(tmp_path, first_number):
+@pytest.mark.parametrize(("first_number", "workers_are"), [(0, "idle"), (100, "hanging")])
+def test_no_worker_outlives_a_killed_parent(tmp_path, first_number, workers_are):
     clip = write_clip(tmp_path / "a.mp4", first_number=first_number)
     environment = child_environment(PYTHONPATH=os.pathsep.join(sys.path))
-    words = [sys.executable, "-c", PARENT, str(clip)]
-    with subprocess.Popen(words, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as parent:
-        assert parent.stdout.readline() == b"ready\n"
-        wait_until(lambda: len(children_of(parent.pid)) == 2)
-        time.sleep(1)
+    words = [sys.executable, "-c", PARENT, str(clip), workers_are]
+    with subprocess.Popen(words, env=environment, stdin=subprocess.PIPE, stderr=subprocess.PIPE) as parent:
+        for _ in range(1 if workers_are == "idle" else 2):
+            assert parent.stderr.readline() in (b"hangs\n", b"[(1, 1, 4, 6), (1, 1, 4, 6)]\n")
         workers = children_of(parent.pid)
+        assert len(workers) == 2
         parent.kill()
     wait_until(lambda: not any(alive(worker) for worker in workers))
 

@@ -55,7 +55,7 @@ being written.
 ## Predicted against measured
 
 The largest tensors' memory of a step (`torch.cuda.max_memory_allocated`); "kept" means `engine.recompute = "none"`.
-Made from `benchmarks/results`; `benchmarks/memory.py` measures such rows and checks any file of them.
+Made from `benchmarks/results`; `benchmarks/memory.py` measures such rows.
 """
 
 

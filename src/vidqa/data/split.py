@@ -25,7 +25,7 @@ def split_by_video(records: Sequence[Record], test_size: int | float, seed: int)
     groups = groups_sharing_media(records)
     if len(groups) < 2:
         raise SPLIT_IMPOSSIBLE.error("test_size", f"all {len(records)} records share one video, directly or in a chain")
-    drawn = sorted(groups, key=lambda group: _draw(seed, min(records[at].id for at in group)))
+    drawn = sorted(groups, key=lambda group: draw_of(seed, min(records[at].id for at in group)))
     chosen: set[int] = set()
     for group in drawn:
         if len(chosen) + len(group) <= wanted:
@@ -57,5 +57,6 @@ def groups_sharing_media(records: Sequence[Record]) -> list[list[int]]:
     return list(groups.values())
 
 
-def _draw(seed: int, name: str) -> bytes:
+def draw_of(seed: int, name: str) -> bytes:
+    """Where a name comes in the order of this seed."""
     return hashlib.sha256(f"{seed}/{name}".encode()).digest()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,12 +13,12 @@ from typing import Any
 from vidqa.data import check_records
 from vidqa.data.record import MediaRef, Record
 from vidqa.datatools.duplicates import answer_class, compared_answer, find_duplicates
-from vidqa.problem import Problem, ProblemError
+from vidqa.problem import Problem
 from vidqa.samples import Planner, Prompting, Sample
-from vidqa.video import fps_disagreement, probe, probe_image
+from vidqa.video import fps_disagreement
+from vidqa.video.headers import read_headers
 from vidqa.video.types import ImageMeta, VideoMeta
 
-PROBE_THREADS = 8
 MOST_ANSWERS = 12  # of one kind, the others counted together
 MOST_GROUPS = 50  # sizes, rates, groups of duplicates in the facts
 LONGEST = 10
@@ -51,7 +50,7 @@ def inspect_dataset(
     """
     records, problems = check_records(annotation_path, media_path)
     refs = {ref.key: ref for record in records for ref in record.media}
-    media, broken = _probed(list(refs.values()))
+    media, broken = _probed(refs)
     problems += broken + _disagreements(records, media)
     samples: list[Sample] = []
     if model is not None:
@@ -114,18 +113,15 @@ def _most_common(counts: Counter[str]) -> dict[str, int]:
     return {**shown, OTHERS: rest} if rest else shown
 
 
-def _probed(refs: Sequence[MediaRef]) -> tuple[dict[str, VideoMeta | ImageMeta], list[Problem]]:
-    with ThreadPoolExecutor(PROBE_THREADS) as pool:
-        found = list(pool.map(_probe, refs))
-    media = {ref.key: seen for ref, seen in zip(refs, found, strict=True) if not isinstance(seen, list)}
-    return media, [problem for seen in found if isinstance(seen, list) for problem in seen]
-
-
-def _probe(ref: MediaRef) -> VideoMeta | ImageMeta | list[Problem]:
-    try:
-        return probe_image(ref.path, ref.member) if ref.kind == "image" else probe(ref.path, ref.member)
-    except ProblemError as broken:
-        return broken.problems
+def _probed(refs: dict[str, MediaRef]) -> tuple[dict[str, VideoMeta | ImageMeta], list[Problem]]:
+    media: dict[str, VideoMeta | ImageMeta] = {}
+    problems: list[Problem] = []
+    for key, header in zip(refs, read_headers(refs.values()), strict=True):
+        if isinstance(header, list):
+            problems += header
+        else:
+            media[key] = header
+    return media, problems
 
 
 def _disagreements(records: Sequence[Record], media: dict[str, VideoMeta | ImageMeta]) -> list[Problem]:

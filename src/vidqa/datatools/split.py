@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 import os
 from collections import Counter
@@ -13,7 +12,7 @@ from typing import Any
 
 from vidqa.data import fingerprint
 from vidqa.data.record import Record
-from vidqa.data.split import groups_sharing_media
+from vidqa.data.split import draw_of, groups_sharing_media
 from vidqa.datatools.duplicates import answer_class, same_content, same_content_problems
 from vidqa.datatools.outputs import json_list, json_page, write_new
 from vidqa.datatools.problems import OUTPUT_EXISTS, OUTPUT_UNWRITABLE, SHARE, SPLIT_OFF, SPLIT_ONE_VIDEO
@@ -90,7 +89,7 @@ def choose(records: Sequence[Record], share: float, seed: int, stratify: str) ->
         raise SPLIT_ONE_VIDEO.error("annotations", f"all {len(records)} records share one video or image")
     strata = [stratum(record, stratify) for record in records]
     targets = {name: share * count for name, count in Counter(strata).items()}
-    drawn = sorted(groups, key=lambda group: _draw(seed, min(records[at].id for at in group)))
+    drawn = sorted(groups, key=lambda group: draw_of(seed, min(records[at].id for at in group)))
     counted = [Counter(strata[at] for at in group) for group in drawn]
     taken: Counter[str] = Counter()
     chosen: list[list[int]] = []
@@ -116,10 +115,6 @@ def stratum(record: Record, stratify: str) -> str:
     """What must be spread evenly: the record's kind, or its kind and what its answer comes to."""
     kind = record.kind or "(no kind)"
     return kind if stratify == "kind" else f"{kind}: {answer_class(record)}"
-
-
-def _draw(seed: int, name: str) -> bytes:
-    return hashlib.sha256(f"{seed}/{name}".encode()).digest()
 
 
 def _row(pair: Pair) -> dict[str, Any]:

@@ -14,11 +14,11 @@ from vidqa.platforms.asked import model_names, process_count
 from vidqa.platforms.launch import Wanted
 from vidqa.preflight.gpus import Declared, Gpu, declared_or_seen
 from vidqa.preflight.media_probe import Row
-from vidqa.problem import Problem, ProblemError
+from vidqa.problem import Problem, ProblemError, bounded
 from vidqa.samples import Planner, Sample, evaluation_planner, longest_allowed, training_planner, validation_mode
 from vidqa.spec.models import EvaluateSpec, Spec, TrainSpec
+from vidqa.video.headers import Header, read_headers
 
-MOST_PROBLEMS = 50  # of one check
 T = TypeVar("T")
 
 
@@ -160,6 +160,11 @@ class Context:
                     found.setdefault(ref.key, (ref, []))[1].append(record)
         return found
 
+    @once
+    def headers(self) -> dict[str, Header]:
+        """What the header of every file says, by its key."""
+        return dict(zip(self.media, read_headers(ref for ref, _ in self.media.values()), strict=True))
+
     @property
     def longest_allowed(self) -> int:
         return longest_allowed(self.spec)
@@ -232,16 +237,6 @@ def carry_out(check: Check, context: Context) -> Checked:
     except ProblemError as stopped:
         problems = bounded(stopped.problems)
     return Checked(check.group, check.name, _status(problems), problems)
-
-
-def bounded(problems: list[Problem]) -> list[Problem]:
-    """The first of many problems, errors before warnings, and one that counts the rest."""
-    if len(problems) <= MOST_PROBLEMS:
-        return problems
-    ordered = sorted(problems, key=lambda problem: problem.severity != "error")
-    more = len(problems) - MOST_PROBLEMS
-    rest = replace(ordered[MOST_PROBLEMS], where="...", message=f"{more} more problems of this check are not shown")
-    return [*ordered[:MOST_PROBLEMS], rest]
 
 
 def _status(problems: list[Problem]) -> str:

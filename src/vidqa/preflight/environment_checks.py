@@ -32,19 +32,33 @@ MOST_SKEW_S = 5.0  # file systems that store whole or even seconds are not to bl
 
 def packages(context: Context) -> list[Problem]:
     """The engine's packages, by their installed versions; none of them is imported."""
+    context.facts["python"] = platform.python_version()
+    return _unfit(context, "engine", "the engine")
+
+
+def optional_packages(context: Context) -> list[Problem]:
+    """What only some specs need: trackers, and 8-bit products."""
+    spec = context.spec
+    if isinstance(spec, EvaluateSpec):
+        return []
+    asked = {tracker: f'logging.logger = "{tracker}"' for tracker in ("wandb", "tensorboard")}
+    problems = [p for extra, why in asked.items() if extra in spec.logging.logger for p in _unfit(context, extra, why)]
+    return problems + (_unfit(context, "fp8", "train.fp8.enable_fp8") if spec.train.fp8.enable_fp8 else [])
+
+
+def _unfit(context: Context, extra: str, why: str) -> list[Problem]:
+    """Packages of an extra of this project that are missing or too old; `why` needs them."""
     from packaging.requirements import Requirement
 
     problems = []
-    versions: dict[str, str | None] = {}
-    for text in tomllib.loads((BANK / "pyproject.toml").read_text())["project"]["optional-dependencies"]["engine"]:
+    versions: dict[str, str | None] = context.facts.setdefault("packages", {})
+    for text in tomllib.loads((BANK / "pyproject.toml").read_text())["project"]["optional-dependencies"][extra]:
         wanted = Requirement(text)
         version = versions[wanted.name] = installed(wanted.name)
         if version is None:
-            problems.append(PACKAGE_MISSING.at(wanted.name, f"the engine needs {text}"))
+            problems.append(PACKAGE_MISSING.at(wanted.name, f"{why} needs {text}"))
         elif not wanted.specifier.contains(version.partition("+")[0], prereleases=True):
             problems.append(PACKAGE_OLD.at(wanted.name, f"{wanted.name} {version} is installed, {text} is needed"))
-    context.facts["python"] = platform.python_version()
-    context.facts["packages"] = versions
     return problems
 
 

@@ -20,9 +20,10 @@ from vidqa.data.record import MediaRef, Record
 from vidqa.files import write_json
 from vidqa.preflight import media_probe
 from vidqa.preflight.problems import FIX_EXISTS, FIX_NOTHING_LEFT
-from vidqa.problem import Problem, ProblemError, raise_errors
+from vidqa.problem import Problem, raise_errors
 from vidqa.spec.models import EvaluateSpec
-from vidqa.video import fps_disagreement, probe, probe_image
+from vidqa.video import ImageMeta, VideoMeta, fps_disagreement
+from vidqa.video.headers import read_headers
 
 SHOWN = 100  # changes that are listed; all are counted
 # Names of roles that other programs write, in small letters.
@@ -102,11 +103,11 @@ def _broken_before(spec_path: Path) -> dict[tuple[str, str | None], str]:
 
 
 class _Mender:
-    """Mends rows one by one; remembers ids, and what was found in media files."""
+    """Mends rows one by one; remembers the headers of media, and what is broken."""
 
     def __init__(self, source: MediaSource, name: str, broken: dict[tuple[str, str | None], str]) -> None:
         self.source, self.name, self.broken = source, name, broken
-        self.fps: dict[str, float | None] = {}
+        self.headers: dict[str, VideoMeta | ImageMeta] = {}
 
     def mend(self, rows: list[tuple[int, Any]], fixed: Fixed) -> list[Row]:
         taken = {str(row["id"]) for _, row in rows if isinstance(row, dict) and _has_id(row)}
@@ -147,22 +148,17 @@ class _Mender:
 
     def _broken(self, ref: MediaRef) -> str | None:
         at = (ref.path, ref.member)
-        if at not in self.broken and ref.key not in self.fps:
-            try:
-                self.fps[ref.key] = None
-                if ref.kind == "image":
-                    probe_image(ref.path, ref.member)
-                else:
-                    self.fps[ref.key] = probe(ref.path, ref.member).source_fps
-            except ProblemError as unreadable:
-                self.broken[at] = unreadable.problems[0].message
+        if at not in self.broken and ref.key not in self.headers:
+            (header,) = read_headers([ref])
+            if isinstance(header, list):
+                self.broken[at] = header[0].message
+            else:
+                self.headers[ref.key] = header
         return self.broken.get(at)
 
     def _set_fps(self, row: Row, record: Record, place: str, fixed: Fixed) -> None:
-        if record.video_fps is None or len(record.media) != 1 or record.media[0].kind != "video":
-            return
-        meta = probe(record.media[0].path, record.media[0].member)
-        if fps_disagreement(meta, record.video_fps, place):
+        meta = self.headers[record.media[0].key] if len(record.media) == 1 else None
+        if isinstance(meta, VideoMeta) and fps_disagreement(meta, record.video_fps, place):
             right = round(meta.source_fps, 3)
             fixed.note("video_fps", place, f"video_fps {row['video_fps']} -> {right}, the file's")
             row["video_fps"] = right

@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 from vidqa.preflight._base import Context, Skip
-from vidqa.preflight.gpus import IMAGE_ARCHITECTURES, Build, driver_cuda, engine_build, runs_on
+from vidqa.preflight.gpus import (
+    IMAGE_ARCHITECTURES,
+    Build,
+    driver_cuda,
+    engine_build,
+    least_memory,
+    runs_on,
+    version_of,
+)
 from vidqa.preflight.problems import DRIVER_OLD, GPU_ARCH
 from vidqa.problem import Problem
+from vidqa.spec.models import EvaluateSpec
 
+FIRST_WITH_FP8 = (8, 9)
 NONE_HERE = "no GPU is visible here; declare the job's with --gpu-count, --gpu-memory-gb and --gpu-arch"
 
 
@@ -16,13 +26,24 @@ def gpus(context: Context) -> list[Problem]:
     if not found:
         raise Skip(NONE_HERE)
     first = found[0]
-    context.facts |= {"gpu_names": sorted({gpu.name for gpu in found}), "gpu_memory_gb": _least_memory(context)}
+    context.facts |= {"gpu_names": sorted({gpu.name for gpu in found}), "gpu_memory_gb": least_memory(found)}
     context.facts["gpu_arch"] = sorted({gpu.arch for gpu in found if gpu.arch})
     build = None
     if not context.declared.anything and context.engine == "vidqa":
         context.facts |= {"driver": first.driver, "driver_cuda": driver_cuda()}
         build = engine_build()
     return [*_driver(context, build), *_architectures(context, build)]
+
+
+def eight_bits(context: Context) -> list[Problem]:
+    """Whether every GPU multiplies 8-bit floats, where the spec asks for it."""
+    if isinstance(context.spec, EvaluateSpec) or not context.spec.train.fp8.enable_fp8:
+        return []
+    unfit = sorted({gpu.arch for gpu in context.gpus if gpu.arch and version_of(gpu.arch) < FIRST_WITH_FP8})
+    remedy = "set train.fp8.enable_fp8 = false, or use a GPU from sm_89 on"
+    return [
+        GPU_ARCH.at(f"GPU {arch}", "it multiplies no 8-bit floats, train.fp8 asks for it", remedy) for arch in unfit
+    ]
 
 
 def _driver(context: Context, build: Build | None) -> list[Problem]:
@@ -46,8 +67,3 @@ def _architectures(context: Context, build: Build | None) -> list[Problem]:
     unfit = sorted({gpu.arch for gpu in context.gpus if gpu.arch and not runs_on(gpu.arch, built)})
     compiled = ", ".join(built)
     return [GPU_ARCH.at(f"GPU {arch}", f"the {context.engine} engine is compiled for {compiled}") for arch in unfit]
-
-
-def _least_memory(context: Context) -> float | None:
-    known = [gpu.memory_gb for gpu in context.gpus if gpu.memory_gb is not None]
-    return min(known, default=None)

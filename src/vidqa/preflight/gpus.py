@@ -99,6 +99,11 @@ def _gpu(row: Sequence[str]) -> Gpu:
     return Gpu(name, memory_gb, arch, driver)
 
 
+def least_memory(gpus: Sequence[Gpu]) -> float | None:
+    """GiB of the smallest GPU; None where no GPU's is known."""
+    return min((gpu.memory_gb for gpu in gpus if gpu.memory_gb is not None), default=None)
+
+
 def driver_cuda() -> str | None:
     """The newest CUDA that the installed driver runs, as "13.0"."""
     found = re.search(r"CUDA[\w ]*Version\s*:\s*(\d+\.\d+)", _ask("nvidia-smi") or "")
@@ -117,16 +122,17 @@ def engine_build() -> Build | None:
 def runs_on(arch: str, built: Sequence[str]) -> bool:
     """Whether a GPU of `arch` runs code compiled for `built`: the same major version and no newer a minor one
     (sm_90 on sm_90, sm_80 on sm_86), or intermediate code (compute_90) no newer than the GPU."""
-    version = _version(arch)
+    version = version_of(arch)
     for each in built:
-        compiled = _version(each)
+        compiled = version_of(each)
         binary = each.startswith("sm_") and compiled[0] == version[0] and compiled <= version
         if binary or (each.startswith("compute_") and compiled <= version):
             return True
     return False
 
 
-def _version(arch: str) -> tuple[int, int]:
+def version_of(arch: str) -> tuple[int, int]:
+    """(9, 0) of "sm_90"; (0, 0) of what is no architecture."""
     found = re.fullmatch(r"(?:sm|compute)_(\d+)(\d)[af]?", arch)
     return (int(found[1]), int(found[2])) if found else (0, 0)
 

@@ -4,51 +4,41 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import replace
 from pathlib import Path
 
-from vidqa.data.record import MediaRef, Record
+from vidqa.data.record import Record
 from vidqa.platforms.hardware import cpu_count
 from vidqa.preflight import looks, media_probe
 from vidqa.preflight._base import Context, Skip
 from vidqa.preflight.media_probe import Row, Rows
 from vidqa.preflight.problems import PROBE_UNWRITABLE, SPLIT_NEAR
 from vidqa.preflight.progress import counting
-from vidqa.problem import Problem, ProblemError
-from vidqa.video import ImageMeta, VideoMeta, fps_disagreement, probe, probe_image
+from vidqa.problem import Problem
+from vidqa.video import VideoMeta, fps_disagreement
+from vidqa.video.headers import Header
 from vidqa.video.pool import Decoded, DecodePool, DecodeRequest
 from vidqa.video.problems import VIDEO_DECODE_TIMEOUT
 
-PROBE_THREADS = 8
 SAVE_EVERY_S = 20.0  # an interrupted preflight loses no more than this
 # The frames themselves are not wanted here; small pictures of them are less to send between processes.
 THUMBNAILS = "vidqa.preflight.looks:thumbnails"
-Header = VideoMeta | ImageMeta | list[Problem]
 
 
 def probed(context: Context) -> list[Problem]:
     """The header of every file, and the frame rate against what annotations claim."""
-    files = list(context.media.values())
-    with ThreadPoolExecutor(PROBE_THREADS) as pool:
-        headers = list(pool.map(lambda file: _header(file[0]), files))
-    context.facts["media_files"] = len(files)
-    seconds = sum(header.duration_s for header in headers if isinstance(header, VideoMeta))
+    context.facts["media_files"] = len(context.headers)
+    seconds = sum(header.duration_s for header in context.headers.values() if isinstance(header, VideoMeta))
     context.facts["video_seconds"] = round(seconds, 1)
     problems = []
-    for header, (_, used_by) in zip(headers, files, strict=True):
+    for key, header in context.headers.items():
+        _, used_by = context.media[key]
         if isinstance(header, list):
             problems += [_used(problem, used_by) for problem in header]
         elif isinstance(header, VideoMeta):
             problems += _claims(header, used_by)
     return list(_as_bad_sample(context, problems))
-
-
-def _header(ref: MediaRef) -> Header:
-    try:
-        return probe_image(ref.path, ref.member) if ref.kind == "image" else probe(ref.path, ref.member)
-    except ProblemError as broken:
-        return broken.problems
 
 
 def _claims(meta: VideoMeta, used_by: list[Record]) -> Iterator[Problem]:
@@ -63,15 +53,16 @@ def decoded(context: Context) -> list[Problem]:
     requests = list(_requests(context))[: context.probe_sample]
     place = media_probe.place_for(context.spec_path)
     known = media_probe.read_rows(place)
-    found = {_key(request): row for request in requests if (row := _still_true(request, known)) is not None}
-    left = [request for request in requests if _key(request) not in found]
+    found = {request.where: row for request in requests if (row := _still_true(request, known)) is not None}
+    left = [request for request in requests if request.where not in found]
     context.facts |= {"media_decoded": len(requests), "media_reused": len(found), "media_probe": str(place)}
     unwritable: list[Problem] = []
     last = time.monotonic()
     with counting("decoding", len(left)) as advance:
         try:
-            for row in _decode(left, context.spec.engine.decode_timeout_s):
-                found[MediaRef(row.kind, "", row.path, row.member).key] = known[row.identity] = row
+            for request, answer, seconds in _decode(left, context.spec.engine.decode_timeout_s):
+                row = _row(request, context.headers[request.where], answer, seconds)
+                found[request.where] = known[row.identity] = row
                 advance()
                 if time.monotonic() - last > SAVE_EVERY_S:
                     _save(place, known)
@@ -80,8 +71,12 @@ def decoded(context: Context) -> list[Problem]:
             if left:
                 unwritable = _save(place, known)
     context.rows |= found
-    rows = [found[_key(request)] for request in requests]
-    broken = [_used(_problem(row), context.media[key][1]) for row in rows if row.code and (key := _row_key(row))]
+    broken = []
+    for request in requests:
+        row, (_, used_by) = found[request.where], context.media[request.where]
+        if row.code:
+            problem = Problem(row.code, request.where, row.message, row.remedy, row.exit_code)
+            broken.append(_used(problem, used_by))
     return [*_as_bad_sample(context, broken), *unwritable]
 
 
@@ -103,9 +98,9 @@ def _still_true(request: DecodeRequest, known: Rows) -> Row | None:
     return row if row.content_key and row.content_key == media_probe.content_key(request.path) else None
 
 
-def _decode(requests: Iterable[DecodeRequest], timeout_s: float) -> Iterator[Row]:
-    """A row for every request, as they end. No more are handed out than there are workers, so that the time of each is
-    the time that its decoding took."""
+def _decode(requests: Iterable[DecodeRequest], timeout_s: float) -> Iterator[tuple[DecodeRequest, Decoded, float]]:
+    """(request, its frames or problem, seconds) of every request, as they end. No more are handed out than there are
+    workers, so that the time of each is the time that its decoding took."""
     workers = max(1, cpu_count())
     waiting: dict[Future[Decoded], tuple[DecodeRequest, float]] = {}
     remaining = iter(requests)
@@ -117,11 +112,10 @@ def _decode(requests: Iterable[DecodeRequest], timeout_s: float) -> Iterator[Row
                 return
             for ended in wait(waiting, return_when=FIRST_COMPLETED).done:
                 request, started = waiting.pop(ended)
-                yield _row(request, ended.result(), time.monotonic() - started)
+                yield request, ended.result(), time.monotonic() - started
 
 
-def _row(request: DecodeRequest, answer: Decoded, seconds: float) -> Row:
-    header = _header(MediaRef(request.kind, "", request.path, request.member))
+def _row(request: DecodeRequest, header: Header, answer: Decoded, seconds: float) -> Row:
     video = header if isinstance(header, VideoMeta) else None
     size = None if isinstance(header, list) else header
     problem = answer if isinstance(answer, Problem) else None
@@ -180,18 +174,6 @@ def near_duplicates(context: Context) -> list[Problem]:
 def _glances(context: Context, keys: set[str]) -> dict[str, bytes]:
     rows = ((key, context.rows[key]) for key in sorted(keys & context.rows.keys()))
     return {key: row.glance for key, row in rows if row.glance is not None}
-
-
-def _problem(row: Row) -> Problem:
-    return Problem(row.code, _row_key(row), row.message, row.remedy, row.exit_code)
-
-
-def _row_key(row: Row) -> str:
-    return MediaRef(row.kind, "", row.path, row.member).key
-
-
-def _key(request: DecodeRequest) -> str:
-    return MediaRef(request.kind, "", request.path, request.member).key
 
 
 def _used(problem: Problem, by: list[Record]) -> Problem:

@@ -15,6 +15,7 @@ from vidqa.packing.steps import Steps
 from vidqa.platforms.asked import process_count, with_values
 from vidqa.preflight._base import Context, Skip
 from vidqa.preflight.disk_checks import STATE_PER_PARAMETER
+from vidqa.preflight.gpus import least_memory
 from vidqa.preflight.problems import HOST_MEMORY, MEMORY
 from vidqa.preflight.trained import trained_model, trained_parameters
 from vidqa.preflight.usable import usable
@@ -36,7 +37,7 @@ def memory(context: Context) -> list[Problem]:
     samples = usable(context, "train")
     if not samples or not spec.total_steps(asked, len(samples)):
         raise Skip("there is no step to estimate")
-    has_gib = least_memory(context)
+    has_gib = least_memory(context.gpus)
     found = estimate(context, asked, samples, has_gib)
     context.facts["memory"] = _facts(found, has_gib)
     if has_gib is None or fits(found.memory.peak_gib, has_gib):
@@ -72,12 +73,6 @@ def available_gib() -> float:
     lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
     kibibytes = next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable:"))
     return kibibytes / 1024**2
-
-
-def least_memory(context: Context) -> float | None:
-    """GiB of the smallest GPU; None where no GPU is known."""
-    known = [gpu.memory_gb for gpu in context.gpus if gpu.memory_gb is not None]
-    return min(known, default=None)
 
 
 def estimate(context: Context, asked: TrainSpec, samples: Sequence[Sample], has_gib: float | None) -> Forecast:

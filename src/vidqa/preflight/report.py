@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from vidqa import spec
-from vidqa.preflight._base import Checked, Context, bounded, carry_out
+from vidqa.preflight._base import Checked, Context, carry_out
 from vidqa.preflight.summary import summary
 from vidqa.preflight.table import CHECKS, GROUPS
-from vidqa.problem import Problem
+from vidqa.problem import Problem, bounded
 from vidqa.spec.problems import ACTION, MODEL_MAX_LENGTH
 
 TRAIN_TABLES = {"train", "policy", "custom", "validation", "logging"}
@@ -86,8 +86,8 @@ def preflight(
     probe_sample: int | None = None,
     **more: Any,
 ) -> Report:
-    """Carry out every check (of one group). `more` are further fields of Context: declared, engine, evaluate_spec,
-    kpi_root. Raises ProblemError only where the spec is not a spec at all."""
+    """Carry out every check (of one group). `more` are further fields of Context: declared, wanted, engine,
+    evaluate_spec, kpi_root. Raises ProblemError only where the spec is not a spec at all."""
     context = Context(spec_path, action or action_of(spec_path), platform, probe_sample, **more)
     checks = [carry_out(check, context) for check in CHECKS if group in (None, check.group)]
     return Report(context.action, [_settle_length(checked, context) for checked in checks], context.facts)

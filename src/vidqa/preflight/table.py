@@ -19,8 +19,10 @@ from vidqa.preflight._base import Check
 
 CHECKS = (
     Check("environment", "packages", environment_checks.packages),
+    Check("environment", "packages of options", environment_checks.optional_packages, ("spec",)),
     Check("environment", "torch and torchvision", environment_checks.torch_pair),
     Check("environment", "GPUs", gpu_checks.gpus),
+    Check("environment", "8-bit products", gpu_checks.eight_bits, ("spec",)),
     Check("environment", "open files", environment_checks.open_files),
     Check("environment", "output folder", environment_checks.output_folder, ("spec",)),
     Check("environment", "disk", disk_checks.disk, ("spec", "models")),
@@ -38,7 +40,7 @@ CHECKS = (
     Check("data", "annotations", data_checks.records, ("spec",)),
     Check("data", "sets apart", data_checks.disjoint, ("sets",)),
     Check("data", "answers", data_checks.answers, ("sets",)),
-    Check("media", "headers", media_checks.probed, ("media",)),
+    Check("media", "headers", media_checks.probed, ("headers",)),
     Check("media", "planned frames", media_checks.decoded, ("to_decode",)),
     Check("media", "near duplicates", media_checks.near_duplicates, ("sets",)),
     Check("budget", "tokens", budget_checks.tokens, ("planned",)),

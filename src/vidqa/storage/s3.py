@@ -56,18 +56,24 @@ def object_at(files: Any, address: str) -> Object | None:
             info = files.info(address)
         except FileNotFoundError:
             return None
-    return _object(info) if info["type"] == "file" else None
+    return described(info) if info["type"] == "file" else None
 
 
 def objects_below(files: Any, address: str) -> list[Object]:
     """Every object below an address, sorted by address."""
     with errors_at(address):
         found = files.find(address, detail=True)
-    return sorted((_object(info) for info in found.values() if info["type"] == "file"), key=lambda each: each.address)
+    return sorted((described(info) for info in found.values() if info["type"] == "file"), key=lambda each: each.address)
 
 
-def _object(info: dict[str, Any]) -> Object:
+def described(info: dict[str, Any]) -> Object:
+    """An object by what the file system says of it."""
     return Object(f"{PREFIX}{info['name']}", int(info["size"] or 0), str(info.get("ETag") or "").strip('"'))
+
+
+def hides_its_hash(head: dict[str, Any]) -> bool:
+    """With a key of its own, an object's tag says nothing of its content."""
+    return "aws:kms" in str(head.get("ServerSideEncryption") or "") or bool(head.get("SSECustomerAlgorithm"))
 
 
 @contextmanager

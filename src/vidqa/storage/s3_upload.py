@@ -11,7 +11,7 @@ from typing import Any
 
 from vidqa.problem import Problem, ProblemError
 from vidqa.storage.problems import DAMAGED
-from vidqa.storage.s3 import Object, connect, errors_at, objects_below
+from vidqa.storage.s3 import Object, connect, described, errors_at, hides_its_hash, objects_below
 
 AT_ONCE = 4
 PART = 64 << 20  # bytes of one part; a file below two parts goes in one piece
@@ -73,17 +73,12 @@ def _send_one(bucket: Any, address: str, path: Path, there: Object | None) -> tu
         if there is not None and (there.size, there.etag) == (size, etag):
             return _Stored(address, size, etag, sha256), False
         bucket.put_file(str(path), address, chunksize=part)
-        stored = bucket.info(address, refresh=True)
-        found = str(stored.get("ETag") or "").strip('"')
-    if int(stored["size"]) != size or (found != etag and not _hides_its_hash(stored)):
-        message = f"{size} bytes with the tag {etag} were sent, {stored['size']} with {found} are stored"
+        info = bucket.info(address, refresh=True)
+    stored = described(info)
+    if stored.size != size or (stored.etag != etag and not hides_its_hash(info)):
+        message = f"{size} bytes with the tag {etag} were sent, {stored.size} with {stored.etag} are stored"
         raise DAMAGED.error(address, message)
-    return _Stored(address, size, found, sha256), True
-
-
-def _hides_its_hash(stored: dict[str, Any]) -> bool:
-    """With a key of its own, an object's tag says nothing of its content."""
-    return "aws:kms" in str(stored.get("ServerSideEncryption") or "") or bool(stored.get("SSECustomerAlgorithm"))
+    return _Stored(address, size, stored.etag, sha256), True
 
 
 def hashes(path: Path, part: int) -> tuple[str, str]:

@@ -30,7 +30,17 @@ from vidqa.data.reader import NAMES, read_rows
 from vidqa.data.record import MediaRef
 from vidqa.problem import Problem, ProblemError
 from vidqa.storage.problems import ADDRESS, DAMAGED, NO_SPACE, NOT_FOUND
-from vidqa.storage.s3 import Object, connect, errors_at, is_remote, object_at, objects_below, parse
+from vidqa.storage.s3 import (
+    PREFIX,
+    Object,
+    connect,
+    errors_at,
+    hides_its_hash,
+    is_remote,
+    object_at,
+    objects_below,
+    parse,
+)
 
 RECORD = "staged.jsonl"
 ANNOTATIONS, MEDIA = "annotations", "media"  # the two folders of a staged set
@@ -231,6 +241,5 @@ def _fetch_one(bucket: Any, wanted: Object, place: str, folder: Path) -> Staged:
 
 
 def _is_encrypted(bucket: Any, wanted: Object) -> bool:
-    """With a key of its own, an object's tag is no MD5."""
-    head = bucket.call_s3("head_object", **dict(zip(("Bucket", "Key"), wanted.address[5:].split("/", 1), strict=True)))
-    return "aws:kms" in str(head.get("ServerSideEncryption") or "") or bool(head.get("SSECustomerAlgorithm"))
+    names = dict(zip(("Bucket", "Key"), wanted.address.removeprefix(PREFIX).split("/", 1), strict=True))
+    return hides_its_hash(bucket.call_s3("head_object", **names))

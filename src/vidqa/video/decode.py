@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from vidqa.video.probe import right_angle
+from vidqa.video.first_picture import first_look
 from vidqa.video.problems import VIDEO_FRAME_MISSING, VIDEO_UNREADABLE
 from vidqa.video.source import open_video, place
 from vidqa.video.timeline import Timeline, read_timeline
@@ -32,6 +32,9 @@ def decode_frames(path: str | Path, member: str | None, indices: Sequence[int]) 
 def read_frames(path: str | Path, member: str | None, wanted: Sequence[int]) -> Iterator[np.ndarray]:
     """Yields uint8 [H, W, 3] for each number of `wanted`, which must ascend. Raises as `decode_frames` does."""
     where = place(path, member)
+    # Pictures that say themselves how they are turned need not all say it: the first one speaks for all.
+    with open_video(path, member, header_alone=True) as (container, stream):
+        rotation = first_look(path, member, container, stream).rotation
     with open_video(path, member) as (container, stream):
         timeline = read_timeline(path, member, container, stream)
         if wanted and not 0 <= wanted[0] <= wanted[-1] < timeline.count:
@@ -45,13 +48,7 @@ def read_frames(path: str | Path, member: str | None, wanted: Sequence[int]) -> 
                 raise VIDEO_FRAME_MISSING.error(where, message)
             if walk.damaged:
                 raise VIDEO_UNREADABLE.error(where, f"frame {number}, or one that it is predicted from, is damaged")
-            yield as_shown(frame)
-
-
-def as_shown(frame: VideoFrame) -> np.ndarray:
-    """uint8 [H, W, 3] of a decoded frame, turned by its rotation."""
-    picture = frame.to_ndarray(format="rgb24")
-    return np.ascontiguousarray(np.rot90(picture, right_angle(frame.rotation) // 90))
+            yield np.ascontiguousarray(np.rot90(frame.to_ndarray(format="rgb24"), rotation // 90))
 
 
 class _Walk:

@@ -1,8 +1,8 @@
 """Decodes in worker processes that are killed when they hang: one bad file costs its time limit, not the run.
 
 with DecodePool(workers=4, timeout_s=60, transform="vidqa.engine.batch.resize:resize_frames") as pool:
-    for request, frames in pool.map(requests):      # in request order; frames is an array or a Problem
-        ...
+    answers = [pool.submit(request) for request in requests]
+    frames = answers[0].result()                    # an array or a Problem
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, Pipe
@@ -112,17 +111,6 @@ class DecodePool:
         job = _Job(request, Future(), admit, store_at)
         self._waiting.put(job)
         return job.answer
-
-    def map(self, requests: Iterable[DecodeRequest]) -> Iterator[tuple[DecodeRequest, Decoded]]:
-        """Answers in the order of the requests; at most twice as many as there are workers are ahead of the reader."""
-        ahead: deque[tuple[DecodeRequest, Future[Any]]] = deque()
-        for request in requests:
-            ahead.append((request, self.submit(request)))
-            if len(ahead) >= 2 * self.workers:
-                first, answer = ahead.popleft()
-                yield first, answer.result()
-        for last, answer in ahead:
-            yield last, answer.result()
 
     def close(self) -> None:
         """Stops at once: what is waiting is cancelled, what is being decoded is cut off."""

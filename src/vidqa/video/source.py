@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from vidqa.problem import Code, ProblemError
 from vidqa.video.problems import VIDEO_EMPTY, VIDEO_NO_STREAM, VIDEO_UNREADABLE
@@ -81,9 +81,11 @@ def open_container(
     offset, length = extent(path, member, unreadable, empty)
     file = str(Path(path).absolute())
     url = f"file:{file}" if member is None else f"subfile,,start,{offset},end,{offset + length},,:{file}"
+    # PyAV fails on titles that are not UTF-8 unless it is told not to; since 19 it never does, and cannot be told.
+    lenient: dict[str, Any] = {"metadata_errors": "replace"} if int(av.__version__.split(".")[0]) < 19 else {}
     try:
         options = {"protocol_whitelist": "file,subfile", **(options or {})}
-        with av.open(url, options=options, metadata_errors="replace") as container:
+        with av.open(url, options=options, **lenient) as container:
             yield container
     except av.error.FFmpegError as broken:
         raise unreadable.error(place(path, member), f"FFmpeg cannot decode it: {broken.strerror}") from broken

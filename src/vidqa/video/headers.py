@@ -1,0 +1,40 @@
+"""The headers of many videos and images, several at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Protocol
+
+from vidqa.problem import Problem, ProblemError
+from vidqa.video.image import probe_image
+from vidqa.video.probe import probe
+from vidqa.video.types import ImageMeta, VideoMeta
+
+THREADS = 8  # a probe waits for the disk; FFmpeg lets go of the interpreter meanwhile
+Header = VideoMeta | ImageMeta | list[Problem]
+
+
+class Medium(Protocol):
+    """Whatever names a file: a record's medium, a request for frames."""
+
+    @property
+    def kind(self) -> str: ...
+    @property
+    def path(self) -> str: ...
+    @property
+    def member(self) -> str | None: ...
+
+
+def read_headers(media: Iterable[Medium]) -> list[Header]:
+    """What the probe of each medium found, in their order: what it is, or what is wrong with it."""
+    with ThreadPoolExecutor(THREADS) as pool:
+        return list(pool.map(_header, media))
+
+
+def _header(medium: Medium) -> Header:
+    find = probe_image if medium.kind == "image" else probe
+    try:
+        return find(medium.path, medium.member)
+    except ProblemError as broken:
+        return broken.problems

@@ -1,6 +1,6 @@
 """Where the time of an optimizer step goes, kernel by kernel, beside the floor that the GPU's matrix products set.
 
-    python benchmarks/breakdown.py --gpus 4 --shape 8b --out /tmp/bench [--lora] [--data 4k-8k]
+    python benchmarks/breakdown.py --gpus 4 --out DIR [--shape 2b] [--lora] [--data 1k-8k]
 
 Two steps of rank 0 under torch.profiler, which is started from outside the engine. The rest of the run is not profiled
 and tells how long a step takes undisturbed. Without GPUs (--tiny) operations of the CPU stand in for kernels.
@@ -8,7 +8,6 @@ and tells how long a step takes undisturbed. Without GPUs (--tiny) operations of
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from collections import defaultdict
@@ -18,15 +17,13 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-sys.path[:0] = [str(Path(__file__).resolve().parents[1] / part) for part in ("src", "benchmarks")]
+from ledger import Ledger, arguments, table
+from processes import BANK, finish
+from training import ADAPT, FULL, SETS, Place, Training, as_tiny, launch, our_steps
 
-from ledger import RESULTS, Ledger, table
-from processes import BANK, finish, start
-from throughput import ADAPT, FULL, SETS, TINY_SETS, as_tiny
-from training import Place, Training, command_of, our_steps
+from vidqa.budget.work import PEAKS
 
 GEMM_FLOPS = 682e12  # FLOP/s that the matrix products of one decoder layer reach on an H200
-PEAK_FLOPS = 989e12  # what perf/mfu is a share of
 FIRST, RECORDED, AFTER = 5, 2, 4  # steps before, under and after the profiler
 ON_DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
 # The first words that a kernel's or operation's name holds decide; the order matters.
@@ -133,46 +130,39 @@ def rows_of(works: Sequence[Work], facts: dict[str, Any], model: Path, on_device
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--gpus", type=int, default=4)
+    parser = arguments(__doc__, gpus=4)
     parser.add_argument("--shape", choices=["2b", "8b"], default="8b")
     parser.add_argument("--data", choices=list(SETS), default="4k-8k")
     parser.add_argument("--lora", action="store_true")
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--results", type=Path)
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a key of our own specs")
-    parser.add_argument("--timeout", type=float, default=240)
-    parser.add_argument("--tiny", action="store_true", help="a rehearsal, without GPUs too")
     options = parser.parse_args()
-    place = Place(options.out.resolve(), TINY_SETS if options.tiny else SETS)
-    over, shown = (ADAPT, "lora") if options.lora else (FULL, "full")
-    name, steps = f"breakdown-{shown}", FIRST + RECORDED + AFTER
-    training = Training(
-        name, "ours", options.shape, options.gpus, options.data, steps, 0, whole=options.lora, over=over
-    )
-    if options.tiny:
-        training = as_tiny(training, steps=steps)
-    place.make([training.shape], [training.data])
-    command, trace = command_of(training, place, options.set), place.run_dir(training) / "trace.json"
-    at = command.index("vidqa.engine")
-    command[at - 1 : at + 1] = [str(BANK / "benchmarks" / "profiled_engine.py"), str(trace), str(FIRST), str(RECORDED)]
-    log = place.out / "runs" / f"{training.name}.log"
-    started = start(command, log, options.timeout, range(training.gpus) if place.cuda else ())
+    place = Place(options.out.resolve())
+    name, over = ("breakdown-lora", ADAPT) if options.lora else ("breakdown-full", FULL)
+    steps = FIRST + RECORDED + AFTER
+    training = Training(name, "ours", options.shape, options.gpus, SETS[options.data], steps, 0, over=over)
+    training = as_tiny(training, steps) if options.tiny else training
+    place.make([training])
+    trace = place.run_dir(training) / "trace.json"
+    engine = [str(BANK / "benchmarks" / "profiled_engine.py"), str(trace), str(FIRST), str(RECORDED)]
+    started = launch(training, place, options.set, options.timeout, engine=engine)
     finish([started])
     if not trace.with_suffix(".facts.json").exists():
         sys.exit(f"no trace was written: {started.failure}")
     facts = json.loads(trace.with_suffix(".facts.json").read_text())
-    measured = our_steps(training, place, started.began)
-    free = [step for number, step in enumerate(measured) if number >= 3 and not FIRST <= number <= FIRST + RECORDED]
     rows = rows_of(works_of(trace), facts, place.model(training.shape), place.cuda)
-    undisturbed = median(step["step_s"] for step in free)
-    summary: dict[str, Any] = {"profiled step s": facts["seconds"] / facts["steps"], "step s": undisturbed}
-    if strict := [step["mfu"] for step in free if step["mfu"]]:
-        floor = median(strict) * PEAK_FLOPS * undisturbed / GEMM_FLOPS
-        summary |= {"strict MFU": median(strict), "floor s": floor, "floor share": floor / undisturbed}
-    ledger = Ledger("breakdown", options.results or (place.out / "results" if options.tiny else RESULTS))
-    ledger.add({"run": name, "gpus": options.gpus, **summary, "kinds": rows})
+    summary = summary_of(our_steps(training, place, started.began), facts)
+    Ledger("breakdown", options).add({"run": name, "gpus": options.gpus, **summary, "kinds": rows})
     print(table(rows), "", table([summary]), f"trace: {trace}", sep="\n")
+
+
+def summary_of(steps: Sequence[dict[str, Any]], facts: dict[str, Any]) -> dict[str, Any]:
+    """How long a step takes under the profiler and undisturbed, and its floor: all work at the speed of GEMMs."""
+    free = [step for number, step in enumerate(steps) if number >= 3 and not FIRST <= number <= FIRST + RECORDED]
+    undisturbed = median(step["step_s"] for step in free)
+    summary = {"profiled_step_s": facts["seconds"] / facts["steps"], "step_s": undisturbed}
+    if strict := [step["mfu"] for step in free if step["mfu"]]:
+        floor = median(strict) * PEAKS["H200"] * undisturbed / GEMM_FLOPS
+        summary |= {"mfu": median(strict), "floor_s": floor, "floor_share": floor / undisturbed}
+    return summary
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
-"""What was measured, when, on what and with which command: results/<program>.json, and tables for people."""
+"""What programs are told, and what they measured, when, on what and with which command: results/<program>.json."""
 
 from __future__ import annotations
 
+import argparse
 import json
 import platform
 import shlex
@@ -10,31 +11,63 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+sys.path[:0] = [str(Path(__file__).resolve().parents[1] / "src")]
+
+from vidqa.platforms import runs
+
 RESULTS = Path(__file__).resolve().parent / "results"
-PACKAGES = ("torch", "transformers", "accelerate", "peft", "av")
+
+
+def arguments(doc: str | None, *, gpus: int | None = None, timeout: float = 240) -> argparse.ArgumentParser:
+    """The options of every program; those of programs that train (`gpus` is how many by default) where it is given."""
+    parser = argparse.ArgumentParser(description=doc.splitlines()[0] if doc else None)
+    parser.add_argument("--out", type=Path, required=True, help="models, clips, runs and logs, found again later")
+    parser.add_argument("--results", type=Path, help="folder of the result file; benchmarks/results unless --tiny")
+    parser.add_argument("--tiny", action="store_true", help="a rehearsal in small, without GPUs too")
+    if gpus:
+        parser.add_argument("--gpus", type=int, default=gpus, help="processes, where there are no GPUs")
+        parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a key of our own specs")
+        parser.add_argument("--timeout", type=float, default=timeout, help="seconds that one training may take")
+    return parser
 
 
 class Ledger:
-    """The rows of one call of a benchmark, added to the file of all its calls as soon as they are known."""
+    """The rows of one call of a program, added to the file of all its calls as soon as they are known."""
 
-    def __init__(self, program: str, folder: Path) -> None:
+    def __init__(self, program: str, options: argparse.Namespace, *, go_on: bool = False) -> None:
+        """`go_on`: the last call's rows, measured on the same machine with the same libraries, are this one's too."""
+        folder = options.results or (options.out / "results" if options.tiny else RESULTS)
         folder.mkdir(parents=True, exist_ok=True)
         self.path = folder / f"{program}.json"
         self.earlier = json.loads(self.path.read_text()) if self.path.exists() else []
+        place = {"machine": machine(), "versions": {"python": platform.python_version(), **runs.versions()}}
         self.call: dict[str, Any] = {
             "when": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
             "command": shlex.join(["python", f"benchmarks/{program}.py", *sys.argv[1:]]),
-            "machine": machine(),
-            "versions": {"python": platform.python_version(), **versions()},
+            "commit": commit(),
+            **place,
             "rows": [],
         }
+        if go_on and self.earlier and {key: self.earlier[-1][key] for key in place} == place:
+            self.call = self.earlier.pop()
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        return self.call["rows"]
 
     def add(self, row: Mapping[str, Any]) -> None:
-        self.call["rows"].append(rounded(row))
+        self.rows.append(rounded(row))
+        self._write()
+
+    def conclude(self, told: Sequence[Mapping[str, Any]]) -> None:
+        """What the rows come to."""
+        self.call["told"] = rounded(told)
+        self._write()
+
+    def _write(self) -> None:
         unfinished = self.path.with_suffix(".json.new")
         unfinished.write_text(json.dumps([*self.earlier, self.call], indent=1) + "\n")
         unfinished.replace(self.path)
@@ -49,30 +82,28 @@ def rounded(value: Any) -> Any:
     return (round(value) if abs(value) >= 1000 else float(f"{value:.4g}")) if isinstance(value, float) else value
 
 
-def versions() -> dict[str, str]:
-    found = {}
-    for name in PACKAGES:
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    return found
+def commit() -> str | None:
+    """Of this code, with "-dirty" where files were changed since; None in a copy without its history."""
+    if not (git := shutil.which("git")):
+        return None
+    asked = [git, "-C", str(RESULTS.parent), "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
+    return subprocess.run(asked, capture_output=True, text=True).stdout.strip() or None
 
 
 def machine() -> str:
-    """The GPUs, or the processor where there are none."""
+    """The GPUs with their memory and driver, or the processor where there are none."""
     if program := shutil.which("nvidia-smi"):
-        asked = [program, "--query-gpu=name", "--format=csv,noheader"]
-        names = subprocess.run(asked, capture_output=True, text=True).stdout.split("\n")
-        if names := [name.strip() for name in names if name.strip()]:
-            return f"{len(names)} x {names[0]}"
+        asked = [program, "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader"]
+        lines = subprocess.run(asked, capture_output=True, text=True).stdout.splitlines()
+        if gpus := [line.strip() for line in lines if line.strip()]:
+            return f"{len(gpus)} x {gpus[0]}"
     model = [line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
     return f"{len(model)} x {model[0].split(':')[1].strip()}" if model else platform.processor()
 
 
-def table(rows: Sequence[Mapping[str, Any]]) -> str:
+def table(rows: Sequence[Mapping[str, Any]], without: Sequence[str] = ("failed",)) -> str:
     """Columns in the order of the rows' keys; numbers to the right."""
-    keys = list(dict.fromkeys(key for row in rows for key in row))
+    keys = [key for key in dict.fromkeys(key for row in rows for key in row) if key not in without]
     lines = [keys, *([shown(row.get(key)) for key in keys] for row in rows)]
     columns = []
     for cells in zip(*lines, strict=True):

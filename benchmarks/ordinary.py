@@ -13,6 +13,7 @@ import argparse
 import json
 import sys
 import time
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ from transformers import (
 )
 
 from vidqa.engine.flops import flops_model, peak_flops
+from vidqa.packing.sharing import Work
 
 LORA_TARGETS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 LAYERS = ["Qwen3VLTextDecoderLayer", "Qwen3VLVisionBlock"]
@@ -145,13 +147,10 @@ def summary(stopwatch: Stopwatch, model: Any, options: argparse.Namespace) -> di
     """The steps as measured, each with its work in floating-point operations by both ways of counting."""
     flops = flops_model(model.config, vision_trains=not options.lora, decoder_trains=not options.lora)
     for step in stopwatch.steps:
-        linear = flops.per_token * step["tokens"] + flops.per_supervised * step["supervised"]
-        vision = flops.per_patch * step["patches"] + flops.per_patch_pair * step["patch_pairs"]
-        step["flops"] = linear + vision + flops.per_pair * step["pairs"]
-        step["flops_unhalved"] = step["flops"] + flops.per_pair * step["pairs"]
+        work = Work(**{field.name: step[field.name] for field in fields(Work)})
+        step |= {"flops": flops.of([work]), "flops_unhalved": flops.of([work], halved=False)}
     cuda = torch.cuda.is_available()
     return {
-        "ranks": dist.get_world_size() if dist.is_initialized() else 1,
         "peak_flops": peak_flops(torch.device("cuda" if cuda else "cpu")),
         "sharded_units": sum(isinstance(module, FSDPModule) for module in model.modules()),
         "trained": sum(p.numel() for p in model.parameters() if p.requires_grad),
@@ -164,7 +163,7 @@ def summary(stopwatch: Stopwatch, model: Any, options: argparse.Namespace) -> di
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--model", type=Path, required=True)
-    parser.add_argument("--data", type=Path, required=True, help="a folder that video_set.py wrote")
+    parser.add_argument("--data", type=Path, required=True, help="a folder that video_set.write_set made")
     parser.add_argument("--out", type=Path, required=True, help="result.json goes here")
     parser.add_argument("--steps", type=int, default=4)
     parser.add_argument("--accumulate", type=int, default=1, help="batches per optimizer step and rank")

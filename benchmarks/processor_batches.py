@@ -6,13 +6,10 @@ Every batch carries `counts`, what is real in it, so that padding is never count
 from __future__ import annotations
 
 import importlib
-import sys
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
-
-sys.path[:0] = [str(Path(__file__).resolve().parents[1] / "src")]
 
 import torch
 from transformers import AutoProcessor

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-sys.path[:0] = [str(Path(__file__).resolve().parents[1] / part) for part in ("src", "benchmarks")]
+sys.path[:0] = [str(Path(__file__).resolve().parents[1] / "src")]
 
 import torch
 from safetensors.torch import save_file

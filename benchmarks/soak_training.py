@@ -1,6 +1,6 @@
 """Looks for leaks in whole trainings: many samples through a tiny model; the memory of every process, sampled.
 
-python benchmarks/soak_training.py --samples 50000 --gpus 1 --out soak
+python benchmarks/soak_training.py --samples 50000 --out DIR
 
 Counted is what processes have allocated (anonymous and shared memory), without the files and libraries that they map:
 the frame cache's pages come and go as the machine likes. Once warm it has to stay flat: the last fifth is compared
@@ -9,23 +9,21 @@ with the middle one.
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
 from pathlib import Path
 from statistics import mean
 from typing import Any
 
-sys.path[:0] = [str(Path(__file__).resolve().parents[1] / part) for part in ("src", "benchmarks")]
-
-from ledger import RESULTS, Ledger, table
-from processes import Started, family_of, kill_tree, start
-from training import Place, Training, command_of, our_steps
+from ledger import Ledger, arguments, table
+from processes import Started, family_of, kill_tree
+from training import Place, Training, launch, our_steps
 from video_set import SetShape
 
 SET = SetShape(24, (1, 2), questions=4, width=96, height=64)
 PER_RANK = 32
 FLAT = 0.02
+EVERY_S, EVERY_S_TINY = 5.0, 0.2  # between looks at the memory
 FIELDS = ("VmRSS", "RssAnon", "RssShmem")
 
 
@@ -89,32 +87,22 @@ def tenths(samples: list[dict[str, Any]], steps: int) -> list[float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser = arguments(__doc__, gpus=1, timeout=7200)
     parser.add_argument("--samples", type=int, default=50_000)
-    parser.add_argument("--gpus", type=int, default=1, help="processes, where there are no GPUs")
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--results", type=Path)
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a key of our own specs")
-    parser.add_argument("--every", type=float, default=5.0, help="seconds between looks at the memory")
-    parser.add_argument("--timeout", type=float, default=7200)
-    parser.add_argument("--tiny", action="store_true", help="a rehearsal: a few steps")
     options = parser.parse_args()
-    place = Place(options.out.resolve(), {"soak": SET})
-    steps = 30 if options.tiny else -(-options.samples // (PER_RANK * options.gpus))
-    training = Training("soak", "ours", "tiny", options.gpus, "soak", steps, 0, per_rank=PER_RANK, pack_tokens=4096)
-    place.make(["tiny"], ["soak"])
-    log = place.out / "runs" / "soak.log"
-    command = command_of(training, place, options.set)
-    started = start(command, log, options.timeout, range(options.gpus) if place.cuda else ())
-    samples = watch(training, place, started, 0.2 if options.tiny else options.every)
+    place = Place(options.out.resolve())
+    steps = 15 if options.tiny else -(-options.samples // (PER_RANK * options.gpus))
+    training = Training("soak", "ours", "tiny", options.gpus, SET, steps, 0, per_rank=PER_RANK, pack_tokens=4096)
+    place.make([training])
+    started = launch(training, place, options.set, options.timeout)
+    samples = watch(training, place, started, EVERY_S_TINY if options.tiny else EVERY_S)
     taken = len(our_steps(training, place, started.began))
     row = {"samples": taken * PER_RANK * options.gpus, "seconds": time.time() - started.began}
     row |= verdict(samples, steps)
-    ledger = Ledger("soak_training", options.results or (place.out / "results" if options.tiny else RESULTS))
-    ledger.add(row)
-    print(table([{key: value for key, value in row.items() if key != "curve"}]), row.get("curve"), sep="\n")
+    Ledger("soak_training", options).add(row)
+    print(table([row], without=["curve"]), row.get("curve"), sep="\n")
     if taken < steps or (row["flat"] is False and not options.tiny):
-        sys.exit(f"{taken} of {steps} steps were taken\n{log.read_text(errors='replace')[-3000:]}")
+        sys.exit(f"{taken} of {steps} steps were taken\n{started.log.read_text(errors='replace')[-3000:]}")
 
 
 if __name__ == "__main__":

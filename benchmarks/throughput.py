@@ -1,62 +1,50 @@
-"""Our training beside the ordinary recipe, in one process tree on the same data: speed, MFU, memory, waiting.
+"""Our training beside the ordinary recipe, in one process tree on the same data: every row of the table, one result.
 
-    python benchmarks/throughput.py --gpus 4 --row all --out /tmp/bench      # rows 1 2 3 5 6 9; --row 4 for one row
+    python benchmarks/throughput.py --gpus 4 --row all --out DIR
+    python benchmarks/throughput.py --gpus 4 --row all --out DIR --go-on     # what the call before had no time for
 
-Rows are those of benchmarks/README.md. Models (random weights of real shapes) and clips are made on the first call and
-found again below --out. Every result is added to results/throughput.json as soon as it is there, so that a run that is
-cut off leaves what it measured. --tiny rehearses everything in a minute on a CPU.
+Rows are those of benchmarks/README.md. Every result is added to throughput.json as soon as it is there, so that a call
+that is cut off leaves what it measured.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
-sys.path[:0] = [str(Path(__file__).resolve().parents[1] / part) for part in ("src", "benchmarks")]
+from ledger import Ledger, arguments, rounded, table
+from processes import BANK, finish, start
+from training import ADAPT, FULL, SETS, Place, Training, as_tiny, side_by_side, train
 
-from ledger import RESULTS, Ledger, rounded, table
-from training import LORA, Place, Training, train
-from video_set import SetShape
-
-FULL = {"engine.recompute": "none"}
-ADAPT = {**LORA, **FULL}
-SETS = {
-    "1k-8k": SetShape(96, (5, 40)),
-    "4k-8k": SetShape(64, (20, 40)),
-    "8-questions": SetShape(32, (20, 40), questions=8),
-}
-TINY_SETS = {
-    "1k-8k": SetShape(12, (2, 6), width=96, height=64),
-    "4k-8k": SetShape(12, (4, 6), width=96, height=64),
-    "8-questions": SetShape(4, (4, 6), questions=4, width=96, height=64),
-}
-SHARED = {"engine.share_video_prefix": True}
-FULL_MIXED = Training("ours-full", "ours", "8b", 0, "1k-8k", 8, 3, over=FULL)
-LORA_MIXED = Training("ours-lora", "ours", "8b", 0, "1k-8k", 8, 3, whole=True, over=ADAPT)
-EIGHT = Training("ours-8-questions", "ours", "8b", 0, "8-questions", 6, 3, per_rank=16, over=FULL)
+MIXED, LONG, EIGHT = SETS["1k-8k"], SETS["4k-8k"], SETS["8-questions"]
+SHARED = {**FULL, "engine.share_video_prefix": True}
+ALL_GPUS = 0
 TRAININGS = [
-    Training("ours-16k-packs", "ours", "8b", 0, "4k-8k", 8, 3, over=FULL),
-    FULL_MIXED,
-    Training("ordinary-full", "ordinary", "8b", 0, "1k-8k", 3, 1),
-    Training("ordinary-full-packed", "ordinary", "8b", 0, "1k-8k", 4, 1, words=["--packed"]),
-    LORA_MIXED,
-    Training("ordinary-lora", "ordinary", "8b", 0, "1k-8k", 3, 1, words=["--lora"]),
-    EIGHT,
-    replace(EIGHT, name="ours-8-questions-shared", over={**FULL, **SHARED}),
-    replace(LORA_MIXED, name="ours-lora-1gpu", gpus=1),
-    Training("ours-2b-1gpu", "ours", "2b", 1, "1k-8k", 8, 3, over=FULL),
-    Training("ours-2b", "ours", "2b", 0, "1k-8k", 8, 3, over=FULL),
+    Training("ours-16k-packs", "ours", "8b", ALL_GPUS, LONG, 8, 3, over=FULL),
+    Training("ours-full", "ours", "8b", ALL_GPUS, MIXED, 8, 3, over=FULL),
+    Training("ordinary-full", "ordinary", "8b", ALL_GPUS, MIXED, 3, 1),
+    Training("ordinary-full-packed", "ordinary", "8b", ALL_GPUS, MIXED, 4, 1, words=["--packed"]),
+    Training("ours-lora", "ours", "8b", ALL_GPUS, MIXED, 8, 3, over=ADAPT),
+    Training("ordinary-lora", "ordinary", "8b", ALL_GPUS, MIXED, 3, 1, words=["--lora"]),
+    Training("ours-8-questions", "ours", "8b", ALL_GPUS, EIGHT, 6, 3, per_rank=16, over=FULL),
+    Training("ours-8-questions-shared", "ours", "8b", ALL_GPUS, EIGHT, 6, 3, per_rank=16, over=SHARED),
+    Training("ours-lora-1gpu", "ours", "8b", 1, MIXED, 8, 3, over=ADAPT),
+    Training("ours-2b-1gpu", "ours", "2b", 1, MIXED, 8, 3, over=FULL),
+    Training("ours-2b", "ours", "2b", ALL_GPUS, MIXED, 8, 3, over=FULL),
 ]
+# Programs of their own, by the runs that they tell of.
+PROGRAMS = {"data": ("processor each time", "ours, from the cache"), "saves": ("saves-full",)}
+ENOUGH_S = 75  # with less time left, an 8B training would not reach its second step
 
 
 @dataclass(frozen=True)
 class Row:
-    """A row of the table: what is to be reached, from which trainings, and how it is told from their figures."""
+    """A row of the table: what is to be reached, from which runs, and how it is told from their figures."""
 
     says: str
     unit: str
@@ -78,11 +66,11 @@ def figure(key: str) -> Callable[..., float | None]:
 
 
 def ratio(key: str) -> Callable[..., float | None]:
-    return lambda ours, theirs: ours[key] / theirs[key]
+    return lambda ours, theirs: ours[key] / theirs[key] if key in ours and key in theirs else None
 
 
-SPEED = "tokens/s/gpu"
-WAIT_FIRST = figure("data_wait_first_epoch")
+SPEED, WAIT, WAIT_FIRST = "tokens/s/gpu", "data_wait", "data_wait_first_epoch"
+CACHED = ("ours, from the cache", "processor each time")
 ROWS: dict[str, list[Row]] = {
     "1": [Row("full fine-tune, 4k-8k in 16k packs", "strict MFU", 0.50, 0.55, ("ours-16k-packs",), figure("mfu"))],
     "2": [Row("against the ordinary recipe", "x", 3.5, 4.5, ("ours-full", "ordinary-full"), ratio(SPEED))],
@@ -93,89 +81,101 @@ ROWS: dict[str, list[Row]] = {
         Row("LoRA against PEFT in the recipe", "x", 4, 5, ("ours-lora", "ordinary-lora"), ratio(SPEED)),
     ],
     "6": [
-        Row("waiting for data, first epoch", "of a step", 0.05, 0.02, ("ours-16k-packs",), WAIT_FIRST, less=True),
-        Row("waiting for data, later", "of a step", 0.01, 0.001, ("ours-16k-packs",), figure("data_wait"), less=True),
+        Row("waiting for data, first epoch", "of a step", 0.05, 0.02, ("ours-16k-packs",), figure(WAIT_FIRST), True),
+        Row("waiting for data, later", "of a step", 0.01, 0.001, ("ours-16k-packs",), figure(WAIT), True),
     ],
+    "7": [Row("samples/s/core against the processor", "x", 10, 20, CACHED, ratio("samples/s/core"))],
+    "8": [Row("a checkpoint stalls a step", "s", 1.0, 0.5, ("saves-full",), figure("stall_s"), True)],
     "9": [
         Row("LoRA 8B, 1 to all GPUs, speed kept", "x", 0.93, 0.97, ("ours-lora", "ours-lora-1gpu"), ratio(SPEED)),
         Row("full 2B, 1 to all GPUs, speed kept", "x", 0.93, 0.97, ("ours-2b", "ours-2b-1gpu"), ratio(SPEED)),
     ],
+    "10": [
+        Row("start to first step, 8B", "s", 90, 45, ("ours-16k-packs",), figure("first_step_at_s"), True),
+        Row("the same once compiled here", "s", 90, 45, ("ours-full",), figure("first_step_at_s"), True),
+    ],
 }
-ALL = ("1", "2", "3", "5", "6", "9")
 
 
-def groups_of(trainings: Sequence[Training], gpus: int) -> list[list[Training]]:
-    """In their order, as many side by side as there are GPUs for."""
-    groups: list[list[Training]] = []
-    for training in trainings:
-        if groups and sum(one.gpus for one in groups[-1]) + training.gpus <= gpus:
-            groups[-1].append(training)
-        else:
-            groups.append([training])
-    return groups
+def asked() -> argparse.Namespace:
+    parser = arguments(__doc__, gpus=4, timeout=180)
+    parser.add_argument("--row", nargs="+", default=["all"], choices=["all", *ROWS])
+    parser.add_argument("--minutes", type=float, default=9.0, help="for everything; what is left out is named")
+    parser.add_argument("--go-on", action="store_true", help="measure what is missing in the result file's last call")
+    return parser.parse_args()
 
 
-def as_tiny(training: Training, steps: int | None = None) -> Training:
-    """The same on a model of a million parameters: a few steps, small packs."""
-    steps = steps or (3 if training.recipe == "ours" else 2)
-    return replace(training, shape="tiny", steps=steps, drop=min(1, steps - 1), per_rank=2, pack_tokens=600)
-
-
-def measure(groups: Sequence[Sequence[Training]], place: Place, ledger: Ledger, options: Any) -> dict[str, dict]:
-    """The figures of every training that there was time for."""
-    until, found = time.monotonic() + 60 * options.minutes, {}
-    for group in groups:
+def measure_trainings(trainings: Sequence[Training], place: Place, ledger: Ledger, options: Any, until: float) -> None:
+    for group in side_by_side(trainings, options.gpus):
         left = until - time.monotonic()
-        if left < 30 and not options.tiny:
+        if left < ENOUGH_S:
             print(f"no time left for {', '.join(one.name for one in group)}", flush=True)
             continue
-        limits = {one.name: min(left, options.timeout) for one in group}
-        for row in train(group, place, limits, options.set):
-            found[row["run"]] = row
-            ledger.add(row)
-            brief = {key: value for key, value in row.items() if key != "failed"}
-            print(rounded(brief), *([row["failed"]] if "failed" in row else []), sep="\n", flush=True)
-    return found
+        for row in train(group, place, options.set, min(left, options.timeout)):
+            tell(row, ledger)
+
+
+def measure_program(name: str, place: Place, ledger: Ledger, options: Any, until: float) -> None:
+    """The rows of a program, from a result file of its own."""
+    left, results = until - time.monotonic(), place.out / "results"
+    if left < ENOUGH_S:
+        print(f"no time left for {name}.py", flush=True)
+        return
+    (results / f"{name}.json").unlink(missing_ok=True)
+    words = ["--out", place.out, "--results", results, *["--tiny"] * options.tiny]
+    if name == "saves":
+        words += ["--gpus", options.gpus, "--timeout", left - 15, *(w for key in options.set for w in ("--set", key))]
+    started = start([str(BANK / "benchmarks" / f"{name}.py"), *map(str, words)], place.out / f"{name}.log", left)
+    finish([started])
+    if started.failure:
+        tell({"run": name, "failed": started.failure}, ledger)
+        return
+    for row in json.loads((results / f"{name}.json").read_text())[-1]["rows"]:
+        tell(row, ledger)
+
+
+def tell(row: Mapping[str, Any], ledger: Ledger) -> None:
+    ledger.add(row)
+    brief = {key: value for key, value in row.items() if key != "failed"}
+    print(rounded(brief), *([row["failed"]] if "failed" in row else []), sep="\n", flush=True)
 
 
 def judged(rows: Sequence[str], found: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The table's rows that could be told."""
+    """The table's rows, told from the figures of each run."""
     lines = []
     for number in rows:
         for row in ROWS[number]:
-            figures = [found.get(name, {}) for name in row.runs]
-            told = row.value(*figures) if all("step_s" in one for one in figures) else None
+            told = row.value(*(found.get(name, {}) for name in row.runs))
             line = {"row": number, "what": row.says, "unit": row.unit, "value": told, "must": row.must, "aim": row.aim}
             lines.append({**line, "reached": row.reached(told)})
     return lines
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--gpus", type=int, default=4)
-    parser.add_argument("--row", nargs="+", default=["all"], choices=["all", *ROWS])
-    parser.add_argument("--out", type=Path, required=True, help="models, clips, runs and logs")
-    parser.add_argument("--results", type=Path, help="folder of throughput.json; benchmarks/results unless --tiny")
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a key of our own specs")
-    parser.add_argument("--timeout", type=float, default=180, help="seconds that one training may take")
-    parser.add_argument("--minutes", type=float, default=9.0, help="for all of them; what is left out is named")
-    parser.add_argument("--tiny", action="store_true", help="a rehearsal, without GPUs too")
-    options = parser.parse_args()
-    rows = list(dict.fromkeys(one for word in options.row for one in (ALL if word == "all" else [word])))
-    place = Place(options.out.resolve(), TINY_SETS if options.tiny else SETS)
-    names = {name for number in rows for row in ROWS[number] for name in row.runs}
-    trainings = [replace(one, gpus=one.gpus or options.gpus) for one in TRAININGS if one.name in names]
-    trainings = [as_tiny(one) for one in trainings] if options.tiny else trainings
-    started = time.monotonic()
-    place.make(list(dict.fromkeys(t.shape for t in trainings)), list(dict.fromkeys(t.data for t in trainings)))
-    print(f"models and clips: {time.monotonic() - started:.0f} s", flush=True)
-    options.minutes -= (time.monotonic() - started) / 60
-    folder = options.results or (options.out / "results" if options.tiny else RESULTS)
-    found = measure(groups_of(trainings, options.gpus), place, Ledger("throughput", folder), options)
-    told = [{k: v for k, v in row.items() if k != "failed"} for row in found.values()]
-    print(table(told), "", table(judged(rows, found)), sep="\n", flush=True)
-    if any("failed" in row for row in found.values()) or len(found) < len(trainings):
-        sys.exit(1)
+    options, began = asked(), time.monotonic()
+    rows = list(ROWS) if "all" in options.row else options.row
+    place = Place(options.out.resolve())
+    ledger = Ledger("throughput", options, go_on=options.go_on)
+    missing = {name for number in rows for row in ROWS[number] for name in row.runs} - set(complete(ledger))
+    trainings = [replace(one, gpus=one.gpus or options.gpus) for one in TRAININGS if one.name in missing]
+    if options.tiny:
+        trainings = [as_tiny(one, 3 if one.recipe == "ours" else 2) for one in trainings]
+    place.make(trainings)
+    print(f"models and clips: {time.monotonic() - began:.0f} s", flush=True)
+    until = began + 60 * options.minutes
+    measure_trainings(trainings, place, ledger, options, until)
+    for name, runs in PROGRAMS.items():
+        if missing.intersection(runs):
+            measure_program(name, place, ledger, options, until)
+    told = judged(rows, {row["run"]: row for row in ledger.rows})
+    ledger.conclude(told)
+    print(table([row for row in ledger.rows if "step_s" in row]), "", table(told), sep="\n", flush=True)
+    if left := missing - set(complete(ledger)):
+        sys.exit(f"not measured, or not to the end: {', '.join(sorted(left))}")
+
+
+def complete(ledger: Ledger) -> list[str]:
+    return [row["run"] for row in ledger.rows if "failed" not in row]
 
 
 if __name__ == "__main__":

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import json
 import shutil
-import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from statistics import median
 from typing import Any
-
-sys.path[:0] = [str(Path(__file__).resolve().parents[1] / part) for part in ("src", "benchmarks")]
 
 import torch
 from processes import BANK, Started, finish, start
@@ -23,10 +20,20 @@ from vidqa.spec import Layer, dump, resolve
 from vidqa.spec.layers import parse_set
 
 FPS = 1.4  # clips of 5 to 40 seconds become 1k to 8k tokens
+# Clips for each GPU: three, two and two steps are an epoch, on any number of GPUs.
+SETS = {
+    "1k-8k": SetShape(24, (5, 40)),
+    "4k-8k": SetShape(16, (20, 40)),
+    "8-questions": SetShape(4, (20, 40), questions=8),
+}
+FULL = {"engine.recompute": "none"}
 LORA = {"policy.lora.r": 16, "policy.lora.lora_alpha": 32.0, "policy.lora.lora_dropout": 0.0, "train.optm_lr": 1e-4}
+ADAPT = {**LORA, **FULL}
 WORKERS = 8
 FIGURES = ("tokens/s/gpu", "samples/s", "mfu", "mfu_unhalved", "memory_gib", "data_wait", "step_s")
 BATCH_BYTES = 0.4e9  # float32 patches of 16k tokens of video
+ENGINE = ("-m", "vidqa.engine")
+STRETCHES = {"planned": "plan.json", "loaded": "run.json"}  # files that a run leaves on its way to the first step
 
 
 @dataclass(frozen=True)
@@ -38,22 +45,31 @@ class Training:
     recipe: str  # "ours" | "ordinary"
     shape: str
     gpus: int
-    data: str
+    data: SetShape  # for each GPU
     steps: int
     drop: int
     per_rank: int = 8
     pack_tokens: int = 16384
-    whole: bool = False  # ours: every GPU holds all weights, nothing is sharded
     over: Mapping[str, Any] = field(default_factory=dict)  # of our spec
     words: Sequence[str] = ()  # of the ordinary recipe's program
+
+    @property
+    def clips(self) -> SetShape:
+        return replace(self.data, clips=self.data.clips * self.gpus)
+
+
+def as_tiny(training: Training, steps: int) -> Training:
+    """The same on a model of half a million parameters: a few steps, short clips, small packs."""
+    shortest, longest = training.data.seconds
+    data = replace(training.data, clips=4, seconds=(shortest / 6, longest / 6), width=96, height=64)
+    return replace(training, shape="tiny", data=data, steps=steps, drop=min(1, steps - 1), per_rank=2, pack_tokens=600)
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where benchmarks work: models, sets and runs below one folder, which later calls find and use again."""
+    """Where benchmarks work: models, clips and runs below one folder, which later calls find and use again."""
 
     out: Path
-    sets: Mapping[str, SetShape]
 
     @cached_property
     def cuda(self) -> bool:
@@ -62,30 +78,29 @@ class Place:
     def model(self, shape: str) -> Path:
         return self.out / "models" / shape
 
-    def set(self, name: str) -> Path:
-        return self.out / "sets" / name
-
-    def make(self, shapes: Sequence[str], sets: Sequence[str]) -> None:
-        """Model folders by a process of their own (its GPU memory goes with it), clips by all cores meanwhile."""
-        making = []
-        for shape in shapes:
-            if not (self.model(shape) / "processor_config.json").exists():  # written last
-                words = ["benchmarks/shapes.py", "--shape", shape, "--out", str(self.model(shape))]
-                words[0] = str(BANK / words[0])
-                making.append(start(words, self.out / "models" / f"{shape}.log", 240))
-        for name in sets:
-            write_set(self.set(name), self.sets[name])
-        finish(making)
-        if failures := [one.failure for one in making if one.failure]:
-            raise SystemExit(f"a model folder could not be made: {failures[0]}")
+    def clips(self, shape: SetShape) -> Path:
+        return self.out / "sets" / shape.name
 
     def run_dir(self, training: Training) -> Path:
         return self.out / "runs" / training.name
 
+    def make(self, trainings: Sequence[Training]) -> None:
+        """Model folders by processes of their own (their GPU memory goes with them), clips by all cores meanwhile."""
+        making = []
+        for shape in dict.fromkeys(training.shape for training in trainings):
+            if not (self.model(shape) / "processor_config.json").exists():  # written last
+                words = [str(BANK / "benchmarks" / "shapes.py"), "--shape", shape, "--out", str(self.model(shape))]
+                making.append(start(words, self.out / "models" / f"{shape}.log", 240))
+        for clips in dict.fromkeys(training.clips for training in trainings):
+            write_set(self.clips(clips), clips)
+        finish(making)
+        if failures := [one.failure for one in making if one.failure]:
+            raise SystemExit(f"a model folder could not be made: {failures[0]}")
+
 
 def write_spec(training: Training, place: Place, sets: Sequence[str]) -> Path:
     """The spec of our own training: our defaults, and what makes it the same work as the compared recipe's."""
-    data, run = place.set(training.data), place.run_dir(training)
+    data, run = place.clips(training.clips), place.run_dir(training)
     shutil.rmtree(run, ignore_errors=True)
     run.mkdir(parents=True)
     adapts = any(name.startswith("policy.lora.") for name in training.over)
@@ -114,17 +129,17 @@ def write_spec(training: Training, place: Place, sets: Sequence[str]) -> Path:
     return path
 
 
-def command_of(training: Training, place: Place, sets: Sequence[str]) -> list[str]:
+def command_of(training: Training, place: Place, sets: Sequence[str], engine: Sequence[str] = ENGINE) -> list[str]:
     """What follows `python`; `sets` are KEY=VALUE of our own spec."""
     ranks = ["--standalone", "--nproc-per-node", str(training.gpus)]
     if training.recipe == "ours":
         spec = write_spec(training, place, sets)
-        ours = ["-m", "vidqa.engine", "train", "--spec", str(spec), "--run-dir", str(spec.parent / "run")]
+        ours = [*engine, "train", "--spec", str(spec), "--run-dir", str(spec.parent / "run")]
         return ["-m", "vidqa.engine.torchrun", *ranks, *ours]
-    words = ["--model", place.model(training.shape), "--data", place.set(training.data), "--fps", FPS]
+    words = ["--model", place.model(training.shape), "--data", place.clips(training.clips), "--fps", FPS]
     words += ["--out", place.run_dir(training), "--steps", training.steps, *training.words]
-    packed = "--packed" in training.words
-    words += ["--accumulate", max(1, training.per_rank // 2 if not packed else _packs_per_rank(training, place))]
+    batches = _packs_per_rank(training) if "--packed" in training.words else training.per_rank // 2
+    words += ["--accumulate", batches]
     words += ["--pack-tokens", training.pack_tokens, "--workers", shared_memory_workers(training.gpus, place)]
     program = str(BANK / "benchmarks" / "ordinary.py")
     return ["-m", "torch.distributed.run", *ranks, program, *map(str, words)]
@@ -139,43 +154,71 @@ def shared_memory_workers(ranks: int, place: Place) -> int:
     return max(1, min(WORKERS, int(room / (2 * BATCH_BYTES))))
 
 
-def _packs_per_rank(training: Training, place: Place) -> int:
+def _packs_per_rank(training: Training) -> int:
     """About as many packs as hold `per_rank` samples of mean length."""
-    shape = place.sets[training.data]
+    shape = training.data
     tokens = sum(shape.seconds) / 2 * FPS / 2 * (shape.width // 32) * (shape.height // 32)
     return max(1, round(training.per_rank * tokens / training.pack_tokens))
 
 
-def train(
-    trainings: Sequence[Training], place: Place, limits: Mapping[str, float], sets: Sequence[str]
-) -> list[dict[str, Any]]:
-    """Run them side by side, each on GPUs of its own; one row of figures each."""
-    first, started = 0, []
+def launch(
+    training: Training,
+    place: Place,
+    sets: Sequence[str],
+    limit_s: float,
+    *,
+    first_gpu: int = 0,
+    engine: Sequence[str] = ENGINE,
+) -> Started:
+    """Start it, on GPUs from `first_gpu` on."""
+    gpus = range(first_gpu, first_gpu + training.gpus) if place.cuda else ()
+    log = place.out / "runs" / f"{training.name}.log"
+    return start(command_of(training, place, sets, engine), log, limit_s, gpus)
+
+
+def side_by_side(trainings: Iterable[Training], gpus: int) -> list[list[Training]]:
+    """In their order, as many at a time as there are GPUs for."""
+    groups: list[list[Training]] = []
     for training in trainings:
-        gpus = range(first, first + training.gpus) if place.cuda else ()
-        first += training.gpus
-        log = place.out / "runs" / f"{training.name}.log"
-        command = command_of(training, place, sets)
-        started.append(start(command, log, limits[training.name], gpus))
+        if groups and sum(one.gpus for one in groups[-1]) + training.gpus <= gpus:
+            groups[-1].append(training)
+        else:
+            groups.append([training])
+    return groups
+
+
+def train(group: Sequence[Training], place: Place, sets: Sequence[str], limit_s: float) -> list[dict[str, Any]]:
+    """Run them side by side, each on GPUs of its own; one row of figures each."""
+    started: list[Started] = []
+    for training in group:
+        first = sum(one.gpus for one in group[: len(started)])
+        started.append(launch(training, place, sets, limit_s, first_gpu=first))
     finish(started)
-    return [figures(training, place, one) for training, one in zip(trainings, started, strict=True)]
+    return [figures(training, place, one) for training, one in zip(group, started, strict=True)]
 
 
 def figures(training: Training, place: Place, started: Started) -> dict[str, Any]:
-    """Medians over the counted steps."""
+    """Medians over the counted steps, and `spread`: how far apart their tokens/s/gpu lie, as a share of the median."""
     steps = (our_steps if training.recipe == "ours" else their_steps)(training, place, started.began)
     row: dict[str, Any] = {"run": training.name, "gpus": training.gpus, "whole_s": started.seconds}
-    if started.failure and len(steps) <= training.drop:
+    if started.timed_out and len(steps) > training.drop:
+        row["stopped"] = f"over {started.limit_s:.0f} s"  # what was measured before it still counts
+    elif started.failure:
         return {**row, "failed": started.failure}
-    if started.failure:
-        row["failed"] = started.failure  # what was measured before it still counts
     counted = steps[training.drop :]
     measured = [key for key in FIGURES if counted[0][key] is not None]
     row |= {key: median(step[key] for step in counted) for key in measured}
+    speeds = [step["tokens/s/gpu"] for step in counted]
+    row |= {"spread": (max(speeds) - min(speeds)) / row["tokens/s/gpu"], "counted_steps": len(counted)}
     if training.recipe == "ours":
+        run = place.run_dir(training) / "run"
+        row["trained"] = sum(part["trainable"] for part in json.loads((run / "run.json").read_text())["trainable"])
+        row |= {f"{name}_at_s": (run / file).stat().st_mtime - started.began for name, file in STRETCHES.items()}
         row["data_wait_first_epoch"] = first_epoch_wait(training, place, steps)
         shutil.rmtree(place.run_dir(training) / "frames", ignore_errors=True)
-    return {**row, "first_step_at_s": steps[0]["ended_at_s"], "counted_steps": len(counted)}
+    else:
+        row["trained"] = json.loads((place.run_dir(training) / "result.json").read_text())["trained"]
+    return {**row, "first_step_at_s": steps[0]["ended_at_s"]}
 
 
 def first_epoch_wait(training: Training, place: Place, steps: Sequence[Mapping[str, Any]]) -> float:

@@ -1,11 +1,7 @@
-"""Sets of real clips with questions and answers for the benchmarks: H.264 that moves, with few keyframes.
-
-python benchmarks/video_set.py --out set --clips 32 --seconds 5 40
-"""
+"""Sets of real clips with questions and answers for the benchmarks: H.264 that moves, with few keyframes."""
 
 from __future__ import annotations
 
-import argparse
 import json
 import multiprocessing
 import os
@@ -46,6 +42,12 @@ class SetShape:
     questions: int = 1
     width: int = 640
     height: int = 448
+
+    @property
+    def name(self) -> str:
+        """Of its folder: two shapes never share one."""
+        shortest, longest = self.seconds
+        return f"{self.clips}x{self.questions}-{shortest:g}-{longest:g}s-{self.width}x{self.height}"
 
 
 def corpus() -> list[str]:
@@ -112,19 +114,3 @@ def _texture(generator: np.random.Generator, height: int, width: int) -> np.ndar
         coarse = generator.normal(0, strength, (height // block + 1, width // block + 1)).astype(np.float32)
         picture += np.kron(coarse, np.ones((block, block), np.float32))[:height, :width]
     return (picture + 128).clip(16, 235).astype(np.uint8)
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--clips", type=int, default=32)
-    parser.add_argument("--seconds", type=float, nargs=2, default=(5.0, 40.0))
-    parser.add_argument("--questions", type=int, default=1)
-    parser.add_argument("--size", type=int, nargs=2, default=(640, 448), help="width and height")
-    options = parser.parse_args()
-    shape = SetShape(options.clips, tuple(options.seconds), options.questions, *options.size)
-    print(write_set(options.out, shape))
-
-
-if __name__ == "__main__":
-    main()

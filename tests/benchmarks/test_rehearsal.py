@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import time
@@ -14,19 +15,80 @@ import pytest
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 
 
-@pytest.mark.slow
-def test_both_recipes_are_trained_and_compared(tmp_path: Path) -> None:
-    words = ["--tiny", "--gpus", "1", "--row", "2", "--timeout", "280", "--out", str(tmp_path)]
-    done = subprocess.run(
-        [sys.executable, str(BENCHMARKS / "throughput.py"), *words], capture_output=True, text=True, timeout=600
-    )
+def rehearse(program: str, out: Path, *words: str) -> tuple[str, list[dict]]:
+    """What a program prints on a tiny model, and the calls in its result file."""
+    command = [sys.executable, str(BENCHMARKS / f"{program}.py"), "--tiny", "--out", str(out), *words]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=1500)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    (call,) = json.loads((tmp_path / "results/throughput.json").read_text())
-    ours, theirs = call["rows"]
-    assert (ours["run"], theirs["run"]) == ("ours-full", "ordinary-full")
-    line = next(line for line in done.stdout.splitlines() if "against the ordinary recipe" in line)
-    assert float(line.split()[6]) == pytest.approx(ours["tokens/s/gpu"] / theirs["tokens/s/gpu"], rel=0.01)
-    assert all(0 <= row["data_wait"] < 1 and row["samples/s"] > 0 for row in call["rows"])
+    return done.stdout, json.loads((out / "results" / f"{program}.json").read_text())
+
+
+@pytest.mark.slow
+def test_every_row_of_the_table_is_measured_and_told(tmp_path: Path) -> None:
+    from throughput import PROGRAMS, ROWS, TRAININGS
+
+    words = ["--gpus", "1", "--minutes", "25", "--timeout", "280"]
+    printed, (call,) = rehearse("throughput", tmp_path, *words)
+    found = {row["run"]: row for row in call["rows"]}
+    assert set(found) >= {one.name for one in TRAININGS} | {run for runs in PROGRAMS.values() for run in runs}
+    assert all(0 <= found[one.name]["data_wait"] < 1 and found[one.name]["samples/s"] > 0 for one in TRAININGS)
+    for way in ("full", "lora"):
+        assert found[f"ours-{way}"]["trained"] == found[f"ordinary-{way}"]["trained"] > 0
+    started = found["ours-full"]
+    assert 0 < started["planned_at_s"] < started["loaded_at_s"] < started["first_step_at_s"] < started["whole_s"]
+    told = {line["what"]: line["value"] for line in call["told"]}
+    assert [number for number in ROWS for _ in ROWS[number]] == [line["row"] for line in call["told"]]
+    assert [what for what, value in told.items() if value is None] == [ROWS["1"][0].says]  # a CPU has no known peak
+    speeds = [found[run]["tokens/s/gpu"] for run in ("ours-full", "ordinary-full")]
+    assert told["against the ordinary recipe"] == pytest.approx(speeds[0] / speeds[1], rel=0.01)
+    assert all(row.says in printed for rows in ROWS.values() for row in rows)
+    _, (again,) = rehearse("throughput", tmp_path, *words, "--go-on")
+    assert again == call, "everything was there already"
+
+
+@pytest.mark.slow
+def test_memory_rows_say_all_that_the_prediction_needs(tmp_path: Path) -> None:
+    from vidqa.budget.measured import compare, read_rows
+
+    rehearse("memory", tmp_path, "--gpus", "1")
+    rows = read_rows(tmp_path / "rows.json")
+    assert [row["run"] for row in rows] == ["8b-1gpu-lora-kept-16k", "2b-1gpu-full-kept-8k"]
+    assert all(row["pack"]["tokens"] and row["parameters"]["trained"] for row in rows)
+    assert all(each.predicted_gib > 0 for each in compare([{**row, "memory_gib": 1.0} for row in rows]))
+
+
+@pytest.mark.slow
+def test_a_breakdown_is_of_the_recorded_steps(tmp_path: Path) -> None:
+    _, (call,) = rehearse("breakdown", tmp_path, "--gpus", "1")
+    (row,) = call["rows"]
+    shares = {kind["what"]: kind["share"] for kind in row["kinds"]}
+    assert {"GEMM decoder", "GEMM vision", "attention decoder", "attention vision", "optimizer"} <= set(shares)
+    assert sum(shares.values()) > 0 and row["profiled_step_s"] > 0 and row["step_s"] > 0
+
+
+@pytest.mark.slow
+def test_a_soak_looks_at_all_processes(tmp_path: Path) -> None:
+    _, (call,) = rehearse("soak_training", tmp_path)
+    (row,) = call["rows"]
+    assert row["samples"] == 15 * 32
+
+
+@pytest.mark.slow
+def test_what_is_done_in_bulk_is_measured_each_by_itself(tmp_path: Path) -> None:
+    _, (call,) = rehearse("bulk", tmp_path)
+    peaks = {row["what"]: row["peak_gb"] for row in call["rows"]}
+    assert len(peaks) == 12 and peaks["annotations validated"] < peaks["results to a gap table"] / 2
+
+
+def test_the_command_for_memory_trains_what_the_result_file_holds() -> None:
+    from memory import RUNS
+
+    results = json.loads((BENCHMARKS / "results/memory-4xH200-compiled.json").read_text())
+    assert [one.name for one in RUNS] == [row["run"] for row in results]
+    for one, row in zip(RUNS, results, strict=True):
+        assert (one.gpus, one.over["engine.recompute"]) == (row["ranks"], row["recompute"])
+        adapts, freezes = row["spec"]["policy.lora"] is not None, bool(row["spec"]["policy.freeze_pattern"])
+        assert ("policy.lora.r" in one.over, "policy.freeze_pattern" in one.over) == (adapts, freezes)
 
 
 def test_a_program_over_its_limit_is_killed_with_all_it_started(tmp_path: Path) -> None:
@@ -50,9 +112,10 @@ def test_a_program_over_its_limit_is_killed_with_all_it_started(tmp_path: Path) 
 
 def test_a_step_lasts_until_the_next_one_ends_whatever_the_trainer_did(tmp_path: Path) -> None:
     from training import Place, Training, our_steps
+    from video_set import SetShape
 
-    place = Place(tmp_path, {})
-    training = Training("one", "ours", "tiny", 2, "set", 3, 0, per_rank=4)
+    place = Place(tmp_path)
+    training = Training("one", "ours", "tiny", 2, SetShape(1, (1, 1)), 3, 0, per_rank=4)
     run = place.run_dir(training) / "run"
     run.mkdir(parents=True)
     measured = {"perf/step_s": 2.0, "perf/data_wait_s": 1.0, "perf/tokens_per_s": 1000.0}
@@ -65,10 +128,10 @@ def test_a_step_lasts_until_the_next_one_ends_whatever_the_trainer_did(tmp_path:
 
 
 def test_runs_go_side_by_side_while_there_are_gpus() -> None:
-    from throughput import groups_of
+    from training import side_by_side
 
     runs = [SimpleNamespace(gpus=gpus) for gpus in (4, 1, 1, 4, 2)]
-    assert [[run.gpus for run in group] for group in groups_of(runs, 4)] == [[4], [1, 1], [4], [2]]
+    assert [[run.gpus for run in group] for group in side_by_side(runs, 4)] == [[4], [1, 1], [4], [2]]
 
 
 def test_kernels_are_counted_where_they_belong(tmp_path: Path) -> None:
@@ -111,9 +174,33 @@ def test_kernels_are_counted_where_they_belong(tmp_path: Path) -> None:
 def test_results_are_added_to_those_of_earlier_calls(tmp_path: Path) -> None:
     from ledger import Ledger, table
 
+    options = SimpleNamespace(results=tmp_path)
     for value in (0.123456, 12345.6):
-        Ledger("some", tmp_path).add({"value": value})
+        Ledger("some", options).add({"value": value})
+    Ledger("some", options, go_on=True).add({"value": 1})
     calls = json.loads((tmp_path / "some.json").read_text())
-    assert [call["rows"] for call in calls] == [[{"value": 0.1235}], [{"value": 12346}]]
+    assert [call["rows"] for call in calls] == [[{"value": 0.1235}], [{"value": 12346}, {"value": 1}]]
     assert calls[0]["machine"] and calls[0]["versions"]["torch"]
     assert table([{"run": "a", "x": 12345}, {"run": "bcd"}]) == "run       x\na    12,345\nbcd       -"
+
+
+def test_a_call_does_not_go_on_from_another_machine(tmp_path: Path) -> None:
+    from ledger import Ledger
+
+    Ledger("some", SimpleNamespace(results=tmp_path)).add({"value": 1})
+    (call,) = json.loads((tmp_path / "some.json").read_text())
+    (tmp_path / "some.json").write_text(json.dumps([{**call, "machine": "8 x another"}]))
+    assert Ledger("some", SimpleNamespace(results=tmp_path), go_on=True).rows == []
+
+
+def test_the_page_names_the_programs_that_there_are() -> None:
+    programs = {path.stem for path in BENCHMARKS.glob("*.py") if "arguments(__doc__" in path.read_text()}
+    assert set(re.findall(r"benchmarks/(\w+)\.py", (BENCHMARKS / "README.md").read_text())) == programs
+
+
+def test_sets_of_clips_never_share_a_folder() -> None:
+    from training import SETS, Training, as_tiny
+
+    trainings = [Training("one", "ours", "8b", gpus, shape, 3, 0) for gpus in (1, 4) for shape in SETS.values()]
+    names = [one.clips.name for one in trainings] + [as_tiny(one, 3).clips.name for one in trainings]
+    assert len(set(names)) == len(names)

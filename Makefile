@@ -5,7 +5,7 @@ RUN := $(VENV)/bin/python
 UV := $(VENV)/bin/uv
 INSTALLED := $(VENV)/.installed
 JOBS ?= 2
-EXTRAS := engine metrics s3 wandb tensorboard kubernetes dev
+EXTRAS := engine metrics s3 wandb tensorboard kubernetes fp8 dev
 
 .DEFAULT_GOAL := help
 .PHONY: help install demo check test generate lock

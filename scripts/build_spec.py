@@ -2,7 +2,6 @@
 
 import argparse
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
@@ -30,33 +29,29 @@ parser.add_argument(
     "--target", choices=["native", "cosmos-rl"], default="native", metavar="T", help="native, cosmos-rl"
 )
 parser.add_argument(
-    "--format", choices=["toml", "yaml", "json"], metavar="F", help="toml, yaml, json; default as --out"
+    "--format", choices=["toml", "yaml", "json"], metavar="F", help="toml, yaml, json; with --out its name decides"
 )
 parser.add_argument("--explain", action="store_true", help="show every key with its value and where it comes from")
 parser.add_argument("--out", type=Path, metavar="FILE", help="write the spec here; default: print it")
 
 
 def main(args: argparse.Namespace) -> Result:
-    from vidqa.files import write_text
     from vidqa.spec import dump, explain, fingerprint
-    from vidqa.spec.build import Request, build, output_format, train_samples
+    from vidqa.spec.build import Request, build, output_format, train_samples, write_spec
 
+    form = output_format(args.format, args.out)
+    asked = {name: getattr(args, name) for name in ("profile", "parent_run", "which", "model", "results_dir", "target")}
     roots = tuple((part, root) for part in ("train", "val", "eval") if (root := getattr(args, f"{part}_root")))
-    request = Request(
-        args.action, args.profile, args.parent_run, args.which, roots, model=args.model, target=args.target
-    )
-    resolved = build(
-        replace(request, overrides=tuple(args.override), sets=tuple(args.set), results_dir=args.results_dir)
-    )
+    resolved = build(Request(args.action, roots=roots, overrides=tuple(args.override), sets=tuple(args.set), **asked))
     samples = train_samples(resolved.spec) if args.target == "cosmos-rl" else None
-    text = dump(resolved.spec, output_format(args.format, args.out), args.target, samples)
+    text = dump(resolved.spec, form, args.target, samples)
     data = {"action": args.action, "fingerprint": fingerprint(resolved.spec), "target": args.target, "spec": text}
     shown = explain(resolved) if args.explain else text
     if args.explain:
         data["origins"] = resolved.origins
     if args.out is None:
         return Result(data, shown, resolved.warnings)
-    write_text(args.out, text)
+    write_spec(args.out, text)
     shown = f"{shown}\nwrote {args.out}" if args.explain else f"wrote {args.out}"
     onward = [command("preflight", "--spec", args.out, "--platform", "local")]
     return Result({**data, "out": str(args.out)}, shown, resolved.warnings, onward if args.target == "native" else [])

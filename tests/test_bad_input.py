@@ -3,6 +3,7 @@ code, one JSON object, no traceback, and nothing that was saved before is lost."
 
 from __future__ import annotations
 
+import copy
 import json
 import re
 import shutil
@@ -51,6 +52,18 @@ class Case:
             table = table.setdefault(part, {})
         table[name] = value
 
+    def fresh(self) -> dict[str, Any]:
+        """A new sound record at the end, for a fault of its own."""
+        record = {**copy.deepcopy(self.records[0]), "id": f"new{len(self.records)}"}
+        self.records.append(record)
+        return record
+
+    def fresh_clip(self) -> Path:
+        """The clip of a new sound record."""
+        record = self.fresh()
+        record["video"] = f"videos/{record['id']}.mp4"
+        return shutil.copy(self.root / "videos/0.mp4", self.root / record["video"])
+
     def write(self) -> Path:
         if self.root.is_dir():
             (self.root / "annotations.json").write_text(json.dumps(self.records))
@@ -87,75 +100,77 @@ def tracebacks(text: str) -> list[str]:
     return re.findall(r"Traceback \(most recent call last\):\n(?:.*\n)*?(?=\S*Error|\S*Exception)", text)
 
 
-def first_clip(case: Case) -> Path:
-    return case.root / "videos/0.mp4"
-
-
 def empty_clip(case: Case) -> None:
-    first_clip(case).write_bytes(b"")
+    case.fresh_clip().write_bytes(b"")
 
 
 def text_for_clip(case: Case) -> None:
-    first_clip(case).write_text("This is not a video.\n" * 100)
+    case.fresh_clip().write_text("This is not a video.\n" * 100)
 
 
 def half_a_clip(case: Case) -> None:
-    data = first_clip(case).read_bytes()
-    first_clip(case).write_bytes(data[: len(data) // 2])
+    clip = case.fresh_clip()
+    data = clip.read_bytes()
+    clip.write_bytes(data[: len(data) // 2])
 
 
 def damaged_pictures(case: Case) -> None:
+    damage(case.fresh_clip())
+
+
+def damage(clip: Path) -> None:
     """Header and first pictures are whole: only decoding all that is planned finds it."""
-    data = bytearray(write_clip(first_clip(case), frames=64, fps=8, height=64).read_bytes())
+    data = bytearray(write_clip(clip, frames=64, fps=8, height=64).read_bytes())
     start, end = data.index(b"mdat") + 8, data.rindex(b"moov")
     middle = (start + end) // 2
     data[middle:end] = bytes(end - middle)
-    first_clip(case).write_bytes(data)
+    clip.write_bytes(data)
 
 
 def same_id_twice(case: Case) -> None:
-    case.records[3]["id"] = case.records[0]["id"]
+    case.fresh()["id"] = case.records[0]["id"]
 
 
 def no_answer(case: Case) -> None:
-    del case.records[1]["conversations"][1]
+    del case.fresh()["conversations"][1]
 
 
 def empty_answer(case: Case) -> None:
-    case.records[1]["conversations"][1]["value"] = " "
+    case.fresh()["conversations"][1]["value"] = " "
 
 
 def no_question(case: Case) -> None:
-    case.records[1]["conversations"][0]["value"] = ""
-    del case.records[1]["video"]
+    record = case.fresh()
+    record["conversations"][0]["value"] = ""
+    del record["video"]
 
 
 def unknown_role(case: Case) -> None:
-    case.records[1]["conversations"][0]["from"] = "alien"
+    case.fresh()["conversations"][0]["from"] = "alien"
 
 
 def no_conversations(case: Case) -> None:
-    del case.records[1]["conversations"]
+    del case.fresh()["conversations"]
 
 
 def wrong_field_type(case: Case) -> None:
-    case.records[1]["video"] = 7
+    case.fresh()["video"] = 7
 
 
 def record_is_text(case: Case) -> None:
-    case.records[1] = "a record"  # type: ignore[call-overload]
+    case.records.append("a record")  # type: ignore[arg-type]
 
 
 def absent_clip(case: Case) -> None:
-    case.records[0]["video"] = "videos/absent.mp4"
+    case.fresh()["video"] = "videos/absent.mp4"
 
 
 def clip_outside(case: Case) -> None:
-    case.records[0]["video"] = "../../etc/passwd"
+    case.fresh()["video"] = "../../etc/passwd"
 
 
 def tags_without_media(case: Case) -> None:
-    case.records[0]["conversations"][0]["value"] = "<video><video><video>What is it?"
+    case.fresh()["conversations"][0]["value"] = "<video><video><video>What is it?"
 
 
 def no_records(case: Case) -> None:
@@ -203,12 +218,12 @@ def spec(key: str, value: Any) -> Callable[[Case], None]:
 
 
 FAULTS: dict[str, tuple[Callable[[Case], None], str, str, str]] = {
-    # name: (what is done, the group that sees it, the code, what `where` and message name)
+    # name: (what is done, the group that sees it, the code, what `where` and message name beside the record)
     "wrong key": (spec("train.epochs", 3), "spec", "SPEC_UNKNOWN_KEY", "train.epochs"),
     "wrong table": (spec("trian.epoch", 3), "spec", "SPEC_UNKNOWN_KEY", "trian"),
     "wrong type": (spec("train.epoch", "three"), "spec", "SPEC_TYPE", "train.epoch"),
-    "list for a number": (spec("train.epoch", [1]), "spec", "SPEC_TYPE", "train.epoch"),
-    "out of range": (spec("train.epoch", 0), "spec", "SPEC_RANGE", "train.epoch"),
+    "list for a number": (spec("train.max_num_steps", [1]), "spec", "SPEC_TYPE", "train.max_num_steps"),
+    "out of range": (spec("train.ckpt.max_keep", -2), "spec", "SPEC_RANGE", "train.ckpt.max_keep"),
     "no such choice": (spec("train.optm_decay_type", "exp"), "spec", "SPEC_RANGE", "train.optm_decay_type"),
     "batch not divisible": (spec("train.train_policy.mini_batch", 3), "spec", "SPEC_BATCH_NOT_DIVISIBLE", "4"),
     "annotations missing": (
@@ -228,20 +243,20 @@ FAULTS: dict[str, tuple[Callable[[Case], None], str, str, str]] = {
     "not json": (one_bad_letter, "data", "DATA_SYNTAX", "broken.json"),
     "not text": (binary_file, "data", "DATA_SYNTAX", "binary.json"),
     "id twice": (same_id_twice, "data", "DATA_ID_TWICE", "r0"),
-    "answer missing": (no_answer, "data", "DATA_ANSWER_MISSING", "[1]"),
-    "answer empty": (empty_answer, "data", "DATA_ANSWER_EMPTY", "[1]"),
-    "question empty": (no_question, "data", "DATA_QUESTION_EMPTY", "[1]"),
+    "answer missing": (no_answer, "data", "DATA_ANSWER_MISSING", ""),
+    "answer empty": (empty_answer, "data", "DATA_ANSWER_EMPTY", ""),
+    "question empty": (no_question, "data", "DATA_QUESTION_EMPTY", ""),
     "unknown role": (unknown_role, "data", "DATA_ROLE_UNKNOWN", "alien"),
     "no conversations": (no_conversations, "data", "DATA_FIELD_MISSING", "conversations"),
     "field of wrong type": (wrong_field_type, "data", "DATA_FIELD_TYPE", "video"),
-    "record of wrong type": (record_is_text, "data", "DATA_RECORD_TYPE", "[1]"),
+    "record of wrong type": (record_is_text, "data", "DATA_RECORD_TYPE", ""),
     "clip missing": (absent_clip, "data", "DATA_MEDIA_MISSING", "absent.mp4"),
-    "clip outside": (clip_outside, "data", "DATA_MEDIA_OUTSIDE_ROOT", "[0]"),
-    "tags without media": (tags_without_media, "data", "DATA_TAG_COUNT", "[0]"),
-    "clip of no bytes": (empty_clip, "media", "VIDEO_EMPTY", "videos/0.mp4"),
-    "text for a clip": (text_for_clip, "media", "VIDEO_UNREADABLE", "videos/0.mp4"),
-    "half a clip": (half_a_clip, "media", "VIDEO_UNREADABLE", "videos/0.mp4"),
-    "pictures damaged": (damaged_pictures, "media", "VIDEO_UNREADABLE", "videos/0.mp4"),
+    "clip outside": (clip_outside, "data", "DATA_MEDIA_OUTSIDE_ROOT", ""),
+    "tags without media": (tags_without_media, "data", "DATA_TAG_COUNT", ""),
+    "clip of no bytes": (empty_clip, "media", "VIDEO_EMPTY", ""),
+    "text for a clip": (text_for_clip, "media", "VIDEO_UNREADABLE", ""),
+    "half a clip": (half_a_clip, "media", "VIDEO_UNREADABLE", ""),
+    "pictures damaged": (damaged_pictures, "media", "VIDEO_UNREADABLE", ""),
     "sample too long": (spec("policy.model_max_length", 30), "budget", "SAMPLE_TOO_LONG", "r0"),
     "batch larger than the data": (spec("train.train_batch_per_replica", 64), "budget", "SPEC_ZERO_STEPS", "64"),
     "output not writable": (output_under_a_file, "environment", "ENV_OUTPUT_UNWRITABLE", "file"),
@@ -258,14 +273,32 @@ def test_the_case_that_is_spoiled_is_sound(case: Case) -> None:
     assert said.exit_code == 0 and said.next and not said.errors
 
 
-@pytest.mark.parametrize("name", FAULTS)
-def test_preflight_names_the_fault(case: Case, name: str) -> None:
-    spoil, group, code, named = FAULTS[name]
-    spoil(case)
+# Faults that hide no other are looked for together, each in its own key, record or clip.
+TOGETHER = [
+    ["wrong key", "wrong table", "wrong type", "list for a number", "out of range", "no such choice"],
+    [
+        *("id twice", "answer missing", "answer empty", "question empty", "unknown role", "no conversations"),
+        *("field of wrong type", "record of wrong type", "clip missing", "clip outside", "tags without media"),
+    ],
+    ["clip of no bytes", "text for a clip", "half a clip", "pictures damaged"],
+]
+ALONE = [[name] for name in FAULTS if not any(name in names for names in TOGETHER)]
+
+
+@pytest.mark.parametrize("names", [*TOGETHER, *ALONE], ids=lambda names: names[0])
+def test_preflight_names_the_fault(case: Case, names: list[str]) -> None:
+    group = FAULTS[names[0]][1]
+    wanted = []
+    for name in names:
+        at = len(case.records)
+        spoil, _, code, named = FAULTS[name]
+        spoil(case)
+        places = (f"[{at}]", f"new{at}.mp4") if len(case.records) > at else ("",)
+        wanted.append((code, named, places))
     said = script("preflight", "--spec", case.write(), "--action", "train", "--only", group)
-    assert code in said.codes, said.problems
-    found = [p for p in said.errors if p["code"] == code]
-    assert any(named in p["where"] + p["message"] for p in found), found
+    for code, named, places in wanted:
+        found = [p for p in said.errors if p["code"] == code and named in p["where"] + p["message"]]
+        assert any(place in p["where"] for p in found for place in places), (code, named, places, said.problems)
     assert said.exit_code == (ENVIRONMENT if group == "environment" else INPUT)
     assert not said.next and not (case.folder / "out").exists()
 
@@ -369,21 +402,13 @@ def test_a_job_that_fails_on_its_data_says_so(case: Case, name: str) -> None:
     assert codes <= set(said.codes), said.problems
     assert said.exit_code == INPUT and said.data["state"] == "ERROR"
     run_dir = Path(said.data["run_dir"])
-    assert tracebacks((run_dir / "log.txt").read_text()) == []
+    assert "Traceback" not in (run_dir / "log.txt").read_text()
     assert not list((run_dir / "checkpoints").glob("*"))
 
 
 @pytest.mark.slow
-def test_the_log_of_a_job_that_failed_shows_no_traceback_at_all(case: Case) -> None:
-    same_id_twice(case)
-    said = script("launch", "train", "--spec", case.write(), "--wait")
-    assert "DATA_ID_TWICE" in said.codes
-    assert "Traceback" not in (Path(said.data["run_dir"]) / "log.txt").read_text()
-
-
-@pytest.mark.slow
 def test_a_clip_that_fails_while_training_ends_all_ranks_with_its_problem(case: Case) -> None:
-    damaged_pictures(case)
+    damage(case.root / "videos/0.mp4")
     case.set("policy.parallelism.dp_shard_size", 2)
     case.set("train.train_batch_per_replica", 2)
     run_dir = case.folder / "run"

@@ -52,6 +52,7 @@ MAY_KNOW = {
     "generate": {"spec", "platforms", "budget"},
 }
 BROAD_EXCEPTS = {
+    "chat/tokens.py _core": "the tokenizers library raises Exception itself for a file that it does not know",
     "cli.py run": "a bug in a script becomes a problem with a log file",
     "engine/__main__.py main": "the last place before torchrun",
     "engine/batch/loader.py _work": "handed to the thread that trains, which raises it",

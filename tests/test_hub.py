@@ -132,7 +132,7 @@ def test_no_server_at_all(server: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{free.getsockname()[1]}")
-    assert refused("hf_model://org/tiny")[0] == "HUB_UNREACHABLE"
+        assert refused("hf_model://org/tiny")[0] == "HUB_UNREACHABLE"  # the port is kept, so nobody else listens there
 
 
 def test_an_unwritable_cache_is_said(server: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,5 +21,5 @@ def require(module: str, extra: str) -> ModuleType:
         return importlib.import_module(module)
     except ModuleNotFoundError as missing:
         raise PACKAGE_MISSING.error(
-            module, f"the package {missing.name!r} is not installed", f"pip install 'finetune-cosmos-reason[{extra}]'"
+            module, f"the package {missing.name!r} is not installed", f"in the repository: pip install -e '.[{extra}]'"
         ) from missing

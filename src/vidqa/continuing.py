@@ -41,15 +41,14 @@ def order_facts(spec: Any, samples: Sequence[Counted], data_fingerprint: str) ->
 
 def weights_facts(spec: Any, trained: Iterable[tuple[str, Sequence[int]]], base_model: str | None) -> dict[str, Any]:
     """What gives saved tensors their meaning: the base model (`weights_hash`), names and shapes of the parameters that
-    train, and the adapters. What is not known (None) is left out."""
+    train, and the adapters. A base model that is not known (None) is left out."""
     lora = spec.policy.lora
     named = sorted((name, list(shape)) for name, shape in trained)
-    facts = {
-        "base_model": base_model,
+    return {
+        **({} if base_model is None else {"base_model": base_model}),
         "trained": hashlib.sha256(json.dumps(named).encode()).hexdigest(),
         "lora": {key: value for key, value in lora.model_dump().items() if key != "lora_dropout"} if lora else None,
     }
-    return {key: value for key, value in facts.items() if key != "base_model" or value is not None}
 
 
 def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:

@@ -7,11 +7,13 @@ with the exit code of the first error.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
 from enum import IntEnum
 
 from vidqa.environment import redacted
+
+MOST_PROBLEMS = 50  # shown at once
 
 
 class Exit(IntEnum):
@@ -61,7 +63,7 @@ class Code:
 
     def at(self, where: object, message: str, remedy: str | None = None, *, severity: str = "error") -> Problem:
         """A problem of this kind at one place; without a remedy of its own it takes the general one."""
-        where, message, remedy = map(_writable, (str(where), message, remedy or self.remedy))
+        where, message, remedy = map(_writable, (str(where) or "''", message, remedy or self.remedy))
         return Problem(self.name, where, message, remedy, int(self.exit_code), severity)
 
     def error(self, where: object, message: str, remedy: str | None = None) -> ProblemError:
@@ -107,3 +109,14 @@ def raise_errors(problems: Iterable[Problem]) -> None:
     found = list(problems)
     if any(p.severity == "error" for p in found):
         raise ProblemError(found)
+
+
+def bounded(problems: Sequence[Problem]) -> list[Problem]:
+    """The problems, errors before warnings; of very many the first ones, and one that counts the rest."""
+    ordered = sorted(problems, key=lambda problem: problem.severity != "error")
+    rest = ordered[MOST_PROBLEMS:]
+    if not rest:
+        return ordered
+    message = f"{len(rest)} more problems, the first of them {rest[0].code} at {rest[0].where}"
+    more = replace(rest[0], where="...", message=message, remedy="Correct those above first.")
+    return [*ordered[:MOST_PROBLEMS], more]

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from vidqa import __version__
-from vidqa.files import is_writable, write_json
+from vidqa.files import is_writable, write_json, write_text
 from vidqa.problem import Problem
 
 UNFINISHED = ".unfinished-"  # before the name of a folder that is being written or removed
@@ -94,9 +94,7 @@ class RunFolder:
         if not path.exists():
             return
         kept = [event for event in read_metrics(path) if event["step"] <= step]
-        temporary = path.with_suffix(".jsonl.new")
-        temporary.write_text("".join(json.dumps(event) + "\n" for event in kept), encoding="utf-8")
-        temporary.replace(path)
+        write_text(path, "".join(json.dumps(event) + "\n" for event in kept))
 
     def complete(self, folder: Path, facts: str) -> list[Path]:
         """The folders step_N and epoch_N below `folder` that hold the JSON file `facts`, by the step it names."""

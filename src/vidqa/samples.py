@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from copy import copy
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 from pathlib import Path
@@ -112,8 +113,7 @@ class Planner:
 
     def for_generation(self) -> Planner:
         """The same planner for prompts that end where the answer begins; it shares what was probed."""
-        twin = object.__new__(Planner)
-        twin.__dict__.update(self.__dict__)
+        twin = copy(self)
         twin.prompting = replace(self.prompting, for_generation=True)
         return twin
 

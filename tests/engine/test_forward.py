@@ -14,6 +14,7 @@ from vidqa.data import load_records
 from vidqa.engine.batch.collate import Collator
 from vidqa.engine.batch.resize import resize_frames
 from vidqa.engine.checkpoint.proof import stock_loss
+from vidqa.engine.model.float8 import use_float8
 from vidqa.engine.model.qwen3_vl import install_forward, stock_forward
 from vidqa.samples import Planner, Prompting
 from vidqa.video import decode_frames, decode_image
@@ -87,6 +88,30 @@ def test_compiled_layers_give_the_gradients_of_eager_ones(world: SimpleNamespace
     eager, fused = _gradient(world, groups), _gradient(world, groups, compile=True)
     assert torch.nn.functional.cosine_similarity(eager, fused, dim=0) > 0.999999
     assert (eager - fused).norm() / eager.norm() < 1e-5
+
+
+@pytest.mark.parametrize("granularity", ["rowwise", "tensorwise"])
+def test_products_in_8_bits_are_nearly_those_of_32_and_only_in_training(
+    world: SimpleNamespace, granularity: str
+) -> None:
+    numbers = list(range(len(world.samples)))
+    exact, exact_gradient = torch.cat(list(_packed(world, numbers).values())), _gradient(world, [numbers])
+    layers = [m for m in world.model.model.language_model.layers.modules() if isinstance(m, torch.nn.Linear)]
+    use_float8(world.model, granularity, torch.device("cpu"))
+    try:
+        assert torch.equal(torch.cat(list(_packed(world, numbers).values())), exact)  # the model is in eval mode
+        world.model.train()
+        rounded = torch.cat(list(_packed(world, numbers).values()))
+        assert 1e-4 < (rounded - exact).norm() / exact.norm() < 0.02
+        gradient = _gradient(world, [numbers])
+        assert torch.nn.functional.cosine_similarity(gradient, exact_gradient, dim=0) > 0.99
+        if granularity == "rowwise" and not world.model.config.tie_word_embeddings:  # compiling takes a while: once
+            fused = _gradient(world, [numbers], compile=True)
+            assert torch.nn.functional.cosine_similarity(gradient, fused, dim=0) > 0.999
+    finally:
+        world.model.eval()
+        for layer in layers:
+            del layer.float8
 
 
 def test_shared_videos_change_no_loss_and_no_gradient(world: SimpleNamespace) -> None:

@@ -95,6 +95,7 @@ BAD_VIDEO_SETTINGS = [
     {"size": 224},
     {"size": {}},
     {"image_mean": 0.5},
+    {"image_mean": [0.5, [], {}]},
     {"rescale_factor": 0},
 ]
 
@@ -122,6 +123,14 @@ def test_folders_that_cannot_be_used(tmp_path, name, change, code):
     with pytest.raises(ProblemError) as caught:
         geometry(tmp_path)
     assert caught.value.problems[0].code == code
+
+
+@pytest.mark.parametrize("odd", [None, "151655", -1, {}])
+def test_placeholder_ids_are_numbers(tmp_path, odd):
+    write(tmp_path, "config.json", {"image_token_id": odd})
+    with pytest.raises(ProblemError) as caught:
+        QWEN3_VL.vision_token_ids(tmp_path)
+    assert caught.value.problems[0].code == "MODEL_UNSUPPORTED" and "image_token_id" in caught.value.problems[0].message
 
 
 def test_another_architecture_is_refused(tmp_path):

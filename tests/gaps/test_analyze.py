@@ -262,6 +262,39 @@ def test_missing_places(place):
     assert error.value.problems[0].code == "GAPS_STORAGE" and error.value.exit_code == 4
 
 
+@pytest.mark.parametrize(
+    ("parquet", "jsonl"),
+    [
+        ("results.json", None),
+        ("annotations.json", None),
+        ("gaps.parquet", "gaps.parquet"),
+        ("gaps.parquet", "results.json"),
+        ("link.json", None),
+    ],
+)
+def test_nothing_that_was_read_or_written_is_written_over(place, parquet, jsonl):
+    (place.path / "annotations.json").write_text(json.dumps(ONE))
+    (place.path / "results.json").write_text(json.dumps([result("a", "no")]))
+    (place.path / "link.json").symlink_to("results.json")
+    before = {path: path.read_bytes() for path in place.path.iterdir()}
+    lines = jsonl and str(place.path / jsonl)
+    with pytest.raises(ProblemError) as error:
+        analyze(str(place.path / "results.json"), str(place.path / "." / parquet), str(place.path), jsonl=lines)
+    assert [problem.code for problem in error.value.problems] == ["GAPS_SAME_FILE"]
+    assert {path: path.read_bytes() for path in place.path.iterdir()} == before
+
+
+@pytest.mark.parametrize("address", ["moon://lake/x", "s3://"])
+def test_addresses_that_nobody_can_read(place, address):
+    (place.path / "results.json").write_text("[]")
+    (place.path / "annotations.json").write_text("[]")
+    sound = [str(place.path / name) for name in ("results.json", "gaps.parquet", "annotations.json")]
+    for at in range(3):
+        with pytest.raises(ProblemError) as error:
+            analyze(*sound[:at], address, *sound[at + 1 :])
+        assert [(p.code, p.where) for p in error.value.problems] == [("GAPS_STORAGE", address)]
+
+
 def test_twenty_thousand_rows_in_a_bounded_time(place):
     import time
 

@@ -1,5 +1,6 @@
 """scripts/analyze_gaps.py as a user runs it: real processes, exit codes, one JSON object, commands that run."""
 
+import argparse
 import json
 import subprocess
 import sys
@@ -51,6 +52,16 @@ def test_text_for_a_person_and_fail_on_gaps(place):
         "yes_no        2     1      1",
     ]
     assert (place / "gaps.parquet").exists()
+
+
+def test_lines_in_a_bucket_are_not_what_a_shell_can_show_next(place):
+    from vidqa.gaps.analyze import Gaps
+    from vidqa.gaps.summary import next_commands
+
+    gaps = Gaps([])
+    gaps.by_error["wrong"] = 1
+    assert next_commands(gaps, argparse.Namespace(jsonl="gaps.jsonl")) == ["head -n 5 gaps.jsonl"]
+    assert next_commands(gaps, argparse.Namespace(jsonl="s3://lake/gaps.jsonl")) == []
 
 
 def test_usage_and_missing_input(place):

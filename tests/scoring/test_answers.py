@@ -283,9 +283,9 @@ def test_the_kind_without_an_expected_answer():
 )
 @pytest.mark.parametrize("expected", ["yes", "B", "3", "left", "some text"])
 def test_huge_responses_are_read_quickly(response, expected):
-    start = time.perf_counter()
+    start = time.process_time()
     parse_answer(response, CAR, expected=expected)
-    assert time.perf_counter() - start < 2
+    assert time.process_time() - start < 2
 
 
 @settings(max_examples=400, deadline=None)

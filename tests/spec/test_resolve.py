@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from vidqa.problem import Problem, ProblemError
+from vidqa.problem import MOST_PROBLEMS, Problem, ProblemError
 from vidqa.spec import Layer, dump, fingerprint, load, parse_set, read_layer, resolve
 from vidqa.spec.keys import leaves
 from vidqa.spec.layers import parse_value
-from vidqa.spec.problems import MOST_PROBLEMS
 from vidqa.spec.sources import PROFILES, profile_layer
 
 TAO = json.loads((Path(__file__).parent / "tao_keys.json").read_text())
@@ -198,7 +197,7 @@ def test_a_table_where_a_value_belongs_and_the_other_way_round(data: Layer) -> N
 
 
 def test_native_limits_and_keys_without_effect(data: Layer) -> None:
-    limits = {"policy.parallelism.tp_size": 2, "train.fp8.enable_fp8": True, "train.optm_lr": [1e-5, 1e-6]}
+    limits = {"policy.parallelism.tp_size": 2, "train.fp4.enable_fp4": True, "train.optm_lr": [1e-5, 1e-6]}
     assert codes("train", data, Layer("x", limits)) == ["SPEC_NOT_SUPPORTED"] * 3
     assert resolve("train", [data, Layer("x", limits)], "cosmos-rl").warnings == []
     warned = resolve("train", [data, Layer("x", {"redis": "12800", "train.sequence_packing": True})]).warnings
@@ -318,6 +317,39 @@ def test_null_has_one_meaning_that_survives_a_file(tmp_path: Path, data: Layer) 
             continue
         (tmp_path / "s.toml").write_text(dump(spec))
         assert load(tmp_path / "s.toml", "train") == spec, path
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        Layer("--model", {"policy.model_name_or_path": "folder\udcff"}),
+        Layer("--set", {"custom.system_prompt": "half of \ud83d"}),
+        Layer("--set", {"policy.lora.r_pattern": {"half of \ud83d": 4}}),
+        parse_set(["policy.freeze_pattern=" + "[" * 150 + "]" * 150]),
+    ],
+    ids=["name", "text", "key", "depth"],
+)
+def test_what_no_file_can_hold_is_a_problem_of_its_place(data: Layer, layer: Layer) -> None:
+    found = {problem.code: problem for problem in problems("train", data, layer)}
+    assert found["SPEC_SYNTAX"].where == f"{layer.name} {next(iter(layer.table))}"
+
+
+def test_keys_of_yaml_that_are_no_text_are_unknown_keys(tmp_path: Path) -> None:
+    path = tmp_path / "s.yaml"
+    path.write_text("1: 2\ntrain: {2: 3}\n")
+    assert list(read_layer(path).table) == ["1", "train"]
+    with pytest.raises(ProblemError) as raised:
+        load(path, "train")
+    unknown = [problem.where for problem in raised.value.problems if problem.code == "SPEC_UNKNOWN_KEY"]
+    assert unknown == [f"{path}:1 1", f"{path} train.2"]
+
+
+def test_a_yaml_that_holds_itself_is_a_problem(tmp_path: Path) -> None:
+    path = tmp_path / "s.yaml"
+    path.write_text("policy:\n  freeze_pattern: &a [x, *a]\n")
+    with pytest.raises(ProblemError) as raised:
+        load(path, "train")
+    assert raised.value.problems[0].where == f"{path}:2 policy.freeze_pattern"
 
 
 def test_a_value_that_is_huge_when_written_out_stays_short(tmp_path: Path) -> None:

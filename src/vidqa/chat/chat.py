@@ -101,10 +101,6 @@ class Chat:
         shown = [plans[part] for turn in record.turns for part in turn.parts if isinstance(part, int)]
         return Encoded(*self._with_media(record, token_ids, _within(encoding.offsets, spans), shown), text)
 
-    def count(self, record: Record, plans: Sequence[FramePlan], **options: str | bool) -> int:
-        """The number of tokens that `encode` gives; same arguments."""
-        return len(self.encode(record, plans, **options).token_ids)  # type: ignore[arg-type]
-
     def decode(self, token_ids: Iterable[int]) -> str:
         """Text of generated tokens, without special tokens."""
         return self.tokens.core.decode([int(token_id) for token_id in token_ids], skip_special_tokens=True)

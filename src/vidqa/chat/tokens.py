@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from tokenizers import AddedToken, Tokenizer, processors
 
@@ -45,20 +45,25 @@ def load_tokens(folder: Path) -> tuple[Tokens, dict[str, Any]]:
     if not eos_ids:
         raise MODEL_FILE_MISSING.error(folder / "tokenizer_config.json", "no eos_token is named that the tokenizer has")
     pad_id = core.token_to_id(named["pad_token"]) if "pad_token" in named else generation.get("pad_token_id")
-    tokens = Tokens(core, named, frozenset(special), eos_ids, eos_ids[0] if pad_id is None else int(pad_id))
+    tokens = Tokens(core, named, frozenset(special), eos_ids, pad_id if _is_known(pad_id, core) else eos_ids[0])
     return tokens, config
 
 
 def _core(folder: Path) -> Tokenizer:
-    written = read_json(folder, "tokenizer.json")  # the tokenizer's own parser has no exception of its own to catch
-    if not isinstance(written, dict) or not isinstance(written.get("model"), dict):
-        raise MODEL_FILE_MISSING.error(folder / "tokenizer.json", "tokenizer.json describes no tokenizer")
-    return Tokenizer.from_file(str(folder / "tokenizer.json"))
+    read_json(folder, "tokenizer.json")
+    path = folder / "tokenizer.json"
+    try:
+        return Tokenizer.from_file(str(path))
+    except Exception as unknown:  # the library raises nothing narrower
+        raise MODEL_FILE_MISSING.error(path, f"it describes no tokenizer that is known here: {unknown}") from unknown
 
 
 def _add_missing(core: Tokenizer, folder: Path, config: Mapping[str, Any]) -> None:
     """Tokens that only tokenizer_config.json declares, under the ids it gives."""
     declared = config.get("added_tokens_decoder") or {}
+    if not isinstance(declared, dict) or not all(map(_is_declaration, declared, declared.values())):
+        message = "added_tokens_decoder must hold tokens by their ids"
+        raise MODEL_FILE_MISSING.error(folder / "tokenizer_config.json", message)
     for token_id, entry in sorted(declared.items(), key=lambda item: int(item[0])):
         text = entry["content"]
         if core.token_to_id(text) is not None:
@@ -72,12 +77,20 @@ def _add_missing(core: Tokenizer, folder: Path, config: Mapping[str, Any]) -> No
             raise MODEL_FILE_MISSING.error(folder / "tokenizer_config.json", message)
 
 
+def _is_declaration(token_id: str, entry: Any) -> bool:
+    return token_id.isdecimal() and isinstance(entry, dict) and bool(_text(entry))
+
+
 def _eos_ids(core: Tokenizer, named: Mapping[str, str], generation: Mapping[str, Any]) -> tuple[int, ...]:
     """The tokenizer's eos first, then the others at which generation stops."""
     written = generation.get("eos_token_id")
     ids = [core.token_to_id(named["eos_token"])] if "eos_token" in named else []
     ids += written if isinstance(written, list) else [written]
-    return tuple(dict.fromkeys(int(token_id) for token_id in ids if token_id is not None))
+    return tuple(dict.fromkeys(token_id for token_id in ids if _is_known(token_id, core)))
+
+
+def _is_known(token_id: Any, core: Tokenizer) -> TypeGuard[int]:
+    return isinstance(token_id, int) and 0 <= token_id < core.get_vocab_size()
 
 
 def _text(token: Any) -> str | None:

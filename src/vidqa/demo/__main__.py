@@ -22,7 +22,7 @@ parser = Parser(
 )
 parser.add_argument("--out", type=Path, required=True, help="folder; its train/ and eval/ are replaced")
 parser.add_argument("--clips", type=int, default=1000, help="number of training clips (default 1000)")
-parser.add_argument("--seed", type=int, default=0)
+parser.add_argument("--seed", type=int, default=0, help="another seed gives other clips (default 0)")
 
 if __name__ == "__main__":
     sys.exit(run(parser, main))

@@ -14,7 +14,7 @@ WEAK_KIND = "diagonal"  # asked of clips such as the training set has none of
 
 def summary(before: Path, trained: Path, after: Path, gaps: Path) -> str:
     """The final table, from the run folders of the two evaluations and of the training."""
-    first, last = read_scores(before), read_scores(after)
+    first, last = _scores(before), _scores(after)
     rows: list[tuple[str, ...]] = [("kind", "questions", "before", "after", "95 % interval")]
     for kind in sorted(last["by_kind"], key=lambda kind: (kind == WEAK_KIND, kind)):
         label = f"{kind} (not in the training set)" if kind == WEAK_KIND else kind
@@ -32,7 +32,7 @@ def summary(before: Path, trained: Path, after: Path, gaps: Path) -> str:
     return "\n".join([*lines, "", *(f"{name:<9} {place}" for name, place in places.items())])
 
 
-def read_scores(run: Path) -> dict[str, Any]:
+def _scores(run: Path) -> dict[str, Any]:
     return json.loads((run / "metrics.json").read_text(encoding="utf-8"))
 
 

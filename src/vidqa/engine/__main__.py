@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from vidqa.engine.problems import ENGINE_OUT_OF_MEMORY, unwritable
+from vidqa.engine.signals import STOP_SIGNALS
 from vidqa.environment import child_environment, rank, redacted
 from vidqa.problem import INTERNAL, Exit, Problem, ProblemError, exit_code_of
 from vidqa.run_folder import RunFolder
@@ -121,6 +122,9 @@ def _leave(code: int) -> None:
     if code in (Exit.OK, Exit.NOT_DONE):
         from vidqa.engine.distributed import stop
 
+        # All is saved and said. Python forgets its own handlers while it shuts down, but not that a signal is ignored.
+        for number in STOP_SIGNALS:
+            signal.signal(number, signal.SIG_IGN)
         stop()
         sys.exit(0)  # for torchrun, a run that saved and stopped did not fail; status.json says 6
     sys.stdout.flush()

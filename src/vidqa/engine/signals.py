@@ -5,13 +5,15 @@ from __future__ import annotations
 import signal
 from types import FrameType
 
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
+
 
 class StopRequest:
     """`asked` is the signal's name once one has come."""
 
     def __init__(self) -> None:
         self.asked: str | None = None
-        for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT):
+        for number in STOP_SIGNALS:
             signal.signal(number, self._note)
 
     def _note(self, number: int, _frame: FrameType | None) -> None:

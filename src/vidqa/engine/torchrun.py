@@ -12,6 +12,7 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.run import main as torchrun
 
 from vidqa.cli import note
+from vidqa.engine.signals import STOP_SIGNALS
 from vidqa.problem import Exit
 
 
@@ -22,7 +23,9 @@ def main(words: list[str]) -> int:
     except ChildFailedError as failed:
         rank, failure = failed.get_first_failure()
         note(f"rank {rank} ended with exit code {failure.exitcode}; what went wrong stands above")
-        # A process that a signal killed has a negative code, which is none of ours.
+        if -failure.exitcode in STOP_SIGNALS:  # it came before the engine could listen
+            return int(Exit.NOT_DONE)
+        # Any other signal that killed a process is a negative code, which is none of ours.
         return failure.exitcode if failure.exitcode > 0 else int(Exit.JOB_FAILED)
     except SignalException as stopped:
         note(f"stopped by {stopped.sigval.name}")

@@ -106,7 +106,7 @@ def _require_positive(place: Path, name: str, value: object) -> None:
 def _in_pixels(place: Path, name: str, settings: dict) -> tuple[float, float, float]:
     """image_mean or image_std with the rescale factor folded in, in float32 as transformers does it."""
     values = settings[name]
-    if not isinstance(values, list) or len(values) != 3:
+    if not isinstance(values, list) or len(values) != 3 or not all(isinstance(value, int | float) for value in values):
         raise MODEL_UNSUPPORTED.error(place, f"{name} must be three numbers, not {values!r}")
     red, green, blue = np.asarray(values, np.float32) * np.float32(1.0 / settings["rescale_factor"])
     return float(red), float(green), float(blue)
@@ -132,7 +132,9 @@ def template_slot(kind: str) -> str:
 def vision_token_ids(folder: Path) -> tuple[int, int]:
     """(image placeholder id, video placeholder id) of config.json."""
     settings = {**TOKEN_DEFAULTS, **read_json(folder, "config.json")}
-    return int(settings["image_token_id"]), int(settings["video_token_id"])
+    for name in TOKEN_DEFAULTS:
+        _require_positive(folder / "config.json", name, settings[name])
+    return settings["image_token_id"], settings["video_token_id"]
 
 
 def rope_positions(

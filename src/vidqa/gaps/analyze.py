@@ -5,14 +5,14 @@ from __future__ import annotations
 import gc
 from array import array
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow.parquet as pq
 
-from vidqa.gaps.annotations import Annotations, read_annotations
+from vidqa.gaps.annotations import Annotations, annotation_file, read_annotations
 from vidqa.gaps.compare import Compare, comparer
 from vidqa.gaps.judge import Batch, Judged, judging
 from vidqa.gaps.problems import (
@@ -23,8 +23,9 @@ from vidqa.gaps.problems import (
     GAPS_NO_RESULT,
     GAPS_RESULT_REPEATED,
     GAPS_RESULT_UNKNOWN,
+    GAPS_SAME_FILE,
 )
-from vidqa.gaps.storage import find_results, publishing, storage_problems
+from vidqa.gaps.storage import find_results, is_same, publishing, storage_problems
 from vidqa.gaps.table import SCHEMA, GapTable
 from vidqa.problem import Code, Problem, raise_errors
 from vidqa.scoring.results import Bounded
@@ -96,10 +97,12 @@ def analyze(
     Raises ProblemError (GAPS_*, RESULTS_*) and then leaves no table. Warnings are in `problems` of what is returned.
     """
     gaps = Gaps(find_results(results_dir))
+    annotated = annotation_file(kpi_ann_path)
+    _keep_apart([*gaps.sources, annotated, gaps_parquet, *([jsonl] if jsonl else [])])
     with _no_collection(), storage_problems(gaps_parquet), ExitStack() as outputs:
         faults = Bounded()
         batches = outputs.enter_context(judging(gaps.sources, mode, faults))  # reads while we read the annotations
-        annotations = read_annotations(kpi_ann_path, kpi_media_path)
+        annotations = read_annotations(annotated, kpi_media_path)
         lines = None
         if jsonl:
             lines = outputs.enter_context(open(outputs.enter_context(publishing(jsonl)), "w", encoding="utf-8"))
@@ -108,6 +111,12 @@ def analyze(
         _Analysis(gaps, annotations, table, mode).run(batches, faults)
         table.flush()
     return gaps
+
+
+def _keep_apart(paths: Sequence[str]) -> None:
+    for at, path in enumerate(paths):
+        if any(is_same(path, other) for other in paths[:at]):
+            raise GAPS_SAME_FILE.error(path, "it is named twice")
 
 
 @contextmanager

@@ -21,6 +21,9 @@ from vidqa.scoring.text import as_text, normalise
 _TAG = re.compile(r"<(?:video|image)>\s*")
 _ASKS, _ANSWERS = ("human", "user"), ("gpt", "assistant")
 _ARCHIVE = (".tar", ".tar.gz", ".tgz")
+_KINDS = ("kind", "type", "question_type", "category")
+_KIND_FIELDS = frozenset(_KINDS)
+_MEDIA_FIELDS = ("video", "videos", "image", "images")
 
 
 @dataclass
@@ -73,13 +76,19 @@ def _written(annotations: Annotations, row: int) -> str:
     return annotations.videos[row].removeprefix(annotations.media_root).lstrip("/!")
 
 
-def read_annotations(path: str, media_path: str = "") -> Annotations:
-    """Read annotations (file, or folder with annotations.json or .jsonl). Raises GAPS_ANNOTATIONS, GAPS_STORAGE."""
-    problems: Bounded = Bounded()
+def annotation_file(path: str) -> str:
+    """The file itself, or annotations.json or .jsonl in the folder. Raises GAPS_STORAGE."""
     with storage_problems(path):
-        if is_folder(path):
-            names = [f"{path.rstrip('/')}/annotations.{ending}" for ending in ("json", "jsonl")]
-            path = next((name for name in names if exists(name)), names[0])
+        if not is_folder(path):
+            return path
+        names = [f"{path.rstrip('/')}/annotations.{ending}" for ending in ("json", "jsonl")]
+        return next((name for name in names if exists(name)), names[0])
+
+
+def read_annotations(path: str, media_path: str = "") -> Annotations:
+    """Read a file of annotations. Raises GAPS_ANNOTATIONS, GAPS_STORAGE."""
+    problems = Bounded()
+    with storage_problems(path):
         found = Annotations(_root(path, media_path))
         paths: dict[str, str] = {}  # as written -> in full: many questions are about one video
         with opened(path) as stream:
@@ -105,9 +114,7 @@ def _root(path: str, media_path: str) -> str:
 
 def _add(found: Annotations, index: int, value: dict[str, Any], paths: dict[str, str]) -> None:
     row = len(found.ids)
-    name = value.get("id")
-    if type(name) is not str or not name or not name.isascii():
-        name = as_text(name) or str(index)
+    name = as_text(value.get("id")) or str(index)
     question, answer, media = _turns(value)
     written = media or _first_media(value)
     if (video := paths.get(written)) is None:
@@ -120,11 +127,6 @@ def _add(found: Annotations, index: int, value: dict[str, Any], paths: dict[str,
     other = found.by_id.setdefault(name, row)
     if other is not row:
         found.by_id[name] = [*other, row] if isinstance(other, list) else [other, row]
-
-
-_KINDS = ("kind", "type", "question_type", "category")
-_KIND_FIELDS = frozenset(_KINDS)
-_MEDIA_FIELDS = ("video", "videos", "image", "images")
 
 
 def _kind(value: dict[str, Any]) -> str:
@@ -159,12 +161,8 @@ def _turns(value: dict[str, Any]) -> tuple[str, str, str]:
             question = content
         elif role in _ANSWERS:
             answer = content
-    asked = _text(question)
-    return (_TAG.sub("", asked) if "<" in asked else asked).strip(), _text(answer).strip(), media
-
-
-def _text(value: object) -> str:
-    return value if type(value) is str and value.isascii() else as_text(value)
+    asked = as_text(question)
+    return (_TAG.sub("", asked) if "<" in asked else asked).strip(), as_text(answer).strip(), media
 
 
 def full_path(written: str, root: str) -> str:

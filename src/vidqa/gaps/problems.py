@@ -58,6 +58,12 @@ GAPS_STORAGE = Code(
     "Check the path, the permissions and, for s3://, the credentials and AWS_ENDPOINT_URL.",
     Exit.ENVIRONMENT,
 )
+GAPS_SAME_FILE = Code(
+    "GAPS_SAME_FILE",
+    "Two of the files that are named are one, so that writing it would destroy what was read or written before.",
+    "Give --gaps-parquet and --jsonl names of their own.",
+    Exit.USAGE,
+)
 GAPS_FOUND = Code(
     "GAPS_FOUND",
     "There are gaps, and --fail-on-gaps asks that this counts as a failure.",

@@ -118,4 +118,17 @@ def _filesystem(path: str) -> tuple[Any, str]:
         require("s3fs", "s3")
     from fsspec.core import url_to_fs
 
-    return url_to_fs(path)
+    try:
+        files, name = url_to_fs(path)
+    except (ValueError, ImportError) as unknown:  # no such protocol, or one whose package is not installed
+        raise GAPS_STORAGE.error(path, str(unknown)) from unknown
+    if not name:
+        raise GAPS_STORAGE.error(path, "it names no bucket")
+    return files, name
+
+
+def is_same(one: str, other: str) -> bool:
+    """Whether two paths are of one file, as far as that can be told without asking a bucket."""
+    if is_remote(one) or is_remote(other):
+        return one == other
+    return os.path.realpath(one) == os.path.realpath(other)

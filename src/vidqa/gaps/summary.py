@@ -7,6 +7,7 @@ from argparse import Namespace
 
 from vidqa.cli import command
 from vidqa.gaps.analyze import ERROR_TYPES, Gaps
+from vidqa.gaps.storage import is_remote
 
 
 def summary_text(gaps: Gaps, table: str) -> str:
@@ -26,18 +27,11 @@ def summary_text(gaps: Gaps, table: str) -> str:
 
 def next_commands(gaps: Gaps, args: Namespace) -> list[str]:
     """With gaps: the same analysis as readable lines, then their first rows. Without: nothing is left to do here."""
-    if not gaps.count:
+    if not gaps.count or (args.jsonl and is_remote(args.jsonl)):
         return []
     if args.jsonl:
         return [shlex.join(["head", "-n", "5", args.jsonl])]
-    words = [
-        "--results-dir",
-        args.results_dir,
-        "--gaps-parquet",
-        args.gaps_parquet,
-        "--kpi-ann-path",
-        args.kpi_ann_path,
-    ]
-    media = ["--kpi-media-path", args.kpi_media_path] if args.kpi_media_path else []
-    lines = f"{args.gaps_parquet.removesuffix('.parquet')}.jsonl"
-    return [command("analyze_gaps", *words, *media, "--mode", args.mode, "--jsonl", lines)]
+    words = ["--results-dir", args.results_dir, "--gaps-parquet", args.gaps_parquet]
+    words += ["--kpi-ann-path", args.kpi_ann_path, "--mode", args.mode]
+    words += ["--kpi-media-path", args.kpi_media_path] if args.kpi_media_path else []
+    return [command("analyze_gaps", *words, "--jsonl", f"{args.gaps_parquet.removesuffix('.parquet')}.jsonl")]

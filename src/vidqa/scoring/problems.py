@@ -45,7 +45,7 @@ RESULTS_MORE = Code(
 METRIC_UNAVAILABLE = Code(
     "METRIC_UNAVAILABLE",
     "A metric was asked for that cannot be computed here; the others were.",
-    "Choose among bleu and rouge; bleu needs pip install 'finetune-cosmos-reason[metrics]'.",
+    "Choose among bleu and rouge; bleu needs pip install -e '.[metrics]' in the repository.",
 )
 POSTER_UNREADABLE = Code(
     "POSTER_UNREADABLE",

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from vidqa.files import write_text
 from vidqa.problem import Problem, ProblemError
 from vidqa.spec.cosmos import cosmos_table, read_records, video_fps_problems
-from vidqa.spec.layers import Layer, parse_set, read_layer
+from vidqa.spec.layers import Layer, format_of, parse_set, read_layer
 from vidqa.spec.models import SPECS, Spec, TrainSpec
-from vidqa.spec.problems import ACTION, ROOT
+from vidqa.spec.problems import ACTION, FILE, NO_RUN, ROOT, UNWRITABLE
 from vidqa.spec.resolve import Resolved, resolve
 from vidqa.spec.sources import DATA_KEYS, parent_layer, profile_layer, root_layer
 
@@ -58,16 +59,29 @@ def _makers(request: Request) -> Iterable[Any]:
     """One function per layer, the lowest layer first."""
     action = request.action
     yield lambda: profile_layer(action, request.profile)
-    if request.parent_run is not None:
-        which = request.which or ("best" if action == "evaluate" else "latest")
-        yield lambda: parent_layer(action, request.parent_run or Path(), which)
+    yield lambda: _parent(request)
     for part, root in request.roots:
         yield lambda part=part, root=root: _root(action, part, root)
     for path in request.overrides:
         yield lambda path=path: read_layer(path)
-    yield lambda: Layer("--model", {MODEL_KEY[action]: request.model} if request.model else {})
-    yield lambda: Layer("--results-dir", {RESULTS_KEY[action]: request.results_dir} if request.results_dir else {})
+    yield lambda: _given("--model", MODEL_KEY[action], request.model)
+    yield lambda: _given("--results-dir", RESULTS_KEY[action], request.results_dir)
     yield lambda: parse_set(request.sets)
+
+
+def _given(option: str, key: str, value: str | None) -> Layer:
+    return Layer(option, {} if value is None else {key: value})
+
+
+def _parent(request: Request) -> Layer:
+    if request.parent_run is None and request.which is None:
+        return Layer("no parent run")
+    if request.parent_run is None:
+        raise NO_RUN.error(
+            "--which", f"{request.which} is asked for, and no run is named", "name the run with --parent-run"
+        )
+    which = request.which or ("best" if request.action == "evaluate" else "latest")
+    return parent_layer(request.action, request.parent_run, which)
 
 
 def _root(action: str, part: str, root: str) -> Layer:
@@ -98,6 +112,18 @@ def train_samples(spec: Spec) -> int | None:
 
 
 def output_format(asked: str | None, out: Path | None) -> str:
-    """The format asked for, else what the file's name says, else TOML."""
-    named = {".yaml": "yaml", ".yml": "yaml", ".json": "json"}
-    return asked or named.get(out.suffix if out else "", "toml")
+    """The format that the name of the file `out` says, else the one asked for, else TOML. Raises SPEC_FILE."""
+    if out is None:
+        return asked or "toml"
+    named = format_of(out)
+    if asked not in (None, named):
+        raise FILE.error(out, f"the name is that of a {named} file, and --format is {asked}", "leave --format out")
+    return named
+
+
+def write_spec(out: Path, text: str) -> None:
+    """Raises SPEC_UNWRITABLE."""
+    try:
+        write_text(out, text)
+    except OSError as refused:
+        raise UNWRITABLE.error(out, f"it cannot be written: {refused.strerror or refused}") from refused

@@ -132,11 +132,9 @@ def read_records(path: Path) -> list[Any] | None:
     """The records of a JSON or JSONL file as written; None where that is not possible."""
     try:
         text = path.read_text(encoding="utf-8-sig")
-        whole = [json.loads(line) for line in text.splitlines() if line.strip()] if _lines(path) else json.loads(text)
+        if path.suffix == ".jsonl":
+            return [json.loads(line) for line in text.splitlines() if line.strip()]
+        whole = json.loads(text)
     except (OSError, ValueError, RecursionError):
         return None
     return whole if isinstance(whole, list) else None
-
-
-def _lines(path: Path) -> bool:
-    return path.suffix == ".jsonl"

@@ -20,6 +20,7 @@ from vidqa.spec.models import SPECS
 from vidqa.spec.problems import FILE, FPS_AND_NFRAMES, SYNTAX, TYPE, UNKNOWN_KEY, WARMUP_TWICE
 
 DEEPEST = 100  # levels of tables and lists in a spec
+FORMATS = {".toml": "toml", ".yaml": "yaml", ".yml": "yaml", ".json": "json"}  # by the ending of a file's name
 # Pairs of which one may be set; setting one in a later layer clears the other.
 EXCLUSIVE = {
     "train": [
@@ -65,24 +66,25 @@ _Yaml.add_implicit_resolver(
 def read_layer(path: Path | str) -> Layer:
     """A TOML, YAML or JSON file as a layer. Raises SPEC_FILE or SPEC_SYNTAX, the latter with the line."""
     path = Path(path)
-    if path.suffix not in (".toml", ".yaml", ".yml", ".json"):
-        raise FILE.error(path, f"the name ends in {path.suffix!r}; a spec is .toml, .yaml or .json")
+    format = format_of(path)
     try:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as unreadable:
         raise FILE.error(path, f"it cannot be read: {unreadable}") from unreadable
-    table = _parse(path, text)
+    table = _parse(path, text, format)
     if not isinstance(table, dict):
         raise SYNTAX.error(f"{path}:1", f"the file holds a {type(table).__name__}, not a table of keys")
-    try:
-        for word in words(table):
-            word.encode("utf-8")
-    except ValueError as broken:
-        raise SYNTAX.error(f"{path}:1", f"it holds what cannot be written again: {broken}") from broken
-    return Layer(str(path), table, text)
+    return Layer(str(path), {str(name): value for name, value in table.items()}, text)  # YAML has keys of every type
 
 
-def words(value: Any, _above: tuple[int, ...] = (), _seen: set[int] | None = None) -> Iterator[str]:
+def format_of(path: Path) -> str:
+    """toml, yaml or json, as the name of a spec's file says. Raises SPEC_FILE."""
+    if path.suffix not in FORMATS:
+        raise FILE.error(path, f"the name ends in {path.suffix!r}; a spec is .toml, .yaml or .json")
+    return FORMATS[path.suffix]
+
+
+def texts(value: Any, _above: tuple[int, ...] = (), _seen: set[int] | None = None) -> Iterator[str]:
     """Every string of a value, keys among them. A part that stands in many places, as YAML's anchors allow, is looked
     at once. Raises ValueError where a part holds itself or lies deeper than DEEPEST."""
     seen = set() if _seen is None else _seen
@@ -96,14 +98,14 @@ def words(value: Any, _above: tuple[int, ...] = (), _seen: set[int] | None = Non
         return
     seen.add(id(value))
     for part in [*value, *value.values()] if isinstance(value, dict) else value:
-        yield from words(part, (*_above, id(value)), seen)
+        yield from texts(part, (*_above, id(value)), seen)
 
 
-def _parse(path: Path, text: str) -> Any:
+def _parse(path: Path, text: str, format: str) -> Any:
     try:
-        if path.suffix == ".toml":
+        if format == "toml":
             return tomllib.loads(text)
-        if path.suffix == ".json":
+        if format == "json":
             return json.loads(text)
         return yaml.load(text, _Yaml) or {}
     except tomllib.TOMLDecodeError as broken:
@@ -138,12 +140,16 @@ def parse_value(text: str) -> Any:
     """3 -> 3, 1e-5 -> 1e-05, true -> True, [a] -> as text, "x" -> x, null and none -> None, anything else -> text."""
     if text.lower() in ("null", "none"):
         return None
-    for read in (json.loads, lambda words: tomllib.loads(f"value = {words}")["value"]):
+    for read in (json.loads, _toml_value):
         try:
             return read(text)
         except (ValueError, RecursionError):
             continue
     return text
+
+
+def _toml_value(text: str) -> Any:
+    return tomllib.loads(f"value = {text}")["value"]
 
 
 def entries(action: str, layer: Layer) -> Iterator[tuple[str, Any] | Problem]:
@@ -155,7 +161,7 @@ def entries(action: str, layer: Layer) -> Iterator[tuple[str, Any] | Problem]:
     if action == "evaluate" and isinstance(table.get("evaluate"), dict):  # TAO once kept these keys one level down
         table = {**{k: v for k, v in table.items() if k != "evaluate"}, **table["evaluate"]}
     for name, value in table.items():
-        path = SHORTHAND[action].get(name, str(name))
+        path = SHORTHAND[action].get(name, name)
         if action == "evaluate":
             path = path.removeprefix("evaluate.")
         yield from _place(action, layer, SPECS[action], path, value, "")

@@ -28,11 +28,9 @@ def template(action: str) -> str:
         optional = "policy.lora" in path  # an absent table: present in the file, it would turn LoRA on
         for depth in range(shared, len(tables)):
             mark = "# " if optional and tables[depth] == "lora" else ""
-            lines += (
-                ["", f"{'  ' * depth}{mark}{tables[depth]}:"]
-                if depth == 0
-                else [f"{'  ' * depth}{mark}{tables[depth]}:"]
-            )
+            if depth == 0:
+                lines.append("")
+            lines.append(f"{'  ' * depth}{mark}{tables[depth]}:")
         if not tables and open_tables:
             lines.append("")
         open_tables = tables

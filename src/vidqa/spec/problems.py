@@ -9,8 +9,22 @@ UNKNOWN_KEY = Code(
 )
 TYPE = Code("SPEC_TYPE", "A value has the wrong type.", "Write a value of the type that it names.")
 RANGE = Code("SPEC_RANGE", "A value is outside what is possible.", "Write a value inside the limits that it names.")
-SYNTAX = Code("SPEC_SYNTAX", "A file is not the TOML, YAML or JSON it is named for.", "Correct the line that it names.")
-FILE = Code("SPEC_FILE", "A spec or override file cannot be read.", "Give the path of a .toml, .yaml or .json file.")
+SYNTAX = Code(
+    "SPEC_SYNTAX",
+    "A file is not the TOML, YAML or JSON it is named for, or a value is one that no file can hold.",
+    "Correct the line that it names.",
+)
+FILE = Code(
+    "SPEC_FILE",
+    "A spec or override file cannot be read, or its name does not say its format.",
+    "Give the path of a .toml, .yaml or .json file.",
+)
+UNWRITABLE = Code(
+    "SPEC_UNWRITABLE",
+    "The spec cannot be written into this file.",
+    "Give --out a file in a folder that you may write to, on a disk with free space.",
+    Exit.ENVIRONMENT,
+)
 ACTION = Code("SPEC_ACTION", "There is no spec for this action.", "Use train or evaluate.")
 PROFILE = Code("SPEC_PROFILE", "There is no profile of this name.", "Use full, frozen-vision or lora.")
 ROOT = Code(
@@ -36,6 +50,11 @@ SHARE_UNPACKED = Code(
     "SPEC_SHARE_UNPACKED",
     "Videos can be shared only inside packs, and packing is off.",
     "Set engine.packing = true, or engine.share_video_prefix = false.",
+)
+FP8 = Code(
+    "SPEC_FP8",
+    "8-bit products are asked for together with what they do not go with.",
+    "Set train.fp8.enable_fp8 = false, or change the key that it names.",
 )
 WARMUP_TWICE = Code(
     "SPEC_WARMUP_TWICE", "Warm-up is given in steps and in epochs.", "Keep optm_warmup_steps or optm_warmup_epochs."
@@ -148,5 +167,3 @@ AUTOML_NOT_RUNNABLE = Code(
     "Run `make generate`, or train directly with --automl-policy off.",
     Exit.ENVIRONMENT,
 )
-
-MOST_PROBLEMS = 50

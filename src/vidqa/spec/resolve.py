@@ -10,12 +10,12 @@ from typing import Any, Literal, overload
 from pydantic import ValidationError
 
 from vidqa.environment import redacted
-from vidqa.problem import Problem, ProblemError, raise_errors
+from vidqa.problem import Problem, ProblemError, bounded, raise_errors
 from vidqa.spec._field import Table
 from vidqa.spec.keys import flat, leaves, table_of
-from vidqa.spec.layers import EXCLUSIVE, REPLACING, Layer, brief, entries, place, read_layer, words
+from vidqa.spec.layers import DEEPEST, EXCLUSIVE, REPLACING, Layer, brief, entries, place, read_layer, texts
 from vidqa.spec.models import SPECS, EvaluateSpec, Spec, TrainSpec
-from vidqa.spec.problems import ACTION, MOST_PROBLEMS, NOT_SFT, RANGE, SECRET, TYPE, UNKNOWN_KEY
+from vidqa.spec.problems import ACTION, NOT_SFT, RANGE, SECRET, SYNTAX, TYPE, UNKNOWN_KEY
 from vidqa.spec.rules import check
 from vidqa.spec.shape import expected
 
@@ -61,11 +61,10 @@ def resolve(action: str, layers: Iterable[Layer], target: str = "native") -> Res
         spec = SPECS[action].model_validate(pile.values)
     except ValidationError as invalid:
         wrong = _explain(action, pile, invalid)
-        raise ProblemError(
-            _bounded([*pile.problems, *wrong, *_rules_beside(action, pile, invalid, target)])
-        ) from invalid
+        beside = _rules_beside(action, pile, invalid, target)
+        raise ProblemError(bounded([*pile.problems, *wrong, *beside])) from invalid
     known = {problem.code for problem in pile.problems if problem.code != UNKNOWN_KEY.name}
-    problems = _bounded([*pile.problems, *(found for found in check(spec, target) if found.code not in known)])
+    problems = bounded([*pile.problems, *(found for found in check(spec, target) if found.code not in known)])
     raise_errors(problems)
     origins = {path: pile.origins.get(path, TEMPLATE) for path in flat(spec)}
     return Resolved(spec, origins, problems)
@@ -86,9 +85,8 @@ class _Pile:
         self.problems += [entry for entry in found if isinstance(entry, Problem)]
         values = dict(entry for entry in found if not isinstance(entry, Problem))
         for path, value in values.items():
+            self.problems += _unfit(path, value, layer)
             self._put(path, value, layer)
-            if any(redacted(word) != word for word in words(value)):
-                self.problems.append(SECRET.at(place(layer, path), f"{path} holds a token or a password"))
         for one, other, code in EXCLUSIVE[self.action]:
             if values.get(one) is not None and values.get(other) is not None:
                 self.problems.append(code.at(place(layer, one), f"{one} and {other} are both set"))
@@ -123,6 +121,18 @@ class _Pile:
             inside[last] = value
         self.origins[path] = layer.name
         self.sources[path] = layer
+
+
+def _unfit(path: str, value: Any, layer: Layer) -> list[Problem]:
+    """What no value may hold: a secret, or what cannot be written into the run's own spec."""
+    try:
+        found = list(texts(value))
+        "".join(found).encode("utf-8")
+    except ValueError as broken:
+        remedy = f"use UTF-8, in names of folders too, and at most {DEEPEST} levels"
+        return [SYNTAX.at(place(layer, path), f"{path} cannot be written again: {broken}", remedy)]
+    secret = any(redacted(text) != text for text in found)
+    return [SECRET.at(place(layer, path), f"{path} holds a token or a password")] if secret else []
 
 
 def _explain(action: str, pile: _Pile, invalid: ValidationError) -> list[Problem]:
@@ -183,15 +193,3 @@ def _value(values: dict[str, Any], path: str) -> Any:
     for name in path.split("."):
         inside = inside.get(name) if isinstance(inside, dict) else None
     return inside
-
-
-def _bounded(problems: list[Problem]) -> list[Problem]:
-    """The first problems and a count of the rest, errors before warnings."""
-    ordered = sorted(problems, key=lambda problem: problem.severity != "error")
-    rest = ordered[MOST_PROBLEMS:]
-    if not rest:
-        return ordered
-    worst = rest[0]
-    message = f"{len(rest)} more problems, the first of them {worst.code} at {worst.where}"
-    more = Problem(worst.code, "spec", message, "correct those above first", worst.exit_code, worst.severity)
-    return [*ordered[:MOST_PROBLEMS], more]

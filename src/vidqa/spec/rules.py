@@ -51,10 +51,9 @@ def check_with_data(spec: TrainSpec, facts: DataFacts, target: str = "native") -
 def check_with_gpus(spec: Spec, gpus: int) -> list[Problem]:
     """SPEC_DP_MISMATCH where the spec's ranks are not the job's GPUs."""
     if isinstance(spec, EvaluateSpec):
-        wrong = spec.num_gpus > gpus
-        return [
-            codes.DP_MISMATCH.at("num_gpus", f"asks for {spec.num_gpus} GPUs of {gpus}", f"set it to {gpus}")
-        ] * wrong
+        if spec.num_gpus <= gpus:
+            return []
+        return [codes.DP_MISMATCH.at("num_gpus", f"asks for {spec.num_gpus} GPUs of {gpus}", f"set it to {gpus}")]
     mesh = spec.policy.parallelism
     if mesh.dp_shard_size * mesh.dp_replicate_size == gpus:
         return []
@@ -103,6 +102,8 @@ def _train_rules(spec: TrainSpec) -> Iterator[Problem]:
         yield from _lora(spec.policy.lora)
     if spec.engine.share_video_prefix and not spec.engine.packing:
         yield codes.SHARE_UNPACKED.at("engine.share_video_prefix", "share_video_prefix is true and packing is false")
+    if spec.train.fp8.enable_fp8:
+        yield from _fp8(spec)
     batch, micro = spec.train.train_batch_per_replica, spec.train.train_policy.mini_batch
     if batch % micro:
         message = f"train_batch_per_replica {batch} is not a multiple of mini_batch {micro}"
@@ -137,9 +138,8 @@ def _vision(vision: Vision, path: str) -> Iterator[Problem]:
 
 
 def _model_name(path: str, name: str) -> Iterator[Problem]:
-    if not name.strip():
-        yield codes.REQUIRED.at(path, f"{path} is empty", f"set {path}")
-    elif name.startswith("hf_model://"):
+    yield from _required(path, name)
+    if name.startswith("hf_model://"):
         if not HF_MODEL.match(name):
             yield codes.BARE_MODEL_ID.at(path, f"{name!r} is not hf_model://org/name")
     elif BARE_ID.match(name) and not os.path.isdir(name):
@@ -168,8 +168,8 @@ def _validation(spec: TrainSpec) -> Iterator[Problem]:
         yield codes.NO_VALIDATION_SET.at("validation.enable", "neither custom.val_dataset nor test_size is set")
     if valid.enable and not valid.freq and not valid.freq_in_epoch:
         yield codes.VALIDATION_NEVER.at("validation.freq_in_epoch", "freq and freq_in_epoch are both 0")
-    if given and not spec.custom.val_dataset.media_path:
-        yield from _required("custom.val_dataset.media_path", "")
+    if given:
+        yield from _required("custom.val_dataset.media_path", spec.custom.val_dataset.media_path)
     if given and part is not None:
         message = "custom.val_dataset is used and test_size is not"
         yield codes.VALIDATION_UNUSED.at("train.train_policy.dataset.test_size", message, severity="warning")
@@ -200,6 +200,16 @@ def _patterns(spec: TrainSpec) -> Iterator[Problem]:
                 re.compile(pattern)
             except re.error as broken:
                 yield codes.PATTERN.at(path, f"{pattern!r} is not a regular expression: {broken}")
+
+
+def _fp8(spec: TrainSpec) -> Iterator[Problem]:
+    """Frozen matrices have no gradient that 8 bits would save; shared videos make rows that 8-bit kernels refuse."""
+    for path, clashes in (
+        ("policy.lora", spec.policy.lora is not None),
+        ("engine.share_video_prefix", spec.engine.share_video_prefix),
+    ):
+        if clashes:
+            yield codes.FP8.at("train.fp8.enable_fp8", f"enable_fp8 is true, and {path} is set")
 
 
 def _lora(lora: Lora) -> Iterator[Problem]:

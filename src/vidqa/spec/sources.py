@@ -54,7 +54,8 @@ def root_layer(action: str, part: str, root: str) -> Layer:
         folder = Path(os.path.expanduser(root)).absolute()
         file = next((folder / n for n in ("annotations.json", "annotations.jsonl") if os.path.isfile(folder / n)), None)
         if file is None:
-            raise ROOT.error(folder, "there is no annotations.json in it")
+            what = "there is no annotations.json in it" if os.path.isdir(folder) else "it is no folder"
+            raise ROOT.error(folder, what)
         archive = next((folder / name for name in ARCHIVES if (folder / name).is_file()), folder)
         table = {annotations: str(file), media: str(archive)}
     if part == "val":
@@ -100,8 +101,7 @@ def _parent_spec(home: Path) -> TrainSpec | None:
     """The parent's own spec; None for a run of another program, which keeps none that we know."""
     if not (home / "run.json").is_file() or not (home / "spec.toml").is_file():
         return None
-    spec = load(home / "spec.toml", "train")
-    return spec if isinstance(spec, TrainSpec) else None
+    return load(home / "spec.toml", "train")
 
 
 def _base_of(export: Path, parent: TrainSpec | None) -> str:

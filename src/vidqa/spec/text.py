@@ -6,7 +6,11 @@ import hashlib
 import json
 from typing import Any
 
+import tomli_w
+import yaml
+
 from vidqa.problem import raise_errors
+from vidqa.spec.cosmos import cosmos_table
 from vidqa.spec.keys import flat
 from vidqa.spec.models import Spec, TrainSpec
 from vidqa.spec.problems import FILE
@@ -23,8 +27,6 @@ def dump(spec: Spec, format: str = "toml", target: str = "native", train_samples
     format, and what stands in the way of the target.
     """
     if target == "cosmos-rl" and isinstance(spec, TrainSpec):
-        from vidqa.spec.cosmos import cosmos_table
-
         table, problems = cosmos_table(spec, train_samples)
         raise_errors(problems)
     else:
@@ -34,12 +36,8 @@ def dump(spec: Spec, format: str = "toml", target: str = "native", train_samples
 
 def render(table: dict[str, Any], format: str) -> str:
     if format == "toml":
-        import tomli_w
-
         return tomli_w.dumps(table)
     if format == "yaml":
-        import yaml
-
         return yaml.safe_dump(table, sort_keys=False, allow_unicode=True)
     if format == "json":
         return json.dumps(table, indent=2, ensure_ascii=False) + "\n"

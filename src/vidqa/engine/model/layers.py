@@ -28,12 +28,24 @@ class Adapter(NamedTuple):
     dropout: float
 
 
+FLOAT8 = "float8"  # the attribute of a linear layer that says how it multiplies while it trains
+
+
+class Float8(NamedTuple):
+    """A product of torchao that casts its factors to 8-bit floats, and the two tables that say how."""
+
+    product: Callable[..., torch.Tensor]
+    multiplying: Any
+    casting: Any
+
+
 class Projection(NamedTuple):
     """The weights of one linear layer."""
 
     weight: torch.Tensor
     bias: torch.Tensor | None
     adapter: Adapter | None
+    float8: Float8 | None = None
 
 
 class Norm(NamedTuple):
@@ -53,7 +65,7 @@ def projection(module: Any) -> Projection:
     module = active(module)
     base = getattr(module, "base_layer", module)
     if base is module:
-        return Projection(base.weight, base.bias, None)
+        return Projection(base.weight, base.bias, None, getattr(base, FLOAT8, None) if base.training else None)
     name = module.active_adapters[0]
     dropout = module.lora_dropout[name]
     share = dropout.p if isinstance(dropout, nn.Dropout) and module.training else 0.0
@@ -69,7 +81,7 @@ def norm(module: Any) -> Norm:
 
 def project(hidden_TD: torch.Tensor, *layers: Projection) -> tuple[torch.Tensor, ...]:
     """The outputs of linear layers that share an input; without dropout their adapters read it once for all."""
-    outputs = tuple(F.linear(hidden_TD, layer.weight, layer.bias) for layer in layers)
+    outputs = tuple(_product(hidden_TD, layer) for layer in layers)
     adapters = [layer.adapter for layer in layers]
     present = [adapter for adapter in adapters if adapter]
     if not present:
@@ -82,6 +94,13 @@ def project(hidden_TD: torch.Tensor, *layers: Projection) -> tuple[torch.Tensor,
     # Scaled after the product, as PEFT does: scaled weights would make each sum a product that first copies its output.
     steps = iter(F.linear(n, a.up.to(n.dtype)) * a.scale for n, a in zip(narrow, present, strict=True))
     return tuple(out + next(steps) if a else out for out, a in zip(outputs, adapters, strict=True))
+
+
+def _product(hidden_TD: torch.Tensor, layer: Projection) -> torch.Tensor:
+    if layer.float8 is None:
+        return F.linear(hidden_TD, layer.weight, layer.bias)
+    product = layer.float8.product(hidden_TD, layer.weight.t(), layer.float8.multiplying, layer.float8.casting)
+    return product if layer.bias is None else product + layer.bias
 
 
 def root_mean_square_norm(hidden: torch.Tensor, weights: Norm) -> torch.Tensor:

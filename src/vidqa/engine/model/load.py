@@ -19,6 +19,7 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 from transformers import AutoConfig, Qwen3VLForConditionalGeneration
 
+from vidqa.engine.model.float8 import use_float8
 from vidqa.engine.model.qwen3_vl import Recompute, install_forward
 from vidqa.engine.model.stored import Wanted, read_rows, stored_tensors
 from vidqa.engine.model.trainable import base_name, choose_trainable, is_adapter
@@ -39,6 +40,8 @@ def load_sharded(
     for parameter in model.parameters():
         parameter.data = parameter.data.to(master if parameter.requires_grad else compute)
     install_forward(model, recompute=recompute, compile=train.compile and device.type == "cuda")
+    if train.fp8.enable_fp8:
+        use_float8(model, train.fp8.quant_recipe, device)
     _shard(model, mesh, compute, DTYPES[train.fsdp_reduce_dtype], train.fsdp_reshard_after_forward)
     model.to_empty(device=device)
     fill_weights(model, folder)

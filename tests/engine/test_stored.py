@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from safetensors.torch import save_file
 
 from vidqa.engine.model import stored
 from vidqa.engine.model.stored import Wanted, read_rows, stored_tensors
+from vidqa.families.weights import INDEX
 from vidqa.problem import ProblemError
 
 
@@ -20,6 +22,8 @@ def tensors(tmp_path: Path) -> dict[str, torch.Tensor]:
     made["bias"] = torch.randn(11, generator=drawn)
     for number in range(2):
         save_file(dict(list(made.items())[number::2]), tmp_path / f"{number}.safetensors", metadata={"format": "pt"})
+    placed = {name: f"{place % 2}.safetensors" for place, name in enumerate(made)}
+    (tmp_path / INDEX).write_text(json.dumps({"weight_map": placed}))
     return made
 
 
@@ -52,11 +56,11 @@ def test_a_file_that_was_cut_short_is_named(tmp_path: Path, tensors: dict[str, t
     path.write_bytes(path.read_bytes()[:kept])
     with pytest.raises(ProblemError) as refused:
         stored_tensors(tmp_path)
-    assert [(p.code, p.where) for p in refused.value.problems] == [("MODEL_FILE_MISSING", str(path))]
+    assert [(p.code, p.where) for p in refused.value.problems] == [("MODEL_WEIGHTS_BROKEN", str(path))]
 
 
 def test_a_folder_without_weights(tmp_path: Path) -> None:
-    with pytest.raises(ProblemError, match="the folder has no"):
+    with pytest.raises(ProblemError, match="the folder has no weights"):
         stored_tensors(tmp_path)
 
 

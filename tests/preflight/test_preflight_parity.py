@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from tests.tiny_world import run_engine, tiny_data, tiny_model, tiny_spec
+from vidqa.families.weights import parameters_by_name
 from vidqa.preflight.report import preflight
-from vidqa.preflight.weights import parameters_by_name
 
 FROZEN = {"policy.freeze_pattern": ["visual"], "train.ckpt.max_keep": 2, "train.epoch": 2}
 LORA = {"policy.lora.r": 4, "policy.lora.target_modules": "all-linear", "policy.lora.modules_to_save": ["embed_tokens"]}

@@ -12,3 +12,8 @@ MODEL_UNSUPPORTED = Code(
     "The model's architecture is not one this program trains.",
     "Use a Qwen3-VL architecture: nvidia/Cosmos-Reason2-8B or -2B, Qwen3-VL, or a converted Cosmos3-Nano.",
 )
+MODEL_WEIGHTS_BROKEN = Code(
+    "MODEL_WEIGHTS_BROKEN",
+    "A safetensors file is cut off, or is not one, or lacks tensors that the model's index places in it.",
+    "Download or export the model again.",
+)

@@ -38,7 +38,9 @@ def engine_environment(job: Job, cores: int | None = None) -> dict[str, str]:
         "PYTHONUNBUFFERED": "1",
         "HF_HUB_OFFLINE": "1",  # the model was fetched before; no rank asks the hub again
         "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(SAVE_S),
-        **environment.values(ADDRESSES),
+        # Packs differ in length: memory freed by one is then of use to the next, whatever their sizes.
+        "PYTORCH_ALLOC_CONF": "expandable_segments:True",
+        **environment.values((*ADDRESSES, "PYTORCH_ALLOC_CONF")),
     }
     if job.gpus == 0 and cores:
         settings["OMP_NUM_THREADS"] = str(max(1, cores // job.processes_per_node))

@@ -12,12 +12,12 @@ from pathlib import Path
 from vidqa import environment, hub
 from vidqa.budget.memory import BYTES_OF
 from vidqa.budget.trained import trainable
+from vidqa.families.weights import weight_bytes, weight_files
 from vidqa.platforms.asked import model_names
 from vidqa.preflight._base import Context, Skip
 from vidqa.preflight.environment_checks import existing, output_dir
 from vidqa.preflight.problems import CACHE_SMALL, DISK_SMALL
 from vidqa.preflight.trained import trained_parameters
-from vidqa.preflight.weights import weight_bytes, weight_files
 from vidqa.problem import Problem
 from vidqa.spec.models import TrainSpec
 

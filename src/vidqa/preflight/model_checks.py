@@ -6,9 +6,9 @@ from vidqa import environment, hub
 from vidqa.chat import load_chat
 from vidqa.families import family_of
 from vidqa.families._base import read_json
+from vidqa.families.weights import check_weights, weight_bytes, weight_files
 from vidqa.platforms.asked import model_names
 from vidqa.preflight._base import Context
-from vidqa.preflight.weights import check_weights, weight_bytes, weight_files
 from vidqa.problem import Problem, ProblemError
 from vidqa.spec.models import EvaluateSpec
 

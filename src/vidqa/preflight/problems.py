@@ -44,11 +44,6 @@ NO_LOOPBACK = Code(
     "Bring the loopback interface up: ip link set lo up",
     Exit.ENVIRONMENT,
 )
-MODEL_WEIGHTS_BROKEN = Code(
-    "MODEL_WEIGHTS_BROKEN",
-    "A safetensors file is cut off, or is not one, or lacks tensors that the model's index places in it.",
-    "Download or export the model again.",
-)
 SPLIT_LEAK = Code(
     "DATA_SPLIT_LEAK",
     "A video or image is both trained on and measured on, so the score is too good.",

@@ -9,12 +9,12 @@ from typing import Any
 
 from vidqa import continuing, data, environment, hub, spec
 from vidqa.families._base import read_json
+from vidqa.families.weights import weight_files
 from vidqa.platforms.asked import model_names
 from vidqa.preflight._base import Context, Skip
 from vidqa.preflight.problems import PAIR_FRAMES, PAIR_MODEL, RESUME_MISMATCH, RESUME_NO_CHECKPOINT
 from vidqa.preflight.trained import trained_parameters
 from vidqa.preflight.usable import usable
-from vidqa.preflight.weights import weight_files
 from vidqa.problem import Problem, ProblemError
 from vidqa.spec.models import EvaluateSpec, TrainSpec
 

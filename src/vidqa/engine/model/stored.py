@@ -7,7 +7,6 @@ is stored in another precision is converted there, not on the CPU.
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -20,7 +19,8 @@ from queue import SimpleQueue
 
 import torch
 
-from vidqa.families.problems import MODEL_FILE_MISSING
+from vidqa.families.problems import MODEL_FILE_MISSING, MODEL_WEIGHTS_BROKEN
+from vidqa.families.weights import read_header, weight_files
 
 THREADS = 8  # of a rank, where there are as many cores
 PIECE_BYTES = 32 * 1024**2
@@ -61,34 +61,27 @@ class _Piece:
 
 
 def stored_tensors(folder: Path) -> dict[str, Stored]:
-    """Every tensor of a model folder by name. Raises MODEL_FILE_MISSING without files or for a broken one."""
-    files = sorted(folder.glob("*.safetensors"))
+    """Every tensor of a model folder by name. Raises MODEL_FILE_MISSING, MODEL_WEIGHTS_BROKEN."""
+    files = weight_files(folder)
     if not files:
-        raise MODEL_FILE_MISSING.error(folder, "the folder has no *.safetensors file")
-    return {name: stored for path in files for name, stored in _header(path).items()}
+        raise MODEL_FILE_MISSING.error(folder, "the folder has no weights in safetensors files")
+    return {name: stored for path in files for name, stored in _tensors(path).items()}
 
 
-def _header(path: Path) -> dict[str, Stored]:
-    """The format: 8 bytes of header length, the header (JSON), the tensors."""
+def _tensors(path: Path) -> dict[str, Stored]:
+    header = read_header(path)
+    begin = path.stat().st_size - max((tensor["data_offsets"][1] for tensor in header.values()), default=0)
     try:
-        with path.open("rb") as file:
-            length = int.from_bytes(file.read(8), "little")
-            size = os.fstat(file.fileno()).st_size
-            table = json.loads(file.read(length)) if 8 + length <= size else {}
-        table.pop("__metadata__", None)
-        found = {
-            name: Stored(path, 8 + length + entry["data_offsets"][0], TYPES[entry["dtype"]], tuple(entry["shape"]))
-            for name, entry in table.items()
+        return {
+            name: Stored(path, begin + tensor["data_offsets"][0], TYPES[tensor["dtype"]], tuple(tensor["shape"]))
+            for name, tensor in header.items()
         }
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as broken:
-        raise MODEL_FILE_MISSING.error(path, f"not a readable safetensors file: {broken!r}") from broken
-    if not found or max(s.begin + prod(s.shape) * s.dtype.itemsize for s in found.values()) != size:
-        raise MODEL_FILE_MISSING.error(path, f"not a readable safetensors file: {size} bytes are not what it declares")
-    return found
+    except KeyError as unknown:
+        raise MODEL_WEIGHTS_BROKEN.error(path, f"it holds numbers of the type {unknown}") from unknown
 
 
 def read_rows(wanted: Sequence[Wanted]) -> None:
-    """Fill every `into`. Raises MODEL_FILE_MISSING for a file that ends early."""
+    """Fill every `into`. Raises MODEL_WEIGHTS_BROKEN for a file that ends early."""
     pieces: SimpleQueue[_Piece | None] = SimpleQueue()
     for piece in sorted((p for w in wanted for p in _pieces(w)), key=lambda p: (p.path, p.offset)):
         pieces.put(piece)
@@ -159,5 +152,5 @@ def _read_at(handle: int, piece: _Piece, into: torch.Tensor) -> None:
     while left:
         count = os.preadv(handle, [left], offset)
         if not count:
-            raise MODEL_FILE_MISSING.error(piece.path, f"the file ends at byte {offset}")
+            raise MODEL_WEIGHTS_BROKEN.error(piece.path, f"the file ends at byte {offset}")
         left, offset = left[count:], offset + count

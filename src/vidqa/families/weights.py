@@ -1,4 +1,4 @@
-"""Reads what safetensors files say of themselves: whether they are whole, and how many parameters they hold."""
+"""What the safetensors files of a model folder say of themselves: what they hold, and whether they are whole."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vidqa.families.problems import MODEL_FILE_MISSING
-from vidqa.preflight.problems import MODEL_WEIGHTS_BROKEN
+from vidqa.families.problems import MODEL_FILE_MISSING, MODEL_WEIGHTS_BROKEN
 from vidqa.problem import Problem, ProblemError
 
 INDEX = "model.safetensors.index.json"

@@ -53,10 +53,22 @@ def test_apptainer_sees_what_the_spec_names_and_cannot_write_what_it_reads(tmp_p
     asked = job(backend="apptainer", image="/images/engine.sif", mounts=["/scratch:/tmp"], cpus_per_task=64)
     words = words_of_srun(slurm_script.sbatch(asked), tmp_path)
     assert words[:3] == ["--export=ALL", "--kill-on-bad-exit=1", "--cpus-per-task=64"]
-    mounts = "RUN:RUN,/runs/a b:/runs/a b,/cache:/cache,/data/set:/data/set:ro,/models/m:/models/m:ro,/scratch:/tmp"
+    mounts = "RUN:RUN,/cache:/cache,/data/set:/data/set:ro,/models/m:/models/m:ro,/runs/a b:/runs/a b,/scratch:/tmp"
     assert words[3:] == ["apptainer", "exec", "--nv", "--bind", mounts, "/images/engine.sif", "bash", "RUN/node.sh"]
     inside = slurm_script.task(asked)
     assert "exec python -m vidqa.platforms.supervisor" in inside and "PYTHONPATH" not in inside
+
+
+def test_a_container_sees_what_links_of_a_snapshot_stand_for(tmp_path: Path) -> None:
+    snapshot, blobs = tmp_path / "snapshots/1", tmp_path / "blobs"
+    snapshot.mkdir(parents=True)
+    blobs.mkdir()
+    (blobs / "a1b2").write_text("weights")
+    (snapshot / "model.safetensors").symlink_to(blobs / "a1b2")
+    asked = replace(job(backend="apptainer", image="/images/engine.sif"), reads=(snapshot,))
+    bound = words_of_srun(slurm_script.sbatch(asked), tmp_path)
+    bound = bound[bound.index("--bind") + 1].split(",")
+    assert f"{snapshot}:{snapshot}:ro" in bound and f"{blobs}:{blobs}:ro" in bound
 
 
 def test_pyxis_takes_its_container_from_srun(tmp_path: Path) -> None:
@@ -64,7 +76,7 @@ def test_pyxis_takes_its_container_from_srun(tmp_path: Path) -> None:
     words = words_of_srun(slurm_script.sbatch(asked), tmp_path)
     assert "--container-image=/images/engine.sqsh" in words and "--no-container-mount-home" in words
     mounts = next(word for word in words if word.startswith("--container-mounts="))
-    assert mounts.endswith("RUN:RUN,/runs/a b:/runs/a b,/cache:/cache,/data/set:/data/set:ro,/models/m:/models/m:ro")
+    assert mounts.endswith("RUN:RUN,/cache:/cache,/data/set:/data/set:ro,/models/m:/models/m:ro,/runs/a b:/runs/a b")
     assert words[-2:] == ["bash", "RUN/node.sh"]
 
 

@@ -163,8 +163,12 @@ def status(record: JobRecord) -> Observed:
 
 
 def _look(record: JobRecord, cluster: Cluster) -> Observed:
+    # Asked first: it may create its Job and end while we look.
+    launching = record.reference is None and Identity.from_dict(record.launcher).may_be_alive
     job = _job_of(record, cluster)
     pods, _ = cluster.pods(_selector(record))
+    if job is None and not pods and launching and not record.cancel_requested:
+        return Observed(State.PENDING)
     if job is None:
         return _gone(record, pods)
     deciding = decisive(pods)
@@ -201,8 +205,6 @@ def _gone(record: JobRecord, pods: Sequence[Json]) -> Observed:
     ended = endings(pods)
     if len(ended) < len(pods):
         return Observed(State.RUNNING, None, "its pods are being ended")
-    if record.reference is None and not record.cancel_requested and Identity.from_dict(record.launcher).is_alive:
-        return Observed(State.PENDING)
     if ended:
         return _keep(record, verdict(decisive(pods) or ended[-1], pods, record, ""))
     return vanished(record, said_in_run_folder(record), "the job vanished: the cluster has neither it nor a pod of it")

@@ -17,7 +17,7 @@ from vidqa.platforms import slurm_script, verdict
 from vidqa.platforms._base import SECRETS, Job, Observed, Platform, Rendered, State, run_folder_log
 from vidqa.platforms.failure import INFRASTRUCTURE, OUT_OF_MEMORY
 from vidqa.platforms.problems import ENV_NO_GPU, PLATFORM_TOO_FEW_GPUS
-from vidqa.platforms.processes import Identity, this_process
+from vidqa.platforms.processes import Identity
 from vidqa.platforms.records import JobRecord
 from vidqa.platforms.slurm_commands import PATIENCE_S, Cluster, Known, accounted, find, known
 from vidqa.platforms.slurm_problems import SLURM_NO_IMAGE, SLURM_NOT_SHARED, SLURM_REFUSED, SLURM_SILENT
@@ -92,10 +92,13 @@ def submit_array(jobs: Sequence[Job], rendered: Rendered) -> list[dict[str, Any]
 
 def status(record: JobRecord) -> Observed:
     cluster = _cluster(record)
+    launching = Identity.from_dict(record.launcher).may_be_alive  # asked first: it may submit and end meanwhile
     try:
         slurm_id = _slurm_id(record, cluster)
+        if slurm_id is None and launching:
+            return Observed(State.PENDING, None, "it is being submitted")
         if slurm_id is None:
-            return _never_submitted(record)
+            return verdict.vanished(record, verdict.Said(), "its launcher ended before SLURM had taken it")
         job = slurm_id, (record.reference or {}).get("name", slurm_script.name_of(record.job_id))
         seen = known(cluster, *job) or _exit_code_left(record, slurm_id) or accounted(cluster, *job)
     except ProblemError as silent:
@@ -163,13 +166,6 @@ def _slurm_id(record: JobRecord, cluster: Cluster) -> str | None:
     if record.reference:
         return str(record.reference["slurm_id"])
     return find(cluster, slurm_script.name_of(record.job_id))
-
-
-def _never_submitted(record: JobRecord) -> Observed:
-    launcher = Identity.from_dict(record.launcher)
-    if launcher.is_alive or launcher.host != this_process().host:
-        return Observed(State.PENDING, None, "it is being submitted")
-    return verdict.vanished(record, verdict.Said(), "its launcher ended before SLURM had taken it")
 
 
 def _exit_code_left(record: JobRecord, slurm_id: str) -> Known | None:

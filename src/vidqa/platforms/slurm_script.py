@@ -17,6 +17,7 @@ import vidqa
 from vidqa import environment
 from vidqa.platforms._base import SECRETS, Job
 from vidqa.platforms.engine_command import GO_ON, engine_environment, torchrun
+from vidqa.platforms.mounts import mounts
 from vidqa.platforms.slurm_site import SlurmSite
 
 SCRIPT, TASK = "job.sbatch", "node.sh"
@@ -199,18 +200,18 @@ def _in_container(job: Job) -> str:
     script = f'bash "$run/{TASK}"'
     if site.backend == "venv":
         return script
-    mounts = shlex.quote(",".join([*_mounts(job), *site.mounts]))
+    seen = shlex.quote(",".join([*_mounts(job), *site.mounts]))
     image = shlex.quote(image_of(job))
     if site.backend == "apptainer":
         gpus = "--nv " if job.gpus else ""
-        return f'apptainer exec {gpus}--bind "$run":"$run",{mounts} {image} {script}'
-    return f'--container-image={image} --no-container-mount-home --container-mounts="$run":"$run",{mounts} {script}'
+        return f'apptainer exec {gpus}--bind "$run":"$run",{seen} {image} {script}'
+    return f'--container-image={image} --no-container-mount-home --container-mounts="$run":"$run",{seen} {script}'
 
 
 def _mounts(job: Job) -> list[str]:
     """What the spec names, at the same paths: what it reads cannot be written."""
-    written = [f"{path}:{path}" for path in job.writes]
-    return written + [f"{path}:{path}:ro" for path in job.reads if path not in job.writes]
+    found = [mount for mount in mounts(job) if mount.path != job.run_dir]
+    return [f"{mount.path}:{mount.path}{':ro' * mount.read_only}" for mount in found]
 
 
 def _shown(*words: str) -> str:

@@ -1,12 +1,11 @@
 """From records to samples: every medium probed and planned, every token counted, nothing decoded.
 
-Preflight, training and evaluation all call `plan_samples`; what it counts is what the collator later builds.
+Preflight, training and evaluation all plan with one `Planner`; what it counts is what the collator later builds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from hashlib import blake2b
@@ -20,10 +19,9 @@ from vidqa.data.record import MediaRef, Record
 from vidqa.families import family_of
 from vidqa.problem import Problem, ProblemError
 from vidqa.sample_problems import SAMPLE_TOO_LONG
-from vidqa.video import plan_frames, plan_image, probe, probe_image, vision_spec
-from vidqa.video.types import FramePlan, VisionSpec
-
-PROBE_THREADS = 8  # a probe waits for the disk; FFmpeg lets go of the interpreter meanwhile
+from vidqa.video import plan_frames, plan_image, vision_spec
+from vidqa.video.headers import Header, read_headers
+from vidqa.video.types import FramePlan, ImageMeta, VisionSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +133,8 @@ class Planner:
         """Samples in the order of their records, and the problems of records that cannot become one. `response_mode`
         takes the place of the planner's own."""
         prompting = replace(self.prompting, response_mode=response_mode or self.prompting.response_mode)
-        self._probe_all({ref.key: ref for record in records for ref in record.media}.values())
+        new = {ref.key: ref for record in records for ref in record.media if ref.key not in self._plans}
+        self.take(dict(zip(new, read_headers(new.values()), strict=True)))
         samples: list[Sample] = []
         problems: list[Problem] = []
         for record in records:
@@ -168,17 +167,17 @@ class Planner:
             raise ProblemError(plan)
         return plan
 
-    def _probe_all(self, refs: Iterable[MediaRef]) -> None:
-        new = [ref for ref in refs if ref.key not in self._plans]
-        with ThreadPoolExecutor(PROBE_THREADS) as pool:
-            for ref, plan in zip(new, pool.map(self._probe, new), strict=True):
-                self._plans[ref.key] = plan
+    def take(self, headers: Mapping[str, Header]) -> None:
+        """Plan media whose headers have been read, by their keys: they are not read again."""
+        for key, header in headers.items():
+            self._plans[key] = self._planned(header)
 
-    def _probe(self, ref: MediaRef) -> FramePlan | tuple[Problem, ...]:
+    def _planned(self, header: Header) -> FramePlan | tuple[Problem, ...]:
+        if isinstance(header, list):
+            return tuple(header)
         try:
-            if ref.kind == "image":
-                seen = probe_image(ref.path, ref.member)
-                return plan_image(seen.width, seen.height, self.vision)
-            return plan_frames(probe(ref.path, ref.member), self.vision)
+            if isinstance(header, ImageMeta):
+                return plan_image(header.width, header.height, self.vision)
+            return plan_frames(header, self.vision)
         except ProblemError as bad:
             return tuple(bad.problems)

@@ -139,6 +139,7 @@ class Context:
     def planned(self) -> dict[str, tuple[list[Sample], list[Problem]]]:
         """Samples and problems by set."""
         held = validation_mode(self.spec) if isinstance(self.spec, TrainSpec) else None
+        self.planner.take(self.headers)
         return {
             part.name: self.planner.plan(part.records, held if part.name == "validation" else None)
             for part in self.annotations

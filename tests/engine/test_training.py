@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import time
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -180,7 +181,14 @@ def test_sigterm_saves_and_stops_and_the_run_resumes(world: SimpleNamespace) -> 
     process.wait(60)
     status = json.loads((run_dir / "status.json").read_text())
     assert (status["state"], status["exit_code"]) == ("STOPPED", 6)
-    run_engine("train", world.spec("stopped", options(2, **never, **{"train.resume": True})), run_dir, ranks=2)
+    process = _start(world.spec("stopped", options(2, **never, **{"train.resume": True})), run_dir, 2)
+    while process.poll() is None:  # signals that come when all is done, until the processes are gone, change nothing
+        if json.loads((run_dir / "status.json").read_text())["state"] == "COMPLETE":
+            with suppress(OSError):
+                for child in _children(process.pid):
+                    os.kill(child, signal.SIGTERM)
+        time.sleep(0.01)
+    assert process.returncode == 0
     assert_same_run(run_dir, world.reference)
 
 

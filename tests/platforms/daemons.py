@@ -29,7 +29,7 @@ from vidqa.platforms.processes import Identity
 
 FOLDER = Path(tempfile.gettempdir()) / f"vidqa-test-docker-{os.getuid()}"
 OWN = f"unix://{FOLDER}/sock"  # the daemon that is started here
-EXTRAS = ("engine", "metrics", "s3", "wandb", "tensorboard")
+EXTRAS = ("engine", "metrics", "s3", "wandb", "tensorboard", "fp8")
 CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
 EMPTY_TAR = "\0" * 10240
 BASE = "vidqa-test-base"

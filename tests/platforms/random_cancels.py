@@ -12,6 +12,7 @@ import argparse
 import os
 import random
 import signal
+import subprocess
 import sys
 import tempfile
 import time
@@ -53,18 +54,18 @@ def one_round(rig: Rig, folder: Path, number: int, seed: int, within_s: float) -
     spec = write_spec_in(folder, manner, name=f"{number}", more=f'[train.ckpt]\ns3_prefix = "{number}"')
     launcher = rig.launcher(spec)
     if chance.random() < 0.8:  # of the others, some are killed before they have written their record
-        until_recorded(spec)
+        until_recorded(spec, launcher)
     time.sleep(chance.uniform(0, within_s))
-    if chance.random() < 0.4:
+    if killed := chance.random() < 0.4 and launcher.poll() is None:
         os.killpg(launcher.pid, signal.SIGKILL)
     record = record_of(spec)
     patience = 1.0 if manner == "stubborn" else ENOUGH_S  # it would only be waited for
     if record and chance.random() < 0.8:
         jobs.cancel(record.job_id, chance.choice((0.0, 0.5, patience)))
-    launcher.communicate()
+    said, _ = launcher.communicate()
     record = record_of(spec)
     if record is None:
-        return "killed before its record", []
+        return "killed before its record", [] if killed else [f"it launched nothing and ended with {launcher.returncode}: {said}"]
     state, killed_twice = settled(record, patience)
     return state.state + (" at the second try" if killed_twice else ""), untruths(rig, state)
 
@@ -73,9 +74,9 @@ def record_of(spec: Path) -> JobRecord | None:
     return next((record for record in records.scan()[0] if record.spec == str(spec)), None)
 
 
-def until_recorded(spec: Path) -> None:
+def until_recorded(spec: Path, launcher: subprocess.Popen[str]) -> None:
     deadline = time.monotonic() + ENOUGH_S
-    while record_of(spec) is None and time.monotonic() < deadline:
+    while record_of(spec) is None and launcher.poll() is None and time.monotonic() < deadline:
         time.sleep(0.01)
 
 

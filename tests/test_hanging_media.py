@@ -18,6 +18,7 @@ from types import SimpleNamespace
 
 import pytest
 from clips import write_clip
+from decode_workers import workers_of
 from tiny_world import engine_command, tiny_data, tiny_model, tiny_spec
 
 BANK = Path(__file__).resolve().parents[1]
@@ -86,7 +87,7 @@ def stop_worker(process: subprocess.Popen[bytes], file: Path) -> int:
     """Stops the decode worker that has `file` open, below `process`; its process id."""
     deadline = time.monotonic() + 600
     while process.poll() is None and time.monotonic() < deadline:
-        for pid in workers(process.pid):
+        for pid in workers_of(process.pid):
             try:
                 if any(os.readlink(handle) == str(file) for handle in Path(f"/proc/{pid}/fd").iterdir()):
                     os.kill(pid, signal.SIGSTOP)
@@ -96,27 +97,3 @@ def stop_worker(process: subprocess.Popen[bytes], file: Path) -> int:
         time.sleep(0.002)
     os.killpg(process.pid, signal.SIGKILL)
     raise AssertionError("no worker opened the file")
-
-
-def workers(parent: int) -> list[int]:
-    """The decode workers among the descendants of a process."""
-    children: dict[int, list[int]] = {}
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = stat.read_text().rpartition(")")[2].split()
-        except OSError:
-            continue
-        children.setdefault(int(fields[1]), []).append(int(stat.parent.name))
-    below, waiting = [], [parent]
-    while waiting:
-        found = children.get(waiting.pop(), [])
-        below += found
-        waiting += found
-    return [pid for pid in below if b"vidqa.video.worker" in _words(pid)]
-
-
-def _words(pid: int) -> bytes:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:
-        return b""

@@ -65,7 +65,9 @@ def one_round(rig: Rig, folder: Path, number: int, seed: int, within_s: float) -
     said, _ = launcher.communicate()
     record = record_of(spec)
     if record is None:
-        return "killed before its record", [] if killed else [f"it launched nothing and ended with {launcher.returncode}: {said}"]
+        return "killed before its record", [] if killed else [
+            f"it launched nothing and ended with {launcher.returncode}: {said}"
+        ]
     state, killed_twice = settled(record, patience)
     return state.state + (" at the second try" if killed_twice else ""), untruths(rig, state)
 

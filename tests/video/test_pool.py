@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from clips import frame_numbers, write_clip, write_image
+from decode_workers import is_worker, workers_of
 
 from vidqa.environment import child_environment
 from vidqa.problem import Problem
@@ -88,7 +89,7 @@ def test_a_worker_killed_from_outside_costs_one_request(tmp_path, capfd):
         pool.submit(good).result(60)  # the worker has started
         first, second = pool.submit(hanging), pool.submit(good)
         wait_until(lambda: "hangs" in capfd.readouterr().err)
-        for worker in children_of(os.getpid()):
+        for worker in workers_of(os.getpid()):
             os.kill(worker, signal.SIGKILL)
         assert first.result(30).code == "VIDEO_UNREADABLE" and "SIGKILL" in first.result().message
         assert second.result(30)[:, 0, 0, 0].tolist() == [7]
@@ -98,11 +99,11 @@ def test_closing_cuts_off_what_runs_and_leaves_no_process(tmp_path):
     hanging = ask(write_clip(tmp_path / "h.mp4", first_number=100), (0,))
     pool = DecodePool(2, 600, NUMBERS)
     running = [pool.submit(hanging) for _ in range(4)]
-    wait_until(lambda: len(children_of(os.getpid())) == 2)
+    wait_until(lambda: len(workers_of(os.getpid())) == 2)
     started = time.monotonic()
     pool.close()
     assert time.monotonic() - started < 10
-    assert children_of(os.getpid()) == []
+    assert workers_of(os.getpid()) == []
     assert all(answer.done() for answer in running) and running[-1].cancelled()
 
 
@@ -117,7 +118,7 @@ def test_workers_are_replaced_after_some_requests(tmp_path, monkeypatch):
     with DecodePool(1, 30, NUMBERS) as pool:
         for number in range(8):
             assert pool.submit(ask(clip, (number,))).result(30)[:, 0, 0, 0].tolist() == [number]
-            seen += children_of(os.getpid())
+            seen += workers_of(os.getpid())
     assert [seen.count(worker) for worker in dict.fromkeys(seen)] == [3, 3, 2]
 
 
@@ -165,10 +166,10 @@ def test_no_worker_outlives_a_killed_parent(tmp_path, first_number, workers_are)
     with subprocess.Popen(words, env=environment, stdin=subprocess.PIPE, stderr=subprocess.PIPE) as parent:
         for _ in range(1 if workers_are == "idle" else 2):
             assert parent.stderr.readline() in (b"hangs\n", b"[(1, 1, 4, 6), (1, 1, 4, 6)]\n")
-        workers = children_of(parent.pid)
+        workers = workers_of(parent.pid)
         assert len(workers) == 2
         parent.kill()
-    wait_until(lambda: not any(alive(worker) for worker in workers))
+    wait_until(lambda: not any(map(is_worker, workers)))
 
 
 def test_workers_do_not_import_torch_nor_the_main_program(tmp_path):
@@ -193,18 +194,3 @@ def wait_until(condition, limit_s: float = 20) -> None:
     while not condition():
         assert time.monotonic() < end, "waited in vain"
         time.sleep(0.05)
-
-
-def children_of(pid: int) -> list[int]:
-    """Living child processes, from the kernel."""
-    found = []
-    for task in Path(f"/proc/{pid}/task").iterdir():
-        found += [int(child) for child in (task / "children").read_text().split()]
-    return [child for child in found if alive(child)]
-
-
-def alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False

@@ -3,16 +3,12 @@
 import os
 import signal
 import time
-from pathlib import Path
 
 import pytest
 from clips import frame_numbers, write_clip
+from decode_workers import workers_of
 
 from vidqa.video.pool import DecodePool, DecodeRequest
-
-
-def workers() -> list[int]:
-    return [int(pid) for pid in Path(f"/proc/{os.getpid()}/task").glob("*/children") for pid in pid.read_text().split()]
 
 
 @pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGTERM])
@@ -20,9 +16,9 @@ def test_a_stop_for_the_whole_job_costs_no_request(tmp_path, number):
     request = DecodeRequest(str(write_clip(tmp_path / "a.mp4")), None, "video", (0, 5), 4, 6)
     with DecodePool(1, 60) as pool:
         first = pool.submit(request)
-        while not workers():
+        while not workers_of(os.getpid()):
             time.sleep(0.001)
-        os.kill(workers()[0], number)  # while it starts
+        os.kill(workers_of(os.getpid())[0], number)  # while it starts
         assert frame_numbers(first.result(60)) == [0, 5]
-        os.kill(workers()[0], number)  # while it waits
+        os.kill(workers_of(os.getpid())[0], number)  # while it waits
         assert frame_numbers(pool.submit(request).result(60)) == [0, 5]

@@ -201,12 +201,9 @@ def peak_memory(model: Model, way: Way, load: Load, counts: Counts = COUNTS) -> 
             )
         )
         * bool(model.vision.trained),
-        root=sum(
-            (
-                gradient * trained + model.root.trained * way.reduce,
-                (whole.root + whole.layers) * (way.keeps_layers and load.again),
-            )
-        ),
+        root=gradient * trained
+        + model.root.trained * way.reduce
+        + (whole.root + whole.layers) * (way.keeps_layers and load.again),
     )
 
 

@@ -22,7 +22,7 @@ two averages), 2 bytes (bf16) for every frozen one. Besides that, the largest of
 |---|---|
 | `decoder` | backward begins: all that was kept for it, the gathered root, the last decoder layer at work, logits |
 | `vision` | the decoder's gradients, those of the root not yet summed, what the tower kept, one vision block at work |
-| `root` | all gradients, and the sum of the root's in `train.fsdp_reduce_dtype` |
+| `root` | all gradients, the sum of the root's in `train.fsdp_reduce_dtype`; and what `never` keeps gathered |
 
 The root is what lies in no layer: embedding, head, mergers. `engine.recompute` decides what is kept of a layer: its
 input alone (`all`), or all that backward needs, which for each token (patch) is so many numbers times each width:

@@ -32,7 +32,7 @@ class Fp8(Table):
     enable_fp8: bool = key(
         False,
         "FP8",
-        "Multiply the decoder's matrices in 8-bit floats: faster on Hopper and newer, for a loss that is a little off. "
+        "Multiply the decoder's matrices in 8-bit floats, for a loss that is a little off; on GPUs from sm_89 on. "
         "Needs the extra fp8.",
     )
     fp8_recipe: Recipe = key("dynamic_scaling", "FP8 scaling", "How FP8 scales are found.", only=["dynamic_scaling"])

@@ -1,5 +1,5 @@
-"""Matrix products of the decoder in 8-bit floats, by torchao: nearly twice the throughput of bf16 on Hopper, for a loss
-that is a little off. Weights, gradients, optimizer and all that is saved stay as they are.
+"""Matrix products of the decoder in 8-bit floats, by torchao, for a loss that is a little off. What a step gains is not
+measured here yet. Weights, gradients, optimizer and all that is saved stay as they are.
 
 Every product casts its factors with scales found on the spot, one for each row or one for all. The vision tower, the
 embedding and the head keep bf16; so does whatever is not training, so that validation and the proof of an export
@@ -22,10 +22,9 @@ def use_float8(model: Any, granularity: str, device: torch.device) -> None:
     """Let the decoder's linear layers multiply in fp8 while they train. `granularity` is "rowwise" or "tensorwise". A
     CPU rounds to fp8 and multiplies in the ordinary precision. Raises PACKAGE_MISSING."""
     torchao = require("torchao.float8.float8_linear", "fp8")
-    recipe = torchao.Float8LinearConfig.from_recipe_name(granularity)
-    recipe = replace(recipe, emulate=device.type == "cpu")
+    recipe = replace(torchao.Float8LinearConfig.from_recipe_name(granularity), emulate=device.type == "cpu")
     sample = torchao.Float8Linear.from_float(nn.Linear(16, 16, bias=False, device="meta"), recipe)
     how = Float8(torchao.matmul_with_hp_or_float8_args.apply, sample.linear_mm_config, sample.config)
-    linear = [module for module in model.model.language_model.layers.modules() if isinstance(module, nn.Linear)]
-    for module in linear:
-        setattr(module, FLOAT8, how)
+    for module in model.model.language_model.layers.modules():
+        if isinstance(module, nn.Linear):
+            setattr(module, FLOAT8, how)

@@ -26,6 +26,7 @@ from vidqa.engine.model.trainable import base_name, choose_trainable, is_adapter
 from vidqa.engine.problems import ENGINE_WEIGHTS_MISMATCH
 from vidqa.families.problems import MODEL_FILE_MISSING, MODEL_UNSUPPORTED
 
+KEPT = ("never", "false")  # values of fsdp_reshard_after_forward under which gathered weights stay
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
@@ -83,14 +84,14 @@ def _shard(model: Any, mesh: DeviceMesh, compute: torch.dtype, reduce: torch.dty
 def _reshard_after_forward(model: Any, reshard: str) -> None:
     """`reshard` is cosmos-rl's key: "always" frees gathered weights after every forward, "never" keeps them for
     backward, "default" frees the layers' and keeps the root's."""
-    model.set_reshard_after_forward(reshard not in ("never", "false"))
+    model.set_reshard_after_forward(reshard not in KEPT)
     model.set_reshard_after_forward(reshard in ("always", "true"), recurse=False)
 
 
 def hold_weights(model: Any, reshard: str, *, more_to_come: bool) -> None:
     """Before a micro-step: under "never", gathered weights stay also between the micro-steps of one optimizer step, in
     which they do not change. `more_to_come` says that this one is not the last."""
-    if reshard in ("never", "false"):
+    if reshard in KEPT:
         model.set_reshard_after_backward(not more_to_come)
 
 

@@ -50,12 +50,15 @@ class Tails:
 
 
 def segments_of(lengths: Iterable[int]) -> Segments:
-    """Neighbouring segments of equal length, as (start, count, length)."""
+    """Neighbouring segments of equal length, as (start, count, length). Counts are powers of two: cuDNN plans a kernel
+    for every count and length that it has not met, and the GPU waits for that."""
     segments, start = [], 0
     for length, group in groupby(lengths):
-        count = len(list(group))
-        segments.append((start, count, length))
-        start += count * length
+        left = len(list(group))
+        while left:
+            count = 1 << (left.bit_length() - 1)
+            segments.append((start, count, length))
+            start, left = start + count * length, left - count
     return tuple(segments)
 
 

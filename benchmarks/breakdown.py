@@ -19,7 +19,7 @@ from typing import Any
 
 from ledger import Ledger, arguments, table
 from processes import BANK, finish
-from training import ADAPT, FULL, SETS, Place, Training, as_tiny, launch, our_steps
+from training import ADAPT, SETS, Place, Training, as_tiny, launch, our_steps
 
 from vidqa.budget.work import PEAKS
 
@@ -136,7 +136,7 @@ def main() -> None:
     parser.add_argument("--lora", action="store_true")
     options = parser.parse_args()
     place = Place(options.out.resolve())
-    name, over = ("breakdown-lora", ADAPT) if options.lora else ("breakdown-full", FULL)
+    name, over = ("breakdown-lora", ADAPT) if options.lora else ("breakdown-full", {})
     steps = FIRST + RECORDED + AFTER
     training = Training(name, "ours", options.shape, options.gpus, SETS[options.data], steps, 0, over=over)
     training = as_tiny(training, steps) if options.tiny else training

@@ -21,7 +21,7 @@ from training import Place, Training, as_tiny, side_by_side, train
 from video_set import SetShape
 
 from vidqa.budget import measured
-from vidqa.budget.memory import Load, model_of
+from vidqa.budget.memory import Load, allowed_thrift, model_of
 from vidqa.budget.trained import parameters
 from vidqa.engine.prepare import training_records
 from vidqa.families import family_of
@@ -39,18 +39,22 @@ WAYS: dict[str, dict[str, Any]] = {
     "lora-whole": LORA,  # on several GPUs, each of which holds the whole base
 }
 RECOMPUTES = {"none": "-kept", "vision": "-vision", "all": ""}
+RESHARD = {"all": "never", "none": "always"}
 
 
-def run(shape: str, gpus: int, way: str, pack_tokens: int, recompute: str = "all") -> Training:
-    """An optimizer step is one pack of as many clips as it holds; the first two of six steps warm up."""
-    clips = pack_tokens // (CLIP_TOKENS + 100)
-    name = f"{shape}-{gpus}gpu-{way}{RECOMPUTES[recompute]}-{pack_tokens // 1024}k"
-    over = {**WAYS[way], "engine.recompute": recompute}
+def run(
+    shape: str, gpus: int, way: str, pack_tokens: int, recompute: str = "all", stay: str = "none", packs: int = 1
+) -> Training:
+    """An optimizer step is `packs` packs of as many clips as they hold; the first two of six steps warm up."""
+    clips = packs * (pack_tokens // (CLIP_TOKENS + 100))
+    name = f"{shape}-{gpus}gpu-{way}{RECOMPUTES[recompute]}{'-gathered' * (stay == 'all')}-{pack_tokens // 1024}k"
+    over = {**WAYS[way], "engine.recompute": recompute, "train.fsdp_reshard_after_forward": RESHARD[stay]}
     data = SetShape(2 * clips, (28.6, 28.6))
     return Training(name, "ours", shape, gpus, data, 6, 2, per_rank=clips, pack_tokens=pack_tokens, over=over)
 
 
 RUNS = [
+    run("8b", 4, "full", 16384, "none", "all", packs=2),
     run("8b", 4, "full", 16384, "none"),
     run("8b", 4, "lora-whole", 16384, "none"),
     run("8b", 2, "full", 8192),
@@ -62,6 +66,7 @@ RUNS = [
     run("8b", 4, "full", 16384, "vision"),
     run("8b", 4, "frozen", 8192, "none"),
     run("2b", 4, "full", 16384, "none"),
+    run("2b", 4, "full", 8192, "none", "all", packs=2),
 ]
 
 
@@ -76,7 +81,7 @@ def trained(spec_path: Path, steps: int, device: str) -> dict[str, Any]:
     (tokens, patches, supervised), again = max(packs)
     sizes = family.sizes_of(folder)
     model = model_of(sizes, parameters(family.tensors(sizes), spec.policy))
-    return measured.description(spec, spec.engine.recompute, model, Load(tokens, patches, supervised, again))
+    return measured.description(spec, allowed_thrift(spec)[0], model, Load(tokens, patches, supervised, again))
 
 
 def main() -> None:

@@ -18,7 +18,7 @@ from typing import Any
 
 from ledger import Ledger, arguments, table
 from processes import POLL_S, Started, kill_tree
-from training import ADAPT, FULL, Place, Training, as_tiny, launch, our_steps
+from training import ADAPT, Place, Training, as_tiny, launch, our_steps
 from video_set import SetShape
 
 EVERY, EVERY_TINY = 20, 8  # steps from one checkpoint to the next
@@ -78,7 +78,7 @@ def main() -> None:
     parser.add_argument("--lora", action="store_true", help="adapters alone")
     options = parser.parse_args()
     place, every = Place(options.out.resolve()), EVERY_TINY if options.tiny else EVERY
-    name, way = ("saves-lora", ADAPT) if options.lora else ("saves-full", FULL)
+    name, way = ("saves-lora", ADAPT) if options.lora else ("saves-full", {})
     saved = {
         "train.ckpt.enable_checkpoint": True,
         "train.ckpt.save_mode": "async",

@@ -19,23 +19,23 @@ from typing import Any
 
 from ledger import Ledger, arguments, rounded, table
 from processes import BANK, finish, start
-from training import ADAPT, FULL, SETS, Place, Training, as_tiny, side_by_side, train
+from training import ADAPT, SETS, Place, Training, as_tiny, side_by_side, train
 
 MIXED, LONG, EIGHT = SETS["1k-8k"], SETS["4k-8k"], SETS["8-questions"]
-SHARED = {**FULL, "engine.share_video_prefix": True}
+SHARED = {"engine.share_video_prefix": True}
 ALL_GPUS = 0
 TRAININGS = [
-    Training("ours-16k-packs", "ours", "8b", ALL_GPUS, LONG, 8, 3, over=FULL),
-    Training("ours-full", "ours", "8b", ALL_GPUS, MIXED, 8, 3, over=FULL),
+    Training("ours-16k-packs", "ours", "8b", ALL_GPUS, LONG, 8, 3),
+    Training("ours-full", "ours", "8b", ALL_GPUS, MIXED, 8, 3),
     Training("ordinary-full", "ordinary", "8b", ALL_GPUS, MIXED, 3, 1),
     Training("ordinary-full-packed", "ordinary", "8b", ALL_GPUS, MIXED, 4, 1, words=["--packed"]),
     Training("ours-lora", "ours", "8b", ALL_GPUS, MIXED, 8, 3, over=ADAPT),
     Training("ordinary-lora", "ordinary", "8b", ALL_GPUS, MIXED, 3, 1, words=["--lora"]),
-    Training("ours-8-questions", "ours", "8b", ALL_GPUS, EIGHT, 6, 3, per_rank=16, over=FULL),
+    Training("ours-8-questions", "ours", "8b", ALL_GPUS, EIGHT, 6, 3, per_rank=16),
     Training("ours-8-questions-shared", "ours", "8b", ALL_GPUS, EIGHT, 6, 3, per_rank=16, over=SHARED),
     Training("ours-lora-1gpu", "ours", "8b", 1, MIXED, 8, 3, over=ADAPT),
-    Training("ours-2b-1gpu", "ours", "2b", 1, MIXED, 8, 3, over=FULL),
-    Training("ours-2b", "ours", "2b", ALL_GPUS, MIXED, 8, 3, over=FULL),
+    Training("ours-2b-1gpu", "ours", "2b", 1, MIXED, 8, 3),
+    Training("ours-2b", "ours", "2b", ALL_GPUS, MIXED, 8, 3),
 ]
 # Programs of their own, by the runs that they tell of.
 PROGRAMS = {"data": ("processor each time", "ours, from the cache"), "saves": ("saves-full",)}

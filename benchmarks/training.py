@@ -26,9 +26,7 @@ SETS = {
     "4k-8k": SetShape(16, (20, 40)),
     "8-questions": SetShape(4, (20, 40), questions=8),
 }
-FULL = {"engine.recompute": "none"}
-LORA = {"policy.lora.r": 16, "policy.lora.lora_alpha": 32.0, "policy.lora.lora_dropout": 0.0, "train.optm_lr": 1e-4}
-ADAPT = {**LORA, **FULL}
+ADAPT = {"policy.lora.r": 16, "policy.lora.lora_alpha": 32.0, "policy.lora.lora_dropout": 0.0, "train.optm_lr": 1e-4}
 WORKERS = 8
 FIGURES = ("tokens/s/gpu", "samples/s", "mfu", "mfu_unhalved", "memory_gib", "data_wait", "step_s")
 BATCH_BYTES = 0.4e9  # float32 patches of 16k tokens of video
@@ -212,7 +210,9 @@ def figures(training: Training, place: Place, started: Started) -> dict[str, Any
     row |= {"spread": (max(speeds) - min(speeds)) / row["tokens/s/gpu"], "counted_steps": len(counted)}
     if training.recipe == "ours":
         run = place.run_dir(training) / "run"
-        row["trained"] = sum(part["trainable"] for part in json.loads((run / "run.json").read_text())["trainable"])
+        facts = json.loads((run / "run.json").read_text())
+        row["trained"] = sum(part["trainable"] for part in facts["trainable"])
+        row |= {"recompute": facts["recompute"], "stay": facts["stay"]}
         row |= {f"{name}_at_s": (run / file).stat().st_mtime - started.began for name, file in STRETCHES.items()}
         row["data_wait_first_epoch"] = first_epoch_wait(training, place, steps)
         shutil.rmtree(place.run_dir(training) / "frames", ignore_errors=True)

@@ -1,4 +1,4 @@
-"""What is recomputed is the least that fits, and only micro-steps that may be the heaviest are looked at."""
+"""The least speed is given up that makes it fit, and only micro-steps that may be the heaviest are looked at."""
 
 from __future__ import annotations
 
@@ -8,32 +8,42 @@ from typing import Any
 import pytest
 
 from tests.budget.test_memory import model
-from vidqa.budget.forecast import allowed_recompute, forecast, loads
-from vidqa.budget.memory import Load
+from vidqa.budget.forecast import forecast, loads
+from vidqa.budget.memory import Load, Thrift, allowed_thrift
 from vidqa.spec.models import TrainSpec
 
 LOADS = [Load(20_000, 80_000, 100, again=True)]
 
 
-def spec(**engine: Any) -> TrainSpec:
-    return TrainSpec.model_validate({"engine": engine, "policy": {"parallelism": {"dp_shard_size": 4}}})
+def spec(recompute: str = "auto", reshard: str = "default") -> TrainSpec:
+    train, policy = {"fsdp_reshard_after_forward": reshard}, {"parallelism": {"dp_shard_size": 4}}
+    return TrainSpec.model_validate({"engine": {"recompute": recompute}, "train": train, "policy": policy})
 
 
 def test_the_fastest_that_fits_is_chosen() -> None:
-    peaks = {
-        each: forecast(spec(recompute=each), model(), LOADS, None).memory.peak_gib for each in ("none", "vision", "all")
-    }
-    assert peaks["none"] > peaks["vision"] > peaks["all"]
-    for each, peak in peaks.items():
-        assert forecast(spec(), model(), LOADS, 1.1 * peak + 2.01).recompute == each
-    assert forecast(spec(), model(), LOADS, 10.0).recompute == "all"
-    assert forecast(spec(), model(), LOADS, None).recompute == "all"
+    peaks = {}
+    for recompute in ("none", "vision", "all"):
+        for reshard, stay in (("never", "all"), ("always", "none")):
+            found = forecast(spec(recompute, reshard), model(), LOADS, None)
+            assert found.thrift == Thrift(recompute, stay)
+            peaks[recompute, stay] = found.memory.peak_gib
+    for recompute in ("none", "vision", "all"):
+        assert peaks[recompute, "all"] > peaks[recompute, "none"]
+    # In this order unless something faster takes less.
+    for (recompute, stay), peak in peaks.items():
+        faster = list(peaks.values())[: list(peaks).index((recompute, stay))]
+        if all(peak < other for other in faster):
+            chosen = forecast(spec(), model(), LOADS, 1.1 * peak + 2.01).thrift
+            assert chosen == Thrift(recompute, "all" if stay == "all" else "root")
+    for memory_gib in (10.0, None):
+        assert forecast(spec(), model(), LOADS, memory_gib).thrift == Thrift("all", "root")
 
 
 def test_a_choice_that_is_written_down_stands() -> None:
-    assert allowed_recompute(spec(recompute="vision")) == ("vision",)
+    assert allowed_thrift(spec("vision", "false")) == [Thrift("vision", "all")]
+    assert allowed_thrift(spec("vision")) == [Thrift("vision", "all"), Thrift("vision", "root")]
     kept = TrainSpec.model_validate({"policy": {"model_gradient_checkpointing": False}})
-    assert allowed_recompute(kept) == ("none",)
+    assert {thrift.recompute for thrift in allowed_thrift(kept)} == {"none"}
 
 
 @pytest.mark.parametrize("total", [1, 3])

@@ -52,7 +52,7 @@ def test_what_should_take_less_takes_less() -> None:
     assert whole > peak(way, freeze_pattern=["visual"])
     assert peak(replace(way, compiled=False)) > whole
     assert peak(way, Load(8192, 24000, 100, again=True)) > whole
-    assert peak(replace(way, keeps_layers=True)) > whole
+    assert peak(replace(way, keeps_weights=True)) > whole
     lora = replace(way, lora=True)
     assert whole > peak(replace(lora, dropout=True), lora={}) > peak(lora, lora={})
     assert fits(70, 80) and not fits(72, 80)

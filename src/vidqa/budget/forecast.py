@@ -1,4 +1,4 @@
-"""The memory of a training on its own samples: its heaviest packs, and what is recomputed so that they fit."""
+"""The memory of a training on its own samples: its heaviest packs, and what speed is given up so that they fit."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from vidqa.budget.memory import RECOMPUTE, Load, Memory, Model, fits, peak_memory, way_of
+from vidqa.budget.memory import Load, Memory, Model, Thrift, allowed_thrift, fits, peak_memory, way_of
 from vidqa.packing.steps import Steps
 
 MOST_SAMPLES = 20_000  # whose packs are made; the steps beyond them are like the others
@@ -18,7 +18,7 @@ class Forecast:
 
     memory: Memory
     load: Load
-    recompute: str
+    thrift: Thrift
 
 
 def loads(steps: Steps, total_steps: int) -> list[Load]:
@@ -45,24 +45,16 @@ def _covers(heavy: Load, load: Load) -> bool:
 
 
 def forecast(spec: Any, model: Model, found: Sequence[Load], memory_gib: float | None) -> Forecast:
-    """The memory of a TrainSpec. Where the spec leaves open what is recomputed, the fastest choice that fits into
-    `memory_gib`; where nothing fits or the memory is not known, the one that takes least."""
-    asked = allowed_recompute(spec)
-    for recompute in asked:
-        chosen = _heaviest(spec, model, found, recompute)
+    """The memory of a TrainSpec. Of what the spec leaves open the fastest that fits into `memory_gib`; where nothing
+    fits or the memory is not known, the one that takes least."""
+    for thrift in allowed_thrift(spec):
+        chosen = _heaviest(spec, model, found, thrift)
         if memory_gib is not None and fits(chosen.memory.peak_gib, memory_gib):
             return chosen
     return chosen
 
 
-def allowed_recompute(spec: Any) -> tuple[str, ...]:
-    """What a TrainSpec leaves open, fastest first."""
-    if not spec.policy.model_gradient_checkpointing:
-        return ("none",)
-    return RECOMPUTE if spec.engine.recompute == "auto" else (spec.engine.recompute,)
-
-
-def _heaviest(spec: Any, model: Model, found: Iterable[Load], recompute: str) -> Forecast:
-    way = way_of(spec, recompute)
-    each = (Forecast(peak_memory(model, way, load), load, recompute) for load in found)
+def _heaviest(spec: Any, model: Model, found: Iterable[Load], thrift: Thrift) -> Forecast:
+    way = way_of(spec, thrift)
+    each = (Forecast(peak_memory(model, way, load), load, thrift) for load in found)
     return max(each, key=lambda one: one.memory.peak_gib)

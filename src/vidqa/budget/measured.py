@@ -1,7 +1,8 @@
 """Measured trainings: how a row of benchmarks/results describes one, and what was predicted for it.
 
-A row has `run` (its name), `gpu`, `sizes` (of the model), `spec` (the keys of KEYS), `recompute`, `parameters`, `pack`
-(the largest one: padded tokens, patches, supervised tokens), and what was measured: `memory_gib`, `mfu` and others.
+A row has `run` (its name), `gpu`, `sizes` (of the model), `spec` (the keys of KEYS), `recompute` and `stay` (a Thrift),
+`parameters`, `pack` (the largest one: padded tokens, patches, supervised tokens), and what was measured: `memory_gib`,
+`mfu` and others.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from vidqa.budget.memory import Load, Model, Way, model_of, peak_memory, way_of
+from vidqa.budget.memory import Load, Model, Thrift, Way, model_of, peak_memory, way_of
 from vidqa.budget.trained import parameters
 from vidqa.cli import BANK
 from vidqa.families.qwen3_vl_sizes import tensors
@@ -30,17 +31,16 @@ KEYS = (
     "train.param_dtype",
     "train.master_dtype",
     "train.fsdp_reduce_dtype",
-    "train.fsdp_reshard_after_forward",
     "train.compile",
 )
 
 
-def description(spec: Any, recompute: str, model: Model, load: Load) -> dict[str, Any]:
+def description(spec: Any, thrift: Thrift, model: Model, load: Load) -> dict[str, Any]:
     """What a row says of a training besides its name and its measurements."""
     return {
         "sizes": asdict(model.sizes),
         "spec": {key: _plain(spec, key) for key in KEYS},
-        "recompute": recompute,
+        **asdict(thrift),
         "parameters": {"all": model.every.every, "trained": model.every.trained},
         "pack": asdict(load),
     }
@@ -76,7 +76,8 @@ def compare(rows: Sequence[dict[str, Any]]) -> list[Compared]:
         if "memory_gib" not in row:
             continue
         spec = _spec(row)
-        memory = peak_memory(_model(row, spec), way_of(spec, row["recompute"]), Load(**row["pack"]))
+        way = way_of(spec, Thrift(row["recompute"], row["stay"]))
+        memory = peak_memory(_model(row, spec), way, Load(**row["pack"]))
         found.append(Compared(row["run"], memory.peak_gib, row["memory_gib"], memory.moment, row.get("superseded", "")))
     return found
 
@@ -135,13 +136,14 @@ def efficiency(model: Model, way: Way) -> Efficiency:
     if not rows:
         return ASSUMED
 
-    def unlike(row: dict[str, Any]) -> tuple[bool, bool, bool, float]:
+    def unlike(row: dict[str, Any]) -> tuple[bool, bool, bool, bool, float]:
         size = row["parameters"]["all"] / model.every.every
         is_lora, is_compiled = row["spec"]["policy.lora"] is not None, row["spec"]["train.compile"]
         return (
             is_lora != way.lora,
             is_compiled != way.compiled,
             row["recompute"] != way.recompute,
+            (row["stay"] == "all") != way.keeps_weights,
             max(size, 1 / size),
         )
 

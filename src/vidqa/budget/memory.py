@@ -13,14 +13,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from itertools import product
+from typing import Any, Literal, get_args
 
 from vidqa.budget.trained import Parameter
 from vidqa.families.sizes import Sizes
 
 GIB = 1024**3
 BYTES_OF = {"float32": 4, "bfloat16": 2, "float16": 2}
-RECOMPUTE = ("none", "vision", "all")  # whose activations are computed again; fastest first
+Recompute = Literal["none", "vision", "all"]  # whose activations are computed again in backward
+Stay = Literal["all", "root", "none"]  # whose gathered weights stay between forward and backward
 
 
 @dataclass(frozen=True)
@@ -77,22 +79,43 @@ class Way:
     compiled: bool = True
     lora: bool = False
     dropout: bool = False
-    keeps_layers: bool = False  # gathered layers stay until the last backward of a step
+    keeps_weights: bool = False  # gathered weights stay until the last backward of a step
 
 
-def way_of(spec: Any, recompute: str) -> Way:
-    """The way of a TrainSpec; `recompute` is one of RECOMPUTE."""
+@dataclass(frozen=True)
+class Thrift:
+    """What speed is given up for memory."""
+
+    recompute: Recompute
+    stay: Stay
+
+    def __str__(self) -> str:
+        kept = "kept through a step" if self.stay == "all" else "freed after each layer"
+        return f"recomputed: {self.recompute}; gathered weights: {kept}"
+
+
+def allowed_thrift(spec: Any) -> list[Thrift]:
+    """What a TrainSpec leaves open, fastest first."""
+    recompute = get_args(Recompute) if spec.engine.recompute == "auto" else (spec.engine.recompute,)
+    if not spec.policy.model_gradient_checkpointing:
+        recompute = ("none",)
+    stay: dict[str, tuple[Stay, ...]] = {"default": ("all", "root"), "never": ("all",), "false": ("all",)}
+    return [Thrift(*each) for each in product(recompute, stay.get(spec.train.fsdp_reshard_after_forward, ("none",)))]
+
+
+def way_of(spec: Any, thrift: Thrift) -> Way:
+    """The way of a TrainSpec."""
     policy, train = spec.policy, spec.train
     return Way(
         shard=policy.parallelism.dp_shard_size,
         compute=BYTES_OF[train.param_dtype],
         master=BYTES_OF[train.master_dtype],
         reduce=BYTES_OF[train.fsdp_reduce_dtype],
-        recompute=recompute,
+        recompute=thrift.recompute,
         compiled=train.compile,
         lora=policy.lora is not None,
         dropout=policy.lora is not None and policy.lora.lora_dropout > 0,
-        keeps_layers=train.fsdp_reshard_after_forward in ("never", "false"),
+        keeps_weights=thrift.stay == "all",
     )
 
 
@@ -182,11 +205,14 @@ def peak_memory(model: Model, way: Way, load: Load, counts: Counts = COUNTS) -> 
     layer_gradients = model.layer.trained * (way.compute + way.reduce)
     logits = min(load.supervised, counts.logit_rows) * model.sizes.text.vocabulary * counts.logit_bytes
     decoder_trained = model.sizes.text.layers * model.layer.trained
+    # With kept weights the root's gradients wait for the last micro-step, whole and in reduce precision.
+    unsummed = model.root.trained * way.reduce * (way.keeps_weights and load.again)
+    summed = trained - model.root.trained * way.keeps_weights
     return Memory(
         always=(trained * (way.master + counts.averages_bytes) + frozen * way.compute) / way.shard,
         decoder=sum(
             (
-                gradient * trained * load.again,
+                gradient * summed * load.again + unsummed,
                 whole.root + whole.layers,
                 kept.text + kept.vision + kept.layer_at_work,
                 logits + model.head.trained * way.compute + layer_gradients,
@@ -194,7 +220,7 @@ def peak_memory(model: Model, way: Way, load: Load, counts: Counts = COUNTS) -> 
         ),
         vision=sum(
             (
-                gradient * (trained if load.again else decoder_trained),
+                gradient * (summed if load.again else decoder_trained) + unsummed,
                 whole.root + whole.blocks,
                 model.root.trained * way.compute + layer_gradients,
                 kept.vision + kept.block_at_work,
@@ -203,7 +229,8 @@ def peak_memory(model: Model, way: Way, load: Load, counts: Counts = COUNTS) -> 
         * bool(model.vision.trained),
         root=gradient * trained
         + model.root.trained * way.reduce
-        + (whole.root + whole.layers) * (way.keeps_layers and load.again),
+        + unsummed
+        + (whole.root + whole.layers) * (way.keeps_weights and load.again),
     )
 
 
@@ -221,7 +248,7 @@ def _whole(model: Model, way: Way, counts: Counts) -> _Whole:
         """Where nothing is sharded, frozen weights are computed with where they lie."""
         return way.compute * (count.trained if way.shard == 1 else count.every)
 
-    if way.keeps_layers:
+    if way.keeps_weights:
         all_layers = gathered(model.every) - gathered(model.root)
         return _Whole(gathered(model.root), all_layers, all_layers)
     held = counts.whole_layers

@@ -9,7 +9,7 @@ import math
 import time
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,18 +22,19 @@ from vidqa.engine.batch.frames import FrameSource
 from vidqa.engine.batch.loader import Loaded, Loader
 from vidqa.engine.distributed import World
 from vidqa.engine.meter import Meter
-from vidqa.engine.model.load import hold_weights, load_sharded
+from vidqa.engine.model.gathering import Gathering
+from vidqa.engine.model.load import load_sharded
 from vidqa.engine.model.trainable import trainable_table
 from vidqa.engine.optimizer import build_optimizer, clip_gradients, learning_rate, set_learning_rate
 from vidqa.engine.prepare import frame_cache, on_main, prepare_training, write_plan
 from vidqa.engine.problems import ENGINE_NO_GRADIENT, ENGINE_NOT_FINITE
 from vidqa.engine.progress import open_progress, require_trackers
 from vidqa.engine.quarantine import Quarantine
-from vidqa.engine.recompute import choose_recompute
 from vidqa.engine.resume import Start, resume, start_of, trainer_facts
 from vidqa.engine.saving import Saver
 from vidqa.engine.schedule import Schedule
 from vidqa.engine.signals import StopRequest
+from vidqa.engine.thrift import choose_thrift
 from vidqa.engine.validate import Validator
 from vidqa.environment import world_size
 from vidqa.problem import Exit, Problem, ProblemError, raise_errors
@@ -82,8 +83,9 @@ def fit(
     # What learns.
     spec, data, world = schedule.spec, schedule.data, schedule.world
     folder = Path(spec.policy.model_name_or_path)
-    recompute = choose_recompute(spec, folder, schedule, world)
-    model = load_sharded(folder, spec.policy, spec.train, world.mesh, world.device, recompute)
+    thrift = choose_thrift(spec, folder, schedule, world)
+    model = load_sharded(folder, spec.policy, spec.train, world.mesh, world.device, thrift.recompute)
+    gathering = Gathering(model, thrift.stay)
     optimizer = build_optimizer(model, spec.train)
     check_reachable(model, has_media=any(sample.plans for sample in data.train))
     facts = trainer_facts(spec, data, model, world)
@@ -92,18 +94,20 @@ def fit(
     # What measures it and saves it.
     quarantine = Quarantine(run, world, spec.engine.on_bad_sample)
     held = data.validation if spec.validation.enable else []
-    validator = Validator(spec, held, collator, source, world, quarantine) if held else None
+    validator = Validator(spec, held, collator, source, world, quarantine, gathering) if held else None
     saver = Saver(run, schedule, collator, facts, start.step)
     saver.store_proof_sample(data.validation or data.train, source)
     meter = Meter(spec, model, schedule, world)
     table = trainable_table(model)
-    on_main(world, lambda: run.update_run(trainable=table, recompute=recompute, data_fingerprint=data.fingerprint))
+    on_main(world, lambda: run.update_run(trainable=table, data_fingerprint=data.fingerprint, **asdict(thrift)))
     progress = open_progress(spec, run, world, start.step, schedule.total)
-    learner = Learner(spec, world, schedule, model, optimizer, quarantine, validator, saver, meter, progress, stop)
+    learner = Learner(
+        spec, world, schedule, model, gathering, optimizer, quarantine, validator, saver, meter, progress, stop
+    )
     try:
         if not learn(learner, batches, start.step):
             return int(Exit.NOT_DONE)
-        del model, optimizer, learner  # room for the export that is loaded again
+        del model, optimizer, learner, gathering  # room for the export that is loaded again
         if proof := saver.finish():
             progress.say(f"export proved: trainer {proof['trainer_loss']:.6f}, reloaded {proof['reloaded_loss']:.6f}")
         return int(Exit.OK)
@@ -122,6 +126,7 @@ class Learner:
     world: World
     schedule: Schedule
     model: Any
+    gathering: Gathering
     optimizer: torch.optim.Optimizer
     quarantine: Quarantine
     validator: Validator | None
@@ -185,7 +190,7 @@ def take_step(learner: Learner, batches: Iterator[Loaded], step: int) -> Outcome
     bad: list[Problem] = []
     packs = schedule.packs(step)
     for number, _ in enumerate(packs, 1):
-        hold_weights(model, learner.spec.train.fsdp_reshard_after_forward, more_to_come=number < len(packs))
+        learner.gathering.begin(more_to_come=number < len(packs))
         asked_at = time.perf_counter()
         loaded = next(batches)
         waited += time.perf_counter() - asked_at

@@ -13,7 +13,7 @@ from vidqa.engine.batch.frames import FrameSource
 from vidqa.engine.batch.loader import Loader
 from vidqa.engine.distributed import World
 from vidqa.engine.generate.answers import Decoding, generate_answers
-from vidqa.engine.model.load import gathered
+from vidqa.engine.model.gathering import Gathering
 from vidqa.engine.model.qwen3_vl import stock_forward
 from vidqa.engine.quarantine import Quarantine
 from vidqa.packing.packs import cost, padded, plan_micro_batches, plan_packs
@@ -36,9 +36,10 @@ class Validator:
         source: FrameSource,
         world: World,
         quarantine: Quarantine,
+        gathering: Gathering,
     ) -> None:
         self.samples, self.collator, self.source, self.world = samples, collator, source, world
-        self.quarantine = quarantine
+        self.quarantine, self.gathering = quarantine, gathering
         everyone = range(len(samples))
         if spec.validation.batch_size or not spec.engine.packing:
             size = spec.validation.batch_size or spec.train.train_policy.mini_batch
@@ -51,7 +52,6 @@ class Validator:
         self.packs = packs[world.rank]
         self.asked = samples[: spec.engine.validation_generate][world.rank :: world.size]
         self.answers = spec.engine.validation_generate > 0
-        self.reshard = spec.train.fsdp_reshard_after_forward
 
     def measure(self, model: Any) -> dict[str, float]:
         """val/avg_loss, and val/accuracy where samples are answered; the same on every rank."""
@@ -81,7 +81,7 @@ class Validator:
         """The share of the asked samples that are answered rightly; a sample that cannot be decoded is a wrong one."""
         planner = self.collator.planner.for_generation()
         right = 0
-        with gathered(model, self.reshard), stock_forward(model):
+        with self.gathering.everything(), stock_forward(model):
             for sample in self.asked:
                 frames, problems = self.source.collect(self.source.request([sample]))
                 if problems:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -88,7 +89,7 @@ def _facts(found: Forecast, has_gib: float | None) -> dict[str, Any]:
         "peak_gib": round(memory.peak_gib, 1),
         "gpu_gib": has_gib,
         "weights_and_optimizer_gib": round(memory.always / GIB, 1),
-        "recompute": found.recompute,
+        **asdict(found.thrift),
         "heaviest_pack_tokens": load.tokens,
         "heaviest_pack_patches": load.patches,
     }
@@ -120,6 +121,8 @@ def _recompute(asked: TrainSpec, _: Sequence[Sample]) -> Iterator[Change]:
         yield {"policy.model_gradient_checkpointing": True, "engine.recompute": "auto"}
     elif asked.engine.recompute in ("none", "vision"):
         yield {"engine.recompute": "auto"}
+    if asked.train.fsdp_reshard_after_forward in ("never", "false"):
+        yield {"train.fsdp_reshard_after_forward": "default"}
 
 
 def _shards(asked: TrainSpec, _: Sequence[Sample]) -> Iterator[Change]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from vidqa.budget.memory import Thrift
+
 Facts = dict[str, Any]
 Line = tuple[str, str]
 
@@ -71,7 +73,7 @@ def _memory(facts: Facts) -> Iterator[Line]:
         yield (
             "GPU memory",
             f"about {memory['peak_gib']:.1f}{of} GiB on each, {memory['weights_and_optimizer_gib']:.1f} of it weights "
-            f"and optimizer; recomputed: {memory['recompute']}",
+            f"and optimizer; {Thrift(memory['recompute'], memory['stay'])}",
         )
         yield "heaviest pack", f"{memory['heaviest_pack_tokens']:,} tokens, {memory['heaviest_pack_patches']:,} patches"
 

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from vidqa import spec
-from vidqa.budget.forecast import allowed_recompute
 from vidqa.budget.measured import efficiency
-from vidqa.budget.memory import way_of
+from vidqa.budget.memory import Thrift, allowed_thrift, way_of
 from vidqa.budget.work import FlopsModel, flops_model, peak_of
 from vidqa.packing.sharing import work_of
 from vidqa.packing.steps import Steps
@@ -45,8 +44,9 @@ def time(context: Context) -> list[Problem]:
     model = trained_model(context, asked)
     flops = flops_model(model.sizes, vision_trains=model.vision.trained > 0, decoder_trains=asked.policy.lora is None)
     work = _training(asked, samples, total, flops) + _validation(context, asked, total, flops)
-    recompute = context.facts.get("memory", {}).get("recompute", allowed_recompute(asked)[-1])
-    reached = efficiency(model, way_of(asked, recompute))
+    memory = context.facts.get("memory")
+    thrift = Thrift(memory["recompute"], memory["stay"]) if memory else allowed_thrift(asked)[-1]
+    reached = efficiency(model, way_of(asked, thrift))
     hours = work / (peak * reached.mfu) / context.processes / 3600
     facts |= {
         "hours": round(max(hours, facts.get("decode_hours_per_pass", 0)), 2),

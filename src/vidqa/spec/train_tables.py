@@ -245,8 +245,8 @@ class Train(Table):
     fsdp_reshard_after_forward: Literal["default", "always", "never", "true", "false"] = key(
         "default",
         "Reshard after forward",
-        "Free gathered weights after a layer's forward pass. never is faster and holds all weights through a step; "
-        "true means always.",
+        "Free gathered weights after a layer's forward pass. never (or false) is faster and holds all weights through "
+        "a step, always (or true) holds none; default is never where the GPU's memory allows.",
     )
     fsdp_offload: bool = key(False, "CPU offload", "Keep weights in CPU memory.", only=[False])
     activation_offload: bool = key(False, "Activation offload", "Keep activations in CPU memory.", only=[False])

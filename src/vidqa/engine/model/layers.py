@@ -91,9 +91,11 @@ def project(hidden_TD: torch.Tensor, *layers: Projection) -> tuple[torch.Tensor,
     else:
         joined = F.linear(hidden_TD, torch.cat([a.down for a in present]).to(hidden_TD.dtype))
         narrow = list(joined.split([len(a.down) for a in present], dim=-1))
-    # Scaled after the product, as PEFT does: scaled weights would make each sum a product that first copies its output.
-    steps = iter(F.linear(n, a.up.to(n.dtype)) * a.scale for n, a in zip(narrow, present, strict=True))
-    return tuple(out + next(steps) if a else out for out, a in zip(outputs, adapters, strict=True))
+    # Added in float32, so that a compiler fuses the sum with what reads it: it makes a sum of two products in one
+    # precision a product that first copies its output.
+    steps = iter(F.linear(n, a.up.to(n.dtype)).float() * a.scale for n, a in zip(narrow, present, strict=True))
+    sums = ((out + next(steps)).to(out.dtype) if a else out for out, a in zip(outputs, adapters, strict=True))
+    return tuple(sums)
 
 
 def _product(hidden_TD: torch.Tensor, layer: Projection) -> torch.Tensor:

@@ -7,26 +7,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 from transformers import AutoConfig, Qwen3VLForConditionalGeneration
 
+from vidqa.budget.memory import Recompute
 from vidqa.engine.model.float8 import use_float8
-from vidqa.engine.model.qwen3_vl import Recompute, install_forward
+from vidqa.engine.model.qwen3_vl import install_forward
 from vidqa.engine.model.stored import Wanted, read_rows, stored_tensors
 from vidqa.engine.model.trainable import base_name, choose_trainable, is_adapter
 from vidqa.engine.problems import ENGINE_WEIGHTS_MISMATCH
 from vidqa.families.problems import MODEL_FILE_MISSING, MODEL_UNSUPPORTED
 
-KEPT = ("never", "false")  # values of fsdp_reshard_after_forward under which gathered weights stay
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
@@ -43,7 +42,7 @@ def load_sharded(
     install_forward(model, recompute=recompute, compile=train.compile and device.type == "cuda")
     if train.fp8.enable_fp8:
         use_float8(model, train.fp8.quant_recipe, device)
-    _shard(model, mesh, compute, DTYPES[train.fsdp_reduce_dtype], train.fsdp_reshard_after_forward)
+    _shard(model, mesh, compute, DTYPES[train.fsdp_reduce_dtype])
     model.to_empty(device=device)
     fill_weights(model, folder)
     _initialise_adapters(model, train.seed or 0, policy.lora)
@@ -69,7 +68,7 @@ def _meta_model(folder: Path) -> Any:
     return model
 
 
-def _shard(model: Any, mesh: DeviceMesh, compute: torch.dtype, reduce: torch.dtype, reshard: str) -> None:
+def _shard(model: Any, mesh: DeviceMesh, compute: torch.dtype, reduce: torch.dtype) -> None:
     """One FSDP unit per vision block and decoder layer, the rest in the root. Where nothing is sharded (dp_shard_size
     1), frozen weights stay ordinary tensors: every rank holds them whole already, and no layer gathers or copies them.
     """
@@ -78,37 +77,6 @@ def _shard(model: Any, mesh: DeviceMesh, compute: torch.dtype, reduce: torch.dty
     left_alone = {parameter for parameter in model.parameters() if whole and not parameter.requires_grad}
     for unit in [*model.model.visual.blocks, *model.model.language_model.layers, model]:
         fully_shard(unit, mesh=mesh, mp_policy=precision, ignored_params=left_alone)
-    _reshard_after_forward(model, reshard)
-
-
-def _reshard_after_forward(model: Any, reshard: str) -> None:
-    """`reshard` is cosmos-rl's key: "always" frees gathered weights after every forward, "never" keeps them for
-    backward, "default" frees the layers' and keeps the root's."""
-    model.set_reshard_after_forward(reshard not in KEPT)
-    model.set_reshard_after_forward(reshard in ("always", "true"), recurse=False)
-
-
-def hold_weights(model: Any, reshard: str, *, more_to_come: bool) -> None:
-    """Before a micro-step: under "never", gathered weights stay also between the micro-steps of one optimizer step, in
-    which they do not change. `more_to_come` says that this one is not the last."""
-    if reshard in KEPT:
-        model.set_reshard_after_backward(not more_to_come)
-
-
-@contextmanager
-def gathered(model: Any, reshard: str) -> Iterator[None]:
-    """Inside the block every rank holds the whole model in compute precision, so that each can generate on its own
-    without meeting the others at every layer. `reshard` is the policy to return to."""
-    units = [module for module in model.modules() if isinstance(module, FSDPModule)]
-    model.set_reshard_after_forward(False)
-    for unit in units:
-        unit.unshard()
-    try:
-        yield
-    finally:
-        for unit in units:
-            unit.reshard()
-        _reshard_after_forward(model, reshard)
 
 
 def fill_weights(model: nn.Module, folder: Path) -> None:

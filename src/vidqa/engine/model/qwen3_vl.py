@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,6 +22,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+from vidqa.budget.memory import Recompute
 from vidqa.engine.model.attention import Segments, attend, segments_of
 from vidqa.engine.model.layers import (
     EAGER,
@@ -36,7 +37,6 @@ from vidqa.engine.model.layers import (
 )
 from vidqa.families.sizes import VisionSizes
 
-Recompute = Literal["none", "vision", "all"]  # whose activations are computed again in backward
 HEAD_ROWS = 1024  # supervised tokens whose logits exist at one time
 
 

@@ -1,0 +1,49 @@
+"""When FSDP's units gather their weights, and when they let them go again.
+
+Gathering a layer for every forward and every backward keeps memory small. Where there is room, weights stay gathered
+until the last backward of an optimizer step, before which they do not change: then each layer is gathered once a step,
+and the root, whose communication nothing hides, sums its gradients over the ranks once a step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from torch.distributed.fsdp import FSDPModule
+
+from vidqa.budget.memory import Stay
+
+
+class Gathering:
+    """Says to a sharded model which gathered weights `stay` after forward."""
+
+    def __init__(self, model: Any, stay: Stay) -> None:
+        self.model, self.stay = model, stay
+        self._after_forward()
+
+    def _after_forward(self) -> None:
+        self.model.set_reshard_after_forward(self.stay != "all")
+        self.model.set_reshard_after_forward(self.stay == "none", recurse=False)
+
+    def begin(self, *, more_to_come: bool) -> None:
+        """Before a micro-step; `more_to_come` says that it is not the last of its optimizer step."""
+        if self.stay == "all":
+            self.model.set_reshard_after_backward(not more_to_come)
+            self.model.set_requires_gradient_sync(not more_to_come, recurse=False)
+
+    @contextmanager
+    def everything(self) -> Iterator[None]:
+        """Inside the block every rank holds the whole model in compute precision, so that each can generate on its own
+        without meeting the others at every layer."""
+        units = [module for module in self.model.modules() if isinstance(module, FSDPModule)]
+        self.model.set_reshard_after_forward(False)
+        for unit in units:
+            unit.unshard()
+        try:
+            yield
+        finally:
+            for unit in units:
+                unit.reshard()
+            self._after_forward()

@@ -1,0 +1,33 @@
+"""What speed is given up for memory: as little as the GPUs allow, by the estimate that preflight prints."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from vidqa.budget.forecast import forecast, loads
+from vidqa.budget.memory import GIB, Thrift, allowed_thrift, model_of
+from vidqa.budget.trained import parameters
+from vidqa.engine.distributed import World
+from vidqa.engine.prepare import on_main
+from vidqa.engine.schedule import Schedule
+from vidqa.families import family_of
+
+
+def choose_thrift(spec: Any, folder: Path, schedule: Schedule, world: World) -> Thrift:
+    """What the spec says, and of what it leaves open the fastest that fits the smallest GPU of the run. A CPU's memory
+    is not estimated: it gets what takes least."""
+    allowed = allowed_thrift(spec)
+    if len(allowed) == 1 or world.device.type != "cuda":
+        return allowed[-1]
+    memory_gib = min(world.gather(torch.cuda.get_device_properties(world.device).total_memory)) / GIB
+
+    def fastest() -> Thrift:
+        family = family_of(folder)
+        sizes = family.sizes_of(folder)
+        model = model_of(sizes, parameters(family.tensors(sizes), spec.policy))
+        return forecast(spec, model, loads(schedule.steps, schedule.total), memory_gib).thrift
+
+    return on_main(world, fastest)

@@ -25,15 +25,15 @@ MIXED, LONG, EIGHT = SETS["1k-8k"], SETS["4k-8k"], SETS["8-questions"]
 SHARED = {"engine.share_video_prefix": True}
 ALL_GPUS = 0
 TRAININGS = [
-    Training("ours-16k-packs", "ours", "8b", ALL_GPUS, LONG, 8, 3),
-    Training("ours-full", "ours", "8b", ALL_GPUS, MIXED, 8, 3),
+    Training("ours-16k-packs", "ours", "8b", ALL_GPUS, LONG, 7, 3, per_rank=16),
+    Training("ours-full", "ours", "8b", ALL_GPUS, MIXED, 7, 3),
     Training("ordinary-full", "ordinary", "8b", ALL_GPUS, MIXED, 3, 1),
     Training("ordinary-full-packed", "ordinary", "8b", ALL_GPUS, MIXED, 4, 1, words=["--packed"]),
-    Training("ours-lora", "ours", "8b", ALL_GPUS, MIXED, 8, 3, over=ADAPT),
+    Training("ours-lora", "ours", "8b", ALL_GPUS, MIXED, 8, 3, pack_tokens=24576, over=ADAPT),
     Training("ordinary-lora", "ordinary", "8b", ALL_GPUS, MIXED, 3, 1, words=["--lora"]),
     Training("ours-8-questions", "ours", "8b", ALL_GPUS, EIGHT, 6, 3, per_rank=16),
     Training("ours-8-questions-shared", "ours", "8b", ALL_GPUS, EIGHT, 6, 3, per_rank=16, over=SHARED),
-    Training("ours-lora-1gpu", "ours", "8b", 1, MIXED, 8, 3, over=ADAPT),
+    Training("ours-lora-1gpu", "ours", "8b", 1, MIXED, 8, 3, pack_tokens=24576, over=ADAPT),
     Training("ours-2b-1gpu", "ours", "2b", 1, MIXED, 8, 3),
     Training("ours-2b", "ours", "2b", ALL_GPUS, MIXED, 8, 3),
 ]

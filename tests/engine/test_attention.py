@@ -70,6 +70,15 @@ def test_segments_equal_a_masked_softmax(device: str, heads: tuple[int, int], ca
     _check(segments_of(lengths), _visible(lengths, causal), causal=causal, heads=heads, size=64, device=device)
 
 
+@pytest.mark.parametrize("count", [1, 7, 8, 9, 45, 63, 64, 1000])
+def test_few_counts_of_equal_segments_are_planned(count: int) -> None:
+    segments = segments_of([32, *[16] * count])
+    assert segments[0] == (0, 1, 32)
+    covered = [(start + n * length, length) for start, many, length in segments for n in range(many)]
+    assert covered[1:] == [(32 + n * 16, 16) for n in range(count)]
+    assert all(len(f"{many:b}".rstrip("0")) <= 3 for _, many, _ in segments)
+
+
 @pytest.mark.parametrize("device", DEVICES)
 def test_heads_of_the_vision_tower(device: str) -> None:
     _check(segments_of([96] * 3), _visible([96] * 3, False), causal=False, heads=(4, 4), size=72, device=device)

@@ -50,13 +50,15 @@ class Tails:
 
 
 def segments_of(lengths: Iterable[int]) -> Segments:
-    """Neighbouring segments of equal length, as (start, count, length). Counts are powers of two: cuDNN plans a kernel
-    for every count and length that it has not met, and the GPU waits for that."""
+    """Neighbouring segments of equal length, as (start, count, length). For every count and length that it has not met
+    cuDNN plans a kernel, and the GPU waits a sixth of a second for that, so counts have three binary digits and zeros.
+    """
     segments, start = [], 0
     for length, group in groupby(lengths):
         left = len(list(group))
         while left:
-            count = 1 << (left.bit_length() - 1)
+            zeros = max(0, left.bit_length() - 3)
+            count = left >> zeros << zeros
             segments.append((start, count, length))
             start, left = start + count * length, left - count
     return tuple(segments)

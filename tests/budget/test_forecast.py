@@ -33,7 +33,7 @@ def test_the_fastest_that_fits_is_chosen() -> None:
     for (recompute, stay), peak in peaks.items():
         faster = list(peaks.values())[: list(peaks).index((recompute, stay))]
         if all(peak < other for other in faster):
-            chosen = forecast(spec(), model(), LOADS, 1.1 * peak + 2.01).thrift
+            chosen = forecast(spec(), model(), LOADS, 1.05 * peak + 2.01).thrift
             assert chosen == Thrift(recompute, "all" if stay == "all" else "root")
     for memory_gib in (10.0, None):
         assert forecast(spec(), model(), LOADS, memory_gib).thrift == Thrift("all", "root")

@@ -12,7 +12,7 @@ engine's own code, which a test does again, and the rest follows from how FSDP w
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any, Literal, get_args
 
@@ -51,8 +51,9 @@ class Counts:
     eager_lora: Widths = Widths(7, 4, 4, 4)  # frozen weights need fewer inputs; compiled layers keep few as it is
     eager_dropout: Widths = Widths(5.5, 1.5, 0, 0.5)  # dropped inputs of adapters, and masks of a byte each
     compiled_dropout: Widths = Widths(queries=1)
-    eager_vision: Widths = Widths(hidden=10, wide=2)
-    compiled_vision: Widths = Widths(hidden=8, wide=1)
+    eager_vision: Widths = Widths(hidden=8, wide=2)
+    compiled_vision: Widths = Widths(hidden=6, wide=1)
+    shared: Widths = Widths(queries=1)  # what questions about one video attended, joined with what the video did
     input: Widths = Widths(hidden=1)  # all that is kept of a layer that is computed again
     in_flight: Widths = Widths(hidden=2, wide=1)  # gradients on their way through a layer
     merger: int = 4  # a merger's input, normed, widened and activated
@@ -61,7 +62,7 @@ class Counts:
     logit_rows: int = 1024  # supervised tokens whose logits exist at one time
     whole_layers: int = 2  # layers that a GPU holds gathered: the one at work and the next
     outside_gib: float = 2.0  # CUDA's context, NCCL's buffers, workspaces: what no tensor of PyTorch is
-    error: float = 0.1  # by which a prediction may be wrong
+    error: float = 0.05  # by which a prediction may be wrong
 
 
 COUNTS = Counts()
@@ -79,6 +80,7 @@ class Way:
     compiled: bool = True
     lora: bool = False
     dropout: bool = False
+    shares: bool = False  # one copy of a video for all questions about it
     keeps_weights: bool = False  # gathered weights stay until the last backward of a step
 
 
@@ -115,6 +117,7 @@ def way_of(spec: Any, thrift: Thrift) -> Way:
         compiled=train.compile,
         lora=policy.lora is not None,
         dropout=policy.lora is not None and policy.lora.lora_dropout > 0,
+        shares=spec.engine.share_video_prefix,
         keeps_weights=thrift.stay == "all",
     )
 
@@ -294,6 +297,8 @@ def _kept(model: Model, way: Way, load: Load, counts: Counts) -> _Kept:
 
 
 def _layer_widths(way: Way, counts: Counts) -> Widths:
+    if way.shares:
+        return _layer_widths(replace(way, shares=False), counts) + counts.shared
     if way.compiled:
         return counts.compiled + counts.compiled_dropout if way.dropout else counts.compiled
     if not way.lora:

@@ -14,26 +14,21 @@ same attention as if the sample stood alone.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.backends.cuda import SDPAParams, can_use_cudnn_attention
 from torch.nn.attention.varlen import varlen_attn
+from torch.utils.checkpoint import checkpoint
 
 Segments = tuple[tuple[int, int, int], ...]  # (start, count, length): count neighbours of one length
 
-FASTEST_FIRST = [
-    SDPBackend.CUDNN_ATTENTION,
-    SDPBackend.FLASH_ATTENTION,
-    SDPBackend.EFFICIENT_ATTENTION,
-    SDPBackend.MATH,
-]
-
-
+FORWARD = torch.ops.aten._scaled_dot_product_cudnn_attention
+BACKWARD = torch.ops.aten._scaled_dot_product_cudnn_attention_backward
 # Newer releases of PyTorch ask for it by name; older ones take fewer key heads as they come.
 GROUPED: dict[str, Any] = {"enable_gqa": True} if "enable_gqa" in inspect.signature(varlen_attn).parameters else {}
 
@@ -75,25 +70,86 @@ def attend(
 ) -> torch.Tensor:
     """Softmax attention inside each segment, and of each tail over what it sees. Heads H may be a multiple of K.
     Returns [T, H * D]."""
-    grouped = query_THD.shape[1] != key_TKD.shape[1]
+    if tails is None:
+        return _attend_segments(query_THD, key_TKD, value_TKD, segments, causal).flatten(1)
+    dense = sum(count * length for _, count, length in segments)
     # Split and not sliced: the gradient of a split is one concatenation, that of a slice a filled and added tensor.
-    rows = [count * length for _, count, length in segments]
-    rest = len(query_THD) - sum(rows)
+    (query, ends), (key, _), (value, _) = (
+        part.split([dense, len(part) - dense]) for part in (query_THD, key_TKD, value_TKD)
+    )
+    attended = _attend_segments(query, key, value, segments, causal)
+    # What tails see is gathered again in backward: it is the prefix once for each of them.
+    others = checkpoint(_attend_tails, ends, key_TKD, value_TKD, tails, use_reentrant=False, preserve_rng_state=False)
+    return torch.cat([attended, others]).flatten(1)
+
+
+def _attend_segments(
+    query_THD: torch.Tensor, key_TKD: torch.Tensor, value_TKD: torch.Tensor, segments: Segments, causal: bool
+) -> torch.Tensor:
+    """[T, H, D]."""
+    parts = (query_THD, key_TKD, value_TKD)
+    grouped = query_THD.shape[1] != key_TKD.shape[1]
+    if query_THD.is_cuda:
+        query, key, value = next(_calls(segments, *parts))
+        if can_use_cudnn_attention(SDPAParams(query, key, value, None, 0.0, causal, grouped)):
+            return _CuDNN.apply(*parts, segments, causal)
     outputs = []
-    packed = [tensor.split([*rows, rest]) for tensor in (query_THD, key_TKD, value_TKD)]
-    with sdpa_kernel(FASTEST_FIRST, set_priority=True):
-        for (_, count, length), *parts in zip(segments, *packed, strict=False):
-            query, key, value = (part.unflatten(0, (count, length)).transpose(1, 2) for part in parts)
-            output = F.scaled_dot_product_attention(query, key, value, is_causal=causal, enable_gqa=grouped)
-            outputs.append(output.transpose(1, 2).flatten(2).flatten(0, 1))
-    if tails is not None:
-        key, value = (tensor.index_select(0, tails.seen_at_K) for tensor in (key_TKD, value_TKD))
-        outputs.append(_attend_tails(packed[0][-1], key, value, tails).flatten(1))
-    return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
+    for query, key, value in _calls(segments, *parts):
+        output = F.scaled_dot_product_attention(query, key, value, is_causal=causal, enable_gqa=grouped)
+        outputs.append(_rows(output))
+    return _joined(outputs)
 
 
-def _attend_tails(query_THD: torch.Tensor, key_KHD: torch.Tensor, value_KHD: torch.Tensor, tails: Tails) -> Any:
-    """Each tail over all of its prefix and causally over itself, which is its own end of the keys."""
+class _CuDNN(torch.autograd.Function):
+    """cuDNN's kernels, one call for each entry of `segments`. Written out because backward and the layer need the same
+    output: of several calls PyTorch's own function would keep each output beside the joined one."""
+
+    @staticmethod
+    def forward(ctx: Any, *inputs: Any) -> torch.Tensor:
+        """`inputs` are query, key and value, segments, and whether attention is causal."""
+        *parts, segments, causal = inputs
+        outputs, log_sums, ctx.others = [], [], []
+        for call in _calls(segments, *parts):
+            output, log_sum, *bounds, seed, offset, _ = FORWARD(*call, None, True, 0.0, causal)
+            outputs.append(_rows(output))
+            log_sums.append(log_sum)
+            ctx.others.append((seed, offset, None, *bounds, 0.0, causal))
+        attended, ctx.segments = _joined(outputs), segments
+        ctx.save_for_backward(*parts, attended, *log_sums)
+        return attended
+
+    @staticmethod
+    def backward(ctx: Any, *pulls: torch.Tensor) -> Any:
+        *parts, attended = ctx.saved_tensors[:4]
+        calls = _calls(ctx.segments, *pulls, *parts, attended)
+        found = [
+            BACKWARD(*call, log_sum, *others)
+            for call, log_sum, others in zip(calls, ctx.saved_tensors[4:], ctx.others, strict=True)
+        ]
+        gradients = (_joined([_rows(each) for each in part]) for part in zip(*found, strict=True))
+        return *gradients, None, None
+
+
+def _calls(segments: Segments, *tensors: torch.Tensor) -> Iterator[list[torch.Tensor]]:
+    """For each entry of `segments` its rows of the tensors [T, H, D], as [count, H, length, D]."""
+    rows = [count * length for _, count, length in segments]
+    for (_, count, length), *parts in zip(segments, *(tensor.split(rows) for tensor in tensors), strict=True):
+        yield [part.unflatten(0, (count, length)).transpose(1, 2) for part in parts]
+
+
+def _rows(called: torch.Tensor) -> torch.Tensor:
+    """The rows of one call, [count, H, length, D], side by side again."""
+    return called.transpose(1, 2).flatten(0, 1)
+
+
+def _joined(parts: Sequence[torch.Tensor]) -> torch.Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(list(parts))
+
+
+def _attend_tails(query_THD: torch.Tensor, key_TKD: torch.Tensor, value_TKD: torch.Tensor, tails: Tails) -> Any:
+    """Each tail over all of its prefix and causally over itself, which is its own end of the keys. Queries are those of
+    tails alone."""
+    key_KHD, value_KHD = (part.index_select(0, tails.seen_at_K) for part in (key_TKD, value_TKD))
     if query_THD.is_cuda:
         longest = [max(column) for column in zip(*tails.lengths, strict=True)]
         bounds = (tails.query_bounds, tails.key_bounds, *longest)

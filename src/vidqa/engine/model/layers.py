@@ -168,7 +168,7 @@ def before_vision_attention(hidden_TD: torch.Tensor, cos_TE: torch.Tensor, sin_T
     packed = project(layer_norm(hidden_TD, of.norm), of.query_key_value)[0]
     query, key, value = packed.unflatten(-1, (3, of.heads, -1)).unbind(1)
     query, key = (rotate(part.float(), cos_TE, sin_TE).to(value.dtype) for part in (query, key))
-    return query, key, value
+    return query, key, value.contiguous()  # a view would keep all three of them for backward
 
 
 class VisionOutput(NamedTuple):

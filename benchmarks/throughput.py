@@ -25,7 +25,7 @@ MIXED, LONG, EIGHT = SETS["1k-8k"], SETS["4k-8k"], SETS["8-questions"]
 SHARED = {"engine.share_video_prefix": True}
 ALL_GPUS = 0
 TRAININGS = [
-    Training("ours-16k-packs", "ours", "8b", ALL_GPUS, LONG, 7, 3, per_rank=16),
+    Training("ours-16k-packs", "ours", "8b", ALL_GPUS, LONG, 6, 2, per_rank=16),
     Training("ours-full", "ours", "8b", ALL_GPUS, MIXED, 7, 3),
     Training("ordinary-full", "ordinary", "8b", ALL_GPUS, MIXED, 3, 1),
     Training("ordinary-full-packed", "ordinary", "8b", ALL_GPUS, MIXED, 4, 1, words=["--packed"]),

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 from tiny_world import losses, run_engine, tiny_data, tiny_model, tiny_spec
+from transformers import AutoConfig, Qwen3VLForConditionalGeneration
 
+from vidqa.engine.model import ahead
 from vidqa.spec import Layer, dump, resolve
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")]
@@ -75,3 +79,22 @@ def test_evaluation_on_every_gpu(world: SimpleNamespace) -> None:
     spec.write_text(dump(resolve("evaluate", [Layer("test", table)]).spec))
     run_engine("evaluate", spec, world.folder / "evaluation", ranks=GPUS, timeout=400)
     assert json.loads((world.folder / "evaluation/metrics.json").read_text())["n"] == 14
+
+
+def test_planned_kernels_are_those_that_steps_call(world: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A shape that was planned is called in a fraction of the time that planning takes, forward and backward."""
+    device = torch.device("cuda")
+    calls = ([(1, 1408), (2, 1408), (1, 1664)], [(5, 340), (7, 340)])
+    monkeypatch.setattr(ahead, "attention_calls", lambda *_: calls)
+    tiny = Qwen3VLForConditionalGeneration(AutoConfig.from_pretrained(world.model))
+    schedule: Any = SimpleNamespace(world=SimpleNamespace(device=device), spec=resolve("train", []).spec)
+
+    def seconds() -> float:
+        torch.cuda.synchronize()
+        began = time.perf_counter()
+        ahead.plan_kernels(schedule, None, "none", tiny)
+        torch.cuda.synchronize()
+        return time.perf_counter() - began
+
+    planning = seconds()
+    assert seconds() < planning / 5

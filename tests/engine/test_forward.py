@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from vidqa.data import load_records
 from vidqa.engine.batch.collate import Collator
 from vidqa.engine.batch.resize import resize_frames
 from vidqa.engine.checkpoint.proof import stock_loss
+from vidqa.engine.model.ahead import attention_calls
 from vidqa.engine.model.float8 import use_float8
 from vidqa.engine.model.qwen3_vl import install_forward, stock_forward
 from vidqa.samples import Planner, Prompting
@@ -127,6 +129,27 @@ def test_shared_videos_change_no_loss_and_no_gradient(world: SimpleNamespace) ->
     plain, together = _gradient(world, [numbers]), _gradient(world, [numbers], share=True)
     assert torch.nn.functional.cosine_similarity(plain, together, dim=0) > 0.999999
     assert (plain - together).norm() / plain.norm() < 1e-5
+
+
+@pytest.mark.parametrize("share", [False, True])
+def test_what_attention_will_be_called_with_is_known_beforehand(world: SimpleNamespace, share: bool) -> None:
+    collator = Collator(world.planner, world.sizes.vision, "cpu", share=share)
+    packs = [[0, 1, 2, 3], [4, 5], [6, 0, 7, 9], []]
+
+    def of(numbers: list[int], values: list[Any]) -> list[Any]:
+        return [values[number] for number in numbers]
+
+    seen: tuple[set, set] = (set(), set())
+    for numbers in packs:
+        batch = collator(numbers, of(numbers, world.samples), of(numbers, world.frames))
+        for calls, segments in zip(seen, (batch.segments, batch.vision.segments), strict=True):
+            calls.update(segment[1:] for segment in segments)
+    schedule: Any = SimpleNamespace(
+        data=SimpleNamespace(train=world.samples),
+        total=2,
+        steps=SimpleNamespace(packs=[[packs[:1], packs[1:2]], [packs[2:3], packs[3:]]].__getitem__),
+    )
+    assert [set(calls) for calls in attention_calls(schedule, collator)] == list(seen)
 
 
 def test_a_sample_does_not_see_its_neighbours(world: SimpleNamespace) -> None:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from vidqa.engine.batch.frames import FrameSource
 from vidqa.engine.batch.loader import Loaded, Loader
 from vidqa.engine.distributed import World
 from vidqa.engine.meter import Meter
+from vidqa.engine.model.ahead import plan_kernels
 from vidqa.engine.model.gathering import Gathering
 from vidqa.engine.model.load import load_sharded
 from vidqa.engine.model.trainable import trainable_table
@@ -84,7 +86,8 @@ def fit(
     spec, data, world = schedule.spec, schedule.data, schedule.world
     folder = Path(spec.policy.model_name_or_path)
     thrift = choose_thrift(spec, folder, schedule, world)
-    model = load_sharded(folder, spec.policy, spec.train, world.mesh, world.device, thrift.recompute)
+    ahead = partial(plan_kernels, schedule, collator, thrift.recompute)
+    model = load_sharded(folder, spec.policy, spec.train, world.mesh, world.device, thrift.recompute, ahead)
     gathering = Gathering(model, thrift.stay)
     optimizer = build_optimizer(model, spec.train)
     check_reachable(model, has_media=any(sample.plans for sample in data.train))

@@ -9,11 +9,11 @@ from functools import partial
 import numpy as np
 import torch
 
-from vidqa.engine.batch.layout import lay_out
+from vidqa.engine.batch.layout import head_lengths, heads_of, lay_out
 from vidqa.engine.batch.pixels import Pixels, pixels_of
 from vidqa.engine.batch.staging import mapped
-from vidqa.engine.model.attention import Segments, Tails
-from vidqa.engine.model.qwen3_vl import VisionIndex, vision_index
+from vidqa.engine.model.attention import Segments, Tails, segments_of
+from vidqa.engine.model.qwen3_vl import VisionIndex, frame_segments, vision_index
 from vidqa.families.sizes import VisionSizes
 from vidqa.packing.packs import padded
 from vidqa.samples import Planner, Sample
@@ -91,6 +91,13 @@ class Collator:
             tokens=sum(len(ids) for ids, _, _ in tokens),
         )
 
+    def segments(self, samples: Sequence[Sample]) -> tuple[Segments, Segments]:
+        """What a batch of these samples gives to attention in the decoder and in the vision tower."""
+        heads = heads_of(samples, self.padded, share=self.share)
+        plans = [plan for unit in heads for plan in samples[unit[0]].plans]
+        grids = [plan.grid for plan in sorted(plans, key=_frame_size, reverse=True)]
+        return segments_of(head_lengths(heads, self.padded)), frame_segments(grids or self._blank_medium()[0])
+
     def _tokens(self, sample: Sample, usable: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Token ids [S], supervised [S] and positions [3, S]; they must be what was planned."""
         encoded = self.planner.encode(sample)
@@ -114,7 +121,7 @@ class Collator:
                 at = at[plan.tokens :]
         if not media:
             return None
-        media.sort(key=lambda medium: medium[0].grid[1:], reverse=True)
+        media.sort(key=lambda medium: _frame_size(medium[0]), reverse=True)
         grids = [plan.grid for plan, _, _ in media]
         pixels = pixels_of([self._checked(plan, array) for plan, array, _ in media])
         return grids, np.concatenate([places for _, _, places in media]), pixels
@@ -143,3 +150,8 @@ class Collator:
             target.append(ids[at])
             owner.append(np.full(len(at), number))
         return np.concatenate(predict), np.concatenate(target), np.concatenate(owner)
+
+
+def _frame_size(plan: FramePlan) -> tuple[int, int]:
+    """Rows and columns of patches: frames of one size stand together."""
+    return plan.grid[1], plan.grid[2]

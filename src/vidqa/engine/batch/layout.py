@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -30,13 +30,25 @@ class Layout:
         return tuple(number for unit in self.units for number in unit)
 
 
-def lay_out(samples: Sequence[Sample], padded: Callable[[int], int], *, share: bool) -> Layout:
-    """A layout of one pack. With `share`, samples of one prefix keep it once."""
+def heads_of(samples: Sequence[Sample], padded: Callable[[int], int], *, share: bool) -> dict[Unit, int]:
+    """The units of a pack in their order, and the tokens that stand among the segments: of a sample that shares nothing
+    all, of samples that share a beginning that beginning."""
     numbers = range(len(samples))
     found = groups(numbers, samples) if share else [(number,) for number in numbers]
     heads = {unit: samples[unit[0]].length if len(unit) == 1 else samples[unit[0]].prefix for unit in found}
-    found.sort(key=lambda unit: -padded(heads[unit]))
-    lengths = [padded(heads[unit]) for unit in found] or [padded(1)]
+    return dict(sorted(heads.items(), key=lambda item: -padded(item[1])))
+
+
+def head_lengths(heads: Mapping[Unit, int], padded: Callable[[int], int]) -> list[int]:
+    """The rows that each head takes; an empty pack has one."""
+    return [padded(head) for head in heads.values()] or [padded(1)]
+
+
+def lay_out(samples: Sequence[Sample], padded: Callable[[int], int], *, share: bool) -> Layout:
+    """A layout of one pack. With `share`, samples of one prefix keep it once."""
+    heads = heads_of(samples, padded, share=share)
+    found = list(heads)
+    lengths = head_lengths(heads, padded)
     starts = np.cumsum([0, *lengths])
     rows: list[np.ndarray] = [np.zeros(0, np.int64)] * len(samples)
     tails, end = [], int(starts[-1])

@@ -6,7 +6,8 @@ config -> meta model -> LoRA and freezing -> our forward -> fully_shard -> weigh
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -30,10 +31,17 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
 def load_sharded(
-    folder: Path, policy: Any, train: Any, mesh: DeviceMesh, device: torch.device, recompute: Recompute
+    folder: Path,
+    policy: Any,
+    train: Any,
+    mesh: DeviceMesh,
+    device: torch.device,
+    recompute: Recompute,
+    meanwhile: Callable[[Any], None],
 ) -> Any:
     """The model of `folder`, ready to train: `policy` and `train` are the spec's tables. Trainable parameters are kept
-    in `train.master_dtype`, frozen ones and all computation in `train.param_dtype`."""
+    in `train.master_dtype`, frozen ones and all computation in `train.param_dtype`. `meanwhile` is called with the
+    model while its weights are read."""
     model = _meta_model(folder)
     choose_trainable(model, policy)
     compute, master = DTYPES[train.param_dtype], DTYPES[train.master_dtype]
@@ -44,7 +52,10 @@ def load_sharded(
         use_float8(model, train.fp8.quant_recipe, device)
     _shard(model, mesh, compute, DTYPES[train.fsdp_reduce_dtype])
     model.to_empty(device=device)
-    fill_weights(model, folder)
+    with ThreadPoolExecutor(1, "weights") as reader:
+        reading = reader.submit(fill_weights, model, folder)
+        meanwhile(model)
+        reading.result()
     _initialise_adapters(model, train.seed or 0, policy.lora)
     _restore_buffers(model)
     model.train()

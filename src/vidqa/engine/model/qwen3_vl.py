@@ -71,6 +71,11 @@ def _frame_index(rows: int, columns: int, side: int, merge: int) -> tuple[np.nda
     return np.stack(order), table, weight.astype(np.float32)
 
 
+def frame_segments(grids: Sequence[tuple[int, int, int]]) -> Segments:
+    """The frames of a pack's media, each a segment of its own for attention."""
+    return segments_of(h * w for t, h, w in grids for _ in range(t))
+
+
 def vision_index(grids: Sequence[tuple[int, int, int]], sizes: VisionSizes) -> VisionIndex:
     """The index of a pack's media in order; `grids` are (t, h, w) in patches."""
     side = math.isqrt(sizes.positions)
@@ -82,7 +87,7 @@ def vision_index(grids: Sequence[tuple[int, int, int]], sizes: VisionSizes) -> V
         position_2P=torch.from_numpy(position),
         table_P4=torch.from_numpy(table),
         weight_P4=torch.from_numpy(weight),
-        segments=segments_of(h * w for t, h, w in grids for _ in range(t)),
+        segments=frame_segments(grids),
     )
 
 

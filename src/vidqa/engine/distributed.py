@@ -11,6 +11,12 @@ import torch.distributed as dist
 from accelerate import PartialState
 from accelerate.utils import ParallelismConfig
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.tensor import DTensor
+
+
+def local_part(tensor: torch.Tensor) -> torch.Tensor:
+    """This rank's rows of a sharded tensor, the whole of any other."""
+    return (tensor.to_local() if isinstance(tensor, DTensor) else tensor).detach()
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,8 @@
-"""AdamW with decay groups, the learning rate of every step, and clipping."""
+"""AdamW with decay groups, the learning rate of every step, and clipping.
+
+Both work on this rank's rows as plain tensors: DTensor would look at each of some hundred parameters for every
+operation, while the GPU waits.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +11,29 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.distributed.tensor import DTensor
+
+from vidqa.engine.distributed import local_part
+
+
+class _Local:
+    """Mixed into an optimizer of PyTorch: its lists of parameters, gradients and averages become local."""
+
+    def _init_group(self, group: dict[str, Any], *lists: list[torch.Tensor]) -> Any:
+        found = super()._init_group(group, *lists)  # type: ignore[misc]
+        for tensors in lists:
+            tensors[:] = map(local_part, tensors)
+        return found
+
+
+class LocalAdamW(_Local, torch.optim.AdamW):
+    pass
+
+
+class LocalAdam(_Local, torch.optim.Adam):
+    pass
 
 
 def build_optimizer(model: nn.Module, train: Any) -> torch.optim.Optimizer:
@@ -18,7 +43,7 @@ def build_optimizer(model: nn.Module, train: Any) -> torch.optim.Optimizer:
         {"params": [p for _, p in trained if p.ndim >= 2], "weight_decay": train.optm_weight_decay},
         {"params": [p for _, p in trained if p.ndim < 2], "weight_decay": 0.0},
     ]
-    kind = {"AdamW": torch.optim.AdamW, "Adam": torch.optim.Adam}[train.optm_name]
+    kind = {"AdamW": LocalAdamW, "Adam": LocalAdam}[train.optm_name]
     implementation = {"fused": {"fused": True}, "foreach": {"foreach": True}, "for-loop": {"foreach": False}}
     return kind(
         [group for group in groups if group["params"]],
@@ -64,12 +89,17 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
 @torch.no_grad()
 def clip_gradients(parameters: Sequence[nn.Parameter], limit: float, scale: torch.Tensor) -> torch.Tensor:
     """Multiply all gradients by `scale`, then clip their global norm to `limit` (0: no clipping), in one pass and
-    without waiting for the device. Returns the norm before clipping: float32 scalar, the same on every rank."""
+    without waiting for the device. All are sharded over the same ranks, or none is. Returns the norm before clipping:
+    float32 scalar, the same on every rank."""
     gradients = [p.grad for p in parameters if p.grad is not None]
-    norm = torch.nn.utils.get_total_norm(gradients)
-    norm = (norm.full_tensor() if isinstance(norm, DTensor) else norm).float() * scale
+    rows = [local_part(gradient) for gradient in gradients]
+    squares = torch.nn.utils.get_total_norm(rows).float().square()
+    if isinstance(sharded := gradients[0], DTensor):
+        for dim, placement in enumerate(sharded.placements):
+            if placement.is_shard():
+                dist.all_reduce(squares, group=sharded.device_mesh.get_group(dim))
+    norm = squares.sqrt() * scale
     factor = scale * (limit / (norm + 1e-6)).clamp(max=1.0) if limit > 0 else scale
-    for gradient in gradients:
-        local = gradient.to_local() if isinstance(gradient, DTensor) else gradient
-        local.mul_(factor.to(local.device, local.dtype))
+    for gradient in rows:
+        gradient.mul_(factor.to(gradient.device, gradient.dtype))
     return norm

@@ -21,8 +21,7 @@ from torch.distributed.tensor import DTensor
 from transformers import Qwen3VLForConditionalGeneration
 
 from vidqa.engine.checkpoint.shards import Rows, create_files, plan_shards, write_rows
-from vidqa.engine.checkpoint.staging import local_part
-from vidqa.engine.distributed import World
+from vidqa.engine.distributed import World, local_part
 from vidqa.engine.model.load import DTYPES, local_rows
 from vidqa.engine.model.stored import Stored, Wanted, read_rows, stored_tensors
 from vidqa.engine.model.trainable import ADAPTER, base_name, is_adapter, lora_config

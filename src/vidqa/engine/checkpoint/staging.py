@@ -14,6 +14,7 @@ import torch
 from torch.distributed.tensor import DTensor
 
 from vidqa.cli import note
+from vidqa.engine.distributed import local_part
 
 BLOCK_BYTES = 256 * 1024**2  # pinned memory is handed out in powers of two: full blocks waste none of it
 ALIGNMENT = 256
@@ -71,11 +72,6 @@ class Staging:
         """Until the copies are complete."""
         if self._copied is not None:
             self._copied.synchronize()
-
-
-def local_part(tensor: torch.Tensor) -> torch.Tensor:
-    """This rank's rows of a sharded tensor, the whole of any other."""
-    return (tensor.to_local() if isinstance(tensor, DTensor) else tensor).detach()
 
 
 def _bytes(part: torch.Tensor) -> int:

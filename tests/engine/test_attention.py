@@ -72,7 +72,7 @@ def test_segments_equal_a_masked_softmax(device: str, heads: tuple[int, int], ca
 
 @pytest.mark.parametrize("count", [1, 7, 8, 9, 45, 63, 64, 1000])
 def test_few_counts_of_equal_segments_are_planned(count: int) -> None:
-    segments = segments_of([32, *[16] * count])
+    segments = segments_of([32, *[16] * count], digits=3)
     assert segments[0] == (0, 1, 32)
     covered = [(start + n * length, length) for start, many, length in segments for n in range(many)]
     assert covered[1:] == [(32 + n * 16, 16) for n in range(count)]

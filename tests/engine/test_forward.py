@@ -15,7 +15,8 @@ from vidqa.data import load_records
 from vidqa.engine.batch.collate import Collator
 from vidqa.engine.batch.resize import resize_frames
 from vidqa.engine.checkpoint.proof import stock_loss
-from vidqa.engine.model.ahead import attention_calls
+from vidqa.engine.model import ahead
+from vidqa.engine.model.ahead import FEW_DIGITS, choose_calls
 from vidqa.engine.model.float8 import use_float8
 from vidqa.engine.model.qwen3_vl import install_forward, stock_forward
 from vidqa.samples import Planner, Prompting
@@ -132,7 +133,9 @@ def test_shared_videos_change_no_loss_and_no_gradient(world: SimpleNamespace) ->
 
 
 @pytest.mark.parametrize("share", [False, True])
-def test_what_attention_will_be_called_with_is_known_beforehand(world: SimpleNamespace, share: bool) -> None:
+def test_what_attention_will_be_called_with_is_known_beforehand(
+    world: SimpleNamespace, share: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     collator = Collator(world.planner, world.sizes.vision, "cpu", share=share)
     packs = [[0, 1, 2, 3], [4, 5], [6, 0, 7, 9], []]
 
@@ -145,11 +148,16 @@ def test_what_attention_will_be_called_with_is_known_beforehand(world: SimpleNam
         for calls, segments in zip(seen, (batch.segments, batch.vision.segments), strict=True):
             calls.update(segment[1:] for segment in segments)
     schedule: Any = SimpleNamespace(
+        world=SimpleNamespace(device=torch.device("cuda")),
+        spec=SimpleNamespace(train=SimpleNamespace(param_dtype="bfloat16")),
         data=SimpleNamespace(train=world.samples),
         total=2,
         steps=SimpleNamespace(packs=[[packs[:1], packs[1:2]], [packs[2:3], packs[3:]]].__getitem__),
     )
-    assert [set(calls) for calls in attention_calls(schedule, collator)] == list(seen)
+    assert [set(calls) for calls in choose_calls(schedule, collator)] == list(seen) and collator.digits is None
+    monkeypatch.setattr(ahead, "MOST_SHAPES", 1)
+    choose_calls(schedule, collator)
+    assert collator.digits == FEW_DIGITS
 
 
 def test_a_sample_does_not_see_its_neighbours(world: SimpleNamespace) -> None:

@@ -10,7 +10,6 @@ import time
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ from vidqa.engine.batch.frames import FrameSource
 from vidqa.engine.batch.loader import Loaded, Loader
 from vidqa.engine.distributed import World
 from vidqa.engine.meter import Meter
-from vidqa.engine.model.ahead import plan_kernels
+from vidqa.engine.model.ahead import Calls, choose_calls, plan_kernels
 from vidqa.engine.model.gathering import Gathering
 from vidqa.engine.model.load import load_sharded
 from vidqa.engine.model.trainable import trainable_table
@@ -63,13 +62,14 @@ def train(spec: Any, run: RunFolder) -> int:
     # What feeds the model: decoding begins now, while the weights are read.
     sizes, share = planner.family.sizes_of(folder).vision, spec.engine.share_video_prefix
     collator = Collator(planner, sizes, world.device.type, share=share)
+    calls = choose_calls(schedule, collator)
     workers = spec.train.train_policy.dataloader_num_workers
     packs = (pack for step in range(start.step, schedule.total) for pack in schedule.packs(step))
     with (
         closing(FrameSource(workers, spec.engine.decode_timeout_s, frame_cache(spec.engine))) as source,
         Loader(packs, data.train, source, collator, world.device) as batches,
     ):
-        return fit(run, schedule, start, collator, source, batches, stop)
+        return fit(run, schedule, start, collator, calls, source, batches, stop)
 
 
 def fit(
@@ -77,6 +77,7 @@ def fit(
     schedule: Schedule,
     start: Start,
     collator: Collator,
+    calls: Calls,
     source: FrameSource,
     batches: Iterator[Loaded],
     stop: StopRequest,
@@ -86,8 +87,8 @@ def fit(
     spec, data, world = schedule.spec, schedule.data, schedule.world
     folder = Path(spec.policy.model_name_or_path)
     thrift = choose_thrift(spec, folder, schedule, world)
-    ahead = partial(plan_kernels, schedule, collator, thrift.recompute)
-    model = load_sharded(folder, spec.policy, spec.train, world.mesh, world.device, thrift.recompute, ahead)
+    with load_sharded(folder, spec.policy, spec.train, world.mesh, world.device, thrift.recompute) as model:
+        plan_kernels(calls, thrift.recompute, model, world.device)
     gathering = Gathering(model, thrift.stay)
     optimizer = build_optimizer(model, spec.train)
     check_reachable(model, has_media=any(sample.plans for sample in data.train))

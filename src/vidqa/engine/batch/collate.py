@@ -58,6 +58,7 @@ class Collator:
         self.sizes = sizes
         self.padded = partial(padded, device_type=device_type)
         self.share = share
+        self.digits: int | None = None  # of attention's counts, see `segments_of`
         self.image_id, self.video_id = (planner.chat.slot_ids[kind] for kind in ("image", "video"))
         self.rope = planner.family.rope_positions
         self.geometry = planner.geometry
@@ -66,7 +67,7 @@ class Collator:
         self, numbers: Sequence[int], samples: Sequence[Sample], frames: Sequence[Sequence[np.ndarray | None]]
     ) -> Batch:
         """`frames[i][m]` is uint8 [n, 3, h, w] of medium m of sample i; None leaves that sample's answer unlearned."""
-        layout = lay_out(samples, self.padded, share=self.share)
+        layout = lay_out(samples, self.padded, share=self.share, digits=self.digits)
         tokens = [self._tokens(s, usable=all(f is not None for f in fs)) for s, fs in zip(samples, frames, strict=True)]
         input_ids = np.full(layout.total, self.planner.chat.pad_id, dtype=np.int64)
         position = np.zeros((3, layout.total), dtype=np.int64)
@@ -85,7 +86,7 @@ class Collator:
             target_N=torch.from_numpy(target),
             owner_N=torch.from_numpy(owner),
             pixels=media_pixels,
-            vision=vision_index(grids, self.sizes),
+            vision=vision_index(grids, self.sizes, self.digits),
             visual_at_V=torch.from_numpy(visual_at),
             samples=tuple(numbers[i] for i in layout.order),
             tokens=sum(len(ids) for ids, _, _ in tokens),
@@ -96,7 +97,8 @@ class Collator:
         heads = heads_of(samples, self.padded, share=self.share)
         plans = [plan for unit in heads for plan in samples[unit[0]].plans]
         grids = [plan.grid for plan in sorted(plans, key=_frame_size, reverse=True)]
-        return segments_of(head_lengths(heads, self.padded)), frame_segments(grids or self._blank_medium()[0])
+        frames = frame_segments(grids or self._blank_medium()[0], self.digits)
+        return segments_of(head_lengths(heads, self.padded), digits=self.digits), frames
 
     def _tokens(self, sample: Sample, usable: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Token ids [S], supervised [S] and positions [3, S]; they must be what was planned."""

@@ -44,8 +44,10 @@ def head_lengths(heads: Mapping[Unit, int], padded: Callable[[int], int]) -> lis
     return [padded(head) for head in heads.values()] or [padded(1)]
 
 
-def lay_out(samples: Sequence[Sample], padded: Callable[[int], int], *, share: bool) -> Layout:
-    """A layout of one pack. With `share`, samples of one prefix keep it once."""
+def lay_out(
+    samples: Sequence[Sample], padded: Callable[[int], int], *, share: bool, digits: int | None = None
+) -> Layout:
+    """A layout of one pack. With `share`, samples of one prefix keep it once; `digits` as in `segments_of`."""
     heads = heads_of(samples, padded, share=share)
     found = list(heads)
     lengths = head_lengths(heads, padded)
@@ -60,7 +62,7 @@ def lay_out(samples: Sequence[Sample], padded: Callable[[int], int], *, share: b
             end += own
             if len(unit) > 1:
                 tails.append((rows[number], own))
-    return Layout(tuple(found), tuple(rows), segments_of(lengths), _tails(tails), end)
+    return Layout(tuple(found), tuple(rows), segments_of(lengths, digits=digits), _tails(tails), end)
 
 
 def _tails(tails: Sequence[tuple[np.ndarray, int]]) -> Tails | None:

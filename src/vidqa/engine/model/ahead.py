@@ -21,12 +21,25 @@ from vidqa.engine.schedule import Schedule
 
 MOST_STEPS = 200  # whose packs are looked at
 MOST_SHAPES = 128  # of the decoder, and of the vision tower
+FEW_DIGITS = 3
 Call = tuple[int, int]  # count, length
+Calls = tuple[list[Call], list[Call]]  # of the decoder's attention, and of the vision tower's
 
 
-def attention_calls(schedule: Schedule, collator: Collator) -> tuple[list[Call], list[Call]]:
-    """What the decoder's attention and the vision tower's are called with in the first steps, on any rank; commonest
-    first."""
+def choose_calls(schedule: Schedule, collator: Collator) -> Calls:
+    """What attention will be called with, where cuDNN does it. If the first steps have too many shapes, the collator is
+    told to keep them few: runs of equal segments are cut then, which costs a copy of what attention gives."""
+    if schedule.world.device.type != "cuda" or schedule.spec.train.param_dtype != "bfloat16":
+        return [], []
+    calls = attention_calls(schedule, collator)
+    if max(map(len, calls)) > MOST_SHAPES:
+        collator.digits = FEW_DIGITS
+        calls = attention_calls(schedule, collator)
+    return calls
+
+
+def attention_calls(schedule: Schedule, collator: Collator) -> Calls:
+    """The shapes of the first steps on any rank, commonest first."""
     decoder, vision = Counter[Call](), Counter[Call]()
     samples = schedule.data.train
     for step in range(min(schedule.total, MOST_STEPS)):
@@ -34,17 +47,13 @@ def attention_calls(schedule: Schedule, collator: Collator) -> tuple[list[Call],
             segments = collator.segments([samples[number] for number in pack])
             for calls, found in zip((decoder, vision), segments, strict=True):
                 calls.update((count, length) for _, count, length in found)
-    first, second = ([call for call, _ in calls.most_common(MOST_SHAPES)] for calls in (decoder, vision))
-    return first, second
+    return [call for call, _ in decoder.most_common()], [call for call, _ in vision.most_common()]
 
 
-def plan_kernels(schedule: Schedule, collator: Collator, recompute: Recompute, model: Any) -> None:
-    """Call attention once with every shape of the first steps, where cuDNN will do it."""
-    device = schedule.world.device
-    if device.type != "cuda" or schedule.spec.train.param_dtype != "bfloat16":
-        return
-    decoder, vision = attention_calls(schedule, collator)
+def plan_kernels(calls: Calls, recompute: Recompute, model: Any, device: torch.device) -> None:
+    """Call attention once with every shape, forward and backward."""
     text, tower = model.config.text_config, model.config.vision_config
+    decoder, vision = (each[:MOST_SHAPES] for each in calls)
     heads = (text.num_attention_heads, text.num_key_value_heads, text.head_dim)
     for call in decoder:
         _plan(call, heads, device, causal=True, trains=True, again=recompute == "all")

@@ -44,15 +44,14 @@ class Tails:
     key_bounds: torch.Tensor
 
 
-def segments_of(lengths: Iterable[int]) -> Segments:
-    """Neighbouring segments of equal length, as (start, count, length). For every count and length that it has not met
-    cuDNN plans a kernel, and the GPU waits a sixth of a second for that, so counts have three binary digits and zeros.
-    """
+def segments_of(lengths: Iterable[int], *, digits: int | None = None) -> Segments:
+    """Neighbouring segments of equal length, as (start, count, length). `digits` keeps different counts few: of a count
+    in binary so many digits, then zeros, and what is left over is a segment of its own."""
     segments, start = [], 0
     for length, group in groupby(lengths):
         left = len(list(group))
         while left:
-            zeros = max(0, left.bit_length() - 3)
+            zeros = max(0, left.bit_length() - digits) if digits else 0
             count = left >> zeros << zeros
             segments.append((start, count, length))
             start, left = start + count * length, left - count

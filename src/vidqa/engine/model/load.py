@@ -6,8 +6,9 @@ config -> meta model -> LoRA and freezing -> our forward -> fully_shard -> weigh
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from vidqa.families.problems import MODEL_FILE_MISSING, MODEL_UNSUPPORTED
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
+@contextmanager
 def load_sharded(
     folder: Path,
     policy: Any,
@@ -37,11 +39,10 @@ def load_sharded(
     mesh: DeviceMesh,
     device: torch.device,
     recompute: Recompute,
-    meanwhile: Callable[[Any], None],
-) -> Any:
-    """The model of `folder`, ready to train: `policy` and `train` are the spec's tables. Trainable parameters are kept
-    in `train.master_dtype`, frozen ones and all computation in `train.param_dtype`. `meanwhile` is called with the
-    model while its weights are read."""
+) -> Iterator[Any]:
+    """The model of `folder`: `policy` and `train` are the spec's tables. Trainable parameters are kept in
+    `train.master_dtype`, frozen ones and all computation in `train.param_dtype`. Inside the block its weights are being
+    read; after it the model is ready to train."""
     model = _meta_model(folder)
     choose_trainable(model, policy)
     compute, master = DTYPES[train.param_dtype], DTYPES[train.master_dtype]
@@ -54,12 +55,11 @@ def load_sharded(
     model.to_empty(device=device)
     with ThreadPoolExecutor(1, "weights") as reader:
         reading = reader.submit(fill_weights, model, folder)
-        meanwhile(model)
+        yield model
         reading.result()
     _initialise_adapters(model, train.seed or 0, policy.lora)
     _restore_buffers(model)
     model.train()
-    return model
 
 
 def _meta_model(folder: Path) -> Any:

@@ -71,13 +71,13 @@ def _frame_index(rows: int, columns: int, side: int, merge: int) -> tuple[np.nda
     return np.stack(order), table, weight.astype(np.float32)
 
 
-def frame_segments(grids: Sequence[tuple[int, int, int]]) -> Segments:
+def frame_segments(grids: Sequence[tuple[int, int, int]], digits: int | None = None) -> Segments:
     """The frames of a pack's media, each a segment of its own for attention."""
-    return segments_of(h * w for t, h, w in grids for _ in range(t))
+    return segments_of((h * w for t, h, w in grids for _ in range(t)), digits=digits)
 
 
-def vision_index(grids: Sequence[tuple[int, int, int]], sizes: VisionSizes) -> VisionIndex:
-    """The index of a pack's media in order; `grids` are (t, h, w) in patches."""
+def vision_index(grids: Sequence[tuple[int, int, int]], sizes: VisionSizes, digits: int | None = None) -> VisionIndex:
+    """The index of a pack's media in order; `grids` are (t, h, w) in patches, `digits` as in `segments_of`."""
     side = math.isqrt(sizes.positions)
     frames = [_frame_index(h, w, side, sizes.merge) for t, h, w in grids for _ in range(t)]
     position, table, weight = (
@@ -87,7 +87,7 @@ def vision_index(grids: Sequence[tuple[int, int, int]], sizes: VisionSizes) -> V
         position_2P=torch.from_numpy(position),
         table_P4=torch.from_numpy(table),
         weight_P4=torch.from_numpy(weight),
-        segments=frame_segments(grids),
+        segments=frame_segments(grids, digits),
     )
 
 

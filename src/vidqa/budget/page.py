@@ -22,10 +22,10 @@ two averages), 2 bytes (bf16) for every frozen one. Besides that, the largest of
 |---|---|
 | `decoder` | backward begins: all that was kept for it, the gathered root, the last decoder layer at work, logits |
 | `vision` | the decoder's gradients, those of the root not yet summed, what the tower kept, one vision block at work |
-| `root` | all gradients, the sum of the root's in `train.fsdp_reduce_dtype`; and what `never` keeps gathered |
+| `root` | all gradients, the sum of the root's in `train.fsdp_reduce_dtype`, and weights that stay gathered |
 
-The root is what lies in no layer: embedding, head, mergers. `engine.recompute` decides what is kept of a layer: its
-input alone (`all`), or all that backward needs, which for each token (patch) is so many numbers times each width:
+The root is what lies in no layer: embedding, head, mergers. Of a layer its input alone is kept, or all that backward
+needs, which for each token (patch) is so many numbers times each width:
 
 | layer | hidden | query | key | MLP |
 |---|---|---|---|---|
@@ -36,6 +36,22 @@ A test counts them in the engine's layers; nothing is fitted to the runs below. 
 A GPU is large enough when the prediction, {COUNTS.error:.0%} more for what it may be wrong by, and \
 {COUNTS.outside_gib:g} GiB for CUDA and NCCL fit.
 Between that and the bare prediction preflight warns.
+
+## What is given up for memory
+
+A training takes the first of these that fits the smallest of its GPUs; preflight prints which. A spec may fix either:
+
+| `engine.recompute` | `train.fsdp_reshard_after_forward` | costs |
+|---|---|---|
+| `none`: all that backward needs is kept | `never`: weights are gathered once a step and stay | |
+| `none` | weights of a layer are freed after it, those of the root stay | gathering twice in every micro-step |
+| `vision`: the vision tower is computed again | `never` | a third of the tower's work |
+| `vision` | freed | both |
+| `all`: every layer is computed again | `never` | a third of all work |
+| `all` | freed | both |
+
+With `never` the root's gradients are summed over the GPUs once a step and until then stay whole, in
+`train.fsdp_reduce_dtype`. `always` frees the root's weights, too.
 
 ## When it does not fit
 

@@ -87,8 +87,10 @@ def test_the_command_for_memory_trains_what_the_result_file_holds() -> None:
     from memory import RUNS
 
     results = json.loads((BENCHMARKS / "results/memory-4xH200-compiled.json").read_text())
-    assert [one.name for one in RUNS] == [row["run"] for row in results]
-    for one, row in zip(RUNS, results, strict=True):
+    runs = {one.name: one for one in RUNS}
+    assert len(results) >= 11
+    for row in results:
+        one = runs[row["run"]]
         assert (one.gpus, one.over["engine.recompute"]) == (row["ranks"], row["recompute"])
         adapts, freezes = row["spec"]["policy.lora"] is not None, bool(row["spec"]["policy.freeze_pattern"])
         assert ("policy.lora.r" in one.over, "policy.freeze_pattern" in one.over) == (adapts, freezes)

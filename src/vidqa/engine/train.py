@@ -22,7 +22,7 @@ from vidqa.engine.batch.frames import FrameSource
 from vidqa.engine.batch.loader import Loaded, Loader
 from vidqa.engine.distributed import World
 from vidqa.engine.meter import Meter
-from vidqa.engine.model.ahead import Calls, choose_calls, plan_kernels
+from vidqa.engine.model.ahead import Calls, choose_calls, plan_kernels, warm_up
 from vidqa.engine.model.gathering import Gathering
 from vidqa.engine.model.load import load_sharded
 from vidqa.engine.model.trainable import trainable_table
@@ -88,8 +88,9 @@ def fit(
     folder = Path(spec.policy.model_name_or_path)
     thrift = choose_thrift(spec, folder, schedule, world)
     with load_sharded(folder, spec.policy, spec.train, world.mesh, world.device, thrift.recompute) as model:
+        gathering = Gathering(model, thrift.stay)
         plan_kernels(calls, thrift.recompute, model, world.device)
-    gathering = Gathering(model, thrift.stay)
+        warm_up(model, schedule, collator, start.step)
     optimizer = build_optimizer(model, spec.train)
     check_reachable(model, has_media=any(sample.plans for sample in data.train))
     facts = trainer_facts(spec, data, model, world)

@@ -19,10 +19,10 @@ import torch
 import torch.distributed.checkpoint as dcp
 from torch import nn
 from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.fsdp import FSDPModule
 from torch.serialization import set_crc32_options
 
 from vidqa.engine.distributed import World
+from vidqa.engine.model.gathering import let_go
 from vidqa.engine.model.trainable import is_adapter
 from vidqa.engine.prepare import on_main
 from vidqa.engine.problems import ENGINE_NO_CHECKPOINT, ENGINE_RESUME_MISMATCH, ENGINE_SAVE_FAILED
@@ -36,9 +36,7 @@ MOMENTS = ("exp_avg", "exp_avg_sq")  # what Adam and AdamW hold of each paramete
 def sharded_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
     """This rank's parameters by name, as the optimizer knows them. A forward without a backward leaves some gathered,
     in compute precision; they are let go."""
-    for module in model.modules():
-        if isinstance(module, FSDPModule):
-            module.reshard()
+    let_go(model)
     return dict(model.named_parameters())
 
 

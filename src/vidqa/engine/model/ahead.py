@@ -1,8 +1,9 @@
-"""cuDNN's attention kernels, planned while weights are read and not when a step first needs them.
+"""What a first step would have to wait for, done while weights are read: kernels and communication made ready.
 
 For every shape that it has not met cuDNN plans a kernel forward and one backward, which takes a sixth of a second, and
 all GPUs wait for the one that plans. The shapes of the first steps are known beforehand: each is called once, on zeros,
-in the threads that will make the real calls, because plans belong to a thread.
+in the threads that will make the real calls, because plans belong to a thread. Then one micro-step like the first one,
+on whatever the weights are by then, lets torch.compile work and the ranks meet. Nothing of it stays.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from torch.utils.checkpoint import checkpoint
 from vidqa.budget.memory import Recompute
 from vidqa.engine.batch.collate import Collator
 from vidqa.engine.model.attention import attend
+from vidqa.engine.model.gathering import let_go
 from vidqa.engine.schedule import Schedule
 
 MOST_STEPS = 200  # whose packs are looked at
@@ -61,6 +63,18 @@ def plan_kernels(calls: Calls, recompute: Recompute, model: Any, device: torch.d
     trains = any(parameter.requires_grad for parameter in model.model.visual.parameters())
     for call in vision:
         _plan(call, heads, device, causal=False, trains=trains, again=recompute != "none")
+
+
+def warm_up(model: Any, schedule: Schedule, collator: Collator, step: int) -> None:
+    """Forward and backward with the shapes of this rank's first pack of `step`, black frames and nothing to learn."""
+    if step == schedule.total:
+        return
+    numbers = schedule.packs(step)[0]
+    samples = [schedule.data.train[number] for number in numbers]
+    batch = collator(numbers, samples, [[None] * len(sample.plans) for sample in samples])
+    model(batch.to(schedule.world.device)).sum().backward()
+    model.zero_grad()
+    let_go(model)  # weights that were gathered too early
 
 
 def _plan(

@@ -37,13 +37,21 @@ class Gathering:
     def everything(self) -> Iterator[None]:
         """Inside the block every rank holds the whole model in compute precision, so that each can generate on its own
         without meeting the others at every layer."""
-        units = [module for module in self.model.modules() if isinstance(module, FSDPModule)]
         self.model.set_reshard_after_forward(False)
-        for unit in units:
+        for unit in _units(self.model):
             unit.unshard()
         try:
             yield
         finally:
-            for unit in units:
-                unit.reshard()
+            let_go(self.model)
             self._after_forward()
+
+
+def let_go(model: Any) -> None:
+    """Whatever is gathered is freed; each rank has its own rows again, as the optimizer knows them."""
+    for unit in _units(model):
+        unit.reshard()
+
+
+def _units(model: Any) -> list[FSDPModule]:
+    return [module for module in model.modules() if isinstance(module, FSDPModule)]

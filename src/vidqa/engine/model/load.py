@@ -41,8 +41,8 @@ def load_sharded(
     recompute: Recompute,
 ) -> Iterator[Any]:
     """The model of `folder`: `policy` and `train` are the spec's tables. Trainable parameters are kept in
-    `train.master_dtype`, frozen ones and all computation in `train.param_dtype`. Inside the block its weights are being
-    read; after it the model is ready to train."""
+    `train.master_dtype`, frozen ones and all computation in `train.param_dtype`. Inside the block it can compute, with
+    weights that are still being read; after it, with the right ones."""
     model = _meta_model(folder)
     choose_trainable(model, policy)
     compute, master = DTYPES[train.param_dtype], DTYPES[train.master_dtype]
@@ -53,13 +53,14 @@ def load_sharded(
         use_float8(model, train.fp8.quant_recipe, device)
     _shard(model, mesh, compute, DTYPES[train.fsdp_reduce_dtype])
     model.to_empty(device=device)
+    _restore_buffers(model)
+    model.train()
+    rows = own_rows(model, folder)
     with ThreadPoolExecutor(1, "weights") as reader:
-        reading = reader.submit(fill_weights, model, folder)
+        reading = reader.submit(read_rows, rows)
         yield model
         reading.result()
     _initialise_adapters(model, train.seed or 0, policy.lora)
-    _restore_buffers(model)
-    model.train()
 
 
 def _meta_model(folder: Path) -> Any:
@@ -90,8 +91,8 @@ def _shard(model: Any, mesh: DeviceMesh, compute: torch.dtype, reduce: torch.dty
         fully_shard(unit, mesh=mesh, mp_policy=precision, ignored_params=left_alone)
 
 
-def fill_weights(model: nn.Module, folder: Path) -> None:
-    """Fill every base parameter of a sharded (or plain) model from the folder's safetensors. Raises
+def own_rows(model: nn.Module, folder: Path) -> list[Wanted]:
+    """Where in the folder's safetensors this rank finds its rows of every base parameter. Raises
     ENGINE_WEIGHTS_MISMATCH for a missing, unexpected or wrongly shaped tensor."""
     files = stored_tensors(folder)
     wanted = {name: parameter for name, parameter in model.named_parameters() if not is_adapter(name)}
@@ -116,7 +117,7 @@ def fill_weights(model: nn.Module, folder: Path) -> None:
         local, rows = local_rows(parameter)
         if local.numel():
             reads.append(Wanted(stored, rows[0].start, local))
-    read_rows(reads)
+    return reads
 
 
 @torch.no_grad()

@@ -122,6 +122,19 @@ def test_two_ranks_are_one_rank(world: SimpleNamespace, name: str, changes: dict
     assert_same_run(world.folder / name / "run", world.reference)
 
 
+def test_what_computes_before_the_weights_are_there_leaves_nothing(world: SimpleNamespace) -> None:
+    """Neither in layers that train nor in frozen ones, gathered for a whole step."""
+    frozen = {"policy.freeze_pattern": ["visual"], "train.fsdp_reshard_after_forward": "never"}
+    run_engine("train", world.spec("frozen", options(1, **frozen)), world.folder / "frozen/run")
+    spec, run = world.spec("late", options(2, **frozen)), world.folder / "late/run"
+    command = engine_command("train", spec, run, ranks=2)
+    at = command.index("vidqa.engine")
+    command[at - 1 : at + 1] = [str(Path(__file__).with_name("late_weights.py"))]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=180)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert_same_run(run, world.folder / "frozen/run")
+
+
 def test_accumulation_without_packing_is_packing(world: SimpleNamespace) -> None:
     changes = {
         "engine.packing": False,

@@ -18,7 +18,6 @@ from torch.utils.checkpoint import checkpoint
 from vidqa.budget.memory import Recompute
 from vidqa.engine.batch.collate import Collator
 from vidqa.engine.model.attention import attend
-from vidqa.engine.model.gathering import let_go
 from vidqa.engine.schedule import Schedule
 
 MOST_STEPS = 200  # whose packs are looked at
@@ -72,9 +71,8 @@ def warm_up(model: Any, schedule: Schedule, collator: Collator, step: int) -> No
     numbers = schedule.packs(step)[0]
     samples = [schedule.data.train[number] for number in numbers]
     batch = collator(numbers, samples, [[None] * len(sample.plans) for sample in samples])
-    model(batch.to(schedule.world.device)).sum().backward()
+    model(batch.to(schedule.world.device)).sum().backward()  # which also frees all weights that were gathered too early
     model.zero_grad()
-    let_go(model)  # weights that were gathered too early
 
 
 def _plan(

@@ -19,6 +19,7 @@ from vidqa.preflight.gpus import Declared
 from vidqa.preflight.report import Report
 from vidqa.problem import Problem
 from vidqa.samples import training_planner
+from vidqa.spec.models import TrainSpec
 
 LARGE = {  # the sizes of an 8B model
     "text_config": {
@@ -86,6 +87,13 @@ def test_what_does_not_fit_is_told_what_helps(case: Case, gib: float, more: dict
         key, _, value = pair.partition(" = ")
         case.spec[key] = json.loads(value)
     assert budget(case, gib)[1] == []
+
+
+def test_of_two_keys_that_cost_memory_each_is_tried_and_then_both() -> None:
+    gather, again = {"train.fsdp_reshard_after_forward": "default"}, {"engine.recompute": "auto"}
+    table = {"train": {"fsdp_reshard_after_forward": "never"}, "engine": {"recompute": "none"}}
+    assert list(memory_checks._recompute(TrainSpec.model_validate(table), [])) == [gather, again, gather | again]
+    assert list(memory_checks._recompute(TrainSpec.model_validate({}), [])) == []
 
 
 def test_where_nothing_else_helps_it_is_adapters_or_another_gpu(case: Case) -> None:

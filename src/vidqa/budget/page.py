@@ -57,7 +57,7 @@ With `never` the root's gradients are summed over the GPUs once a step and until
 
 Preflight tries, in this order, and names the first that fits; failing that, several together:
 
-1. activations computed again (`engine.recompute`), which costs time and nothing else;
+1. weights gathered more often and activations computed again, where the spec forbids it, for time and nothing else;
 2. twice the `dp_shard_size`, four times, ..., with a batch per rank that leaves the steps as they are where it can;
 3. smaller packs (`engine.pack_tokens`), down to the longest sample;
 4. LoRA.

@@ -116,13 +116,18 @@ def _remedy(context: Context, asked: TrainSpec, samples: Sequence[Sample], has_g
 
 
 def _recompute(asked: TrainSpec, _: Sequence[Sample]) -> Iterator[Change]:
-    """Activations computed again: slower by a quarter, and nothing else."""
-    if not asked.policy.model_gradient_checkpointing:
-        yield {"policy.model_gradient_checkpointing": True, "engine.recompute": "auto"}
-    elif asked.engine.recompute in ("none", "vision"):
-        yield {"engine.recompute": "auto"}
+    """Weights gathered more often, activations computed again, or both: slower by up to a third, and nothing else."""
+    gather: Change = {}
     if asked.train.fsdp_reshard_after_forward in ("never", "false"):
-        yield {"train.fsdp_reshard_after_forward": "default"}
+        gather = {"train.fsdp_reshard_after_forward": "default"}
+    again: Change = {}
+    if not asked.policy.model_gradient_checkpointing:
+        again = {"policy.model_gradient_checkpointing": True, "engine.recompute": "auto"}
+    elif asked.engine.recompute in ("none", "vision"):
+        again = {"engine.recompute": "auto"}
+    yield from (change for change in (gather, again) if change)
+    if gather and again:
+        yield gather | again
 
 
 def _shards(asked: TrainSpec, _: Sequence[Sample]) -> Iterator[Change]:

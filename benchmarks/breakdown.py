@@ -27,12 +27,15 @@ GEMM_FLOPS = 682e12  # FLOP/s that the matrix products of one decoder layer reac
 FIRST, RECORDED, AFTER = 5, 2, 4  # steps before, under and after the profiler
 ON_DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
 # The first words that a kernel's or operation's name holds decide; the order matters.
+REST = "elementwise, norms, other"
 KINDS = (
+    (REST, ("triton_",)),  # fused kernels, whose names tell of every operation in them
     ("communication", ("nccl", "c10d::", "gloo:", "all_gather", "reduce_scatter", "all_reduce")),
+    ("copies", ("_foreach_copy_", "copyfunctor")),  # FSDP's, in and out of gathered weights
     ("attention", ("attention", "flash", "fmha", "sdpa", "mha_")),
     ("optimizer", ("adam", "multi_tensor", "_foreach", "optimizer")),
     ("GEMM", ("gemm", "cutlass", "nvjet", "cublas", "xmma", "::mm", "addmm", "bmm", "convolution")),
-    ("copies", ("memcpy", "memset", "copy_", "::to", "::_to_copy", "catarray", "::cat")),
+    ("copies", ("memcpy", "memset", "copy_", "_copy", "::to", "catarray", "::cat")),
 )
 
 
@@ -89,7 +92,7 @@ def _own_times(operations: Sequence[Any]) -> Iterator[Work]:
 def kind_of(work: Work, vision: frozenset[int]) -> str:
     """Its row of the table. `vision` are sizes that only the vision tower has."""
     words = f"{work.name} {work.asked_by}".lower()
-    kind = next((kind for kind, marks in KINDS if any(mark in words for mark in marks)), "elementwise, norms, other")
+    kind = next((kind for kind, marks in KINDS if any(mark in words for mark in marks)), REST)
     if kind in ("GEMM", "attention"):
         return f"{kind} {'vision' if vision.intersection(work.sizes) else 'decoder'}"
     return kind

@@ -158,7 +158,7 @@ def test_kernels_are_counted_where_they_belong(tmp_path: Path) -> None:
         kernel(2, "sm90_xmma_gemm", 400_000, 100_000),
         kernel(3, "flash_fwd_kernel", 500_000, 100_000),
         kernel(9, "ncclDevKernel_AllGather", 550_000, 150_000),  # 50 ms beside the attention
-        kernel(9, "triton_red_fused_mul", 800_000, 100_000),
+        kernel(9, "triton_red_fused__to_copy_mul", 800_000, 100_000),
     ]
     (tmp_path / "trace.json").write_text(json.dumps({"traceEvents": events}))
     text = {"hidden_size": 4096, "intermediate_size": 12288, "head_dim": 128}

@@ -54,6 +54,10 @@ def build_optimizer(model: nn.Module, train: Any) -> torch.optim.Optimizer:
     )
 
 
+def trained_by(optimizer: torch.optim.Optimizer) -> list[nn.Parameter]:
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
+
+
 def learning_rate(step: int, total: int, warmup: int, train: Any) -> float:
     """The learning rate of optimizer step `step` (from 0) of `total`.
 
@@ -100,6 +104,5 @@ def clip_gradients(parameters: Sequence[nn.Parameter], limit: float, scale: torc
                 dist.all_reduce(squares, group=sharded.device_mesh.get_group(dim))
     norm = squares.sqrt() * scale
     factor = scale * (limit / (norm + 1e-6)).clamp(max=1.0) if limit > 0 else scale
-    for gradient in rows:
-        gradient.mul_(factor.to(gradient.device, gradient.dtype))
+    torch._foreach_mul_(rows, factor)
     return norm

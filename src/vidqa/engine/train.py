@@ -20,13 +20,14 @@ from vidqa.engine import distributed
 from vidqa.engine.batch.collate import Collator
 from vidqa.engine.batch.frames import FrameSource
 from vidqa.engine.batch.loader import Loaded, Loader
+from vidqa.engine.batch.staging import Told
 from vidqa.engine.distributed import World
 from vidqa.engine.meter import Meter
 from vidqa.engine.model.ahead import Calls, choose_calls, plan_kernels, warm_up
 from vidqa.engine.model.gathering import Gathering
 from vidqa.engine.model.load import load_sharded
 from vidqa.engine.model.trainable import trainable_table
-from vidqa.engine.optimizer import build_optimizer, clip_gradients, learning_rate, set_learning_rate
+from vidqa.engine.optimizer import build_optimizer, clip_gradients, learning_rate, set_learning_rate, trained_by
 from vidqa.engine.prepare import frame_cache, on_main, prepare_training, write_plan
 from vidqa.engine.problems import ENGINE_NO_GRADIENT, ENGINE_NOT_FINITE
 from vidqa.engine.progress import open_progress, require_trackers
@@ -206,20 +207,19 @@ def take_step(learner: Learner, batches: Iterator[Loaded], step: int) -> Outcome
         nll_sum += nll.detach().sum()
         learned += len(nll)
     # One exchange a step: the loss, what was learned, and whether any rank was asked to stop or met a broken sample.
-    totals = torch.stack(
-        [nll_sum, *map(nll_sum.new_tensor, (learned, float(learner.stop.asked is not None), len(bad)))]
-    )
+    known = (learned, learner.stop.asked is not None, len(bad))
+    totals = torch.stack([nll_sum, *(nll_sum.new_full((), value) for value in known)])
     dist.all_reduce(totals)
     if step == 0:
         check_gradients(model)
     # Samples that could not be decoded leave fewer tokens than planned: the mean is over those that were learned.
     scale = (planned / totals[1].clamp(min=1)).float()
-    trained = [p for p in model.parameters() if p.requires_grad]
-    norm = clip_gradients(trained, learner.spec.train.optm_grad_norm_clip, scale)
+    norm = clip_gradients(trained_by(learner.optimizer), learner.spec.train.optm_grad_norm_clip, scale)
+    told = Told(torch.cat([totals, norm.double().view(1)]))
     learner.optimizer.step()
     learner.optimizer.zero_grad()
-    # The device is waited for here and nowhere else in a step. A loss that is not finite ends the run before it saves.
-    nll_total, supervised, stop_asked, broken, norm_value = torch.cat([totals, norm.double().view(1)]).tolist()
+    # The device is waited for here and nowhere else in a step, and while the host goes on it updates the weights.
+    nll_total, supervised, stop_asked, broken, norm_value = told.wait()
     if broken:
         learner.quarantine.take(bad)
     return Outcome(

@@ -21,6 +21,7 @@ class Gathering:
 
     def __init__(self, model: Any, stay: Stay) -> None:
         self.model, self.stay = model, stay
+        self._sharded = _units(model)  # asked for once: a walk over all modules takes milliseconds
         self._after_forward()
 
     def _after_forward(self) -> None:
@@ -30,7 +31,8 @@ class Gathering:
     def begin(self, *, more_to_come: bool) -> None:
         """Before a micro-step; `more_to_come` says that it is not the last of its optimizer step."""
         if self.stay == "all":
-            self.model.set_reshard_after_backward(not more_to_come)
+            for unit in self._sharded:
+                unit.set_reshard_after_backward(not more_to_come, recurse=False)
             self.model.set_requires_gradient_sync(not more_to_come, recurse=False)
 
     @contextmanager

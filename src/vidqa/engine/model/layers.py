@@ -18,6 +18,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from vidqa.engine.model.whole import layer_norm
+
 
 class Adapter(NamedTuple):
     """LoRA's two matrices of one projection: output += up(down(dropout(input))) * scale."""
@@ -28,6 +30,7 @@ class Adapter(NamedTuple):
     dropout: float
 
 
+COMPILERS = 8  # processes of each rank that compile kernels
 FLOAT8 = "float8"  # the attribute of a linear layer that says how it multiplies while it trains
 
 
@@ -112,8 +115,9 @@ def root_mean_square_norm(hidden: torch.Tensor, weights: Norm) -> torch.Tensor:
     return weights.weight * scaled.to(hidden.dtype)
 
 
-def layer_norm(hidden: torch.Tensor, weights: Norm) -> torch.Tensor:
-    return F.layer_norm(hidden, hidden.shape[-1:], weights.weight, weights.bias, weights.epsilon)
+def _layer_norm(hidden_TD: torch.Tensor, weights: Norm) -> torch.Tensor:
+    assert weights.bias is not None
+    return layer_norm(hidden_TD, weights.weight, weights.bias, weights.epsilon)
 
 
 def rotate(heads_THE: torch.Tensor, cos_TE: torch.Tensor, sin_TE: torch.Tensor) -> torch.Tensor:
@@ -165,7 +169,7 @@ class VisionInput(NamedTuple):
 
 def before_vision_attention(hidden_TD: torch.Tensor, cos_TE: torch.Tensor, sin_TE: torch.Tensor, of: VisionInput):
     """Query, key and value [T, H, E]; rotated in float32, as transformers does for the vision tower."""
-    packed = project(layer_norm(hidden_TD, of.norm), of.query_key_value)[0]
+    packed = project(_layer_norm(hidden_TD, of.norm), of.query_key_value)[0]
     query, key, value = packed.unflatten(-1, (3, of.heads, -1)).unbind(1)
     query, key = (rotate(part.float(), cos_TE, sin_TE).to(value.dtype) for part in (query, key))
     return query, key, value.contiguous()  # a view would keep all three of them for backward
@@ -180,7 +184,7 @@ class VisionOutput(NamedTuple):
 
 def after_vision_attention(hidden_TD: torch.Tensor, attended_TD: torch.Tensor, of: VisionOutput) -> torch.Tensor:
     hidden_TD = hidden_TD + project(attended_TD, of.output)[0]
-    wide = project(layer_norm(hidden_TD, of.norm), of.wide)[0]
+    wide = project(_layer_norm(hidden_TD, of.norm), of.wide)[0]
     return hidden_TD + project(F.gelu(wide, approximate="tanh"), of.narrow)[0]
 
 
@@ -204,7 +208,18 @@ def compiled() -> Dense:
     one percent of a step and halves the memory that activations take. Matrix products and attention are kept.
     """
     torch._functorch.config.aggressive_recomputation = True
+    _start_compilers()
     return Dense(*(_any_length(torch.compile(function, fullgraph=True)) for function in EAGER))
+
+
+def _start_compilers() -> None:
+    """The processes that compile kernels take seconds to start, and until then kernels are compiled one by one. Every
+    rank has its own; without a limit they would be as many as there are cores, times the ranks of the machine."""
+    from torch._inductor import config as inductor
+    from torch._inductor.async_compile import maybe_warm_pool
+
+    inductor.compile_threads = min(inductor.compile_threads or COMPILERS, COMPILERS)
+    maybe_warm_pool()
 
 
 def _any_length(function: Callable[..., Any]) -> Callable[..., Any]:

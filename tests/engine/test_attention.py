@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
+from torch.utils.checkpoint import checkpoint
 
 from vidqa.engine.model.attention import Tails, attend, segments_of
 
@@ -68,6 +70,19 @@ def _check(segments, visible, tails=None, *, causal: bool, heads: tuple[int, int
 def test_segments_equal_a_masked_softmax(device: str, heads: tuple[int, int], causal: bool) -> None:
     lengths = [64, 64, 48, 16, 16, 8]
     _check(segments_of(lengths), _visible(lengths, causal), causal=causal, heads=heads, size=64, device=device)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_attention_that_is_computed_again_in_backward(device: str) -> None:
+    dtype = torch.bfloat16 if device == "cuda" else torch.float32
+    segments = segments_of([64, 64, 48, 16])
+    inputs = [torch.randn(192, count, 64, device=device, dtype=dtype).requires_grad_() for count in (8, 2, 2)]
+    pull = torch.randn(192, 8 * 64, device=device, dtype=dtype)
+    run = partial(attend, segments=segments, causal=True)
+    kept = torch.autograd.grad(run(*inputs), inputs, pull)
+    again = torch.autograd.grad(checkpoint(run, *inputs, use_reentrant=False), inputs, pull)
+    for one, other in zip(kept, again, strict=True):
+        torch.testing.assert_close(one, other, rtol=2e-2, atol=1e-2)
 
 
 @pytest.mark.parametrize("count", [1, 7, 8, 9, 45, 63, 64, 1000])

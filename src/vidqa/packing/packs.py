@@ -14,7 +14,7 @@ import numpy as np
 
 from vidqa.packing.sharing import Work
 
-ALIGN = {"cpu": 8, "cuda": 128}  # samples are padded to a multiple of this many tokens
+ALIGN = {"cpu": 8, "cuda": 64}  # samples are padded to a multiple of this many tokens
 
 
 def padded(length: int, device_type: str) -> int:

@@ -119,11 +119,11 @@ class _CuDNN(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *pulls: torch.Tensor) -> Any:
-        *parts, attended = ctx.saved_tensors[:4]
+        *parts, attended = (kept := ctx.saved_tensors)[:4]  # asked for once: a checkpoint gives them once
         calls = _calls(ctx.segments, *pulls, *parts, attended)
         found = [
             BACKWARD(*call, log_sum, *others)
-            for call, log_sum, others in zip(calls, ctx.saved_tensors[4:], ctx.others, strict=True)
+            for call, log_sum, others in zip(calls, kept[4:], ctx.others, strict=True)
         ]
         gradients = (_joined([_rows(each) for each in part]) for part in zip(*found, strict=True))
         return *gradients, None, None

@@ -10,8 +10,9 @@ Shape letters: T tokens (or patches) of a pack, D width, H heads, E values per h
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 import torch
@@ -31,6 +32,7 @@ class Adapter(NamedTuple):
 
 
 COMPILERS = 8  # processes of each rank that compile kernels
+WHOLE = 64  # numbers that a matrix product takes at a time; what adapters add to its length is a multiple
 FLOAT8 = "float8"  # the attribute of a linear layer that says how it multiplies while it trains
 
 
@@ -84,21 +86,70 @@ def norm(module: Any) -> Norm:
 
 def project(hidden_TD: torch.Tensor, *layers: Projection) -> tuple[torch.Tensor, ...]:
     """The outputs of linear layers that share an input; without dropout their adapters read it once for all."""
-    outputs = tuple(_product(hidden_TD, layer) for layer in layers)
-    adapters = [layer.adapter for layer in layers]
-    present = [adapter for adapter in adapters if adapter]
-    if not present:
-        return outputs
-    if any(adapter.dropout for adapter in present):
-        narrow = [F.linear(F.dropout(hidden_TD, a.dropout), a.down.to(hidden_TD.dtype)) for a in present]
-    else:
-        joined = F.linear(hidden_TD, torch.cat([a.down for a in present]).to(hidden_TD.dtype))
-        narrow = list(joined.split([len(a.down) for a in present], dim=-1))
-    # Added in float32, so that a compiler fuses the sum with what reads it: it makes a sum of two products in one
-    # precision a product that first copies its output.
-    steps = iter(F.linear(n, a.up.to(n.dtype)).float() * a.scale for n, a in zip(narrow, present, strict=True))
-    sums = ((out + next(steps)).to(out.dtype) if a else out for out, a in zip(outputs, adapters, strict=True))
-    return tuple(sums)
+    adapted = [layer for layer in layers if layer.adapter]
+    if any(layer.adapter.dropout for layer in adapted):
+        return tuple(_product(hidden_TD, layer) + _dropped(hidden_TD, layer.adapter) for layer in layers)
+    outputs = iter(_within(hidden_TD, adapted) if adapted else ())
+    return tuple(next(outputs) if layer.adapter else _product(hidden_TD, layer) for layer in layers)
+
+
+def _dropped(hidden_TD: torch.Tensor, adapter: Adapter | None) -> torch.Tensor | float:
+    """What an adapter with dropout adds."""
+    if adapter is None:
+        return 0.0
+    down, up = (part.to(hidden_TD.dtype) for part in (adapter.down, adapter.up))
+    return F.linear(F.linear(F.dropout(hidden_TD, adapter.dropout), down), up) * adapter.scale
+
+
+def _within(hidden_TD: torch.Tensor, layers: Sequence[Projection]) -> tuple[torch.Tensor, ...]:
+    """Layers and their adapters: down for all in one product, then each layer with its adapter in one product, the
+    input made longer by what came down and the weight by the adapter's other matrix. So nothing of an output's size is
+    written and read again to add what adapters give, and backward reads each gradient once for both."""
+    adapters = [layer.adapter for layer in layers if layer.adapter]
+    down = torch.cat([adapter.down for adapter in adapters]).to(hidden_TD.dtype)
+    down = F.pad(down, (0, 0, 0, -len(down) % WHOLE))
+    ups = [(adapter.up * adapter.scale).to(hidden_TD.dtype) for adapter in adapters]
+    outputs = _Adapted.apply(hidden_TD, down, len(layers), *(layer.weight for layer in layers), *ups)
+    return tuple(
+        output if layer.bias is None else output + layer.bias for output, layer in zip(outputs, layers, strict=True)
+    )
+
+
+class _Adapted(torch.autograd.Function):
+    """x W' + (x down') up' for several W and up of frozen W, as [x, x down'] [W, up]'."""
+
+    @staticmethod
+    def forward(ctx: Any, *inputs: Any) -> tuple[torch.Tensor, ...]:
+        """`inputs` are the hidden states [T, D], down of all layers [R, D], their number n, n weights [O, D] and n up
+        matrices [O, r]."""
+        hidden_TD, down_RD, ctx.layers, *matrices = inputs
+        narrow_TR = F.linear(hidden_TD, down_RD)
+        ctx.save_for_backward(hidden_TD, narrow_TR, down_RD, *matrices)
+        longer = torch.cat([hidden_TD, narrow_TR], dim=1)
+        weights, ups = matrices[: ctx.layers], _spread(matrices[ctx.layers :], len(down_RD))
+        joined = (torch.cat(pair, dim=1) for pair in zip(weights, ups, strict=True))
+        return tuple(F.linear(longer, weight) for weight in joined)
+
+    @staticmethod
+    def backward(ctx: Any, *pulls: torch.Tensor) -> Any:
+        hidden_TD, narrow_TR, down_RD, *matrices = ctx.saved_tensors
+        weights, ups = matrices[: ctx.layers], matrices[ctx.layers :]
+        # The other way round than in forward: a compiler that found the same matrix in both would keep it for backward.
+        joined = (torch.cat(pair, dim=1) for pair in zip(_spread(ups, len(down_RD)), weights, strict=True))
+        products = [pull @ weight for pull, weight in zip(pulls, joined, strict=True)]
+        to_narrow, to_hidden = sum(products[1:], products[0]).split([narrow_TR.shape[1], hidden_TD.shape[1]], dim=1)
+        narrow = narrow_TR[:, : sum(up.shape[1] for up in ups)].split([up.shape[1] for up in ups], dim=1)
+        to_ups = [pull.t() @ part for pull, part in zip(pulls, narrow, strict=True)]
+        # Added in float32, so that a compiler fuses the sum with what reads it: it makes a sum of two products in one
+        # precision a product that first copies its output.
+        to_hidden = (to_hidden + (to_narrow @ down_RD).float()).to(hidden_TD.dtype)
+        return to_hidden, to_narrow.t() @ hidden_TD, None, *(None for _ in ups), *to_ups
+
+
+def _spread(ups: Sequence[torch.Tensor], width: int) -> list[torch.Tensor]:
+    """Each matrix with zeros where the other layers' adapters come down: [O, width]."""
+    starts = accumulate((up.shape[1] for up in ups), initial=0)
+    return [F.pad(up, (start, width - start - up.shape[1])) for start, up in zip(starts, ups, strict=False)]
 
 
 def _product(hidden_TD: torch.Tensor, layer: Projection) -> torch.Tensor:
@@ -207,7 +258,9 @@ def compiled() -> Dense:
     Norms, activations and sums are computed again in backward rather than kept, whatever reads them: that costs under
     one percent of a step and halves the memory that activations take. Matrix products and attention are kept.
     """
-    torch._functorch.config.aggressive_recomputation = True
+    from torch._functorch import config as functorch
+
+    functorch.aggressive_recomputation = True
     _start_compilers()
     return Dense(*(_any_length(torch.compile(function, fullgraph=True)) for function in EAGER))
 

@@ -141,6 +141,20 @@ def test_what_a_decoder_layer_keeps(fused: bool, dropout: float | None) -> None:
         assert found - masks == pytest.approx(told, rel=0.08), (hidden, wide, heads, kv_heads)
 
 
+def test_a_compiled_layer_keeps_no_more_than_it_needs() -> None:
+    """With generated code too, whose tensors may be parts of larger ones that are kept as a whole."""
+    layers.compiled()
+    torch._dynamo.reset()
+    dense = Dense(*(layers._any_length(torch.compile(each, fullgraph=True)) for each in EAGER))
+    hidden, wide, heads, kv_heads = WIDTHS[2]
+    layer = tiny(hidden, wide, heads, kv_heads, (64, 128), 0.0).model.language_model.layers[0]
+    turn = torch.randn(TOKENS, 128, dtype=torch.bfloat16)
+    run = lambda x: _decoder_layer(dense, layer, x, turn, turn, ((0, 1, TOKENS),), None)  # noqa: E731
+    counts = _layer_widths(Way(1, compiled=True, lora=True), COUNTS)
+    told = told_of(counts, hidden, wide, heads * 128, kv_heads * 128)
+    assert kept_per_token(run, layer, hidden, turn) == pytest.approx(told, rel=0.08)
+
+
 def told_of(counts: Widths, hidden: int, wide: int, queries: int, keys: int) -> float:
     return counts.hidden * hidden + counts.queries * queries + counts.keys * keys + counts.wide * wide
 

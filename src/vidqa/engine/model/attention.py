@@ -122,8 +122,7 @@ class _CuDNN(torch.autograd.Function):
         *parts, attended = (kept := ctx.saved_tensors)[:4]  # asked for once: a checkpoint gives them once
         calls = _calls(ctx.segments, *pulls, *parts, attended)
         found = [
-            BACKWARD(*call, log_sum, *others)
-            for call, log_sum, others in zip(calls, kept[4:], ctx.others, strict=True)
+            BACKWARD(*call, log_sum, *others) for call, log_sum, others in zip(calls, kept[4:], ctx.others, strict=True)
         ]
         gradients = (_joined([_rows(each) for each in part]) for part in zip(*found, strict=True))
         return *gradients, None, None

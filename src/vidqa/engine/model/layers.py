@@ -10,29 +10,18 @@ Shape letters: T tokens (or patches) of a pack, D width, H heads, E values per h
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import cache
-from itertools import accumulate
 from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 
-from vidqa.engine.model.whole import layer_norm
-
-
-class Adapter(NamedTuple):
-    """LoRA's two matrices of one projection: output += up(down(dropout(input))) * scale."""
-
-    down: torch.Tensor
-    up: torch.Tensor
-    scale: float
-    dropout: float
-
+from vidqa.engine.model.adapted import Adapter, adapted, added
+from vidqa.engine.model.whole import layer_norm, linear_gelu
 
 COMPILERS = 8  # processes of each rank that compile kernels
-WHOLE = 64  # numbers that a matrix product takes at a time; what adapters add to its length is a multiple
 FLOAT8 = "float8"  # the attribute of a linear layer that says how it multiplies while it trains
 
 
@@ -86,77 +75,26 @@ def norm(module: Any) -> Norm:
 
 def project(hidden_TD: torch.Tensor, *layers: Projection) -> tuple[torch.Tensor, ...]:
     """The outputs of linear layers that share an input; without dropout their adapters read it once for all."""
-    adapted = [layer for layer in layers if layer.adapter]
-    if any(layer.adapter.dropout for layer in adapted):
-        return tuple(_product(hidden_TD, layer) + _dropped(hidden_TD, layer.adapter) for layer in layers)
-    outputs = iter(_within(hidden_TD, adapted) if adapted else ())
-    return tuple(next(outputs) if layer.adapter else _product(hidden_TD, layer) for layer in layers)
-
-
-def _dropped(hidden_TD: torch.Tensor, adapter: Adapter | None) -> torch.Tensor | float:
-    """What an adapter with dropout adds."""
-    if adapter is None:
-        return 0.0
-    down, up = (part.to(hidden_TD.dtype) for part in (adapter.down, adapter.up))
-    return F.linear(F.linear(F.dropout(hidden_TD, adapter.dropout), down), up) * adapter.scale
-
-
-def _within(hidden_TD: torch.Tensor, layers: Sequence[Projection]) -> tuple[torch.Tensor, ...]:
-    """Layers and their adapters: down for all in one product, then each layer with its adapter in one product, the
-    input made longer by what came down and the weight by the adapter's other matrix. So nothing of an output's size is
-    written and read again to add what adapters give, and backward reads each gradient once for both."""
     adapters = [layer.adapter for layer in layers if layer.adapter]
-    down = torch.cat([adapter.down for adapter in adapters]).to(hidden_TD.dtype)
-    down = F.pad(down, (0, 0, 0, -len(down) % WHOLE))
-    ups = [(adapter.up * adapter.scale).to(hidden_TD.dtype) for adapter in adapters]
-    outputs = _Adapted.apply(hidden_TD, down, len(layers), *(layer.weight for layer in layers), *ups)
+    if not adapters:
+        return tuple(_product(hidden_TD, layer) for layer in layers)
+    if any(adapter.dropout for adapter in adapters):
+        return tuple(_product(hidden_TD, layer) + added(hidden_TD, layer.adapter) for layer in layers)
+    outputs = iter(adapted(hidden_TD, [layer.weight for layer in layers if layer.adapter], adapters))
     return tuple(
-        output if layer.bias is None else output + layer.bias for output, layer in zip(outputs, layers, strict=True)
+        _biased(next(outputs), layer.bias) if layer.adapter else _product(hidden_TD, layer) for layer in layers
     )
-
-
-class _Adapted(torch.autograd.Function):
-    """x W' + (x down') up' for several W and up of frozen W, as [x, x down'] [W, up]'."""
-
-    @staticmethod
-    def forward(ctx: Any, *inputs: Any) -> tuple[torch.Tensor, ...]:
-        """`inputs` are the hidden states [T, D], down of all layers [R, D], their number n, n weights [O, D] and n up
-        matrices [O, r]."""
-        hidden_TD, down_RD, ctx.layers, *matrices = inputs
-        narrow_TR = F.linear(hidden_TD, down_RD)
-        ctx.save_for_backward(hidden_TD, narrow_TR, down_RD, *matrices)
-        longer = torch.cat([hidden_TD, narrow_TR], dim=1)
-        weights, ups = matrices[: ctx.layers], _spread(matrices[ctx.layers :], len(down_RD))
-        joined = (torch.cat(pair, dim=1) for pair in zip(weights, ups, strict=True))
-        return tuple(F.linear(longer, weight) for weight in joined)
-
-    @staticmethod
-    def backward(ctx: Any, *pulls: torch.Tensor) -> Any:
-        hidden_TD, narrow_TR, down_RD, *matrices = ctx.saved_tensors
-        weights, ups = matrices[: ctx.layers], matrices[ctx.layers :]
-        # The other way round than in forward: a compiler that found the same matrix in both would keep it for backward.
-        joined = (torch.cat(pair, dim=1) for pair in zip(_spread(ups, len(down_RD)), weights, strict=True))
-        products = [pull @ weight for pull, weight in zip(pulls, joined, strict=True)]
-        to_narrow, to_hidden = sum(products[1:], products[0]).split([narrow_TR.shape[1], hidden_TD.shape[1]], dim=1)
-        narrow = narrow_TR[:, : sum(up.shape[1] for up in ups)].split([up.shape[1] for up in ups], dim=1)
-        to_ups = [pull.t() @ part for pull, part in zip(pulls, narrow, strict=True)]
-        # Added in float32, so that a compiler fuses the sum with what reads it: it makes a sum of two products in one
-        # precision a product that first copies its output.
-        to_hidden = (to_hidden + (to_narrow @ down_RD).float()).to(hidden_TD.dtype)
-        return to_hidden, to_narrow.t() @ hidden_TD, None, *(None for _ in ups), *to_ups
-
-
-def _spread(ups: Sequence[torch.Tensor], width: int) -> list[torch.Tensor]:
-    """Each matrix with zeros where the other layers' adapters come down: [O, width]."""
-    starts = accumulate((up.shape[1] for up in ups), initial=0)
-    return [F.pad(up, (start, width - start - up.shape[1])) for start, up in zip(starts, ups, strict=False)]
 
 
 def _product(hidden_TD: torch.Tensor, layer: Projection) -> torch.Tensor:
     if layer.float8 is None:
         return F.linear(hidden_TD, layer.weight, layer.bias)
     product = layer.float8.product(hidden_TD, layer.weight.t(), layer.float8.multiplying, layer.float8.casting)
-    return product if layer.bias is None else product + layer.bias
+    return _biased(product, layer.bias)
+
+
+def _biased(product_TD: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    return product_TD if bias is None else product_TD + bias
 
 
 def root_mean_square_norm(hidden: torch.Tensor, weights: Norm) -> torch.Tensor:
@@ -235,8 +173,16 @@ class VisionOutput(NamedTuple):
 
 def after_vision_attention(hidden_TD: torch.Tensor, attended_TD: torch.Tensor, of: VisionOutput) -> torch.Tensor:
     hidden_TD = hidden_TD + project(attended_TD, of.output)[0]
-    wide = project(_layer_norm(hidden_TD, of.norm), of.wide)[0]
-    return hidden_TD + project(F.gelu(wide, approximate="tanh"), of.narrow)[0]
+    normed = _layer_norm(hidden_TD, of.norm)
+    if hidden_TD.is_cuda and not torch.is_grad_enabled() and _is_plain(of.wide):
+        wide = linear_gelu(normed, of.wide.weight, of.wide.bias)
+    else:
+        wide = F.gelu(project(normed, of.wide)[0], approximate="tanh")
+    return hidden_TD + project(wide, of.narrow)[0]
+
+
+def _is_plain(layer: Projection) -> bool:
+    return layer.adapter is None and layer.float8 is None and layer.bias is not None
 
 
 class Dense(NamedTuple):

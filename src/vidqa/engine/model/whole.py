@@ -1,7 +1,8 @@
-"""Operations that torch.compile is to leave whole, because PyTorch's own kernel is faster than the one it would write.
+"""Operations that torch.compile is to leave whole, because what it would make of them is slower or larger.
 
 Rows of 1152 numbers, the width of the 8B model's vision tower, take inductor's layer norm four times as long as
-PyTorch's: one percent of a step with LoRA. Outside of a compiled function they are PyTorch's functions.
+PyTorch's. GELU in the product before it saves a frozen tower writing and reading its widest tensor: half a percent of a step
+with LoRA. And a part of a tensor that is kept for backward would keep the whole tensor.
 """
 
 from __future__ import annotations
@@ -58,3 +59,25 @@ def _pull_back(ctx: Any, pull: torch.Tensor, *_: Any) -> tuple[Any, ...]:
 
 
 _layer_norm.register_autograd(_pull_back, setup_context=_keep)
+
+
+@torch.library.custom_op("vidqa::linear_gelu", mutates_args=())
+def linear_gelu(hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    """GELU (its tanh form) of a linear layer's output, for CUDA; nothing is kept for backward."""
+    return torch._addmm_activation(bias, hidden, weight.t(), use_gelu=True)
+
+
+@linear_gelu.register_fake
+def _(hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> Any:
+    return hidden.new_empty((hidden.shape[0], weight.shape[0]))
+
+
+@torch.library.custom_op("vidqa::own", mutates_args=())
+def own(part: torch.Tensor) -> torch.Tensor:
+    """A copy in memory of its own."""
+    return part.clone(memory_format=torch.contiguous_format)
+
+
+@own.register_fake
+def _(part: torch.Tensor) -> Any:
+    return torch.empty_like(part, memory_format=torch.contiguous_format)

@@ -1,8 +1,8 @@
 """Operations that torch.compile is to leave whole, because what it would make of them is slower or larger.
 
 Rows of 1152 numbers, the width of the 8B model's vision tower, take inductor's layer norm four times as long as
-PyTorch's. GELU in the product before it saves a frozen tower writing and reading its widest tensor: half a percent of a step
-with LoRA. And a part of a tensor that is kept for backward would keep the whole tensor.
+PyTorch's. GELU in the product before it saves a frozen tower writing and reading its widest tensor: half a percent of a
+step with LoRA. And a part of a tensor that is kept for backward would keep the whole tensor.
 """
 
 from __future__ import annotations

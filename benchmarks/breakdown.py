@@ -31,7 +31,7 @@ REST = "elementwise, norms, other"
 KINDS = (
     (REST, ("triton_",)),  # fused kernels, whose names tell of every operation in them
     ("communication", ("nccl", "c10d::", "gloo:", "all_gather", "reduce_scatter", "all_reduce")),
-    ("copies", ("_foreach_copy_", "copyfunctor")),  # FSDP's, in and out of gathered weights
+    ("copies", ("_foreach_copy_", "copyfunctor")),  # FSDP's, of weights on their way to be gathered
     ("attention", ("attention", "flash", "fmha", "sdpa", "mha_")),
     ("optimizer", ("adam", "multi_tensor", "_foreach", "optimizer")),
     ("GEMM", ("gemm", "cutlass", "nvjet", "cublas", "xmma", "::mm", "addmm", "bmm", "convolution")),

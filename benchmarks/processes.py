@@ -15,6 +15,7 @@ BANK = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(BANK / "src")]
 
 from vidqa.environment import child_environment, python_path
+from vidqa.platforms.engine_command import ALLOCATOR
 
 POLL_S = 0.2
 
@@ -47,7 +48,7 @@ def start(command: Sequence[str], log: Path, limit_s: float, gpus: Sequence[int]
         "HF_HUB_OFFLINE": "1",
         "OMP_NUM_THREADS": "4" if gpus else "1",
         "TOKENIZERS_PARALLELISM": "false",
-        "PYTORCH_ALLOC_CONF": "expandable_segments:True",
+        "PYTORCH_ALLOC_CONF": ALLOCATOR,
         **({"CUDA_VISIBLE_DEVICES": ",".join(map(str, gpus))} if gpus else {}),
         **environment,
     }

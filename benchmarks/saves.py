@@ -66,6 +66,7 @@ def stall_of(training: Training, place: Place, every: int, began: float) -> dict
         "stall_s": max(during) - median(before),
         "median_step_before_s": median(before),
         "longest_step_before_s": max(before),
+        "longest_early_step_s": max(step["step_s"] for step in steps[1:WARM]),  # in which host memory is taken
         "median_step_while_writing_s": median(during),
         "published_after_s": done.stat().st_mtime - began - steps[every - 1]["ended_at_s"] if facts else None,
         "GB": written / 1e9 if facts else None,

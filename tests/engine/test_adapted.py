@@ -14,7 +14,6 @@ from vidqa.engine.model.adapted import Adapter
 from vidqa.engine.model.layers import Projection, project
 
 TOKENS, WIDTH = 29, 48
-DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
 
 
 def _random(*shape: int, trains: bool = True) -> torch.Tensor:
@@ -77,27 +76,9 @@ def test_dropout_falls_on_the_input_of_each_adapter() -> None:
     torch.testing.assert_close(project(hidden, *layers)[1], _apart(hidden, layers[1]))
 
 
-@pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_operations_that_a_compiler_leaves_whole_are_well_made(device: str, dtype: torch.dtype) -> None:
-    """What PyTorch asks of operators: shapes and types foretold, gradients registered, nothing shared or changed."""
-    hidden, weight, bias = (
-        torch.randn(*shape, dtype=dtype, device=device, requires_grad=True) for shape in ((5, 48), (48,), (48,))
-    )
-    torch.library.opcheck(whole._layer_norm, (hidden, weight, bias, 1e-6))
-    torch.library.opcheck(whole.own, (hidden.detach()[:, 3:9],))
-
-
-@pytest.mark.parametrize("device", DEVICES)
-def test_a_layer_norm_left_whole_is_pytorchs(device: str) -> None:
-    torch.manual_seed(0)
-    torch._dynamo.reset()
-    inputs = [torch.randn(*shape, device=device, requires_grad=True) for shape in ((5, 48), (48,), (48,))]
-    pull = torch.randn(5, 48, device=device)
-    ours = _compiled(whole.layer_norm)(*inputs, 1e-6)
-    theirs = F.layer_norm(inputs[0], (48,), *inputs[1:], 1e-6)
-    torch.testing.assert_close(ours, theirs)
-    torch.testing.assert_close(torch.autograd.grad(ours, inputs, pull), torch.autograd.grad(theirs, inputs, pull))
+def test_operations_that_a_compiler_leaves_whole_are_well_made() -> None:
+    """What PyTorch asks of operators: shapes and types foretold, nothing shared or changed."""
+    torch.library.opcheck(whole.own, (torch.randn(5, 48)[:, 3:9],))
 
 
 @pytest.mark.gpu
@@ -106,6 +87,7 @@ def test_gelu_in_the_product_before_it() -> None:
     hidden, weight, bias = (
         torch.randn(*shape, dtype=torch.bfloat16, device="cuda") for shape in ((640, 1152), (4304, 1152), (4304,))
     )
+    torch.library.opcheck(whole.linear_gelu, (hidden, weight, bias))
     expected = F.gelu(F.linear(hidden.double(), weight.double(), bias.double()), approximate="tanh")
     found = whole.linear_gelu(hidden, weight, bias).double()
     assert ((found - expected).norm() / expected.norm()).item() < 5e-3

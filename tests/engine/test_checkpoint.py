@@ -49,6 +49,8 @@ def test_a_copy_is_what_the_tensors_were(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_blocks_are_filled_in_order_and_never_overrun() -> None:
     sizes = {"a": 100, "b": 200, "c": staging.BLOCK_BYTES, "d": 3 * staging.BLOCK_BYTES, "e": 1, "f": 1}
     assert staging._blocks(sizes) == [["a", "b"], ["c"], ["d"], ["e", "f"]]
+    assert staging._blocks({"none of its rows are here": 0, **sizes})[0] == ["none of its rows are here", "a", "b"]
+    assert staging._blocks({}) == []
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

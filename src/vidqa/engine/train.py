@@ -20,7 +20,6 @@ from vidqa.engine import distributed
 from vidqa.engine.batch.collate import Collator
 from vidqa.engine.batch.frames import FrameSource
 from vidqa.engine.batch.loader import Loaded, Loader
-from vidqa.engine.batch.staging import Told
 from vidqa.engine.distributed import World
 from vidqa.engine.meter import Meter
 from vidqa.engine.model.ahead import Calls, choose_calls, plan_kernels, warm_up
@@ -32,6 +31,7 @@ from vidqa.engine.prepare import frame_cache, on_main, prepare_training, write_p
 from vidqa.engine.problems import ENGINE_NO_GRADIENT, ENGINE_NOT_FINITE
 from vidqa.engine.progress import open_progress, require_trackers
 from vidqa.engine.quarantine import Quarantine
+from vidqa.engine.readback import Readback
 from vidqa.engine.resume import Start, resume, start_of, trainer_facts
 from vidqa.engine.saving import Saver
 from vidqa.engine.schedule import Schedule
@@ -215,11 +215,11 @@ def take_step(learner: Learner, batches: Iterator[Loaded], step: int) -> Outcome
     # Samples that could not be decoded leave fewer tokens than planned: the mean is over those that were learned.
     scale = (planned / totals[1].clamp(min=1)).float()
     norm = clip_gradients(trained_by(learner.optimizer), learner.spec.train.optm_grad_norm_clip, scale)
-    told = Told(torch.cat([totals, norm.double().view(1)]))
+    read = Readback(torch.cat([totals, norm.double().view(1)]))
     learner.optimizer.step()
     learner.optimizer.zero_grad()
     # The device is waited for here and nowhere else in a step, and while the host goes on it updates the weights.
-    nll_total, supervised, stop_asked, broken, norm_value = told.wait()
+    nll_total, supervised, stop_asked, broken, norm_value = read.wait()
     if broken:
         learner.quarantine.take(bad)
     return Outcome(

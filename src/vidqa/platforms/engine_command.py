@@ -32,14 +32,18 @@ def torchrun(python: str, job: Job, first_node: str | None = None, node_rank: st
     return (*start, *meeting, share, *engine_words(job))
 
 
+# Packs differ in length: memory freed by one is then of use to the next, whatever their sizes. And while CUDA pins host
+# memory nobody can launch a kernel, so its pages are found before: those of a checkpoint take a minute to find.
+ALLOCATOR = "expandable_segments:True,pinned_use_cuda_host_register:True,pinned_num_register_threads:8"
+
+
 def engine_environment(job: Job, cores: int | None = None) -> dict[str, str]:
     """What every job's environment holds. `cores` of a node, where known, are shared out when there is no GPU."""
     settings = {
         "PYTHONUNBUFFERED": "1",
         "HF_HUB_OFFLINE": "1",  # the model was fetched before; no rank asks the hub again
         "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(SAVE_S),
-        # Packs differ in length: memory freed by one is then of use to the next, whatever their sizes.
-        "PYTORCH_ALLOC_CONF": "expandable_segments:True",
+        "PYTORCH_ALLOC_CONF": ALLOCATOR,
         **environment.values((*ADDRESSES, "PYTORCH_ALLOC_CONF")),
     }
     if job.gpus == 0 and cores:

@@ -63,20 +63,6 @@ class Staging:
         return Sent(_spread(value, places, area), area, pinned.copied)
 
 
-class Told:
-    """Numbers of the device on their way to the host: what is queued after them is not waited for."""
-
-    def __init__(self, values: torch.Tensor) -> None:
-        """`values` is a vector; it is copied in the order of what its stream was given."""
-        self._values = values.to("cpu", non_blocking=True)
-        self._copied = torch.cuda.current_stream(values.device).record_event() if values.is_cuda else None
-
-    def wait(self) -> list[float]:
-        if self._copied is not None:
-            self._copied.synchronize()
-        return self._values.tolist()
-
-
 class _Pinned:
     """Page-locked host memory, and the event of the last copy from it."""
 

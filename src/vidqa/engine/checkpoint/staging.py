@@ -3,15 +3,14 @@
 On a GPU the copies run on a stream of their own into pinned memory, beside the next step's forward and backward; only
 the update of the weights waits for them, and it waits on the device. A rank's 24 GB of an 8B model on four GPUs cost
 the step some milliseconds of launches instead of the seconds that a copy to ordinary memory takes. The memory is taken
-once, in the background, and kept: as many bytes as are copied.
+once, in the background, and kept: as many bytes as are copied. A job's environment has it found page by page before it
+is pinned (see `platforms.engine_command`): until CUDA has pinned memory, nobody can launch a kernel.
 """
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Mapping
 
-import numpy as np
 import torch
 from torch.distributed.tensor import DTensor
 
@@ -20,7 +19,6 @@ from vidqa.engine.distributed import local_part
 
 BLOCK_BYTES = 256 * 1024**2  # pinned memory is handed out in powers of two: full blocks waste none of it
 ALIGNMENT = 256
-PORTABLE = 1  # cudaHostRegisterPortable: pinned for every device
 
 
 class Staging:
@@ -42,23 +40,14 @@ class Staging:
                 self._slots[name] = _slot(block, begin, waiting[name])
                 begin += _bytes(waiting[name])
 
-    def _host_memory(self, size: int) -> np.ndarray:
-        """While CUDA allocates pinned memory nobody can launch a kernel, and most of that time the system only finds
-        pages. So ordinary memory is taken, every page of it touched, and only then pinned."""
-        block = torch.empty(size, dtype=torch.uint8).numpy()
-        if not self.pinned:
-            return block
-        torch.from_numpy(block).zero_()  # other threads run meanwhile
-        runtime = torch.cuda.cudart()
-        if int(runtime.cudaHostRegister(block.ctypes.data, size, PORTABLE)) == 0:
-            weakref.finalize(block, runtime.cudaHostUnregister, block.ctypes.data)
-            return block
-        try:
-            return torch.empty(size, dtype=torch.uint8, pin_memory=True).numpy()
-        except RuntimeError as refused:
-            note(f"host memory cannot be pinned, so steps wait for checkpoints: {str(refused).splitlines()[0]}")
-            self.pinned = False
-            return block
+    def _host_memory(self, size: int) -> torch.Tensor:
+        if self.pinned:
+            try:
+                return torch.empty(size, dtype=torch.uint8, pin_memory=True)
+            except RuntimeError as refused:
+                note(f"host memory cannot be pinned, so steps wait for checkpoints: {str(refused).splitlines()[0]}")
+                self.pinned = False
+        return torch.empty(size, dtype=torch.uint8)
 
     def copy(self, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Start to copy; the result may be read after `wait`, and the originals changed after `hold_update`. The same
@@ -95,7 +84,7 @@ def _blocks(sizes: Mapping[str, int]) -> list[list[str]]:
     blocks: list[list[str]] = []
     room = 0
     for name, size in sizes.items():
-        if size > room:
+        if not blocks or size > room:
             blocks.append([])
             room = BLOCK_BYTES
         blocks[-1].append(name)
@@ -103,12 +92,12 @@ def _blocks(sizes: Mapping[str, int]) -> list[list[str]]:
     return blocks
 
 
-def _slot(block: np.ndarray, begin: int, part: torch.Tensor) -> torch.Tensor:
+def _slot(block: torch.Tensor, begin: int, part: torch.Tensor) -> torch.Tensor:
     """A tensor like `part` in the block's memory. Not a view: its storage ends where it ends, and so whoever writes it
     to a file need not cut it out first."""
     if not part.numel():
         return torch.empty_like(part, device="cpu")
-    flat = torch.frombuffer(block, dtype=part.dtype, offset=begin, count=part.numel())
+    flat = torch.frombuffer(block.numpy(), dtype=part.dtype, offset=begin, count=part.numel())
     return flat.view(part.shape)
 
 

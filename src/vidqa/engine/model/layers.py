@@ -18,8 +18,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from vidqa.engine.model.adapted import Adapter, adapted, added
-from vidqa.engine.model.whole import layer_norm, linear_gelu
+from vidqa.engine.model.adapted import Adapter, adapted
+from vidqa.engine.model.whole import linear_gelu
 
 COMPILERS = 8  # processes of each rank that compile kernels
 FLOAT8 = "float8"  # the attribute of a linear layer that says how it multiplies while it trains
@@ -76,11 +76,8 @@ def norm(module: Any) -> Norm:
 def project(hidden_TD: torch.Tensor, *layers: Projection) -> tuple[torch.Tensor, ...]:
     """The outputs of linear layers that share an input; without dropout their adapters read it once for all."""
     adapters = [layer.adapter for layer in layers if layer.adapter]
-    if not adapters:
-        return tuple(_product(hidden_TD, layer) for layer in layers)
-    if any(adapter.dropout for adapter in adapters):
-        return tuple(_product(hidden_TD, layer) + added(hidden_TD, layer.adapter) for layer in layers)
-    outputs = iter(adapted(hidden_TD, [layer.weight for layer in layers if layer.adapter], adapters))
+    weights = [layer.weight for layer in layers if layer.adapter]
+    outputs = iter(adapted(hidden_TD, weights, adapters) if adapters else ())
     return tuple(
         _biased(next(outputs), layer.bias) if layer.adapter else _product(hidden_TD, layer) for layer in layers
     )
@@ -104,9 +101,8 @@ def root_mean_square_norm(hidden: torch.Tensor, weights: Norm) -> torch.Tensor:
     return weights.weight * scaled.to(hidden.dtype)
 
 
-def _layer_norm(hidden_TD: torch.Tensor, weights: Norm) -> torch.Tensor:
-    assert weights.bias is not None
-    return layer_norm(hidden_TD, weights.weight, weights.bias, weights.epsilon)
+def layer_norm(hidden: torch.Tensor, weights: Norm) -> torch.Tensor:
+    return F.layer_norm(hidden, hidden.shape[-1:], weights.weight, weights.bias, weights.epsilon)
 
 
 def rotate(heads_THE: torch.Tensor, cos_TE: torch.Tensor, sin_TE: torch.Tensor) -> torch.Tensor:
@@ -158,7 +154,7 @@ class VisionInput(NamedTuple):
 
 def before_vision_attention(hidden_TD: torch.Tensor, cos_TE: torch.Tensor, sin_TE: torch.Tensor, of: VisionInput):
     """Query, key and value [T, H, E]; rotated in float32, as transformers does for the vision tower."""
-    packed = project(_layer_norm(hidden_TD, of.norm), of.query_key_value)[0]
+    packed = project(layer_norm(hidden_TD, of.norm), of.query_key_value)[0]
     query, key, value = packed.unflatten(-1, (3, of.heads, -1)).unbind(1)
     query, key = (rotate(part.float(), cos_TE, sin_TE).to(value.dtype) for part in (query, key))
     return query, key, value.contiguous()  # a view would keep all three of them for backward
@@ -173,7 +169,7 @@ class VisionOutput(NamedTuple):
 
 def after_vision_attention(hidden_TD: torch.Tensor, attended_TD: torch.Tensor, of: VisionOutput) -> torch.Tensor:
     hidden_TD = hidden_TD + project(attended_TD, of.output)[0]
-    normed = _layer_norm(hidden_TD, of.norm)
+    normed = layer_norm(hidden_TD, of.norm)
     if hidden_TD.is_cuda and not torch.is_grad_enabled() and _is_plain(of.wide):
         wide = linear_gelu(normed, of.wide.weight, of.wide.bias)
     else:
@@ -213,7 +209,7 @@ def compiled() -> Dense:
 
 def _start_compilers() -> None:
     """The processes that compile kernels take seconds to start, and until then kernels are compiled one by one. Every
-    rank has its own; without a limit they would be as many as there are cores, times the ranks of the machine."""
+    rank has its own, up to 32 if nobody limits them, which is too many beside decode workers."""
     from torch._inductor import config as inductor
     from torch._inductor.async_compile import maybe_warm_pool
 

@@ -26,8 +26,8 @@ from vidqa.budget.work import PEAKS
 GEMM_FLOPS = 682e12  # FLOP/s that the matrix products of one decoder layer reach on an H200
 FIRST, RECORDED, AFTER = 5, 2, 4  # steps before, under and after the profiler
 ON_DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
-# The first words that a kernel's or operation's name holds decide; the order matters.
 REST = "elementwise, norms, other"
+# The first words that a kernel's or operation's name holds decide; the order matters.
 KINDS = (
     (REST, ("triton_",)),  # fused kernels, whose names tell of every operation in them
     ("communication", ("nccl", "c10d::", "gloo:", "all_gather", "reduce_scatter", "all_reduce")),

@@ -219,6 +219,7 @@ def take_step(learner: Learner, batches: Iterator[Loaded], step: int) -> Outcome
     learner.optimizer.step()
     learner.optimizer.zero_grad()
     # The device is waited for here and nowhere else in a step, and while the host goes on it updates the weights.
+    # A loss that is not finite ends the run before it saves.
     nll_total, supervised, stop_asked, broken, norm_value = read.wait()
     if broken:
         learner.quarantine.take(bad)

@@ -2,8 +2,8 @@
 
     python benchmarks/saves.py --gpus 4 --out DIR [--shape 2b] [--lora]
 
-Short steps, one checkpoint due after every twentieth. The run is ended when the first is published and some steps were
-taken after it, or when the second is due: one checkpoint of 8B is 100 GB of disk.
+One checkpoint is due after every eighth step. The run is ended when the first is published and some steps were taken
+after it, or when the second is due: one checkpoint of 8B is 100 GB of disk.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ from processes import POLL_S, Started, kill_tree
 from training import ADAPT, Place, Training, as_tiny, launch, our_steps
 from video_set import SetShape
 
-EVERY, EVERY_TINY = 20, 8  # steps from one checkpoint to the next
+EVERY = 8  # steps from one checkpoint to the next
 CLIPS = SetShape(24, (20, 20))  # of one length, so that steps differ in nothing but the save
 AFTER = 3  # steps that are to follow the published checkpoint
 WARM = 4  # steps at the start that no median counts
 
 
-def run_until_saved(training: Training, place: Place, every: int, sets: list[str], limit_s: float) -> Started:
+def run_until_saved(training: Training, place: Place, sets: list[str], limit_s: float) -> Started:
     """Start the training, and end it with all its processes when enough was seen."""
     started = launch(training, place, sets, limit_s)
-    published, taken_then = checkpoint_of(training, place, every), None
+    published, taken_then = checkpoint_of(training, place), None
     try:
         while started.process.poll() is None and time.time() - started.began < started.limit_s:
             time.sleep(POLL_S)
             taken = len(our_steps(training, place, started.began))
             if taken_then is None and (published / "trainer.json").exists():
                 taken_then = taken
-            if taken >= 2 * every - 1 or (taken_then is not None and taken >= taken_then + AFTER):
+            if taken >= 2 * EVERY - 1 or (taken_then is not None and taken >= taken_then + AFTER):
                 break
     finally:
         if started.process.poll() is None:
@@ -45,19 +45,19 @@ def run_until_saved(training: Training, place: Place, every: int, sets: list[str
     return started
 
 
-def checkpoint_of(training: Training, place: Place, step: int) -> Path:
-    return place.run_dir(training) / "run" / "checkpoints" / f"step_{step}"
+def checkpoint_of(training: Training, place: Place) -> Path:
+    return place.run_dir(training) / "run" / "checkpoints" / f"step_{EVERY}"
 
 
-def stall_of(training: Training, place: Place, every: int, began: float) -> dict[str, Any]:
+def stall_of(training: Training, place: Place, began: float) -> dict[str, Any]:
     """The longest step from the save on against the median of the steps before it."""
     steps = our_steps(training, place, began)
-    path = checkpoint_of(training, place, every)
+    path = checkpoint_of(training, place)
     row: dict[str, Any] = {"run": training.name, "gpus": training.gpus, "steps": len(steps)}
-    if len(steps) <= every:
-        return {**row, "failed": f"{len(steps)} steps were taken and the checkpoint is due after {every}"}
-    before = [step["step_s"] for step in steps[WARM:every]]
-    during = [step["step_s"] for step in steps[every:]]  # what a save costs falls between its step's end and the next's
+    if len(steps) <= EVERY:
+        return {**row, "failed": f"{len(steps)} steps were taken and the checkpoint is due after {EVERY}"}
+    before = [step["step_s"] for step in steps[WARM:EVERY]]
+    during = [step["step_s"] for step in steps[EVERY:]]  # what a save costs falls between its step's end and the next's
     done = path / "trainer.json"
     facts = json.loads(done.read_text()) if done.exists() else {}
     written = sum(file.stat().st_size for file in path.rglob("*") if file.is_file()) if facts else 0
@@ -68,7 +68,7 @@ def stall_of(training: Training, place: Place, every: int, began: float) -> dict
         "longest_step_before_s": max(before),
         "longest_early_step_s": max(step["step_s"] for step in steps[1:WARM]),  # in which host memory is taken
         "median_step_while_writing_s": median(during),
-        "published_after_s": done.stat().st_mtime - began - steps[every - 1]["ended_at_s"] if facts else None,
+        "published_after_s": done.stat().st_mtime - began - steps[EVERY - 1]["ended_at_s"] if facts else None,
         "GB": written / 1e9 if facts else None,
     }
 
@@ -78,22 +78,22 @@ def main() -> None:
     parser.add_argument("--shape", choices=["2b", "8b"], default="8b")
     parser.add_argument("--lora", action="store_true", help="adapters alone")
     options = parser.parse_args()
-    place, every = Place(options.out.resolve()), EVERY_TINY if options.tiny else EVERY
+    place = Place(options.out.resolve())
     name, way = ("saves-lora", ADAPT) if options.lora else ("saves-full", {})
     saved = {
         "train.ckpt.enable_checkpoint": True,
         "train.ckpt.save_mode": "async",
-        "train.ckpt.save_freq": every,
+        "train.ckpt.save_freq": EVERY,
         "train.ckpt.save_freq_in_epoch": 0,
         "train.ckpt.max_keep": 1,
         **way,
     }
-    steps = 50 * every
-    training = Training(name, "ours", options.shape, options.gpus, CLIPS, steps, 0, per_rank=2, over=saved)
+    steps = 50 * EVERY
+    training = Training(name, "ours", options.shape, options.gpus, CLIPS, steps, 0, over=saved)
     training = as_tiny(training, steps) if options.tiny else training
     place.make([training])
-    started = run_until_saved(training, place, every, options.set, options.timeout)
-    row = stall_of(training, place, every, started.began)
+    started = run_until_saved(training, place, options.set, options.timeout)
+    row = stall_of(training, place, started.began)
     Ledger("saves", options).add(row)
     print(table([row]))
     shutil.rmtree(place.run_dir(training) / "run" / "checkpoints", ignore_errors=True)

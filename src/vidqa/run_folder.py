@@ -82,9 +82,9 @@ class RunFolder:
         """Samples that were left out because they turned out to be broken while the run went on."""
         write_json(self.path / "quarantine.json", [problem.as_dict() for problem in problems])
 
-    def log_metrics(self, step: int, values: dict[str, float]) -> None:
-        """Append one event to metrics.jsonl."""
-        line = json.dumps({"step": step, "time": round(time.time(), 3), **values})
+    def log_metrics(self, step: int, values: dict[str, float], at: float) -> None:
+        """Append one event to metrics.jsonl; `at` is when it happened, in seconds since 1970."""
+        line = json.dumps({"step": step, "time": round(at, 3), **values})
         with (self.path / "metrics.jsonl").open("a", encoding="utf-8") as file:
             file.write(line + "\n")
 

@@ -13,7 +13,7 @@ from transformers import Qwen3VLConfig, Qwen3VLForConditionalGeneration
 from vidqa.budget.measured import compare, efficiency, read_rows, result_files, table
 from vidqa.budget.memory import COUNTS, Count, Load, Model, Way, Widths, _layer_widths, fits, model_of, peak_memory
 from vidqa.budget.trained import parameters
-from vidqa.engine.model import layers
+from vidqa.engine.model.compiling import any_length, prepare_compiler
 from vidqa.engine.model.layers import EAGER, Dense
 from vidqa.engine.model.qwen3_vl import _decoder_layer, _vision_block
 from vidqa.engine.model.trainable import choose_trainable
@@ -84,10 +84,10 @@ TOKENS = 1024  # so many that matrices which are made of adapters count little
 
 def compiled() -> Dense:
     """Partitioned as the engine's compiled layers are, without generating code."""
-    layers.compiled()  # which sets how torch.compile partitions
+    prepare_compiler()  # which sets how torch.compile partitions
     torch._dynamo.reset()
     backend = "aot_eager_decomp_partition"
-    return Dense(*(layers._any_length(torch.compile(each, fullgraph=True, backend=backend)) for each in EAGER))
+    return Dense(*(any_length(torch.compile(each, fullgraph=True, backend=backend)) for each in EAGER))
 
 
 def tiny(hidden: int, wide: int, heads: int, kv_heads: int, vision: tuple[int, int], lora: float | None) -> Any:
@@ -143,9 +143,9 @@ def test_what_a_decoder_layer_keeps(fused: bool, dropout: float | None) -> None:
 
 def test_a_compiled_layer_keeps_no_more_than_it_needs() -> None:
     """With generated code too, whose tensors may be parts of larger ones that are kept as a whole."""
-    layers.compiled()
+    prepare_compiler()
     torch._dynamo.reset()
-    dense = Dense(*(layers._any_length(torch.compile(each, fullgraph=True)) for each in EAGER))
+    dense = Dense(*(any_length(torch.compile(each, fullgraph=True)) for each in EAGER))
     hidden, wide, heads, kv_heads = WIDTHS[2]
     layer = tiny(hidden, wide, heads, kv_heads, (64, 128), 0.0).model.language_model.layers[0]
     turn = torch.randn(TOKENS, 128, dtype=torch.bfloat16)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -44,6 +45,29 @@ def test_a_copy_is_what_the_tensors_were(monkeypatch: pytest.MonkeyPatch) -> Non
     again = place.copy(live)
     assert all(torch.equal(again[name], live[name]) for name in live)
     assert all(again[name].data_ptr() == copies[name].data_ptr() for name in live)  # the same memory
+
+
+def test_an_update_waits_until_the_copies_are_made() -> None:
+    place, live = Staging(CPU), tensors_of(0)
+    was = {name: tensor.clone() for name, tensor in live.items()}
+    place.hold_update()  # nothing was announced
+    place.announce()
+    copies: list[dict[str, torch.Tensor]] = []
+    saver = threading.Timer(0.2, lambda: copies.append(place.copy(live)))
+    saver.start()
+    place.hold_update()
+    for tensor in live.values():
+        tensor.add_(1)
+    saver.join()
+    assert all(torch.equal(copies[0][name], tensor) for name, tensor in was.items())
+
+
+def test_copies_that_fail_hold_no_update() -> None:
+    place = Staging(CPU)
+    place.announce()
+    with pytest.raises(AttributeError):
+        place.copy({"no tensor": None})  # type: ignore[dict-item]
+    place.hold_update()
 
 
 def test_blocks_are_filled_in_order_and_never_overrun() -> None:

@@ -64,6 +64,18 @@ def test_lora_in_bf16_on_every_gpu(world: SimpleNamespace) -> None:
     assert (run / "best/adapter_model.safetensors").exists() and (run / "best/proof.json").exists()
 
 
+def test_a_checkpoint_that_was_copied_beside_the_training_is_the_state_of_its_step(world: SimpleNamespace) -> None:
+    """Steps go on while it is copied; resumed from it they are taken again with the same losses."""
+    saves = {"train.ckpt.save_freq": 2, "train.ckpt.save_freq_in_epoch": 0, "train.ckpt.max_keep": -1}
+    exact = {**saves, "train.param_dtype": "float32", "train.compile": False}
+    whole = _train(world, "saved", 1, **exact)
+    for step in (2, 4):
+        again = _train(
+            world, f"resumed_{step}", 1, **exact, **{"train.resume": str(whole / f"checkpoints/step_{step}")}
+        )
+        assert losses(again) == pytest.approx(losses(whole)[step:], rel=1e-4)
+
+
 def test_evaluation_on_every_gpu(world: SimpleNamespace) -> None:
     table = {
         "dataset.annotation_path": str(world.root / "annotations.json"),

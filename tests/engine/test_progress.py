@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import threading
+import time
+from concurrent.futures import wait
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -26,10 +29,9 @@ def _spec(**logging: object) -> TrainSpec:
 
 
 def _log(run: RunFolder, **logging: object) -> None:
-    progress = open_progress(_spec(**logging), run, SimpleNamespace(is_main=True), 0, 4)  # type: ignore[arg-type]
-    for step in (1, 2):
-        progress.log(step, {"train/loss": 1.0 / step}, line=f"loss {1 / step}")
-    progress.close()
+    with open_progress(_spec(**logging), run, SimpleNamespace(is_main=True), 0, 4) as progress:  # type: ignore[arg-type]
+        for step in (1, 2):
+            progress.log(step, {"train/loss": 1.0 / step}, line=f"loss {1 / step}")
 
 
 def test_metrics_and_status_are_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -40,6 +42,44 @@ def test_metrics_and_status_are_written(tmp_path: Path, capsys: pytest.CaptureFi
     assert (status["state"], status["step"], status["total_steps"]) == ("RUNNING", 2, 4) and status["eta_s"] is not None
     shown = capsys.readouterr()
     assert "step 2/4  loss 0.5  eta 0:00:0" in shown.err and not shown.out
+
+
+def test_nobody_waits_for_slow_files_and_their_times_are_those_of_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, go = RunFolder(tmp_path), threading.Event()
+    written = run.log_metrics
+    monkeypatch.setattr(run, "log_metrics", lambda *event: (go.wait(20), written(*event)))
+    with open_progress(_spec(), run, SimpleNamespace(is_main=True), 0, 4) as progress:  # type: ignore[arg-type]
+        for step in (1, 2, 3):
+            progress.log(step, {"train/loss": 1.0 / step})
+        asked_at = time.time()
+        time.sleep(0.1)
+        go.set()
+    events = read_metrics(tmp_path / "metrics.jsonl")
+    assert [event["step"] for event in events] == [1, 2, 3]
+    assert all(event["time"] <= asked_at + 0.001 for event in events)
+
+
+@pytest.mark.parametrize("more", [True, False])
+def test_a_full_disk_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: bool) -> None:
+    """At the next step, or at the end; and it does not hide what ended the run before."""
+    run = RunFolder(tmp_path)
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(run, "log_metrics", full)
+    world = SimpleNamespace(is_main=True)
+    with pytest.raises(OSError, match="No space left"), open_progress(_spec(), run, world, 0, 4) as progress:  # type: ignore[arg-type]
+        progress.log(1, {"train/loss": 1.0})
+        if more:
+            wait([*progress.written], timeout=20)
+            progress.log(2, {"train/loss": 1.0})
+            pytest.fail("the second call tells of the first")
+    with pytest.raises(ValueError, match="first"), open_progress(_spec(), run, world, 0, 4) as progress:  # type: ignore[arg-type]
+        progress.log(1, {"train/loss": 1.0})
+        raise ValueError("first")
 
 
 def test_a_resumed_run_takes_back_later_metrics(tmp_path: Path) -> None:

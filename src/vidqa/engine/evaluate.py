@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -54,13 +55,15 @@ def evaluate(spec: Any, run: RunFolder) -> int:
     todo = [sample for sample in samples if sample.record.id not in done]
     mine = sorted(todo, key=lambda sample: -sample.length)[world.rank :: world.size]
     batches = [mine[i : i + spec.evaluation.batch_size] for i in range(0, len(mine), spec.evaluation.batch_size)]
-    progress = open_evaluation(run, world, len(batches))
     model = load_export(folder, base, DTYPES[spec.model.dtype], world.device)
     torch.manual_seed(spec.evaluation.seed + world.rank)
-    source = FrameSource(max(1, spec.engine.decode_workers), spec.engine.decode_timeout_s, frame_cache(spec.engine))
     generation = spec.generation
     decoding = Decoding(generation.max_tokens, generation.temperature, generation.repetition_penalty)
-    try:
+    workers = max(1, spec.engine.decode_workers)
+    with (
+        closing(FrameSource(workers, spec.engine.decode_timeout_s, frame_cache(spec.engine))) as source,
+        open_evaluation(run, world, len(batches)) as progress,
+    ):
         for number, (batch, frames) in enumerate(frames_ahead(batches, source, spec.engine.on_bad_sample, quarantined)):
             started = time.perf_counter()
             answers = generate_answers(model, planner, batch, frames, decoding) if batch else []
@@ -76,9 +79,6 @@ def evaluate(spec: Any, run: RunFolder) -> int:
         bad = list(dict.fromkeys(problem for _, problems in everyone for problem in problems))
         on_main(world, lambda: write_outcome(spec, run, records, saved.read(), samples, recipe, bad))
         return int(Exit.OK)
-    finally:
-        progress.close()
-        source.close()
 
 
 def model_folders(spec: Any) -> tuple[Path, Path | None]:

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import Any
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+from typing import Any, Self
 
 from vidqa._optional import require
 from vidqa.cli import note
@@ -14,20 +18,37 @@ from vidqa.run_folder import RunFolder
 
 
 class Progress:
-    """Rank 0's view of a run from step `first` to `total`; other ranks hold a `Silent` one."""
+    """Rank 0's view of a run from step `first` to `total`, a context; other ranks hold a `Silent` one.
+
+    A thread of its own writes and prints, in order: files are slow while a checkpoint is written, and no step is to
+    wait for them. What it raised comes up at the next call, or at the end of a block that ends well.
+    """
 
     def __init__(self, run: RunFolder, trackers: list[Any], first: int, total: int, noun: str = "step") -> None:
         self.run, self.trackers, self.first, self.total, self.noun = run, trackers, first, total, noun
         self.started = time.monotonic()
         self.bar = _progress_bar(first, total) if sys.stderr.isatty() else None
+        self.writer = ThreadPoolExecutor(1, "progress")
+        self.written: deque[Future[None]] = deque()
         run.write_status("RUNNING", step=first, total_steps=total, message="running")
 
     def log(self, step: int, values: dict[str, float], *, line: str = "") -> None:
         """Record values after `step` completed steps; `line` is what a person sees."""
-        self.run.log_metrics(step, values)
+        eta = (time.monotonic() - self.started) / max(step - self.first, 1) * (self.total - step)
+        self._later(partial(self._write, step, values, line, time.time(), eta))
+
+    def say(self, text: str) -> None:
+        self._later(partial(self.bar.console.print if self.bar is not None else note, text))
+
+    def _later(self, job: Callable[[], None]) -> None:
+        while self.written and self.written[0].done():
+            self.written.popleft().result()
+        self.written.append(self.writer.submit(job))
+
+    def _write(self, step: int, values: dict[str, float], line: str, at: float, eta: float) -> None:
+        self.run.log_metrics(step, values, at)
         for tracker in self.trackers:
             tracker.log(values, step=step)
-        eta = (time.monotonic() - self.started) / max(step - self.first, 1) * (self.total - step)
         if self.run.read_status().get("state") != "ERROR":  # another rank's end is not to be papered over
             self.run.write_status("RUNNING", step=step, total_steps=self.total, eta_s=round(eta, 1), message=line)
         if self.bar is not None:
@@ -35,17 +56,18 @@ class Progress:
         elif line:
             note(f"{self.noun} {step}/{self.total}  {line}  eta {_clock(eta)}")
 
-    def say(self, text: str) -> None:
-        if self.bar is not None:
-            self.bar.console.print(text)
-        else:
-            note(text)
+    def __enter__(self) -> Self:
+        return self
 
-    def close(self) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self.writer.shutdown(wait=True)
         if self.bar is not None:
             self.bar.stop()
         for tracker in self.trackers:
             tracker.finish()
+        if kind is None:
+            for job in self.written:
+                job.result()
 
 
 def require_trackers(logging: Any) -> None:
@@ -77,7 +99,10 @@ class Silent:
     def say(self, text: str) -> None:
         pass
 
-    def close(self) -> None:
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
         pass
 
 

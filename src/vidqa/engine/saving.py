@@ -86,7 +86,7 @@ class Saver:
 
     def after_step(self, step: int, model: Any, optimizer: torch.optim.Optimizer, *, stopping: bool) -> None:
         """Save what is due after `step`; a run that is about to stop saves its state in any case. The step waits for
-        an earlier save that still writes and for the start of the copies, not for files."""
+        an earlier save that still writes, not for copies or files."""
         exports = self.exports(step)
         checkpoints = stopping or (self.ckpt.enable_checkpoint and self.due(step))
         if not (exports or checkpoints):
@@ -98,22 +98,24 @@ class Saver:
             require_finite(loss, f"the weights after step {step + 1}")
         self._prepare(model, optimizer)
         self.background.finish()
-        tensors = training_state(model, optimizer) if checkpoints else own_weights(model)
-        if self.staging:
-            tensors = self.staging.copy(tensors)
+        live = training_state(model, optimizer) if checkpoints else own_weights(model)
         name, parameters = self._name(step), sharded_parameters(model)
         facts, measured = {**self.trainer, "step": step + 1}, self.judged[1] if self.judged[0] == step else {}
+        staging = self.staging
 
         def save() -> None:
-            if self.staging:
-                self.staging.wait()
+            tensors = staging.copy(live) if staging else live
+            if staging:
+                staging.wait()
             if exports:
                 self._export(name, parameters, tensors, {**facts, "trainer_loss": loss}, measured)
             if checkpoints:
                 self._checkpoint(name, tensors, facts)
 
+        if staging:
+            staging.announce()
         self.background.start(save)
-        if self.staging is None:
+        if staging is None:
             self.background.finish()
 
     def _prepare(self, model: Any, optimizer: torch.optim.Optimizer) -> None:

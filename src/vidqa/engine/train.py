@@ -106,22 +106,22 @@ def fit(
     meter = Meter(spec, model, schedule, world)
     table = trainable_table(model)
     on_main(world, lambda: run.update_run(trainable=table, data_fingerprint=data.fingerprint, **asdict(thrift)))
-    progress = open_progress(spec, run, world, start.step, schedule.total)
-    learner = Learner(
-        spec, world, schedule, model, gathering, optimizer, quarantine, validator, saver, meter, progress, stop
-    )
-    try:
-        if not learn(learner, batches, start.step):
-            return int(Exit.NOT_DONE)
-        del model, optimizer, learner, gathering  # room for the export that is loaded again
-        if proof := saver.finish():
-            progress.say(f"export proved: trainer {proof['trainer_loss']:.6f}, reloaded {proof['reloaded_loss']:.6f}")
-        return int(Exit.OK)
-    except (OSError, ProblemError):
-        saver.background.settle()
-        raise
-    finally:
-        progress.close()
+    with open_progress(spec, run, world, start.step, schedule.total) as progress:
+        learner = Learner(
+            spec, world, schedule, model, gathering, optimizer, quarantine, validator, saver, meter, progress, stop
+        )
+        try:
+            if not learn(learner, batches, start.step):
+                return int(Exit.NOT_DONE)
+            del model, optimizer, learner, gathering  # room for the export that is loaded again
+            if proof := saver.finish():
+                progress.say(
+                    f"export proved: trainer {proof['trainer_loss']:.6f}, reloaded {proof['reloaded_loss']:.6f}"
+                )
+            return int(Exit.OK)
+        except (OSError, ProblemError):
+            saver.background.settle()
+            raise
 
 
 @dataclass(frozen=True)

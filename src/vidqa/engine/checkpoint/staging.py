@@ -1,14 +1,15 @@
 """Copies of tensors in host memory, so that training goes on while they are written.
 
 On a GPU the copies run on a stream of their own into pinned memory, beside the next step's forward and backward; only
-the update of the weights waits for them, and it waits on the device. A rank's 24 GB of an 8B model on four GPUs cost
-the step some milliseconds of launches instead of the seconds that a copy to ordinary memory takes. The memory is taken
-once, in the background, and kept: as many bytes as are copied. A job's environment has it found page by page before it
-is pinned (see `platforms.engine_command`): until CUDA has pinned memory, nobody can launch a kernel.
+the update of the weights waits for them, and it waits on the device. The thread that saves launches them: a stream
+takes a thousand at once, a large model has more, and whoever launches those waits. The memory is taken once, in the
+background, and kept: as many bytes as are copied. A job's environment has it found page by page before it is pinned
+(see `platforms.engine_command`): until CUDA has pinned memory, nobody can launch a kernel.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
 
 import torch
@@ -28,7 +29,10 @@ class Staging:
         self.pinned = device.type == "cuda"
         self.stream = torch.cuda.Stream(device) if self.pinned else None
         self._slots: dict[str, torch.Tensor] = {}  # this rank's part of each tensor
+        self._updated: torch.cuda.Event | None = None  # what is copied is computed
         self._copied: torch.cuda.Event | None = None
+        self._launched = threading.Event()
+        self._launched.set()
 
     def reserve(self, tensors: Mapping[str, torch.Tensor]) -> None:
         """Take memory for those of `tensors` that have none yet."""
@@ -49,23 +53,31 @@ class Staging:
                 self.pinned = False
         return torch.empty(size, dtype=torch.uint8)
 
+    def announce(self) -> None:
+        """Say, in the thread that trains, that `copy` will be called in another one, with tensors as they are now."""
+        if self.stream:
+            self._updated = torch.cuda.current_stream().record_event()
+        self._launched.clear()
+
     def copy(self, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Start to copy; the result may be read after `wait`, and the originals changed after `hold_update`. The same
-        memory is used every time: what an earlier call returned is overwritten."""
-        self.reserve(tensors)
-        if self.stream is None:
-            for name, tensor in tensors.items():
-                self._slots[name].copy_(local_part(tensor))
-        else:
-            self.stream.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(self.stream):
+        """Start to copy; the result may be read after `wait`. The same memory is used every time: what an earlier call
+        returned is overwritten."""
+        try:
+            self.reserve(tensors)
+            with torch.cuda.stream(self.stream):  # does nothing where there is none
+                if self.stream and self._updated:
+                    self.stream.wait_event(self._updated)
                 for name, tensor in tensors.items():
                     self._slots[name].copy_(local_part(tensor), non_blocking=True)
-                self._copied = self.stream.record_event()
+                if self.stream:
+                    self._copied = self.stream.record_event()
+        finally:
+            self._launched.set()
         return {name: _like(tensor, self._slots[name]) for name, tensor in tensors.items()}
 
     def hold_update(self) -> None:
-        """Whatever this thread launches from now on runs after the copies; called before every optimizer step."""
+        """Called before every optimizer step: what this thread launches from now on runs after the copies."""
+        self._launched.wait()
         if self._copied is not None:
             torch.cuda.current_stream().wait_event(self._copied)
 

@@ -21,7 +21,6 @@ from torch import nn
 from vidqa.engine.model.adapted import Adapter, adapted
 from vidqa.engine.model.whole import linear_gelu
 
-COMPILERS = 8  # processes of each rank that compile kernels
 FLOAT8 = "float8"  # the attribute of a linear layer that says how it multiplies while it trains
 
 
@@ -195,33 +194,8 @@ EAGER = Dense()
 
 @cache
 def compiled() -> Dense:
-    """The same functions through torch.compile: one graph each, for any number of tokens.
+    """The same functions through torch.compile: one graph each, for any number of tokens."""
+    from vidqa.engine.model.compiling import any_length, prepare_compiler  # the compiler takes a second to import
 
-    Norms, activations and sums are computed again in backward rather than kept, whatever reads them: that costs under
-    one percent of a step and halves the memory that activations take. Matrix products and attention are kept.
-    """
-    from torch._functorch import config as functorch
-
-    functorch.aggressive_recomputation = True
-    _start_compilers()
-    return Dense(*(_any_length(torch.compile(function, fullgraph=True)) for function in EAGER))
-
-
-def _start_compilers() -> None:
-    """The processes that compile kernels take seconds to start, and until then kernels are compiled one by one. Every
-    rank has its own, up to 32 if nobody limits them, which is too many beside decode workers."""
-    from torch._inductor import config as inductor
-    from torch._inductor.async_compile import maybe_warm_pool
-
-    inductor.compile_threads = min(inductor.compile_threads or COMPILERS, COMPILERS)
-    maybe_warm_pool()
-
-
-def _any_length(function: Callable[..., Any]) -> Callable[..., Any]:
-    def called(hidden_TD: torch.Tensor, *others: Any) -> Any:
-        for tensor in (hidden_TD, *others):
-            if isinstance(tensor, torch.Tensor):
-                torch._dynamo.maybe_mark_dynamic(tensor, 0)
-        return function(hidden_TD, *others)
-
-    return called
+    prepare_compiler()
+    return Dense(*(any_length(torch.compile(function, fullgraph=True)) for function in EAGER))

@@ -76,6 +76,31 @@ def test_dropout_falls_on_the_input_of_each_adapter() -> None:
     torch.testing.assert_close(project(hidden, *layers)[1], _apart(hidden, layers[1]))
 
 
+@pytest.mark.parametrize("shares", [(0.25,), (0.25, 0.5), (0.5, 0.0)])
+def test_with_dropout_too_one_product_is_the_sum_of_two(shares: tuple[float, ...]) -> None:
+    """With the same masks: those of each adapter are drawn in turn. A share of nothing draws none."""
+    torch.manual_seed(0)
+    layers = []
+    for share, (width, rank) in zip(shares, [(40, 4), (8, 6)], strict=False):
+        layer = _layer(width, rank, 2.0)
+        assert layer.adapter
+        layers.append(layer._replace(adapter=layer.adapter._replace(dropout=share)))
+    hidden = _random(TOKENS, WIDTH)
+    leaves = [hidden, *(part for layer in layers if layer.adapter for part in layer.adapter[:2])]
+    torch.manual_seed(1)
+    ours = project(hidden, *layers)
+    torch.manual_seed(1)
+    theirs = []
+    for weight, _, adapter, _ in layers:
+        assert adapter
+        narrow = F.linear(F.dropout(hidden, adapter.dropout), adapter.down)
+        theirs.append(F.linear(hidden, weight) + F.linear(narrow, adapter.up) * adapter.scale)
+    pulls = [torch.randn_like(output) for output in theirs]
+    torch.testing.assert_close(list(ours), theirs)
+    found, expected = (torch.autograd.grad(list(outputs), leaves, pulls) for outputs in (ours, theirs))
+    torch.testing.assert_close(found, expected)
+
+
 def test_operations_that_a_compiler_leaves_whole_are_well_made() -> None:
     """What PyTorch asks of operators: shapes and types foretold, nothing shared or changed."""
     torch.library.opcheck(whole.own, (torch.randn(5, 48)[:, 3:9],))

@@ -39,7 +39,8 @@ def adapted(
     """The products with frozen weights [O, D] of layers that share an input, each with its adapter: [T, O]."""
     downs = [adapter.down.to(hidden_TD.dtype) for adapter in adapters]
     ups = [(adapter.up * adapter.scale).to(hidden_TD.dtype) for adapter in adapters]
-    more = AT_A_TIME - sum(map(len, downs)) % AT_A_TIME
+    ranks = sum(map(len, downs))
+    more = _width(ranks) - ranks
     if not any(adapter.dropout for adapter in adapters):
         return _Adapted.apply(hidden_TD, F.pad(torch.cat(downs), (0, 0, 0, more)), None, len(ups), *weights, *ups)
     dropped = (F.dropout(hidden_TD, adapter.dropout) for adapter in adapters)  # for each a mask of its own
@@ -82,6 +83,11 @@ class _Adapted(torch.autograd.Function):
 
 def _spread(ups: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """Each matrix with zeros where the other layers' adapters come down: [O, R]."""
-    *starts, end = accumulate((up.shape[1] for up in ups), initial=0)
-    width = end + AT_A_TIME - end % AT_A_TIME
+    *starts, ranks = accumulate((up.shape[1] for up in ups), initial=0)
+    width = _width(ranks)
     return [F.pad(up, (start, width - start - up.shape[1])) for start, up in zip(starts, ups, strict=True)]
+
+
+def _width(ranks: int) -> int:
+    """R for a sum of ranks."""
+    return ranks + AT_A_TIME - ranks % AT_A_TIME

@@ -38,10 +38,9 @@ check: install
 	$(RUN) -m vidqa.generate --check
 	$(RUN) -m pytest -q tests/skill tests/test_house_rules.py
 
-# One test file stays in one process, so that what a file prepares once is prepared once. Files are taken in their order:
-# sorted by number of tests, as pytest-xdist would have them, the slowest came last and one process had nothing to do.
+# One test file stays in one process, so that what a file prepares once is prepared once.
 test: install
-	$(RUN) -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
+	$(RUN) -m pytest -n $(JOBS) --dist loadfile
 
 generate: install
 	$(RUN) -m vidqa.generate

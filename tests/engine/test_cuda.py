@@ -19,6 +19,19 @@ pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(),
 GPUS = torch.cuda.device_count()
 
 
+# What changes speed or memory and nothing else.
+OPTIONS: dict[str, dict[str, object]] = {
+    "as_written": {"train.compile": False},
+    "all_computed_again": {"engine.recompute": "all"},
+    "gathered_again": {"train.fsdp_reshard_after_forward": "always"},
+    "kept_gathered": {"train.fsdp_reshard_after_forward": "never"},
+    "small_packs": {"engine.pack_tokens": 400},
+    "not_packed": {"engine.packing": False},
+    "frames_not_kept": {"engine.frame_cache_gb": 0},
+    "saved_at_once": {"train.ckpt.save_mode": "sync"},
+}
+
+
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
     folder = tmp_path_factory.mktemp("cuda")
@@ -56,6 +69,25 @@ def test_more_ranks_give_the_losses_of_one(world: SimpleNamespace) -> None:
     runs = [world.folder / f"full_{ranks}_float32/run" for ranks in (1, 2, 4) if ranks <= GPUS]
     for run in runs[1:]:
         assert losses(run) == pytest.approx(losses(runs[0]), rel=2e-3)  # TF32 and other kernels on other shapes
+
+
+@pytest.mark.parametrize("option", OPTIONS)
+def test_no_option_changes_the_losses(world: SimpleNamespace, option: str) -> None:
+    """On every GPU in bfloat16, against one GPU without it: equal within bfloat16's rounding."""
+    run = _train(world, option, GPUS, **{"train.param_dtype": "bfloat16", **OPTIONS[option]})
+    assert losses(run) == pytest.approx(losses(world.folder / "full_1_bfloat16/run"), rel=1e-2)
+
+
+def test_shared_videos_give_the_losses_of_videos_that_are_not(world: SimpleNamespace) -> None:
+    """With every sample in every step, because sharing keeps the questions of a video together."""
+    samples = len(json.loads((world.root / "annotations.json").read_text()))
+    over = {"validation.enable": False, "train.train_policy.dataset.test_size": None, "train.compile": False}
+    over |= {"train.train_batch_per_replica": samples, "train.param_dtype": "bfloat16"}
+    alone, shared = (
+        losses(_train(world, f"shared_{share}", 1, **over, **{"engine.share_video_prefix": share}))
+        for share in (False, True)
+    )
+    assert shared == pytest.approx(alone, rel=1e-2)
 
 
 def test_lora_in_bf16_on_every_gpu(world: SimpleNamespace) -> None:

@@ -28,7 +28,10 @@ def _layer(width: int, rank: int, scale: float, bias: bool = False) -> Projectio
 def _apart(hidden: torch.Tensor, layer: Projection) -> torch.Tensor:
     output = F.linear(hidden, layer.weight, layer.bias)
     adapter = layer.adapter
-    return output if adapter is None else output + F.linear(F.linear(hidden, adapter.down), adapter.up) * adapter.scale
+    if adapter is None:
+        return output
+    narrow = F.linear(F.dropout(hidden, adapter.dropout), adapter.down)
+    return output + F.linear(narrow, adapter.up) * adapter.scale
 
 
 def _compiled(function: Callable) -> Callable:
@@ -90,11 +93,7 @@ def test_with_dropout_too_one_product_is_the_sum_of_two(shares: tuple[float, ...
     torch.manual_seed(1)
     ours = project(hidden, *layers)
     torch.manual_seed(1)
-    theirs = []
-    for weight, _, adapter, _ in layers:
-        assert adapter
-        narrow = F.linear(F.dropout(hidden, adapter.dropout), adapter.down)
-        theirs.append(F.linear(hidden, weight) + F.linear(narrow, adapter.up) * adapter.scale)
+    theirs = [_apart(hidden, layer) for layer in layers]
     pulls = [torch.randn_like(output) for output in theirs]
     torch.testing.assert_close(list(ours), theirs)
     found, expected = (torch.autograd.grad(list(outputs), leaves, pulls) for outputs in (ours, theirs))

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 from accelerate import PartialState
 
-from vidqa.engine.progress import open_progress
+from vidqa.engine.progress import Progress, open_progress
 from vidqa.run_folder import RunFolder, read_metrics
 from vidqa.spec import Layer, TrainSpec, resolve
 
@@ -28,8 +28,14 @@ def _spec(**logging: object) -> TrainSpec:
     return spec
 
 
+def _opened(run: RunFolder, **logging: object) -> Progress:
+    progress = open_progress(_spec(**logging), run, SimpleNamespace(is_main=True), 0, 4)  # type: ignore[arg-type]
+    assert isinstance(progress, Progress)
+    return progress
+
+
 def _log(run: RunFolder, **logging: object) -> None:
-    with open_progress(_spec(**logging), run, SimpleNamespace(is_main=True), 0, 4) as progress:  # type: ignore[arg-type]
+    with _opened(run, **logging) as progress:
         for step in (1, 2):
             progress.log(step, {"train/loss": 1.0 / step}, line=f"loss {1 / step}")
 
@@ -50,7 +56,7 @@ def test_nobody_waits_for_slow_files_and_their_times_are_those_of_steps(
     run, go = RunFolder(tmp_path), threading.Event()
     written = run.log_metrics
     monkeypatch.setattr(run, "log_metrics", lambda *event: (go.wait(20), written(*event)))
-    with open_progress(_spec(), run, SimpleNamespace(is_main=True), 0, 4) as progress:  # type: ignore[arg-type]
+    with _opened(run) as progress:
         for step in (1, 2, 3):
             progress.log(step, {"train/loss": 1.0 / step})
         asked_at = time.time()
@@ -70,14 +76,13 @@ def test_a_full_disk_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mo
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(run, "log_metrics", full)
-    world = SimpleNamespace(is_main=True)
-    with pytest.raises(OSError, match="No space left"), open_progress(_spec(), run, world, 0, 4) as progress:  # type: ignore[arg-type]
+    with pytest.raises(OSError, match="No space left"), _opened(run) as progress:
         progress.log(1, {"train/loss": 1.0})
         if more:
             wait([*progress.written], timeout=20)
             progress.log(2, {"train/loss": 1.0})
             pytest.fail("the second call tells of the first")
-    with pytest.raises(ValueError, match="first"), open_progress(_spec(), run, world, 0, 4) as progress:  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="first"), _opened(run) as progress:
         progress.log(1, {"train/loss": 1.0})
         raise ValueError("first")
 

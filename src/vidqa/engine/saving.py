@@ -105,8 +105,6 @@ class Saver:
 
         def save() -> None:
             tensors = staging.copy(live) if staging else live
-            if staging:
-                staging.wait()
             if exports:
                 self._export(name, parameters, tensors, {**facts, "trainer_loss": loss}, measured)
             if checkpoints:

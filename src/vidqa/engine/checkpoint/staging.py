@@ -60,8 +60,8 @@ class Staging:
         self._launched.clear()
 
     def copy(self, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Start to copy; the result may be read after `wait`. The same memory is used every time: what an earlier call
-        returned is overwritten."""
+        """Copy, and return when all is there. The same memory is used every time: what an earlier call returned is
+        overwritten."""
         try:
             self.reserve(tensors)
             with torch.cuda.stream(self.stream):  # does nothing where there is none
@@ -73,6 +73,8 @@ class Staging:
                     self._copied = self.stream.record_event()
         finally:
             self._launched.set()
+        if self._copied:
+            self._copied.synchronize()
         return {name: _like(tensor, self._slots[name]) for name, tensor in tensors.items()}
 
     def hold_update(self) -> None:
@@ -80,11 +82,6 @@ class Staging:
         self._launched.wait()
         if self._copied is not None:
             torch.cuda.current_stream().wait_event(self._copied)
-
-    def wait(self) -> None:
-        """Until the copies are complete."""
-        if self._copied is not None:
-            self._copied.synchronize()
 
 
 def _bytes(part: torch.Tensor) -> int:

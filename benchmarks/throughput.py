@@ -19,11 +19,10 @@ from typing import Any
 
 from ledger import Ledger, arguments, rounded, table
 from processes import BANK, finish, start
-from training import ADAPT, SETS, Place, Training, as_tiny, side_by_side, train
+from training import ADAPT, ALL_GPUS, SETS, Place, Training, as_tiny, side_by_side, train
 
 MIXED, LONG, EIGHT = SETS["1k-8k"], SETS["4k-8k"], SETS["8-questions"]
 SHARED = {"engine.share_video_prefix": True}
-ALL_GPUS = 0
 TRAININGS = [
     Training("ours-16k-packs", "ours", "8b", ALL_GPUS, LONG, 6, 2, per_rank=16),
     Training("ours-full", "ours", "8b", ALL_GPUS, MIXED, 7, 3),

@@ -28,6 +28,7 @@ SETS = {
 }
 ADAPT = {"policy.lora.r": 16, "policy.lora.lora_alpha": 32.0, "policy.lora.lora_dropout": 0.0, "train.optm_lr": 1e-4}
 WORKERS = 8
+ALL_GPUS = 0  # in a table of trainings, before it is known how many there are
 FIGURES = ("tokens/s/gpu", "samples/s", "mfu", "mfu_unhalved", "memory_gib", "data_wait", "step_s")
 BATCH_BYTES = 0.4e9  # float32 patches of 16k tokens of video
 ENGINE = ("-m", "vidqa.engine")

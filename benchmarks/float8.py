@@ -1,0 +1,72 @@
+"""What matrix products in 8-bit floats gain and what they change: one training in bf16 and in fp8, one after the other.
+
+    python benchmarks/float8.py --gpus 4 --out DIR
+
+All take the same steps on the same samples from the same weights. Beside them stands another training in bf16 whose
+packs are smaller: its losses differ by rounding alone.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from statistics import mean
+from typing import Any
+
+from ledger import Ledger, arguments, table
+from training import ALL_GPUS, SETS, Place, Training, as_tiny, train
+
+from vidqa.run_folder import read_metrics
+
+SHOWN = ("run", "tokens/s/gpu", "mfu", "memory_gib", "step_s", "recompute", "speed", "loss_off_mean", "loss_off_most")
+
+
+def run(name: str, pack_tokens: int = 16384, **fp8: Any) -> Training:
+    """Nine steps on `ALL_GPUS`, of which the first three warm up."""
+    over = {"train.optm_lr": 1e-5, **{f"train.fp8.{key}": value for key, value in fp8.items()}}
+    return Training(name, "ours", "8b", ALL_GPUS, SETS["4k-8k"], 9, 3, pack_tokens=pack_tokens, over=over)
+
+
+RUNS = [
+    run("bf16"),
+    run("fp8-rowwise", enable_fp8=True, quant_recipe="rowwise"),
+    run("fp8-tensorwise", enable_fp8=True, quant_recipe="tensorwise"),
+    run("bf16-packs-of-12k", pack_tokens=12288),
+]
+
+
+def losses(training: Training, place: Place) -> list[float]:
+    """Of every step, means over supervised tokens."""
+    events = read_metrics(place.run_dir(training) / "run" / "metrics.jsonl")
+    return [event["train/loss"] for event in events if "train/loss" in event]
+
+
+def beside(row: Mapping[str, Any], plain: Mapping[str, Any]) -> dict[str, Any]:
+    """How fast a training is and how far its losses lie from those of the plain one, as shares of these."""
+    off = [abs(ours - theirs) / theirs for ours, theirs in zip(row["losses"], plain["losses"], strict=True)]
+    return {"speed": row["tokens/s/gpu"] / plain["tokens/s/gpu"], "loss_off_mean": mean(off), "loss_off_most": max(off)}
+
+
+def main() -> None:
+    options = arguments(__doc__, gpus=4).parse_args()
+    place, ledger = Place(options.out.resolve()), Ledger("float8", options)
+    runs = [replace(one, gpus=options.gpus) for one in RUNS]
+    runs = [as_tiny(one, 3) for one in runs[:2]] if options.tiny else runs
+    place.make(runs)
+    plain: dict[str, Any] = {}  # the first row, whose losses are not rounded
+    for training in runs:
+        (row,) = train([training], place, options.set, options.timeout)
+        if "failed" not in row:
+            row["losses"] = losses(training, place)
+            plain = plain or row
+            row |= beside(row, plain)
+        ledger.add(row)
+        print(ledger.rows[-1], flush=True)
+    print(table([{key: row.get(key) for key in SHOWN} for row in ledger.rows]))
+    if failures := [row["failed"] for row in ledger.rows if "failed" in row]:
+        sys.exit(failures[0])
+
+
+if __name__ == "__main__":
+    main()

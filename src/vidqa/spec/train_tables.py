@@ -36,7 +36,11 @@ class Fp8(Table):
         "Needs the extra fp8.",
     )
     fp8_recipe: Recipe = key("dynamic_scaling", "FP8 scaling", "How FP8 scales are found.", only=["dynamic_scaling"])
-    quant_recipe: Granularity = key("rowwise", "FP8 granularity", "What shares one FP8 scale.")
+    quant_recipe: Granularity = key(
+        "tensorwise",
+        "FP8 granularity",
+        "What shares one FP8 scale: a whole matrix, or each of its rows, which made steps slower than bf16 does.",
+    )
 
 
 class Fp4(Table):

@@ -12,6 +12,7 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.run import main as torchrun
 
 from vidqa.cli import note
+from vidqa.engine.ending import leave
 from vidqa.engine.signals import STOP_SIGNALS
 from vidqa.problem import Exit
 
@@ -34,4 +35,4 @@ def main(words: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    leave(main(sys.argv[1:]))

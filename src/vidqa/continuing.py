@@ -11,10 +11,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+from vidqa.files import ends_of
 from vidqa.spec import effective_batch
 
 MEANING = {"order": "the order of samples", "weights": "what the saved weights mean"}
-EDGE_BYTES = 1 << 20  # read from each end of a weight file
 
 
 class Counted(Protocol):
@@ -68,8 +68,5 @@ def weights_hash(folder: Path, base: Path | None = None) -> str:
     for path in sorted(p for place in (folder, base) if place for p in place.glob("*.safetensors")):
         size = path.stat().st_size
         digest.update(f"{path.name} {size} ".encode())
-        with path.open("rb") as file:
-            digest.update(file.read(EDGE_BYTES))
-            file.seek(max(0, size - EDGE_BYTES))
-            digest.update(file.read())
+        digest.update(ends_of(path, size))
     return digest.hexdigest()

@@ -259,7 +259,7 @@ def test_missing_places(place):
     (place.path / "results.json").write_text("[]")
     with pytest.raises(ProblemError) as error:
         analyze(str(place.path / "results.json"), str(place.path / "g.parquet"), str(place.path / "none.json"))
-    assert error.value.problems[0].code == "GAPS_STORAGE" and error.value.exit_code == 4
+    assert error.value.problems[0].code == "GAPS_ANNOTATIONS_MISSING" and error.value.exit_code == 3
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,7 @@ def test_what_is_not_in_a_bucket(bucket, tmp_path):
     bucket.pipe("lake/results.json", b"[]")
     with pytest.raises(ProblemError) as error:
         analyze("s3://lake", str(tmp_path / "g"), "s3://lake/none.json")
-    assert error.value.problems[0].code == "GAPS_STORAGE"
+    assert error.value.problems[0].code == "GAPS_ANNOTATIONS_MISSING"
 
 
 def test_a_server_that_is_not_there(bucket, monkeypatch, tmp_path):

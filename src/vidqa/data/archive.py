@@ -14,10 +14,10 @@ from typing import NamedTuple
 
 from vidqa.data.problems import TAR_BROKEN
 from vidqa.environment import cache_folder
+from vidqa.files import ends_of
 
 SUFFIXES = (".tar", ".tar.gz", ".tgz")
 READ_ERRORS = (tarfile.TarError, OSError, EOFError, zlib.error)
-EDGE_BYTES = 1 << 20  # the archive's content key covers its first and last MiB and its size
 
 
 class Member(NamedTuple):
@@ -121,10 +121,7 @@ def _unpack(path: Path, folder: Path) -> None:
 def _content_key(path: Path) -> str:
     size = path.stat().st_size
     digest = hashlib.sha256(str(size).encode())
-    with path.open("rb") as file:
-        digest.update(file.read(EDGE_BYTES))
-        file.seek(max(0, size - EDGE_BYTES))
-        digest.update(file.read(EDGE_BYTES))
+    digest.update(ends_of(path, size))
     return digest.hexdigest()[:32]
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from sys import intern
 from typing import Any
 
-from vidqa.gaps.problems import GAPS_ANNOTATIONS
+from vidqa.gaps.problems import GAPS_ANNOTATIONS, GAPS_ANNOTATIONS_MISSING
 from vidqa.gaps.storage import exists, is_folder, is_remote, opened, storage_problems
 from vidqa.problem import Problem, ProblemError
 from vidqa.scoring.json_items import json_items
@@ -77,12 +77,16 @@ def _written(annotations: Annotations, row: int) -> str:
 
 
 def annotation_file(path: str) -> str:
-    """The file itself, or annotations.json or .jsonl in the folder. Raises GAPS_STORAGE."""
+    """The file itself, or annotations.json or .jsonl in the folder. Raises GAPS_ANNOTATIONS_MISSING, GAPS_STORAGE."""
     with storage_problems(path):
-        if not is_folder(path):
-            return path
-        names = [f"{path.rstrip('/')}/annotations.{ending}" for ending in ("json", "jsonl")]
-        return next((name for name in names if exists(name)), names[0])
+        names, missing = [path], "there is no such file or folder"
+        if is_folder(path):
+            names = [f"{path.rstrip('/')}/annotations.{ending}" for ending in ("json", "jsonl")]
+            missing = "the folder holds neither annotations.json nor annotations.jsonl"
+        found = next((name for name in names if exists(name)), None)
+    if found is None:
+        raise GAPS_ANNOTATIONS_MISSING.error(path, missing)
+    return found
 
 
 def read_annotations(path: str, media_path: str = "") -> Annotations:

@@ -52,6 +52,11 @@ GAPS_MODE = Code(
     "Some ground truths are not of the kind that the mode asks for; they are compared as in mode normalized.",
     "Use --mode normalized, which takes the kind from each ground truth.",
 )
+GAPS_ANNOTATIONS_MISSING = Code(
+    "GAPS_ANNOTATIONS_MISSING",
+    "The annotations that were evaluated are not where --kpi-ann-path says.",
+    "Give the path of the annotations .json or .jsonl file, or of the folder that holds annotations.json.",
+)
 GAPS_STORAGE = Code(
     "GAPS_STORAGE",
     "A file or bucket cannot be read or written.",

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from vidqa.environment import cache_folder
-from vidqa.files import replacing
+from vidqa.files import ends_of, replacing
 from vidqa.video.pool import DecodeRequest
 
 NAME = "media_probe.parquet"
@@ -69,10 +69,7 @@ def content_key(path: str) -> str:
 def _content_key(path: str, size: int, mtime_ns: int) -> str:
     digest = hashlib.sha256(f"{size} {mtime_ns}".encode())
     if os.path.isfile(path):
-        with open(path, "rb") as file:
-            digest.update(file.read(EDGE_BYTES))
-            file.seek(max(0, size - EDGE_BYTES))
-            digest.update(file.read(EDGE_BYTES))
+        digest.update(ends_of(path, size, EDGE_BYTES))
     return digest.hexdigest()[:32]
 
 

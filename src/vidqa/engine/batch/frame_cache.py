@@ -27,13 +27,13 @@ import numpy as np
 import torch
 
 from vidqa.engine.batch.problems import CACHE_DISK_FULL, CACHE_UNUSABLE
+from vidqa.files import ends_of
 from vidqa.problem import Problem
 from vidqa.video.pool import DecodeRequest
 
 RESIZE_VERSION = 1  # part of every key: raise it when resize_frames gives other pixels
 FOOTER = struct.Struct("<4sI")  # a mark, and the CRC-32 of everything before it
 MARK = b"vqF1"
-SAMPLE_BYTES = 1 << 20  # read from each end of a source file to tell it from others
 ROOM = 0.9  # an eviction goes down to this part of the limit, so that not every put evicts
 ABANDONED_S = 3600.0  # a temporary file this old belongs to a process that was killed
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -237,8 +237,5 @@ def _verify(whole: np.ndarray, path: Path) -> None:
 @lru_cache(maxsize=100_000)
 def _content_hash(path: str, size: int, mtime_ns: int) -> str:
     digest = hashlib.sha256(f"{size} {mtime_ns} ".encode())
-    with open(path, "rb") as file:
-        digest.update(file.read(SAMPLE_BYTES))
-        file.seek(max(0, size - SAMPLE_BYTES))
-        digest.update(file.read(SAMPLE_BYTES))
+    digest.update(ends_of(path, size))
     return digest.hexdigest()

@@ -453,6 +453,16 @@ def test_another_output_is_never_replaced(tmp_path: Path) -> None:
     assert codes(stopped) == {"DATATOOLS_OUTPUT_EXISTS"}
 
 
+@pytest.mark.parametrize(("to", "name"), [("parquet", "m.csv"), ("llava", "m.jsonl"), ("hf", "m.parquet")])
+def test_an_output_with_the_ending_of_another_format_is_refused(tmp_path: Path, to: str, name: str) -> None:
+    root = write_rows(tmp_path / "data", [{"id": "x", "video": "a.mp4", "conversations": turns()}])
+    with pytest.raises(ProblemError) as stopped:
+        convert(root, tmp_path / name, to)
+    assert codes(stopped) == {"DATATOOLS_OUTPUT_ENDING"} and not (tmp_path / name).exists()
+    (tmp_path / name).mkdir()  # a folder of that name may be meant
+    assert convert(root, tmp_path / name, to).facts["written"]
+
+
 def test_the_script(tmp_path: Path) -> None:
     script = [sys.executable, str(BANK / "scripts/convert_dataset.py"), "--in", str(csv(tmp_path / "c")), "--json"]
     command = [*script, "--to", "llava", "--out", "new", "--prompt", "mcq", "--prompt", "mcq"]

@@ -17,7 +17,7 @@ from vidqa.data.reader import NAMES, annotation_file, read_rows
 from vidqa.data.record import Record
 from vidqa.datatools import prompts, tables, tao
 from vidqa.datatools.outputs import json_lines, json_list, write_new
-from vidqa.datatools.problems import FIELDS_DROPPED, FORMAT_UNKNOWN, PROMPT_UNUSED
+from vidqa.datatools.problems import FIELDS_DROPPED, FORMAT_UNKNOWN, OUTPUT_ENDING, PROMPT_UNUSED
 from vidqa.datatools.rows import Pair, place_of, read_pairs
 from vidqa.datatools.shapes import count_fields, llava_row, messages_row, other_fields
 from vidqa.problem import Problem, ProblemError, raise_errors
@@ -118,14 +118,25 @@ def _prompted(
 
 
 def _outputs(out: Path, to: str, records: list[Record], fields: list[dict[str, Any]]) -> dict[Path, bytes]:
+    file = _output(out, to)
     if to == "hf":
-        return tables.hub_folder(out, records)
-    file = out if out.suffix == SUFFIX[to] else out / f"annotations{SUFFIX[to]}"
+        return tables.hub_folder(file, records)
     if to == "parquet":
         return {file: tables.parquet_bytes(records)}
     shape = messages_row if to == "messages" else llava_row
     rows = [{**shape(record), **kept} for record, kept in zip(records, fields, strict=True)]
     return {file: json_lines(rows) if to == "jsonl" else json_list(rows)}
+
+
+def _output(out: Path, to: str) -> Path:
+    """The folder for Hugging Face's layout; otherwise a file: `out` where it has the format's ending, or one in it."""
+    ending = SUFFIX.get(to)
+    if ending and out.suffix == ending:
+        return out
+    if out.suffix in (*SUFFIX.values(), ".csv") and not out.is_dir():
+        file = f"a file that ends in {ending}, or " if ending else ""
+        raise OUTPUT_ENDING.error(out, f"{to} is written to {file}a folder")
+    return out / f"annotations{ending}" if ending else out
 
 
 def read_source(path: Path, form: str, media_path: str) -> Source:

@@ -13,6 +13,12 @@ OUTPUT_UNWRITABLE = Code(
     "Give an --out or --html below a folder that you may write to, on a disk with free space.",
     Exit.ENVIRONMENT,
 )
+OUTPUT_ENDING = Code(
+    "DATATOOLS_OUTPUT_ENDING",
+    "The name of the output has the ending of another format than the one asked for.",
+    "Give --out the ending of the format, or name a folder, or ask --to for the other format.",
+    Exit.USAGE,
+)
 SHARE = Code(
     "DATATOOLS_SHARE",
     "The share of the validation part is not a number between 0 and 1.",

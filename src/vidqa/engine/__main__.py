@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import gc
+import logging
 import signal
 import subprocess
 import sys
@@ -90,6 +91,8 @@ def upload(spec: Any, run: RunFolder) -> None:
 def _program(action: str) -> Callable[[Any, RunFolder], int]:
     """Import what carries out the action, and keep Python's garbage collector from what the libraries made: looking
     through it takes a tenth of the import, and later a third of a second whenever it falls into a step."""
+    # To every process torchao says, by way of PyTorch, that a later PyTorch will want other calls of it.
+    logging.getLogger("torch.utils._pytree").setLevel(logging.ERROR)
     gc.disable()
     if action == "train":
         from vidqa.engine.train import train as program

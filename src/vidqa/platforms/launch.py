@@ -16,6 +16,7 @@ from vidqa import files, spec
 from vidqa.platforms import failure, images, jobs, platform, records, runs, site
 from vidqa.platforms._base import Job, Platform, Rendered, State
 from vidqa.platforms.asked import Asked, ask, ask_again, process_count
+from vidqa.platforms.kubernetes_problems import UNREACHABLE
 from vidqa.platforms.problems import (
     JOB_RETRY_NEEDLESS,
     JOB_RETRY_REFUSED,
@@ -25,7 +26,10 @@ from vidqa.platforms.problems import (
 )
 from vidqa.platforms.processes import this_process
 from vidqa.platforms.records import JobRecord
+from vidqa.platforms.slurm_problems import SLURM_SILENT
 from vidqa.problem import Problem, ProblemError, raise_errors
+
+NO_ANSWER = (UNREACHABLE.name, SLURM_SILENT.name)
 
 
 @dataclass(frozen=True)
@@ -211,14 +215,24 @@ def _start(asked: Asked, job: Job, where: Platform, retry_of: str | None = None)
     try:
         reference = where.submit(job, rendered)
     except ProblemError as refused:
+        if refused.problems[0].code in NO_ANSWER:
+            raise _perhaps_started(refused, record) from refused
         why = failure.classify(refused.exit_code, "", refused.problems, "")
         message = f"it was not started: {why['evidence']}"
         records.update(record.job_id, state=State.ERROR, exit_code=refused.exit_code, message=message, failure=why)
         raise
     record = records.update(record.job_id, reference=reference)
-    if record.cancel_requested and not record.state.is_terminal:  # by someone who found nothing to cancel yet
+    if record.cancel_requested:  # by someone who found nothing to cancel yet, whatever was made of that
         where.cancel(record, 0)
     return jobs.observe(record)
+
+
+def _perhaps_started(silent: ProblemError, record: JobRecord) -> ProblemError:
+    """A job that was handed over and whose receipt never came may run. Its record stays as it is: who asks for its
+    status looks for it by its name."""
+    first, *others = silent.problems
+    advice = f"It may have started all the same; once there is an answer: python scripts/jobs.py status {record.job_id}"
+    return ProblemError([replace(first, remedy=f"{first.remedy} {advice}"), *others])
 
 
 def _record(asked: Asked, job: Job, platform_name: str, parent: str | None) -> JobRecord:

@@ -21,7 +21,7 @@ parser = Parser(
     ],
 )
 parser.add_argument("--results-dir", required=True, help="folder of an evaluation, local or s3://")
-parser.add_argument("--gaps-parquet", required=True, help="the table to write, local or s3://")
+parser.add_argument("--gaps-parquet", required=True, help="the table to write, local or s3://; replaces an earlier one")
 parser.add_argument("--kpi-ann-path", required=True, help="annotations that were evaluated: file or folder")
 parser.add_argument("--kpi-media-path", default="", help="where their videos are (default: beside the annotations)")
 parser.add_argument(

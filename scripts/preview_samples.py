@@ -24,8 +24,8 @@ parser.add_argument("--html", type=Path, metavar="FILE", help="write a page with
 def main(options: argparse.Namespace) -> Result:
     from vidqa.datatools.preview import pick, previews, terminal_text
     from vidqa.preflight._base import Context
-    from vidqa.preflight.report import action_of
     from vidqa.problem import bounded, raise_errors
+    from vidqa.spec.action import action_of
 
     context = Context(options.spec, action_of(options.spec), "local")
     sets = context.annotations if options.sample else context.annotations[:1]

@@ -57,6 +57,7 @@ def test_a_missing_folder_and_a_file_are_refused(tmp_path: Path) -> None:
 def test_a_bare_hub_name_is_told_the_prefix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert "hf_model://nvidia/Cosmos-Reason2-8B" in refused("nvidia/Cosmos-Reason2-8B")[1]
+    assert "hf_model" not in refused("../model")[1], "no name of the hub"
 
 
 def test_names() -> None:

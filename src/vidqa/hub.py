@@ -99,7 +99,8 @@ def _local_folder(name: str) -> Path:
         return folder.resolve()
     if os.path.exists(folder):
         raise MODEL_NOT_FOUND.error(name, "this is a file; a model is a folder")
-    remedy = f"to fetch it from the hub write {PREFIX}{name}" if _NAME.fullmatch(name) else None
+    may_be_of_hub = _NAME.fullmatch(name) and not name.startswith(".")
+    remedy = f"check the path; to fetch it from the hub write {PREFIX}{name}" if may_be_of_hub else "check the path"
     raise MODEL_NOT_FOUND.error(name, f"there is no folder {folder.absolute()}", remedy)
 
 

@@ -6,21 +6,25 @@ import base64
 import json
 import shutil
 import signal
+import socket
 import ssl
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
 from tests.platforms.conftest import until_complete
-from tests.platforms.kubernetes_api import Cluster, cluster, until
-from vidqa.platforms import jobs, kubernetes, records
+from tests.platforms.kubernetes_api import Cluster, Refused, Request, cluster, until
+from vidqa.platforms import jobs, kubernetes, kubernetes_client, records
 from vidqa.platforms._base import State
 from vidqa.platforms.kubernetes_client import connect
+from vidqa.platforms.kubernetes_problems import UNREACHABLE
 from vidqa.platforms.kubernetes_site import KubernetesSite
 from vidqa.platforms.launch import Wanted, dry_run, launch, retry
 from vidqa.platforms.records import JobRecord
@@ -462,3 +466,167 @@ def test_an_encrypted_server_is_known_by_its_certificate(api: Cluster, tmp_path:
     place["certificate-authority-data"] = base64.b64encode(certificate.read_bytes()).decode()
     api.kubeconfig.write_text(json.dumps(config))
     assert connect(KubernetesSite()).pods("")[0] == []
+
+
+def cut(request: Request, *ignored: object) -> None:
+    """Hang up without an answer."""
+    request.close_connection = True
+    request.connection.shutdown(socket.SHUT_RDWR)
+
+
+def busy(status: int) -> Callable[..., None]:
+    """An answer by which the server says that it cannot now."""
+
+    def answer(request: Request, *ignored: object) -> None:
+        request.reply(Refused(status, "Busy", "try again later").status, status)
+
+    return answer
+
+
+@pytest.mark.parametrize("fault", [cut, busy(502)], ids=["cut", "502"])
+def test_a_cancel_outlives_a_watch_that_breaks(
+    api: Cluster,
+    wanted: Callable[..., Wanted],
+    write_spec: WriteSpec,
+    monkeypatch: pytest.MonkeyPatch,
+    fault: Callable[..., None],
+) -> None:
+    record = started(write_spec("stubborn"), wanted())
+    until_runs(api, record)
+    faults, watch, pods_of = [fault, fault], Request.watch, Request.list
+
+    def breaks(self: Request, query: dict[str, str]) -> None:
+        (faults.pop() if faults else watch)(self, query)
+
+    def list_breaks(self: Request, plural: str, query: dict[str, str]) -> None:
+        (fault if len(faults) == 1 else pods_of)(self, plural, query)  # between the two watches
+
+    monkeypatch.setattr(Request, "watch", breaks)
+    monkeypatch.setattr(Request, "list", list_breaks)
+    record = jobs.cancel(record.job_id, 1)
+    assert record.state == State.CANCELED and not faults and not api.objects
+
+
+def test_a_cancel_does_not_wait_for_the_log_of_a_lost_node(
+    api: Cluster, wanted: Callable[..., Wanted], write_spec: WriteSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = started(write_spec("hang"), wanted())
+    until_runs(api, record)
+    monkeypatch.setattr(Request, "log", cut)
+    assert jobs.cancel(record.job_id, 30).state == State.CANCELED and not api.objects
+
+
+def test_a_failed_job_is_over_though_its_log_is_lost(
+    api: Cluster, wanted: Callable[..., Wanted], write_spec: WriteSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Request, "log", cut)
+    record = jobs.wait(started(write_spec("fail"), wanted()), 30)
+    assert (record.state, record.exit_code) == (State.ERROR, 3)
+
+
+@pytest.mark.parametrize(
+    ("status", "code"), [(429, "UNREACHABLE"), (500, "UNREACHABLE"), (403, "FORBIDDEN"), (404, "REFUSED")]
+)
+def test_a_question_of_rights_without_an_answer(
+    api: Cluster,
+    wanted: Callable[..., Wanted],
+    write_spec: WriteSpec,
+    monkeypatch: pytest.MonkeyPatch,
+    status: int,
+    code: str,
+) -> None:
+    route = Request.route
+
+    def asked(self: Request, path: str, query: dict[str, str], body: dict) -> None:
+        (busy(status) if path.endswith("accessreviews") else route)(self, path, query, body)
+
+    monkeypatch.setattr(Request, "route", asked)
+    assert str(status) in problems_of_launch(write_spec("complete"), wanted())[f"PLATFORM_KUBERNETES_{code}"]
+
+
+def test_a_job_that_is_refused_leaves_nothing(
+    api: Cluster, wanted: Callable[..., Wanted], write_spec: WriteSpec
+) -> None:
+    job, rendered, _, _ = dry_run("train", write_spec("complete"), "kubernetes", wanted())
+    api.quota = "exceeded quota: gpus"  # someone else took the room since
+    with pytest.raises(ProblemError, match="exceeded quota"):
+        kubernetes.submit(job, rendered)
+    assert not api.objects
+
+
+def test_a_job_that_may_run_keeps_its_parts(
+    api: Cluster, wanted: Callable[..., Wanted], write_spec: WriteSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job, rendered, _, _ = dry_run("train", write_spec("complete"), "kubernetes", wanted())
+    api.room, post = False, Request.post
+
+    def lost(self: Request, plural: str, body: dict, query: dict[str, str]) -> None:
+        if plural != "jobs":
+            return post(self, plural, body, query)
+        with suppress(Refused):
+            api.create(plural, body)
+        cut(self)
+
+    monkeypatch.setattr(Request, "post", lost)
+    with pytest.raises(ProblemError, match="UNREACHABLE"):
+        kubernetes.submit(job, rendered)
+    assert {plural for plural, _ in api.objects} >= {"jobs", "configmaps"}
+
+
+@pytest.mark.parametrize(
+    "text", ["hello", "[]", "{}", "clusters: 3", "contexts: [1]\n", "current-context: a\nusers: {}"]
+)
+def test_a_kubeconfig_that_is_none(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "config").write_text(text)
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "config"))
+    with pytest.raises(ProblemError, match="PLATFORM_KUBERNETES_NO_CLUSTER"):
+        connect(KubernetesSite())
+
+
+def test_a_context_that_is_asked_for_is_not_replaced(api: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    from kubernetes import config
+
+    inside: list[object] = []
+    monkeypatch.setattr(config, "load_incluster_config", lambda client_configuration: inside.append(1))
+    with pytest.raises(ProblemError, match="tset"):
+        connect(KubernetesSite(context="tset"))
+    assert not inside
+    monkeypatch.setenv("KUBECONFIG", str(api.folder / "absent"))
+    connect(KubernetesSite())
+    assert inside
+
+
+def test_a_job_that_is_cancelled_while_it_is_submitted_does_not_run(
+    api: Cluster, wanted: Callable[..., Wanted], write_spec: WriteSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create = kubernetes_client.Cluster.create
+
+    def cancelled(self: Any, what: Any, *, dry_run: bool = False) -> Any:
+        if what["kind"] == "Job" and not dry_run:
+            assert jobs.cancel(records.scan()[0][0].job_id, 1).state == State.CANCELED
+        return create(self, what, dry_run=dry_run)
+
+    monkeypatch.setattr(kubernetes_client.Cluster, "create", cancelled)
+    record = started(write_spec("hang"), wanted())
+    assert record.state == State.CANCELED
+    until(lambda: not api.objects, "an empty cluster")
+
+
+def test_a_job_whose_receipt_never_came_is_found_by_its_name(
+    api: Cluster, wanted: Callable[..., Wanted], write_spec: WriteSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create = kubernetes_client.Cluster.create
+
+    def unanswered(self: Any, what: Any, *, dry_run: bool = False) -> Any:
+        if what["kind"] != "Job" or dry_run:
+            return create(self, what, dry_run=dry_run)
+        with suppress(kubernetes_client.Answered):  # asked again, it says that there is one
+            create(self, what)
+        raise UNREACHABLE.error("the cluster", "timed out")
+
+    with monkeypatch.context() as lossy, pytest.raises(ProblemError) as raised:
+        lossy.setattr(kubernetes_client.Cluster, "create", unanswered)
+        started(write_spec("complete"), wanted())
+    (record,) = records.scan()[0]
+    assert record.job_id in raised.value.problems[0].remedy and not record.state.is_terminal
+    assert jobs.wait(record, 60).state == State.COMPLETE

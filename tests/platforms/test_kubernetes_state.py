@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -96,6 +97,20 @@ def test_pods_that_cannot_start(reason: str) -> None:
     found = stuck([pod(waiting={"reason": reason, "message": "no such thing"})])
     assert found and reason in found.message and "no such thing" in found.message
     assert stuck([pod(waiting={"reason": "ContainerCreating"})]) is None
+
+
+def test_the_wait_for_a_node_is_not_a_failure_to_start() -> None:
+    placed = {"type": "PodScheduled", "status": "True", "lastTransitionTime": "2026-01-01T01:00:00Z"}
+    waiting = {"reason": "ErrImagePull", "message": "i/o timeout"}
+    found = stuck([pod(conditions=[placed], waiting=waiting)])
+    assert found and found.since == datetime(2026, 1, 1, 1, tzinfo=UTC)
+    found = stuck([pod(waiting=waiting)])
+    assert found and found.since == datetime(2026, 1, 1, tzinfo=UTC)  # when it was made
+
+
+def test_a_pod_that_is_prepared_says_where_to_look() -> None:
+    seen = observed({}, [pod("p", waiting={"reason": "ContainerCreating"})], record())
+    assert seen.state == State.PENDING and "kubectl describe pod p" in seen.message
 
 
 def test_all_nodes_must_run() -> None:

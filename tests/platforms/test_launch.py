@@ -53,6 +53,24 @@ def test_the_same_spec_is_done_when_it_is_done(stand_in: None, write_spec: Write
     assert finished(spec)[0] == "started"
 
 
+def test_a_spec_of_another_action_is_one_problem(write_spec: WriteSpec) -> None:
+    with pytest.raises(ProblemError) as refused:
+        launch("evaluate", write_spec("complete"), "local")
+    assert [(p.code, "a spec for train" in p.message) for p in refused.value.problems] == [("SPEC_ACTION", True)]
+
+
+def test_after_an_evaluation_comes_the_analysis_of_its_gaps(
+    stand_in: None, write_spec: WriteSpec, tmp_path: Path
+) -> None:
+    record = replace(finished(write_spec("complete"))[1], action="evaluate")
+    written = Path(record.run_dir) / "spec.toml"
+    written.write_text('[dataset]\nannotation_path = "kpi/annotations.json"\nmedia_dir = "kpi"\n')
+    words = shlex.split(results.of_wait(record).next[-1])
+    assert words[1].endswith("analyze_gaps.py") and {record.run_dir, "kpi/annotations.json", "kpi"} <= set(words)
+    written.unlink()
+    assert len(results.of_wait(record).next) == 1
+
+
 def test_a_failed_job_is_launched_again(stand_in: None, write_spec: WriteSpec) -> None:
     spec = write_spec("fail")
     first, second = finished(spec), finished(spec)

@@ -9,10 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from vidqa.platforms import slurm_script
-from vidqa.platforms._base import Job
+from vidqa.platforms import records, slurm, slurm_script
+from vidqa.platforms._base import Job, State
+from vidqa.platforms.engine_command import engine_environment
+from vidqa.platforms.processes import this_process
+from vidqa.platforms.records import JobRecord
 from vidqa.platforms.site import validate
-from vidqa.platforms.slurm_commands import Cluster, Known, accounted
+from vidqa.platforms.slurm_commands import Cluster, Known, accounted, find, known
 from vidqa.platforms.slurm_site import SlurmSite
 from vidqa.problem import ProblemError
 
@@ -29,6 +32,32 @@ def job(**site: object) -> Job:
         writes=(Path("/runs/a b"), Path("/cache")),
         settings=SlurmSite.model_validate(site),
     )
+
+
+def program(folder: Path, name: str, *, out: str = "", err: str = "", code: int = 0) -> None:
+    """A command of SLURM that answers just this."""
+    path = folder / name
+    path.write_text(f"#!/bin/sh\ncat <<'END'\n{out}\nEND\ncat >&2 <<'END'\n{err}\nEND\nexit {code}\n")
+    path.chmod(0o755)
+
+
+@pytest.fixture
+def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where commands stand that are found before the machine's own."""
+    folder = tmp_path / "programs"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+    return folder
+
+
+def record(run_dir: Path, **changes: object) -> JobRecord:
+    """Of a job that SLURM has as number 7, and whose launcher is gone."""
+    names = ("action", "spec", "spec_fingerprint", "inputs_fingerprint", "output_dir", "model")
+    gone = {**this_process().as_dict(), "started": 1}
+    fields = {"job_id": "x", "platform": "slurm", "run_dir": str(run_dir), "processes": 1, "created": records.now()}
+    place = {"slurm_id": "7", "name": "vidqa-x"}
+    asked = {**dict.fromkeys(names, ""), **fields, "launcher": gone, "state": State.RUNNING, "reference": place}
+    return JobRecord(**{**asked, **changes})  # type: ignore[arg-type]
 
 
 def words_of_srun(script: str, tmp_path: Path) -> list[str]:
@@ -102,6 +131,42 @@ def test_nodes_meet_at_the_first_one_and_know_their_rank_by_themselves() -> None
     assert "--standalone" in one and "$" not in one
 
 
+def test_a_node_whose_address_slurm_does_not_tell_meets_the_others_by_its_name(programs: Path) -> None:
+    program(programs, "scontrol", err="scontrol: error", code=1)
+    variables = {"PATH": os.environ["PATH"], "SLURM_JOB_ID": "7", "SLURMD_NODENAME": "n1"}
+    script = slurm_script.MEETING + 'echo "$FIRST_NODE"'
+    done = subprocess.run(["bash", "-c", script], env=variables, capture_output=True, text=True, timeout=30)
+    assert done.stdout == "n1\n"
+
+
+@pytest.mark.parametrize(("backend", "refused"), [("venv", []), ("apptainer", ["/d/a:b", "/d/c,d"])])
+def test_a_path_that_a_container_cannot_be_told_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, backend: str, refused: list[str]
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))  # no SLURM is asked
+    asked = replace(job(backend=backend, image="e.sif"), reads=(Path("/d/a:b"), Path("/d/c,d"), Path("/d/e")))
+    found = [problem.where for problem in slurm.check(asked) if problem.code == "PLATFORM_SLURM_PATH"]
+    assert found == refused
+
+
+@pytest.mark.parametrize("name", ["HF_ENDPOINT", "AWS_ENDPOINT_URL"])
+def test_an_address_with_a_password_is_refused_before_it_is_written(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(name, "https://mirror:8443/hub")
+    assert f"export {name}=https://mirror:8443/hub" in slurm_script.task(job())
+    monkeypatch.setenv(name, "https://me:planted@mirror:8443/hub")
+    for made in (slurm_script.task, engine_environment):
+        with pytest.raises(ProblemError) as refused:
+            made(job())
+        (problem,) = refused.value.problems
+        assert (problem.code, problem.where) == ("PLATFORM_SITE_VALUE", name) and "planted" not in str(problem)
+
+
+def test_the_problem_of_another_cluster_says_what_to_do() -> None:
+    with pytest.raises(ProblemError, match=r"another cluster.*`ssh`"):
+        validate(SlurmSite, {"options": ["--clusters=x"]}, "site.toml [slurm]")
+    assert SlurmSite(options=["--cluster-constraint=a", "--chdir=/tmp"]).options
+
+
 @pytest.mark.parametrize(
     "table",
     [
@@ -110,6 +175,9 @@ def test_nodes_meet_at_the_first_one_and_know_their_rank_by_themselves() -> None
         {"ssh": "host; rm"},
         {"setup": ["a\nb"]},
         {"options": ["x"]},
+        {"options": ["-M x"]},
+        {"options": ["--clusters=x"]},
+        {"options": ["--cluster=x"]},
         {"warning_s": 5},
     ],
 )
@@ -135,6 +203,56 @@ def test_what_the_accounts_say(
     (tmp_path / "sacct").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     assert accounted(Cluster(), "7", "vidqa-x") == expected
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "slurm_load_jobs error: Zero Bytes were transmitted or received",
+        "slurm_load_jobs error: Protocol authentication error",
+        "scontrol: fatal: Could not establish a configuration source",
+        "slurm_load_jobs error: words that nobody has heard before",
+    ],
+)
+def test_a_failure_that_names_no_job_is_no_answer(programs: Path, tmp_path: Path, said: str) -> None:
+    program(programs, "sacct", err="Slurm accounting storage is disabled", code=1)
+    for name in ("scontrol", "squeue"):
+        program(programs, name, err=said, code=1)
+    with pytest.raises(ProblemError, match="PLATFORM_SLURM_SILENT"):
+        known(Cluster(), "7", "vidqa-x")
+    with pytest.raises(ProblemError, match="PLATFORM_SLURM_SILENT"):
+        find(Cluster(), "vidqa-x")
+    for asked in (record(tmp_path), record(tmp_path, reference=None)):
+        seen = slurm.status(asked)
+        assert seen.state == State.RUNNING and "cannot be asked" in seen.message
+
+
+def test_a_job_that_slurm_does_not_know_has_vanished(programs: Path, tmp_path: Path) -> None:
+    program(programs, "sacct", err="Slurm accounting storage is disabled", code=1)
+    program(programs, "scontrol", err="slurm_load_jobs error: Invalid job id specified", code=1)
+    assert known(Cluster(), "7", "vidqa-x") is None
+    assert slurm.status(record(tmp_path)).state == State.ERROR
+    program(programs, "sacct", err="sacct: error: words that nobody has heard before", code=1)
+    assert slurm.status(record(tmp_path)).state == State.RUNNING
+
+
+@pytest.mark.parametrize(
+    ("state", "seen"),
+    [("EXPEDITING", "RUNNING"), ("?", "RUNNING"), ("", "RUNNING"), ("REQUEUED", "PENDING"), ("DEADLINE", "ERROR")],
+)
+def test_only_a_state_that_is_known_as_an_end_is_one(programs: Path, tmp_path: Path, state: str, seen: str) -> None:
+    program(programs, "scontrol", out=f"JobId=7 JobName=vidqa-x JobState={state} Reason=None ExitCode=0:0")
+    assert slurm.status(record(tmp_path)).state == seen
+
+
+@pytest.mark.parametrize(("created", "seen"), [(None, "PENDING"), ("2026-01-01T00:00:00+00:00", "CANCELED")])
+def test_a_launcher_of_another_machine_is_waited_for_only_so_long(
+    programs: Path, tmp_path: Path, created: str | None, seen: str
+) -> None:
+    program(programs, "squeue")
+    elsewhere = {**this_process().as_dict(), "host": "another"}
+    asked = record(tmp_path, launcher=elsewhere, state=State.PENDING, reference=None, cancel_requested="now")
+    assert slurm.status(replace(asked, created=created or asked.created)).state == seen
 
 
 def test_without_accounts_nothing_is_known_and_a_silent_one_is_no_answer(

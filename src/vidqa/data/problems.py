@@ -75,7 +75,7 @@ ANSWER_EMPTY = Code(
 MEDIA_MISSING = Code(
     "DATA_MEDIA_MISSING",
     "A video or image that a record names is not there.",
-    "Put the file where the annotation says, or correct the name or the media path.",
+    "Put the file where the annotation says, correct its name, name the folder of the media, or take the record out.",
 )
 MEDIA_OUTSIDE_ROOT = Code(
     "DATA_MEDIA_OUTSIDE_ROOT",

@@ -14,6 +14,7 @@ from vidqa.data.reader import annotation_file
 from vidqa.platforms.mounts import media_folders
 from vidqa.platforms.records import JobRecord
 from vidqa.problem import Problem
+from vidqa.spec.action import require_action
 from vidqa.spec.models import SPECS, EvaluateSpec, Spec, TrainSpec
 
 # Every key that holds a path or is one by its value. Empty ones and addresses ("s3://...") stay as they are.
@@ -105,7 +106,9 @@ class Asked:
 
 def ask(action: str, spec_path: Path, *, fetch: bool, target: str = "native") -> Asked:
     """Load a spec and resolve what it names. Without `fetch`, models of the hub stay names. Raises ProblemError."""
-    loaded = spec.resolve(action, [spec.read_layer(spec_path)], target)
+    layer = spec.read_layer(spec_path)
+    require_action(layer, spec_path, action)
+    loaded = spec.resolve(action, [layer], target)
     written = loaded.spec
     models = model_names(written)
     folders = {

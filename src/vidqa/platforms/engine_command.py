@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from vidqa import environment
 from vidqa.platforms._base import ADDRESSES, SAVE_S, Job
+from vidqa.platforms.problems import SITE_VALUE
 
 RENDEZVOUS_PORT = 29500
 TORCHRUN = ("-m", "vidqa.engine.torchrun")
@@ -38,13 +39,25 @@ ALLOCATOR = "expandable_segments:True,pinned_use_cuda_host_register:True,pinned_
 
 
 def engine_environment(job: Job, cores: int | None = None) -> dict[str, str]:
-    """What every job's environment holds. `cores` of a node, where known, are shared out when there is no GPU."""
+    """What every job's environment holds. `cores` of a node, where known, are shared out when there is no GPU.
+
+    Raises SITE_VALUE for an address with a password: scripts, manifests and records show what stands here to others.
+    """
+    addresses = environment.values(ADDRESSES)
+    for name, value in addresses.items():
+        if value != (shown := environment.redacted(value)):
+            raise SITE_VALUE.error(
+                name,
+                f"it holds a user, password or token, and would be written into the job's files: {shown}",
+                f"set {name} without them; HF_TOKEN and the AWS_ keys are handed to the job without being written",
+            )
     settings = {
         "PYTHONUNBUFFERED": "1",
         "HF_HUB_OFFLINE": "1",  # the model was fetched before; no rank asks the hub again
         "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(SAVE_S),
         "PYTORCH_ALLOC_CONF": ALLOCATOR,
-        **environment.values((*ADDRESSES, "PYTORCH_ALLOC_CONF")),
+        **addresses,
+        **environment.values(["PYTORCH_ALLOC_CONF"]),
     }
     if job.gpus == 0 and cores:
         settings["OMP_NUM_THREADS"] = str(max(1, cores // job.processes_per_node))

@@ -59,7 +59,7 @@ BY_LINE = (
         INFRASTRUCTURE,
         r"NCCL (?:error|WARN).*|Connection (?:reset|refused|closed) by|RendezvousTimeoutError|Broken pipe",
     ),
-    (INFRASTRUCTURE, r"NODE_FAIL|PREEMPTED|BOOT_FAIL|node failure|Bus error"),
+    (INFRASTRUCTURE, r"NODE_FAIL|PREEMPTED|BOOT_FAIL|(?i:node failure)|a node of the job no longer answers|Bus error"),
     (PROGRAM, r"^\w*(?:Error|Exception)\b.*"),
 )
 EVIDENCE_LENGTH = 300

@@ -42,6 +42,7 @@ from vidqa.run_folder import RunFolder
 
 MANIFEST = "manifest.yaml"
 POLL_S = 2.0  # an API server serves a whole cluster
+AGAIN_S = 0.2  # before what was cut is asked again
 FORCE_S = 30.0  # what a cluster may take to remove pods that are ended by force
 NEEDED = (("list", ""), ("watch", ""), ("delete", ""), ("get", "log"))  # on pods and on what is below them
 Json = dict[str, Any]
@@ -54,6 +55,8 @@ def check(job: Job) -> list[Problem]:
         return [*problems, *_admission(job, connect(site_of(job)))]
     except ProblemError as unreachable:
         return [*problems, *unreachable.problems]
+    except Answered as answer:  # to the question what we may do
+        return [*problems, refusal(answer, job.job_id)]
 
 
 def _paths(job: Job) -> list[Problem]:
@@ -101,7 +104,9 @@ def render(job: Job) -> Rendered:
 
 
 def submit(job: Job, rendered: Rendered) -> Json:
-    """Create the manifest's objects, the Job last; the others then belong to it and go with it."""
+    """Create the manifest's objects, the Job last; the others then belong to it and go with it.
+
+    None of them stays where the cluster refuses one. All do where it falls silent: the Job may run, and needs them."""
     cluster = connect(site_of(job))
     *parts, main = yaml.safe_load_all(rendered.files[MANIFEST])
     try:
@@ -109,6 +114,7 @@ def submit(job: Job, rendered: Rendered) -> Json:
             _create(cluster, wanted, job)
         made = _create(cluster, main, job)
     except Answered as answer:
+        _take_back(cluster, (main, *parts), job)
         raise ProblemError([refusal(answer, f"{cluster.namespace}/{main['metadata']['name']}")]) from answer
     names = {key: made["metadata"][key] for key in ("name", "uid")}
     owner = {"apiVersion": main["apiVersion"], "kind": main["kind"], **names}
@@ -132,10 +138,28 @@ def _create(cluster: Cluster, wanted: Json, job: Job) -> Json:
 
 def _there_already(cluster: Cluster, wanted: Json, job: Job) -> Json:
     there = cluster.get(wanted)
-    if (there["metadata"].get("labels") or {}).get(JOB_LABEL) != job.job_id:
+    if not _is_of(job, there):
         where = f"{wanted['kind']} {cluster.namespace}/{wanted['metadata']['name']}"
         raise CONFLICT.error(where, "the cluster has another object of this name")
     return there
+
+
+def _is_of(job: Job, there: Json) -> bool:
+    return (there["metadata"].get("labels") or {}).get(JOB_LABEL) == job.job_id
+
+
+def _take_back(cluster: Cluster, things: Sequence[Json], job: Job) -> None:
+    """Remove what a launch that was refused has made, also where the answer to its creation was lost."""
+    for wanted in things:
+        try:
+            if _is_of(job, cluster.get(wanted)):
+                cluster.delete(wanted)
+        except Answered as answer:
+            if answer.status != 404:
+                note(f"{wanted['kind']} {wanted['metadata']['name']} stays in the cluster: {answer}")
+        except ProblemError as away:
+            note(f"remove what the cluster may have kept with the label {JOB_LABEL}={job.job_id}: {away}")
+            return
 
 
 def _hand_over(cluster: Cluster, parts: Sequence[Json], owner: Json) -> None:
@@ -226,11 +250,11 @@ def _cancel(record: JobRecord, cluster: Cluster, grace_s: float) -> None:
         _unless_gone(lambda: cluster.delete(_main(record)))
     for name in seen:
         _unless_gone(lambda name=name: cluster.delete_pod(name, max(1, round(grace_s))))
-    left = _watch_end(record, cluster, seen, version, grace_s)
+    left, version = _watch_end(record, cluster, seen, version, grace_s)
     for name in left:
         _unless_gone(lambda name=name: cluster.delete_pod(name, 0))
     if left:
-        _watch_end(record, cluster, seen, cluster.pods(_selector(record))[1], FORCE_S)
+        _watch_end(record, cluster, seen, version, FORCE_S)
     last = list(seen.values())
     _bring_back(record, last)
     ending = decisive(last) or next(iter(endings(last)), None)
@@ -240,31 +264,48 @@ def _cancel(record: JobRecord, cluster: Cluster, grace_s: float) -> None:
         _keep(record, Observed(State.CANCELED, int(Exit.JOB_FAILED), "it was ended before it had saved itself"))
 
 
-def _watch_end(record: JobRecord, cluster: Cluster, seen: dict[str, Json], version: str, limit_s: float) -> list[str]:
-    """Follow the pods into `seen` until all are gone or the time is; the names of those that are left."""
+def _watch_end(
+    record: JobRecord, cluster: Cluster, seen: dict[str, Json], version: str, limit_s: float
+) -> tuple[list[str], str]:
+    """Follow the pods into `seen` from `version` on, until all are gone or the time is.
+
+    The names of those that are left, and the version from which to go on. A connection that is cut is made anew: the
+    Job is deleted by then, so somebody has to see its end."""
     deadline = time.monotonic() + limit_s
     left = set(seen)
     while left and (remaining := deadline - time.monotonic()) > 0:
         try:
-            for kind, pod in cluster.watch_pods(_selector(record), version, remaining):
-                name, version = pod["metadata"]["name"], pod["metadata"]["resourceVersion"]
-                seen[name] = pod
-                if kind == "DELETED":
-                    left.discard(name)
-                else:
-                    left.add(name)  # one may have been made while the Job was removed
-                    if endings([pod]):
-                        gather(record, cluster, [pod])
-                if not left:
-                    break
+            _follow(record, cluster, seen, left, version, remaining)
         except Answered as answer:  # 410: what was to be watched from is too old
-            if answer.status not in (410, 429, 500, 503, 504):
+            if answer.status != 410:
                 raise
-            time.sleep(0.2)
-        now, version = cluster.pods(_selector(record))
+            time.sleep(AGAIN_S)
+        except ProblemError:
+            time.sleep(AGAIN_S)
+        try:
+            now, version = cluster.pods(_selector(record))
+        except ProblemError:
+            continue  # the watch goes on from the version that is known
         seen |= {pod["metadata"]["name"]: pod for pod in now}
         left = {pod["metadata"]["name"] for pod in now}
-    return sorted(left)
+    return sorted(left), version
+
+
+def _follow(
+    record: JobRecord, cluster: Cluster, seen: dict[str, Json], left: set[str], version: str, limit_s: float
+) -> None:
+    """One watch: the pods as they change into `seen`, the names of those that are there into `left`."""
+    for kind, pod in cluster.watch_pods(_selector(record), version, limit_s):
+        name = pod["metadata"]["name"]
+        seen[name] = pod
+        if kind == "DELETED":
+            left.discard(name)
+        else:
+            left.add(name)  # one may have been made while the Job was removed
+            if endings([pod]):
+                gather(record, cluster, [pod])
+        if not left:
+            return
 
 
 def _unless_gone(act: Any) -> None:

@@ -24,7 +24,7 @@ Json = dict[str, Any]
 
 
 class Answered(Exception):
-    """The API server answered with an error status: 404, 409 ..."""
+    """The API server refuses: 403, 404, 409 ... That it cannot answer now (429, 5xx) is UNREACHABLE instead."""
 
     def __init__(self, status: int, reason: str, message: str) -> None:
         super().__init__(message)
@@ -76,7 +76,7 @@ class Cluster:
             for line in _lines(response):
                 event = json.loads(line)
                 if event["type"] == "ERROR":
-                    raise _answered(int(event["object"].get("code", 500)), event["object"])
+                    raise self._error(int(event["object"].get("code", 500)), event["object"])
                 if event["type"] != "BOOKMARK":
                     yield event["type"], event["object"]
 
@@ -136,16 +136,23 @@ class Cluster:
             )
             try:
                 if response.status >= 300:
-                    raise _answered(response.status, _status_object(response.read()))
+                    raise self._error(response.status, _status_object(response.read()))
                 yield response
             finally:
                 response.close()
         except (urllib3.exceptions.HTTPError, OSError, json.JSONDecodeError) as failed:
             raise UNREACHABLE.error(place.host, f"{type(failed).__name__}: {_short(failed)}") from failed
 
+    def _error(self, status: int, body: Json) -> Exception:
+        """A refusal; UNREACHABLE for what another attempt may get past: too many requests, the server's own failure."""
+        answer = Answered(status, str(body.get("reason") or ""), str(body.get("message") or ""))
+        if status == 429 or status >= 500:
+            return UNREACHABLE.error(self.api.configuration.host, _shown(answer))
+        return answer
+
 
 def connect(site: KubernetesSite) -> Cluster:
-    """The cluster of the kubeconfig, or the one in whose pod we run. Raises NO_CLUSTER."""
+    """The cluster of the kubeconfig; else, if no context is asked for, that in whose pod we run. Raises NO_CLUSTER."""
     config = require("kubernetes.config", "kubernetes")
     client = require("kubernetes.client", "kubernetes")
     yaml = require("yaml", "kubernetes")
@@ -154,22 +161,26 @@ def connect(site: KubernetesSite) -> Cluster:
     try:
         files = environment.kubeconfig()
         config.load_kube_config(files, site.context or None, client_configuration=wanted, persist_config=False)
-    except (config.ConfigException, yaml.YAMLError, OSError, ValueError) as failed:
+    # The client takes a kubeconfig's structure for granted: the last three are its ways to meet another one.
+    except (config.ConfigException, yaml.YAMLError, OSError, ValueError, TypeError, LookupError, AttributeError) as bad:
+        unusable = NO_CLUSTER.error(site.context or "kubeconfig", f"{type(bad).__name__}: {_short(bad)}")
+        if site.context:  # it names a cluster: no other one may take its place
+            raise unusable from bad
         try:
             config.load_incluster_config(client_configuration=wanted)
         except config.ConfigException:
-            raise NO_CLUSTER.error(site.context or "kubeconfig", _short(failed)) from failed
+            raise unusable from bad
     return Cluster(client.ApiClient(wanted), site.namespace)
 
 
 def refusal(answer: Answered, what: str) -> Any:
     """A problem for an answer that ends a launch."""
     code = FORBIDDEN if answer.status in (401, 403) and "exceeded quota" not in answer.message else REFUSED
-    return code.at(what, f"{answer.status} {answer.reason}: {answer.message}"[:600])
+    return code.at(what, _shown(answer))
 
 
-def _answered(status: int, body: Json) -> Answered:
-    return Answered(status, str(body.get("reason") or ""), str(body.get("message") or ""))
+def _shown(answer: Answered) -> str:
+    return f"{answer.status} {answer.reason}: {answer.message}"[:600]
 
 
 def _status_object(body: bytes) -> Json:

@@ -7,6 +7,7 @@ known, and what is known already is left out.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,6 +20,7 @@ from vidqa.platforms.kubernetes_client import Answered, Cluster
 from vidqa.platforms.kubernetes_manifest import CONTAINER, NODE_LABEL, TRAINJOB_CONTAINER
 from vidqa.platforms.kubernetes_state import container_state
 from vidqa.platforms.records import JobRecord
+from vidqa.problem import ProblemError
 
 OVERLAP_S = 60
 TAIL_LINES = 200
@@ -42,7 +44,7 @@ def gather(record: JobRecord, cluster: Cluster, pods: Sequence[Json]) -> None:
             name = pod["metadata"]["name"]
             try:
                 lines = _new_lines(cluster, name, _container(pod), known.get(name))
-            except Answered:
+            except (Answered, ProblemError):  # a lost node's log never comes: that keeps no job from its end
                 continue
             if lines:
                 with path_of(record).open("ab") as kept:
@@ -62,8 +64,17 @@ def _new_lines(cluster: Cluster, pod: str, container: str, known: Json | None) -
     lines = _parsed(cluster.log(pod, container, max(OVERLAP_S, round(age) + OVERLAP_S)))
     if known["last"] not in {stamp for stamp, _ in lines}:
         lines = _parsed(cluster.log(pod, container, None))
-    same = [line for line in lines if line[0] == known["last"]]
-    return same[known["count"] :] + [line for line in lines if _order(line[0]) > _order(known["last"])]
+    return _after(lines, known)
+
+
+def _after(lines: list[tuple[str, bytes]], known: Json) -> list[tuple[str, bytes]]:
+    """The lines behind the last known one, in the order of the file: a node's clock may be set back.
+
+    Only where the file no longer has that line, because it was rotated, do the times decide."""
+    places = [place for place, (stamp, _) in enumerate(lines) if stamp == known["last"]]
+    if len(places) >= known["count"]:
+        return lines[places[known["count"] - 1] + 1 :]
+    return [line for line in lines if _instant(line[0]) > _instant(known["last"])]
 
 
 def _parsed(raw: bytes) -> list[tuple[str, bytes]]:
@@ -73,17 +84,13 @@ def _parsed(raw: bytes) -> list[tuple[str, bytes]]:
     return [(stamp.decode(errors="replace"), text) for stamp, _, text in pairs]
 
 
-def _order(stamp: str) -> tuple[str, str]:
-    """RFC 3339 with any number of digits: seconds, then the fraction filled up."""
-    seconds, _, fraction = stamp.rstrip("Z").partition(".")
-    return seconds, fraction.ljust(9, "0")
-
-
 def _instant(stamp: str) -> datetime:
+    """The time that RFC 3339 spells, in whatever offset; now, for what is none."""
     try:
-        return datetime.fromisoformat(f"{_order(stamp)[0][:19]}+00:00")
+        found = datetime.fromisoformat(stamp)
     except ValueError:
         return datetime.now(UTC)
+    return found if found.tzinfo else found.replace(tzinfo=UTC)
 
 
 def _known(record: JobRecord) -> dict[str, Json]:
@@ -107,7 +114,7 @@ def tail_of(cluster: Cluster, name: str, pods: Sequence[Json]) -> str:
     pod = next(each for each in pods if each["metadata"]["name"] == name)
     try:
         raw = cluster.log(name, _container(pod), None, TAIL_LINES)
-    except Answered:
+    except (Answered, ProblemError):
         return ""
     return b"\n".join(text for _, text in _parsed(raw)).decode(errors="replace")
 
@@ -117,6 +124,9 @@ def read_log(record: JobRecord, position: int) -> tuple[bytes, int]:
     path = path_of(record)
     if not path.exists():
         return run_folder_log(record, position)
-    raw = path.read_bytes()
-    start = max(0, len(raw) + position) if position < 0 else max(0, position - record.log_start)
-    return raw[start:], record.log_start + len(raw)
+    with path.open("rb") as kept:
+        size = kept.seek(0, os.SEEK_END)
+        start = max(0, size + position if position < 0 else position - record.log_start)
+        kept.seek(min(start, size))
+        raw = kept.read(max(0, size - start))
+    return raw, record.log_start + size

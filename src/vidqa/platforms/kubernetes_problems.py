@@ -10,7 +10,7 @@ NO_CLUSTER = Code(
 )
 UNREACHABLE = Code(
     "PLATFORM_KUBERNETES_UNREACHABLE",
-    "The cluster's API server does not answer.",
+    "The cluster's API server does not answer, or answers that it cannot serve now (429, 5xx).",
     "Check the network, VPN and `kubectl get --raw /readyz`, then run this again.",
     Exit.ENVIRONMENT,
 )
@@ -40,7 +40,7 @@ NOT_MOUNTED = Code(
 )
 NOT_STARTING = Code(
     "PLATFORM_KUBERNETES_NOT_STARTING",
-    "Pods were made and could not start for so long that the job was ended: image, secret or volume.",
-    "Read the message of the pod, correct the image, image_pull_secret, secret or volumes, and launch again.",
+    "The image of a pod could not be pulled, or its container not be made, for so long that the job was ended.",
+    "Read the message of the pod, correct the image, image_pull_secret or secret, and launch again.",
     Exit.ENVIRONMENT,
 )

@@ -48,7 +48,7 @@ class Ending:
 
 @dataclass(frozen=True)
 class Stuck:
-    """A pod that cannot start. `since` is when it was made."""
+    """A pod that cannot start. `since` is when it got its node: before that it only waited its turn."""
 
     kind: str
     message: str
@@ -165,9 +165,10 @@ def stuck(pods: Sequence[Json]) -> Stuck | None:
     for pod in pods:
         waiting = container_state(pod).get("waiting") or {}
         if waiting.get("reason") in STUCK:
-            made = datetime.fromisoformat(pod["metadata"]["creationTimestamp"])
+            placed = true_conditions(pod).get("PodScheduled", {}).get("lastTransitionTime")
+            since = datetime.fromisoformat(placed or pod["metadata"]["creationTimestamp"])
             message = f"pod {pod['metadata']['name']}: {waiting['reason']}: {waiting.get('message') or ''}".rstrip(": ")
-            return Stuck(STUCK[waiting["reason"]], message[:400], made.astimezone(UTC))
+            return Stuck(STUCK[waiting["reason"]], message[:400], since.astimezone(UTC))
     return None
 
 
@@ -188,7 +189,16 @@ def _unfinished(job: Json, pods: Sequence[Json], record: JobRecord) -> Observed:
     if back:
         why = back[-1].disruption or f"ended with exit code {back[-1].exit_code}"
         return Observed(state, None, f"a pod is started again; pod {back[-1].pod} {why}")
+    preparing = [pod["metadata"]["name"] for pod in pods if _is_prepared(pod)]
+    if preparing:
+        asked = f"`kubectl describe pod {preparing[0]}` says what holds it up"
+        return Observed(state, None, f"{len(preparing)} pod(s) wait for their image and volumes: {asked}")
     return Observed(state, None, "" if running else "its pods are being made")
+
+
+def _is_prepared(pod: Json) -> bool:
+    """Whether its node still pulls the image or mounts volumes. Which of them fails, only events say."""
+    return (container_state(pod).get("waiting") or {}).get("reason") == "ContainerCreating"
 
 
 def _unscheduled(pod: Json) -> str:

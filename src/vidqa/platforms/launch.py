@@ -223,7 +223,7 @@ def _start(asked: Asked, job: Job, where: Platform, retry_of: str | None = None)
         raise
     record = records.update(record.job_id, reference=reference)
     if record.cancel_requested:  # by someone who found nothing to cancel yet, whatever was made of that
-        where.cancel(record, 0)
+        where.cancel(replace(record, reference=reference), 0)
     return jobs.observe(record)
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import tomllib
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vidqa.cli import Result, command
@@ -64,7 +66,22 @@ def of_job(record: JobRecord) -> Result:
     elif record.state in (State.STOPPED, State.CANCELED):
         verbs = ["logs", "retry"]
     data = {**record.as_dict(), "progress": jobs.progress(record)}
-    return Result(data, jobs.describe(record), next=[command("jobs", verb, record.job_id) for verb in verbs])
+    commands = [command("jobs", verb, record.job_id) for verb in verbs]
+    if record.state == State.COMPLETE and record.action == "evaluate":
+        commands += _gaps(record)
+    return Result(data, jobs.describe(record), next=commands)
+
+
+def _gaps(record: JobRecord) -> list[str]:
+    """The command that looks at what an evaluation got wrong, as long as its run folder is there."""
+    written = Path(record.run_dir) / "spec.toml"
+    if not written.exists():
+        return []
+    asked = tomllib.loads(written.read_text(encoding="utf-8"))["dataset"]
+    words = ["--results-dir", record.run_dir, "--gaps-parquet", f"{record.run_dir}/gaps.parquet"]
+    words += ["--kpi-ann-path", asked["annotation_path"]]
+    words += ["--kpi-media-path", asked["media_dir"]] if asked.get("media_dir") else []
+    return [command("analyze_gaps", *words)]
 
 
 def of_listing(found: list[JobRecord], broken: list[Problem]) -> Result:

@@ -7,8 +7,8 @@ its time; every attempt goes on in the same run folder, and the record stays the
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,13 @@ from vidqa.platforms.problems import ENV_NO_GPU, PLATFORM_TOO_FEW_GPUS
 from vidqa.platforms.processes import Identity
 from vidqa.platforms.records import JobRecord
 from vidqa.platforms.slurm_commands import PATIENCE_S, Cluster, Known, accounted, find, known
-from vidqa.platforms.slurm_problems import SLURM_NO_IMAGE, SLURM_NOT_SHARED, SLURM_REFUSED, SLURM_SILENT
+from vidqa.platforms.slurm_problems import (
+    SLURM_NO_IMAGE,
+    SLURM_NOT_SHARED,
+    SLURM_PATH,
+    SLURM_REFUSED,
+    SLURM_SILENT,
+)
 from vidqa.platforms.slurm_script import SCRIPT, TASK
 from vidqa.platforms.slurm_site import SlurmSite
 from vidqa.problem import Exit, Problem, ProblemError
@@ -29,10 +35,10 @@ POLL_S = 5.0  # a controller serves a whole cluster
 ASK_AGAIN_S = 5.0
 LOST_S = 5.0  # for a controller to take a job after its launcher has stopped to wait for the answer
 END_LIMIT_S = 60.0  # SLURM lets a killed job's nodes clean up before it calls the job over
+LAUNCH_LIMIT = timedelta(hours=1)  # no launcher asks SLURM for longer; clocks of two machines differ by less
 
-# SLURM's states. One that is in neither list is an end.
+# SLURM's states. A job of one that is in no list is taken to run: what is over for good is never looked at again.
 WAITS = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "RESV_DEL_HOLD", "SPECIAL_EXIT")
-RUNS = ("RUNNING", "COMPLETING", "SIGNALING", "STAGE_OUT", "SUSPENDED", "STOPPED", "RESIZING")
 ENDED_BY_ITSELF = ("COMPLETED", "FAILED")
 ENDED_BY_SLURM = {
     "NODE_FAIL": (INFRASTRUCTURE, "a node of the job failed"),
@@ -43,6 +49,7 @@ ENDED_BY_SLURM = {
     "DEADLINE": (INFRASTRUCTURE, "the job reached its deadline"),
     "OUT_OF_MEMORY": (OUT_OF_MEMORY, "the job used more memory than it had asked for"),
 }
+ENDS = (*ENDED_BY_ITSELF, *ENDED_BY_SLURM, "CANCELLED")
 
 
 def check(job: Job) -> list[Problem]:
@@ -51,6 +58,8 @@ def check(job: Job) -> list[Problem]:
     problems = []
     if site.backend != "venv" and not slurm_script.image_of(job):
         problems.append(SLURM_NO_IMAGE.at("--image", f"the backend is {site.backend}"))
+    for path in slurm_script.unmountable(job):
+        problems.append(SLURM_PATH.at(path, f"the backend is {site.backend}, and the path holds a colon or a comma"))
     if job.gpus == 0:
         message = f"no GPU is asked for: {job.processes} CPU process(es) will run"
         problems.append(ENV_NO_GPU.at("--gpus", message, "leave --gpus 0 out", severity="warning"))
@@ -76,23 +85,9 @@ def submit(job: Job, rendered: Rendered) -> dict[str, Any]:
     return {"slurm_id": _hand_over(job, rendered, name), "name": name}
 
 
-def render_array(jobs: Sequence[Job], folder: Path, at_once: int) -> Rendered:
-    """Many jobs of one shape as one array: its script goes to `folder`, each job's node.sh to its own run folder."""
-    tasks = {str(job.run_dir / TASK): slurm_script.task(job) for job in jobs}
-    script = {str(folder / SCRIPT): slurm_script.array(jobs, at_once)}
-    return Rendered(("sbatch", "--parsable", str(folder / SCRIPT)), {}, SECRETS, {**script, **tasks})
-
-
-def submit_array(jobs: Sequence[Job], rendered: Rendered) -> list[dict[str, Any]]:
-    """Hand an array over, its files being written; one reference for each job. Raises as `submit`."""
-    name = slurm_script.name_of_array(jobs)
-    number = _hand_over(jobs[0], rendered, name)
-    return [{"slurm_id": f"{number}_{place}", "name": name} for place in range(len(jobs))]
-
-
 def status(record: JobRecord) -> Observed:
     cluster = _cluster(record)
-    launching = Identity.from_dict(record.launcher).may_be_alive  # asked first: it may submit and end meanwhile
+    launching = _may_be_launching(record)  # asked first: it may submit and end meanwhile
     try:
         slurm_id = _slurm_id(record, cluster)
         if slurm_id is None and launching:
@@ -161,6 +156,14 @@ def _cluster(record: JobRecord) -> Cluster:
     return Cluster(settings.get("ssh", ""), settings.get("ssh_config", ""))
 
 
+def _may_be_launching(record: JobRecord) -> bool:
+    """Whether the job's launcher may still submit it. Nobody sees whether a process of another machine lives: there the
+    record's age decides, or a launcher that died would leave its job waiting for ever."""
+    launcher = Identity.from_dict(record.launcher)
+    oldest = (datetime.now(UTC) - LAUNCH_LIMIT).isoformat(timespec="seconds")  # as records.now writes it
+    return launcher.is_alive or (launcher.may_be_alive and record.created > oldest)
+
+
 def _slurm_id(record: JobRecord, cluster: Cluster) -> str | None:
     """The job's number; where the launcher died before it could write it down, SLURM knows it by the job's name."""
     if record.reference:
@@ -181,7 +184,7 @@ def _observed(record: JobRecord, slurm_id: str, seen: Known | None) -> Observed:
     again = f"attempt {seen.restarts + 1}; " if seen and seen.restarts else ""
     if seen and seen.state in WAITS:
         return Observed(State.PENDING, None, f"{again}waits: {seen.reason or seen.state}")
-    if seen and seen.state in RUNS:
+    if seen and seen.state not in ENDS:
         return Observed(State.RUNNING, None, again.removesuffix("; "))
     said = verdict.said_in_run_folder(record)
     if seen is None:
@@ -194,7 +197,7 @@ def _observed(record: JobRecord, slurm_id: str, seen: Known | None) -> Observed:
     if seen.state == "CANCELLED":
         found = verdict.vanished(record, said, "it was canceled in SLURM before it had saved itself")
         return found if found.state == State.COMPLETE else replace(found, state=State.CANCELED)
-    kind, message = ENDED_BY_SLURM.get(seen.state, (INFRASTRUCTURE, "SLURM ended the job"))
+    kind, message = ENDED_BY_SLURM[seen.state]
     found = verdict.vanished(record, said, "")
     if found.state != State.COMPLETE:
         saved = "it had saved itself" if found.exit_code == Exit.NOT_DONE else "what it had not saved is lost"

@@ -21,6 +21,14 @@ SSH_LIMIT = ("-o", "ConnectTimeout=15", "-o", "ServerAliveInterval=15", "-o", "S
 # Reads NAME=VALUE lines up to an empty one into its environment: a value stands in no command line on either host.
 REMOTE = 'while IFS= read -r line && [ -n "$line" ]; do export "$line"; done; exec "$@"'
 
+# How commands that change something say that they did not reach the controller, or lost it before its answer.
+SILENT = re.compile(
+    r"(?i)unable to contact|connection refused|timed out|communication|zero bytes were transmitted"
+    r"|authentication error|could not establish a configuration source"
+)
+NO_SUCH_JOB = "Invalid job id specified"
+NO_ACCOUNTS = "accounting storage is disabled"
+
 
 @dataclass(frozen=True)
 class Answer:
@@ -36,11 +44,17 @@ class Answer:
         lines = [line.strip() for line in (self.err or self.out).splitlines() if line.strip()]
         return environment.redacted(" ".join(lines[-5:])[:500]) or f"exit code {self.code}"
 
-    @property
-    def is_silence(self) -> bool:
-        """Whether the controller could not be asked, so that the answer says nothing of the job."""
-        silent = re.search(r"(?i)unable to contact|connection refused|timed out|communication", self.complaint)
-        return self.code != 0 and silent is not None
+    def is_silence(self, nothing: str = "") -> bool:
+        """Whether the controller could not be asked, so that the answer says nothing of the job.
+
+        To a question every failure is silence, whatever its words, except those that say there is `nothing` of it: a
+        running job that is taken for a lost one is started a second time.
+        """
+        if self.code == 0:
+            return False
+        if nothing:
+            return nothing.lower() not in (self.err + self.out).lower()
+        return SILENT.search(self.complaint) is not None
 
 
 @dataclass(frozen=True)
@@ -50,14 +64,22 @@ class Cluster:
     ssh: str = ""
     ssh_config: str = ""
 
-    def ask(self, *words: str, given: str = "", secrets: tuple[str, ...] = (), patience_s: float = 0.0) -> Answer:
-        """Run one command with `given` on its standard input, and the secrets that are set in its environment.
+    def ask(
+        self,
+        *words: str,
+        given: str = "",
+        secrets: tuple[str, ...] = (),
+        patience_s: float = 0.0,
+        nothing: str = "",
+    ) -> Answer:
+        """Run one command with `given` on its standard input, and the secrets that are set in its environment. For a
+        question, `nothing` is what it fails with where there is nothing to tell.
 
         A silent controller is asked again until `patience_s` is over, unless it may have done already what must not be
         done twice. Raises SLURM_MISSING, SLURM_SSH, and SLURM_SILENT where the controller does not answer.
         """
         deadline = time.monotonic() + patience_s
-        while (answer := self._ask_once(words, given, secrets)).is_silence:
+        while (answer := self._ask_once(words, given, secrets)).is_silence(nothing):
             if time.monotonic() > deadline or not _may_repeat(words, answer):
                 raise SLURM_SILENT.error(self.ssh or words[0], answer.complaint)
             time.sleep(1)
@@ -116,15 +138,16 @@ def known(cluster: Cluster, slurm_id: str, name: str) -> Known | None:
     Numbers are given out again, after a while or by a controller that lost its memory: only with `name` is it the job.
     Raises what Cluster.ask raises.
     """
-    shown = cluster.ask("scontrol", "show", "job", slurm_id, "--oneliner")
+    shown = cluster.ask("scontrol", "show", "job", slurm_id, "--oneliner", nothing=NO_SUCH_JOB)
     found = _from_scontrol(shown.out) if shown.code == 0 else None
     return found if found and found.name == name else None
 
 
 def accounted(cluster: Cluster, slurm_id: str, name: str) -> Known | None:
     """How a job ended, from the accounts; None where there are none or it is not in them. Raises as `known`."""
+    asked = ("sacct", "-j", slurm_id, f"--name={name}", "-X", "-n", "-P", "-o", "State,ExitCode")
     try:
-        kept = cluster.ask("sacct", "-j", slurm_id, f"--name={name}", "-X", "-n", "-P", "-o", "State,ExitCode")
+        kept = cluster.ask(*asked, nothing=NO_ACCOUNTS)
     except ProblemError as stopped:
         if stopped.problems[0].code == SLURM_MISSING.name:
             return None
@@ -133,9 +156,9 @@ def accounted(cluster: Cluster, slurm_id: str, name: str) -> Known | None:
 
 
 def find(cluster: Cluster, name: str, patience_s: float = 0.0) -> str | None:
-    """The newest job or array of this name, by its number; None where SLURM knows none. Raises as `known` does."""
-    asked = ("squeue", "--noheader", "--states=all", f"--name={name}", "--format=%F")
-    listed = cluster.ask(*asked, patience_s=patience_s)
+    """The newest job of this name, by its number; None where SLURM knows none. Raises as `known` does."""
+    asked = ("squeue", "--noheader", "--states=all", f"--name={name}", "--format=%A")
+    listed = cluster.ask(*asked, patience_s=patience_s, nothing=NO_SUCH_JOB)
     numbers = sorted(map(int, re.findall(r"^\s*(\d+)\s*$", listed.out, re.MULTILINE)))
     return str(numbers[-1]) if numbers else None
 

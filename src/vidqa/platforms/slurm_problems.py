@@ -38,3 +38,8 @@ SLURM_NO_IMAGE = Code(
     "Name one with --image, or with `image` in the table [slurm] of site.toml.",
     Exit.USAGE,
 )
+SLURM_PATH = Code(
+    "PLATFORM_SLURM_PATH",
+    "A folder that the job's container needs has a colon or a comma in its path, which divide paths there.",
+    "Rename the folder, or let `backend` in the table [slurm] of site.toml be venv, which takes any path.",
+)

@@ -4,16 +4,24 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from vidqa.platforms.site import Settings
+
+
+def _of_this_cluster(option: str) -> str:
+    """Refuse --clusters, and what sbatch reads as its short form."""
+    if option.startswith("--cl") and not option.startswith("--cluster-constraint"):
+        raise ValueError("the job would go to another cluster, where nobody looks for it; let `ssh` name a host there")
+    return option
+
 
 # What stands behind an option of sbatch, or as a word in a script: no quotes, no spaces, nothing that a shell reads.
 Word = Annotated[str, Field(pattern=r"^[\w.,:@/+*%&|\[\]-]*$")]
 TimeLimit = Annotated[str, Field(pattern=r"^(\d+|\d+:\d\d|\d+:\d\d:\d\d|\d+-\d+|\d+-\d+:\d\d(:\d\d)?)?$")]
 Host = Annotated[str, Field(pattern=r"^([\w.-]+@)?[\w.-]*$")]
 Line = Annotated[str, Field(pattern=r"^[^\n\r]*$")]
-Option = Annotated[str, Field(pattern=r"^--[a-z][^\n\r]*$")]
+Option = Annotated[str, Field(pattern=r"^--[a-z][^\n\r]*$"), AfterValidator(_of_this_cluster)]
 
 
 class SlurmSite(Settings):

@@ -60,7 +60,7 @@ def host_memory(context: Context) -> list[Problem]:
         raise Skip("nothing is saved")
     if asked.train.ckpt.save_mode != "async":
         raise Skip("saves are not made beside the training")
-    if context.declared.anything or not context.gpus:
+    if context.declared.anything or not (context.gpus or context.platform == "local"):
         raise Skip("the machine that trains is not this one")
     needed = STATE_PER_PARAMETER * trainable(trained_parameters(context, asked)) / GIB
     has = available_gib()

@@ -8,15 +8,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from vidqa import spec
 from vidqa.preflight._base import Checked, Context, carry_out
 from vidqa.preflight.summary import summary
 from vidqa.preflight.table import CHECKS, GROUPS
 from vidqa.problem import Problem, bounded
-from vidqa.spec.problems import ACTION, MODEL_MAX_LENGTH
+from vidqa.spec.action import action_of
+from vidqa.spec.problems import MODEL_MAX_LENGTH
 
-TRAIN_TABLES = {"train", "policy", "custom", "validation", "logging"}
-EVALUATE_TABLES = {"dataset", "model", "task", "evaluation", "generation", "metrics", "results", "num_gpus", "vision"}
 ORDER = ("error", "warning", "blocked", "ok", "skipped")  # of a group: the first that a check has
 
 SHOWN = ("ok", "skipped", "warning", "blocked", "error")
@@ -91,16 +89,6 @@ def preflight(
     context = Context(spec_path, action or action_of(spec_path), platform, probe_sample, **more)
     checks = [carry_out(check, context) for check in CHECKS if group in (None, check.group)]
     return Report(context.action, [_settle_length(checked, context) for checked in checks], context.facts)
-
-
-def action_of(spec_path: Path) -> str:
-    """The action whose tables a spec has. Raises SPEC_ACTION where it has those of both or of neither."""
-    tables = {key.split(".")[0] for key in spec.read_layer(spec_path).table}
-    scores = {"train": len(tables & TRAIN_TABLES), "evaluate": len(tables & EVALUATE_TABLES)}
-    if scores["train"] == scores["evaluate"]:
-        found = f"its tables ({', '.join(sorted(tables)) or 'none'}) are of no single action"
-        raise ACTION.error(spec_path, found, "say --action train or --action evaluate")
-    return max(scores, key=lambda action: scores[action])
 
 
 def _settle_length(checked: Checked, context: Context) -> Checked:

@@ -25,7 +25,7 @@ UNWRITABLE = Code(
     "Give --out a file in a folder that you may write to, on a disk with free space.",
     Exit.ENVIRONMENT,
 )
-ACTION = Code("SPEC_ACTION", "There is no spec for this action.", "Use train or evaluate.")
+ACTION = Code("SPEC_ACTION", "There is no spec for this action, or the spec is for another.", "Use train or evaluate.")
 PROFILE = Code("SPEC_PROFILE", "There is no profile of this name.", "Use full, frozen-vision or lora.")
 ROOT = Code(
     "SPEC_ROOT",

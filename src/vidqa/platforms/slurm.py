@@ -7,6 +7,7 @@ its time; every attempt goes on in the same run folder, and the record stays the
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -83,6 +84,20 @@ def submit(job: Job, rendered: Rendered) -> dict[str, Any]:
     """Hand the script over; the reference is the job's number and name. Raises SLURM_NOT_SHARED, SLURM_REFUSED."""
     name = slurm_script.name_of(job.job_id)
     return {"slurm_id": _hand_over(job, rendered, name), "name": name}
+
+
+def render_array(jobs: Sequence[Job], folder: Path, at_once: int) -> Rendered:
+    """Many jobs of one shape as one array: its script goes to `folder`, each job's node.sh to its own run folder."""
+    tasks = {str(job.run_dir / TASK): slurm_script.task(job) for job in jobs}
+    script = {str(folder / SCRIPT): slurm_script.array(jobs, at_once)}
+    return Rendered(("sbatch", "--parsable", str(folder / SCRIPT)), {}, SECRETS, {**script, **tasks})
+
+
+def submit_array(jobs: Sequence[Job], rendered: Rendered) -> list[dict[str, Any]]:
+    """Hand an array over, its files being written; one reference for each job. Raises as `submit`."""
+    name = slurm_script.name_of_array(jobs)
+    number = _hand_over(jobs[0], rendered, name)
+    return [{"slurm_id": f"{number}_{place}", "name": name} for place in range(len(jobs))]
 
 
 def status(record: JobRecord) -> Observed:

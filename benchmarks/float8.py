@@ -43,7 +43,8 @@ def losses(training: Training, place: Place) -> list[float]:
 
 
 def beside(row: Mapping[str, Any], plain: Mapping[str, Any]) -> dict[str, Any]:
-    """How fast a training is and how far its losses lie from those of the plain one, as shares of these."""
+    """How fast a training is and how far its losses lie from those of the plain one, as shares of these, over
+    the steps that both have taken: one over its time has taken fewer."""
     off = [abs(ours - theirs) / theirs for ours, theirs in zip(row["losses"], plain["losses"], strict=False)]
     return {"speed": row["tokens/s/gpu"] / plain["tokens/s/gpu"], "loss_off_mean": mean(off), "loss_off_most": max(off)}
 

@@ -136,6 +136,7 @@ class Platform:
     needs_image(settings)       whether jobs run in a container image
     pin_image(image, settings, fetch)   the image as what it is now, by digest; with `fetch` pulled first if need be
     settings                    pydantic model of its table in site.toml
+    silent                      code of the problem that `submit` raises where the job may have been taken all the same
     poll_s                      how long whoever waits lets pass between two looks
     """
 
@@ -151,4 +152,5 @@ class Platform:
     needs_image: Callable[[Any], bool] = lambda settings: False
     pin_image: Callable[[str, Any, bool], str] = lambda image, settings, fetch: image
     settings: type | None = None
+    silent: str = ""
     poll_s: float = 0.2

@@ -394,5 +394,6 @@ KUBERNETES = Platform(
     visible_gpus=_visible_gpus,
     needs_image=_needs_image,
     settings=KubernetesSite,
+    silent=UNREACHABLE.name,
     poll_s=POLL_S,
 )

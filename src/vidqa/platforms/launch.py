@@ -16,7 +16,6 @@ from vidqa import files, spec
 from vidqa.platforms import failure, images, jobs, platform, records, runs, site
 from vidqa.platforms._base import Job, Platform, Rendered, State
 from vidqa.platforms.asked import Asked, ask, ask_again, process_count
-from vidqa.platforms.kubernetes_problems import UNREACHABLE
 from vidqa.platforms.problems import (
     JOB_RETRY_NEEDLESS,
     JOB_RETRY_REFUSED,
@@ -26,10 +25,7 @@ from vidqa.platforms.problems import (
 )
 from vidqa.platforms.processes import this_process
 from vidqa.platforms.records import JobRecord
-from vidqa.platforms.slurm_problems import SLURM_SILENT
 from vidqa.problem import Problem, ProblemError, raise_errors
-
-NO_ANSWER = (UNREACHABLE.name, SLURM_SILENT.name)
 
 
 @dataclass(frozen=True)
@@ -215,7 +211,7 @@ def _start(asked: Asked, job: Job, where: Platform, retry_of: str | None = None)
     try:
         reference = where.submit(job, rendered)
     except ProblemError as refused:
-        if refused.problems[0].code in NO_ANSWER:
+        if refused.problems[0].code == where.silent:
             raise _perhaps_started(refused, record) from refused
         why = failure.classify(refused.exit_code, "", refused.problems, "")
         message = f"it was not started: {why['evidence']}"

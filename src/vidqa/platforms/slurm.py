@@ -231,5 +231,6 @@ SLURM = Platform(
     sees_all=lambda settings: settings.backend == "venv",
     visible_gpus=lambda settings: None,
     settings=SlurmSite,
+    silent=SLURM_SILENT.name,
     poll_s=POLL_S,
 )

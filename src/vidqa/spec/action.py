@@ -26,10 +26,11 @@ def action_of(spec_path: Path) -> str:
 
 def require_action(layer: Layer, spec_path: Path, action: str) -> None:
     """Raise SPEC_ACTION for a spec that has tables of another action and none of this one."""
-    for other, score in _scores(layer).items():
-        if score and not _scores(layer)[action]:
-            message = f"{action} is asked for, and this is a spec for {other}"
-            raise ACTION.error(spec_path, message, f"name a spec that build_spec.py {action} wrote, or ask for {other}")
+    scores = _scores(layer)
+    other = max(scores, key=lambda each: scores[each])
+    if scores[other] and not scores.get(action):
+        message = f"{action} is asked for, and this is a spec for {other}"
+        raise ACTION.error(spec_path, message, f"name a spec that build_spec.py {action} wrote, or ask for {other}")
 
 
 def _scores(layer: Layer) -> dict[str, int]:

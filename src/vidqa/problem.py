@@ -7,6 +7,7 @@ with the exit code of the first error.
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from enum import IntEnum
@@ -75,6 +76,11 @@ def _writable(text: str) -> str:
     as \\udXXX."""
     text = redacted(text)
     return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
+
+
+def control_characters(text: str) -> str:
+    """The control characters of a text, written out ("\\n, \\x1b"); empty where it has none."""
+    return ", ".join(dict.fromkeys(repr(each)[1:-1] for each in text if unicodedata.category(each) == "Cc"))
 
 
 REGISTRY: dict[str, Code] = {}

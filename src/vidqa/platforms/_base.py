@@ -9,9 +9,11 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from vidqa import environment
 from vidqa.environment import SECRET_NAMES
 from vidqa.platforms import hardware
-from vidqa.problem import Problem
+from vidqa.platforms.problems import PLATFORM_PATH
+from vidqa.problem import Problem, control_characters, raise_errors
 
 # A job gets them by name, from the environment of whoever launches it.
 SECRETS = SECRET_NAMES
@@ -54,6 +56,12 @@ class Job:
     writes: tuple[Path, ...] = ()
     settings: Any = None
     spec_toml: str = ""  # the text of `spec`, for where the run folder cannot be reached from here
+
+    def __post_init__(self) -> None:
+        """Raises PLATFORM_PATH: scripts of every platform hold these paths, and the cache's."""
+        paths = dict.fromkeys(map(str, (self.run_dir, *self.reads, *self.writes, environment.cache_folder())))
+        odd = [(path, found) for path in paths if (found := control_characters(path))]
+        raise_errors([PLATFORM_PATH.at(repr(path), f"it holds {found}") for path, found in odd])
 
     @property
     def processes_per_node(self) -> int:

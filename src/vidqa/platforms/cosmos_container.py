@@ -19,10 +19,12 @@ from vidqa.platforms._base import Job
 from vidqa.platforms.asked import Asked, ask, process_count
 from vidqa.platforms.cosmos_problems import COSMOS_CANNOT
 from vidqa.platforms.docker_container import paths_of
-from vidqa.platforms.kubernetes_manifest import GIVEN, name_of, objects
+from vidqa.platforms.kubernetes_manifest import GIVEN, name_of, objects, taken_literally
 from vidqa.platforms.launch import Wanted
 from vidqa.platforms.mounts import mounts
 from vidqa.platforms.runs import new_name
+from vidqa.platforms.slurm_problems import SLURM_PATH
+from vidqa.platforms.slurm_script import as_pattern, directive, unmountable
 from vidqa.problem import Problem, raise_errors
 from vidqa.spec.build import train_samples
 from vidqa.spec.cosmos import cosmos_table, video_fps_problems
@@ -63,6 +65,7 @@ def prepare(action: str, spec_path: Path, platform_name: str, wanted: Wanted, *,
     problems = [*asked.warnings, *table_problems, *video_fps_problems(trained), *_refused(platform_name, wanted, image)]
     raise_errors(problems)
     job = _job(asked, platform_name, settings, image)
+    raise_errors(_unmountable(platform_name, job))
     words = ("cosmos-rl", "--config", str(job.run_dir / TOML), trained.custom_script or PROGRAM)
     made = {TOML: spec.dump(trained, "toml", TARGET, samples)}
     script, text, starter = _FORMS[platform_name](job, words, made[TOML])
@@ -82,6 +85,14 @@ def _refused(platform_name: str, wanted: Wanted, image: str | None) -> list[Prob
         remedy = "name NVIDIA's image with --image"
         found.append(COSMOS_CANNOT.at("--image", "our own engine's image does not hold cosmos-rl", remedy))
     return found
+
+
+def _unmountable(platform_name: str, job: Job) -> list[Problem]:
+    if platform_name == "slurm":
+        return [SLURM_PATH.at(path, f"the backend is {job.settings.backend}") for path in unmountable(job)]
+    found = [mount.path for mount in paths_of(job)] if platform_name == "docker" else []
+    remedy = "rename the folder, or use our own engine"
+    return [COSMOS_CANNOT.at(path, "to docker run a colon divides paths", remedy) for path in found if ":" in str(path)]
 
 
 def _job(asked: Asked, platform_name: str, settings: Any, image: str | None) -> Job:
@@ -120,7 +131,7 @@ def _slurm(job: Job, words: tuple[str, ...], _: str) -> tuple[str, str, str]:
     place = job.settings
     asked = {
         "job-name": name_of(job.job_id),
-        "output": str(job.log).replace("%", "%%"),
+        "output": as_pattern(job.log),
         "nodes": "1",
         "ntasks-per-node": "1",
         "gpus-per-node": f"{place.gpu_type}:{job.gpus}" if place.gpu_type else str(job.gpus),
@@ -128,8 +139,8 @@ def _slurm(job: Job, words: tuple[str, ...], _: str) -> tuple[str, str, str]:
         "mem": place.memory,
         **{name: getattr(place, name) for name in ("partition", "account", "qos", "reservation", "constraint", "time")},
     }
-    head = [f"#SBATCH --{name}={shlex.quote(value)}" for name, value in asked.items() if value]
-    head += ["#SBATCH --exclusive"] * place.exclusive + [f"#SBATCH {option}" for option in place.options]
+    head = [directive(f"--{name}={value}") for name, value in asked.items() if value]
+    head += [directive(flag) for flag in ["--exclusive"] * place.exclusive + place.options]
     folders = [f"{mount.path}:{mount.path}" + ":ro" * mount.read_only for mount in mounts(job)] + place.mounts
     if place.backend == "apptainer":
         binds = [f"--bind={folder}" for folder in folders]
@@ -151,7 +162,7 @@ def _kubernetes(job: Job, words: tuple[str, ...], toml: str) -> tuple[str, str, 
     main["spec"] = {name: value for name, value in main["spec"].items() if name in ("template", "suspend")}
     main["spec"]["backoffLimit"] = 0
     container = main["spec"]["template"]["spec"]["containers"][0]
-    container["command"] = list(words)
+    container["command"] = taken_literally(words)
     container["env"] = [{"name": name, "value": value} for name, value in SETTINGS.items()]
     return "manifest.yaml", yaml.safe_dump_all([config, main], sort_keys=False, width=120), "kubectl apply -f"
 

@@ -16,10 +16,15 @@ def engine_words(job: Job) -> tuple[str, ...]:
     return ("-m", "vidqa.engine", job.action, "--spec", str(job.spec), "--run-dir", str(job.run_dir))
 
 
+class Filled(str):
+    """A word whose placeholders the node itself fills in, as its platform spells them. Nothing of the user's is in it:
+    every other word means what it says, whatever characters it is made of."""
+
+
 def torchrun(python: str, job: Job, first_node: str | None = None, node_rank: str | None = None) -> tuple[str, ...]:
     """The command of one node. Several nodes meet at `first_node`, "HOST:PORT", which is the node of rank 0.
 
-    Both may hold shell expressions that the node itself fills in.
+    Both may hold placeholders; the words that are made of them are Filled.
     """
     start = (python, *TORCHRUN)
     share = f"--nproc-per-node={job.processes_per_node}"
@@ -29,8 +34,8 @@ def torchrun(python: str, job: Job, first_node: str | None = None, node_rank: st
         raise ValueError("several nodes need a place to meet and a rank each")
     host, _, port = first_node.rpartition(":")
     # Ranks that are given: a job that starts again computes with the same ranks, so its sums are the same.
-    meeting = (f"--nnodes={job.nodes}", f"--node-rank={node_rank}", f"--master-addr={host}", f"--master-port={port}")
-    return (*start, *meeting, share, *engine_words(job))
+    meeting = (f"--node-rank={node_rank}", f"--master-addr={host}", f"--master-port={port}")
+    return (*start, f"--nnodes={job.nodes}", *map(Filled, meeting), share, *engine_words(job))
 
 
 # Packs differ in length: memory freed by one is then of use to the next, whatever their sizes. And while CUDA pins host

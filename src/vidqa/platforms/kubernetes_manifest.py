@@ -7,6 +7,7 @@ node: a plain one, several: an Indexed one) or the Kubeflow TrainJob. Pure funct
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -18,6 +19,7 @@ from vidqa.platforms.engine_command import (
     GO_ON,
     RENDEZVOUS_PORT,
     TORCHRUN,
+    Filled,
     engine_environment,
     engine_words,
     torchrun,
@@ -61,16 +63,22 @@ def name_of(job_id: str) -> str:
     return "vidqa-" + re.sub(r"[^a-z0-9]+", "-", job_id.lower()).strip("-")
 
 
+def taken_literally(words: Iterable[str]) -> list[str]:
+    """Words as a manifest has them: of all but those that are Filled, the kubelet would fill in $(NAME) too, secrets
+    among them, unless the sign is doubled."""
+    return [str(word) if isinstance(word, Filled) else word.replace("$", "$$") for word in words]
+
+
 def command(job: Job) -> tuple[str, ...]:
     """What a pod runs: the supervisor of the pod, and behind `--` the torchrun that it starts."""
     site = site_of(job)
     about = ("--job", job.job_id, "--run-dir", str(job.run_dir), "--given", GIVEN, "--last-words", LAST_WORDS)
     start = (site.python, "-m", "vidqa.platforms.kubernetes_pod", *about)
     if site.form == "trainjob":  # the runtime says nodes, ranks and the meeting point in PET_* variables
-        return (*start, "--node", "$(PET_NODE_RANK)", "--", site.python, *TORCHRUN, *engine_words(job), GO_ON)
+        return (*start, "--node", Filled("$(PET_NODE_RANK)"), "--", site.python, *TORCHRUN, *engine_words(job), GO_ON)
     if job.nodes == 1:
         return (*start, "--node", "0", "--", *torchrun(site.python, job), GO_ON)
-    first, index = f"{name_of(job.job_id)}-0.{name_of(job.job_id)}", "$(JOB_COMPLETION_INDEX)"
+    first, index = f"{name_of(job.job_id)}-0.{name_of(job.job_id)}", Filled("$(JOB_COMPLETION_INDEX)")
     ranks = torchrun(site.python, job, f"{first}:{RENDEZVOUS_PORT}", index)  # rank 0, and its log, in the first pod
     return (*start, "--node", index, "--first-node", first, "--", *ranks, GO_ON)
 
@@ -134,7 +142,7 @@ def _pod(job: Job, site: KubernetesSite) -> dict[str, Any]:
     container = {
         "name": CONTAINER,
         "image": job.image or site.image,
-        "command": list(command(job)),
+        "command": taken_literally(command(job)),
         "env": _environment(job, site),
         "resources": _resources(job, site),
         "securityContext": {"allowPrivilegeEscalation": False},
@@ -182,7 +190,9 @@ def _environment(job: Job, site: KubernetesSite) -> list[dict[str, Any]]:
     """Plain settings, and secrets by reference: a key that the Secret does not have is simply not set."""
     cache = str(environment.cache_folder()) if cache_is_mounted(site) else OWN_CACHE
     settings = {**engine_environment(job, site.cpus or None), "VIDQA_CACHE_DIR": cache}
-    plain = [{"name": name, "value": value} for name, value in settings.items()]
+    plain = [
+        {"name": name, "value": each} for name, each in zip(settings, taken_literally(settings.values()), strict=True)
+    ]
     keys = [{"name": site.secret, "key": name, "optional": True} for name in SECRETS]
     return [*plain, *({"name": key["key"], "valueFrom": {"secretKeyRef": key}} for key in keys)]
 
@@ -228,7 +238,7 @@ def _mounts(site: KubernetesSite) -> list[dict[str, Any]]:
 def _train_job(job: Job, site: KubernetesSite) -> dict[str, Any]:
     trainer = {
         "image": job.image or site.image,
-        "command": list(command(job)),
+        "command": taken_literally(command(job)),
         "env": _environment(job, site),
         "numNodes": job.nodes,
         "numProcPerNode": job.processes_per_node,

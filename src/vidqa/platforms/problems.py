@@ -14,6 +14,11 @@ PLATFORM_UNSUITABLE = Code(
     "Launch from a Linux machine whose /proc can be read.",
     Exit.ENVIRONMENT,
 )
+PLATFORM_PATH = Code(
+    "PLATFORM_PATH",
+    "A file or folder that the job needs has a line break or another control character in its path.",
+    "Rename it: the job's scripts are written with it.",
+)
 PLATFORM_TOO_FEW_GPUS = Code(
     "PLATFORM_TOO_FEW_GPUS",
     "The spec asks for more processes than this machine shows GPUs.",

@@ -60,7 +60,9 @@ def check(job: Job) -> list[Problem]:
     if site.backend != "venv" and not slurm_script.image_of(job):
         problems.append(SLURM_NO_IMAGE.at("--image", f"the backend is {site.backend}"))
     for path in slurm_script.unmountable(job):
-        problems.append(SLURM_PATH.at(path, f"the backend is {site.backend}, and the path holds a colon or a comma"))
+        problems.append(
+            SLURM_PATH.at(path, f"the backend is {site.backend}, and the path holds one of : , ^ or ends in a blank")
+        )
     if job.gpus == 0:
         message = f"no GPU is asked for: {job.processes} CPU process(es) will run"
         problems.append(ENV_NO_GPU.at("--gpus", message, "leave --gpus 0 out", severity="warning"))

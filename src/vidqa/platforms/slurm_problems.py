@@ -40,6 +40,7 @@ SLURM_NO_IMAGE = Code(
 )
 SLURM_PATH = Code(
     "PLATFORM_SLURM_PATH",
-    "A folder that the job's container needs has a colon or a comma in its path, which divide paths there.",
+    "A folder that the job's container needs has a colon, a comma or a ^ in its path, which divide paths there, or a "
+    "blank at its end.",
     "Rename the folder, or let `backend` in the table [slurm] of site.toml be venv, which takes any path.",
 )

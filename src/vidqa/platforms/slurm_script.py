@@ -6,7 +6,6 @@ single jobs as a SLURM array, each in its own run folder: the trials of a search
 
 from __future__ import annotations
 
-import re
 import shlex
 import sys
 from collections.abc import Sequence
@@ -16,12 +15,12 @@ from typing import Any
 import vidqa
 from vidqa import environment
 from vidqa.platforms._base import SECRETS, Job
-from vidqa.platforms.engine_command import GO_ON, engine_environment, torchrun
+from vidqa.platforms.engine_command import GO_ON, Filled, engine_environment, torchrun
 from vidqa.platforms.mounts import mounts
 from vidqa.platforms.slurm_site import SlurmSite
 
 SCRIPT, TASK = "job.sbatch", "node.sh"
-KNOWN_ON_THE_NODE = re.compile(r"\$(FIRST_NODE|MEETING_PORT|SLURM_NODEID)\b")
+DIVIDES_MOUNTS = frozenset(":,^")  # in what Apptainer and pyxis are told; nothing takes this meaning from them
 
 MEETING = """\
 # The nodes meet at this one, under the address that SLURM knows it by.
@@ -71,7 +70,7 @@ def sbatch(job: Job) -> str:
     lines = [
         "#!/bin/bash",
         f"# {what}. By hand: sbatch {SCRIPT}",
-        *_directives(job, {"job-name": name_of(job.job_id), "output": str(job.log).replace("%", "%%")}),
+        *_directives(job, {"job-name": name_of(job.job_id), "output": as_pattern(job.log)}),
         "",
         f"run={shlex.quote(str(job.run_dir))}",
         *site.setup,
@@ -121,12 +120,12 @@ def task(job: Job) -> str:
     several = job.nodes > 1
     meeting = ("$FIRST_NODE:$MEETING_PORT", "$SLURM_NODEID") if several else ()
     # Two tasks may share a machine; the processes of each are told apart by this name.
-    name = f"{job.job_id}.$SLURM_NODEID" if several else job.job_id
+    name = [job.job_id, Filled(".$SLURM_NODEID")] if several else [job.job_id]
     lines = [
         "#!/bin/bash",
         f"# Runs once on each node of the job; {SCRIPT} says how.",
         *exports,
-        f"exec {_shown(python, '-m', 'vidqa.platforms.supervisor', name, '-')} \\",
+        f"exec {_shown(python, '-m', 'vidqa.platforms.supervisor')} {''.join(map(_shown, name))} - \\",
         f"    {_shown(*torchrun(python, job, *meeting), GO_ON)}",
     ]
     return "\n".join(lines) + "\n"
@@ -155,11 +154,23 @@ def image_of(job: Job) -> str:
 
 
 def unmountable(job: Job) -> list[Path]:
-    """The folders of a job that its container cannot be told of: there a colon and a comma divide paths."""
+    """The folders of a job that its container cannot be told of: there some characters divide paths, and blanks at
+    their ends are lost."""
     if job.settings.backend == "venv":
         return []
     needed = dict.fromkeys([job.run_dir, *(mount.path for mount in mounts(job))])
-    return [path for path in needed if {":", ","} & set(str(path))]
+    return [path for path in needed if DIVIDES_MOUNTS & set(str(path)) or str(path) != str(path).strip()]
+
+
+def as_pattern(log: Path) -> str:
+    """The file that sbatch writes to, as it takes one: % stands for what it fills in, unless a backslash is there."""
+    text = str(log)
+    return text.replace("\\", "\\\\") if "\\" in text else text.replace("%", "%%")
+
+
+def directive(option: str) -> str:
+    """A line of #SBATCH. To sbatch a backslash takes the meaning of what follows, between quotes too."""
+    return "#SBATCH " + shlex.quote(option.replace("\\", "\\\\"))
 
 
 def _directives(job: Job, more: dict[str, str]) -> list[str]:
@@ -184,9 +195,7 @@ def _directives(job: Job, more: dict[str, str]) -> list[str]:
         "export": ",".join(SECRETS),
     }
     flags = ["--exclusive"] * site.exclusive + ["--requeue", *site.options]
-    return [f"#SBATCH {shlex.quote(f'--{name}={value}')}" for name, value in asked.items() if value] + [
-        f"#SBATCH {shlex.quote(flag)}" for flag in flags
-    ]
+    return [directive(f"--{name}={value}") for name, value in asked.items() if value] + [*map(directive, flags)]
 
 
 def _body(job: Job, slurm_id: str) -> str:
@@ -225,7 +234,7 @@ def _mounts(job: Job) -> list[str]:
 
 def _shown(*words: str) -> str:
     """Words for the shell, which fills in what only the node knows and reads nothing else in them."""
-    return " ".join(f'"{word}"' if KNOWN_ON_THE_NODE.search(word) else shlex.quote(word) for word in words)
+    return " ".join(f'"{word}"' if isinstance(word, Filled) else shlex.quote(word) for word in words)
 
 
 def _shape(job: Job) -> tuple[Any, ...]:

@@ -20,8 +20,8 @@ def _of_this_cluster(option: str) -> str:
 Word = Annotated[str, Field(pattern=r"^[\w.,:@/+*%&|\[\]-]*$")]
 TimeLimit = Annotated[str, Field(pattern=r"^(\d+|\d+:\d\d|\d+:\d\d:\d\d|\d+-\d+|\d+-\d+:\d\d(:\d\d)?)?$")]
 Host = Annotated[str, Field(pattern=r"^([\w.-]+@)?[\w.-]*$")]
-Line = Annotated[str, Field(pattern=r"^[^\n\r]*$")]
-Option = Annotated[str, Field(pattern=r"^--[a-z][^\n\r]*$"), AfterValidator(_of_this_cluster)]
+Line = Annotated[str, Field(pattern=r"^[\P{Cc}\t]*$")]
+Option = Annotated[str, Field(pattern=r"^--[a-z][\P{Cc}\t]*$"), AfterValidator(_of_this_cluster)]
 
 
 class SlurmSite(Settings):

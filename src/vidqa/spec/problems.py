@@ -145,6 +145,11 @@ SECRET = Code(
     "A value of a spec holds a token or a password; specs are copied into run folders.",
     "Take it out. Tokens are passed by name: HF_TOKEN, WANDB_API_KEY, AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY.",
 )
+CONTROL_CHARACTER = Code(
+    "SPEC_CONTROL_CHARACTER",
+    "A name or path of a spec holds a line break or another control character; scripts are written with it.",
+    "Rename the file or folder; a prompt alone may have several lines.",
+)
 VIDEO_FPS_REQUIRED = Code(
     "SPEC_VIDEO_FPS_REQUIRED",
     "cosmos-rl samples by fps and the annotations do not give every video's own frame rate.",

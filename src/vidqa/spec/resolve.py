@@ -10,16 +10,17 @@ from typing import Any, Literal, overload
 from pydantic import ValidationError
 
 from vidqa.environment import redacted
-from vidqa.problem import Problem, ProblemError, bounded, raise_errors
+from vidqa.problem import Problem, ProblemError, bounded, control_characters, raise_errors
 from vidqa.spec._field import Table
 from vidqa.spec.keys import flat, leaves, table_of
 from vidqa.spec.layers import DEEPEST, EXCLUSIVE, REPLACING, Layer, brief, entries, place, read_layer, texts
 from vidqa.spec.models import SPECS, EvaluateSpec, Spec, TrainSpec
-from vidqa.spec.problems import ACTION, NOT_SFT, RANGE, SECRET, SYNTAX, TYPE, UNKNOWN_KEY
+from vidqa.spec.problems import ACTION, CONTROL_CHARACTER, NOT_SFT, RANGE, SECRET, SYNTAX, TYPE, UNKNOWN_KEY
 from vidqa.spec.rules import check
 from vidqa.spec.shape import expected
 
 TEMPLATE = "template"
+PROMPT = "system_prompt"  # the last name of the keys whose text may have lines
 RANGE_ERRORS = ("greater_than", "less_than", "literal_error", "enum", "too_short", "too_long", "pattern", "finite")
 
 
@@ -124,15 +125,20 @@ class _Pile:
 
 
 def _unfit(path: str, value: Any, layer: Layer) -> list[Problem]:
-    """What no value may hold: a secret, or what cannot be written into the run's own spec."""
+    """What no value may hold: a secret, what cannot be written into the run's own spec, and, in a name or path, what
+    divides lines and words in the scripts that are made of it."""
     try:
         found = list(texts(value))
         "".join(found).encode("utf-8")
     except ValueError as broken:
         remedy = f"use UTF-8, in names of folders too, and at most {DEEPEST} levels"
         return [SYNTAX.at(place(layer, path), f"{path} cannot be written again: {broken}", remedy)]
-    secret = any(redacted(text) != text for text in found)
-    return [SECRET.at(place(layer, path), f"{path} holds a token or a password")] if secret else []
+    if any(redacted(text) != text for text in found):
+        return [SECRET.at(place(layer, path), f"{path} holds a token or a password")]
+    odd = control_characters("".join(found))
+    if odd and path.rpartition(".")[2] != PROMPT:
+        return [CONTROL_CHARACTER.at(place(layer, path), f"{path} holds {odd}")]
+    return []
 
 
 def _explain(action: str, pile: _Pile, invalid: ValidationError) -> list[Problem]:

@@ -103,8 +103,8 @@ def redacted(text: str) -> str:
 
 
 def python_path(first: Path) -> str:
-    """A PYTHONPATH that finds `first` before whatever it finds now."""
-    return os.pathsep.join([str(first), *filter(None, [os.environ.get("PYTHONPATH")])])
+    """A PYTHONPATH that finds `first` before whatever it finds now. An empty part would be the working folder."""
+    return os.pathsep.join([str(first), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))])
 
 
 def child_environment(**changes: str) -> dict[str, str]:

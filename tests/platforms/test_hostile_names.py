@@ -177,6 +177,19 @@ def test_docker_and_this_machine_take_any_name(tmp_path: Path, name: str) -> Non
     assert {str(tmp_path / name / "data"), str(tmp_path / name / "runs")} <= set(sources)
 
 
+def test_no_platform_lets_the_engine_import_from_its_working_folder(tmp_path: Path) -> None:
+    name = ("PYTHONSAFEPATH", "1")
+    assert name in local.render(a_job(tmp_path, "a", None, nodes=1)).environment.items()
+    body = docker_platform.render(a_job(tmp_path, "b", DockerSite(), nodes=1, image="e")).files["container.json"]
+    assert "=".join(name) in json.loads(body)["Env"]
+    assert f"export {'='.join(name)}" in slurm_script.task(a_job(tmp_path, "c", SlurmSite())).splitlines()
+    for form in ("job", "trainjob"):
+        settings = KubernetesSite.model_validate({"form": form, "image": "e"})
+        *_, made = yaml.safe_load_all(kubernetes.render(a_job(tmp_path, form, settings)).files["manifest.yaml"])
+        pod = made["spec"]["trainer"] if form == "trainjob" else made["spec"]["template"]["spec"]["containers"][0]
+        assert dict(zip(("name", "value"), name, strict=True)) in pod["env"]
+
+
 @pytest.fixture
 def cosmos_spec(tmp_path: Path) -> Callable[[str], Path]:
     def write(name: str) -> Path:

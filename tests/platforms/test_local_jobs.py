@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import listening
 import pytest
 
 from tests.platforms.conftest import ENOUGH_S, until_engine_runs
@@ -127,10 +128,25 @@ def test_a_broken_record_is_named_and_the_others_are_listed(stand_in: None, writ
 def test_two_ranks_under_torchrun_save_and_stop(stand_in_torchrun: None, write_spec: WriteSpec) -> None:
     record = started(write_spec("hang", processes=2))
     until_engine_runs(record, processes=2)
+    assert listening.addresses(supervisors(record.job_id)[0].pid) == {"127.0.0.1"}
     record = jobs.cancel(record.job_id, ENOUGH_S)
     assert (record.state, record.exit_code) == (State.CANCELED, 6)
     assert sorted(path.name for path in Path(record.run_dir).glob("saved-*")) == ["saved-by-rank-0", "saved-by-rank-1"]
     assert not job_processes(record.job_id)
+
+
+def test_nothing_is_imported_from_the_folder_of_the_launch(
+    stand_in_torchrun: None, write_spec: WriteSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither by the supervisor, nor by torchrun, nor by a rank; nor through an empty part of PYTHONPATH."""
+    (tmp_path / "here").mkdir()
+    for name in ("subprocess", "torch", "hashlib"):
+        (tmp_path / "here" / f"{name}.py").write_text("raise SystemExit('planted')")
+    monkeypatch.chdir(tmp_path / "here")
+    monkeypatch.setenv("PYTHONPATH", f":{tmp_path}:")
+    record = ended(started(write_spec("complete", processes=2)))
+    assert record.state == State.COMPLETE, record.log.read_text()
+    assert "planted" not in record.log.read_text()
 
 
 def test_torchrun_ending_with_1_does_not_hide_the_engines_exit_code(

@@ -139,6 +139,28 @@ def test_a_node_whose_address_slurm_does_not_tell_meets_the_others_by_its_name(p
     assert done.stdout == "n1\n"
 
 
+@pytest.mark.parametrize(("interface", "first"), [("lo", "127.0.0.1"), ("none0", "n1")])
+def test_several_nodes_talk_by_the_network_that_the_site_names(
+    programs: Path, tmp_path: Path, interface: str, first: str
+) -> None:
+    """By the usual one where the first node has no such network."""
+    program(programs, "scontrol", err="scontrol: error", code=1)
+    program(programs, "python", out="")
+    (programs / "srun").write_text('#!/bin/bash\necho "$FIRST_NODE"\nexec bash "${@: -1}"\n')
+    (programs / "python").write_text('#!/bin/bash\necho "$GLOO_SOCKET_IFNAME $NCCL_SOCKET_IFNAME $@"\n')
+    for tool in ("srun", "python"):
+        (programs / tool).chmod(0o755)
+    asked = replace(job(interface=interface, python="python"), run_dir=tmp_path)
+    (tmp_path / "node.sh").write_text(slurm_script.task(asked))
+    variables = {"PATH": os.environ["PATH"], "SLURM_JOB_ID": "7", "SLURMD_NODENAME": "n1", "SLURM_NODEID": "0"}
+    script = slurm_script.sbatch(asked)
+    done = subprocess.run(["bash", "-c", script], env=variables, capture_output=True, text=True, timeout=30)
+    assert done.stdout.splitlines()[0] == first, done
+    assert done.stdout.splitlines()[1].startswith(f"{interface} ={interface} -m vidqa.platforms.supervisor")
+    assert f"--master-addr={first}" in done.stdout
+    assert "SOCKET_IFNAME" not in slurm_script.task(replace(asked, nodes=1))
+
+
 @pytest.mark.parametrize(("backend", "refused"), [("venv", []), ("apptainer", ["/d/a:b", "/d/c,d"])])
 def test_a_path_that_a_container_cannot_be_told_of(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, backend: str, refused: list[str]
@@ -179,6 +201,7 @@ def test_the_problem_of_another_cluster_says_what_to_do() -> None:
         {"options": ["--clusters=x"]},
         {"options": ["--cluster=x"]},
         {"warning_s": 5},
+        {"interface": "ib0; rm"},
     ],
 )
 def test_a_setting_that_would_break_the_script_is_refused(table: dict[str, object]) -> None:

@@ -1,6 +1,7 @@
 """Evaluation: answer every question, score the answers, write results, scores, recipe and report.
 
-    torchrun --standalone --nproc-per-node 1 -m vidqa.engine evaluate --spec evaluate.toml --run-dir results/my-run
+    python -m vidqa.engine.torchrun --standalone --nproc-per-node 1 -m vidqa.engine evaluate --spec evaluate.toml \
+        --run-dir results/my-run
 
 Each rank holds the whole model and answers its share; an answer is on disk before the next batch begins, so that a
 stopped evaluation loses at most one batch and `evaluation.skip_saved` continues it.

@@ -1,4 +1,5 @@
-"""torchrun, ending as the engine did: its exit code, and one line instead of torchrun's own traceback.
+"""torchrun, ending as the engine did: its exit code, and one line instead of torchrun's own traceback. Its processes
+meet as vidqa.engine.rendezvous says.
 
 python -m vidqa.engine.torchrun --standalone --nproc-per-node 2 -m vidqa.engine train --spec ... --run-dir ...
 """
@@ -8,10 +9,12 @@ from __future__ import annotations
 import sys
 
 from torch.distributed.elastic.multiprocessing.api import SignalException
-from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-from torch.distributed.run import main as torchrun
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, record
+from torch.distributed.run import parse_args
+from torch.distributed.run import run as torchrun
 
 from vidqa.cli import note
+from vidqa.engine import rendezvous
 from vidqa.engine.ending import leave
 from vidqa.engine.signals import STOP_SIGNALS
 from vidqa.problem import Exit
@@ -19,8 +22,10 @@ from vidqa.problem import Exit
 
 def main(words: list[str]) -> int:
     """Run torchrun with its own options; the exit code is that of the process that failed first."""
+    options = parse_args(words)
+    rendezvous.prepare(options)
     try:
-        torchrun(words)
+        record(torchrun)(options)
     except ChildFailedError as failed:
         rank, failure = failed.get_first_failure()
         note(f"rank {rank} ended with exit code {failure.exitcode}; what went wrong stands above")

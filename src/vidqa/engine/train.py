@@ -1,6 +1,6 @@
 """Fine-tuning, readable from top to bottom: plan, load, then step after step over packs, validate, save.
 
-torchrun --standalone --nproc-per-node 2 -m vidqa.engine train --spec spec.toml --run-dir outputs/my-run
+python -m vidqa.engine.torchrun --standalone --nproc-per-node 2 -m vidqa.engine train --spec spec.toml --run-dir outputs/a
 """
 
 from __future__ import annotations

@@ -58,12 +58,16 @@ def engine_environment(job: Job, cores: int | None = None) -> dict[str, str]:
             )
     settings = {
         "PYTHONUNBUFFERED": "1",
+        "PYTHONSAFEPATH": "1",  # no program of the job imports what lies in the folder it was started in
         "HF_HUB_OFFLINE": "1",  # the model was fetched before; no rank asks the hub again
         "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(SAVE_S),
         "PYTORCH_ALLOC_CONF": ALLOCATOR,
         **addresses,
         **environment.values(["PYTORCH_ALLOC_CONF"]),
     }
+    interface = getattr(job.settings, "interface", "")
+    if interface and job.nodes > 1:  # on one node, the loopback
+        settings |= {"NCCL_SOCKET_IFNAME": f"={interface}", "GLOO_SOCKET_IFNAME": interface}
     if job.gpus == 0 and cores:
         settings["OMP_NUM_THREADS"] = str(max(1, cores // job.processes_per_node))
     return settings

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from vidqa.platforms.site import Settings
+from vidqa.platforms.site import Interface, Settings
 
 Name = Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?$")]
 NameOrNone = Annotated[str, Field(pattern=r"^([a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?)?$")]
@@ -64,6 +64,9 @@ class KubernetesSite(Settings):
     volumes: list[Volume] = Field([], description="Claims and node folders, mounted where the spec looks.")
     node_selector: dict[str, str] = Field({}, description="Labels that a node must have.")
     tolerations: list[Toleration] = Field([], description="Taints that the pods tolerate.")
+    interface: Interface = Field(
+        "", description='Network by which several nodes talk, such as "net1"; empty: what their addresses say.'
+    )
     queue: NameOrNone = Field("", description="LocalQueue of Kueue that admits the job.")
     gpu_resource: str = Field("nvidia.com/gpu", description="Name of the GPU resource.")
     cpus: Annotated[int, Field(ge=0)] = Field(0, description="CPU request of a pod; 0: none.")

@@ -12,9 +12,9 @@ from __future__ import annotations
 import difflib
 import tomllib
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from vidqa import environment
 from vidqa.platforms import NAMES, platform
@@ -22,6 +22,9 @@ from vidqa.platforms.problems import SITE_FILE_MISSING, SITE_SYNTAX, SITE_UNKNOW
 from vidqa.problem import Problem, ProblemError
 
 MAX_PROBLEMS = 50
+
+
+Interface = Annotated[str, Field(pattern=r"^[\w.-]{0,15}$")]
 
 
 class Settings(BaseModel):

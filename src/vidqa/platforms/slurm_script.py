@@ -29,6 +29,11 @@ FIRST_NODE=${FIRST_NODE:-$SLURMD_NODENAME}  # where SLURM does not answer, its n
 MEETING_PORT=$((20000 + SLURM_JOB_ID % 10000))
 export FIRST_NODE MEETING_PORT
 """
+BY_INTERFACE = """\
+# And at no other address than this one, in the network that the site's settings name.
+OWN=$(ip -o -4 address show dev {interface} | sed -n 's/.* inet \\([0-9.]*\\).*/\\1/p' | head -n 1)
+FIRST_NODE=${{OWN:-$FIRST_NODE}}
+"""
 RUN = """\
 # How it ended, the engine knows best: status.json has its exit code.
 said() {{ sed -n 's/.*"exit_code": \\([0-9][0-9]*\\).*/\\1/p' "$run/status.json" 2>/dev/null; }}
@@ -209,7 +214,8 @@ def _body(job: Job, slurm_id: str) -> str:
         task=_in_container(job),
         exit_file=exit_file(Path("$run"), slurm_id),
     )
-    return "\n" + (MEETING + "\n" if job.nodes > 1 else "") + run
+    meeting = MEETING + (BY_INTERFACE.format(interface=site.interface) if site.interface else "") + "\n"
+    return "\n" + meeting * (job.nodes > 1) + run
 
 
 def _in_container(job: Job) -> str:

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
-from vidqa.platforms.site import Settings
+from vidqa.platforms.site import Interface, Settings
 
 
 def _of_this_cluster(option: str) -> str:
@@ -44,6 +44,9 @@ class SlurmSite(Settings):
     memory: Word = Field("", description='Memory on each node, such as "200G"; "0" is all of it.')
     exclusive: bool = Field(False, description="Share the nodes with no other job.")
     options: list[Option] = Field([], description='More options of sbatch, such as "--exclude=n7".')
+    interface: Interface = Field(
+        "", description='Network by which several nodes talk, such as "ib0"; empty: what their addresses say.'
+    )
     setup: list[Line] = Field([], description='Shell lines before the engine starts, such as "module load cuda".')
     warning_s: int = Field(120, ge=10, le=65535, description="Seconds before the end of its time that a job saves.")
     restarts: int = Field(

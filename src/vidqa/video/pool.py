@@ -203,7 +203,7 @@ class _Server(threading.Thread):
         words = [str(theirs.fileno()), str(os.getpid()), *self.functions]
         with theirs:
             self.process = subprocess.Popen(
-                [sys.executable, "-c", BOOT, path, *words],
+                [sys.executable, "-P", "-c", BOOT, path, *words],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,

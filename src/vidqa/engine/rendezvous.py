@@ -1,0 +1,82 @@
+"""Where the processes of a job find each other: a store at one address, and on one machine at none but its loopback.
+
+torchrun's own way for one node listens on every address of the machine, and unpickles what anybody writes there. Here
+nothing is unpickled, and the first node listens at the very address that the others are told.
+"""
+
+from __future__ import annotations
+
+import argparse
+import errno
+import ipaddress
+import socket
+
+from torch.distributed import TCPStore
+from torch.distributed.elastic.rendezvous import RendezvousHandler, RendezvousInfo, RendezvousParameters
+from torch.distributed.elastic.rendezvous import rendezvous_handler_registry as registry
+from torch.distributed.elastic.rendezvous.static_tcp_rendezvous import StaticTCPRendezvous
+from torch.distributed.elastic.rendezvous.utils import parse_rendezvous_endpoint
+from torch.distributed.run import parse_min_max_nnodes
+
+from vidqa import environment
+
+BACKEND = "vidqa"
+LOOPBACK = "127.0.0.1"
+# By these gloo and NCCL choose the interface that they listen on; to NCCL "=" says that it is the whole name.
+ON_ONE_NODE = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "=lo"}
+USUAL_PORT = 29500
+LIMIT_S = 600  # for the others to come
+
+
+class Rendezvous(StaticTCPRendezvous):
+    """torchrun's meeting of ranks that are given, whose store listens at its address alone where that is a number. A
+    name may mean another address to the other nodes: there it listens at all of this machine's, as torchrun does."""
+
+    def get_backend(self) -> str:
+        return BACKEND
+
+    def next_rendezvous(self) -> RendezvousInfo:
+        listening = _listening(self.master_addr, self.master_port) if self.rank == 0 and not self._store else None
+        if listening:
+            self.master_port = listening.getsockname()[1]
+            self._store = TCPStore(
+                self.master_addr,
+                self.master_port,
+                self.world_size,
+                is_master=True,
+                timeout=self.timeout,
+                multi_tenant=True,
+                master_listen_fd=listening.detach(),
+            )
+        return super().next_rendezvous()
+
+
+def prepare(options: argparse.Namespace) -> None:
+    """Let torchrun, by its parsed options, meet here and not in its own ways."""
+    if options.standalone or parse_min_max_nnodes(options.nnodes)[1] == 1:
+        environment.adopt(ON_ONE_NODE)
+        options.standalone, options.nnodes, options.node_rank = False, "1", 0
+        options.rdzv_endpoint = f"{LOOPBACK}:0"  # any free port
+    else:
+        options.rdzv_endpoint = f"{options.master_addr}:{options.master_port or USUAL_PORT}"
+    options.rdzv_backend, options.rdzv_conf = BACKEND, f"rank={options.node_rank}"
+    options.node_rank = 0  # torchrun warns that no backend but its own reads it
+    registry.register(BACKEND, _create)
+
+
+def _create(asked: RendezvousParameters) -> RendezvousHandler:
+    host, port = parse_rendezvous_endpoint(asked.endpoint, USUAL_PORT)
+    return Rendezvous(host, port, int(asked.get("rank")), asked.max_nodes, asked.run_id, LIMIT_S)
+
+
+def _listening(host: str, port: int) -> socket.socket | None:
+    """A socket at this address; None where it is a name, or an address that stands for this machine elsewhere only."""
+    try:
+        family = socket.AF_INET6 if ipaddress.ip_address(host).version == 6 else socket.AF_INET
+        return socket.create_server((host, port), family=family)
+    except ValueError:
+        return None
+    except OSError as failed:
+        if failed.errno != errno.EADDRNOTAVAIL:
+            raise
+        return None

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -52,6 +53,20 @@ def test_a_signal_from_outside_is_a_stop(stand_in: None, write_spec: WriteSpec) 
     record = ended(record)
     assert (record.state, record.exit_code) == (State.STOPPED, 6)
     assert jobs.exit_code(record) == 6
+
+
+def test_a_cancelled_job_is_canceled_whoever_sees_its_end_first(
+    stand_in: None, write_spec: WriteSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others wait for it, as `launch --wait` does, and look far more often than the one who cancels."""
+    monkeypatch.setattr(local, "LOCAL", replace(local.LOCAL, poll_s=0.001))
+    for _ in range(4):
+        record = started(write_spec("hang"), new_run=True)
+        until_engine_runs(record)
+        with ThreadPoolExecutor(4) as pool:
+            waiting = [pool.submit(jobs.wait, records.read(record.job_id), ENOUGH_S) for _ in range(4)]
+            seen = [jobs.cancel(record.job_id, ENOUGH_S), *(each.result() for each in waiting)]
+        assert {(each.state, each.exit_code, jobs.exit_code(each)) for each in seen} == {(State.CANCELED, 6, 6)}
 
 
 def test_a_job_whose_supervisor_is_killed_still_runs_and_can_be_cancelled(

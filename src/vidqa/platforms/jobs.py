@@ -22,9 +22,20 @@ def observe(record: JobRecord) -> JobRecord:
     seen = platform(record.platform).status(record)
     if (seen.state, seen.message) == (record.state, record.message):
         return record
+    if seen.state.is_terminal and not record.cancel_requested:
+        stored = records.read(record.job_id)
+        if stored.cancel_requested:  # after we had read it, and before the job could end of it
+            return _cancelled(stored)
     why = (seen.failure or _failure_of(record, seen)) if seen.state == State.ERROR else None
     changes = {"state": seen.state, "exit_code": seen.exit_code, "message": seen.message, "failure": why}
     return records.update(record.job_id, **changes)
+
+
+def _cancelled(record: JobRecord) -> JobRecord:
+    """What a job is that is over and was to be: what was kept of its end by one who did not know is no other state."""
+    seen = platform(record.platform).status(record)
+    state = State.CANCELED if seen.state in (State.STOPPED, State.ERROR) else seen.state
+    return records.update(record.job_id, state=state, exit_code=seen.exit_code, message=seen.message)
 
 
 def _failure_of(record: JobRecord, seen: Observed) -> dict[str, str]:

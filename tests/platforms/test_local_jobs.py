@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -15,11 +16,13 @@ from pathlib import Path
 import pytest
 
 from tests.platforms.conftest import ENOUGH_S, until_engine_runs
-from vidqa.platforms import jobs, local, records
+from vidqa.platforms import jobs, local, records, results
 from vidqa.platforms._base import State
-from vidqa.platforms.launch import launch
+from vidqa.platforms.launch import launch, retry
 from vidqa.platforms.processes import Identity, job_processes, supervisors
 from vidqa.platforms.records import JobRecord
+from vidqa.problem import Exit
+from vidqa.run_folder import RunFolder
 
 WriteSpec = Callable[..., Path]
 
@@ -158,3 +161,24 @@ def test_torchrun_ending_with_1_does_not_hide_the_engines_exit_code(
 def test_a_worker_killed_under_torchrun_is_told_from_its_log(stand_in_torchrun: None, write_spec: WriteSpec) -> None:
     record = ended(started(write_spec("killed")))
     assert record.state == State.ERROR and "SIGKILL" in record.message
+    assert record.failure and record.failure["class"] == "infrastructure"  # nothing says that memory was full
+
+
+def test_a_killed_job_says_why_and_is_launched_again_without_asking(stand_in: None, write_spec: WriteSpec) -> None:
+    record = ended(started(write_spec("killed")))
+    shown = results.of_job(record)
+    assert shown.code == Exit.OK and ["retry", record.job_id] == shlex.split(shown.next[-1])[2:]
+    (problem,) = shown.problems
+    assert problem.code == "JOB_INTERRUPTED" and shown.next[-1] in problem.remedy and "SIGKILL" in problem.message
+    left = RunFolder(Path(record.run_dir))
+    assert left.read_problems() == [problem] == results.of_wait(record).problems
+    said = left.read_status()
+    assert (said["state"], said["exit_code"], said["message"]) == (State.ERROR, 5, record.message)
+    again = retry(record).record
+    assert again.retry_of == record.job_id
+    ended(again)
+
+
+def test_a_job_that_would_fail_again_is_not_offered_to_be(stand_in: None, write_spec: WriteSpec) -> None:
+    shown = results.of_job(ended(started(write_spec("fail"))))
+    assert [p.code for p in shown.problems] == ["DATA_EMPTY"] and not [n for n in shown.next if " retry " in n]

@@ -42,7 +42,7 @@ def main(options: argparse.Namespace) -> Result:
         from vidqa.datatools.preview_page import preview_page
 
         write_page(options.html, preview_page(f"Samples of {options.spec}", made, problems))
-    result = Result(data, terminal_text(made, colour), problems)
+    result = Result(data, terminal_text(made, colour), problems, coloured=colour)
     result.next = [command("preflight", "--spec", options.spec, "--platform", "local")]
     return result
 

@@ -14,6 +14,7 @@ import argparse
 import io
 import json
 import os
+import re
 import shlex
 import sys
 import tempfile
@@ -36,16 +37,21 @@ EXIT_CODES = """exit codes:
 USAGE = Code("USAGE", "The command line is not one this script knows.", "See --help.", Exit.USAGE)
 INTERRUPTED = Code("INTERRUPTED", "The script was interrupted from the keyboard.", "Run it again.", Exit.NOT_DONE)
 
+# What a terminal obeys instead of showing it: control characters, and what turns the direction of writing around.
+_OBEYED = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+
 
 @dataclass
 class Result:
-    """What a script found or did. `text` is what a person sees; `data` is what --json carries."""
+    """What a script found or did. `text` is what a person sees; `data` is what --json carries. `coloured` says that the
+    text has colours, and that whatever of it came from data is `printable` already."""
 
     data: dict[str, Any] = field(default_factory=dict)
     text: str = ""
     problems: list[Problem] = field(default_factory=list)
     next: list[str] = field(default_factory=list)
     exit_code: int | None = None  # where the problems alone do not decide it
+    coloured: bool = False
 
     @property
     def code(self) -> int:
@@ -112,19 +118,30 @@ def _internal(prog: str, bug: Exception) -> Problem:
 
 def _print(result: Result, as_json: bool) -> None:
     if as_json:
-        print(redacted(json.dumps(result.as_dict(), indent=2, ensure_ascii=False, default=str)))
+        written = redacted(json.dumps(result.as_dict(), indent=2, ensure_ascii=False, default=str))
+        print(_OBEYED.sub(lambda found: f"\\u{ord(found[0]):04x}", written))  # only texts hold such, and spell it so
         return
     if result.text:
-        print(redacted(result.text))
+        print(redacted(result.text) if result.coloured else _shown(result.text))
     for problem in result.problems:
-        print(problem, file=sys.stderr)
+        print(_shown(str(problem)), file=sys.stderr)
     if result.next:
-        print("next:", *(f"  {redacted(command)}" for command in result.next), sep="\n")
+        print("next:", *(f"  {_shown(command)}" for command in result.next), sep="\n")
 
 
 def note(message: str) -> None:
     """Progress for a person; never on stdout, which belongs to the result."""
-    print(redacted(message), file=sys.stderr, flush=True)
+    print(_shown(message), file=sys.stderr, flush=True)
+
+
+def printable(text: str) -> str:
+    """The text with all that a terminal would obey written out (\\x1b): names, answers and logs are others' words, and
+    may move the cursor, hide a line or set the title. Lines and tabs stay."""
+    return _OBEYED.sub(lambda found: ascii(found[0])[1:-1], text.replace("\r\n", "\n"))
+
+
+def _shown(text: str) -> str:
+    return printable(redacted(text))
 
 
 def command(script: str, *words: object) -> str:

@@ -7,6 +7,7 @@ import os
 import pty
 import subprocess
 import sys
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -82,6 +83,12 @@ def test_without_colour_brackets_mark_it(made: list[Preview]) -> None:
     assert "[[" not in coloured and "\x1b[" in coloured
 
 
+def test_colours_are_ours_alone(made: list[Preview]) -> None:
+    first = made[0]
+    hostile = replace(first, pieces=(replace(first.pieces[0], text="\x1b[8mhidden\x1b[0m \x07"), *first.pieces[1:]))
+    assert "\\x1b[8mhidden\\x1b[0m \\x07" in terminal_text([hostile], colour=True)
+
+
 class Marks(HTMLParser):
     """Texts inside <mark>, tags that are not ours, and sources of images."""
 
@@ -122,8 +129,6 @@ def test_what_the_processor_sees_for_generation(made: list[Preview], planner: Pl
 
 
 def test_a_question_without_an_answer_is_warned_of(made: list[Preview], planner: Planner) -> None:
-    from dataclasses import replace
-
     record = replace(made[0].record, turns=made[0].record.turns[:1])
     _, problems = previews(planner, [record])
     assert [(p.code, p.severity) for p in problems] == [("DATATOOLS_NOTHING_LEARNED", "warning")]

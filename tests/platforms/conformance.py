@@ -86,7 +86,7 @@ def test_a_job_completes_and_its_log_is_followed(rig: Rig, stand_in: None, write
     ("manner", "exit_code", "kind", "evidence"),
     [
         ("fail", Exit.INPUT, "data", "DATA_EMPTY"),
-        ("killed", Exit.JOB_FAILED, "out of memory", "SIGKILL"),
+        ("killed", Exit.JOB_FAILED, "infrastructure", "SIGKILL"),
         ("silent", Exit.JOB_FAILED, "program", "its status says RUNNING"),
     ],
 )
@@ -97,6 +97,8 @@ def test_a_failure_has_the_engines_exit_code_and_a_class(
     assert (record.state, jobs.exit_code(record)) == (State.ERROR, exit_code)
     assert record.failure and record.failure["class"] == kind and evidence in record.failure["evidence"]
     assert records.update(record.job_id, state=State.COMPLETE) == record
+    said = jobs.progress(record)
+    assert (said["state"], said["exit_code"], said["step"]) == (State.ERROR, record.exit_code, 1)
 
 
 def test_a_cancelled_job_has_saved_itself(rig: Rig, stand_in: None, write_spec: WriteSpec) -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,11 +17,13 @@ import listening
 import pytest
 
 from tests.platforms.conftest import ENOUGH_S, until_engine_runs
-from vidqa.platforms import jobs, local, records
+from vidqa.platforms import jobs, local, records, results
 from vidqa.platforms._base import State
-from vidqa.platforms.launch import launch
+from vidqa.platforms.launch import launch, retry
 from vidqa.platforms.processes import Identity, job_processes, supervisors
 from vidqa.platforms.records import JobRecord
+from vidqa.problem import Exit
+from vidqa.run_folder import RunFolder
 
 WriteSpec = Callable[..., Path]
 
@@ -53,6 +57,20 @@ def test_a_signal_from_outside_is_a_stop(stand_in: None, write_spec: WriteSpec) 
     record = ended(record)
     assert (record.state, record.exit_code) == (State.STOPPED, 6)
     assert jobs.exit_code(record) == 6
+
+
+def test_a_cancelled_job_is_canceled_whoever_sees_its_end_first(
+    stand_in: None, write_spec: WriteSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others wait for it, as `launch --wait` does, and look far more often than the one who cancels."""
+    monkeypatch.setattr(local, "LOCAL", replace(local.LOCAL, poll_s=0.001))
+    for _ in range(4):
+        record = started(write_spec("hang"), new_run=True)
+        until_engine_runs(record)
+        with ThreadPoolExecutor(4) as pool:
+            waiting = [pool.submit(jobs.wait, records.read(record.job_id), ENOUGH_S) for _ in range(4)]
+            seen = [jobs.cancel(record.job_id, ENOUGH_S), *(each.result() for each in waiting)]
+        assert {(each.state, each.exit_code, jobs.exit_code(each)) for each in seen} == {(State.CANCELED, 6, 6)}
 
 
 def test_a_job_whose_supervisor_is_killed_still_runs_and_can_be_cancelled(
@@ -159,3 +177,24 @@ def test_torchrun_ending_with_1_does_not_hide_the_engines_exit_code(
 def test_a_worker_killed_under_torchrun_is_told_from_its_log(stand_in_torchrun: None, write_spec: WriteSpec) -> None:
     record = ended(started(write_spec("killed")))
     assert record.state == State.ERROR and "SIGKILL" in record.message
+    assert record.failure and record.failure["class"] == "infrastructure"  # nothing says that memory was full
+
+
+def test_a_killed_job_says_why_and_is_launched_again_without_asking(stand_in: None, write_spec: WriteSpec) -> None:
+    record = ended(started(write_spec("killed")))
+    shown = results.of_job(record)
+    assert shown.code == Exit.OK and ["retry", record.job_id] == shlex.split(shown.next[-1])[2:]
+    (problem,) = shown.problems
+    assert problem.code == "JOB_INTERRUPTED" and shown.next[-1] in problem.remedy and "SIGKILL" in problem.message
+    left = RunFolder(Path(record.run_dir))
+    assert left.read_problems() == [problem] == results.of_wait(record).problems
+    said = left.read_status()
+    assert (said["state"], said["exit_code"], said["message"]) == (State.ERROR, 5, record.message)
+    again = retry(record).record
+    assert again.retry_of == record.job_id
+    ended(again)
+
+
+def test_a_job_that_would_fail_again_is_not_offered_to_be(stand_in: None, write_spec: WriteSpec) -> None:
+    shown = results.of_job(ended(started(write_spec("fail"))))
+    assert [p.code for p in shown.problems] == ["DATA_EMPTY"] and not [n for n in shown.next if " retry " in n]

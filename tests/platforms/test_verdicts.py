@@ -106,6 +106,29 @@ def test_a_problem_decides_the_class(code: str, kind: str) -> None:
     assert found["class"] == kind and found["evidence"] == f"{code} at there: what"
 
 
+KILLED = "an engine process was killed (SIGKILL), by someone or something outside of it"
+
+
+@pytest.mark.parametrize(
+    ("line", "kind"),
+    [
+        ("", "infrastructure"),
+        ("RuntimeError: [gloo] Connection closed by peer", "infrastructure"),
+        ("PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True may avoid OOM", "infrastructure"),
+        ("slurmstepd: error: Detected 1 oom_kill event in StepId=7.0", "out of memory"),
+        (
+            "the kernel ended 1 process(es) for want of memory: oom_kill in /sys/fs/cgroup/memory.events",
+            "out of memory",
+        ),
+        ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB", "out of memory"),
+    ],
+)
+def test_memory_was_full_where_there_is_evidence(line: str, kind: str) -> None:
+    assert verdict.how_it_died(137, "") == KILLED
+    found = failure.classify(5, KILLED, [], f"step 1\n{line}\n")
+    assert found == {"class": kind, "evidence": line if kind == "out of memory" else KILLED}
+
+
 @pytest.mark.parametrize(
     ("line", "kind"),
     [

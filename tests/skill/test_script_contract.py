@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 from skill_pages import SCRIPTS
 
-from vidqa.cli import BANK
-from vidqa.problem import Exit
+from vidqa import cli
+from vidqa.cli import BANK, Result
+from vidqa.problem import INTERNAL, Exit
 
 # A wrong use of each script: its words, its exit code, and the code of its first problem.
 WRONG = {
@@ -115,3 +116,24 @@ def test_a_reader_that_stops_reading_is_no_error(tmp_path: Path) -> None:
     assert process.stdout and process.stderr
     process.stdout.close()
     assert (process.stderr.read(), process.wait()) == (b"", 0)
+
+
+OBEYED = ["\x1b]0;owned\x07", "\x1b[2J", "\x9b31m", "\r", "\x7f", "\u202e"]
+
+
+@pytest.mark.parametrize("words", OBEYED)
+def test_what_a_terminal_would_obey_is_written_out(words: str, capfd: pytest.CaptureFixture) -> None:
+    """In results, problems, next commands and the lines of logs; JSON holds the very words all the same."""
+    found = [INTERNAL.at(f"a{words}b", f"c{words}d")]
+    result = Result({"name": f"é{words}"}, f"text {words} é\tend\r\n", found, [f"run {words}"])
+    assert cli.run(cli.Parser("It shows what it found."), lambda _: result, []) == Exit.INTERNAL
+    cli.note(f"log {words} line")
+    out, err = capfd.readouterr()
+    assert not set("\x1b\x07\x9b\r\x7f\u202e") & set(out + err)
+    shown = ascii(words)[1:-1]
+    assert f"text {shown} é\tend\n" in out and f"run {shown}" in out
+    assert f"a{shown}b" in err and f"c{shown}d" in err and f"log {shown} line" in err
+    cli.run(cli.Parser("It shows what it found."), lambda _: result, ["--json"])
+    written = capfd.readouterr().out
+    assert json.loads(written)["data"]["name"] == f"é{words}" and "é" in written
+    assert not set("\x1b\x07\x9b\r\x7f\u202e") & set(written)

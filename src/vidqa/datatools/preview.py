@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from vidqa.chat.chat import Chat, Encoded
+from vidqa.cli import printable
 from vidqa.data.record import MediaRef, Record
 from vidqa.datatools.problems import NOTHING_LEARNED, SAMPLE_UNKNOWN
 from vidqa.problem import Problem, ProblemError
@@ -158,16 +159,17 @@ def _terminal(preview: Preview, colour: bool) -> str:
 
     s = preview.sample
     what = "prompt" if preview.for_generation else f"{s.supervised} learned"
-    text = Text(f"--- {s.place}: {s.length} tokens, {s.media_tokens} of media, {what}\n", style="bold")
+    parts = [(f"--- {s.place}: {s.length} tokens, {s.media_tokens} of media, {what}\n", "bold")]
     for piece in preview.pieces:
         if piece.plan:
-            text.append(f"\n    {{{plan_line(piece)}}}\n", style="cyan")
+            parts.append((f"\n    {{{plan_line(piece)}}}\n", "cyan"))
         elif piece.kind == "learned":
-            text.append(piece.text if colour else f"[[{piece.text}]]", style="black on green")
+            parts.append((piece.text if colour else f"[[{piece.text}]]", "black on green"))
         else:
-            text.append(piece.text, style="not bold")
+            parts.append((piece.text, "not bold"))
     if preview.for_generation and s.record.answer:
-        text.append(f"\n    expected: {s.record.answer}", style="green")
+        parts.append((f"\n    expected: {s.record.answer}", "green"))
+    text = Text.assemble(*((printable(words), style) for words, style in parts))
     if not colour:
         return text.plain.rstrip()
     console = Console(force_terminal=True, color_system="standard", soft_wrap=True, highlight=False)

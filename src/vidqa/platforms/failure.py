@@ -1,4 +1,7 @@
-"""Of which class a failure is, and the line of evidence: it decides whether the same job is worth another try."""
+"""Of which class a failure is, and the line of evidence: it decides whether the same job is worth another try.
+
+Memory was full where the kernel, CUDA or the platform says so. A process that was killed may have been so by anyone.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +51,7 @@ BY_CODE = {
 }
 # What a line of the log says; the first pattern that any line has wins, and of its lines the last.
 BY_LINE = (
-    (OUT_OF_MEMORY, r"OutOfMemoryError|CUDA out of memory|oom-kill|OOMKilled|Out of memory: Killed|\bOOM\b"),
+    (OUT_OF_MEMORY, r"OutOfMemoryError|CUDA out of memory|oom[-_]kill|OOMKilled|Out of memory: Killed"),
     (IMAGE, r"exec \S+ failed: No such file|executable file not found in"),
     (IMAGE, r"no kernel image is available|exec format error|manifest unknown|ImagePullBackOff|ErrImagePull"),
     (IMAGE, r"No module named '?vidqa|CUDA driver version is insufficient|forward compatibility was attempted"),
@@ -71,13 +74,13 @@ def classify(exit_code: int | None, message: str, problems: Sequence[Problem], l
     found = _of_code(errors[0].code) if errors else None
     if found:
         return _failure(found, f"{errors[0].code} at {errors[0].where}: {errors[0].message}")
-    lines = log_tail.splitlines()
+    lines, killed = log_tail.splitlines(), "SIGKILL" in message
     for kind, pattern in BY_LINE:
+        if killed and kind != OUT_OF_MEMORY:
+            return _failure(INFRASTRUCTURE, message)  # what the log of a killed process ends with is no reason
         hits = [line.strip() for line in lines if re.search(pattern, line)]
         if hits:
             return _failure(kind, hits[-1])
-    if "SIGKILL" in message:
-        return _failure(OUT_OF_MEMORY, message)
     if exit_code == Exit.INPUT:
         return _failure(DATA, message)
     if exit_code == Exit.ENVIRONMENT or "vanished" in message:

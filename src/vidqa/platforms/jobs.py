@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from vidqa.cli import command
 from vidqa.platforms import failure, platform, records, verdict
 from vidqa.platforms._base import Observed, State
-from vidqa.platforms.problems import JOB_FAILED, JOB_NOT_DONE
+from vidqa.platforms.problems import JOB_FAILED, JOB_INTERRUPTED, JOB_NOT_DONE, JOB_OUT_OF_MEMORY
 from vidqa.platforms.records import JobRecord
 from vidqa.problem import Exit, Problem
 from vidqa.run_folder import RunFolder
@@ -22,9 +25,48 @@ def observe(record: JobRecord) -> JobRecord:
     seen = platform(record.platform).status(record)
     if (seen.state, seen.message) == (record.state, record.message):
         return record
+    if seen.state.is_terminal and not record.cancel_requested:
+        stored = records.read(record.job_id)
+        if stored.cancel_requested:  # after we had read it, and before the job could end of it
+            return _cancelled(stored)
+    return _store(record, seen)
+
+
+def _cancelled(record: JobRecord) -> JobRecord:
+    """What a job is that is over and was to be: what was kept of its end by one who did not know is no other state."""
+    seen = platform(record.platform).status(record)
+    state = State.CANCELED if seen.state in (State.STOPPED, State.ERROR) else seen.state
+    return _store(record, replace(seen, state=state))
+
+
+def _store(record: JobRecord, seen: Observed) -> JobRecord:
     why = (seen.failure or _failure_of(record, seen)) if seen.state == State.ERROR else None
-    changes = {"state": seen.state, "exit_code": seen.exit_code, "message": seen.message, "failure": why}
-    return records.update(record.job_id, **changes)
+    changes: dict[str, Any] = {
+        "state": seen.state,
+        "exit_code": seen.exit_code,
+        "message": seen.message,
+        "failure": why,
+    }
+    ended = replace(record, **changes)
+    settle = partial(_settle_run_folder, ended) if ended.state.is_terminal else None
+    return records.update(record.job_id, first=settle, **changes)
+
+
+def _settle_run_folder(ended: JobRecord) -> None:
+    """Let status.json and problems.json say how the job ended, where an engine that was killed could not. That it saved
+    itself, or failed, is its own word and stays."""
+    run = RunFolder(Path(ended.run_dir))
+    if not run.path.is_dir():
+        return
+    said = run.read_status()
+    try:
+        if said.get("state") not in (State.STOPPED, State.ERROR, ended.state):
+            steps = {name: said[name] for name in ("step", "total_steps") if name in said}
+            run.write_status(ended.state, **steps, message=ended.message, exit_code=ended.exit_code)
+        if ended.state == State.ERROR and not run.read_problems():
+            run.write_problems([_problem_of(ended)])
+    except OSError:
+        return  # on a full disk, or on a cluster's own: the record has what counts
 
 
 def _failure_of(record: JobRecord, seen: Observed) -> dict[str, str]:
@@ -105,9 +147,18 @@ def problems_of(record: JobRecord) -> list[Problem]:
         return [JOB_NOT_DONE.at(record.job_id, f"the job was canceled, {saved}")]
     if record.state == State.STOPPED:
         return [JOB_NOT_DONE.at(record.job_id, f"the job was stopped and saved itself. {record.message}".strip())]
-    return RunFolder(Path(record.run_dir)).read_problems() or [
-        JOB_FAILED.at(record.job_id, record.message or "the job failed", f"read its log: {record.log}")
-    ]
+    return RunFolder(Path(record.run_dir)).read_problems() or [_problem_of(record)]
+
+
+def _problem_of(record: JobRecord) -> Problem:
+    """What is wrong with a job that failed, where its engine could not say it."""
+    kind, message = (record.failure or {}).get("class"), record.message or "the job failed"
+    if kind == failure.OUT_OF_MEMORY:
+        return JOB_OUT_OF_MEMORY.at(record.job_id, f"{message}: {(record.failure or {})['evidence']}")
+    if kind == failure.INFRASTRUCTURE:
+        retry = command("jobs", "retry", record.job_id)
+        return JOB_INTERRUPTED.at(record.job_id, message, f"it goes on from its newest checkpoint: {retry}")
+    return JOB_FAILED.at(record.job_id, message, f"read its log: {record.log}")
 
 
 def exit_code(record: JobRecord) -> int:

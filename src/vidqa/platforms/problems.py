@@ -68,6 +68,20 @@ JOB_FAILED = Code(
     "Read its log: python scripts/jobs.py logs JOB",
     Exit.JOB_FAILED,
 )
+JOB_INTERRUPTED = Code(
+    "JOB_INTERRUPTED",
+    "The job was ended by its machine or its platform, not by what it computed.",
+    "It goes on from its newest checkpoint: python scripts/jobs.py retry JOB",
+    Exit.JOB_FAILED,
+)
+JOB_OUT_OF_MEMORY = Code(
+    "JOB_OUT_OF_MEMORY",
+    "The memory of the machine or of the job's container was full.",
+    "Give it more memory, then python scripts/jobs.py retry JOB --yes. Or ask for less in ways that a resumed run may "
+    "change: fewer dataloader workers, engine.recompute, a smaller engine.pack_tokens; with build_spec.py train "
+    "--parent-run RUN it goes on from its newest checkpoint. The effective batch must stay as it was.",
+    Exit.JOB_FAILED,
+)
 JOB_NOT_DONE = Code(
     "JOB_NOT_DONE",
     "The job is still running, or it was stopped and can be resumed.",

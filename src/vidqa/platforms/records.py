@@ -9,7 +9,7 @@ import fcntl
 import json
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
@@ -133,11 +133,16 @@ def scan() -> tuple[list[JobRecord], list[Problem]]:
     return sorted(records, key=lambda record: (record.created, record.job_id), reverse=True), problems
 
 
-def update(job_id: str, **changes: Any) -> JobRecord:
-    """Change a record, unless it has ended: what a terminal record says is kept."""
+def update(job_id: str, *, first: Callable[[], None] | None = None, **changes: Any) -> JobRecord:
+    """Change a record, unless it has ended: what a terminal record says is kept. `first` is done just before, while
+    nobody else can change it."""
     with lock("records"):
         record = read(job_id)
-        return record if record.state.is_terminal else write(replace(record, **changes))
+        if record.state.is_terminal:
+            return record
+        if first:
+            first()
+        return write(replace(record, **changes))
 
 
 @contextmanager

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vidqa.cli import Result, command
-from vidqa.platforms import jobs
+from vidqa.platforms import failure, jobs
 from vidqa.platforms._base import State
 from vidqa.platforms.records import JobRecord, folder
-from vidqa.problem import Problem
+from vidqa.problem import Exit, Problem
 
 if TYPE_CHECKING:  # half a second that a look at a job does not need
     from vidqa.platforms.cosmos_container import Prepared
@@ -60,16 +60,15 @@ def of_cancel(record: JobRecord) -> Result:
 
 def of_job(record: JobRecord) -> Result:
     """A job as it is now, and what can be done with it."""
-    verbs = ["logs"]
-    if not record.state.is_terminal:
-        verbs = ["status", "logs"]
-    elif record.state in (State.STOPPED, State.CANCELED):
-        verbs = ["logs", "retry"]
+    verbs = ["logs"] if record.state.is_terminal else ["status", "logs"]
+    if record.state in (State.STOPPED, State.CANCELED, State.ERROR) and not failure.why_not_again(record.failure):
+        verbs.append("retry")
     data = {**record.as_dict(), "progress": jobs.progress(record)}
     commands = [command("jobs", verb, record.job_id) for verb in verbs]
     if record.state == State.COMPLETE and record.action == "evaluate":
         commands += _gaps(record)
-    return Result(data, jobs.describe(record), next=commands)
+    problems = jobs.problems_of(record) if record.state == State.ERROR else []
+    return Result(data, jobs.describe(record), problems, commands, exit_code=int(Exit.OK))  # it was looked at
 
 
 def _gaps(record: JobRecord) -> list[str]:

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from vidqa import environment, files
+from vidqa.platforms import memory_kills
 from vidqa.platforms.processes import JOB_VARIABLE, Identity, engine_processes, job_processes
 from vidqa.platforms.records import now
 
@@ -27,6 +28,7 @@ def supervise(job_id: str, exit_file: Path | None, command: Sequence[str]) -> in
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
         signal.signal(number, lambda *_: stop_engine(job_id, asked))
     variables = environment.child_environment(**{JOB_VARIABLE: job_id})
+    before = memory_kills.kills()
     try:
         exit_code = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, env=variables, preexec_fn=leave_warnings_to_us
@@ -35,6 +37,8 @@ def supervise(job_id: str, exit_file: Path | None, command: Sequence[str]) -> in
         print(f"the job did not start: {failed}", flush=True)
         exit_code = 127
     end_leftovers(job_id)
+    if exit_code and (said := memory_kills.said_since(before, memory_kills.kills())):
+        print(said, flush=True)
     if exit_file:
         files.write_json(exit_file, {"exit_code": exit_code, "ended": now()})
     return exit_code

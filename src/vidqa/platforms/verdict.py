@@ -102,7 +102,7 @@ def how_it_died(exit_code: int, log_tail: str) -> str:
         numbers = [-exit_code if exit_code < 0 else exit_code - 128]
     known = [each for number in numbers for each in signal.Signals if each == number]
     if signal.SIGKILL in known:
-        return "an engine process was killed (SIGKILL): usually the machine's memory was full"
+        return "an engine process was killed (SIGKILL), by someone or something outside of it"
     if known:
         return f"an engine process was ended by signal {known[0].name}"
     return f"it ended with exit code {exit_code}"

@@ -1,0 +1,58 @@
+"""How often the kernel has ended processes for want of memory: its own counter, of the control group that we are in.
+
+A process that was killed does not say by whom. Only this counter tells a full memory from a person or a program.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+CGROUPS = Path("/sys/fs/cgroup")
+OWN = Path("/proc/self/cgroup")
+
+
+class Kills(NamedTuple):
+    """`number` as the kernel keeps it in the file `where`."""
+
+    where: Path
+    number: int
+
+
+def kills(own: Path = OWN, cgroups: Path = CGROUPS) -> Kills | None:
+    """The counter of this process's control group; None where the system shows none."""
+    for where in _files(own, cgroups):
+        try:
+            found = re.search(r"^oom_kill (\d+)$", where.read_text(encoding="utf-8"), re.MULTILINE)
+        except OSError:
+            continue
+        if found:
+            return Kills(where, int(found[1]))
+    return None
+
+
+def said_since(before: Kills | None, now: Kills | None) -> str:
+    """The line for a job's log that says it; empty where nothing was ended for want of memory in between."""
+    if before is None or now is None or now.where != before.where or now.number <= before.number:
+        return ""
+    return f"the kernel ended {now.number - before.number} process(es) for want of memory: oom_kill in {now.where}"
+
+
+def _files(own: Path, cgroups: Path) -> list[Path]:
+    """Where the counter may be: in the second version of control groups and in the first. A container may name the
+    group as the host does, and yet show its own as the root."""
+    try:
+        lines = [line.split(":", 2) for line in own.read_text(encoding="utf-8").splitlines()]
+    except OSError:
+        return []
+    found = []
+    for _, controllers, group in (line for line in lines if len(line) == 3):
+        below = group.lstrip("/")
+        if not controllers:
+            roots = [cgroups, cgroups / "unified"]
+            found += [folder / "memory.events" for root in roots for folder in dict.fromkeys((root / below, root))]
+        elif "memory" in controllers.split(","):
+            root = cgroups / "memory"
+            found += [folder / "memory.oom_control" for folder in dict.fromkeys((root / below, root))]
+    return found

@@ -45,7 +45,11 @@ def found(action: str, *layers: Layer) -> dict[str, str]:
             "SPEC_VALIDATION_NEVER",
             "error",
         ),
-        ({"train.train_policy.dataset.test_size": 0.1}, "SPEC_VALIDATION_UNUSED", "warning"),
+        (
+            {"train.train_policy.dataset.test_size": 0.1, "validation.enable": False},
+            "SPEC_VALIDATION_UNUSED",
+            "warning",
+        ),
         ({"train.train_policy.dataset.test_size": 1.0}, "SPEC_RANGE", "error"),
         ({"policy.model_name_or_path": "nvidia/Cosmos-Reason2-8B"}, "SPEC_BARE_MODEL_ID", "error"),
         ({"policy.model_name_or_path": "hf_model://nvidia"}, "SPEC_BARE_MODEL_ID", "error"),

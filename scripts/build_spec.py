@@ -29,6 +29,13 @@ parser.add_argument(
     "--target", choices=["native", "cosmos-rl"], default="native", metavar="T", help="native, cosmos-rl"
 )
 parser.add_argument(
+    "--platform",
+    choices=["local", "docker", "slurm", "kubernetes"],
+    default="local",
+    metavar="P",
+    help="where it will run, for the command that comes next: local, docker, slurm, kubernetes",
+)
+parser.add_argument(
     "--format", choices=["toml", "yaml", "json"], metavar="F", help="toml, yaml, json; with --out its name decides"
 )
 parser.add_argument("--explain", action="store_true", help="show every key with its value and where it comes from")
@@ -48,12 +55,12 @@ def main(args: argparse.Namespace) -> Result:
     data = {"action": args.action, "fingerprint": fingerprint(resolved.spec), "target": args.target, "spec": text}
     shown = explain(resolved) if args.explain else text
     if args.explain:
-        data["origins"] = resolved.origins
+        data |= {"layers": resolved.layers, "origins": resolved.origins}
     if args.out is None:
         return Result(data, shown, resolved.warnings)
     write_spec(args.out, text)
     shown = f"{shown}\nwrote {args.out}" if args.explain else f"wrote {args.out}"
-    onward = [command("preflight", "--spec", args.out, "--platform", "local")]
+    onward = [command("preflight", "--spec", args.out, "--platform", args.platform)]
     return Result({**data, "out": str(args.out)}, shown, resolved.warnings, onward if args.target == "native" else [])
 
 

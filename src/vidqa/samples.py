@@ -96,7 +96,7 @@ class Planner:
     """Plans records for one model and one way of sampling; remembers every file it has probed."""
 
     def __init__(self, model_folder: Path, vision: object, prompting: Prompting) -> None:
-        """`vision` is the spec's table with fps, nframes and total_pixels."""
+        """`vision` is the spec's table with fps, nframes, total_pixels and max_pixels."""
         self.family = family_of(model_folder)
         self.geometry = self.family.geometry(model_folder)
         self.chat: Chat = load_chat(model_folder)
@@ -105,6 +105,7 @@ class Planner:
             fps=getattr(vision, "fps", None),
             nframes=getattr(vision, "nframes", None),
             total_pixels=getattr(vision, "total_pixels", None),
+            max_pixels=getattr(vision, "max_pixels", None),
         )
         self.prompting = prompting
         self._plans: dict[str, FramePlan | tuple[Problem, ...]] = {}

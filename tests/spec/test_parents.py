@@ -74,6 +74,30 @@ def test_a_dangling_best_is_repaired_by_its_twin_only(tmp_path: Path) -> None:
     assert find_export(tmp_path) == found
 
 
+@pytest.mark.parametrize(
+    ("link", "facts", "kept", "ours"),
+    [
+        ("step_7", {}, ["step_5", "epoch_7"], False),  # the run keeps both kinds of names: they count different things
+        ("step_7", {}, ["epoch_7"], True),  # our own runs mean what they record
+        ("", {"name": "epoch_1", "step": 10}, ["epoch_10"], False),  # step 10 is where epoch 1 ended
+        ("", {"name": "epoch_1", "step": 10}, ["step_1"], False),
+    ],
+)
+def test_step_7_is_not_epoch_7(tmp_path: Path, link: str, facts: dict, kept: list[str], ours: bool) -> None:
+    for name in kept:
+        export(tmp_path, name)
+    if link:
+        best(tmp_path, f"safetensors/{link}")
+    if facts:
+        (tmp_path / "best.json").write_text(json.dumps(facts))
+    if ours:
+        (tmp_path / "run.json").write_text("{}")
+    with pytest.raises(ProblemError) as wrong:
+        find_export(tmp_path)
+    code, text = code_of(wrong)
+    assert code == "SPEC_PARENT_EXPORT" and "is not kept" in text
+
+
 def test_best_json_alone_is_enough(tmp_path: Path) -> None:
     found = export(tmp_path, "epoch_3")
     (tmp_path / "best.json").write_text(json.dumps({"metric": "m", "value": 1, "step": 30, "name": "epoch_3"}))

@@ -84,6 +84,22 @@ def test_one_frequency_replaces_the_other_and_both_may_stand_together(data: Laye
     assert (ckpt.save_freq, ckpt.save_freq_in_epoch) == (50, 2)
 
 
+def test_a_held_out_part_is_validated_on_unless_the_spec_says_no(data: Layer, tmp_path: Path) -> None:
+    part = Layer("mine", {"train": {"train_policy": {"dataset": {"test_size": 0.1}}}})
+    resolved = resolve("train", [data, part])
+    assert (resolved.spec.validation.enable, resolved.origins["validation.enable"]) == (True, "mine")
+    assert resolved.warnings == []
+    for layers in ([Layer("off", {"validation.enable": False}), part], [part, parse_set(["validation.enable=false"])]):
+        said = resolve("train", [data, *layers])
+        assert said.spec.validation.enable is False
+        assert [warning.code for warning in said.warnings] == ["SPEC_VALIDATION_UNUSED"]
+        (tmp_path / "s.toml").write_text(dump(said.spec))
+        assert load(tmp_path / "s.toml", "train") == said.spec
+    assert resolve("train", [data, part, parse_set(["train.train_policy.dataset.test_size=null"])]).spec == (
+        resolve("train", [data]).spec
+    )
+
+
 def test_shorthand_reaches_the_nested_key(data: Layer) -> None:
     words = ["num_epochs=2", "batch_size=6", "mini_batch=3", "weight_decay=0.1", "warmup_epochs=0.5", "dp_shard_size=4"]
     spec = resolve("train", [data, parse_set([*words, "dp_replicate_size=2"])]).spec

@@ -45,7 +45,11 @@ def found(action: str, *layers: Layer) -> dict[str, str]:
             "SPEC_VALIDATION_NEVER",
             "error",
         ),
-        ({"train.train_policy.dataset.test_size": 0.1}, "SPEC_VALIDATION_UNUSED", "warning"),
+        (
+            {"train.train_policy.dataset.test_size": 0.1, "validation.enable": False},
+            "SPEC_VALIDATION_UNUSED",
+            "warning",
+        ),
         ({"train.train_policy.dataset.test_size": 1.0}, "SPEC_RANGE", "error"),
         ({"policy.model_name_or_path": "nvidia/Cosmos-Reason2-8B"}, "SPEC_BARE_MODEL_ID", "error"),
         ({"policy.model_name_or_path": "hf_model://nvidia"}, "SPEC_BARE_MODEL_ID", "error"),
@@ -78,6 +82,22 @@ def test_rules_of_training(data: Layer, keys: dict, code: str, severity: str) ->
 
 def test_lora_may_have_a_higher_learning_rate(data: Layer) -> None:
     assert found("train", data, Layer("x", {"policy.lora": {}, "train.optm_lr": 1e-3})) == {}
+
+
+@pytest.mark.parametrize("rate", [1e-2, 2e-3])
+def test_lora_too_has_a_learning_rate_that_is_too_high(data: Layer, rate: float) -> None:
+    assert found("train", data, Layer("x", {"policy.lora": {}, "train.optm_lr": rate})) == {"SPEC_LR_HIGH": "warning"}
+
+
+def test_steps_that_the_epochs_do_not_reach_are_said_with_the_arithmetic(data: Layer) -> None:
+    spec = resolve("train", [data, Layer("x", {"train.max_num_steps": 60})]).spec
+    assert total_steps(spec, 80) == 30  # an upper bound, as in cosmos-rl
+    (warning,) = check_with_data(spec, DataFacts(80, 0))
+    assert (warning.code, warning.severity) == ("SPEC_MAX_STEPS_UNREACHED", "warning")
+    assert "3 epochs of 10 steps (80 samples in batches of 8) are 30 steps" in warning.message
+    assert "train.epoch to 6" in warning.remedy
+    enough = resolve("train", [data, Layer("x", {"train.max_num_steps": 60, "train.epoch": 6})]).spec
+    assert check_with_data(enough, DataFacts(80, 0)) == []
 
 
 def test_data_is_required(eval_data: Layer) -> None:

@@ -74,6 +74,44 @@ def test_explain_shows_every_key(root: Path) -> None:
     assert line.split() == ["train.epoch", "9", "--set"]
 
 
+def test_explain_names_the_profile_and_what_it_opens(root: Path) -> None:
+    words = ["train", "--train-root", root, "--explain", "--set", "policy.lora.r=4"]
+    first, *lines = script("build_spec", *words, "--profile", "lora").stdout.splitlines()
+    assert first == f"layers, the later one wins: template, profile lora, data root {root}, --set"
+    origin = {line.split()[0]: line.split("  ")[-1].strip() for line in lines}
+    assert (origin["train.optm_lr"], origin["policy.lora.r"]) == ("profile lora", "--set")
+    assert (origin["policy.lora.lora_alpha"], origin["train.seed"]) == ("template, by profile lora", "template")
+    assert "profile full" in script("build_spec", *words[:4]).stdout.splitlines()[0]
+    (said,) = [json.loads(script("build_spec", *words[:4], "--json").stdout)]
+    assert said["data"]["layers"] == ["template", "profile full", f"data root {root}"]
+
+
+def test_paths_of_options_are_in_full(tmp_path: Path, root: Path) -> None:
+    (tmp_path / "models" / "mine").mkdir(parents=True)
+
+    def built(action: str, *words: str) -> dict:
+        part = "train" if action == "train" else "eval"
+        done = script("build_spec", action, f"--{part}-root", root, *words, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        return tomllib.loads(done.stdout)
+
+    spec = built("train", "--model", "models/mine", "--results-dir", "outputs/train")
+    assert spec["policy"]["model_name_or_path"] == str(tmp_path / "models" / "mine")
+    assert spec["train"]["output_dir"] == str(tmp_path / "outputs" / "train")
+    spec = built("evaluate", "--model", "./absent", "--results-dir", "s3://bucket/results")
+    assert (spec["model"]["model_name"], spec["results_dir"]) == (str(tmp_path / "absent"), "s3://bucket/results")
+    spec = built("evaluate", "--model", "hf_model://a/b", "--results-dir", "~/results")
+    assert (spec["model"]["model_name"], spec["results_dir"]) == ("hf_model://a/b", str(Path.home() / "results"))
+    bare = script("build_spec", "train", "--train-root", root, "--model", "nvidia/Cosmos-Reason2-8B", cwd=tmp_path)
+    assert "SPEC_BARE_MODEL_ID" in bare.stderr and "write hf_model://nvidia" in bare.stderr
+
+
+def test_the_next_command_is_for_the_platform_that_is_named(root: Path, tmp_path: Path) -> None:
+    words = ["train", "--train-root", root, "--out", tmp_path / "s.toml"]
+    assert "--platform kubernetes" in script("build_spec", *words, "--platform", "kubernetes").stdout
+    assert script("build_spec", *words, "--platform", "moon").returncode == 2
+
+
 def test_problems_of_all_layers_at_once_without_a_traceback(tmp_path: Path) -> None:
     (tmp_path / "o.toml").write_text("a = = 1")
     words = ["--train-root", tmp_path / "absent", "--override", tmp_path / "o.toml", "--profile", "tiny", "--set", "x"]
@@ -151,6 +189,36 @@ def test_training_goes_on_from_the_parents_checkpoint(tmp_path: Path, root: Path
     spec = load(tmp_path / "t.toml", "train")
     assert (spec.train.resume, spec.custom.vision.fps) == (str(run / "checkpoints" / "step_8"), 2.0)
     assert script("build_spec", "train", "--parent-run", run, "--which", "step_9").returncode == 3
+
+
+def test_the_epochs_of_an_earlier_run_are_said_in_steps_of_the_new_data(tmp_path: Path, root: Path) -> None:
+    run = run_of(tmp_path, root, lora=False)
+    (run / "plan.json").write_text(json.dumps({"total_steps": 6, "train_samples": 16}))
+    more = tmp_path / "more"
+    more.mkdir()
+    records = [{"id": number, "video": "a.mp4"} for number in range(40)]
+
+    def warned(*words: object, count: int = 40) -> list[dict]:
+        (more / "annotations.json").write_text(json.dumps(records[:count]))
+        done = script("build_spec", "train", *words, "--json")
+        assert done.returncode == 0, done.stdout
+        return [each for each in json.loads(done.stdout)["problems"] if each["code"] == "SPEC_PARENT_STEPS"]
+
+    (warning,) = warned("--parent-run", run, "--train-root", more)
+    assert (
+        "3 epochs" in warning["message"] and "40 samples they are 15 steps of 8, there 6 with 16" in warning["message"]
+    )
+    taken_over = [
+        "--override",
+        run / "spec.toml",
+        "--set",
+        f"custom.train_dataset.annotation_path={more}/annotations.json",
+    ]
+    assert len(warned(*taken_over)) == 1
+    assert warned(*taken_over, "--set", "num_epochs=2") == []  # a number of one's own
+    assert warned("--parent-run", run, "--train-root", more, count=17) == []  # as many steps
+    few = script("build_spec", "train", "--train-root", more, "--set", "train.max_num_steps=60")
+    assert few.returncode == 0 and "SPEC_MAX_STEPS_UNREACHED" in few.stderr
 
 
 def test_route_train_says_what_to_run_next() -> None:

@@ -125,6 +125,29 @@ def test_an_image_holds_its_budget(width, height, budget):
     assert 1 <= plan_image(width, height, vision).tokens <= budget
 
 
+@settings(max_examples=200, deadline=None)
+@given(meta=videos, sampling=samplings, bounds=st.sampled_from(BOUNDS), tokens=st.integers(1, 300))
+def test_max_pixels_bounds_every_frame(meta, sampling, bounds, tokens):
+    rules = rules_of(*bounds)
+    free = plan_frames(meta, VisionSpec(rules, IMAGE, **sampling))
+    plan = plan_frames(meta, VisionSpec(rules, IMAGE, **sampling, max_pixels=tokens * 1024))
+    assert plan.height * plan.width <= tokens * 1024
+    assert (plan.indices, plan.tokens <= free.tokens) == (free.indices, True)
+    if free.height * free.width <= tokens * 1024:
+        assert plan == free
+    both = VisionSpec(rules, IMAGE, **sampling, max_pixels=tokens * 1024, total_pixels=free.grid[0] * 1024)
+    assert plan_frames(meta, both).tokens == free.grid[0]  # the smaller bound holds: one token a pair of frames
+
+
+def test_max_pixels_bounds_an_image_and_says_when_it_is_too_small():
+    small = VisionSpec(rules_of(4096, 4096), IMAGE, fps=1, max_pixels=81920)
+    assert plan_image(1920, 1080, small).tokens <= 80
+    with pytest.raises(ProblemError) as caught:
+        plan_frames(VideoMeta(30.0, 300, 10.0, 640, 480), VisionSpec(rules_of(4096, 4096), IMAGE, fps=1, max_pixels=99))
+    (problem,) = caught.value.problems
+    assert (problem.where, problem.code) == ("vision.max_pixels", "VIDEO_BUDGET_TOO_SMALL") and "1024" in problem.remedy
+
+
 def test_a_whole_call_of_the_processor_agrees_with_the_plan():
     rules = rules_of(4096, 262144)
     meta = VideoMeta(7.0, 23, 23 / 7, 131, 77)

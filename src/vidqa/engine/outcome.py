@@ -37,6 +37,7 @@ def make_recipe(spec: Any, planner: Planner, records: Sequence[Record], model: d
             "fps": planner.vision.fps,
             "nframes": planner.vision.nframes,
             "total_pixels": planner.vision.total_pixels,
+            "max_frame_pixels": planner.vision.max_pixels,
             "min_pixels": rules.min_pixels,
             "max_pixels": rules.max_pixels,
             "patch_size": rules.patch_size,

@@ -81,6 +81,7 @@ class Sampling:
     fps: float | None
     nframes: int | None
     total_pixels: int | None
+    max_pixels: int | None = None
 
 
 def changes_that_fit(context: Context, sample: Sample) -> str:
@@ -133,7 +134,7 @@ def _fits(context: Context, sample: Sample, vision: Sampling) -> bool:
 def _sampling(context: Context) -> Sampling:
     asked = context.spec
     vision = asked.custom.vision if isinstance(asked, TrainSpec) else asked.vision
-    return Sampling(vision.fps, vision.nframes, vision.total_pixels)
+    return Sampling(vision.fps, vision.nframes, vision.total_pixels, vision.max_pixels)
 
 
 def _is_of_media(problem: Problem) -> bool:

@@ -19,7 +19,7 @@ from vidqa.problem import Problem, ProblemError
 from vidqa.spec.models import EvaluateSpec, TrainSpec
 
 SIZES = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "vocab_size", "depth")
-VISION = ("fps", "nframes", "total_pixels")
+VISION = ("fps", "nframes", "total_pixels", "max_pixels")
 REMEDIES = {
     "order": "restore what changed, or start a new run from the earlier run's export",
     "weights": "name the base model, the trained parts and the adapters of the earlier run, or start a new run",

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +14,12 @@ from vidqa.problem import Problem, ProblemError
 from vidqa.spec.cosmos import cosmos_table, read_records, video_fps_problems
 from vidqa.spec.layers import Layer, format_of, parse_set, read_layer
 from vidqa.spec.models import SPECS, Spec, TrainSpec
-from vidqa.spec.problems import ACTION, FILE, NO_RUN, ROOT, UNWRITABLE
+from vidqa.spec.parents import run_folder_of
+from vidqa.spec.problems import ACTION, FILE, NO_RUN, PARENT_STEPS, ROOT, UNWRITABLE
 from vidqa.spec.resolve import Resolved, resolve
-from vidqa.spec.sources import DATA_KEYS, parent_layer, profile_layer, root_layer
+from vidqa.spec.rules import BARE_ID, unreached_steps
+from vidqa.spec.schedule import effective_batch, total_steps
+from vidqa.spec.sources import DATA_KEYS, PARENT_LAYER, parent_layer, profile_layer, root_layer
 
 MODEL_KEY = {"train": "policy.model_name_or_path", "evaluate": "model.model_name"}
 RESULTS_KEY = {"train": "train.output_dir", "evaluate": "results_dir"}
@@ -49,7 +54,9 @@ def build(request: Request) -> Resolved:
             problems += wrong.problems
     if problems:
         raise ProblemError(problems)
-    resolved = resolve(request.action, layers, request.target)
+    said = [layer for layer in layers if layer.table or layer is layers[0]]  # the profile is named in any case
+    resolved = resolve(request.action, said, request.target)
+    resolved = replace(resolved, warnings=[*resolved.warnings, *_of_steps(request, resolved)])
     if request.target == "cosmos-rl" and isinstance(resolved.spec, TrainSpec):
         return _for_cosmos(resolved, resolved.spec)
     return resolved
@@ -64,13 +71,25 @@ def _makers(request: Request) -> Iterable[Any]:
         yield lambda part=part, root=root: _root(action, part, root)
     for path in request.overrides:
         yield lambda path=path: read_layer(path)
-    yield lambda: _given("--model", MODEL_KEY[action], request.model)
-    yield lambda: _given("--results-dir", RESULTS_KEY[action], request.results_dir)
+    yield lambda: _given("--model", MODEL_KEY[action], _model(request.model))
+    yield lambda: _given("--results-dir", RESULTS_KEY[action], _absolute(request.results_dir))
     yield lambda: parse_set(request.sets)
 
 
 def _given(option: str, key: str, value: str | None) -> Layer:
     return Layer(option, {} if value is None else {key: value})
+
+
+def _absolute(place: str | None) -> str | None:
+    """A path of this machine in full, since a job may start in another folder; a remote place as it is."""
+    if not place or not place.strip() or "://" in place:
+        return place
+    return str(Path(os.path.expanduser(place)).absolute())
+
+
+def _model(name: str | None) -> str | None:
+    """A model's folder in full; a name of the hub, also one that lacks hf_model://, as it is."""
+    return name if name and BARE_ID.match(name) and not os.path.isdir(name) else _absolute(name)
 
 
 def _parent(request: Request) -> Layer:
@@ -95,7 +114,46 @@ def _for_cosmos(resolved: Resolved, spec: TrainSpec) -> Resolved:
     problems = [*resolved.warnings, *cosmos_table(spec, train_samples(spec))[1], *video_fps_problems(spec)]
     if any(problem.severity == "error" for problem in problems):
         raise ProblemError(problems)
-    return Resolved(resolved.spec, resolved.origins, problems)
+    return replace(resolved, warnings=problems)
+
+
+def _of_steps(request: Request, resolved: Resolved) -> list[Problem]:
+    """What the records that are here say of the steps: an upper bound that is not reached, and the steps of an earlier
+    run whose epochs are taken over."""
+    spec = resolved.spec
+    earlier = _earlier_run(request, resolved.origins.get("train.epoch", ""))
+    if not isinstance(spec, TrainSpec) or (spec.train.max_num_steps is None and earlier is None):
+        return []
+    samples = train_samples(spec)
+    if samples is None:
+        return []
+    before = _planned(earlier) if earlier else None
+    now = total_steps(spec, samples)
+    found = list(unreached_steps(spec, samples))
+    if before is not None and before[0] != now:
+        message = (
+            f"the {spec.train.epoch} epochs of {earlier} are kept: with {samples} samples they are {now} steps of "
+            f"{effective_batch(spec)}, there {before[0]} with {before[1]}"
+        )
+        found.append(PARENT_STEPS.at("train.epoch", message, severity="warning"))
+    return found
+
+
+def _earlier_run(request: Request, origin: str) -> Path | None:
+    """The run whose epochs are taken over: that of --parent-run, or of an override file that is a run's own spec."""
+    if request.parent_run is not None and origin.startswith(PARENT_LAYER):
+        return run_folder_of(request.parent_run)
+    return next((path.parent for path in request.overrides if str(path) == origin and path.name == "spec.toml"), None)
+
+
+def _planned(run: Path) -> tuple[int, int] | None:
+    """Steps and samples in a run's plan.json, where it has one."""
+    try:
+        plan = json.loads((run / "plan.json").read_text(encoding="utf-8"))
+        steps, samples = plan["total_steps"], plan["train_samples"]
+    except (OSError, ValueError, RecursionError, KeyError, TypeError):
+        return None
+    return (steps, samples) if isinstance(steps, int) and isinstance(samples, int) else None
 
 
 def train_samples(spec: Spec) -> int | None:

@@ -15,7 +15,7 @@ import yaml
 
 from vidqa.problem import Problem, ProblemError
 from vidqa.spec._field import Table
-from vidqa.spec.keys import SHORTHAND, is_reinforcement, nearest, table_of
+from vidqa.spec.keys import NOT_TAKEN, RENAMED, SHORTHAND, is_reinforcement, nearest, table_of
 from vidqa.spec.models import SPECS
 from vidqa.spec.problems import FILE, FPS_AND_NFRAMES, SYNTAX, TYPE, UNKNOWN_KEY, WARMUP_TWICE
 
@@ -174,7 +174,7 @@ def _place(
     path = prefix + first
     known = cls.model_fields.get(first)
     if known is None:
-        yield _unknown(action, layer, prefix + name)
+        yield from _elsewhere(action, layer, prefix + name, value)
         return
     inner = table_of(known)
     if rest:
@@ -196,7 +196,22 @@ def _place(
         )
 
 
+def _elsewhere(action: str, layer: Layer, path: str, value: Any) -> Iterator[tuple[str, Any] | Problem]:
+    """A key that is not one here: what a file of NVIDIA's calls by another name, or a problem."""
+    moved = RENAMED.get(path) if action == "train" else None
+    if moved is not None:
+        yield from _place(action, layer, SPECS[action], moved, value, "")
+    elif isinstance(value, dict) and value and any(name.startswith(f"{path}.") for name in (*RENAMED, *NOT_TAKEN)):
+        for key, part in value.items():
+            yield from _elsewhere(action, layer, f"{path}.{key}", part)
+    else:
+        yield _unknown(action, layer, path)
+
+
 def _unknown(action: str, layer: Layer, path: str) -> Problem:
+    if path in NOT_TAKEN or f"custom.{path}" in NOT_TAKEN:
+        why, remedy = NOT_TAKEN.get(path) or NOT_TAKEN[f"custom.{path}"]
+        return UNKNOWN_KEY.at(place(layer, path), f"{path} is not a key of a spec for {action}: {why}", remedy)
     if is_reinforcement(path):
         message = f"{path} is a key of cosmos-rl's reinforcement learning; this is supervised fine-tuning"
         return UNKNOWN_KEY.at(place(layer, path), message, "remove it")

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from vidqa.problem import Code
@@ -63,8 +63,8 @@ def _find(top: Path, which: str, kind: str, complete: Callable[[Path], bool], co
     kept = {folder.name: folder for folder in _folders(home / kind) if NAME.match(folder.name) and complete(folder)}
     listing = f"it has: {', '.join(sorted(kept, key=_order)) or 'none'}"
     if which == "best":
-        recorded = _recorded_best(home)
-        found = next((kept[name] for best in recorded for name in (best, _twin(best)) if name in kept), None)
+        recorded = list(dict.fromkeys([*_linked_best(home), *_noted_best(home)]))
+        found = next((kept[name] for name in [*recorded, *_twins(home, kept)] if name in kept), None)
         if found is None and not recorded:
             raise code.error(home, f"the run records no best; {listing}", "name one of these, or ask for latest")
         if found is None:
@@ -77,26 +77,39 @@ def _find(top: Path, which: str, kind: str, complete: Callable[[Path], bool], co
     return kept[which]
 
 
-def _recorded_best(home: Path) -> list[str]:
-    """The names that the run calls its best, the most trusted first: the link, then best.json."""
+def _linked_best(home: Path) -> list[str]:
+    """The names that the run's links call its best."""
     names = []
     for link in (home / "best", home / "safetensors" / "best", home / "checkpoints" / "best"):
         if link.is_symlink():
             names += [part for part in reversed(link.readlink().parts) if NAME.match(part)][:1]
+    return names
+
+
+def _noted_best(home: Path) -> list[str]:
+    """The names that best.json calls the run's best: its own name, and its step."""
     try:
         best = json.loads((home / "best.json").read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
-        best = {}
-    if isinstance(best, dict):
-        step = best.get("step")
-        names += [name for name in (best.get("name"), f"step_{step}") if isinstance(name, str) and NAME.match(name)]
-    return list(dict.fromkeys(names))
+        return []
+    if not isinstance(best, dict):
+        return []
+    step = best.get("step")
+    return [name for name in (best.get("name"), f"step_{step}") if isinstance(name, str) and NAME.match(name)]
 
 
-def _twin(name: str) -> str:
-    """step_7 for epoch_7 and the other way round: some writers record one name and keep the other."""
-    kind, _, number = name.partition("_")
-    return f"{'epoch' if kind == 'step' else 'step'}_{number}"
+def _twins(home: Path, kept: Iterable[str]) -> list[str]:
+    """epoch_7 where a link says step_7, or the other way round: other programs record one name and keep the other.
+
+    Only of a run that keeps no name of the recorded kind, and not of our own, which means what it records: elsewhere
+    step 7 and epoch 7 are two states.
+    """
+    if (home / "run.json").is_file():
+        return []
+    other = {"step": "epoch", "epoch": "step"}
+    kinds = {name.partition("_")[0] for name in kept}
+    named = [name.partition("_") for name in _linked_best(home)]
+    return [f"{other[kind]}_{number}" for kind, _, number in named if kind not in kinds]
 
 
 def _order(name: str) -> tuple[str, int]:

@@ -92,6 +92,16 @@ ZERO_STEPS = Code(
     "The training set is smaller than one optimizer step, so nothing would be trained.",
     "Lower train.train_batch_per_replica or the number of ranks, or set dataloader_drop_last to false.",
 )
+MAX_STEPS_UNREACHED = Code(
+    "SPEC_MAX_STEPS_UNREACHED",
+    "The epochs are over before train.max_num_steps is reached: it is an upper bound, as in cosmos-rl.",
+    "Raise train.epoch for that many steps, or leave train.max_num_steps out.",
+)
+PARENT_STEPS = Code(
+    "SPEC_PARENT_STEPS",
+    "The epochs of an earlier run are kept, and with this data they are another number of steps than there.",
+    "Nothing, for as many passes over the data; for another number of steps set train.epoch or train.max_num_steps.",
+)
 NO_VALIDATION_SET = Code(
     "SPEC_NO_VALIDATION_SET",
     "Validation is asked for and there is nothing to validate on.",

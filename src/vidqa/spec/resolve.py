@@ -21,16 +21,19 @@ from vidqa.spec.shape import expected
 
 TEMPLATE = "template"
 PROMPT = "system_prompt"  # the last name of the keys whose text may have lines
+OPTIONAL_TABLE = "policy.lora"  # its presence alone changes the run
+HELD_OUT = "train.train_policy.dataset.test_size"
 RANGE_ERRORS = ("greater_than", "less_than", "literal_error", "enum", "too_short", "too_long", "pattern", "finite")
 
 
 @dataclass(frozen=True)
 class Resolved:
-    """A valid spec, the layer of each of its keys by dotted path, and what is worth a warning."""
+    """A valid spec, the layer of each of its keys by dotted path, what is worth a warning, and the layers in order."""
 
     spec: Spec
     origins: dict[str, str]
     warnings: list[Problem]
+    layers: tuple[str, ...] = ()
 
 
 @overload
@@ -67,8 +70,8 @@ def resolve(action: str, layers: Iterable[Layer], target: str = "native") -> Res
     known = {problem.code for problem in pile.problems if problem.code != UNKNOWN_KEY.name}
     problems = bounded([*pile.problems, *(found for found in check(spec, target) if found.code not in known)])
     raise_errors(problems)
-    origins = {path: pile.origins.get(path, TEMPLATE) for path in flat(spec)}
-    return Resolved(spec, origins, problems)
+    origins = {path: pile.origin(path) for path in flat(spec)}
+    return Resolved(spec, origins, problems, tuple(pile.layers))
 
 
 class _Pile:
@@ -80,8 +83,15 @@ class _Pile:
         self.origins: dict[str, str] = {}
         self.sources: dict[str, Layer] = {}
         self.problems: list[Problem] = []
+        self.layers = [TEMPLATE]
+
+    def origin(self, path: str) -> str:
+        """The layer that says a key's value. Where a layer only opened the optional table, the template's defaults."""
+        opened = self.origins.get(OPTIONAL_TABLE) if path.startswith(f"{OPTIONAL_TABLE}.") else None
+        return self.origins.get(path) or (f"{TEMPLATE}, by {opened}" if opened else TEMPLATE)
 
     def add(self, layer: Layer) -> None:
+        self.layers.append(layer.name)
         found = list(entries(self.action, layer))
         self.problems += [entry for entry in found if isinstance(entry, Problem)]
         values = dict(entry for entry in found if not isinstance(entry, Problem))
@@ -98,7 +108,10 @@ class _Pile:
             self._clear(other, one, values, 0, layer)
 
     def settle(self) -> None:
-        """No warm-up at all is written as 0 steps: unset, it would come back from a file as the template's."""
+        """What follows from the layers together. A held-out part is there to validate on, unless a layer says no. No
+        warm-up at all is written as 0 steps: unset, it would come back from a file as the template's."""
+        if _value(self.values, HELD_OUT) is not None and "validation.enable" not in self.origins:
+            self._put("validation.enable", True, self.sources[HELD_OUT])
         if self.action == "train" and _value(self.values, "train.optm_warmup_epochs") is None:
             train = self.values.get("train")
             if isinstance(train, dict) and train.get("optm_warmup_steps", 0) is None:
@@ -165,6 +178,7 @@ def _explain(action: str, pile: _Pile, invalid: ValidationError) -> list[Problem
 def _rules_beside(action: str, pile: _Pile, invalid: ValidationError, target: str) -> list[Problem]:
     """What the rules say of the tables without a wrong value, so that one problem does not hide another."""
     wrong = {_path(SPECS[action], error["loc"]) for error in invalid.errors()}
+    wrong |= {"validation.enable"} & set(pile.origins) if HELD_OUT in wrong else set()  # it may follow from the other
     for path in wrong:
         *tables, last = path.split(".")
         inside = _value(pile.values, ".".join(tables)) if tables else pile.values

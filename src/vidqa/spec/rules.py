@@ -13,11 +13,12 @@ from vidqa.spec.models import EvaluateSpec, Spec, TrainSpec
 from vidqa.spec.native import native_problems
 from vidqa.spec.policy_tables import Lora
 from vidqa.spec.run_tables import Vision
-from vidqa.spec.schedule import effective_batch, total_steps, warmup_steps
+from vidqa.spec.schedule import effective_batch, steps_per_epoch, total_steps, warmup_steps
 
 VIDEO_LENGTH = 40960  # tokens below which a video sample may not fit
 HF_MODEL = re.compile(r"^hf_model://[\w.-]+/[\w.-]+(@[\w./-]+)?$")
 HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
+HIGHEST_RATE = {"a full fine-tune": 1e-4, "LoRA": 1e-3}
 BARE_ID = re.compile(r"^[\w-][\w.-]*/[\w.-]+$")
 VISION_TARGETS = ("all-linear", "attn.qkv", "attn.proj")
 
@@ -83,8 +84,23 @@ def _step_rules(spec: TrainSpec, facts: DataFacts) -> Iterator[Problem]:
     elif warmup_steps(spec, facts.train_samples) >= steps > 1:
         message = f"warm-up takes {warmup_steps(spec, facts.train_samples)} of {steps} steps"
         yield codes.WARMUP_LONG.at("train.optm_warmup_steps", message, severity="warning")
+    yield from unreached_steps(spec, facts.train_samples)
     if spec.validation.enable and facts.val_samples == 0:
         yield codes.NO_VALIDATION_SET.at("validation.enable", "validation is on and the validation set is empty")
+
+
+def unreached_steps(spec: TrainSpec, train_samples: int) -> Iterator[Problem]:
+    """SPEC_MAX_STEPS_UNREACHED, a warning with the arithmetic, where the epochs end before train.max_num_steps."""
+    asked, each = spec.train.max_num_steps, steps_per_epoch(spec, train_samples)
+    planned = spec.train.epoch * each
+    if asked is None or not each or planned >= asked:
+        return
+    message = (
+        f"max_num_steps is {asked}, and {spec.train.epoch} epochs of {each} steps ({train_samples} samples in batches "
+        f"of {effective_batch(spec)}) are {planned} steps: training ends there"
+    )
+    remedy = f"set train.epoch to {-(-asked // each)} for {asked} steps, or leave train.max_num_steps out"
+    yield codes.MAX_STEPS_UNREACHED.at("train.max_num_steps", message, remedy, severity="warning")
 
 
 def _train_rules(spec: TrainSpec) -> Iterator[Problem]:
@@ -153,9 +169,9 @@ def _optimizer(spec: TrainSpec) -> Iterator[Problem]:
     rates = [rate] if isinstance(rate, int | float) else list(rate.values()) if isinstance(rate, dict) else rate
     if not any(rates):
         yield codes.LR_ZERO.at("train.optm_lr", f"the learning rate is {rate}")
-    limit = 1e-4 if spec.policy.lora is None else 1e-2
-    if any(value > limit for value in rates):
-        message = f"the learning rate {rate} is above {limit:g}"
+    kind = "a full fine-tune" if spec.policy.lora is None else "LoRA"
+    if any(value > HIGHEST_RATE[kind] for value in rates):
+        message = f"the learning rate {rate} is above {HIGHEST_RATE[kind]:g}, which is high for {kind}"
         yield codes.LR_HIGH.at("train.optm_lr", message, severity="warning")
     if spec.train.optm_warmup_steps is not None and spec.train.optm_warmup_epochs is not None:
         yield codes.WARMUP_TWICE.at("train.optm_warmup_steps", "optm_warmup_steps and optm_warmup_epochs are both set")

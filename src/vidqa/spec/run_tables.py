@@ -35,6 +35,12 @@ class Vision(Table):
         "Upper bound for one video, counted once per pair of frames: total_pixels / 1024 is the largest number of "
         "tokens. Unset leaves the model's own bound.",
     )
+    max_pixels: Positive | None = key(
+        None,
+        "Largest frame",
+        "Upper bound for every frame of a video, and for an image: max_pixels / 1024 is the largest number of tokens "
+        "of a pair of frames. Beside total_pixels the smaller bound holds.",
+    )
 
 
 class MediaSet(Table):

@@ -19,6 +19,7 @@ PROFILES: dict[str, dict[str, Any]] = {
     "frozen-vision": {"policy.freeze_pattern": ["visual"]},
     "lora": {"policy.lora": {}, "train.optm_lr": 1e-4},
 }
+PARENT_LAYER = "parent run"
 ARCHIVES = ("videos.tar.gz", "images.tar.gz", "videos.tar", "images.tar")
 DATA_KEYS = {
     ("train", "train"): ("custom.train_dataset.annotation_path", "custom.train_dataset.media_path"),
@@ -30,6 +31,7 @@ SAME_IN_BOTH = {
     "vision.fps": "custom.vision.fps",
     "vision.nframes": "custom.vision.nframes",
     "vision.total_pixels": "custom.vision.total_pixels",
+    "vision.max_pixels": "custom.vision.max_pixels",
     "dataset.system_prompt": "custom.system_prompt",
 }
 
@@ -68,7 +70,7 @@ def parent_layer(action: str, run: Path, which: str) -> Layer:
 
     Raises SPEC_PARENT_RUN, SPEC_PARENT_EXPORT, SPEC_PARENT_CHECKPOINT.
     """
-    name = f"parent run {run} ({which})"
+    name = f"{PARENT_LAYER} {run} ({which})"
     home = run_folder_of(run)
     if action == "train":
         checkpoint = find_checkpoint(run, which)

@@ -45,13 +45,14 @@ def render(table: dict[str, Any], format: str) -> str:
 
 
 def explain(resolved: Resolved) -> str:
-    """One line per key: its path, its value, and the layer that the value comes from."""
+    """The layers in their order, then a line per key: its path, its value, and the layer that the value comes from."""
     rows = [
         (path, json.dumps(value, ensure_ascii=False, default=str), resolved.origins[path])
         for path, value in flat(resolved.spec).items()
     ]
     wide = max(len(path) for path, _, _ in rows)
-    return "\n".join(f"{path:<{wide}}  {value:<28}  {origin}" for path, value, origin in rows)
+    layers = "layers, the later one wins: " + ", ".join(resolved.layers)
+    return "\n".join([layers, *(f"{path:<{wide}}  {value:<28}  {origin}" for path, value, origin in rows)])
 
 
 def fingerprint(spec: Spec) -> str:

@@ -177,7 +177,11 @@ class Train(Table):
         "Passes over the training set. Three suit a few thousand questions; watch validation for more.",
         automl={"min": 1, "max": 20, "default": False},
     )
-    max_num_steps: Positive | None = key(None, "Most steps", "Stop after this many optimizer steps, for a short try.")
+    max_num_steps: Positive | None = key(
+        None,
+        "Most steps",
+        "Stop after this many optimizer steps, for a short try. An upper bound: the epochs may be over before.",
+    )
     train_batch_per_replica: Positive = key(
         8,
         "Batch per rank",

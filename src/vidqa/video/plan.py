@@ -23,18 +23,23 @@ FitSides = Callable[[int], tuple[int, int]]
 
 
 def vision_spec(
-    geometry: Geometry, fps: float | None = None, nframes: int | None = None, total_pixels: int | None = None
+    geometry: Geometry,
+    fps: float | None = None,
+    nframes: int | None = None,
+    total_pixels: int | None = None,
+    max_pixels: int | None = None,
 ) -> VisionSpec:
     """What is asked of every video of a model with this geometry. Exactly one of `fps` and `nframes`."""
     if (fps is None) == (nframes is None):
         raise ValueError(f"exactly one of fps and nframes is needed: got fps={fps}, nframes={nframes}")
-    return VisionSpec(geometry.video, geometry.image, fps, nframes, total_pixels)
+    return VisionSpec(geometry.video, geometry.image, fps, nframes, total_pixels, max_pixels)
 
 
 def plan_frames(meta: VideoMeta, vision: VisionSpec) -> FramePlan:
     """The frames, size, grid and tokens of one video.
 
-    As transformers does it, with longest_edge = total_pixels * temporal_patch_size, except where it must differ:
+    As transformers does it, with longest_edge = total_pixels * temporal_patch_size (and no more than max_pixels for
+    each frame), except where it must differ:
     * A variable frame rate: frames nearest to evenly spaced times, with their true times; transformers would space
       frame numbers evenly and read them as times.
     * A budget holds: tokens <= total_pixels / factor^2 always. Where transformers goes over (it ignores the padding
@@ -54,20 +59,19 @@ def plan_frames(meta: VideoMeta, vision: VisionSpec) -> FramePlan:
     def sides(longest: int) -> tuple[int, int]:
         return _video_sides(shown, meta.height, meta.width, rules, longest)
 
-    longest = rules.max_pixels if vision.total_pixels is None else vision.total_pixels * step
-    height, width = _within_budget(sides, longest, len(patch_times_s), rules, vision.total_pixels)
+    height, width = _within_budget(sides, step, len(patch_times_s), rules, vision)
     return _plan("video", indices, source_times_s, patch_times_s, height, width, rules)
 
 
 def plan_image(width: int, height: int, vision: VisionSpec) -> FramePlan:
-    """The size, grid and tokens of one image; total_pixels bounds height x width. Raises as `plan_frames` does."""
+    """The size, grid and tokens of one image; total_pixels and max_pixels bound height x width. Raises as
+    `plan_frames` does."""
     rules = vision.image
 
     def sides(longest: int) -> tuple[int, int]:
         return _image_sides(height, width, rules, longest)
 
-    longest = rules.max_pixels if vision.total_pixels is None else vision.total_pixels
-    height_out, width_out = _within_budget(sides, longest, 1, rules, vision.total_pixels)
+    height_out, width_out = _within_budget(sides, 1, 1, rules, vision)
     return _plan("image", (0,), (0.0,), (0.0,), height_out, width_out, rules)
 
 
@@ -97,18 +101,22 @@ def _times(meta: VideoMeta, indices: tuple[int, ...]) -> tuple[float, ...]:
     return tuple(i / meta.source_fps for i in indices)
 
 
-def _within_budget(
-    sides: FitSides, longest: int, patches: int, rules: PixelRules, total_pixels: int | None
-) -> tuple[int, int]:
-    """The sides for `longest` pixels, or for less where their tokens in all temporal `patches` are over the budget."""
-    if total_pixels is None:
+def _within_budget(sides: FitSides, step: int, patches: int, rules: PixelRules, vision: VisionSpec) -> tuple[int, int]:
+    """The sides for the longest edge that is asked for (of `step` frames a patch), or for less where their tokens in
+    all temporal `patches` are over the budget."""
+    longest = rules.max_pixels if vision.total_pixels is None else vision.total_pixels * step
+    bounds = {"total_pixels": vision.total_pixels, "max_pixels": (vision.max_pixels or 0) * patches or None}
+    given = {key: pixels for key, pixels in bounds.items() if pixels is not None}
+    if not given:
         return sides(longest)
-    budget = total_pixels // rules.factor**2
+    key = min(given, key=lambda key: given[key])
+    longest, budget = min(longest, given[key] * step), given[key] // rules.factor**2
     if budget < patches:
-        message = f"total_pixels {total_pixels} allows {budget} tokens, {patches} temporal patches need one each"
-        enough = patches * rules.factor**2
+        value = getattr(vision, key)
+        message = f"{key} {value} allows {budget} tokens, {patches} temporal patches need one each"
+        enough = patches * rules.factor**2 if key == "total_pixels" else rules.factor**2
         raise VIDEO_BUDGET_TOO_SMALL.error(
-            "vision.total_pixels", message, f"Set total_pixels to at least {enough}, or take fewer frames."
+            f"vision.{key}", message, f"Set {key} to at least {enough}, or take fewer frames."
         )
     while True:  # ends: at longest = 1 both sides are one factor, which is one token per patch
         height, width = sides(longest)

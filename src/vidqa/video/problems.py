@@ -34,8 +34,8 @@ VIDEO_FPS_DISAGREES = Code(
 )
 VIDEO_BUDGET_TOO_SMALL = Code(
     "VIDEO_BUDGET_TOO_SMALL",
-    "total_pixels allows fewer tokens than one for each pair of frames.",
-    "Raise total_pixels, or take fewer frames (lower vision.fps or vision.nframes).",
+    "total_pixels or max_pixels allows fewer tokens than one for each pair of frames.",
+    "Raise what it names, or take fewer frames (lower vision.fps or vision.nframes).",
 )
 MEDIA_TOO_NARROW = Code(
     "MEDIA_TOO_NARROW",

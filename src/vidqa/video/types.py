@@ -62,7 +62,8 @@ class VisionSpec:
     """What is asked of every video: exactly one of `fps` (sampled frames per second) and `nframes`.
 
     `total_pixels` is the spec's key: an upper bound counted per temporal patch, so total_pixels / factor^2 is the
-    largest number of tokens of one video (one image). None leaves the processor's own bound.
+    largest number of tokens of one video (one image). `max_pixels`, the spec's key too, bounds every single frame (and
+    an image). The smaller one holds; None leaves the processor's own bound.
     """
 
     video: PixelRules
@@ -70,6 +71,7 @@ class VisionSpec:
     fps: float | None = None
     nframes: int | None = None
     total_pixels: int | None = None
+    max_pixels: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

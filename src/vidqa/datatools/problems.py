@@ -73,7 +73,8 @@ TABLE_UNREADABLE = Code(
 COLUMNS = Code(
     "DATATOOLS_COLUMNS",
     "A table lacks columns that make a record.",
-    "Name the columns video (or image), question and answer; id, kind, video_fps and options (a|b|c) are optional.",
+    "Name the columns video (or image, file, path, filename, clip), question and answer, or give --column video=NAME; "
+    "id, kind, video_fps and options (a|b|c) are optional.",
 )
 SEVERAL_SPLITS = Code(
     "DATATOOLS_SEVERAL_SPLITS",
@@ -84,6 +85,17 @@ TAO_SHAPE = Code(
     "DATATOOLS_TAO_SHAPE",
     "A data set in one of TAO's formats is not as that format says.",
     "cosmos-reason-v1.0 is a folder with meta.json, text/ and media/; tao-vl-reason-v1.0 is JSON with a list of items.",
+)
+MEDIA_PATHS = Code(
+    "DATATOOLS_MEDIA_PATHS",
+    "The number of media paths does not match the number of inputs.",
+    "Give no --media-path, one for all inputs, or one for each --in in the same order.",
+    Exit.USAGE,
+)
+MERGE_ARCHIVE = Code(
+    "DATATOOLS_MERGE_ARCHIVE",
+    "Media inside an archive have no name by which a file elsewhere could reach them, so the sets cannot become one.",
+    "Unpack the archive (tar -xf videos.tar) beside its annotations, and merge again.",
 )
 NOT_AN_OPTION = Code(
     "DATATOOLS_NOT_AN_OPTION",

@@ -13,11 +13,12 @@ from tests.preflight.conftest import records
 from tests.preflight.corpus import Case
 from vidqa import spec as specs
 from vidqa.data import fingerprint
+from vidqa.engine.evaluate import asked as questions
 from vidqa.engine.model.load import _meta_model
 from vidqa.engine.model.trainable import choose_trainable
 from vidqa.engine.prepare import Prepared, plan_usable, training_records
 from vidqa.engine.resume import trainer_facts
-from vidqa.samples import training_planner
+from vidqa.samples import evaluation_planner, training_planner
 
 
 @pytest.fixture
@@ -126,6 +127,31 @@ def test_copies_are_found_inside_archives(case: Case) -> None:
     case.options["kpi_root"] = root
     (problem,) = [p for p in case.report("data").problems if p.severity == "error"]
     assert problem.code == "DATA_SPLIT_COPY" and "copied.mp4" in problem.message and "1 pairs" in problem.message
+
+
+def test_missing_media_are_left_out_where_broken_ones_are(case: Case) -> None:
+    """Preflight and the engine deal with a file that is not there as with one that cannot be read, in both actions."""
+    case.train[0]["video"] = "nowhere.mp4"
+    (case.folder / "broken.mp4").write_bytes(b"no video")
+    case.train[2]["video"] = str(case.folder / "broken.mp4")
+    assert {p.code for p in case.look() if p.severity == "error"} == {"DATA_MEDIA_MISSING", "VIDEO_UNREADABLE"}
+    case.spec["engine.on_bad_sample"] = "quarantine"
+    found = case.look()
+    assert {p.severity for p in found} == {"warning"}
+    assert {p.code for p in found} >= {"DATA_MEDIA_MISSING", "VIDEO_UNREADABLE"}
+    assert sum("nowhere.mp4" in p.where and p.code == "VIDEO_UNREADABLE" for p in found) == 1
+    report = case.report()
+    asked = specs.load(case.write(), "train")
+    train, _ = training_records(asked)
+    samples, left_out = plan_usable(train, training_planner(asked, case.shared_model), 4096, "quarantine")
+    assert len(train) == 8 and len(samples) == report.facts["train"]["samples"] == 6
+    assert [p.code for p in left_out] == ["VIDEO_UNREADABLE"] * 2 and "nowhere.mp4" in left_out[0].where
+    keys = {"dataset.annotation_path": str(case.folder / "train.json"), "engine.on_bad_sample": "quarantine"}
+    evaluation = specs.load(case.evaluation(**keys), "evaluate")
+    records, samples, left_out = questions(evaluation, evaluation_planner(evaluation, case.shared_model))
+    assert (len(records), len(samples), len(left_out)) == (8, 6, 2)  # those left out count as wrong
+    case.options["spec_path"] = case.folder / "evaluate.json"
+    assert {p.severity for p in case.look()} == {"warning"}
 
 
 def test_answers_of_a_kind(case: Case) -> None:

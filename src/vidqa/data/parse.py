@@ -28,16 +28,25 @@ class RowReader:
 
     With `need_answers` every conversation must end with an assistant turn; without, the question is enough. With
     `by_line` the indices of rows are the lines of the file on which they begin, and are shown as editors write them.
+    With `keep_missing` a record whose medium is not there is warned of and kept: who probes the medium finds it broken.
     """
 
     def __init__(
-        self, name: str, source: MediaSource, findings: Findings, need_answers: bool, *, by_line: bool = False
+        self,
+        name: str,
+        source: MediaSource,
+        findings: Findings,
+        need_answers: bool,
+        *,
+        by_line: bool = False,
+        keep_missing: bool = False,
     ) -> None:
         self.name = name
         self.source = source
         self.findings = findings
         self.need_answers = need_answers
         self.by_line = by_line
+        self.keep_missing = keep_missing
         self.ids: dict[str, int] = {}
         self.rows = 0  # read so far
 
@@ -71,8 +80,9 @@ class _Row:
         place = self.reader.place(self.reader.findings.file, self.index)
         return f"{place}{shown}{' ' + field if field else ''}"
 
-    def wrong(self, code: Code, field: str, message: str, remedy: str | None = None) -> None:
-        self.reader.findings.add(code, self.where(field), message[:LONGEST], remedy[:LONGEST] if remedy else None)
+    def wrong(self, code: Code, field: str, message: str, remedy: str | None = None, severity: str = "error") -> None:
+        remedy = remedy[:LONGEST] if remedy else None
+        self.reader.findings.add(code, self.where(field), message[:LONGEST], remedy, severity)
 
     def wrong_type(self, field: str, expected: str, value: object, example: str) -> None:
         message = f"expected {expected}, got {type_name(value)}: {SHORT.repr(value)}"
@@ -276,10 +286,11 @@ class _Row:
 
     def _find(self, kind: str, name: str) -> MediaRef | None:
         found = self.reader.source.find(kind, name)
-        if isinstance(found, NotFound):
-            self.wrong(found.code, kind, found.message, found.remedy)
-            return None
-        return found
+        if not isinstance(found, NotFound):
+            return found
+        kept = self.reader.keep_missing and found.code is problems.MEDIA_MISSING
+        self.wrong(found.code, kind, found.message, found.remedy, "warning" if kept else "error")
+        return MediaRef(kind, name, found.path or name) if kept else None
 
 
 def _clean(text: str) -> str | None:

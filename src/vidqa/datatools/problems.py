@@ -27,13 +27,28 @@ SHARE = Code(
 )
 SPLIT_ONE_VIDEO = Code(
     "DATATOOLS_SPLIT_ONE_VIDEO",
-    "The records cannot be split, since all of them share one video or image, directly or in a chain.",
-    "Have records about at least two videos; a video is never put on both sides.",
+    "The records cannot be split, since all of them share one video or image or what must stay together with it.",
+    "Have records about at least two videos; where all clips are of one fixed camera, --ignore-looks.",
 )
 SPLIT_OFF = Code(
     "DATATOOLS_SPLIT_OFF",
-    "The validation part is far from the share that was asked for, since whole videos are moved.",
-    "Nothing needs doing if the counts suit you; else try another --seed or --share.",
+    "The validation part is far from the share that was asked for, since what belongs together is moved as a whole.",
+    "Nothing needs doing if the counts suit you; else try another --seed or --share, or --ignore-looks where a fixed "
+    "camera makes all clips look alike.",
+)
+GROUP_BY = Code(
+    "DATATOOLS_GROUP_BY",
+    "What --group-by names is neither a field of the records nor a pattern that finds something in the names of media.",
+    "Name a field, such as --group-by camera, or a regular expression whose group is the recording, such as "
+    "--group-by '(.*)_[0-9]+[.]mp4'.",
+    Exit.USAGE,
+)
+NOT_LINKED = Code(
+    "DATATOOLS_NOT_LINKED",
+    "The media could not be linked into the two parts, so these cannot be used in root mode.",
+    "Use the command that the result names: it gives the media path. For parts of their own, put --out on the disk of "
+    "the media, in a folder where you may make links to them.",
+    Exit.ENVIRONMENT,
 )
 SAMPLE_UNKNOWN = Code(
     "DATATOOLS_SAMPLE_UNKNOWN",

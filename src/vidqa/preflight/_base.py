@@ -68,6 +68,7 @@ class Context:
     facts: dict[str, Any] = field(default_factory=dict)
     rows: dict[str, Row] = field(default_factory=dict)  # what decoding found, by the medium's key
     missing: dict[str, list[Problem]] = field(default_factory=dict)  # parts that cannot be had, and why
+    leaks: dict[str, dict[str, list[Any]]] = field(default_factory=dict)  # what two sets share, by sets and reason
 
     @once
     def resolved(self) -> spec.Resolved:
@@ -203,12 +204,14 @@ def _split(asked: TrainSpec, train: Annotations) -> list[Annotations]:
 
 @dataclass(frozen=True)
 class Check:
-    """One thing that is looked at. `needs` names the parts of the context without which it is skipped."""
+    """One thing that is looked at. `needs` names the parts of the context without which it is skipped; `leaks` tells
+    whether it is one of those that find what two sets share, which can be asked for on their own."""
 
     group: str
     name: str
     run: Callable[[Context], list[Problem]]
     needs: tuple[str, ...] = ()
+    leaks: bool = False
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from vidqa.data.findings import Findings
-from vidqa.data.media import media_source
+from vidqa.data.media import MediaSource, media_source
 from vidqa.data.parse import RowReader
 from vidqa.data.problems import EMPTY
 from vidqa.data.reader import annotation_file, read_rows
@@ -25,15 +25,24 @@ def check_records(
     keep_missing: bool = False,
 ) -> tuple[list[Record], list[Problem]]:
     """Every good record of the annotations, and what is wrong with the others (see `load_records`)."""
+    records, problems, _ = check_set(annotation_path, media_path, need_answers=need_answers, keep_missing=keep_missing)
+    return records, problems
+
+
+def check_set(
+    annotation_path: str | Path, media_path: str | Path, *, need_answers: bool = True, keep_missing: bool = False
+) -> tuple[list[Record], list[Problem], MediaSource | None]:
+    """What `check_records` gives, and where the media are; None where there is no such place."""
     with _uncollected():
         return _check(annotation_path, media_path, need_answers, keep_missing)
 
 
 def _check(
     annotation_path: str | Path, media_path: str | Path, need_answers: bool, keep_missing: bool
-) -> tuple[list[Record], list[Problem]]:
+) -> tuple[list[Record], list[Problem], MediaSource | None]:
     findings = Findings(str(annotation_path))
     records: list[Record] = []
+    source = None
     try:
         path = annotation_file(annotation_path)
         findings.file = str(path)
@@ -45,10 +54,10 @@ def _check(
             if record is not None:
                 records.append(record)
     except ProblemError as stopped:
-        return records, [*findings.problems, *stopped.problems]
+        return records, [*findings.problems, *stopped.problems], source
     if not records and not findings.total:
         findings.add(EMPTY, findings.file, "the file holds no record")
-    return records, findings.problems
+    return records, findings.problems, source
 
 
 def load_records(

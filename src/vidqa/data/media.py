@@ -62,6 +62,10 @@ class MediaSource:
             found = self._known[kind, written] = self._look_up(kind, written)
         return found
 
+    def found(self) -> list[MediaRef]:
+        """Every medium that was asked for and is there."""
+        return [ref for ref in self._known.values() if isinstance(ref, MediaRef)]
+
     def _look_up(self, kind: str, written: str) -> MediaRef | NotFound:
         name = written.removeprefix("file://")
         if "://" in name:

@@ -8,13 +8,21 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
 from vidqa.cli import Parser, Result, command, run
 
+
+def column(text: str) -> tuple[str, str]:
+    name, _, written = (part.strip() for part in text.partition("="))
+    if not name or not written:
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=COLUMN, such as video=recording")
+    return name.lower(), written
+
+
 JSON = ["llava", "messages", "jsonl"]
 TABLES = ["parquet", "hf"]
 parser = Parser(
     "Convert annotations between formats, with a report of the fields that had no place. Media are not copied.",
     examples=[
         "python scripts/convert_dataset.py --in questions.csv --to llava --out DATA/annotations.json --prompt mcq",
-        "python scripts/convert_dataset.py --from tao-vl-reason-v1.0 --in TAO --to jsonl --out DATA/annotations.jsonl",
+        "python scripts/convert_dataset.py --in OLD --in NEW --to llava --out DATA/annotations.json",
     ],
 )
 parser.add_argument(
@@ -26,12 +34,33 @@ parser.add_argument(
     help="auto (default), llava, messages, jsonl, parquet, hf, csv, cosmos-reason-v1.0, tao-vl-reason-v1.0",
 )
 parser.add_argument("--to", required=True, choices=[*JSON, *TABLES], help="format to write")
-parser.add_argument("--in", dest="path", type=Path, required=True, metavar="PATH", help="file or data set folder")
+parser.add_argument(
+    "--in",
+    dest="paths",
+    type=Path,
+    required=True,
+    action="append",
+    metavar="PATH",
+    help="file or data set folder; given several times, the sets become one",
+)
 parser.add_argument(
     "--out", type=Path, required=True, metavar="PATH", help="file with the format's ending, or a folder"
 )
 parser.add_argument(
-    "--media-path", default="", metavar="PATH", help="folder or tar of media; default: beside the input"
+    "--media-path",
+    dest="media_paths",
+    default=[],
+    action="append",
+    metavar="PATH",
+    help="folder or tar of media, for all inputs or once for each; default: beside the input",
+)
+parser.add_argument(
+    "--column",
+    action="append",
+    default=[],
+    type=column,
+    metavar="NAME=COLUMN",
+    help="read a column by another name, such as video=recording; may be repeated",
 )
 parser.add_argument(
     "--prompt",
@@ -47,14 +76,18 @@ def main(options: argparse.Namespace) -> Result:
 
     o = options
     forms = list(dict.fromkeys(o.prompt))
-    made = convert(o.path, o.out, o.to, o.form, o.media_path, forms)
+    made = convert(o.paths, o.out, o.to, o.form, o.media_paths, forms, dict(o.column))
     facts = made.facts
     lines = [f"{facts['records']} records, {facts['from']} to {facts['to']}", *(f"  {file}" for file in made.files)]
     lines += [f"prompt {form}: {count} records" for form, count in facts["prompts"].items()]
+    if facts["new_ids_count"]:
+        lines.append(
+            f"{facts['new_ids_count']} ids were in two sets; the later got a new one: {facts['new_ids'][0]}, ..."
+        )
     lines += [] if facts["written"] else ["nothing new: the same files are there already"]
     result = Result({**facts, "files": list(map(str, made.files))}, "\n".join(lines), made.problems)
     if o.to in JSON:
-        words = ["--annotations", made.files[0], "--media-path", made.media_path]
+        words = ["--annotations", made.files[0], *(["--media-path", made.media_path] if made.media_path else [])]
         result.next = [command("inspect_dataset", *words)]
     return result
 

@@ -33,6 +33,7 @@ parser.add_argument("--model", metavar="MODEL", help="count tokens: a model fold
 frames = parser.add_mutually_exclusive_group()
 frames.add_argument("--nframes", type=above_zero(int), help="frames of each video (default 8)")
 frames.add_argument("--fps", type=above_zero(float), help="frames for each second of video")
+parser.add_argument("--ignore-looks", action="store_true", help="decode nothing: do not tell which files look alike")
 parser.add_argument("--html", type=Path, metavar="FILE", help="write a page with frames and histograms")
 
 
@@ -43,7 +44,8 @@ def main(options: argparse.Namespace) -> Result:
 
     model = options.model and hub.resolve_model(options.model, token=environment.hf_token(), weights=False)
     nframes = options.nframes or (None if options.fps else 8)
-    found = inspect_dataset(options.annotations, options.media_path, model=model, fps=options.fps, nframes=nframes)
+    asked = {"model": model, "fps": options.fps, "nframes": nframes, "ignore_looks": options.ignore_looks}
+    found = inspect_dataset(options.annotations, options.media_path, **asked)
     if options.html:
         from vidqa.datatools.inspection_page import inspection_page
         from vidqa.datatools.outputs import write_page

@@ -19,17 +19,17 @@ parser = Parser(
     "Check a spec, its model, data, videos and this machine before any GPU starts. Every problem in one report.",
     examples=[
         "python scripts/preflight.py --spec train.toml --evaluate-spec before.toml",
-        "python scripts/preflight.py --spec train.toml --only data --fix corrected.json",
+        "python scripts/preflight.py --spec train.toml --only leaks --kpi-root DATA/kpi",
     ],
 )
-GROUPS = ["environment", "model", "spec", "data", "media", "budget", "platform"]
+GROUPS = ["environment", "model", "spec", "data", "media", "budget", "platform", "leaks"]
 parser.add_argument("--spec", type=Path, required=True, help="TOML, YAML or JSON file (scripts/build_spec.py)")
 parser.add_argument("--action", choices=["train", "evaluate"], help="default: what the spec's keys belong to")
 parser.add_argument("--platform", default="local", help="where it will run: local, docker, slurm, kubernetes")
 parser.add_argument("--site", type=Path, metavar="FILE", help="its site.toml, as for launch.py")
 parser.add_argument("--image", metavar="NAME", help="the engine's image, as for launch.py")
 parser.add_argument("--nodes", type=int, default=1, metavar="N", help="nodes of the job")
-parser.add_argument("--only", choices=GROUPS, metavar="GROUP", help=f"one group: {', '.join(GROUPS)}")
+parser.add_argument("--only", choices=GROUPS, metavar="GROUP", help=f"one of {', '.join(GROUPS)}")
 parser.add_argument("--probe-sample", type=sample, metavar="N", help="decode N files only; default: all")
 parser.add_argument("--evaluate-spec", type=Path, metavar="FILE", help="the evaluation that a training belongs to")
 parser.add_argument("--kpi-root", type=Path, metavar="DIR", help="or only its data: annotations.json and media")

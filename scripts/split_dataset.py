@@ -9,10 +9,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 from vidqa.cli import Parser, Result, command, run
 
 parser = Parser(
-    "Split annotations into a training and a validation part, by video, so that no video is on both sides.",
+    "Split annotations into training and validation, so that no video, and nothing that looks like it, is in both.",
     examples=[
         "python scripts/split_dataset.py --annotations DATA --out DATA_split --share 0.1",
-        "python scripts/split_dataset.py --annotations a.json --media-path VIDEOS --out split --stratify answer",
+        "python scripts/split_dataset.py --annotations a.json --media-path VIDEOS --out split --group-by camera",
     ],
 )
 parser.add_argument("--annotations", required=True, metavar="PATH", help="annotation file, or a folder that holds it")
@@ -23,14 +23,23 @@ parser.add_argument("--seed", type=int, default=0, help="another seed gives anot
 parser.add_argument(
     "--stratify", choices=["kind", "answer"], default="kind", help="what both parts get alike (default kind)"
 )
+parser.add_argument(
+    "--group-by",
+    default="",
+    metavar="FIELD|REGEX",
+    help="also keep together what has one value of a field, or one match in its media's names: '(.*)_[0-9]+[.]mp4'",
+)
+parser.add_argument("--ignore-looks", action="store_true", help="let clips that only look alike be on both sides")
 
 
 def main(options: argparse.Namespace) -> Result:
     from vidqa.datatools.split import split_dataset, table
 
     o = options
-    made = split_dataset(o.annotations, o.media_path, o.out, o.share, o.seed, o.stratify)
-    shown = {**made.facts, "written": made.written, "root_mode": made.roots}
+    asked = (o.annotations, o.media_path, o.out, o.share, o.seed, o.stratify, o.group_by)
+    made = split_dataset(*asked, ignore_looks=o.ignore_looks)
+    lists = o.out / "together.json"
+    shown = {**made.facts, "written": made.written, "root_mode": made.roots, "together_file": lists}
     shown["strata"] = dict(list(made.facts["strata"].items())[:40])
     if made.roots:
         words = ["--train-root", o.out / "train", "--val-root", o.out / "val"]
@@ -40,7 +49,8 @@ def main(options: argparse.Namespace) -> Result:
         for part, name in (("train", "train"), ("val", "val")):
             for key, value in places.items():
                 words += ["--set", f"custom.{part}_dataset.{key}={value.format(o.out / name)}"]
-    return Result(shown, table(made), made.warnings, [command("build_spec", "train", *words, "--out", "train.toml")])
+    text = table(made) + (f"\nall that was kept together: {lists}" if made.together.named else "")
+    return Result(shown, text, made.warnings, [command("build_spec", "train", *words, "--out", "train.toml")])
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -137,6 +138,45 @@ def test_media_must_stay_in_their_folder(root: Path) -> None:
     assert len(problems) == 2
 
 
+def test_links_must_not_lead_out_of_a_set_of_its_own(root: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    other = tmp_path_factory.mktemp("other")
+    (other / "secret.mp4").write_bytes(b"not yours")
+    (root / "in.mp4").symlink_to("a.mp4")
+    (root / "out.mp4").symlink_to(other / "secret.mp4")
+    (root / "folder").symlink_to(other)
+    rows = [row(id=name, video=name) for name in ("in.mp4", "out.mp4", "folder/secret.mp4")]
+    for media in ("", root):  # root mode, and as a spec that was built from the folder names it
+        records, problems = check_records(write(root, rows) if media else write(root, rows).parent, media)
+        assert [record.id for record in records] == ["in.mp4"]
+        assert [problem.code for problem in problems] == ["DATA_MEDIA_OUTSIDE_ROOT"] * 2
+        assert "link" in problems[0].message and str(other) in problems[0].remedy
+    linked = tmp_path_factory.mktemp("linked") / "set"
+    linked.symlink_to(root)  # the folder itself may be reached by one
+    assert [record.id for record in check_records(linked)[0]] == ["in.mp4"]
+    named = write(other, rows, "mine.json")  # direct mode: the user says which folder holds the media
+    assert len(load_records(named, root)) == 3
+
+
+def test_an_archive_behind_a_link_is_outside(root: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    other = tmp_path_factory.mktemp("other")
+    with tarfile.open(other / "videos.tar", "w") as tar:
+        tar.add(root / "a.mp4", "packed.mp4")
+    (root / "videos.tar").symlink_to(other / "videos.tar")
+    write(root, [row(video="packed.mp4")])
+    assert [problem.code for problem in check_records(root)[1]] == ["DATA_MEDIA_OUTSIDE_ROOT"]
+
+
+def test_a_snapshot_in_the_cache_of_the_hub_is_a_set_of_its_own(tmp_path: Path) -> None:
+    repository = tmp_path / "hub/datasets--a--b"
+    (repository / "blobs").mkdir(parents=True)
+    (repository / "blobs/1f").write_bytes(b"x")
+    snapshot = repository / "snapshots/abc"
+    (snapshot / "videos").mkdir(parents=True)
+    (snapshot / "videos/a.mp4").symlink_to("../../../blobs/1f")
+    write(snapshot, [row(video="videos/a.mp4")])
+    assert len(load_records(snapshot)) == 1
+
+
 def test_a_question_without_answer_is_enough_where_asked(root: Path) -> None:
     asked = row(conversations=turns()[:1])
     assert load_one(root, asked, need_answers=False).answer == ""
@@ -219,6 +259,51 @@ def test_broken_files(tmp_path: Path, text: str, code: str, place: str) -> None:
     codes = {problem.code: problem.where for problem in reversed(raised.value.problems)}
     assert codes[code] == f"{path}{place}"
     assert raised.value.exit_code == 3
+
+
+RECORDS = json.dumps([row(id=name, conversations=turns(answer="1 é")) for name in "abc"], ensure_ascii=False)
+LINES = "".join(json.dumps(each, ensure_ascii=False) + "\n" for each in json.loads(RECORDS))
+
+
+@pytest.mark.parametrize("text", [RECORDS, LINES], ids=["list", "lines"])
+def test_a_file_that_was_cut_off_says_how_much_of_it_is_whole(root: Path, text: str) -> None:
+    path, raw = root / "set.jsonl", text.encode()
+    starts = [at for at in range(len(raw)) if raw[at:].startswith(b'{"id"')]
+    said = {
+        number: f"in the middle of record {number + 1}, {are} whole"
+        for number, are in enumerate(("none is", "1 is", "2 are"))
+    }
+    for length in range(starts[0] + 1, len(raw) - 1):
+        path.write_bytes(raw[:length])
+        number = sum(start < length for start in starts) - 1
+        _, problems = check_records(path)
+        if not problems or "UTF-8" in problems[0].message:  # lines end between records; a torn line is text no more
+            assert text is LINES
+            continue
+        (problem,) = problems
+        assert problem.code == "DATA_SYNTAX" and "write or copy it again" in problem.remedy
+        between = f"ends after {number + 1} whole record"
+        assert said[number] in problem.message or between in problem.message, (length, problem)
+    path.write_text('[{"id": "a"}, {"id" 2}, {"id": "c"}')
+    (problem,) = check_records(path)[1]
+    assert "at at" not in problem.message and "column" in problem.message  # wrong, not cut off
+    path.write_text('[{"id": "a}]')
+    assert "at at" not in check_records(path)[1][0].message
+
+
+def test_missing_media_are_warned_of_where_records_are_kept(root: Path) -> None:
+    path = write(root, [row(), row(id="s", video="none.mp4"), row(id="t", video="../a.mp4")])
+    records, problems = check_records(path, keep_missing=True)
+    assert [(problem.code, problem.severity) for problem in problems] == [
+        ("DATA_MEDIA_MISSING", "warning"),
+        ("DATA_MEDIA_OUTSIDE_ROOT", "error"),  # is not missing
+    ]
+    assert [(record.id, record.media[0].path) for record in records] == [
+        ("r", str(root / "a.mp4")),
+        ("s", str(root / "none.mp4")),
+    ]
+    for found in (problems[0], check_records(path)[1][0]):
+        assert "--fix" in found.remedy and "quarantine" in found.remedy
 
 
 def test_text_that_is_not_utf8(tmp_path: Path) -> None:

@@ -225,6 +225,56 @@ def test_prompt_forms(tmp_path: Path) -> None:
     assert again.facts["prompts"] == {"mcq": 2, "yes_no": 1}
 
 
+@pytest.mark.parametrize("name", ["file", "path", "clip", "Filename"])
+def test_usual_names_of_the_video_column_are_understood(tmp_path: Path, name: str) -> None:
+    table = csv(tmp_path, f"question,answer,{name},camera\nIs it open?,Yes,a.mp4,7\nWhat is it?,a cup,p.png,8\n")
+    convert(table, tmp_path / "annotations.json", "llava")
+    assert [[(m.kind, m.written) for m in r.media] for r in load_records(tmp_path)] == [
+        [("video", "a.mp4")],
+        [("image", "p.png")],
+    ]
+    beside = csv(tmp_path, f"video,question,answer,{name}\na.mp4,Is it open?,Yes,of another\n")
+    convert(beside, tmp_path / "beside.json", "llava")
+    (row,) = json.loads((tmp_path / "beside.json").read_text())
+    assert (row["video"], row[name.lower()]) == ("a.mp4", "of another")  # no alias where the column itself is there
+
+
+def test_columns_are_renamed(tmp_path: Path) -> None:
+    table = csv(tmp_path, "Recording,Frage,answer,topic,video\na.mp4,Is it open?,Yes,doors,old\n")
+    names = {"video": "Recording", "question": "frage", "kind": "topic", "was": "video"}
+    convert(table, tmp_path / "o.json", "llava", columns=names)
+    (record,) = load_records(tmp_path / "o.json")
+    assert (record.media[0].written, record.question, record.kind) == ("a.mp4", "Is it open?", "doors")
+    for wrong in ({"video": "absent"}, {"video": "Recording"}, {}):  # not there; two of one name; not all are there
+        with pytest.raises(ProblemError) as stopped:
+            convert(table, tmp_path / "p.json", "llava", columns=wrong)
+        assert codes(stopped) == {"DATATOOLS_COLUMNS"} and "recording" in str(stopped.value)
+    jsonl = tmp_path / "q.jsonl"
+    jsonl.write_text(json.dumps({"recording": "a.mp4", "conversations": turns()}))
+    convert(jsonl, tmp_path / "j.json", "llava", columns={"video": "recording"})
+    assert load_records(tmp_path / "j.json")[0].media[0].written == "a.mp4"
+
+
+def test_problems_of_a_csv_name_the_line_that_an_editor_shows(tmp_path: Path) -> None:
+    text = (
+        'video,question,answer\na.mp4,"What falls,\nand why?",a box\n\na.mp4,,Yes\nx.mp4,"two\nlines",No\na.mp4,short\n'
+    )
+    with pytest.raises(ProblemError) as stopped:
+        convert(csv(tmp_path, text), tmp_path / "o.json", "llava")
+    found = [(p.code, p.where.rpartition("q.csv")[2].split()[0]) for p in stopped.value.problems]
+    assert found == [
+        ("DATA_QUESTION_EMPTY", ":5"),
+        ("DATA_MEDIA_MISSING", ":6"),
+        ("DATATOOLS_TABLE_UNREADABLE", ":8"),
+    ]
+    twice = csv(tmp_path, "id,video,question,answer\nx,a.mp4,q,a\n\nx,a.mp4,q,a\n")
+    with pytest.raises(ProblemError, match="line 2 has the same id"):
+        convert(twice, tmp_path / "o.json", "llava")
+    made = convert(csv(tmp_path, "video,question,answer\n\na.mp4,q,a\na.mp4,r,a\n"), tmp_path / "o.json", "llava")
+    assert made.facts["records"] == 2
+    assert [r.id for r in load_records(tmp_path / "o.json")] == ["0", "1"]  # ids are still those of the place
+
+
 def test_options_in_the_question_and_thinking_are_kept(tmp_path: Path) -> None:
     written = [
         {"id": 1, "video": "a.mp4", "conversations": turns("Which?\nA. red\nB. blue", "<think>so</think>\n\nBlue")},

@@ -17,7 +17,7 @@ from transformers import AutoProcessor
 
 from vidqa.cli import BANK
 from vidqa.datatools.duplicates import find_duplicates, same_content
-from vidqa.datatools.inspection import Inspection, inspect_dataset, summary
+from vidqa.datatools.inspection import Inspection, facts_text, inspect_dataset, summary
 from vidqa.datatools.inspection_page import histogram, inspection_page
 
 
@@ -63,6 +63,33 @@ def test_counts(found: Inspection) -> None:
     assert facts["duration_s"]["sum"] == pytest.approx(8 / 4 + 2 * 11 / 5 + 14 / 6, abs=1e-3)
     assert facts["sizes"] == {"96x64": 3, "64x64": 2} and facts["rates"] == {"5": 2, "4": 1, "6": 1}
     assert facts["codecs"] == {"h264": 4}
+
+
+def test_what_is_there_twice_is_named_apart(tmp_path: Path) -> None:
+    """Questions, bytes, and what files look like are three things; and media that nobody asks about are named."""
+    first = {"frames": 12, "first_number": 321}
+    write_clip(tmp_path / "a.mp4", width=128, height=96, **first)
+    write_clip(tmp_path / "again.avi", codec="mpeg4", **first)
+    write_clip(tmp_path / "more/left over.mp4", frames=12, first_number=40000)
+    (tmp_path / "notes.txt").write_text("no medium")
+    turns = [{"from": "human", "value": "Is it open?"}, {"from": "gpt", "value": "Yes"}]
+    rows = [{"id": name, "video": name, "conversations": turns} for name in ("a.mp4", "again.avi")]
+    (tmp_path / "annotations.json").write_text(json.dumps(rows))
+    found = inspect_dataset(tmp_path)
+    assert found.facts["repeated"] == found.facts["contradicting"] == found.facts["same_content"] == []
+    assert [[Path(key).name for key in group] for group in found.facts["look_alike"]] == [["a.mp4", "again.avi"]]
+    assert found.facts["unused_media"] == ["more/left over.mp4"] and found.facts["unused_media_count"] == 1
+    text, html = facts_text(found.facts), inspection_page(found)
+    assert "1 groups of files that look alike" in text and "0 groups of equal questions with one answer" in text
+    assert "left over.mp4" in text and "left over.mp4" in html and "Files that look alike" in html
+    assert ">Duplicates<" not in html and "Questions twice" in html and "look alike: 1" in html
+    with tarfile.open(tmp_path / "videos.tar", "w") as tar:
+        tar.add(tmp_path / "a.mp4", "packed.mp4")
+        tar.add(tmp_path / "a.mp4", "unasked.mp4")
+    rows.append({"id": "p", "video": "packed.mp4", "conversations": turns})
+    (tmp_path / "annotations.json").write_text(json.dumps(rows))
+    facts = inspect_dataset(tmp_path, ignore_looks=True).facts
+    assert facts["look_alike"] is None and facts["unused_media"] == ["more/left over.mp4", "videos.tar!unasked.mp4"]
 
 
 def test_answers_are_counted_as_evaluations_read_them(found: Inspection) -> None:

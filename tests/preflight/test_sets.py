@@ -9,15 +9,18 @@ from types import SimpleNamespace
 
 import pytest
 
+from tests.clips import write_clip
 from tests.preflight.conftest import records
 from tests.preflight.corpus import Case
 from vidqa import spec as specs
 from vidqa.data import fingerprint
+from vidqa.engine.evaluate import asked as questions
 from vidqa.engine.model.load import _meta_model
 from vidqa.engine.model.trainable import choose_trainable
 from vidqa.engine.prepare import Prepared, plan_usable, training_records
 from vidqa.engine.resume import trainer_facts
-from vidqa.samples import training_planner
+from vidqa.samples import evaluation_planner, training_planner
+from vidqa.video.pool import DecodePool
 
 
 @pytest.fixture
@@ -111,6 +114,44 @@ def test_the_kpi_set_is_read_decoded_and_kept_apart(case: Case) -> None:
     assert {p.code for p in case.look()} == {"DATA_EMPTY"}
 
 
+def test_one_command_finds_every_leak_and_lists_all_of_it(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file, a copy, an id, and look-alikes: encoded again, under another name. No model is needed for it."""
+    monkeypatch.setenv("VIDQA_CACHE_DIR", str(case.folder / "cache"))
+    case.held = records(range(4, 5))
+    root = case.folder / "kpi"
+    root.mkdir()
+    names = []
+    for number in range(4):  # the clips of the training set in another container and codec
+        write_clip(root / f"again{number}.avi", frames=16 + number, fps=8, codec="mpeg4")
+        names.append(f"again{number}.avi")
+    shutil.copy(case.shared_media / "2.mp4", root / "copied.mp4")
+    turns = case.train[0]["conversations"]
+    rows = [{"id": f"k{at}", "video": name, "conversations": turns} for at, name in enumerate([*names, "copied.mp4"])]
+    rows[-1]["id"] = case.train[0]["id"]
+    (root / "annotations.json").write_text(json.dumps(rows))
+    case.options["kpi_root"] = root
+    case.spec["policy.model_name_or_path"] = str(case.folder / "no-model-here")
+    report = case.report("leaks")
+    found = {p.code: p for p in report.problems}
+    assert set(found) == {"DATA_SPLIT_COPY", "DATA_SPLIT_IDS", "DATA_SPLIT_NEAR"}
+    listed = json.loads((case.folder / "leaks.json").read_text())["train and kpi"]
+    assert listed["same_content"] == [[str(case.shared_media / "2.mp4"), str(root / "copied.mp4")]]
+    assert listed["same_id"] == [case.train[0]["id"]] and listed["same_file"] == []
+    pairs = {(Path(one).name, Path(other).name) for one, other in listed["look_alike"]}
+    assert pairs >= {(f"{n}.mp4", f"again{n}.avi") for n in range(4)} | {("2.mp4", "copied.mp4")}
+    assert str(case.folder / "leaks.json") in found["DATA_SPLIT_NEAR"].message
+    assert report.facts["leaks"]["counts"]["train and kpi"]["look_alike"] == len(listed["look_alike"])
+    case.spec["policy.model_name_or_path"] = str(case.shared_model)
+    assert {p.code for p in case.look()} == set(found)  # what the whole preflight finds
+    with monkeypatch.context() as patch:  # and once known, nothing is decoded again
+        patch.setattr(DecodePool, "submit", None)
+        assert {p.code for p in case.report("leaks").problems} == set(found)
+    case.options["kpi_root"] = None
+    case.held = records(range(4, 5))
+    assert case.report("leaks").problems == []
+    assert json.loads((case.folder / "leaks.json").read_text())["train and validation"]["look_alike"] == []
+
+
 def test_copies_are_found_inside_archives(case: Case) -> None:
     import tarfile
 
@@ -126,6 +167,31 @@ def test_copies_are_found_inside_archives(case: Case) -> None:
     case.options["kpi_root"] = root
     (problem,) = [p for p in case.report("data").problems if p.severity == "error"]
     assert problem.code == "DATA_SPLIT_COPY" and "copied.mp4" in problem.message and "1 pairs" in problem.message
+
+
+def test_missing_media_are_left_out_where_broken_ones_are(case: Case) -> None:
+    """Preflight and the engine deal with a file that is not there as with one that cannot be read, in both actions."""
+    case.train[0]["video"] = "nowhere.mp4"
+    (case.folder / "broken.mp4").write_bytes(b"no video")
+    case.train[2]["video"] = str(case.folder / "broken.mp4")
+    assert {p.code for p in case.look() if p.severity == "error"} == {"DATA_MEDIA_MISSING", "VIDEO_UNREADABLE"}
+    case.spec["engine.on_bad_sample"] = "quarantine"
+    found = case.look()
+    assert {p.severity for p in found} == {"warning"}
+    assert {p.code for p in found} >= {"DATA_MEDIA_MISSING", "VIDEO_UNREADABLE"}
+    assert sum("nowhere.mp4" in p.where and p.code == "VIDEO_UNREADABLE" for p in found) == 1
+    report = case.report()
+    asked = specs.load(case.write(), "train")
+    train, _ = training_records(asked)
+    samples, left_out = plan_usable(train, training_planner(asked, case.shared_model), 4096, "quarantine")
+    assert len(train) == 8 and len(samples) == report.facts["train"]["samples"] == 6
+    assert [p.code for p in left_out] == ["VIDEO_UNREADABLE"] * 2 and "nowhere.mp4" in left_out[0].where
+    keys = {"dataset.annotation_path": str(case.folder / "train.json"), "engine.on_bad_sample": "quarantine"}
+    evaluation = specs.load(case.evaluation(**keys), "evaluate")
+    records, samples, left_out = questions(evaluation, evaluation_planner(evaluation, case.shared_model))
+    assert (len(records), len(samples), len(left_out)) == (8, 6, 2)  # those left out count as wrong
+    case.options["spec_path"] = case.folder / "evaluate.json"
+    assert {p.severity for p in case.look()} == {"warning"}
 
 
 def test_answers_of_a_kind(case: Case) -> None:

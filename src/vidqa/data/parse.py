@@ -26,22 +26,41 @@ Said = tuple[str, list[Piece]]  # a role and what it says
 class RowReader:
     """Reads the rows of one file; what is wrong goes to `findings`. Ids must be unique among its rows.
 
-    With `need_answers` every conversation must end with an assistant turn; without, the question is enough.
+    With `need_answers` every conversation must end with an assistant turn; without, the question is enough. With
+    `by_line` the indices of rows are the lines of the file on which they begin, and are shown as editors write them.
+    With `keep_missing` a record whose medium is not there is warned of and kept: who probes the medium finds it broken.
     """
 
-    def __init__(self, name: str, source: MediaSource, findings: Findings, need_answers: bool) -> None:
+    def __init__(
+        self,
+        name: str,
+        source: MediaSource,
+        findings: Findings,
+        need_answers: bool,
+        *,
+        by_line: bool = False,
+        keep_missing: bool = False,
+    ) -> None:
         self.name = name
         self.source = source
         self.findings = findings
         self.need_answers = need_answers
+        self.by_line = by_line
+        self.keep_missing = keep_missing
         self.ids: dict[str, int] = {}
+        self.rows = 0  # read so far
+
+    def place(self, file: str, index: int) -> str:
+        """Where a row stands, for problems."""
+        return f"{file}:{index}" if self.by_line else f"{file}[{index}]"
 
     def read(self, index: int, row: Any) -> Record | None:
         """The record of a row, or None where something is wrong with it."""
-        before = self.findings.total
+        before = self.findings.errors
         row_reader = _Row(self, index, row)
         record = row_reader.record() if row_reader.is_object() else None
-        if record is None or self.findings.total > before:
+        self.rows += 1
+        if record is None or self.findings.errors > before:
             return None
         if not record.media:
             message = "no `video` or `image` is named; the record is used as text only"
@@ -58,10 +77,12 @@ class _Row:
 
     def where(self, field: str) -> str:
         shown = f" id {SHORT.repr(self.id)}" if self.id is not None else ""
-        return f"{self.reader.findings.file}[{self.index}]{shown}{' ' + field if field else ''}"
+        place = self.reader.place(self.reader.findings.file, self.index)
+        return f"{place}{shown}{' ' + field if field else ''}"
 
-    def wrong(self, code: Code, field: str, message: str, remedy: str | None = None) -> None:
-        self.reader.findings.add(code, self.where(field), message[:LONGEST], remedy[:LONGEST] if remedy else None)
+    def wrong(self, code: Code, field: str, message: str, remedy: str | None = None, severity: str = "error") -> None:
+        remedy = remedy[:LONGEST] if remedy else None
+        self.reader.findings.add(code, self.where(field), message[:LONGEST], remedy, severity)
 
     def wrong_type(self, field: str, expected: str, value: object, example: str) -> None:
         message = f"expected {expected}, got {type_name(value)}: {SHORT.repr(value)}"
@@ -84,13 +105,13 @@ class _Row:
         if placed is None:
             return None
         media, turns = placed
-        source = f"{self.reader.name}[{self.index}]"
+        source = self.reader.place(self.reader.name, self.index)
         return Record(self.id, turns, media, self._video_fps(), self._kind(), source)
 
     def _id(self) -> str | None:
         value = self.row.get("id")
         if value is None:
-            value = self.index
+            value = self.reader.rows if self.reader.by_line else self.index
         if isinstance(value, bool) or not isinstance(value, (str, int)) or value == "":
             self.wrong_type("id", "a string or an integer", value, f'"id": "clip-{self.index}"')
             return None
@@ -102,7 +123,8 @@ class _Row:
         if first != self.index:
             self.id = found
             remedy = f'give one of the two another id, for example "{found[:80]}-{self.index}"'
-            self.wrong(problems.ID_TWICE, "id", f"record {first} has the same id", remedy)
+            other = f"line {first}" if self.reader.by_line else f"record {first}"
+            self.wrong(problems.ID_TWICE, "id", f"{other} has the same id", remedy)
         return found
 
     def _video_fps(self) -> float | None:
@@ -264,10 +286,11 @@ class _Row:
 
     def _find(self, kind: str, name: str) -> MediaRef | None:
         found = self.reader.source.find(kind, name)
-        if isinstance(found, NotFound):
-            self.wrong(found.code, kind, found.message, found.remedy)
-            return None
-        return found
+        if not isinstance(found, NotFound):
+            return found
+        kept = self.reader.keep_missing and found.code is problems.MEDIA_MISSING
+        self.wrong(found.code, kind, found.message, found.remedy, "warning" if kept else "error")
+        return MediaRef(kind, name, found.path or name) if kept else None
 
 
 def _clean(text: str) -> str | None:

@@ -75,12 +75,13 @@ ANSWER_EMPTY = Code(
 MEDIA_MISSING = Code(
     "DATA_MEDIA_MISSING",
     "A video or image that a record names is not there.",
-    "Put the file where the annotation says, correct its name, name the folder of the media, or take the record out.",
+    "Put the file where the annotation says, correct its name, or name the folder of the media. To leave such records "
+    "out: preflight.py --fix FILE writes annotations without them; with engine.on_bad_sample=quarantine a run goes on.",
 )
 MEDIA_OUTSIDE_ROOT = Code(
     "DATA_MEDIA_OUTSIDE_ROOT",
-    "A record names a file outside the folder that its media must stay in.",
-    "Name media relative to the media folder, without `..`, for example videos/clip-1.mp4",
+    "A record names a file outside the folder that its media must stay in, by its name or through a link.",
+    "Name media relative to the media folder, without `..`, such as videos/clip-1.mp4; put files there, not links.",
 )
 MEDIA_NONE = Code(
     "DATA_MEDIA_NONE",

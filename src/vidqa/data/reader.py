@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from vidqa.data.cut_off import WRITE_AGAIN, cut_off_list, cut_off_record, reached_the_end
 from vidqa.data.findings import Findings
 from vidqa.data.problems import EMPTY, FILE_MISSING, RECORD_TYPE, SYNTAX
 
@@ -34,7 +35,7 @@ def read_rows(path: Path, findings: Findings) -> Iterator[tuple[int, Any]]:
     try:
         text = path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as broken:
-        findings.add(SYNTAX, str(path), f"not UTF-8 text: byte {broken.start} is {broken.object[broken.start]:#04x}")
+        _not_text(path, broken, findings)
         return
     except OSError as broken:
         findings.add(FILE_MISSING, str(path), f"cannot be read: {broken.strerror or broken}")
@@ -50,6 +51,15 @@ def read_rows(path: Path, findings: Findings) -> Iterator[tuple[int, Any]]:
         _not_a_list(path, text, findings)
 
 
+def _not_text(path: Path, broken: UnicodeDecodeError, findings: Findings) -> None:
+    if broken.reason == "unexpected end of data":  # the last character is not whole
+        text = broken.object[: broken.start].decode("utf-8-sig")
+        if text.lstrip().startswith("[") and (ended := cut_off_list(text)):
+            findings.add(SYNTAX, f"{path}:{_last_line(text)}", ended, WRITE_AGAIN)
+            return
+    findings.add(SYNTAX, str(path), f"not UTF-8 text: byte {broken.start} is {broken.object[broken.start]:#04x}")
+
+
 def _first_line_is_whole(text: str) -> bool:
     try:
         json.loads(text.lstrip().split("\n", 1)[0])
@@ -62,7 +72,10 @@ def _json_rows(path: Path, text: str, findings: Findings) -> Iterator[tuple[int,
     try:
         rows = json.loads(text)
     except (ValueError, RecursionError) as broken:
-        findings.add(SYNTAX, _line(path, 1, broken), f"not valid JSON: {_reason(broken)}")
+        if isinstance(broken, json.JSONDecodeError) and (ended := cut_off_list(text)):
+            findings.add(SYNTAX, f"{path}:{_last_line(text)}", ended, WRITE_AGAIN)
+        else:
+            findings.add(SYNTAX, _line(path, 1, broken), f"not valid JSON: {_reason(broken)}")
         return
     if not rows:
         findings.add(EMPTY, str(path), "the list is empty")
@@ -72,15 +85,20 @@ def _json_rows(path: Path, text: str, findings: Findings) -> Iterator[tuple[int,
 
 
 def _jsonl_rows(path: Path, text: str, findings: Findings) -> Iterator[tuple[int, Any]]:
-    index = 0
+    index = whole = 0
+    last = _last_line(text)
     for number, line in enumerate(text.split("\n"), start=1):
         if not line.strip():
             continue
         try:
             row = json.loads(line)
         except (ValueError, RecursionError) as broken:
-            findings.add(SYNTAX, _line(path, number, broken), f"not valid JSON: {_reason(broken)}")
+            if number == last and isinstance(broken, json.JSONDecodeError) and reached_the_end(broken):
+                findings.add(SYNTAX, f"{path}:{number}", cut_off_record(index + 1, whole), WRITE_AGAIN)
+            else:
+                findings.add(SYNTAX, _line(path, number, broken), f"not valid JSON: {_reason(broken)}")
         else:
+            whole += 1
             yield index, row
         index += 1
 
@@ -95,6 +113,10 @@ def _not_a_list(path: Path, text: str, findings: Findings) -> None:
     findings.add(RECORD_TYPE, str(path), f"expected a list of records, got {type_name(value)}{keys}")
 
 
+def _last_line(text: str) -> int:
+    return text.rstrip().count("\n") + 1
+
+
 def _line(path: Path, number: int, broken: Exception) -> str:
     within = broken.lineno - 1 if isinstance(broken, json.JSONDecodeError) else 0
     return f"{path}:{number + within}"
@@ -102,7 +124,7 @@ def _line(path: Path, number: int, broken: Exception) -> str:
 
 def _reason(broken: Exception) -> str:
     if isinstance(broken, json.JSONDecodeError):
-        return f"{broken.msg} at column {broken.colno}"
+        return f"{broken.msg.removesuffix(' at')} at column {broken.colno}"
     return "nested too deeply" if isinstance(broken, RecursionError) else str(broken)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from vidqa.data.problems import SPLIT_IMPOSSIBLE
 from vidqa.data.record import Record
@@ -37,8 +37,8 @@ def split_by_video(records: Sequence[Record], test_size: int | float, seed: int)
     return [record for at, record in enumerate(records) if at not in chosen], validation
 
 
-def groups_sharing_media(records: Sequence[Record]) -> list[list[int]]:
-    """Indices of records grouped so that records of two groups share no medium."""
+def groups_sharing_media(records: Sequence[Record], together: Iterable[Sequence[int]] = ()) -> list[list[int]]:
+    """Indices of records grouped so that records of two groups share no medium; those `together` are in one group."""
     parent = list(range(len(records)))
 
     def root(at: int) -> int:
@@ -51,6 +51,9 @@ def groups_sharing_media(records: Sequence[Record]) -> list[list[int]]:
     for at, record in enumerate(records):
         for medium in record.media:
             parent[root(at)] = root(first.setdefault(medium.key, at))
+    for tied in together:
+        for at in tied[1:]:
+            parent[root(at)] = root(tied[0])
     groups: dict[int, list[int]] = defaultdict(list)
     for at in range(len(records)):
         groups[root(at)].append(at)

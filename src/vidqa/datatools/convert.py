@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,9 +16,10 @@ from vidqa.data.problems import FILE_MISSING
 from vidqa.data.reader import NAMES, annotation_file, read_rows
 from vidqa.data.record import Record
 from vidqa.datatools import prompts, tables, tao
+from vidqa.datatools.merge import Source, merged
 from vidqa.datatools.outputs import json_lines, json_list, write_new
-from vidqa.datatools.problems import FIELDS_DROPPED, FORMAT_UNKNOWN, OUTPUT_ENDING, PROMPT_UNUSED
-from vidqa.datatools.rows import Pair, place_of, read_pairs
+from vidqa.datatools.problems import FIELDS_DROPPED, FORMAT_UNKNOWN, MEDIA_PATHS, OUTPUT_ENDING, PROMPT_UNUSED
+from vidqa.datatools.rows import place_of, read_pairs
 from vidqa.datatools.shapes import count_fields, llava_row, messages_row, other_fields
 from vidqa.problem import Problem, ProblemError, raise_errors
 
@@ -27,17 +28,6 @@ FROM = ("auto", *JSON_FORMATS, "parquet", "hf", "csv", tao.COSMOS, tao.TAO_VL)
 TO = (*JSON_FORMATS, "parquet", "hf")
 SUFFIX = {"llava": ".json", "messages": ".json", "jsonl": ".jsonl", "parquet": ".parquet"}
 MOST_NAMED = 20  # dropped fields in the warning; the facts have all
-
-
-@dataclass(frozen=True)
-class Source:
-    """What was read: the format it is in, its rows with their records, and where the media are."""
-
-    form: str
-    pairs: list[Pair]
-    media_path: str
-    dropped: Counter[str]
-    warnings: list[Problem]
 
 
 @dataclass(frozen=True)
@@ -51,16 +41,30 @@ class Converted:
 
 
 def convert(
-    path: Path, out: Path, to: str, form: str = "auto", media_path: str = "", forms: Sequence[str] = ()
+    path: Path | Sequence[Path],
+    out: Path,
+    to: str,
+    form: str = "auto",
+    media_path: str | Sequence[str] = "",
+    forms: Sequence[str] = (),
+    columns: Mapping[str, str] | None = None,
 ) -> Converted:
-    """Read the data set at `path` and write it to `out` as `to`.
+    """Read the data set at `path`, or several that become one, and write it to `out` as `to`.
 
-    `out` is a file where it has the format's own ending (.json, .jsonl, .parquet), otherwise a folder. Media keep the
-    names they have, relative to the media path that is given back; nothing is copied. Raises everything that is wrong
-    with the records, DATATOOLS_FORMAT_UNKNOWN, _TABLE_UNREADABLE, _COLUMNS, _SEVERAL_SPLITS, _TAO_SHAPE,
-    _NOT_AN_OPTION and _OUTPUT_*.
+    `media_path` is that of all sets, or one for each. `columns` gives columns (fields of a row) the names that they are
+    read by. `out` is a file where it has the format's own ending (.json, .jsonl, .parquet), otherwise a folder. Media
+    keep the names they have, relative to the media path that is given back (of several sets see `merged`); nothing is
+    copied.
+    Raises everything that is wrong with the records, DATATOOLS_FORMAT_UNKNOWN, _TABLE_UNREADABLE, _COLUMNS,
+    _SEVERAL_SPLITS, _TAO_SHAPE, _NOT_AN_OPTION, _MEDIA_PATHS, _MERGE_ARCHIVE and _OUTPUT_*.
     """
-    source = read_source(path, form, media_path)
+    paths = [path] if isinstance(path, Path) else list(path)
+    places = [media_path] if isinstance(media_path, str) else list(media_path) or [""]
+    if len(places) not in (1, len(paths)):
+        raise MEDIA_PATHS.error("--media-path", f"{len(places)} are given for {len(paths)} inputs")
+    places = places * len(paths) if len(places) == 1 else places
+    read = [read_source(each, form, place, columns or {}) for each, place in zip(paths, places, strict=True)]
+    source = merged(read, _output(out, to).parent if to in SUFFIX else out)
     dropped = Counter(source.dropped)
     fields = []
     for pair in source.pairs:
@@ -81,6 +85,8 @@ def convert(
         "media_path": source.media_path,
         "written": written,
         "prompts": used,
+        "new_ids": list(source.new_ids[:MOST_NAMED]),
+        "new_ids_count": len(source.new_ids),
         "dropped": dict(dropped.most_common()),
         "fingerprint": fingerprint(records),
     }
@@ -139,7 +145,7 @@ def _output(out: Path, to: str) -> Path:
     return out / f"annotations{ending}" if ending else out
 
 
-def read_source(path: Path, form: str, media_path: str) -> Source:
+def read_source(path: Path, form: str, media_path: str, columns: Mapping[str, str]) -> Source:
     """The data set at `path`. Raises what is wrong with it."""
     path = Path(os.path.abspath(os.path.expanduser(path)))
     if not os.path.exists(path):
@@ -150,20 +156,24 @@ def read_source(path: Path, form: str, media_path: str) -> Source:
         return _tao_vl(path, media_path, dropped)
     findings = Findings(str(path))
     source = _media(path, form, media_path)
-    if form == tao.COSMOS:
-        folder = path if path.is_dir() else path.parent
-        rows = tao.cosmos_rows(folder, findings, dropped)
-    elif form == "csv":
-        rows = tables.csv_rows(path, findings)
-    elif form in ("parquet", "hf"):
-        rows = tables.parquet_rows(tables.table_files(path) if path.is_dir() else [path], findings)
-    else:
-        file = annotation_file(path)
-        findings.file = str(file)
-        rows = read_rows(file, findings)
-    pairs = read_pairs(rows, Path(findings.file).name, source, findings)
+    rows = _rows(path, form, findings, dropped, columns)
+    pairs = read_pairs(rows, Path(findings.file).name, source, findings, by_line=form == "csv")
     raise_errors(findings.problems)
     return Source(form, pairs, place_of(source), dropped, findings.problems)
+
+
+def _rows(
+    path: Path, form: str, findings: Findings, dropped: Counter[str], columns: Mapping[str, str]
+) -> Iterator[tuple[int, Any]]:
+    if form == "csv":
+        return tables.csv_rows(path, findings, columns)
+    if form == tao.COSMOS:
+        return tao.cosmos_rows(path if path.is_dir() else path.parent, findings, dropped)
+    if form in ("parquet", "hf"):
+        return tables.parquet_rows(tables.table_files(path) if path.is_dir() else [path], findings, columns)
+    file = annotation_file(path)
+    findings.file = str(file)
+    return ((index, tables.rename_fields(row, columns)) for index, row in read_rows(file, findings))
 
 
 def _media(path: Path, form: str, media_path: str) -> MediaSource:

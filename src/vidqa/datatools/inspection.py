@@ -10,9 +10,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from vidqa.data import check_records
+from vidqa.data.load import check_set
 from vidqa.data.record import MediaRef, Record
 from vidqa.datatools.duplicates import answer_class, compared_answer, find_duplicates
+from vidqa.datatools.unused import unused_media
+from vidqa.looks import alike_groups, glances
 from vidqa.problem import Problem
 from vidqa.samples import Planner, Prompting, Sample
 from vidqa.video import fps_disagreement
@@ -23,6 +25,12 @@ MOST_ANSWERS = 12  # of one kind, the others counted together
 MOST_GROUPS = 50  # sizes, rates, groups of duplicates in the facts
 LONGEST = 10
 OTHERS = "(others)"
+TWICE = {
+    "repeated": "equal questions with one answer",
+    "contradicting": "equal questions with different answers",
+    "same_content": "files with the same bytes",
+    "look_alike": "files that look alike",
+}
 
 
 @dataclass(frozen=True)
@@ -43,14 +51,17 @@ def inspect_dataset(
     model: Path | None = None,
     fps: float | None = None,
     nframes: int | None = None,
+    ignore_looks: bool = False,
 ) -> Inspection:
-    """Read annotations and the header of every file. With a model folder, plan every sample and count its tokens.
+    """Read annotations and the header of every file, and look at three frames of each unless told to `ignore_looks`.
+    With a model folder, plan every sample and count its tokens.
 
     What is wrong with records, files and samples is among the problems, and the facts are those of the others.
     """
-    records, problems = check_records(annotation_path, media_path)
+    records, problems, source = check_set(annotation_path, media_path)
     refs = {ref.key: ref for record in records for ref in record.media}
     media, broken = _probed(refs)
+    unused = unused_media(source) if source is not None else []
     problems += broken + _disagreements(records, media)
     samples: list[Sample] = []
     if model is not None:
@@ -69,9 +80,20 @@ def inspect_dataset(
         "repeated": twice.repeated[:MOST_GROUPS],
         "contradicting": twice.contradicting[:MOST_GROUPS],
         "same_content": twice.same_content[:MOST_GROUPS],
+        "look_alike": None if ignore_looks else _alike(refs, media)[:MOST_GROUPS],
+        "unused_media": unused[:MOST_GROUPS],
+        "unused_media_count": len(unused),
         "problems": dict(Counter(problem.code for problem in problems).most_common()),
     }
     return Inspection(facts, records, media, samples, problems)
+
+
+def _alike(refs: dict[str, MediaRef], media: dict[str, VideoMeta | ImageMeta]) -> list[list[str]]:
+    """Keys of files that look alike."""
+    seen = glances([refs[key] for key in media], media)
+    keys = sorted(seen)
+    groups, _ = alike_groups([seen[key] for key in keys])
+    return [[keys[at] for at in group] for group in groups]
 
 
 def _counts(records: Sequence[Record], refs: Iterable[MediaRef]) -> dict[str, int]:
@@ -195,8 +217,12 @@ def facts_text(facts: dict[str, Any]) -> str:
     for name in ("sizes", "rates", "codecs"):
         if facts[name]:
             lines.append(f"{name:<20} " + ", ".join(f"{key} ({n})" for key, n in list(facts[name].items())[:6]))
-    for name in ("repeated", "contradicting", "same_content"):
-        lines.append(f"{name.replace('_', ' '):<20} {len(facts[name])} groups")
+    for name, what in TWICE.items():
+        if facts[name] is not None:
+            lines.append(f"{name.replace('_', ' '):<20} {len(facts[name])} groups of {what}")
+    if facts["unused_media"]:
+        named = ", ".join(facts["unused_media"][:5])
+        lines.append(f"{'unused media':<20} {facts['unused_media_count']} files that no record names: {named}")
     return "\n".join(lines)
 
 

@@ -64,8 +64,11 @@ BODY = (
 {{ tile("Media", size, "several in a record: " ~ f.several_media | number) }}
 {% if f.tokens %}{{ tile("Tokens", "%g" | format(f.tokens.per_sample.median), "median of a sample, at most " ~
   f.tokens.per_sample.max | number) }}{% endif %}
-{{ tile("Duplicates", (f.repeated | length + f.contradicting | length + f.same_content | length) | number,
-  "contradictions: " ~ f.contradicting | length) }}</div>
+{{ tile("Questions twice", (f.repeated | length + f.contradicting | length) | number,
+  "contradictions: " ~ f.contradicting | length) }}
+{{ tile("Files twice", f.same_content | length | number, "the same bytes; look alike: " ~ (f.look_alike | length
+  if f.look_alike is not none else "not looked at")) }}
+{% if f.unused_media %}{{ tile("Unused media", f.unused_media_count | number, "named by no record") }}{% endif %}</div>
 
 <h2>Answers by kind</h2>
 <div class="panel scroll"><table><tr><th>Kind</th><th class="r">Records</th><th class="wide">Answers</th>
@@ -82,7 +85,7 @@ BODY = (
 {% if tables %}<h2>Media</h2><div class="grid three">
 {% for name, table in tables %}{{ counts(name, table) }}{% endfor %}</div>{% endif %}
 
-{% if duplicates %}<h2>Duplicates</h2>
+{% if duplicates %}<h2>Duplicates and unused media</h2>
 {% for name, groups in duplicates %}<div class="panel notice"><strong>{{ name }}</strong> ({{ groups | length }})
 <ul class="plain">{% for group in groups[:8] %}<li>{{ group[:6] | join(", ") }}
 {% if group | length > 6 %}and {{ group | length - 6 }} more{% endif %}</li>{% endfor %}
@@ -116,6 +119,8 @@ def inspection_page(found: Inspection) -> str:
         "Contradicting answers": facts["contradicting"],
         "The same question and answer": facts["repeated"],
         "Files with the same content": facts["same_content"],
+        "Files that look alike": facts["look_alike"] or [],
+        "Media that no record names": [[name] for name in facts["unused_media"]],
     }
     shown = [problem for problem in found.problems if not problem.code.startswith("DATATOOLS_")]
     return page(

@@ -27,13 +27,28 @@ SHARE = Code(
 )
 SPLIT_ONE_VIDEO = Code(
     "DATATOOLS_SPLIT_ONE_VIDEO",
-    "The records cannot be split, since all of them share one video or image, directly or in a chain.",
-    "Have records about at least two videos; a video is never put on both sides.",
+    "The records cannot be split, since all of them share one video or image or what must stay together with it.",
+    "Have records about at least two videos; where all clips are of one fixed camera, --ignore-looks.",
 )
 SPLIT_OFF = Code(
     "DATATOOLS_SPLIT_OFF",
-    "The validation part is far from the share that was asked for, since whole videos are moved.",
-    "Nothing needs doing if the counts suit you; else try another --seed or --share.",
+    "The validation part is far from the share that was asked for, since what belongs together is moved as a whole.",
+    "Nothing needs doing if the counts suit you; else try another --seed or --share, or --ignore-looks where a fixed "
+    "camera makes all clips look alike.",
+)
+GROUP_BY = Code(
+    "DATATOOLS_GROUP_BY",
+    "What --group-by names is neither a field of the records nor a pattern that finds something in the names of media.",
+    "Name a field, such as --group-by camera, or a regular expression whose group is the recording, such as "
+    "--group-by '(.*)_[0-9]+[.]mp4'.",
+    Exit.USAGE,
+)
+NOT_LINKED = Code(
+    "DATATOOLS_NOT_LINKED",
+    "The media could not be linked into the two parts, so these cannot be used in root mode.",
+    "Use the command that the result names: it gives the media path. For parts of their own, put --out on the disk of "
+    "the media, in a folder where you may make links to them.",
+    Exit.ENVIRONMENT,
 )
 SAMPLE_UNKNOWN = Code(
     "DATATOOLS_SAMPLE_UNKNOWN",
@@ -73,7 +88,8 @@ TABLE_UNREADABLE = Code(
 COLUMNS = Code(
     "DATATOOLS_COLUMNS",
     "A table lacks columns that make a record.",
-    "Name the columns video (or image), question and answer; id, kind, video_fps and options (a|b|c) are optional.",
+    "Name the columns video (or image, file, path, filename, clip), question and answer, or give --column video=NAME; "
+    "id, kind, video_fps and options (a|b|c) are optional.",
 )
 SEVERAL_SPLITS = Code(
     "DATATOOLS_SEVERAL_SPLITS",
@@ -84,6 +100,17 @@ TAO_SHAPE = Code(
     "DATATOOLS_TAO_SHAPE",
     "A data set in one of TAO's formats is not as that format says.",
     "cosmos-reason-v1.0 is a folder with meta.json, text/ and media/; tao-vl-reason-v1.0 is JSON with a list of items.",
+)
+MEDIA_PATHS = Code(
+    "DATATOOLS_MEDIA_PATHS",
+    "The number of media paths does not match the number of inputs.",
+    "Give no --media-path, one for all inputs, or one for each --in in the same order.",
+    Exit.USAGE,
+)
+MERGE_ARCHIVE = Code(
+    "DATATOOLS_MERGE_ARCHIVE",
+    "Media inside an archive have no name by which a file elsewhere could reach them, so the sets cannot become one.",
+    "Unpack the archive (tar -xf videos.tar) beside its annotations, and merge again.",
 )
 NOT_AN_OPTION = Code(
     "DATATOOLS_NOT_AN_OPTION",

@@ -62,9 +62,12 @@ def read_pairs(
     source: MediaSource,
     findings: Findings,
     ids: dict[str, int] | None = None,
+    *,
+    by_line: bool = False,
 ) -> list[Pair]:
-    """A pair for every good row; what is wrong with the others goes to `findings`. `ids` are those already taken."""
-    reader = RowReader(name, source, findings, need_answers=True)
+    """A pair for every good row; what is wrong with the others goes to `findings`. `ids` are those already taken;
+    with `by_line` rows come with the lines on which they begin."""
+    reader = RowReader(name, source, findings, need_answers=True, by_line=by_line)
     if ids is not None:
         reader.ids = ids
     try:

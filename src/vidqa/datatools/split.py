@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import math
-import os
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from vidqa.data import fingerprint
 from vidqa.data.record import Record
 from vidqa.data.split import draw_of, groups_sharing_media
-from vidqa.datatools.duplicates import answer_class, same_content, same_content_problems
+from vidqa.datatools.duplicates import answer_class, same_content_problems
 from vidqa.datatools.outputs import json_list, json_page, write_new
-from vidqa.datatools.problems import OUTPUT_EXISTS, OUTPUT_UNWRITABLE, SHARE, SPLIT_OFF, SPLIT_ONE_VIDEO
+from vidqa.datatools.parts import check_part, links, write_links
+from vidqa.datatools.problems import SHARE, SPLIT_OFF, SPLIT_ONE_VIDEO
 from vidqa.datatools.rows import Annotated, Pair, read_annotated
-from vidqa.files import write_link
+from vidqa.datatools.together import CONTENT, Together, kept_together
 from vidqa.problem import Problem
 
 STRATIFY = ("kind", "answer")
@@ -35,58 +35,69 @@ class Split:
     written: bool
     roots: bool
     media_path: str
+    together: Together
 
 
 def split_dataset(
-    annotation_path: str | Path, media_path: str | Path, out: Path, share: float, seed: int, stratify: str
+    annotation_path: str | Path,
+    media_path: str | Path,
+    out: Path,
+    share: float,
+    seed: int,
+    stratify: str,
+    group_by: str = "",
+    *,
+    ignore_looks: bool = False,
 ) -> Split:
-    """Write OUT/train/annotations.json, OUT/val/annotations.json and OUT/split.json.
+    """Write OUT/train/annotations.json, OUT/val/annotations.json, OUT/split.json and OUT/together.json.
 
     The rows are those of the file, unchanged; one without an id is given the one it had by its place. Where all media
-    are named relative to a folder, links beside the annotations lead to them, and each part is a data set of its own.
-    Raises DATATOOLS_SHARE, DATATOOLS_SPLIT_ONE_VIDEO, DATATOOLS_OUTPUT_* and everything that is wrong with the data.
+    are named relative to a folder, each part gets hard links to its own, and is a data set of its own. Raises
+    DATATOOLS_SHARE, DATATOOLS_GROUP_BY, DATATOOLS_SPLIT_ONE_VIDEO, DATATOOLS_OUTPUT_* and everything that is wrong
+    with the data.
     """
     if not 0 < share < 1:
         raise SHARE.error("--share", f"{share:g} is not between 0 and 1")
     read = read_annotated(annotation_path, media_path)
-    records = [pair.record for pair in read.pairs]
-    copies = same_content({medium.key: medium for record in records for medium in record.media}.values())
-    chosen = choose(as_one_file(records, copies), share, seed, stratify)
+    together = kept_together(read.pairs, group_by, ignore_looks=ignore_looks)
+    chosen = choose([pair.record for pair in read.pairs], share, seed, stratify, together.ties)
     parts = {
         "train": [pair for at, pair in enumerate(read.pairs) if at not in chosen],
         "val": [pair for at, pair in enumerate(read.pairs) if at in chosen],
     }
-    links = _links(read)
+    own = {name: links(read, pairs) for name, pairs in parts.items()}
     facts = _facts(read, parts, share, seed, stratify)
+    facts |= {"group_by": group_by, "ignore_looks": ignore_looks, "together": together.facts()}
     files = {out / name / "annotations.json": json_list(map(_row, pairs)) for name, pairs in parts.items()}
-    _check_links(out, links or {})
-    written = write_new({**files, out / "split.json": json_page(facts)})
-    _write_links(out, links or {})
-    warnings = [*read.warnings, *same_content_problems(copies), *_off(facts, out)]
-    return Split(facts, warnings, written, links is not None, read.media_path)
+    for name in PARTS:
+        check_part(out / name, own[name])
+    written = write_new(
+        {**files, out / "split.json": json_page(facts), out / "together.json": json_page(together.named)}
+    )
+    warnings = [*read.warnings, *_copies(together), *_off(facts, out)]
+    linked = own["train"] is not None and own["val"] is not None
+    if linked and (refused := write_links({out / name: own[name] or {} for name in PARTS})):
+        linked, warnings = False, [*warnings, refused]
+    return Split(facts, warnings, written, linked, read.media_path, together)
 
 
-def as_one_file(records: Sequence[Record], copies: Sequence[Sequence[str]]) -> list[Record]:
-    """The records as if media of the same content, given by their keys, were one file."""
-    first = {key: group[0] for group in copies for key in group}
-    if not first:
-        return list(records)
-    by_key = {medium.key: medium for record in records for medium in record.media}
-    return [
-        replace(record, media=tuple(by_key[first.get(medium.key, medium.key)] for medium in record.media))
-        for record in records
-    ]
+def _copies(together: Together) -> list[Problem]:
+    return same_content_problems(together.named.get(CONTENT, []))
 
 
-def choose(records: Sequence[Record], share: float, seed: int, stratify: str) -> set[int]:
-    """Indices of the validation records: whole groups that share media, near `share` of every stratum.
+def choose(
+    records: Sequence[Record], share: float, seed: int, stratify: str, together: Iterable[Sequence[int]] = ()
+) -> set[int]:
+    """Indices of the validation records: whole groups that share media or stay `together`, near `share` of every
+    stratum.
 
     Groups are gone through in an order drawn from the seed and their ids. One is taken when that brings the counts of
     the strata nearer to what they should be. At least one group is taken and one left.
     """
-    groups = groups_sharing_media(records)
+    groups = groups_sharing_media(records, together)
     if len(groups) < 2:
-        raise SPLIT_ONE_VIDEO.error("annotations", f"all {len(records)} records share one video or image")
+        what = "share one video or image" if len(groups_sharing_media(records)) < 2 else "are to be kept together"
+        raise SPLIT_ONE_VIDEO.error("annotations", f"all {len(records)} records {what}")
     strata = [stratum(record, stratify) for record in records]
     targets = {name: share * count for name, count in Counter(strata).items()}
     drawn = sorted(groups, key=lambda group: draw_of(seed, min(records[at].id for at in group)))
@@ -155,41 +166,6 @@ def _off(facts: dict[str, Any], out: Path) -> list[Problem]:
     return [SPLIT_OFF.at(out / "split.json", message, severity="warning")]
 
 
-def _links(read: Annotated) -> dict[str, Path] | None:
-    """Names beside the annotations and what they lead to; None where some medium could not be reached in that way."""
-    folder = read.source.folder
-    links: dict[str, Path] = {}
-    for ref in {medium.key: medium for pair in read.pairs for medium in pair.record.media}.values():
-        name = os.path.normpath(ref.written.removeprefix("file://"))
-        if folder is None or os.path.isabs(name) or name.startswith(os.pardir):
-            return None
-        if ref.path == os.path.join(folder, name):
-            first = name.split(os.sep, 1)[0]
-            links[first] = Path(folder) / first
-        else:  # inside one of the folder's archives
-            links.update({path.name: path for path in read.source.archive_paths})
-    return links
-
-
-def _check_links(out: Path, links: dict[str, Path]) -> None:
-    for place, target in _placed(out, links):
-        if os.path.lexists(place) and not (place.is_symlink() and os.readlink(place) == str(target)):
-            raise OUTPUT_EXISTS.error(place, f"it is there, and is not a link to {target}")
-
-
-def _write_links(out: Path, links: dict[str, Path]) -> None:
-    for place, target in _placed(out, links):
-        if not place.is_symlink():
-            try:
-                write_link(place, str(target))
-            except OSError as refused:
-                raise OUTPUT_UNWRITABLE.error(place, f"no link can be made: {refused.strerror}") from refused
-
-
-def _placed(out: Path, links: dict[str, Path]) -> list[tuple[Path, Path]]:
-    return [(out / part / name, target) for part in PARTS for name, target in sorted(links.items())]
-
-
 def table(split: Split) -> str:
     """The counts for a person."""
     lines = [f"{'':<28}{'train':>8}{'val':>8}"]
@@ -200,4 +176,5 @@ def table(split: Split) -> str:
         lines.append(f"  {name[:25]:<26}{counts['train']:>8}{counts['val']:>8}")
     if len(split.facts["strata"]) > MOST_STRATA:
         lines.append(f"  and {len(split.facts['strata']) - MOST_STRATA} more strata in split.json")
+    lines += split.together.text()
     return "\n".join([*lines, "" if split.written else "nothing new: the same split is there already"]).rstrip()

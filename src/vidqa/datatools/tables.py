@@ -6,7 +6,8 @@ import csv
 import io
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,9 @@ from vidqa.datatools.shapes import table_row
 Rows = Iterator[tuple[int, Any]]
 SHARD = re.compile(r"(.+)-\d{5}-of-\d{5}")  # as the hub names them: train-00000-of-00002
 LONGEST_CELL = 1 << 24
+MEDIA = ("video", "videos", "image", "images")
+ALIASES = ("file", "path", "filename", "clip")  # columns that name the medium where none of MEDIA is there
+IMAGES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff")
 BATCH = 4096
 CARD = """---
 configs:
@@ -35,31 +39,70 @@ a file, relative to the folder that holds the media; the media themselves are no
 """
 
 
-def csv_rows(path: Path, findings: Findings) -> Rows:
-    """One row for each line of a CSV (.tsv: tabs) with a header line. Empty cells are left out."""
+def csv_rows(path: Path, findings: Findings, renamed: Mapping[str, str]) -> Rows:
+    """(line on which it begins, row) for each row of a CSV (.tsv: tabs) with a header line. Empty cells are left out.
+
+    `renamed` gives columns the names that they are read by: {"video": "recording"}.
+    """
+    reader = None
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             csv.field_size_limit(LONGEST_CELL)
-            reader = csv.DictReader(file, delimiter="\t" if path.suffix.lower() == ".tsv" else ",", strict=True)
-            columns = [str(name).strip().lower() for name in reader.fieldnames or ()]
-            if missing := _missing(columns):
-                findings.add(COLUMNS, str(path), f"there is no column {missing}; there are: {', '.join(columns)[:200]}")
+            reader = csv.reader(file, delimiter="\t" if path.suffix.lower() == ".tsv" else ",", strict=True)
+            written = [str(name).strip().lower() for name in next(filter(None, reader), ())]
+            columns = _named(written, renamed, findings, path)
+            if columns is None:
                 return
-            reader.fieldnames = columns
-            for index, cells in enumerate(reader):
-                if None in cells or None in cells.values():
-                    message = f"line {reader.line_num} has another number of cells than there are columns"
-                    findings.add(TABLE_UNREADABLE, f"{path}[{index}]", message)
-                    continue
-                yield index, question_row({name: cell for name, cell in cells.items() if cell.strip()})
+            last = reader.line_num
+            for cells in reader:
+                line, last = last + 1, reader.line_num
+                if len(cells) == len(columns):
+                    filled = {name: cell for name, cell in zip(columns, cells, strict=True) if cell.strip()}
+                    yield line, question_row(_with_medium(filled))
+                elif cells:
+                    message = f"the row has {len(cells)} cells, there are {len(columns)} columns"
+                    findings.add(TABLE_UNREADABLE, f"{path}:{line}", message)
     except (OSError, UnicodeDecodeError, csv.Error) as broken:
-        findings.add(TABLE_UNREADABLE, str(path), f"the CSV cannot be read: {broken}")
+        place = f"{path}:{reader.line_num}" if isinstance(broken, csv.Error) and reader else str(path)
+        findings.add(TABLE_UNREADABLE, place, f"the CSV cannot be read: {broken}")
+
+
+def _named(written: list[str], renamed: Mapping[str, str], findings: Findings, path: Path) -> list[str] | None:
+    """The columns by the names that they are read by; None, and a finding, where they do not make a record."""
+    there = f"there are: {', '.join(written)[:200]}"
+    if unknown := [old for old in renamed.values() if old.lower() not in written]:
+        findings.add(COLUMNS, str(path), f"there is no column {' and no '.join(unknown)} to rename; {there}")
+        return None
+    names = {old.lower(): new for new, old in renamed.items()}
+    columns = [names.get(name, name) for name in written]
+    if twice := [name for name, count in Counter(columns).items() if count > 1 and name in renamed]:
+        findings.add(COLUMNS, str(path), f"several columns are {' and '.join(twice)}; {there}")
+        return None
+    if missing := _missing(columns):
+        hint = "; a column of another name is given with --column, such as --column video=recording"
+        findings.add(COLUMNS, str(path), f"there is no column {missing}; {there}{hint}")
+        return None
+    return columns
 
 
 def _missing(columns: Sequence[str]) -> str:
     wanted = [name for name in ("question", "answer") if name not in columns]
-    media = {"video", "videos", "image", "images"}
-    return " and ".join(wanted if media & set(columns) else ["video", *wanted])
+    return " and ".join(wanted if {*MEDIA, *ALIASES} & set(columns) else ["video", *wanted])
+
+
+def _with_medium(row: dict[str, Any]) -> dict[str, Any]:
+    """A row whose medium stands under one of the names that are understood, with it under its kind."""
+    alias = next((name for name in ALIASES if name in row), None)
+    if alias is None or any(name in row for name in MEDIA):
+        return row
+    kind = "image" if row[alias].lower().endswith(IMAGES) else "video"
+    return {kind if name == alias else name: value for name, value in row.items()}
+
+
+def rename_fields(row: Any, renamed: Mapping[str, str]) -> Any:
+    """A row of another format with its fields under the names that they are read by."""
+    names = {old: new for new, old in renamed.items()}
+    return {names.get(name, name): value for name, value in row.items()} if isinstance(row, dict) else row
 
 
 def question_row(row: dict[str, Any]) -> dict[str, Any]:
@@ -80,7 +123,7 @@ def _number(text: str) -> float | str:
         return text
 
 
-def parquet_rows(files: Sequence[Path], findings: Findings) -> Rows:
+def parquet_rows(files: Sequence[Path], findings: Findings, renamed: Mapping[str, str]) -> Rows:
     """Rows of parquet files or of the Arrow files that `save_to_disk` writes, in order; empty fields are left out."""
     import pyarrow as pa
 
@@ -89,7 +132,7 @@ def parquet_rows(files: Sequence[Path], findings: Findings) -> Rows:
         try:
             for batch in _batches(file):
                 for row in batch.to_pylist():
-                    yield index, question_row(_filled(row))
+                    yield index, question_row(rename_fields(_filled(row), renamed))
                     index += 1
         except (pa.ArrowException, OSError, ValueError) as broken:
             findings.add(TABLE_UNREADABLE, str(file), f"{type(broken).__name__}: {str(broken)[:200]}")

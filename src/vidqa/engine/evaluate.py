@@ -89,7 +89,8 @@ def model_folders(spec: Any) -> tuple[Path, Path | None]:
 
 def asked(spec: Any, planner: Planner) -> tuple[list[Any], list[Sample], list[Problem]]:
     """Every record to evaluate, the samples that can be answered, and why others cannot."""
-    records = load_records(spec.dataset.annotation_path, spec.dataset.media_dir)
+    without = spec.engine.on_bad_sample == "quarantine"
+    records = load_records(spec.dataset.annotation_path, spec.dataset.media_dir, keep_missing=without)
     if spec.evaluation.limit >= 0:
         records = records[: spec.evaluation.limit]
     samples, problems = plan_usable(records, planner, longest_allowed(spec), spec.engine.on_bad_sample)

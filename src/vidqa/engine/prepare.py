@@ -64,10 +64,15 @@ def on_main(world: World, work: Any) -> Any:
 
 def training_records(spec: Any) -> tuple[list[Record], list[Record]]:
     """Training and validation records of a TrainSpec: a validation set of its own, or a part held out by video."""
-    train = load_records(spec.custom.train_dataset.annotation_path, spec.custom.train_dataset.media_path)
+    without = spec.engine.on_bad_sample == "quarantine"
+    train = load_records(
+        spec.custom.train_dataset.annotation_path, spec.custom.train_dataset.media_path, keep_missing=without
+    )
     held_out = spec.train.train_policy.dataset.test_size
     if spec.custom.val_dataset.annotation_path:
-        validation = load_records(spec.custom.val_dataset.annotation_path, spec.custom.val_dataset.media_path)
+        validation = load_records(
+            spec.custom.val_dataset.annotation_path, spec.custom.val_dataset.media_path, keep_missing=without
+        )
         return train, validation
     if held_out:
         return split_by_video(train, held_out, spec.train.train_policy.dataloader_seed)

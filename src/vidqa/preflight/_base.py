@@ -68,6 +68,7 @@ class Context:
     facts: dict[str, Any] = field(default_factory=dict)
     rows: dict[str, Row] = field(default_factory=dict)  # what decoding found, by the medium's key
     missing: dict[str, list[Problem]] = field(default_factory=dict)  # parts that cannot be had, and why
+    leaks: dict[str, dict[str, list[Any]]] = field(default_factory=dict)  # what two sets share, by sets and reason
 
     @once
     def resolved(self) -> spec.Resolved:
@@ -94,13 +95,14 @@ class Context:
     @once
     def annotations(self) -> list[Annotations]:
         """The sets that the run will read, a validation part held out of the training set as the engine does it."""
-        asked = self.spec
+        asked, without = self.spec, self.bad_samples_are == "warning"
         if isinstance(asked, EvaluateSpec):
-            return [_read("evaluation", asked.dataset.annotation_path, asked.dataset.media_dir)]
-        train = _read("train", asked.custom.train_dataset.annotation_path, asked.custom.train_dataset.media_path)
+            return [_read("evaluation", asked.dataset.annotation_path, asked.dataset.media_dir, without)]
+        taught = asked.custom.train_dataset
+        train = _read("train", taught.annotation_path, taught.media_path, without)
         if asked.custom.val_dataset.annotation_path:
             held = asked.custom.val_dataset
-            return [train, _read("validation", held.annotation_path, held.media_path)]
+            return [train, _read("validation", held.annotation_path, held.media_path, without)]
         return _split(asked, train)
 
     @once
@@ -116,8 +118,8 @@ class Context:
         if self.action != "train":
             return None
         if self.evaluation is not None:
-            asked = self.evaluation.dataset
-            return _read("kpi", asked.annotation_path, asked.media_dir)
+            asked, without = self.evaluation.dataset, self.evaluation.engine.on_bad_sample == "quarantine"
+            return _read("kpi", asked.annotation_path, asked.media_dir, without)
         return _read("kpi", str(self.kpi_root), "") if self.kpi_root is not None else None
 
     @property
@@ -180,12 +182,12 @@ class Context:
         return process_count(self.spec)
 
 
-def _read(name: str, annotation_path: str, media_path: str) -> Annotations:
+def _read(name: str, annotation_path: str, media_path: str, keep_missing: bool = False) -> Annotations:
     try:
         annotation_path, media_path = storage.stage_set(annotation_path, media_path)
     except ProblemError as absent:
         return Annotations(name, [], absent.problems)
-    records, problems = data.check_records(annotation_path, media_path)
+    records, problems = data.check_records(annotation_path, media_path, keep_missing=keep_missing)
     return Annotations(name, records, problems)
 
 
@@ -202,12 +204,14 @@ def _split(asked: TrainSpec, train: Annotations) -> list[Annotations]:
 
 @dataclass(frozen=True)
 class Check:
-    """One thing that is looked at. `needs` names the parts of the context without which it is skipped."""
+    """One thing that is looked at. `needs` names the parts of the context without which it is skipped; `leaks` tells
+    whether it is one of those that find what two sets share, which can be asked for on their own."""
 
     group: str
     name: str
     run: Callable[[Context], list[Problem]]
     needs: tuple[str, ...] = ()
+    leaks: bool = False
 
 
 @dataclass(frozen=True)

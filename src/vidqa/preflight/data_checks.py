@@ -8,6 +8,7 @@ from itertools import combinations
 from vidqa.data.record import MediaRef
 from vidqa.preflight._base import Annotations, Context, Skip
 from vidqa.preflight.contents import real_key, same_bytes
+from vidqa.preflight.leaks import listed
 from vidqa.preflight.problems import LABELS_UNBALANCED, SPLIT_COPY, SPLIT_IDS, SPLIT_LEAK
 from vidqa.problem import Problem
 from vidqa.scoring.answers import parse_expected
@@ -27,23 +28,26 @@ def disjoint(context: Context) -> list[Problem]:
     """No two sets share a file, a copy of a file, or an id. An id that is only a number may be a mere position."""
     if len(context.sets) < 2:
         raise Skip("there is only one set of records")
-    return [problem for one, other in combinations(context.sets, 2) for problem in _apart(one, other)]
+    return [problem for one, other in combinations(context.sets, 2) for problem in _apart(context, one, other)]
 
 
-def _apart(one: Annotations, other: Annotations) -> list[Problem]:
+def _apart(context: Context, one: Annotations, other: Annotations) -> list[Problem]:
     where = f"{one.name} and {other.name}"
     problems = []
     mine, theirs = _media(one), _media(other)
-    if shared := sorted(mine.keys() & theirs.keys()):
-        message = f"{len(shared)} files are in both sets, such as {', '.join(shared[:3])}"
-        problems.append(SPLIT_LEAK.at(where, message))
-    if copies := same_bytes(mine.values(), theirs.values()):
-        shown = "; ".join(f"{left} and {right}" for left, right in copies[:3])
-        problems.append(SPLIT_COPY.at(where, f"{len(copies)} pairs of files have the same content, such as {shown}"))
+    shared = sorted(mine.keys() & theirs.keys())
+    shown = listed(context, where, "same_file", shared)
+    if shared:
+        problems.append(SPLIT_LEAK.at(where, f"{len(shared)} files are in both sets{shown}"))
+    copies = same_bytes(mine.values(), theirs.values())
+    shown = listed(context, where, "same_content", copies)
+    if copies:
+        problems.append(SPLIT_COPY.at(where, f"{len(copies)} pairs of files have the same content{shown}"))
     ids = {record.id for record in one.records} & {record.id for record in other.records}
-    if named := sorted(name for name in ids if not name.isdigit()):
-        message = f"{len(named)} ids are in both sets, such as {', '.join(named[:3])}"
-        problems.append(SPLIT_IDS.at(where, message, severity="warning"))
+    named = sorted(name for name in ids if not name.isdigit())
+    shown = listed(context, where, "same_id", named)
+    if named:
+        problems.append(SPLIT_IDS.at(where, f"{len(named)} ids are in both sets{shown}", severity="warning"))
     return problems
 
 

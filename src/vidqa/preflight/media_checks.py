@@ -6,16 +6,19 @@ import time
 from collections.abc import Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import replace
+from itertools import combinations
 from pathlib import Path
 
-from vidqa.data.record import Record
+from vidqa import looks
+from vidqa.data.record import MediaRef, Record
 from vidqa.platforms.hardware import cpu_count
-from vidqa.preflight import looks, media_probe
+from vidqa.preflight import media_probe
 from vidqa.preflight._base import Context, Skip
+from vidqa.preflight.leaks import listed
 from vidqa.preflight.media_probe import Row, Rows
 from vidqa.preflight.problems import PROBE_UNWRITABLE, SPLIT_NEAR
-from vidqa.preflight.progress import counting
 from vidqa.problem import Problem
+from vidqa.progress import counting
 from vidqa.video import VideoMeta, fps_disagreement
 from vidqa.video.headers import Header
 from vidqa.video.pool import Decoded, DecodePool, DecodeRequest
@@ -23,7 +26,7 @@ from vidqa.video.problems import VIDEO_DECODE_TIMEOUT
 
 SAVE_EVERY_S = 20.0  # an interrupted preflight loses no more than this
 # The frames themselves are not wanted here; small pictures of them are less to send between processes.
-THUMBNAILS = "vidqa.preflight.looks:thumbnails"
+THUMBNAILS = "vidqa.looks.pictures:thumbnails"
 
 
 def probed(context: Context) -> list[Problem]:
@@ -150,30 +153,40 @@ def _save(place: Path, rows: Rows) -> list[Problem]:
 
 
 def near_duplicates(context: Context) -> list[Problem]:
-    """Files that look alike on two sides of a split: the same scene, cut or encoded again."""
+    """Files that look alike on two sides of a split: the same scene, cut or encoded again. Planned frames that were
+    decoded are compared; where none were, three frames of each file."""
     if len(context.sets) < 2:
         raise Skip("there is only one set of records")
+    seen = {key: row.glance for key, row in context.rows.items() if row.glance is not None}
     if not context.rows:
-        raise Skip("no file was decoded")
+        looked_at = [ref for ref, _ in context.media.values()][: context.probe_sample]
+        seen = looks.glances(looked_at, context.headers, context.spec.engine.decode_timeout_s)
+    else:
+        looks.remember(_glanced(context, seen), context.headers)
+    if not seen:
+        raise Skip("no file could be decoded")
     sides = [
-        (part.name, _glances(context, {r.key for rec in part.records for r in rec.media})) for part in context.sets
+        (part.name, sorted({ref.key for record in part.records for ref in record.media} & seen.keys()))
+        for part in context.sets
     ]
     problems = []
-    for at, (name, these) in enumerate(sides):
-        for other, those in sides[at + 1 :]:
-            pairs = looks.alike(list(these.values()), list(those.values()))
-            twins = [(list(these)[left], list(those)[right]) for left, right in pairs]
-            twins = [(left, right) for left, right in twins if left != right]
-            if twins:
-                shown = "; ".join(f"{left} and {right}" for left, right in twins[:3])
-                message = f"{len(twins)} pairs of files of {name} and {other} look the same, such as {shown}"
-                problems.append(SPLIT_NEAR.at(f"{name} and {other}", message, severity="warning"))
+    for (name, these), (other, those) in combinations(sides, 2):
+        pairs = looks.alike([seen[key] for key in these], [seen[key] for key in those])
+        twins = [(these[left], those[right]) for left, right in pairs if these[left] != those[right]]
+        shown = listed(context, f"{name} and {other}", "look_alike", twins)
+        if twins:
+            message = f"{len(twins)} pairs of files of {name} and {other} look the same{shown}"
+            problems.append(SPLIT_NEAR.at(f"{name} and {other}", message, severity="warning"))
     return problems
 
 
-def _glances(context: Context, keys: set[str]) -> dict[str, bytes]:
-    rows = ((key, context.rows[key]) for key in sorted(keys & context.rows.keys()))
-    return {key: row.glance for key, row in rows if row.glance is not None}
+def _glanced(context: Context, seen: dict[str, bytes]) -> Iterator[tuple[MediaRef, tuple[int, ...], bytes]]:
+    """Every file with the frames that its glance is of."""
+    for request in _requests(context):
+        if request.where in seen:
+            frames = request.indices
+            three = (frames[0], frames[len(frames) // 2], frames[-1])
+            yield context.media[request.where][0], three, seen[request.where]
 
 
 def _used(problem: Problem, by: list[Record]) -> Problem:

@@ -10,7 +10,7 @@ from typing import Any
 
 from vidqa.preflight._base import Checked, Context, carry_out
 from vidqa.preflight.summary import summary
-from vidqa.preflight.table import CHECKS, GROUPS
+from vidqa.preflight.table import CHECKS, GROUPS, LEAKS
 from vidqa.problem import Problem, bounded
 from vidqa.spec.action import action_of
 from vidqa.spec.problems import MODEL_MAX_LENGTH
@@ -84,10 +84,11 @@ def preflight(
     probe_sample: int | None = None,
     **more: Any,
 ) -> Report:
-    """Carry out every check (of one group). `more` are further fields of Context: declared, wanted, engine,
-    evaluate_spec, kpi_root. Raises ProblemError only where the spec is not a spec at all."""
+    """Carry out every check (of one group, or those that find leaks). `more` are further fields of Context: declared,
+    wanted, engine, evaluate_spec, kpi_root. Raises ProblemError only where the spec is not a spec at all."""
     context = Context(spec_path, action or action_of(spec_path), platform, probe_sample, **more)
-    checks = [carry_out(check, context) for check in CHECKS if group in (None, check.group)]
+    asked = (check for check in CHECKS if group in (None, check.group) or (group == LEAKS and check.leaks))
+    checks = [carry_out(check, context) for check in asked]
     return Report(context.action, [_settle_length(checked, context) for checked in checks], context.facts)
 
 

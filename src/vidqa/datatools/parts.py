@@ -1,0 +1,63 @@
+"""The media of a part of a data set: hard links to its own files, so that its folder is a set by itself."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from vidqa.datatools.problems import NOT_LINKED, OUTPUT_EXISTS
+from vidqa.datatools.rows import Annotated, Pair
+from vidqa.problem import Problem
+
+ANNOTATIONS = "annotations.json"
+Links = dict[str, str]  # names in the part's folder and the files they stand for
+
+
+def links(read: Annotated, pairs: Sequence[Pair]) -> Links | None:
+    """What the folder of a part must hold beside its annotations; None where some name could not be reached in it.
+
+    A file is its own entry; of an archive, in which files cannot be linked one by one, the whole archive is.
+    """
+    folder = read.source.folder
+    found: Links = {}
+    for ref in {medium.key: medium for pair in pairs for medium in pair.record.media}.values():
+        name = os.path.normpath(ref.written.removeprefix("file://"))
+        if folder is None or os.path.isabs(name) or name.startswith(os.pardir):
+            return None
+        if ref.path == os.path.join(folder, name):
+            found[name] = ref.path
+        else:  # inside one of the folder's archives
+            found.update({path.name: str(path) for path in read.source.archive_paths})
+    return None if ANNOTATIONS in found else found
+
+
+def check_part(folder: Path, wanted: Links | None) -> None:
+    """Raises DATATOOLS_OUTPUT_EXISTS where the folder holds anything that is not of this part."""
+    begun = (folder / ANNOTATIONS).exists()
+    for above, inner, files in os.walk(folder):
+        for name in [*files, *inner]:
+            path = Path(above, name)
+            expected = (wanted or {}).get(str(path.relative_to(folder)))
+            if not begun or path.is_symlink():
+                raise OUTPUT_EXISTS.error(path, "it is there, and is not of this split")
+            if name in files and path != folder / ANNOTATIONS and not (expected and os.path.samefile(path, expected)):
+                raise OUTPUT_EXISTS.error(path, "it is there, and is no file of this part")
+
+
+def write_links(parts: Mapping[Path, Links]) -> Problem | None:
+    """Makes the hard links that are not there yet; what refuses them, after taking back what was made."""
+    made: list[Path] = []
+    try:
+        for folder, wanted in parts.items():
+            for name, file in wanted.items():
+                path = folder / name
+                if not path.exists():
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                    os.link(os.path.realpath(file), path)
+                    made.append(path)
+    except OSError as refused:
+        for path in made:
+            path.unlink()
+        return NOT_LINKED.at(path, f"no link to {file} can be made: {refused.strerror}", severity="warning")
+    return None

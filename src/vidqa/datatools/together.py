@@ -1,0 +1,145 @@
+"""What a split must not tear apart: files that look alike, copies, files of one stem, clips of one recording."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from vidqa.data.record import MediaRef
+from vidqa.datatools.duplicates import same_content
+from vidqa.datatools.problems import GROUP_BY
+from vidqa.datatools.rows import Pair
+from vidqa.looks import alike_groups, glances
+from vidqa.video.headers import read_headers
+
+MOST_OF_A_STEM = 8  # files; a stem that more have, such as "video", says nothing
+LOOKS, CONTENT, STEM, GROUP = "look_alike", "same_content", "same_stem", "group"
+SHOWN = {
+    LOOKS: "files that look alike",
+    CONTENT: "files with the same content",
+    STEM: "files with the same stem",
+    GROUP: "records of a group",
+}
+
+
+@dataclass
+class Together:
+    """Groups of records that stay on one side. `named` says what each consists of, by reason: media as the annotations
+    call them, or, of a group that was asked for, its name and its records' ids."""
+
+    ties: list[list[int]] = field(default_factory=list)
+    named: dict[str, list[list[str]]] = field(default_factory=lambda: defaultdict(list))
+    pairs_alike: int = 0
+    not_seen: int = 0  # media that could not be decoded, so that what they look like is not known
+    without_group: int = 0  # records that --group-by says nothing about
+
+    def facts(self) -> dict[str, Any]:
+        """Counts by reason."""
+        counts = {
+            reason: {"groups": len(groups), "members": sum(map(len, groups))} for reason, groups in self.named.items()
+        }
+        if LOOKS in counts:
+            counts[LOOKS]["pairs"] = self.pairs_alike
+        return {**counts, "not_seen": self.not_seen, "without_group": self.without_group}
+
+    def text(self) -> list[str]:
+        """For a person, a line for each reason."""
+        lines = []
+        for reason, groups in self.named.items():
+            pairs = f", {self.pairs_alike:,} pairs" if reason == LOOKS else ""
+            count = sum(map(len, groups))
+            lines.append(f"kept together: {count:,} {SHOWN[reason]}, in {len(groups):,} groups{pairs}")
+        if self.not_seen:
+            lines.append(f"not looked at: {self.not_seen:,} files that cannot be decoded")
+        if self.without_group:
+            lines.append(f"without a group: {self.without_group:,} records; each goes by its own video")
+        return lines
+
+
+def kept_together(pairs: Sequence[Pair], group_by: str, *, ignore_looks: bool) -> Together:
+    """What must stay together in these records. Raises DATATOOLS_GROUP_BY."""
+    found = Together()
+    users: dict[str, list[int]] = defaultdict(list)
+    media: dict[str, MediaRef] = {}
+    for at, pair in enumerate(pairs):
+        for ref in pair.record.media:
+            media.setdefault(ref.key, ref)
+            users[ref.key].append(at)
+    if group_by:
+        _by_group(pairs, group_by, found)
+    reasons = {CONTENT: same_content(media.values()), STEM: _same_stem(media.values())}
+    if not ignore_looks:
+        reasons[LOOKS] = _alike(media, found)
+    for reason, groups in reasons.items():
+        for group in groups:
+            found.ties.append([users[key][0] for key in group])
+            found.named[reason].append([_shown(media[key]) for key in group])
+    return found
+
+
+def _shown(ref: MediaRef) -> str:
+    return ref.written if ref.member is None else ref.key
+
+
+def _alike(media: dict[str, MediaRef], found: Together) -> list[list[str]]:
+    headers = dict(zip(media, read_headers(media.values()), strict=True))
+    seen = glances(media.values(), headers)
+    found.not_seen = len(media) - len(seen)
+    keys = sorted(seen)
+    groups, found.pairs_alike = alike_groups([seen[key] for key in keys])
+    return [[keys[at] for at in group] for group in groups]
+
+
+def _same_stem(media: Iterable[MediaRef]) -> list[list[str]]:
+    """Keys of files with one name but for folder and ending. Beyond one folder a mere number says nothing, nor does a
+    name that many files have."""
+    near: dict[tuple[str, str], list[str]] = defaultdict(list)
+    far: dict[str, list[str]] = defaultdict(list)
+    for ref in media:
+        folder, name = os.path.split(ref.member or ref.path)
+        stem = os.path.splitext(name)[0].casefold()
+        near[folder, stem].append(ref.key)
+        far[stem].append(ref.key)
+    telling = [keys for stem, keys in far.items() if len(keys) <= MOST_OF_A_STEM and re.search(r"[^\W\d_]", stem)]
+    told = {key for keys in telling for key in keys}
+    groups = [*telling, *(keys for keys in near.values() if keys[0] not in told)]
+    return [sorted(keys) for keys in groups if len(keys) > 1]
+
+
+def _by_group(pairs: Sequence[Pair], group_by: str, found: Together) -> None:
+    groups: dict[str, list[int]] = defaultdict(list)
+    columns = {name for pair in pairs for name in pair.row}
+    pattern = None if group_by in columns else _pattern(group_by)
+    for at, pair in enumerate(pairs):
+        names = _names(pair, group_by, pattern)
+        for name in names:
+            groups[name].append(at)
+        found.without_group += not names
+    if not groups:
+        there = ", ".join(sorted(map(str, columns))[:12])
+        message = f"{group_by!r} is no field of the records (there are: {there}) and matches no name of a medium"
+        raise GROUP_BY.error("--group-by", message)
+    several = {name: group for name, group in groups.items() if len(group) > 1}
+    found.named[GROUP] = [[name, *(pairs[at].record.id for at in group)] for name, group in several.items()]
+    found.ties += several.values()
+
+
+def _names(pair: Pair, group_by: str, pattern: re.Pattern[str] | None) -> list[str]:
+    if pattern is None:
+        value = pair.row.get(group_by)
+        return [] if value is None or value == "" else [str(value)]
+    matches = (pattern.search(ref.written) for ref in pair.record.media)
+    return list(dict.fromkeys("/".join(filter(None, m.groups())) or m.group() for m in matches if m))
+
+
+def _pattern(text: str) -> re.Pattern[str]:
+    try:
+        return re.compile(text)
+    except re.error as wrong:
+        raise GROUP_BY.error(
+            "--group-by", f"{text!r} is no field of the records and no regular expression: {wrong}"
+        ) from wrong

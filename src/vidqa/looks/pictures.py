@@ -1,0 +1,90 @@
+"""What frames look like at a glance: an 8 x 8 grey picture of each, made in the decode workers, compared in numpy."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+SIDE = 8
+FAR_BITS = 4  # of 64: pictures that differ in more are not the same
+FAR_GREY = 6.0  # levels of 255 that pictures differ in on average
+FINE = 8  # pixels of each cell and side that are looked at
+PIECE, WIDE = 256, 16384  # files compared with how many others at once, to bound memory
+AT_ONCE = 1 << 16  # pairs whose greys are compared at once
+MOST_PAIRS = 1_000_000  # that are named; clips that are all black make more
+
+
+def thumbnails(frames: np.ndarray, height: int, width: int) -> np.ndarray:
+    """uint8 [N, 64] of uint8 [N, H, W, 3]: the mean grey of every cell of an 8 x 8 grid."""
+    count, tall, wide = frames.shape[:3]
+    side = SIDE * FINE
+    rows, columns = np.arange(side) * tall // side, np.arange(side) * wide // side
+    grey = frames[:, rows][:, :, columns].mean(axis=-1, dtype=np.float32)
+    cells = grey.reshape(count, SIDE, FINE, SIDE, FINE).mean(axis=(2, 4))
+    return cells.round().astype(np.uint8).reshape(count, SIDE * SIDE)
+
+
+def glance(pictures: np.ndarray) -> bytes:
+    """The first, the middle and the last of a file's thumbnails [N, 64]: 192 bytes."""
+    return pictures[[0, len(pictures) // 2, len(pictures) - 1]].tobytes()
+
+
+def alike(these: Sequence[bytes], those: Sequence[bytes]) -> list[tuple[int, int]]:
+    """Pairs of indices whose glances are near duplicates, at most MOST_PAIRS: in each of the three pictures the same
+    cells are brighter than the picture's mean, but for FAR_BITS, and the greys differ by at most FAR_GREY on average.
+    """
+    pairs: list[tuple[int, int]] = []
+    if these and those:
+        for found in _pairs(_pictures(these), _pictures(those)):
+            pairs += map(tuple, found[: MOST_PAIRS - len(pairs)].tolist())
+            if len(pairs) == MOST_PAIRS:
+                break
+    return sorted(pairs)
+
+
+def alike_groups(seen: Sequence[bytes]) -> tuple[list[list[int]], int]:
+    """(groups of indices whose glances are near duplicates, directly or in a chain, how many pairs there are)."""
+    if not seen:
+        return [], 0
+    pictures = _pictures(seen)
+    group = np.arange(len(seen))
+    count = 0
+    for found in _pairs(pictures, pictures):
+        found = found[found[:, 0] < found[:, 1]]
+        count += len(found)
+        while len(found := found[group[found[:, 0]] != group[found[:, 1]]]):
+            one, other = group[found[0]]
+            group[group == other] = one
+    members: dict[int, list[int]] = defaultdict(list)
+    for at, name in enumerate(group.tolist()):
+        members[name].append(at)
+    return [group for group in members.values() if len(group) > 1], count
+
+
+def _pairs(left: np.ndarray, right: np.ndarray) -> Iterator[np.ndarray]:
+    """int [N, 2]: some of the pairs of near duplicates, until all were given."""
+    left_bits, right_bits = _bits(left), _bits(right)
+    for start in range(0, len(left), PIECE):
+        for other in range(0, len(right), WIDE):
+            these, those = left_bits[start : start + PIECE], right_bits[other : other + WIDE]
+            near = np.bitwise_count(these[:, None, 0] ^ those[None, :, 0]) <= FAR_BITS
+            found = np.argwhere(near)
+            differing = np.bitwise_count(these[found[:, 0]] ^ those[found[:, 1]]).max(axis=-1, initial=0)
+            found = found[differing <= FAR_BITS] + (start, other)
+            for at in range(0, len(found), AT_ONCE):
+                part = found[at : at + AT_ONCE]
+                grey = np.abs(left[part[:, 0]] - right[part[:, 1]]).mean(axis=-1).max(axis=-1)
+                yield part[grey <= FAR_GREY]
+
+
+def _pictures(glances: Sequence[bytes]) -> np.ndarray:
+    """float32 [N, 3, 64]"""
+    return np.frombuffer(b"".join(glances), np.uint8).reshape(len(glances), 3, SIDE * SIDE).astype(np.float32)
+
+
+def _bits(pictures: np.ndarray) -> np.ndarray:
+    """uint64 [N, 3]: which cells are brighter than their picture's mean."""
+    bright = pictures > pictures.mean(axis=-1, keepdims=True)
+    return np.packbits(bright, axis=-1).view(np.uint64)[..., 0]

@@ -26,7 +26,8 @@ MEDIA_DECODER_KILLED = Code(
     "MEDIA_DECODER_KILLED",
     "The system killed the process that decoded a file, twice and the second time while no other decoder worked: as a "
     "rule memory is full. It says nothing about the file, which is neither remembered as broken nor left out.",
-    "Give the job more memory, or lower engine.decode_workers; then try again.",
+    "Give the job more memory, or fewer decode workers (train.train_policy.dataloader_num_workers; of an evaluation "
+    "engine.decode_workers); then try again.",
     Exit.ENVIRONMENT,
 )
 VIDEO_FRAME_MISSING = Code(
@@ -51,6 +52,6 @@ MEDIA_TOO_NARROW = Code(
 )
 IMAGE_UNREADABLE = Code(
     "IMAGE_UNREADABLE",
-    "An image file is missing, empty, broken, or of a kind that FFmpeg cannot decode.",
+    "An image file is missing, empty, broken, larger than 178,956,970 pixels, or of a kind that is not read.",
     "Open it with an image viewer; save it again as PNG or JPEG, or leave it out.",
 )

@@ -6,9 +6,12 @@ frame_numbers(decoded)          # [0, 1, 2, ...] from uint8[N, H, W, 3], also af
 
 from __future__ import annotations
 
+import struct
+import tempfile
 from collections.abc import Sequence
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import av
 import numpy as np
@@ -85,6 +88,44 @@ def write_clip(
         container.mux(stream.encode())
         if sound is not None:
             mux_silence(container, sound)
+    return path
+
+
+def write_sparse_avi(
+    path: Path, *, at: Sequence[int], frames: int, fps: int = 15, index: bool = True, width: int = 64, height: int = 48
+) -> Path:
+    """An AVI of `frames` frames of which only those `at` these places have data, as recorders write what stands still;
+    their cells spell the place. Written byte by byte, since muxers leave no empty frames at the end."""
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return kind + struct.pack("<I", len(data)) + data + b"\0" * (len(data) % 2)
+
+    with tempfile.TemporaryDirectory() as folder:
+        pictures = {n: write_image(Path(folder) / f"{n}.jpg", width=width, height=height, number=n) for n in at}
+        chunks = [chunk(b"00dc", pictures[n].read_bytes() if n in pictures else b"") for n in range(frames)]
+    counts = struct.pack("<14I", 10**6 // fps, 0, 0, 0x10, frames, 0, 1, 0, width, height, 0, 0, 0, 0)
+    stream = struct.pack("<4s4sIIIIIIIIIIII", b"vids", b"MJPG", 0, 0, 0, 1, fps, 0, frames, 0, 0, 0, 0, 0)
+    bitmap = struct.pack("<IiiHH4sIiiII", 40, width, height, 1, 24, b"MJPG", 3 * width * height, 0, 0, 0, 0)
+    streams = chunk(b"LIST", b"strl" + chunk(b"strh", stream) + chunk(b"strf", bitmap))
+    headers = chunk(b"LIST", b"hdrl" + chunk(b"avih", counts) + streams)
+    starts = np.cumsum([4, *map(len, chunks)])
+    entries = [struct.pack("<4sIII", b"00dc", 0x10, at, len(c) - 8) for at, c in zip(starts, chunks, strict=False)]
+    body = b"AVI " + headers + chunk(b"LIST", b"movi" + b"".join(chunks))
+    path.write_bytes(chunk(b"RIFF", body + (chunk(b"idx1", b"".join(entries)) if index else b"")))
+    return path
+
+
+def write_with_packet_times(path: Path, **clip: Any) -> Path:
+    """A clip whose muxer took the times at which frames are decoded for those at which they are shown."""
+    sound = write_clip(path.with_name(f"sound-{path.name}"), **clip)
+    with av.open(str(sound)) as source, av.open(str(path), "w") as target:
+        stream = source.streams.video[0]
+        copy = target.add_stream_from_template(stream)
+        packets = [packet for packet in source.demux(stream) if packet.size]
+        for packet, pts in zip(packets, sorted(packet.pts for packet in packets), strict=True):
+            packet.stream, packet.pts, packet.dts = copy, pts, pts
+            target.mux(packet)
+    sound.unlink()
     return path
 
 

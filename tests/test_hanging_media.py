@@ -1,4 +1,5 @@
-"""A medium that hangs whoever reads it is cut off and named, by preflight and by a training run.
+"""A medium that hangs whoever reads it is cut off and named, by preflight and by a training run; one whose reader is
+killed is not blamed.
 
 Two ways to hang: a named pipe that nobody writes to, and a decode worker that is stopped while it has the file open,
 which is what storage that no longer answers looks like from outside.
@@ -12,7 +13,9 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -20,6 +23,10 @@ import pytest
 from clips import write_clip
 from decode_workers import workers_of
 from tiny_world import engine_command, tiny_data, tiny_model, tiny_spec
+
+from vidqa.preflight import media_probe
+from vidqa.preflight.media_probe import read_rows
+from vidqa.problem import Exit
 
 BANK = Path(__file__).resolve().parents[1]
 LIMIT_S = 10.0  # of one decode; many times what the clips here take on a busy machine
@@ -60,7 +67,7 @@ def started(request: pytest.FixtureRequest, world: SimpleNamespace, tmp_path: Pa
         errors = [problem for problem in found if problem["severity"] == "error"]
         return [(f"{problem['code']}: {problem['message']}", problem["where"]) for problem in errors]
 
-    return SimpleNamespace(root=root, start=start, told=told)
+    return SimpleNamespace(root=root, spec=spec, start=start, told=told)
 
 
 def test_a_named_pipe(started: SimpleNamespace) -> None:
@@ -76,6 +83,33 @@ def test_a_decoder_that_hangs(started: SimpleNamespace) -> None:
     told = started.told(process)
     assert named(told) and all("VIDEO_DECODE_TIMEOUT: " in text for text in named(told)), told
     assert not Path(f"/proc/{stopped}").exists()
+
+
+def test_a_decoder_that_is_killed(started: SimpleNamespace) -> None:
+    """As when memory is full: the file is not left out, though bad ones may be, nor is it remembered as broken."""
+    spec = started.spec.read_text()
+    started.spec.write_text(spec.replace('on_bad_sample = "fail"', 'on_bad_sample = "quarantine"'))
+    assert started.spec.read_text() != spec
+    process = started.start()
+    killer = threading.Thread(target=kill_workers, args=(process, started.root / "videos/1.mp4"))
+    killer.start()
+    told = started.told(process)
+    killer.join()
+    assert process.returncode == Exit.ENVIRONMENT and named(told) == [text for text, _ in told]
+    assert all("MEDIA_DECODER_KILLED: " in text and "SIGKILL" in text for text in named(told)), told
+    assert not list(started.root.parent.rglob("quarantine.json"))
+    probe = started.spec.parent / media_probe.NAME
+    assert not probe.exists() or str(started.root / "videos/1.mp4") not in {row for row, *_ in read_rows(probe)}
+
+
+def kill_workers(process: subprocess.Popen[bytes], file: Path) -> None:
+    """Kills every decode worker below `process` that has `file` open, until the process ends."""
+    while process.poll() is None:
+        for pid in workers_of(process.pid):
+            with suppress(OSError):  # it closed the file, or ended, meanwhile
+                if any(os.readlink(handle) == str(file) for handle in Path(f"/proc/{pid}/fd").iterdir()):
+                    os.kill(pid, signal.SIGKILL)
+        time.sleep(0.002)
 
 
 def named(told: list[tuple[str, str]]) -> list[str]:

@@ -1,13 +1,19 @@
 """Resized pixels and patches against transformers' own processors."""
 
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 from clips import write_clip
+from PIL import Image
 from transformers import Qwen2VLImageProcessor, Qwen3VLVideoProcessor
+from transformers.image_utils import load_image
 
 from vidqa.engine.batch.resize import patchify, resize_frames
-from vidqa.video import decode_frames, plan_frames, plan_image, probe
+from vidqa.video import decode_frames, decode_image, plan_frames, plan_image, probe, probe_image
 from vidqa.video.types import PixelRules, VideoMeta, VisionSpec
 
 UNEVEN = {"image_mean": [0.48145466, 0.4578275, 0.40821073], "image_std": [0.26862954, 0.26130258, 0.27577711]}
@@ -63,6 +69,50 @@ def test_an_image_becomes_the_processors_patches(height, width):
     processor = Qwen2VLImageProcessor(patch_size=16, merge_size=2, size=size, **UNEVEN)
     theirs = processor(torch.from_numpy(image[0]).permute(2, 0, 1), return_tensors="pt")["pixel_values"]
     assert ours.shape == (plan.patches, 1536) and torch.equal(ours, theirs)
+
+
+def kinds_of_image(folder: Path) -> Iterator[Path]:
+    """Files of every kind whose pixels depend on the decoder, or on what is made of modes that are not RGB."""
+    noise = np.random.default_rng(3).integers(0, 256, (60, 90, 4), dtype=np.uint8)
+    smooth = Image.fromarray(noise, "RGBA").resize((130, 87), Image.Resampling.BICUBIC)
+    picture, turned = smooth.convert("RGB"), Image.Exif()
+    turned[0x0112] = 6
+
+    def saved(name: str, image: Image.Image = picture, **options: Any) -> Path:
+        image.save(folder / name, **options)
+        return folder / name
+
+    for subsampling in ("4:4:4", "4:2:2", "4:2:0"):
+        yield saved(f"{subsampling.replace(':', '')}.jpg", subsampling=subsampling, quality=80)
+    yield saved("progressive.jpg", progressive=True, quality=60)
+    yield saved("turned.jpg", exif=turned)
+    yield saved("cmyk.jpg", picture.convert("CMYK"))
+    yield saved("grey.jpg", picture.convert("L"))
+    yield saved("lossy.webp", quality=70)
+    yield saved("lossless.webp", lossless=True)
+    yield saved("alpha.webp", smooth, quality=70)
+    yield saved("turned.png", exif=turned)
+    yield saved("palette.png", picture.quantize(32))
+    yield saved("clear.png", picture.quantize(32), transparency=3)
+    yield saved("alpha.png", smooth)
+    yield saved("deep.png", Image.fromarray(np.asarray(picture.convert("L")).astype(np.uint16) * 2))
+    yield saved("bits.png", picture.convert("1"))
+    yield saved("a.gif")
+    yield saved("a.bmp")
+    yield saved("deep.tiff", Image.fromarray(np.asarray(picture.convert("L")).astype(np.uint16) * 257))
+
+
+def test_image_files_of_every_kind_become_what_the_processor_makes_of_them(tmp_path):
+    rules = rules_of(UNEVEN, 4096, 262144)
+    size = {"shortest_edge": rules.min_pixels, "longest_edge": rules.max_pixels}
+    processor = Qwen2VLImageProcessor(patch_size=16, merge_size=2, size=size, **UNEVEN)
+    for path in kinds_of_image(tmp_path):
+        meta = probe_image(path)
+        plan = plan_image(meta.width, meta.height, VisionSpec(rules, rules, fps=1))
+        pixels = resize_frames(decode_image(path), plan.height, plan.width)
+        ours = patchify(torch.from_numpy(pixels), rules, rules.mean, rules.std)
+        theirs = processor(load_image(str(path)), return_tensors="pt")["pixel_values"]
+        assert torch.equal(ours, theirs), path.name
 
 
 def test_any_split_of_a_video_gives_the_same_pixels():

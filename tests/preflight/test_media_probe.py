@@ -67,6 +67,19 @@ def test_a_broken_file_stays_known_and_a_slow_one_is_tried_again(case: Case) -> 
     assert case.report("media").problems == []
 
 
+def test_a_file_whose_decoder_was_killed_is_no_broken_file(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel kills what needs too much memory: bad luck, which is neither remembered nor taken for a bad sample."""
+    case.spec["engine.on_bad_sample"] = "quarantine"
+    write_clip(case.media / "1.mp4", frames=20, fps=8, first_number=200)
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / "video"))
+    with monkeypatch.context() as patch:
+        patch.setattr(media_checks, "THUMBNAILS", "slow_transform:thumbnails")
+        (killed,) = case.report("media").problems
+    assert (killed.code, killed.severity) == ("MEDIA_DECODER_KILLED", "error") and "1.mp4" in killed.where
+    again = case.report("media")
+    assert again.problems == [] and again.facts["media_reused"] == 5
+
+
 def test_an_interrupted_preflight_keeps_what_it_found(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     decode = media_checks._decode
 

@@ -6,10 +6,11 @@ from fractions import Fraction
 
 import av
 import pytest
-from clips import draw, frame_numbers, mux_silence, write_clip
+from clips import draw, frame_numbers, mux_silence, write_clip, write_sparse_avi, write_with_packet_times
 
 from vidqa.problem import ProblemError
-from vidqa.video import decode, decode_frames, fps_disagreement, probe
+from vidqa.video import decode, decode_frames, fps_disagreement, plan_frames, probe
+from vidqa.video.types import PixelRules, VisionSpec
 
 NTSC = Fraction(30000, 1001)
 KINDS = {
@@ -93,6 +94,69 @@ def test_a_title_that_is_no_utf8(tmp_path):
     assert data.count("T\u00e4glich".encode()) == 1
     titled.write_bytes(data.replace("T\u00e4".encode(), b"T\xe4 "))
     assert probe(titled) == probe(path)
+
+
+@pytest.mark.parametrize("index", [True, False])
+def test_frames_without_data_keep_the_picture_before_them(tmp_path, index):
+    """As in screen recordings in AVI: 444 frames at 15 a second, 68 of them with data, are 29.6 s and not 4."""
+    at = [0, 3, 4, *range(40, 360, 5), 400]
+    path = write_sparse_avi(tmp_path / "tree.avi", at=at, frames=444, index=index)
+    assert len(at) == 68
+    meta = probe(path)
+    assert (meta.frame_count, meta.source_fps, meta.duration_s) == (444, 15, pytest.approx(29.6))
+    rules = PixelRules(16, 2, 2, 4096, 1 << 24, min_frames=4, max_frames=768)
+    plan = plan_frames(meta, VisionSpec(rules, rules, fps=1))
+    assert len(plan.indices) == 29 and plan.times_s[-1] == pytest.approx(443 / 15)
+    shown = [max(place for place in at if place <= number) for number in range(444)]
+    assert frame_numbers(decode_frames(path, None, range(444))) == shown
+    for wanted in ([443], [2, 3], [39, 1, 38], plan.indices):
+        assert frame_numbers(decode_frames(path, None, wanted)) == [shown[number] for number in wanted]
+
+
+def test_frames_without_data_between_predicted_ones(tmp_path):
+    path = write_clip(tmp_path / "whole.avi", frames=6, fps=15, codec="mpeg4", keyframe_every=3, audio=False)
+    places = [0, 7, 8, 20, 21, 40]
+    with av.open(str(path)) as source, av.open(str(tmp_path / "gaps.avi"), "w") as target:
+        copy = target.add_stream_from_template(source.streams.video[0])
+        for packet, place in zip((p for p in source.demux(video=0) if p.size), places, strict=True):
+            packet.stream, packet.pts, packet.dts, packet.time_base = copy, place, place, Fraction(1, 15)
+            target.mux(packet)  # which writes the frames between them without data
+    with tarfile.open(tmp_path / "a.tar", "w") as tar:
+        tar.add(path, "first.avi")
+        tar.add(tmp_path / "gaps.avi", "gaps.avi")
+    meta = probe(tmp_path / "a.tar", "gaps.avi")
+    assert (meta.frame_count, meta.source_fps) == (41, 15)
+    shown = [sum(place <= number for place in places) - 1 for number in range(41)]
+    assert frame_numbers(decode_frames(tmp_path / "a.tar", "gaps.avi", range(41))) == shown
+
+
+def test_a_recording_that_was_cut_off_has_the_frames_that_are_in_it(tmp_path):
+    path = write_sparse_avi(tmp_path / "cut.avi", at=[0, 10, 60, 61, 90], frames=100)
+    whole = path.read_bytes()
+    path.write_bytes(whole[: whole.rindex(b"\xff\xd8", 0, whole.rindex(b"\xff\xd8")) - 8 + 4])
+    meta = probe(path)
+    assert meta.frame_count == 61
+    assert frame_numbers(decode_frames(path, None, [0, 59, 60])) == [0, 10, 60]
+
+
+@pytest.mark.parametrize("name", ["broken.mp4", "broken.mkv"])
+@pytest.mark.parametrize("clip", [{"b_frames": 2}, {"b_frames": 3, "keyframe_every": 1000}, {}])
+def test_times_that_are_those_of_decoding_are_put_in_order(tmp_path, name, clip):
+    """Decoders give such frames in the order in which they are shown, with times that go back and forth."""
+    path = write_with_packet_times(tmp_path / name, frames=60, **clip)
+    meta = probe(path)
+    assert (meta.frame_count, meta.source_fps, meta.frame_times_s) == (60, 8, None)
+    everything = list(range(60))
+    assert frame_numbers(decode_frames(path, None, everything)) == everything
+    for wanted in ([59], [17], [0, 13, 26, 58], [40, 2]):
+        assert frame_numbers(decode_frames(path, None, wanted)) == wanted
+
+
+def test_times_that_go_back_are_found_out_where_the_header_does_not_tell(tmp_path, monkeypatch):
+    monkeypatch.setattr(decode, "_times_are_of_packets", lambda path, member: False)
+    path = write_with_packet_times(tmp_path / "broken.mp4", frames=60, b_frames=2)
+    for wanted in (range(60), [2], [3], [30], [40, 44], [59]):
+        assert frame_numbers(decode_frames(path, None, wanted)) == list(wanted)
 
 
 def test_one_frame(tmp_path):

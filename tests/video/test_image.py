@@ -39,7 +39,27 @@ def test_orientation_is_applied_as_pillow_applies_it(tmp_path, suffix, orientati
     assert (meta.height, meta.width) == expected.shape[:2] and meta.orientation == orientation
     pixels = decode_image(path)[0]
     assert pixels.shape == expected.shape
-    assert np.abs(pixels.astype(int) - expected).mean() < 3
+    assert (pixels == expected).all()
+
+
+def test_an_orientation_behind_the_pixels_of_a_png_is_found(tmp_path):
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    Image.fromarray(draw(1234, 40, 72)).save(tmp_path / "a.png", exif=exif)
+    whole = (tmp_path / "a.png").read_bytes()
+    at = whole.index(b"eXIf") - 4
+    chunk = whole[at : at + 12 + int.from_bytes(whole[at : at + 4])]
+    (tmp_path / "a.png").write_bytes(whole.replace(chunk, b"")[:-12] + chunk + whole[-12:])
+    expected = np.asarray(ImageOps.exif_transpose(Image.open(tmp_path / "a.png")))
+    meta = probe_image(tmp_path / "a.png")
+    assert (meta.height, meta.width) == expected.shape[:2] == (72, 40)
+    assert (decode_image(tmp_path / "a.png")[0] == expected).all()
+
+
+def test_probing_a_png_does_not_decode_it(tmp_path, monkeypatch):
+    Image.fromarray(draw(1234, 40, 72)).save(tmp_path / "a.png")
+    monkeypatch.setattr("PIL.PngImagePlugin.PngImageFile.load", None)
+    assert probe_image(tmp_path / "a.png").width == 72
 
 
 def test_png_pixels_are_exact(tmp_path):
@@ -60,8 +80,21 @@ def test_broken_images_are_named(tmp_path):
     (tmp_path / "text.jpg").write_text("hello" * 100)
     whole = write_image(tmp_path / "whole.png", width=300, height=300).read_bytes()
     (tmp_path / "cut.png").write_bytes(whole[: len(whole) // 2])
-    for name in ("empty.png", "text.jpg", "cut.png", "missing.png"):
+    (tmp_path / "drawing.png").write_bytes(
+        b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\nshowpage\n"
+    )
+    for name in ("empty.png", "text.jpg", "cut.png", "missing.png", "drawing.png"):
         with pytest.raises(ProblemError) as caught:
             decode_image(tmp_path / name)
         assert caught.value.problems[0].code == "IMAGE_UNREADABLE", name
         assert name in caught.value.problems[0].where
+
+
+def test_a_bomb_is_refused_by_its_header(tmp_path):
+    """A small file that says it has 400 million pixels."""
+    Image.new("1", (20_000, 20_000)).save(tmp_path / "bomb.png")
+    for function in (probe_image, decode_image):
+        with pytest.raises(ProblemError) as caught:
+            function(tmp_path / "bomb.png")
+        problem = caught.value.problems[0]
+        assert problem.code == "IMAGE_UNREADABLE" and "400000000 pixels" in problem.message

@@ -13,7 +13,7 @@ from clips import frame_numbers, write_clip, write_image
 from decode_workers import is_worker, workers_of
 
 from vidqa.environment import child_environment
-from vidqa.problem import Problem
+from vidqa.problem import Exit, Problem
 from vidqa.video.pool import DecodePool, DecodeRequest, Stored
 
 NUMBERS = "slow_transform:numbers"
@@ -53,7 +53,7 @@ def test_without_a_transform_frames_come_back_as_decoded(tmp_path):
 
 
 def test_what_hangs_dies_or_fails_is_named_and_the_rest_goes_on(tmp_path, capfd):
-    firsts = [1, 100, 2, 200, 3, 300, 4]
+    firsts = [1, 100, 2, 200, 3, 300, 4, 400]
     requests = [ask(write_clip(tmp_path / f"{first}.mp4", first_number=first), (0, 1)) for first in firsts]
     os.mkfifo(tmp_path / "pipe.mp4")
     (tmp_path / "empty.mp4").touch()
@@ -67,10 +67,11 @@ def test_what_hangs_dies_or_fails_is_named_and_the_rest_goes_on(tmp_path, capfd)
         [1, 2],
         "VIDEO_DECODE_TIMEOUT",
         [2, 3],
-        "VIDEO_UNREADABLE",
+        "MEDIA_DECODER_KILLED",
         [3, 4],
         "VIDEO_UNREADABLE",
         [4, 5],
+        "VIDEO_UNREADABLE",
         "VIDEO_UNREADABLE",
         "VIDEO_EMPTY",
         "VIDEO_FRAME_MISSING",
@@ -78,21 +79,73 @@ def test_what_hangs_dies_or_fails_is_named_and_the_rest_goes_on(tmp_path, capfd)
     problems = {r.where: a for r, a in answers.items() if isinstance(a, Problem)}
     assert "2 s" in problems[str(tmp_path / "100.mp4")].message
     assert "SIGKILL" in problems[str(tmp_path / "200.mp4")].message
+    assert problems[str(tmp_path / "200.mp4")].exit_code == Exit.ENVIRONMENT
     assert "exit code 1" in problems[str(tmp_path / "300.mp4")].message
+    assert "SIGSEGV" in problems[str(tmp_path / "400.mp4")].message
     assert "ZeroDivisionError" in capfd.readouterr().err
 
 
-def test_a_worker_killed_from_outside_costs_one_request(tmp_path, capfd):
+def wait_for_hangs(capfd, workers: int) -> None:
+    said = []
+
+    def enough() -> bool:
+        said.append(capfd.readouterr().err)
+        return "".join(said).count("hangs") == workers
+
+    wait_until(enough)
+
+
+def kill_workers() -> None:
+    for worker in workers_of(os.getpid()):
+        os.kill(worker, signal.SIGKILL)
+
+
+def test_what_a_killed_worker_decoded_is_tried_again_and_then_named_for_what_it_is(tmp_path, capfd):
     hanging = ask(write_clip(tmp_path / "h.mp4", first_number=100), (0,))
     good = ask(write_clip(tmp_path / "g.mp4"), (7,))
     with DecodePool(1, 60, NUMBERS) as pool:
         pool.submit(good).result(60)  # the worker has started
         first, second = pool.submit(hanging), pool.submit(good)
-        wait_until(lambda: "hangs" in capfd.readouterr().err)
-        for worker in workers_of(os.getpid()):
-            os.kill(worker, signal.SIGKILL)
-        assert first.result(30).code == "VIDEO_UNREADABLE" and "SIGKILL" in first.result().message
+        for _ in range(2):
+            assert not first.done()
+            wait_for_hangs(capfd, 1)
+            kill_workers()
+        problem = first.result(30)
+        assert (problem.code, problem.exit_code) == ("MEDIA_DECODER_KILLED", Exit.ENVIRONMENT)
+        assert problem.where == hanging.path and "SIGKILL" in problem.message
         assert second.result(30)[:, 0, 0, 0].tolist() == [7]
+
+
+def test_a_killed_workers_file_is_tried_again_while_no_other_decodes(tmp_path, capfd):
+    """Two workers and a memory that is full: both are killed, then one after the other has it to itself."""
+    hanging = ask(write_clip(tmp_path / "h.mp4", first_number=100), (0,))
+    waiting = [ask(write_clip(tmp_path / f"{first}.mp4", first_number=first), (0,)) for first in range(3)]
+    with DecodePool(2, 60, NUMBERS) as pool:
+        killed = [pool.submit(hanging), pool.submit(hanging)]
+        answers = [pool.submit(request) for request in waiting]
+        wait_for_hangs(capfd, 2)
+        kill_workers()
+        for still in (2, 1):
+            wait_for_hangs(capfd, 1)
+            time.sleep(0.3)
+            assert capfd.readouterr().err == "" and [a.done() for a in answers] == [False] * 3
+            assert [answer.done() for answer in killed].count(False) == still
+            kill_workers()
+        assert [answer.result(30).code for answer in killed] == ["MEDIA_DECODER_KILLED"] * 2
+        assert [answer.result(30)[0, 0, 0, 0] for answer in answers] == [0, 1, 2]
+
+
+def test_a_worker_that_is_killed_once_costs_nothing_but_time(tmp_path, capfd):
+    with DecodePool(1, 60, "slow_transform:killed_once") as pool:
+        request = ask(write_clip(tmp_path / "a.mp4"), (7,))
+        assert pool.submit(request).result(30)[:, 0, 0, 0].tolist() == [7]
+    assert capfd.readouterr().err == "killed\n"
+
+
+def test_a_worker_without_memory_is_not_a_broken_file(tmp_path):
+    with DecodePool(1, 60, "slow_transform:needs_too_much") as pool:
+        problem = pool.submit(ask(write_clip(tmp_path / "a.mp4"))).result(30)
+    assert problem.code == "MEDIA_DECODER_KILLED" and "memory" in problem.message
 
 
 def test_closing_cuts_off_what_runs_and_leaves_no_process(tmp_path):

@@ -26,11 +26,12 @@ from vidqa.engine.generate.saved import SavedAnswers
 from vidqa.engine.model.load import DTYPES
 from vidqa.engine.outcome import fingerprint_model, make_recipe, write_outcome
 from vidqa.engine.prepare import frame_cache, on_main, plan_usable
-from vidqa.engine.problems import ENGINE_BAD_SAMPLE, ENGINE_NO_SAMPLES
+from vidqa.engine.problems import ENGINE_NO_SAMPLES
 from vidqa.engine.progress import open_evaluation
+from vidqa.engine.quarantine import end_if_bad
 from vidqa.engine.signals import StopRequest
 from vidqa.environment import world_size
-from vidqa.problem import Exit, Problem, ProblemError, raise_errors
+from vidqa.problem import Exit, Problem, raise_errors
 from vidqa.run_folder import RunFolder
 from vidqa.samples import Planner, Sample, evaluation_planner, longest_allowed
 from vidqa.spec import check_with_gpus
@@ -110,8 +111,7 @@ def frames_ahead(
             tickets.append(source.request(batches[number + BATCHES_AHEAD]))
         frames, problems = source.collect(tickets[number])
         tickets[number] = []
-        if problems and on_bad_sample == "fail":
-            raise ProblemError(ENGINE_BAD_SAMPLE.at(p.where, f"{p.code}: {p.message}", p.remedy) for p in problems)
+        end_if_bad(problems, fails=on_bad_sample == "fail")
         quarantined.extend(problems)
         usable = [i for i, arrays in enumerate(frames) if all(array is not None for array in arrays)]
         yield [batch[i] for i in usable], [frames[i] for i in usable]

@@ -7,26 +7,36 @@ from collections.abc import Sequence
 from vidqa.cli import note
 from vidqa.engine.distributed import World
 from vidqa.engine.problems import ENGINE_BAD_SAMPLE
-from vidqa.problem import Problem, ProblemError
+from vidqa.problem import Exit, Problem, ProblemError
 from vidqa.run_folder import RunFolder
 
 
 class Quarantine:
     """`take` is called by every rank at the same places. With on_bad_sample "fail" it ends the run on all of them; with
-    "quarantine" the samples are left out and named in the log and in quarantine.json."""
+    "quarantine" the samples are left out and named in the log and in quarantine.json. What is not the data's fault ends
+    the run either way, as what it is."""
 
     def __init__(self, run: RunFolder, world: World, on_bad_sample: str) -> None:
         self.run, self.world, self.fails = run, world, on_bad_sample == "fail"
         self.known: dict[Problem, None] = {}
 
     def take(self, found: Sequence[Problem]) -> None:
-        """Gather this rank's problems with the others'. Raises ENGINE_BAD_SAMPLE."""
+        """Gather this rank's problems with the others'. Raises ENGINE_BAD_SAMPLE, MEDIA_DECODER_KILLED."""
         everyone = [problem for problems in self.world.gather(list(found)) for problem in problems]
         new = [problem for problem in dict.fromkeys(everyone) if problem not in self.known]
-        if new and self.fails:
-            raise ProblemError(ENGINE_BAD_SAMPLE.at(p.where, f"{p.code}: {p.message}", p.remedy) for p in new)
+        end_if_bad(new, fails=self.fails)
         self.known.update(dict.fromkeys(new))
         if new and self.world.is_main:
             for problem in new:
                 note(f"left out: {problem.code} at {problem.where}: {problem.message}")
             self.run.write_quarantine(list(self.known))
+
+
+def end_if_bad(problems: Sequence[Problem], *, fails: bool) -> None:
+    """Raises the problems that are the machine's and not the data's; where a bad sample `fails` the run, the others as
+    ENGINE_BAD_SAMPLE."""
+    outside = [problem for problem in problems if problem.exit_code != Exit.INPUT]
+    if outside:
+        raise ProblemError(outside)
+    if fails and problems:
+        raise ProblemError(ENGINE_BAD_SAMPLE.at(p.where, f"{p.code}: {p.message}", p.remedy) for p in problems)

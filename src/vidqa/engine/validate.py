@@ -15,7 +15,7 @@ from vidqa.engine.distributed import World
 from vidqa.engine.generate.answers import Decoding, generate_answers
 from vidqa.engine.model.gathering import Gathering
 from vidqa.engine.model.qwen3_vl import stock_forward
-from vidqa.engine.quarantine import Quarantine
+from vidqa.engine.quarantine import Quarantine, end_if_bad
 from vidqa.packing.packs import cost, padded, plan_micro_batches, plan_packs
 from vidqa.packing.sharing import work_of
 from vidqa.problem import Problem
@@ -84,6 +84,7 @@ class Validator:
         with self.gathering.everything(), stock_forward(model):
             for sample in self.asked:
                 frames, problems = self.source.collect(self.source.request([sample]))
+                end_if_bad(problems, fails=False)
                 if problems:
                     continue
                 answer = generate_answers(model, planner, [sample], frames, Decoding(ANSWER_TOKENS))[0]

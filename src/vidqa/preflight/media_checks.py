@@ -17,7 +17,7 @@ from vidqa.preflight._base import Context, Skip
 from vidqa.preflight.leaks import listed
 from vidqa.preflight.media_probe import Row, Rows
 from vidqa.preflight.problems import PROBE_UNWRITABLE, SPLIT_NEAR
-from vidqa.problem import Problem
+from vidqa.problem import Exit, Problem
 from vidqa.progress import counting
 from vidqa.video import VideoMeta, fps_disagreement
 from vidqa.video.headers import Header
@@ -65,7 +65,9 @@ def decoded(context: Context) -> list[Problem]:
         try:
             for request, answer, seconds in _decode(left, context.spec.engine.decode_timeout_s):
                 row = _row(request, context.headers[request.where], answer, seconds)
-                found[request.where] = known[row.identity] = row
+                found[request.where] = row
+                if row.exit_code in (Exit.OK, Exit.INPUT):  # what the machine failed at is not a fact of the file
+                    known[row.identity] = row
                 advance()
                 if time.monotonic() - last > SAVE_EVERY_S:
                     _save(place, known)
@@ -196,5 +198,5 @@ def _used(problem: Problem, by: list[Record]) -> Problem:
 
 def _as_bad_sample(context: Context, problems: list[Problem]) -> Iterator[Problem]:
     for problem in problems:
-        is_error = problem.severity == "error"
-        yield replace(problem, severity=context.bad_samples_are) if is_error else problem
+        of_the_data = problem.severity == "error" and problem.exit_code == Exit.INPUT
+        yield replace(problem, severity=context.bad_samples_are) if of_the_data else problem

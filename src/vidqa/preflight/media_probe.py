@@ -15,6 +15,7 @@ from vidqa.files import ends_of, replacing
 from vidqa.video.pool import DecodeRequest
 
 NAME = "media_probe.parquet"
+DECODING_VERSION = 2  # part of every plan's key: raise it when a file may now give other frames or another problem
 EDGE_BYTES = 1 << 16  # read from each end of a file to tell whether it has changed
 
 
@@ -53,7 +54,7 @@ Rows = dict[tuple[str, str | None, str], Row]
 
 def plan_key(request: DecodeRequest) -> str:
     """The same for the same frames of a file."""
-    return hashlib.sha256(repr((request.kind, request.indices)).encode()).hexdigest()[:16]
+    return hashlib.sha256(repr((DECODING_VERSION, request.kind, request.indices)).encode()).hexdigest()[:16]
 
 
 def content_key(path: str) -> str:

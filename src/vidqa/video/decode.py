@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import chain, islice, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
     from av import VideoFrame
     from av.container import InputContainer
     from av.video.stream import VideoStream
+
+MOST_REORDERED = 16  # frames that a decoder holds back; no standard allows more
+PACKETS_COMPARED = 64  # some frames of a stream that reorders any are in another order among so many
 
 
 def decode_frames(path: str | Path, member: str | None, indices: Sequence[int]) -> np.ndarray:
@@ -40,30 +44,46 @@ def read_frames(path: str | Path, member: str | None, wanted: Sequence[int]) -> 
         if wanted and not 0 <= wanted[0] <= wanted[-1] < timeline.count:
             message = f"frames {wanted[0]} to {wanted[-1]} are wanted, the file has {timeline.count}"
             raise VIDEO_FRAME_MISSING.error(where, message)
-        walk = _Walk(container, stream, timeline)
+        timed = timeline.timed and not (stream.codec_context.has_b_frames and _times_are_of_packets(path, member))
+        walk, shown, pixels = _Walk(container, stream, timeline, timed=timed), -1, None
         for number in wanted:
-            frame = walk.to(number)
-            if frame is None:
-                message = f"frame {number} is not there, though the container counts {timeline.count} frames"
-                raise VIDEO_FRAME_MISSING.error(where, message)
-            if walk.damaged:
-                raise VIDEO_UNREADABLE.error(where, f"frame {number}, or one that it is predicted from, is damaged")
-            yield np.ascontiguousarray(np.rot90(frame.to_ndarray(format="rgb24"), rotation // 90))
+            picture = timeline.picture_at(number)
+            if pixels is None or picture != shown:
+                frame, shown = walk.to(picture), picture
+                if frame is None:
+                    message = f"frame {number} is not there, though the container counts {timeline.count} frames"
+                    raise VIDEO_FRAME_MISSING.error(where, message)
+                if walk.damaged:
+                    raise VIDEO_UNREADABLE.error(where, f"frame {number}, or one that it is predicted from, is damaged")
+                pixels = np.ascontiguousarray(np.rot90(frame.to_ndarray(format="rgb24"), rotation // 90))
+            yield pixels
+
+
+def _times_are_of_packets(path: str | Path, member: str | None) -> bool:
+    """Whether the times of a stream whose decoder reorders frames ascend in the order of its packets: a muxer wrote
+    when they are decoded, and not when they are shown."""
+    with open_video(path, member, header_alone=True) as (container, stream):
+        times = [packet.pts for packet in islice(container.demux(stream), PACKETS_COMPARED) if packet.size]
+    return all(one is not None and two is not None and one < two for one, two in pairwise(times))
 
 
 class _Walk:
-    """Goes forward through a stream's frames, jumping to a keyframe where that saves decoding."""
+    """Goes forward through a stream's frames, jumping to a keyframe where that saves decoding.
 
-    def __init__(self, container: InputContainer, stream: VideoStream, timeline: Timeline) -> None:
-        self.container, self.stream, self.timeline = container, stream, timeline
-        self.frames = container.decode(stream)
+    `timed`: frames are known by their times. Otherwise, and where their times turn out to go back, they are counted
+    from the first one in the order in which the decoder gives them, which is the order in which they are shown.
+    """
+
+    def __init__(self, container: InputContainer, stream: VideoStream, timeline: Timeline, *, timed: bool) -> None:
+        self.container, self.stream, self.timeline, self.timed = container, stream, timeline, timed
+        self.frames: Iterator[VideoFrame] = container.decode(stream)
         self.next_number = 0  # of the frame that the decoder gives next
         self.damaged = False  # whether a frame since the last keyframe came out damaged
 
     def to(self, number: int) -> VideoFrame | None:
         """Frame `number`, not before the last one asked for; None where the file has no such frame."""
         starts = self.timeline.keyframes[self.timeline.keyframes <= number]
-        if self.timeline.timed and len(starts) and starts[-1] > self.next_number:
+        if self.timed and len(starts) and starts[-1] > self.next_number:
             # The last keyframe may belong to a group whose first frames need the group before: then start there.
             for start in starts[:-3:-1]:
                 frame = self._from_keyframe(int(start), number)
@@ -87,17 +107,32 @@ class _Walk:
         self.next_number = number
 
     def _forward(self, number: int) -> VideoFrame | None:
-        for frame in self.frames:
+        while (frame := next(self.frames, None)) is not None:
+            expected = self.next_number
             found = self._pass(frame)
+            if self.timed and found > expected and self._goes_back_after(frame):
+                self.timed = False
+                self._seek(0)
+                return self._forward(number)
             if found >= number:
                 return frame if found == number else None
         return None
 
+    def _goes_back_after(self, frame: VideoFrame) -> bool:
+        """Whether a frame that has left some out is followed by those: the times are of another order. Otherwise they
+        are missing."""
+        ahead = list(islice(self.frames, MOST_REORDERED))
+        self.frames = chain(ahead, self.frames)
+        return any(self._number(later) < self._number(frame) for later in ahead)
+
     def _pass(self, frame: VideoFrame) -> int:
         """The number of the frame that the decoder has just given."""
         self.damaged = frame.is_corrupt or (self.damaged and not frame.key_frame)
-        number = self.next_number
-        if self.timeline.timed and frame.pts is not None:
-            number = self.timeline.number_at(frame.pts)
+        number = self._number(frame)
         self.next_number = number + 1
         return number
+
+    def _number(self, frame: VideoFrame) -> int:
+        if not self.timed or frame.pts is None:
+            return self.next_number
+        return self.timeline.number_at(frame.pts)

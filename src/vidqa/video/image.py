@@ -1,79 +1,118 @@
-"""Images: size as shown, and pixels, with the EXIF orientation applied."""
+"""Images: size as shown, and pixels, exactly those that transformers' `load_image` and a model's processor look at.
+
+That is Pillow: its decoders, EXIF orientation applied, then RGB. Other decoders turn the same JPEG or WebP into other
+pixels.
+"""
 
 from __future__ import annotations
 
 import struct
+import warnings
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from vidqa.video.problems import IMAGE_UNREADABLE
-from vidqa.video.source import extent, open_container, place
+from vidqa.video.source import extent, place
 from vidqa.video.types import ImageMeta
 
-HEAD_BYTES = 256 * 1024  # JPEG and PNG have EXIF at the front of the file; WebP at its end
-EXIF_MARKS = (b"Exif\0\0", b"eXIf", b"EXIF")  # JPEG, PNG, WebP
-ORIENTATION_TAG = 0x112
+if TYPE_CHECKING:
+    from PIL.ImageFile import ImageFile
+
+# What Pillow decodes by itself: it would start Ghostscript for an EPS.
+FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF", "JPEG2000")
+# What Pillow raises for files that are not what they seem, beside its own errors.
+BROKEN = (
+    *(OSError, SyntaxError, ValueError, EOFError, LookupError, ArithmeticError, TypeError, AttributeError),
+    *(AssertionError, RuntimeError, struct.error, zlib.error),
+)
+PIXELS_AND_END = (b"IDAT", b"IEND")
 
 
 def probe_image(path: str | Path, member: str | None = None) -> ImageMeta:
     """Size of an image as shown, from its header. Raises IMAGE_UNREADABLE."""
-    orientation = _orientation(path, member)
-    with open_container(path, member, IMAGE_UNREADABLE, IMAGE_UNREADABLE) as container:
-        if not container.streams.video or not container.streams.video[0].width:
-            raise IMAGE_UNREADABLE.error(place(path, member), "the file has no picture in it")
-        width, height = container.streams.video[0].width, container.streams.video[0].height
+    with _opened(path, member) as image:
+        orientation = _orientation(image)
+        width, height = image.size
     turned = orientation >= 5
     return ImageMeta(height if turned else width, width if turned else height, orientation)
 
 
 def decode_image(path: str | Path, member: str | None = None) -> np.ndarray:
-    """uint8 [1, H, W, 3], RGB; transparency is dropped. Raises IMAGE_UNREADABLE."""
-    orientation = _orientation(path, member)
-    with open_container(path, member, IMAGE_UNREADABLE, IMAGE_UNREADABLE) as container:
-        frame = next(container.decode(video=0), None) if container.streams.video else None
-        if frame is None or frame.is_corrupt:
-            raise IMAGE_UNREADABLE.error(place(path, member), "the file has no whole picture in it")
-        return np.ascontiguousarray(_oriented(frame.to_ndarray(format="rgb24"), orientation))[None]
+    """uint8 [1, H, W, 3], RGB; an alpha channel is dropped, of several pictures the first one is taken. Raises
+    IMAGE_UNREADABLE."""
+    from PIL import Image, ImageOps
+
+    with _opened(path, member) as image:
+        picture = ImageOps.exif_transpose(image).convert("RGB")
+        if picture.info.get("transparency") is not None:  # one colour is clear: processors lay the picture on white
+            white = Image.new("RGBA", picture.size, "white")
+            picture = Image.alpha_composite(white, picture.convert("RGBA")).convert("RGB")
+        return np.array(picture)[None]
 
 
-def _oriented(picture: np.ndarray, orientation: int) -> np.ndarray:
-    """EXIF orientations: 5 to 8 swap rows and columns, then rows or columns may run backwards."""
-    upright = picture.transpose(1, 0, 2) if orientation >= 5 else picture
-    rows = -1 if orientation in (3, 4, 7, 8) else 1
-    columns = -1 if orientation in (2, 3, 6, 7) else 1
-    return upright[::rows, ::columns]
+@contextmanager
+def _opened(path: str | Path, member: str | None) -> Iterator[ImageFile]:
+    """The image, its header read; whatever Pillow refuses, here or in the block, becomes a problem."""
+    from PIL import ContainerIO, Image
 
-
-def _orientation(path: str | Path, member: str | None) -> int:
-    """EXIF orientation 1 to 8 of an image file; 1 where it has none."""
+    where = place(path, member)
     offset, length = extent(path, member, IMAGE_UNREADABLE, IMAGE_UNREADABLE)
-    with open(path, "rb") as file:
-        file.seek(offset)
-        head = file.read(min(length, HEAD_BYTES))
-        if head.startswith(b"RIFF"):
-            head += file.read(length - len(head))
-    for mark in EXIF_MARKS:
-        at = head.find(mark)
-        if at >= 0:
-            return _orientation_of(head[at : at + 64 * 1024])
-    return 1
-
-
-def _orientation_of(exif: bytes) -> int:
-    """The orientation entry of the first directory of a TIFF block that starts soon after the EXIF mark."""
-    starts = [at for at in (exif.find(b"II*\0", 0, 24), exif.find(b"MM\0*", 0, 24)) if at >= 0]
-    if not starts:
-        return 1
-    tiff = exif[starts[0] :]
-    order = "<" if tiff[:2] == b"II" else ">"
+    _prepare()
     try:
-        (directory,) = struct.unpack_from(f"{order}I", tiff, 4)
-        (entries,) = struct.unpack_from(f"{order}H", tiff, directory)
-        for at in range(directory + 2, directory + 2 + 12 * entries, 12):
-            tag, _, _, value = struct.unpack_from(f"{order}HHIH", tiff, at)
-            if tag == ORIENTATION_TAG:
-                return value if 1 <= value <= 8 else 1
-    except struct.error:  # a directory that points outside the block: no orientation to be had
-        return 1
-    return 1
+        with open(path, "rb") as file:
+            source = file if member is None else ContainerIO.ContainerIO(file, offset, length)
+            with Image.open(source, formats=FORMATS) as image:
+                yield image
+    except Image.UnidentifiedImageError as unknown:
+        kinds = ", ".join(FORMATS)
+        raise IMAGE_UNREADABLE.error(where, f"it is none of the kinds that are read: {kinds}") from unknown
+    except (Image.DecompressionBombError, *BROKEN) as broken:
+        raise IMAGE_UNREADABLE.error(where, f"Pillow cannot decode it: {broken or type(broken).__name__}") from broken
+
+
+@cache
+def _prepare() -> None:
+    """Pillow's decoders are looked up once, and it keeps its doubts (a size below its limit, odd EXIF) to itself."""
+    from PIL import Image
+
+    Image.init()
+    warnings.filterwarnings("ignore", module=r"PIL\.")
+
+
+def _orientation(image: ImageFile) -> int:
+    """EXIF orientation 1 to 8; 1 where the image has none.
+
+    A PNG may have it behind its pixels, for which Pillow decodes them all: most PNGs have nothing there.
+    """
+    from PIL import ExifTags, Image
+
+    # Asked of the class of all images, which takes what the header said.
+    plain = image.format == "PNG" and not _goes_on_after_pixels(image)
+    exif = Image.Image.getexif(image) if plain else image.getexif()
+    value = exif.get(ExifTags.Base.Orientation, 1)
+    return value if value in range(1, 9) else 1
+
+
+def _goes_on_after_pixels(image: ImageFile) -> bool:
+    """Whether a PNG has chunks beside its pixels once these have begun. The file is left where it was."""
+    file = image.fp
+    assert file is not None
+    here = file.tell()
+    try:
+        file.seek(8)
+        seen_pixels = False
+        while len(head := file.read(8)) == 8:
+            length, kind = struct.unpack(">I4s", head)
+            seen_pixels = seen_pixels or kind == b"IDAT"
+            if seen_pixels and kind not in PIXELS_AND_END:
+                return True
+            file.seek(length + 4, 1)
+        return False
+    finally:
+        file.seek(here)

@@ -15,8 +15,9 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, Pipe
 from typing import Any
@@ -25,12 +26,13 @@ import numpy as np
 
 from vidqa.environment import child_environment
 from vidqa.problem import Code, Problem
-from vidqa.video.problems import IMAGE_UNREADABLE, VIDEO_DECODE_TIMEOUT, VIDEO_UNREADABLE
+from vidqa.video.problems import IMAGE_UNREADABLE, MEDIA_DECODER_KILLED, VIDEO_DECODE_TIMEOUT, VIDEO_UNREADABLE
 from vidqa.video.source import place
 
 START_LIMIT_S = 300.0  # a worker imports its transform before its first request; torch from a cold disk is slow
 RETIRE_AFTER = 2000  # requests; decoders lose some memory with every file, and a new worker begins without
 LAST_WORDS_S = 5.0  # between a worker's closed pipe and its exit
+OUT_OF_MEMORY = 12  # exit code of a worker whose memory is limited otherwise than by the kernel's killer
 # The worker gets this process's module path, so that a program started from any folder finds the library.
 BOOT = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from vidqa.video.worker import main; main(sys.argv[2:])"
@@ -79,15 +81,17 @@ class DecodePool:
     `store` names a function that writes all frames of a request to a file, f(path, frames): frames then reach other
     processes without passing through a pipe and through this process.
     A request that takes too long gives VIDEO_DECODE_TIMEOUT and costs its worker, which is replaced; so does one that
-    makes the worker die (VIDEO_UNREADABLE or IMAGE_UNREADABLE). Workers die with this process, however it ends.
+    makes the worker die (VIDEO_UNREADABLE or IMAGE_UNREADABLE). A worker that the system kills, which is what it does
+    when memory is full, says nothing about the file: the request is tried again while no other worker decodes, and
+    gives MEDIA_DECODER_KILLED where that one is killed, too. Workers die with this process, however it ends.
     """
 
     def __init__(self, workers: int, timeout_s: float, transform: str | None = None, store: str | None = None) -> None:
         self.workers, self.timeout_s = workers, timeout_s
         self._waiting: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._closed = threading.Event()
-        functions = (transform or "", store or "")
-        self._servers = [_Server(self._waiting, self._closed, timeout_s, functions) for _ in range(workers)]
+        functions, room = (transform or "", store or ""), _Room()
+        self._servers = [_Server(self._waiting, self._closed, room, timeout_s, functions) for _ in range(workers)]
         for server in self._servers:
             server.start()
 
@@ -127,6 +131,43 @@ class DecodePool:
             server.join()
 
 
+class _Room:
+    """Who decodes at a time: any number of workers beside each other, or one alone."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._inside = 0
+        self._alone = 0  # how many are or want to be alone: the others let them go first
+
+    @contextmanager
+    def shared(self) -> Iterator[None]:
+        with self._changed:
+            self._changed.wait_for(lambda: not self._alone)
+            self._inside += 1
+        yield from self._until_left()
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        with self._changed:
+            self._alone += 1
+            self._changed.wait_for(lambda: not self._inside)
+            self._inside += 1
+        try:
+            yield from self._until_left()
+        finally:
+            with self._changed:
+                self._alone -= 1
+                self._changed.notify_all()
+
+    def _until_left(self) -> Iterator[None]:
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._inside -= 1
+                self._changed.notify_all()
+
+
 class _Server(threading.Thread):
     """Owns one worker process: starts it when there is work, feeds it, replaces it when it fails.
 
@@ -137,11 +178,13 @@ class _Server(threading.Thread):
         self,
         waiting: queue.SimpleQueue[_Job | None],
         closed: threading.Event,
+        room: _Room,
         timeout_s: float,
         functions: tuple[str, str],
     ) -> None:
         super().__init__(name="decode-server", daemon=True)
-        self.waiting, self.closed, self.timeout_s, self.functions = waiting, closed, timeout_s, functions
+        self.waiting, self.closed, self.room = waiting, closed, room
+        self.timeout_s, self.functions = timeout_s, functions
         self.process: subprocess.Popen[bytes] | None = None
         self.pipe: Connection | None = None
         self.served = 0  # requests of this worker
@@ -170,6 +213,19 @@ class _Server(threading.Thread):
             process.wait()
 
     def _serve(self, request: DecodeRequest, store_at: str) -> Decoded | Stored:
+        try:
+            with self.room.shared():
+                return self._attempt(request, store_at)
+        except _Killed:
+            pass
+        try:
+            with self.room.alone():
+                return self._attempt(request, store_at)
+        except _Killed as again:
+            message = f"the decoder {again} while it decoded this file, and once more while no other decoder worked"
+            return MEDIA_DECODER_KILLED.at(request.where, message)
+
+    def _attempt(self, request: DecodeRequest, store_at: str) -> Decoded | Stored:
         if self.served >= RETIRE_AFTER:
             self.stop_worker()
         if self.process is None or self.process.poll() is not None:
@@ -221,13 +277,18 @@ class _Server(threading.Thread):
         raise _StartFailed(f"a decode worker {self._ending()} before its first request; see stderr")
 
     def _ending(self) -> str:
-        """How the worker whose pipe has ended came to its end; one that still lives is killed."""
+        """How the worker whose pipe has ended came to its end; one that still lives is killed. Raises _Killed where
+        neither the worker itself nor this process has ended it."""
         assert self.process is not None
         try:
             returncode = self.process.wait(LAST_WORDS_S)
         except subprocess.TimeoutExpired:
             self.stop_worker()
-            returncode = self.process.returncode
+            return "closed its pipe without an answer"
+        if returncode == -signal.SIGKILL and not self.closed.is_set():
+            raise _Killed("was killed by SIGKILL")
+        if returncode == OUT_OF_MEMORY:
+            raise _Killed("had not enough memory")
         if returncode < 0:
             return f"was killed by {signal.Signals(-returncode).name}"
         return f"ended with exit code {returncode}"
@@ -235,6 +296,10 @@ class _Server(threading.Thread):
 
 class _StartFailed(Exception):
     """A worker that cannot start: a fault of the program or its installation, not of a file."""
+
+
+class _Killed(Exception):
+    """A worker that was ended for a reason outside the file, as the kernel does when memory is full."""
 
 
 def _unreadable(request: DecodeRequest) -> Code:

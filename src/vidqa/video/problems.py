@@ -1,6 +1,6 @@
 """Problems of video and image files, and of what is asked of them."""
 
-from vidqa.problem import Code
+from vidqa.problem import Code, Exit
 
 VIDEO_UNREADABLE = Code(
     "VIDEO_UNREADABLE",
@@ -21,6 +21,14 @@ VIDEO_DECODE_TIMEOUT = Code(
     "VIDEO_DECODE_TIMEOUT",
     "Decoding a file took longer than its wall-clock limit and was cut off.",
     "Check that the file's storage answers; encode it again with a keyframe every few seconds, or raise the limit.",
+)
+MEDIA_DECODER_KILLED = Code(
+    "MEDIA_DECODER_KILLED",
+    "The system killed the process that decoded a file, twice and the second time while no other decoder worked: as a "
+    "rule memory is full. It says nothing about the file, which is neither remembered as broken nor left out.",
+    "Give the job more memory, or fewer decode workers (train.train_policy.dataloader_num_workers; of an evaluation "
+    "engine.decode_workers); then try again.",
+    Exit.ENVIRONMENT,
 )
 VIDEO_FRAME_MISSING = Code(
     "VIDEO_FRAME_MISSING",
@@ -44,6 +52,6 @@ MEDIA_TOO_NARROW = Code(
 )
 IMAGE_UNREADABLE = Code(
     "IMAGE_UNREADABLE",
-    "An image file is missing, empty, broken, or of a kind that FFmpeg cannot decode.",
+    "An image file is missing, empty, broken, larger than 178,956,970 pixels, or of a kind that is not read.",
     "Open it with an image viewer; save it again as PNG or JPEG, or leave it out.",
 )

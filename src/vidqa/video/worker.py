@@ -17,7 +17,7 @@ import numpy as np
 from vidqa.problem import ProblemError
 from vidqa.video.decode import read_frames
 from vidqa.video.image import decode_image
-from vidqa.video.pool import DecodeRequest, Stored
+from vidqa.video.pool import OUT_OF_MEMORY, DecodeRequest, Stored
 
 CHUNK = 8  # full-size frames in memory at once
 SET_PARENT_DEATH_SIGNAL = 1  # prctl's PR_SET_PDEATHSIG
@@ -42,6 +42,8 @@ def main(words: list[str]) -> None:
         except ProblemError as stopped:
             pipe.send(stopped.problems[0])
             continue
+        except MemoryError:
+            sys.exit(OUT_OF_MEMORY)
         if store_at and store is not None and _stored(store, store_at, frames):
             pipe.send(Stored(store_at))
             continue

@@ -31,7 +31,7 @@ from vidqa.files import ends_of
 from vidqa.problem import Problem
 from vidqa.video.pool import DecodeRequest
 
-RESIZE_VERSION = 1  # part of every key: raise it when resize_frames gives other pixels
+RESIZE_VERSION = 2  # part of every key: raise it when decoding or resize_frames gives other pixels
 FOOTER = struct.Struct("<4sI")  # a mark, and the CRC-32 of everything before it
 MARK = b"vqF1"
 ROOM = 0.9  # an eviction goes down to this part of the limit, so that not every put evicts

@@ -16,7 +16,7 @@ from vidqa.cli import note
 from vidqa.data.record import MediaRef
 from vidqa.engine.batch.claims import Claims, Waiting
 from vidqa.engine.batch.frame_cache import FrameCache
-from vidqa.problem import Problem, ProblemError
+from vidqa.problem import Exit, Problem, ProblemError
 from vidqa.samples import Sample
 from vidqa.video.pool import Decoded, DecodePool, DecodeRequest, Stored
 from vidqa.video.types import FramePlan
@@ -150,6 +150,8 @@ class FrameSource:
 
     def _settle(self, wanted: _Wanted, result: Decoded) -> None:
         failed = result if isinstance(result, Problem) and not self._closing else None
+        if failed and failed.exit_code != Exit.INPUT:  # the machine's failure: others may well decode it
+            failed = None
         self._end(wanted, partial(wanted.answer.set_result, result), failed)
 
     def _end(self, wanted: _Wanted, answer: Callable[[], object], failed: Problem | None = None) -> None:

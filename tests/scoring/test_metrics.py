@@ -82,6 +82,27 @@ def test_free_text_metrics():
     assert 0 < found["text"]["rouge_l"] < 1
 
 
+@pytest.mark.parametrize(
+    "gt",
+    [
+        "<think>There is a car, and it moves.</think><answer>the red car turns left at once</answer>",
+        "It moves, I think.</think>\n\nthe red car turns left at once",
+        "<answer>The answer is: the red car turns left at once</answer>",
+        "**the red car turns left at once**",
+    ],
+)
+def test_both_sides_are_read_alike(gt):
+    """A right answer scores full marks whatever stands around it in the annotation; a near one scores what it is."""
+    pytest.importorskip("sacrebleu")
+    right = "<think>Hm.</think><answer>the red car turns left at once</answer>"
+    found = score([item(gt, right, str(n)) for n in range(3)])
+    table = found["text"]
+    assert found["accuracy"] == table["exact_match"] == table["token_f1"] == table["rouge_l"] == 1.0
+    assert table["bleu"] == pytest.approx(100)
+    near = score([item(gt, "the red car turns left at")], soft_f1_threshold=0.8)
+    assert near["accuracy"] == 0 and near["soft_accuracy"] == 1  # 5 of 5 and of 6 tokens
+
+
 def test_a_truncated_text_earns_nothing():
     truth = "the red car turns left"
     found = score([item(truth, truth, reason="length")], text_metrics=("rouge",))

@@ -9,7 +9,7 @@ from typing import Any
 
 from vidqa._optional import require
 from vidqa.problem import Problem, ProblemError
-from vidqa.scoring.answers import DIRECTION_TASK, RULES, STATUSES, final_answer
+from vidqa.scoring.answers import DIRECTION_TASK, RULES, STATUSES, answer_text
 from vidqa.scoring.intervals import accuracy_interval
 from vidqa.scoring.problems import METRIC_UNAVAILABLE
 from vidqa.scoring.results import Item, judged
@@ -148,9 +148,10 @@ def _column(item: Item, classes: Sequence[str]) -> str:
 
 
 def _text_table(items: Sequence[Item], threshold: float, metrics: Sequence[str]) -> dict[str, Any]:
-    """Free-text answers. Exact match and token F1 are on normalised text, BLEU and ROUGE-L on the answer as given."""
-    said = [_answer_text(item) for item in items]
-    truth = [item["gt"] for item in items]
+    """Free-text answers, both sides read alike (without thinking and tags). Exact match and token F1 are on normalised
+    text, BLEU and ROUGE-L on the answer's own wording."""
+    said = [_said(item) for item in items]
+    truth = [answer_text(item["gt"]) for item in items]
     table: dict[str, Any] = {
         "n": len(items),
         "exact_match": _share(items, _correct),
@@ -173,15 +174,15 @@ def _bleu_library() -> Any:
         return None
 
 
-def _answer_text(item: Item) -> str:
+def _said(item: Item) -> str:
     """The answer as given; empty where it was truncated, so that half an answer earns nothing."""
-    return final_answer(item["response"]).text if item["parse_status"] == "parsed" else ""
+    return answer_text(item["response"]) if item["parse_status"] == "parsed" else ""
 
 
 def _soft(item: Item, threshold: float) -> bool:
     if item["answer_kind"] != "text" or item["correct"]:
         return bool(item["correct"])
-    return token_f1(_answer_text(item), item["gt"]) >= threshold
+    return token_f1(_said(item), answer_text(item["gt"])) >= threshold
 
 
 def _kind_row(items: Sequence[Item], seed: int) -> dict[str, Any]:

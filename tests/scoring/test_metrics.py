@@ -2,11 +2,9 @@
 
 import json
 
-import numpy as np
 import pytest
 
 from vidqa.scoring import metric_problems, score
-from vidqa.scoring.intervals import accuracy_interval
 from vidqa.scoring.results import judged
 
 
@@ -125,29 +123,6 @@ def test_metrics_that_are_not_available_are_said():
 def test_every_score_is_json_and_repeatable(items):
     first, second = (json.dumps(score(items), allow_nan=False) for _ in range(2))
     assert first == second
-
-
-def test_interval_equals_a_plain_bootstrap_over_videos():
-    rng = np.random.default_rng(0)
-    videos = np.repeat(np.arange(80), 5)
-    ease = rng.random(80)
-    correct = rng.random(400) < ease[videos]
-    (low, high), method = accuracy_interval(list(map(bool, correct)), [str(v) for v in videos], 1)
-    means = correct.reshape(80, 5).mean(1)
-    plain = [means[rng.integers(0, 80, 80)].mean() for _ in range(4000)]
-    expected = np.percentile(plain, [2.5, 97.5])
-    assert method == "bootstrap by video"
-    assert np.allclose([low, high], expected, atol=0.012)
-    # Answers about one video go together: taking them as independent would be too sure.
-    apart, _ = accuracy_interval(list(map(bool, correct)), [str(n) for n in range(400)], 1)
-    assert high - low > 1.2 * (apart[1] - apart[0])
-
-
-def test_interval_of_a_perfect_score_still_has_a_width():
-    interval, method = accuracy_interval([True] * 20, [str(n // 2) for n in range(20)], 1)
-    assert method == "wilson by video"
-    assert interval[0] == pytest.approx(0.7225, abs=1e-3) and interval[1] == 1.0
-    assert accuracy_interval([], [], 1) == (None, "none")
 
 
 def test_a_hundred_thousand_answers_score_in_seconds():

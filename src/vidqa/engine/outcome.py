@@ -88,7 +88,7 @@ def write_outcome(
         items.append(make_item(record, text, reason, task))
     names = [name for name in spec.metrics.names if not metric_problems([name])]
     soft = spec.evaluation.soft_accuracy
-    metrics = score(items, task, soft.f1_threshold, names, spec.evaluation.seed)
+    metrics = score(items, task, soft.f1_threshold, names)
     if not soft.enabled:
         metrics.pop("soft_accuracy", None)
     metrics["quarantined"] = [problem.as_dict() for problem in bad]

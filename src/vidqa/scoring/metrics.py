@@ -10,7 +10,7 @@ from typing import Any
 from vidqa._optional import require
 from vidqa.problem import Problem, ProblemError
 from vidqa.scoring.answers import DIRECTION_TASK, RULES, STATUSES, answer_text
-from vidqa.scoring.intervals import accuracy_interval
+from vidqa.scoring.intervals import METHOD, accuracy_interval
 from vidqa.scoring.problems import METRIC_UNAVAILABLE
 from vidqa.scoring.results import Item, judged
 from vidqa.scoring.text import rouge_l, token_f1
@@ -26,9 +26,8 @@ def score(
     task_type: str = "",
     soft_f1_threshold: float = 0.8,
     text_metrics: Sequence[str] = ("bleu", "rouge"),
-    seed: int = 1,
 ) -> dict[str, Any]:
-    """The content of metrics.json: JSON-serialisable, the same for the same items and seed.
+    """The content of metrics.json: JSON-serialisable, the same for the same items.
 
     Shares are 0..1 and null where their denominator is 0; BLEU is 0..100. Unparsed, truncated and empty answers count
     in every denominator and are never counted as a wrong class. Items without `parse_status` are judged first.
@@ -43,13 +42,13 @@ def score(
         "n": len(items),
         "n_without_ground_truth": len(items) - len(with_truth),
         "n_videos": len({item["video_id"] for item in items}),
-        **_accuracy(with_truth, seed),
+        **_accuracy(with_truth),
         "accuracy_of_parsed": _share([i for i in with_truth if i["parse_status"] == "parsed"], _correct),
         "soft_accuracy": _share(with_truth, lambda item: _soft(item, soft_f1_threshold)),
         "soft_f1_threshold": soft_f1_threshold,
         "parse_status": {status: _count(items, "parse_status", status) for status in STATUSES},
         "finish_reason": dict(sorted(Counter(item["finish_reason"] for item in items).items())),
-        "by_kind": {kind: _kind_row(group, seed) for kind, group in _groups(with_truth, "kind")},
+        "by_kind": {kind: _kind_row(group) for kind, group in _groups(with_truth, "kind")},
         "confusion": {
             kind: table for kind, group in _groups(with_truth, "kind") if (table := confusion(group)) is not None
         },
@@ -185,20 +184,21 @@ def _soft(item: Item, threshold: float) -> bool:
     return token_f1(_said(item), answer_text(item["gt"])) >= threshold
 
 
-def _kind_row(items: Sequence[Item], seed: int) -> dict[str, Any]:
+def _kind_row(items: Sequence[Item]) -> dict[str, Any]:
     statuses = {status: _count(items, "parse_status", status) for status in STATUSES}
-    return {"n": len(items), **_accuracy(items, seed), **statuses}
+    return {"n": len(items), **_accuracy(items), **statuses}
 
 
-def _accuracy(items: Sequence[Item], seed: int) -> dict[str, Any]:
+def _accuracy(items: Sequence[Item]) -> dict[str, Any]:
     """Accuracy and its interval, clustered by video; a sample without video is a cluster of its own."""
     correct = [bool(item["correct"]) for item in items]
     clusters = [item["video_id"] or f"sample {at}" for at, item in enumerate(items)]
-    interval, method = accuracy_interval(correct, clusters, seed)
+    interval = accuracy_interval(correct, clusters)
     return {
         "accuracy": _ratio(sum(correct), len(correct)),
-        "accuracy_ci95": interval,
-        "ci_method": method,
+        "accuracy_ci95": [interval.low, interval.high] if interval else None,
+        "ci_method": METHOD if interval else "none",
+        "n_effective": interval.n_effective if interval else 0.0,
         "correct": sum(correct),
     }
 

@@ -113,6 +113,38 @@ def test_kinds_of_the_user_group_the_table():
     assert (table["stops"]["accuracy"], table["count"]["accuracy"], table["count"]["n"]) == (1.0, 0.0, 1)
 
 
+def always_no():
+    """Says No to everything: 20 of 23 are right."""
+    return [item("no", "No.", f"v{n}") for n in range(20)] + [item("yes", "No, it does not", f"w{n}") for n in range(3)]
+
+
+def test_the_commonest_answer_stands_beside_every_accuracy():
+    letters = [item(gt, "B", f"l{n}", "Which? A. car B. bus", kind="vehicle") for n, gt in enumerate("ABB")]
+    found = score([*always_no(), *letters], text_metrics=())
+    assert found["majority_accuracy"] == pytest.approx((20 + 2) / 26, abs=1e-6)
+    assert found["majority_answers"] == {"letter": "B", "yes_no": "no"}
+    rows = found["by_kind"]
+    assert rows["yes_no"]["majority_accuracy"] == rows["yes_no"]["accuracy"] == pytest.approx(20 / 23, abs=1e-6)
+    assert rows["vehicle"]["majority_answers"] == {"letter": "B"}
+    assert "95 % interval" in found["headline"] and "the commonest answer would get 84.6 %" in found["headline"]
+
+
+def test_a_model_that_gives_one_answer_only_is_named():
+    found = score(always_no())
+    assert found["one_answer"] == [
+        {"kind": "yes_no", "answer": "no", "answers": 23, "expected": {"no": 20, "yes": 3}},
+    ]
+    (problem,) = found["problems"]
+    assert (problem["code"], problem["where"], problem["severity"]) == ("METRIC_ONE_ANSWER", "yes_no", "warning")
+    assert "'no' to every yes_no question" in found["headline"]
+    # A kind of the user is named where the answer kind as a whole is not.
+    mixed = [{**each, "kind": "doors"} for each in always_no()] + [item("yes", "Yes", "x", kind="cars")]
+    assert [row["kind"] for row in score(mixed)["one_answer"]] == ["doors"]
+    # One answer is right where only one is expected, and few answers say little.
+    for fine in ([item("no", "No", f"v{n}") for n in range(9)], always_no()[18:22], yes_no_items()):
+        assert score(fine)["one_answer"] == [] == score(fine)["problems"]
+
+
 def test_metrics_that_are_not_available_are_said():
     assert [p.severity for p in metric_problems(("bertscore", "nonsense"))] == ["warning", "warning"]
     problems = score([], text_metrics=("bertscore",))["problems"]

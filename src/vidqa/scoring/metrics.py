@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Sequence
 from statistics import fmean
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 from vidqa._optional import require
 from vidqa.problem import Problem, ProblemError
 from vidqa.scoring.answers import DIRECTION_TASK, RULES, STATUSES, answer_text
+from vidqa.scoring.baseline import groups, headline, majority, one_answer, one_answer_problems
 from vidqa.scoring.intervals import METHOD, accuracy_interval
 from vidqa.scoring.problems import METRIC_UNAVAILABLE
 from vidqa.scoring.results import Item, judged
@@ -34,7 +35,6 @@ def score(
     """
     items = [item if "parse_status" in item and "answer_kind" in item else judged(item, task_type) for item in items]
     with_truth = [item for item in items if item["correct"] is not None]
-    problems = metric_problems(text_metrics)
     found: dict[str, Any] = {
         "schema": SCHEMA,
         "answer_rules": RULES,
@@ -43,23 +43,26 @@ def score(
         "n_without_ground_truth": len(items) - len(with_truth),
         "n_videos": len({item["video_id"] for item in items}),
         **_accuracy(with_truth),
+        "one_answer": one_answer(with_truth),
         "accuracy_of_parsed": _share([i for i in with_truth if i["parse_status"] == "parsed"], _correct),
         "soft_accuracy": _share(with_truth, lambda item: _soft(item, soft_f1_threshold)),
         "soft_f1_threshold": soft_f1_threshold,
         "parse_status": {status: _count(items, "parse_status", status) for status in STATUSES},
         "finish_reason": dict(sorted(Counter(item["finish_reason"] for item in items).items())),
-        "by_kind": {kind: _kind_row(group) for kind, group in _groups(with_truth, "kind")},
+        "by_kind": {kind: _kind_row(group) for kind, group in groups(with_truth, "kind")},
         "confusion": {
-            kind: table for kind, group in _groups(with_truth, "kind") if (table := confusion(group)) is not None
+            kind: table for kind, group in groups(with_truth, "kind") if (table := confusion(group)) is not None
         },
     }
-    by_answer = dict(_groups(with_truth, "answer_kind"))
+    by_answer = dict(groups(with_truth, "answer_kind"))
     if "yes_no" in by_answer:
         found["yes_no"] = yes_no_table(by_answer["yes_no"])
     if task_type == DIRECTION_TASK:
         found[DIRECTION_TASK] = confusion(by_answer.get("direction", []), ("left", "right", "straight"))
     if "text" in by_answer:
         found["text"] = _text_table(by_answer["text"], soft_f1_threshold, text_metrics)
+    found["headline"] = headline(found)
+    problems = [*one_answer_problems(found["one_answer"]), *metric_problems(text_metrics)]
     found["problems"] = [problem.as_dict() for problem in problems]
     return found
 
@@ -190,7 +193,7 @@ def _kind_row(items: Sequence[Item]) -> dict[str, Any]:
 
 
 def _accuracy(items: Sequence[Item]) -> dict[str, Any]:
-    """Accuracy and its interval, clustered by video; a sample without video is a cluster of its own."""
+    """Accuracy with its interval by video (a sample without video is one of its own) and the commonest answer's."""
     correct = [bool(item["correct"]) for item in items]
     clusters = [item["video_id"] or f"sample {at}" for at, item in enumerate(items)]
     interval = accuracy_interval(correct, clusters)
@@ -200,14 +203,8 @@ def _accuracy(items: Sequence[Item]) -> dict[str, Any]:
         "ci_method": METHOD if interval else "none",
         "n_effective": interval.n_effective if interval else 0.0,
         "correct": sum(correct),
+        **majority(items),
     }
-
-
-def _groups(items: Sequence[Item], name: str) -> list[tuple[str, list[Item]]]:
-    groups: dict[str, list[Item]] = defaultdict(list)
-    for item in items:
-        groups[item[name]].append(item)
-    return sorted(groups.items())
 
 
 def _count(items: Sequence[Item], name: str, value: str) -> int:

@@ -120,6 +120,7 @@ def test_results_hold_every_record_in_order(world: SimpleNamespace, finished: Pa
     assert all({"video_id", "response", "question", "gt", "parse_status", "finish_reason"} <= set(i) for i in items)
     metrics = json.loads((finished / "metrics.json").read_text())
     assert metrics["n"] == len(items) and metrics["correct"] == sum(bool(item["correct"]) for item in items)
+    assert metrics["majority_accuracy"] > 0 and "the commonest answer would get" in metrics["headline"]
     recipe = json.loads((finished / "recipe.json").read_text())
     assert recipe["frames"]["nframes"] == 5 and recipe["prompt"]["system_prompt"] == SYSTEM
     page = (finished / "report.html").read_text()

@@ -7,6 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from vidqa.gaps import GAP_COLUMNS, analyze
+from vidqa.gaps.summary import summary_text
 from vidqa.gaps.table import SCHEMA
 from vidqa.problem import ProblemError
 
@@ -58,6 +59,7 @@ def test_a_gap_has_the_prediction_and_the_full_path(place):
             "question": "Does it stop?",
             "ground_truth": "yes",
             "sample_id": "a",
+            "kind": "yes_no",
             "response": "<think>hm</think> No, it goes on.",
             "parsed_response": "no",
             "parsed_ground_truth": "yes",
@@ -76,6 +78,24 @@ def test_no_gaps_gives_the_same_columns_and_types(place):
     schema = pq.read_schema(place.path / "gaps.parquet")
     assert schema.equals(SCHEMA) and tuple(schema.names) == GAP_COLUMNS
     assert GAP_COLUMNS[:3] == ("video_id", "question", "ground_truth")
+    assert schema.field("kind").type == "string"
+
+
+def test_every_gap_has_its_kind(place):
+    """The annotation's own, else the result's, else that of the answer; in the table and in the lines beside it."""
+    notes = [annotation("a", "a.mp4", "Does it stop?", "yes", kind="stops")]
+    notes += [annotation(n, f"{n}.mp4", "Does it stop?", "yes") for n in "bcd"]
+    lines = place.path / "gaps.jsonl"
+    results = [result("a", "no"), result("b", "no", kind="turns"), result("c", "no")]
+    found, rows = place.run(notes, results, jsonl=str(lines))
+    assert [(row["sample_id"], row["kind"]) for row in rows] == [
+        ("a", "stops"),
+        ("b", "turns"),
+        ("c", "yes_no"),
+        ("d", "yes_no"),
+    ]
+    assert [json.loads(line)["kind"] for line in lines.read_text().splitlines()] == [row["kind"] for row in rows]
+    assert set(found.by_kind) == {"stops", "turns", "yes_no"}
 
 
 @pytest.mark.parametrize(
@@ -107,6 +127,8 @@ def test_null_responses_and_a_wrapped_list(place):
     found, rows = place.run(ONE, {"results": [result("a", None)]})
     assert [(row["error_type"], row["response"]) for row in rows] == [("empty", None)]
     assert found.as_dict()["by_error_type"]["empty"] == 1
+    assert list(found.as_dict()["error_types"]) == ["empty"]
+    assert "empty: the model said nothing, or its video could not be decoded" in summary_text(found, "gaps.parquet")
 
 
 def test_error_types(place):

@@ -2,11 +2,9 @@
 
 import json
 
-import numpy as np
 import pytest
 
 from vidqa.scoring import metric_problems, score
-from vidqa.scoring.intervals import accuracy_interval
 from vidqa.scoring.results import judged
 
 
@@ -82,6 +80,27 @@ def test_free_text_metrics():
     assert 0 < found["text"]["rouge_l"] < 1
 
 
+@pytest.mark.parametrize(
+    "gt",
+    [
+        "<think>There is a car, and it moves.</think><answer>the red car turns left at once</answer>",
+        "It moves, I think.</think>\n\nthe red car turns left at once",
+        "<answer>The answer is: the red car turns left at once</answer>",
+        "**the red car turns left at once**",
+    ],
+)
+def test_both_sides_are_read_alike(gt):
+    """A right answer scores full marks whatever stands around it in the annotation; a near one scores what it is."""
+    pytest.importorskip("sacrebleu")
+    right = "<think>Hm.</think><answer>the red car turns left at once</answer>"
+    found = score([item(gt, right, str(n)) for n in range(3)])
+    table = found["text"]
+    assert found["accuracy"] == table["exact_match"] == table["token_f1"] == table["rouge_l"] == 1.0
+    assert table["bleu"] == pytest.approx(100)
+    near = score([item(gt, "the red car turns left at")], soft_f1_threshold=0.8)
+    assert near["accuracy"] == 0 and near["soft_accuracy"] == 1  # 5 of 5 and of 6 tokens
+
+
 def test_a_truncated_text_earns_nothing():
     truth = "the red car turns left"
     found = score([item(truth, truth, reason="length")], text_metrics=("rouge",))
@@ -94,6 +113,38 @@ def test_kinds_of_the_user_group_the_table():
     assert (table["stops"]["accuracy"], table["count"]["accuracy"], table["count"]["n"]) == (1.0, 0.0, 1)
 
 
+def always_no():
+    """Says No to everything: 20 of 23 are right."""
+    return [item("no", "No.", f"v{n}") for n in range(20)] + [item("yes", "No, it does not", f"w{n}") for n in range(3)]
+
+
+def test_the_commonest_answer_stands_beside_every_accuracy():
+    letters = [item(gt, "B", f"l{n}", "Which? A. car B. bus", kind="vehicle") for n, gt in enumerate("ABB")]
+    found = score([*always_no(), *letters], text_metrics=())
+    assert found["majority_accuracy"] == pytest.approx((20 + 2) / 26, abs=1e-6)
+    assert found["majority_answers"] == {"letter": "B", "yes_no": "no"}
+    rows = found["by_kind"]
+    assert rows["yes_no"]["majority_accuracy"] == rows["yes_no"]["accuracy"] == pytest.approx(20 / 23, abs=1e-6)
+    assert rows["vehicle"]["majority_answers"] == {"letter": "B"}
+    assert "95 % interval" in found["headline"] and "the commonest answer would get 84.6 %" in found["headline"]
+
+
+def test_a_model_that_gives_one_answer_only_is_named():
+    found = score(always_no())
+    assert found["one_answer"] == [
+        {"kind": "yes_no", "answer": "no", "answers": 23, "expected": {"no": 20, "yes": 3}},
+    ]
+    (problem,) = found["problems"]
+    assert (problem["code"], problem["where"], problem["severity"]) == ("METRIC_ONE_ANSWER", "yes_no", "warning")
+    assert "'no' to every yes_no question" in found["headline"]
+    # A kind of the user is named where the answer kind as a whole is not.
+    mixed = [{**each, "kind": "doors"} for each in always_no()] + [item("yes", "Yes", "x", kind="cars")]
+    assert [row["kind"] for row in score(mixed)["one_answer"]] == ["doors"]
+    # One answer is right where only one is expected, and few answers say little.
+    for fine in ([item("no", "No", f"v{n}") for n in range(9)], always_no()[18:22], yes_no_items()):
+        assert score(fine)["one_answer"] == [] == score(fine)["problems"]
+
+
 def test_metrics_that_are_not_available_are_said():
     assert [p.severity for p in metric_problems(("bertscore", "nonsense"))] == ["warning", "warning"]
     problems = score([], text_metrics=("bertscore",))["problems"]
@@ -104,29 +155,6 @@ def test_metrics_that_are_not_available_are_said():
 def test_every_score_is_json_and_repeatable(items):
     first, second = (json.dumps(score(items), allow_nan=False) for _ in range(2))
     assert first == second
-
-
-def test_interval_equals_a_plain_bootstrap_over_videos():
-    rng = np.random.default_rng(0)
-    videos = np.repeat(np.arange(80), 5)
-    ease = rng.random(80)
-    correct = rng.random(400) < ease[videos]
-    (low, high), method = accuracy_interval(list(map(bool, correct)), [str(v) for v in videos], 1)
-    means = correct.reshape(80, 5).mean(1)
-    plain = [means[rng.integers(0, 80, 80)].mean() for _ in range(4000)]
-    expected = np.percentile(plain, [2.5, 97.5])
-    assert method == "bootstrap by video"
-    assert np.allclose([low, high], expected, atol=0.012)
-    # Answers about one video go together: taking them as independent would be too sure.
-    apart, _ = accuracy_interval(list(map(bool, correct)), [str(n) for n in range(400)], 1)
-    assert high - low > 1.2 * (apart[1] - apart[0])
-
-
-def test_interval_of_a_perfect_score_still_has_a_width():
-    interval, method = accuracy_interval([True] * 20, [str(n // 2) for n in range(20)], 1)
-    assert method == "wilson by video"
-    assert interval[0] == pytest.approx(0.7225, abs=1e-3) and interval[1] == 1.0
-    assert accuracy_interval([], [], 1) == (None, "none")
 
 
 def test_a_hundred_thousand_answers_score_in_seconds():

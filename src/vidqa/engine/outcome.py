@@ -16,7 +16,7 @@ from vidqa.files import write_json
 from vidqa.problem import Problem
 from vidqa.run_folder import RunFolder
 from vidqa.samples import Planner, Sample
-from vidqa.scoring import make_item, metric_problems, score
+from vidqa.scoring import make_item, score
 from vidqa.scoring.answers import RULES
 from vidqa.scoring.posters import poster_frames
 from vidqa.scoring.report import write_report
@@ -87,13 +87,11 @@ def write_outcome(
         answer = answers.get(record.id)
         text, reason = (answer.text, answer.finish_reason) if answer else (None, UNDECODABLE)
         items.append(make_item(record, text, reason, task))
-    names = [name for name in spec.metrics.names if not metric_problems([name])]
     soft = spec.evaluation.soft_accuracy
-    metrics = score(items, task, soft.f1_threshold, names, spec.evaluation.seed)
+    metrics = score(items, task, soft.f1_threshold, spec.metrics.names)
     if not soft.enabled:
         metrics.pop("soft_accuracy", None)
     metrics["quarantined"] = [problem.as_dict() for problem in bad]
-    metrics["problems"] = [problem.as_dict() for problem in metric_problems(spec.metrics.names)]
     write_json(run.path / "results.json", items)
     write_json(run.path / "metrics.json", metrics)
     write_json(run.path / "recipe.json", recipe)

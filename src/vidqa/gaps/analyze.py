@@ -31,7 +31,13 @@ from vidqa.problem import Code, Problem, raise_errors
 from vidqa.scoring.results import Bounded
 from vidqa.scoring.text import normalise
 
-ERROR_TYPES = ("wrong", "truncated", "unparsed", "empty", "missing")
+ERROR_TYPES = {  # in the order of summaries
+    "wrong": "an answer was given, and it is not the ground truth",
+    "truncated": "the answer was cut off: a larger generation.max_tokens lets it end",
+    "unparsed": "the response does not say one answer of the kind that is asked for",
+    "empty": "the model said nothing, or its video could not be decoded (finish_reason is then error)",
+    "missing": "an annotated sample has no result: the evaluation was not finished, or limited",
+}
 
 
 @dataclass
@@ -60,6 +66,7 @@ class Gaps:
                 kind: {"n": self.samples_by_kind[kind], "gaps": errors.total(), **dict(errors)}
                 for kind, errors in sorted(self.by_kind.items())
             },
+            "error_types": {error: meaning for error, meaning in ERROR_TYPES.items() if self.by_error[error]},
             "source_results": self.sources,
         }
 
@@ -176,9 +183,10 @@ class _Analysis:
         error, said, truth, verdict_kind, fits_mode = verdict
         if not fits_mode:
             self.remarks.add(GAPS_MODE, source, index)
-        if self._count(error, kind or verdict_kind):
+        kind = kind or verdict_kind
+        if self._count(error, kind):
             place = (error, self.mode, source, index)
-            self.table.add((video, question, gt, sample_id, response, said, truth, *place))
+            self.table.add((video, question, gt, sample_id, kind, response, said, truth, *place))
 
     def _repeated(self, row: int, response: str | None, source: str, index: int) -> bool:
         """Whether this row already had this very response; a second, different one is kept."""
@@ -213,6 +221,7 @@ class _Analysis:
                 continue
             self.remarks.add(GAPS_NO_RESULT, known.ids[row])
             verdict = self.compare("", known.answers[row], known.questions[row], "stop", "")
-            self._count("missing", known.kinds[row] or verdict.kind)
-            annotated = (known.videos[row], known.questions[row], known.answers[row], known.ids[row])
+            kind = known.kinds[row] or verdict.kind
+            self._count("missing", kind)
+            annotated = (known.videos[row], known.questions[row], known.answers[row], known.ids[row], kind)
             self.table.add((*annotated, None, None, verdict.parsed_gt, "missing", self.mode, None, None))

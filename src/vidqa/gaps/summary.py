@@ -11,7 +11,7 @@ from vidqa.gaps.storage import is_remote
 
 
 def summary_text(gaps: Gaps, table: str) -> str:
-    """Gaps by kind and error type, and where the table is."""
+    """Gaps by kind and error type, what these mean, and where the table is."""
     used = [error for error in ERROR_TYPES if gaps.by_error[error]]
     rows = [("kind", "samples", "gaps", *used)]
     for kind, errors in sorted(gaps.by_kind.items(), key=lambda item: -item[1].total()):
@@ -22,7 +22,8 @@ def summary_text(gaps: Gaps, table: str) -> str:
         for cells in ([*zip(row, widths, strict=True)] for row in rows[:40])
     ]
     more = [f"... {len(rows) - 40} more kinds"] if len(rows) > 40 else []
-    return "\n".join([f"{gaps.count} gaps among {gaps.results} results, written to {table}", *lines, *more])
+    meanings = [f"{error}: {ERROR_TYPES[error]}" for error in used]
+    return "\n".join([f"{gaps.count} gaps among {gaps.results} results, written to {table}", *lines, *more, *meanings])
 
 
 def next_commands(gaps: Gaps, args: Namespace) -> list[str]:

@@ -17,6 +17,7 @@ SCHEMA = pa.schema(
         ("question", pa.string()),
         ("ground_truth", pa.string()),
         ("sample_id", pa.string()),
+        ("kind", pa.string()),  # the annotation's own kind of question, else the answer kind
         ("response", pa.string()),  # null where there is none
         ("parsed_response", pa.string()),
         ("parsed_ground_truth", pa.string()),

@@ -134,6 +134,12 @@ def final_answer(text: object) -> Final:
     return Final(_unmarked(clean(response)), False, False)
 
 
+def answer_text(text: object) -> str:
+    """A free-text answer in its own wording, of a response or a ground truth: what `_text` normalises, and what metrics
+    of text compare."""
+    return _unprefixed(final_answer(text).text)
+
+
 def _without_thinking(response: str) -> tuple[str, bool]:
     """(what is left, whether thinking never ended). A template may open <think> itself: then only its end is there."""
     pieces = re.split(r"(</?think>)", response, flags=re.IGNORECASE)
@@ -333,8 +339,13 @@ def _direction(text: str, question: str) -> Found | None:
 
 
 def _text(text: str) -> Found | None:
-    answer = normalise(_ANSWER_PREFIX.sub("", text) if "nswer" in text else text)
+    answer = normalise(_unprefixed(text))
     return Found(answer) if answer else None
+
+
+def _unprefixed(text: str) -> str:
+    """Without a leading "the answer is"."""
+    return _ANSWER_PREFIX.sub("", text) if "nswer" in text else text
 
 
 def _find(kind: str, text: str, question: str, truth: str) -> Found | None:

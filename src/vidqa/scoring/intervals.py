@@ -1,43 +1,101 @@
-"""95 % intervals of an accuracy whose answers come in clusters: questions about one video stand or fall together."""
+"""95 % intervals of an accuracy whose answers come in clusters: questions about one video stand or fall together.
+
+The limits are Clopper and Pearson's (1934), taken at the effective sample size as Korn and Graubard (1998) do for
+surveys: they hold at any size and near 0 and 1, where normal and bootstrap limits are too narrow.
+"""
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+import math
+from collections import defaultdict
 from collections.abc import Sequence
+from typing import NamedTuple
 
-import numpy as np
+METHOD = "Clopper-Pearson by video"
+_TAIL = 0.025
+_CAUTION = 2  # with less, limits of few videos are too narrow where most answers are right
 
-RESAMPLES = 2000
+
+class Interval(NamedTuple):
+    """Limits of a share and the number of independent answers that the answers are worth."""
+
+    low: float
+    high: float
+    n_effective: float
 
 
-def accuracy_interval(correct: Sequence[bool], clusters: Sequence[str], seed: int) -> tuple[list[float] | None, str]:
-    """([low, high], method). Resamples whole videos with replacement; `clusters` names the video of each answer.
+def accuracy_interval(correct: Sequence[bool], clusters: Sequence[str]) -> Interval | None:
+    """The interval of the share of right answers; `clusters` names the video of each answer. None without answers.
 
-    Where every video has the same accuracy a bootstrap would give an interval of no width, which is too sure of
-    itself; then it is Wilson's interval with the number of videos as the sample size. None without answers.
+    n answers in videos of n_i are worth n / (1 + (sum(n_i^2) / n - 1) r) independent ones, where r in 0..1 is how
+    alike the answers about one video are. One answer a video is worth one; with r = 1 a video is worth one.
     """
     if not correct:
-        return None, "none"
+        return None
     per_video: dict[str, list[int]] = defaultdict(lambda: [0, 0])
     for right, video in zip(correct, clusters, strict=True):
         counts = per_video[video]
         counts[0] += 1
         counts[1] += right
-    # Videos with the same (answers, right answers) are alike: drawing how often each type comes is the same bootstrap.
-    types = sorted(Counter(map(tuple, per_video.values())).items())
-    if len({right * 10**9 // total for (total, right), _ in types}) == 1:
-        return _wilson(sum(correct) / len(correct), len(per_video)), "wilson by video"
-    weights = np.array([many for _, many in types], dtype=np.float64)
-    draws = np.random.default_rng(seed).multinomial(len(per_video), weights / weights.sum(), size=RESAMPLES)
-    totals = draws @ np.array([total for (total, _), _ in types])
-    rights = draws @ np.array([right for (_, right), _ in types])
-    low, high = np.percentile(rights / totals, [2.5, 97.5])
-    return [round(float(low), 6), round(float(high), 6)], "bootstrap by video"
+    n, rights = len(correct), sum(correct)
+    shared = sum(asked * asked for asked, _ in per_video.values()) / n
+    worth = n / (1 + (shared - 1) * _likeness(list(per_video.values())))
+    low, high = _limits(rights / n, worth)
+    return Interval(round(low, 6), round(high, 6), round(worth, 2))
 
 
-def _wilson(share: float, n: int) -> list[float]:
-    """Wilson (1927) score interval of a share among n."""
-    z = 1.959964
-    middle = (share + z * z / (2 * n)) / (1 + z * z / n)
-    half = z / (1 + z * z / n) * ((share * (1 - share) / n + z * z / (4 * n * n)) ** 0.5)
-    return [round(max(0.0, middle - half), 6), round(min(1.0, middle + half), 6)]
+def _likeness(videos: Sequence[Sequence[int]]) -> float:
+    """The intraclass correlation of answers about one video, from (answers, right answers) of each.
+
+    The estimate of the analysis of variance, drawn towards 1: it counts once for every video that holds an answer of
+    the rarer outcome, and 1 counts _CAUTION times. Such videos are all that tells how wrong answers gather; with none
+    of them (a perfect score) nothing does, and a video is worth one answer.
+    """
+    n, rights = sum(asked for asked, _ in videos), sum(right for _, right in videos)
+    rare = [right if 2 * rights <= n else asked - right for asked, right in videos]
+    known = min(sum(map(bool, rare)), len(videos) - 1)
+    if not known or n == len(videos):
+        return 1.0
+    share = rights / n
+    between = sum(asked * (right / asked - share) ** 2 for asked, right in videos) / (len(videos) - 1)
+    within = sum(right * (asked - right) / asked for asked, right in videos) / (n - len(videos))
+    size = (n - sum(asked * asked for asked, _ in videos) / n) / (len(videos) - 1)
+    estimate = (between - within) / (between + (size - 1) * within)
+    return (known * min(max(estimate, 0.0), 1.0) + _CAUTION) / (known + _CAUTION)
+
+
+def _limits(share: float, n: float) -> tuple[float, float]:
+    """Clopper and Pearson's limits of a share among n, which need not be whole: quantiles of the beta distribution."""
+    hits, misses = share * n, (1 - share) * n
+    low = _beta_quantile(_TAIL, hits, misses + 1) if hits > 0 else 0.0
+    high = _beta_quantile(1 - _TAIL, hits + 1, misses) if misses > 0 else 1.0
+    return low, high
+
+
+def _beta_quantile(p: float, a: float, b: float) -> float:
+    low, high = 0.0, 1.0
+    for _ in range(24):  # to 1e-7
+        middle = (low + high) / 2
+        if _beta_below(middle, a, b) < p:
+            low = middle
+        else:
+            high = middle
+    return (low + high) / 2
+
+
+def _beta_below(x: float, a: float, b: float) -> float:
+    """The regularised incomplete beta function I_x(a, b), 0 < x < 1, by Lentz's continued fraction (DLMF 8.17.22)."""
+    if x > (a + 1) / (a + b + 2):
+        return 1 - _beta_below(1 - x, b, a)
+    c, d = 1.0, 1 / (1 - (a + b) * x / (a + 1))
+    fraction = d
+    for m in range(1, 10_000):
+        even = m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m))
+        odd = -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1))
+        for term in (even, odd):
+            d, c = 1 / (1 + term * d), 1 + term / c
+            fraction *= c * d
+        if abs(c * d - 1) < 1e-13:
+            break
+    log_front = a * math.log(x) + b * math.log1p(-x) + math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b)
+    return math.exp(log_front) * fraction / a

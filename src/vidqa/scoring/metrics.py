@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Sequence
 from statistics import fmean
 from typing import Any
 
 from vidqa._optional import require
 from vidqa.problem import Problem, ProblemError
-from vidqa.scoring.answers import DIRECTION_TASK, RULES, STATUSES, final_answer
-from vidqa.scoring.intervals import accuracy_interval
+from vidqa.scoring.answers import DIRECTION_TASK, RULES, STATUSES, answer_text
+from vidqa.scoring.baseline import groups, headline, majority, one_answer, one_answer_problems
+from vidqa.scoring.intervals import METHOD, accuracy_interval
 from vidqa.scoring.problems import METRIC_UNAVAILABLE
 from vidqa.scoring.results import Item, judged
 from vidqa.scoring.text import rouge_l, token_f1
@@ -26,16 +27,14 @@ def score(
     task_type: str = "",
     soft_f1_threshold: float = 0.8,
     text_metrics: Sequence[str] = ("bleu", "rouge"),
-    seed: int = 1,
 ) -> dict[str, Any]:
-    """The content of metrics.json: JSON-serialisable, the same for the same items and seed.
+    """The content of metrics.json: JSON-serialisable, the same for the same items.
 
     Shares are 0..1 and null where their denominator is 0; BLEU is 0..100. Unparsed, truncated and empty answers count
     in every denominator and are never counted as a wrong class. Items without `parse_status` are judged first.
     """
     items = [item if "parse_status" in item and "answer_kind" in item else judged(item, task_type) for item in items]
     with_truth = [item for item in items if item["correct"] is not None]
-    problems = metric_problems(text_metrics)
     found: dict[str, Any] = {
         "schema": SCHEMA,
         "answer_rules": RULES,
@@ -43,24 +42,27 @@ def score(
         "n": len(items),
         "n_without_ground_truth": len(items) - len(with_truth),
         "n_videos": len({item["video_id"] for item in items}),
-        **_accuracy(with_truth, seed),
+        **_accuracy(with_truth),
+        "one_answer": one_answer(with_truth),
         "accuracy_of_parsed": _share([i for i in with_truth if i["parse_status"] == "parsed"], _correct),
         "soft_accuracy": _share(with_truth, lambda item: _soft(item, soft_f1_threshold)),
         "soft_f1_threshold": soft_f1_threshold,
         "parse_status": {status: _count(items, "parse_status", status) for status in STATUSES},
         "finish_reason": dict(sorted(Counter(item["finish_reason"] for item in items).items())),
-        "by_kind": {kind: _kind_row(group, seed) for kind, group in _groups(with_truth, "kind")},
+        "by_kind": {kind: _kind_row(group) for kind, group in groups(with_truth, "kind")},
         "confusion": {
-            kind: table for kind, group in _groups(with_truth, "kind") if (table := confusion(group)) is not None
+            kind: table for kind, group in groups(with_truth, "kind") if (table := confusion(group)) is not None
         },
     }
-    by_answer = dict(_groups(with_truth, "answer_kind"))
+    by_answer = dict(groups(with_truth, "answer_kind"))
     if "yes_no" in by_answer:
         found["yes_no"] = yes_no_table(by_answer["yes_no"])
     if task_type == DIRECTION_TASK:
         found[DIRECTION_TASK] = confusion(by_answer.get("direction", []), ("left", "right", "straight"))
     if "text" in by_answer:
         found["text"] = _text_table(by_answer["text"], soft_f1_threshold, text_metrics)
+    found["headline"] = headline(found)
+    problems = [*one_answer_problems(found["one_answer"]), *metric_problems(text_metrics)]
     found["problems"] = [problem.as_dict() for problem in problems]
     return found
 
@@ -148,9 +150,10 @@ def _column(item: Item, classes: Sequence[str]) -> str:
 
 
 def _text_table(items: Sequence[Item], threshold: float, metrics: Sequence[str]) -> dict[str, Any]:
-    """Free-text answers. Exact match and token F1 are on normalised text, BLEU and ROUGE-L on the answer as given."""
-    said = [_answer_text(item) for item in items]
-    truth = [item["gt"] for item in items]
+    """Free-text answers, both sides read alike (without thinking and tags). Exact match and token F1 are on normalised
+    text, BLEU and ROUGE-L on the answer's own wording."""
+    said = [_said(item) for item in items]
+    truth = [answer_text(item["gt"]) for item in items]
     table: dict[str, Any] = {
         "n": len(items),
         "exact_match": _share(items, _correct),
@@ -173,40 +176,35 @@ def _bleu_library() -> Any:
         return None
 
 
-def _answer_text(item: Item) -> str:
+def _said(item: Item) -> str:
     """The answer as given; empty where it was truncated, so that half an answer earns nothing."""
-    return final_answer(item["response"]).text if item["parse_status"] == "parsed" else ""
+    return answer_text(item["response"]) if item["parse_status"] == "parsed" else ""
 
 
 def _soft(item: Item, threshold: float) -> bool:
     if item["answer_kind"] != "text" or item["correct"]:
         return bool(item["correct"])
-    return token_f1(_answer_text(item), item["gt"]) >= threshold
+    return token_f1(_said(item), answer_text(item["gt"])) >= threshold
 
 
-def _kind_row(items: Sequence[Item], seed: int) -> dict[str, Any]:
+def _kind_row(items: Sequence[Item]) -> dict[str, Any]:
     statuses = {status: _count(items, "parse_status", status) for status in STATUSES}
-    return {"n": len(items), **_accuracy(items, seed), **statuses}
+    return {"n": len(items), **_accuracy(items), **statuses}
 
 
-def _accuracy(items: Sequence[Item], seed: int) -> dict[str, Any]:
-    """Accuracy and its interval, clustered by video; a sample without video is a cluster of its own."""
+def _accuracy(items: Sequence[Item]) -> dict[str, Any]:
+    """Accuracy with its interval by video (a sample without video is one of its own) and the commonest answer's."""
     correct = [bool(item["correct"]) for item in items]
     clusters = [item["video_id"] or f"sample {at}" for at, item in enumerate(items)]
-    interval, method = accuracy_interval(correct, clusters, seed)
+    interval = accuracy_interval(correct, clusters)
     return {
         "accuracy": _ratio(sum(correct), len(correct)),
-        "accuracy_ci95": interval,
-        "ci_method": method,
+        "accuracy_ci95": [interval.low, interval.high] if interval else None,
+        "ci_method": METHOD if interval else "none",
+        "n_effective": interval.n_effective if interval else 0.0,
         "correct": sum(correct),
+        **majority(items),
     }
-
-
-def _groups(items: Sequence[Item], name: str) -> list[tuple[str, list[Item]]]:
-    groups: dict[str, list[Item]] = defaultdict(list)
-    for item in items:
-        groups[item[name]].append(item)
-    return sorted(groups.items())
 
 
 def _count(items: Sequence[Item], name: str, value: str) -> int:

@@ -47,6 +47,12 @@ METRIC_UNAVAILABLE = Code(
     "A metric was asked for that cannot be computed here; the others were.",
     "Choose among bleu and rouge; bleu needs pip install -e '.[metrics]' in the repository.",
 )
+METRIC_ONE_ANSWER = Code(
+    "METRIC_ONE_ANSWER",
+    "The model gives one and the same answer to all questions of a kind, though the right answers differ.",
+    "Compare the accuracy with majority_accuracy; balance the answers of the training set (scripts/inspect_dataset.py "
+    "counts them) before training again.",
+)
 POSTER_UNREADABLE = Code(
     "POSTER_UNREADABLE",
     "Poster frames could not be read from a video or image.",

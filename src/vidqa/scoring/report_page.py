@@ -29,6 +29,7 @@ h3 { font-size:14px; margin:0 0 8px }
 .bar b::before,.bar b::after { content:""; position:absolute; top:-4px; height:10px; width:2px; background:var(--ink) }
 .bar b::before { left:0 } .bar b::after { right:0 }
 .bar u { position:absolute; top:-4px; bottom:-4px; width:2px; margin-left:-1px; background:var(--warn) }
+.bar s { position:absolute; top:-4px; bottom:-4px; width:0; border-left:2px dotted var(--soft); margin-left:-1px }
 .scroll { overflow-x:auto } table { border-collapse:collapse; width:100%; font-size:14px }
 th { text-align:left; color:var(--soft); font-weight:550; font-size:12.5px; padding:6px 10px; white-space:nowrap }
 td { padding:7px 10px; border-top:1px solid var(--line); vertical-align:middle }
@@ -103,6 +104,10 @@ PAGE = """
 <b style="left:{{ 100 * low }}%;width:{{ 100 * (high - low) }}%"></b>{% endif %}
 {%- if earlier and earlier.accuracy is not none %}
 <u style="left:{{ 100 * earlier.accuracy }}%" title="before: {{ earlier.accuracy | percent }}"></u>{% endif %}
+{%- if row.majority_accuracy is not none %}
+<s style="left:{{ 100 * row.majority_accuracy }}%"
+ title="the commonest answer: {{ row.majority_accuracy | percent }}"></s>
+{%- endif %}
 </div>
 {%- endmacro -%}
 {%- macro change(row, earlier) -%}
@@ -111,6 +116,11 @@ PAGE = """
 <span class="change {{ 'up' if points > 0 else 'down' if points < 0 else '' }}">
 {{- row.accuracy | points(earlier.accuracy) }} pts</span>
 {%- endif -%}
+{%- endmacro -%}
+{%- macro commonest(row) -%}
+{%- for kind, answer in row.majority_answers.items() -%}
+{{ "; " if not loop.first }}{{ kind }} “{{ answer | truncate(24) }}”
+{%- endfor -%}
 {%- endmacro -%}
 {%- macro interval(row) -%}
 {%- if row.accuracy_ci95 -%}
@@ -157,14 +167,17 @@ PAGE = """
 {% if differences | length > 12 %}<li>and {{ differences | length - 12 }} more</li>{% endif %}</ul></div>
 {% endif %}
 {% for problem in metrics.problems %}
-<div class="panel notice"><strong>{{ problem.code }}</strong> {{ problem.message }}. {{ problem.remedy }}</div>
+<div class="panel notice"><strong>{{ problem.code }}</strong> {{ problem.where }}: {{ problem.message }}.
+{{ problem.remedy }}</div>
 {% endfor %}
 
 <div class="tiles">
 <div class="panel tile main"><div class="name">Accuracy</div>
 <div class="value">{{ metrics.accuracy | percent }}{{ change(metrics, before) }}</div>{{ bar(metrics, before) }}
 <div class="note">{{ metrics.correct | number }} right; 95 % interval {{ interval(metrics) }} ({{ metrics.ci_method }})
-{%- if before %}; before {{ before.accuracy | percent }} (amber line){% endif %}</div></div>
+{%- if before %}; before {{ before.accuracy | percent }} (amber line){% endif %}</div>
+<div class="note">The commonest answer would get {{ metrics.majority_accuracy | percent }} (dotted line)
+{%- if metrics.majority_answers %}: {{ commonest(metrics) }}{% endif %}</div></div>
 {{ tile("Of answers understood", metrics.accuracy_of_parsed | percent,
   metrics.parse_status.parsed | number ~ " parsed") }}
 {% set lost = metrics.parse_status.truncated + metrics.parse_status.unparsed + metrics.parse_status.empty %}
@@ -181,17 +194,21 @@ PAGE = """
 <h2>By kind of question</h2>
 <div class="panel scroll"><table>
 <tr><th>Kind</th><th class="r">Questions</th><th class="r">Accuracy</th><th></th><th>95 % interval</th>
+<th class="r">Commonest answer</th>
 {% if before %}<th class="r">Before</th><th class="r">Change</th>{% endif %}
 <th class="r">Truncated</th><th class="r">Unparsed</th><th class="r">Empty</th></tr>
 {% for kind, row in metrics.by_kind.items() %}{% set earlier = (before or {}).get("by_kind", {}).get(kind) %}
 <tr><td>{{ kind }}</td><td class="r">{{ row.n | number }}</td><td class="r">{{ row.accuracy | percent }}</td>
 <td>{{ bar(row, earlier) }}</td><td class="r">{{ interval(row) }}</td>
+<td class="r" title="{{ commonest(row) }}">{{ row.majority_accuracy | percent }}</td>
 {% if before %}<td class="r">{{ earlier.accuracy | percent if earlier else "–" }}</td>
 <td class="r">{{ change(row, earlier) }}</td>{% endif %}
 <td class="r">{{ row.truncated | number }}</td><td class="r">{{ row.unparsed | number }}</td>
 <td class="r">{{ row.empty | number }}</td></tr>
 {% endfor %}</table></div>
-<p class="note">Unparsed, truncated and empty answers count as not right, and never as another class.</p>
+<p class="note">Unparsed, truncated and empty answers count as not right, and never as another class. Empty: the model
+said nothing, or its video could not be decoded. The commonest answer (dotted line): what giving the commonest right
+answer to every question of an answer kind would get.</p>
 
 {% if metrics.confusion or metrics.yes_no is defined or metrics.text is defined %}
 <h2>What was said instead</h2>

@@ -14,8 +14,6 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from vidqa.data import load_records
 from vidqa.engine import distributed
 from vidqa.engine.batch.frames import FrameSource
@@ -56,13 +54,13 @@ def evaluate(spec: Any, run: RunFolder) -> int:
     mine = sorted(todo, key=lambda sample: -sample.length)[world.rank :: world.size]
     batches = [mine[i : i + spec.evaluation.batch_size] for i in range(0, len(mine), spec.evaluation.batch_size)]
     workers, generation = max(1, spec.engine.decode_workers), spec.generation
-    decoding = Decoding(generation.max_tokens, generation.temperature, generation.repetition_penalty)
+    seed = spec.evaluation.seed
+    decoding = Decoding(generation.max_tokens, generation.temperature, generation.repetition_penalty, seed)
     with (
         open_evaluation(run, world, len(batches)) as progress,
         closing(FrameSource(workers, spec.engine.decode_timeout_s, frame_cache(spec.engine))) as source,
     ):
         model = load_export(folder, base, DTYPES[spec.model.dtype], world.device)
-        torch.manual_seed(spec.evaluation.seed + world.rank)
         for number, (batch, frames) in enumerate(frames_ahead(batches, source, spec.engine.on_bad_sample, quarantined)):
             started = time.perf_counter()
             answers = generate_answers(model, planner, batch, frames, decoding) if batch else []

@@ -22,6 +22,8 @@ from transformers.video_utils import VideoMetadata
 from vidqa.data import load_records
 from vidqa.engine.batch.resize import resize_frames
 from vidqa.engine.generate.answers import Answer, Decoding, OwnDraws, generate_answers, model_inputs
+from vidqa.engine.generate.saved import SavedAnswers
+from vidqa.problem import ProblemError
 from vidqa.samples import Planner, Prompting
 from vidqa.spec import Layer, dump, resolve
 from vidqa.video import decode_frames, decode_image, probe
@@ -171,6 +173,41 @@ def test_a_killed_evaluation_continues_without_losing_or_repeating(
 ) -> None:
     spec = _spec(tmp_path, world, evaluation__batch_size=1, evaluation__skip_saved=True)
     run_dir = tmp_path / "run"
+    process = _started(spec, run_dir, answers=3)
+    for pid in [process.pid, *map(int, _children(process.pid))]:
+        os.kill(pid, signal.SIGKILL)
+    process.wait()
+    before = _saved(run_dir)
+    with next((run_dir / "answers").glob("*/rank-0.jsonl")).open("ab") as file:
+        file.write('{"sample_id": "r9", "text": "é'.encode()[:-1])  # what a kill in the middle of a write leaves
+    run_engine("evaluate", spec, run_dir)
+    after = [line["sample_id"] for line in _saved(run_dir)]
+    assert after[: len(before)] == [line["sample_id"] for line in before]
+    assert sorted(after) == sorted(sample.record.id for sample in world.samples)  # each once
+    assert _answers(run_dir) == _answers(finished)
+
+
+def test_answers_that_got_lost_end_an_evaluation_that_can_go_on(
+    world: SimpleNamespace, finished: Path, tmp_path: Path
+) -> None:
+    spec = _spec(tmp_path, world, evaluation__batch_size=1, evaluation__skip_saved=True)
+    run_dir = tmp_path / "run"
+    process = _started(spec, run_dir, answers=2)
+    os.truncate(next((run_dir / "answers").glob("*/rank-0.jsonl")), 0)
+    assert process.wait(120) == 0  # torchrun's: it stopped in order
+    status = json.loads((run_dir / "status.json").read_text())
+    assert (status["state"], status["exit_code"]) == ("STOPPED", 6)
+    (problem,) = json.loads((run_dir / "problems.json").read_text())
+    lost = len(world.samples) - len(_saved(run_dir))
+    assert problem["code"] == "ENGINE_ANSWERS_MISSING"
+    assert problem["message"].startswith(f"{lost} of {len(world.samples)} answers are missing: r")
+    assert not (run_dir / "metrics.json").exists()
+    run_engine("evaluate", spec, run_dir)
+    assert _answers(run_dir) == _answers(finished)
+
+
+def _started(spec: Path, run_dir: Path, answers: int) -> subprocess.Popen[bytes]:
+    """An evaluation that has given so many answers and goes on."""
     process = subprocess.Popen(
         engine_command("evaluate", spec, run_dir),
         stdout=subprocess.DEVNULL,
@@ -178,20 +215,52 @@ def test_a_killed_evaluation_continues_without_losing_or_repeating(
         start_new_session=True,
     )
     deadline = time.monotonic() + 120
-    while len(_saved(run_dir)) < 3:
+    while len(_saved(run_dir)) < answers:
         assert process.poll() is None and time.monotonic() < deadline
         time.sleep(0.01)
-    for pid in [process.pid, *map(int, _children(process.pid))]:
-        os.kill(pid, signal.SIGKILL)
-    process.wait()
-    before = _saved(run_dir)
-    with next((run_dir / "answers").glob("*/rank-0.jsonl")).open("a") as file:
-        file.write('{"sample_id": "r')  # what a kill in the middle of a write leaves
-    run_engine("evaluate", spec, run_dir)
-    after = [line["sample_id"] for line in _saved(run_dir)]
-    assert after[: len(before)] == [line["sample_id"] for line in before]
-    assert sorted(after) == sorted(sample.record.id for sample in world.samples)  # each once
-    assert _answers(run_dir) == _answers(finished)
+    return process
+
+
+SAVED = [("a", Answer("Yes", "stop", 2)), ("b", Answer("naïve — 是", "length", 6))]
+
+
+def test_an_answer_that_was_torn_anywhere_is_asked_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    saved = SavedAnswers(tmp_path, {"samples": 2}, 0)
+    saved.append(SAVED)
+    whole = saved.path.read_bytes()
+    for end in range(whole.index(b"\n") + 2, len(whole)):
+        saved.path.write_bytes(whole[:end])
+        assert saved.read() == dict(SAVED[:1])
+        assert "rank-0.jsonl: the last line was cut off" in capsys.readouterr().err
+        saved.append(SAVED[1:])
+        assert saved.path.read_bytes() == whole and saved.read() == dict(SAVED)
+    saved.path.write_bytes(b"\0" * 30 + b"\n" + whole + b"\0" * 512)  # blocks that a power cut left empty
+    assert saved.read() == dict(SAVED)
+    assert "1 lines cannot be read" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"logprob": -1.0}, "with logprob, which no answer has"),
+        ({"tokens": None}, "whose tokens is None"),
+        ({"text": 5}, "whose text is 5"),
+        ({"finish_reason": ...}, "without finish_reason"),
+        ({"sample_id": ...}, "without sample_id"),
+    ],
+)
+def test_saved_answers_with_other_fields_are_named(tmp_path: Path, change: dict[str, Any], named: str) -> None:
+    saved = SavedAnswers(tmp_path, {"samples": 2}, 0)
+    saved.append(SAVED)
+    item = {"sample_id": "c", "text": "No", "finish_reason": "stop", "tokens": 1, **change}
+    with saved.path.open("a") as file:
+        file.write(json.dumps({name: value for name, value in item.items() if value is not ...}) + "\n")
+    with pytest.raises(ProblemError) as stopped:
+        saved.read()
+    (problem,) = stopped.value.problems
+    assert (
+        problem.code == "ENGINE_ANSWERS_UNREADABLE" and problem.where == f"{saved.path}:3" and named in problem.message
+    )
 
 
 def _saved(run_dir: Path) -> list[dict[str, Any]]:
@@ -218,6 +287,9 @@ def test_a_broken_clip_is_quarantined_and_counts_as_not_answered(world: SimpleNa
     assert [item["response"] is None for item in _answers(tmp_path / "run")] == [False, False, True, True]
     metrics = json.loads((tmp_path / "run/metrics.json").read_text())
     assert metrics["n"] == 4 and {p["code"] for p in metrics["quarantined"]} == {"VIDEO_UNREADABLE"}
+    (warning,) = metrics["problems"]
+    assert (warning["code"], warning["severity"]) == ("ENGINE_NOT_ANSWERED", "warning")
+    assert warning["message"] == "2 of 4 samples were not asked: r2, r3"
     run_engine("evaluate", _spec(tmp_path, broken), tmp_path / "strict", check=False)
     problems = json.loads((tmp_path / "strict/problems.json").read_text())
     assert {p["code"] for p in problems} == {"VIDEO_UNREADABLE"}

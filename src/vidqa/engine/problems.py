@@ -86,6 +86,12 @@ ENGINE_NOT_ANSWERED = Code(
     "Samples could not be asked, because their media cannot be decoded or planned; they count as not answered.",
     "Repair their files (metrics.json names them under quarantined), then evaluate again.",
 )
+ENGINE_TRACKER_FAILED = Code(
+    "ENGINE_TRACKER_FAILED",
+    "A tracker such as wandb failed or cannot be reached; the training goes on, and metrics.jsonl is complete.",
+    "Check its key, its server and the network; what wandb wrote offline is sent with `wandb sync`.",
+    Exit.ENVIRONMENT,
+)
 ENGINE_LORA_TARGETS = Code(
     "ENGINE_LORA_TARGETS",
     "LoRA finds no module, or not the ones asked for.",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import time
@@ -15,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tiny_world import engine_command, run_engine, tiny_data, tiny_model
+from tiny_world import engine_command, run_engine, tiny_data, tiny_model, tiny_spec
 from transformers import AutoProcessor, Qwen3VLForConditionalGeneration
 from transformers.video_utils import VideoMetadata
 
@@ -24,8 +25,8 @@ from vidqa.engine.batch.resize import resize_frames
 from vidqa.engine.generate.answers import Answer, Decoding, OwnDraws, generate_answers, model_inputs
 from vidqa.engine.generate.saved import SavedAnswers
 from vidqa.problem import ProblemError
-from vidqa.samples import Planner, Prompting
-from vidqa.spec import Layer, dump, resolve
+from vidqa.samples import Planner, Prompting, evaluation_planner, training_planner
+from vidqa.spec import Layer, dump, load, resolve
 from vidqa.video import decode_frames, decode_image, probe
 
 SYSTEM = "You are a helpful assistant."
@@ -294,6 +295,21 @@ def test_a_broken_clip_is_quarantined_and_counts_as_not_answered(world: SimpleNa
     problems = json.loads((tmp_path / "strict/problems.json").read_text())
     assert {p["code"] for p in problems} == {"VIDEO_UNREADABLE"}
     assert json.loads((tmp_path / "strict/status.json").read_text())["exit_code"] == 3
+
+
+@pytest.mark.parametrize("action", ["train", "evaluate"])
+def test_a_quantized_model_is_a_problem_before_anything_is_loaded(
+    world: SimpleNamespace, tmp_path: Path, action: str
+) -> None:
+    model = shutil.copytree(world.model, tmp_path / "model")
+    config = json.loads((model / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps({**config, "quantization_config": {"quant_method": "fp8"}}))
+    if action == "train":
+        spec, make = tiny_spec(tmp_path, model, world.root), training_planner
+    else:
+        spec, make = _spec(tmp_path, world, model__model_name=str(model)), evaluation_planner
+    with pytest.raises(ProblemError, match="MODEL_QUANTIZED"):
+        make(load(spec, action), model)
 
 
 def test_validation_samples_keep_their_own_response_mode(world: SimpleNamespace) -> None:

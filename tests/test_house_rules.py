@@ -57,6 +57,7 @@ BROAD_EXCEPTS = {
     "cli.py run": "a bug in a script becomes a problem with a log file",
     "engine/__main__.py main": "the last place before torchrun",
     "engine/batch/loader.py _work": "handed to the thread that trains, which raises it",
+    "engine/trackers.py _carried_out": "each tracker has exceptions of its own, and none may end a training",
 }
 PREFIXES = {
     "spec": {"SPEC", "AUTOML"},

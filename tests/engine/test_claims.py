@@ -61,6 +61,24 @@ def test_a_failure_is_told_to_those_whom_it_concerns(tmp_path: Path) -> None:
     assert yours.failure(KEY, "a.mp4") is None
 
 
+@pytest.mark.parametrize(
+    "left",
+    [
+        b"",
+        b"\0" * 200,
+        b'{"code": "VIDEO_UNREADABLE", "whe',
+        b"[]",
+        json.dumps({**PROBLEM.as_dict(), "message": None}).encode(),
+    ],
+)
+def test_a_note_that_is_none_is_no_reason(tmp_path: Path, left: bytes) -> None:
+    claims = Claims(tmp_path, "60s")
+    assert claims.take(KEY)
+    claims.release(KEY, PROBLEM)
+    next(tmp_path.rglob("*.failed")).write_bytes(left)
+    assert claims.failure(KEY, "a.mp4") is None
+
+
 HOLDER = """
 import sys
 from pathlib import Path

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import time
@@ -15,15 +16,17 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tiny_world import engine_command, run_engine, tiny_data, tiny_model
+from tiny_world import engine_command, run_engine, tiny_data, tiny_model, tiny_spec
 from transformers import AutoProcessor, Qwen3VLForConditionalGeneration
 from transformers.video_utils import VideoMetadata
 
 from vidqa.data import load_records
 from vidqa.engine.batch.resize import resize_frames
-from vidqa.engine.generate.answers import Decoding, generate_answers, model_inputs
-from vidqa.samples import Planner, Prompting
-from vidqa.spec import Layer, dump, resolve
+from vidqa.engine.generate.answers import Answer, Decoding, OwnDraws, generate_answers, model_inputs
+from vidqa.engine.generate.saved import SavedAnswers
+from vidqa.problem import ProblemError
+from vidqa.samples import Planner, Prompting, evaluation_planner, training_planner
+from vidqa.spec import Layer, dump, load, resolve
 from vidqa.video import decode_frames, decode_image, probe
 
 SYSTEM = "You are a helpful assistant."
@@ -86,6 +89,41 @@ def test_batching_changes_no_answer(world: SimpleNamespace) -> None:
         assert generate_answers(model, world.planner, [sample], [frames], Decoding(6)) == [answer], sample.record.id
 
 
+def _split(world: SimpleNamespace, model: Any, decoding: Decoding, size: int) -> list[Answer]:
+    """The answers in batches of `size`."""
+    batches = [slice(start, start + size) for start in range(0, len(world.samples), size)]
+    return [
+        answer
+        for batch in batches
+        for answer in generate_answers(model, world.planner, world.samples[batch], world.frames[batch], decoding)
+    ]
+
+
+def test_what_is_drawn_for_a_sample_depends_on_the_sample_and_the_seed_alone(world: SimpleNamespace) -> None:
+    model = Qwen3VLForConditionalGeneration.from_pretrained(world.model, dtype=torch.float32).eval()
+    drawn = {}
+    for seed in (1, 2):
+        decoding = Decoding(6, temperature=1.0, seed=seed)
+        torch.manual_seed(seed)
+        drawn[seed] = _split(world, model, decoding, 1)
+        torch.manual_seed(7)
+        assert _split(world, model, decoding, 3) == _split(world, model, decoding, 8) == drawn[seed]
+        # Another order, as other ranks take them.
+        turned = generate_answers(model, world.planner, world.samples[::-1], world.frames[::-1], decoding)
+        assert turned[::-1] == drawn[seed]
+    assert drawn[1] != drawn[2]
+    assert len({answer.text for answer in drawn[1]}) > len(world.samples) // 2
+
+
+def test_draws_follow_the_models_distribution() -> None:
+    scores = torch.tensor([[2.0, 1.0, 0.0, -30.0]]).expand(4000, -1)
+    drawn = OwnDraws([str(number) for number in range(4000)], Decoding(1, temperature=2.0), torch.device("cpu"))(
+        torch.zeros(4000, 1), scores
+    ).argmax(-1)
+    share = torch.bincount(drawn, minlength=4) / 4000
+    torch.testing.assert_close(share, (scores[0] / 2).softmax(-1), atol=0.03, rtol=0)
+
+
 def _spec(folder: Path, world: SimpleNamespace, **over: Any) -> Path:
     table = {
         "dataset.annotation_path": str(world.root / "annotations.json"),
@@ -137,6 +175,41 @@ def test_a_killed_evaluation_continues_without_losing_or_repeating(
 ) -> None:
     spec = _spec(tmp_path, world, evaluation__batch_size=1, evaluation__skip_saved=True)
     run_dir = tmp_path / "run"
+    process = _started(spec, run_dir, answers=3)
+    for pid in [process.pid, *map(int, _children(process.pid))]:
+        os.kill(pid, signal.SIGKILL)
+    process.wait()
+    before = _saved(run_dir)
+    with next((run_dir / "answers").glob("*/rank-0.jsonl")).open("ab") as file:
+        file.write('{"sample_id": "r9", "text": "é'.encode()[:-1])  # what a kill in the middle of a write leaves
+    run_engine("evaluate", spec, run_dir)
+    after = [line["sample_id"] for line in _saved(run_dir)]
+    assert after[: len(before)] == [line["sample_id"] for line in before]
+    assert sorted(after) == sorted(sample.record.id for sample in world.samples)  # each once
+    assert _answers(run_dir) == _answers(finished)
+
+
+def test_answers_that_got_lost_end_an_evaluation_that_can_go_on(
+    world: SimpleNamespace, finished: Path, tmp_path: Path
+) -> None:
+    spec = _spec(tmp_path, world, evaluation__batch_size=1, evaluation__skip_saved=True)
+    run_dir = tmp_path / "run"
+    process = _started(spec, run_dir, answers=2)
+    os.truncate(next((run_dir / "answers").glob("*/rank-0.jsonl")), 0)
+    assert process.wait(120) == 0  # torchrun's: it stopped in order
+    status = json.loads((run_dir / "status.json").read_text())
+    assert (status["state"], status["exit_code"]) == ("STOPPED", 6)
+    (problem,) = json.loads((run_dir / "problems.json").read_text())
+    lost = len(world.samples) - len(_saved(run_dir))
+    assert problem["code"] == "ENGINE_ANSWERS_MISSING"
+    assert problem["message"].startswith(f"{lost} of {len(world.samples)} answers are missing: r")
+    assert not (run_dir / "metrics.json").exists()
+    run_engine("evaluate", spec, run_dir)
+    assert _answers(run_dir) == _answers(finished)
+
+
+def _started(spec: Path, run_dir: Path, answers: int) -> subprocess.Popen[bytes]:
+    """An evaluation that has given so many answers and goes on."""
     process = subprocess.Popen(
         engine_command("evaluate", spec, run_dir),
         stdout=subprocess.DEVNULL,
@@ -144,20 +217,52 @@ def test_a_killed_evaluation_continues_without_losing_or_repeating(
         start_new_session=True,
     )
     deadline = time.monotonic() + 120
-    while len(_saved(run_dir)) < 3:
+    while len(_saved(run_dir)) < answers:
         assert process.poll() is None and time.monotonic() < deadline
         time.sleep(0.01)
-    for pid in [process.pid, *map(int, _children(process.pid))]:
-        os.kill(pid, signal.SIGKILL)
-    process.wait()
-    before = _saved(run_dir)
-    with next((run_dir / "answers").glob("*/rank-0.jsonl")).open("a") as file:
-        file.write('{"sample_id": "r')  # what a kill in the middle of a write leaves
-    run_engine("evaluate", spec, run_dir)
-    after = [line["sample_id"] for line in _saved(run_dir)]
-    assert after[: len(before)] == [line["sample_id"] for line in before]
-    assert sorted(after) == sorted(sample.record.id for sample in world.samples)  # each once
-    assert _answers(run_dir) == _answers(finished)
+    return process
+
+
+SAVED = [("a", Answer("Yes", "stop", 2)), ("b", Answer("naïve — 是", "length", 6))]
+
+
+def test_an_answer_that_was_torn_anywhere_is_asked_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    saved = SavedAnswers(tmp_path, {"samples": 2}, 0)
+    saved.append(SAVED)
+    whole = saved.path.read_bytes()
+    for end in range(whole.index(b"\n") + 2, len(whole)):
+        saved.path.write_bytes(whole[:end])
+        assert saved.read() == dict(SAVED[:1])
+        assert "rank-0.jsonl: the last line was cut off" in capsys.readouterr().err
+        saved.append(SAVED[1:])
+        assert saved.path.read_bytes() == whole and saved.read() == dict(SAVED)
+    saved.path.write_bytes(b"\0" * 30 + b"\n" + whole + b"\0" * 512)  # blocks that a power cut left empty
+    assert saved.read() == dict(SAVED)
+    assert "1 lines cannot be read" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"logprob": -1.0}, "with logprob, which no answer has"),
+        ({"tokens": None}, "whose tokens is None"),
+        ({"text": 5}, "whose text is 5"),
+        ({"finish_reason": ...}, "without finish_reason"),
+        ({"sample_id": ...}, "without sample_id"),
+    ],
+)
+def test_saved_answers_with_other_fields_are_named(tmp_path: Path, change: dict[str, Any], named: str) -> None:
+    saved = SavedAnswers(tmp_path, {"samples": 2}, 0)
+    saved.append(SAVED)
+    item = {"sample_id": "c", "text": "No", "finish_reason": "stop", "tokens": 1, **change}
+    with saved.path.open("a") as file:
+        file.write(json.dumps({name: value for name, value in item.items() if value is not ...}) + "\n")
+    with pytest.raises(ProblemError) as stopped:
+        saved.read()
+    (problem,) = stopped.value.problems
+    assert (
+        problem.code == "ENGINE_ANSWERS_UNREADABLE" and problem.where == f"{saved.path}:3" and named in problem.message
+    )
 
 
 def _saved(run_dir: Path) -> list[dict[str, Any]]:
@@ -184,10 +289,28 @@ def test_a_broken_clip_is_quarantined_and_counts_as_not_answered(world: SimpleNa
     assert [item["response"] is None for item in _answers(tmp_path / "run")] == [False, False, True, True]
     metrics = json.loads((tmp_path / "run/metrics.json").read_text())
     assert metrics["n"] == 4 and {p["code"] for p in metrics["quarantined"]} == {"VIDEO_UNREADABLE"}
+    (warning,) = metrics["problems"]
+    assert (warning["code"], warning["severity"]) == ("ENGINE_NOT_ANSWERED", "warning")
+    assert warning["message"] == "2 of 4 samples were not asked: r2, r3"
     run_engine("evaluate", _spec(tmp_path, broken), tmp_path / "strict", check=False)
     problems = json.loads((tmp_path / "strict/problems.json").read_text())
     assert {p["code"] for p in problems} == {"VIDEO_UNREADABLE"}
     assert json.loads((tmp_path / "strict/status.json").read_text())["exit_code"] == 3
+
+
+@pytest.mark.parametrize("action", ["train", "evaluate"])
+def test_a_quantized_model_is_a_problem_before_anything_is_loaded(
+    world: SimpleNamespace, tmp_path: Path, action: str
+) -> None:
+    model = shutil.copytree(world.model, tmp_path / "model")
+    config = json.loads((model / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps({**config, "quantization_config": {"quant_method": "fp8"}}))
+    if action == "train":
+        spec, make = tiny_spec(tmp_path, model, world.root), training_planner
+    else:
+        spec, make = _spec(tmp_path, world, model__model_name=str(model)), evaluation_planner
+    with pytest.raises(ProblemError, match="MODEL_QUANTIZED"):
+        make(load(spec, action), model)
 
 
 def test_validation_samples_keep_their_own_response_mode(world: SimpleNamespace) -> None:

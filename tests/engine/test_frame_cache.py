@@ -101,6 +101,21 @@ def test_the_least_recently_used_entries_go_and_the_limit_holds(tmp_path):
     assert cache.put("f" * 64, frames_of(1, count=100)) is None and cache.get("f" * 64) is None
 
 
+@pytest.mark.parametrize(
+    "left", [b"", b"\0" * 32, b"\0" * 4096, b"12", b"-0000000000000000000000000000001", b"\xff" * 32]
+)
+def test_a_total_that_a_power_cut_left_behind_is_counted_again(tmp_path, left):
+    entry = frames_of(0).nbytes
+    cache = FrameCache(tmp_path, 4 * entry + 1000)
+    for number in range(3):
+        cache.put(f"{number:064d}", frames_of(number))
+    (tmp_path / "total").write_bytes(left)
+    for number in range(3, 6):
+        cache.put(f"{number:064d}", frames_of(number))
+        assert stored_bytes(tmp_path) <= cache.limit_bytes
+    assert (cache.get(f"{5:064d}") == 5).all()
+
+
 def test_an_evicted_entry_stays_readable_where_it_is_mapped(tmp_path):
     cache = FrameCache(tmp_path, frames_of(0).nbytes + 1000)
     cache.put("a" * 64, frames_of(7))
@@ -110,7 +125,7 @@ def test_an_evicted_entry_stays_readable_where_it_is_mapped(tmp_path):
     assert (mapped == 7).all()
 
 
-@pytest.mark.parametrize("damage", ["cut", "empty", "flipped", "header", "longer"])
+@pytest.mark.parametrize("damage", ["cut", "empty", "flipped", "header", "longer", "unbalanced", "zeros"])
 def test_a_damaged_entry_is_removed_and_can_be_stored_again(tmp_path, damage):
     FrameCache(tmp_path, 1 << 20).put("a" * 64, frames_of(7))
     path = next(tmp_path.glob("*/*.npy"))
@@ -119,6 +134,10 @@ def test_a_damaged_entry_is_removed_and_can_be_stored_again(tmp_path, damage):
         content[len(content) // 2] ^= 1
     elif damage == "header":
         content[:40] = b"x" * 40
+    elif damage == "unbalanced":
+        content[content.index(b"(")] = ord(" ")
+    elif damage == "zeros":
+        content[20:] = bytes(len(content) - 20)
     path.write_bytes({"cut": content[:-100], "empty": b"", "longer": content + b"1"}.get(damage, content))
     cache = FrameCache(tmp_path, 1 << 20)
     assert cache.get("a" * 64) is None and not path.exists()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import threading
 import time
 from concurrent.futures import wait
@@ -105,6 +106,42 @@ def test_wandb_without_a_key_is_offline_and_never_asks(tmp_path: Path, monkeypat
     _log(RunFolder(tmp_path), logger=["wandb"], project_name="p", experiment_name="e")
     (offline,) = tmp_path.glob("wandb/offline-run-*")
     assert list(offline.glob("*.wandb"))
+
+
+def test_wandb_that_cannot_be_reached_is_offline_with_one_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("wandb")
+    PartialState(cpu=True)
+    monkeypatch.delenv("WANDB_MODE", raising=False)
+    monkeypatch.setenv("WANDB_API_KEY", "k" * 40)
+    with socket.socket() as nobody_answers:
+        nobody_answers.bind(("127.0.0.1", 0))
+        monkeypatch.setenv("WANDB_BASE_URL", f"http://127.0.0.1:{nobody_answers.getsockname()[1]}")
+        monkeypatch.setattr("vidqa.engine.trackers.REACHED_S", 1.0)
+        started = time.monotonic()
+        _log(RunFolder(tmp_path), logger=["wandb"], project_name="p", experiment_name="e")
+        assert time.monotonic() - started < 30
+    (offline,) = tmp_path.glob("wandb/offline-run-*")
+    assert list(offline.glob("*.wandb")) and len(read_metrics(tmp_path / "metrics.jsonl")) == 2
+    said = capsys.readouterr().err
+    assert said.count("ENGINE_TRACKER_FAILED") == 1 and "it goes on offline" in said and "k" * 40 not in said
+
+
+def test_a_tracker_that_fails_on_the_way_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("tensorboard")
+    from accelerate.tracking import TensorBoardTracker
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    PartialState(cpu=True)
+    monkeypatch.setattr(TensorBoardTracker, "log", full)
+    _log(RunFolder(tmp_path), logger=["tensorboard"])
+    assert len(read_metrics(tmp_path / "metrics.jsonl")) == 2
+    assert capsys.readouterr().err.count("ENGINE_TRACKER_FAILED") == 1
 
 
 def test_tensorboard_gets_the_values(tmp_path: Path) -> None:

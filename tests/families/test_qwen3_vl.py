@@ -215,3 +215,31 @@ def test_rope_positions_refuse_grids_that_do_not_fit():
         with pytest.raises(ValueError):
             rope_positions(ids, IMAGE, VIDEO, [], videos, 2)
     assert rope_positions(ids, IMAGE, VIDEO, [], [(1, 2, 4)], 2).tolist() == [[0, 1, 1, 3], [0, 1, 1, 3], [0, 1, 2, 3]]
+
+
+@pytest.mark.parametrize(
+    ("config", "named"),
+    [
+        (
+            {"quantization_config": {"quant_method": "fp8"}},
+            "quantization_config says that the weights are quantized (fp8)",
+        ),
+        ({"quantization_config": {"bits": 4}}, "quantization_config"),
+        ({"compression_config": {"quant_method": "compressed-tensors"}}, "(compressed-tensors)"),
+        ({"text_config": {"quantization_config": {"quant_method": "awq"}}}, "text_config.quantization_config"),
+    ],
+)
+def test_quantized_weights_are_named(tmp_path, config, named):
+    write(tmp_path, "config.json", {"model_type": "qwen3_vl", **config})
+    with pytest.raises(ProblemError) as caught:
+        family_of(tmp_path)
+    (problem,) = caught.value.problems
+    assert problem.code == "MODEL_QUANTIZED" and named in problem.message
+
+
+def test_an_empty_quantization_config_is_none_and_a_file_of_one_is_one(tmp_path):
+    write(tmp_path, "config.json", {"model_type": "qwen3_vl", "quantization_config": None})
+    assert family_of(tmp_path) is QWEN3_VL
+    write(tmp_path, "hf_quant_config.json", {})
+    with pytest.raises(ProblemError, match="MODEL_QUANTIZED"):
+        family_of(tmp_path)

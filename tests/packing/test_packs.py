@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -155,6 +156,20 @@ def test_epochs_differ_and_seeds_differ_and_both_repeat() -> None:
     assert order.step(7) == StepOrder(50, 5, seed=3).step(7)
     assert order.step(0) != StepOrder(50, 5, seed=4).step(0)
     assert first != list(range(50))
+
+
+@pytest.mark.parametrize("together", [None, tuple((2 * i, 2 * i + 1) for i in range(20))], ids=["alone", "in groups"])
+def test_an_epoch_is_shuffled_once(
+    monkeypatch: pytest.MonkeyPatch, together: tuple[tuple[int, ...], ...] | None
+) -> None:
+    """However often its steps are asked for, and also where one who asks is an epoch ahead of another."""
+    shuffled = []
+    generator = np.random.PCG64
+    monkeypatch.setattr(np.random, "PCG64", lambda seed: (shuffled.append(seed[1]), generator(seed))[1])
+    order = StepOrder(40, 4, seed=3, together=together)
+    ahead, behind = ([order.step(n) for n in range(start, start + 10)] for start in (10, 0))
+    assert [order.step(n) for n in range(20)] == [*behind, *ahead]
+    assert sorted(shuffled) == [0, 1]
 
 
 def test_what_a_dropped_rest_leaves_out_changes_with_the_epoch() -> None:

@@ -643,6 +643,11 @@ for title, code, spoil in (
     ("config is not JSON", "MODEL_FILE_MISSING", overwrite("config.json", "{")),
     ("config is a list", "MODEL_FILE_MISSING", overwrite("config.json", "[]")),
     ("another architecture", "MODEL_UNSUPPORTED", rewrite("config.json", lambda c: c.update(model_type="llama"))),
+    (
+        "quantized weights",
+        "MODEL_QUANTIZED",
+        rewrite("config.json", lambda c: c.update(quantization_config={"quant_method": "fp8"})),
+    ),
     ("no architecture", "MODEL_UNSUPPORTED", rewrite("config.json", lambda c: c.pop("model_type"))),
     ("index names a file that is not there", "MODEL_FILE_MISSING", index({"a.weight": "part-1.safetensors"})),
     ("index names a tensor that is not there", "MODEL_WEIGHTS_BROKEN", index({"a.weight": "model.safetensors"})),

@@ -100,6 +100,9 @@ def test_a_damaged_file_of_rows_is_made_anew(case: Case) -> None:
     (case.folder / media_probe.NAME).write_bytes(b"PAR1 not really PAR1")
     assert case.report("media").facts["media_reused"] == 0
     assert case.report("media").facts["media_reused"] == 6
+    table = pandas.read_parquet(case.folder / media_probe.NAME)
+    table.assign(exit_code="none").to_parquet(case.folder / media_probe.NAME)
+    assert case.report("media").facts["media_reused"] == 0
 
 
 def test_where_nobody_may_write_rows_go_to_the_cache(tmp_path: Path) -> None:

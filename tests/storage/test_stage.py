@@ -87,8 +87,8 @@ def test_an_interrupted_staging_goes_on(bucket: Any, monkeypatch: pytest.MonkeyP
         stage_set(SET, VIDEOS)
     folder = folder_of(SET, VIDEOS)
     known = read_record(folder)
-    with (folder / RECORD).open("a") as lines:
-        lines.write('{"source": "s3://la')  # and a line that was cut off
+    with (folder / RECORD).open("ab") as lines:
+        lines.write('{"source": "s3://laké'.encode()[:-1])  # and a line that was cut off, in the middle of a character
     assert 1 <= len(known) < 7 and not list(folder.rglob("media/.*"))
     monkeypatch.setattr(stage, "_fetch_one", lambda *given: fetched.append(given[1].address) or fetch_one(*given))
     _, media = stage_set(SET, VIDEOS)

@@ -87,6 +87,7 @@ def test_a_run_goes_to_a_bucket_whole_and_only_once(bucket: Any, run_dir: Path) 
     again, _ = upload(run_dir, Wanted("s3://lake/outputs"), None)
     assert again[address]["sent"] == 0
     bucket.rm(f"{address}/best.json")
+    (run_dir / RECORD).write_text("[]")  # what something else wrote
     (run_dir / "metrics.jsonl").write_text("{}\n{}\n")
     again, _ = upload(run_dir, Wanted("s3://lake/outputs"), None)
     assert again[address]["sent"] == 2 and bucket.cat(f"{address}/metrics.jsonl") == b"{}\n{}\n"

@@ -118,7 +118,8 @@ def _fail(run: RunFolder, problems: list[Problem]) -> int:
     try:
         if run.read_status().get("state") not in ("ERROR", "COMPLETE"):
             run.write_problems(problems)
-            run.write_status("ERROR", message=f"{problems[0].code}: {problems[0].message}", exit_code=code)
+            state = "STOPPED" if code == Exit.NOT_DONE else "ERROR"
+            run.write_status(state, message=f"{problems[0].code}: {problems[0].message}", exit_code=code)
     except OSError as unwritable:
         print(f"the run folder cannot be written: {unwritable}", file=sys.stderr)
     return code

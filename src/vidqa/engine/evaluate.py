@@ -12,10 +12,9 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing
+from itertools import chain
 from pathlib import Path
 from typing import Any
-
-import torch
 
 from vidqa.data import load_records
 from vidqa.engine import distributed
@@ -24,7 +23,7 @@ from vidqa.engine.checkpoint.export import load_export
 from vidqa.engine.generate.answers import Decoding, generate_answers
 from vidqa.engine.generate.saved import SavedAnswers
 from vidqa.engine.model.load import DTYPES
-from vidqa.engine.outcome import fingerprint_model, make_recipe, write_outcome
+from vidqa.engine.outcome import fingerprint_model, make_recipe, require_answers, write_outcome
 from vidqa.engine.prepare import frame_cache, on_main, plan_usable
 from vidqa.engine.problems import ENGINE_NO_SAMPLES
 from vidqa.engine.progress import open_evaluation
@@ -58,14 +57,15 @@ def evaluate(spec: Any, run: RunFolder) -> int:
     mine = sorted(todo, key=lambda sample: -sample.length)[world.rank :: world.size]
     batches = [mine[i : i + spec.evaluation.batch_size] for i in range(0, len(mine), spec.evaluation.batch_size)]
     workers, generation = max(1, spec.engine.decode_workers), spec.generation
-    decoding = Decoding(generation.max_tokens, generation.temperature, generation.repetition_penalty)
+    seed = spec.evaluation.seed
+    decoding = Decoding(generation.max_tokens, generation.temperature, generation.repetition_penalty, seed)
     with (
         open_evaluation(run, world, len(batches)) as progress,
         closing(FrameSource(workers, spec.engine.decode_timeout_s, frame_cache(spec.engine))) as source,
     ):
         model = load_export(folder, base, DTYPES[spec.model.dtype], world.device)
-        torch.manual_seed(spec.evaluation.seed + world.rank)
-        for number, (batch, frames) in enumerate(frames_ahead(batches, source, spec.engine.on_bad_sample, quarantined)):
+        ahead = FramesAhead(source, spec.engine.on_bad_sample)
+        for number, (batch, frames) in enumerate(ahead.of(batches)):
             started = time.perf_counter()
             answers = generate_answers(model, planner, batch, frames, decoding) if batch else []
             saved.append([(s.record.id, answer) for s, answer in zip(batch, answers, strict=True)])
@@ -73,12 +73,19 @@ def evaluate(spec: Any, run: RunFolder) -> int:
             progress.log(number + 1, {"perf/batch_s": seconds}, line=f"{len(batch)} answers in {seconds:.1f} s")
             if stop.asked:
                 break
-        everyone = world.gather((stop.asked is not None, quarantined))
-        if any(stopped for stopped, _ in everyone):
+        everyone = world.gather((stop.asked is not None, ahead.problems, ahead.left_out))
+        if any(stopped for stopped, _, _ in everyone):
             progress.say("stopped; continue with evaluation.skip_saved = true")
             return int(Exit.NOT_DONE)
-        bad = list(dict.fromkeys(problem for _, problems in everyone for problem in problems))
-        on_main(world, lambda: write_outcome(spec, run, records, saved.read(), samples, recipe, bad))
+        bad = list(dict.fromkeys(chain(quarantined, *(problems for _, problems, _ in everyone))))
+        undecoded = set(chain(*(left_out for _, _, left_out in everyone)))
+
+        def conclude() -> None:
+            answers = saved.read()
+            require_answers(samples, answers, undecoded, run)
+            write_outcome(spec, run, records, answers, samples, recipe, bad)
+
+        on_main(world, conclude)
         return int(Exit.OK)
 
 
@@ -100,18 +107,25 @@ def asked(spec: Any, planner: Planner) -> tuple[list[Any], list[Sample], list[Pr
     return records, samples, problems
 
 
-def frames_ahead(
-    batches: Sequence[Sequence[Sample]], source: FrameSource, on_bad_sample: str, quarantined: list[Problem]
-) -> Iterator[tuple[list[Sample], list[list[Any]]]]:
-    """Each batch with its frames, later ones being decoded meanwhile. Samples that cannot be decoded are left out and
-    noted in `quarantined`, or end the run."""
-    tickets = [source.request(batch) for batch in batches[:BATCHES_AHEAD]]
-    for number, batch in enumerate(batches):
-        if number + BATCHES_AHEAD < len(batches):
-            tickets.append(source.request(batches[number + BATCHES_AHEAD]))
-        frames, problems = source.collect(tickets[number])
-        tickets[number] = []
-        end_if_bad(problems, fails=on_bad_sample == "fail")
-        quarantined.extend(problems)
-        usable = [i for i, arrays in enumerate(frames) if all(array is not None for array in arrays)]
-        yield [batch[i] for i in usable], [frames[i] for i in usable]
+class FramesAhead:
+    """Frames for batches, and what has none: `problems` say why, `left_out` are the ids of the samples."""
+
+    def __init__(self, source: FrameSource, on_bad_sample: str) -> None:
+        self.source, self.fails = source, on_bad_sample == "fail"
+        self.problems: list[Problem] = []
+        self.left_out: list[str] = []
+
+    def of(self, batches: Sequence[Sequence[Sample]]) -> Iterator[tuple[list[Sample], list[list[Any]]]]:
+        """Each batch with its frames, later ones being decoded meanwhile. Samples that cannot be decoded are left out,
+        or end the run."""
+        tickets = [self.source.request(batch) for batch in batches[:BATCHES_AHEAD]]
+        for number, batch in enumerate(batches):
+            if number + BATCHES_AHEAD < len(batches):
+                tickets.append(self.source.request(batches[number + BATCHES_AHEAD]))
+            frames, problems = self.source.collect(tickets[number])
+            tickets[number] = []
+            end_if_bad(problems, fails=self.fails)
+            self.problems.extend(problems)
+            usable = [i for i, arrays in enumerate(frames) if all(array is not None for array in arrays)]
+            self.left_out.extend(sample.record.id for i, sample in enumerate(batch) if i not in usable)
+            yield [batch[i] for i in usable], [frames[i] for i in usable]

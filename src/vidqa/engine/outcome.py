@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence, Set
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from vidqa.continuing import weights_hash
 from vidqa.data import fingerprint
 from vidqa.data.record import Record
 from vidqa.engine.generate.answers import Answer
+from vidqa.engine.problems import ENGINE_ANSWERS_MISSING, ENGINE_NOT_ANSWERED
 from vidqa.files import write_json
 from vidqa.problem import Problem
 from vidqa.run_folder import RunFolder
@@ -21,6 +22,7 @@ from vidqa.scoring.answers import RULES
 from vidqa.scoring.posters import poster_frames
 from vidqa.scoring.report import write_report
 
+NAMED = 5  # samples that a message names
 POSTERS = 4  # frames shown of one failure
 UNDECODABLE = "error"  # finish_reason of a sample whose video could not be read
 
@@ -71,6 +73,27 @@ def _short_name(folder: Path) -> str:
     return f"{run.parent.name}/{folder.name}" if run.name == "safetensors" else folder.name
 
 
+def require_answers(
+    samples: Sequence[Sample], answers: Mapping[str, Answer], undecoded: Set[str], run: RunFolder
+) -> None:
+    """Raises ENGINE_ANSWERS_MISSING where a planned sample that could be decoded has no answer."""
+    asked = [sample.record.id for sample in samples if sample.record.id not in undecoded]
+    if missing := [sample_id for sample_id in asked if sample_id not in answers]:
+        message = f"{len(missing)} of {len(asked)} answers are missing: {_first(missing)}"
+        raise ENGINE_ANSWERS_MISSING.error(run.path / "answers", message)
+
+
+def _not_answered(records: Sequence[Record], answers: Mapping[str, Answer], run: RunFolder) -> list[Problem]:
+    """A warning that counts and names the samples that could not be asked."""
+    left = [record.id for record in records if record.id not in answers]
+    message = f"{len(left)} of {len(records)} samples were not asked: {_first(left)}"
+    return [ENGINE_NOT_ANSWERED.at(run.path / "metrics.json", message, severity="warning")] if left else []
+
+
+def _first(names: Sequence[str]) -> str:
+    return ", ".join([*names[:NAMED], "..."][: len(names)])
+
+
 def write_outcome(
     spec: Any,
     run: RunFolder,
@@ -92,6 +115,7 @@ def write_outcome(
     if not soft.enabled:
         metrics.pop("soft_accuracy", None)
     metrics["quarantined"] = [problem.as_dict() for problem in bad]
+    metrics["problems"] += [problem.as_dict() for problem in _not_answered(records, answers, run)]
     write_json(run.path / "results.json", items)
     write_json(run.path / "metrics.json", metrics)
     write_json(run.path / "recipe.json", recipe)

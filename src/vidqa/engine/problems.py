@@ -70,6 +70,28 @@ ENGINE_NO_SAMPLES = Code(
     "No sample is left to work on.",
     "Check the annotation file and the quarantined samples named in the log.",
 )
+ENGINE_ANSWERS_UNREADABLE = Code(
+    "ENGINE_ANSWERS_UNREADABLE",
+    "A saved answer has other fields than this version writes.",
+    "Correct or remove the line, or answer everything again with evaluation.skip_saved = false.",
+)
+ENGINE_ANSWERS_MISSING = Code(
+    "ENGINE_ANSWERS_MISSING",
+    "Samples that were asked have no saved answer, so they cannot be scored; the answers that are there are kept.",
+    "Continue with evaluation.skip_saved = true; where several machines answer, all must share the results_dir.",
+    Exit.NOT_DONE,
+)
+ENGINE_NOT_ANSWERED = Code(
+    "ENGINE_NOT_ANSWERED",
+    "Samples could not be asked, because their media cannot be decoded or planned; they count as not answered.",
+    "Repair their files (metrics.json names them under quarantined), then evaluate again.",
+)
+ENGINE_TRACKER_FAILED = Code(
+    "ENGINE_TRACKER_FAILED",
+    "A tracker such as wandb failed or cannot be reached; the training goes on, and metrics.jsonl is complete.",
+    "Check its key, its server and the network; what wandb wrote offline is sent with `wandb sync`.",
+    Exit.ENVIRONMENT,
+)
 ENGINE_LORA_TARGETS = Code(
     "ENGINE_LORA_TARGETS",
     "LoRA finds no module, or not the ones asked for.",

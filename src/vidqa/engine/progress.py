@@ -10,10 +10,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import Any, Self
 
-from vidqa._optional import require
 from vidqa.cli import note
 from vidqa.engine.distributed import World
-from vidqa.environment import wandb_has_key
+from vidqa.engine.trackers import Tracker, open_trackers
 from vidqa.run_folder import RunFolder
 
 
@@ -24,7 +23,7 @@ class Progress:
     wait for them. What it raised comes up at the next call, or at the end of a block that ends well.
     """
 
-    def __init__(self, run: RunFolder, trackers: list[Any], first: int, total: int, noun: str = "step") -> None:
+    def __init__(self, run: RunFolder, trackers: list[Tracker], first: int, total: int, noun: str = "step") -> None:
         self.run, self.trackers, self.first, self.total, self.noun = run, trackers, first, total, noun
         self.started = time.monotonic()
         self.bar = _progress_bar(first, total) if sys.stderr.isatty() else None
@@ -70,19 +69,11 @@ class Progress:
                 job.result()
 
 
-def require_trackers(logging: Any) -> None:
-    """Fail before the model is loaded where a tracker that the spec names is not installed."""
-    for name in set(logging.logger) & set(TRACKERS):
-        require(name, name)
-
-
 def open_progress(spec: Any, run: RunFolder, world: World, first: int, total: int) -> Progress | Silent:
     """Rank 0 reports; the others are silent."""
     if not world.is_main:
         return Silent()
-    table = spec.model_dump()
-    trackers = [TRACKERS[name](run, spec.logging, table) for name in spec.logging.logger if name in TRACKERS]
-    return Progress(run, trackers, first, total)
+    return Progress(run, open_trackers(run, spec), first, total)
 
 
 def open_evaluation(run: RunFolder, world: World, batches: int) -> Progress | Silent:
@@ -120,32 +111,3 @@ def _progress_bar(first: int, total: int) -> Any:
     bar.add_task("starting", completed=first, total=total)
     bar.start()
     return bar
-
-
-def _wandb(run: RunFolder, logging: Any, spec: dict[str, Any]) -> Any:
-    from accelerate.tracking import WandBTracker
-
-    tracker = WandBTracker(
-        logging.project_name,
-        dir=str(run.path),
-        name=logging.wandb_run_name or logging.experiment_name or run.path.name,
-        group=logging.group_name,
-        id=logging.wandb_run_id,
-        resume=logging.wandb_resume,
-        # Without a key wandb would ask for one and the job would wait for ever.
-        mode="online" if wandb_has_key() else "offline",
-    )
-    tracker.start()
-    tracker.store_init_configuration(spec)
-    return tracker
-
-
-def _tensorboard(run: RunFolder, logging: Any, spec: dict[str, Any]) -> Any:
-    from accelerate.tracking import TensorBoardTracker
-
-    tracker = TensorBoardTracker("tensorboard", logging_dir=str(run.path))
-    tracker.start()
-    return tracker
-
-
-TRACKERS = {"wandb": _wandb, "tensorboard": _tensorboard}

@@ -29,7 +29,7 @@ from vidqa.engine.model.trainable import trainable_table
 from vidqa.engine.optimizer import build_optimizer, clip_gradients, learning_rate, set_learning_rate, trained_by
 from vidqa.engine.prepare import frame_cache, on_main, prepare_training, write_plan
 from vidqa.engine.problems import ENGINE_NO_GRADIENT, ENGINE_NOT_FINITE
-from vidqa.engine.progress import open_progress, require_trackers
+from vidqa.engine.progress import open_progress
 from vidqa.engine.quarantine import Quarantine
 from vidqa.engine.readback import Readback
 from vidqa.engine.resume import Start, resume, start_of, trainer_facts
@@ -37,6 +37,7 @@ from vidqa.engine.saving import Saver
 from vidqa.engine.schedule import Schedule
 from vidqa.engine.signals import StopRequest
 from vidqa.engine.thrift import choose_thrift
+from vidqa.engine.trackers import require_trackers
 from vidqa.engine.validate import Validator
 from vidqa.environment import world_size
 from vidqa.problem import Exit, Problem, ProblemError, raise_errors

@@ -9,9 +9,12 @@ from pathlib import Path
 
 import numpy as np
 
-from vidqa.families.problems import MODEL_FILE_MISSING, MODEL_UNSUPPORTED
+from vidqa.families.problems import MODEL_FILE_MISSING, MODEL_QUANTIZED, MODEL_UNSUPPORTED
 from vidqa.families.sizes import Sizes, Tensor
 from vidqa.video.types import FramePlan, PixelRules
+
+QUANTIZED = ("quantization_config", "compression_config")  # in config.json; the second one's name is an older one
+QUANTIZED_FILE = "hf_quant_config.json"
 
 
 @dataclass(frozen=True)
@@ -65,13 +68,28 @@ def read_json(folder: Path, name: str) -> dict:
 
 
 def family_of(folder: Path) -> Family:
-    """The family of the model in `folder`, by config.json's model_type. Raises MODEL_UNSUPPORTED."""
+    """The family of the model in `folder`, by config.json's model_type. Raises MODEL_UNSUPPORTED, MODEL_QUANTIZED."""
     from vidqa.families.qwen3_vl import QWEN3_VL
 
     families = [QWEN3_VL]
-    model_type = read_json(folder, "config.json").get("model_type")
+    config = read_json(folder, "config.json")
+    model_type = config.get("model_type")
     for family in families:
         if model_type in family.model_types:
+            _require_plain_weights(config, folder)
             return family
     known = ", ".join(t for family in families for t in family.model_types)
     raise MODEL_UNSUPPORTED.error(folder / "config.json", f"model_type is {model_type!r}; supported: {known}")
+
+
+def _require_plain_weights(config: dict, folder: Path) -> None:
+    """transformers takes the key from the whole model's table or from one of its parts'; other tools leave a file."""
+    if (folder / QUANTIZED_FILE).is_file():
+        raise MODEL_QUANTIZED.error(folder / QUANTIZED_FILE, "this file is that of a quantized model")
+    tables = {"": config, **{f"{name}.": value for name, value in config.items() if isinstance(value, dict)}}
+    for prefix, table in tables.items():
+        for key in QUANTIZED:
+            if asked := table.get(key):
+                method = asked.get("quant_method") if isinstance(asked, dict) else asked
+                message = f"{prefix}{key} says that the weights are quantized ({method})"
+                raise MODEL_QUANTIZED.error(folder / "config.json", message)

@@ -12,6 +12,11 @@ MODEL_UNSUPPORTED = Code(
     "The model's architecture is not one this program trains.",
     "Use a Qwen3-VL architecture: nvidia/Cosmos-Reason2-8B or -2B, Qwen3-VL, or a converted Cosmos3-Nano.",
 )
+MODEL_QUANTIZED = Code(
+    "MODEL_QUANTIZED",
+    "The model's weights are quantized: they are not the numbers that this program trains and evaluates.",
+    "Use the model as it was before it was quantized, in bfloat16, float16 or float32.",
+)
 MODEL_WEIGHTS_BROKEN = Code(
     "MODEL_WEIGHTS_BROKEN",
     "A safetensors file is cut off, or is not one, or lacks tensors that the model's index places in it.",

@@ -91,6 +91,8 @@ def read_rows(path: Path) -> Rows:
         return {}
     try:
         table = pyarrow.parquet.read_table(path, columns=[field.name for field in fields(Row)])
+        if not table.schema.equals(_schema(pyarrow)):
+            return {}
         rows = [Row(**row) for row in table.to_pylist()]
     except (OSError, ValueError, KeyError, TypeError, pyarrow.ArrowException):
         return {}

@@ -90,7 +90,7 @@ def read_record(folder: Path) -> dict[str, Staged]:
     """What is known to have arrived, by its address. A line that a kill cut off is left out."""
     found = {}
     try:
-        lines = (folder / RECORD).read_text(encoding="utf-8").splitlines()
+        lines = (folder / RECORD).read_text(encoding="utf-8", errors="replace").splitlines()
     except FileNotFoundError:
         return {}
     for line in lines:

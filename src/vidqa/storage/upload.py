@@ -126,8 +126,8 @@ def _write_record(run_dir: Path, done: dict[str, Any]) -> None:
     """Add to what is written of earlier uploads. A full disk costs the record, not the upload."""
     path = run_dir / RECORD
     try:
-        before = json.loads(path.read_text(encoding="utf-8"))["destinations"]
-    except (OSError, ValueError, KeyError):
+        before = dict(json.loads(path.read_text(encoding="utf-8"))["destinations"])
+    except (OSError, ValueError, KeyError, TypeError):
         before = {}
     try:
         files.write_json(path, {"schema_version": 1, "destinations": {**before, **done}})

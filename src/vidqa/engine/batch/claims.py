@@ -16,6 +16,7 @@ import threading
 import weakref
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import fields
 from pathlib import Path
 from typing import Protocol
 
@@ -24,6 +25,7 @@ from vidqa.problem import Problem
 
 FLOCK = struct.Struct("hhqqi4x")  # Linux' struct flock: type, whence, start, length, process
 HELD = (errno.EAGAIN, errno.EACCES)
+KINDS = {"str": str, "int": int}  # of the fields of a Problem
 POLL_S = 0.02  # how often a waiting process looks whether a claim is free
 
 
@@ -68,9 +70,10 @@ class Claims:
         (another name of the same file has the same key)."""
         try:
             problem = Problem(**json.loads(self._note(key).read_text(encoding="utf-8")))
-        except (OSError, ValueError, TypeError):
+        except (OSError, ValueError, TypeError, RecursionError):
             return None
-        return problem if problem.where == where else None
+        sound = all(isinstance(getattr(problem, each.name), KINDS[str(each.type)]) for each in fields(Problem))
+        return problem if sound and problem.where == where else None
 
     def _note(self, key: str) -> Path:
         return self.folder / key[:2] / f"{key}.{self.terms}.failed"

@@ -16,6 +16,7 @@ import os
 import stat
 import struct
 import time
+import tokenize
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -34,6 +35,7 @@ from vidqa.video.pool import DecodeRequest
 RESIZE_VERSION = 2  # part of every key: raise it when decoding or resize_frames gives other pixels
 FOOTER = struct.Struct("<4sI")  # a mark, and the CRC-32 of everything before it
 MARK = b"vqF1"
+TOTAL_DIGITS = 32
 ROOM = 0.9  # an eviction goes down to this part of the limit, so that not every put evicts
 ABANDONED_S = 3600.0  # a temporary file this old belongs to a process that was killed
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -171,13 +173,16 @@ class FrameCache:
     def _publish(self, temporary: Path, path: Path) -> None:
         size = temporary.stat().st_size
         with self._locked() as handle:
-            total = int(os.pread(handle, 32, 0) or 0)
+            written = os.pread(handle, TOTAL_DIGITS, 0)
+            # An empty file is that of a new cache; a power cut leaves that or NULs. Then what is there is counted.
+            sound = len(written) == TOTAL_DIGITS and written.isdigit()
+            total = int(written) if sound else self._evict(math.inf)
             if path.exists():  # another process decoded the same frames
                 return
             if total + size > self.limit_bytes:
                 total = self._evict(self.limit_bytes * ROOM - size)
             # Counted first: who dies between the two leaves a total that is too high, which the next eviction corrects.
-            os.pwrite(handle, f"{total + size:032d}".encode(), 0)
+            os.pwrite(handle, f"{total + size:0{TOTAL_DIGITS}d}".encode(), 0)
             os.replace(temporary, path)
 
     def _evict(self, allowed: float) -> int:
@@ -222,7 +227,10 @@ def _read_header(file: BinaryIO, size: int) -> tuple[int, tuple[int, ...]]:
     """Where the frames begin, and their shape. Raises ValueError where the file is not as long as they need."""
     if np.lib.format.read_magic(file) != (1, 0):
         raise ValueError(f"{file.name} is no entry")
-    shape, _, dtype = np.lib.format.read_array_header_1_0(file)
+    try:
+        shape, _, dtype = np.lib.format.read_array_header_1_0(file)
+    except (SyntaxError, tokenize.TokenError) as damaged:
+        raise ValueError(f"the header of {file.name} is damaged") from damaged
     if dtype != np.uint8 or size != file.tell() + math.prod(shape) + FOOTER.size:
         raise ValueError(f"{file.name} is cut off")
     return file.tell(), shape

@@ -1,13 +1,19 @@
-"""Answers by transformers' own `generate`, the reference: prompts padded on the left, every token as planned."""
+"""Answers by transformers' own `generate`, the reference: prompts padded on the left, every token as planned.
+
+What a sample is answered depends on the model and on the sample, never on the others in its batch: its draws come from
+a generator of its own.
+"""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
+from transformers import LogitsProcessor, LogitsProcessorList
 
 from vidqa.engine.batch.pixels import as_tensor
 from vidqa.engine.batch.resize import patchify
@@ -25,11 +31,30 @@ class Answer:
 
 @dataclass(frozen=True)
 class Decoding:
-    """How answers are generated; `temperature` 0 is greedy."""
+    """How answers are generated; `temperature` 0 is greedy, which draws nothing from `seed`."""
 
     max_tokens: int
     temperature: float = 0.0
     repetition_penalty: float = 1.0
+    seed: int = 0
+
+
+class OwnDraws(LogitsProcessor):
+    """Makes the largest score a draw from the distribution at a temperature: the logarithm of an exponential variate is
+    taken from every score. Each row has its variates from a generator that its sample's id and the seed alone start."""
+
+    def __init__(self, sample_ids: Sequence[str], decoding: Decoding, device: torch.device) -> None:
+        self.temperature = decoding.temperature
+        self.generators = [torch.Generator(device) for _ in sample_ids]
+        for generator, sample_id in zip(self.generators, sample_ids, strict=True):
+            digest = hashlib.sha256(f"{decoding.seed} {sample_id}".encode()).digest()
+            generator.manual_seed(int.from_bytes(digest[:8], "big"))
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        variates = torch.empty_like(scores)
+        for row, generator in zip(variates, self.generators, strict=True):
+            row.exponential_(generator=generator)
+        return scores / self.temperature - variates.log()
 
 
 def model_inputs(
@@ -77,21 +102,21 @@ def generate_answers(
     """One answer per sample; `planner` must be one for generation."""
     device = next(model.parameters()).device
     inputs = model_inputs(planner, samples, frames, device)
-    sampling = (
-        {"do_sample": True, "temperature": decoding.temperature}
-        if decoding.temperature > 0
-        else {"do_sample": False, "temperature": None}
-    )
+    scores = LogitsProcessorList()
+    if decoding.temperature > 0:
+        scores.append(OwnDraws([sample.record.id for sample in samples], decoding, device))
     ends = sorted(planner.chat.eos_ids)
     output = model.generate(
         **inputs,
         max_new_tokens=decoding.max_tokens,
-        repetition_penalty=decoding.repetition_penalty,
+        logits_processor=scores,
         eos_token_id=ends,
         pad_token_id=planner.chat.pad_id,
         synced_gpus=False,  # ranks generate on their own; transformers would otherwise see FSDP and wait
-        **sampling,
         # A model folder's own sampling settings would be part of no recipe.
+        do_sample=False,
+        repetition_penalty=decoding.repetition_penalty,
+        temperature=None,
         top_p=None,
         top_k=None,
     )

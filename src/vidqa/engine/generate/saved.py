@@ -7,11 +7,16 @@ import json
 import os
 import shutil
 from collections.abc import Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from vidqa.cli import note
 from vidqa.engine.generate.answers import Answer
+from vidqa.engine.problems import ENGINE_ANSWERS_UNREADABLE
 from vidqa.scoring.recipes import FREE
+
+KINDS = {"str": str, "int": int}
 
 
 class SavedAnswers:
@@ -34,16 +39,26 @@ class SavedAnswers:
             os.fsync(file.fileno())
 
     def read(self) -> dict[str, Answer]:
-        """All ranks' answers by sample id. A line that a kill cut off is left out; the first answer of an id counts."""
+        """All ranks' answers by sample id; the first answer of an id counts. A torn last line is cut off the file, and
+        lines that hold no JSON are left out: those samples are asked again. Both are said. Call it while no rank
+        writes. Raises ENGINE_ANSWERS_UNREADABLE for JSON that is not an answer."""
         answers: dict[str, Answer] = {}
         for path in sorted(self.folder.glob("rank-*.jsonl")):
-            for line in path.read_text(encoding="utf-8").split("\n"):
+            lines = path.read_bytes().split(b"\n")
+            if torn := lines.pop():
+                os.truncate(path, path.stat().st_size - len(torn))
+                note(f"{path}: the last line was cut off after {len(torn)} bytes; that sample is asked again")
+            broken = 0
+            for number, line in enumerate(lines, 1):
                 try:
-                    item = json.loads(line)
-                except ValueError:
+                    item = json.loads(line.decode("utf-8"))
+                except (ValueError, RecursionError):
+                    broken += 1
                     continue
-                answers.setdefault(item.pop("sample_id"), Answer(**item))
-            _end_line(path)
+                sample_id, answer = _answer(item, f"{path}:{number}")
+                answers.setdefault(sample_id, answer)
+            if broken:
+                note(f"{path}: {broken} lines cannot be read; those samples are asked again")
         return answers
 
     def forget(self) -> dict[str, Answer]:
@@ -52,9 +67,16 @@ class SavedAnswers:
         return {}
 
 
-def _end_line(path: Path) -> None:
-    """Give a cut-off last line its end, so that the next answer starts on a line of its own."""
-    with path.open("rb+") as file:
-        file.seek(0, os.SEEK_END)
-        if file.tell() and (file.seek(-1, os.SEEK_END), file.read(1))[1] != b"\n":
-            file.write(b"\n")
+def _answer(item: Any, where: str) -> tuple[str, Answer]:
+    """The sample id and the answer of one line."""
+    kinds = {"sample_id": str, **{field.name: KINDS[str(field.type)] for field in fields(Answer)}}
+    if not isinstance(item, dict):
+        raise ENGINE_ANSWERS_UNREADABLE.error(where, f"the line holds {type(item).__name__}, not an object")
+    wrong = [f"without {name}" for name in kinds if name not in item]
+    wrong += [f"with {name}, which no answer has" for name in item if name not in kinds]
+    wrong += [
+        f"whose {name} is {item[name]!r}" for name in kinds if name in item and type(item[name]) is not kinds[name]
+    ]
+    if wrong:
+        raise ENGINE_ANSWERS_UNREADABLE.error(where, f"an answer {', and '.join(wrong)}"[:400])
+    return item.pop("sample_id"), Answer(**item)

@@ -19,13 +19,13 @@ from vidqa.engine.checkpoint.background import Background
 from vidqa.engine.checkpoint.export import EXPORT, Exporter, prove_structure
 from vidqa.engine.checkpoint.proof import prove_loss
 from vidqa.engine.checkpoint.staging import Staging
-from vidqa.engine.checkpoint.state import TRAINER, own_weights, save_state, sharded_parameters, training_state
+from vidqa.engine.checkpoint.state import own_weights, save_state, sharded_parameters, training_state
 from vidqa.engine.model.load import DTYPES
 from vidqa.engine.prepare import on_main
 from vidqa.engine.problems import ENGINE_NOT_FINITE
 from vidqa.engine.schedule import Schedule
 from vidqa.files import write_json, write_link
-from vidqa.run_folder import RunFolder
+from vidqa.run_folder import TRAINER, RunFolder
 from vidqa.samples import Sample
 
 
@@ -134,7 +134,7 @@ class Saver:
         world = self.background.world
         save_state(self.run, world, name, tensors, facts)
         kept = {self.best.name} if self.best else set()
-        on_main(world, lambda: self.run.prune(self.run.checkpoints, TRAINER, self.ckpt.max_keep, kept))
+        on_main(world, lambda: self.run.prune(self.run.checkpoints, TRAINER, self.ckpt.max_keep, kept, facts["step"]))
 
     def _export(
         self,
@@ -156,7 +156,7 @@ class Saver:
             self.best = self._better(facts["step"], name, measured)
             write_json(self.run.path / "best.json", vars(self.best))
             write_link(self.run.path / "best", f"{self.run.exports.name}/{self.best.name}")
-            self.run.prune(self.run.exports, EXPORT, self.ckpt.max_keep, {self.best.name})
+            self.run.prune(self.run.exports, EXPORT, self.ckpt.max_keep, {self.best.name}, facts["step"])
 
         on_main(world, publish)
 

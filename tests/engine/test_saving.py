@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import stat
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from in_process import events, train_here
+from safetensors.torch import load_file
 from tiny_world import tiny_data, tiny_model, tiny_spec
+
+from vidqa.engine.checkpoint.best import adopt_best, best_of
+from vidqa.run_folder import RunFolder
 
 STEPS = 6
 OPTIONS = {
@@ -72,3 +78,104 @@ def test_what_a_run_writes_is_for_those_whom_the_umask_lets_in(world: SimpleName
     ]
     assert open_to_others == []
     assert events(world.reference, "train/loss").keys() == set(range(1, STEPS + 1))
+
+
+def copied(world: SimpleNamespace, name: str, keep: str | None = None) -> Path:
+    """The reference run's folder once more; with `keep`, as it was when this was its newest save."""
+    run = world.folder / name / "run"
+    shutil.copytree(world.reference, run, symlinks=True)
+    step = int((keep or f"step_{STEPS}").removeprefix("step_"))
+    for later in (path for kind in ("checkpoints", "safetensors") for path in (run / kind).glob("step_*")):
+        if int(later.name.removeprefix("step_")) > step:
+            shutil.rmtree(later)
+    return run
+
+
+def same_as(reference: Path, run: Path) -> bool:
+    """Whether two runs ended with the same bytes of weights, and measured and lost the same on the way."""
+    ours, theirs = (load_file(each / f"safetensors/step_{STEPS}/model.safetensors") for each in (run, reference))
+    keys = ("train/loss", "val/avg_loss")
+    return all(torch.equal(ours[name], theirs[name]) for name in theirs) and all(
+        events(run, key) == events(reference, key) for key in keys
+    )
+
+
+def test_a_stop_on_a_step_that_is_due_leaves_the_best_alone(world: SimpleNamespace) -> None:
+    """What nobody measured is exported by the run that goes on, which measures it."""
+    run = world.folder / "stopped/run"
+    over = {"train.ckpt.max_keep": 1}
+    train_here(spec_of(world, "stopped", **over), run, stop_after=4)
+    assert [path.name for path in (run / "safetensors").iterdir()] == ["step_2"]
+    assert facts(run / "best.json")["name"] == "step_2" and facts(run / "best.json")["metric"] == "val/avg_loss"
+    assert facts(run / "checkpoints/step_4/trainer.json")["owed"] is True
+    train_here(spec_of(world, "stopped", **over, **{"train.resume": True}), run)
+    assert same_as(world.reference, run)
+    assert facts(run / "best.json") == facts(world.reference / "best.json")
+    assert facts(run / "best/export.json")["measured"]["val/avg_loss"] == facts(run / "best.json")["value"]
+
+
+def test_what_was_measured_stays_before_what_was_not(world: SimpleNamespace, capsys: pytest.CaptureFixture) -> None:
+    """Also when best.json was lost to a kill, and beside what is resumed with other values, which is said."""
+    run = copied(world, "unmeasured")
+    before = facts(run / "best.json")
+    (run / "best.json").unlink()
+    (run / "best").unlink()
+    over = {"validation.enable": False, "train.ckpt.max_keep": 1, "train.max_num_steps": STEPS + 2, "train.epoch": 9}
+    train_here(spec_of(world, "unmeasured", **over, **{"train.resume": True}), run)
+    assert facts(run / "best.json") == before and before["metric"] == "val/avg_loss"
+    assert os.readlink(run / "best") == f"safetensors/{before['name']}"
+    assert (run / f"safetensors/step_{STEPS + 2}/export.json").exists()
+    said = capsys.readouterr().err
+    assert f"train.max_num_steps: {STEPS} -> {STEPS + 2}" in said and "validation.enable: True -> False" in said
+    assert "save_freq" not in said
+    assert facts(run / "run.json")["resumed"]["step"] == STEPS
+
+
+def made_exports(run: RunFolder, **measured: dict[str, float]) -> None:
+    for name, values in measured.items():
+        folder = run.begin(run.exports, name)
+        (folder / "model.safetensors").write_bytes(b"weights of " + name.encode())
+        step = int(name.removeprefix("step_"))
+        (folder / "export.json").write_text(json.dumps({"step": step, "measured": values}))
+        run.publish(folder)
+
+
+def test_the_best_is_found_again_from_what_lies_there(tmp_path: Path) -> None:
+    run = RunFolder(tmp_path)
+    assert best_of(run, 100) is None
+    made_exports(run, step_1={}, step_9={})
+    assert (best_of(run, 5).name, best_of(run, 9).name) == ("step_1", "step_9")  # 9 is of an earlier attempt
+    made_exports(run, step_2={"val/avg_loss": 0.7}, step_3={"val/avg_loss": 0.7}, step_4={"val/avg_loss": 0.9})
+    assert (best_of(run, 9).name, best_of(run, 9).value) == ("step_2", 0.7)
+    made_exports(run, step_5={"val/avg_loss": 0.8, "val/accuracy": 1.0})
+    assert best_of(run, 9).name == "step_2"  # what all have is compared
+    for name in ("step_2", "step_3", "step_4"):
+        shutil.rmtree(run.exports / name)
+    made_exports(run, step_6={"val/avg_loss": 0.1, "val/accuracy": 0.5})
+    assert (best_of(run, 9).name, best_of(run, 9).metric) == ("step_5", "val/accuracy")
+
+
+def test_best_json_of_an_earlier_version_counts(tmp_path: Path) -> None:
+    run = RunFolder(tmp_path)
+    made_exports(run, step_1={}, step_2={})
+    (run.exports / "step_1/export.json").write_text(json.dumps({"step": 1, "trainer_loss": 2.0}))
+    best = {"metric": "val/avg_loss", "value": 6.7, "step": 1, "name": "step_1", "avg_loss": 6.7}
+    (tmp_path / "best.json").write_text(json.dumps(best))
+    assert vars(best_of(run, 2)) == best
+
+
+def test_a_run_takes_over_the_best_of_the_run_that_it_goes_on_from(tmp_path: Path) -> None:
+    parent, run = RunFolder(tmp_path / "parent"), RunFolder(tmp_path / "run")
+    made_exports(parent, step_2={"val/avg_loss": 0.7}, step_4={"val/avg_loss": 0.8}, step_8={"val/avg_loss": 0.1})
+    adopt_best(run, parent.path, upto=4)
+    made_exports(run, step_6={"val/avg_loss": 0.75})
+    assert best_of(run, 6).name == "step_2"
+    assert (run.exports / "step_2/model.safetensors").samefile(parent.exports / "step_2/model.safetensors")
+    assert "adopted_from" not in facts(parent.exports / "step_2/export.json")
+
+
+def test_pruning_leaves_what_a_run_has_not_caught_up_with(tmp_path: Path) -> None:
+    run = RunFolder(tmp_path)
+    made_exports(run, step_1={}, step_2={}, step_3={}, step_9={})
+    run.prune(run.exports, "export.json", 1, {"step_1"}, upto=3)
+    assert sorted(path.name for path in run.exports.iterdir()) == ["step_1", "step_3", "step_9"]

@@ -99,8 +99,8 @@ class Exporter:
                 yield Rows(name, first, _read(stored[base_name(inside)], first, len(local)))
 
     def _write_rest(self, folder: Path) -> None:
-        """Config, tokenizer, chat template and processors of the base model. No code: plain transformers needs none, and
-        whoever loads an export with trust_remote_code would run it."""
+        """Config, tokenizer, chat template and processors of the base model. No code: plain transformers needs none,
+        and whoever loads an export with trust_remote_code would run it."""
         for path in self.base.iterdir():
             if path.is_file() and _is_copied(path):
                 if self.lora and path.name in ("config.json", "generation_config.json"):

@@ -1,23 +1,32 @@
-"""What a run keeps: its best export, checkpoints that are whole, and nothing in them that a loader would carry out."""
+"""What a run keeps: its best export and the proof of it, and nothing that others may read or that a loader would run."""
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import shutil
 import stat
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
+from clips import write_clip
 from in_process import events, train_here
 from safetensors.torch import load_file
 from tiny_world import tiny_data, tiny_model, tiny_spec
+from transformers import Qwen3VLForConditionalGeneration
 
+from vidqa.engine import validate
+from vidqa.engine.checkpoint import proof
 from vidqa.engine.checkpoint.best import adopt_best, best_of
+from vidqa.engine.generate.answers import Answer, generate_answers
 from vidqa.run_folder import RunFolder
+from vidqa.spec import EvaluateSpec
 
 STEPS = 6
 OPTIONS = {
@@ -42,12 +51,28 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
     (place.model / "modeling_own.py").write_text("raise SystemExit('this must not run')\n")
     config = json.loads((place.model / "config.json").read_text())
     (place.model / "config.json").write_text(json.dumps({**config, "auto_map": {"AutoModel": "modeling_own.Own"}}))
+    place.held, place.headed = (
+        [],
+        [],
+    )  # models in memory when the export is loaded again; rows of its head
     before = os.umask(0o077)
     try:
-        place.reference = train_here(spec_of(place, "reference"), folder / "reference/run")
+        with patch.object(proof, "load_export", watched(place, proof.load_export)):
+            place.reference = train_here(spec_of(place, "reference"), folder / "reference/run")
     finally:
         os.umask(before)
     return place
+
+
+def watched(place: SimpleNamespace, load: Any) -> Any:
+    def loads(*arguments: Any) -> Any:
+        gc.collect()
+        place.held.append(sum(isinstance(each, Qwen3VLForConditionalGeneration) for each in gc.get_objects()))
+        model = load(*arguments)
+        model.lm_head.register_forward_hook(lambda _, inputs, __: place.headed.append(inputs[0].shape[:-1].numel()))
+        return model
+
+    return loads
 
 
 def spec_of(world: SimpleNamespace, name: str, **over: Any) -> Path:
@@ -78,6 +103,63 @@ def test_what_a_run_writes_is_for_those_whom_the_umask_lets_in(world: SimpleName
     ]
     assert open_to_others == []
     assert events(world.reference, "train/loss").keys() == set(range(1, STEPS + 1))
+
+
+def test_the_proof_takes_no_more_memory_than_it_needs(world: SimpleNamespace) -> None:
+    """The trained model is gone when the export is loaded again, and only supervised tokens have logits."""
+    assert world.held == [0]
+    said = facts(world.reference / "run.json")["export_proof"]
+    assert said["proved"] is True and said["export"] == facts(world.reference / "best.json")["name"]
+    assert said["reloaded_loss"] == pytest.approx(said["trainer_loss"], rel=1e-4)
+    asked = facts(world.root / "annotations.json")
+    answer = next(each["conversations"][1]["value"] for each in asked if each["id"] == said["sample_id"])
+    assert len(world.headed) == 1 and world.headed[0] <= len(answer) + 2  # its tokens, and those that end the turn
+
+
+def test_an_export_that_nothing_could_prove_is_called_unproved(
+    world: SimpleNamespace, capsys: pytest.CaptureFixture
+) -> None:
+    """No validation sample can be decoded: the index of the clip is whole, and its pictures are not."""
+    clip = write_clip(world.folder / "broken.mp4", frames=64, fps=8, height=64)
+    content = bytearray(clip.read_bytes())
+    start, end = content.index(b"mdat") + 8, content.rindex(b"moov")
+    content[(start + end) // 2 : end] = bytes(end - (start + end) // 2)
+    clip.write_bytes(content)
+    turns = [{"from": "human", "value": "<video>\nWhat is shown?"}, {"from": "gpt", "value": "bits"}]
+    records = [{"id": f"v{number}", "video": clip.name, "conversations": turns} for number in range(20)]
+    annotations = world.folder / "broken.json"
+    annotations.write_text(json.dumps(records))
+    over = {
+        "custom.val_dataset.annotation_path": str(annotations),
+        "custom.val_dataset.media_path": str(world.folder),
+        "validation.enable": False,
+        "engine.on_bad_sample": "quarantine",
+        "train.max_num_steps": 1,
+        "train.train_policy.dataset.test_size": None,
+    }
+    run = train_here(spec_of(world, "unproved", **over), world.folder / "unproved/run")
+    assert facts(run / "run.json")["export_proof"]["proved"] is False
+    assert "no sample could be decoded" in facts(run / "best/export.json")["unproved"]
+    assert not (run / "best/proof.json").exists()
+    assert "warning: the export step_1 is unproved" in capsys.readouterr().err
+
+
+def test_validation_answers_as_long_as_an_evaluation(world: SimpleNamespace) -> None:
+    """And scores as it does; what was cut off is counted apart."""
+    asked: list[Any] = []
+
+    def answer(model: Any, planner: Any, samples: Any, frames: Any, decoding: Any) -> list[Answer]:
+        asked.append(decoding)
+        found = generate_answers(model, planner, samples, frames, replace(decoding, max_tokens=3))
+        text = f"<think>{'so ' * 100}</think>{samples[0].record.answer}"
+        return [Answer(text, "stop", 200)] if len(asked) == 1 else found
+
+    over = {"engine.validation_generate": 4, "train.max_num_steps": 1, "train.ckpt.enable_checkpoint": False}
+    with patch.object(validate, "generate_answers", answer):
+        run = train_here(spec_of(world, "answers", **over), world.folder / "answers/run")
+    assert {decoding.max_tokens for decoding in asked} == {EvaluateSpec().generation.max_tokens}
+    assert events(run, "val/accuracy")[1] == pytest.approx(1 / len(asked))
+    assert events(run, "val/truncated")[1] == pytest.approx(1 - 1 / len(asked))
 
 
 def copied(world: SimpleNamespace, name: str, keep: str | None = None) -> Path:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import stat
 import time
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,8 @@ from vidqa import __version__
 from vidqa.files import is_writable, write_json, write_text
 from vidqa.problem import Problem
 
+TRAINER = "trainer.json"  # the facts of a checkpoint
+POLICY, METADATA = "policy", ".metadata"  # its folder of tensors, and the table of them
 UNFINISHED = ".unfinished-"  # before the name of a folder that is being written or removed
 _STATUS = {
     "state": str,
@@ -24,7 +28,9 @@ _STATUS = {
     "exit_code": int,
     "updated": str,
 }
+SET_ASIDE = "set-aside-"  # before the name of a checkpoint that a run went back behind, or that is damaged
 MOST_SECONDS = 1e12
+READ_BYTES = 16 << 20
 _NUMBERED = re.compile(r"(step|epoch)_(\d+)")
 
 
@@ -101,9 +107,27 @@ class RunFolder:
         found = {p: _step_of(p / facts) for p in folder.glob("*_*") if _NUMBERED.fullmatch(p.name)}
         return sorted((p for p, step in found.items() if step >= 0), key=lambda p: found[p])
 
-    def prune(self, folder: Path, facts: str, keep: int, also: set[str]) -> None:
-        """Remove all complete folders but the newest `keep` (-1: all stay) and those named in `also`."""
-        for old in self.complete(folder, facts)[: -max(keep, 1)] if keep >= 0 else []:
+    def newest_checkpoints(self) -> list[Path]:
+        """Checkpoint folders, the newest first; before all, those with files and without facts, which are broken."""
+        complete = self.complete(self.checkpoints, TRAINER)
+        numbered = sorted(p for p in self.checkpoints.glob("*_*") if _NUMBERED.fullmatch(p.name) and any(p.glob("*")))
+        return [*(path for path in numbered if path not in complete), *reversed(complete)]
+
+    def set_aside_after(self, step: int) -> list[str]:
+        """Rename the checkpoints that are later than where a run goes on, and those without facts: nobody is to resume
+        from what this run has left behind. Gives their names. They go when one of the same name is published."""
+        later = [p for p in self.newest_checkpoints() if not 0 <= _step_of(p / TRAINER) <= step]
+        for path in later:
+            aside = path.with_name(f"{SET_ASIDE}{path.name}")
+            shutil.rmtree(aside, ignore_errors=True)
+            path.rename(aside)
+        return [path.name for path in later]
+
+    def prune(self, folder: Path, facts: str, keep: int, also: set[str], upto: int) -> None:
+        """Of the complete folders up to the step `upto`, remove all but the newest `keep` (-1: all stay) and those
+        named in `also`. Later ones are of an earlier attempt that this run has not caught up with."""
+        reached = [path for path in self.complete(folder, facts) if _step_of(path / facts) <= upto]
+        for old in reached[: -max(keep, 1)] if keep >= 0 else []:
             if old.name not in also:
                 doomed = old.with_name(f"{UNFINISHED}{old.name}")  # never half a folder under a published name
                 old.rename(doomed)
@@ -124,6 +148,7 @@ class RunFolder:
             published.rename(older)  # removing it takes long, and a kill must not find neither of the two
         unfinished.rename(published)
         shutil.rmtree(older, ignore_errors=True)
+        shutil.rmtree(published.with_name(f"{SET_ASIDE}{published.name}"), ignore_errors=True)
         return published
 
     def sweep(self) -> None:
@@ -138,11 +163,72 @@ class RunFolder:
         write_json(path, {"schema_version": 1, "vidqa_version": __version__, **_object_in(path), **facts})
 
 
+def read_checkpoint(folder: Path) -> dict[str, Any]:
+    """The facts (trainer.json) of a checkpoint whose files are all there, in the sizes that were written. Raises
+    ValueError, which says what is wrong. A checkpoint of an earlier version does not name its files."""
+    try:
+        facts = json.loads((folder / TRAINER).read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as unreadable:
+        raise ValueError(f"{TRAINER} cannot be read: {unreadable}") from unreadable
+    if not isinstance(facts, dict) or not _is(facts.get("step"), int):
+        raise ValueError(f"{TRAINER} names no step")
+    table = f"{POLICY}/{METADATA}"
+    for name, file in {table: {}, **_files_of(facts)}.items():
+        size = _size_of(folder / name)
+        if size is None:
+            raise ValueError(f"{name} is missing")
+        if size != file.get("bytes", size):
+            raise ValueError(f"{name} has {size} bytes; {file['bytes']} were written")
+    return facts
+
+
+def changed_file(folder: Path, facts: dict[str, Any], part: int = 0, parts: int = 1) -> str | None:
+    """What is wrong with the first file of a checkpoint that no longer has the checksum it was written with; None where
+    all have it. Reads every `parts`-th file, so that several processes can share the work."""
+    for name, file in list(_files_of(facts).items())[part::parts]:
+        try:
+            found = _crc32(folder / name)
+        except OSError as unreadable:
+            return f"{name} cannot be read: {unreadable.strerror or unreadable}"
+        if found != file["crc32"]:
+            return f"{name} is not what was written (checksum {found} instead of {file['crc32']})"
+    return None
+
+
+def _files_of(facts: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """The files that a checkpoint's facts name, with their sizes and checksums. Raises ValueError."""
+    files = facts.get("files", {})
+    for name, file in files.items() if isinstance(files, dict) else [("", None)]:
+        plain = name.startswith(f"{POLICY}/") and Path(name).name == name.removeprefix(f"{POLICY}/")
+        if not (
+            plain and isinstance(file, dict) and _is(file.get("bytes"), int) and isinstance(file.get("crc32"), str)
+        ):
+            raise ValueError(f"{TRAINER} names no files: {name!r}")
+    return files
+
+
+def _size_of(path: Path) -> int | None:
+    """The size of a plain file; None where there is none."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_size if stat.S_ISREG(found.st_mode) else None
+
+
+def _crc32(path: Path) -> str:
+    crc = 0
+    with path.open("rb") as file:
+        while data := file.read(READ_BYTES):
+            crc = zlib.crc32(data, crc)
+    return f"{crc:08x}"
+
+
 def _step_of(path: Path) -> int:
     """The step that a facts file names; -1 where there is none."""
     try:
         return int(json.loads(path.read_text(encoding="utf-8"))["step"])
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError, OverflowError):
         return -1
 
 

@@ -49,6 +49,11 @@ def rates(total: int, warmup: int, **changes: Any) -> list[float]:
         (8, 0, {"optm_decay_type": "linear", "optm_decay_ratio": 0.5}, [1, 1, 1, 1, 1, 0.75, 0.5, 0.25]),
         (8, 2, {"optm_decay_type": "linear", "optm_decay_ratio": 0.5}, [0.5, 1, 1, 1, 1, 0.75, 0.5, 0.25]),
         (4, 0, {"optm_decay_type": "linear", "optm_decay_ratio": 0.0}, [1, 1, 1, 1]),
+        # Warm-up and fall are longer than the run: the fall begins where the warm-up ends.
+        (4, 2, {"optm_decay_type": "linear", "optm_decay_ratio": 1.0}, [0.5, 1, 1, 0.5]),
+        (8, 4, {"optm_decay_type": "linear", "optm_decay_ratio": 0.75}, [0.25, 0.5, 0.75, 1, 1, 0.75, 0.5, 0.25]),
+        # A part of a step is rounded: 1.5 are two.
+        (5, 0, {"optm_decay_type": "linear", "optm_decay_ratio": 0.3}, [1, 1, 1, 1, 0.5]),
         (4, 4, {"optm_decay_type": "cosine"}, [0.25, 0.5, 0.75, 1]),
         (1, 0, {"optm_decay_type": "cosine"}, [1]),
         (1, 1, {"optm_decay_type": "cosine"}, [1]),

@@ -59,16 +59,18 @@ def trained_by(optimizer: torch.optim.Optimizer) -> list[nn.Parameter]:
 
 
 def learning_rate(step: int, total: int, warmup: int, train: Any) -> float:
-    """The learning rate of optimizer step `step` (from 0) of `total`.
+    """The learning rate of optimizer step s = `step` (from 0) of T = `total`, the first w = `warmup` of which rise.
 
-    Warm-up rises linearly from `optm_warmup_start_factor`, so that the first step already learns: step k of w warm-up
-    steps runs at start + (1 - start) * (k + 1) / w. Then the decay runs over the remaining steps (or over the last
-    `optm_decay_ratio` of all steps) down to `optm_min_lr_factor`.
+    While s < w it is lr * (start + (1 - start) * (s + 1) / w), so that the first step already learns. Then it stays at
+    lr, and over the last d steps it falls: lr * (floor + (1 - floor) * decay(p)) with p = (s - (T - d)) / d, where
+    d = T - w, or min(round(T * optm_decay_ratio), T - w) where a ratio is given: the fall never begins within the
+    warm-up. cosmos-rl takes the same steps, except in the warm-up, whose first step learns nothing there.
     """
     if step < warmup:
         start = train.optm_warmup_start_factor
         return train.optm_lr * (start + (1 - start) * (step + 1) / warmup)
-    decay = total - warmup if train.optm_decay_ratio is None else int(total * train.optm_decay_ratio)
+    asked = total if train.optm_decay_ratio is None else round(total * train.optm_decay_ratio)
+    decay = min(asked, total - warmup)
     progress = min(max(step - (total - decay), 0) / max(decay, 1), 1.0)
     floor = train.optm_min_lr_factor
     return train.optm_lr * (floor + (1 - floor) * _decay(train.optm_decay_type, progress))

@@ -42,6 +42,11 @@ ENGINE_NO_CHECKPOINT = Code(
     "There is no checkpoint to resume from.",
     "Give train.resume the path of a folder step_N or epoch_N, or set it to false.",
 )
+ENGINE_CHECKPOINT_DAMAGED = Code(
+    "ENGINE_CHECKPOINT_DAMAGED",
+    "The files of a checkpoint are not what was written: missing, cut off, changed, or not those of a checkpoint.",
+    "Resume from an earlier one: train.resume = true takes the run's newest whole checkpoint, or name its folder.",
+)
 ENGINE_SAVE_FAILED = Code(
     "ENGINE_SAVE_FAILED",
     "A checkpoint or export could not be written; earlier ones are untouched.",

@@ -8,22 +8,34 @@ from pathlib import Path
 from typing import Any
 
 from vidqa.cli import note
-from vidqa.continuing import MEANING, changes, order_facts, weights_facts, weights_hash
-from vidqa.engine.checkpoint.state import TRAINER, load_state, read_trainer
+from vidqa.continuing import (
+    MEANING,
+    SAMPLES,
+    changes,
+    order_facts,
+    recorded_spec,
+    spec_changes,
+    spec_facts,
+    weights_facts,
+    weights_hash,
+)
+from vidqa.engine.checkpoint.state import inspect, load_state
 from vidqa.engine.distributed import World
 from vidqa.engine.prepare import Prepared, on_main
-from vidqa.engine.problems import ENGINE_RESUME_MISMATCH
+from vidqa.engine.problems import ENGINE_CHECKPOINT_DAMAGED, ENGINE_RESUME_MISMATCH
+from vidqa.problem import ProblemError
 from vidqa.run_folder import RunFolder
 from vidqa.spec import fingerprint
 
 
 def trainer_facts(spec: Any, data: Prepared, model: Any, world: World) -> dict[str, Any]:
-    """What a checkpoint records besides its step. What `vidqa.continuing` names may not change when a run goes on."""
+    """What a checkpoint records besides its step and files: what `vidqa.continuing` compares when a run goes on."""
     base = on_main(world, lambda: weights_hash(Path(spec.policy.model_name_or_path)))
     trained = [(name, p.shape) for name, p in model.named_parameters() if p.requires_grad]
     return {
         "schema_version": 1,
         "spec_fingerprint": fingerprint(spec),
+        "spec": spec_facts(spec),
         "ranks": world.size,
         "order": order_facts(spec, data.train, data.fingerprint),
         "weights": weights_facts(spec, trained, base),
@@ -40,37 +52,66 @@ class Start:
 
 
 def start_of(asked: bool | str, run: RunFolder, world: World) -> Start:
-    """`asked` is the spec's train.resume: true is the newest checkpoint of this run (none yet: step 0, said aloud), a
-    path is that checkpoint. Never starts again from the base weights in silence."""
-    folder = on_main(world, lambda: _checkpoint(asked, run))
-    if folder is None:
-        return Start()
-    trainer = read_trainer(folder)
-    return Start(trainer["step"], folder, trainer)
+    """`asked` is the spec's train.resume: true is the newest whole checkpoint of this run (none yet: step 0, said
+    aloud), a path is that checkpoint and no other. Never starts again from the base weights in silence."""
+    skipped: list[str] = []
+    for folder in on_main(world, lambda: _checkpoints(asked, run)):
+        try:
+            trainer = inspect(folder, world)
+        except ProblemError as damaged:
+            if asked is not True:
+                raise
+            skipped.append(f"{folder.name}: {damaged.problems[0].message}")
+            if world.is_main:
+                note(f"skipped the checkpoint {skipped[-1]}")
+            continue
+        return Start(trainer["step"], folder, trainer)
+    if skipped:
+        raise ENGINE_CHECKPOINT_DAMAGED.error(run.checkpoints, f"no checkpoint is whole: {'; '.join(skipped)}")
+    return Start()
 
 
 def resume(start: Start, run: RunFolder, facts: dict[str, Any], model: Any, optimizer: Any, world: World) -> None:
-    """Give model and optimizer the state of `start`. Raises ENGINE_RESUME_MISMATCH."""
+    """Give model and optimizer the state of `start`, and say what is another now. Raises ENGINE_RESUME_MISMATCH."""
+    told: list[str] = []
     if start.folder:
-        for part, what in MEANING.items():
-            if changed := changes(start.trainer.get(part, {}), facts[part]):
-                raise ENGINE_RESUME_MISMATCH.error(start.folder, f"{what} would change: {', '.join(changed)}")
+        told = _compare(start.folder, start.trainer, facts)
         load_state(start.folder, start.step, model, optimizer, world)
     if world.is_main:
         run.forget_metrics_after(start.step)
+        for name in run.set_aside_after(start.step):
+            note(f"set aside the checkpoint {name}: this run goes on from step {start.step}")
         if start.folder:
             note(f"resumed after step {start.step} from {start.folder}")
+            if told:
+                note(f"with other values than the checkpoint was trained with: {', '.join(told)}")
+            run.update_run(resumed={"from": str(start.folder), "step": start.step, "changed": told})
 
 
-def _checkpoint(asked: bool | str, run: RunFolder) -> Path | None:
-    """The checkpoint folder to start from, swept of what a kill left behind; None for a start at step 0."""
+def _compare(folder: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """What differs from what the checkpoint was trained with. Raises ENGINE_RESUME_MISMATCH where it may not."""
+    for part, what in MEANING.items():
+        if changed := changes(before.get(part, {}), now[part]):
+            raise ENGINE_RESUME_MISMATCH.error(folder, f"{what} would change: {', '.join(changed)}")
+    recorded = recorded_spec(folder, before)
+    if recorded is None:
+        return ["unknown: the checkpoint does not say with which spec it was trained"]
+    refused, told = spec_changes(recorded, now["spec"])
+    if refused:
+        raise ENGINE_RESUME_MISMATCH.error(folder, f"{SAMPLES} would change: {', '.join(refused)}")
+    return told
+
+
+def _checkpoints(asked: bool | str, run: RunFolder) -> list[Path]:
+    """The checkpoint folders to start from, the first that is whole; none is a start at step 0. The run is swept of
+    what a kill left behind."""
     run.sweep()
     if not asked:
-        return None
+        return []
     if asked is not True:
         folder = Path(str(asked))
-        return folder.parent if folder.name == "policy" else folder
-    complete = run.complete(run.checkpoints, TRAINER)
-    if not complete:
+        return [folder.parent if folder.name == "policy" else folder]
+    found = run.newest_checkpoints()
+    if not found:
         note(f"nothing to resume in {run.checkpoints}: starting at step 0")
-    return complete[-1] if complete else None
+    return found

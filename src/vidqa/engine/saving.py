@@ -5,47 +5,31 @@ from __future__ import annotations
 import gc
 import json
 import math
+import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
+from vidqa.cli import note
 from vidqa.engine.batch.collate import Collator
 from vidqa.engine.batch.frames import FrameSource
 from vidqa.engine.checkpoint.background import Background
+from vidqa.engine.checkpoint.best import Best, adopt_best, best_of, write_best
 from vidqa.engine.checkpoint.export import EXPORT, Exporter, prove_structure
 from vidqa.engine.checkpoint.proof import prove_loss
 from vidqa.engine.checkpoint.staging import Staging
-from vidqa.engine.checkpoint.state import TRAINER, own_weights, save_state, sharded_parameters, training_state
+from vidqa.engine.checkpoint.state import own_weights, save_state, sharded_parameters, training_state
 from vidqa.engine.model.load import DTYPES
 from vidqa.engine.prepare import on_main
 from vidqa.engine.problems import ENGINE_NOT_FINITE
+from vidqa.engine.resume import Start
 from vidqa.engine.schedule import Schedule
-from vidqa.files import write_json, write_link
-from vidqa.run_folder import RunFolder
+from vidqa.files import write_json
+from vidqa.run_folder import TRAINER, RunFolder
 from vidqa.samples import Sample
-
-
-@dataclass(frozen=True)
-class Best:
-    """best.json: which export is best, by which metric ("latest" where nothing was measured)."""
-
-    metric: str
-    value: float | None
-    step: int
-    name: str
-    avg_loss: float | None = None
-
-    def beats(self, other: Best) -> bool:
-        """More accuracy wins, then less loss; where the two cannot be compared, the newer one (this) does."""
-        if self.metric != other.metric or self.value is None or other.value is None:
-            return True
-        if self.metric == "val/accuracy" and self.value != other.value:
-            return self.value > other.value
-        return (self.avg_loss or 0.0) < (other.avg_loss or 0.0)
 
 
 class Saver:
@@ -57,9 +41,9 @@ class Saver:
         schedule: Schedule,
         collator: Collator,
         trainer: dict[str, Any],
-        first: int,
+        start: Start,
     ) -> None:
-        """`first` is the step that the run starts at: what was best later than that is to be found again."""
+        """`start` is where the run goes on. The best of what it finds stays the best until a better one comes."""
         self.run, self.schedule, self.collator, self.trainer = run, schedule, collator, trainer
         self.spec, self.world = spec, world = schedule.spec, schedule.world
         self.ckpt = spec.train.ckpt
@@ -67,7 +51,8 @@ class Saver:
         self.background = Background(world)
         self.staging: Staging | None = None
         self.exporter = Exporter(run, self.base, spec.policy, spec.train)
-        self.best = _read_best(run, first)
+        self.owed = bool(start.trainer.get("owed"))
+        self.best: Best | None = on_main(world, lambda: self._found(start))
         self.judged: tuple[int, dict[str, float]] = (-1, {})
         self.proof_sample: tuple[Sample, list[np.ndarray]] | None = None
 
@@ -84,11 +69,20 @@ class Saver:
         require_finite(values["val/avg_loss"], f"validation after step {step + 1}")
         self.judged = (step, values)
 
-    def after_step(self, step: int, model: Any, optimizer: torch.optim.Optimizer, *, stopping: bool) -> None:
-        """Save what is due after `step`; a run that is about to stop saves its state in any case. The step waits for
-        an earlier save that still writes, not for copies or files."""
-        exports = self.exports(step)
-        checkpoints = stopping or (self.ckpt.enable_checkpoint and self.due(step))
+    def after_step(
+        self,
+        step: int,
+        model: Any,
+        optimizer: torch.optim.Optimizer,
+        *,
+        stopping: bool = False,
+        resumed: bool = False,
+    ) -> None:
+        """Save what is due after `step`. A run that is about to stop saves its state in any case and exports nothing:
+        weights that nobody measured would pass for the best. The run that goes on (`resumed`) exports them. The step
+        waits for an earlier save that still writes, not for copies or files."""
+        exports = self.exports(step) and not stopping
+        checkpoints = stopping or (self.ckpt.enable_checkpoint and self.due(step) and not resumed)
         if not (exports or checkpoints):
             self.background.poll()
             self._prepare(model, optimizer)
@@ -101,14 +95,16 @@ class Saver:
         live = training_state(model, optimizer) if checkpoints else own_weights(model)
         name, parameters = self._name(step), sharded_parameters(model)
         facts, measured = {**self.trainer, "step": step + 1}, self.judged[1] if self.judged[0] == step else {}
+        proof = {"trainer_loss": loss, "proof_sample": self.proof_sample[0].record.id if self.proof_sample else None}
+        owed = stopping and (self.exports(step) or self.schedule.validates_after(step))
         staging = self.staging
 
         def save() -> None:
             tensors = staging.copy(live) if staging else live
             if exports:
-                self._export(name, parameters, tensors, {**facts, "trainer_loss": loss}, measured)
+                self._export(name, parameters, tensors, {**facts, **proof, "measured": measured})
             if checkpoints:
-                self._checkpoint(name, tensors, facts)
+                self._checkpoint(name, tensors, {**facts, "owed": owed})
 
         if staging:
             staging.announce()
@@ -134,37 +130,40 @@ class Saver:
         world = self.background.world
         save_state(self.run, world, name, tensors, facts)
         kept = {self.best.name} if self.best else set()
-        on_main(world, lambda: self.run.prune(self.run.checkpoints, TRAINER, self.ckpt.max_keep, kept))
+        on_main(world, lambda: self.run.prune(self.run.checkpoints, TRAINER, self.ckpt.max_keep, kept, facts["step"]))
 
     def _export(
-        self,
-        name: str,
-        parameters: Mapping[str, Any],
-        tensors: Mapping[str, torch.Tensor],
-        facts: dict[str, Any],
-        measured: dict[str, float],
+        self, name: str, parameters: Mapping[str, Any], tensors: Mapping[str, torch.Tensor], facts: dict[str, Any]
     ) -> None:
         """Write, check, publish: an export that is not the model never gets a name. The older ones go last, so that
-        `best` leads somewhere at any moment. `measured` is what validation said of these weights."""
+        `best` leads somewhere at any moment."""
         world = self.background.world
         folder = self.exporter.write(name, parameters, tensors, world)
 
         def publish() -> None:
             prove_structure(folder, self.base, lora=self.spec.policy.lora is not None)
             write_json(folder / EXPORT, facts)
+            best = self.best
+            if best and best.name == name and best.value is not None and not facts["measured"]:
+                note(f"{name} is not exported: {best.metric} {best.value} was measured of the export of that name")
+                shutil.rmtree(folder, ignore_errors=True)
+                return
             self.run.publish(folder)
-            self.best = self._better(facts["step"], name, measured)
-            write_json(self.run.path / "best.json", vars(self.best))
-            write_link(self.run.path / "best", f"{self.run.exports.name}/{self.best.name}")
-            self.run.prune(self.run.exports, EXPORT, self.ckpt.max_keep, {self.best.name})
+            self.best = best_of(self.run, facts["step"])
+            write_best(self.run, self.best)
+            kept = {self.best.name} if self.best else set()
+            self.run.prune(self.run.exports, EXPORT, self.ckpt.max_keep, kept, facts["step"])
 
         on_main(world, publish)
 
-    def _better(self, step: int, name: str, measured: dict[str, float]) -> Best:
-        """The better of the best so far and the export `name`."""
-        metric = next((m for m in ("val/accuracy", "val/avg_loss") if m in measured), "latest")
-        best = Best(metric, measured.get(metric), step, name, measured.get("val/avg_loss"))
-        return best if self.best is None or best.beats(self.best) else self.best
+    def _found(self, start: Start) -> Best | None:
+        """What is best when the run starts: of the run's own exports, and of those of the run that it goes on from
+        where this one measures too. A kill may have come before best.json was written."""
+        if start.folder and self.spec.validation.enable:
+            adopt_best(self.run, start.folder.parent.parent, start.step)
+        best = best_of(self.run, start.step)
+        write_best(self.run, best)
+        return best
 
     def _trainer_loss(self, model: Any) -> float | None:
         """The trainer's loss on the stored sample, computed on every rank (a sharded forward needs them all)."""
@@ -190,34 +189,47 @@ class Saver:
 
         self.proof_sample = on_main(self.world, choose)
 
-    def finish(self) -> dict[str, Any] | None:
-        """Publish the last checkpoint and prove the best export: reloaded, it has the trainer's loss. Call it when the
-        trainer's model is no longer held, so that there is room for the reloaded one."""
+    def finish(self) -> str:
+        """Publish the last checkpoint and prove the best export: reloaded, it has the trainer's loss. Returns what came
+        of it, for people. Call it when the trainer's model is no longer held, so that there is room for the reloaded
+        one."""
         self.background.finish()
         self.staging = None
         gc.collect()
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
+        return on_main(self.world, self._prove)
 
-        def prove() -> dict[str, Any] | None:
-            if not (self.best and self.proof_sample):
-                return None
-            folder = self.run.exports / self.best.name
-            loss = json.loads((folder / EXPORT).read_text(encoding="utf-8"))["trainer_loss"]
-            base = self.base if self.spec.policy.lora is not None else None
-            dtype = DTYPES[self.spec.train.param_dtype]
-            return prove_loss(folder, base, loss, self.collator.planner, *self.proof_sample, dtype, self.world.device)
+    def _prove(self) -> str:
+        """run.json says whether the best export is proved; only one that is has a proof.json."""
+        if self.best is None:
+            return ""
+        folder = self.run.exports / self.best.name
+        facts = json.loads((folder / EXPORT).read_text(encoding="utf-8"))
+        if reason := self._unprovable(facts):
+            self.run.update_run(export_proof={"export": folder.name, "proved": False, "reason": reason})
+            write_json(folder / EXPORT, {**facts, "unproved": reason})
+            return f"warning: the export {folder.name} is unproved: {reason}"
+        assert self.proof_sample is not None
+        base = self.base if self.spec.policy.lora is not None else None
+        dtype = DTYPES[self.spec.train.param_dtype]
+        planner, loss = self.collator.planner, facts["trainer_loss"]
+        proof = prove_loss(folder, base, loss, planner, *self.proof_sample, dtype, self.world.device)
+        self.run.update_run(export_proof={"export": folder.name, "proved": True, **proof})
+        return f"export proved: trainer {proof['trainer_loss']:.6f}, reloaded {proof['reloaded_loss']:.6f}"
 
-        return on_main(self.world, prove)
+    def _unprovable(self, facts: dict[str, Any]) -> str:
+        """Why an export cannot be compared with the trainer; empty where it can."""
+        if self.proof_sample is None:
+            return "no sample could be decoded whose loss it would have to reproduce"
+        if facts.get("trainer_loss") is None:
+            return "when it was made, no sample could be decoded whose loss it would have to reproduce"
+        sample = self.proof_sample[0].record.id
+        made_with = facts.get("proof_sample", sample)
+        return "" if made_with == sample else f"the trainer's loss is of the sample {made_with}, not of {sample}"
 
 
 def require_finite(loss: float, of: str) -> None:
     """Raises ENGINE_NOT_FINITE for a loss that is NaN or infinite."""
     if not math.isfinite(loss):
         raise ENGINE_NOT_FINITE.error(of, f"the loss is {loss}")
-
-
-def _read_best(run: RunFolder, first: int) -> Best | None:
-    path = run.path / "best.json"
-    best = Best(**json.loads(path.read_text(encoding="utf-8"))) if path.exists() else None
-    return best if best and best.step <= first and (run.exports / best.name).is_dir() else None

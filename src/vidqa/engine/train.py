@@ -102,7 +102,7 @@ def fit(
     quarantine = Quarantine(run, world, spec.engine.on_bad_sample)
     held = data.validation if spec.validation.enable else []
     validator = Validator(spec, held, collator, source, world, quarantine, gathering) if held else None
-    saver = Saver(run, schedule, collator, facts, start.step)
+    saver = Saver(run, schedule, collator, facts, start)
     saver.store_proof_sample(data.validation or data.train, source)
     meter = Meter(spec, model, schedule, world)
     table = trainable_table(model)
@@ -114,11 +114,9 @@ def fit(
         try:
             if not learn(learner, batches, start.step):
                 return int(Exit.NOT_DONE)
-            del model, optimizer, learner, gathering  # room for the export that is loaded again
+            del model, optimizer, learner, gathering, validator  # room for the export that is loaded again
             if proof := saver.finish():
-                progress.say(
-                    f"export proved: trainer {proof['trainer_loss']:.6f}, reloaded {proof['reloaded_loss']:.6f}"
-                )
+                progress.say(proof)
             return int(Exit.OK)
         except (OSError, ProblemError):
             saver.background.settle()
@@ -148,6 +146,8 @@ def learn(learner: Learner, batches: Iterator[Loaded], first: int) -> bool:
     spec, schedule, saver, progress = learner.spec, learner.schedule, learner.saver, learner.progress
     if learner.validator and spec.validation.val_before_train and first == 0:
         progress.log(0, learner.validator.measure(learner.model), line="before training")
+    if saver.owed:
+        conclude(learner, first - 1, resumed=True)
     for step in range(first, schedule.total):
         rate = learning_rate(step, schedule.total, schedule.warmup, spec.train)
         set_learning_rate(learner.optimizer, rate)
@@ -158,16 +158,23 @@ def learn(learner: Learner, batches: Iterator[Loaded], first: int) -> bool:
             raise ENGINE_NOT_FINITE.error(f"step {step + 1}", message)
         learner.meter.step(step, outcome, rate, progress)
         stopping = outcome.stop_asked and step + 1 < schedule.total
-        if learner.validator and not stopping and (schedule.validates_after(step) or saver.exports(step)):
-            values = learner.validator.measure(learner.model)
-            saver.judge(step, values)
-            progress.log(step + 1, values, line="  ".join(f"{k} {v:.4f}" for k, v in values.items()))
-        saver.after_step(step, learner.model, learner.optimizer, stopping=stopping)
+        conclude(learner, step, stopping=stopping)
         if stopping:
             saver.background.finish()
             progress.say(f"stopped after step {step + 1}; resume with train.resume = true")
             return False
     return True
+
+
+def conclude(learner: Learner, step: int, *, stopping: bool = False, resumed: bool = False) -> None:
+    """Measure and save what is due after `step`. A run that stops leaves the measuring, and the export that it decides
+    on, to the run that goes on (`resumed`), which has the time."""
+    saver, schedule = learner.saver, learner.schedule
+    if learner.validator and not stopping and (schedule.validates_after(step) or saver.exports(step)):
+        values = learner.validator.measure(learner.model)
+        saver.judge(step, values)
+        learner.progress.log(step + 1, values, line="  ".join(f"{k} {v:.4f}" for k, v in values.items()))
+    saver.after_step(step, learner.model, learner.optimizer, stopping=stopping, resumed=resumed)
 
 
 @dataclass(frozen=True)

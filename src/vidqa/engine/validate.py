@@ -22,8 +22,6 @@ from vidqa.problem import Problem
 from vidqa.samples import Sample
 from vidqa.scoring import make_item
 
-ANSWER_TOKENS = 64  # generated answers in validation are short; a full evaluation has its own limit
-
 
 class Validator:
     """Measures the model on `samples`. Every rank runs as many micro-steps, so that sharded layers meet."""
@@ -52,14 +50,15 @@ class Validator:
         self.packs = packs[world.rank]
         self.asked = samples[: spec.engine.validation_generate][world.rank :: world.size]
         self.answers = spec.engine.validation_generate > 0
+        self.decoding = Decoding(spec.engine.validation_max_tokens)
 
     def measure(self, model: Any) -> dict[str, float]:
-        """val/avg_loss, and val/accuracy where samples are answered; the same on every rank."""
+        """val/avg_loss, and val/accuracy and val/truncated where samples are answered; the same on every rank."""
         model.eval()
         try:
             values = {"val/avg_loss": self._loss(model)}
             if self.answers:
-                values["val/accuracy"] = self._accuracy(model)
+                values |= self._answered(model)
         finally:
             model.train()
         return values
@@ -77,18 +76,23 @@ class Validator:
         self.quarantine.take(bad)
         return (total[0] / total[1]).item()
 
-    def _accuracy(self, model: Any) -> float:
-        """The share of the asked samples that are answered rightly; a sample that cannot be decoded is a wrong one."""
+    def _answered(self, model: Any) -> dict[str, float]:
+        """Of the asked samples the share that is answered rightly, and the share whose answer was cut off. Both are
+        counted as a full evaluation does: an answer that was cut off, or a sample that cannot be decoded, is a wrong
+        one, and a sample without an expected answer is not judged."""
         planner = self.collator.planner.for_generation()
-        right = 0
+        right = judged = cut = 0
         with self.gathering.everything(), stock_forward(model):
             for sample in self.asked:
                 frames, problems = self.source.collect(self.source.request([sample]))
                 end_if_bad(problems, fails=False)
-                if problems:
-                    continue
-                answer = generate_answers(model, planner, [sample], frames, Decoding(ANSWER_TOKENS))[0]
-                right += bool(make_item(sample.record, answer.text, answer.finish_reason)["correct"])
-        counts = torch.tensor([right, len(self.asked)], dtype=torch.float64, device=self.world.device)
+                answer = None if problems else generate_answers(model, planner, [sample], frames, self.decoding)[0]
+                text, reason = (answer.text, answer.finish_reason) if answer else (None, "stop")
+                item = make_item(sample.record, text, reason)
+                right += item["correct"] is True
+                judged += item["correct"] is not None
+                cut += item["parse_status"] == "truncated"
+        counts = torch.tensor([right, judged, cut, len(self.asked)], dtype=torch.float64, device=self.world.device)
         dist.all_reduce(counts)
-        return (counts[0] / counts[1].clamp(min=1)).item()
+        right, judged, cut, asked = counts.tolist()
+        return {"val/accuracy": right / max(judged, 1), "val/truncated": cut / max(asked, 1)}

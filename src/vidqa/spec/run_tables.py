@@ -133,6 +133,12 @@ class TrainEngine(DecodeEngine):
     validation_generate: Count = key(
         0, "Answered validation samples", "Validation samples that are also answered by generation, for accuracy."
     )
+    validation_max_tokens: Positive = key(
+        1024,
+        "Longest validation answer",
+        "Most new tokens of an answer in validation. The same as generation.max_tokens of the evaluation, so that both "
+        "have the same accuracy; a model that thinks needs room for it.",
+    )
     step_timeout_s: PositiveFloat = key(
         1800.0, "Step limit", "Seconds that a rank waits for the others before the run ends."
     )

@@ -27,12 +27,15 @@ from vidqa.engine.model.stored import Stored, Wanted, read_rows, stored_tensors
 from vidqa.engine.model.trainable import ADAPTER, base_name, is_adapter, lora_config
 from vidqa.engine.prepare import on_main
 from vidqa.engine.problems import ENGINE_EXPORT_UNPROVEN, ENGINE_SAVE_FAILED, ENGINE_WEIGHTS_MISMATCH
+from vidqa.families._base import read_json
 from vidqa.families.problems import MODEL_FILE_MISSING
+from vidqa.files import write_json
 from vidqa.problem import ProblemError
 from vidqa.run_folder import RunFolder
 
 EXPORT = "export.json"  # the facts of an export: step, spec, data, the trainer's loss
-NOT_COPIED = (".safetensors", ".bin", ".pt", ".pth", ".index.json")
+COPIED = (".json", ".jinja", ".txt", ".model", ".md", "")  # settings, vocabularies and texts: no weights and no code
+CODE_KEY = "auto_map"  # in config.json and the like: which class of which Python file to load
 
 
 class Exporter:
@@ -96,17 +99,31 @@ class Exporter:
                 yield Rows(name, first, _read(stored[base_name(inside)], first, len(local)))
 
     def _write_rest(self, folder: Path) -> None:
-        """Config, tokenizer, chat template and processors: every file of the base model that holds no weights."""
+        """Config, tokenizer, chat template and processors of the base model. No code: plain transformers needs none,
+        and whoever loads an export with trust_remote_code would run it."""
         for path in self.base.iterdir():
-            if path.is_file() and not path.name.endswith(NOT_COPIED) and not path.name.startswith("."):
+            if path.is_file() and _is_copied(path):
                 if self.lora and path.name in ("config.json", "generation_config.json"):
                     continue  # an adapter folder with a model config would be taken for a whole model
-                shutil.copy2(path, folder / path.name)
+                _copy_without_code(path, folder / path.name)
         if self.lora:
             config = lora_config(self.lora)
             config.base_model_name_or_path = str(self.base)
             config.inference_mode = True
             config.save_pretrained(folder)
+
+
+def _is_copied(path: Path) -> bool:
+    return path.suffix in COPIED and not path.name.endswith(".index.json") and not path.name.startswith(".")
+
+
+def _copy_without_code(path: Path, copy: Path) -> None:
+    """Copy a file of a model folder; of settings, all but the key that names classes in files beside them."""
+    settings = read_json(path.parent, path.name) if path.name.endswith("config.json") else {}
+    if settings.pop(CODE_KEY, None) is not None:
+        write_json(copy, settings)
+    else:
+        shutil.copyfile(path, copy)  # not its mode, which is for the umask to say
 
 
 def _read(stored: Stored, first: int, count: int) -> torch.Tensor:

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 
 from vidqa.engine.checkpoint.export import load_export
 from vidqa.engine.generate.answers import model_inputs
+from vidqa.engine.model.qwen3_vl import HEAD_ROWS
 from vidqa.engine.problems import ENGINE_EXPORT_UNPROVEN
 from vidqa.files import write_json
 from vidqa.samples import Planner, Sample
@@ -22,13 +23,16 @@ TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 5e-2}
 
 @torch.no_grad()
 def stock_loss(model: Any, planner: Planner, sample: Sample, frames: Sequence[np.ndarray]) -> float:
-    """Mean negative log likelihood of the sample's supervised tokens under transformers' own forward."""
+    """Mean negative log likelihood of the sample's supervised tokens under transformers' own modules. The head is asked
+    for those tokens only, some at a time: logits of a long video's every token would not fit beside the model."""
     device = next(model.parameters()).device
     inputs = model_inputs(planner, [sample], [frames], device)
     encoded = planner.encode(sample)
     at = torch.from_numpy(np.flatnonzero(encoded.supervised)).to(device)
-    logits = model(**inputs).logits[0].float()
-    return F.cross_entropy(logits[at - 1], inputs["input_ids"][0, at]).item()
+    hidden = model.model(**inputs, use_cache=False).last_hidden_state[0, at - 1]
+    rows = zip(hidden.split(HEAD_ROWS), inputs["input_ids"][0, at].split(HEAD_ROWS), strict=True)
+    nll = [F.cross_entropy(model.lm_head(part).float(), target, reduction="none") for part, target in rows]
+    return torch.cat(nll).mean().item()
 
 
 def prove_loss(

@@ -1,7 +1,7 @@
 """Resumable training state: sharded, written beside the training, published by rename, loadable on any number of ranks.
 
     <run>/checkpoints/step_N/policy/      PyTorch DCP: what the run trains, and the optimizer's moments
-    <run>/checkpoints/step_N/trainer.json step, fingerprints, effective batch
+    <run>/checkpoints/step_N/trainer.json step, fingerprints, effective batch, sizes and checksums of the files
 
 Frozen parameters are not saved: they come from the base model again. Rates, decay and the like are not saved either:
 they are the spec's.
@@ -9,7 +9,6 @@ they are the spec's.
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -21,15 +20,20 @@ from torch import nn
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.serialization import set_crc32_options
 
+from vidqa.engine.checkpoint.files import Reader, Writer, read_table
 from vidqa.engine.distributed import World
 from vidqa.engine.model.gathering import let_go
 from vidqa.engine.model.trainable import is_adapter
 from vidqa.engine.prepare import on_main
-from vidqa.engine.problems import ENGINE_NO_CHECKPOINT, ENGINE_RESUME_MISMATCH, ENGINE_SAVE_FAILED
+from vidqa.engine.problems import (
+    ENGINE_CHECKPOINT_DAMAGED,
+    ENGINE_NO_CHECKPOINT,
+    ENGINE_RESUME_MISMATCH,
+    ENGINE_SAVE_FAILED,
+)
 from vidqa.files import write_json
-from vidqa.run_folder import RunFolder
+from vidqa.run_folder import TRAINER, RunFolder, changed_file, read_checkpoint
 
-TRAINER = "trainer.json"
 MOMENTS = ("exp_avg", "exp_avg_sq")  # what Adam and AdamW hold of each parameter, besides the number of steps
 
 
@@ -66,25 +70,25 @@ def save_state(
     """Write and publish `checkpoints/<name>`; every rank takes part and writes its own rows. Raises
     ENGINE_SAVE_FAILED on all of them when one cannot write."""
     folder = on_main(world, lambda: run.begin(run.checkpoints, name))
-    failure = None
-    # Checksums take ten times as long as writing, and no reader looks at them.
+    failure, writer = None, Writer(folder)
+    # PyTorch's own checksums, of every tensor, take ten times as long as writing, and no reader looks at them.
     set_crc32_options(False)
     try:
-        # Without "copy ahead" the writer leaves the GPU's streams, where the training is, alone.
-        writer = dcp.FileSystemWriter(folder / "policy", per_thread_copy_ahead=0)
         # Who writes what is the same in every save of a run: agreed on once, not over and over beside the training.
         planner = dcp.DefaultSavePlanner(enable_plan_caching=True)
         dcp.save(dict(tensors), storage_writer=writer, planner=planner, process_group=world.objects)
     except (OSError, RuntimeError, CheckpointException) as full:
         failure = _cause(full)
-    if failures := [text for text in world.gather(failure) if text]:
+    everyone = world.gather((failure, writer.written))
+    if failures := [text for text, _ in everyone if text]:
         if world.is_main:
             shutil.rmtree(folder, ignore_errors=True)
         message = f"the checkpoint could not be written: {failures[0].strip()[:300]}"
         raise ENGINE_SAVE_FAILED.error(folder.parent, message)
 
     def publish() -> None:
-        write_json(folder / TRAINER, trainer)
+        files = {name: file for _, written in everyone for name, file in written.items()}
+        write_json(folder / TRAINER, {**trainer, "files": dict(sorted(files.items()))})
         run.publish(folder)
 
     on_main(world, publish)
@@ -96,15 +100,25 @@ def _cause(failure: BaseException) -> str:
     return str(next(iter(causes), failure)) or type(failure).__name__
 
 
-def read_trainer(folder: Path) -> dict[str, Any]:
-    """trainer.json of a checkpoint folder; raises ENGINE_NO_CHECKPOINT when the folder is not a complete checkpoint."""
-    try:
-        trainer = json.loads((folder / TRAINER).read_text(encoding="utf-8"))
-        if not isinstance(trainer["step"], int):
-            raise ValueError(f"{TRAINER} has the step {trainer['step']!r}")
-        return trainer
-    except (OSError, ValueError, KeyError, TypeError) as missing:
-        raise ENGINE_NO_CHECKPOINT.error(folder, f"no complete checkpoint here: {missing!r}") from missing
+def inspect(folder: Path, world: World) -> dict[str, Any]:
+    """trainer.json of a checkpoint that is whole; the ranks read its files together. Raises ENGINE_NO_CHECKPOINT where
+    there is none, ENGINE_CHECKPOINT_DAMAGED where its files are not what was written."""
+
+    def facts() -> dict[str, Any]:
+        if not (folder / TRAINER).is_file():
+            raise ENGINE_NO_CHECKPOINT.error(folder, f"no complete checkpoint here: it has no {TRAINER}")
+        try:
+            found = read_checkpoint(folder)
+            read_table(folder)
+        except ValueError as damaged:
+            raise ENGINE_CHECKPOINT_DAMAGED.error(folder, str(damaged)) from damaged
+        return found
+
+    found = on_main(world, facts)
+    changed = world.gather(changed_file(folder, found, world.rank, world.size))
+    if damage := next((text for text in changed if text), None):
+        raise ENGINE_CHECKPOINT_DAMAGED.error(folder, damage)
+    return found
 
 
 def load_state(folder: Path, step: int, model: nn.Module, optimizer: torch.optim.Optimizer, world: World) -> None:
@@ -113,10 +127,10 @@ def load_state(folder: Path, step: int, model: nn.Module, optimizer: torch.optim
     names = {parameter: name for name, parameter in sharded_parameters(model).items() if parameter.requires_grad}
     moments = {_moment(name, m): torch.zeros_like(weights[name]) for name in names.values() for m in MOMENTS}
     try:
-        reader = dcp.FileSystemReader(folder / "policy")
-        dcp.load({**weights, **moments}, storage_reader=reader, process_group=world.saving)
+        dcp.load({**weights, **moments}, storage_reader=Reader(folder), process_group=world.saving)
     except (CheckpointException, RuntimeError, OSError, ValueError) as unlike:
-        raise ENGINE_RESUME_MISMATCH.error(folder, f"the checkpoint does not fit this model: {unlike}") from unlike
+        message = f"the checkpoint does not fit this model: {_cause(unlike)}"
+        raise ENGINE_RESUME_MISMATCH.error(folder, message) from unlike
     state = {}
     for number, parameter in enumerate(p for group in optimizer.param_groups for p in group["params"]):
         own = {moment: moments[_moment(names[parameter], moment)] for moment in MOMENTS}

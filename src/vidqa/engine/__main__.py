@@ -1,6 +1,6 @@
 """The engine's entry point, started by torchrun with one process per GPU.
 
-    python -m vidqa.engine.torchrun --standalone --nproc-per-node 2 -m vidqa.engine train --spec spec.toml --run-dir a-run
+    python -m vidqa.engine.torchrun --standalone --nproc-per-node 2 -m vidqa.engine train --spec spec.toml --run-dir RUN
 
 Exit codes are those of every script; status.json in the run folder carries them too, because torchrun's own exit code
 says only that a process failed.

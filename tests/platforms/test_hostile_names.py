@@ -223,7 +223,7 @@ def test_nvidias_container_gets_these_very_words(
     if of == "kubernetes":
         *_, manifest = yaml.safe_load_all(made.files["manifest.yaml"])
         words = [as_kubelet(word) for word in manifest["spec"]["template"]["spec"]["containers"][0]["command"]]
-        assert words[2] == "/etc/vidqa/cosmos.toml"
+        assert words[-2] == "/etc/vidqa/cosmos.toml" and words[2] == cosmos_container.BESIDE[2]
         return
     (script,) = [made.folder / file for file in made.files if file != "cosmos.toml"]
     words = ran(script, tmp_path, "srun", "docker", "cosmos-rl")

@@ -6,6 +6,7 @@ rendered and never started from here; what the container cannot do is refused be
 
 from __future__ import annotations
 
+import os
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,7 +34,10 @@ from vidqa.spec.models import TrainSpec
 TARGET = "cosmos-rl"
 TOML = "cosmos.toml"
 PROGRAM = "/opt/cosmos_rl/tao_sft_example.py"  # the training program of NVIDIA's image; custom_script names another
-SETTINGS = {"HF_HUB_OFFLINE": "1", "WANDB_MODE": "offline", "PYTHONUNBUFFERED": "1"}  # no token goes along
+# No token goes along, and nothing is imported from the folder that it is started in.
+SETTINGS = {"HF_HUB_OFFLINE": "1", "WANDB_MODE": "offline", "PYTHONUNBUFFERED": "1", "PYTHONSAFEPATH": "1"}
+# What lies beside the training program it imports all the same, before whatever the image has on its path.
+BESIDE = ("sh", "-c", 'PYTHONPATH=$0${PYTHONPATH:+:$PYTHONPATH} exec "$@"')
 
 
 @dataclass(frozen=True)
@@ -66,7 +70,7 @@ def prepare(action: str, spec_path: Path, platform_name: str, wanted: Wanted, *,
     raise_errors(problems)
     job = _job(asked, platform_name, settings, image)
     raise_errors(_unmountable(platform_name, job))
-    words = ("cosmos-rl", "--config", str(job.run_dir / TOML), trained.custom_script or PROGRAM)
+    words = _command(job, trained.custom_script or PROGRAM)
     made = {TOML: spec.dump(trained, "toml", TARGET, samples)}
     script, text, starter = _FORMS[platform_name](job, words, made[TOML])
     made[script] = text
@@ -74,6 +78,15 @@ def prepare(action: str, spec_path: Path, platform_name: str, wanted: Wanted, *,
         for name, content in made.items():
             files.write_text(job.run_dir / name, content)
     return Prepared(job.run_dir, made, f"{starter} {shlex.quote(str(job.run_dir / script))}", problems, write)
+
+
+def _command(job: Job, program: str) -> tuple[str, ...]:
+    """cosmos-rl and its training program: a file, whose path is made absolute, or the name of a module."""
+    start = ("cosmos-rl", "--config", str(job.run_dir / TOML))
+    if not program.endswith(".py"):
+        return (*start, program)
+    program = os.path.abspath(program)
+    return (*BESIDE, os.path.dirname(program), *start, program)
 
 
 def _refused(platform_name: str, wanted: Wanted, image: str | None) -> list[Problem]:

@@ -169,3 +169,14 @@ def test_the_script_writes_and_says_how_to_submit(spec: Callable[..., Path], tmp
     assert ran.returncode == 0 and result["data"]["written"] is True
     (submit,) = result["next"]
     assert submit.startswith("bash ") and Path(submit.split()[1]).is_file()
+
+
+def test_a_dry_run_writes_where_it_is_told_to(spec: Callable[..., Path], tmp_path: Path) -> None:
+    words = [sys.executable, LAUNCH, "train", "--engine", "cosmos-rl", "--spec", spec(), "--json", "--dry-run"]
+    ran = subprocess.run([*map(str, words), "--out", str(tmp_path / "look")], capture_output=True, text=True)
+    result = json.loads(ran.stdout)
+    assert {path.name: path.read_text() for path in (tmp_path / "look").iterdir()} == result["data"]["files"]
+    assert not (tmp_path / "out").exists()
+    (submit,) = result["next"]
+    subprocess.run(["bash", "-c", submit.replace("&& bash ", "&& bash -n ")], check=True)
+    assert sorted(path.name for path in Path(result["data"]["folder"]).iterdir()) == ["cosmos.toml", "run.sh"]

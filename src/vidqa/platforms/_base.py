@@ -144,6 +144,7 @@ class Platform:
     needs_image(settings)       whether jobs run in a container image
     pin_image(image, settings, fetch)   the image as what it is now, by digest; with `fetch` pulled first if need be
     settings                    pydantic model of its table in site.toml
+    by_hand(job, folder)        the shell command that submits what a dry run wrote into `folder`; "" if none can
     silent                      code of the problem that `submit` raises where the job may have been taken all the same
     poll_s                      how long whoever waits lets pass between two looks
     """
@@ -160,5 +161,6 @@ class Platform:
     needs_image: Callable[[Any], bool] = lambda settings: False
     pin_image: Callable[[str, Any, bool], str] = lambda image, settings, fetch: image
     settings: type | None = None
+    by_hand: Callable[[Job, Path], str] = lambda job, folder: ""
     silent: str = ""
     poll_s: float = 0.2

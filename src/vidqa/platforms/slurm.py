@@ -6,6 +6,7 @@ its time; every attempt goes on in the same run folder, and the record stays the
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -16,6 +17,7 @@ from typing import Any
 
 from vidqa.platforms import slurm_script, verdict
 from vidqa.platforms._base import SECRETS, Job, Observed, Platform, Rendered, State, run_folder_log
+from vidqa.platforms.by_hand import SPEC, copied
 from vidqa.platforms.failure import INFRASTRUCTURE, OUT_OF_MEMORY
 from vidqa.platforms.problems import ENV_NO_GPU, PLATFORM_TOO_FEW_GPUS
 from vidqa.platforms.processes import Identity
@@ -80,6 +82,14 @@ def check(job: Job) -> list[Problem]:
 def render(job: Job) -> Rendered:
     command = ("sbatch", "--parsable", str(job.run_dir / SCRIPT))
     return Rendered(command, {}, SECRETS, {SCRIPT: slurm_script.sbatch(job), TASK: slurm_script.task(job)})
+
+
+def by_hand(job: Job, folder: Path) -> str:
+    start = f"sbatch {shlex.quote(str(job.run_dir / SCRIPT))}"
+    site: SlurmSite = job.settings
+    if site.ssh:
+        start = shlex.join(["ssh", *(["-F", site.ssh_config] if site.ssh_config else []), site.ssh, start])
+    return f"{copied((SPEC, SCRIPT, TASK), folder, job.run_dir)} && {start}"
 
 
 def submit(job: Job, rendered: Rendered) -> dict[str, Any]:
@@ -233,6 +243,7 @@ SLURM = Platform(
     sees_all=lambda settings: settings.backend == "venv",
     visible_gpus=lambda settings: None,
     settings=SlurmSite,
+    by_hand=by_hand,
     silent=SLURM_SILENT.name,
     poll_s=POLL_S,
 )

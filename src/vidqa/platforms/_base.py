@@ -56,6 +56,8 @@ class Job:
     writes: tuple[Path, ...] = ()
     settings: Any = None
     spec_toml: str = ""  # the text of `spec`, for where the run folder cannot be reached from here
+    named: tuple[Path, ...] = ()  # folders of media that the annotations name by absolute paths
+    needs: tuple[str, ...] = ()  # names of the secrets that the spec asks for something with
 
     def __post_init__(self) -> None:
         """Raises PLATFORM_PATH: scripts of every platform hold these paths, and the cache's."""
@@ -145,6 +147,7 @@ class Platform:
     pin_image(image, settings, fetch)   the image as what it is now, by digest; with `fetch` pulled first if need be
     settings                    pydantic model of its table in site.toml
     by_hand(job, folder)        the shell command that submits what a dry run wrote into `folder`; "" if none can
+    away                        codes of problems that say no more than that it cannot be asked: a dry run need not
     silent                      code of the problem that `submit` raises where the job may have been taken all the same
     poll_s                      how long whoever waits lets pass between two looks
     """
@@ -162,5 +165,6 @@ class Platform:
     pin_image: Callable[[str, Any, bool], str] = lambda image, settings, fetch: image
     settings: type | None = None
     by_hand: Callable[[Job, Path], str] = lambda job, folder: ""
+    away: tuple[str, ...] = ()
     silent: str = ""
     poll_s: float = 0.2

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -83,13 +84,36 @@ class Asked:
     def media_elsewhere(self) -> list[Path]:
         """The folders of media that the annotations name outside of what the spec names. Every annotation is read for
         it; records that are wrong are left for preflight and the engine."""
-        files: dict[str, None] = {}
+        return media_folders((path for path, _ in self._media), [*self.reads, *self.writes])
+
+    def media_named(self) -> list[Path]:
+        """The folders of media that the annotations name by absolute paths."""
+        return sorted({Path(written).parent for _, written in self._media if os.path.isabs(written)})
+
+    @cached_property
+    def _media(self) -> set[tuple[str, str]]:
+        """The file of each medium, and what the annotations say."""
+        files: set[tuple[str, str]] = set()
         for key, media in MEDIA_OF[self.action].items():
             path = str(value_at(self.resolved, key))
             if path and not storage.is_remote(path):
                 records, _ = check_records(path, str(value_at(self.resolved, media)), need_answers=False)
-                files |= dict.fromkeys(ref.path for record in records for ref in record.media)
-        return media_folders(files, [*self.reads, *self.writes])
+                files |= {(ref.path, ref.written) for record in records for ref in record.media}
+        return files
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """The secrets without which something that the spec asks for is not done: trackers and uploads."""
+        if not isinstance(self.resolved, TrainSpec):
+            return ()
+        logger, ckpt = self.resolved.logging.logger, self.resolved.train.ckpt
+        uses = {
+            "WANDB_API_KEY": "wandb" in logger,
+            "HF_TOKEN": ckpt.upload_hf,
+            "AWS_ACCESS_KEY_ID": bool(ckpt.upload_s3),
+            "AWS_SECRET_ACCESS_KEY": bool(ckpt.upload_s3),
+        }
+        return tuple(name for name, is_used in uses.items() if is_used)
 
     @property
     def writes(self) -> tuple[Path, ...]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from vidqa.platforms.asked import Asked, ask, process_count
 from vidqa.platforms.cosmos_problems import COSMOS_CANNOT
 from vidqa.platforms.docker_container import paths_of
 from vidqa.platforms.kubernetes_manifest import GIVEN, name_of, objects, taken_literally
+from vidqa.platforms.kubernetes_paths import in_pod, path_problems, site_of
 from vidqa.platforms.launch import Wanted
 from vidqa.platforms.mounts import mounts
 from vidqa.platforms.runs import new_name
@@ -103,6 +104,8 @@ def _refused(platform_name: str, wanted: Wanted, image: str | None) -> list[Prob
 def _unmountable(platform_name: str, job: Job) -> list[Problem]:
     if platform_name == "slurm":
         return [SLURM_PATH.at(path, f"the backend is {job.settings.backend}") for path in unmountable(job)]
+    if platform_name == "kubernetes":
+        return path_problems(job)
     found = [mount.path for mount in paths_of(job)] if platform_name == "docker" else []
     remedy = "rename the folder, or use our own engine"
     return [COSMOS_CANNOT.at(path, "to docker run a colon divides paths", remedy) for path in found if ":" in str(path)]
@@ -170,13 +173,15 @@ def _kubernetes(job: Job, words: tuple[str, ...], toml: str) -> tuple[str, str, 
     config, main = objects(job)
     if main["kind"] != "Job":
         raise COSMOS_CANNOT.error("form", "the container is no torchrun program of a TrainJob", 'set form = "job"')
-    config["data"] = {TOML: toml}
+    config["data"] = {TOML: in_pod(replace(job, spec_toml=toml)).spec_toml}
     words = tuple(f"{GIVEN}/{TOML}" if word == str(job.run_dir / TOML) else word for word in words)
     main["spec"] = {name: value for name, value in main["spec"].items() if name in ("template", "suspend")}
     main["spec"]["backoffLimit"] = 0
     container = main["spec"]["template"]["spec"]["containers"][0]
     container["command"] = taken_literally(words)
-    container["env"] = [{"name": name, "value": value} for name, value in SETTINGS.items()]
+    container["env"] = [
+        {"name": name, "value": value} for name, value in {**SETTINGS, **site_of(job).environment}.items()
+    ]
     return "manifest.yaml", yaml.safe_dump_all([config, main], sort_keys=False, width=120), "kubectl apply -f"
 
 

@@ -22,9 +22,11 @@ from vidqa.platforms.docker_container import CONTAINER_FILE, container_body, con
 from vidqa.platforms.docker_daemon import container_facts, daemon, image_facts, is_local, refusals, unless_over
 from vidqa.platforms.docker_problems import (
     DOCKER_IMAGE_MISSING,
+    DOCKER_NO_DAEMON,
     DOCKER_NOT_AN_ENGINE,
     DOCKER_PATH_HIDES_CODE,
     DOCKER_PATH_MISSING,
+    DOCKER_PERMISSION,
 )
 from vidqa.platforms.docker_site import DockerSite
 from vidqa.platforms.engine_command import engine_environment, torchrun
@@ -78,12 +80,19 @@ def _image_problems(client: Any, image: str) -> list[Problem]:
 
 
 def pin_image(image: str, settings: DockerSite, fetch: bool) -> str:
-    """The image as what it is now: its digest in the registry, or its id where it has none. Pulled first if need be."""
-    with daemon() as client:
-        facts = image_facts(client, image)
-        if facts is None and fetch:
-            docker_daemon.pull(client, image)
+    """The image as what it is now: its digest in the registry, or its id where it has none. Pulled first if need be.
+
+    Without `fetch` no daemon is needed; an image that none knows stays as it was named."""
+    try:
+        with daemon() as client:
             facts = image_facts(client, image)
+            if facts is None and fetch:
+                docker_daemon.pull(client, image)
+                facts = image_facts(client, image)
+    except ProblemError:
+        if fetch:
+            raise
+        return image
     return image if facts is None else pinned(image, facts)
 
 
@@ -245,4 +254,5 @@ DOCKER = Platform(
     needs_image=lambda settings: True,
     pin_image=pin_image,
     settings=DockerSite,
+    away=(DOCKER_NO_DAEMON.name, DOCKER_PERMISSION.name),
 )

@@ -90,7 +90,8 @@ def dry_run(
     asked = ask(action, spec_path, fetch=False)
     run_dir, job_id = name_run(asked, new_run=new_run)
     job = job_of(asked, where, settings, wanted, run_dir, job_id)
-    return DryRun(job, where.render(job), job.spec_toml, [*asked.warnings, *where.check(job), *unasked])
+    found = [replace(p, severity="warning") if p.code in where.away else p for p in where.check(job)]
+    return DryRun(job, where.render(job), job.spec_toml, [*asked.warnings, *found, *unasked])
 
 
 def retry(record: JobRecord, *, agreed: bool = False) -> Launched:
@@ -185,7 +186,7 @@ def job_of(asked: Asked, where: Platform, settings: Any, wanted: Wanted, run_dir
     if wanted.nodes < 1 or processes % wanted.nodes:
         raise PLATFORM_NODES.error("--nodes", f"{processes} processes do not spread over {wanted.nodes} nodes evenly")
     gpus = wanted.gpus if wanted.gpus is not None else where.visible_gpus(settings)
-    elsewhere = [] if where.sees_all(settings) else asked.media_elsewhere()
+    elsewhere, named = ([], []) if where.sees_all(settings) else (asked.media_elsewhere(), asked.media_named())
     return Job(
         job_id=job_id,
         action=asked.action,
@@ -198,6 +199,8 @@ def job_of(asked: Asked, where: Platform, settings: Any, wanted: Wanted, run_dir
         writes=asked.writes,
         settings=settings,
         spec_toml=spec.dump(asked.resolved),
+        named=tuple(named),
+        needs=asked.needs,
     )
 
 

@@ -198,6 +198,8 @@ def job_of(asked: Asked, where: Platform, settings: Any, wanted: Wanted, run_dir
         writes=asked.writes,
         settings=settings,
         spec_toml=spec.dump(asked.resolved),
+        to_come=asked.to_come,
+        fetch=tuple(each.fetch for each in asked.absent),
     )
 
 

@@ -42,7 +42,8 @@ class Job:
     """One run as a platform sees it: `processes` engine processes over `nodes` nodes of `gpus` GPUs (0: on the CPU).
 
     `reads` and `writes` are the absolute files and folders that the spec names: where the job runs, they must be at
-    the same paths. `settings` are the platform's own, from site.toml, as its settings model.
+    the same paths. Those `to_come` are there once the commands of `fetch` have run ("" where there is none), which a
+    launch does before. `settings` are the platform's own, from site.toml, as its settings model.
     """
 
     job_id: str
@@ -58,6 +59,8 @@ class Job:
     spec_toml: str = ""  # the text of `spec`, for where the run folder cannot be reached from here
     named: tuple[Path, ...] = ()  # folders of media that the annotations name by absolute paths
     needs: tuple[str, ...] = ()  # names of the secrets that the spec asks for something with
+    to_come: tuple[Path, ...] = ()
+    fetch: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Raises PLATFORM_PATH: scripts of every platform hold these paths, and the cache's."""

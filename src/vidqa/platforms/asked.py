@@ -46,6 +46,7 @@ MEDIA_OF = {
 class Asked:
     """A spec as written and as the job gets it. `models` maps dotted keys to the names that were written.
 
+    `absent` are the models of the hub that a launch has to fetch first: `resolved` names them where they will be.
     `spec_fingerprint` is of the spec as written; `inputs_fingerprint` covers the annotations, the models' files and
     the checkpoint that a run starts from.
     """
@@ -58,6 +59,7 @@ class Asked:
     spec_fingerprint: str
     inputs_fingerprint: str
     warnings: list[Problem]
+    absent: tuple[hub.Expected, ...] = ()
 
     @property
     def output_dir(self) -> Path:
@@ -79,7 +81,12 @@ class Asked:
         """What the spec names that the job reads, absolute: models, annotations, media, the checkpoint it starts
         from."""
         keys = [key for key in PATH_KEYS[self.action] if key not in WRITTEN_KEYS]
-        return _local_paths(self.resolved, [*self.models, *keys])
+        return tuple(dict.fromkeys((*_local_paths(self.resolved, [*self.models, *keys]), *self.to_come)))
+
+    @property
+    def to_come(self) -> tuple[Path, ...]:
+        """The folders that will hold the absent models: in the hub's cache a snapshot is links to its blobs."""
+        return tuple(path for each in self.absent for path in (each.folder, (each.folder / "../../blobs").resolve()))
 
     def media_elsewhere(self) -> list[Path]:
         """The folders of media that the annotations name outside of what the spec names. Every annotation is read for
@@ -129,14 +136,18 @@ class Asked:
 
 
 def ask(action: str, spec_path: Path, *, fetch: bool, target: str = "native") -> Asked:
-    """Load a spec and resolve what it names. Without `fetch`, models of the hub stay names. Raises ProblemError."""
+    """Load a spec and resolve what it names; without `fetch`, a model of the hub to where it will be when fetched.
+
+    Raises ProblemError.
+    """
     layer = spec.read_layer(spec_path)
     require_action(layer, spec_path, action)
     loaded = spec.resolve(action, [layer], target)
     written = loaded.spec
-    models = model_names(written)
+    models, token = model_names(written), environment.hf_token()
+    expected = {} if fetch else {n: hub.expect(n, token=token) for n in models.values() if hub.is_hub_name(n)}
     folders = {
-        key: name if hub.is_hub_name(name) and not fetch else str(hub.resolve_model(name, token=environment.hf_token()))
+        key: str(expected[name].folder if name in expected else hub.resolve_model(name, token=token))
         for key, name in models.items()
     }
     resolved = with_values(action, written, {**_absolute_paths(action, written), **folders})
@@ -155,7 +166,8 @@ def ask(action: str, spec_path: Path, *, fetch: bool, target: str = "native") ->
         inputs_fingerprint=_hash_of(
             [*data, start if isinstance(start, str) else "", *map(_model_identity, folders.values())]
         ),
-        warnings=loaded.warnings,
+        warnings=[*loaded.warnings, *(problem for each in expected.values() for problem in each.problems)],
+        absent=tuple(each for each in expected.values() if not each.is_here),
     )
 
 

@@ -54,7 +54,8 @@ def check(job: Job) -> list[Problem]:
     for path in hiding(found, THE_IMAGES_OWN):
         problems.append(DOCKER_PATH_HIDES_CODE.at(path, "the image has its own files there"))
     if is_local():  # elsewhere the daemon itself finds out
-        gone = [mount.path for mount in found if mount.read_only and not mount.path.exists()]
+        awaited = [mount.path for mount in found if mount.read_only and mount.path not in job.to_come]
+        gone = [path for path in awaited if not path.exists()]
         problems += [DOCKER_PATH_MISSING.at(path, "there is no such file or folder") for path in gone]
     try:
         with daemon() as client:

@@ -201,6 +201,8 @@ def job_of(asked: Asked, where: Platform, settings: Any, wanted: Wanted, run_dir
         spec_toml=spec.dump(asked.resolved),
         named=tuple(named),
         needs=asked.needs,
+        to_come=asked.to_come,
+        fetch=tuple(each.fetch for each in asked.absent),
     )
 
 

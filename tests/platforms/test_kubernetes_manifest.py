@@ -12,8 +12,8 @@ from typing import Any
 
 import kubernetes_validate
 import pytest
-from kubernetes.client import ApiClient
 import yaml
+from kubernetes.client import ApiClient
 
 from vidqa.platforms import site
 from vidqa.platforms._base import Job

@@ -89,7 +89,7 @@ def test_what_pods_would_not_find_is_named(tmp_path: Path) -> None:
     (tmp_path / "model/weights").symlink_to("/elsewhere/weights")
     volumes = [{"mount_path": str(tmp_path), "claim": "data"}]
     linked = replace(job(volumes=volumes), reads=(tmp_path / "model",), writes=(), run_dir=tmp_path / "run")
-    assert [problem.where for problem in path_problems(linked)] == ["/elsewhere"]
+    assert [(problem.where, problem.severity) for problem in path_problems(linked)] == [("/elsewhere", "warning")]
 
 
 def test_media_that_are_named_by_absolute_paths_are_noticed_where_paths_differ(

@@ -54,13 +54,15 @@ def cache_folder(site: KubernetesSite) -> PurePosixPath | None:
 
 
 def path_problems(job: Job) -> list[Problem]:
-    """Paths that pods would not find, or could not write."""
+    """Paths that pods would not find, or could not write; as warnings, what links in folders that are read stand for."""
     site = site_of(job)
     own = environment.cache_folder() if cache_folder(site) is None else None
-    written = dict.fromkeys([*job.writes, job.run_dir])
-    read = dict.fromkeys(place for path in job.reads for place in with_targets(path))
-    found = [_problem(site, path, path in written) for path in {**read, **written} if path != own]
-    return [problem for problem in [*found, *(_misnamed(site, path) for path in job.named)] if problem]
+    named, written = dict.fromkeys([*job.reads, *job.writes, job.run_dir]), {*job.writes, job.run_dir}
+    found = [_problem(site, path, path in written) for path in named if path != own]
+    linked = dict.fromkeys(place for path in job.reads for place in with_targets(path) if place not in named)
+    maybe = [_problem(site, path, is_written=False) for path in linked]
+    warnings = [replace(problem, severity="warning") for problem in maybe if problem]
+    return [problem for problem in [*found, *(_misnamed(site, path) for path in job.named)] if problem] + warnings
 
 
 def _problem(site: KubernetesSite, path: Path, is_written: bool) -> Problem | None:

@@ -54,7 +54,7 @@ def cache_folder(site: KubernetesSite) -> PurePosixPath | None:
 
 
 def path_problems(job: Job) -> list[Problem]:
-    """Paths that pods would not find, or could not write; as warnings, what links in folders that are read stand for."""
+    """Paths that pods would not find or could not write; as warnings, what links in folders that are read lead to."""
     site = site_of(job)
     own = environment.cache_folder() if cache_folder(site) is None else None
     named, written = dict.fromkeys([*job.reads, *job.writes, job.run_dir]), {*job.writes, job.run_dir}

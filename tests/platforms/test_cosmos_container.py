@@ -141,7 +141,7 @@ def test_kubernetes(spec: Callable[..., Path], tmp_path: Path) -> None:
     container = job["spec"]["template"]["spec"]["containers"][0]
     assert container["command"][-4:] == ["cosmos-rl", "--config", "/etc/vidqa/cosmos.toml", PROGRAM]
     assert job["spec"]["backoffLimit"] == 0 and container["image"] == IMAGE
-    assert container["resources"]["limits"] == {"nvidia.com/gpu": 4}
+    assert container["resources"]["limits"] == {"nvidia.com/gpu": "4"}
 
 
 def test_what_the_container_cannot_do_is_refused(spec: Callable[..., Path]) -> None:

@@ -91,7 +91,7 @@ def test_one_node() -> None:
     assert words[words.index("--") + 1 :][:5] == [
         "python", "-m", "vidqa.engine.torchrun", "--standalone", "--nproc-per-node=4"
     ]  # fmt: skip
-    assert container(made)["resources"]["limits"] == {"nvidia.com/gpu": 4, "memory": "200Gi"}
+    assert container(made)["resources"]["limits"] == {"nvidia.com/gpu": "4", "memory": "200Gi"}
     assert "resources" in container(objects(job(gpus=0))[-1])
     assert "nvidia.com/gpu" not in container(objects(job(gpus=0))[-1])["resources"]["limits"]
 
@@ -132,7 +132,7 @@ def test_rdma_variables_and_the_nodes_network(version: str) -> None:
     template = made["spec"]["template"]
     assert template["metadata"]["annotations"]["k8s.v1.cni.cncf.io/networks"] == "rdma-net"
     assert (template["spec"]["hostNetwork"], template["spec"]["dnsPolicy"]) == (True, "ClusterFirstWithHostNet")
-    assert container(made)["resources"]["limits"]["rdma/rdma_shared_device_a"] == 2
+    assert container(made)["resources"]["limits"]["rdma/rdma_shared_device_a"] == "2"
     assert container(made)["securityContext"] == {
         "allowPrivilegeEscalation": False, "capabilities": {"add": ["IPC_LOCK"]}
     }  # fmt: skip
@@ -169,13 +169,9 @@ def test_names_of_hosts_fit(nodes: int) -> None:
 def test_the_official_client_reads_all_of_it(nodes: int, settings: dict[str, Any]) -> None:
     """Its models check what they are given, and hold every key that we wrote."""
 
-    class Response:
-        def __init__(self, thing: Any) -> None:
-            self.data = json.dumps(thing)
-
     client = ApiClient()
     for made in objects(job(nodes, **settings)):
-        read = client.deserialize(Response(made), f"V1{made['kind']}")
+        read = client.deserialize(json.dumps(made), f"V1{made['kind']}", "application/json")
         assert client.sanitize_for_serialization(read) == made
 
 

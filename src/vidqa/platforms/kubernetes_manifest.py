@@ -215,11 +215,12 @@ def _environment(job: Job, site: KubernetesSite) -> list[dict[str, Any]]:
 
 
 def _resources(job: Job, site: KubernetesSite) -> dict[str, Any]:
-    limits: dict[str, Any] = {site.gpu_resource: job.gpus} if job.gpus else {}
-    requests: dict[str, Any] = {"cpu": str(site.cpus)} if site.cpus else {}
+    """Quantities are texts, as the clients of some languages insist."""
+    limits = {site.gpu_resource: str(job.gpus)} if job.gpus else {}
+    requests = {"cpu": str(site.cpus)} if site.cpus else {}
     if site.memory_gib:
         limits["memory"] = requests["memory"] = f"{site.memory_gib}Gi"
-    limits |= site.resources
+    limits |= {name: str(count) for name, count in site.resources.items()}
     return {name: value for name, value in (("requests", requests), ("limits", limits)) if value}
 
 

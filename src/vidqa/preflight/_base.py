@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property, wraps
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 
 from vidqa import data, environment, hub, spec, storage
@@ -14,6 +15,7 @@ from vidqa.platforms.asked import model_names, process_count
 from vidqa.platforms.launch import Wanted
 from vidqa.preflight.gpus import Declared, Gpu, declared_or_seen
 from vidqa.preflight.media_probe import Row
+from vidqa.preflight.stand_in import write_stand_in
 from vidqa.problem import Problem, ProblemError, bounded
 from vidqa.samples import Planner, Sample, evaluation_planner, longest_allowed, training_planner, validation_mode
 from vidqa.spec.models import EvaluateSpec, Spec, TrainSpec
@@ -86,9 +88,25 @@ class Context:
             key: hub.resolve_model(name, token=token, weights=False) for key, name in model_names(self.spec).items()
         }
 
+    @cached_property
+    def stand_in(self) -> TemporaryDirectory | None:
+        """The folder of a known model of the hub that cannot be had now; None where the models are here, or unknown."""
+        try:
+            _ = self.models
+        except ProblemError:
+            folder = TemporaryDirectory(prefix="vidqa-known-")
+            if known := write_stand_in(model_names(self.spec).values(), Path(folder.name)):
+                self.facts["estimated_for"] = known
+                return folder
+            folder.cleanup()
+        return None
+
     @property
     def processor_folder(self) -> Path:
-        """The folder whose tokenizer and processor are used: an adapter's own, or its base model's."""
+        """The folder whose tokenizer and processor are used: an adapter's own, or its base model's. A known model that
+        cannot be had has one for estimates."""
+        if self.stand_in is not None:
+            return Path(self.stand_in.name)
         folders = list(self.models.values())
         return next((folder for folder in folders if (folder / "config.json").is_file()), folders[0])
 

@@ -14,8 +14,8 @@ import pytest
 from tests.platforms.conftest import ENOUGH_S
 from tests.platforms.slurm_cluster import SlurmCluster
 from vidqa.platforms import by_hand, platform, results
-from vidqa.platforms.launch import dry_run
-from vidqa.problem import Exit
+from vidqa.platforms.launch import Wanted, dry_run, launch
+from vidqa.problem import Exit, ProblemError
 
 WriteSpec = Callable[..., Path]
 LAUNCH = Path(__file__).resolve().parents[2] / "scripts" / "launch.py"
@@ -93,3 +93,28 @@ def test_several_nodes_on_one_machine_are_a_problem(write_spec: WriteSpec, words
     assert code == Exit.INPUT and [p["code"] for p in result["problems"] if p["severity"] == "error"] == [
         "PLATFORM_NODES"
     ]
+
+
+@pytest.mark.slurm
+def test_files_for_folders_that_only_the_nodes_see(
+    slurm: SlurmCluster, stand_in: None, write_spec: WriteSpec, tmp_path: Path
+) -> None:
+    """The nodes' folder comes into being after the files: here they see the same disk as the launcher."""
+    nodes = tmp_path / "nodes"
+    site = tmp_path / "site.toml"
+    site.write_text(f'[slurm]\ncluster_paths = ["{nodes}"]\n')
+    spec = write_spec("complete")
+    text = spec.read_text()
+    for name in ("model", "annotations.json", "runs"):
+        text = text.replace(f'"{tmp_path / name}"', f'"{nodes / name}"')
+    spec.write_text(text)
+    made, look = dry_run("train", spec, "slurm", Wanted(site=site)), tmp_path / "look"
+    codes = {problem.code: problem.severity for problem in made.problems}
+    assert codes["PLATFORM_SLURM_UNSEEN"] == "warning" and codes["PLATFORM_SLURM_NOT_SHARED"] == "error"
+    assert not nodes.exists() and str(nodes / "model") in made.spec_toml
+    with pytest.raises(ProblemError, match="PLATFORM_SLURM_NOT_SHARED"):
+        launch("train", spec, "slurm", Wanted(site=site))
+    shown = results.of_dry_run(made, platform("slurm"), look)
+    assert shown.next == [] and shown.data["submit"] in shown.text
+    subprocess.run(["bash", "-c", shown.data["submit"]], check=True, capture_output=True, timeout=ENOUGH_S)
+    until_complete(made.job.run_dir)

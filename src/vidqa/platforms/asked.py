@@ -13,6 +13,7 @@ from vidqa.data import check_records
 from vidqa.data.reader import annotation_file
 from vidqa.platforms.mounts import media_folders
 from vidqa.platforms.records import JobRecord
+from vidqa.platforms.site import is_unseen
 from vidqa.problem import Problem
 from vidqa.spec.action import require_action
 from vidqa.spec.models import SPECS, EvaluateSpec, Spec, TrainSpec
@@ -59,6 +60,7 @@ class Asked:
     inputs_fingerprint: str
     warnings: list[Problem]
     absent: tuple[hub.Expected, ...] = ()
+    settings: Any = None
 
     @property
     def output_dir(self) -> Path:
@@ -93,7 +95,7 @@ class Asked:
         files: dict[str, None] = {}
         for key, media in MEDIA_OF[self.action].items():
             path = str(value_at(self.resolved, key))
-            if path and not storage.is_remote(path):
+            if path and not storage.is_remote(path) and not is_unseen(self.settings, path):
                 records, _ = check_records(path, str(value_at(self.resolved, media)), need_answers=False)
                 files |= dict.fromkeys(ref.path for record in records for ref in record.media)
         return media_folders(files, [*self.reads, *self.writes])
@@ -111,8 +113,10 @@ class Asked:
         return asked.train.resume is True if isinstance(asked, TrainSpec) else asked.evaluation.skip_saved
 
 
-def ask(action: str, spec_path: Path, *, fetch: bool, target: str = "native") -> Asked:
+def ask(action: str, spec_path: Path, *, fetch: bool, target: str = "native", settings: Any = None) -> Asked:
     """Load a spec and resolve what it names; without `fetch`, a model of the hub to where it will be when fetched.
+
+    What the platform's `settings` declare to be on the cluster alone is taken as it is written.
 
     Raises ProblemError.
     """
@@ -122,15 +126,20 @@ def ask(action: str, spec_path: Path, *, fetch: bool, target: str = "native") ->
     written = loaded.spec
     models, token = model_names(written), environment.hf_token()
     expected = {} if fetch else {n: hub.expect(n, token=token) for n in models.values() if hub.is_hub_name(n)}
-    folders = {
-        key: str(expected[name].folder if name in expected else hub.resolve_model(name, token=token))
-        for key, name in models.items()
-    }
+
+    def folder_of(name: str) -> str:
+        if is_unseen(settings, name):
+            return name
+        return str(expected[name].folder if name in expected else hub.resolve_model(name, token=token))
+
+    folders = {key: folder_of(name) for key, name in models.items()}
     resolved = with_values(action, written, {**_absolute_paths(action, written), **folders})
     if fetch:
         resolved = with_values(action, resolved, _staged(action, resolved))
     annotations = [str(value_at(resolved, key)) for key in MEDIA_OF[action]]
-    data = [_content_hash(annotation_file(path)) for path in annotations if path and not storage.is_remote(path)]
+    unseen = [path for path in annotations if is_unseen(settings, path)]
+    read = [path for path in annotations if path and path not in unseen and not storage.is_remote(path)]
+    data = [*(_content_hash(annotation_file(path)) for path in read), *unseen]
     start = resolved.train.resume if isinstance(resolved, TrainSpec) else ""
     return Asked(
         action=action,
@@ -144,13 +153,14 @@ def ask(action: str, spec_path: Path, *, fetch: bool, target: str = "native") ->
         ),
         warnings=[*loaded.warnings, *(problem for each in expected.values() for problem in each.problems)],
         absent=tuple(each for each in expected.values() if not each.is_here),
+        settings=settings,
     )
 
 
-def ask_again(record: JobRecord) -> Asked:
+def ask_again(record: JobRecord, settings: Any = None) -> Asked:
     """What the job of a record was asked, from the run folder's own spec, to go on where it ended. Its checkpoints
     come before any that it started from."""
-    asked = ask(record.action, Path(record.run_dir) / "spec.toml", fetch=True)
+    asked = ask(record.action, Path(record.run_dir) / "spec.toml", fetch=True, settings=settings)
     begun = any((Path(record.run_dir) / "checkpoints").glob("*_*"))
     changes: dict[str, Any] = {}
     if record.action == "evaluate":

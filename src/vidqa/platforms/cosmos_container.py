@@ -25,6 +25,7 @@ from vidqa.platforms.mounts import mounts
 from vidqa.platforms.runs import new_name
 from vidqa.platforms.slurm_problems import SLURM_PATH
 from vidqa.platforms.slurm_script import as_pattern, directive, unmountable
+from vidqa.platforms.slurm_site import image_problems
 from vidqa.problem import Problem, raise_errors
 from vidqa.spec.build import train_samples
 from vidqa.spec.cosmos import cosmos_table, video_fps_problems
@@ -55,7 +56,7 @@ def prepare(action: str, spec_path: Path, platform_name: str, wanted: Wanted, *,
     if action != "train":
         raise COSMOS_CANNOT.error(action, "only training is rendered for the container", "use our own engine")
     settings = site.read(platform_name, wanted.site)
-    asked = ask(action, spec_path, fetch=write, target=TARGET)
+    asked = ask(action, spec_path, fetch=write, target=TARGET, settings=settings)
     trained = asked.resolved
     if not isinstance(trained, TrainSpec):
         raise TypeError("a training has a TrainSpec")
@@ -89,7 +90,9 @@ def _refused(platform_name: str, wanted: Wanted, image: str | None) -> list[Prob
 
 def _unmountable(platform_name: str, job: Job) -> list[Problem]:
     if platform_name == "slurm":
-        return [SLURM_PATH.at(path, f"the backend is {job.settings.backend}") for path in unmountable(job)]
+        return image_problems(job.settings, job.image or "") + [
+            SLURM_PATH.at(path, f"the backend is {job.settings.backend}") for path in unmountable(job)
+        ]
     found = [mount.path for mount in paths_of(job)] if platform_name == "docker" else []
     remedy = "rename the folder, or use our own engine"
     return [COSMOS_CANNOT.at(path, "to docker run a colon divides paths", remedy) for path in found if ":" in str(path)]

@@ -42,6 +42,8 @@ def of_dry_run(made: DryRun, where: Platform, out: Path | None = None) -> Result
     }
     secrets = f"# passed on by name where set: {', '.join(rendered.secrets)}"
     text = f"# {job.spec}\n{made.spec_toml}\n{secrets}\n{rendered.shown}"
+    if submit:
+        text += f"\n# to submit it: {submit}"
     can_follow = submit and is_ready and all(job.fetch)
     return Result(data, text, made.problems, [*job.fetch, submit] if can_follow else [])
 

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from vidqa import data, environment, hub, spec, storage
 from vidqa.data.record import MediaRef, Record
+from vidqa.platforms import site
 from vidqa.platforms.asked import model_names, process_count
 from vidqa.platforms.launch import Wanted
 from vidqa.preflight.gpus import Declared, Gpu, declared_or_seen
@@ -80,10 +81,24 @@ class Context:
     def spec(self) -> Spec:
         return self.resolved.spec
 
+    @cached_property
+    def site(self) -> Any:
+        """The settings of the place; None where they cannot be read, which the platform's check reports."""
+        try:
+            return site.read(self.platform, self.wanted.site)
+        except ProblemError:
+            return None
+
+    def require_seen(self, *paths: str | Path) -> None:
+        """Raises Skip where one of these is on the cluster alone, as the settings of the place declare."""
+        if unseen := [path for path in paths if site.is_unseen(self.site, path)]:
+            raise Skip(f"{unseen[0]} is on the cluster alone, as `cluster_paths` declares")
+
     @once
     def models(self) -> dict[str, Path]:
         """The folders of the spec's models by dotted key. Of a model on the hub only the small files are fetched."""
         token = environment.hf_token()
+        self.require_seen(*model_names(self.spec).values())
         return {
             key: hub.resolve_model(name, token=token, weights=False) for key, name in model_names(self.spec).items()
         }
@@ -115,12 +130,12 @@ class Context:
         """The sets that the run will read, a validation part held out of the training set as the engine does it."""
         asked, without = self.spec, self.bad_samples_are == "warning"
         if isinstance(asked, EvaluateSpec):
-            return [_read("evaluation", asked.dataset.annotation_path, asked.dataset.media_dir, without)]
+            return [self._read("evaluation", asked.dataset.annotation_path, asked.dataset.media_dir, without)]
         taught = asked.custom.train_dataset
-        train = _read("train", taught.annotation_path, taught.media_path, without)
+        train = self._read("train", taught.annotation_path, taught.media_path, without)
         if asked.custom.val_dataset.annotation_path:
             held = asked.custom.val_dataset
-            return [train, _read("validation", held.annotation_path, held.media_path, without)]
+            return [train, self._read("validation", held.annotation_path, held.media_path, without)]
         return _split(asked, train)
 
     @once
@@ -137,8 +152,12 @@ class Context:
             return None
         if self.evaluation is not None:
             asked, without = self.evaluation.dataset, self.evaluation.engine.on_bad_sample == "quarantine"
-            return _read("kpi", asked.annotation_path, asked.media_dir, without)
-        return _read("kpi", str(self.kpi_root), "") if self.kpi_root is not None else None
+            return self._read("kpi", asked.annotation_path, asked.media_dir, without)
+        return self._read("kpi", str(self.kpi_root), "") if self.kpi_root is not None else None
+
+    def _read(self, name: str, annotation_path: str, media_path: str, keep_missing: bool = False) -> Annotations:
+        self.require_seen(annotation_path, media_path)
+        return _read(name, annotation_path, media_path, keep_missing)
 
     @property
     def sets(self) -> list[Annotations]:
@@ -253,6 +272,8 @@ def carry_out(check: Check, context: Context) -> Checked:
         first = missing.problems[0]
         why = f"{part} cannot be had: {first.code} at {first.where}"
         return Checked(check.group, check.name, "blocked", [], why, tuple(missing.problems))
+    except Skip as reason:
+        return Checked(check.group, check.name, "skipped", [], str(reason))
     try:
         problems = bounded(check.run(context))
     except Skip as why:

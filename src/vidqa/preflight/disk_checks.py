@@ -36,6 +36,7 @@ class Need:
 
 def disk(context: Context) -> list[Problem]:
     """What is written on one disk, in all, against what is free on it."""
+    context.require_seen(output_dir(context.spec))
     context.facts["free_bytes"] = shutil.disk_usage(existing(output_dir(context.spec))).free
     by_disk: dict[int, list[Need]] = defaultdict(list)
     for need in (*_fetched(context), *_kept(context)):

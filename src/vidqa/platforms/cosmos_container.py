@@ -39,13 +39,15 @@ SETTINGS = {"HF_HUB_OFFLINE": "1", "WANDB_MODE": "offline", "PYTHONUNBUFFERED": 
 
 @dataclass(frozen=True)
 class Prepared:
-    """`files` by name, for `folder`; `submit` is the shell command that starts them, once they are `written`."""
+    """`files` by name, for `folder`; `submit` is the shell command that starts them, once they are `written`, and
+    what is not here yet has been fetched by the commands of `fetch`."""
 
     folder: Path
     files: dict[str, str]
     submit: str
     problems: list[Problem]
     written: bool
+    fetch: tuple[str, ...] = ()
 
 
 def prepare(action: str, spec_path: Path, platform_name: str, wanted: Wanted, *, write: bool) -> Prepared:
@@ -74,7 +76,8 @@ def prepare(action: str, spec_path: Path, platform_name: str, wanted: Wanted, *,
     if write:
         for name, content in made.items():
             files.write_text(job.run_dir / name, content)
-    return Prepared(job.run_dir, made, f"{starter} {shlex.quote(str(job.run_dir / script))}", problems, write)
+    submit = f"{starter} {shlex.quote(str(job.run_dir / script))}"
+    return Prepared(job.run_dir, made, submit, problems, write, asked.fetch)
 
 
 def _refused(platform_name: str, wanted: Wanted, image: str | None) -> list[Problem]:

@@ -199,7 +199,7 @@ def job_of(asked: Asked, where: Platform, settings: Any, wanted: Wanted, run_dir
         settings=settings,
         spec_toml=spec.dump(asked.resolved),
         to_come=asked.to_come,
-        fetch=tuple(each.fetch for each in asked.absent),
+        fetch=asked.fetch,
     )
 
 

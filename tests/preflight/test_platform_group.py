@@ -68,5 +68,11 @@ def test_what_is_on_the_cluster_alone_is_not_looked_at_and_said(write_spec: Writ
     (told,) = [problem for problem in report.problems if problem.code == "PLATFORM_SLURM_UNSEEN"]
     assert told.severity == "warning" and "/nodes/model" in told.message and "/nodes/val.json" in told.message
     assert {code for code in errors(report) if not code.startswith("PLATFORM_SLURM")} == set(), report.text
+    media = {f"custom.{part}_dataset.media_path": f"/nodes/{part}" for part in ("train", "val")}
+    report = preflight(write_spec(**media), "slurm", wanted=Wanted(site=site))
+    states = {checked.name: checked.status for checked in report.checks}
+    assert states["annotations"] == states["sets apart"] == states["steps"] == "ok", report.text
+    assert states["headers"] == states["near duplicates"] == states["tokens"] == states["GPU memory"] == "skipped"
+    assert report.facts["train_records"] == 8 and report.facts["total_steps"] == 6
     without = preflight(write_spec(**away), "slurm")
     assert {"MODEL_NOT_FOUND", "DATA_FILE_MISSING"} <= set(errors(without)), "what is not declared has to be here"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property, wraps
@@ -10,6 +11,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 
 from vidqa import data, environment, hub, spec, storage
+from vidqa.data.problems import MEDIA_MISSING
 from vidqa.data.record import MediaRef, Record
 from vidqa.platforms import site
 from vidqa.platforms.asked import model_names, process_count
@@ -71,6 +73,7 @@ class Context:
     facts: dict[str, Any] = field(default_factory=dict)
     rows: dict[str, Row] = field(default_factory=dict)  # what decoding found, by the medium's key
     missing: dict[str, list[Problem]] = field(default_factory=dict)  # parts that cannot be had, and why
+    unseen_media: list[str] = field(default_factory=list)  # folders of the sets that have been read
     leaks: dict[str, dict[str, list[Any]]] = field(default_factory=dict)  # what two sets share, by sets and reason
 
     @once
@@ -156,8 +159,14 @@ class Context:
         return self._read("kpi", str(self.kpi_root), "") if self.kpi_root is not None else None
 
     def _read(self, name: str, annotation_path: str, media_path: str, keep_missing: bool = False) -> Annotations:
-        self.require_seen(annotation_path, media_path)
-        return _read(name, annotation_path, media_path, keep_missing)
+        """A set of records. Those whose media folder is on the cluster alone are read all the same."""
+        self.require_seen(annotation_path)
+        if not site.is_unseen(self.site, media_path):
+            return _read(name, annotation_path, media_path, keep_missing)
+        self.unseen_media.append(media_path)
+        part = _read(name, annotation_path, "", keep_missing=True)
+        records = [replace(record, media=_placed(record.media, media_path)) for record in part.records]
+        return replace(part, records=records, problems=[p for p in part.problems if p.code != MEDIA_MISSING.name])
 
     @property
     def sets(self) -> list[Annotations]:
@@ -203,6 +212,7 @@ class Context:
     @once
     def headers(self) -> dict[str, Header]:
         """What the header of every file says, by its key."""
+        self.require_seen(*self.unseen_media)
         return dict(zip(self.media, read_headers(ref for ref, _ in self.media.values()), strict=True))
 
     @property
@@ -217,6 +227,11 @@ class Context:
     @property
     def processes(self) -> int:
         return process_count(self.spec)
+
+
+def _placed(media: tuple[MediaRef, ...], folder: str) -> tuple[MediaRef, ...]:
+    """The media of a record, in a folder that cannot be looked into."""
+    return tuple(replace(ref, path=os.path.join(folder, ref.written)) for ref in media)
 
 
 def _read(name: str, annotation_path: str, media_path: str, keep_missing: bool = False) -> Annotations:

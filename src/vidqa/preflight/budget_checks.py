@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from vidqa import spec
-from vidqa.preflight._base import Context
+from vidqa.preflight._base import Context, Skip
 from vidqa.preflight.usable import usable
 from vidqa.problem import Problem, ProblemError
 from vidqa.sample_problems import SAMPLE_NOTHING_LEARNED
@@ -78,8 +78,8 @@ def _data_facts(context: Context) -> spec.DataFacts:
     try:
         held = usable(context, "validation") if "validation" in context.planned else []
         train = usable(context, "train")
-    except ProblemError:
-        context.facts["steps_of"] = "all records: the model is not here to tell which can be used"
+    except (ProblemError, Skip):
+        context.facts["steps_of"] = "all records: model and media are not here to tell which can be used"
         records = {part.name: len(part.records) for part in context.annotations}
         return spec.DataFacts(records["train"], records.get("validation", 0), None)
     longest = None if context.stand_in else max((sample.length for sample in train), default=None)

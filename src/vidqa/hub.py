@@ -104,7 +104,8 @@ def expect(name: str, *, token: str | None) -> Expected:
     if is_silent:
         problems = [replace(problem, severity="warning") for problem in problems]
     where = f"into {folder}" if commit else f"and {UNKNOWN} stands for the commit that the hub will name"
-    told = MODEL_TO_FETCH.at(name, f"a launch fetches it before the job starts, {where}", severity="warning")
+    remedy = None if commit else "Nothing: a launch fetches it by itself. Until then what a dry run shows cannot run."
+    told = MODEL_TO_FETCH.at(name, f"a launch fetches it before the job starts, {where}", remedy, severity="warning")
     return Expected(folder, False, [*problems, told], _fetch_command(repository, commit) if commit else "")
 
 

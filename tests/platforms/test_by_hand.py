@@ -13,9 +13,10 @@ import pytest
 
 from tests.platforms.conftest import ENOUGH_S
 from tests.platforms.slurm_cluster import SlurmCluster
-from vidqa.platforms import by_hand, platform, results
-from vidqa.platforms.launch import dry_run
-from vidqa.problem import Exit
+from vidqa.platforms import by_hand, jobs, platform, results
+from vidqa.platforms._base import State
+from vidqa.platforms.launch import Wanted, dry_run, launch
+from vidqa.problem import Exit, ProblemError
 
 WriteSpec = Callable[..., Path]
 LAUNCH = Path(__file__).resolve().parents[2] / "scripts" / "launch.py"
@@ -93,3 +94,45 @@ def test_several_nodes_on_one_machine_are_a_problem(write_spec: WriteSpec, words
     assert code == Exit.INPUT and [p["code"] for p in result["problems"] if p["severity"] == "error"] == [
         "PLATFORM_NODES"
     ]
+
+
+def for_the_nodes(spec: Path, nodes: Path, names: tuple[str, ...]) -> Wanted:
+    """Moves folders of a spec to one that only the nodes see, and declares that."""
+    text = spec.read_text()
+    for name in names:
+        text = text.replace(f'"{spec.parent / name}"', f'"{nodes / name}"')
+    spec.write_text(text)
+    site = spec.with_name("site.toml")
+    site.write_text(f'[slurm]\ncluster_paths = ["{nodes}"]\n')
+    return Wanted(site=site)
+
+
+@pytest.mark.slurm
+def test_a_model_and_annotations_that_only_the_nodes_see(
+    slurm: SlurmCluster, stand_in: None, write_spec: WriteSpec, tmp_path: Path
+) -> None:
+    spec, nodes = write_spec("complete"), tmp_path / "nodes"
+    launched = launch("train", spec, "slurm", for_the_nodes(spec, nodes, ("model", "annotations.json")))
+    assert "PLATFORM_SLURM_UNSEEN" in [problem.code for problem in launched.problems] and not nodes.exists()
+    record = jobs.wait(launched.record, ENOUGH_S)
+    assert record.state == State.COMPLETE, record.log.read_text()
+    assert str(nodes / "model") in Path(record.run_dir, "spec.toml").read_text()
+    assert launch("train", spec, "slurm", Wanted(site=spec.with_name("site.toml"))).how == "done"
+
+
+@pytest.mark.slurm
+def test_files_for_an_output_folder_that_only_the_nodes_see(
+    slurm: SlurmCluster, stand_in: None, write_spec: WriteSpec, tmp_path: Path
+) -> None:
+    """It comes into being after the files: here the nodes see the same disk as the launcher."""
+    spec, nodes, look = write_spec("complete"), tmp_path / "nodes", tmp_path / "look"
+    wanted = for_the_nodes(spec, nodes, ("model", "annotations.json", "runs"))
+    made = dry_run("train", spec, "slurm", wanted)
+    codes = {problem.code: problem.severity for problem in made.problems}
+    assert codes["PLATFORM_SLURM_UNSEEN"] == "warning" and codes["PLATFORM_SLURM_NOT_SHARED"] == "error"
+    with pytest.raises(ProblemError, match="PLATFORM_SLURM_NOT_SHARED"):
+        launch("train", spec, "slurm", wanted)
+    shown = results.of_dry_run(made, platform("slurm"), look)
+    assert not nodes.exists() and shown.next == [] and shown.data["submit"] in shown.text
+    subprocess.run(["bash", "-c", shown.data["submit"]], check=True, capture_output=True, timeout=ENOUGH_S)
+    until_complete(made.job.run_dir)

@@ -27,6 +27,7 @@ from vidqa.platforms.mounts import mounts
 from vidqa.platforms.runs import new_name
 from vidqa.platforms.slurm_problems import SLURM_PATH
 from vidqa.platforms.slurm_script import as_pattern, directive, unmountable
+from vidqa.platforms.slurm_site import image_problems
 from vidqa.problem import Problem, raise_errors
 from vidqa.spec.build import train_samples
 from vidqa.spec.cosmos import cosmos_table, video_fps_problems
@@ -43,13 +44,15 @@ BESIDE = ("sh", "-c", 'PYTHONPATH=$0${PYTHONPATH:+:$PYTHONPATH} exec "$@"')
 
 @dataclass(frozen=True)
 class Prepared:
-    """`files` by name, for `folder`; `submit` is the shell command that starts them, once they are `written`."""
+    """`files` by name, for `folder`; `submit` is the shell command that starts them, once they are `written`, and
+    what is not here yet has been fetched by the commands of `fetch`."""
 
     folder: Path
     files: dict[str, str]
     submit: str
     problems: list[Problem]
     written: bool
+    fetch: tuple[str, ...] = ()
 
 
 def prepare(action: str, spec_path: Path, platform_name: str, wanted: Wanted, *, write: bool) -> Prepared:
@@ -60,7 +63,7 @@ def prepare(action: str, spec_path: Path, platform_name: str, wanted: Wanted, *,
     if action != "train":
         raise COSMOS_CANNOT.error(action, "only training is rendered for the container", "use our own engine")
     settings = site.read(platform_name, wanted.site)
-    asked = ask(action, spec_path, fetch=write, target=TARGET)
+    asked = ask(action, spec_path, fetch=write, target=TARGET, settings=settings)
     trained = asked.resolved
     if not isinstance(trained, TrainSpec):
         raise TypeError("a training has a TrainSpec")
@@ -78,7 +81,8 @@ def prepare(action: str, spec_path: Path, platform_name: str, wanted: Wanted, *,
     if write:
         for name, content in made.items():
             files.write_text(job.run_dir / name, content)
-    return Prepared(job.run_dir, made, f"{starter} {shlex.quote(str(job.run_dir / script))}", problems, write)
+    submit = f"{starter} {shlex.quote(str(job.run_dir / script))}"
+    return Prepared(job.run_dir, made, submit, problems, write, asked.fetch)
 
 
 def _command(job: Job, program: str) -> tuple[str, ...]:
@@ -103,7 +107,9 @@ def _refused(platform_name: str, wanted: Wanted, image: str | None) -> list[Prob
 
 def _unmountable(platform_name: str, job: Job) -> list[Problem]:
     if platform_name == "slurm":
-        return [SLURM_PATH.at(path, f"the backend is {job.settings.backend}") for path in unmountable(job)]
+        return image_problems(job.settings, job.image or "") + [
+            SLURM_PATH.at(path, f"the backend is {job.settings.backend}") for path in unmountable(job)
+        ]
     if platform_name == "kubernetes":
         return path_problems(job)
     found = [mount.path for mount in paths_of(job)] if platform_name == "docker" else []

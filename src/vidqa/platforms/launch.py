@@ -66,7 +66,7 @@ def launch(
     where = platform(platform_name)
     settings = site.read(platform_name, wanted.site)
     wanted = with_image(where, settings, wanted, fetch=True)
-    asked = ask(action, spec_path, fetch=True)
+    asked = ask(action, spec_path, fetch=True, settings=settings)
     with records.lock("launch"):
         earlier = None if new_run else earlier_job(asked, platform_name)
         if earlier:
@@ -87,7 +87,7 @@ def dry_run(
     settings = site.read(platform_name, wanted.site)
     unasked = image_problems(where, settings, wanted)
     wanted = with_image(where, settings, replace(wanted, agreed=True), fetch=False)
-    asked = ask(action, spec_path, fetch=False)
+    asked = ask(action, spec_path, fetch=False, settings=settings)
     run_dir, job_id = name_run(asked, new_run=new_run)
     job = job_of(asked, where, settings, wanted, run_dir, job_id)
     found = [replace(p, severity="warning") if p.code in where.away else p for p in where.check(job)]
@@ -108,7 +108,7 @@ def retry(record: JobRecord, *, agreed: bool = False) -> Launched:
     settings = site.validate(where.settings, record.settings or {}, record.job_id)
     gpus = record.gpus if where.visible_gpus(settings) is None else None
     wanted = with_image(where, settings, Wanted(record.nodes, gpus, record.image), fetch=True)
-    asked = ask_again(record)
+    asked = ask_again(record, settings)
     with records.lock("launch"):
         _refuse_busy(Path(record.run_dir))
         taken = {each.job_id for each in records.scan()[0]}
@@ -202,7 +202,7 @@ def job_of(asked: Asked, where: Platform, settings: Any, wanted: Wanted, run_dir
         named=tuple(named),
         needs=asked.needs,
         to_come=asked.to_come,
-        fetch=tuple(each.fetch for each in asked.absent),
+        fetch=asked.fetch,
     )
 
 

@@ -42,8 +42,9 @@ def of_dry_run(made: DryRun, where: Platform, out: Path | None = None) -> Result
     }
     secrets = f"# passed on by name where set: {', '.join(rendered.secrets)}"
     text = f"# {job.spec}\n{made.spec_toml}\n{secrets}\n{rendered.shown}"
-    can_follow = submit and is_ready and all(job.fetch)
-    return Result(data, text, made.problems, [*job.fetch, submit] if can_follow else [])
+    steps = [*job.fetch, submit] if submit and all(job.fetch) else []
+    text += "".join(f"\n# to submit it: {step}" for step in steps)
+    return Result(data, text, made.problems, steps if is_ready else [])
 
 
 def of_files(made: Prepared, out: Path | None = None) -> Result:
@@ -57,7 +58,8 @@ def of_files(made: Prepared, out: Path | None = None) -> Result:
         submit = f"{by_hand.copied(made.files, out.absolute(), made.folder)} && {submit}"
     text = "\n".join(f"# {made.folder / name}\n{content}" for name, content in made.files.items())
     data = {"folder": str(made.folder), "files": made.files, "submit": submit, "written": made.written}
-    return Result(data, text, made.problems, [submit] * bool(made.written or out))
+    can_follow = (made.written or out) and all(made.fetch)
+    return Result(data, text, made.problems, [*made.fetch, submit] if can_follow else [])
 
 
 def of_launch(launched: Launched, waited: JobRecord | None = None) -> Result:

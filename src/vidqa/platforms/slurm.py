@@ -22,16 +22,11 @@ from vidqa.platforms.failure import INFRASTRUCTURE, OUT_OF_MEMORY
 from vidqa.platforms.problems import ENV_NO_GPU, PLATFORM_TOO_FEW_GPUS
 from vidqa.platforms.processes import Identity
 from vidqa.platforms.records import JobRecord
+from vidqa.platforms.site import is_unseen
 from vidqa.platforms.slurm_commands import PATIENCE_S, Cluster, Known, accounted, find, known
-from vidqa.platforms.slurm_problems import (
-    SLURM_NO_IMAGE,
-    SLURM_NOT_SHARED,
-    SLURM_PATH,
-    SLURM_REFUSED,
-    SLURM_SILENT,
-)
+from vidqa.platforms.slurm_problems import SLURM_NOT_SHARED, SLURM_PATH, SLURM_REFUSED, SLURM_SILENT, SLURM_UNSEEN
 from vidqa.platforms.slurm_script import SCRIPT, TASK
-from vidqa.platforms.slurm_site import SlurmSite
+from vidqa.platforms.slurm_site import SlurmSite, image_problems
 from vidqa.problem import Exit, Problem, ProblemError
 
 POLL_S = 5.0  # a controller serves a whole cluster
@@ -58,9 +53,7 @@ ENDS = (*ENDED_BY_ITSELF, *ENDED_BY_SLURM, "CANCELLED")
 def check(job: Job) -> list[Problem]:
     """What SLURM itself says of the script, and what it cannot know."""
     site: SlurmSite = job.settings
-    problems = []
-    if site.backend != "venv" and not slurm_script.image_of(job):
-        problems.append(SLURM_NO_IMAGE.at("--image", f"the backend is {site.backend}"))
+    problems = [*image_problems(site, slurm_script.image_of(job)), *_unseen(job)]
     for path in slurm_script.unmountable(job):
         problems.append(
             SLURM_PATH.at(path, f"the backend is {site.backend}, and the path holds one of : , ^ or ends in a blank")
@@ -77,6 +70,15 @@ def check(job: Job) -> list[Problem]:
     except ProblemError as stopped:
         return problems + stopped.problems
     return problems + ([SLURM_REFUSED.at("sbatch --test-only", answer.complaint)] if answer.code else [])
+
+
+def _unseen(job: Job) -> list[Problem]:
+    """The run folder, which is written here, and as a warning all else that is on the cluster alone."""
+    paths = dict.fromkeys(path for path in (*job.reads, *job.writes) if is_unseen(job.settings, path))
+    problems = [SLURM_UNSEEN.at("cluster_paths", ", ".join(map(str, paths)), severity="warning")] if paths else []
+    if is_unseen(job.settings, job.run_dir):
+        problems.append(SLURM_NOT_SHARED.at(job.run_dir, "cluster_paths declares it; a launch writes it from here"))
+    return problems
 
 
 def render(job: Job) -> Rendered:

@@ -112,6 +112,19 @@ def test_media_that_are_named_by_absolute_paths_are_noticed_where_paths_differ(
     assert "absolute paths" in message
 
 
+def test_data_that_pods_alone_see_are_declared(tmp_path: Path, write_spec: WriteSpec) -> None:
+    spec, far = write_spec("complete"), "/nowhere/here"
+    text = spec.read_text().replace(str(tmp_path / "annotations.json"), f"{far}/annotations.json")
+    spec.write_text(text.replace(str(tmp_path / "model"), f"{far}/model"))
+    volumes = [{"mount_path": path, "claim": "data"} for path in (far, str(tmp_path))]
+    asked = {"image": "e", "volumes": volumes, "cluster_paths": [far]}
+    (tmp_path / "site.toml").write_text(tomli_w.dumps({"kubernetes": asked}))
+    made = dry_run("train", spec, "kubernetes", Wanted(gpus=0, site=tmp_path / "site.toml"))
+    (warned,) = [problem for problem in made.problems if problem.code == "PLATFORM_KUBERNETES_UNSEEN"]
+    assert f"{far}/model" in warned.message and warned.severity == "warning"
+    assert f"{far}/annotations.json" in made.rendered.files["manifest.yaml"]
+
+
 def test_a_job_whose_pods_have_other_paths_is_retried(
     api: Cluster,
     wanted: Callable[..., Wanted],

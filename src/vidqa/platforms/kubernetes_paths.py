@@ -14,9 +14,10 @@ from typing import Any
 
 from vidqa import environment
 from vidqa.platforms._base import Job
-from vidqa.platforms.kubernetes_problems import NOT_MOUNTED
+from vidqa.platforms.kubernetes_problems import NOT_MOUNTED, UNSEEN
 from vidqa.platforms.kubernetes_site import KubernetesSite, Volume
 from vidqa.platforms.mounts import with_targets
+from vidqa.platforms.site import is_unseen
 from vidqa.problem import Problem
 from vidqa.spec.text import render
 
@@ -62,6 +63,8 @@ def path_problems(job: Job) -> list[Problem]:
     linked = dict.fromkeys(place for path in job.reads for place in with_targets(path) if place not in named)
     maybe = [_problem(site, path, is_written=False) for path in linked]
     warnings = [replace(problem, severity="warning") for problem in maybe if problem]
+    if unseen := [str(path) for path in named if is_unseen(site, path)]:
+        warnings.append(UNSEEN.at("cluster_paths", ", ".join(unseen), severity="warning"))
     return [problem for problem in [*found, *(_misnamed(site, path) for path in job.named)] if problem] + warnings
 
 

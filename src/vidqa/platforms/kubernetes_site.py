@@ -79,6 +79,9 @@ class KubernetesSite(Settings):
     volumes: list[Volume] = Field(
         [], description="Claims and node folders: mount_path, launcher_path, claim or host_path, sub_path, read_only."
     )
+    cluster_paths: list[AbsolutePath] = Field(
+        [], description="Folders that pods see and this machine does not: what is below them is not checked here."
+    )
     node_selector: dict[str, str] = Field({}, description="Labels that a node must have.")
     tolerations: list[Toleration] = Field([], description="Taints that the pods tolerate.")
     interface: Interface = Field(

@@ -20,7 +20,7 @@ from vidqa.platforms._base import Job
 from vidqa.platforms.asked import Asked, ask, process_count
 from vidqa.platforms.cosmos_problems import COSMOS_CANNOT
 from vidqa.platforms.docker_container import paths_of
-from vidqa.platforms.kubernetes_manifest import GIVEN, name_of, objects, taken_literally
+from vidqa.platforms.kubernetes_manifest import GIVEN, name_of, objects, plain, taken_literally
 from vidqa.platforms.kubernetes_paths import in_pod, path_problems, site_of
 from vidqa.platforms.launch import Wanted
 from vidqa.platforms.mounts import mounts
@@ -73,7 +73,8 @@ def prepare(action: str, spec_path: Path, platform_name: str, wanted: Wanted, *,
     problems = [*asked.warnings, *table_problems, *video_fps_problems(trained), *_refused(platform_name, wanted, image)]
     raise_errors(problems)
     job = _job(asked, platform_name, settings, image)
-    raise_errors(_unmountable(platform_name, job))
+    problems += _unmountable(platform_name, job)
+    raise_errors(problems)
     words = _command(job, trained.custom_script or PROGRAM)
     made = {TOML: spec.dump(trained, "toml", TARGET, samples)}
     script, text, starter = _FORMS[platform_name](job, words, made[TOML])
@@ -185,9 +186,7 @@ def _kubernetes(job: Job, words: tuple[str, ...], toml: str) -> tuple[str, str, 
     main["spec"]["backoffLimit"] = 0
     container = main["spec"]["template"]["spec"]["containers"][0]
     container["command"] = taken_literally(words)
-    container["env"] = [
-        {"name": name, "value": value} for name, value in {**SETTINGS, **site_of(job).environment}.items()
-    ]
+    container["env"] = plain({**SETTINGS, **site_of(job).environment})
     return "manifest.yaml", yaml.safe_dump_all([config, main], sort_keys=False, width=120), "kubectl apply -f"
 
 

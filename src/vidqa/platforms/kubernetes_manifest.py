@@ -207,11 +207,14 @@ def _environment(job: Job, site: KubernetesSite) -> list[dict[str, Any]]:
     """Plain settings, and secrets by reference: a pod does not start without a key that its spec needs."""
     cache = str(cache_folder(site) or OWN_CACHE)
     settings = {**engine_environment(job, site.cpus or None), "VIDQA_CACHE_DIR": cache, **site.environment}
-    plain = [
-        {"name": name, "value": each} for name, each in zip(settings, taken_literally(settings.values()), strict=True)
-    ]
     keys = [{"name": site.secret, "key": name, "optional": name not in needed(job)} for name in SECRETS]
-    return [*plain, *({"name": key["key"], "valueFrom": {"secretKeyRef": key}} for key in keys)]
+    return [*plain(settings), *({"name": key["key"], "valueFrom": {"secretKeyRef": key}} for key in keys)]
+
+
+def plain(settings: dict[str, str]) -> list[dict[str, Any]]:
+    """Variables as a container has them, with these very values."""
+    values = zip(settings, taken_literally(settings.values()), strict=True)
+    return [{"name": name, "value": value} for name, value in values]
 
 
 def _resources(job: Job, site: KubernetesSite) -> dict[str, Any]:

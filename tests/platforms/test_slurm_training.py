@@ -94,7 +94,7 @@ def test_what_a_dry_run_of_a_hub_model_wrote_trains_when_it_is_submitted(
     """Each command of `next` as it is printed: the model is fetched, the job computes offline."""
     folder = tmp_path_factory.mktemp("by-hand")
     model = tiny_model(folder)
-    changes = {"train.max_num_steps": 2, "policy.model_name_or_path": "hf_model://org/tiny"}
+    changes = {"train.epoch": 2, "policy.model_name_or_path": "hf_model://org/tiny"}
     spec = tiny_spec(folder, model, tiny_data(folder, clips=2), changes)
     monkeypatch.setenv("HF_HOME", str(folder / "hub"))
     asked = [LAUNCH, "train", "--spec", spec, "--platform", "slurm", "--gpus", 0, "--dry-run", "--out", folder / "look"]

@@ -1,6 +1,6 @@
 """The engine's entry point, started by torchrun with one process per GPU.
 
-    python -m vidqa.engine.torchrun --standalone --nproc-per-node 2 -m vidqa.engine train --spec spec.toml --run-dir RUN
+    python -P -m vidqa.engine.torchrun --standalone --nproc-per-node 2 -m vidqa.engine train --spec S.toml --run-dir RUN
 
 Exit codes are those of every script; status.json in the run folder carries them too, because torchrun's own exit code
 says only that a process failed.
@@ -79,7 +79,7 @@ def upload(spec: Any, run: RunFolder) -> None:
     the run to stop now stops the upload; scripts/upload.py goes on with it."""
     if not (spec.train.ckpt.upload_s3 or spec.train.ckpt.upload_hf):
         return
-    program = [sys.executable, "-m", "vidqa.storage.upload", str(run.path)]
+    program = [sys.executable, "-P", "-m", "vidqa.storage.upload", str(run.path)]
     # Weights were fetched before the job, which is offline therefore; an upload cannot be.
     sending = subprocess.Popen(program, env=child_environment(HF_HUB_OFFLINE="0"))
     for number in (signal.SIGTERM, signal.SIGUSR1):

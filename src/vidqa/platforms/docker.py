@@ -22,9 +22,11 @@ from vidqa.platforms.docker_container import CONTAINER_FILE, container_body, con
 from vidqa.platforms.docker_daemon import container_facts, daemon, image_facts, is_local, refusals, unless_over
 from vidqa.platforms.docker_problems import (
     DOCKER_IMAGE_MISSING,
+    DOCKER_NO_DAEMON,
     DOCKER_NOT_AN_ENGINE,
     DOCKER_PATH_HIDES_CODE,
     DOCKER_PATH_MISSING,
+    DOCKER_PERMISSION,
 )
 from vidqa.platforms.docker_site import DockerSite
 from vidqa.platforms.engine_command import engine_environment, torchrun
@@ -52,7 +54,8 @@ def check(job: Job) -> list[Problem]:
     for path in hiding(found, THE_IMAGES_OWN):
         problems.append(DOCKER_PATH_HIDES_CODE.at(path, "the image has its own files there"))
     if is_local():  # elsewhere the daemon itself finds out
-        gone = [mount.path for mount in found if mount.read_only and not mount.path.exists()]
+        awaited = [mount.path for mount in found if mount.read_only and mount.path not in job.to_come]
+        gone = [path for path in awaited if not path.exists()]
         problems += [DOCKER_PATH_MISSING.at(path, "there is no such file or folder") for path in gone]
     try:
         with daemon() as client:
@@ -78,12 +81,19 @@ def _image_problems(client: Any, image: str) -> list[Problem]:
 
 
 def pin_image(image: str, settings: DockerSite, fetch: bool) -> str:
-    """The image as what it is now: its digest in the registry, or its id where it has none. Pulled first if need be."""
-    with daemon() as client:
-        facts = image_facts(client, image)
-        if facts is None and fetch:
-            docker_daemon.pull(client, image)
+    """The image as what it is now: its digest in the registry, or its id where it has none. Pulled first if need be.
+
+    Without `fetch` no daemon is needed; an image that none knows stays as it was named."""
+    try:
+        with daemon() as client:
             facts = image_facts(client, image)
+            if facts is None and fetch:
+                docker_daemon.pull(client, image)
+                facts = image_facts(client, image)
+    except ProblemError:
+        if fetch:
+            raise
+        return image
     return image if facts is None else pinned(image, facts)
 
 
@@ -245,4 +255,5 @@ DOCKER = Platform(
     needs_image=lambda settings: True,
     pin_image=pin_image,
     settings=DockerSite,
+    away=(DOCKER_NO_DAEMON.name, DOCKER_PERMISSION.name),
 )

@@ -66,7 +66,7 @@ def launch(
     where = platform(platform_name)
     settings = site.read(platform_name, wanted.site)
     wanted = with_image(where, settings, wanted, fetch=True)
-    asked = ask(action, spec_path, fetch=True)
+    asked = ask(action, spec_path, fetch=True, settings=settings)
     with records.lock("launch"):
         earlier = None if new_run else earlier_job(asked, platform_name)
         if earlier:
@@ -87,10 +87,11 @@ def dry_run(
     settings = site.read(platform_name, wanted.site)
     unasked = image_problems(where, settings, wanted)
     wanted = with_image(where, settings, replace(wanted, agreed=True), fetch=False)
-    asked = ask(action, spec_path, fetch=False)
+    asked = ask(action, spec_path, fetch=False, settings=settings)
     run_dir, job_id = name_run(asked, new_run=new_run)
     job = job_of(asked, where, settings, wanted, run_dir, job_id)
-    return DryRun(job, where.render(job), job.spec_toml, [*asked.warnings, *where.check(job), *unasked])
+    found = [replace(p, severity="warning") if p.code in where.away else p for p in where.check(job)]
+    return DryRun(job, where.render(job), job.spec_toml, [*asked.warnings, *found, *unasked])
 
 
 def retry(record: JobRecord, *, agreed: bool = False) -> Launched:
@@ -107,7 +108,7 @@ def retry(record: JobRecord, *, agreed: bool = False) -> Launched:
     settings = site.validate(where.settings, record.settings or {}, record.job_id)
     gpus = record.gpus if where.visible_gpus(settings) is None else None
     wanted = with_image(where, settings, Wanted(record.nodes, gpus, record.image), fetch=True)
-    asked = ask_again(record)
+    asked = ask_again(record, settings)
     with records.lock("launch"):
         _refuse_busy(Path(record.run_dir))
         taken = {each.job_id for each in records.scan()[0]}
@@ -185,7 +186,7 @@ def job_of(asked: Asked, where: Platform, settings: Any, wanted: Wanted, run_dir
     if wanted.nodes < 1 or processes % wanted.nodes:
         raise PLATFORM_NODES.error("--nodes", f"{processes} processes do not spread over {wanted.nodes} nodes evenly")
     gpus = wanted.gpus if wanted.gpus is not None else where.visible_gpus(settings)
-    elsewhere = [] if where.sees_all(settings) else asked.media_elsewhere()
+    elsewhere, named = ([], []) if where.sees_all(settings) else (asked.media_elsewhere(), asked.media_named())
     return Job(
         job_id=job_id,
         action=asked.action,
@@ -198,6 +199,10 @@ def job_of(asked: Asked, where: Platform, settings: Any, wanted: Wanted, run_dir
         writes=asked.writes,
         settings=settings,
         spec_toml=spec.dump(asked.resolved),
+        named=tuple(named),
+        needs=asked.needs,
+        to_come=asked.to_come,
+        fetch=asked.fetch,
     )
 
 

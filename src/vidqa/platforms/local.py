@@ -7,6 +7,7 @@ job is read from that file and from the processes that carry the job's name, nev
 from __future__ import annotations
 
 import importlib.util
+import shlex
 import signal
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from vidqa import environment
 from vidqa._optional import PACKAGE_MISSING
 from vidqa.platforms import hardware, verdict
 from vidqa.platforms._base import Job, Observed, Platform, Rendered, State
+from vidqa.platforms.by_hand import RUN, SPEC, copied
 from vidqa.platforms.engine_command import engine_environment, torchrun
 from vidqa.platforms.problems import ENV_NO_GPU, PLATFORM_NODES, PLATFORM_TOO_FEW_GPUS, PLATFORM_UNSUITABLE
 from vidqa.platforms.processes import (
@@ -65,6 +67,10 @@ def render(job: Job) -> Rendered:
         settings["CUDA_VISIBLE_DEVICES"] = ""
     settings["PYTHONPATH"] = environment.python_path(Path(vidqa.__file__).parents[1])
     return Rendered(torchrun(sys.executable, job), settings)
+
+
+def by_hand(job: Job, folder: Path) -> str:
+    return f"{copied((SPEC,), folder, job.run_dir)} && bash {shlex.quote(str(folder / RUN))}"
 
 
 def submit(job: Job, rendered: Rendered) -> dict[str, Any]:
@@ -138,4 +144,5 @@ LOCAL = Platform(
     status=status,
     cancel=cancel,
     sees_all=lambda settings: True,
+    by_hand=by_hand,
 )

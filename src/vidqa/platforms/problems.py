@@ -38,6 +38,12 @@ RUN_FOLDER_UNWRITABLE = Code(
     "Let train.output_dir (evaluate: results_dir) name a folder that you may write, on a disk with free space.",
     Exit.ENVIRONMENT,
 )
+OUT_UNWRITABLE = Code(
+    "PLATFORM_OUT_UNWRITABLE",
+    "The folder that the files of a dry run are to be written to cannot be written.",
+    "Let --out name a folder that you may write.",
+    Exit.ENVIRONMENT,
+)
 STATE_FOLDER_UNWRITABLE = Code(
     "STATE_FOLDER_UNWRITABLE",
     "The folder that holds the job records cannot be written.",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from vidqa.cli import Result, command
 from vidqa.platforms import failure, jobs
-from vidqa.platforms._base import State
+from vidqa.platforms._base import Platform, State
 from vidqa.platforms.records import JobRecord, folder
 from vidqa.problem import Exit, Problem
 
@@ -20,8 +20,15 @@ if TYPE_CHECKING:  # half a second that a look at a job does not need
 MOST_LISTED = 50
 
 
-def of_dry_run(made: DryRun) -> Result:
-    """The spec that the job would get, and exactly what would run."""
+def of_dry_run(made: DryRun, where: Platform, out: Path | None = None) -> Result:
+    """The spec that the job would get, and exactly what would run; also as files in `out`, and how to submit them.
+
+    Raises PLATFORM_OUT_UNWRITABLE.
+    """
+    from vidqa.platforms import by_hand
+
+    submit = by_hand.write(made, where, out) if out else ""
+    is_ready = not any(problem.severity == "error" for problem in made.problems)
     job, rendered = made.job, made.rendered
     data = {
         "run_dir": str(job.run_dir),
@@ -30,16 +37,29 @@ def of_dry_run(made: DryRun) -> Result:
         "secrets": rendered.secrets,
         "files": rendered.files,
         "spec_toml": made.spec_toml,
+        "written": [str(out.absolute() / name) for name in by_hand.files_of(made)] if out else [],
+        "submit": submit,
     }
     secrets = f"# passed on by name where set: {', '.join(rendered.secrets)}"
-    return Result(data, f"# {job.spec}\n{made.spec_toml}\n{secrets}\n{rendered.shown}", made.problems)
+    text = f"# {job.spec}\n{made.spec_toml}\n{secrets}\n{rendered.shown}"
+    steps = [*job.fetch, submit] if submit and all(job.fetch) else []
+    text += "".join(f"\n# to submit it: {step}" for step in steps)
+    return Result(data, text, made.problems, steps if is_ready else [])
 
 
-def of_files(made: Prepared) -> Result:
-    """The files of a training for NVIDIA's container, and the command that submits them where they were written."""
+def of_files(made: Prepared, out: Path | None = None) -> Result:
+    """The files of a training for NVIDIA's container, and the command that submits them where they were written: the
+    run folder, or `out`. Raises PLATFORM_OUT_UNWRITABLE."""
+    submit = made.submit
+    if out:
+        from vidqa.platforms import by_hand
+
+        by_hand.write_files(made.files, out)
+        submit = f"{by_hand.copied(made.files, out.absolute(), made.folder)} && {submit}"
     text = "\n".join(f"# {made.folder / name}\n{content}" for name, content in made.files.items())
-    data = {"folder": str(made.folder), "files": made.files, "submit": made.submit, "written": made.written}
-    return Result(data, text, made.problems, [made.submit] * made.written)
+    data = {"folder": str(made.folder), "files": made.files, "submit": submit, "written": made.written}
+    can_follow = (made.written or out) and all(made.fetch)
+    return Result(data, text, made.problems, [*made.fetch, submit] if can_follow else [])
 
 
 def of_launch(launched: Launched, waited: JobRecord | None = None) -> Result:

@@ -17,6 +17,7 @@ def access(context: Context) -> list[Problem]:
     """The hub lets our token read every model that has to be fetched; or the model's folder is there."""
     context.facts["hf_token"] = "set" if environment.hf_token() else "not set"
     problems = []
+    context.require_seen(*model_names(context.spec).values())
     for key, name in model_names(context.spec).items():
         try:
             if hub.is_hub_name(name):

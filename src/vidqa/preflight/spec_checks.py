@@ -104,6 +104,7 @@ def resume_target(context: Context) -> list[Problem]:
     if asked.train.resume is True:
         raise Skip("the launch finds the run that goes on, and refuses where there is none")
     folder = Path(os.path.expanduser(str(asked.train.resume)))
+    context.require_seen(folder)
     folder = folder.parent if folder.name == "policy" else folder
     before = _trainer(folder)
     problems = _changed(folder, "weights", before, _weights(asked, context))

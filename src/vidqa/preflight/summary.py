@@ -13,20 +13,30 @@ Line = tuple[str, str]
 
 def summary(facts: Facts) -> list[Line]:
     """(what, text) of everything that is known."""
-    parts = (_samples, _answers, _media, _steps, _trains, _memory, _time, _disk, _hardware)
+    parts = (_estimated, _samples, _answers, _media, _steps, _trains, _memory, _time, _disk, _hardware)
     return [line for part in parts for line in part(facts)]
+
+
+def _estimated(facts: Facts) -> Iterator[Line]:
+    if "estimated_for" in facts:
+        yield (
+            "estimated",
+            f"the numbers of tokens, and what follows from them: {facts['estimated_for']} is not here. Its sizes are "
+            "known, its tokenizer is not",
+        )
 
 
 def _samples(facts: Facts) -> Iterator[Line]:
     for name in ("train", "validation", "evaluation"):
         found = facts.get(name)
+        about = "about " * ("estimated_for" in facts)
         if found and found["tokens_per_sample"]:
             spread = found["tokens_per_sample"]
             learned = f", {found['supervised_tokens']:,} of them learned" if name == "train" else ""
             yield (
                 name,
-                f"{found['samples']:,} samples of {spread['least']:,} to {spread['most']:,} tokens; "
-                f"{found['tokens']:,} in all{learned}",
+                f"{found['samples']:,} samples of {about}{spread['least']:,} to {spread['most']:,} tokens; "
+                f"{about}{found['tokens']:,} in all{learned}",
             )
         elif f"{name}_records" in facts:
             yield name, f"{facts[f'{name}_records']:,} records"
@@ -55,10 +65,11 @@ def _media(facts: Facts) -> Iterator[Line]:
 
 def _steps(facts: Facts) -> Iterator[Line]:
     if "total_steps" in facts:
+        counted = f" (of {facts['steps_of']})" if "steps_of" in facts else ""
         yield (
             "steps",
             f"{facts['total_steps']:,} of {facts['effective_batch']:,} samples, {facts['steps_per_epoch']:,} an epoch; "
-            f"the first {facts['warmup_steps']:,} warm up",
+            f"the first {facts['warmup_steps']:,} warm up{counted}",
         )
 
 

@@ -99,7 +99,7 @@ def status(record: JobRecord) -> Observed:
     if launching:
         return Observed(State.PENDING)
     # Between the first look and here it may have ended in the ordinary way.
-    return _ended(record) or verdict.vanished_here(record, "the process vanished without leaving an exit code")
+    return _ended(record) or verdict.vanished_here(record, "the process vanished, and no exit code of it can be read")
 
 
 def cancel(record: JobRecord, grace_s: float) -> None:
@@ -122,12 +122,13 @@ def _await_supervisor(record: JobRecord) -> None:
         time.sleep(0.02)
     for supervisor in found:
         supervisor.send(signal.SIGKILL)
+    kill_job(record.job_id)  # what one had just started that was slow
 
 
 def _ended(record: JobRecord) -> Observed | None:
-    """What the exit file and the engine's own last words say; None while there is no exit file."""
-    left = read_exit(record.job_id)
-    return verdict.ended_here(record, int(left["exit_code"])) if left else None
+    """What the exit file and the engine's own last words say; None while there is no exit file that can be read."""
+    exit_code = read_exit(record.job_id).get("exit_code")
+    return verdict.ended_here(record, exit_code) if isinstance(exit_code, int) else None
 
 
 LOCAL = Platform(

@@ -117,18 +117,18 @@ def damages(chance: random.Random) -> Iterator[Damage]:
 
     for field in fields(JobRecord):
         yield damage(f"no {field.name}", lambda t, n=field.name: (t.written.pop(n, None), t.write()))
-        for value in chance.sample(ODD_VALUES, 5):
+        for value in chance.sample(ODD_VALUES, 2):
             yield damage(f"{field.name} is {value!r:.40}", lambda t, n=field.name, v=value: t.write(**{n: v}))
     for platform in NAMES:
         sound = {"launcher": REFERENCES["local"], "reference": REFERENCES[platform], "settings": SETTINGS[platform]}
         for name, document in sound.items():
-            for value in [{}, *(spoiled(chance, document) for _ in range(6 if document else 1))]:
+            for value in [{}, *(spoiled(chance, document) for _ in range(3 if document else 1))]:
                 said = f"{platform} {name} is {value!r:.60}"
                 yield damage(said, lambda t, n=name, v=value: t.write(**{n: v}), platform, State.RUNNING)
-        for _ in range(8):
+        for _ in range(4):
             data = json.dumps(spoiled(chance, EXITS[platform])).encode()
             yield damage(f"exit {data!r:.60}", write(lambda t: t.exit, data), platform, State.RUNNING)
-    for _ in range(30):
+    for _ in range(12):
         seed = chance.random()
         yield damage(f"record scrambled by {seed}", lambda t, s=seed: scramble(t.record, s))
         yield damage(f"exit scrambled by {seed}", lambda t, s=seed: scramble(t.exit, s), "local", State.RUNNING)
@@ -136,14 +136,13 @@ def damages(chance: random.Random) -> Iterator[Damage]:
     places |= {"the exit": lambda t: t.exit, **{name: lambda t, n=name: t.run / n for name in RUN_FILES}}
     for place, path_of in places.items():
         for thing, _ in odd_things(Path()):
-            for state in (State.RUNNING, State.ERROR, State.COMPLETE):
-                yield damage(f"{place} is {thing}", put(path_of, thing), "local", state)
+            yield damage(f"{place} is {thing}", put(path_of, thing), "local")
     for name in ("status.json", "problems.json", "run.json", "spec.toml"):
-        for state in (State.RUNNING, State.ERROR) * 5:
+        for state in (State.RUNNING, State.ERROR) * 2:
             seed = chance.random()
             yield damage(f"{name} scrambled by {seed}", lambda t, n=name, s=seed: scramble(t.run / n, s), "", state)
     for name in ("status.json", "problems.json", "run.json"):
-        for value in chance.sample(ODD_VALUES, 8):
+        for value in chance.sample(ODD_VALUES, 4):
             data = json.dumps(value).encode()
             yield damage(f"{name} is {data!r:.40}", write(lambda t, n=name: t.run / n, data), "", State.RUNNING)
 
@@ -175,8 +174,12 @@ def template(
     signal.signal(signal.SIGALRM, kept)
 
 
+class WaitedForEver(BaseException):
+    """No OSError, as TimeoutError is: nobody takes it for what a file can be."""
+
+
 def waited_for_ever(*_: object) -> None:
-    raise TimeoutError("a command waits for ever")
+    raise WaitedForEver
 
 
 def make_target(template: JobRecord, damage: Damage, number: int) -> Target:
@@ -206,18 +209,19 @@ def test_no_damage_stops_a_command(template: JobRecord) -> None:
     """What is asked of the damaged job itself."""
     chance, failed, seen = random.Random(SEED), [], set()
     for number, damage in enumerate(damages(chance)):
-        make_target(template, damage, number)
-        calls = [["status"], ["logs"], ["wait", "--timeout", "0"], ["cancel", "--grace", "0"], ["retry"]]
-        if damage.platform == "local" and chance.random() < 0.15:
-            calls.append(["retry", "--yes"])
+        target = make_target(template, damage, number)
+        calls = [["status"], ["logs"], ["wait", "--timeout", "0"], ["cancel", "--grace", "0"]]
+        if chance.random() < 0.4:
+            calls.append(["retry", "--yes"] if damage.platform == "local" else ["retry"])
         for verb, *options in calls:
-            signal.setitimer(signal.ITIMER_REAL, 5)
+            signal.setitimer(signal.ITIMER_REAL, 20)
             try:
                 codes = [problem["code"] for problem in ask(verb, f"damaged-{number}", *options)["problems"]]
                 seen.add((verb, *(codes[:1] or [""])))
-            except (AssertionError, Exception) as wrong:  # noqa: BLE001  all of them are told
+            except (Exception, WaitedForEver) as wrong:  # noqa: BLE001  all of them are told
                 failed.append(f"{damage.platform} {damage.state} {damage.name}: {verb}: {wrong!r:.300}")
             signal.setitimer(signal.ITIMER_REAL, 0)
+        put(lambda each: each.record, "nothing")(target)  # the next ones are not to be kept waiting
     assert failed == []
     assert {("status", "JOB_RECORD_BROKEN"), ("logs", "RUN_LOG_UNREADABLE"), ("status", ""), ("cancel", "")} <= seen
 

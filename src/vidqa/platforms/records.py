@@ -84,8 +84,14 @@ class JobRecord:
         return any(Path(path).is_relative_to(folder) for path in (self.spec, self.output_dir))
 
 
-_KINDS = get_type_hints(JobRecord)
-_LAUNCHER = get_type_hints(Identity)
+def _types(kind: Any) -> tuple[type, ...]:
+    """The classes that values of an annotated type may have; of what is inside a dict nothing."""
+    kinds = get_args(kind) if isinstance(kind, UnionType) else (kind,)
+    return tuple(get_origin(each) or each for each in kinds)
+
+
+_TYPES = {name: _types(kind) for name, kind in get_type_hints(JobRecord).items()}
+_LAUNCHER = {name: _types(kind) for name, kind in get_type_hints(Identity).items()}
 
 
 def now() -> str:
@@ -210,7 +216,7 @@ def settings(record: JobRecord, model: type[Any] | None) -> Any:
 def _parse(path: Path) -> JobRecord:
     try:
         raw = files.read_json(path)
-        record = JobRecord(**{name: raw[name] for name in _KINDS if name in raw} | {"state": State(raw["state"])})
+        record = JobRecord(**{name: raw[name] for name in _TYPES if name in raw} | {"state": State(raw["state"])})
     except (OSError, ValueError, TypeError, KeyError) as broken:
         raise JOB_RECORD_BROKEN.error(path, f"{type(broken).__name__}: {str(broken)[:500]}") from broken
     wrong = wrong_fields(record) or ([] if path == path_of(record.job_id) else ["job_id"])
@@ -221,7 +227,7 @@ def _parse(path: Path) -> JobRecord:
 
 def wrong_fields(record: JobRecord) -> list[str]:
     """The fields of a record that are not of their type, or not in their range."""
-    wrong = [name for name, kind in _KINDS.items() if not _fits(getattr(record, name), kind)]
+    wrong = [name for name, types in _TYPES.items() if not isinstance(getattr(record, name), types)]
     return wrong or [name for name, sound in _sound(record) if not sound]
 
 
@@ -234,13 +240,6 @@ def _sound(record: JobRecord) -> Iterator[tuple[str, bool]]:
         yield name, Path(text).is_absolute() and not control_characters(text)
     for name in ("processes", "nodes", "gpus", "log_start", "sequence"):
         yield name, 0 <= getattr(record, name) < MOST_NUMBER
-    yield "launcher", all(_fits(record.launcher.get(name), kind) for name, kind in _LAUNCHER.items())
-    yield "failure", record.failure is None or {"class", "evidence"} <= set(record.failure)
-
-
-def _fits(value: object, kind: Any) -> bool:
-    """Whether a value is of an annotated type; of what is inside a dict, only that texts are texts."""
-    kinds = get_args(kind) if isinstance(kind, UnionType) else (kind,)
-    if isinstance(value, dict) and dict[str, str] in kinds:
-        return all(isinstance(text, str) for text in value.values())
-    return isinstance(value, tuple(get_origin(each) or each for each in kinds))
+    yield "launcher", all(isinstance(record.launcher.get(name), types) for name, types in _LAUNCHER.items())
+    failure = record.failure or {"class": "", "evidence": ""}
+    yield "failure", all(isinstance(failure.get(name), str) for name in ("class", "evidence"))

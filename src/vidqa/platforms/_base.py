@@ -123,7 +123,7 @@ def read_log_file(path: Path, position: int) -> tuple[bytes, int]:
     try:
         with files.open_plain(path) as file:
             size = file.seek(0, 2)
-            file.seek(position if position >= 0 else max(0, size + position))
+            file.seek(min(position, size) if position >= 0 else max(0, size + position))
             gained = file.read()
             return gained, file.tell()
     except FileNotFoundError:

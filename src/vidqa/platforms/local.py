@@ -94,12 +94,21 @@ def status(record: JobRecord) -> Observed:
     launching = record.reference is None and launcher.is_alive  # asked first: it may start its job and end meanwhile
     if engine_processes(record.job_id):
         return Observed(State.RUNNING)
-    if supervisors(record.job_id) or job_processes(record.job_id):
+    if _supervisor_lives(record) or job_processes(record.job_id):
         return Observed(State.PENDING if record.state == State.PENDING else State.RUNNING)
     if launching:
         return Observed(State.PENDING)
     # Between the first look and here it may have ended in the ordinary way.
     return _ended(record) or verdict.vanished_here(record, "the process vanished, and no exit code of it can be read")
+
+
+def _supervisor_lives(record: JobRecord) -> bool:
+    """By its number first: for a moment after a process has begun its environment cannot be read."""
+    pid = (record.reference or {}).get("pid")
+    process = Identity.of(pid) if isinstance(pid, int) else None
+    if process and process.as_dict() == record.reference:
+        return True
+    return bool(supervisors(record.job_id))
 
 
 def cancel(record: JobRecord, grace_s: float) -> None:

@@ -162,6 +162,26 @@ def test_a_job_whose_record_cannot_be_kept_does_not_run_on(
     assert jobs.observe(record).state.is_terminal
 
 
+def test_a_job_whose_record_was_kept_is_started_even_if_nothing_more_can_be_written(
+    stand_in: None, write_spec: WriteSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    def status(record: JobRecord) -> Observed:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
+        return Observed(State.RUNNING, None, "it has just begun")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(local, "LOCAL", replace(local.LOCAL, status=status))
+        try:
+            launched = launch("train", write_spec("hang"), "local")
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert launched.how == "started" and records.read(launched.record.job_id).reference
+    until_engine_runs(launched.record)
+    assert jobs.cancel(launched.record.job_id, ENOUGH_S).state == State.CANCELED
+
+
 def test_a_list_looks_at_no_more_jobs_than_it_shows(
     stand_in: None, write_spec: WriteSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,6 +9,7 @@ A second launch of the same spec, data and model attaches to the job that runs, 
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -225,7 +226,9 @@ def _start(asked: Asked, job: Job, where: Platform, retry_of: str | None = None)
         raise _stopped_again(unwritten, where, replace(record, reference=reference)) from unwritten
     if record.cancel_requested:  # by someone who found nothing to cancel yet, whatever was made of that
         where.cancel(replace(record, reference=reference), 0)
-    return jobs.observe(record)
+    with suppress(ProblemError):  # it was started; who looks at it next is told what keeps them from it
+        record = jobs.observe(record)
+    return record
 
 
 def _stopped_again(unwritten: ProblemError, where: Platform, record: JobRecord) -> ProblemError:

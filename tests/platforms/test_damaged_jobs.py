@@ -22,7 +22,7 @@ from mutations import ODD_VALUES, scrambled, spoiled
 
 from tests.platforms.conftest import ENOUGH_S, until_engine_runs
 from tests.platforms.jobs_script import ask
-from vidqa.platforms import NAMES, jobs, records
+from vidqa.platforms import NAMES, jobs, records, results
 from vidqa.platforms._base import State
 from vidqa.platforms.launch import launch
 from vidqa.platforms.records import JobRecord
@@ -236,6 +236,11 @@ def test_others_are_listed_shown_canceled_and_retried(template: JobRecord, write
     said = ask("list")
     assert said["ok"] and said["data"]["jobs"][0]["job_id"] == running.job_id
     assert {p["severity"] for p in said["problems"]} == {"warning"}
+    listed, problems = jobs.listing()
+    unread = {Path(p.where).stem for p in problems if p.code == "JOB_RECORD_BROKEN"}
+    assert {record.job_id for record in listed} | unread == set(records.names()) and len(unread) > 50 < len(listed)
+    lines = results.of_listing(listed, problems).text.splitlines()
+    assert {f"{name}  its record cannot be read" for name in said["data"]["unreadable"]} < set(lines)
     assert ask("status", "latest")["data"]["job_id"] == running.job_id
     assert ask("status", template.job_id)["data"]["state"] == State.ERROR
     assert ask("cancel", running.job_id)["data"]["state"] == State.CANCELED

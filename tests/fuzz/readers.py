@@ -104,8 +104,13 @@ PROBLEM = {"code": "SPEC_X", "where": "a", "message": "m", "remedy": "r", "exit_
 STATUS = {"state": "RUNNING", "step": 3, "total_steps": 9, "eta_s": 12.5, "message": "", "exit_code": None}
 RECORD = {
     **{"job_id": "j", "platform": "local", "action": "train", "spec": "s.toml", "spec_fingerprint": "f"},
-    **{"inputs_fingerprint": "i", "output_dir": "o", "run_dir": "run", "model": "m", "processes": 2, "nodes": 1},
-    **{"created": "2026-01-01T00:00:00+00:00", "launcher": {"pid": 1, "host": "h"}, "state": "ERROR", "exit_code": 3},
+    **{"inputs_fingerprint": "i", "output_dir": "/o", "run_dir": "run", "model": "m", "processes": 2, "nodes": 1},
+    **{
+        "created": "2026-01-01T00:00:00+00:00",
+        "launcher": {"pid": 1, "started": 2, "boot": "b", "host": "h"},
+        "state": "ERROR",
+        "exit_code": 3,
+    },
     **{"failure": {"class": "data", "evidence": "x"}, "reference": {"pid": 1, "start": 2}, "log_start": 0},
 }
 TAO_ITEM = {"video_id": "clip.mp4", "question": "Is it?", "answer": "Yes", "reasoning": "It is.", "item_index": "0"}

@@ -9,10 +9,10 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from vidqa import environment
+from vidqa import environment, files
 from vidqa.environment import SECRET_NAMES
 from vidqa.platforms import hardware
-from vidqa.platforms.problems import PLATFORM_PATH
+from vidqa.platforms.problems import PLATFORM_PATH, RUN_LOG_UNREADABLE
 from vidqa.problem import Problem, control_characters, raise_errors
 
 # A job gets them by name, from the environment of whoever launches it.
@@ -119,15 +119,22 @@ class Observed:
 
 def run_folder_log(record: Any, position: int) -> tuple[bytes, int]:
     """What log.txt in the run folder holds from byte `position` on, or its last bytes where that is negative; and the
-    position after it."""
+    position after it. Raises RUN_LOG_UNREADABLE."""
+    return read_log_file(Path(record.log), position)
+
+
+def read_log_file(path: Path, position: int) -> tuple[bytes, int]:
+    """As `run_folder_log`, of any file."""
     try:
-        with Path(record.log).open("rb") as file:
+        with files.open_plain(path) as file:
             size = file.seek(0, 2)
-            file.seek(position if position >= 0 else max(0, size + position))
+            file.seek(min(position, size) if position >= 0 else max(0, size + position))
             gained = file.read()
             return gained, file.tell()
     except FileNotFoundError:
         return b"", max(position, 0)
+    except OSError as failed:
+        raise RUN_LOG_UNREADABLE.error(path, f"it cannot be read: {failed}") from failed
 
 
 def local_gpus(settings: Any) -> int | None:

@@ -7,10 +7,10 @@ cancel saw before the cluster forgot the job is kept beside the record.
 
 from __future__ import annotations
 
-import json
 import shlex
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -43,7 +43,7 @@ from vidqa.platforms.kubernetes_problems import (
 from vidqa.platforms.kubernetes_site import KubernetesSite
 from vidqa.platforms.kubernetes_state import Ending, decisive, endings, observed, stuck, verdict
 from vidqa.platforms.processes import Identity
-from vidqa.platforms.records import JobRecord, exit_file
+from vidqa.platforms.records import JobRecord, read_exit, settings, write_exit, wrong_fields
 from vidqa.platforms.verdict import Said, said_in_run_folder, vanished
 from vidqa.problem import Exit, Problem, ProblemError
 from vidqa.run_folder import RunFolder
@@ -354,16 +354,18 @@ def _first_words(ended: Sequence[Ending]) -> Json:
 def _keep(record: JobRecord, seen: Observed) -> Observed:
     """Remember an end of which the cluster will know nothing when it is asked again."""
     kept = {"state": seen.state, "exit_code": seen.exit_code, "message": seen.message, "failure": seen.failure}
-    files.write_json(exit_file(record.job_id), kept)
+    write_exit(record.job_id, kept)
     return seen
 
 
 def _kept(record: JobRecord) -> Observed | None:
+    kept = read_exit(record.job_id)
     try:
-        kept = json.loads(exit_file(record.job_id).read_text(encoding="utf-8"))
-        return Observed(State(kept["state"]), kept["exit_code"], kept["message"], kept["failure"])
-    except (FileNotFoundError, ValueError, KeyError):
+        seen = Observed(State(kept["state"]), kept["exit_code"], kept["message"], kept["failure"])
+    except (ValueError, KeyError):
         return None
+    told = replace(record, exit_code=seen.exit_code, message=seen.message, failure=seen.failure)
+    return None if wrong_fields(told) else seen
 
 
 def log(record: JobRecord, position: int) -> tuple[bytes, int]:
@@ -377,7 +379,8 @@ def log(record: JobRecord, position: int) -> tuple[bytes, int]:
 
 
 def _site(record: JobRecord) -> KubernetesSite:
-    return KubernetesSite.model_validate(record.settings or {})
+    found: KubernetesSite = settings(record, KubernetesSite)
+    return found
 
 
 def _selector(record: JobRecord) -> str:

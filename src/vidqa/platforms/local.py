@@ -100,12 +100,21 @@ def status(record: JobRecord) -> Observed:
     launching = record.reference is None and launcher.is_alive  # asked first: it may start its job and end meanwhile
     if engine_processes(record.job_id):
         return Observed(State.RUNNING)
-    if supervisors(record.job_id) or job_processes(record.job_id):
+    if _supervisor_lives(record) or job_processes(record.job_id):
         return Observed(State.PENDING if record.state == State.PENDING else State.RUNNING)
     if launching:
         return Observed(State.PENDING)
     # Between the first look and here it may have ended in the ordinary way.
-    return _ended(record) or verdict.vanished_here(record, "the process vanished without leaving an exit code")
+    return _ended(record) or verdict.vanished_here(record, "the process vanished, and no exit code of it can be read")
+
+
+def _supervisor_lives(record: JobRecord) -> bool:
+    """By its number first: for a moment after a process has begun its environment cannot be read."""
+    pid = (record.reference or {}).get("pid")
+    process = Identity.of(pid) if isinstance(pid, int) else None
+    if process and process.as_dict() == record.reference:
+        return True
+    return bool(supervisors(record.job_id))
 
 
 def cancel(record: JobRecord, grace_s: float) -> None:
@@ -128,12 +137,13 @@ def _await_supervisor(record: JobRecord) -> None:
         time.sleep(0.02)
     for supervisor in found:
         supervisor.send(signal.SIGKILL)
+    kill_job(record.job_id)  # what one had just started that was slow
 
 
 def _ended(record: JobRecord) -> Observed | None:
-    """What the exit file and the engine's own last words say; None while there is no exit file."""
-    left = read_exit(record.job_id)
-    return verdict.ended_here(record, int(left["exit_code"])) if left else None
+    """What the exit file and the engine's own last words say; None while there is no exit file that can be read."""
+    exit_code = read_exit(record.job_id).get("exit_code")
+    return verdict.ended_here(record, exit_code) if isinstance(exit_code, int) else None
 
 
 LOCAL = Platform(

@@ -8,16 +8,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vidqa.cli import Result, command
+from vidqa.files import open_plain
 from vidqa.platforms import failure, jobs
 from vidqa.platforms._base import Platform, State
+from vidqa.platforms.jobs import MOST_LISTED
+from vidqa.platforms.problems import JOB_RECORD_BROKEN
 from vidqa.platforms.records import JobRecord, folder
-from vidqa.problem import Exit, Problem
+from vidqa.problem import Exit, Problem, bounded
 
 if TYPE_CHECKING:  # half a second that a look at a job does not need
     from vidqa.platforms.cosmos_container import Prepared
     from vidqa.platforms.launch import DryRun, Launched
-
-MOST_LISTED = 50
 
 
 def of_dry_run(made: DryRun, where: Platform, out: Path | None = None) -> Result:
@@ -93,21 +94,31 @@ def of_job(record: JobRecord) -> Result:
 
 def _gaps(record: JobRecord) -> list[str]:
     """The command that looks at what an evaluation got wrong, as long as its run folder is there."""
-    written = Path(record.run_dir) / "spec.toml"
-    if not written.exists():
-        return []
-    asked = tomllib.loads(written.read_text(encoding="utf-8"))["dataset"]
     words = ["--results-dir", record.run_dir, "--gaps-parquet", f"{record.run_dir}/gaps.parquet"]
-    words += ["--kpi-ann-path", asked["annotation_path"]]
-    words += ["--kpi-media-path", asked["media_dir"]] if asked.get("media_dir") else []
+    try:
+        with open_plain(Path(record.run_dir) / "spec.toml") as file:
+            asked = tomllib.load(file)["dataset"]
+        words += ["--kpi-ann-path", asked["annotation_path"]]
+        words += ["--kpi-media-path", asked["media_dir"]] if asked.get("media_dir") else []
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        return []
     return [command("analyze_gaps", *words)]
 
 
-def of_listing(found: list[JobRecord], broken: list[Problem]) -> Result:
-    """The newest jobs; the records of all are in the folder that is named."""
+def of_listing(found: list[JobRecord], problems: list[Problem]) -> Result:
+    """The newest jobs, and a line for each record that cannot be read; all records are in the folder that is named."""
     shown = found[:MOST_LISTED]
+    known = {record.job_id for record in found}
+    named = [Path(problem.where).stem for problem in problems if problem.code == JOB_RECORD_BROKEN.name]
+    broken = [job_id for job_id in named if job_id not in known]
     lines = [f"{r.job_id}  {r.action:<8}  {r.platform}  {r.state:<8}  {r.run_dir}" for r in shown]
     if len(found) > len(shown):
         lines.append(f"and {len(found) - len(shown)} older ones, in {folder()}")
-    data = {"jobs": [record.as_dict() for record in shown], "count": len(found), "folder": str(folder())}
-    return Result(data, "\n".join(lines) or "no jobs yet", broken)
+    lines += [f"{job_id}  its record cannot be read" for job_id in broken[:MOST_LISTED]]
+    data = {
+        "jobs": [record.as_dict() for record in shown],
+        "count": len(found),
+        "unreadable": broken[:MOST_LISTED],
+        "folder": str(folder()),
+    }
+    return Result(data, "\n".join(lines) or "no jobs yet", bounded(problems))

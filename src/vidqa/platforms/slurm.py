@@ -6,6 +6,7 @@ its time; every attempt goes on in the same run folder, and the record stays the
 
 from __future__ import annotations
 
+import re
 import shlex
 import time
 from collections.abc import Sequence
@@ -21,7 +22,7 @@ from vidqa.platforms.by_hand import SPEC, copied
 from vidqa.platforms.failure import INFRASTRUCTURE, OUT_OF_MEMORY
 from vidqa.platforms.problems import ENV_NO_GPU, PLATFORM_TOO_FEW_GPUS
 from vidqa.platforms.processes import Identity
-from vidqa.platforms.records import JobRecord
+from vidqa.platforms.records import JobRecord, settings
 from vidqa.platforms.site import is_unseen
 from vidqa.platforms.slurm_commands import PATIENCE_S, Cluster, Known, accounted, find, known
 from vidqa.platforms.slurm_problems import SLURM_NOT_SHARED, SLURM_PATH, SLURM_REFUSED, SLURM_SILENT, SLURM_UNSEEN
@@ -123,7 +124,7 @@ def status(record: JobRecord) -> Observed:
             return Observed(State.PENDING, None, "it is being submitted")
         if slurm_id is None:
             return verdict.vanished(record, verdict.Said(), "its launcher ended before SLURM had taken it")
-        job = slurm_id, (record.reference or {}).get("name", slurm_script.name_of(record.job_id))
+        job = slurm_id, _name(record)
         seen = known(cluster, *job) or _exit_code_left(record, slurm_id) or accounted(cluster, *job)
     except ProblemError as silent:
         return Observed(record.state, None, f"SLURM cannot be asked: {silent.problems[0].message}")
@@ -181,8 +182,8 @@ def _hand_over(job: Job, rendered: Rendered, name: str) -> str:
 
 
 def _cluster(record: JobRecord) -> Cluster:
-    settings = record.settings or {}
-    return Cluster(settings.get("ssh", ""), settings.get("ssh_config", ""))
+    site = settings(record, SlurmSite)
+    return Cluster(site.ssh, site.ssh_config)
 
 
 def _may_be_launching(record: JobRecord) -> bool:
@@ -195,9 +196,16 @@ def _may_be_launching(record: JobRecord) -> bool:
 
 def _slurm_id(record: JobRecord, cluster: Cluster) -> str | None:
     """The job's number; where the launcher died before it could write it down, SLURM knows it by the job's name."""
-    if record.reference:
-        return str(record.reference["slurm_id"])
+    known = (record.reference or {}).get("slurm_id")
+    if isinstance(known, str) and re.fullmatch(r"\d+(_\d+)?", known):
+        return known
     return find(cluster, slurm_script.name_of(record.job_id))
+
+
+def _name(record: JobRecord) -> str:
+    """By which SLURM knows the job; one of an array has the array's."""
+    name = (record.reference or {}).get("name")
+    return name if isinstance(name, str) and name.isprintable() else slurm_script.name_of(record.job_id)
 
 
 def _exit_code_left(record: JobRecord, slurm_id: str) -> Known | None:

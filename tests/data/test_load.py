@@ -67,7 +67,7 @@ def test_all_shapes_of_one_question_give_the_same_turns(root: Path) -> None:
     shapes = [
         {"video": "a.mp4", "conversations": turns()},
         {"video": ["a.mp4"], "conversations": turns(QUESTION)},
-        {"videos": ["a.mp4"], "conversations": turns(f" <video>  {QUESTION}\n")},
+        {"videos": ["a.mp4"], "conversations": turns(f"\n<video>\r\n{QUESTION}")},
         {"video": "a.mp4", "conversations": turns(f"<image>\n{QUESTION}")},
         {"video": "a.mp4", "messages": said},
         {"messages": [{"role": "user", "content": parts}, answer]},
@@ -91,7 +91,7 @@ def test_several_media_and_turns_keep_their_places(root: Path) -> None:
     ]
     record = load_one(root, row(video=["a.mp4", "b.mp4"], image="c.png", conversations=said))
     assert [medium.written for medium in record.media] == ["a.mp4", "c.png", "b.mp4"]
-    assert record.turns[1].parts == ("First", 0, "then", 1, "and", 2, "?")
+    assert record.turns[1].parts == ("First ", 0, " then ", 1, " and ", 2, "?")
     assert record.turns[4].parts == ("It says <video>",)
     assert [turn.role for turn in record.turns] == ["system", "user", "assistant", "user", "assistant"]
 

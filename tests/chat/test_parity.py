@@ -173,7 +173,7 @@ VIDEO, IMAGE = {"type": "video"}, {"type": "image"}
 # as NVIDIA's loader of LLaVA records does, and nothing else is taken.
 WRITTEN = [
     ("<video>\nWhy?", [VIDEO, "Why?"]),
-    ("<video>\r\nWhy?", [VIDEO, "Why?"]),
+    ("<video>\r\nWhy?", [VIDEO, "\r\nWhy?"]),
     ("Why?\n<video>", ["Why?", VIDEO]),
     ("<video>Why?", [VIDEO, "Why?"]),
     ("<video> Why?", [VIDEO, " Why?"]),

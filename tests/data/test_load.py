@@ -67,7 +67,7 @@ def test_all_shapes_of_one_question_give_the_same_turns(root: Path) -> None:
     shapes = [
         {"video": "a.mp4", "conversations": turns()},
         {"video": ["a.mp4"], "conversations": turns(QUESTION)},
-        {"videos": ["a.mp4"], "conversations": turns(f"\n<video>\r\n{QUESTION}")},
+        {"videos": ["a.mp4"], "conversations": turns(f"\n<video>\n{QUESTION}")},
         {"video": "a.mp4", "conversations": turns(f"<image>\n{QUESTION}")},
         {"video": "a.mp4", "messages": said},
         {"messages": [{"role": "user", "content": parts}, answer]},

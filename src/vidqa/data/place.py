@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 # A line break beside a tag belongs to the tag, as in NVIDIA's own loaders: in "<video>\\nWhy?" the question is "Why?".
-TAG = re.compile(r"(?:\r?\n)?<(video|image)>(?:\r?\n)?")
+TAG = re.compile(r"\n?<(video|image)>\n?")
 KINDS = ("video", "image")
 
 

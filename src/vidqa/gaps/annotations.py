@@ -18,7 +18,7 @@ from vidqa.scoring.json_items import json_items
 from vidqa.scoring.results import Bounded, shown
 from vidqa.scoring.text import as_text, normalise
 
-_TAG = re.compile(r"(?:\r?\n)?<(?:video|image)>(?:\r?\n)?")
+_TAG = re.compile(r"\n?<(?:video|image)>\n?")
 _ASKS, _ANSWERS = ("human", "user"), ("gpt", "assistant")
 _ARCHIVE = (".tar", ".tar.gz", ".tgz")
 _KINDS = ("kind", "type", "question_type", "category")

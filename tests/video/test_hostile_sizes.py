@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 from clips import frame_numbers, write_clip
 
+from vidqa.problem import ProblemError
+from vidqa.scoring.posters import poster_frames
 from vidqa.video import decode_frames, probe, worker
 from vidqa.video.pool import DecodePool, DecodeRequest
 
@@ -65,6 +67,12 @@ def test_a_pool_gives_the_problem_and_goes_on(large, tmp_path):
         asked = [DecodeRequest(str(path), None, "video", (0,), 0, 0) for path in (large / "large.mp4", clip)]
         refused, frames = [pool.submit(request).result() for request in asked]
     assert refused.code == "VIDEO_TOO_LARGE" and frames.shape == (1, 48, 64, 3)
+
+
+def test_no_poster_is_made_of_it(large):
+    with pytest.raises(ProblemError) as stopped:
+        poster_frames(str(large / "large.mp4"), None, [0])
+    assert stopped.value.problems[0].code == "POSTER_UNREADABLE"
 
 
 def test_a_header_that_says_less_than_the_stream_is_no_way_in(large, tmp_path):

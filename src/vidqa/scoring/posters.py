@@ -29,8 +29,7 @@ def poster_frames(path: str, member: str | None, indices: Sequence[int], width: 
     """
     where = path if member is None else f"{path}!{member}"
     try:
-        limits = {"timeout": (LIMIT_S, LIMIT_S), "options": LIMITS}
-        with _media(path, member) as source, av.open(source, **limits) as container:
+        with _media(path, member) as source, av.open(source, timeout=(LIMIT_S, LIMIT_S), options=LIMITS) as container:
             wanted = sorted({max(0, index) for index in indices})
             frames = dict(zip(wanted, _frames(container, wanted), strict=False))
             if not frames:

@@ -130,12 +130,14 @@ def test_only_what_records_name_is_unpacked_of_a_compressed_tar(tmp_path: Path, 
 def test_a_member_that_was_lost_and_an_index_that_was_damaged_are_made_again(tmp_path: Path, cache: Path) -> None:
     archive, path = make_tar(tmp_path / "videos.tar.gz", CONTENT), annotate(tmp_path, "a.mp4", "deep/b.mp4")
     (first, second), (index,) = load_records(path, archive), cache.rglob("index.json")
+    stamp = Path(second.media[0].path).stat().st_mtime_ns
     Path(first.media[0].path).write_bytes(b"cut")
     Path(second.media[0].path).unlink()
     for damaged in (index.read_bytes(), b"", b"\0" * 100, b'{"a.mp4": 3}', b"[" * 100_000):
         index.write_bytes(damaged)
         files = [Path(record.media[0].path) for record in load_records(path, archive)]
         assert [file.read_bytes() for file in files] == list(CONTENT.values())
+        assert files[1].stat().st_mtime_ns == stamp  # nothing that is known of the file is lost with it
 
 
 @pytest.fixture

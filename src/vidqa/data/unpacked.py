@@ -16,7 +16,7 @@ import os
 import shutil
 import tarfile
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path, PurePosixPath
 
@@ -189,6 +189,8 @@ def _write(tar: tarfile.TarFile, member: tarfile.TarInfo, target: Path) -> None:
     assert content is not None  # it is a plain file
     with content, target.open("wb") as out:
         shutil.copyfileobj(content, out, BLOCK)
+    with suppress(OverflowError, OSError):  # what is kept of a file holds when it was evicted and is unpacked again
+        os.utime(target, (member.mtime, member.mtime))
 
 
 def _content_key(path: Path) -> str:

@@ -19,6 +19,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path, PurePosixPath
+from typing import Literal
 
 from vidqa.data.problems import TAR_NO_ROOM
 from vidqa.environment import cache_folder
@@ -49,7 +50,7 @@ def plain_members(tar: tarfile.TarFile) -> Iterator[tuple[int, str, tarfile.TarI
     """(number, name without `./`, member) of each plain file inside the archive's own tree."""
     number = 0
     while (member := tar.next()) is not None:
-        tar.members.clear()  # a TarFile keeps them all
+        tar.members.clear()  # type: ignore[attr-defined]  # a TarFile keeps them all
         if number >= MOST_MEMBERS:
             raise tarfile.ReadError(f"it has more than {MOST_MEMBERS:,} members")
         parts = PurePosixPath(member.name).parts
@@ -59,7 +60,7 @@ def plain_members(tar: tarfile.TarFile) -> Iterator[tuple[int, str, tarfile.TarI
         number += 1
 
 
-def open_tar(path: Path, mode: str) -> tarfile.TarFile:
+def open_tar(path: Path, mode: Literal["r:", "r:gz"]) -> tarfile.TarFile:
     """Raises what tarfile raises, also for headers and numbers of members that no memory holds."""
     return tarfile.open(path, mode, tarinfo=_Header)
 

@@ -53,6 +53,7 @@ def _check(
             record = reader.read(index, row)
             if record is not None:
                 records.append(record)
+        source.unpack()
     except ProblemError as stopped:
         return records, [*findings.problems, *stopped.problems], source
     if not records and not findings.total:

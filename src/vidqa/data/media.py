@@ -34,7 +34,8 @@ class MediaSource:
 
     `folder` is absolute. With `closed` (root mode) absolute names must lie inside it, too. With `own` the folder holds
     the annotations as well, as a set that somebody sent does: links in it are followed only where they stay in it.
-    Archives are opened when a name is not found in the folder.
+    Archives are opened when a name is not found in the folder. What is found in a compressed one is there to be read
+    after `unpack`: one reading of the archive for all that was asked for.
     """
 
     folder: str | None
@@ -43,6 +44,7 @@ class MediaSource:
     own: bool = False
     _known: dict[tuple[str, str], MediaRef | NotFound] = field(default_factory=dict)
     _folders: dict[str, str] = field(default_factory=dict)
+    _due: dict[str, set[str]] = field(default_factory=dict)  # members found and not unpacked yet, by archive
 
     @cached_property
     def archives(self) -> list[Archive]:
@@ -61,6 +63,12 @@ class MediaSource:
         if found is None:
             found = self._known[kind, written] = self._look_up(kind, written)
         return found
+
+    def unpack(self) -> None:
+        """Unpack what was found in compressed archives so far. Raises DATA_TAR_BROKEN, DATA_TAR_NO_ROOM."""
+        due, self._due = self._due, {}
+        for archive in self.archives if due else ():
+            archive.unpack(due.get(archive.path, set()))
 
     def found(self) -> list[MediaRef]:
         """Every medium that was asked for and is there."""
@@ -87,8 +95,11 @@ class MediaSource:
     def _in_archives(self, kind: str, written: str, name: str) -> MediaRef | NotFound | None:
         for archive in self.archives:
             member = archive.find(name)
+            if member is not None and (outside := self._led_out(written, archive.path)):
+                return outside
             if member is not None:
-                return self._led_out(written, archive.path) or MediaRef(kind, written, *archive.members[member])
+                self._due.setdefault(archive.path, set()).add(member)
+                return MediaRef(kind, written, *archive.members[member])
         return None
 
     def _led_out(self, written: str, path: str) -> NotFound | None:

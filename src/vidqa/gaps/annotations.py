@@ -18,7 +18,7 @@ from vidqa.scoring.json_items import json_items
 from vidqa.scoring.results import Bounded, shown
 from vidqa.scoring.text import as_text, normalise
 
-_TAG = re.compile(r"<(?:video|image)>\s*")
+_TAG = re.compile(r"\n?<(?:video|image)>\n?")
 _ASKS, _ANSWERS = ("human", "user"), ("gpt", "assistant")
 _ARCHIVE = (".tar", ".tar.gz", ".tgz")
 _KINDS = ("kind", "type", "question_type", "category")
@@ -160,13 +160,13 @@ def _turns(value: dict[str, Any]) -> tuple[str, str, str]:
         if isinstance(content, list):
             parts = [part for part in content if isinstance(part, dict)]
             media = media or next((as_text(p[k]) for p in parts for k in ("video", "image") if p.get(k)), "")
-            content = "".join(as_text(part.get("text")) for part in parts)
+            content = "".join(as_text(part["text"]) if part.get("text") else "\n" for part in parts)
         if role in _ASKS:
             question = content
         elif role in _ANSWERS:
             answer = content
     asked = as_text(question)
-    return (_TAG.sub("", asked) if "<" in asked else asked).strip(), as_text(answer).strip(), media
+    return (_TAG.sub("\n", asked) if "<" in asked else asked).strip(), as_text(answer).strip(), media
 
 
 def full_path(written: str, root: str) -> str:

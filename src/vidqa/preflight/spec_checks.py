@@ -131,7 +131,7 @@ def _trainer(folder: Path) -> dict[str, Any]:
             raise ValueError("trainer.json is not one of this engine")
         if not (folder / "policy" / ".metadata").is_file():
             raise ValueError("policy/.metadata is not there")
-    except (OSError, ValueError, KeyError, TypeError) as missing:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as missing:
         raise RESUME_NO_CHECKPOINT.error(folder, f"no complete checkpoint here: {missing}") from missing
     return written
 

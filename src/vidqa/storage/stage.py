@@ -108,7 +108,7 @@ def read_record(folder: Path) -> dict[str, Staged]:
     for line in lines:
         try:
             staged = Staged(**json.loads(line))
-        except (ValueError, TypeError):
+        except (ValueError, TypeError, RecursionError):
             continue
         found[staged.source] = staged
     return found

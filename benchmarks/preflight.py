@@ -1,4 +1,4 @@
-"""Time what stands between a large set of annotations and its first step: preflight, preflight again, the engine's start.
+"""Time what stands between many annotations and the first step: preflight, preflight again, a training of one step.
 
 python benchmarks/preflight.py --out DIR
 
@@ -45,8 +45,8 @@ def make_set(folder: Path, records: int, files: int) -> Path:
     names = [f"videos/{number:05d}.mp4" for number in range(files)]
     shortest, longest = SECONDS
     with ProcessPoolExecutor(mp_context=multiprocessing.get_context("spawn")) as pool:
-        lengths = (shortest + (longest - shortest) * number / files for number in range(files))
-        work = [(folder / name, length, WIDTH, HEIGHT, n) for n, (name, length) in enumerate(zip(names, lengths))]
+        lengths = [shortest + (longest - shortest) * number / files for number in range(files)]
+        work = [(folder / name, lengths[n], WIDTH, HEIGHT, n) for n, name in enumerate(names)]
         for future in [pool.submit(write_moving_clip, *words) for words in work]:
             future.result()
     asked = enumerate(questions(records))

@@ -25,7 +25,8 @@ ENGINE_ONLY = {"torch", "torchvision", "transformers", "accelerate", "peft", "sa
 HEAVY = {"pydantic", "pandas", "pyarrow", "av", "jinja2", "tokenizers", "docker", "numpy", "yaml", "huggingface_hub"}
 
 # What every room may import: the contract of the project, in no room itself.
-FOUNDATION = {"problem", "files", "environment", "_optional", "cli", "run_folder", "progress", "collection", "__version__"}
+FOUNDATION = {"problem", "files", "environment", "_optional", "cli", "run_folder", "progress", "__version__"}
+FOUNDATION |= {"collection"}
 # And the rooms beyond that which each may know. A room that is not named here knows the foundation only.
 MAY_KNOW = {
     "families": {"video"},

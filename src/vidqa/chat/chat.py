@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from tokenizers import Encoding
@@ -21,7 +22,7 @@ from vidqa.chat.messages import messages_of
 from vidqa.chat.problems import SPECIAL_TOKEN_IN_TEXT, TEMPLATE_MEDIA, TEMPLATE_UNSTABLE
 from vidqa.chat.template import Message, Template, load_template
 from vidqa.chat.tokens import Tokens, load_tokens
-from vidqa.data.record import Record, Turn
+from vidqa.data.record import Record
 from vidqa.families import Family, family_of
 from vidqa.problem import Problem, ProblemError
 from vidqa.video.types import FramePlan
@@ -29,7 +30,7 @@ from vidqa.video.types import FramePlan
 KINDS = ("video", "image")
 EXPANSIONS_KEPT = 256  # several questions about one video come close together
 AT_ONCE = 256  # conversations that are tokenized together, on all cores
-MOST_KNOWN = 1 << 16  # conversations whose outlines are remembered: sets ask the same about many videos
+MOST_KNOWN = 1 << 17  # conversations whose outlines are remembered: sets ask the same about many videos
 MARK = "\0"
 RUNS = re.compile(f"{MARK}+")
 PROBE: list[Message] = [
@@ -71,7 +72,7 @@ class Outline:
     head_learned: bool
 
 
-Conversation = tuple[tuple[Turn, ...], tuple[str, ...]]  # turns, and the kinds of the media they show
+Conversation = tuple[Any, ...]  # what two records have alike that differ in nothing but their media files
 Way = tuple[str, str, bool]  # system prompt, response mode, whether it is for generation
 
 
@@ -135,26 +136,27 @@ class Chat:
         known: dict[Conversation, Outline] = {}
         for first in range(0, len(records), AT_ONCE):
             part = records[first : first + AT_ONCE]
-            conversations = [(record.turns, tuple(medium.kind for medium in record.media)) for record in part]
-            if len(known) > MOST_KNOWN:
-                known.clear()
-            self._outline_new(dict(zip(conversations, part, strict=True)), known, way)
-            for conversation, record in zip(conversations, part, strict=True):
-                yield known[conversation] if conversation in known else self._outline_alone(record, way)
+            conversations = [_conversation(record) for record in part]
+            outlines = list(map(known.get, conversations))
+            if None in outlines:
+                if len(known) > MOST_KNOWN:
+                    known.clear()
+                unknown = zip(conversations, part, outlines, strict=True)
+                known |= self._outlined({which: record for which, record, outline in unknown if outline is None}, way)
+            for conversation, record, outline in zip(conversations, part, outlines, strict=True):
+                yield outline or known.get(conversation) or self._outline_alone(record, way)
 
-    def _outline_new(
-        self, asked: Mapping[Conversation, Record], known: dict[Conversation, Outline], way: Way
-    ) -> None:
-        """Adds to `known` what is asked and not known. What has problems is left out: they name the record."""
-        drafts = {}
+    def _outlined(self, asked: Mapping[Conversation, Record], way: Way) -> dict[Conversation, Outline]:
+        """What is asked, tokenized at once. What has problems is left out: they name the record."""
+        drafts, outlines = {}, {}
         for conversation, record in asked.items():
-            if conversation not in known:
-                with suppress(ProblemError):
-                    drafts[conversation] = self._rendered(record, way)
+            with suppress(ProblemError):
+                drafts[conversation] = self._rendered(record, way)
         encodings = self.tokens.core.encode_batch([text for text, _ in drafts.values()], add_special_tokens=False)
         for (conversation, (_, spans)), encoding in zip(drafts.items(), encodings, strict=True):
             with suppress(ProblemError):
-                known[conversation] = self._outline(asked[conversation], encoding, spans)
+                outlines[conversation] = self._outline(asked[conversation], encoding, spans)
+        return outlines
 
     def _outline_alone(self, record: Record, way: Way) -> Outline | list[Problem]:
         try:
@@ -167,9 +169,7 @@ class Chat:
         token_ids, supervised = _labelled(encoding, spans)
         found = self._placeholders(record, token_ids, [record.media[at].kind for at in shown(record)])
         end = int(found[-1]) + 1 if len(found) else 0
-        return Outline(
-            len(token_ids), int(supervised.sum()), token_ids[:end].tobytes(), bool(supervised[:end].any())
-        )
+        return Outline(len(token_ids), int(supervised.sum()), token_ids[:end].tobytes(), bool(supervised[:end].any()))
 
     def _rendered(self, record: Record, way: Way) -> tuple[str, list[tuple[int, int]]]:
         """The chat as text, and where in it what is learned stands."""
@@ -271,6 +271,11 @@ class Chat:
             if found := self._control.search(turn.text):
                 where = f"{record.source or record.id} turn {at}"
                 raise SPECIAL_TOKEN_IN_TEXT.error(where, f"the {turn.role}'s text holds {found.group()}")
+
+
+def _conversation(record: Record) -> Conversation:
+    turns = [(turn.role, turn.parts) for turn in record.turns]
+    return (*turns, *[medium.kind for medium in record.media])
 
 
 def shown(record: Record) -> list[int]:

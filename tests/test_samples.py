@@ -163,3 +163,15 @@ def test_every_record_that_cannot_be_used_is_named_though_many_are_alike(folder:
         *("CHAT_SPECIAL_TOKEN_IN_TEXT", "VIDEO_UNREADABLE", "CHAT_SPECIAL_TOKEN_IN_TEXT", "VIDEO_UNREADABLE"),
     ]
     assert all(f"set.json[{n}] turn 1" in problem.where for n, problem in zip("03", problems[::2], strict=True))
+
+
+def test_a_file_that_is_a_video_here_and_an_image_there_is_a_problem(folder: Path) -> None:
+    """FFmpeg and Pillow both read it, and it has one plan."""
+    picture = ref(folder, "c.png")
+    records = [
+        conversation("0", [picture], (0, "Why?"), ("yes",)),
+        conversation("1", [replace(picture, kind="video")], (0, "Why?"), ("yes",)),
+    ]
+    samples, problems = Planner(folder / "model", VISION, Prompting()).plan(records)
+    assert [sample.record.id for sample in samples] == ["0"]
+    assert [problem.code for problem in problems] == ["SAMPLE_TWO_KINDS"] and "(id 1)" in problems[0].where

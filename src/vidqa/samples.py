@@ -19,7 +19,7 @@ from vidqa.collection import paused
 from vidqa.data.record import MediaRef, Record
 from vidqa.families import family_of
 from vidqa.problem import Problem, ProblemError
-from vidqa.sample_problems import SAMPLE_TOO_LONG
+from vidqa.sample_problems import SAMPLE_TOO_LONG, SAMPLE_TWO_KINDS
 from vidqa.video import plan_frames, plan_image, vision_spec
 from vidqa.video.headers import Header, read_headers
 from vidqa.video.types import FramePlan, ImageMeta, VisionSpec
@@ -140,7 +140,10 @@ class Planner:
         """Samples in the order of their records, and the problems of records that cannot become one. `response_mode`
         takes the place of the planner's own."""
         prompting = replace(self.prompting, response_mode=response_mode or self.prompting.response_mode)
-        new = {ref.key: ref for record in records for ref in record.media if ref.key not in self._plans}
+        new: dict[str, MediaRef] = {}
+        for ref in (ref for record in records for ref in record.media):
+            if ref.key not in self._plans:
+                new.setdefault(ref.key, ref)
         self.take(dict(zip(new, read_headers(new.values()), strict=True)))
         samples: list[Sample] = []
         problems: list[Problem] = []
@@ -178,6 +181,9 @@ class Planner:
             last = int(np.flatnonzero(token_ids == self.chat.slot_ids[plan.kind])[-1])
             identity = blake2b(repr((ref.key, plan)).encode(), digest_size=16).digest()
             medium = self._media[ref.key] = Medium(plan, len(token_ids), last, identity)
+        if medium.plan.kind != ref.kind:
+            message = f"it is named as {ref.kind} here, and as {medium.plan.kind} elsewhere"
+            raise SAMPLE_TWO_KINDS.error(ref.key, message)
         return medium
 
     def take(self, headers: Mapping[str, Header]) -> None:

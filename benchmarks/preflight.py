@@ -3,7 +3,7 @@
 python benchmarks/preflight.py --out DIR
 
 300,000 questions about 3,000 real, short clips, of which a twentieth is held out for validation, and a tiny model. The
-set is made first (about 1 GB, kept and used again). Each row is a process of its own, `CPU` and `peak` count all that
+set is made first (some minutes, kept and used again). Each row is a process of its own, `CPU` and `peak` count all that
 it started; the first preflight and the training find empty caches.
 """
 

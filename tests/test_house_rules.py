@@ -26,6 +26,7 @@ HEAVY = {"pydantic", "pandas", "pyarrow", "av", "jinja2", "tokenizers", "docker"
 
 # What every room may import: the contract of the project, in no room itself.
 FOUNDATION = {"problem", "files", "environment", "_optional", "cli", "run_folder", "progress", "__version__"}
+FOUNDATION |= {"collection"}
 # And the rooms beyond that which each may know. A room that is not named here knows the foundation only.
 MAY_KNOW = {
     "families": {"video"},

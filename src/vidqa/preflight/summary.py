@@ -94,11 +94,9 @@ def _memory(facts: Facts) -> Iterator[Line]:
 def _time(facts: Facts) -> Iterator[Line]:
     time = facts.get("time") or {}
     if "hours" in time:
-        took = (
-            f"about {_duration(3600 * time['hours'])}, {_duration(time['start_s'])} of it until the first step is done"
-        )
+        took = f"about {_duration(3600 * time['hours'])}, {_duration(time['start_s'])} of it the start"
         reached = f"{time['mfu']:.0%} of the peak of {time['gpu']} ({time['mfu_is']})"
-        yield "time", f"{took}; {time['gpu_hours']:.1f} GPU hours, at {reached}"
+        yield "time", f"{took}; {time['gpu_hours']:.2f} GPU hours, at {reached}"
     if "decode_core_hours" in time:
         times = "every epoch" if time["decoded_again_every_epoch"] else "once"
         yield "decoding", f"about {_duration(3600 * time['decode_core_hours'])} of one core, {times}"

@@ -36,14 +36,20 @@ def main() -> int:
     parser.add_argument(
         "--go-on", action="store_true", help="go on with what an earlier attempt left in the run folder"
     )
+    parser.add_argument(
+        "--prove", action="store_true", help="train nothing; compare losses with and without shared videos"
+    )
     options = parser.parse_args()
+    if options.prove and options.action != "train":
+        parser.error("--prove is for train")
     run = RunFolder(options.run_dir)
     try:
         run.path.mkdir(parents=True, exist_ok=True)
         if rank() == 0:
             run.write_status("RUNNING", message="starting")  # how an earlier attempt ended no longer counts
         spec = load(options.spec, options.action)
-        code = _program(options.action)(going_on(spec, run) if options.go_on else spec, run)
+        program = _program("prove" if options.prove else options.action)
+        code = program(going_on(spec, run) if options.go_on else spec, run)
     except ProblemError as stopped:
         return _fail(run, stopped.problems)
     except OSError as failed:
@@ -59,7 +65,7 @@ def main() -> int:
         state = "COMPLETE" if code == Exit.OK else "STOPPED"
         steps = {key: last.get(key, 0) for key in ("step", "total_steps")}
         run.write_status(state, **steps, message=state.lower(), exit_code=code)
-        if state == "COMPLETE" and options.action == "train":
+        if state == "COMPLETE" and options.action == "train" and not options.prove:
             upload(spec, run)
     return code
 
@@ -96,6 +102,8 @@ def _program(action: str) -> Callable[[Any, RunFolder], int]:
     gc.disable()
     if action == "train":
         from vidqa.engine.train import train as program
+    elif action == "prove":
+        from vidqa.engine.prove import prove as program
     else:
         from vidqa.engine.evaluate import evaluate as program
     gc.freeze()

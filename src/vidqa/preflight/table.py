@@ -12,6 +12,7 @@ from vidqa.preflight import (
     memory_checks,
     model_checks,
     platform_checks,
+    sharing_checks,
     spec_checks,
     time_checks,
 )
@@ -30,6 +31,7 @@ CHECKS = (
     Check("model", "access", model_checks.access, ("spec",)),
     Check("model", "weights", model_checks.weights, ("models",)),
     Check("model", "architecture", model_checks.architecture, ("models",)),
+    Check("model", "tied adapters", model_checks.tied_adapters, ("models",)),
     Check("model", "processor", model_checks.processor, ("models",)),
     Check("model", "tokenizer and chat template", model_checks.tokenizer, ("models",)),
     Check("spec", "rules", spec_checks.rules),
@@ -46,6 +48,7 @@ CHECKS = (
     Check("budget", "tokens", budget_checks.tokens, ("planned",)),
     Check("budget", "frame cache", disk_checks.frame_cache, ("to_decode",)),
     Check("budget", "steps", budget_checks.steps, ("annotations",)),
+    Check("budget", "shared videos", sharing_checks.sharing, ("planned",)),
     Check("budget", "GPU memory", memory_checks.memory, ("planned",)),
     Check("budget", "host memory", memory_checks.host_memory, ("processor_folder",)),
     Check("budget", "time", time_checks.time, ("planned",)),

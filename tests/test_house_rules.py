@@ -36,7 +36,7 @@ MAY_KNOW = {
     "budget": {"spec", "families", "packing"},
     "hub": {"hub_problems"},
     "scoring": {"data"},
-    "gaps": {"scoring"},
+    "gaps": {"scoring", "data"},
     "looks": {"data", "video"},
     "datatools": {"data", "video", "looks", "families", "chat", "samples", "scoring"},
     "storage": {"data"},

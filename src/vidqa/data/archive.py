@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
+import re
 import shutil
 import tarfile
 import zlib
@@ -17,6 +18,7 @@ from vidqa.environment import cache_folder
 from vidqa.files import ends_of
 
 SUFFIXES = (".tar", ".tar.gz", ".tgz")
+SEAM = re.compile(r"(\.(?:tar|tar\.gz|tgz))!", re.IGNORECASE)  # between an archive and its member: videos.tar!a.mp4
 READ_ERRORS = (tarfile.TarError, OSError, EOFError, zlib.error)
 
 
@@ -50,6 +52,14 @@ class Archive:
 
 def is_archive(path: str | Path) -> bool:
     return str(path).lower().endswith(SUFFIXES)
+
+
+def archive_and_member(name: str) -> tuple[str, str] | None:
+    """The two parts of `archive.tar!member`, the member without `./`; None for the name of a plain file."""
+    seam = SEAM.search(name)
+    if seam is None:
+        return None
+    return name[: seam.end() - 1], "/".join(PurePosixPath(name[seam.end() :]).parts)
 
 
 def open_archive(path: Path) -> Archive:

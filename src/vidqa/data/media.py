@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-from vidqa.data.archive import Archive, archives_in, is_archive, open_archive
+from vidqa.data.archive import Archive, archive_and_member, archives_in, is_archive, open_archive
 from vidqa.data.problems import FILE_MISSING, MEDIA_MISSING, MEDIA_OUTSIDE_ROOT
 from vidqa.data.reader import NAMES
 from vidqa.data.record import MediaRef
@@ -43,6 +43,7 @@ class MediaSource:
     own: bool = False
     _known: dict[tuple[str, str], MediaRef | NotFound] = field(default_factory=dict)
     _folders: dict[str, str] = field(default_factory=dict)
+    _named: dict[str, Archive] = field(default_factory=dict)
 
     @cached_property
     def archives(self) -> list[Archive]:
@@ -82,7 +83,22 @@ class MediaSource:
         size = _file_size(path) if os.path.isabs(path) else None
         if size is not None:
             return self._led_out(written, path) or MediaRef(kind, written, path, size=size)
-        return self._in_archives(kind, written, name) or self._missing(written, name, path)
+        inside = self._in_named_archive(kind, written, path) or self._in_archives(kind, written, name)
+        return inside or self._missing(written, name, path)
+
+    def _in_named_archive(self, kind: str, written: str, path: str) -> MediaRef | NotFound | None:
+        """What is written as archive.tar!member, as results and gap tables name it."""
+        parts = archive_and_member(path)
+        if parts is None or not os.path.isfile(parts[0]):
+            return None
+        place, name = parts
+        if refused := self._led_out(written, place):
+            return refused
+        if place not in self._named:
+            self._named[place] = open_archive(Path(place))
+        archive = self._named[place]
+        member = archive.find(name)
+        return None if member is None else MediaRef(kind, written, *archive.members[member])
 
     def _in_archives(self, kind: str, written: str, name: str) -> MediaRef | NotFound | None:
         for archive in self.archives:

@@ -35,10 +35,11 @@ MAY_KNOW = {
     "continuing": {"spec"},
     "budget": {"spec", "families", "packing"},
     "hub": {"hub_problems"},
-    "scoring": {"data"},
+    "scoring": {"data", "pages"},
+    "training_report": {"pages"},
     "gaps": {"scoring", "data"},
     "looks": {"data", "video"},
-    "datatools": {"data", "video", "looks", "families", "chat", "samples", "scoring"},
+    "datatools": {"data", "video", "looks", "families", "chat", "samples", "scoring", "pages"},
     "storage": {"data"},
     "platforms": {"spec", "data", "hub", "storage"},
     "preflight": {

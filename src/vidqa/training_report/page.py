@@ -140,10 +140,13 @@ def report(training: Training) -> str:
 
 
 def _sub(training: Training) -> str:
+    """The state, how far it came, with which model. A run that failed does not say its step in status.json."""
     status = training.status
-    steps = f"step {status.get('step', 0):,} of {status.get('total_steps', 0):,}"
+    step = max((event["step"] for event in training.events), default=0) or status.get("step", 0)
+    total = training.plan.get("total_steps") or status.get("total_steps", 0)
     model = _at(training.spec, "policy.model_name_or_path")
-    said = [str(status.get("state", "state unknown")), steps, *([f"model {model}"] if model else [])]
+    said = [str(status.get("state", "state unknown")), f"step {_count(step)} of {_count(total)}"]
+    said += [f"model {model}"] if model else []
     return " · ".join([*said, *([f"written {status['updated']}"] if "updated" in status else [])])
 
 

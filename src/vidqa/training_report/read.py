@@ -58,6 +58,7 @@ class Training:
 
 def read_training(path: Path) -> Training:
     """What there is in a run folder."""
+    path = path.resolve()
     run = RunFolder(path)
     facts, best = object_in(path / "run.json"), object_in(path / "best.json")
     resumes = _objects(facts.get("resumes"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 import pytest
 
@@ -30,7 +31,7 @@ def test_a_wide_span_gets_a_logarithmic_axis_where_it_may() -> None:
     drawn = draw("c", [Line("a", points)], may_be_log=True)
     assert drawn is not None
     heights = [y for _, y in places(str(drawn.lines[0]["path"]))]
-    steps = [b - a for a, b in zip(heights, heights[1:], strict=False)]
+    steps = [b - a for a, b in pairwise(heights)]
     assert steps == pytest.approx([steps[0]] * 4, abs=0.2)
     assert {tick.text for tick in drawn.y_ticks} == {"1", "0.1", "0.01", "1e-3", "1e-4"}
 

@@ -22,6 +22,7 @@ STYLE = """
 .chart text { fill:var(--soft); font-size:11px; font-variant-numeric:tabular-nums }
 .chart .rule { stroke:var(--line); stroke-width:1 } .chart path { fill:none; stroke-linejoin:round }
 .chart .mark { stroke:var(--faint); stroke-dasharray:3 3 } .chart .mark.good { stroke:var(--good) }
+.chart .mark.warn { stroke:var(--bad) } .chart .legend i.mark.warn { background:var(--bad) }
 .chart path.one { stroke:var(--accent); stroke-width:1.8 } .chart path.two { stroke:var(--warn); stroke-width:1.8 }
 .chart path.pale { stroke:var(--accent); stroke-width:1; opacity:.32 }
 .chart circle.one { fill:var(--accent) } .chart circle.two { fill:var(--warn) } .chart circle.pale { display:none }
@@ -66,7 +67,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Mark:
-    """Something that happened at `x`; `look` is empty, or good. Marks of one `name` share a place in the legend."""
+    """Something that happened at `x`; `look` is empty, good or warn. Marks of one `name` share a place in the legend."""
 
     x: float
     text: str
@@ -198,7 +199,7 @@ def _y_values(axis: Axis) -> list[float]:
     if not axis.log:
         return ticks(axis.low, axis.high, 5)
     decades = range(math.floor(math.log10(axis.low)), math.ceil(math.log10(axis.high)) + 1)
-    steps = (1, 2, 5) if len(decades) <= 3 else (1,)
+    steps = (1, 2, 5) if axis.high / axis.low < 300 else (1,)
     return [value for power in decades for step in steps if axis.low <= (value := step * 10.0**power) <= axis.high]
 
 
@@ -239,13 +240,14 @@ def thinned(points: Sequence[Point], most: int = MOST_POINTS) -> list[Point]:
 
 
 def smoothed(points: Sequence[Point], share: float = 0.04) -> list[Point]:
-    """Every point as the mean of those around it, a `share` of all; at the ends of fewer."""
+    """Every point as the mean of those around it, a `share` of all: at the start, where a loss falls steeply, of as
+    many on both sides as there are; at the end of those before it."""
     around = round(len(points) * share / 2)
     sums = [0.0, *accumulate(y for _, y in points)]
     found = []
     for at, (x, _) in enumerate(points):
-        half = min(around, at, len(points) - 1 - at)
-        found.append((x, (sums[at + half + 1] - sums[at - half]) / (2 * half + 1)))
+        before, after = min(around, at), min(around, at, len(points) - 1 - at)
+        found.append((x, (sums[at + after + 1] - sums[at - before]) / (before + after + 1)))
     return found
 
 

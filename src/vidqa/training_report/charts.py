@@ -62,7 +62,7 @@ def _resumes(training: Training) -> list[Mark]:
         if (step := number_in(resume, "step")) is not None:
             other = other_run(resume, training.run)
             text = f"goes on after step {step}" + (f" of {other.name}" if other else "")
-            marks.append(Mark(step, text, "resumed"))
+            marks.append(Mark(step, text, "resumed", "warn"))
     return marks
 
 

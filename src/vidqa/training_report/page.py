@@ -23,11 +23,9 @@ ACCURACY, LOSS = "val/accuracy", "val/avg_loss"
 STYLE = (
     CHART_STYLE
     + """
-.tiles { grid-template-columns:repeat(auto-fit,minmax(160px,1fr)); margin-bottom:12px }
+.tiles { grid-template-columns:repeat(auto-fit,minmax(220px,1fr)); margin-bottom:12px }
 .facts td:first-child { color:var(--soft); width:40% } .facts td { overflow-wrap:anywhere }
-.stack { display:grid; gap:12px }
-.share { height:8px; border-radius:4px; background:var(--line); min-width:48px }
-.share i { display:block; height:100%; border-radius:4px; background:var(--accent) }
+.stack { display:grid; gap:12px } .charts { margin-top:12px; align-items:stretch }
 .good { color:var(--good) } pre { white-space:pre-wrap; overflow-wrap:anywhere }
 """
 )
@@ -46,7 +44,7 @@ BODY = (
 {% for line in remarks %}<div class="panel notice">{{ line }}</div>{% endfor %}
 <div class="tiles">{% for each in tiles %}{{ tile(*each) }}{% endfor %}</div>
 {% if loss %}{{ chart(loss) }}{% else %}<p class="sub">No step was logged.</p>{% endif %}
-<div class="grid" style="margin-top:12px">{% for each in charts %}{{ chart(each) }}{% endfor %}</div>
+<div class="grid charts">{% for each in charts %}{{ chart(each) }}{% endfor %}</div>
 
 {% if validations %}<h2>Validation</h2><div class="panel scroll"><table>
 <tr><th class="r">Step</th><th class="r">Loss</th><th class="r">Accuracy</th><th class="r">Cut off</th><th></th></tr>
@@ -58,10 +56,9 @@ BODY = (
 <h2>What trained</h2>
 <div class="grid">
 {% if parts %}<div class="panel scroll"><h3>Parameters</h3><table><tr><th>Part</th><th class="r">In all</th>
-<th class="r">Trained</th><th></th></tr>
+<th class="r">Trained</th></tr>
 {% for part in parts %}<tr><td>{{ part.name }}</td><td class="r">{{ part.parameters | number }}</td>
-<td class="r">{{ part.trained | number }}</td>
-<td><div class="share"><i style="width:{{ part.percent }}%"></i></div></td></tr>{% endfor %}</table></div>{% endif %}
+<td class="r{{ ' zero' if not part.trained }}">{{ part.trained | number }}</td></tr>{% endfor %}</table></div>{% endif %}
 <div class="stack">{{ facts("How", how) }}{{ facts("Data", data) }}</div>
 </div>
 
@@ -103,7 +100,7 @@ def write_report(training: Training) -> Path:
 def report(training: Training) -> str:
     """The page as HTML."""
     validations = _validations(training)
-    middle = validations[: MOST_LISTED // 2] + validations[-MOST_LISTED // 2 :]
+    ends = validations[: MOST_LISTED // 2] + validations[-MOST_LISTED // 2 :]
     return page(
         BODY,
         title=f"Training {training.run.name}",
@@ -114,7 +111,7 @@ def report(training: Training) -> str:
         tiles=_tiles(training),
         loss=loss_chart(training),
         charts=other_charts(training),
-        validations=middle if len(validations) > MOST_LISTED else validations,
+        validations=ends if len(validations) > MOST_LISTED else validations,
         validations_hidden=max(0, len(validations) - MOST_LISTED),
         parts=_parts(training),
         how=_how(training),
@@ -190,8 +187,8 @@ def _remarks(training: Training) -> list[str]:
         step, least = min(held_out, key=lambda point: point[1])
         if held_out[-1][1] > least * 1.02:
             remarks.append(
-                f"The validation loss was least after step {step:,.0f} and rose by the end: what came later was "
-                "learned by heart. Fewer epochs, or more data."
+                f"The validation loss was least after step {step:,.0f} and rose by the end, which is what "
+                "learning by heart looks like. Fewer epochs, or more data."
             )
     waited, taken = (sum(y for _, y in training.points(key)) for key in ("perf/data_wait_s", "perf/step_s"))
     if taken and waited / taken > WAITS_MUCH:
@@ -229,7 +226,6 @@ def _parts(training: Training) -> list[dict[str, Any]]:
             "name": str(row.get("part")),
             "parameters": row["parameters"],
             "trained": row["trainable"],
-            "percent": round(100 * row["trainable"] / max(row["parameters"], 1), 1),
         }
         for row in rows
         if is_number(row.get("parameters")) and is_number(row.get("trainable"))

@@ -58,7 +58,8 @@ BODY = (
 {% if parts %}<div class="panel scroll"><h3>Parameters</h3><table><tr><th>Part</th><th class="r">In all</th>
 <th class="r">Trained</th></tr>
 {% for part in parts %}<tr><td>{{ part.name }}</td><td class="r">{{ part.parameters | number }}</td>
-<td class="r{{ ' zero' if not part.trained }}">{{ part.trained | number }}</td></tr>{% endfor %}</table></div>{% endif %}
+<td class="r{{ ' zero' if not part.trained }}">{{ part.trained | number }}</td></tr>{% endfor %}</table></div>
+{% endif %}
 <div class="stack">{{ facts("How", how) }}{{ facts("Data", data) }}</div>
 </div>
 

@@ -67,7 +67,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Mark:
-    """Something that happened at `x`; `look` is empty, good or warn. Those of one `name` share a place in the legend."""
+    """Something that happened at `x`; `look` is empty, good or warn. Those of one `name` share a line of the legend."""
 
     x: float
     text: str

@@ -156,7 +156,6 @@ def test_a_run_that_goes_on_from_another_has_one_curve(tmp_path: Path) -> None:
     run = make_run(tmp_path / "third", first=40, steps=60, resumes=[begun, again])
     training = read_training(run.path)
     assert [step for step, _ in training.points("train/loss")] == list(range(1, 61))
-    assert training.first == 40
     page = page_of(run)
     assert "goes on after step 40 of second" in page.text and "this run, step_50" in page.text
     assert "train.optm_lr: 1 -> 2" in page_of(RunFolder(tmp_path / "second")).text
@@ -166,7 +165,7 @@ def test_a_run_folder_reached_by_another_name_is_still_its_own(tmp_path: Path, m
     run = make_run(tmp_path / "run", resumes=[{"from": str(tmp_path / "run/checkpoints/step_20"), "step": 20}])
     monkeypatch.chdir(run.path)
     training = read_training(Path("."))
-    assert len(training.points("train/loss")) == 60 and training.first == 0
+    assert len(training.points("train/loss")) == 60
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ class Export:
 @dataclass(frozen=True)
 class Training:
     """The files of a run folder. `events` are those of metrics.jsonl, before them those of the runs that this one goes
-    on from; its own begin after the step `first`. `spec` is spec.toml, `spec_text` as it is written."""
+    on from. `spec` is spec.toml, `spec_text` as it is written."""
 
     run: Path
     status: dict[str, Any]
@@ -43,7 +43,6 @@ class Training:
     spec: dict[str, Any]
     spec_text: str
     events: list[Event]
-    first: float
     resumes: list[dict[str, Any]]
     exports: list[Export]
     checkpoints: list[str]
@@ -62,7 +61,6 @@ def read_training(path: Path) -> Training:
     run = RunFolder(path)
     facts, best = object_in(path / "run.json"), object_in(path / "best.json")
     resumes = _objects(facts.get("resumes"))
-    earlier, first = _events_before(path, resumes)
     spec, text = _spec(path / "spec.toml")
     plan = object_in(path / "plan.json")
     return Training(
@@ -73,8 +71,7 @@ def read_training(path: Path) -> Training:
         best=best,
         spec=spec,
         spec_text=text,
-        events=[*earlier, *_events(path)],
-        first=first,
+        events=[*_events_before(path, resumes), *_events(path)],
         resumes=resumes,
         exports=_exports(run, best, facts),
         checkpoints=[folder.name for folder in run.complete(run.checkpoints, "trainer.json")],
@@ -90,20 +87,19 @@ def _events(run: Path) -> list[Event]:
         return []
 
 
-def _events_before(run: Path, resumes: Sequence[dict[str, Any]]) -> tuple[list[Event], float]:
-    """What other runs logged up to the checkpoint that this one first began from, and its step."""
+def _events_before(run: Path, resumes: Sequence[dict[str, Any]]) -> list[Event]:
+    """What other runs logged up to the checkpoint that this one first began from, and they from."""
     events: list[Event] = []
-    first: float = 0
     upto = math.inf
-    for number in range(MOST_PARENTS):
+    for _ in range(MOST_PARENTS):
         begun = next(((other, resume) for resume in resumes if (other := other_run(resume, run))), None)
-        if begun is None or not is_number(begun[1].get("step")):
+        step = number_in(begun[1], "step") if begun else None
+        if begun is None or step is None:
             break
-        run, upto = begun[0], min(upto, begun[1]["step"])
-        first = first if number else upto
+        run, upto = begun[0], min(upto, step)
         events = [event for event in _events(run) if event["step"] <= upto] + events
         resumes = _objects(object_in(run / "run.json").get("resumes"))
-    return events, first
+    return events
 
 
 def other_run(resume: dict[str, Any], run: Path) -> Path | None:

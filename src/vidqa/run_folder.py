@@ -161,6 +161,11 @@ class RunFolder:
         path = self.path / "run.json"
         write_json(path, {"schema_version": 1, "vidqa_version": __version__, **read_object(path), **facts})
 
+    def add_resume(self, facts: dict[str, Any]) -> None:
+        """Add to the `resumes` of run.json, each of which says where the run went on."""
+        before = read_object(self.path / "run.json").get("resumes")
+        self.update_run(resumes=[*(before if isinstance(before, list) else []), facts])
+
 
 def read_checkpoint(folder: Path) -> dict[str, Any]:
     """The facts (trainer.json) of a checkpoint whose files are all there, in the sizes that were written. Raises

@@ -4,6 +4,7 @@ records name are unpacked into the cache."""
 from __future__ import annotations
 
 import os
+import re
 import tarfile
 import zlib
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ from vidqa.data.problems import TAR_BROKEN
 from vidqa.data.unpacked import Unpacked, open_tar, plain_members
 
 SUFFIXES = (".tar", ".tar.gz", ".tgz")
+SEAM = re.compile(r"(\.(?:tar|tar\.gz|tgz))!", re.IGNORECASE)  # between an archive and its member: videos.tar!a.mp4
 READ_ERRORS = (tarfile.TarError, OSError, EOFError, zlib.error, ValueError, OverflowError, RecursionError)
 
 
@@ -57,6 +59,14 @@ class Archive:
 
 def is_archive(path: str | Path) -> bool:
     return str(path).lower().endswith(SUFFIXES)
+
+
+def archive_and_member(name: str) -> tuple[str, str] | None:
+    """The two parts of `archive.tar!member`, the member without `./`; None for the name of a plain file."""
+    seam = SEAM.search(name)
+    if seam is None:
+        return None
+    return name[: seam.end() - 1], "/".join(PurePosixPath(name[seam.end() :]).parts)
 
 
 def open_archive(path: Path) -> Archive:

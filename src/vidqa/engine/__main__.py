@@ -27,6 +27,8 @@ from vidqa.problem import INTERNAL, Exit, Problem, ProblemError, exit_code_of
 from vidqa.run_folder import RunFolder
 from vidqa.spec import load
 
+REPORT_S = 60.0  # for the report of a training, which takes less than a second
+
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="Carry out one action of a spec in a run folder.")
@@ -65,7 +67,10 @@ def main() -> int:
         state = "COMPLETE" if code == Exit.OK else "STOPPED"
         steps = {key: last.get(key, 0) for key in ("step", "total_steps")}
         run.write_status(state, **steps, message=state.lower(), exit_code=code)
-        if state == "COMPLETE" and options.action == "train" and not options.prove:
+        is_training = options.action == "train" and not options.prove
+        if is_training:
+            report(run)
+        if state == "COMPLETE" and is_training:
             upload(spec, run)
     return code
 
@@ -92,6 +97,15 @@ def upload(spec: Any, run: RunFolder) -> None:
         signal.signal(number, lambda *_: sending.terminate())
     if sending.wait():
         print(f"the upload is not complete; again: python scripts/upload.py {run.path}", file=sys.stderr, flush=True)
+
+
+def report(run: RunFolder) -> None:
+    """Write the page of a training, in a process of its own: whatever becomes of it, the run ends as it has ended."""
+    program = [sys.executable, "-P", "-m", "vidqa.training_report", str(run.path)]
+    try:
+        subprocess.run(program, stdin=subprocess.DEVNULL, timeout=REPORT_S, check=False)
+    except (OSError, subprocess.TimeoutExpired) as failed:
+        print(f"the report was not written: {failed}", file=sys.stderr, flush=True)
 
 
 def _program(action: str) -> Callable[[Any, RunFolder], int]:
@@ -128,6 +142,8 @@ def _fail(run: RunFolder, problems: list[Problem]) -> int:
             run.write_problems(problems)
             state = "STOPPED" if code == Exit.NOT_DONE else "ERROR"
             run.write_status(state, message=f"{problems[0].code}: {problems[0].message}", exit_code=code)
+            if (run.path / "plan.json").exists():  # a training that had begun
+                report(run)
     except OSError as unwritable:
         print(f"the run folder cannot be written: {unwritable}", file=sys.stderr)
     return code

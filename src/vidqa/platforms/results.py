@@ -12,6 +12,7 @@ from vidqa.files import open_plain
 from vidqa.platforms import failure, jobs
 from vidqa.platforms._base import Platform, State
 from vidqa.platforms.jobs import MOST_LISTED
+from vidqa.platforms.outcome import outcome_of
 from vidqa.platforms.problems import JOB_RECORD_BROKEN
 from vidqa.platforms.records import JobRecord, folder
 from vidqa.problem import Exit, Problem, bounded
@@ -84,12 +85,15 @@ def of_job(record: JobRecord) -> Result:
     verbs = ["logs"] if record.state.is_terminal else ["status", "logs"]
     if record.state in (State.STOPPED, State.CANCELED, State.ERROR) and not failure.why_not_again(record.failure):
         verbs.append("retry")
-    data = {**record.as_dict(), "progress": jobs.progress(record)}
+    shown = outcome_of(record)
+    data = {**record.as_dict(), "progress": jobs.progress(record), **shown.facts}
     commands = [command("jobs", verb, record.job_id) for verb in verbs]
     if record.state == State.COMPLETE and record.action == "evaluate":
         commands += _gaps(record)
+    commands += shown.next
+    text = "\n".join([jobs.describe(record), *(f"{name:<8} {value}" for name, value in shown.rows.items())])
     problems = jobs.problems_of(record) if record.state == State.ERROR else []
-    return Result(data, jobs.describe(record), problems, commands, exit_code=int(Exit.OK))  # it was looked at
+    return Result(data, text, problems, commands, exit_code=int(Exit.OK))  # it was looked at
 
 
 def _gaps(record: JobRecord) -> list[str]:

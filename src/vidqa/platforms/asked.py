@@ -104,18 +104,22 @@ class Asked:
         return asked.train.resume is True if isinstance(asked, TrainSpec) else asked.evaluation.skip_saved
 
 
-def ask(action: str, spec_path: Path, *, fetch: bool, target: str = "native") -> Asked:
-    """Load a spec and resolve what it names. Without `fetch`, models of the hub stay names. Raises ProblemError."""
+def ask(
+    action: str, spec_path: Path, *, fetch: bool, target: str = "native", folders: dict[str, Path] | None = None
+) -> Asked:
+    """Load a spec and resolve what it names; of models of the hub only the small files are fetched (`fetch_weights`
+    brings the others), and without `fetch` they stay names. `folders` are those of the models, where they are known.
+    Raises ProblemError."""
     layer = spec.read_layer(spec_path)
     require_action(layer, spec_path, action)
     loaded = spec.resolve(action, [layer], target)
     written = loaded.spec
     models = model_names(written)
-    folders = {
-        key: name if hub.is_hub_name(name) and not fetch else str(hub.resolve_model(name, token=environment.hf_token()))
+    found = {
+        key: name if hub.is_hub_name(name) and not fetch else str(folders[key] if folders else _small_files(name))
         for key, name in models.items()
     }
-    resolved = with_values(action, written, {**_absolute_paths(action, written), **folders})
+    resolved = with_values(action, written, {**_absolute_paths(action, written), **found})
     if fetch:
         resolved = with_values(action, resolved, _staged(action, resolved))
     annotations = [str(value_at(resolved, key)) for key in MEDIA_OF[action]]
@@ -129,16 +133,32 @@ def ask(action: str, spec_path: Path, *, fetch: bool, target: str = "native") ->
         models=models,
         spec_fingerprint=_spec_fingerprint(action, written),
         inputs_fingerprint=_hash_of(
-            [*data, start if isinstance(start, str) else "", *map(_model_identity, folders.values())]
+            [*data, start if isinstance(start, str) else "", *map(_model_identity, found.values())]
         ),
         warnings=loaded.warnings,
     )
 
 
+def _small_files(name: str) -> Path:
+    return hub.resolve_model(name, token=environment.hf_token(), weights=False)
+
+
+def fetch_weights(asked: Asked) -> None:
+    """Bring the weights of the hub's models into the folders that `asked` names. Raises what hub.resolve_model does."""
+    for name in asked.models.values():
+        if hub.is_hub_name(name):
+            hub.resolve_model(name, token=environment.hf_token())
+
+
+def spec_of(record: JobRecord) -> Path:
+    """The spec that a job got, in its run folder."""
+    return Path(record.run_dir) / "spec.toml"
+
+
 def ask_again(record: JobRecord) -> Asked:
     """What the job of a record was asked, from the run folder's own spec, to go on where it ended. Its checkpoints
     come before any that it started from."""
-    asked = ask(record.action, Path(record.run_dir) / "spec.toml", fetch=True)
+    asked = ask(record.action, spec_of(record), fetch=True)
     begun = any((Path(record.run_dir) / "checkpoints").glob("*_*"))
     changes: dict[str, Any] = {}
     if record.action == "evaluate":
@@ -231,8 +251,11 @@ def _content_hash(path: Path) -> str:
 
 
 def _model_identity(name: str) -> str:
-    """Names, sizes and times of a model folder's files: another training into the same folder is another model."""
+    """Names, sizes and times of a model folder's files: another training into the same folder is another model. A
+    snapshot of the hub is named by its commit, however much of it is here."""
     folder = Path(name)
+    if hub.is_snapshot(folder):
+        return repr(name)
     stats = [(path.name, path.stat()) for path in sorted(folder.glob("*")) if path.is_file()]
     return repr((name, [(file, stat.st_size, stat.st_mtime_ns) for file, stat in stats]))
 

@@ -16,11 +16,11 @@ import yaml
 from vidqa import files, spec
 from vidqa.platforms import platform, site
 from vidqa.platforms._base import Job
-from vidqa.platforms.asked import Asked, ask, process_count
+from vidqa.platforms.asked import Asked, ask, fetch_weights, process_count
 from vidqa.platforms.cosmos_problems import COSMOS_CANNOT
 from vidqa.platforms.docker_container import paths_of
 from vidqa.platforms.kubernetes_manifest import GIVEN, name_of, objects, taken_literally
-from vidqa.platforms.launch import Wanted
+from vidqa.platforms.launch import Ready, Wanted, not_asked
 from vidqa.platforms.mounts import mounts
 from vidqa.platforms.runs import new_name
 from vidqa.platforms.slurm_problems import SLURM_PATH
@@ -38,16 +38,20 @@ SETTINGS = {"HF_HUB_OFFLINE": "1", "WANDB_MODE": "offline", "PYTHONUNBUFFERED": 
 
 @dataclass(frozen=True)
 class Prepared:
-    """`files` by name, for `folder`; `submit` is the shell command that starts them, once they are `written`."""
+    """`files` by name, for `folder`; `submit` is the shell command that starts them, once they are `written`.
+    `preflight` is as in launch.Readiness."""
 
     folder: Path
     files: dict[str, str]
     submit: str
     problems: list[Problem]
     written: bool
+    preflight: str
 
 
-def prepare(action: str, spec_path: Path, platform_name: str, wanted: Wanted, *, write: bool) -> Prepared:
+def prepare(
+    action: str, spec_path: Path, platform_name: str, wanted: Wanted, *, write: bool, ready: Ready = not_asked
+) -> Prepared:
     """Render a training for a platform, and with `write` put its files into a folder below the output folder.
 
     Raises ProblemError with all that cosmos-rl cannot do.
@@ -64,6 +68,11 @@ def prepare(action: str, spec_path: Path, platform_name: str, wanted: Wanted, *,
     image = wanted.image or getattr(settings, "image", "")  # local and docker have no such setting
     problems = [*asked.warnings, *table_problems, *video_fps_problems(trained), *_refused(platform_name, wanted, image)]
     raise_errors(problems)
+    readiness = ready(asked, spec_path, platform_name, wanted, fetch=write)
+    if write:
+        raise_errors(readiness.problems)
+        fetch_weights(asked)
+    problems = [*dict.fromkeys([*problems, *readiness.problems])]
     job = _job(asked, platform_name, settings, image)
     raise_errors(_unmountable(platform_name, job))
     words = ("cosmos-rl", "--config", str(job.run_dir / TOML), trained.custom_script or PROGRAM)
@@ -73,7 +82,8 @@ def prepare(action: str, spec_path: Path, platform_name: str, wanted: Wanted, *,
     if write:
         for name, content in made.items():
             files.write_text(job.run_dir / name, content)
-    return Prepared(job.run_dir, made, f"{starter} {shlex.quote(str(job.run_dir / script))}", problems, write)
+    submit = f"{starter} {shlex.quote(str(job.run_dir / script))}"
+    return Prepared(job.run_dir, made, submit, problems, write, readiness.preflight)
 
 
 def _refused(platform_name: str, wanted: Wanted, image: str | None) -> list[Problem]:

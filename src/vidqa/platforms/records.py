@@ -24,6 +24,7 @@ from vidqa.problem import Problem, ProblemError
 
 SCHEMA_VERSION = 1
 LOCK_WAIT_S = 60.0
+PASSED, AT_LAUNCH, SKIPPED = "passed", "without decoding", "skipped"  # what `preflight` of a record is, where known
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,7 @@ class JobRecord:
 
     A resumed run goes on in the log it had: this job's part begins at byte `log_start`. `failure` is {"class",
     "evidence"} of a job that failed; `retry_of` the job that this one was launched again for; `settings` what
-    site.toml said of the platform.
+    site.toml said of the platform; `preflight` whether it was checked before.
     """
 
     job_id: str
@@ -54,6 +55,7 @@ class JobRecord:
     gpus: int = 0
     image: str | None = None
     settings: dict[str, Any] | None = None
+    preflight: str = ""
     retry_of: str | None = None
     failure: dict[str, str] | None = None
     reference: dict[str, Any] | None = None

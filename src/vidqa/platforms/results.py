@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from vidqa.cli import Result, command
 from vidqa.platforms import failure, jobs
 from vidqa.platforms._base import State
-from vidqa.platforms.records import JobRecord, folder
+from vidqa.platforms.records import SKIPPED, JobRecord, folder
 from vidqa.problem import Exit, Problem
 
 if TYPE_CHECKING:  # half a second that a look at a job does not need
@@ -38,7 +38,8 @@ def of_dry_run(made: DryRun) -> Result:
 def of_files(made: Prepared) -> Result:
     """The files of a training for NVIDIA's container, and the command that submits them where they were written."""
     text = "\n".join(f"# {made.folder / name}\n{content}" for name, content in made.files.items())
-    data = {"folder": str(made.folder), "files": made.files, "submit": made.submit, "written": made.written}
+    data = {name: getattr(made, name) for name in ("files", "submit", "written", "preflight")}
+    data["folder"] = str(made.folder)
     return Result(data, text, made.problems, [made.submit] * made.written)
 
 
@@ -65,6 +66,8 @@ def of_job(record: JobRecord) -> Result:
         verbs.append("retry")
     data = {**record.as_dict(), "progress": jobs.progress(record)}
     commands = [command("jobs", verb, record.job_id) for verb in verbs]
+    if record.preflight == SKIPPED and record.state != State.COMPLETE:
+        commands.append(command("preflight", "--spec", record.spec, "--platform", record.platform))
     if record.state == State.COMPLETE and record.action == "evaluate":
         commands += _gaps(record)
     problems = jobs.problems_of(record) if record.state == State.ERROR else []

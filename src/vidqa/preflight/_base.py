@@ -65,6 +65,8 @@ class Context:
     engine: str = "vidqa"  # whose image the job runs in: a key of gpus.IMAGE_ARCHITECTURES
     evaluate_spec: Path | None = None  # the evaluation that a training is measured with
     kpi_root: Path | None = None  # its data, where there is no spec of it
+    at_launch: bool = False  # a launch looks: nothing is written beside the spec
+    elsewhere: bool = False  # the job runs on another machine, where media may be that are not here
     facts: dict[str, Any] = field(default_factory=dict)
     rows: dict[str, Row] = field(default_factory=dict)  # what decoding found, by the medium's key
     missing: dict[str, list[Problem]] = field(default_factory=dict)  # parts that cannot be had, and why
@@ -72,7 +74,12 @@ class Context:
 
     @once
     def resolved(self) -> spec.Resolved:
-        return spec.resolve(self.action, [spec.read_layer(self.spec_path)])
+        return spec.resolve(self.action, [spec.read_layer(self.spec_path)], self.target)
+
+    @property
+    def target(self) -> str:
+        """What the spec is for, as spec.resolve has it."""
+        return self.engine if self.engine == "cosmos-rl" else "native"
 
     @property
     def spec(self) -> Spec:
@@ -95,7 +102,7 @@ class Context:
     @once
     def annotations(self) -> list[Annotations]:
         """The sets that the run will read, a validation part held out of the training set as the engine does it."""
-        asked, without = self.spec, self.bad_samples_are == "warning"
+        asked, without = self.spec, self.bad_samples_are == "warning" or self.elsewhere
         if isinstance(asked, EvaluateSpec):
             return [_read("evaluation", asked.dataset.annotation_path, asked.dataset.media_dir, without)]
         taught = asked.custom.train_dataset
@@ -121,6 +128,12 @@ class Context:
             asked, without = self.evaluation.dataset, self.evaluation.engine.on_bad_sample == "quarantine"
             return _read("kpi", asked.annotation_path, asked.media_dir, without)
         return _read("kpi", str(self.kpi_root), "") if self.kpi_root is not None else None
+
+    @property
+    def media_files(self) -> list[str]:
+        """The paths of the files that hold the run's media, archives among them."""
+        found = {ref.path: None for part in self.annotations for record in part.records for ref in record.media}
+        return list(found)
 
     @property
     def sets(self) -> list[Annotations]:

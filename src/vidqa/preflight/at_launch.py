@@ -1,0 +1,106 @@
+"""What a launch looks at itself where no passed preflight is kept: everything that is found without decoding."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+from vidqa import hub, storage
+from vidqa.data.problems import MEDIA_MISSING
+from vidqa.platforms.asked import MEDIA_OF, Asked, value_at
+from vidqa.platforms.launch import Wanted
+from vidqa.preflight import kept
+from vidqa.preflight._base import Check, Context, carry_out
+from vidqa.preflight.environment_checks import output_dir
+from vidqa.preflight.gpus import Declared
+from vidqa.preflight.kept import Kept
+from vidqa.preflight.problems import NOT_SEEN
+from vidqa.preflight.report import Report, settle_length
+from vidqa.preflight.table import CHECKS, NOT_AT_LAUNCH, OF_THE_OUTPUT, OF_THIS_MACHINE
+from vidqa.problem import Problem
+
+HERE = ("local", "docker")  # platforms whose jobs run on the machine that launches them
+
+
+def look(
+    asked: Asked, spec_path: Path, platform: str, wanted: Wanted, engine: str, known: Kept | None, *, fetch: bool
+) -> list[Problem]:
+    """The problems of a job that is to be launched, errors and warnings. `known` is the report of a preflight that did
+    not pass: what it found by decoding is so still. Where nothing is wrong that is kept, if `fetch` says so."""
+    context = _context(asked, spec_path, platform, wanted, engine, known)
+    unseen = _unseen(context, asked)
+    seen = None if unseen else kept.inputs(asked, platform, engine, context.media_files)
+    checks = [carry_out(check, context) for check in CHECKS if _concerns(check, context, asked)]
+    report = Report(context.action, [settle_length(checked, context) for checked in checks], context.facts)
+    problems = [*report.problems, *unseen, *(known.lasting if known else [])]
+    if context.elsewhere:
+        problems = _of_missing_media(problems, context, bool(unseen))
+    if fetch and seen and not any(problem.severity == "error" for problem in problems):
+        kept.keep(seen, Kept(passed=True, decoded=False, lasting=[]))
+    return list(dict.fromkeys(problems))
+
+
+def _context(asked: Asked, spec_path: Path, platform: str, wanted: Wanted, engine: str, known: Kept | None) -> Context:
+    """With the options of the preflight that did not pass, so that it is the same that is looked at."""
+    context = Context(spec_path, asked.action, platform, wanted=wanted, engine=engine, at_launch=True)
+    context.elsewhere = platform not in HERE
+    if known:
+        context.declared = Declared(known.gpu_count, known.gpu_memory_gb, known.gpu_arch)
+        context.evaluate_spec = Path(known.evaluate_spec) if known.evaluate_spec else None
+        context.kpi_root = Path(known.kpi_root) if known.kpi_root else None
+    if context.elsewhere and not context.declared.anything:
+        context.gpus = []  # those that are here are not the job's
+    context.models = {key: Path(str(value_at(asked.resolved, key))) for key in asked.models}
+    return context
+
+
+def _concerns(check: Check, context: Context, asked: Asked) -> bool:
+    """Whether a launch looks at this: not at another machine, nor whether there is room for saves that are there."""
+    if check.name in NOT_AT_LAUNCH or (check.name == "disk" and asked.resumes):
+        return False
+    if check.name in OF_THE_OUTPUT and context.elsewhere:
+        folder = output_dir(context.spec)
+        return folder.is_dir() or folder.parent.is_dir()
+    return check.name not in OF_THIS_MACHINE or (context.platform == "local" and context.engine == "vidqa")
+
+
+def _unseen(context: Context, asked: Asked) -> list[Problem]:
+    """What the job reads and this machine does not see: warnings. The checks that need it are not carried out."""
+    found = [_unseen_path(str(value_at(asked.resolved, key)), key, context) for key in asked.models]
+    models = [problem for problem in found if problem]
+    keys = [key for pair in MEDIA_OF[asked.action].items() for key in pair]
+    found = [_unseen_path(value, key, context) for key in keys if (value := str(value_at(asked.resolved, key)))]
+    sets = [problem for problem in found if problem]
+    media = [] if sets or not context.elsewhere else _unseen_media(context)
+    parts = {"models": models, "annotations": sets, "headers": media}
+    context.missing |= {part: problems for part, problems in parts.items() if problems}
+    return [*models, *sets, *media]
+
+
+def _unseen_path(value: str, key: str, context: Context) -> Problem | None:
+    if hub.is_hub_name(value) or storage.is_remote(value):
+        return NOT_SEEN.at(key, f"{value} is fetched by the launch", severity="warning")
+    if context.elsewhere and not os.path.exists(value):
+        return NOT_SEEN.at(key, f"{value} is not on this machine", severity="warning")
+    return None
+
+
+def _unseen_media(context: Context) -> list[Problem]:
+    """Media in folders that are not here. One that is missing in a folder that is here is missing."""
+    absent = {os.path.dirname(path) for path in context.media_files if not os.path.exists(path)}
+    folders = sorted(folder for folder in absent if not os.path.isdir(folder))
+    if not folders:
+        return []
+    message = f"media are in {len(folders)} folders that are not on this machine, such as {folders[0]}"
+    return [NOT_SEEN.at("media", message, severity="warning")]
+
+
+def _of_missing_media(problems: list[Problem], context: Context, unseen: bool) -> list[Problem]:
+    """Missing media were read as what may be elsewhere; where it is not, they are the bad samples that they are."""
+    if unseen:
+        return [problem for problem in problems if problem.code != MEDIA_MISSING.name]
+    return [
+        replace(problem, severity=context.bad_samples_are) if problem.code == MEDIA_MISSING.name else problem
+        for problem in problems
+    ]

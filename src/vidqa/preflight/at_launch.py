@@ -51,7 +51,6 @@ def _context(asked: Asked, spec_path: Path, platform: str, wanted: Wanted, engin
         context.kpi_root = Path(known.kpi_root) if known.kpi_root else None
     if context.elsewhere and not context.declared.anything:
         context.gpus = []  # those that are here are not the job's
-    context.models = {key: Path(str(value_at(asked.resolved, key))) for key in asked.models}
     return context
 
 
@@ -66,9 +65,12 @@ def _concerns(check: Check, context: Context, asked: Asked) -> bool:
 
 
 def _unseen(context: Context, asked: Asked) -> list[Problem]:
-    """What the job reads and this machine does not see: warnings. The checks that need it are not carried out."""
+    """What the job reads and this machine does not see: warnings. The checks that need it are not carried out; models
+    are as the launch has found them."""
     found = [_unseen_path(str(value_at(asked.resolved, key)), key, context) for key in asked.models]
     models = [problem for problem in found if problem]
+    if not models:
+        context.models = {key: Path(str(value_at(asked.resolved, key))) for key in asked.models}
     keys = [key for pair in MEDIA_OF[asked.action].items() for key in pair]
     found = [_unseen_path(value, key, context) for key in keys if (value := str(value_at(asked.resolved, key)))]
     sets = [problem for problem in found if problem]

@@ -56,8 +56,8 @@ CHECKS = (
 NOT_AT_LAUNCH = ("access", "answers", "planned frames", "near duplicates", "frame cache", "time", "job")
 # What a launch looks at only where the job runs on this machine and out of this environment.
 OF_THIS_MACHINE = (
-    *("packages", "packages of options", "torch and torchvision", "GPUs", "8-bit products", "open files"),
-    *("shared memory", "host memory", "ports"),
+    *("packages", "packages of options", "torch and torchvision", "open files", "shared memory", "host memory"),
+    "ports",
 )
 OF_THE_OUTPUT = ("output folder", "disk")  # and only where the output folder is here
 GROUPS = ("environment", "model", "spec", "data", "media", "budget", "platform")

@@ -1,4 +1,4 @@
-"""What stands between a spec and its job: a kept report of preflight, or a look of the launch's own at all but frames."""
+"""What stands between a spec and its job: a kept report of preflight, or a look of the launch's own, without frames."""
 
 from __future__ import annotations
 

@@ -26,11 +26,12 @@ def main(args: argparse.Namespace) -> Result:
     made = route_train(args.automl_policy, args.request, BANK)
     data = {"decision": made.decision, "runnable": made.runnable, "reason": made.reason, "policy": args.automl_policy}
     text = f"decision: {made.decision}\nrunnable: {'yes' if made.runnable else 'no'}\nreason: {made.reason}"
-    if made.decision == "direct":
-        onward = command("build_spec", "train", "--train-root", "DATA_DIR", "--out", "spec.toml")
-    else:
-        onward = command("route_train", "--automl-policy", "off")
-    return Result(data, text, list(made.problems), [onward])
+    onward = {
+        "direct": [command("build_spec", "train", "--train-root", "DATA_DIR", "--out", "spec.toml")],
+        "automl": [command("route_train", "--automl-policy", "off")],
+        "unclear": [command("route_train", "--automl-policy", policy) for policy in ("off", "on")],
+    }
+    return Result(data, text, list(made.problems), onward[made.decision])
 
 
 if __name__ == "__main__":

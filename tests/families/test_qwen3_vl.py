@@ -6,14 +6,22 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from huggingface_hub.errors import StrictDataclassError
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from transformers import Qwen2VLImageProcessor, Qwen3VLVideoProcessor
+from safetensors.torch import save_file
+from transformers import (
+    Qwen2VLImageProcessor,
+    Qwen3VLConfig,
+    Qwen3VLForConditionalGeneration,
+    Qwen3VLVideoProcessor,
+)
 from transformers.models.qwen3_vl.modeling_qwen3_vl import Qwen3VLModel
 from transformers.models.qwen3_vl.processing_qwen3_vl import Qwen3VLProcessor
 from transformers.video_utils import VideoMetadata
 
 from vidqa.families import family_of
+from vidqa.families.adapters import check_adapter
 from vidqa.families.qwen3_vl import QWEN3_VL, expand, geometry, rope_positions
 from vidqa.problem import ProblemError
 from vidqa.video.plan import plan_frames, plan_image, vision_spec
@@ -243,3 +251,79 @@ def test_an_empty_quantization_config_is_none_and_a_file_of_one_is_one(tmp_path)
     write(tmp_path, "hf_quant_config.json", {})
     with pytest.raises(ProblemError, match="MODEL_QUANTIZED"):
         family_of(tmp_path)
+
+
+SIZED = {
+    "model_type": "qwen3_vl",
+    "text_config": {
+        "hidden_size": 64,
+        "intermediate_size": 128,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 32,
+        "hidden_act": "silu",
+        "max_position_embeddings": 1024,
+        "rms_norm_eps": 1e-6,
+        "attention_bias": False,
+        "initializer_range": 0.02,
+        "vocab_size": 300,
+    },
+    "vision_config": {
+        "depth": 2,
+        "hidden_size": 64,
+        "hidden_act": "gelu_pytorch_tanh",
+        "intermediate_size": 128,
+        "num_heads": 4,
+        "in_channels": 3,
+        "patch_size": 16,
+        "spatial_merge_size": 2,
+        "temporal_patch_size": 2,
+        "out_hidden_size": 64,
+        "num_position_embeddings": 64,
+        "deepstack_visual_indexes": [0],
+        "initializer_range": 0.02,
+    },
+}
+
+
+@pytest.mark.parametrize(
+    ("part", "key"), [(part, key) for part in ("text_config", "vision_config") for key in SIZED[part]]
+)
+def test_null_is_refused_where_transformers_refuses_it(tmp_path, part, key):
+    """A key written as null is not one left out: the model's own class decides."""
+    config = json.loads(json.dumps(SIZED))
+    config[part][key] = None
+    write(tmp_path, "config.json", config)
+    with torch.device("meta"):
+        try:
+            theirs = sum(p.numel() for p in Qwen3VLForConditionalGeneration(Qwen3VLConfig(**config)).parameters())
+        except StrictDataclassError:
+            with pytest.raises(ProblemError) as caught:
+                QWEN3_VL.sizes_of(tmp_path)
+            (problem,) = caught.value.problems
+            assert problem.code == "MODEL_UNSUPPORTED" and f"{part}.{key}" in problem.message
+            return
+    assert sum(tensor.numel for tensor in QWEN3_VL.tensors(QWEN3_VL.sizes_of(tmp_path))) == theirs
+
+
+def adapter_folder(tmp_path, rank, **config):
+    save_file({"base_model.model.a.lora_A.weight": torch.zeros(rank, 8)}, tmp_path / "adapter_model.safetensors")
+    write(tmp_path, "adapter_config.json", {"peft_type": "LORA", **config})
+    return tmp_path
+
+
+def test_the_ranks_of_an_adapter_are_those_of_its_matrices(tmp_path):
+    check_adapter(adapter_folder(tmp_path, 4, r=4))
+    check_adapter(adapter_folder(tmp_path, 2, r=4, rank_pattern={"a": 2}))
+    check_adapter(adapter_folder(tmp_path, 8))  # PEFT's own default
+    for rank, config, code in (
+        (4, {"r": 8}, "MODEL_WEIGHTS_BROKEN"),
+        (4, {"r": 10**7}, "MODEL_UNSUPPORTED"),
+        (4, {"r": None}, "MODEL_UNSUPPORTED"),
+        (4, {"r": 4, "rank_pattern": {"a": "4"}}, "MODEL_UNSUPPORTED"),
+        (4, {"r": 4, "rank_pattern": [4]}, "MODEL_UNSUPPORTED"),
+        (4, {"r": 4, "peft_type": "IA3"}, "MODEL_UNSUPPORTED"),
+    ):
+        with pytest.raises(ProblemError, match=code):
+            check_adapter(adapter_folder(tmp_path, rank, **config))

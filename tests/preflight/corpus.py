@@ -632,6 +632,23 @@ def overwrite(name: str, text: str | bytes) -> Spoil:
     return lambda case: (case.model / name).write_bytes(text.encode() if isinstance(text, str) else text)
 
 
+def sized(part: str, **changes: Any) -> Spoil:
+    return rewrite("config.json", lambda config: config[part].update(changes))
+
+
+def pipe(name: str) -> Spoil:
+    """A named pipe, whose reader waits for ever, in a file's place."""
+
+    def spoil(case: Case) -> None:
+        (case.model / name).unlink()
+        os.mkfifo(case.model / name)
+
+    return spoil
+
+
+ENDLESS = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
+
+
 def index(weight_map: Any) -> Spoil:
     return overwrite("model.safetensors.index.json", json.dumps({"weight_map": weight_map}))
 
@@ -648,6 +665,26 @@ for title, code, spoil in (
         "MODEL_QUANTIZED",
         rewrite("config.json", lambda c: c.update(quantization_config={"quant_method": "fp8"})),
     ),
+    ("a billion blocks", "MODEL_UNSUPPORTED", sized("vision_config", depth=10**9)),
+    ("a billion layers", "MODEL_UNSUPPORTED", sized("text_config", num_hidden_layers=10**9)),
+    ("a hundred thousand taps", "MODEL_UNSUPPORTED", sized("vision_config", deepstack_visual_indexes=[0] * 100_000)),
+    ("a tap above the last block", "MODEL_UNSUPPORTED", sized("vision_config", deepstack_visual_indexes=[99])),
+    *(
+        (f"null for {key}", "MODEL_UNSUPPORTED", sized(part, **{key: None}))
+        for part, keys in (
+            ("text_config", ("vocab_size", "head_dim", "rms_norm_eps")),
+            ("vision_config", ("patch_size", "in_channels", "num_heads", "deepstack_visual_indexes")),
+        )
+        for key in keys
+    ),
+    ("yarn", "MODEL_UNSUPPORTED", sized("text_config", rope_parameters={"rope_type": "yarn", "factor": 4.0})),
+    ("yarn as older files have it", "MODEL_UNSUPPORTED", sized("text_config", rope_scaling={"type": "yarn"})),
+    ("config nested too deeply", "MODEL_FILE_MISSING", overwrite("config.json", '{"a":' * 100_000)),
+    ("a pipe for a config", "MODEL_FILE_MISSING", pipe("config.json")),
+    ("a pipe for a tokenizer", "MODEL_FILE_MISSING", pipe("tokenizer.json")),
+    ("a pipe for weights", "MODEL_FILE_MISSING", pipe("model.safetensors")),
+    ("a pipe for a chat template", "MODEL_FILE_MISSING", pipe("chat_template.jinja")),
+    ("a template without an end", "CHAT_TEMPLATE_BROKEN", overwrite("chat_template.jinja", ENDLESS)),
     ("no architecture", "MODEL_UNSUPPORTED", rewrite("config.json", lambda c: c.pop("model_type"))),
     ("index names a file that is not there", "MODEL_FILE_MISSING", index({"a.weight": "part-1.safetensors"})),
     ("index names a tensor that is not there", "MODEL_WEIGHTS_BROKEN", index({"a.weight": "model.safetensors"})),

@@ -124,3 +124,15 @@ def test_glances_tell_the_same_scene_from_another(tmp_path: Path) -> None:
     many = [np.random.default_rng(seed).integers(0, 255, 192, np.uint8).tobytes() for seed in range(600)]
     assert looks.alike(many, many) == [(at, at) for at in range(600)]
     assert looks.thumbnails(draw(5, 3, 2)[None], 0, 0).shape == (1, 64)
+
+
+def test_a_scene_of_even_greys_is_the_same_after_another_encoding() -> None:
+    """Many cells are as grey as the mean there, and which of them are brighter changes with every encoding."""
+    rng = np.random.default_rng(4)
+    scenes = np.rint(rng.normal(110, 9, (40, 3, 64))).astype(np.uint8)
+    again = (scenes + rng.integers(-1, 2, scenes.shape)).astype(np.uint8)
+    flips = [((a > a.mean(-1, keepdims=True)) != (b > b.mean(-1, keepdims=True))).sum(-1).max()
+             for a, b in zip(scenes, again, strict=True)]  # fmt: skip
+    assert max(flips) > 4  # what counting the bits alone would lose
+    found = looks.alike([each.tobytes() for each in scenes], [each.tobytes() for each in again])
+    assert found == [(at, at) for at in range(40)]

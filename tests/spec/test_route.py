@@ -19,33 +19,31 @@ def bank(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_train_goes_to_automl_and_says_that_it_cannot_run(bank: Path) -> None:
+def test_a_plain_request_is_trained_directly_with_a_notice_that_there_is_no_search(bank: Path) -> None:
     made = route_train("auto", "fine-tune on my videos", bank)
-    assert (made.decision, made.runnable) == ("automl", False) and "no search program" in made.reason
+    assert (made.decision, made.runnable) == ("direct", True) and "no search program" in made.reason
+    assert [(each.code, each.severity) for each in made.problems] == [("AUTOML_NO_SEARCH", "warning")]
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        "turn off AutoML",
-        "Please DISABLE automl for this",
-        "no HPO",
-        "a plain training run",
-        "turn AutoML off",
-        "without HPO",
-    ],
-)
-def test_words_that_turn_it_off(bank: Path, words: str) -> None:
-    made = route_train("auto", words, bank)
-    assert (made.decision, made.runnable) == ("direct", True)
-    assert route_train("on", words, bank).decision == "automl"  # an explicit policy outweighs words
+def test_words_that_turn_it_off_are_quoted_and_an_explicit_policy_outweighs_them(bank: Path) -> None:
+    made = route_train("auto", "Train on my clips. No HPO, please!", bank)
+    assert (made.decision, made.runnable, made.problems) == ("direct", True, ())
+    assert "'No HPO, please'" in made.reason
+    assert route_train("on", "no HPO", bank).decision == "automl"
 
 
-@pytest.mark.parametrize(
-    "words", ["how does AutoML work", "there is no HPOLIST here", "explain training plainly", "turn offers"]
-)
-def test_words_that_do_not(bank: Path, words: str) -> None:
-    assert route_train("auto", words, bank).decision == "automl"
+def test_words_that_ask_for_a_search_are_told_that_there_is_none(bank: Path) -> None:
+    made = route_train("auto", "do not disable AutoML", bank)
+    assert (made.decision, made.runnable) == ("automl", False) and "do not disable AutoML" in made.reason
+    assert [(each.code, each.severity) for each in made.problems] == [("AUTOML_NO_SEARCH", "warning")]
+
+
+def test_words_that_are_no_clear_order_are_left_to_the_agent(bank: Path) -> None:
+    made = route_train("auto", "Should I use AutoML?", bank)
+    assert (made.decision, made.runnable) == ("unclear", False)
+    assert [(each.code, each.severity) for each in made.problems] == [("AUTOML_UNCLEAR", "warning")]
+    assert "--automl-policy" in made.problems[0].remedy
+    assert route_train("off", "Should I use AutoML?", bank).decision == "direct"
 
 
 def test_policy_off_is_direct_whatever_is_missing(tmp_path: Path) -> None:

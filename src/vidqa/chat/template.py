@@ -1,9 +1,9 @@
-"""Renders a model's chat template the way transformers does: same syntax, same helpers, sandboxed."""
+"""Renders a model's chat template the way transformers does: same syntax, same helpers, sandboxed and bounded."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Sized
 from datetime import datetime
 from pathlib import Path
 from typing import Any, NoReturn
@@ -17,6 +17,13 @@ from vidqa.families._base import read_json
 from vidqa.families.problems import MODEL_FILE_MISSING
 
 Message = dict[str, Any]
+MOST_STEPS = 5_000_000  # for one conversation; templates take some ten a turn
+COUNTED = "counted_rounds"
+# What Python raises for the mistakes that a template can make.
+BY_A_TEMPLATE = (
+    *(TypeError, ValueError, KeyError, IndexError, AttributeError, ArithmeticError, MemoryError),
+    *(RecursionError, NotImplementedError),
+)
 
 
 class Template:
@@ -26,16 +33,18 @@ class Template:
         self.source = source
         self.place = place
         try:
-            self._compiled = _environment().from_string(source, globals=dict(names))
-        except jinja2.TemplateError as broken:
+            self._environment = BoundedEnvironment()
+            self._compiled = self._environment.from_string(source, globals=dict(names))
+        except (jinja2.TemplateError, RecursionError) as broken:
             raise TEMPLATE_BROKEN.error(place, f"the chat template is not valid Jinja: {broken}") from broken
 
     def render(self, messages: Sequence[Message], *, add_generation_prompt: bool) -> str:
+        self._environment.steps = 0
         try:
             return self._compiled.render(
                 messages=messages, tools=None, documents=None, add_generation_prompt=add_generation_prompt
             )
-        except (jinja2.TemplateError, TypeError, ValueError, KeyError, AttributeError) as broken:
+        except (jinja2.TemplateError, *BY_A_TEMPLATE) as broken:
             roles = ", ".join(message["role"] for message in messages)
             message = f"the chat template fails on a conversation of {roles}: {broken}"
             raise TEMPLATE_BROKEN.error(self.place, message) from broken
@@ -69,14 +78,61 @@ def _named_default(found: Any) -> str | None:
     return found if isinstance(found, str) else None
 
 
-def _environment() -> ImmutableSandboxedEnvironment:
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[GenerationBlock, loopcontrols]
-    )
-    environment.filters["tojson"] = _to_json
-    environment.globals["raise_exception"] = _raise_exception
-    environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
-    return environment
+class BoundedEnvironment(ImmutableSandboxedEnvironment):
+    """Jinja's sandbox, in which a template can neither run for minutes nor fill the memory.
+
+    Rounds of loops, calls, and characters and items that are multiplied count as steps; `render` sets them to 0.
+    """
+
+    intercepted_binops = frozenset(["*", "**"])
+
+    def __init__(self) -> None:
+        super().__init__(trim_blocks=True, lstrip_blocks=True, extensions=[GenerationBlock, loopcontrols])
+        self.steps = 0
+        self.filters["tojson"] = _to_json
+        self.filters[COUNTED] = self._counted
+        self.globals["raise_exception"] = _raise_exception
+        self.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
+
+    def count(self, steps: int) -> None:
+        self.steps += steps
+        if self.steps > MOST_STEPS:
+            raise jinja2.TemplateError(f"it takes more than {MOST_STEPS} steps")
+
+    def call(self, context: Any, called: Any, *args: Any, **kwargs: Any) -> Any:
+        self.count(1 + sum(len(arg) if isinstance(arg, Sized) else _size(arg) for arg in (*args, *kwargs.values())))
+        return super().call(context, called, *args, **kwargs)
+
+    def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
+        if operator == "**":
+            self.count(_size(left) * _size(right) if isinstance(right, int) else 1)
+        for times, many in ((left, right), (right, left)):
+            if isinstance(times, int) and isinstance(many, Sized):
+                self.count(max(times, 0) * len(many))
+        return super().call_binop(context, operator, left, right)
+
+    def _parse(self, source: str, name: str | None, filename: str | None) -> jinja2.nodes.Template:
+        tree = super()._parse(source, name, filename)
+        for loop in list(tree.find_all(jinja2.nodes.For)):
+            loop.iter = jinja2.nodes.Filter(loop.iter, COUNTED, [], [], None, None, lineno=loop.lineno)
+        return tree
+
+    def _counted(self, rounds: Iterable[Any]) -> Iterable[Any]:
+        """What a loop goes over, its rounds counted at once where their number is known."""
+        if isinstance(rounds, Sized):
+            self.count(len(rounds))
+            return rounds
+        return self._one_by_one(rounds)
+
+    def _one_by_one(self, rounds: Iterable[Any]) -> Iterable[Any]:
+        for each in rounds:
+            self.count(1)
+            yield each
+
+
+def _size(value: Any) -> int:
+    """What a number may make grow: as a count of repeats, or as an exponent."""
+    return abs(value) if isinstance(value, int) else 0
 
 
 def _to_json(

@@ -10,6 +10,7 @@ from vidqa.families.problems import MODEL_UNSUPPORTED
 from vidqa.families.sizes import Sizes, Tensor, TextSizes, VisionSizes
 
 # What transformers' configuration classes hold where a config.json says nothing; the others it must say.
+# A key that is written as null is not one that is left out: those classes refuse it.
 TEXT_DEFAULTS = {"head_dim": 128, "attention_bias": False, "vocab_size": 151936}
 VISION_DEFAULTS = {
     "patch_size": 16,
@@ -39,21 +40,39 @@ VISION_NAMES = {
     "channels": "in_channels",
     "positions": "num_position_embeddings",
 }
+# What no model has, and what would keep the counting of parameters busy for minutes.
+MOST = {"num_hidden_layers": 1000, "depth": 1000}
+MOST_OF_OTHERS = 2**27
+# Keys besides the sizes that transformers' classes do not take null for.
+NEVER_NULL = {
+    "text_config": ("hidden_act", "max_position_embeddings", "rms_norm_eps", "attention_bias", "initializer_range"),
+    "vision_config": ("hidden_act", "num_heads", "initializer_range"),
+}
 
 
 def sizes(config: dict[str, Any], where: Path) -> Sizes:
     """The sizes in a config.json that `where` names in problems. Raises MODEL_UNSUPPORTED."""
     text = {**TEXT_DEFAULTS, **_table(config, "text_config", where)}
     vision = {**VISION_DEFAULTS, **_table(config, "vision_config", where)}
+    if text.get("num_key_value_heads", 0) is None:  # the one size that may be null: as many as there are heads
+        text["num_key_value_heads"] = text.get("num_attention_heads")
+    text_sizes = _numbers(text, TEXT_NAMES, "text_config", where)
+    vision_sizes = _numbers(vision, VISION_NAMES, "vision_config", where)
+    if text_sizes["heads"] % text_sizes["kv_heads"]:
+        message = "text_config.num_attention_heads ({heads}) is not a multiple of num_key_value_heads ({kv_heads})"
+        raise MODEL_UNSUPPORTED.error(where, message.format(**text_sizes))
     taps = vision["deepstack_visual_indexes"]
-    if not isinstance(taps, list):
-        raise MODEL_UNSUPPORTED.error(where, f"vision_config.deepstack_visual_indexes is {taps!r}, not a list")
+    if not isinstance(taps, list) or not all(type(tap) is int and 0 <= tap < vision_sizes["blocks"] for tap in taps):
+        message = f"must be a list of blocks below depth = {vision_sizes['blocks']}, not {_short(taps)}"
+        raise MODEL_UNSUPPORTED.error(where, f"vision_config.deepstack_visual_indexes {message}")
+    if len(set(taps)) < len(taps):
+        message = f"vision_config.deepstack_visual_indexes names a block twice: {_short(taps)}"
+        raise MODEL_UNSUPPORTED.error(where, message)
+    _require_plain_rope(text, where)
     tied = bool(config.get("tie_word_embeddings", text.get("tie_word_embeddings", False)))
     return Sizes(
-        TextSizes(
-            **_numbers(text, TEXT_NAMES, "text_config", where), tied=tied, attention_bias=bool(text["attention_bias"])
-        ),
-        VisionSizes(**_numbers(vision, VISION_NAMES, "vision_config", where), taps=len(taps)),
+        TextSizes(**text_sizes, tied=tied, attention_bias=bool(text["attention_bias"])),
+        VisionSizes(**vision_sizes, taps=len(taps)),
     )
 
 
@@ -61,16 +80,39 @@ def _table(config: dict[str, Any], name: str, where: Path) -> dict[str, Any]:
     table = config.get(name)
     if not isinstance(table, dict):
         raise MODEL_UNSUPPORTED.error(where, f"{name} must be a table of sizes, not {table!r}")
-    return {key: value for key, value in table.items() if value is not None}
+    for key in NEVER_NULL[name]:
+        if table.get(key, 0) is None:
+            raise MODEL_UNSUPPORTED.error(where, f"{name}.{key} is null, which transformers does not take")
+    return table
 
 
 def _numbers(table: dict[str, Any], names: dict[str, str], part: str, where: Path) -> dict[str, int]:
     for written in names.values():
-        value = table.get(written)
-        if not isinstance(value, int) or value < 1:
-            message = f"{part}.{written} must be a whole number of at least 1, not {value!r}"
+        value, most = table.get(written), MOST.get(written, MOST_OF_OTHERS)
+        if type(value) is not int or not 1 <= value <= most:
+            message = f"{part}.{written} must be a whole number from 1 to {most}, not {_short(value)}"
             raise MODEL_UNSUPPORTED.error(where, message)
     return {ours: table[written] for ours, written in names.items()}
+
+
+def _require_plain_rope(text: dict[str, Any], where: Path) -> None:
+    """Scaled positions (yarn, linear, dynamic) are not computed here. Older files name the table rope_scaling."""
+    for name in ("rope_parameters", "rope_scaling"):
+        rope = text.get(name)
+        if rope is None:
+            continue
+        if not isinstance(rope, dict):
+            raise MODEL_UNSUPPORTED.error(where, f"text_config.{name} must be a table, not {_short(rope)}")
+        kind = rope.get("rope_type", rope.get("type", "default"))
+        if kind not in ("default", "mrope"):
+            raise MODEL_UNSUPPORTED.error(
+                where, f"text_config.{name}.rope_type is {_short(kind)}; only 'default' is trained"
+            )
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 def tensors(model: Sizes) -> list[Tensor]:

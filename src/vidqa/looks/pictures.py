@@ -8,7 +8,9 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 SIDE = 8
-FAR_BITS = 4  # of 64: pictures that differ in more are not the same
+FAR_BITS = 4  # of 64: pictures that differ in no more are the same, if their greys are
+ASKED_BITS = 14  # of 64: up to here the correlation decides; cells as grey as the mean tip with every encoding
+NEAR_CORRELATION = 0.98
 FAR_GREY = 6.0  # levels of 255 that pictures differ in on average
 FINE = 8  # pixels of each cell and side that are looked at
 PIECE, WIDE = 256, 16384  # files compared with how many others at once, to bound memory
@@ -32,8 +34,9 @@ def glance(pictures: np.ndarray) -> bytes:
 
 
 def alike(these: Sequence[bytes], those: Sequence[bytes]) -> list[tuple[int, int]]:
-    """Pairs of indices whose glances are near duplicates, at most MOST_PAIRS: in each of the three pictures the same
-    cells are brighter than the picture's mean, but for FAR_BITS, and the greys differ by at most FAR_GREY on average.
+    """Pairs of indices whose glances are near duplicates, at most MOST_PAIRS: in each of the three pictures the greys
+    differ by at most FAR_GREY on average, and the same cells are brighter than the picture's mean, but for FAR_BITS,
+    or for ASKED_BITS where the pictures correlate by NEAR_CORRELATION.
     """
     pairs: list[tuple[int, int]] = []
     if these and those:
@@ -69,14 +72,25 @@ def _pairs(left: np.ndarray, right: np.ndarray) -> Iterator[np.ndarray]:
     for start in range(0, len(left), PIECE):
         for other in range(0, len(right), WIDE):
             these, those = left_bits[start : start + PIECE], right_bits[other : other + WIDE]
-            near = np.bitwise_count(these[:, None, 0] ^ those[None, :, 0]) <= FAR_BITS
+            near = np.bitwise_count(these[:, None, 0] ^ those[None, :, 0]) <= ASKED_BITS
             found = np.argwhere(near)
             differing = np.bitwise_count(these[found[:, 0]] ^ those[found[:, 1]]).max(axis=-1, initial=0)
-            found = found[differing <= FAR_BITS] + (start, other)
+            asked = differing <= ASKED_BITS
+            found, differing = found[asked] + (start, other), differing[asked]
             for at in range(0, len(found), AT_ONCE):
-                part = found[at : at + AT_ONCE]
-                grey = np.abs(left[part[:, 0]] - right[part[:, 1]]).mean(axis=-1).max(axis=-1)
-                yield part[grey <= FAR_GREY]
+                part, bits = found[at : at + AT_ONCE], differing[at : at + AT_ONCE]
+                one, another = left[part[:, 0]], right[part[:, 1]]
+                grey = np.abs(one - another).mean(axis=-1).max(axis=-1)
+                same = (bits <= FAR_BITS) | (_correlation(one, another) >= NEAR_CORRELATION)
+                yield part[same & (grey <= FAR_GREY)]
+
+
+def _correlation(one: np.ndarray, another: np.ndarray) -> np.ndarray:
+    """float32 [N]: the smallest of the three pictures' correlations; 0 for one of a single grey."""
+    one = one - one.mean(axis=-1, keepdims=True)
+    another = another - another.mean(axis=-1, keepdims=True)
+    sizes = np.linalg.norm(one, axis=-1) * np.linalg.norm(another, axis=-1)
+    return ((one * another).sum(axis=-1) / np.maximum(sizes, 1e-6)).min(axis=-1)
 
 
 def _pictures(glances: Sequence[bytes]) -> np.ndarray:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from vidqa import environment, hub
 from vidqa.chat import load_chat
 from vidqa.families import family_of
-from vidqa.families._base import read_json
+from vidqa.families.adapters import check_adapter
 from vidqa.families.weights import check_weights, weight_bytes, weight_files
 from vidqa.platforms.asked import model_names
 from vidqa.preflight._base import Context
@@ -42,11 +42,13 @@ def weights(context: Context) -> list[Problem]:
 
 
 def architecture(context: Context) -> list[Problem]:
-    """A family that this program knows; of an adapter also its own configuration."""
-    context.facts["family"] = family_of(context.processor_folder).name
+    """A family that this program knows, of sizes that a model can have; of an adapter also its ranks."""
+    family = family_of(context.processor_folder)
+    context.facts["family"] = family.name
+    family.sizes_of(context.processor_folder)
     asked = context.spec
     if isinstance(asked, EvaluateSpec) and asked.model.enable_lora:
-        read_json(context.models["model.model_name"], "adapter_config.json")
+        check_adapter(context.models["model.model_name"])
     return []
 
 

@@ -176,6 +176,16 @@ NO_CHECKPOINT = Code(
     "The parent run has no checkpoint of that name.",
     "Name one that it lists, or ask for latest.",
 )
+AUTOML_NO_SEARCH = Code(
+    "AUTOML_NO_SEARCH",
+    "A hyper-parameter search was asked for, or is enabled, and this version has no program for it.",
+    "Train directly with the profile's values; --automl-policy off says so.",
+)
+AUTOML_UNCLEAR = Code(
+    "AUTOML_UNCLEAR",
+    "A request speaks of a hyper-parameter search and neither orders nor refuses it clearly.",
+    "Ask the user, or decide: --automl-policy off for a plain training, on for a search.",
+)
 AUTOML_NOT_RUNNABLE = Code(
     "AUTOML_NOT_RUNNABLE",
     "AutoML is enabled and cannot run.",

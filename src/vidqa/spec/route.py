@@ -3,26 +3,19 @@
 from __future__ import annotations
 
 import json
-import re
 from dataclasses import dataclass
 from pathlib import Path
 
 import yaml
 
 from vidqa.problem import Problem
-from vidqa.spec.problems import AUTOML_NOT_RUNNABLE
-
-OFF = re.compile(
-    r"\b(turn(ed|ing)?\s+off\s+(the\s+)?auto-?ml|turn\s+(the\s+)?auto-?ml\s+off|disabl(e|ed|ing)\s+(the\s+)?auto-?ml"
-    r"|no\s+auto-?ml|without\s+auto-?ml|no\s+hpo|without\s+hpo|plain\s+training)\b",
-    re.IGNORECASE,
-)
-NO_SEARCH = "this version has no search program yet"
+from vidqa.spec.problems import AUTOML_NO_SEARCH, AUTOML_NOT_RUNNABLE, AUTOML_UNCLEAR
+from vidqa.spec.request import Wish, read
 
 
 @dataclass(frozen=True)
 class Decision:
-    """`decision` is direct or automl; `runnable` says whether that can be started now."""
+    """`decision` is direct, automl or unclear; `runnable` says whether that can be started now."""
 
     decision: str
     runnable: bool
@@ -31,14 +24,22 @@ class Decision:
 
 
 def route_train(policy: str, request: str, bank: Path) -> Decision:
-    """Decide from the policy (auto, on, off), the user's words, and what the bank declares and holds."""
-    words = OFF.search(request)
+    """Decide from the policy (auto, on, off), the user's words, and what the bank declares and holds.
+
+    A policy of on or off outweighs the words. Words that are about a search and no clear order are left to the caller.
+    """
+    words = read(request)
     if policy == "off":
         return Decision("direct", True, "the AutoML policy is off for this run")
-    if policy == "auto" and words:
-        return Decision("direct", True, f"the request says {words.group(0)!r}: AutoML is off for this run")
+    asked = policy == "on" or words.wish is Wish.ON
+    if policy == "auto":
+        if words.wish is Wish.OFF:
+            return Decision("direct", True, f"the request says {words.said!r}: AutoML is off for this run")
+        if words.wish is Wish.UNCLEAR:
+            why = f"the request speaks of a search and does not clearly order or refuse one: {words.said!r}"
+            return Decision("unclear", False, why, (AUTOML_UNCLEAR.at("--request", why, severity="warning"),))
     enabled, broken = _enabled(bank)
-    if policy == "auto" and not enabled and not broken:
+    if not asked and not enabled and not broken:
         return Decision("direct", True, "automl_enabled is not true in references/skill_info.yaml")
     broken += _unreadable(bank)
     if broken:
@@ -46,8 +47,13 @@ def route_train(policy: str, request: str, bank: Path) -> Decision:
         return Decision(
             "automl", False, "AutoML is enabled and not runnable: " + "; ".join(map(" ".join, broken)), problems
         )
-    why = "the AutoML policy is on" if policy == "on" else "AutoML is enabled, and nothing in the request turns it off"
-    return Decision("automl", False, f"{why}; {NO_SEARCH}")
+    if asked:
+        why = "the AutoML policy is on" if policy == "on" else f"the request says {words.said!r}"
+        notice = AUTOML_NO_SEARCH.at("--automl-policy" if policy == "on" else "--request", why, severity="warning")
+        return Decision("automl", False, f"{why}; this version has no search program", (notice,))
+    why = "AutoML is enabled, the request says nothing of a search, and this version has no search program"
+    notice = AUTOML_NO_SEARCH.at("references/skill_info.yaml", why, severity="warning")
+    return Decision("direct", True, f"{why}: the training is a direct one", (notice,))
 
 
 def _enabled(bank: Path) -> tuple[bool, list[tuple[str, str]]]:

@@ -28,6 +28,7 @@ from vidqa.engine.model.trainable import ADAPTER, base_name, is_adapter, lora_co
 from vidqa.engine.prepare import on_main
 from vidqa.engine.problems import ENGINE_EXPORT_UNPROVEN, ENGINE_SAVE_FAILED, ENGINE_WEIGHTS_MISMATCH
 from vidqa.families._base import read_json
+from vidqa.families.adapters import check_adapter
 from vidqa.families.problems import MODEL_FILE_MISSING
 from vidqa.files import write_json
 from vidqa.problem import ProblemError
@@ -177,6 +178,7 @@ def load_export(export: Path, base: Path | None, dtype: torch.dtype, device: tor
 
 def _merged(model: Any, adapter: Path) -> Any:
     """The model with an adapter folded in by stock PEFT, every tensor of the file used."""
+    check_adapter(adapter)
     try:
         adapted = PeftModel.from_pretrained(model, adapter)
     except (OSError, SafetensorError, ValueError) as broken:

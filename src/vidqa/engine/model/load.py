@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from huggingface_hub.errors import StrictDataclassError
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
@@ -66,7 +67,7 @@ def load_sharded(
 def _meta_model(folder: Path) -> Any:
     try:
         config = AutoConfig.from_pretrained(folder)
-    except (OSError, ValueError, KeyError) as broken:
+    except (OSError, ValueError, KeyError, TypeError, StrictDataclassError) as broken:
         raise MODEL_FILE_MISSING.error(folder / "config.json", f"config.json cannot be read: {broken}") from broken
     if config.model_type != "qwen3_vl":
         raise MODEL_UNSUPPORTED.error(folder / "config.json", f"model_type is {config.model_type!r}, not 'qwen3_vl'")

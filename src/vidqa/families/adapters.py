@@ -1,0 +1,49 @@
+"""What a LoRA adapter's folder says of itself, checked before anything is built from it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from vidqa.families._base import read_json
+from vidqa.families.problems import MODEL_UNSUPPORTED, MODEL_WEIGHTS_BROKEN
+from vidqa.families.weights import read_header
+
+CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+LARGEST_RANK = 65_536  # above any side of the matrices that an adapter stands on
+# Where a LoRA matrix's rank stands in its shape.
+RANK_ROWS = (".lora_A.", ".lora_embedding_A")
+
+
+def check_adapter(folder: Path) -> None:
+    """The ranks of adapter_config.json are numbers, and those of the matrices that are here.
+
+    PEFT builds matrices of the configured rank before it looks at the file: a wrong one can take all memory.
+    Raises MODEL_FILE_MISSING, MODEL_UNSUPPORTED, MODEL_WEIGHTS_BROKEN.
+    """
+    place, config = folder / CONFIG, read_json(folder, CONFIG)
+    if (kind := config.get("peft_type", "LORA")) != "LORA":
+        raise MODEL_UNSUPPORTED.error(place, f"peft_type is {kind!r}; adapters of LoRA are read")
+    ranks = {_rank(place, "r", config.get("r", 8)), *_patterns(place, config)}
+    if not (folder / WEIGHTS).is_file():
+        return  # named by the check of the weights
+    for name, tensor in read_header(folder / WEIGHTS).items():
+        shape = tensor["shape"]
+        if any(part in name for part in RANK_ROWS) and (not shape or shape[0] not in ranks):
+            wanted = " or ".join(map(str, sorted(ranks)))
+            raise MODEL_WEIGHTS_BROKEN.error(
+                folder / WEIGHTS, f"{name} has shape {shape}; {CONFIG} says rank {wanted}", "Export the adapter again."
+            )
+
+
+def _patterns(place: Path, config: dict[str, Any]) -> list[int]:
+    patterns = config.get("rank_pattern") or {}
+    if not isinstance(patterns, dict):
+        raise MODEL_UNSUPPORTED.error(place, f"rank_pattern must be a table, not {patterns!r:.60}")
+    return [_rank(place, f"rank_pattern.{name}", rank) for name, rank in patterns.items()]
+
+
+def _rank(place: Path, key: str, rank: object) -> int:
+    if type(rank) is not int or not 1 <= rank <= LARGEST_RANK:
+        raise MODEL_UNSUPPORTED.error(place, f"{key} must be a whole number from 1 to {LARGEST_RANK}, not {rank!r:.60}")
+    return rank

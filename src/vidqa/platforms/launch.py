@@ -254,7 +254,8 @@ def job_of(asked: Asked, where: Platform, settings: Any, wanted: Wanted, run_dir
 def _start(asked: Asked, job: Job, where: Platform, preflight: str, retry_of: str | None = None) -> JobRecord:
     parent = runs.run_that_made(Path(asked.model_folder))
     rendered = where.render(job)
-    runs.prepare(job.run_dir, job.spec_toml, _run_facts(asked, job, parent), job.job_id, preflight)
+    facts = {**_run_facts(asked, job, parent), "preflight": preflight}
+    runs.prepare(job.run_dir, job.spec_toml, facts, job.job_id)
     for name, text in rendered.files.items():
         files.write_text(job.run_dir / name, text)
     record = replace(_record(asked, job, where.name, parent), preflight=preflight, retry_of=retry_of)

@@ -59,14 +59,14 @@ def run_that_made(model: Path) -> str | None:
     return None
 
 
-def prepare(run_dir: Path, spec_toml: str, facts: dict[str, Any], job_id: str, preflight: str) -> None:
-    """Write spec.toml, run.json and a status.json that says PENDING; forget how an earlier job in it ended. `preflight`
-    is that of the newest job.
+def prepare(run_dir: Path, spec_toml: str, facts: dict[str, Any], job_id: str) -> None:
+    """Write spec.toml, run.json and a status.json that says PENDING; forget how an earlier job in it ended.
 
     Raises RUN_FOLDER_UNWRITABLE.
     """
     run = read_run(run_dir) or {"schema_version": SCHEMA_VERSION, "created": now(), **facts}
-    run |= {"jobs": [*run.get("jobs", []), job_id], "preflight": preflight}
+    run["jobs"] = [*run.get("jobs", []), job_id]
+    run["preflight"] = facts["preflight"]  # of the newest job
     try:
         run_dir.mkdir(parents=True, exist_ok=True)
         files.write_text(run_dir / "spec.toml", spec_toml)

@@ -11,14 +11,14 @@ from vidqa.data.problems import MEDIA_MISSING
 from vidqa.platforms.asked import MEDIA_OF, Asked, value_at
 from vidqa.platforms.launch import Wanted
 from vidqa.preflight import kept
-from vidqa.preflight._base import Check, Context, carry_out
+from vidqa.preflight._base import Check, Context, Skip, carry_out
 from vidqa.preflight.environment_checks import output_dir
 from vidqa.preflight.gpus import Declared
 from vidqa.preflight.kept import Kept
 from vidqa.preflight.problems import NOT_SEEN
 from vidqa.preflight.report import Report, settle_length
 from vidqa.preflight.table import CHECKS, NOT_AT_LAUNCH, OF_THE_OUTPUT, OF_THIS_MACHINE
-from vidqa.problem import Problem
+from vidqa.problem import Problem, ProblemError
 
 HERE = ("local", "docker")  # platforms whose jobs run on the machine that launches them
 
@@ -29,8 +29,9 @@ def look(
     """The problems of a job that is to be launched, errors and warnings. `known` is the report of a preflight that did
     not pass: what it found by decoding is so still. Where nothing is wrong that is kept, if `fetch` says so."""
     context = _context(asked, spec_path, platform, wanted, engine, known)
-    unseen = _unseen(context, asked)
-    seen = None if unseen else kept.inputs(asked, platform, engine, context.media_files)
+    unseen = _unseen(context, asked, fetch)
+    media = None if unseen else _media_files(context)
+    seen = None if media is None else kept.inputs(asked, platform, engine, media)
     checks = [carry_out(check, context) for check in CHECKS if _concerns(check, context, asked)]
     report = Report(context.action, [settle_length(checked, context) for checked in checks], context.facts)
     problems = [*report.problems, *unseen, *(known.lasting if known else [])]
@@ -64,33 +65,43 @@ def _concerns(check: Check, context: Context, asked: Asked) -> bool:
     return check.name not in OF_THIS_MACHINE or (context.platform == "local" and context.engine == "vidqa")
 
 
-def _unseen(context: Context, asked: Asked) -> list[Problem]:
+def _media_files(context: Context) -> list[str] | None:
+    """The files of the run's media; None where its annotations cannot be had."""
+    try:
+        return context.media_files
+    except (ProblemError, Skip):
+        return None
+
+
+def _unseen(context: Context, asked: Asked, fetch: bool) -> list[Problem]:
     """What the job reads and this machine does not see: warnings. The checks that need it are not carried out; models
     are as the launch has found them."""
-    found = [_unseen_path(str(value_at(asked.resolved, key)), key, context) for key in asked.models]
-    models = [problem for problem in found if problem]
+    models = [problem for key, name in asked.models.items() for problem in _unseen_path(context, asked, key, name)]
     if not models:
         context.models = {key: Path(str(value_at(asked.resolved, key))) for key in asked.models}
-    keys = [key for pair in MEDIA_OF[asked.action].items() for key in pair]
-    found = [_unseen_path(value, key, context) for key in keys if (value := str(value_at(asked.resolved, key)))]
-    sets = [problem for problem in found if problem]
+    written = {key: str(value_at(asked.spec, key)) for pair in MEDIA_OF[asked.action].items() for key in pair}
+    to_fetch = {key: name for key, name in written.items() if storage.is_remote(name) and not fetch}
+    sets = [NOT_SEEN.at(key, f"{name} is fetched by the launch", severity="warning") for key, name in to_fetch.items()]
+    others = {key: name for key, name in written.items() if name and key not in to_fetch}
+    sets += [problem for key, name in others.items() for problem in _unseen_path(context, asked, key, name)]
     media = [] if sets or not context.elsewhere else _unseen_media(context)
     parts = {"models": models, "annotations": sets, "headers": media}
     context.missing |= {part: problems for part, problems in parts.items() if problems}
     return [*models, *sets, *media]
 
 
-def _unseen_path(value: str, key: str, context: Context) -> Problem | None:
-    if hub.is_hub_name(value) or storage.is_remote(value):
-        return NOT_SEEN.at(key, f"{value} is fetched by the launch", severity="warning")
-    if context.elsewhere and not os.path.exists(value):
-        return NOT_SEEN.at(key, f"{value} is not on this machine", severity="warning")
-    return None
+def _unseen_path(context: Context, asked: Asked, key: str, name: str) -> list[Problem]:
+    """What is not here, though the job will have it: `name` as it is written, and the path that it stands for."""
+    path = str(value_at(asked.resolved, key))
+    if os.path.exists(path) or not (hub.is_hub_name(name) or context.elsewhere):
+        return []
+    why = f"{name} is fetched by the launch" if hub.is_hub_name(name) else f"{path} is not on this machine"
+    return [NOT_SEEN.at(key, why, severity="warning")]
 
 
 def _unseen_media(context: Context) -> list[Problem]:
     """Media in folders that are not here. One that is missing in a folder that is here is missing."""
-    absent = {os.path.dirname(path) for path in context.media_files if not os.path.exists(path)}
+    absent = {os.path.dirname(path) for path in _media_files(context) or [] if not os.path.exists(path)}
     folders = sorted(folder for folder in absent if not os.path.isdir(folder))
     if not folders:
         return []

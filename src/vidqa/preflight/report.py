@@ -10,7 +10,7 @@ from typing import Any
 
 from vidqa.platforms.asked import ask
 from vidqa.preflight import kept
-from vidqa.preflight._base import Checked, Context, carry_out
+from vidqa.preflight._base import Checked, Context, Skip, carry_out
 from vidqa.preflight.kept import Inputs, Kept
 from vidqa.preflight.summary import summary
 from vidqa.preflight.table import CHECKS, GROUPS, LEAKS
@@ -105,7 +105,7 @@ def _inputs(context: Context) -> Inputs | None:
     try:
         asked = ask(context.action, context.spec_path, fetch=True, target=context.target, folders=context.models)
         return kept.inputs(asked, context.platform, context.engine, context.media_files)
-    except ProblemError:
+    except (ProblemError, Skip):
         return None
 
 

@@ -360,6 +360,12 @@ def test_a_machine_that_only_sends_jobs_away_needs_nothing_of_the_engine(spec: P
     problems = problems_of(spec, "kubernetes")
     assert not [p for p in problems if p.code.startswith("ENV_")], problems
     assert {p.code for p in problems if p.severity == "error"} == set()
+    spec.write_text(spec.read_text() + 'train.resume = "/scratch/of/the/cluster/runs/1/checkpoints/step_2"\n')
+    problems = problems_of(spec, "kubernetes")
+    assert [(p.code, p.where) for p in problems if p.code.startswith("PLATFORM")] == [
+        ("PLATFORM_NOT_SEEN", "train.resume")
+    ]
+    assert "RESUME_NO_CHECKPOINT" in {p.code for p in problems_of(spec, "local")}
 
 
 def test_files_for_the_container_of_cosmos_rl(spec: Path, tmp_path: Path, media: Path) -> None:

@@ -19,6 +19,7 @@ from vidqa.preflight.problems import NOT_SEEN
 from vidqa.preflight.report import Report, settle_length
 from vidqa.preflight.table import CHECKS, NOT_AT_LAUNCH, OF_THE_OUTPUT, OF_THIS_MACHINE
 from vidqa.problem import Problem, ProblemError
+from vidqa.spec.models import TrainSpec
 
 HERE = ("local", "docker")  # platforms whose jobs run on the machine that launches them
 
@@ -36,7 +37,7 @@ def look(
     report = Report(context.action, [settle_length(checked, context) for checked in checks], context.facts)
     problems = [*report.problems, *unseen, *(known.lasting if known else [])]
     if context.elsewhere:
-        problems = _of_missing_media(problems, context, bool(unseen))
+        problems = _of_missing_media(problems, context)
     if fetch and seen and not any(problem.severity == "error" for problem in problems):
         kept.keep(seen, Kept(passed=True, decoded=False, lasting=[]))
     return list(dict.fromkeys(problems))
@@ -62,6 +63,8 @@ def _concerns(check: Check, context: Context, asked: Asked) -> bool:
     if check.name in OF_THE_OUTPUT and context.elsewhere:
         folder = output_dir(context.spec)
         return folder.is_dir() or folder.parent.is_dir()
+    if check.name == "checkpoint to resume":
+        return not _unseen_checkpoint(context, asked)
     return check.name not in OF_THIS_MACHINE or (context.platform == "local" and context.engine == "vidqa")
 
 
@@ -87,7 +90,12 @@ def _unseen(context: Context, asked: Asked, fetch: bool) -> list[Problem]:
     media = [] if sets or not context.elsewhere else _unseen_media(context)
     parts = {"models": models, "annotations": sets, "headers": media}
     context.missing |= {part: problems for part, problems in parts.items() if problems}
-    return [*models, *sets, *media]
+    return [*models, *sets, *media, *_unseen_checkpoint(context, asked)]
+
+
+def _unseen_checkpoint(context: Context, asked: Asked) -> list[Problem]:
+    start = asked.spec.train.resume if isinstance(asked.spec, TrainSpec) else ""
+    return _unseen_path(context, asked, "train.resume", start) if isinstance(start, str) and start else []
 
 
 def _unseen_path(context: Context, asked: Asked, key: str, name: str) -> list[Problem]:
@@ -109,9 +117,9 @@ def _unseen_media(context: Context) -> list[Problem]:
     return [NOT_SEEN.at("media", message, severity="warning")]
 
 
-def _of_missing_media(problems: list[Problem], context: Context, unseen: bool) -> list[Problem]:
+def _of_missing_media(problems: list[Problem], context: Context) -> list[Problem]:
     """Missing media were read as what may be elsewhere; where it is not, they are the bad samples that they are."""
-    if unseen:
+    if "headers" in context.missing:
         return [problem for problem in problems if problem.code != MEDIA_MISSING.name]
     return [
         replace(problem, severity=context.bad_samples_are) if problem.code == MEDIA_MISSING.name else problem

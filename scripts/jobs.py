@@ -24,6 +24,7 @@ parser.add_argument("--lines", type=int, default=50, help="logs: how many of the
 parser.add_argument("--timeout", type=float, metavar="S", help="wait, logs --follow: give up after this long")
 parser.add_argument("--grace", type=float, default=300, metavar="S", help="cancel: time to save in (default 300)")
 parser.add_argument("--yes", action="store_true", help="retry: also what would fail again")
+parser.add_argument("--skip-preflight", action="store_true", help="retry: also what preflight refuses; it is recorded")
 
 
 def main(options: Namespace) -> Result:
@@ -55,8 +56,10 @@ def carry_out(record: "JobRecord", options: Namespace) -> Result:
         return results.of_cancel(jobs.cancel(record.job_id, options.grace))
     if options.verb == "retry":
         from vidqa.platforms import launch
+        from vidqa.preflight import gate
 
-        return results.of_launch(launch.retry(record, agreed=options.yes))
+        ready = gate.skipped if options.skip_preflight else gate.ready
+        return results.of_launch(launch.retry(record, agreed=options.yes, ready=ready))
     return results.of_job(record)
 
 

@@ -26,6 +26,7 @@ parser.add_argument("--yes", action="store_true", help="agree to the image that 
 parser.add_argument("--engine", choices=["vidqa", "cosmos-rl"], default="vidqa", help="cosmos-rl: NVIDIA's container")
 parser.add_argument("--dry-run", action="store_true", help="print exactly what would run; start nothing")
 parser.add_argument("--out", type=Path, metavar="DIR", help="with --dry-run: write what would be submitted there")
+parser.add_argument("--skip-preflight", action="store_true", help="start what nothing has checked; it is recorded")
 parser.add_argument("--new-run", action="store_true", help="start anew even if the same job runs or is done")
 parser.add_argument("--wait", action="store_true", help="show the log until the job is over; exit as it did")
 parser.add_argument("--timeout", type=float, metavar="S", help="wait no longer than this; the job goes on")
@@ -33,17 +34,19 @@ parser.add_argument("--timeout", type=float, metavar="S", help="wait no longer t
 
 def main(options: Namespace) -> Result:
     from vidqa.platforms import cosmos_container, jobs, launch, platform, results
+    from vidqa.preflight import gate
 
     if options.out and not options.dry_run:
         parser.error("--out needs --dry-run: a launch writes the files into its run folder")
+    ready = gate.skipped if options.skip_preflight else gate.of_engine(options.engine)
     wanted = launch.Wanted(options.nodes, options.gpus, options.image, options.site, options.yes)
     asked = (options.action, options.spec, options.platform, wanted)
     if options.engine == "cosmos-rl":
-        return results.of_files(cosmos_container.prepare(*asked, write=not options.dry_run), options.out)
+        return results.of_files(cosmos_container.prepare(*asked, write=not options.dry_run, ready=ready), options.out)
     if options.dry_run:
-        made = launch.dry_run(*asked, new_run=options.new_run)
+        made = launch.dry_run(*asked, new_run=options.new_run, ready=ready)
         return results.of_dry_run(made, platform(options.platform), options.out)
-    launched = launch.launch(*asked, new_run=options.new_run)
+    launched = launch.launch(*asked, new_run=options.new_run, ready=ready)
     note(f"{launched.how}: job {launched.record.job_id}; run folder {launched.record.run_dir}")
     waited = jobs.wait(launched.record, options.timeout, note) if options.wait else None
     return results.of_launch(launched, waited)

@@ -381,6 +381,8 @@ def test_launch_starts_nothing_for_what_it_can_see(case: Case, name: str) -> Non
 def test_launch_cannot_write_its_output(case: Case) -> None:
     output_under_a_file(case)
     said = script("launch", "train", "--spec", case.write(), "--wait")
+    assert "ENV_OUTPUT_UNWRITABLE" in said.codes and said.exit_code == ENVIRONMENT
+    said = script("launch", "train", "--spec", case.write(), "--wait", "--skip-preflight")
     assert said.codes == ["RUN_FOLDER_UNWRITABLE"] and said.exit_code == ENVIRONMENT
     assert script("jobs", "list").data["jobs"] == []
 
@@ -394,11 +396,14 @@ ENGINE_FAULTS = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ENGINE_FAULTS)
-def test_a_job_that_fails_on_its_data_says_so(case: Case, name: str) -> None:
+def test_a_job_that_fails_on_its_data_says_what_the_launch_has_said(case: Case, name: str) -> None:
     spoils, codes = ENGINE_FAULTS[name]
     for spoil in spoils:
         spoil(case)
     said = script("launch", "train", "--spec", case.write(), "--wait")
+    assert codes <= set(said.codes), said.problems
+    assert said.exit_code == INPUT and script("jobs", "list").data["jobs"] == []
+    said = script("launch", "train", "--spec", case.write(), "--wait", "--skip-preflight")
     assert codes <= set(said.codes), said.problems
     assert said.exit_code == INPUT and said.data["state"] == "ERROR"
     run_dir = Path(said.data["run_dir"])
@@ -503,6 +508,8 @@ def test_a_disk_that_fills_up_with_checkpoints(
     disk = small_disk(2 * sizes.export + sizes.checkpoint * 3 // 2 + sizes.rest)
     steps = saving_case(case, disk, mode)
     said = script("launch", "train", "--spec", case.write(), "--wait")
+    assert said.exit_code == ENVIRONMENT and "ENV_DISK_SMALL" in said.codes, said.problems
+    said = script("launch", "train", "--spec", case.write(), "--wait", "--skip-preflight")
     assert (said.codes, said.exit_code) == (["ENGINE_SAVE_FAILED"], JOB_FAILED), said.problems
     run_dir = Path(said.data["run_dir"])
     assert json.loads((run_dir / "status.json").read_text())["exit_code"] == JOB_FAILED
@@ -540,7 +547,7 @@ def test_an_output_that_is_read_only(case: Case, small_disk: Callable[[int], Pat
     path = case.write()
     said = script("preflight", "--spec", path, "--only", "environment")
     assert "ENV_OUTPUT_UNWRITABLE" in said.codes and said.exit_code == ENVIRONMENT
-    said = script("launch", "train", "--spec", path, "--wait")
+    said = script("launch", "train", "--spec", path, "--wait", "--skip-preflight")
     assert (said.codes, said.exit_code) == (["RUN_FOLDER_UNWRITABLE"], ENVIRONMENT)
     done = run_engine("train", path, disk / "run", check=False)
     assert done.returncode and "ENGINE_OUTPUT_UNWRITABLE" in done.stderr and tracebacks(done.stderr) == []

@@ -49,6 +49,11 @@ def is_hub_name(name: str) -> bool:
     return name.startswith(PREFIX)
 
 
+def is_snapshot(folder: Path) -> bool:
+    """Whether a folder is one commit of a model in the hub's cache, where files are never changed."""
+    return folder.parent.name == "snapshots" and folder.parent.parent.name.startswith("models--")
+
+
 def parse(name: str) -> HubName:
     """The repository and revision of "hf_model://organisation/name[@revision]". Raises HUB_NOT_FOUND."""
     repository, _, revision = name.removeprefix(PREFIX).partition("@")

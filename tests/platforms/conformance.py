@@ -26,6 +26,7 @@ from vidqa.platforms import jobs, records
 from vidqa.platforms._base import Rendered, State
 from vidqa.platforms.launch import Launched, Wanted, dry_run, launch, retry
 from vidqa.platforms.records import JobRecord
+from vidqa.preflight import gate
 from vidqa.problem import Exit, ProblemError
 
 WriteSpec = Callable[..., Path]
@@ -80,6 +81,15 @@ def test_a_job_completes_and_its_log_is_followed(rig: Rig, stand_in: None, write
     assert jobs.tail(record, 1) == "the last line"
     assert rig.remains(record) == [] and jobs.problems_of(record) == []
     assert launch("train", Path(record.spec), rig.name, rig.wanted).how == "done"
+
+
+def test_what_preflight_refuses_is_not_started(rig: Rig, stand_in: None, write_spec: WriteSpec, tmp_path: Path) -> None:
+    spec = write_spec("complete")  # its annotations hold no record
+    with pytest.raises(ProblemError) as refused:
+        launch("train", spec, rig.name, rig.wanted, ready=gate.ready)
+    assert "DATA_EMPTY" in {problem.code for problem in refused.value.problems}
+    assert records.scan()[0] == [] and not (tmp_path / "runs").exists()
+    assert "DATA_EMPTY" in {p.code for p in dry_run("train", spec, rig.name, rig.wanted, ready=gate.ready).problems}
 
 
 @pytest.mark.parametrize(

@@ -163,10 +163,11 @@ def test_what_only_the_container_can_do_is_rendered(spec: Callable[..., Path]) -
 
 
 def test_the_script_writes_and_says_how_to_submit(spec: Callable[..., Path], tmp_path: Path) -> None:
-    words = [sys.executable, LAUNCH, "train", "--engine", "cosmos-rl", "--spec", spec(), "--json"]
+    words = [sys.executable, LAUNCH, "train", "--engine", "cosmos-rl", "--spec", spec(), "--json", "--skip-preflight"]
     ran = subprocess.run(list(map(str, words)), capture_output=True, text=True)
     result = json.loads(ran.stdout)
     assert ran.returncode == 0 and result["data"]["written"] is True
+    assert result["data"]["preflight"] == "skipped"
     (submit,) = result["next"]
     assert submit.startswith("bash ") and Path(submit.split()[1]).is_file()
 

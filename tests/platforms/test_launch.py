@@ -243,7 +243,9 @@ def test_the_scripts_dry_run_and_list(write_spec: WriteSpec, tmp_path: Path) -> 
         )
         return ran.returncode, json.loads(ran.stdout)
 
-    code, result = script(SCRIPTS / "launch.py", "train", "--spec", write_spec("complete"), "--dry-run")
+    code, result = script(
+        SCRIPTS / "launch.py", "train", "--spec", write_spec("complete"), "--dry-run", "--skip-preflight"
+    )
     assert code == 0 and result["data"]["command"][-1].startswith(str(tmp_path / "runs"))
     code, result = script(SCRIPTS / "jobs.py", "list")
     assert (code, result["data"]["jobs"], result["data"]["count"]) == (0, [], 0)

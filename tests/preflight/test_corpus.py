@@ -11,6 +11,11 @@ import pytest
 
 from tests.clips import write_clip, write_image
 from tests.preflight.corpus import BROKEN, Case
+from vidqa.platforms.asked import ask
+from vidqa.platforms.launch import Wanted, dry_run
+from vidqa.preflight import gate
+from vidqa.problem import ProblemError
+from vidqa.spec.action import action_of
 
 
 @pytest.fixture(scope="module")
@@ -52,6 +57,22 @@ def test_the_one_code_comes_first(case: Case, name: str) -> None:
     found = case.look()
     assert [problem.code for problem in found][:1] == [code], found
     assert found[0].where and found[0].message and found[0].remedy
+    errors = {problem.code for problem in found if problem.severity == "error"}
+    assert not errors or refused(case) & errors, "a launch would start it"
+
+
+def refused(case: Case) -> set[str]:
+    """What a launch is refused for after that preflight: by what is asked and found, or by preflight's own checks."""
+    path, place = case.options.get("spec_path", case.folder / case.name), case.options.get("platform", "local")
+    ready = gate.of_engine(case.options.get("engine", "vidqa"))
+    wanted = Wanted(gpus=case.options["declared"].gpu_count if "declared" in case.options else None)
+    try:
+        asked = ask(action_of(path), path, fetch=True)
+        problems = ready(asked, path, place, wanted, fetch=True).problems
+        problems += dry_run(asked.action, path, place, wanted).problems
+    except ProblemError as stopped:
+        problems = stopped.problems
+    return {problem.code for problem in problems if problem.severity == "error"}
 
 
 TOGETHER = (

@@ -137,10 +137,20 @@ class Asked:
         return asked.train.resume is True if isinstance(asked, TrainSpec) else asked.evaluation.skip_saved
 
 
-def ask(action: str, spec_path: Path, *, fetch: bool, target: str = "native", settings: Any = None) -> Asked:
-    """Load a spec and resolve what it names; without `fetch`, what a launch fetches to where it will be.
+def ask(
+    action: str,
+    spec_path: Path,
+    *,
+    fetch: bool,
+    target: str = "native",
+    settings: Any = None,
+    folders: dict[str, Path] | None = None,
+) -> Asked:
+    """Load a spec and resolve what it names.
 
-    What the platform's `settings` declare to be on the cluster alone is taken as it is written. Raises ProblemError.
+    Of models of the hub `fetch` brings the small files (`fetch_weights` the others); without it, they are named by
+    where a launch will put them. `folders` are those of the models, where they are known. What the platform's
+    `settings` declare to be on the cluster alone is taken as it is written. Raises ProblemError.
     """
     layer = spec.read_layer(spec_path)
     require_action(layer, spec_path, action)
@@ -149,13 +159,15 @@ def ask(action: str, spec_path: Path, *, fetch: bool, target: str = "native", se
     models, token = model_names(written), environment.hf_token()
     expected = {} if fetch else {n: hub.expect(n, token=token) for n in models.values() if hub.is_hub_name(n)}
 
-    def folder_of(name: str) -> str:
+    def folder_of(key: str, name: str) -> str:
         if is_unseen(settings, name):
             return name
-        return str(expected[name].folder if name in expected else hub.resolve_model(name, token=token))
+        if name in expected:
+            return str(expected[name].folder)
+        return str(folders[key] if folders else hub.resolve_model(name, token=token, weights=False))
 
-    folders = {key: folder_of(name) for key, name in models.items()}
-    resolved = with_values(action, written, {**_absolute_paths(action, written), **folders})
+    found = {key: folder_of(key, name) for key, name in models.items()}
+    resolved = with_values(action, written, {**_absolute_paths(action, written), **found})
     sets = _sets_of_buckets(action, resolved, storage.stage_set if fetch else storage.expected_set)
     resolved = with_values(action, resolved, sets)
     not_here = [Path(path) for path in sets.values() if not os.path.exists(path)]
@@ -173,7 +185,7 @@ def ask(action: str, spec_path: Path, *, fetch: bool, target: str = "native", se
         models=models,
         spec_fingerprint=_spec_fingerprint(action, written),
         inputs_fingerprint=_hash_of(
-            [*data, start if isinstance(start, str) else "", *map(_model_identity, folders.values())]
+            [*data, start if isinstance(start, str) else "", *map(_model_identity, found.values())]
         ),
         warnings=[*loaded.warnings, *(problem for each in expected.values() for problem in each.problems), *to_stage],
         to_come=(*(path for each in absent for path in _snapshot_and_blobs(each.folder)), *not_here),
@@ -188,10 +200,22 @@ def _snapshot_and_blobs(folder: Path) -> tuple[Path, Path]:
     return folder, (folder / "../../blobs").resolve()
 
 
+def fetch_weights(asked: Asked) -> None:
+    """Bring the weights of the hub's models into the folders that `asked` names. Raises what hub.resolve_model does."""
+    for name in asked.models.values():
+        if hub.is_hub_name(name):
+            hub.resolve_model(name, token=environment.hf_token())
+
+
+def spec_of(record: JobRecord) -> Path:
+    """The spec that a job got, in its run folder."""
+    return Path(record.run_dir) / "spec.toml"
+
+
 def ask_again(record: JobRecord, settings: Any = None) -> Asked:
     """What the job of a record was asked, from the run folder's own spec, to go on where it ended. Its checkpoints
     come before any that it started from."""
-    asked = ask(record.action, Path(record.run_dir) / "spec.toml", fetch=True, settings=settings)
+    asked = ask(record.action, spec_of(record), fetch=True, settings=settings)
     begun = any((Path(record.run_dir) / "checkpoints").glob("*_*"))
     changes: dict[str, Any] = {}
     if record.action == "evaluate":
@@ -285,8 +309,11 @@ def _content_hash(path: Path) -> str:
 
 
 def _model_identity(name: str) -> str:
-    """Names, sizes and times of a model folder's files: another training into the same folder is another model."""
+    """Names, sizes and times of a model folder's files: another training into the same folder is another model. A
+    snapshot of the hub is named by its commit, however much of it is here."""
     folder = Path(name)
+    if hub.is_snapshot(folder):
+        return repr(name)
     stats = [(path.name, path.stat()) for path in sorted(folder.glob("*")) if path.is_file()]
     return repr((name, [(file, stat.st_size, stat.st_mtime_ns) for file, stat in stats]))
 

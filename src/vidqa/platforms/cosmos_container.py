@@ -17,12 +17,12 @@ import yaml
 from vidqa import files, spec
 from vidqa.platforms import platform, site
 from vidqa.platforms._base import Job
-from vidqa.platforms.asked import Asked, ask, process_count
+from vidqa.platforms.asked import Asked, ask, fetch_weights, process_count
 from vidqa.platforms.cosmos_problems import COSMOS_CANNOT
 from vidqa.platforms.docker_container import paths_of
 from vidqa.platforms.kubernetes_manifest import GIVEN, name_of, objects, plain, taken_literally
 from vidqa.platforms.kubernetes_paths import in_pod, path_problems, site_of
-from vidqa.platforms.launch import Wanted
+from vidqa.platforms.launch import Ready, Wanted, not_asked
 from vidqa.platforms.mounts import mounts
 from vidqa.platforms.runs import new_name
 from vidqa.platforms.slurm_problems import SLURM_PATH
@@ -45,17 +45,20 @@ BESIDE = ("sh", "-c", 'PYTHONPATH=$0${PYTHONPATH:+:$PYTHONPATH} exec "$@"')
 @dataclass(frozen=True)
 class Prepared:
     """`files` by name, for `folder`; `submit` is the shell command that starts them, once they are `written`, and
-    what is not here yet has been fetched by the commands of `fetch`."""
+    what is not here yet has been fetched by the commands of `fetch`. `preflight` is as in launch.Readiness."""
 
     folder: Path
     files: dict[str, str]
     submit: str
     problems: list[Problem]
     written: bool
+    preflight: str
     fetch: tuple[str, ...] = ()
 
 
-def prepare(action: str, spec_path: Path, platform_name: str, wanted: Wanted, *, write: bool) -> Prepared:
+def prepare(
+    action: str, spec_path: Path, platform_name: str, wanted: Wanted, *, write: bool, ready: Ready = not_asked
+) -> Prepared:
     """Render a training for a platform, and with `write` put its files into a folder below the output folder.
 
     Raises ProblemError with all that cosmos-rl cannot do.
@@ -72,6 +75,11 @@ def prepare(action: str, spec_path: Path, platform_name: str, wanted: Wanted, *,
     image = wanted.image or getattr(settings, "image", "")  # local and docker have no such setting
     problems = [*asked.warnings, *table_problems, *video_fps_problems(trained), *_refused(platform_name, wanted, image)]
     raise_errors(problems)
+    readiness = ready(asked, spec_path, platform_name, wanted, fetch=write)
+    if write:
+        raise_errors(readiness.problems)
+        fetch_weights(asked)
+    problems = [*dict.fromkeys([*problems, *readiness.problems])]
     job = _job(asked, platform_name, settings, image)
     problems += _unmountable(platform_name, job)
     raise_errors(problems)
@@ -83,7 +91,7 @@ def prepare(action: str, spec_path: Path, platform_name: str, wanted: Wanted, *,
         for name, content in made.items():
             files.write_text(job.run_dir / name, content)
     submit = f"{starter} {shlex.quote(str(job.run_dir / script))}"
-    return Prepared(job.run_dir, made, submit, problems, write, asked.fetch)
+    return Prepared(job.run_dir, made, submit, problems, write, readiness.preflight, asked.fetch)
 
 
 def _command(job: Job, program: str) -> tuple[str, ...]:

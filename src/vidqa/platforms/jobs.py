@@ -143,13 +143,14 @@ def describe(record: JobRecord) -> str:
         "job": f"{record.job_id} ({record.action} on {record.platform}, {processes})",
         "state": f"{record.state} {record.message or said.get('message') or ''}".rstrip(),
         **({"failure": f"{record.failure['class']}: {record.failure['evidence']}"} if record.failure else {}),
+        **({"preflight": record.preflight} if record.preflight else {}),
         "step": steps + left,
         "run": record.run_dir,
         "log": record.log,
         "spec": record.spec,
         "launched": f"{record.created} on {record.launcher['host']}, from {record.folder or 'a folder not recorded'}",
     }
-    return "\n".join(f"{name:<8} {value}" for name, value in rows.items())
+    return "\n".join(f"{name:<9} {value}" for name, value in rows.items())
 
 
 def wait(record: JobRecord, timeout_s: float | None, show: Callable[[str], None] | None = None) -> JobRecord:

@@ -3,21 +3,22 @@
     launch("train", Path("spec.toml"), "local")
     launch("train", Path("spec.toml"), "docker", Wanted(image="registry/engine:0.1.0"))
 
-A second launch of the same spec, data and model attaches to the job that runs, or says that it is done.
+A second launch of the same spec, data and model attaches to the job that runs, or says that it is done. Scripts give
+`ready`, by which preflight decides whether a job may start (`vidqa.preflight.gate`).
 """
 
 from __future__ import annotations
 
 import os
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from vidqa import spec
 from vidqa.platforms import failure, images, jobs, platform, records, runs, site
 from vidqa.platforms._base import Job, Platform, Rendered, State
-from vidqa.platforms.asked import Asked, ask, ask_again, process_count
+from vidqa.platforms.asked import Asked, ask, ask_again, fetch_weights, process_count, spec_of
 from vidqa.platforms.problems import (
     JOB_RETRY_NEEDLESS,
     JOB_RETRY_REFUSED,
@@ -44,6 +45,27 @@ class Wanted:
     agreed: bool = False
 
 
+@dataclass(frozen=True)
+class Readiness:
+    """What preflight says of a job before it starts: what its record says of it (records.PASSED), what is wrong."""
+
+    preflight: str = ""
+    problems: list[Problem] = field(default_factory=list)
+
+
+class Ready(Protocol):
+    """Whether the job of the spec at `spec_path` may start. Without `fetch` nothing is fetched or written for it."""
+
+    def __call__(
+        self, asked: Asked, spec_path: Path, platform_name: str, wanted: Wanted, *, fetch: bool
+    ) -> Readiness: ...
+
+
+def not_asked(asked: Asked, spec_path: Path, platform_name: str, wanted: Wanted, *, fetch: bool) -> Readiness:
+    """For callers that have made sure of it themselves."""
+    return Readiness()
+
+
 class DryRun(NamedTuple):
     """What a launch would start now. `spec_toml` is what the job gets as its spec."""
 
@@ -63,42 +85,65 @@ class Launched:
 
 
 def launch(
-    action: str, spec_path: Path, platform_name: str, wanted: Wanted | None = None, *, new_run: bool = False
+    action: str,
+    spec_path: Path,
+    platform_name: str,
+    wanted: Wanted | None = None,
+    *,
+    new_run: bool = False,
+    ready: Ready = not_asked,
 ) -> Launched:
     """Start the job of a spec, or find the one that does the same. Raises ProblemError with all that is wrong."""
     wanted = wanted or Wanted()
     where = platform(platform_name)
     settings = site.read(platform_name, wanted.site)
-    wanted = with_image(where, settings, wanted, fetch=True)
     asked = ask(action, spec_path, fetch=True, settings=settings)
+    if not new_run and (earlier := earlier_job(asked, platform_name)):
+        return _found(earlier)
+    readiness = ready(asked, spec_path, platform_name, wanted, fetch=True)
+    raise_errors(readiness.problems)
+    wanted = with_image(where, settings, wanted, fetch=True)
+    fetch_weights(asked)
     with records.lock("launch"):
-        earlier = None if new_run else earlier_job(asked, platform_name)
-        if earlier:
-            return Launched("done" if earlier.state.is_terminal else "attached", earlier, [])
+        if not new_run and (earlier := earlier_job(asked, platform_name)):  # of another launch, meanwhile
+            return _found(earlier)
         run_dir, job_id = name_run(asked, new_run=new_run)
         job = job_of(asked, where, settings, wanted, run_dir, job_id)
         problems = where.check(job)
         raise_errors(problems)
-        return Launched("started", _start(asked, job, where), [*asked.warnings, *problems])
+        record = _start(asked, job, where, readiness.preflight)
+        return Launched("started", record, [*dict.fromkeys([*asked.warnings, *readiness.problems, *problems])])
+
+
+def _found(earlier: JobRecord) -> Launched:
+    return Launched("done" if earlier.state.is_terminal else "attached", earlier, [])
 
 
 def dry_run(
-    action: str, spec_path: Path, platform_name: str, wanted: Wanted | None = None, *, new_run: bool = False
+    action: str,
+    spec_path: Path,
+    platform_name: str,
+    wanted: Wanted | None = None,
+    *,
+    new_run: bool = False,
+    ready: Ready = not_asked,
 ) -> DryRun:
-    """What `launch` would run now. Nothing is fetched, written or started."""
+    """What `launch` would run now, and what would keep it from it. Nothing is fetched, written or started."""
     wanted = wanted or Wanted()
     where = platform(platform_name)
     settings = site.read(platform_name, wanted.site)
     unasked = image_problems(where, settings, wanted)
     wanted = with_image(where, settings, replace(wanted, agreed=True), fetch=False)
     asked = ask(action, spec_path, fetch=False, settings=settings)
+    found = ready(asked, spec_path, platform_name, wanted, fetch=False).problems
     run_dir, job_id = name_run(asked, new_run=new_run)
     job = job_of(asked, where, settings, wanted, run_dir, job_id)
-    found = [replace(p, severity="warning") if p.code in where.away else p for p in where.check(job)]
-    return DryRun(job, where.render(job), job.spec_toml, [*asked.warnings, *found, *unasked])
+    checked = [replace(p, severity="warning") if p.code in where.away else p for p in where.check(job)]
+    problems = [*dict.fromkeys([*asked.warnings, *found, *checked, *unasked])]
+    return DryRun(job, where.render(job), job.spec_toml, problems)
 
 
-def retry(record: JobRecord, *, agreed: bool = False) -> Launched:
+def retry(record: JobRecord, *, agreed: bool = False, ready: Ready = not_asked) -> Launched:
     """Launch the job of a record again: in its run folder and with its image, from its newest checkpoint.
 
     Raises JOB_RETRY_NEEDLESS where it is not over or has done all, and JOB_RETRY_REFUSED where it would fail again.
@@ -111,15 +156,20 @@ def retry(record: JobRecord, *, agreed: bool = False) -> Launched:
     where = platform(record.platform)
     settings = records.settings(record, where.settings)
     gpus = record.gpus if where.visible_gpus(settings) is None else None
-    wanted = with_image(where, settings, Wanted(record.nodes, gpus, record.image), fetch=True)
+    wanted = Wanted(record.nodes, gpus, record.image)
     asked = ask_again(record, settings)
+    _refuse_busy(Path(record.run_dir))
+    readiness = ready(asked, spec_of(record), record.platform, wanted, fetch=True)
+    raise_errors(readiness.problems)
+    wanted = with_image(where, settings, wanted, fetch=True)
     with records.lock("launch"):
         _refuse_busy(Path(record.run_dir))
         job_id = runs.new_name(record.spec_fingerprint, set(records.names()))
         job = job_of(asked, where, settings, wanted, Path(record.run_dir), job_id)
         problems = where.check(job)
         raise_errors(problems)
-        return Launched("started", _start(asked, job, where, retry_of=record.job_id), problems)
+        started = _start(asked, job, where, readiness.preflight, retry_of=record.job_id)
+        return Launched("started", started, [*dict.fromkeys([*readiness.problems, *problems])])
 
 
 def earlier_job(asked: Asked, platform_name: str) -> JobRecord | None:
@@ -208,13 +258,14 @@ def job_of(asked: Asked, where: Platform, settings: Any, wanted: Wanted, run_dir
     )
 
 
-def _start(asked: Asked, job: Job, where: Platform, retry_of: str | None = None) -> JobRecord:
+def _start(asked: Asked, job: Job, where: Platform, preflight: str, retry_of: str | None = None) -> JobRecord:
     parent = runs.run_that_made(Path(asked.model_folder))
     rendered = where.render(job)
     sequence = 1 + max(records.last_sequence(), runs.last_sequence(job.run_dir.parent))
-    facts = {**_run_facts(asked, job, parent), "sequence": sequence}
+    facts = {**_run_facts(asked, job, parent), "preflight": preflight, "sequence": sequence}
     runs.prepare(job.run_dir, {"spec.toml": job.spec_toml, **rendered.files}, facts, job.job_id)
-    record = replace(_record(asked, job, where.name, parent), retry_of=retry_of, sequence=sequence)
+    record = _record(asked, job, where.name, parent)
+    record = replace(record, preflight=preflight, retry_of=retry_of, sequence=sequence)
     record = records.write(record)
     try:
         reference = where.submit(job, rendered)

@@ -14,7 +14,7 @@ from vidqa.platforms._base import Platform, State
 from vidqa.platforms.jobs import MOST_LISTED
 from vidqa.platforms.outcome import outcome_of
 from vidqa.platforms.problems import JOB_RECORD_BROKEN
-from vidqa.platforms.records import JobRecord, folder
+from vidqa.platforms.records import SKIPPED, JobRecord, folder
 from vidqa.problem import Exit, Problem, bounded
 
 if TYPE_CHECKING:  # half a second that a look at a job does not need
@@ -61,7 +61,8 @@ def of_files(made: Prepared, out: Path | None = None) -> Result:
     text = "\n".join(f"# {made.folder / name}\n{content}" for name, content in made.files.items())
     data = {"folder": str(made.folder), "files": made.files, "submit": submit, "written": made.written}
     can_follow = (made.written or out) and all(made.fetch)
-    return Result(data, text, made.problems, [*made.fetch, submit] if can_follow else [])
+    steps = [*made.fetch, submit] if can_follow else []
+    return Result({**data, "preflight": made.preflight}, text, made.problems, steps)
 
 
 def of_launch(launched: Launched, waited: JobRecord | None = None) -> Result:
@@ -88,6 +89,8 @@ def of_job(record: JobRecord) -> Result:
     shown = outcome_of(record)
     data = {**record.as_dict(), "progress": jobs.progress(record), **shown.facts}
     commands = [command("jobs", verb, record.job_id) for verb in verbs]
+    if record.preflight == SKIPPED and record.state != State.COMPLETE:
+        commands.append(command("preflight", "--spec", record.spec, "--platform", record.platform))
     if record.state == State.COMPLETE and record.action == "evaluate":
         commands += _gaps(record)
     commands += shown.next

@@ -70,6 +70,7 @@ def prepare(run_dir: Path, texts: dict[str, str], facts: dict[str, Any], job_id:
     """
     run = read_run(run_dir) or {"schema_version": SCHEMA_VERSION, "created": now(), **facts}
     run["jobs"] = [*run.get("jobs", []), job_id]
+    run["preflight"] = facts["preflight"]  # of the newest job
     try:
         run_dir.mkdir(parents=True, exist_ok=True)
         for name, text in texts.items():

@@ -70,6 +70,8 @@ class Context:
     engine: str = "vidqa"  # whose image the job runs in: a key of gpus.IMAGE_ARCHITECTURES
     evaluate_spec: Path | None = None  # the evaluation that a training is measured with
     kpi_root: Path | None = None  # its data, where there is no spec of it
+    at_launch: bool = False  # a launch looks: nothing is written beside the spec
+    elsewhere: bool = False  # the job runs on another machine, where media may be that are not here
     facts: dict[str, Any] = field(default_factory=dict)
     rows: dict[str, Row] = field(default_factory=dict)  # what decoding found, by the medium's key
     missing: dict[str, list[Problem]] = field(default_factory=dict)  # parts that cannot be had, and why
@@ -78,7 +80,12 @@ class Context:
 
     @once
     def resolved(self) -> spec.Resolved:
-        return spec.resolve(self.action, [spec.read_layer(self.spec_path)])
+        return spec.resolve(self.action, [spec.read_layer(self.spec_path)], self.target)
+
+    @property
+    def target(self) -> str:
+        """What the spec is for, as spec.resolve has it."""
+        return self.engine if self.engine == "cosmos-rl" else "native"
 
     @property
     def spec(self) -> Spec:
@@ -131,7 +138,7 @@ class Context:
     @once
     def annotations(self) -> list[Annotations]:
         """The sets that the run will read, a validation part held out of the training set as the engine does it."""
-        asked, without = self.spec, self.bad_samples_are == "warning"
+        asked, without = self.spec, self.bad_samples_are == "warning" or self.elsewhere
         if isinstance(asked, EvaluateSpec):
             return [self._read("evaluation", asked.dataset.annotation_path, asked.dataset.media_dir, without)]
         taught = asked.custom.train_dataset
@@ -167,6 +174,12 @@ class Context:
         part = _read(name, annotation_path, "", keep_missing=True)
         records = [replace(record, media=_placed(record.media, media_path)) for record in part.records]
         return replace(part, records=records, problems=[p for p in part.problems if p.code != MEDIA_MISSING.name])
+
+    @property
+    def media_files(self) -> list[str]:
+        """The paths of the files that hold the run's media, archives among them."""
+        found = {ref.path: None for part in self.annotations for record in part.records for ref in record.media}
+        return list(found)
 
     @property
     def sets(self) -> list[Annotations]:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 from vidqa import environment
 from vidqa.platforms import hardware
@@ -110,6 +111,7 @@ def driver_cuda() -> str | None:
     return found[1] if found else None
 
 
+@cache
 def engine_build() -> Build | None:
     """What the installed torch was compiled for, asked of torch itself in a process of its own."""
     said = _ask(sys.executable, "-P", "-c", ASK_TORCH, limit_s=TORCH_LIMIT_S)

@@ -22,7 +22,7 @@ def listed(context: Context, where: str, what: str, found: Sequence[Any]) -> str
     context.facts["leaks"] = {"file": str(place), "counts": counts}
     first = "; ".join(" and ".join(each) if isinstance(each, tuple) else each for each in found[:SHOWN])
     shown = f", such as {first}"
-    if not found and not place.is_file():
+    if context.at_launch or (not found and not place.is_file()):
         return shown
     try:
         write_json(place, context.leaks)

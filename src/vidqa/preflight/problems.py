@@ -93,6 +93,12 @@ CLOCK_SKEW = Code(
     "Let both machines take their time from the same NTP server.",
     Exit.ENVIRONMENT,
 )
+NOT_SEEN = Code(
+    "PLATFORM_NOT_SEEN",
+    "The job reads it and it is not on the machine that launches, so nothing that needs it was checked.",
+    "Run preflight where it is, such as a node of the cluster; otherwise the job itself finds what is wrong with it.",
+    Exit.ENVIRONMENT,
+)
 PROBE_UNWRITABLE = Code(
     "ENV_PROBE_UNWRITABLE",
     "What was found in the media could not be stored, so the next preflight will decode them again.",

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from vidqa.preflight._base import Checked, Context, carry_out
+from vidqa.platforms.asked import ask
+from vidqa.preflight import kept
+from vidqa.preflight._base import Checked, Context, Skip, carry_out
+from vidqa.preflight.kept import Inputs, Kept
 from vidqa.preflight.summary import summary
 from vidqa.preflight.table import CHECKS, GROUPS, LEAKS
-from vidqa.problem import Problem, bounded
+from vidqa.problem import Exit, Problem, ProblemError, bounded
 from vidqa.spec.action import action_of
 from vidqa.spec.problems import MODEL_MAX_LENGTH
 
@@ -85,14 +88,45 @@ def preflight(
     **more: Any,
 ) -> Report:
     """Carry out every check (of one group, or those that find leaks). `more` are further fields of Context: declared,
-    wanted, engine, evaluate_spec, kpi_root. Raises ProblemError only where the spec is not a spec at all."""
+    wanted, engine, evaluate_spec, kpi_root. A report of all groups is kept for the launch. Raises ProblemError only
+    where the spec is not a spec at all."""
     context = Context(spec_path, action or action_of(spec_path), platform, probe_sample, **more)
+    seen = _inputs(context) if group is None else None  # first: what changes meanwhile was not looked at
     asked = (check for check in CHECKS if group in (None, check.group) or (group == LEAKS and check.leaks))
     checks = [carry_out(check, context) for check in asked]
-    return Report(context.action, [_settle_length(checked, context) for checked in checks], context.facts)
+    report = Report(context.action, [settle_length(checked, context) for checked in checks], context.facts)
+    if seen:
+        _keep(seen, report, context)
+    return report
 
 
-def _settle_length(checked: Checked, context: Context) -> Checked:
+def _inputs(context: Context) -> Inputs | None:
+    """What is to be looked at; None where it is not all there, so that no launch can be of the same."""
+    try:
+        known = {"target": context.target, "settings": context.site, "folders": context.models}
+        asked = ask(context.action, context.spec_path, fetch=True, **known)
+        return kept.inputs(asked, context.platform, context.engine, context.media_files)
+    except (ProblemError, Skip):
+        return None
+
+
+def _keep(seen: Inputs, report: Report, context: Context) -> None:
+    decoding = [checked for checked in report.checks if checked.name == "planned frames"]
+    errors = [problem for checked in decoding for problem in checked.problems if problem.severity == "error"]
+    kept.keep(
+        seen,
+        Kept(
+            passed=not any(problem.severity == "error" for problem in report.problems),
+            decoded=True,
+            lasting=[problem for problem in errors if problem.exit_code == Exit.INPUT],
+            evaluate_spec=str(context.evaluate_spec.absolute()) if context.evaluate_spec else None,
+            kpi_root=str(context.kpi_root.absolute()) if context.kpi_root else None,
+            **asdict(context.declared),
+        ),
+    )
+
+
+def settle_length(checked: Checked, context: Context) -> Checked:
     """A short model_max_length is no longer worth a warning once every sample is known to fit."""
     longest = context.facts.get("train", {}).get("tokens_per_sample")
     if checked.group != "spec" or longest is None or context.stand_in or not checked.problems:

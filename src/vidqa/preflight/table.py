@@ -55,5 +55,13 @@ CHECKS = (
     Check("platform", "job", platform_checks.suitable, ("spec",)),
     Check("platform", "ports", platform_checks.ports),
 )
+# What a launch leaves to preflight: it decodes, says how things are, or is what the launch does in any case.
+NOT_AT_LAUNCH = ("access", "answers", "planned frames", "near duplicates", "frame cache", "time", "job")
+# What a launch looks at only where the job runs on this machine and out of this environment.
+OF_THIS_MACHINE = (
+    *("packages", "packages of options", "torch and torchvision", "open files", "shared memory", "host memory"),
+    "ports",
+)
+OF_THE_OUTPUT = ("output folder", "disk")  # and only where the output folder is here
 GROUPS = ("environment", "model", "spec", "data", "media", "budget", "platform")
 LEAKS = "leaks"  # asked for like a group: what training and KPI set share, found without the model

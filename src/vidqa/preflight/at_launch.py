@@ -1,0 +1,127 @@
+"""What a launch looks at itself where no passed preflight is kept: everything that is found without decoding."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+from vidqa import hub, storage
+from vidqa.data.problems import MEDIA_MISSING
+from vidqa.platforms.asked import MEDIA_OF, Asked, value_at
+from vidqa.platforms.launch import Wanted
+from vidqa.preflight import kept
+from vidqa.preflight._base import Check, Context, Skip, carry_out
+from vidqa.preflight.environment_checks import output_dir
+from vidqa.preflight.gpus import Declared
+from vidqa.preflight.kept import Kept
+from vidqa.preflight.problems import NOT_SEEN
+from vidqa.preflight.report import Report, settle_length
+from vidqa.preflight.table import CHECKS, NOT_AT_LAUNCH, OF_THE_OUTPUT, OF_THIS_MACHINE
+from vidqa.problem import Problem, ProblemError
+from vidqa.spec.models import TrainSpec
+
+HERE = ("local", "docker")  # platforms whose jobs run on the machine that launches them
+
+
+def look(
+    asked: Asked, spec_path: Path, platform: str, wanted: Wanted, engine: str, known: Kept | None, *, fetch: bool
+) -> list[Problem]:
+    """The problems of a job that is to be launched, errors and warnings. `known` is the report of a preflight that did
+    not pass: what it found by decoding is so still. Where nothing is wrong that is kept, if `fetch` says so."""
+    context = _context(asked, spec_path, platform, wanted, engine, known)
+    unseen = _unseen(context, asked, fetch)
+    media = None if unseen else _media_files(context)
+    seen = None if media is None else kept.inputs(asked, platform, engine, media)
+    checks = [carry_out(check, context) for check in CHECKS if _concerns(check, context, asked)]
+    report = Report(context.action, [settle_length(checked, context) for checked in checks], context.facts)
+    problems = [*report.problems, *unseen, *(known.lasting if known else [])]
+    if context.elsewhere:
+        problems = _of_missing_media(problems, context)
+    if fetch and seen and not any(problem.severity == "error" for problem in problems):
+        kept.keep(seen, Kept(passed=True, decoded=False, lasting=[]))
+    return list(dict.fromkeys(problems))
+
+
+def _context(asked: Asked, spec_path: Path, platform: str, wanted: Wanted, engine: str, known: Kept | None) -> Context:
+    """With the options of the preflight that did not pass, so that it is the same that is looked at."""
+    context = Context(spec_path, asked.action, platform, wanted=wanted, engine=engine, at_launch=True)
+    context.elsewhere = platform not in HERE
+    if known:
+        context.declared = Declared(known.gpu_count, known.gpu_memory_gb, known.gpu_arch)
+        context.evaluate_spec = Path(known.evaluate_spec) if known.evaluate_spec else None
+        context.kpi_root = Path(known.kpi_root) if known.kpi_root else None
+    if context.elsewhere and not context.declared.anything:
+        context.gpus = []  # those that are here are not the job's
+    return context
+
+
+def _concerns(check: Check, context: Context, asked: Asked) -> bool:
+    """Whether a launch looks at this: not at another machine, nor whether there is room for saves that are there."""
+    if check.name in NOT_AT_LAUNCH or (check.name == "disk" and asked.resumes):
+        return False
+    if check.name in OF_THE_OUTPUT and context.elsewhere:
+        folder = output_dir(context.spec)
+        return folder.is_dir() or folder.parent.is_dir()
+    if check.name == "checkpoint to resume":
+        return not _unseen_checkpoint(context, asked)
+    return check.name not in OF_THIS_MACHINE or (context.platform == "local" and context.engine == "vidqa")
+
+
+def _media_files(context: Context) -> list[str] | None:
+    """The files of the run's media; None where its annotations cannot be had."""
+    try:
+        return context.media_files
+    except (ProblemError, Skip):
+        return None
+
+
+def _unseen(context: Context, asked: Asked, fetch: bool) -> list[Problem]:
+    """What the job reads and this machine does not see: warnings. The checks that need it are not carried out; models
+    are as the launch has found them."""
+    models = [problem for key, name in asked.models.items() for problem in _unseen_path(context, asked, key, name)]
+    if not models:
+        context.models = {key: Path(str(value_at(asked.resolved, key))) for key in asked.models}
+    written = {key: str(value_at(asked.spec, key)) for pair in MEDIA_OF[asked.action].items() for key in pair}
+    to_fetch = {key: name for key, name in written.items() if storage.is_remote(name) and not fetch}
+    sets = [NOT_SEEN.at(key, f"{name} is fetched by the launch", severity="warning") for key, name in to_fetch.items()]
+    others = {key: name for key, name in written.items() if name and key not in to_fetch}
+    sets += [problem for key, name in others.items() for problem in _unseen_path(context, asked, key, name)]
+    media = [] if sets or not context.elsewhere else _unseen_media(context)
+    parts = {"models": models, "annotations": sets, "headers": media}
+    context.missing |= {part: problems for part, problems in parts.items() if problems}
+    return [*models, *sets, *media, *_unseen_checkpoint(context, asked)]
+
+
+def _unseen_checkpoint(context: Context, asked: Asked) -> list[Problem]:
+    start = asked.spec.train.resume if isinstance(asked.spec, TrainSpec) else ""
+    return _unseen_path(context, asked, "train.resume", start) if isinstance(start, str) and start else []
+
+
+def _unseen_path(context: Context, asked: Asked, key: str, name: str) -> list[Problem]:
+    """What is not here, though the job will have it: `name` as it is written, and the path that it stands for."""
+    path = str(value_at(asked.resolved, key))
+    if os.path.exists(path) or not (hub.is_hub_name(name) or context.elsewhere):
+        return []
+    why = f"{name} is fetched by the launch" if hub.is_hub_name(name) else f"{path} is not on this machine"
+    return [NOT_SEEN.at(key, why, severity="warning")]
+
+
+def _unseen_media(context: Context) -> list[Problem]:
+    """Media in folders that are not here. One that is missing in a folder that is here is missing."""
+    absent = {os.path.dirname(path) for path in _media_files(context) or [] if not os.path.exists(path)}
+    folders = sorted(folder for folder in absent if not os.path.isdir(folder))
+    if not folders:
+        return []
+    message = f"media are in {len(folders)} folders that are not on this machine, such as {folders[0]}"
+    return [NOT_SEEN.at("media", message, severity="warning")]
+
+
+def _of_missing_media(problems: list[Problem], context: Context) -> list[Problem]:
+    """Missing media were read as what may be elsewhere; where it is not, they are the bad samples that they are."""
+    if "headers" in context.missing:
+        return [problem for problem in problems if problem.code != MEDIA_MISSING.name]
+    return [
+        replace(problem, severity=context.bad_samples_are) if problem.code == MEDIA_MISSING.name else problem
+        for problem in problems
+    ]

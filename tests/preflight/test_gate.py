@@ -1,0 +1,384 @@
+"""What stands between a spec and its job: a kept report of preflight, or a look of the launch's own, without frames."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.clips import write_clip
+from tests.hub_server import serving
+from tests.platforms.stand_in import install
+from tests.preflight.conftest import records as rows
+from vidqa.platforms import jobs, records, results
+from vidqa.platforms._base import State
+from vidqa.platforms.asked import ask, fetch_weights
+from vidqa.platforms.cosmos_container import prepare
+from vidqa.platforms.launch import Launched, Wanted, dry_run, launch, retry
+from vidqa.platforms.supervisor import kill_job
+from vidqa.preflight import gate, kept
+from vidqa.preflight.report import Report, preflight
+from vidqa.problem import Exit, Problem, ProblemError
+
+WriteSpec = Callable[..., Path]
+SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
+ENOUGH_S = 300.0
+LOOKED = gate.LOOKING[:30]
+
+
+@pytest.fixture
+def spec(write_spec: WriteSpec, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A spec that passes preflight, with the stand-in for the engine that completes at once; its jobs are ended."""
+    install(monkeypatch.setattr)
+    return write_spec(**SMALL)
+
+
+@pytest.fixture(autouse=True)
+def no_job_stays() -> Any:
+    yield
+    for record in records.scan()[0]:
+        kill_job(record.job_id)
+
+
+SMALL: dict[str, object] = {"policy.parallelism.dp_shard_size": 1, "logging.experiment_name": "complete"}
+
+
+def started(path: Path, **options: Any) -> Launched:
+    launched = launch("train", path, "local", ready=gate.ready, new_run=True, **options)
+    assert launched.how == "started"
+    jobs.wait(launched.record, ENOUGH_S)
+    return launched
+
+
+def refusal(path: Path, **options: Any) -> set[str]:
+    with pytest.raises(ProblemError) as refused:
+        launch("train", path, "local", ready=gate.ready, **options)
+    assert records.scan()[0] == []
+    return {problem.code for problem in refused.value.problems if problem.severity == "error"}
+
+
+def ready(report: Report) -> bool:
+    return not any(problem.severity == "error" for problem in report.problems)
+
+
+def script(name: str, *words: object) -> tuple[int, dict[str, Any], str]:
+    asked = [sys.executable, str(SCRIPTS / f"{name}.py"), *map(str, words), "--json"]
+    ran = subprocess.run(asked, capture_output=True, text=True, timeout=ENOUGH_S)
+    return ran.returncode, json.loads(ran.stdout), ran.stderr
+
+
+def codes(result: dict[str, Any]) -> set[str]:
+    return {problem["code"] for problem in result["problems"] if problem["severity"] == "error"}
+
+
+def processes_of(folder: Path) -> list[str]:
+    lines = [path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if os.access(path, os.R_OK)]
+    return [line.decode(errors="replace") for line in lines if str(folder).encode() in line]
+
+
+def test_what_preflight_refuses_is_not_started(write_spec: WriteSpec, media: Path, tmp_path: Path) -> None:
+    train = rows(range(4))
+    train[0]["video"], train[1]["conversations"][1]["value"] = "absent.mp4", ""
+    (media / "2.mp4").write_bytes((media / "2.mp4").read_bytes()[:300])
+    path = write_spec(train)
+    code, checked, _ = script("preflight", "--spec", path)
+    for words in ((), ("--wait",)):
+        refused, result, _ = script("launch", "train", "--spec", path, *words)
+        assert (refused, codes(result)) == (Exit.INPUT, codes(checked)) and code == Exit.INPUT
+    assert {"DATA_MEDIA_MISSING", "DATA_ANSWER_EMPTY"} <= codes(result) and len(codes(result)) >= 3
+    assert not (tmp_path / "runs").exists() and records.scan()[0] == [] and processes_of(tmp_path) == []
+
+
+def test_a_passed_preflight_is_found_and_nothing_is_looked_at_again(
+    spec: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert ready(preflight(spec, "local"))
+    record = started(spec).record
+    assert LOOKED not in capsys.readouterr().err
+    assert record.preflight == "passed"
+    assert json.loads((Path(record.run_dir) / "run.json").read_text())["preflight"] == "passed"
+
+
+def test_without_a_preflight_a_launch_looks_once(spec: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert started(spec).record.preflight == "without decoding"
+    assert LOOKED in capsys.readouterr().err
+    assert started(spec).record.preflight == "without decoding"
+    assert LOOKED not in capsys.readouterr().err
+
+
+def change_the_spec(path: Path) -> None:
+    path.write_text(path.read_text().replace("nframes = 4", "nframes = 6"))
+
+
+def change_the_annotations(path: Path) -> None:
+    train = rows(range(4))
+    train[0]["conversations"][1]["value"] = "yes, it is"
+    (path.parent / "train.json").write_text(json.dumps(train))
+
+
+def change_a_clip(path: Path) -> None:
+    write_clip(path.parent / "media/1.mp4", frames=30, fps=8)
+
+
+def change_the_model(path: Path) -> None:
+    model = path.parent / "own"
+    config = json.loads((model / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps(config, indent=1))
+
+
+@pytest.mark.parametrize("change", [change_the_spec, change_the_annotations, change_a_clip, change_the_model])
+def test_a_report_of_something_else_does_not_count(
+    write_spec: WriteSpec, tiny_model: Path, tmp_path: Path, change: Callable[[Path], None]
+) -> None:
+    (tmp_path / "own").mkdir()
+    for file in tiny_model.iterdir():
+        (tmp_path / "own" / file.name).write_bytes(file.read_bytes())
+    path = write_spec(**SMALL, **{"policy.model_name_or_path": str(tmp_path / "own")})
+    assert ready(preflight(path, "local"))
+    assert found(path) is not None
+    change(path)
+    assert found(path) is None
+    assert ready(preflight(path, "local"))
+    assert found(path) is not None
+
+
+def found(path: Path, platform: str = "local") -> kept.Kept | None:
+    return kept.find(ask("train", path, fetch=True), platform, "vidqa")
+
+
+def test_a_report_of_one_group_or_of_another_platform_is_none(spec: Path) -> None:
+    preflight(spec, "local", group="data")
+    assert found(spec) is None
+    preflight(spec, "local")
+    assert found(spec) is not None and found(spec, "docker") is None
+
+
+def test_what_decoding_found_stops_a_launch_until_the_file_is_mended(
+    write_spec: WriteSpec, media: Path, spec: Path
+) -> None:
+    """The launch itself looks at headers only: without a preflight it would start this."""
+    write_clip(media / "1.mp4", frames=48, fps=8, width=320, height=240)
+    sound = (media / "1.mp4").read_bytes()
+    broken = bytearray(sound)
+    begin, end = broken.index(b"mdat") + 4, broken.rindex(b"moov") - 4
+    broken[(begin + end) // 2 : end] = bytes(end - (begin + end) // 2)
+    (media / "1.mp4").write_bytes(broken)
+    report = preflight(spec, "local")
+    decoding = {problem.code for problem in report.problems if problem.severity == "error"}
+    assert decoding and all(code.startswith("VIDEO_") for code in decoding)
+    assert refusal(spec) == decoding
+    (media / "1.mp4").write_bytes(sound)
+    assert started(spec).record.preflight == "without decoding"
+
+
+def test_the_evaluation_of_a_failed_preflight_is_looked_at_again(
+    spec: Path, tmp_path: Path, tiny_model: Path, media: Path
+) -> None:
+    """Its KPI set holds a training clip; once it does not, the launch goes on."""
+    (tmp_path / "kpi.json").write_text(json.dumps(rows(range(3, 5), 1)))
+    keys = {"dataset.annotation_path": str(tmp_path / "kpi.json"), "dataset.media_dir": str(media)}
+    keys |= {"model.model_name": str(tiny_model), "results_dir": str(tmp_path / "results")}
+    evaluation = tmp_path / "evaluation.toml"
+    evaluation.write_text(
+        "".join(f"{key} = {json.dumps(value)}\n" for key, value in keys.items()) + "vision.nframes = 4"
+    )
+    assert not ready(preflight(spec, "local", evaluate_spec=evaluation))
+    leaks = (tmp_path / "leaks.json").read_text()
+    assert refusal(spec) == {"DATA_SPLIT_LEAK"}
+    assert (tmp_path / "leaks.json").read_text() == leaks  # preflight's list of all, with look-alikes
+    write_clip(media / "kpi.mp4", frames=20, fps=8, first_number=500)
+    own = rows(range(3, 4), 1)
+    own[0]["video"] = "kpi.mp4"
+    (tmp_path / "kpi.json").write_text(json.dumps(own))
+    assert started(spec).record.preflight == "without decoding"
+
+
+def test_a_launch_without_preflight_is_recorded_and_shown(spec: Path, media: Path) -> None:
+    (media / "2.mp4").write_bytes(b"no video")
+    assert refusal(spec)
+    path = spec.with_name("hang.toml")
+    path.write_text(spec.read_text().replace("complete", "hang"))
+    record = launch("train", path, "local", ready=gate.skipped).record
+    shown = results.of_job(jobs.observe(record))
+    assert record.preflight == shown.data["preflight"] == "skipped"
+    assert json.loads((Path(record.run_dir) / "run.json").read_text())["preflight"] == "skipped"
+    assert any(line.split() == ["preflight", "skipped"] for line in shown.text.splitlines())
+    assert [word for word in shown.next if "preflight.py" in word and str(path) in word]
+    again = launch("train", path, "local", ready=gate.ready)  # what runs is attached to, whatever preflight says
+    assert (again.how, again.record.job_id) == ("attached", record.job_id)
+    jobs.cancel(record.job_id, ENOUGH_S)
+    with pytest.raises(ProblemError):
+        retry(jobs.find(record.job_id), ready=gate.ready)
+    second = retry(jobs.find(record.job_id), ready=gate.skipped).record
+    assert (second.preflight, second.retry_of) == ("skipped", record.job_id)
+    jobs.cancel(second.job_id, ENOUGH_S)
+
+
+def test_the_scripts_skip_it(spec: Path, media: Path) -> None:
+    (media / "2.mp4").write_bytes(b"no video")
+    code, result, _ = script("launch", "train", "--spec", spec, "--dry-run")
+    assert code == Exit.INPUT and codes(result) and result["data"]["command"]
+    assert not (spec.parent / "state").exists()
+    code, result, _ = script("launch", "train", "--spec", spec, "--dry-run", "--skip-preflight")
+    assert (code, codes(result)) == (0, set())
+
+
+DAMAGED = ["", "{", "[]", "null", '{"schema_version": 1}', "[" * 100_000, "\0" * 200, '{"schema_version": 2}', "\ud800"]
+
+
+@pytest.mark.parametrize("content", DAMAGED, ids=range(len(DAMAGED)))
+def test_a_damaged_report_is_made_anew(spec: Path, capsys: pytest.CaptureFixture[str], content: str) -> None:
+    damage(spec, content.encode("utf-8", "surrogatepass"))
+    launched = gate.ready(ask("train", spec, fetch=True), spec, "local", Wanted(), fetch=True)
+    assert launched.preflight == "without decoding" and LOOKED in capsys.readouterr().err
+    assert found(spec) is not None
+
+
+def damage(spec: Path, content: bytes | None = None, **changes: object) -> None:
+    place = kept.inputs(ask("train", spec, fetch=True), "local", "vidqa", []).place
+    if content is None:
+        told = json.loads(place.read_text())
+        content = json.dumps({**told, "report": {**told["report"], **changes}}).encode()
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.write_bytes(content)
+
+
+@pytest.mark.parametrize("changes", [{"passed": "no"}, {"decoded": None}, {"lasting": 3}, {"lasting": [{"code": 1}]}])
+def test_a_report_with_other_values_is_none(spec: Path, changes: dict[str, object]) -> None:
+    kept.keep(kept.inputs(ask("train", spec, fetch=True), "local", "vidqa", []), kept.Kept(True, True, []))
+    assert found(spec) == kept.Kept(True, True, [])
+    damage(spec, **changes)
+    assert found(spec) is None
+
+
+def test_a_folder_that_cannot_be_written_keeps_no_launch_from_looking(spec: Path, tmp_path: Path) -> None:
+    (tmp_path / "state").mkdir()
+    (tmp_path / "state/preflight").touch()
+    assert ready(preflight(spec, "local"))
+    assert (
+        gate.ready(ask("train", spec, fetch=True), spec, "local", Wanted(), fetch=True).preflight == "without decoding"
+    )
+
+
+def test_only_the_newest_reports_are_kept(spec: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kept, "MOST", 3)
+    for number in range(5):
+        kept.keep(kept.Inputs(f"{number:032x}", {}), kept.Kept(True, True, []))
+    assert sorted(path.name[31] for path in kept.folder().iterdir()) == ["2", "3", "4"]
+
+
+@pytest.mark.parametrize("manner", ["killed", "resumable"])
+def test_a_retry_and_a_resume_find_the_report(spec: Path, capsys: pytest.CaptureFixture[str], manner: str) -> None:
+    spec.write_text(spec.read_text().replace("complete", manner))
+    assert ready(preflight(spec, "local"))
+    first = launch("train", spec, "local", ready=gate.ready).record
+    if manner == "resumable":
+        while jobs.progress(first).get("state") != State.RUNNING:
+            first = jobs.observe(first)
+        jobs.cancel(first.job_id, ENOUGH_S)
+    first = jobs.wait(first, ENOUGH_S)
+    second = retry(first, ready=gate.ready).record
+    assert second.preflight == "passed"
+    jobs.wait(second, ENOUGH_S)
+    spec.write_text(spec.read_text() + "train.resume = true\n")
+    third = launch("train", spec, "local", ready=gate.ready, new_run=True).record
+    assert third.preflight == "passed"
+    jobs.cancel(third.job_id, ENOUGH_S)
+    assert LOOKED not in capsys.readouterr().err
+
+
+MANY_SAVES = "train.epoch = 10000000\ntrain.ckpt.max_keep = 10000000\ntrain.ckpt.save_freq_in_epoch = 1\n"
+
+
+def test_room_for_saves_is_not_asked_again_of_a_run_that_goes_on(spec: Path) -> None:
+    spec.write_text(spec.read_text().replace("complete", "killed") + MANY_SAVES)
+    assert refusal(spec) == {"ENV_DISK_SMALL"}
+    first = jobs.wait(launch("train", spec, "local", ready=gate.skipped).record, ENOUGH_S)
+    second = retry(first, ready=gate.ready).record
+    assert second.preflight == "without decoding"
+    jobs.wait(second, ENOUGH_S)
+
+
+def test_a_model_of_the_hub_is_fetched_after_the_look_and_is_the_same_then(
+    write_spec: WriteSpec, tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr("vidqa.hub.PAUSES_S", ())
+    install(monkeypatch.setattr)
+    with serving(tiny_model) as hub:
+        monkeypatch.setenv("HF_ENDPOINT", hub.url)
+        path = write_spec(**{**SMALL, "policy.model_name_or_path": "hf_model://org/tiny"})
+        made = dry_run("train", path, "local", ready=gate.ready)
+        assert [p.where for p in made.problems if p.code == "PLATFORM_NOT_SEEN"] == ["policy.model_name_or_path"]
+        assert not [p for p in made.problems if p.severity == "error"] and not (tmp_path / "cache").exists()
+        (tmp_path / "train.json").write_text(json.dumps([{"id": "no media"}]))
+        assert "DATA_FIELD_MISSING" in refusal(path)
+        assert not list((tmp_path / "cache").rglob("*.safetensors"))  # nothing large for what is refused
+        assert ready(preflight(write_spec(**{**SMALL, "policy.model_name_or_path": "hf_model://org/tiny"}), "local"))
+        asked = ask("train", path, fetch=True)
+        fetch_weights(asked)
+        assert ask("train", path, fetch=True).inputs_fingerprint == asked.inputs_fingerprint
+        record = started(path).record
+        assert record.preflight == "passed" and list(Path(records_model(record)).glob("*.safetensors"))
+
+
+def records_model(record: records.JobRecord) -> str:
+    return str(ask("train", Path(record.run_dir) / "spec.toml", fetch=False).model_folder)
+
+
+def problems_of(path: Path, platform: str) -> list[Problem]:
+    return gate.ready(ask("train", path, fetch=True), path, platform, Wanted(), fetch=True).problems
+
+
+@pytest.mark.parametrize("platform", ["slurm", "kubernetes"])
+def test_media_that_only_the_cluster_has_stop_nothing(spec: Path, tmp_path: Path, platform: str) -> None:
+    train = rows(range(4))
+    for row in train:
+        row["video"] = f"/lustre/clips/{row['video']}"
+    (tmp_path / "train.json").write_text(json.dumps(train))
+    problems = problems_of(spec, platform)
+    assert [p.code for p in problems if p.severity == "error"] == [] and found(spec, platform) is None
+    unseen = [p for p in problems if p.code == "PLATFORM_NOT_SEEN"]
+    assert len(unseen) == 1 and "/lustre/clips" in unseen[0].message
+    train[0]["conversations"][1]["value"] = ""  # what can be seen is looked at all the same
+    (tmp_path / "train.json").write_text(json.dumps(train))
+    assert {p.code for p in problems_of(spec, platform) if p.severity == "error"} == {"DATA_ANSWER_EMPTY"}
+    train = rows(range(4))
+    train[0]["video"] = "absent.mp4"  # in a folder that is here
+    (tmp_path / "train.json").write_text(json.dumps(train))
+    assert "DATA_MEDIA_MISSING" in {p.code for p in problems_of(spec, platform) if p.severity == "error"}
+
+
+def test_a_machine_that_only_sends_jobs_away_needs_nothing_of_the_engine(spec: Path, tmp_path: Path) -> None:
+    spec.write_text(spec.read_text().replace(str(tmp_path / "runs"), "/scratch/of/the/cluster/runs"))
+    problems = problems_of(spec, "kubernetes")
+    assert not [p for p in problems if p.code.startswith("ENV_")], problems
+    assert {p.code for p in problems if p.severity == "error"} == set()
+    spec.write_text(spec.read_text() + 'train.resume = "/scratch/of/the/cluster/runs/1/checkpoints/step_2"\n')
+    problems = problems_of(spec, "kubernetes")
+    assert [(p.code, p.where) for p in problems if p.code.startswith("PLATFORM")] == [
+        ("PLATFORM_NOT_SEEN", "train.resume")
+    ]
+    assert "RESUME_NO_CHECKPOINT" in {p.code for p in problems_of(spec, "local")}
+
+
+def test_files_for_the_container_of_cosmos_rl(spec: Path, tmp_path: Path, media: Path) -> None:
+    spec.write_text(spec.read_text() + "train.fp8.enable_fp8 = true\n")  # which our own engine does not do
+    of_cosmos = gate.of_engine("cosmos-rl")
+    made = prepare("train", spec, "local", Wanted(), write=True, ready=of_cosmos)
+    assert made.preflight == "without decoding" and made.written
+    (media / "2.mp4").unlink()
+    before = sorted((tmp_path / "runs").rglob("*"))
+    with pytest.raises(ProblemError) as refused:
+        prepare("train", spec, "local", Wanted(), write=True, ready=of_cosmos)
+    assert "DATA_MEDIA_MISSING" in {problem.code for problem in refused.value.problems}
+    assert sorted((tmp_path / "runs").rglob("*")) == before
+    made = prepare("train", spec, "local", Wanted(), write=False, ready=of_cosmos)
+    assert "DATA_MEDIA_MISSING" in {problem.code for problem in made.problems}
+    assert prepare("train", spec, "local", Wanted(), write=True, ready=gate.skipped).preflight == "skipped"

@@ -25,6 +25,8 @@ WAYS: dict[str, dict[str, Any]] = {
     "saved": {"lora": {"modules_to_save": ["visual"]}},
     "mergers": {"lora": {"target_modules": ["q_proj"], "modules_to_save": ["merger"]}},
     "part": {"lora": {"target_modules": ["linear_fc1"]}, "freeze_pattern": ["merger"]},
+    "head": {"lora": {"target_modules": ["lm_head", "q_proj"]}},
+    "a copy of the head": {"lora": {"target_modules": ["embed_tokens"], "modules_to_save": ["lm_head"]}},
     "embedding": {"lora": {"target_modules": ["embed_tokens", "o_proj"]}},
 }
 

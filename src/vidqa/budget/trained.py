@@ -49,7 +49,14 @@ def _chosen(name: str, policy: Any) -> bool:
 
 
 def _adapted(tensor: Tensor, lora: Any) -> Iterator[Parameter]:
-    """A tensor of the base, frozen, and what LoRA puts beside it."""
+    """A tensor of the base, frozen, and what LoRA puts beside it, under both of its names where it is tied."""
+    yield from _adapted_once(tensor, lora)
+    if tensor.tied:
+        head = replace(tensor, name=tensor.tied, linear=True, tied="")
+        yield from (each for each in _adapted_once(head, lora) if each.added)
+
+
+def _adapted_once(tensor: Tensor, lora: Any) -> Iterator[Parameter]:
     if saved := _saved_module(tensor.name, lora.modules_to_save or ()):
         rest = tensor.name.removeprefix(f"{saved}.")
         yield Parameter(f"{saved}.original_module.{rest}", tensor.shape, tensor.unit, trains=False)

@@ -61,7 +61,7 @@ ENGINE_EXPORT_UNPROVEN = Code(
 )
 ENGINE_SHARING_UNPROVEN = Code(
     "ENGINE_SHARING_UNPROVEN",
-    "Videos that several questions share were not shown to leave the losses as they are (`--prove`).",
+    "The proof of shared videos found losses that differ, or no videos to share.",
     "Train with engine.share_video_prefix = false, and report it with the run folder.",
     Exit.JOB_FAILED,
 )

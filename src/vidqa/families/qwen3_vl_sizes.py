@@ -116,17 +116,18 @@ def _short(value: object) -> str:
 
 
 def tensors(model: Sizes) -> list[Tensor]:
-    """Every parameter as transformers names it; a tied head is not named twice."""
+    """Every parameter as transformers names it; a tied head is the embeddings' other name."""
     text, vision = model.text, model.vision
+    vocabulary, head = (text.vocabulary, text.hidden), "lm_head.weight"
     found = [
         *_vision("model.visual", vision),
-        Tensor("model.language_model.embed_tokens.weight", (text.vocabulary, text.hidden)),
+        Tensor("model.language_model.embed_tokens.weight", vocabulary, tied=head if text.tied else ""),
     ]
     for number in range(text.layers):
         found += _layer(f"model.language_model.layers.{number}", text)
     found.append(Tensor("model.language_model.norm.weight", (text.hidden,)))
     if not text.tied:
-        found.append(Tensor("lm_head.weight", (text.vocabulary, text.hidden), linear=True))
+        found.append(Tensor(head, vocabulary, linear=True))
     return found
 
 

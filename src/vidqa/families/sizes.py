@@ -68,12 +68,13 @@ class Sizes:
 @dataclass(frozen=True)
 class Tensor:
     """One parameter of a model. `unit` names the layer or block that it is sharded with, "" the rest of the model;
-    `linear` that it belongs to a linear layer."""
+    `linear` that it belongs to a linear layer; `tied` is the other name of one that a linear layer uses as well."""
 
     name: str
     shape: tuple[int, ...]
     unit: str = ""
     linear: bool = False
+    tied: str = ""
 
     @property
     def numel(self) -> int:

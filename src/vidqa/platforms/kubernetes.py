@@ -24,14 +24,7 @@ from vidqa.platforms._base import SECRETS, Job, Observed, Platform, Rendered, St
 from vidqa.platforms.engine_command import engine_environment
 from vidqa.platforms.kubernetes_client import PLURALS, Answered, Cluster, connect, refusal
 from vidqa.platforms.kubernetes_log import gather, read_log, tail_of
-from vidqa.platforms.kubernetes_manifest import (
-    JOB_LABEL,
-    command,
-    manifest,
-    name_of,
-    needed,
-    objects,
-)
+from vidqa.platforms.kubernetes_manifest import JOB_LABEL, command, manifest, name_of, needed, objects
 from vidqa.platforms.kubernetes_paths import path_problems, site_of
 from vidqa.platforms.kubernetes_problems import (
     CONFLICT,

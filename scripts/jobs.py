@@ -2,18 +2,23 @@
 
 import sys
 from argparse import Namespace
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
 from vidqa.cli import Parser, Result, note, run
 
+if TYPE_CHECKING:
+    from vidqa.platforms.records import JobRecord
+
 parser = Parser(
     "Look at jobs, wait for them, follow their logs, cancel them, launch them again.",
-    examples=["python scripts/jobs.py status latest --json", "python scripts/jobs.py cancel 20260101T120000Z-1a2b3c"],
+    examples=["python scripts/jobs.py status --json", "python scripts/jobs.py cancel 20260101T120000Z-1a2b3c"],
 )
 parser.add_argument("verb", choices=["list", "status", "logs", "wait", "cancel", "retry"])
-parser.add_argument("job", nargs="?", default="latest", help='a job id, or "latest" (default)')
+parser.add_argument("job", nargs="?", default="latest", help='a job id, or "latest" of this folder (default)')
 parser.add_argument("--follow", action="store_true", help="logs: go on until the job is over")
 parser.add_argument("--lines", type=int, default=50, help="logs: how many of the last lines (default 50)")
 parser.add_argument("--timeout", type=float, metavar="S", help="wait, logs --follow: give up after this long")
@@ -27,7 +32,19 @@ def main(options: Namespace) -> Result:
 
     if options.verb == "list":
         return results.of_listing(*jobs.listing())
-    record = jobs.find(options.job)
+    if options.job != "latest":
+        return carry_out(jobs.find(options.job), options)
+    if options.verb in ("cancel", "retry"):
+        raise jobs.id_needed(options.verb)
+    record, warnings = jobs.latest()
+    result = carry_out(record, options)
+    return replace(result, problems=[*warnings, *result.problems])
+
+
+def carry_out(record: "JobRecord", options: Namespace) -> Result:
+    """What is asked of one job."""
+    from vidqa.platforms import jobs, results
+
     if options.verb == "logs" and not options.follow:
         text = jobs.tail(record, options.lines)
         return Result({"log": str(record.log), "lines": text.splitlines()}, text)

@@ -18,13 +18,14 @@ parser = Parser(
 parser.add_argument("action", choices=["train", "evaluate"])
 parser.add_argument("--spec", type=Path, required=True, help="TOML, YAML or JSON file (scripts/build_spec.py)")
 parser.add_argument("--platform", default="local", help="where it runs: local (default), docker, slurm, kubernetes")
-parser.add_argument("--nodes", type=int, default=1, help="machines that share the processes of the spec (default 1)")
+parser.add_argument("--nodes", type=int, default=1, help="machines that share the spec's processes")
 parser.add_argument("--gpus", type=int, help="GPUs of a node, where they cannot be seen from here; 0 is the CPU")
 parser.add_argument("--image", help="engine image; otherwise the one that config.json records, with --yes")
 parser.add_argument("--site", type=Path, metavar="FILE", help="settings of your place; see site_template.toml")
 parser.add_argument("--yes", action="store_true", help="agree to the image that config.json records")
 parser.add_argument("--engine", choices=["vidqa", "cosmos-rl"], default="vidqa", help="cosmos-rl: NVIDIA's container")
 parser.add_argument("--dry-run", action="store_true", help="print exactly what would run; start nothing")
+parser.add_argument("--out", type=Path, metavar="DIR", help="with --dry-run: write what would be submitted there")
 parser.add_argument("--skip-preflight", action="store_true", help="start what nothing has checked; it is recorded")
 parser.add_argument("--new-run", action="store_true", help="start anew even if the same job runs or is done")
 parser.add_argument("--wait", action="store_true", help="show the log until the job is over; exit as it did")
@@ -32,16 +33,20 @@ parser.add_argument("--timeout", type=float, metavar="S", help="wait no longer t
 
 
 def main(options: Namespace) -> Result:
-    from vidqa.platforms import cosmos_container, jobs, launch, results
+    from vidqa.platforms import cosmos_container, jobs, launch, platform, results
     from vidqa.preflight import gate
 
+    if options.out and not options.dry_run:
+        parser.error("--out needs --dry-run: a launch writes the files into its run folder")
     ready = gate.skipped if options.skip_preflight else gate.of_engine(options.engine)
     wanted = launch.Wanted(options.nodes, options.gpus, options.image, options.site, options.yes)
     asked = (options.action, options.spec, options.platform, wanted)
     if options.engine == "cosmos-rl":
-        return results.of_files(cosmos_container.prepare(*asked, write=not options.dry_run, ready=ready))
+        made = cosmos_container.prepare(*asked, write=not options.dry_run, ready=ready)
+        return results.of_files(made, options.out)
     if options.dry_run:
-        return results.of_dry_run(launch.dry_run(*asked, new_run=options.new_run, ready=ready))
+        shown = launch.dry_run(*asked, new_run=options.new_run, ready=ready)
+        return results.of_dry_run(shown, platform(options.platform), options.out)
     launched = launch.launch(*asked, new_run=options.new_run, ready=ready)
     note(f"{launched.how}: job {launched.record.job_id}; run folder {launched.record.run_dir}")
     waited = jobs.wait(launched.record, options.timeout, note) if options.wait else None

@@ -26,6 +26,7 @@ HEAVY = {"pydantic", "pandas", "pyarrow", "av", "jinja2", "tokenizers", "docker"
 
 # What every room may import: the contract of the project, in no room itself.
 FOUNDATION = {"problem", "files", "environment", "_optional", "cli", "run_folder", "progress", "__version__"}
+FOUNDATION |= {"collection"}
 # And the rooms beyond that which each may know. A room that is not named here knows the foundation only.
 MAY_KNOW = {
     "families": {"video"},
@@ -35,10 +36,11 @@ MAY_KNOW = {
     "continuing": {"spec"},
     "budget": {"spec", "families", "packing"},
     "hub": {"hub_problems"},
-    "scoring": {"data"},
-    "gaps": {"scoring"},
+    "scoring": {"data", "pages"},
+    "training_report": {"pages"},
+    "gaps": {"scoring", "data"},
     "looks": {"data", "video"},
-    "datatools": {"data", "video", "looks", "families", "chat", "samples", "scoring"},
+    "datatools": {"data", "video", "looks", "families", "chat", "samples", "scoring", "pages"},
     "storage": {"data"},
     "platforms": {"spec", "data", "hub", "storage"},
     "preflight": {

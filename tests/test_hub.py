@@ -12,7 +12,7 @@ import pytest
 
 from tests.hub_server import COMMIT, Hub, serving
 from vidqa import hub as model_hub
-from vidqa.hub import ask, parse, resolve_model
+from vidqa.hub import ask, expect, parse, resolve_model
 from vidqa.problem import Exit, ProblemError
 
 TOKEN = "hf_plantedtokenthatmustnotappear"
@@ -152,3 +152,48 @@ def test_offline_is_said_at_once(tmp_path: Path) -> None:
         timeout=30,
     )
     assert "HUB_UNREACHABLE" in ran.stderr and "HF_HUB_OFFLINE" in ran.stderr
+
+
+def codes(expected: model_hub.Expected) -> list[tuple[str, str]]:
+    return [(problem.code, problem.severity) for problem in expected.problems]
+
+
+def test_where_a_model_will_be_is_known_before_it_is_fetched(server: Hub) -> None:
+    before = expect("hf_model://org/tiny", token=None)
+    assert codes(before) == [("MODEL_TO_FETCH", "warning")] and str(before.folder) in before.problems[0].message
+    assert not before.is_here and not before.folder.exists()
+    fetched = resolve_model("hf_model://org/tiny", token=None, weights=False)
+    assert not expect("hf_model://org/tiny", token=None).is_here, "its small files alone are no model"
+    assert resolve_model("hf_model://org/tiny", token=None) == fetched == before.folder
+    after = expect("hf_model://org/tiny", token=None)
+    assert after == model_hub.Expected(before.folder, True, [], "")
+
+
+def test_the_command_that_fetches_does_what_a_launch_does(server: Hub, tmp_path: Path) -> None:
+    expected = expect("hf_model://org/tiny@main", token=None)
+    variables = {**os.environ, "HF_HUB_CACHE": str(tmp_path / "cache")}
+    subprocess.run(["bash", "-c", expected.fetch], check=True, capture_output=True, timeout=120, env=variables)
+    assert {p.name for p in expected.folder.iterdir()} == {
+        *("config.json", "model.safetensors", "merges.txt", "chat_template.jinja")
+    }
+    assert expect("hf_model://org/tiny@main", token=None).is_here
+
+
+@pytest.mark.parametrize(("status", "severity"), [(403, "error"), (404, "error"), (503, "warning")])
+def test_what_the_hub_refuses_is_said_before_the_launch(server: Hub, status: int, severity: str) -> None:
+    server.refuse = status
+    unknown = expect("hf_model://org/tiny", token=None)
+    assert [each[1] for each in codes(unknown)] == [severity, "warning"]
+    assert unknown.folder.name == "COMMIT" and "COMMIT" in unknown.problems[1].message and unknown.fetch == ""
+    assert len(server.requests) == 1, "a look asks once"
+    assert "after 1 attempt" in unknown.problems[0].message or severity == "error"
+    named = expect(f"hf_model://org/tiny@{COMMIT}", token=None)
+    assert named.folder.name == COMMIT and COMMIT in named.fetch
+
+
+def test_a_model_that_is_here_needs_no_hub(server: Hub) -> None:
+    folder = resolve_model("hf_model://org/tiny@main", token=None)
+    server.refuse = 503
+    assert expect("hf_model://org/tiny@main", token=None) == model_hub.Expected(folder, True, [], "")
+    server.refuse = 403
+    assert codes(expect("hf_model://org/tiny@main", token=None)) == [("HUB_GATED", "error")], "a launch is refused, too"

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import secrets
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
+
+MOST_BYTES = 64 << 20  # of a JSON file that is read whole
 
 
 @contextmanager
@@ -32,6 +36,39 @@ def write_text(path: Path, text: str) -> None:
 
 def write_json(path: Path, value: Any, indent: int | None = 2) -> None:
     write_text(path, json.dumps(value, indent=indent, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+@contextmanager
+def open_plain(path: Path) -> Iterator[BinaryIO]:
+    """A file to read, no pipe that would keep its reader waiting and no device without an end. Raises OSError."""
+    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError(errno.EINVAL, "it is no plain file", str(path))
+        yield file
+
+
+def read_json(path: Path) -> Any:
+    """The JSON value in a file of ours. Raises OSError, and ValueError for what `write_json` did not write."""
+    with open_plain(path) as file:
+        written = file.read(MOST_BYTES + 1)
+    if len(written) > MOST_BYTES:
+        raise ValueError(f"it has more than {MOST_BYTES} bytes")
+    try:
+        value = json.loads(written.decode("utf-8"))
+    except RecursionError as deep:
+        raise ValueError("it nests too deeply") from deep
+    if not is_writable(value):
+        raise ValueError("it holds NaN, or half of a character")
+    return value
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """The JSON object in a file of ours; an empty one where there is none that can be read."""
+    try:
+        found = read_json(path)
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def is_writable(value: Any) -> bool:

@@ -9,12 +9,23 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
+import sys
 import time
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from vidqa import environment
-from vidqa.hub_problems import HUB_CACHE_UNWRITABLE, HUB_GATED, HUB_NOT_FOUND, HUB_UNREACHABLE, MODEL_NOT_FOUND
+from vidqa.hub_problems import (
+    HUB_CACHE_UNWRITABLE,
+    HUB_GATED,
+    HUB_NOT_FOUND,
+    HUB_UNREACHABLE,
+    MODEL_NOT_FOUND,
+    MODEL_TO_FETCH,
+)
 from vidqa.problem import Problem, ProblemError
 
 PREFIX = "hf_model://"
@@ -22,7 +33,9 @@ SMALL_FILES = ["*.json", "*.jinja", "*.txt", "*.model"]  # config, tokenizer, ch
 WEIGHTS = ["*.safetensors"]
 PAUSES_S = (2.0, 5.0)  # between the attempts: there is one more of them than pauses
 TIMEOUT_S = 10.0  # for one answer of the hub
+UNKNOWN = "COMMIT"  # in a path, where nobody can say yet which one it will be
 _NAME = re.compile(r"[\w.-]+/[\w.-]+")
+_COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
 class HubName(NamedTuple):
@@ -49,6 +62,16 @@ def parse(name: str) -> HubName:
     return HubName(repository, revision or None)
 
 
+class Expected(NamedTuple):
+    """The folder that `resolve_model` will give, whether its weights are there already, the problems on the way to it,
+    and the shell command that fetches it; "" where it need not be or nobody can say which commit it will be."""
+
+    folder: Path
+    is_here: bool
+    problems: list[Problem]
+    fetch: str
+
+
 def resolve_model(name: str, *, token: str | None, weights: bool = True) -> Path:
     """The local folder of a model: a folder as it is, or the fetched snapshot of a "hf_model://" name.
 
@@ -68,20 +91,72 @@ def resolve_model(name: str, *, token: str | None, weights: bool = True) -> Path
     return _fetch(name, token, weights)
 
 
-def ask(name: str, *, token: str | None) -> str:
+def expect(name: str, *, token: str | None) -> Expected:
+    """Where the model of a "hf_model://" name will be. The hub is asked once for the commit; nothing is fetched.
+
+    A hub that keeps silent now may answer a launch, so that is a warning; what it refuses it will refuse then, too.
+    Raises HUB_NOT_FOUND for what is no name.
+    """
+    repository, problems = parse(name).repository, []
+    try:
+        commit: str | None = ask(name, token=token, pauses_s=())
+    except ProblemError as refused:
+        commit, problems = _known_commit(name), refused.problems
+    is_silent = any(problem.code == HUB_UNREACHABLE.name for problem in problems)
+    folder = _snapshots(repository) / (commit or UNKNOWN)
+    if commit and _has_weights(_cached(f"{PREFIX}{repository}@{commit}", weights=True)):
+        return Expected(folder, True, [] if is_silent else problems, "")
+    if is_silent:
+        problems = [replace(problem, severity="warning") for problem in problems]
+    where = f"into {folder}" if commit else f"and {UNKNOWN} stands for the commit that the hub will name"
+    remedy = None if commit else "Nothing: a launch fetches it by itself. Until then what a dry run shows cannot run."
+    told = MODEL_TO_FETCH.at(name, f"a launch fetches it before the job starts, {where}", remedy, severity="warning")
+    return Expected(folder, False, [*problems, told], _fetch_command(repository, commit) if commit else "")
+
+
+def _known_commit(name: str) -> str | None:
+    """What a revision stands for without asking the hub: itself, or what it was when something was fetched."""
+    revision = parse(name).revision
+    if revision and _COMMIT.fullmatch(revision):
+        return revision
+    cached = _cached(name, weights=False)
+    return cached.name if cached else None
+
+
+def _snapshots(repository: str) -> Path:
+    from huggingface_hub import constants, file_download
+
+    folder = file_download.repo_folder_name(repo_id=repository, repo_type="model")
+    return Path(constants.HF_HUB_CACHE).absolute() / folder / "snapshots"
+
+
+def _has_weights(snapshot: Path | None) -> bool:
+    return snapshot is not None and any(snapshot.glob("*.safetensors"))
+
+
+def _fetch_command(repository: str, commit: str) -> str:
+    """What `_fetch` does, for a shell."""
+    program = str(Path(sys.executable).with_name("hf"))
+    wanted = [word for pattern in _files(True) for word in ("--include", pattern)]
+    return shlex.join([program, "download", repository, "--revision", commit, *wanted, "--exclude", "*/*"])
+
+
+def ask(name: str, *, token: str | None, pauses_s: Sequence[float] | None = None) -> str:
     """The commit that a "hf_model://" name stands for, after the hub agreed that the token may read it.
 
-    A few kilobytes at most; what preflight calls. Raises HUB_GATED, HUB_NOT_FOUND, HUB_UNREACHABLE.
+    A few kilobytes at most; what preflight calls. A silent hub is asked again after each pause.
+    Raises HUB_GATED, HUB_NOT_FOUND, HUB_UNREACHABLE.
     """
     from huggingface_hub.errors import HTTPError, OfflineModeIsEnabled
 
-    for pause in (*PAUSES_S, None):
+    pauses_s = PAUSES_S if pauses_s is None else pauses_s
+    for pause in (*pauses_s, None):
         try:
             return _ask_once(parse(name), token)
         except OfflineModeIsEnabled as offline:
             raise HUB_UNREACHABLE.error(name, "HF_HUB_OFFLINE forbids asking the hub") from offline
         except HTTPError as failed:
-            refusal = _refusal(name, failed)
+            refusal = _refusal(name, failed, len(pauses_s) + 1)
             if pause is None or refusal.code != HUB_UNREACHABLE.name:
                 raise ProblemError([refusal]) from failed
         time.sleep(pause)
@@ -149,7 +224,7 @@ def _files(weights: bool) -> list[str]:
     return SMALL_FILES + WEIGHTS if weights else SMALL_FILES
 
 
-def _refusal(name: str, failed: BaseException) -> Problem:
+def _refusal(name: str, failed: BaseException, attempts: int = 1) -> Problem:
     """What a failed request means, from the status that the hub answered with, if it answered."""
     hub = environment.hf_endpoint() or "https://huggingface.co"
     status = _status(failed)
@@ -163,7 +238,7 @@ def _refusal(name: str, failed: BaseException) -> Problem:
     if status == 404:
         return HUB_NOT_FOUND.at(name, f"{hub} answered 404: no such model or revision")
     answer = f"answered {status}" if status else f"did not answer ({type(failed).__name__})"
-    return HUB_UNREACHABLE.at(name, f"{hub} {answer}, after {len(PAUSES_S) + 1} attempts")
+    return HUB_UNREACHABLE.at(name, f"{hub} {answer}, after {attempts} attempt{'s' * (attempts > 1)}")
 
 
 def _status(failed: BaseException | None) -> int | None:

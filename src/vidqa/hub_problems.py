@@ -7,6 +7,11 @@ MODEL_NOT_FOUND = Code(
     "The model that the spec names is neither a folder on this machine nor a name on the hub.",
     "Write the path of a local model folder, or hf_model://organisation/name to fetch it.",
 )
+MODEL_TO_FETCH = Code(
+    "MODEL_TO_FETCH",
+    "The model is on the hub, and its weights are not on this machine yet.",
+    "Nothing: a launch fetches it by itself. To submit what a dry run wrote, fetch it before, as `next` says.",
+)
 HUB_GATED = Code(
     "HUB_GATED",
     "The hub does not give this model to the token in HF_TOKEN (or to nobody's token, where it is not set).",

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from vidqa import __version__
-from vidqa.files import is_writable, write_json, write_text
+from vidqa.files import read_json, read_object, write_json, write_text
 from vidqa.problem import Problem
 
 TRAINER = "trainer.json"  # the facts of a checkpoint
@@ -66,7 +66,7 @@ class RunFolder:
 
     def read_status(self) -> dict[str, Any]:
         """The last status, without values that are not of their kind; empty when there is none yet."""
-        found = _object_in(self.path / "status.json")
+        found = read_object(self.path / "status.json")
         return {name: found[name] for name, kind in _STATUS.items() if _is(found.get(name), kind)}
 
     def write_problems(self, problems: Sequence[Problem]) -> None:
@@ -75,14 +75,13 @@ class RunFolder:
     def read_problems(self) -> list[Problem]:
         """The problems that stopped the run; none where there is no such file, or one that something else wrote."""
         try:
-            found = json.loads((self.path / "problems.json").read_text(encoding="utf-8"))
-            problems = [Problem(**fields) for fields in found]
-        except (OSError, ValueError, TypeError, RecursionError):
+            problems = [Problem(**fields) for fields in read_json(self.path / "problems.json")]
+        except (OSError, ValueError, TypeError):
             return []
         texts = [(each.code, each.where, each.message, each.remedy) for each in problems]
         sound = all(isinstance(text, str) and text for each in texts for text in each)
         numbered = all(_is(each.exit_code, int) for each in problems)
-        return problems if sound and numbered and is_writable(found) else []
+        return problems if sound and numbered else []
 
     def write_quarantine(self, problems: Sequence[Problem]) -> None:
         """Samples that were left out because they turned out to be broken while the run went on."""
@@ -160,7 +159,12 @@ class RunFolder:
     def update_run(self, **facts: Any) -> None:
         """Add facts to run.json, which the launcher started."""
         path = self.path / "run.json"
-        write_json(path, {"schema_version": 1, "vidqa_version": __version__, **_object_in(path), **facts})
+        write_json(path, {"schema_version": 1, "vidqa_version": __version__, **read_object(path), **facts})
+
+    def add_resume(self, facts: dict[str, Any]) -> None:
+        """Add to the `resumes` of run.json, each of which says where the run went on."""
+        before = read_object(self.path / "run.json").get("resumes")
+        self.update_run(resumes=[*(before if isinstance(before, list) else []), facts])
 
 
 def read_checkpoint(folder: Path) -> dict[str, Any]:
@@ -243,15 +247,6 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
         if isinstance(event, dict) and _is(event.get("step"), int):
             events.append(event)
     return events
-
-
-def _object_in(path: Path) -> dict[str, Any]:
-    """The JSON object in a file; an empty one where there is none that can be read."""
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return found if isinstance(found, dict) and is_writable(found) else {}
 
 
 def _is(value: object, kind: type) -> bool:

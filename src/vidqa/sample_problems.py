@@ -12,3 +12,8 @@ SAMPLE_NOTHING_LEARNED = Code(
     "A training sample has no token to learn from.",
     "Give the record an answer, or choose a response_mode that keeps it.",
 )
+SAMPLE_TWO_KINDS = Code(
+    "SAMPLE_TWO_KINDS",
+    "One file is named as a video by one record and as an image by another.",
+    "Name the file as what it is in every record.",
+)

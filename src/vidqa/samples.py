@@ -7,21 +7,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from vidqa.chat import Chat, Encoded, load_chat
+from vidqa.chat import Chat, Encoded, Outline, load_chat, shown
+from vidqa.collection import paused
 from vidqa.data.record import MediaRef, Record
 from vidqa.families import family_of
 from vidqa.problem import Problem, ProblemError
-from vidqa.sample_problems import SAMPLE_TOO_LONG
+from vidqa.sample_problems import SAMPLE_TOO_LONG, SAMPLE_TWO_KINDS
 from vidqa.video import plan_frames, plan_image, vision_spec
 from vidqa.video.headers import Header, read_headers
 from vidqa.video.types import FramePlan, ImageMeta, VisionSpec
+
+TOKEN_BYTES = 4  # of the ids of an outline's head
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +34,17 @@ class Prompting:
     system_prompt: str = ""
     response_mode: str = "answer"  # answer | think | hybrid
     for_generation: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Medium:
+    """A file after planning: how many tokens stand for it in a chat, which of them is the last of its frames, and what
+    tells it from other files and other plans of it."""
+
+    plan: FramePlan
+    tokens: int
+    last: int
+    identity: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +123,7 @@ class Planner:
         )
         self.prompting = prompting
         self._plans: dict[str, FramePlan | tuple[Problem, ...]] = {}
+        self._media: dict[str, Medium] = {}
 
     def for_generation(self) -> Planner:
         """The same planner for prompts that end where the answer begins; it shares what was probed."""
@@ -119,59 +134,63 @@ class Planner:
     def encode(self, sample: Sample) -> Encoded:
         """The sample's tokens, as the model will see them; a planner for generation leaves the answer out."""
         wanted = replace(sample.prompting, for_generation=self.prompting.for_generation)
-        return self._encode(sample.record, sample.plans, wanted)
-
-    def _encode(self, record: Record, plans: Sequence[FramePlan], prompting: Prompting) -> Encoded:
-        return self.chat.encode(
-            record,
-            plans,
-            system_prompt=prompting.system_prompt,
-            response_mode=prompting.response_mode,
-            for_generation=prompting.for_generation,
-        )
+        return self.chat.encode(sample.record, sample.plans, **asdict(wanted))
 
     def plan(self, records: Sequence[Record], response_mode: str | None = None) -> tuple[list[Sample], list[Problem]]:
         """Samples in the order of their records, and the problems of records that cannot become one. `response_mode`
         takes the place of the planner's own."""
         prompting = replace(self.prompting, response_mode=response_mode or self.prompting.response_mode)
-        new = {ref.key: ref for record in records for ref in record.media if ref.key not in self._plans}
+        new: dict[str, MediaRef] = {}
+        for ref in (ref for record in records for ref in record.media):
+            if ref.key not in self._plans:
+                new.setdefault(ref.key, ref)
         self.take(dict(zip(new, read_headers(new.values()), strict=True)))
         samples: list[Sample] = []
         problems: list[Problem] = []
-        for record in records:
-            try:
-                samples.append(self._sample(record, prompting))
-            except ProblemError as bad:
-                problems.extend(replace(p, where=f"{record.source} (id {record.id}): {p.where}") for p in bad.problems)
+        with paused():
+            outlines = self.chat.outlines(records, **asdict(prompting))
+            for record, outline in zip(records, outlines, strict=True):
+                try:
+                    samples.append(self._sample(record, prompting, outline))
+                except ProblemError as bad:
+                    where = f"{record.source} (id {record.id})"
+                    problems.extend(replace(p, where=f"{where}: {p.where}") for p in bad.problems)
         return samples, problems
 
-    def _sample(self, record: Record, prompting: Prompting) -> Sample:
-        plans = tuple(self._plan_of(ref) for ref in record.media)
-        encoded = self._encode(record, plans, prompting)
-        sample = Sample(record, plans, prompting, len(encoded.token_ids), int(encoded.supervised.sum()))
-        return self._with_prefix(sample, encoded) if plans else sample
+    def _sample(self, record: Record, prompting: Prompting, outline: Outline | list[Problem]) -> Sample:
+        media = [self._medium_of(ref) for ref in record.media]
+        if isinstance(outline, list):
+            raise ProblemError(outline)
+        plans = tuple(medium.plan for medium in media)
+        length = outline.tokens + sum(medium.tokens - 1 for medium in media)
+        if not media or outline.head_learned:
+            return Sample(record, plans, prompting, length, outline.supervised)
+        last = media[shown(record)[-1]]
+        after = outline.tokens - len(outline.head) // TOKEN_BYTES
+        prefix = length - after - last.tokens + last.last + 1
+        key = blake2b(outline.head + b"".join(medium.identity for medium in media), digest_size=16).digest()
+        return Sample(record, plans, prompting, length, outline.supervised, prefix, key)
 
-    def _with_prefix(self, sample: Sample, encoded: Encoded) -> Sample:
-        slots = np.flatnonzero(
-            np.isin(encoded.token_ids, [slot for slot in self.chat.slot_ids.values() if slot is not None])
-        )
-        prefix = int(slots[-1]) + 1
-        if encoded.supervised[:prefix].any():
-            return sample
-        identity = repr([(ref.key, plan) for ref, plan in zip(sample.record.media, sample.plans, strict=True)])
-        key = blake2b(encoded.token_ids[:prefix].tobytes() + identity.encode(), digest_size=16).digest()
-        return replace(sample, prefix=prefix, prefix_key=key)
-
-    def _plan_of(self, ref: MediaRef) -> FramePlan:
-        plan = self._plans[ref.key]
-        if isinstance(plan, tuple):
-            raise ProblemError(plan)
-        return plan
+    def _medium_of(self, ref: MediaRef) -> Medium:
+        medium = self._media.get(ref.key)
+        if medium is None:
+            plan = self._plans[ref.key]
+            if isinstance(plan, tuple):
+                raise ProblemError(plan)
+            token_ids = self.chat.expansion(plan)
+            last = int(np.flatnonzero(token_ids == self.chat.slot_ids[plan.kind])[-1])
+            identity = blake2b(repr((ref.key, plan)).encode(), digest_size=16).digest()
+            medium = self._media[ref.key] = Medium(plan, len(token_ids), last, identity)
+        if medium.plan.kind != ref.kind:
+            message = f"it is named as {ref.kind} here, and as {medium.plan.kind} elsewhere"
+            raise SAMPLE_TWO_KINDS.error(ref.key, message)
+        return medium
 
     def take(self, headers: Mapping[str, Header]) -> None:
         """Plan media whose headers have been read, by their keys: they are not read again."""
         for key, header in headers.items():
             self._plans[key] = self._planned(header)
+            self._media.pop(key, None)
 
     def _planned(self, header: Header) -> FramePlan | tuple[Problem, ...]:
         if isinstance(header, list):

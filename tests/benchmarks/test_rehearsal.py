@@ -97,6 +97,15 @@ def test_what_is_done_in_bulk_is_measured_each_by_itself(tmp_path: Path) -> None
     assert len(peaks) == 12 and peaks["annotations validated"] < peaks["results to a gap table"] / 2
 
 
+@pytest.mark.slow
+def test_what_stands_before_a_first_step_is_measured_each_by_itself(tmp_path: Path) -> None:
+    _, (call,) = rehearse("preflight", tmp_path)
+    first, again, training = call["rows"]
+    assert again["cpu_s"] < training["cpu_s"] and first["records"] == 300
+    (event,) = map(json.loads, (tmp_path / "run" / "metrics.jsonl").read_text().splitlines())
+    assert event["train/loss"] > 0
+
+
 def test_the_command_for_memory_trains_what_the_result_file_holds() -> None:
     from memory import RUNS
 

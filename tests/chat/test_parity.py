@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 from transformers import Qwen3VLProcessor
 
 from vidqa.chat import Chat, load_chat
-from vidqa.data import MediaRef, Record, Turn
+from vidqa.data import MediaRef, Record, Turn, load_records
 from vidqa.families import family_of
 from vidqa.video.plan import plan_frames, plan_image, vision_spec
 from vidqa.video.types import FramePlan, VideoMeta
@@ -165,3 +166,62 @@ def test_learned_tokens_are_those_of_generation_blocks(elaborate_folder: Path) -
         theirs = np.array(found["input_ids"][0])[marked]
         ours = encoded.token_ids[encoded.supervised]
         assert ours[ours != newline].tolist() == theirs[theirs != newline].tolist()
+
+
+VIDEO, IMAGE = {"type": "video"}, {"type": "image"}
+# What a user wrote, and the text and media that the model shall see: a tag takes one line break on each side with it,
+# as NVIDIA's loader of LLaVA records does, and nothing else is taken.
+WRITTEN = [
+    ("<video>\nWhy?", [VIDEO, "Why?"]),
+    ("<video>\r\nWhy?", [VIDEO, "\r\nWhy?"]),
+    ("Why?\n<video>", ["Why?", VIDEO]),
+    ("<video>Why?", [VIDEO, "Why?"]),
+    ("<video> Why?", [VIDEO, " Why?"]),
+    ("<video>\n\n  Why?\n", [VIDEO, "\n  Why?\n"]),
+    ("First <video> and", ["First ", VIDEO, " and"]),
+    (" First\n\n<video>\nand \n", [" First\n", VIDEO, "and \n"]),
+    ("<image>\n<video>\nWhy?", [IMAGE, VIDEO, "Why?"]),
+    ("<image> <video>\n", [IMAGE, " ", VIDEO]),
+    ("Here: <image>, there:\t<video>\nWhy? ", ["Here: ", IMAGE, ", there:\t", VIDEO, "Why? "]),
+    ("\tNothing to tag \n", [VIDEO, IMAGE, "\tNothing to tag \n"]),
+    ([VIDEO, "\nWhy?\n"], [VIDEO, "\nWhy?\n"]),
+    ([" a ", " b ", VIDEO, "\n", IMAGE, " c"], [" a ", " b ", VIDEO, "\n", IMAGE, " c"]),
+    (["Look:\n<video>\n", " Why?"], ["Look:", VIDEO, " Why?"]),
+]
+
+
+@pytest.mark.parametrize(("written", "shown"), WRITTEN)
+def test_white_space_of_annotations_reaches_the_model_as_the_processor_renders_it(
+    pair: tuple[Chat, Qwen3VLProcessor, Path], tmp_path: Path, written: Any, shown: list[Any]
+) -> None:
+    chat, processor, folder = pair
+    media = [part["type"] for part in shown if isinstance(part, dict)]
+    for kind in set(media):
+        (tmp_path / kind).write_bytes(b"x")
+    content = written if isinstance(written, str) else [_part(part) for part in written]
+    turns = [("system", " Be brief.\n"), ("user", content), ("assistant", " Yes \n")]
+    turns += [("user", " And then? "), ("assistant", "\tNo\n\nor ")]
+    row = {kind: kind for kind in set(media)} | {"messages": [{"role": role, "content": said} for role, said in turns]}
+    (tmp_path / "annotations.json").write_text(json.dumps([row]))
+    (record,) = load_records(tmp_path)
+    vision = vision_spec(family_of(folder).geometry(folder), fps=2)
+    plans = [
+        plan_image(64, 64, vision) if medium.kind == "image" else plan_frames(VideoMeta(8.0, 8, 1.0, 64, 64), vision)
+        for medium in record.media
+    ]
+    messages = [{"role": role, "content": said} for role, said in turns]
+    messages[1]["content"] = [_part(part) for part in shown]
+    pixels = {"images": np.zeros((64, 64, 3), np.uint8), "videos": np.zeros((8, 64, 64, 3), np.uint8)}
+    inputs: dict[str, Any] = {name: [pixels[name]] for name in pixels if name.removesuffix("s") in media}
+    if "videos" in inputs:
+        inputs |= {"video_metadata": [{"total_num_frames": 8, "fps": 8.0}], "do_sample_frames": True, "fps": 2}
+    for for_generation in (False, True):
+        until = messages[:-1] if for_generation else messages
+        text = processor.apply_chat_template(until, tokenize=False, add_generation_prompt=for_generation)
+        encoded = chat.encode(record, plans, for_generation=for_generation)
+        assert encoded.text == text
+        assert encoded.token_ids.tolist() == processor(text=[text], **inputs)["input_ids"][0]
+
+
+def _part(part: Any) -> dict[str, str]:
+    return {"type": "text", "text": part} if isinstance(part, str) else part

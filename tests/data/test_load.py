@@ -67,7 +67,7 @@ def test_all_shapes_of_one_question_give_the_same_turns(root: Path) -> None:
     shapes = [
         {"video": "a.mp4", "conversations": turns()},
         {"video": ["a.mp4"], "conversations": turns(QUESTION)},
-        {"videos": ["a.mp4"], "conversations": turns(f" <video>  {QUESTION}\n")},
+        {"videos": ["a.mp4"], "conversations": turns(f"\n<video>\n{QUESTION}")},
         {"video": "a.mp4", "conversations": turns(f"<image>\n{QUESTION}")},
         {"video": "a.mp4", "messages": said},
         {"messages": [{"role": "user", "content": parts}, answer]},
@@ -91,7 +91,7 @@ def test_several_media_and_turns_keep_their_places(root: Path) -> None:
     ]
     record = load_one(root, row(video=["a.mp4", "b.mp4"], image="c.png", conversations=said))
     assert [medium.written for medium in record.media] == ["a.mp4", "c.png", "b.mp4"]
-    assert record.turns[1].parts == ("First", 0, "then", 1, "and", 2, "?")
+    assert record.turns[1].parts == ("First ", 0, " then ", 1, " and ", 2, "?")
     assert record.turns[4].parts == ("It says <video>",)
     assert [turn.role for turn in record.turns] == ["system", "user", "assistant", "user", "assistant"]
 
@@ -259,6 +259,18 @@ def test_broken_files(tmp_path: Path, text: str, code: str, place: str) -> None:
     codes = {problem.code: problem.where for problem in reversed(raised.value.problems)}
     assert codes[code] == f"{path}{place}"
     assert raised.value.exit_code == 3
+
+
+@pytest.mark.parametrize("depth", [100, 400, 700, 100_000])
+@pytest.mark.parametrize("name", ["annotations.json", "annotations.jsonl"])
+def test_a_record_that_is_nested_too_deeply_is_left_out_and_named(root: Path, name: str, depth: int) -> None:
+    good, deep = json.dumps(row(id="good")), json.dumps(row(note=1)).replace("1}", "[" * depth + "]" * depth + "}")
+    path = root / name
+    path.write_text(f"[{good},\n{deep}]" if name.endswith("json") else f"{good}\n{deep}\n")
+    records, (problem,) = check_records(path)
+    assert problem.code == "DATA_SYNTAX" and "nested too deeply" in problem.message
+    assert [record.id for record in records] == ["good"] or (depth > 700 and name.endswith("json"))
+    assert load_one(root, row(note=json.loads("[" * 60 + "]" * 60))).id == "r"
 
 
 RECORDS = json.dumps([row(id=name, conversations=turns(answer="1 é")) for name in "abc"], ensure_ascii=False)

@@ -47,6 +47,8 @@ def test_a_loss_that_explodes_ends_the_run_and_keeps_the_checkpoint(world: Simpl
     assert end.codes == ["ENGINE_NOT_FINITE"] and end.exit_code == Exit.JOB_FAILED
     assert (end.status["state"], end.status["exit_code"]) == ("ERROR", Exit.JOB_FAILED)
     assert "Traceback" not in end.log
+    page = (end.run / "report.html").read_text()
+    assert "ERROR · step" in page and "ENGINE_NOT_FINITE" in page and 'aria-label="Loss"' in page
     assert all((folder / "trainer.json").exists() for folder in (end.run / "checkpoints").iterdir())
 
 
@@ -73,6 +75,8 @@ def test_a_clip_that_breaks_while_training_is_named_and_left_out(world: SimpleNa
     assert end.exit_code == 0 and end.status["state"] == "COMPLETE"
     left_out = json.loads((end.run / "quarantine.json").read_text())
     assert len(left_out) == 1 and "3.mp4" in left_out[0]["where"] and "left out" in end.log
+    page = (end.run / "report.html").read_text()
+    assert "Left out (1)" in page and left_out[0]["code"] in page
     strict = attempt(world, tmp_path / "strict", {**over, "engine.on_bad_sample": "fail"}, ranks=2, root=root)
     assert strict.codes == ["ENGINE_BAD_SAMPLE"] and strict.status["exit_code"] == Exit.INPUT
     assert strict.exit_code == Exit.INPUT and "Traceback" not in strict.log

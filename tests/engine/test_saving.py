@@ -210,7 +210,7 @@ def test_what_was_measured_stays_before_what_was_not(world: SimpleNamespace, cap
     said = capsys.readouterr().err
     assert f"train.max_num_steps: {STEPS} -> {STEPS + 2}" in said and "validation.enable: True -> False" in said
     assert "save_freq" not in said
-    assert facts(run / "run.json")["resumed"]["step"] == STEPS
+    assert facts(run / "run.json")["resumes"][-1]["step"] == STEPS
 
 
 def made_exports(run: RunFolder, **measured: dict[str, float]) -> None:

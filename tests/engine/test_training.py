@@ -87,6 +87,8 @@ def test_a_run_leaves_what_it_promises(world: SimpleNamespace) -> None:
     best = json.loads((run / "best.json").read_text())
     assert best["metric"] == "val/avg_loss" and best["value"] == min(_validation(run))
     assert os.readlink(run / "best") == f"safetensors/{best['name']}"
+    page = (run / "report.html").read_text()
+    assert "COMPLETE · step 12 of 12" in page and 'aria-label="Loss"' in page and "loaded again" in page
     proof = json.loads((run / "best" / "proof.json").read_text())
     assert proof["reloaded_loss"] == pytest.approx(proof["trainer_loss"], rel=1e-4)
 
@@ -194,6 +196,7 @@ def test_sigterm_saves_and_stops_and_the_run_resumes(world: SimpleNamespace) -> 
     process.wait(60)
     status = json.loads((run_dir / "status.json").read_text())
     assert (status["state"], status["exit_code"]) == ("STOPPED", 6)
+    assert f"STOPPED · step {status['step']} of {STEPS}" in (run_dir / "report.html").read_text()
     process = _start(world.spec("stopped", options(2, **never, **{"train.resume": True})), run_dir, 2)
     while process.poll() is None:  # signals that come when all is done, until the processes are gone, change nothing
         if json.loads((run_dir / "status.json").read_text())["state"] == "COMPLETE":
@@ -203,6 +206,8 @@ def test_sigterm_saves_and_stops_and_the_run_resumes(world: SimpleNamespace) -> 
         time.sleep(0.01)
     assert process.returncode == 0
     assert_same_run(run_dir, world.reference)
+    page = (run_dir / "report.html").read_text()
+    assert f"COMPLETE · step {STEPS} of {STEPS}" in page and f"goes on after step {status['step']}" in page
 
 
 def _start(spec: Path, run_dir: Path, ranks: int) -> subprocess.Popen[bytes]:

@@ -37,6 +37,8 @@ from vidqa.spec import Layer, dump, explain, read_layer, resolve
 from vidqa.spec.cosmos import cosmos_table, read_records
 from vidqa.spec.layers import parse_set
 from vidqa.spec.parents import find_checkpoint, find_export
+from vidqa.training_report.page import report
+from vidqa.training_report.read import read_training
 from vidqa.video import probe, probe_image
 
 QUESTION = {"from": "human", "value": "<video>\nIs the door open?\nA. yes\nB. no"}
@@ -104,8 +106,13 @@ PROBLEM = {"code": "SPEC_X", "where": "a", "message": "m", "remedy": "r", "exit_
 STATUS = {"state": "RUNNING", "step": 3, "total_steps": 9, "eta_s": 12.5, "message": "", "exit_code": None}
 RECORD = {
     **{"job_id": "j", "platform": "local", "action": "train", "spec": "s.toml", "spec_fingerprint": "f"},
-    **{"inputs_fingerprint": "i", "output_dir": "o", "run_dir": "run", "model": "m", "processes": 2, "nodes": 1},
-    **{"created": "2026-01-01T00:00:00+00:00", "launcher": {"pid": 1, "host": "h"}, "state": "ERROR", "exit_code": 3},
+    **{"inputs_fingerprint": "i", "output_dir": "/o", "run_dir": "run", "model": "m", "processes": 2, "nodes": 1},
+    **{
+        "created": "2026-01-01T00:00:00+00:00",
+        "launcher": {"pid": 1, "started": 2, "boot": "b", "host": "h"},
+        "state": "ERROR",
+        "exit_code": 3,
+    },
     **{"failure": {"class": "data", "evidence": "x"}, "reference": {"pid": 1, "start": 2}, "log_start": 0},
 }
 TAO_ITEM = {"video_id": "clip.mp4", "question": "Is it?", "answer": "Yes", "reasoning": "It is.", "item_index": "0"}
@@ -336,6 +343,21 @@ def read_run(world: World, file: Path) -> Any:
     return None
 
 
+def read_report(world: World, file: Path) -> Any:
+    """The page of a training of which one file is spoiled."""
+    run = file.parent
+    export = run / "safetensors/step_2"
+    export.mkdir(parents=True)
+    for name, document in TRAINED.items():
+        if not (run / name).exists():
+            (run / name).write_text(json.dumps(document))
+    if file.name != "metrics.jsonl":
+        (run / "metrics.jsonl").write_bytes(METRICS)
+    for name in ("export.json", "proof.json"):
+        (run / name).rename(export / name)
+    return report(read_training(run)).encode()
+
+
 def read_parent(world: World, file: Path) -> Any:
     """A spec for the successor of a run whose spec.toml, best.json or adapter_config.json is spoiled."""
     from vidqa.spec.sources import parent_layer
@@ -397,6 +419,18 @@ def read_answers(world: World, file: Path) -> Any:
 ANSWERS = b'<think>so</think><answer>**B**. the 3 cars</answer>|Which? (A) left (B) 3,5 m|"B"|No cars, 4-5 km/h'
 DATA = b"custom.train_dataset.annotation_path=a.json\ncustom.train_dataset.media_path=m\n"
 WORDS = DATA + b"train.epoch=3\nlearning_rate=1e-5\npolicy.lora={r=4}\ntrain.resume=true\nengine.pack_tokens=8192"
+TRAINED: dict[str, Any] = {
+    "run.json": {
+        "trainable": [{"part": "lm_head", "parameters": 9, "trainable": 3}],
+        "resumes": [{"from": "/a/run/checkpoints/step_1", "step": 1, "changed": ["x: 1 -> 2"]}],
+        "export_proof": {"export": "step_2", "proved": False, "reason": "none"},
+    },
+    "plan.json": {"train_samples": 4, "total_steps": 4, "steps_per_epoch": 2, "quarantined": [PROBLEM]},
+    "best.json": {"name": "step_2", "step": 2},
+    "quarantine.json": [PROBLEM],
+    "export.json": {"step": 2, "measured": {"val/avg_loss": 0.5}},
+    "proof.json": {"trainer_loss": 0.5, "reloaded_loss": 0.5},
+}
 METRICS = b"\n".join(json.dumps({"step": n, "time": 1.5, "train/loss": 2.0}).encode() for n in range(4))
 
 READERS: dict[str, Reader] = {
@@ -413,6 +447,9 @@ READERS: dict[str, Reader] = {
     "log": Reader(bytes_of("log.txt", lambda: b"\x1b[31mstep 3\r\n" * 5), read_job),
     "run": Reader(an_object({"run_id": "x", "created": "y"}, "run.json"), read_run),
     "metrics": Reader(bytes_of("metrics.jsonl", lambda: METRICS), read_run),
+    **{f"report of {n}": Reader(an_object(document, n), read_report) for n, document in TRAINED.items()},
+    "report of metrics": Reader(bytes_of("metrics.jsonl", lambda: METRICS), read_report),
+    "report of spec": Reader(a_spec(TRAIN, "spec", (".toml",)), read_report),
     "parent spec": Reader(a_spec(TRAIN, "spec", (".toml",)), read_parent),
     "parent best": Reader(an_object({"name": "step_2", "step": 2}, "best.json"), read_parent),
     "parent adapter": Reader(an_object({"base_model_name_or_path": "x"}, "adapter_config.json"), read_parent),

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pyarrow.parquet as pq
 import pytest
 
+from vidqa.data import load_records
 from vidqa.gaps import GAP_COLUMNS, analyze
 from vidqa.gaps.summary import summary_text
 from vidqa.gaps.table import SCHEMA
@@ -173,6 +174,20 @@ def test_results_that_name_a_video_instead_of_an_id(place, video_id):
     ]
     _, rows = place.run(notes, [result(video_id, "no")])
     assert rows[0]["sample_id"] == "one" and rows[0]["video_id"] == str(place.path / "kpi/clips/a.mp4")
+
+
+def test_a_question_around_its_medium_is_found_as_an_evaluation_writes_it(place):
+    asked = ["Left:\n<video>\nIs it?", "Right <video> Is it?", "<video>Up\n Is it?", "Down Is it?\n<video>"]
+    parts = [{"type": "text", "text": "In"}, {"type": "video", "video": "a.mp4"}, {"type": "text", "text": "is it?"}]
+    turns = [[{"from": "human", "value": value}, {"from": "gpt", "value": "yes"}] for value in [*asked, parts]]
+    notes = [{"id": str(at), "video": "a.mp4", "conversations": said} for at, said in enumerate(turns)]
+    (place.path / "kpi").mkdir()
+    (place.path / "kpi/a.mp4").write_bytes(b"x")
+    (place.path / "kpi/annotations.json").write_text(json.dumps(notes))
+    written = [record.question for record in load_records(place.path / "kpi")]
+    assert written[:2] == ["Left:\nIs it?", "Right \n Is it?"]
+    found, rows = place.run(notes, [result("a.mp4", "no", question=question) for question in reversed(written)])
+    assert [row["sample_id"] for row in rows] == ["4", "3", "2", "1", "0"] and not codes(found)
 
 
 def test_results_without_annotation_are_kept_and_said(place):

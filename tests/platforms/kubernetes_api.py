@@ -18,6 +18,7 @@ import subprocess
 import threading
 import time
 import uuid
+from base64 import b64encode
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
@@ -204,6 +205,9 @@ class Cluster(ThreadingHTTPServer):
         elif image in self.image_waits:
             waiting = {"reason": self.image_waits[image], "message": f'Back-off pulling image "{image}"'}
             self.set_state(pod, {"waiting": waiting})
+        elif lacking := self.lacking(pod["spec"]["containers"][0]):
+            message = f"couldn't find key {lacking} in Secret default"
+            self.set_state(pod, {"waiting": {"reason": "CreateContainerConfigError", "message": message}})
         else:
             self.run(pod)
 
@@ -236,6 +240,12 @@ class Cluster(ThreadingHTTPServer):
         pod["status"]["phase"] = "Running"
         self.set_state(pod, {"running": {"startedAt": stamp()}})
         threading.Thread(target=self.follow, args=(pod, process, home), daemon=True).start()
+
+    def lacking(self, container: Json) -> str:
+        """The first key of a Secret that the container has to have and that is not there."""
+        keys = [each["valueFrom"]["secretKeyRef"] for each in container["env"] if "valueFrom" in each]
+        needed = [key for key in keys if not key.get("optional")]
+        return next((key["key"] for key in needed if key["key"] not in self.secrets.get(key["name"], {})), "")
 
     def variables(self, pod: Json, container: Json) -> dict[str, str]:
         found = {}
@@ -369,6 +379,9 @@ class Request(BaseHTTPRequestHandler):
             raise Refused(404, "NotFound", f'namespaces "{namespace}" not found')
         if log:
             return self.log(name, query)
+        if plural == "secrets" and name in self.server.secrets:
+            values = {key: b64encode(text.encode()).decode() for key, text in self.server.secrets[name].items()}
+            return self.reply({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}, "data": values})
         if self.command == "POST":
             return self.post(plural, body, query)
         if self.command == "GET" and name is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 import tomllib
@@ -80,6 +81,25 @@ def test_local_runs_the_rendered_program(spec: Callable[..., Path], tmp_path: Pa
     assert table["train"]["ckpt"]["upload_hf"] is False
 
 
+def test_the_program_imports_what_lies_beside_it_and_nothing_from_the_working_folder(
+    spec: Callable[..., Path], tmp_path: Path
+) -> None:
+    python = shlex.quote(sys.executable)
+    for folder in ("tools", "programs", "here"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "tools/cosmos-rl").write_text(f'#!/bin/sh\n{python} -c "import yaml"\nexec {python} "$3"\n')
+    (tmp_path / "tools/cosmos-rl").chmod(0o755)
+    (tmp_path / "programs/own.py").write_text("import beside, on_the_path, yaml\n")
+    (tmp_path / "programs/beside.py").write_text("print('beside')\n")
+    (tmp_path / "on_the_path.py").write_text("print('on the path')\n")
+    (tmp_path / "here/yaml.py").write_text("print('planted')\n")
+    made = rendered(spec({"custom_script": str(tmp_path / "programs/own.py")}), "local", write=True)
+    path = {"PATH": f"{tmp_path / 'tools'}:{os.environ['PATH']}", "PYTHONPATH": str(tmp_path)}
+    words = {"shell": True, "text": True, "env": {**os.environ, **path}, "cwd": tmp_path / "here"}
+    assert subprocess.check_output(made.submit, **words).splitlines() == ["beside", "on the path"]
+    assert rendered(spec({"custom_script": "a.module"}), "local").files["run.sh"].endswith(" a.module\n")
+
+
 def test_nothing_is_written_by_a_dry_run(spec: Callable[..., Path], tmp_path: Path) -> None:
     made = rendered(spec(), "local")
     assert not (tmp_path / "out").exists() and set(made.files) == {"cosmos.toml", "run.sh"}
@@ -92,7 +112,7 @@ def test_docker_mounts_what_the_spec_names(spec: Callable[..., Path], tmp_path: 
     subprocess.run(["bash", "-n"], input=words, text=True, check=True)
     assert f"--volume={tmp_path / 'out'}:{tmp_path / 'out'} " in words and "--gpus=4" in words
     assert f"--volume={tmp_path}:{tmp_path}:ro" in words
-    assert words.rstrip().endswith(f"{IMAGE} cosmos-rl --config {made.folder / 'cosmos.toml'} /opt/other.py")
+    assert words.rstrip().endswith(f" /opt cosmos-rl --config {made.folder / 'cosmos.toml'} /opt/other.py")
 
 
 @pytest.mark.parametrize("backend", ["venv", "apptainer", "pyxis"])
@@ -108,7 +128,7 @@ def test_slurm(spec: Callable[..., Path], tmp_path: Path, backend: str) -> None:
     subprocess.run(["bash", "-n"], input=script, text=True, check=True)
     assert "#SBATCH --partition=gpu" in script and "#SBATCH --gpus-per-node=4" in script and "requeue" not in script
     assert script.index("#SBATCH") < script.index("module load cuda") < script.index("exec srun")
-    shown = {"venv": "srun cosmos-rl", "apptainer": "apptainer exec --nv", "pyxis": f"--container-image={IMAGE}"}
+    shown = {"venv": "exec srun sh -c", "apptainer": "apptainer exec --nv", "pyxis": f"--container-image={IMAGE}"}
     assert shown[backend] in script and made.submit.startswith("sbatch ")
 
 
@@ -119,9 +139,9 @@ def test_kubernetes(spec: Callable[..., Path], tmp_path: Path) -> None:
         kubernetes_validate.validate(each, "1.34", strict=True)
     assert config["data"] == {"cosmos.toml": made.files["cosmos.toml"]}
     container = job["spec"]["template"]["spec"]["containers"][0]
-    assert container["command"] == ["cosmos-rl", "--config", "/etc/vidqa/cosmos.toml", PROGRAM]
+    assert container["command"][-4:] == ["cosmos-rl", "--config", "/etc/vidqa/cosmos.toml", PROGRAM]
     assert job["spec"]["backoffLimit"] == 0 and container["image"] == IMAGE
-    assert container["resources"]["limits"] == {"nvidia.com/gpu": 4}
+    assert container["resources"]["limits"] == {"nvidia.com/gpu": "4"}
 
 
 def test_what_the_container_cannot_do_is_refused(spec: Callable[..., Path]) -> None:
@@ -150,3 +170,14 @@ def test_the_script_writes_and_says_how_to_submit(spec: Callable[..., Path], tmp
     assert result["data"]["preflight"] == "skipped"
     (submit,) = result["next"]
     assert submit.startswith("bash ") and Path(submit.split()[1]).is_file()
+
+
+def test_a_dry_run_writes_where_it_is_told_to(spec: Callable[..., Path], tmp_path: Path) -> None:
+    words = [sys.executable, LAUNCH, "train", "--engine", "cosmos-rl", "--spec", spec(), "--json", "--dry-run"]
+    ran = subprocess.run([*map(str, words), "--out", str(tmp_path / "look")], capture_output=True, text=True)
+    result = json.loads(ran.stdout)
+    assert {path.name: path.read_text() for path in (tmp_path / "look").iterdir()} == result["data"]["files"]
+    assert not (tmp_path / "out").exists()
+    (submit,) = result["next"]
+    subprocess.run(["bash", "-c", submit.replace("&& bash ", "&& bash -n ")], check=True)
+    assert sorted(path.name for path in Path(result["data"]["folder"]).iterdir()) == ["cosmos.toml", "run.sh"]

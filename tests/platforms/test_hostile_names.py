@@ -144,7 +144,8 @@ def test_a_kubelet_hands_over_these_very_words(tmp_path: Path, name: str, nodes:
     *_, made = yaml.safe_load_all(kubernetes.render(job).files["manifest.yaml"])
     trainer = made["spec"]["trainer"] if form == "trainjob" else made["spec"]["template"]["spec"]["containers"][0]
     words = [as_kubelet(word) for word in trainer["command"]]
-    assert words[words.index("vidqa.engine") :] == [*engine_words(job), "--go-on"]
+    given = ["/etc/vidqa/spec.toml" if word == str(job.spec) else word for word in engine_words(job)]
+    assert words[words.index("vidqa.engine") :] == [*given, "--go-on"]
     assert words[words.index("--run-dir") + 1] == str(job.run_dir)
     assert words[words.index("--node") + 1] == ("1" if nodes == 2 or form == "trainjob" else "0")
 
@@ -214,16 +215,17 @@ def cosmos_spec(tmp_path: Path) -> Callable[[str], Path]:
 def test_nvidias_container_gets_these_very_words(
     tmp_path: Path, name: str, platform: str, cosmos_spec: Callable[[str], Path]
 ) -> None:
-    backend = {"backend": platform} if platform in ("venv", "apptainer", "pyxis") else {}
-    of = "slurm" if backend else platform
-    (tmp_path / "site.toml").write_text(tomli_w.dumps({of: backend} if backend else {}))
+    table = {"backend": platform} if platform in ("venv", "apptainer", "pyxis") else {}
+    of = "slurm" if table else platform
+    table = {"volumes": [{"mount_path": str(tmp_path), "claim": "data"}]} if of == "kubernetes" else table
+    (tmp_path / "site.toml").write_text(tomli_w.dumps({of: table} if table else {}))
     wanted = Wanted(image="cosmos", site=tmp_path / "site.toml")
     made = cosmos_container.prepare("train", cosmos_spec(name), of, wanted, write=True)
     toml = str(made.folder / "cosmos.toml")
     if of == "kubernetes":
         *_, manifest = yaml.safe_load_all(made.files["manifest.yaml"])
         words = [as_kubelet(word) for word in manifest["spec"]["template"]["spec"]["containers"][0]["command"]]
-        assert words[2] == "/etc/vidqa/cosmos.toml"
+        assert words[-2] == "/etc/vidqa/cosmos.toml" and words[2] == cosmos_container.BESIDE[2]
         return
     (script,) = [made.folder / file for file in made.files if file != "cosmos.toml"]
     words = ran(script, tmp_path, "srun", "docker", "cosmos-rl")

@@ -416,6 +416,34 @@ def test_no_secret_is_in_a_manifest_a_request_or_a_file(
     assert len(written) > 8 and not [path for path in written if b"planted_secret" in path.read_bytes()]
 
 
+def test_a_secret_that_the_spec_needs_has_to_be_there(
+    api: Cluster, wanted: Callable[..., Wanted], write_spec: WriteSpec
+) -> None:
+    spec = write_spec("complete")
+    spec.write_text(spec.read_text().replace("[logging]", '[logging]\nlogger = ["console", "wandb"]'))
+    for held, shown in (({}, "no such Secret"), ({"vidqa": {"HF_TOKEN": "x"}}, "lacks WANDB_API_KEY")):
+        api.secrets = held
+        with pytest.raises(ProblemError) as refused:
+            launch("train", spec, "kubernetes", wanted())
+        (problem,) = refused.value.problems
+        assert problem.code == "PLATFORM_KUBERNETES_SECRET_MISSING" and shown in problem.message
+    assert not api.objects and records.scan() == ([], [])
+    api.secrets = {"vidqa": {"WANDB_API_KEY": "x"}}
+    assert jobs.wait(started(spec, wanted()), 60).state == State.COMPLETE
+
+
+def test_a_secret_that_may_not_be_looked_at_keeps_its_pod_from_starting(
+    api: Cluster, wanted: Callable[..., Wanted], write_spec: WriteSpec
+) -> None:
+    api.forbidden.add("GET secrets")
+    spec = write_spec("complete")
+    spec.write_text(spec.read_text().replace("[logging]", '[logging]\nlogger = ["console", "wandb"]'))
+    launched = launch("train", spec, "kubernetes", wanted(start_limit_s=1))
+    assert [(p.code, p.severity) for p in launched.problems] == [("PLATFORM_KUBERNETES_SECRET_MISSING", "warning")]
+    record = jobs.wait(launched.record, 60)
+    assert record.state == State.ERROR and "WANDB_API_KEY" in record.message
+
+
 def test_another_job_of_the_same_name_is_not_ours(
     api: Cluster, wanted: Callable[..., Wanted], write_spec: WriteSpec
 ) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import json
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +13,7 @@ from typing import Any
 import kubernetes_validate
 import pytest
 import yaml
+from kubernetes.client import ApiClient
 
 from vidqa.platforms import site
 from vidqa.platforms._base import Job
@@ -88,7 +91,7 @@ def test_one_node() -> None:
     assert words[words.index("--") + 1 :][:5] == [
         "python", "-m", "vidqa.engine.torchrun", "--standalone", "--nproc-per-node=4"
     ]  # fmt: skip
-    assert container(made)["resources"]["limits"] == {"nvidia.com/gpu": 4, "memory": "200Gi"}
+    assert container(made)["resources"]["limits"] == {"nvidia.com/gpu": "4", "memory": "200Gi"}
     assert "resources" in container(objects(job(gpus=0))[-1])
     assert "nvidia.com/gpu" not in container(objects(job(gpus=0))[-1])["resources"]["limits"]
 
@@ -109,6 +112,67 @@ def test_several_nodes_meet_at_the_first() -> None:
         f"--master-addr={name}-0.{name}",
     ):
         assert word in words  # fmt: skip
+
+
+RDMA: dict[str, Any] = {
+    "host_network": True,
+    "annotations": {"k8s.v1.cni.cncf.io/networks": "rdma-net"},
+    "resources": {"rdma/rdma_shared_device_a": 2},
+    "capabilities": ["IPC_LOCK"],
+    "environment": {"NCCL_IB_HCA": "=mlx5_0", "NCCL_SOCKET_IFNAME": "=eth0"},
+    "interface": "net1",
+}
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_rdma_variables_and_the_nodes_network(version: str) -> None:
+    _, service, made = objects(job(nodes=2, **RDMA))
+    for each in (service, made):
+        kubernetes_validate.validate(each, version, strict=True)
+    template = made["spec"]["template"]
+    assert template["metadata"]["annotations"]["k8s.v1.cni.cncf.io/networks"] == "rdma-net"
+    assert (template["spec"]["hostNetwork"], template["spec"]["dnsPolicy"]) == (True, "ClusterFirstWithHostNet")
+    assert container(made)["resources"]["limits"]["rdma/rdma_shared_device_a"] == "2"
+    assert container(made)["securityContext"] == {
+        "allowPrivilegeEscalation": False, "capabilities": {"add": ["IPC_LOCK"]}
+    }  # fmt: skip
+    values = {each["name"]: each.get("value") for each in container(made)["env"]}
+    assert (values["NCCL_IB_HCA"], values["GLOO_SOCKET_IFNAME"]) == ("=mlx5_0", "net1")
+    assert values["NCCL_SOCKET_IFNAME"] == "=eth0", "the place knows better than its interface"
+
+
+def test_jobs_on_one_nodes_network_meet_at_ports_of_their_own() -> None:
+    def meets(job_id: str, **settings: Any) -> tuple[int, int]:
+        _, service, made = objects(replace(job(nodes=2, **settings), job_id=job_id))
+        (port,) = [word.partition("=")[2] for word in container(made)["command"] if word.startswith("--master-port=")]
+        return int(port), service["spec"]["ports"][0]["port"]
+
+    first, second = meets("20260101T120000Z-1a2b3c", **RDMA), meets("20260101T120001Z-1a2b3c", **RDMA)
+    assert first != second and meets("20260101T120000Z-1a2b3c") == meets("20260101T120001Z-1a2b3c") == (29500, 29500)
+    for own, served in (first, second):
+        assert own == served and 20_000 <= own < 30_000  # below what nodes hand out, and services of type NodePort
+
+
+@pytest.mark.parametrize("nodes", [1, 2, 100])
+def test_names_of_hosts_fit(nodes: int) -> None:
+    """Pods of an Indexed Job are called JOB-INDEX, a label of DNS; the first one's name is what the others look for."""
+    *_, made = objects(job(nodes=nodes))
+    name, label = made["metadata"]["name"], re.compile(r"[a-z]([a-z0-9-]{0,61}[a-z0-9])?")
+    assert label.fullmatch(name) and label.fullmatch(f"{name}-{nodes - 1}")
+    words = container(made)["command"]
+    hosts = {word.partition("=")[2] for word in words if word.startswith("--master-addr=")}
+    assert hosts == ({f"{name}-0.{name}"} if nodes > 1 else set())
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+@pytest.mark.parametrize("settings", [FULL, RDMA])
+def test_the_official_client_reads_all_of_it(nodes: int, settings: dict[str, Any]) -> None:
+    """Its models check what they are given, and hold every key that we wrote."""
+
+    client = ApiClient()
+    for made in objects(job(nodes, **settings)):
+        read = client.deserialize(json.dumps(made), f"V1{made['kind']}", "application/json")
+        assert client.sanitize_for_serialization(read) == made
 
 
 def test_shared_memory_volumes_and_placement() -> None:
@@ -148,6 +212,18 @@ def test_secrets_are_references_only(monkeypatch: pytest.MonkeyPatch) -> None:
     }
 
 
+def test_a_secret_that_the_spec_needs_is_no_choice() -> None:
+    def needed(**settings: Any) -> set[str]:
+        asked = replace(job(**settings), needs=("WANDB_API_KEY", "AWS_ACCESS_KEY_ID"))
+        keys = [
+            each["valueFrom"]["secretKeyRef"] for each in container(objects(asked)[-1])["env"] if "value" not in each
+        ]
+        return {key["key"] for key in keys if not key["optional"]}
+
+    assert needed(service_account="") == {"WANDB_API_KEY", "AWS_ACCESS_KEY_ID"}
+    assert needed(service_account="writer") == {"WANDB_API_KEY"}, "its role may stand for the keys"
+
+
 def test_failures_and_disruptions() -> None:
     disrupted, saved, final = objects(job(nodes=2))[-1]["spec"]["podFailurePolicy"]["rules"]
     assert disrupted["action"] == "Ignore" and disrupted["onPodConditions"][0]["type"] == "DisruptionTarget"
@@ -157,9 +233,10 @@ def test_failures_and_disruptions() -> None:
 
 
 @pytest.mark.parametrize("nodes", [1, 2])
-def test_a_train_job_of_kubeflow(nodes: int) -> None:
+@pytest.mark.parametrize("more", [{}, {**RDMA, "host_network": False}])
+def test_a_train_job_of_kubeflow(nodes: int, more: dict[str, Any]) -> None:
     models = pytest.importorskip("kubeflow_trainer_api.models")
-    _, made = objects(job(nodes, form="trainjob"))
+    _, made = objects(job(nodes, form="trainjob", **more))
     read = models.TrainerV1alpha1TrainJob.from_dict(made)
     assert read.to_dict() == made  # nothing that the published types do not know, nothing of another type
     trainer = made["spec"]["trainer"]
@@ -188,9 +265,14 @@ def test_paths_must_lie_in_volumes() -> None:
         ({"shm_gib": "16"}, "integer"),
         ({"namespace": "Not A Name"}, "match"),
         ({"form": "pod"}, "trainjob"),
+        ({"form": "trainjob", "host_network": True}, "runtime"),
+        ({"environment": {"HF_TOKEN": "planted"}}, "put it into the Secret"),
+        ({"environment": {"A": "hf_planted0123456789planted"}}, "put it into the Secret"),
+        ({"capabilities": ["ipc lock"]}, "match"),
+        ({"resources": {"rdma/a": 0}}, "greater"),
     ],
 )
 def test_settings_that_are_wrong(table: dict[str, Any], shown: str) -> None:
     with pytest.raises(ProblemError) as raised:
         site.validate(KubernetesSite, table, "site.toml [kubernetes]")
-    assert shown in str(raised.value)
+    assert shown in str(raised.value) and "planted" not in str(raised.value)

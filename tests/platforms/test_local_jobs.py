@@ -113,6 +113,20 @@ def test_a_launcher_that_ends_while_we_look_has_started_its_job(
         assert jobs.observe(records.write(replace(record, **changes))).state == State.PENDING
 
 
+def test_a_supervisor_that_has_just_begun_is_not_taken_for_gone(stand_in: None, write_spec: WriteSpec) -> None:
+    """For a moment it has no environment yet in which the job's name could be read."""
+    record = ended(started(write_spec("complete")))
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]) as process:
+        found = Identity.of(process.pid)
+        assert found
+        new = {"job_id": "new", "state": State.PENDING, "launcher": {**record.launcher, "started": 0}}
+        begun = records.write(replace(record, **new, reference=found.as_dict()))
+        assert jobs.observe(begun).state == State.PENDING
+        process.kill()
+        process.wait()
+        assert jobs.observe(begun).state.is_terminal
+
+
 def test_a_reused_pid_is_not_signalled() -> None:
     with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]) as process:
         found = Identity.of(process.pid)

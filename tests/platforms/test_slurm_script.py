@@ -171,6 +171,37 @@ def test_a_path_that_a_container_cannot_be_told_of(
     assert found == refused
 
 
+@pytest.mark.parametrize(
+    ("backend", "image", "told"),
+    [
+        ("pyxis", "engine.sqsh", "absolute"),
+        ("pyxis", "./engine.sqsh", "absolute"),
+        ("apptainer", "~/engine.sif", "absolute"),
+        ("apptainer", "FOLDER/gone.sif", "no such file"),
+        ("pyxis", "FOLDER/engine.sqsh", ""),
+        ("pyxis", "/nodes/engine.sqsh", ""),
+        ("pyxis", "registry#team/engine:1", ""),
+        ("pyxis", "engine:1", ""),
+        ("apptainer", "docker://engine:1", ""),
+        ("venv", "engine.sqsh", ""),
+    ],
+)
+@pytest.mark.parametrize("named_by", ["--image", "site.toml"])
+def test_an_image_that_the_nodes_would_not_find(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, backend: str, image: str, told: str, named_by: str
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))  # no SLURM is asked
+    (tmp_path / "engine.sqsh").touch()
+    monkeypatch.chdir(tmp_path)  # where it is makes it no better: the nodes do not stand here
+    image = image.replace("FOLDER", str(tmp_path))
+    settings = {"backend": backend, "cluster_paths": ["/nodes"]}
+    asked = replace(job(**settings), image=image) if named_by == "--image" else job(**settings, image=image)
+    found = [problem for problem in slurm.check(asked) if problem.code == "PLATFORM_SLURM_IMAGE"]
+    assert [problem.where for problem in found] == [image] * bool(told)
+    assert all(told in problem.message for problem in found)
+    assert told != "absolute" or str(Path(image).expanduser().absolute()) in found[0].remedy
+
+
 @pytest.mark.parametrize("name", ["HF_ENDPOINT", "AWS_ENDPOINT_URL"])
 def test_an_address_with_a_password_is_refused_before_it_is_written(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(name, "https://mirror:8443/hub")
@@ -197,6 +228,7 @@ def test_the_problem_of_another_cluster_says_what_to_do() -> None:
         {"ssh": "host; rm"},
         {"setup": ["a\nb"]},
         {"options": ["x"]},
+        {"cluster_paths": ["data"]},
         {"options": ["-M x"]},
         {"options": ["--clusters=x"]},
         {"options": ["--cluster=x"]},

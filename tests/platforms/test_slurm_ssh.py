@@ -16,7 +16,9 @@ import pytest
 
 from tests.platforms.daemons import needed
 from tests.platforms.slurm_cluster import SlurmCluster
-from vidqa.platforms import jobs, records
+from tests.platforms.specs import write_spec_in
+from tests.platforms.test_by_hand import until_complete
+from vidqa.platforms import jobs, platform, records, results
 from vidqa.platforms import slurm as slurm_platform
 from vidqa.platforms._base import State
 from vidqa.platforms.launch import Wanted, dry_run, launch
@@ -145,6 +147,19 @@ def test_a_host_that_is_not_trusted_or_does_not_trust_us_is_a_problem_and_no_que
     (problem,) = (each for each in raised.value.problems if each.severity == "error")
     assert problem.code == "PLATFORM_SLURM_SSH" and said in problem.message
     assert records.scan() == ([], [])
+
+
+def test_what_a_dry_run_wrote_is_submitted_over_ssh(
+    far: SlurmCluster, stand_in: None, wanted: Wanted, tmp_path: Path
+) -> None:
+    """The command passes through two shells, which read nothing in the folder's name."""
+    folder = tmp_path / "it's $HOME `x`"
+    folder.mkdir()
+    made = dry_run("train", write_spec_in(folder, "complete"), "slurm", wanted)
+    (submit,) = results.of_dry_run(made, platform("slurm"), folder / "look").next
+    done = subprocess.run(["bash", "-c", submit], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0 and done.stdout.startswith("Submitted batch job "), done
+    until_complete(made.job.run_dir)
 
 
 def test_a_host_that_does_not_see_the_run_folder(

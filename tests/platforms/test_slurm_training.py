@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pytest
 from tiny_world import losses, run_engine, tiny_data, tiny_model, tiny_spec
 
+from tests.hub_server import serving
 from tests.platforms.slurm_cluster import SlurmCluster
 from tests.platforms.test_slurm_jobs import number, until_seen
 from vidqa.platforms import jobs
@@ -19,6 +22,7 @@ from vidqa.platforms.records import JobRecord
 pytestmark = [pytest.mark.slurm, pytest.mark.slow]
 LIMIT_S = 240
 STEPS = 24
+LAUNCH = Path(__file__).resolve().parents[2] / "scripts/launch.py"
 TWO_NODES = Wanted(nodes=2)
 
 
@@ -82,3 +86,30 @@ def test_cancelling_saves_on_both_nodes_and_retry_goes_on(
     assert (second.state, second.run_dir) == (State.COMPLETE, record.run_dir), second.log.read_text()
     assert f"resumed after step {done} " in second.log.read_text()
     assert losses(Path(second.run_dir)) == pytest.approx(undisturbed, rel=1e-6)
+
+
+def test_what_a_dry_run_of_a_hub_model_wrote_trains_when_it_is_submitted(
+    slurm: SlurmCluster, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each command of `next` as it is printed: the model is fetched, the job computes offline."""
+    folder = tmp_path_factory.mktemp("by-hand")
+    model = tiny_model(folder)
+    changes = {"train.epoch": 2, "policy.model_name_or_path": "hf_model://org/tiny"}
+    spec = tiny_spec(folder, model, tiny_data(folder, clips=2), changes)
+    monkeypatch.setenv("HF_HOME", str(folder / "hub"))
+    asked = [LAUNCH, "train", "--spec", spec, "--platform", "slurm", "--gpus", 0, "--dry-run", "--out", folder / "look"]
+    with serving(model) as hub:
+        monkeypatch.setenv("HF_ENDPOINT", hub.url)
+        ran = subprocess.run([sys.executable, *map(str, asked), "--json"], capture_output=True, text=True)
+        result = json.loads(ran.stdout)
+        assert ran.returncode == 0 and len(result["next"]) == 2, ran.stdout
+        fetch, submit = result["next"]
+        subprocess.run(["bash", "-c", fetch], check=True, capture_output=True, timeout=LIMIT_S)
+    subprocess.run(["bash", "-c", submit], check=True, capture_output=True, timeout=LIMIT_S)  # the hub is gone
+    run = Path(result["data"]["run_dir"])
+    deadline = time.monotonic() + LIMIT_S
+    while not list(run.glob("slurm-*.exit")):
+        assert time.monotonic() < deadline, (run / "log.txt").read_text()
+        time.sleep(0.1)
+    assert json.loads((run / "status.json").read_text())["state"] == "COMPLETE", (run / "log.txt").read_text()
+    assert len(losses(run)) == 2 and (run / "best").is_dir()

@@ -119,6 +119,67 @@ def test_time_is_told_for_gpus_whose_speed_is_known(case: Case) -> None:
     assert "H200" in times["sm_90"]["mfu_is"]
 
 
+def test_a_short_training_takes_as_long_as_its_start(case: Case) -> None:
+    case.spec["train.max_num_steps"] = 1
+    report, _ = budget(case, 141.0, "sm_90")
+    time = report.facts["time"]
+    assert time["start_s"] <= 3600 * time["hours"] < time["start_s"] + 60
+    assert time["gpu_hours"] == pytest.approx(2 * time["hours"], abs=0.002)
+    (line,) = [line for line in report.text.splitlines() if line.startswith("time ")]
+    assert "about 1 min, 1 min of it the start" in line
+
+
+@pytest.mark.parametrize(("questions", "pays"), [(6, True), (1, False)])
+def test_sharing_videos_is_suggested_where_it_pays(case: Case, questions: int, pays: bool) -> None:
+    case.train = records(range(4), questions)
+    case.spec["custom.vision.nframes"] = 16
+    case.spec["train.train_batch_per_replica"] = 2
+    report, _ = budget(case)
+    found = report.facts["sharing"]
+    assert found["pays"] is pays and found["on"] is False
+    assert ("--set engine.share_video_prefix=true" in report.text) is pays
+    case.spec["engine.share_video_prefix"] = True
+    shared, _ = budget(case)
+    assert shared.facts["sharing"] == {**found, "on": True}
+    assert "--set engine.share_video_prefix=true" not in shared.text
+
+
+def test_what_sharing_saves_is_what_the_steps_take_less(case: Case) -> None:
+    """One step that holds every sample: the same work, whatever the order."""
+    case.spec |= {"train.train_batch_per_replica": 12, "train.epoch": 1, "custom.vision.nframes": 16}
+    report, _ = budget(case)
+    asked = specs.load(case.write(), "train")
+    samples, _ = training_planner(asked, case.model).plan(training_records(asked)[0])
+    alone = sum(sample.length for sample in samples)
+    shared = alone - sum(5 * samples[first].prefix for first in range(0, 24, 6))
+    assert report.facts["sharing"]["tokens_saved"] == pytest.approx(1 - shared / alone, abs=0.001)
+    assert report.facts["sharing"]["questions_per_video"] == 6
+
+
+@pytest.mark.parametrize("keys", [{"engine.packing": False}, {"train.fp8.enable_fp8": True}])
+def test_sharing_is_not_suggested_where_the_spec_rules_it_out(case: Case, keys: dict) -> None:
+    case.spec |= keys
+    assert "sharing" not in budget(case)[0].facts
+
+
+@pytest.mark.parametrize(
+    ("tied", "targets", "told"),
+    [
+        (True, ["q_proj", "lm_head"], 1),
+        (True, ["embed_tokens"], 1),
+        (True, ["q_proj"], 0),
+        (True, "all-linear", 0),
+        (False, ["lm_head"], 0),
+    ],
+)
+def test_an_adapter_on_one_of_two_tied_matrices_is_told(case: Case, tied: bool, targets: object, told: int) -> None:
+    config = json.loads((case.model / "config.json").read_text())
+    (case.model / "config.json").write_text(json.dumps({**config, "tie_word_embeddings": tied}))
+    case.spec["policy.lora"] = {"target_modules": targets}
+    found = [p for p in case.report("model").problems if p.code == "MODEL_TIED_ADAPTER"]
+    assert [p.severity for p in found] == ["warning"] * told
+
+
 @pytest.mark.parametrize(
     ("keys", "kept"),
     [

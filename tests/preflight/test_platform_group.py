@@ -54,3 +54,25 @@ def test_settings_of_the_place_are_read(write_spec: WriteSpec, tmp_path: Path) -
 def test_processes_that_do_not_spread_over_the_nodes(write_spec: WriteSpec) -> None:
     report = preflight(write_spec(), "local", group="platform", wanted=Wanted(nodes=3))
     assert "PLATFORM_NODES" in errors(report), report.text
+
+
+def test_what_is_on_the_cluster_alone_is_not_looked_at_and_said(write_spec: WriteSpec, tmp_path: Path) -> None:
+    site = tmp_path / "site.toml"
+    site.write_text('[slurm]\ncluster_paths = ["/nodes"]\n')
+    away = {f"custom.{part}_dataset.annotation_path": f"/nodes/{part}.json" for part in ("train", "val")}
+    away |= {"policy.model_name_or_path": "/nodes/model"}
+    report = preflight(write_spec(**away), "slurm", wanted=Wanted(site=site))
+    skipped = {checked.name: checked.why for checked in report.checks if "/nodes" in checked.why}
+    assert {checked.status for checked in report.checks if checked.name in skipped} == {"skipped"}
+    assert {"access", "weights", "annotations", "planned frames", "tokens", "steps", "GPU memory"} <= skipped.keys()
+    (told,) = [problem for problem in report.problems if problem.code == "PLATFORM_SLURM_UNSEEN"]
+    assert told.severity == "warning" and "/nodes/model" in told.message and "/nodes/val.json" in told.message
+    assert {code for code in errors(report) if not code.startswith("PLATFORM_SLURM")} == set(), report.text
+    media = {f"custom.{part}_dataset.media_path": f"/nodes/{part}" for part in ("train", "val")}
+    report = preflight(write_spec(**media), "slurm", wanted=Wanted(site=site))
+    states = {checked.name: checked.status for checked in report.checks}
+    assert states["annotations"] == states["sets apart"] == states["steps"] == "ok", report.text
+    assert states["headers"] == states["near duplicates"] == states["tokens"] == states["GPU memory"] == "skipped"
+    assert report.facts["train_records"] == 8 and report.facts["total_steps"] == 6
+    without = preflight(write_spec(**away), "slurm")
+    assert {"MODEL_NOT_FOUND", "DATA_FILE_MISSING"} <= set(errors(without)), "what is not declared has to be here"

@@ -16,8 +16,10 @@ import pytest
 from tiny_world import tiny_data
 
 from vidqa.data import load_records
+from vidqa.platforms import by_hand
+from vidqa.platforms.launch import dry_run
 from vidqa.problem import Exit, ProblemError
-from vidqa.storage import stage, stage_set
+from vidqa.storage import expected_set, stage, stage_set
 from vidqa.storage.stage import RECORD, folder_of, read_record
 
 SET, VIDEOS = "s3://lake/set/annotations.json", "s3://lake/set/videos"
@@ -236,8 +238,7 @@ def test_a_launch_stages_before_its_job(bucket: Any, tmp_path: Path) -> None:
     assert str(asked.reads).count("staged") == 2
     again = ask("train", spec, fetch=True)
     assert again.inputs_fingerprint == asked.inputs_fingerprint
-    untouched = ask("train", spec, fetch=False)  # a dry run fetches nothing
-    assert untouched.resolved.custom.train_dataset.media_path == "s3://lake/whole"
+    assert ask("train", spec, fetch=False).resolved == asked.resolved, "what a dry run shows, and a launch fetches"
 
 
 def test_preflight_reads_what_is_staged(bucket: Any, tmp_path: Path) -> None:
@@ -264,3 +265,34 @@ def test_preflight_reads_what_is_staged(bucket: Any, tmp_path: Path) -> None:
     )
     problems = json.loads(ran.stdout)["problems"]
     assert not [p for p in problems if p["code"].startswith(("DATA", "MEDIA", "STORAGE", "VIDEO"))], problems
+
+
+@pytest.mark.parametrize("annotations", [SET, "s3://lake/set", "s3://lake/set/"])
+def test_where_a_set_will_be_is_known_before(bucket: Any, annotations: str) -> None:
+    put(bucket, ["a.mp4"])
+    before = expected_set(annotations, VIDEOS)
+    assert not Path(before[0]).exists() and stage_set(annotations, VIDEOS) == before
+    assert expected_set("a.json", "/media") == ("a.json", "/media")
+
+
+def test_a_dry_run_shows_the_job_as_it_will_be_once_its_data_are_staged(
+    bucket: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VIDQA_STATE_DIR", str(tmp_path / "state"))
+    put(bucket, ["a.mp4"])
+    (tmp_path / "model").mkdir()
+    spec = tmp_path / "spec.toml"
+    keys = {"policy.model_name_or_path": tmp_path / "model", "train.output_dir": tmp_path / "runs"}
+    keys |= {"custom.train_dataset.annotation_path": SET, "custom.train_dataset.media_path": VIDEOS}
+    spec.write_text("".join(f"{key} = {json.dumps(str(value))}\n" for key, value in keys.items()))
+
+    def shown() -> tuple[dict[str, str], list[str], tuple[str, ...]]:
+        made = dry_run("train", spec, "local")
+        texts = {name: text.replace(made.job.job_id, "JOB") for name, text in by_hand.files_of(made).items()}
+        return texts, [problem.code for problem in made.problems], made.job.fetch
+
+    before, told, fetch = shown()
+    assert "STORAGE_TO_STAGE" in told and "preflight.py" in fetch[0] and "s3://" not in before["spec.toml"]
+    subprocess.run(["bash", "-c", fetch[0]], capture_output=True, timeout=120)  # its other findings are not the point
+    after, told, fetch = shown()
+    assert (after, fetch) == (before, ()) and "STORAGE_TO_STAGE" not in told

@@ -251,6 +251,6 @@ def test_a_real_training_uploads_at_its_end_and_does_not_fail_with_it(bucket: An
         HUB: "ERROR",
     }
     exported = [name for name in bucket.find("lake/outputs/run") if name.endswith("model.safetensors")]
-    assert len(exported) == 1
+    assert len(exported) == 1 and bucket.exists("lake/outputs/run/report.html")
     _, problems = upload(run_dir, asked_by(run_dir), hub.token)
     assert problems == [] and "model.safetensors" in hub.repos["org/tuned"]["files"]

@@ -126,6 +126,9 @@ class Efficiency:
     source: str
 
 
+# From the start of torchrun to the end of the first step: imports, weights from a local disk, compiling. 33 to 91 s
+# were measured (benchmarks/README.md, row 10), more where layers are compiled for the first time than later.
+START_S = 60.0
 FAR = 8  # times as large or as small: not like it
 ASSUMED = Efficiency(0.25, "assumed; nothing like it was measured")
 

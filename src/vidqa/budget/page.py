@@ -11,7 +11,8 @@ TEXT = f"""# GPU memory: what preflight predicts, and what was measured
 {GENERATED}
 
 Read it when preflight reports `BUDGET_MEMORY`, or to choose GPUs for a training. The estimate takes the model's
-`config.json`, the spec, and the heaviest pack that the data really makes; no GPU is needed for it.
+`config.json`, the spec, and the heaviest pack that the data really makes; no GPU is needed for it, and of the usual
+models no download either ([preflight.md](preflight.md), "Without the model").
 
 ## What is counted
 

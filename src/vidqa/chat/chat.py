@@ -7,12 +7,16 @@ processor for the same model folder; what is learned comes from the turns, never
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from tokenizers import Encoding
 
 from vidqa.chat.messages import messages_of
 from vidqa.chat.problems import SPECIAL_TOKEN_IN_TEXT, TEMPLATE_MEDIA, TEMPLATE_UNSTABLE
@@ -20,10 +24,13 @@ from vidqa.chat.template import Message, Template, load_template
 from vidqa.chat.tokens import Tokens, load_tokens
 from vidqa.data.record import Record
 from vidqa.families import Family, family_of
+from vidqa.problem import Problem, ProblemError
 from vidqa.video.types import FramePlan
 
 KINDS = ("video", "image")
 EXPANSIONS_KEPT = 256  # several questions about one video come close together
+AT_ONCE = 256  # conversations that are tokenized together, on all cores
+MOST_KNOWN = 1 << 17  # conversations whose outlines are remembered: sets ask the same about many videos
 MARK = "\0"
 RUNS = re.compile(f"{MARK}+")
 PROBE: list[Message] = [
@@ -52,6 +59,23 @@ class Encoded:
     text: str
 
 
+@dataclass(frozen=True, slots=True)
+class Outline:
+    """What a record comes to before its media are put in: `tokens`, and how many of them are `supervised`, with each
+    medium counted as one. `head` is the ids (int32) up to and with the last medium, b"" without media; `head_learned`
+    says whether one of them is supervised.
+    """
+
+    tokens: int
+    supervised: int
+    head: bytes
+    head_learned: bool
+
+
+Conversation = tuple[Any, ...]  # what two records have alike that differ in nothing but their media files
+Way = tuple[str, str, bool]  # system prompt, response mode, whether it is for generation
+
+
 class Chat:
     """One model's way of turning records into tokens; made by `load_chat`."""
 
@@ -64,7 +88,7 @@ class Chat:
         self.slot_ids = {kind: tokens.core.token_to_id(slot) for kind, slot in self.slots.items()}
         self._end_texts = tuple(tokens.text_of(token_id) for token_id in tokens.eos_ids)
         self._control = self._control_tokens(self._probe())
-        self._expansion = lru_cache(EXPANSIONS_KEPT)(self._expand)
+        self.expansion = lru_cache(EXPANSIONS_KEPT)(self._expand)
 
     @property
     def eos_ids(self) -> tuple[int, ...]:
@@ -92,14 +116,68 @@ class Chat:
         """
         if [plan.kind for plan in plans] != [medium.kind for medium in record.media]:
             raise ValueError(f"{record.source or record.id}: the plans are not those of the record's media")
+        text, spans = self._rendered(record, (system_prompt, response_mode, for_generation))
+        token_ids, supervised = _labelled(self.tokens.core.encode(text, add_special_tokens=False), spans)
+        return Encoded(*self._with_media(record, token_ids, supervised, [plans[at] for at in shown(record)]), text)
+
+    def outlines(
+        self,
+        records: Sequence[Record],
+        *,
+        system_prompt: str = "",
+        response_mode: str = "answer",
+        for_generation: bool = False,
+    ) -> Iterator[Outline | list[Problem]]:
+        """What `encode` would give for each record, counted only, or the problems that it would raise.
+
+        Far faster than `encode`: many are tokenized together, and each conversation once, whatever videos it is about.
+        """
+        way = (system_prompt, response_mode, for_generation)
+        known: dict[Conversation, Outline] = {}
+        for first in range(0, len(records), AT_ONCE):
+            part = records[first : first + AT_ONCE]
+            conversations = [_conversation(record) for record in part]
+            outlines = list(map(known.get, conversations))
+            if None in outlines:
+                if len(known) > MOST_KNOWN:
+                    known.clear()
+                unknown = zip(conversations, part, outlines, strict=True)
+                known |= self._outlined({which: record for which, record, outline in unknown if outline is None}, way)
+            for conversation, record, outline in zip(conversations, part, outlines, strict=True):
+                yield outline or known.get(conversation) or self._outline_alone(record, way)
+
+    def _outlined(self, asked: Mapping[Conversation, Record], way: Way) -> dict[Conversation, Outline]:
+        """What is asked, tokenized at once. What has problems is left out: they name the record."""
+        drafts, outlines = {}, {}
+        for conversation, record in asked.items():
+            with suppress(ProblemError):
+                drafts[conversation] = self._rendered(record, way)
+        encodings = self.tokens.core.encode_batch([text for text, _ in drafts.values()], add_special_tokens=False)
+        for (conversation, (_, spans)), encoding in zip(drafts.items(), encodings, strict=True):
+            with suppress(ProblemError):
+                outlines[conversation] = self._outline(asked[conversation], encoding, spans)
+        return outlines
+
+    def _outline_alone(self, record: Record, way: Way) -> Outline | list[Problem]:
+        try:
+            text, spans = self._rendered(record, way)
+            return self._outline(record, self.tokens.core.encode(text, add_special_tokens=False), spans)
+        except ProblemError as bad:
+            return bad.problems
+
+    def _outline(self, record: Record, encoding: Encoding, spans: Sequence[tuple[int, int]]) -> Outline:
+        token_ids, supervised = _labelled(encoding, spans)
+        found = self._placeholders(record, token_ids, [record.media[at].kind for at in shown(record)])
+        end = int(found[-1]) + 1 if len(found) else 0
+        return Outline(len(token_ids), int(supervised.sum()), token_ids[:end].tobytes(), bool(supervised[:end].any()))
+
+    def _rendered(self, record: Record, way: Way) -> tuple[str, list[tuple[int, int]]]:
+        """The chat as text, and where in it what is learned stands."""
+        system_prompt, response_mode, for_generation = way
         self._check_texts(record, system_prompt)
         messages = messages_of(record, system_prompt, response_mode, for_generation=for_generation)
         text = self.template.render(messages, add_generation_prompt=for_generation)
-        spans = [] if for_generation else self._learned_spans(record, messages, text)
-        encoding = self.tokens.core.encode(text, add_special_tokens=False)
-        token_ids = np.array(encoding.ids, np.int32)
-        shown = [plans[part] for turn in record.turns for part in turn.parts if isinstance(part, int)]
-        return Encoded(*self._with_media(record, token_ids, _within(encoding.offsets, spans), shown), text)
+        return text, [] if for_generation else self._learned_spans(record, messages, text)
 
     def decode(self, token_ids: Iterable[int]) -> str:
         """Text of generated tokens, without special tokens."""
@@ -133,18 +211,22 @@ class Chat:
         self, record: Record, token_ids: np.ndarray, supervised: np.ndarray, plans: Sequence[FramePlan]
     ) -> tuple[np.ndarray, np.ndarray]:
         """Each placeholder replaced by its medium's tokens, none of which is learned."""
-        video_id, image_id = self.slot_ids["video"], self.slot_ids["image"]
-        found = np.flatnonzero((token_ids == video_id) | (token_ids == image_id))
-        if token_ids[found].tolist() != [self.slot_ids[plan.kind] for plan in plans]:
-            message = f"{len(plans)} media give {len(found)} placeholders in {record.source or record.id}"
-            raise TEMPLATE_MEDIA.error(self.template.place, message)
+        found = self._placeholders(record, token_ids, [plan.kind for plan in plans])
         ids, learned, start = [], [], 0
         for position, plan in zip(found.tolist(), plans, strict=True):
-            expansion = self._expansion(plan)
+            expansion = self.expansion(plan)
             ids += [token_ids[start:position], expansion]
             learned += [supervised[start:position], np.zeros(len(expansion), bool)]
             start = position + 1
         return np.concatenate([*ids, token_ids[start:]]), np.concatenate([*learned, supervised[start:]])
+
+    def _placeholders(self, record: Record, token_ids: np.ndarray, kinds: Sequence[str]) -> np.ndarray:
+        """Where the media of these kinds stand. Raises CHAT_TEMPLATE_MEDIA where the template wrote others."""
+        found = np.flatnonzero((token_ids == self.slot_ids["video"]) | (token_ids == self.slot_ids["image"]))
+        if token_ids[found].tolist() != [self.slot_ids[kind] for kind in kinds]:
+            message = f"{len(kinds)} media give {len(found)} placeholders in {record.source or record.id}"
+            raise TEMPLATE_MEDIA.error(self.template.place, message)
+        return found
 
     def _expand(self, plan: FramePlan) -> np.ndarray:
         """Token ids int32 of one medium. A run of placeholders is tokenized as one and repeated: same ids, faster."""
@@ -191,14 +273,25 @@ class Chat:
                 raise SPECIAL_TOKEN_IN_TEXT.error(where, f"the {turn.role}'s text holds {found.group()}")
 
 
-def _within(offsets: Sequence[tuple[int, int]], spans: Sequence[tuple[int, int]]) -> np.ndarray:
-    """bool [S]: tokens that lie in one of the character spans with all their characters."""
-    inside = np.zeros(len(offsets), bool)
+def _conversation(record: Record) -> Conversation:
+    turns = [(turn.role, turn.parts) for turn in record.turns]
+    return (*turns, *[medium.kind for medium in record.media])
+
+
+def shown(record: Record) -> list[int]:
+    """The media of a record, as indices into `record.media`, in the order in which its turns show them."""
+    return [part for turn in record.turns for part in turn.parts if isinstance(part, int)]
+
+
+def _labelled(encoding: Encoding, spans: Sequence[tuple[int, int]]) -> tuple[np.ndarray, np.ndarray]:
+    """Token ids int32 [S], and bool [S]: tokens that lie in one of the character spans with all their characters."""
+    token_ids = np.array(encoding.ids, np.int32)
+    inside = np.zeros(len(token_ids), bool)
     if spans:
-        starts, ends = np.array(offsets, np.int64).reshape(-1, 2).T
+        starts, ends = np.fromiter(chain.from_iterable(encoding.offsets), np.int64).reshape(-1, 2).T
         for first, last in spans:
             inside |= (starts >= first) & (ends <= last)
-    return inside
+    return token_ids, inside
 
 
 def load_chat(model_folder: Path | str) -> Chat:

@@ -51,6 +51,6 @@ def _answer(record: Record, text: str, response_mode: str, learned: bool) -> str
     plain = THOUGHT.sub("", text, count=1) if THOUGHT.match(text) else text
     wrapped = ANSWER.fullmatch(plain)
     plain = wrapped.group(1).strip() if wrapped else plain
-    if learned and not plain:
+    if learned and not plain.strip():
         raise ANSWER_EMPTY.error(record.source or record.id, f"nothing but reasoning: {text[:40]!r}")
     return plain

@@ -37,6 +37,7 @@ class Template:
             self._compiled = self._environment.from_string(source, globals=dict(names))
         except (jinja2.TemplateError, RecursionError) as broken:
             raise TEMPLATE_BROKEN.error(place, f"the chat template is not valid Jinja: {broken}") from broken
+        self._compiled.globals = dict(self._compiled.globals)  # copied by every render, which is slow for a chain
 
     def render(self, messages: Sequence[Message], *, add_generation_prompt: bool) -> str:
         self._environment.steps = 0

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-from vidqa.data.archive import Archive, archives_in, is_archive, open_archive
+from vidqa.data.archive import Archive, archive_and_member, archives_in, is_archive, open_archive
 from vidqa.data.problems import FILE_MISSING, MEDIA_MISSING, MEDIA_OUTSIDE_ROOT
 from vidqa.data.reader import NAMES
 from vidqa.data.record import MediaRef
@@ -34,7 +34,8 @@ class MediaSource:
 
     `folder` is absolute. With `closed` (root mode) absolute names must lie inside it, too. With `own` the folder holds
     the annotations as well, as a set that somebody sent does: links in it are followed only where they stay in it.
-    Archives are opened when a name is not found in the folder.
+    Archives are opened when a name is not found in the folder. What is found in a compressed one is there to be read
+    after `unpack`: one reading of the archive for all that was asked for.
     """
 
     folder: str | None
@@ -43,6 +44,8 @@ class MediaSource:
     own: bool = False
     _known: dict[tuple[str, str], MediaRef | NotFound] = field(default_factory=dict)
     _folders: dict[str, str] = field(default_factory=dict)
+    _due: dict[str, set[str]] = field(default_factory=dict)  # members found and not unpacked yet, by archive
+    _named: dict[str, Archive] = field(default_factory=dict)
 
     @cached_property
     def archives(self) -> list[Archive]:
@@ -61,6 +64,12 @@ class MediaSource:
         if found is None:
             found = self._known[kind, written] = self._look_up(kind, written)
         return found
+
+    def unpack(self) -> None:
+        """Unpack what was found in compressed archives so far. Raises DATA_TAR_BROKEN, DATA_TAR_NO_ROOM."""
+        due, self._due = self._due, {}
+        for archive in [*self._named.values(), *self.archives] if due else ():
+            archive.unpack(due.get(archive.path, set()))
 
     def found(self) -> list[MediaRef]:
         """Every medium that was asked for and is there."""
@@ -82,14 +91,35 @@ class MediaSource:
         size = _file_size(path) if os.path.isabs(path) else None
         if size is not None:
             return self._led_out(written, path) or MediaRef(kind, written, path, size=size)
-        return self._in_archives(kind, written, name) or self._missing(written, name, path)
+        inside = self._in_named_archive(kind, written, path) or self._in_archives(kind, written, name)
+        return inside or self._missing(written, name, path)
+
+    def _in_named_archive(self, kind: str, written: str, path: str) -> MediaRef | NotFound | None:
+        """What is written as archive.tar!member, as results and gap tables name it."""
+        parts = archive_and_member(path)
+        if parts is None or not os.path.isfile(parts[0]):
+            return None
+        place, name = parts
+        if refused := self._led_out(written, place):
+            return refused
+        if place not in self._named:
+            self._named[place] = open_archive(Path(place))
+        archive = self._named[place]
+        member = archive.find(name)
+        return None if member is None else self._member(kind, written, archive, member)
 
     def _in_archives(self, kind: str, written: str, name: str) -> MediaRef | NotFound | None:
         for archive in self.archives:
             member = archive.find(name)
+            if member is not None and (outside := self._led_out(written, archive.path)):
+                return outside
             if member is not None:
-                return self._led_out(written, archive.path) or MediaRef(kind, written, *archive.members[member])
+                return self._member(kind, written, archive, member)
         return None
+
+    def _member(self, kind: str, written: str, archive: Archive, member: str) -> MediaRef:
+        self._due.setdefault(archive.path, set()).add(member)
+        return MediaRef(kind, written, *archive.members[member])
 
     def _led_out(self, written: str, path: str) -> NotFound | None:
         """A file that a link out of the set's own folder stands for; the folder may be somebody else's work."""

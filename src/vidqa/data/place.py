@@ -7,7 +7,8 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-TAG = re.compile(r"<(video|image)>")
+# A line break beside a tag belongs to the tag, as in NVIDIA's own loaders: in "<video>\\nWhy?" the question is "Why?".
+TAG = re.compile(r"\n?<(video|image)>\n?")
 KINDS = ("video", "image")
 
 
@@ -23,7 +24,7 @@ Piece = str | Slot
 
 
 def pieces_of_text(text: str) -> list[Piece]:
-    """Text cut at its <video> and <image> tags: "<video>\\nWhy?" -> [Slot("video"), "\\nWhy?"]."""
+    """Text cut at its <video> and <image> tags: "First <video>\\nWhy?" -> ["First ", Slot("video"), "Why?"]."""
     if "<" not in text:
         return [text]
     cut = TAG.split(text)  # text, kind, text, kind, ..., text
@@ -66,15 +67,16 @@ def _counted(media: Iterable[tuple[str, str]]) -> str:
 
 
 def tidy(pieces: list[Piece]) -> list[Piece]:
-    """Adjacent texts joined, white space at the ends of every text removed, empty texts left out."""
-    if len(pieces) == 1 and isinstance(pieces[0], str):
-        text = pieces[0].strip()
-        return [text] if text else []
+    """Adjacent texts joined and empty ones left out; nothing where there is nothing but white space.
+
+    Other white space stays as it is written: it is part of what the model reads.
+    """
+    if all(isinstance(piece, str) and not piece.strip() for piece in pieces):
+        return []
     joined: list[Piece] = []
     for piece in pieces:
         if isinstance(piece, str) and joined and isinstance(joined[-1], str):
             joined[-1] += piece
-        else:
+        elif piece != "":
             joined.append(piece)
-    stripped = [piece.strip() if isinstance(piece, str) else piece for piece in joined]
-    return [piece for piece in stripped if piece != ""]
+    return joined

@@ -1,6 +1,6 @@
 """Problems of annotation files, of the records in them, and of the media they name."""
 
-from vidqa.problem import Code
+from vidqa.problem import Code, Exit
 
 EXAMPLE = (
     '{"id": "clip-1", "video": "clip-1.mp4", "conversations": '
@@ -92,6 +92,14 @@ TAR_BROKEN = Code(
     "DATA_TAR_BROKEN",
     "A media archive cannot be read or unpacked.",
     "Make the archive again (tar -cf videos.tar videos/), or unpack it and give the folder as media path.",
+)
+TAR_NO_ROOM = Code(
+    "DATA_TAR_NO_ROOM",
+    "What the records name of a compressed archive has no room in the cache: all unpacked archives together may take "
+    "half of what its disk has left without them.",
+    "Unpack the archive yourself and give the folder as media path, free space, or let VIDQA_CACHE_DIR name a folder "
+    "on a larger disk.",
+    Exit.ENVIRONMENT,
 )
 SPLIT_IMPOSSIBLE = Code(
     "DATA_SPLIT_IMPOSSIBLE",

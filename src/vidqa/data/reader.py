@@ -12,6 +12,8 @@ from vidqa.data.cut_off import WRITE_AGAIN, cut_off_list, cut_off_record, reache
 from vidqa.data.findings import Findings
 from vidqa.data.problems import EMPTY, FILE_MISSING, RECORD_TYPE, SYNTAX
 
+DEEPEST = 64  # lists and objects within each other in a record; more could be read and then not be written
+TOO_DEEP = f"nested too deeply: more than {DEEPEST} lists and objects within each other"
 NAMES = ("annotations.json", "annotations.jsonl")  # looked for in a dataset folder
 
 
@@ -81,7 +83,10 @@ def _json_rows(path: Path, text: str, findings: Findings) -> Iterator[tuple[int,
         findings.add(EMPTY, str(path), "the list is empty")
     for index in range(len(rows)):
         row, rows[index] = rows[index], None  # large files: a row is freed once its record is made
-        yield index, row
+        if is_deep(row):
+            findings.add(SYNTAX, f"{path}[{index}]", TOO_DEEP)
+        else:
+            yield index, row
 
 
 def _jsonl_rows(path: Path, text: str, findings: Findings) -> Iterator[tuple[int, Any]]:
@@ -99,8 +104,24 @@ def _jsonl_rows(path: Path, text: str, findings: Findings) -> Iterator[tuple[int
                 findings.add(SYNTAX, _line(path, number, broken), f"not valid JSON: {_reason(broken)}")
         else:
             whole += 1
-            yield index, row
+            if is_deep(row):
+                findings.add(SYNTAX, f"{path}:{number}", TOO_DEEP)
+            else:
+                yield index, row
         index += 1
+
+
+def is_deep(value: Any, left: int = DEEPEST) -> bool:
+    """Whether more than `left` lists and objects lie within each other."""
+    kind = type(value)  # as JSON gives it: nearly every row is shallow, which this tells in a microsecond or two
+    if kind is not dict and kind is not list:
+        return False
+    if not left:
+        return True
+    for each in value.values() if kind is dict else value:
+        if type(each) in (dict, list) and is_deep(each, left - 1):
+            return True
+    return False
 
 
 def _not_a_list(path: Path, text: str, findings: Findings) -> None:

@@ -50,8 +50,9 @@ class Record:
 
     @property
     def question(self) -> str:
-        """The last user turn's text."""
-        return next((turn.text.strip() for turn in reversed(self.turns) if turn.role == "user"), "")
+        """The last user turn's text, a line break where media are shown between its parts."""
+        parts = next((turn.parts for turn in reversed(self.turns) if turn.role == "user"), ())
+        return "\n".join(part for part in parts if isinstance(part, str)).strip()
 
     @property
     def answer(self) -> str:

@@ -8,7 +8,8 @@ from typing import Any
 
 from vidqa.data.record import MediaRef, Record
 from vidqa.datatools.inspection import Inspection
-from vidqa.datatools.pages import PROBLEMS, frame_urls, page
+from vidqa.datatools.pages import frame_urls
+from vidqa.pages.page import PROBLEMS, TILE, page
 from vidqa.video.types import VideoMeta
 
 CARDS = 12  # media shown with frames
@@ -37,11 +38,8 @@ svg text { fill:var(--soft); font-size:11px; font-variant-numeric:tabular-nums }
 ul.plain { margin:0; padding-left:18px; overflow-wrap:anywhere }
 """
 BODY = (
-    """
-{%- macro tile(name, value, note="") -%}
-<div class="panel tile"><div class="name">{{ name }}</div><div class="value">{{ value }}</div>
-<div class="note">{{ note }}</div></div>
-{%- endmacro -%}
+    TILE
+    + """
 {%- macro histogram(name, h) -%}
 <div class="panel"><h3>{{ name }}</h3>
 <svg viewBox="0 0 {{ h.width }} {{ h.height }}" role="img" aria-label="{{ name }}">
@@ -125,7 +123,7 @@ def inspection_page(found: Inspection) -> str:
     shown = [problem for problem in found.problems if not problem.code.startswith("DATATOOLS_")]
     return page(
         BODY,
-        STYLE,
+        style=STYLE,
         title="Data set",
         f=facts,
         length=f"{seconds(lengths['sum'])} in all" if lengths else "",

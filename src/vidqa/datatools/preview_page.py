@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from vidqa.datatools.pages import PROBLEMS, frame_urls, page
+from vidqa.datatools.pages import frame_urls
 from vidqa.datatools.preview import Piece, Preview, token_line
+from vidqa.pages.page import PROBLEMS, page
 from vidqa.problem import Problem
 
 MOST_FRAMES = 32  # pictures of one medium; the line above them names how many there are
@@ -58,7 +59,7 @@ def preview_page(title: str, made: Sequence[Preview], problems: Sequence[Problem
         {**preview.as_dict(), "for_generation": preview.for_generation, "pieces": list(map(_shown, preview.pieces))}
         for preview in made
     ]
-    return page(BODY, STYLE, title=title, samples=samples, problems=problems)
+    return page(BODY, style=STYLE, title=title, samples=samples, problems=problems)
 
 
 def _shown(piece: Piece) -> dict[str, Any]:

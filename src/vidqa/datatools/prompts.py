@@ -80,7 +80,7 @@ def _rewritten(record: Record, lines: list[str], answer: str) -> Record:
     parts = list(turns[at].parts)
     if lines:
         last = parts.pop() if isinstance(parts[-1], str) else ""
-        parts.append("\n".join(filter(None, [str(last), *lines])))
+        parts.append("\n".join(filter(None, [str(last).rstrip(), *lines])))
     turns[at] = Turn("user", tuple(parts))
     at = max(at for at, turn in enumerate(turns) if turn.role == "assistant")
     turns[at] = Turn("assistant", (answer,))

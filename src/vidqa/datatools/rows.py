@@ -72,7 +72,8 @@ def read_pairs(
         reader.ids = ids
     try:
         pairs = [Pair(row, record) for index, row in rows if (record := reader.read(index, row)) is not None]
-    except ProblemError as broken:  # an archive that cannot be opened
+        source.unpack()
+    except ProblemError as broken:  # an archive that cannot be unpacked
         raise ProblemError([*findings.problems, *broken.problems]) from broken
     if not pairs and not findings.total:
         findings.add(EMPTY, findings.file, "the file holds no record")

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from vidqa.data.findings import Findings
-from vidqa.data.reader import type_name
+from vidqa.data.reader import TOO_DEEP, is_deep, type_name
 from vidqa.datatools.problems import TAO_SHAPE
 
 COSMOS = "cosmos-reason-v1.0"
@@ -23,11 +23,11 @@ def read_object(path: Path, findings: Findings | None = None) -> dict[str, Any] 
     try:
         value = json.loads(path.read_text(encoding="utf-8-sig"))
     except (OSError, ValueError, RecursionError) as broken:
-        value, reason = None, str(broken)
+        reason = str(broken)
     else:
-        reason = f"expected an object, got {type_name(value)}"
-    if isinstance(value, dict):
-        return value
+        if isinstance(value, dict) and not is_deep(value):
+            return value
+        reason = TOO_DEEP if isinstance(value, dict) else f"expected an object, got {type_name(value)}"
     if findings is not None:
         findings.add(TAO_SHAPE, str(path), f"it cannot be read: {reason}")
     return None

@@ -1,6 +1,6 @@
 """The engine's entry point, started by torchrun with one process per GPU.
 
-    python -m vidqa.engine.torchrun --standalone --nproc-per-node 2 -m vidqa.engine train --spec spec.toml --run-dir RUN
+    python -P -m vidqa.engine.torchrun --standalone --nproc-per-node 2 -m vidqa.engine train --spec S.toml --run-dir RUN
 
 Exit codes are those of every script; status.json in the run folder carries them too, because torchrun's own exit code
 says only that a process failed.
@@ -27,6 +27,8 @@ from vidqa.problem import INTERNAL, Exit, Problem, ProblemError, exit_code_of
 from vidqa.run_folder import RunFolder
 from vidqa.spec import load
 
+REPORT_S = 60.0  # for the report of a training, which takes less than a second
+
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="Carry out one action of a spec in a run folder.")
@@ -36,14 +38,20 @@ def main() -> int:
     parser.add_argument(
         "--go-on", action="store_true", help="go on with what an earlier attempt left in the run folder"
     )
+    parser.add_argument(
+        "--prove", action="store_true", help="train nothing; compare losses with and without shared videos"
+    )
     options = parser.parse_args()
+    if options.prove and options.action != "train":
+        parser.error("--prove is for train")
     run = RunFolder(options.run_dir)
     try:
         run.path.mkdir(parents=True, exist_ok=True)
         if rank() == 0:
             run.write_status("RUNNING", message="starting")  # how an earlier attempt ended no longer counts
         spec = load(options.spec, options.action)
-        code = _program(options.action)(going_on(spec, run) if options.go_on else spec, run)
+        program = _program("prove" if options.prove else options.action)
+        code = program(going_on(spec, run) if options.go_on else spec, run)
     except ProblemError as stopped:
         return _fail(run, stopped.problems)
     except OSError as failed:
@@ -59,7 +67,10 @@ def main() -> int:
         state = "COMPLETE" if code == Exit.OK else "STOPPED"
         steps = {key: last.get(key, 0) for key in ("step", "total_steps")}
         run.write_status(state, **steps, message=state.lower(), exit_code=code)
-        if state == "COMPLETE" and options.action == "train":
+        is_training = options.action == "train" and not options.prove
+        if is_training:
+            report(run)
+        if state == "COMPLETE" and is_training:
             upload(spec, run)
     return code
 
@@ -79,13 +90,22 @@ def upload(spec: Any, run: RunFolder) -> None:
     the run to stop now stops the upload; scripts/upload.py goes on with it."""
     if not (spec.train.ckpt.upload_s3 or spec.train.ckpt.upload_hf):
         return
-    program = [sys.executable, "-m", "vidqa.storage.upload", str(run.path)]
+    program = [sys.executable, "-P", "-m", "vidqa.storage.upload", str(run.path)]
     # Weights were fetched before the job, which is offline therefore; an upload cannot be.
     sending = subprocess.Popen(program, env=child_environment(HF_HUB_OFFLINE="0"))
     for number in (signal.SIGTERM, signal.SIGUSR1):
         signal.signal(number, lambda *_: sending.terminate())
     if sending.wait():
         print(f"the upload is not complete; again: python scripts/upload.py {run.path}", file=sys.stderr, flush=True)
+
+
+def report(run: RunFolder) -> None:
+    """Write the page of a training, in a process of its own: whatever becomes of it, the run ends as it has ended."""
+    program = [sys.executable, "-P", "-m", "vidqa.training_report", str(run.path)]
+    try:
+        subprocess.run(program, stdin=subprocess.DEVNULL, timeout=REPORT_S, check=False)
+    except (OSError, subprocess.TimeoutExpired) as failed:
+        print(f"the report was not written: {failed}", file=sys.stderr, flush=True)
 
 
 def _program(action: str) -> Callable[[Any, RunFolder], int]:
@@ -96,6 +116,8 @@ def _program(action: str) -> Callable[[Any, RunFolder], int]:
     gc.disable()
     if action == "train":
         from vidqa.engine.train import train as program
+    elif action == "prove":
+        from vidqa.engine.prove import prove as program
     else:
         from vidqa.engine.evaluate import evaluate as program
     gc.freeze()
@@ -120,6 +142,8 @@ def _fail(run: RunFolder, problems: list[Problem]) -> int:
             run.write_problems(problems)
             state = "STOPPED" if code == Exit.NOT_DONE else "ERROR"
             run.write_status(state, message=f"{problems[0].code}: {problems[0].message}", exit_code=code)
+            if (run.path / "plan.json").exists():  # a training that had begun
+                report(run)
     except OSError as unwritable:
         print(f"the run folder cannot be written: {unwritable}", file=sys.stderr)
     return code

@@ -1,6 +1,6 @@
 """Evaluation: answer every question, score the answers, write results, scores, recipe and report.
 
-    python -m vidqa.engine.torchrun --standalone --nproc-per-node 1 -m vidqa.engine evaluate --spec evaluate.toml \
+    python -P -m vidqa.engine.torchrun --standalone --nproc-per-node 1 -m vidqa.engine evaluate --spec evaluate.toml \
         --run-dir results/my-run
 
 Each rank holds the whole model and answers its share; an answer is on disk before the next batch begins, so that a

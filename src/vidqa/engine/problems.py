@@ -59,6 +59,12 @@ ENGINE_EXPORT_UNPROVEN = Code(
     "Report it with the run folder; do not use the export.",
     Exit.JOB_FAILED,
 )
+ENGINE_SHARING_UNPROVEN = Code(
+    "ENGINE_SHARING_UNPROVEN",
+    "Videos that several questions share were not shown to leave the losses as they are (`--prove`).",
+    "Train with engine.share_video_prefix = false, and report it with the run folder.",
+    Exit.JOB_FAILED,
+)
 ENGINE_OUTPUT_UNWRITABLE = Code(
     "ENGINE_OUTPUT_UNWRITABLE",
     "The run folder cannot be written.",

@@ -85,7 +85,7 @@ def resume(start: Start, run: RunFolder, facts: dict[str, Any], model: Any, opti
             note(f"resumed after step {start.step} from {start.folder}")
             if told:
                 note(f"with other values than the checkpoint was trained with: {', '.join(told)}")
-            run.update_run(resumed={"from": str(start.folder), "step": start.step, "changed": told})
+            run.add_resume({"from": str(start.folder.resolve()), "step": start.step, "changed": told})
 
 
 def _compare(folder: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:

@@ -1,7 +1,7 @@
 """torchrun, ending as the engine did: its exit code, and one line instead of torchrun's own traceback. Its processes
 meet as vidqa.engine.rendezvous says.
 
-python -m vidqa.engine.torchrun --standalone --nproc-per-node 2 -m vidqa.engine train --spec ... --run-dir ...
+python -P -m vidqa.engine.torchrun --standalone --nproc-per-node 2 -m vidqa.engine train --spec ... --run-dir ...
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, r
 from torch.distributed.run import parse_args
 from torch.distributed.run import run as torchrun
 
+from vidqa import environment
 from vidqa.cli import note
 from vidqa.engine import rendezvous
 from vidqa.engine.ending import leave
@@ -24,6 +25,7 @@ def main(words: list[str]) -> int:
     """Run torchrun with its own options; the exit code is that of the process that failed first."""
     options = parse_args(words)
     rendezvous.prepare(options)
+    environment.adopt({"PYTHONSAFEPATH": "1"})  # to its processes, which import nothing from the working folder
     try:
         record(torchrun)(options)
     except ChildFailedError as failed:

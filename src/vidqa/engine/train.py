@@ -1,6 +1,6 @@
 """Fine-tuning, readable from top to bottom: plan, load, then step after step over packs, validate, save.
 
-python -m vidqa.engine.torchrun --standalone --nproc-per-node 2 -m vidqa.engine train --spec spec.toml --run-dir a-run
+python -P -m vidqa.engine.torchrun --standalone --nproc-per-node 2 -m vidqa.engine train --spec spec.toml --run-dir RUN
 """
 
 from __future__ import annotations

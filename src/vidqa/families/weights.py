@@ -14,6 +14,8 @@ from vidqa.problem import Problem, ProblemError
 
 INDEX = "model.safetensors.index.json"
 LARGEST_HEADER = 100_000_000  # bytes; the format's own limit
+MOST_AXES = 64  # of a tensor; no library has more
+UNREADABLE = (OSError, ValueError, struct.error, KeyError, TypeError, AttributeError, RecursionError)
 
 
 @dataclass(frozen=True)
@@ -32,7 +34,7 @@ def weight_bytes(folder: Path) -> Weights:
     """
     files = weight_files(folder)
     if not files and (folder / INDEX).is_file():
-        total = int(_index(folder).get("metadata", {}).get("total_size", 0))
+        total = int(_index(folder)["metadata"]["total_size"])
         return Weights(total // 2, total, 0)  # published in bf16
     return Weights(sum(parameters_by_name(folder).values()), sum(path.stat().st_size for path in files), len(files))
 
@@ -77,12 +79,29 @@ def read_header(path: Path) -> dict[str, Any]:
                 raise MODEL_WEIGHTS_BROKEN.error(path, f"its header claims {length} bytes")
             header = json.loads(file.read(length))
         header.pop("__metadata__", None)
+        for name, tensor in header.items():
+            _check_tensor(name, tensor)
         end = 8 + length + max((tensor["data_offsets"][1] for tensor in header.values()), default=0)
-    except (OSError, ValueError, struct.error, KeyError, TypeError, AttributeError) as broken:
-        raise MODEL_WEIGHTS_BROKEN.error(path, f"its header cannot be read: {broken}") from broken
+    except UNREADABLE as broken:
+        raise MODEL_WEIGHTS_BROKEN.error(path, f"its header cannot be read: {_reason(broken)}") from broken
     if path.stat().st_size != end:
         raise MODEL_WEIGHTS_BROKEN.error(path, f"it has {path.stat().st_size} bytes; its header describes {end}")
     return header
+
+
+def _check_tensor(name: str, tensor: dict[str, Any]) -> None:
+    """Raises ValueError (TypeError, KeyError) where this is no description of a tensor."""
+    begin, end = tensor["data_offsets"]
+    shape = tensor["shape"]
+    if not isinstance(tensor["dtype"], str) or not isinstance(shape, list) or len(shape) > MOST_AXES:
+        raise ValueError(f"{name[:80]!r} has no type or no shape")
+    sizes = (begin, end - begin, *shape)
+    if not all(type(size) is int and size >= 0 for size in sizes) or math.prod(shape) > 8 * (end - begin):
+        raise ValueError(f"{name[:80]!r} has a shape that its bytes do not have")
+
+
+def _reason(broken: Exception) -> str:
+    return "nested too deeply" if isinstance(broken, RecursionError) else f"{type(broken).__name__}: {broken}"
 
 
 def _broken(path: Path, tensors: set[str]) -> list[Problem]:
@@ -101,8 +120,11 @@ def _index(folder: Path) -> dict[str, Any]:
     path = folder / INDEX
     try:
         index = json.loads(path.read_text(encoding="utf-8"))
-        if not isinstance(index["weight_map"], dict):
-            raise ValueError("weight_map is not a table")
+        if not all(isinstance(name, str) for name in index["weight_map"].values()):
+            raise ValueError("weight_map names what is no file")
+        total = index.setdefault("metadata", {}).setdefault("total_size", 0)
+        if isinstance(total, bool) or not isinstance(total, (int, float)) or not 0 <= total < math.inf:
+            raise ValueError("metadata.total_size is no number of bytes")
         return index
-    except (OSError, ValueError, KeyError, TypeError) as broken:
-        raise MODEL_WEIGHTS_BROKEN.error(path, f"the index cannot be read: {broken!r}") from broken
+    except UNREADABLE as broken:
+        raise MODEL_WEIGHTS_BROKEN.error(path, f"the index cannot be read: {_reason(broken)}") from broken

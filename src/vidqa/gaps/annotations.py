@@ -8,9 +8,13 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import dataclass, field
+from pathlib import Path
 from sys import intern
 from typing import Any
 
+from vidqa.data.archive import SEAM, SUFFIXES
+from vidqa.data.media import MediaSource, media_source
+from vidqa.data.record import MediaRef
 from vidqa.gaps.problems import GAPS_ANNOTATIONS, GAPS_ANNOTATIONS_MISSING
 from vidqa.gaps.storage import exists, is_folder, is_remote, opened, storage_problems
 from vidqa.problem import Problem, ProblemError
@@ -18,9 +22,8 @@ from vidqa.scoring.json_items import json_items
 from vidqa.scoring.results import Bounded, shown
 from vidqa.scoring.text import as_text, normalise
 
-_TAG = re.compile(r"<(?:video|image)>\s*")
+_TAG = re.compile(r"\n?<(?:video|image)>\n?")
 _ASKS, _ANSWERS = ("human", "user"), ("gpt", "assistant")
-_ARCHIVE = (".tar", ".tar.gz", ".tgz")
 _KINDS = ("kind", "type", "question_type", "category")
 _KIND_FIELDS = frozenset(_KINDS)
 _MEDIA_FIELDS = ("video", "videos", "image", "images")
@@ -28,11 +31,14 @@ _MEDIA_FIELDS = ("video", "videos", "image", "images")
 
 @dataclass
 class Annotations:
-    """Columns, one entry per annotation. `by_id` gives the row of an id, or the rows where an id is repeated."""
+    """Columns, one entry per annotation: `videos` are full paths, `written` the same as annotated. `by_id` gives the
+    row of an id, or the rows where an id is repeated. `source` finds media that are on this machine."""
 
     media_root: str
+    source: MediaSource | None = None
     ids: list[str] = field(default_factory=list)
     videos: list[str] = field(default_factory=list)
+    written: list[str] = field(default_factory=list)
     questions: list[str] = field(default_factory=list)
     answers: list[str] = field(default_factory=list)
     kinds: list[str] = field(default_factory=list)
@@ -58,22 +64,36 @@ class Annotations:
         """Rows whose video is `video_id`: a full path, a path as written, or a name with or without its ending."""
         if not self.by_name:
             for row, video in enumerate(self.videos):
-                name = os.path.basename(video)
+                name = os.path.basename(_plain(video))
                 for key in {name, os.path.splitext(name)[0]}:
                     self.by_name.setdefault(key, []).append(row)
+        video_id = _plain(video_id)
         rows = self.by_name.get(os.path.basename(video_id), []) if video_id else []
         if "/" not in video_id:
             return rows
         tail = "/" + video_id.lstrip("./")
-        return [r for r in rows if self.videos[r].endswith(tail) or tail.endswith("/" + _written(self, r))] or rows
+        return [r for r in rows if _plain(self.videos[r]).endswith(tail) or tail.endswith(self._below_root(r))] or rows
+
+    def _below_root(self, row: int) -> str:
+        """A video as annotated, below the root: results made under another mount, or from an archive that was unpacked
+        elsewhere, still find it."""
+        return "/" + _plain(self.written[row]).removeprefix(self.media_root).lstrip("./")
 
     def full_path(self, written: str) -> str:
-        return full_path(written, self.media_root)
+        """A medium as the evaluation finds it: a file that is there, or archive!member. Of media that are not on this
+        machine, where they would be."""
+        found = None
+        if self.source and written:
+            try:
+                found = self.source.find("video", written)
+            except ProblemError:  # a broken archive, which need not be whole: nothing is decoded here
+                self.source = None
+        return found.key if isinstance(found, MediaRef) else full_path(written, self.media_root)
 
 
-def _written(annotations: Annotations, row: int) -> str:
-    """A video below its root, so that results made under another mount still find it."""
-    return annotations.videos[row].removeprefix(annotations.media_root).lstrip("/!")
+def _plain(video: str) -> str:
+    """The path with an archive taken for a folder, so that names compare."""
+    return SEAM.sub(r"\1/", video)
 
 
 def annotation_file(path: str) -> str:
@@ -93,7 +113,7 @@ def read_annotations(path: str, media_path: str = "") -> Annotations:
     """Read a file of annotations. Raises GAPS_ANNOTATIONS, GAPS_STORAGE."""
     problems = Bounded()
     with storage_problems(path):
-        found = Annotations(_root(path, media_path))
+        found = Annotations(_root(path, media_path), _source(path, media_path))
         paths: dict[str, str] = {}  # as written -> in full: many questions are about one video
         with opened(path) as stream:
             for index, value in json_items(stream, path, problems):
@@ -116,15 +136,26 @@ def _root(path: str, media_path: str) -> str:
     return root.rstrip("/") if is_remote(root) else os.path.abspath(root)
 
 
+def _source(path: str, media_path: str) -> MediaSource | None:
+    """What finds the media of an annotation file; None where they are not on this machine."""
+    if is_remote(path) or is_remote(media_path):
+        return None
+    try:
+        return media_source(Path(path), media_path, root_mode=False)
+    except ProblemError:
+        return None
+
+
 def _add(found: Annotations, index: int, value: dict[str, Any], paths: dict[str, str]) -> None:
     row = len(found.ids)
     name = as_text(value.get("id")) or str(index)
     question, answer, media = _turns(value)
     written = media or _first_media(value)
     if (video := paths.get(written)) is None:
-        video = paths[written] = full_path(written, found.media_root)
+        video = paths[written] = found.full_path(written)
     found.ids.append(name)
     found.videos.append(video)
+    found.written.append(intern(written))
     found.questions.append(question)
     found.answers.append(answer)
     found.kinds.append("" if _KIND_FIELDS.isdisjoint(value) else _kind(value))
@@ -160,20 +191,20 @@ def _turns(value: dict[str, Any]) -> tuple[str, str, str]:
         if isinstance(content, list):
             parts = [part for part in content if isinstance(part, dict)]
             media = media or next((as_text(p[k]) for p in parts for k in ("video", "image") if p.get(k)), "")
-            content = "".join(as_text(part.get("text")) for part in parts)
+            content = "".join(as_text(part["text"]) if part.get("text") else "\n" for part in parts)
         if role in _ASKS:
             question = content
         elif role in _ANSWERS:
             answer = content
     asked = as_text(question)
-    return (_TAG.sub("", asked) if "<" in asked else asked).strip(), as_text(answer).strip(), media
+    return (_TAG.sub("\n", asked) if "<" in asked else asked).strip(), as_text(answer).strip(), media
 
 
 def full_path(written: str, root: str) -> str:
     """A medium as annotated, resolved: absolute paths and addresses stay; inside an archive it is archive!member."""
     if not written or written.startswith("/") or is_remote(written):
         return written
-    if root.endswith(_ARCHIVE):
+    if root.endswith(SUFFIXES):
         return f"{root}!{written.removeprefix('./')}"
     joined = f"{root}/{written}"
     return os.path.normpath(joined) if ("/." in joined or "//" in joined) and not is_remote(root) else joined

@@ -9,10 +9,10 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from vidqa import environment
+from vidqa import environment, files
 from vidqa.environment import SECRET_NAMES
 from vidqa.platforms import hardware
-from vidqa.platforms.problems import PLATFORM_PATH
+from vidqa.platforms.problems import PLATFORM_PATH, RUN_LOG_UNREADABLE
 from vidqa.problem import Problem, control_characters, raise_errors
 
 # A job gets them by name, from the environment of whoever launches it.
@@ -42,7 +42,8 @@ class Job:
     """One run as a platform sees it: `processes` engine processes over `nodes` nodes of `gpus` GPUs (0: on the CPU).
 
     `reads` and `writes` are the absolute files and folders that the spec names: where the job runs, they must be at
-    the same paths. `settings` are the platform's own, from site.toml, as its settings model.
+    the same paths. Those `to_come` are there once the commands of `fetch` have run ("" where there is none), which a
+    launch does before. `settings` are the platform's own, from site.toml, as its settings model.
     """
 
     job_id: str
@@ -56,6 +57,10 @@ class Job:
     writes: tuple[Path, ...] = ()
     settings: Any = None
     spec_toml: str = ""  # the text of `spec`, for where the run folder cannot be reached from here
+    named: tuple[Path, ...] = ()  # folders of media that the annotations name by absolute paths
+    needs: tuple[str, ...] = ()  # names of the secrets that the spec asks for something with
+    to_come: tuple[Path, ...] = ()
+    fetch: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Raises PLATFORM_PATH: scripts of every platform hold these paths, and the cache's."""
@@ -114,15 +119,22 @@ class Observed:
 
 def run_folder_log(record: Any, position: int) -> tuple[bytes, int]:
     """What log.txt in the run folder holds from byte `position` on, or its last bytes where that is negative; and the
-    position after it."""
+    position after it. Raises RUN_LOG_UNREADABLE."""
+    return read_log_file(Path(record.log), position)
+
+
+def read_log_file(path: Path, position: int) -> tuple[bytes, int]:
+    """As `run_folder_log`, of any file."""
     try:
-        with Path(record.log).open("rb") as file:
+        with files.open_plain(path) as file:
             size = file.seek(0, 2)
-            file.seek(position if position >= 0 else max(0, size + position))
+            file.seek(min(position, size) if position >= 0 else max(0, size + position))
             gained = file.read()
             return gained, file.tell()
     except FileNotFoundError:
         return b"", max(position, 0)
+    except OSError as failed:
+        raise RUN_LOG_UNREADABLE.error(path, f"it cannot be read: {failed}") from failed
 
 
 def local_gpus(settings: Any) -> int | None:
@@ -144,6 +156,8 @@ class Platform:
     needs_image(settings)       whether jobs run in a container image
     pin_image(image, settings, fetch)   the image as what it is now, by digest; with `fetch` pulled first if need be
     settings                    pydantic model of its table in site.toml
+    by_hand(job, folder)        the shell command that submits what a dry run wrote into `folder`; "" if none can
+    away                        codes of problems that say no more than that it cannot be asked: a dry run need not
     silent                      code of the problem that `submit` raises where the job may have been taken all the same
     poll_s                      how long whoever waits lets pass between two looks
     """
@@ -160,5 +174,7 @@ class Platform:
     needs_image: Callable[[Any], bool] = lambda settings: False
     pin_image: Callable[[str, Any, bool], str] = lambda image, settings, fetch: image
     settings: type | None = None
+    by_hand: Callable[[Job, Path], str] = lambda job, folder: ""
+    away: tuple[str, ...] = ()
     silent: str = ""
     poll_s: float = 0.2

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from vidqa import environment, hub, spec, storage
+from vidqa.cli import command
 from vidqa.data import check_records
 from vidqa.data.reader import annotation_file
 from vidqa.platforms.mounts import media_folders
 from vidqa.platforms.records import JobRecord
+from vidqa.platforms.site import is_unseen
 from vidqa.problem import Problem
 from vidqa.spec.action import require_action
 from vidqa.spec.models import SPECS, EvaluateSpec, Spec, TrainSpec
+from vidqa.storage.problems import TO_STAGE
 
 # Every key that holds a path or is one by its value. Empty ones and addresses ("s3://...") stay as they are.
 PATH_KEYS = {
@@ -45,6 +50,8 @@ MEDIA_OF = {
 class Asked:
     """A spec as written and as the job gets it. `models` maps dotted keys to the names that were written.
 
+    What a launch has to fetch first, `resolved` names where it will be: in the folders `to_come`, once the commands of
+    `fetch` have run.
     `spec_fingerprint` is of the spec as written; `inputs_fingerprint` covers the annotations, the models' files and
     the checkpoint that a run starts from.
     """
@@ -57,6 +64,9 @@ class Asked:
     spec_fingerprint: str
     inputs_fingerprint: str
     warnings: list[Problem]
+    to_come: tuple[Path, ...] = ()
+    fetch: tuple[str, ...] = ()
+    settings: Any = None
 
     @property
     def output_dir(self) -> Path:
@@ -78,18 +88,41 @@ class Asked:
         """What the spec names that the job reads, absolute: models, annotations, media, the checkpoint it starts
         from."""
         keys = [key for key in PATH_KEYS[self.action] if key not in WRITTEN_KEYS]
-        return _local_paths(self.resolved, [*self.models, *keys])
+        return tuple(dict.fromkeys((*_local_paths(self.resolved, [*self.models, *keys]), *self.to_come)))
 
     def media_elsewhere(self) -> list[Path]:
         """The folders of media that the annotations name outside of what the spec names. Every annotation is read for
         it; records that are wrong are left for preflight and the engine."""
-        files: dict[str, None] = {}
+        return media_folders((path for path, _ in self._media), [*self.reads, *self.writes])
+
+    def media_named(self) -> list[Path]:
+        """The folders of media that the annotations name by absolute paths."""
+        return sorted({Path(written).parent for _, written in self._media if os.path.isabs(written)})
+
+    @cached_property
+    def _media(self) -> set[tuple[str, str]]:
+        """The file of each medium, and what the annotations say."""
+        files: set[tuple[str, str]] = set()
         for key, media in MEDIA_OF[self.action].items():
             path = str(value_at(self.resolved, key))
-            if path and not storage.is_remote(path):
+            if path and not storage.is_remote(path) and not is_unseen(self.settings, path):
                 records, _ = check_records(path, str(value_at(self.resolved, media)), need_answers=False)
-                files |= dict.fromkeys(ref.path for record in records for ref in record.media)
-        return media_folders(files, [*self.reads, *self.writes])
+                files |= {(ref.path, ref.written) for record in records for ref in record.media}
+        return files
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """The secrets without which something that the spec asks for is not done: trackers and uploads."""
+        if not isinstance(self.resolved, TrainSpec):
+            return ()
+        logger, ckpt = self.resolved.logging.logger, self.resolved.train.ckpt
+        uses = {
+            "WANDB_API_KEY": "wandb" in logger,
+            "HF_TOKEN": ckpt.upload_hf,
+            "AWS_ACCESS_KEY_ID": bool(ckpt.upload_s3),
+            "AWS_SECRET_ACCESS_KEY": bool(ckpt.upload_s3),
+        }
+        return tuple(name for name, is_used in uses.items() if is_used)
 
     @property
     def writes(self) -> tuple[Path, ...]:
@@ -105,26 +138,43 @@ class Asked:
 
 
 def ask(
-    action: str, spec_path: Path, *, fetch: bool, target: str = "native", folders: dict[str, Path] | None = None
+    action: str,
+    spec_path: Path,
+    *,
+    fetch: bool,
+    target: str = "native",
+    settings: Any = None,
+    folders: dict[str, Path] | None = None,
 ) -> Asked:
-    """Load a spec and resolve what it names; of models of the hub only the small files are fetched (`fetch_weights`
-    brings the others), and without `fetch` they stay names. `folders` are those of the models, where they are known.
-    Raises ProblemError."""
+    """Load a spec and resolve what it names; without `fetch`, what a launch fetches to where it will be. Of models of
+    the hub only the small files are fetched: `fetch_weights` brings the others.
+
+    What the platform's `settings` declare to be on the cluster alone is taken as it is written. `folders` are those of
+    the models, by dotted key, where they are known. Raises ProblemError.
+    """
     layer = spec.read_layer(spec_path)
     require_action(layer, spec_path, action)
     loaded = spec.resolve(action, [layer], target)
     written = loaded.spec
-    models = model_names(written)
-    found = {
-        key: name if hub.is_hub_name(name) and not fetch else str(folders[key] if folders else _small_files(name))
-        for key, name in models.items()
-    }
+    models, token = model_names(written), environment.hf_token()
+    expected = {} if fetch else {n: hub.expect(n, token=token) for n in models.values() if hub.is_hub_name(n)}
+
+    def folder_of(name: str) -> str:
+        if is_unseen(settings, name):
+            return name
+        return str(expected[name].folder if name in expected else hub.resolve_model(name, token=token, weights=False))
+
+    found = {key: str(folders[key]) if folders else folder_of(name) for key, name in models.items()}
     resolved = with_values(action, written, {**_absolute_paths(action, written), **found})
-    if fetch:
-        resolved = with_values(action, resolved, _staged(action, resolved))
-    annotations = [str(value_at(resolved, key)) for key in MEDIA_OF[action]]
-    data = [_content_hash(annotation_file(path)) for path in annotations if path and not storage.is_remote(path)]
+    sets = _sets_of_buckets(action, resolved, storage.stage_set if fetch else storage.expected_set)
+    resolved = with_values(action, resolved, sets)
+    not_here = [Path(path) for path in sets.values() if not os.path.exists(path)]
+    to_stage = [TO_STAGE.at(path, "a launch puts them there before its job", severity="warning") for path in not_here]
+    annotations = [path for key in MEDIA_OF[action] if (path := str(value_at(resolved, key)))]
+    unread = [path for path in annotations if Path(path) in not_here or is_unseen(settings, path)]
+    data = [path if path in unread else _content_hash(annotation_file(path)) for path in annotations]
     start = resolved.train.resume if isinstance(resolved, TrainSpec) else ""
+    absent = [each for each in expected.values() if not each.is_here]
     return Asked(
         action=action,
         spec_path=spec_path.absolute(),
@@ -135,12 +185,12 @@ def ask(
         inputs_fingerprint=_hash_of(
             [*data, start if isinstance(start, str) else "", *map(_model_identity, found.values())]
         ),
-        warnings=loaded.warnings,
+        warnings=[*loaded.warnings, *(problem for each in expected.values() for problem in each.problems), *to_stage],
+        to_come=(*(path for each in absent for path in _snapshot_and_blobs(each.folder)), *not_here),
+        fetch=tuple(each.fetch for each in absent)
+        + (command("preflight", "--spec", spec_path, "--only", "data"),) * bool(to_stage),
+        settings=settings,
     )
-
-
-def _small_files(name: str) -> Path:
-    return hub.resolve_model(name, token=environment.hf_token(), weights=False)
 
 
 def fetch_weights(asked: Asked) -> None:
@@ -155,10 +205,15 @@ def spec_of(record: JobRecord) -> Path:
     return Path(record.run_dir) / "spec.toml"
 
 
-def ask_again(record: JobRecord) -> Asked:
+def _snapshot_and_blobs(folder: Path) -> tuple[Path, Path]:
+    """In the hub's cache a snapshot is links to the model's blobs."""
+    return folder, (folder / "../../blobs").resolve()
+
+
+def ask_again(record: JobRecord, settings: Any = None) -> Asked:
     """What the job of a record was asked, from the run folder's own spec, to go on where it ended. Its checkpoints
     come before any that it started from."""
-    asked = ask(record.action, spec_of(record), fetch=True)
+    asked = ask(record.action, spec_of(record), fetch=True, settings=settings)
     begun = any((Path(record.run_dir) / "checkpoints").glob("*_*"))
     changes: dict[str, Any] = {}
     if record.action == "evaluate":
@@ -213,12 +268,13 @@ def with_values(action: str, asked: Spec, values: dict[str, Any]) -> Spec:
     return SPECS[action].model_validate(tables)
 
 
-def _staged(action: str, resolved: Spec) -> dict[str, str]:
-    """The data sets of a spec, fetched where they lie in a bucket."""
+def _sets_of_buckets(action: str, resolved: Spec, bring: Callable[[str, str], tuple[str, str]]) -> dict[str, str]:
+    """The paths of a spec's data that lie in a bucket, by dotted key, as `bring` gives them."""
     found: dict[str, str] = {}
     for annotation_key, media_key in MEDIA_OF[action].items():
-        paths = storage.stage_set(str(value_at(resolved, annotation_key)), str(value_at(resolved, media_key)))
-        found |= dict(zip((annotation_key, media_key), paths, strict=True))
+        addresses = str(value_at(resolved, annotation_key)), str(value_at(resolved, media_key))
+        if any(map(storage.is_remote, addresses)):
+            found |= dict(zip((annotation_key, media_key), bring(*addresses), strict=True))
     return found
 
 

@@ -6,8 +6,9 @@ rendered and never started from here; what the container cannot do is refused be
 
 from __future__ import annotations
 
+import os
 import shlex
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +20,14 @@ from vidqa.platforms._base import Job
 from vidqa.platforms.asked import Asked, ask, fetch_weights, process_count
 from vidqa.platforms.cosmos_problems import COSMOS_CANNOT
 from vidqa.platforms.docker_container import paths_of
-from vidqa.platforms.kubernetes_manifest import GIVEN, name_of, objects, taken_literally
+from vidqa.platforms.kubernetes_manifest import GIVEN, name_of, objects, plain, taken_literally
+from vidqa.platforms.kubernetes_paths import in_pod, path_problems, site_of
 from vidqa.platforms.launch import Ready, Wanted, not_asked
 from vidqa.platforms.mounts import mounts
 from vidqa.platforms.runs import new_name
 from vidqa.platforms.slurm_problems import SLURM_PATH
 from vidqa.platforms.slurm_script import as_pattern, directive, unmountable
+from vidqa.platforms.slurm_site import image_problems
 from vidqa.problem import Problem, raise_errors
 from vidqa.spec.build import train_samples
 from vidqa.spec.cosmos import cosmos_table, video_fps_problems
@@ -33,20 +36,24 @@ from vidqa.spec.models import TrainSpec
 TARGET = "cosmos-rl"
 TOML = "cosmos.toml"
 PROGRAM = "/opt/cosmos_rl/tao_sft_example.py"  # the training program of NVIDIA's image; custom_script names another
-SETTINGS = {"HF_HUB_OFFLINE": "1", "WANDB_MODE": "offline", "PYTHONUNBUFFERED": "1"}  # no token goes along
+# No token goes along, and nothing is imported from the folder that it is started in.
+SETTINGS = {"HF_HUB_OFFLINE": "1", "WANDB_MODE": "offline", "PYTHONUNBUFFERED": "1", "PYTHONSAFEPATH": "1"}
+# What lies beside the training program it imports all the same, before whatever the image has on its path.
+BESIDE = ("sh", "-c", 'PYTHONPATH=$0${PYTHONPATH:+:$PYTHONPATH} exec "$@"')
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """`files` by name, for `folder`; `submit` is the shell command that starts them, once they are `written`.
-    `preflight` is as in launch.Readiness."""
+    """`files` by name, for `folder`; `submit` is the shell command that starts them, once they are `written`, and
+    what is not here yet has been fetched by the commands of `fetch`. `preflight` is as in launch.Readiness."""
 
     folder: Path
     files: dict[str, str]
     submit: str
     problems: list[Problem]
     written: bool
-    preflight: str
+    fetch: tuple[str, ...] = ()
+    preflight: str = ""
 
 
 def prepare(
@@ -59,7 +66,7 @@ def prepare(
     if action != "train":
         raise COSMOS_CANNOT.error(action, "only training is rendered for the container", "use our own engine")
     settings = site.read(platform_name, wanted.site)
-    asked = ask(action, spec_path, fetch=write, target=TARGET)
+    asked = ask(action, spec_path, fetch=write, target=TARGET, settings=settings)
     trained = asked.resolved
     if not isinstance(trained, TrainSpec):
         raise TypeError("a training has a TrainSpec")
@@ -74,8 +81,9 @@ def prepare(
         fetch_weights(asked)
     problems = [*dict.fromkeys([*problems, *readiness.problems])]
     job = _job(asked, platform_name, settings, image)
-    raise_errors(_unmountable(platform_name, job))
-    words = ("cosmos-rl", "--config", str(job.run_dir / TOML), trained.custom_script or PROGRAM)
+    problems += _unmountable(platform_name, job)
+    raise_errors(problems)
+    words = _command(job, trained.custom_script or PROGRAM)
     made = {TOML: spec.dump(trained, "toml", TARGET, samples)}
     script, text, starter = _FORMS[platform_name](job, words, made[TOML])
     made[script] = text
@@ -83,7 +91,16 @@ def prepare(
         for name, content in made.items():
             files.write_text(job.run_dir / name, content)
     submit = f"{starter} {shlex.quote(str(job.run_dir / script))}"
-    return Prepared(job.run_dir, made, submit, problems, write, readiness.preflight)
+    return Prepared(job.run_dir, made, submit, problems, write, asked.fetch, readiness.preflight)
+
+
+def _command(job: Job, program: str) -> tuple[str, ...]:
+    """cosmos-rl and its training program: a file, whose path is made absolute, or the name of a module."""
+    start = ("cosmos-rl", "--config", str(job.run_dir / TOML))
+    if not program.endswith(".py"):
+        return (*start, program)
+    program = os.path.abspath(program)
+    return (*BESIDE, os.path.dirname(program), *start, program)
 
 
 def _refused(platform_name: str, wanted: Wanted, image: str | None) -> list[Problem]:
@@ -99,7 +116,11 @@ def _refused(platform_name: str, wanted: Wanted, image: str | None) -> list[Prob
 
 def _unmountable(platform_name: str, job: Job) -> list[Problem]:
     if platform_name == "slurm":
-        return [SLURM_PATH.at(path, f"the backend is {job.settings.backend}") for path in unmountable(job)]
+        return image_problems(job.settings, job.image or "") + [
+            SLURM_PATH.at(path, f"the backend is {job.settings.backend}") for path in unmountable(job)
+        ]
+    if platform_name == "kubernetes":
+        return path_problems(job)
     found = [mount.path for mount in paths_of(job)] if platform_name == "docker" else []
     remedy = "rename the folder, or use our own engine"
     return [COSMOS_CANNOT.at(path, "to docker run a colon divides paths", remedy) for path in found if ":" in str(path)]
@@ -167,13 +188,13 @@ def _kubernetes(job: Job, words: tuple[str, ...], toml: str) -> tuple[str, str, 
     config, main = objects(job)
     if main["kind"] != "Job":
         raise COSMOS_CANNOT.error("form", "the container is no torchrun program of a TrainJob", 'set form = "job"')
-    config["data"] = {TOML: toml}
+    config["data"] = {TOML: in_pod(replace(job, spec_toml=toml)).spec_toml}
     words = tuple(f"{GIVEN}/{TOML}" if word == str(job.run_dir / TOML) else word for word in words)
     main["spec"] = {name: value for name, value in main["spec"].items() if name in ("template", "suspend")}
     main["spec"]["backoffLimit"] = 0
     container = main["spec"]["template"]["spec"]["containers"][0]
     container["command"] = taken_literally(words)
-    container["env"] = [{"name": name, "value": value} for name, value in SETTINGS.items()]
+    container["env"] = plain({**SETTINGS, **site_of(job).environment})
     return "manifest.yaml", yaml.safe_dump_all([config, main], sort_keys=False, width=120), "kubectl apply -f"
 
 

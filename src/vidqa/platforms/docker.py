@@ -8,23 +8,25 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import time
-from pathlib import Path
 from typing import Any
 
 from docker.errors import APIError
 
 import vidqa
-from vidqa import environment, files
+from vidqa import environment
 from vidqa.platforms import docker_daemon, hardware, runs, verdict
 from vidqa.platforms._base import Job, Observed, Platform, Rendered, State, run_folder_log
 from vidqa.platforms.docker_container import CONTAINER_FILE, container_body, container_name, paths_of
 from vidqa.platforms.docker_daemon import container_facts, daemon, image_facts, is_local, refusals, unless_over
 from vidqa.platforms.docker_problems import (
     DOCKER_IMAGE_MISSING,
+    DOCKER_NO_DAEMON,
     DOCKER_NOT_AN_ENGINE,
     DOCKER_PATH_HIDES_CODE,
     DOCKER_PATH_MISSING,
+    DOCKER_PERMISSION,
 )
 from vidqa.platforms.docker_site import DockerSite
 from vidqa.platforms.engine_command import engine_environment, torchrun
@@ -34,7 +36,7 @@ from vidqa.platforms.local import gpu_problems
 from vidqa.platforms.mounts import hiding
 from vidqa.platforms.problems import PLATFORM_NODES, RUN_FOLDER_UNWRITABLE
 from vidqa.platforms.processes import Identity
-from vidqa.platforms.records import JobRecord, exit_file, read_exit
+from vidqa.platforms.records import JobRecord, read_exit, settings, write_exit
 from vidqa.problem import Problem, ProblemError
 
 ENGINE_TITLE = "finetune-cosmos-reason-engine"  # org.opencontainers.image.title, as docker/Dockerfile labels it
@@ -52,7 +54,8 @@ def check(job: Job) -> list[Problem]:
     for path in hiding(found, THE_IMAGES_OWN):
         problems.append(DOCKER_PATH_HIDES_CODE.at(path, "the image has its own files there"))
     if is_local():  # elsewhere the daemon itself finds out
-        gone = [mount.path for mount in found if mount.read_only and not mount.path.exists()]
+        awaited = [mount.path for mount in found if mount.read_only and mount.path not in job.to_come]
+        gone = [path for path in awaited if not path.exists()]
         problems += [DOCKER_PATH_MISSING.at(path, "there is no such file or folder") for path in gone]
     try:
         with daemon() as client:
@@ -78,12 +81,19 @@ def _image_problems(client: Any, image: str) -> list[Problem]:
 
 
 def pin_image(image: str, settings: DockerSite, fetch: bool) -> str:
-    """The image as what it is now: its digest in the registry, or its id where it has none. Pulled first if need be."""
-    with daemon() as client:
-        facts = image_facts(client, image)
-        if facts is None and fetch:
-            docker_daemon.pull(client, image)
+    """The image as what it is now: its digest in the registry, or its id where it has none. Pulled first if need be.
+
+    Without `fetch` no daemon is needed; an image that none knows stays as it was named."""
+    try:
+        with daemon() as client:
             facts = image_facts(client, image)
+            if facts is None and fetch:
+                docker_daemon.pull(client, image)
+                facts = image_facts(client, image)
+    except ProblemError:
+        if fetch:
+            raise
+        return image
     return image if facts is None else pinned(image, facts)
 
 
@@ -163,7 +173,7 @@ def _look(client: Any, record: JobRecord) -> Observed:
 
 
 def _without_container(client: Any, record: JobRecord) -> Observed:
-    if record.reference and client.info()["ID"] != record.reference["daemon"]:
+    if record.reference and client.info()["ID"] != record.reference.get("daemon"):
         return Observed(record.state, None, f"it runs with another Docker daemon than {docker_daemon.address()}")
     # Between the first look and here another one may have found its end and removed it.
     return _ended(record) or verdict.vanished_here(record, "its container vanished: removed by someone else")
@@ -174,34 +184,37 @@ def _collect(client: Any, record: JobRecord, facts: dict[str, Any]) -> Observed:
     state = facts["State"]
     _keep_last_words(client, record, facts["Id"])
     left = {"exit_code": state["ExitCode"], "ended": state["FinishedAt"], "out_of_memory": state["OOMKilled"]}
-    files.write_json(exit_file(record.job_id), left)
-    if not (record.settings or {}).get("keep_container"):
+    write_exit(record.job_id, left)
+    if not settings(record, DockerSite).keep_container:
         _remove(client, facts["Id"])
     return _ending(record, left)
 
 
 def _keep_last_words(client: Any, record: JobRecord, container: str) -> None:
     """What a container said that ended before it could open the run's log."""
-    gained, _ = run_folder_log(record, record.log_start)
-    if gained or not Path(record.run_dir).is_dir():
+    try:
+        gained, _ = run_folder_log(record, record.log_start)
+        if gained or not os.path.isdir(record.run_dir):
+            return
+        words = client.logs(container, tail=200)
+    except (APIError, ProblemError):
         return
     try:
-        words = client.logs(container, tail=200)
-    except APIError:
-        return
-    with record.log.open("ab") as log:
-        log.write(words)
+        with record.log.open("ab") as log:
+            log.write(words)
+    except OSError:
+        return  # on a full disk: how it ended is what counts
 
 
 def _ended(record: JobRecord) -> Observed | None:
     left = read_exit(record.job_id)
-    return _ending(record, left) if left else None
+    return _ending(record, left) if isinstance(left.get("exit_code"), int) else None
 
 
 def _ending(record: JobRecord, left: dict[str, Any]) -> Observed:
     """What the container's end, as it was written down, and the engine's own last words say together."""
-    found = verdict.ended_here(record, int(left["exit_code"]))
-    if found.state != State.ERROR or not left["out_of_memory"]:
+    found = verdict.ended_here(record, left["exit_code"])
+    if found.state != State.ERROR or not left.get("out_of_memory"):
         return found
     limit = "the container was killed: it had reached its memory limit"
     return Observed(State.ERROR, found.exit_code, limit, {"class": OUT_OF_MEMORY, "evidence": limit})
@@ -245,4 +258,5 @@ DOCKER = Platform(
     needs_image=lambda settings: True,
     pin_image=pin_image,
     settings=DockerSite,
+    away=(DOCKER_NO_DAEMON.name, DOCKER_PERMISSION.name),
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from vidqa import environment
 from vidqa.platforms._base import ADDRESSES, SAVE_S, Job
-from vidqa.platforms.problems import SITE_VALUE
+from vidqa.platforms.problems import PLATFORM_NODES, SITE_VALUE
 
 RENDEZVOUS_PORT = 29500
 TORCHRUN = ("-m", "vidqa.engine.torchrun")
@@ -24,14 +24,14 @@ class Filled(str):
 def torchrun(python: str, job: Job, first_node: str | None = None, node_rank: str | None = None) -> tuple[str, ...]:
     """The command of one node. Several nodes meet at `first_node`, "HOST:PORT", which is the node of rank 0.
 
-    Both may hold placeholders; the words that are made of them are Filled.
+    Both may hold placeholders; the words that are made of them are Filled. Raises PLATFORM_NODES without them.
     """
     start = (python, *TORCHRUN)
     share = f"--nproc-per-node={job.processes_per_node}"
     if job.nodes == 1:
         return (*start, "--standalone", share, *engine_words(job))
     if first_node is None or node_rank is None:
-        raise ValueError("several nodes need a place to meet and a rank each")
+        raise PLATFORM_NODES.error("--nodes", f"this platform is one machine, {job.nodes} nodes are asked for")
     host, _, port = first_node.rpartition(":")
     # Ranks that are given: a job that starts again computes with the same ranks, so its sums are the same.
     meeting = (f"--node-rank={node_rank}", f"--master-addr={host}", f"--master-port={port}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -12,10 +13,19 @@ from typing import Any
 from vidqa.cli import command
 from vidqa.platforms import failure, platform, records, verdict
 from vidqa.platforms._base import Observed, State
-from vidqa.platforms.problems import JOB_FAILED, JOB_INTERRUPTED, JOB_NOT_DONE, JOB_OUT_OF_MEMORY
+from vidqa.platforms.problems import (
+    JOB_FAILED,
+    JOB_ID_NEEDED,
+    JOB_INTERRUPTED,
+    JOB_NOT_DONE,
+    JOB_NOT_FOUND,
+    JOB_OUT_OF_MEMORY,
+)
 from vidqa.platforms.records import JobRecord
-from vidqa.problem import Exit, Problem
+from vidqa.problem import Exit, Problem, ProblemError
 from vidqa.run_folder import RunFolder
+
+MOST_LISTED = 50
 
 
 def observe(record: JobRecord) -> JobRecord:
@@ -56,7 +66,7 @@ def _settle_run_folder(ended: JobRecord) -> None:
     """Let status.json and problems.json say how the job ended, where an engine that was killed could not. That it saved
     itself, or failed, is its own word and stays."""
     run = RunFolder(Path(ended.run_dir))
-    if not run.path.is_dir():
+    if not os.path.isdir(run.path):  # False, too, for a name that no folder can have
         return
     said = run.read_status()
     try:
@@ -75,14 +85,47 @@ def _failure_of(record: JobRecord, seen: Observed) -> dict[str, str]:
 
 
 def find(job_id: str) -> JobRecord:
-    """The record of a job ("latest": the newest), as true as it is now. Raises JOB_NOT_FOUND."""
+    """The record of a job, as true as it is now. Raises JOB_NOT_FOUND, JOB_RECORD_BROKEN."""
     return observe(records.read(job_id))
 
 
+def latest() -> tuple[JobRecord, list[Problem]]:
+    """The job that was launched last from the present folder, as true as it is now, and a warning for each record that
+    cannot be read. Raises JOB_NOT_FOUND, which names the last one of another folder."""
+    here, (found, problems) = Path.cwd(), records.scan()
+    of_here = next((record for record in found if record.is_of(here)), None)
+    if of_here:
+        return observe(of_here), problems
+    message, advice = f"no job was launched from {here}", "launch one: python scripts/launch.py --help"
+    if found:
+        message += f"; the last one, {found[0].job_id}, was from {found[0].folder or Path(found[0].spec).parent}"
+        advice = f"show all jobs: {command('jobs', 'list')}"
+    raise ProblemError([JOB_NOT_FOUND.at("latest", message, advice), *problems])
+
+
+def id_needed(verb: str) -> ProblemError:
+    """JOB_ID_NEEDED for what would change "latest"; it names the command with the id of the job that this is now."""
+    try:
+        record, _ = latest()
+    except ProblemError:
+        return JOB_ID_NEEDED.error("JOB", f"{verb} changes a job, and none is named")
+    whose = f"the last one that was launched from this folder is {record.job_id}, {record.state}"
+    advice = f"if that is the one: {command('jobs', verb, record.job_id)}"
+    return JOB_ID_NEEDED.error("JOB", f"{verb} changes a job, and none is named; {whose}", advice)
+
+
 def listing() -> tuple[list[JobRecord], list[Problem]]:
-    """Every job, newest first, and a warning for each record that cannot be read."""
+    """Every job, the one launched last first, and a warning for each record that cannot be read and each job that
+    cannot be looked at. The first MOST_LISTED are as they are now, the others as they were last seen."""
     found, problems = records.scan()
-    return [observe(record) for record in found], problems
+    shown = []
+    for record in found[:MOST_LISTED]:
+        try:
+            shown.append(observe(record))
+        except ProblemError as unseen:
+            shown.append(record)
+            problems += [replace(problem, severity="warning") for problem in unseen.problems]
+    return shown + found[MOST_LISTED:], problems
 
 
 def progress(record: JobRecord) -> dict[str, Any]:
@@ -104,6 +147,8 @@ def describe(record: JobRecord) -> str:
         "step": steps + left,
         "run": record.run_dir,
         "log": record.log,
+        "spec": record.spec,
+        "launched": f"{record.created} on {record.launcher['host']}, from {record.folder or 'a folder not recorded'}",
     }
     return "\n".join(f"{name:<9} {value}" for name, value in rows.items())
 

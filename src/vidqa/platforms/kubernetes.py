@@ -7,16 +7,18 @@ cancel saw before the cluster forgot the job is kept beside the record.
 
 from __future__ import annotations
 
-import json
+import shlex
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
-from pathlib import PurePosixPath
+from pathlib import Path
 from typing import Any
 
 import yaml
 
-from vidqa import environment, files
+from vidqa import files
+from vidqa._optional import PACKAGE_MISSING
 from vidqa.cli import note
 from vidqa.platforms._base import SECRETS, Job, Observed, Platform, Rendered, State
 from vidqa.platforms.engine_command import engine_environment
@@ -24,18 +26,24 @@ from vidqa.platforms.kubernetes_client import PLURALS, Answered, Cluster, connec
 from vidqa.platforms.kubernetes_log import gather, read_log, tail_of
 from vidqa.platforms.kubernetes_manifest import (
     JOB_LABEL,
-    cache_is_mounted,
     command,
     manifest,
     name_of,
+    needed,
     objects,
-    site_of,
 )
-from vidqa.platforms.kubernetes_problems import CONFLICT, NOT_MOUNTED, NOT_STARTING, UNREACHABLE
+from vidqa.platforms.kubernetes_paths import path_problems, site_of
+from vidqa.platforms.kubernetes_problems import (
+    CONFLICT,
+    NO_CLUSTER,
+    NOT_STARTING,
+    SECRET_MISSING,
+    UNREACHABLE,
+)
 from vidqa.platforms.kubernetes_site import KubernetesSite
 from vidqa.platforms.kubernetes_state import Ending, decisive, endings, observed, stuck, verdict
 from vidqa.platforms.processes import Identity
-from vidqa.platforms.records import JobRecord, exit_file
+from vidqa.platforms.records import JobRecord, read_exit, settings, write_exit, wrong_fields
 from vidqa.platforms.verdict import Said, said_in_run_folder, vanished
 from vidqa.problem import Exit, Problem, ProblemError
 from vidqa.run_folder import RunFolder
@@ -50,28 +58,32 @@ Json = dict[str, Any]
 
 def check(job: Job) -> list[Problem]:
     """Paths against volumes, then what the cluster itself says: rights, and the manifest without keeping it."""
-    problems = _paths(job)
+    problems = path_problems(job)
     try:
-        return [*problems, *_admission(job, connect(site_of(job)))]
+        cluster = connect(site_of(job))
+        return [*problems, *_missing_secrets(job, cluster), *_admission(job, cluster)]
     except ProblemError as unreachable:
         return [*problems, *unreachable.problems]
     except Answered as answer:  # to the question what we may do
         return [*problems, refusal(answer, job.job_id)]
 
 
-def _paths(job: Job) -> list[Problem]:
-    site = site_of(job)
-    mounts = ", ".join(volume.mount_path for volume in site.volumes) or "none"
-    problems = []
-    cache = () if cache_is_mounted(site) else (environment.cache_folder(),)  # pods then have one of their own
-    for path in dict.fromkeys(path for path in (*job.reads, *job.writes, job.run_dir) if path not in cache):
-        holding = [volume for volume in site.volumes if volume.holds(PurePosixPath(path))]
-        nearest = max(holding, key=lambda volume: len(volume.mount_path), default=None)
-        if nearest is None:
-            problems.append(NOT_MOUNTED.at(path, f"no volume holds it; mounted are: {mounts}"))
-        elif nearest.read_only and path not in job.reads:
-            problems.append(NOT_MOUNTED.at(path, f"it is written, and {nearest.mount_path} is mounted read-only"))
-    return problems
+def _missing_secrets(job: Job, cluster: Cluster) -> list[Problem]:
+    """The keys that the spec needs and the cluster's Secret lacks. Where we may not look, the pod will not start."""
+    where = f"Secret {cluster.namespace}/{site_of(job).secret}"
+    if not (wanted := needed(job)):
+        return []
+    try:
+        has = cluster.secret_keys(site_of(job).secret)
+    except Answered as answer:
+        if answer.status == 403:
+            message = f"whether it has {', '.join(wanted)} cannot be seen: {answer.message}"
+            return [SECRET_MISSING.at(where, message, severity="warning")]
+        if answer.status != 404:
+            raise
+        return [SECRET_MISSING.at(where, f"there is no such Secret, and the spec needs {', '.join(wanted)}")]
+    missing = [name for name in wanted if name not in has]
+    return [SECRET_MISSING.at(where, f"it lacks {', '.join(missing)}, which the spec needs")] if missing else []
 
 
 def _admission(job: Job, cluster: Cluster) -> list[Problem]:
@@ -101,6 +113,11 @@ def _missing_rights(cluster: Cluster, main: Json) -> list[str]:
 def render(job: Job) -> Rendered:
     settings = engine_environment(job, site_of(job).cpus or None)
     return Rendered(command(job), settings, SECRETS, {MANIFEST: manifest(job)})
+
+
+def by_hand(job: Job, folder: Path) -> str:
+    context = ["--context", site_of(job).context] if site_of(job).context else []
+    return shlex.join(["kubectl", *context, "apply", "-f", str(folder / MANIFEST)])
 
 
 def submit(job: Job, rendered: Rendered) -> Json:
@@ -337,16 +354,18 @@ def _first_words(ended: Sequence[Ending]) -> Json:
 def _keep(record: JobRecord, seen: Observed) -> Observed:
     """Remember an end of which the cluster will know nothing when it is asked again."""
     kept = {"state": seen.state, "exit_code": seen.exit_code, "message": seen.message, "failure": seen.failure}
-    files.write_json(exit_file(record.job_id), kept)
+    write_exit(record.job_id, kept)
     return seen
 
 
 def _kept(record: JobRecord) -> Observed | None:
+    kept = read_exit(record.job_id)
     try:
-        kept = json.loads(exit_file(record.job_id).read_text(encoding="utf-8"))
-        return Observed(State(kept["state"]), kept["exit_code"], kept["message"], kept["failure"])
-    except (FileNotFoundError, ValueError, KeyError):
+        seen = Observed(State(kept["state"]), kept["exit_code"], kept["message"], kept["failure"])
+    except (ValueError, KeyError):
         return None
+    told = replace(record, exit_code=seen.exit_code, message=seen.message, failure=seen.failure)
+    return None if wrong_fields(told) else seen
 
 
 def log(record: JobRecord, position: int) -> tuple[bytes, int]:
@@ -360,7 +379,8 @@ def log(record: JobRecord, position: int) -> tuple[bytes, int]:
 
 
 def _site(record: JobRecord) -> KubernetesSite:
-    return KubernetesSite.model_validate(record.settings or {})
+    found: KubernetesSite = settings(record, KubernetesSite)
+    return found
 
 
 def _selector(record: JobRecord) -> str:
@@ -394,6 +414,8 @@ KUBERNETES = Platform(
     visible_gpus=_visible_gpus,
     needs_image=_needs_image,
     settings=KubernetesSite,
+    by_hand=by_hand,
+    away=(NO_CLUSTER.name, UNREACHABLE.name, PACKAGE_MISSING.name),
     silent=UNREACHABLE.name,
     poll_s=POLL_S,
 )

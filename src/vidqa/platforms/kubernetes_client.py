@@ -80,6 +80,10 @@ class Cluster:
                 if event["type"] != "BOOKMARK":
                     yield event["type"], event["object"]
 
+    def secret_keys(self, name: str) -> set[str]:
+        """The names of what a Secret holds; its values are dropped here."""
+        return set(self._json("GET", f"{self._core}/secrets/{name}").get("data") or {})
+
     def log(self, pod: str, container: str, since_s: int | None, tail_lines: int | None = None) -> bytes:
         """What a pod has written, every line after its RFC 3339 time; of the last `since_s` seconds only."""
         query = [("container", container), ("timestamps", "true")]

@@ -6,7 +6,6 @@ known, and what is known already is left out.
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -15,7 +14,7 @@ from typing import Any
 
 from vidqa import files
 from vidqa.platforms import records
-from vidqa.platforms._base import run_folder_log
+from vidqa.platforms._base import read_log_file, run_folder_log
 from vidqa.platforms.kubernetes_client import Answered, Cluster
 from vidqa.platforms.kubernetes_manifest import CONTAINER, NODE_LABEL, TRAINJOB_CONTAINER
 from vidqa.platforms.kubernetes_state import container_state
@@ -47,13 +46,16 @@ def gather(record: JobRecord, cluster: Cluster, pods: Sequence[Json]) -> None:
             except (Answered, ProblemError):  # a lost node's log never comes: that keeps no job from its end
                 continue
             if lines:
-                with path_of(record).open("ab") as kept:
-                    kept.write(b"".join(text + b"\n" for _, text in lines))
                 last = lines[-1][0]
                 same = sum(1 for stamp, _ in lines if stamp == last)
                 before = known[name]["count"] if name in known and known[name]["last"] == last else 0
                 known[name] = {"last": last, "count": same + before}
-                files.write_json(_places(record), known)
+                try:
+                    with path_of(record).open("ab") as kept:
+                        kept.write(b"".join(text + b"\n" for _, text in lines))
+                    files.write_json(_places(record), known)
+                except OSError:  # neither does a full disk
+                    return
 
 
 def _new_lines(cluster: Cluster, pod: str, container: str, known: Json | None) -> list[tuple[str, bytes]]:
@@ -94,10 +96,8 @@ def _instant(stamp: str) -> datetime:
 
 
 def _known(record: JobRecord) -> dict[str, Json]:
-    try:
-        return dict(json.loads(_places(record).read_text(encoding="utf-8")))
-    except (OSError, ValueError):
-        return {}
+    known = files.read_object(_places(record))
+    return {name: last for name, last in known.items() if isinstance(last, dict) and {"last", "count"} <= set(last)}
 
 
 def _places(record: JobRecord) -> Path:
@@ -122,11 +122,7 @@ def tail_of(cluster: Cluster, name: str, pods: Sequence[Json]) -> str:
 def read_log(record: JobRecord, position: int) -> tuple[bytes, int]:
     """From `position`, which counts from `record.log_start` on; without anything gathered, the run folder's own."""
     path = path_of(record)
-    if not path.exists():
+    if not os.path.lexists(path):
         return run_folder_log(record, position)
-    with path.open("rb") as kept:
-        size = kept.seek(0, os.SEEK_END)
-        start = max(0, size + position if position < 0 else position - record.log_start)
-        kept.seek(min(start, size))
-        raw = kept.read(max(0, size - start))
-    return raw, record.log_start + size
+    raw, end = read_log_file(path, position if position < 0 else max(0, position - record.log_start))
+    return raw, record.log_start + end

@@ -7,13 +7,12 @@ node: a plain one, several: an Indexed one) or the Kubeflow TrainJob. Pure funct
 from __future__ import annotations
 
 import re
+import zlib
 from collections.abc import Iterable
-from pathlib import PurePosixPath
 from typing import Any
 
 import yaml
 
-from vidqa import environment
 from vidqa.platforms._base import SECRETS, Job
 from vidqa.platforms.engine_command import (
     GO_ON,
@@ -24,6 +23,7 @@ from vidqa.platforms.engine_command import (
     engine_words,
     torchrun,
 )
+from vidqa.platforms.kubernetes_paths import cache_folder, in_pod, site_of
 from vidqa.platforms.kubernetes_site import KubernetesSite, Toleration, Volume
 from vidqa.problem import Exit
 
@@ -33,6 +33,7 @@ QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 CONTAINER = "engine"
 TRAINJOB_CONTAINER = "node"  # what the torch runtimes of Kubeflow call theirs
 GIVEN = "/etc/vidqa"  # where the ConfigMap is mounted
+SPEC = "spec.toml"  # in it
 LAST_WORDS = "/dev/termination-log"
 SHM = "/dev/shm"
 OWN_CACHE = "/var/cache/vidqa"
@@ -45,17 +46,13 @@ def manifest(job: Job) -> str:
 
 def objects(job: Job) -> list[dict[str, Any]]:
     """Each object with its apiVersion and kind; the Job or TrainJob is the last."""
-    site = site_of(job)
+    site, job = site_of(job), in_pod(job)
     made = [_config_map(job)]
     if site.form == "trainjob":
         return [*made, _train_job(job, site)]
     if job.nodes > 1:
         made.append(_service(job))
     return [*made, _job(job, site)]
-
-
-def site_of(job: Job) -> KubernetesSite:
-    return job.settings or KubernetesSite.model_validate({})
 
 
 def name_of(job_id: str) -> str:
@@ -70,8 +67,16 @@ def taken_literally(words: Iterable[str]) -> list[str]:
 
 
 def command(job: Job) -> tuple[str, ...]:
-    """What a pod runs: the supervisor of the pod, and behind `--` the torchrun that it starts."""
-    site = site_of(job)
+    """What a pod runs: the supervisor of the pod, and behind `--` the torchrun that it starts. Its spec is the one that
+    it was given: that in the run folder may be the launcher's, with other paths."""
+    return _words(in_pod(job), site_of(job))
+
+
+def _words(job: Job, site: KubernetesSite) -> tuple[str, ...]:
+    return tuple(f"{GIVEN}/{SPEC}" if word == str(job.spec) else word for word in _pod_command(job, site))
+
+
+def _pod_command(job: Job, site: KubernetesSite) -> tuple[str, ...]:
     about = ("--job", job.job_id, "--run-dir", str(job.run_dir), "--given", GIVEN, "--last-words", LAST_WORDS)
     start = (site.python, "-m", "vidqa.platforms.kubernetes_pod", *about)
     if site.form == "trainjob":  # the runtime says nodes, ranks and the meeting point in PET_* variables
@@ -79,8 +84,14 @@ def command(job: Job) -> tuple[str, ...]:
     if job.nodes == 1:
         return (*start, "--node", "0", "--", *torchrun(site.python, job), GO_ON)
     first, index = f"{name_of(job.job_id)}-0.{name_of(job.job_id)}", Filled("$(JOB_COMPLETION_INDEX)")
-    ranks = torchrun(site.python, job, f"{first}:{RENDEZVOUS_PORT}", index)  # rank 0, and its log, in the first pod
+    ranks = torchrun(site.python, job, f"{first}:{_port(job, site)}", index)  # rank 0, and its log, in the first pod
     return (*start, "--node", index, "--first-node", first, "--", *ranks, GO_ON)
+
+
+def _port(job: Job, site: KubernetesSite) -> int:
+    """Where the nodes meet. On a node's own network other jobs may meet, too, so each has another port, below those
+    that nodes hand out themselves."""
+    return 20_000 + zlib.crc32(job.job_id.encode()) % 10_000 if site.host_network else RENDEZVOUS_PORT
 
 
 def _metadata(job: Job, **more: Any) -> dict[str, Any]:
@@ -89,7 +100,7 @@ def _metadata(job: Job, **more: Any) -> dict[str, Any]:
 
 
 def _config_map(job: Job) -> dict[str, Any]:
-    data = {"spec.toml": job.spec_toml}
+    data = {SPEC: job.spec_toml}
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": _metadata(job), "data": data}
 
 
@@ -99,7 +110,7 @@ def _service(job: Job) -> dict[str, Any]:
         "clusterIP": "None",
         "publishNotReadyAddresses": True,
         "selector": {JOB_LABEL: job.job_id},
-        "ports": [{"name": "rendezvous", "port": RENDEZVOUS_PORT}],
+        "ports": [{"name": "rendezvous", "port": _port(job, site_of(job))}],
     }
     return {"apiVersion": "v1", "kind": "Service", "metadata": _metadata(job), "spec": spec}
 
@@ -112,7 +123,7 @@ def _job(job: Job, site: KubernetesSite) -> dict[str, Any]:
         "template": {
             "metadata": {
                 "labels": {"app.kubernetes.io/name": "vidqa", JOB_LABEL: job.job_id},
-                "annotations": {"cluster-autoscaler.kubernetes.io/safe-to-evict": "false"},
+                "annotations": {"cluster-autoscaler.kubernetes.io/safe-to-evict": "false", **site.annotations},
             },
             "spec": _pod(job, site),
         },
@@ -142,10 +153,10 @@ def _pod(job: Job, site: KubernetesSite) -> dict[str, Any]:
     container = {
         "name": CONTAINER,
         "image": job.image or site.image,
-        "command": taken_literally(command(job)),
+        "command": taken_literally(_words(job, site)),
         "env": _environment(job, site),
         "resources": _resources(job, site),
-        "securityContext": {"allowPrivilegeEscalation": False},
+        "securityContext": {"allowPrivilegeEscalation": False, **_capabilities(site)},
         "terminationMessagePath": LAST_WORDS,
         "volumeMounts": _mounts(site),
     }
@@ -155,6 +166,7 @@ def _pod(job: Job, site: KubernetesSite) -> dict[str, Any]:
         "automountServiceAccountToken": False,  # the engine asks nothing of the cluster
         "enableServiceLinks": False,
         **({"subdomain": name_of(job.job_id)} if job.nodes > 1 else {}),
+        **({"hostNetwork": True, "dnsPolicy": "ClusterFirstWithHostNet"} if site.host_network else {}),
         **_placement(site),
         "containers": [container],
         "volumes": _volumes(job, site),
@@ -181,27 +193,37 @@ def _toleration(taint: Toleration) -> dict[str, Any]:
     return {name: value for name, value in taint.model_dump().items() if value}
 
 
-def cache_is_mounted(site: KubernetesSite) -> bool:
-    """Whether pods see the launcher's own cache folder; where they do not, each has one that goes with it."""
-    return any(volume.holds(PurePosixPath(environment.cache_folder())) for volume in site.volumes)
+def needed(job: Job) -> tuple[str, ...]:
+    """The secrets that pods have to have. Whether a service account may write to S3, only S3 knows."""
+    has_role = bool(site_of(job).service_account)
+    return tuple(name for name in job.needs if not (has_role and name.startswith("AWS_")))
+
+
+def _capabilities(site: KubernetesSite) -> dict[str, Any]:
+    return {"capabilities": {"add": site.capabilities}} if site.capabilities else {}
 
 
 def _environment(job: Job, site: KubernetesSite) -> list[dict[str, Any]]:
-    """Plain settings, and secrets by reference: a key that the Secret does not have is simply not set."""
-    cache = str(environment.cache_folder()) if cache_is_mounted(site) else OWN_CACHE
-    settings = {**engine_environment(job, site.cpus or None), "VIDQA_CACHE_DIR": cache}
-    plain = [
-        {"name": name, "value": each} for name, each in zip(settings, taken_literally(settings.values()), strict=True)
-    ]
-    keys = [{"name": site.secret, "key": name, "optional": True} for name in SECRETS]
-    return [*plain, *({"name": key["key"], "valueFrom": {"secretKeyRef": key}} for key in keys)]
+    """Plain settings, and secrets by reference: a pod does not start without a key that its spec needs."""
+    cache = str(cache_folder(site) or OWN_CACHE)
+    settings = {**engine_environment(job, site.cpus or None), "VIDQA_CACHE_DIR": cache, **site.environment}
+    keys = [{"name": site.secret, "key": name, "optional": name not in needed(job)} for name in SECRETS]
+    return [*plain(settings), *({"name": key["key"], "valueFrom": {"secretKeyRef": key}} for key in keys)]
+
+
+def plain(settings: dict[str, str]) -> list[dict[str, Any]]:
+    """Variables as a container has them, with these very values."""
+    values = zip(settings, taken_literally(settings.values()), strict=True)
+    return [{"name": name, "value": value} for name, value in values]
 
 
 def _resources(job: Job, site: KubernetesSite) -> dict[str, Any]:
-    limits: dict[str, Any] = {site.gpu_resource: job.gpus} if job.gpus else {}
-    requests: dict[str, Any] = {"cpu": str(site.cpus)} if site.cpus else {}
+    """Quantities are texts, as the clients of some languages insist."""
+    limits = {site.gpu_resource: str(job.gpus)} if job.gpus else {}
+    requests = {"cpu": str(site.cpus)} if site.cpus else {}
     if site.memory_gib:
         limits["memory"] = requests["memory"] = f"{site.memory_gib}Gi"
+    limits |= {name: str(count) for name, count in site.resources.items()}
     return {name: value for name, value in (("requests", requests), ("limits", limits)) if value}
 
 
@@ -209,7 +231,7 @@ def _volumes(job: Job, site: KubernetesSite) -> list[dict[str, Any]]:
     shm = {"medium": "Memory", "sizeLimit": f"{site.shm_gib}Gi"}
     given = {"name": name_of(job.job_id)}
     own: list[dict[str, Any]] = [{"name": "shm", "emptyDir": shm}, {"name": "given", "configMap": given}]
-    if not cache_is_mounted(site):
+    if cache_folder(site) is None:
         own.append({"name": "cache", "emptyDir": {}})
     return [*own, *(_source(number, volume) for number, volume in enumerate(site.volumes))]
 
@@ -223,7 +245,7 @@ def _source(number: int, volume: Volume) -> dict[str, Any]:
 def _mounts(site: KubernetesSite) -> list[dict[str, Any]]:
     given = {"name": "given", "mountPath": GIVEN, "readOnly": True}
     own: list[dict[str, Any]] = [{"name": "shm", "mountPath": SHM}, given]
-    if not cache_is_mounted(site):
+    if cache_folder(site) is None:
         own.append({"name": "cache", "mountPath": OWN_CACHE})
     for number, volume in enumerate(site.volumes):
         mount: dict[str, Any] = {"name": f"data-{number}", "mountPath": volume.mount_path}
@@ -238,19 +260,21 @@ def _mounts(site: KubernetesSite) -> list[dict[str, Any]]:
 def _train_job(job: Job, site: KubernetesSite) -> dict[str, Any]:
     trainer = {
         "image": job.image or site.image,
-        "command": taken_literally(command(job)),
+        "command": taken_literally(_words(job, site)),
         "env": _environment(job, site),
         "numNodes": job.nodes,
         "numProcPerNode": job.processes_per_node,
         "resourcesPerNode": _resources(job, site),
     }
+    rights = {"securityContext": _capabilities(site)} if site.capabilities else {}
     pod = {
         "terminationGracePeriodSeconds": site.grace_s,
         **_placement(site),
-        "containers": [{"name": TRAINJOB_CONTAINER, "volumeMounts": _mounts(site)}],
+        "containers": [{"name": TRAINJOB_CONTAINER, "volumeMounts": _mounts(site), **rights}],
         "volumes": _volumes(job, site),
     }
-    template = {"metadata": {"labels": {JOB_LABEL: job.job_id}}, "spec": pod}
+    annotations = {"annotations": site.annotations} if site.annotations else {}
+    template = {"metadata": {"labels": {JOB_LABEL: job.job_id}, **annotations}, "spec": pod}
     replicated = [{"name": "node", "template": {"spec": {"template": template}}}]
     patch = {"manager": "vidqa/launcher", "trainingRuntimeSpec": {"template": {"spec": {"replicatedJobs": replicated}}}}
     spec: dict[str, Any] = {"runtimeRef": {"name": site.runtime}, "trainer": trainer, "runtimePatches": [patch]}

@@ -79,12 +79,12 @@ def is_done(run: RunFolder, job_id: str) -> bool:
 
 
 def begin(run: RunFolder, given: Path, job_id: str) -> None:
-    """Write spec.toml and what is missing of run.json, as a launcher does that sees the run folder."""
-    text = (given / "spec.toml").read_text(encoding="utf-8")
+    """Write spec.toml and what is missing of run.json, unless a launcher that sees the run folder has."""
     known = read_run(run.path)
     jobs = known.get("jobs", [])
     facts = {"schema_version": SCHEMA_VERSION, "run_id": run.path.name, **known}
-    files.write_text(run.path / "spec.toml", text)
+    if job_id not in jobs:
+        files.write_text(run.path / "spec.toml", (given / "spec.toml").read_text(encoding="utf-8"))
     run.write_status(State.PENDING)  # before the job's name: what an earlier job has said is not this one's
     files.write_json(run.path / "run.json", {**facts, "jobs": jobs if job_id in jobs else [*jobs, job_id]})
     (run.path / "problems.json").unlink(missing_ok=True)

@@ -35,8 +35,22 @@ CONFLICT = Code(
 )
 NOT_MOUNTED = Code(
     "PLATFORM_KUBERNETES_NOT_MOUNTED",
-    "A path that the spec names lies in no volume of the pods, or is to be written in a read-only one.",
-    "Add a [[kubernetes.volumes]] with that mount_path to site.toml, or move the data below one that is mounted.",
+    "A path that the spec names, or its model's in the hub's cache, lies in no volume of the pods, or is to be written "
+    "in a read-only one.",
+    "Add the volume to [kubernetes] in site.toml: mount_path, and launcher_path where this machine sees it elsewhere. "
+    "Or move the data into one that is there.",
+)
+UNSEEN = Code(
+    "PLATFORM_KUBERNETES_UNSEEN",
+    "Some of the job's files and folders lie where only pods see them, as the site's settings declare.",
+    "Nothing: but whether they are there and right is found out by the job, not before.",
+)
+SECRET_MISSING = Code(
+    "PLATFORM_KUBERNETES_SECRET_MISSING",
+    "The spec uploads its results or uses wandb, and the cluster's Secret does not have the keys for it.",
+    "Put them into it (kubectl create secret generic vidqa --from-env-file=FILE), or let the spec do without: "
+    "logging.logger, train.ckpt.upload_hf, upload_s3. A service_account stands for the AWS keys.",
+    Exit.ENVIRONMENT,
 )
 NOT_STARTING = Code(
     "PLATFORM_KUBERNETES_NOT_STARTING",

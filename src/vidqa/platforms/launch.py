@@ -9,11 +9,13 @@ A second launch of the same spec, data and model attaches to the job that runs, 
 
 from __future__ import annotations
 
+import os
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from vidqa import files, spec
+from vidqa import spec
 from vidqa.platforms import failure, images, jobs, platform, records, runs, site
 from vidqa.platforms._base import Job, Platform, Rendered, State
 from vidqa.platforms.asked import Asked, ask, ask_again, fetch_weights, process_count, spec_of
@@ -27,6 +29,8 @@ from vidqa.platforms.problems import (
 from vidqa.platforms.processes import this_process
 from vidqa.platforms.records import JobRecord
 from vidqa.problem import Problem, ProblemError, raise_errors
+
+STOP_S = 30.0  # for a job that has just begun and has nothing to save
 
 
 @dataclass(frozen=True)
@@ -93,7 +97,7 @@ def launch(
     wanted = wanted or Wanted()
     where = platform(platform_name)
     settings = site.read(platform_name, wanted.site)
-    asked = ask(action, spec_path, fetch=True)
+    asked = ask(action, spec_path, fetch=True, settings=settings)
     if not new_run and (earlier := earlier_job(asked, platform_name)):
         return _found(earlier)
     readiness = ready(asked, spec_path, platform_name, wanted, fetch=True)
@@ -130,11 +134,12 @@ def dry_run(
     settings = site.read(platform_name, wanted.site)
     unasked = image_problems(where, settings, wanted)
     wanted = with_image(where, settings, replace(wanted, agreed=True), fetch=False)
-    asked = ask(action, spec_path, fetch=False)
-    found = ready(asked, spec_path, platform_name, wanted, fetch=False).problems
+    asked = ask(action, spec_path, fetch=False, settings=settings)
+    unready = ready(asked, spec_path, platform_name, wanted, fetch=False).problems
     run_dir, job_id = name_run(asked, new_run=new_run)
     job = job_of(asked, where, settings, wanted, run_dir, job_id)
-    problems = [*dict.fromkeys([*asked.warnings, *found, *where.check(job), *unasked])]
+    found = [replace(p, severity="warning") if p.code in where.away else p for p in where.check(job)]
+    problems = [*dict.fromkeys([*asked.warnings, *unready, *found, *unasked])]
     return DryRun(job, where.render(job), job.spec_toml, problems)
 
 
@@ -149,18 +154,17 @@ def retry(record: JobRecord, *, agreed: bool = False, ready: Ready = not_asked) 
     if reason and not agreed:
         raise JOB_RETRY_REFUSED.error(record.job_id, reason)
     where = platform(record.platform)
-    settings = site.validate(where.settings, record.settings or {}, record.job_id)
+    settings = records.settings(record, where.settings)
     gpus = record.gpus if where.visible_gpus(settings) is None else None
     wanted = Wanted(record.nodes, gpus, record.image)
-    asked = ask_again(record)
+    asked = ask_again(record, settings)
     _refuse_busy(Path(record.run_dir))
     readiness = ready(asked, spec_of(record), record.platform, wanted, fetch=True)
     raise_errors(readiness.problems)
     wanted = with_image(where, settings, wanted, fetch=True)
     with records.lock("launch"):
         _refuse_busy(Path(record.run_dir))
-        taken = {each.job_id for each in records.scan()[0]}
-        job_id = runs.new_name(record.spec_fingerprint, taken)
+        job_id = runs.new_name(record.spec_fingerprint, set(records.names()))
         job = job_of(asked, where, settings, wanted, Path(record.run_dir), job_id)
         problems = where.check(job)
         raise_errors(problems)
@@ -181,7 +185,7 @@ def earlier_job(asked: Asked, platform_name: str) -> JobRecord | None:
         if any(getattr(record, name) != value for name, value in same.items()):
             continue
         record = jobs.observe(record)
-        if not record.state.is_terminal or (record.state == State.COMPLETE and Path(record.run_dir).is_dir()):
+        if not record.state.is_terminal or (record.state == State.COMPLETE and os.path.isdir(record.run_dir)):
             return record
     return None
 
@@ -193,8 +197,7 @@ def name_run(asked: Asked, *, new_run: bool) -> tuple[Path, str]:
     run of its spec is there: it would start from the base weights again.
     """
     out = asked.output_dir
-    existing, _ = records.scan()
-    taken = {record.job_id for record in existing} | {path.name for path in out.glob("*")}
+    taken = {*records.names(), *(path.name for path in out.glob("*"))}
     job_id = runs.new_name(asked.spec_fingerprint, taken)
     earlier = None if new_run or not asked.resumes else _run_to_resume(asked)
     if earlier is None and asked.resumes and asked.action == "train" and not new_run:
@@ -235,7 +238,7 @@ def job_of(asked: Asked, where: Platform, settings: Any, wanted: Wanted, run_dir
     if wanted.nodes < 1 or processes % wanted.nodes:
         raise PLATFORM_NODES.error("--nodes", f"{processes} processes do not spread over {wanted.nodes} nodes evenly")
     gpus = wanted.gpus if wanted.gpus is not None else where.visible_gpus(settings)
-    elsewhere = [] if where.sees_all(settings) else asked.media_elsewhere()
+    elsewhere, named = ([], []) if where.sees_all(settings) else (asked.media_elsewhere(), asked.media_named())
     return Job(
         job_id=job_id,
         action=asked.action,
@@ -248,17 +251,21 @@ def job_of(asked: Asked, where: Platform, settings: Any, wanted: Wanted, run_dir
         writes=asked.writes,
         settings=settings,
         spec_toml=spec.dump(asked.resolved),
+        named=tuple(named),
+        needs=asked.needs,
+        to_come=asked.to_come,
+        fetch=asked.fetch,
     )
 
 
 def _start(asked: Asked, job: Job, where: Platform, preflight: str, retry_of: str | None = None) -> JobRecord:
     parent = runs.run_that_made(Path(asked.model_folder))
     rendered = where.render(job)
-    facts = {**_run_facts(asked, job, parent), "preflight": preflight}
-    runs.prepare(job.run_dir, job.spec_toml, facts, job.job_id)
-    for name, text in rendered.files.items():
-        files.write_text(job.run_dir / name, text)
-    record = replace(_record(asked, job, where.name, parent), preflight=preflight, retry_of=retry_of)
+    sequence = 1 + max(records.last_sequence(), runs.last_sequence(job.run_dir.parent))
+    facts = {**_run_facts(asked, job, parent), "sequence": sequence, "preflight": preflight}
+    runs.prepare(job.run_dir, {"spec.toml": job.spec_toml, **rendered.files}, facts, job.job_id)
+    record = _record(asked, job, where.name, parent)
+    record = replace(record, retry_of=retry_of, sequence=sequence, preflight=preflight)
     record = records.write(record)
     try:
         reference = where.submit(job, rendered)
@@ -269,10 +276,27 @@ def _start(asked: Asked, job: Job, where: Platform, preflight: str, retry_of: st
         message = f"it was not started: {why['evidence']}"
         records.update(record.job_id, state=State.ERROR, exit_code=refused.exit_code, message=message, failure=why)
         raise
-    record = records.update(record.job_id, reference=reference)
+    try:
+        record = records.update(record.job_id, reference=reference)
+    except ProblemError as unwritten:
+        raise _stopped_again(unwritten, where, replace(record, reference=reference)) from unwritten
     if record.cancel_requested:  # by someone who found nothing to cancel yet, whatever was made of that
         where.cancel(replace(record, reference=reference), 0)
-    return jobs.observe(record)
+    with suppress(ProblemError):  # it was started; who looks at it next is told what keeps them from it
+        record = jobs.observe(record)
+    return record
+
+
+def _stopped_again(unwritten: ProblemError, where: Platform, record: JobRecord) -> ProblemError:
+    """A job whose record cannot be kept, as on a full disk, is ended: who is told that a launch failed looks for no job
+    that runs."""
+    first, *others = unwritten.problems
+    try:
+        where.cancel(replace(record, cancel_requested=records.now()), STOP_S)
+        message = f"{first.message}; the job {record.job_id}, which had been started, was ended"
+    except ProblemError as failed:
+        message = f"{first.message}; the job {record.job_id} was started and may run: {failed.problems[0].message}"
+    return ProblemError([replace(first, message=message), *others])
 
 
 def _perhaps_started(silent: ProblemError, record: JobRecord) -> ProblemError:
@@ -294,6 +318,7 @@ def _record(asked: Asked, job: Job, platform_name: str, parent: str | None) -> J
         output_dir=str(asked.output_dir),
         run_dir=str(job.run_dir),
         model=asked.model,
+        folder=str(Path.cwd()),
         processes=job.processes,
         created=records.now(),
         launcher=this_process().as_dict(),

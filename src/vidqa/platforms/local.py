@@ -7,6 +7,7 @@ job is read from that file and from the processes that carry the job's name, nev
 from __future__ import annotations
 
 import importlib.util
+import shlex
 import signal
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from vidqa import environment
 from vidqa._optional import PACKAGE_MISSING
 from vidqa.platforms import hardware, verdict
 from vidqa.platforms._base import Job, Observed, Platform, Rendered, State
+from vidqa.platforms.by_hand import RUN, SPEC, copied
 from vidqa.platforms.engine_command import engine_environment, torchrun
 from vidqa.platforms.problems import ENV_NO_GPU, PLATFORM_NODES, PLATFORM_TOO_FEW_GPUS, PLATFORM_UNSUITABLE
 from vidqa.platforms.processes import (
@@ -67,6 +69,10 @@ def render(job: Job) -> Rendered:
     return Rendered(torchrun(sys.executable, job), settings)
 
 
+def by_hand(job: Job, folder: Path) -> str:
+    return f"{copied((SPEC,), folder, job.run_dir)} && bash {shlex.quote(str(folder / RUN))}"
+
+
 def submit(job: Job, rendered: Rendered) -> dict[str, Any]:
     """Start the supervisor; the reference is its identity."""
     command = [sys.executable, "-m", "vidqa.platforms.supervisor", job.job_id, str(exit_file(job.job_id))]
@@ -94,12 +100,21 @@ def status(record: JobRecord) -> Observed:
     launching = record.reference is None and launcher.is_alive  # asked first: it may start its job and end meanwhile
     if engine_processes(record.job_id):
         return Observed(State.RUNNING)
-    if supervisors(record.job_id) or job_processes(record.job_id):
+    if _supervisor_lives(record) or job_processes(record.job_id):
         return Observed(State.PENDING if record.state == State.PENDING else State.RUNNING)
     if launching:
         return Observed(State.PENDING)
     # Between the first look and here it may have ended in the ordinary way.
-    return _ended(record) or verdict.vanished_here(record, "the process vanished without leaving an exit code")
+    return _ended(record) or verdict.vanished_here(record, "the process vanished, and no exit code of it can be read")
+
+
+def _supervisor_lives(record: JobRecord) -> bool:
+    """By its number first: for a moment after a process has begun its environment cannot be read."""
+    pid = (record.reference or {}).get("pid")
+    process = Identity.of(pid) if isinstance(pid, int) else None
+    if process and process.as_dict() == record.reference:
+        return True
+    return bool(supervisors(record.job_id))
 
 
 def cancel(record: JobRecord, grace_s: float) -> None:
@@ -122,12 +137,13 @@ def _await_supervisor(record: JobRecord) -> None:
         time.sleep(0.02)
     for supervisor in found:
         supervisor.send(signal.SIGKILL)
+    kill_job(record.job_id)  # what one had just started that was slow
 
 
 def _ended(record: JobRecord) -> Observed | None:
-    """What the exit file and the engine's own last words say; None while there is no exit file."""
-    left = read_exit(record.job_id)
-    return verdict.ended_here(record, int(left["exit_code"])) if left else None
+    """What the exit file and the engine's own last words say; None while there is no exit file that can be read."""
+    exit_code = read_exit(record.job_id).get("exit_code")
+    return verdict.ended_here(record, exit_code) if isinstance(exit_code, int) else None
 
 
 LOCAL = Platform(
@@ -138,4 +154,5 @@ LOCAL = Platform(
     status=status,
     cancel=cancel,
     sees_all=lambda settings: True,
+    by_hand=by_hand,
 )

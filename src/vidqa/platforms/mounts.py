@@ -22,7 +22,7 @@ def mounts(job: Job, also_read: Iterable[Path] = ()) -> list[Mount]:
     Links are followed: a snapshot in the hub's cache holds links to files elsewhere in the cache.
     """
     writable = _outermost([job.run_dir, *job.writes])
-    wanted = [place for path in [*job.reads, *also_read] for place in _with_targets(path)]
+    wanted = [place for path in [*job.reads, *also_read] for place in with_targets(path)]
     readable = [path for path in _outermost(wanted) if not _inside_any(path, writable)]
     found = [Mount(path, True) for path in readable] + [Mount(path, False) for path in writable]
     return sorted(found, key=lambda mount: mount.path.parts)
@@ -48,7 +48,7 @@ def hiding(found: Iterable[Mount], places: Iterable[str]) -> list[Path]:
     ]
 
 
-def _with_targets(path: Path) -> list[Path]:
+def with_targets(path: Path) -> list[Path]:
     """The path and, where it or what is directly in it is a link, the folder of what the link stands for."""
     entries = [path, *path.iterdir()] if path.is_dir() and _is_small(path) else [path]
     targets = [entry.resolve() for entry in entries if entry.is_symlink()]

@@ -38,6 +38,18 @@ RUN_FOLDER_UNWRITABLE = Code(
     "Let train.output_dir (evaluate: results_dir) name a folder that you may write, on a disk with free space.",
     Exit.ENVIRONMENT,
 )
+OUT_UNWRITABLE = Code(
+    "PLATFORM_OUT_UNWRITABLE",
+    "The folder that the files of a dry run are to be written to cannot be written.",
+    "Let --out name a folder that you may write.",
+    Exit.ENVIRONMENT,
+)
+RUN_LOG_UNREADABLE = Code(
+    "RUN_LOG_UNREADABLE",
+    "A job's log is there and cannot be read.",
+    "Look at what is wrong with the file; the job itself does not need it.",
+    Exit.ENVIRONMENT,
+)
 STATE_FOLDER_UNWRITABLE = Code(
     "STATE_FOLDER_UNWRITABLE",
     "The folder that holds the job records cannot be written.",
@@ -50,10 +62,16 @@ JOB_NOT_FOUND = Code(
     "List the jobs: python scripts/jobs.py list",
     Exit.USAGE,
 )
+JOB_ID_NEEDED = Code(
+    "JOB_ID_NEEDED",
+    "What changes a job asks for its id: the newest one need not be the one that is meant.",
+    "Look it up: python scripts/jobs.py list",
+    Exit.USAGE,
+)
 JOB_RECORD_BROKEN = Code(
     "JOB_RECORD_BROKEN",
     "A job record cannot be read.",
-    "Move the file that `where` names out of the way; the run folder is untouched.",
+    "Move the file that `where` names out of the way. The run folder is untouched, and so is the job if it still runs.",
     Exit.ENVIRONMENT,
 )
 JOB_LAUNCH_BUSY = Code(

@@ -85,12 +85,12 @@ def this_process() -> Identity:
 
 def job_processes(job_id: str) -> list[Identity]:
     """Every live process of a job, its supervisor not among them."""
-    return [process for process, environment in _processes() if environment.get(JOB_VARIABLE) == job_id]
+    return [process for process, environment in _processes(job_id) if environment.get(JOB_VARIABLE) == job_id]
 
 
 def engine_processes(job_id: str) -> list[Identity]:
     """The processes of a job that train or evaluate: those whom torchrun gave a rank, without their own children."""
-    of_job = {p.pid: (p, e) for p, e in _processes() if e.get(JOB_VARIABLE) == job_id and "RANK" in e}
+    of_job = {p.pid: (p, e) for p, e in _processes(job_id) if e.get(JOB_VARIABLE) == job_id and "RANK" in e}
     return [process for process, _ in of_job.values() if parent(process.pid) not in of_job]
 
 
@@ -98,7 +98,7 @@ def supervisors(job_id: str) -> list[Identity]:
     """The process that waits for the job's end; a list because it may be gone."""
     return [
         process
-        for process, environment in _processes()
+        for process, environment in _processes(job_id)
         if environment.get(SUPERVISOR_VARIABLE) == job_id and not environment.get(JOB_VARIABLE)
     ]
 
@@ -110,8 +110,8 @@ def parent(pid: int) -> int | None:
         return None
 
 
-def _processes() -> Iterator[tuple[Identity, dict[str, str]]]:
-    """The live processes whose environment we may read, which are our own."""
+def _processes(job_id: str) -> Iterator[tuple[Identity, dict[str, str]]]:
+    """The live processes, of those whose environment we may read, that have a job's name somewhere in it."""
     for folder in PROC.iterdir():
         if not folder.name.isdigit():
             continue
@@ -119,7 +119,7 @@ def _processes() -> Iterator[tuple[Identity, dict[str, str]]]:
             raw = (folder / "environ").read_bytes()
         except (PermissionError, FileNotFoundError, ProcessLookupError):
             continue
-        process = Identity.of(int(folder.name))
+        process = Identity.of(int(folder.name)) if job_id.encode() in raw else None
         if process is not None:
             pairs = (item.partition("=") for item in raw.decode(errors="replace").split("\0"))
             yield process, {name: value for name, _, value in pairs}

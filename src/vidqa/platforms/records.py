@@ -1,12 +1,13 @@
 """Job records: one JSON file per job in the state folder, written before the job starts.
 
-A record says what was asked and what was last seen. Its terminal states never change.
+A record says what was asked and what was last seen. Its terminal states never change. What of it is damaged is found
+when it is read, so that whoever looks at many jobs is stopped by none.
 """
 
 from __future__ import annotations
 
 import fcntl
-import json
+import os
 import re
 import time
 from collections.abc import Callable, Iterator
@@ -18,13 +19,16 @@ from types import UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
 from vidqa import environment, files
+from vidqa.platforms import NAMES
 from vidqa.platforms._base import State
 from vidqa.platforms.problems import JOB_LAUNCH_BUSY, JOB_NOT_FOUND, JOB_RECORD_BROKEN, STATE_FOLDER_UNWRITABLE
-from vidqa.problem import Problem, ProblemError
+from vidqa.platforms.processes import Identity
+from vidqa.problem import Problem, ProblemError, control_characters
 
 SCHEMA_VERSION = 1
 LOCK_WAIT_S = 60.0
 PASSED, AT_LAUNCH, SKIPPED = "passed", "without decoding", "skipped"  # what `preflight` of a record is, where known
+MOST_NUMBER = 1 << 53  # what any program reads exactly from JSON
 
 
 @dataclass(frozen=True)
@@ -33,7 +37,8 @@ class JobRecord:
 
     A resumed run goes on in the log it had: this job's part begins at byte `log_start`. `failure` is {"class",
     "evidence"} of a job that failed; `retry_of` the job that this one was launched again for; `settings` what
-    site.toml said of the platform; `preflight` whether it was checked before.
+    site.toml said of the platform. `folder` is where it was launched from, and `sequence` counts the launches, whatever
+    the clock says; a record of an earlier version has neither. `preflight` tells whether it was checked before.
     """
 
     job_id: str
@@ -48,6 +53,8 @@ class JobRecord:
     processes: int
     created: str
     launcher: dict[str, Any]
+    sequence: int = 0
+    folder: str = ""
     state: State = State.PENDING
     updated: str = ""
     parent: str | None = None
@@ -72,8 +79,21 @@ class JobRecord:
     def log(self) -> Path:
         return Path(self.run_dir) / "log.txt"
 
+    def is_of(self, folder: Path) -> bool:
+        """Whether it was launched from this folder; an earlier version recorded the spec and the output alone."""
+        if self.folder:
+            return self.folder == str(folder)
+        return any(Path(path).is_relative_to(folder) for path in (self.spec, self.output_dir))
 
-_KINDS = get_type_hints(JobRecord)
+
+def _types(kind: Any) -> tuple[type, ...]:
+    """The classes that values of an annotated type may have; of what is inside a dict nothing."""
+    kinds = get_args(kind) if isinstance(kind, UnionType) else (kind,)
+    return tuple(get_origin(each) or each for each in kinds)
+
+
+_TYPES = {name: _types(kind) for name, kind in get_type_hints(JobRecord).items()}
+_LAUNCHER = {name: _types(kind) for name, kind in get_type_hints(Identity).items()}
 
 
 def now() -> str:
@@ -93,46 +113,56 @@ def exit_file(job_id: str) -> Path:
     return folder() / f"{job_id}.exit.json"
 
 
-def read_exit(job_id: str) -> dict[str, Any] | None:
-    """What the job's exit file says; None while there is none."""
-    try:
-        return dict(json.loads(exit_file(job_id).read_text(encoding="utf-8")))
-    except FileNotFoundError:
-        return None
+def read_exit(job_id: str) -> dict[str, Any]:
+    """What the job's exit file says; nothing where there is none that can be read."""
+    return files.read_object(exit_file(job_id))
+
+
+def write_exit(job_id: str, left: dict[str, Any]) -> None:
+    """Raises STATE_FOLDER_UNWRITABLE."""
+    _write(exit_file(job_id), left)
 
 
 def write(record: JobRecord) -> JobRecord:
     stamped = replace(record, updated=now())
-    try:
-        files.write_json(path_of(record.job_id), stamped.as_dict())
-    except OSError as failed:
-        raise STATE_FOLDER_UNWRITABLE.error(folder(), f"writing a job record failed: {failed}") from failed
+    _write(path_of(record.job_id), stamped.as_dict())
     return stamped
 
 
+def _write(path: Path, value: dict[str, Any]) -> None:
+    try:
+        files.write_json(path, value)
+    except OSError as failed:
+        raise STATE_FOLDER_UNWRITABLE.error(folder(), f"writing {path.name} failed: {failed}") from failed
+
+
 def read(job_id: str) -> JobRecord:
-    """The record of one job; "latest" is the one created last. Raises JOB_NOT_FOUND, JOB_RECORD_BROKEN."""
-    if job_id == "latest":
-        found, _ = scan()
-        if not found:
-            raise JOB_NOT_FOUND.error(folder(), "there is no job yet", "launch one: python scripts/launch.py --help")
-        return found[0]
-    if not re.fullmatch(r"[\w.-]+", job_id) or not path_of(job_id).is_file():
+    """The record of one job. Raises JOB_NOT_FOUND, JOB_RECORD_BROKEN."""
+    if not re.fullmatch(r"[\w.-]+", job_id) or not os.path.lexists(path_of(job_id)):
         raise JOB_NOT_FOUND.error(job_id, f"there is no job {job_id!r} in {folder()}")
     return _parse(path_of(job_id))
 
 
 def scan() -> tuple[list[JobRecord], list[Problem]]:
-    """All records, newest first, and a warning for each that cannot be read."""
+    """All records, the one launched last first, and a warning for each that cannot be read."""
     records, problems = [], []
-    for path in folder().glob("*.json"):
-        if path.name.endswith(".exit.json"):
-            continue
+    for name in names():
         try:
-            records.append(_parse(path))
+            records.append(_parse(path_of(name)))
         except ProblemError as broken:
             problems += [replace(problem, severity="warning") for problem in broken.problems]
-    return sorted(records, key=lambda record: (record.created, record.job_id), reverse=True), problems
+    return sorted(records, key=lambda each: (each.sequence, each.created, each.job_id), reverse=True), problems
+
+
+def names() -> list[str]:
+    """The names of all jobs, also of those whose records cannot be read."""
+    return sorted(path.stem for path in folder().glob("*.json") if not path.name.endswith(".exit.json"))
+
+
+def last_sequence() -> int:
+    """The number of the launch that was last; 0 where none has one."""
+    found, _ = scan()
+    return found[0].sequence if found else 0
 
 
 def update(job_id: str, *, first: Callable[[], None] | None = None, **changes: Any) -> JobRecord:
@@ -172,25 +202,46 @@ def _acquire(handle: int, path: Path) -> None:
         time.sleep(0.02)
 
 
+def settings(record: JobRecord, model: type[Any] | None) -> Any:
+    """What site.toml said of the job's platform, as its settings model; keys that only another version knows are left
+    out. None for a platform without settings. Raises JOB_RECORD_BROKEN."""
+    if model is None:
+        return None
+    known = {name: value for name, value in (record.settings or {}).items() if name in model.model_fields}
+    try:
+        return model.model_validate(known)
+    except ValueError as wrong:
+        message = f"its settings are none of {record.platform}: {str(wrong)[:500]}"
+        raise JOB_RECORD_BROKEN.error(path_of(record.job_id), message) from wrong
+
+
 def _parse(path: Path) -> JobRecord:
     try:
-        raw = json.loads(path.read_text(encoding="utf-8"))
-        record = JobRecord(**{name: raw[name] for name in _KINDS if name in raw} | {"state": State(raw["state"])})
-    except (OSError, ValueError, TypeError, KeyError, RecursionError) as broken:
+        raw = files.read_json(path)
+        record = JobRecord(**{name: raw[name] for name in _TYPES if name in raw} | {"state": State(raw["state"])})
+    except (OSError, ValueError, TypeError, KeyError) as broken:
         raise JOB_RECORD_BROKEN.error(path, f"{type(broken).__name__}: {str(broken)[:500]}") from broken
-    wrong = [name for name, kind in _KINDS.items() if not _fits(getattr(record, name), kind)]
-    if not wrong:
-        wrong += [] if path == path_of(record.job_id) else ["job_id"]
-        wrong += [] if record.failure is None or {"class", "evidence"} <= set(record.failure) else ["failure"]
-        wrong += [] if files.is_writable(raw) else ["a text or number"]
+    wrong = wrong_fields(record) or ([] if path == path_of(record.job_id) else ["job_id"])
     if wrong:
         raise JOB_RECORD_BROKEN.error(path, f"these are not what they must be: {', '.join(wrong)}")
     return record
 
 
-def _fits(value: object, kind: Any) -> bool:
-    """Whether a value is of an annotated type; of what is inside a dict, only that texts are texts."""
-    kinds = get_args(kind) if isinstance(kind, UnionType) else (kind,)
-    if isinstance(value, dict) and dict[str, str] in kinds:
-        return all(isinstance(text, str) for text in value.values())
-    return isinstance(value, tuple(get_origin(each) or each for each in kinds))
+def wrong_fields(record: JobRecord) -> list[str]:
+    """The fields of a record that are not of their type, or not in their range."""
+    wrong = [name for name, types in _TYPES.items() if not isinstance(getattr(record, name), types)]
+    return wrong or [name for name, sound in _sound(record) if not sound]
+
+
+def _sound(record: JobRecord) -> Iterator[tuple[str, bool]]:
+    """Of the fields that a type alone does not describe, whether they can be a job's."""
+    yield "platform", record.platform in NAMES
+    yield "spec_fingerprint", re.fullmatch(r"\w+", record.spec_fingerprint) is not None
+    for name in ("run_dir", "output_dir"):
+        text = str(getattr(record, name))
+        yield name, Path(text).is_absolute() and not control_characters(text)
+    for name in ("processes", "nodes", "gpus", "log_start", "sequence"):
+        yield name, 0 <= getattr(record, name) < MOST_NUMBER
+    yield "launcher", all(isinstance(record.launcher.get(name), types) for name, types in _LAUNCHER.items())
+    failure = record.failure or {"class": "", "evidence": ""}
+    yield "failure", all(isinstance(failure.get(name), str) for name in ("class", "evidence"))

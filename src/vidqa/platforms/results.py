@@ -8,20 +8,29 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vidqa.cli import Result, command
+from vidqa.files import open_plain
 from vidqa.platforms import failure, jobs
-from vidqa.platforms._base import State
+from vidqa.platforms._base import Platform, State
+from vidqa.platforms.jobs import MOST_LISTED
+from vidqa.platforms.outcome import outcome_of
+from vidqa.platforms.problems import JOB_RECORD_BROKEN
 from vidqa.platforms.records import SKIPPED, JobRecord, folder
-from vidqa.problem import Exit, Problem
+from vidqa.problem import Exit, Problem, bounded
 
 if TYPE_CHECKING:  # half a second that a look at a job does not need
     from vidqa.platforms.cosmos_container import Prepared
     from vidqa.platforms.launch import DryRun, Launched
 
-MOST_LISTED = 50
 
+def of_dry_run(made: DryRun, where: Platform, out: Path | None = None) -> Result:
+    """The spec that the job would get, and exactly what would run; also as files in `out`, and how to submit them.
 
-def of_dry_run(made: DryRun) -> Result:
-    """The spec that the job would get, and exactly what would run."""
+    Raises PLATFORM_OUT_UNWRITABLE.
+    """
+    from vidqa.platforms import by_hand
+
+    submit = by_hand.write(made, where, out) if out else ""
+    is_ready = not any(problem.severity == "error" for problem in made.problems)
     job, rendered = made.job, made.rendered
     data = {
         "run_dir": str(job.run_dir),
@@ -30,17 +39,30 @@ def of_dry_run(made: DryRun) -> Result:
         "secrets": rendered.secrets,
         "files": rendered.files,
         "spec_toml": made.spec_toml,
+        "written": [str(out.absolute() / name) for name in by_hand.files_of(made)] if out else [],
+        "submit": submit,
     }
     secrets = f"# passed on by name where set: {', '.join(rendered.secrets)}"
-    return Result(data, f"# {job.spec}\n{made.spec_toml}\n{secrets}\n{rendered.shown}", made.problems)
+    text = f"# {job.spec}\n{made.spec_toml}\n{secrets}\n{rendered.shown}"
+    steps = [*job.fetch, submit] if submit and all(job.fetch) else []
+    text += "".join(f"\n# to submit it: {step}" for step in steps)
+    return Result(data, text, made.problems, steps if is_ready else [])
 
 
-def of_files(made: Prepared) -> Result:
-    """The files of a training for NVIDIA's container, and the command that submits them where they were written."""
+def of_files(made: Prepared, out: Path | None = None) -> Result:
+    """The files of a training for NVIDIA's container, and the command that submits them where they were written: the
+    run folder, or `out`. Raises PLATFORM_OUT_UNWRITABLE."""
+    submit = made.submit
+    if out:
+        from vidqa.platforms import by_hand
+
+        by_hand.write_files(made.files, out)
+        submit = f"{by_hand.copied(made.files, out.absolute(), made.folder)} && {submit}"
     text = "\n".join(f"# {made.folder / name}\n{content}" for name, content in made.files.items())
-    data = {name: getattr(made, name) for name in ("files", "submit", "written", "preflight")}
-    data["folder"] = str(made.folder)
-    return Result(data, text, made.problems, [made.submit] * made.written)
+    data = {"folder": str(made.folder), "files": made.files, "submit": submit, "written": made.written}
+    data["preflight"] = made.preflight
+    can_follow = (made.written or out) and all(made.fetch)
+    return Result(data, text, made.problems, [*made.fetch, submit] if can_follow else [])
 
 
 def of_launch(launched: Launched, waited: JobRecord | None = None) -> Result:
@@ -64,33 +86,46 @@ def of_job(record: JobRecord) -> Result:
     verbs = ["logs"] if record.state.is_terminal else ["status", "logs"]
     if record.state in (State.STOPPED, State.CANCELED, State.ERROR) and not failure.why_not_again(record.failure):
         verbs.append("retry")
-    data = {**record.as_dict(), "progress": jobs.progress(record)}
+    shown = outcome_of(record)
+    data = {**record.as_dict(), "progress": jobs.progress(record), **shown.facts}
     commands = [command("jobs", verb, record.job_id) for verb in verbs]
     if record.preflight == SKIPPED and record.state != State.COMPLETE:
         commands.append(command("preflight", "--spec", record.spec, "--platform", record.platform))
     if record.state == State.COMPLETE and record.action == "evaluate":
         commands += _gaps(record)
+    commands += shown.next
+    text = "\n".join([jobs.describe(record), *(f"{name:<9} {value}" for name, value in shown.rows.items())])
     problems = jobs.problems_of(record) if record.state == State.ERROR else []
-    return Result(data, jobs.describe(record), problems, commands, exit_code=int(Exit.OK))  # it was looked at
+    return Result(data, text, problems, commands, exit_code=int(Exit.OK))  # it was looked at
 
 
 def _gaps(record: JobRecord) -> list[str]:
     """The command that looks at what an evaluation got wrong, as long as its run folder is there."""
-    written = Path(record.run_dir) / "spec.toml"
-    if not written.exists():
-        return []
-    asked = tomllib.loads(written.read_text(encoding="utf-8"))["dataset"]
     words = ["--results-dir", record.run_dir, "--gaps-parquet", f"{record.run_dir}/gaps.parquet"]
-    words += ["--kpi-ann-path", asked["annotation_path"]]
-    words += ["--kpi-media-path", asked["media_dir"]] if asked.get("media_dir") else []
+    try:
+        with open_plain(Path(record.run_dir) / "spec.toml") as file:
+            asked = tomllib.load(file)["dataset"]
+        words += ["--kpi-ann-path", asked["annotation_path"]]
+        words += ["--kpi-media-path", asked["media_dir"]] if asked.get("media_dir") else []
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        return []
     return [command("analyze_gaps", *words)]
 
 
-def of_listing(found: list[JobRecord], broken: list[Problem]) -> Result:
-    """The newest jobs; the records of all are in the folder that is named."""
+def of_listing(found: list[JobRecord], problems: list[Problem]) -> Result:
+    """The newest jobs, and a line for each record that cannot be read; all records are in the folder that is named."""
     shown = found[:MOST_LISTED]
+    known = {record.job_id for record in found}
+    named = [Path(problem.where).stem for problem in problems if problem.code == JOB_RECORD_BROKEN.name]
+    broken = [job_id for job_id in named if job_id not in known]
     lines = [f"{r.job_id}  {r.action:<8}  {r.platform}  {r.state:<8}  {r.run_dir}" for r in shown]
     if len(found) > len(shown):
         lines.append(f"and {len(found) - len(shown)} older ones, in {folder()}")
-    data = {"jobs": [record.as_dict() for record in shown], "count": len(found), "folder": str(folder())}
-    return Result(data, "\n".join(lines) or "no jobs yet", broken)
+    lines += [f"{job_id}  its record cannot be read" for job_id in broken[:MOST_LISTED]]
+    data = {
+        "jobs": [record.as_dict() for record in shown],
+        "count": len(found),
+        "unreadable": broken[:MOST_LISTED],
+        "folder": str(folder()),
+    }
+    return Result(data, "\n".join(lines) or "no jobs yet", bounded(problems))

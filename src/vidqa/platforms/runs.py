@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 from datetime import UTC, datetime
 from importlib import metadata
@@ -14,7 +13,7 @@ from vidqa import files
 from vidqa.cli import BANK
 from vidqa.platforms._base import State
 from vidqa.platforms.problems import RUN_FOLDER_UNWRITABLE
-from vidqa.platforms.records import now
+from vidqa.platforms.records import MOST_NUMBER, now
 from vidqa.run_folder import RunFolder
 
 SCHEMA_VERSION = 1
@@ -32,22 +31,27 @@ def new_name(fingerprint: str, taken: set[str]) -> str:
 
 
 def read_run(run_dir: Path) -> dict[str, Any]:
-    """run.json of a run folder; empty where there is none that can be read."""
-    try:
-        found = json.loads((run_dir / "run.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return found if isinstance(found, dict) else {}
+    """run.json of a run folder; empty where there is none that can be read, or whose `jobs` are no list."""
+    found = files.read_object(run_dir / "run.json")
+    return found if isinstance(found.get("jobs", []), list) else {}
 
 
 def newest_run(output_dir: Path, **wanted: str) -> Path | None:
-    """The newest run in `output_dir` whose run.json has these values. Names begin with the time, so they sort by it."""
-    folders = sorted((path.parent for path in output_dir.glob("*/run.json")), key=lambda folder: folder.name)
-    for folder in reversed(folders):
-        run = read_run(folder)
-        if all(run.get(key) == value for key, value in wanted.items()):
-            return folder
-    return None
+    """The run in `output_dir` that was launched last of those whose run.json has these values. Earlier versions did not
+    count the launches: their runs come before all that are counted, by their names, which begin with the time."""
+    runs = [(read_run(path.parent), path.parent) for path in output_dir.glob("*/run.json")]
+    fit = [(_sequence(run), folder.name) for run, folder in runs if wanted.items() <= run.items()]
+    return output_dir / max(fit)[1] if fit else None
+
+
+def last_sequence(output_dir: Path) -> int:
+    """The highest number of a launch in `output_dir`; 0 where none has one."""
+    return max((_sequence(read_run(path.parent)) for path in output_dir.glob("*/run.json")), default=0)
+
+
+def _sequence(run: dict[str, Any]) -> int:
+    number = run.get("sequence")
+    return number if isinstance(number, int) and 0 <= number < MOST_NUMBER else 0
 
 
 def run_that_made(model: Path) -> str | None:
@@ -59,8 +63,8 @@ def run_that_made(model: Path) -> str | None:
     return None
 
 
-def prepare(run_dir: Path, spec_toml: str, facts: dict[str, Any], job_id: str) -> None:
-    """Write spec.toml, run.json and a status.json that says PENDING; forget how an earlier job in it ended.
+def prepare(run_dir: Path, texts: dict[str, str], facts: dict[str, Any], job_id: str) -> None:
+    """Write the files `texts`, run.json and a status.json that says PENDING; forget how an earlier job in it ended.
 
     Raises RUN_FOLDER_UNWRITABLE.
     """
@@ -69,11 +73,14 @@ def prepare(run_dir: Path, spec_toml: str, facts: dict[str, Any], job_id: str) -
     run["preflight"] = facts["preflight"]  # of the newest job
     try:
         run_dir.mkdir(parents=True, exist_ok=True)
-        files.write_text(run_dir / "spec.toml", spec_toml)
+        for name, text in texts.items():
+            files.write_text(run_dir / name, text)
         files.write_json(run_dir / "run.json", run)
         RunFolder(run_dir).write_status(State.PENDING)
         (run_dir / "problems.json").unlink(missing_ok=True)
         (run_dir / "log.txt").touch()
+        with files.open_plain(run_dir / "log.txt"):
+            pass  # a job that could not open its log would never begin
     except OSError as failed:
         raise RUN_FOLDER_UNWRITABLE.error(run_dir, f"it cannot be written: {failed}") from failed
 

@@ -33,6 +33,11 @@ class Settings(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
+def is_unseen(settings: Any, path: str | Path) -> bool:
+    """Whether a path is on the cluster alone, as the settings of its platform declare."""
+    return any(Path(path).is_relative_to(folder) for folder in getattr(settings, "cluster_paths", ()))
+
+
 def default_file() -> Path:
     return environment.state_folder() / "site.toml"
 

@@ -6,6 +6,8 @@ its time; every attempt goes on in the same run folder, and the record stays the
 
 from __future__ import annotations
 
+import re
+import shlex
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -16,20 +18,16 @@ from typing import Any
 
 from vidqa.platforms import slurm_script, verdict
 from vidqa.platforms._base import SECRETS, Job, Observed, Platform, Rendered, State, run_folder_log
+from vidqa.platforms.by_hand import SPEC, copied
 from vidqa.platforms.failure import INFRASTRUCTURE, OUT_OF_MEMORY
 from vidqa.platforms.problems import ENV_NO_GPU, PLATFORM_TOO_FEW_GPUS
 from vidqa.platforms.processes import Identity
-from vidqa.platforms.records import JobRecord
+from vidqa.platforms.records import JobRecord, settings
+from vidqa.platforms.site import is_unseen
 from vidqa.platforms.slurm_commands import PATIENCE_S, Cluster, Known, accounted, find, known
-from vidqa.platforms.slurm_problems import (
-    SLURM_NO_IMAGE,
-    SLURM_NOT_SHARED,
-    SLURM_PATH,
-    SLURM_REFUSED,
-    SLURM_SILENT,
-)
+from vidqa.platforms.slurm_problems import SLURM_NOT_SHARED, SLURM_PATH, SLURM_REFUSED, SLURM_SILENT, SLURM_UNSEEN
 from vidqa.platforms.slurm_script import SCRIPT, TASK
-from vidqa.platforms.slurm_site import SlurmSite
+from vidqa.platforms.slurm_site import SlurmSite, image_problems
 from vidqa.problem import Exit, Problem, ProblemError
 
 POLL_S = 5.0  # a controller serves a whole cluster
@@ -56,9 +54,7 @@ ENDS = (*ENDED_BY_ITSELF, *ENDED_BY_SLURM, "CANCELLED")
 def check(job: Job) -> list[Problem]:
     """What SLURM itself says of the script, and what it cannot know."""
     site: SlurmSite = job.settings
-    problems = []
-    if site.backend != "venv" and not slurm_script.image_of(job):
-        problems.append(SLURM_NO_IMAGE.at("--image", f"the backend is {site.backend}"))
+    problems = [*image_problems(site, slurm_script.image_of(job)), *_unseen(job)]
     for path in slurm_script.unmountable(job):
         problems.append(
             SLURM_PATH.at(path, f"the backend is {site.backend}, and the path holds one of : , ^ or ends in a blank")
@@ -77,9 +73,26 @@ def check(job: Job) -> list[Problem]:
     return problems + ([SLURM_REFUSED.at("sbatch --test-only", answer.complaint)] if answer.code else [])
 
 
+def _unseen(job: Job) -> list[Problem]:
+    """The run folder, which is written here, and as a warning all else that is on the cluster alone."""
+    paths = dict.fromkeys(path for path in (*job.reads, *job.writes) if is_unseen(job.settings, path))
+    problems = [SLURM_UNSEEN.at("cluster_paths", ", ".join(map(str, paths)), severity="warning")] if paths else []
+    if is_unseen(job.settings, job.run_dir):
+        problems.append(SLURM_NOT_SHARED.at(job.run_dir, "cluster_paths declares it; a launch writes it from here"))
+    return problems
+
+
 def render(job: Job) -> Rendered:
     command = ("sbatch", "--parsable", str(job.run_dir / SCRIPT))
     return Rendered(command, {}, SECRETS, {SCRIPT: slurm_script.sbatch(job), TASK: slurm_script.task(job)})
+
+
+def by_hand(job: Job, folder: Path) -> str:
+    start = f"sbatch {shlex.quote(str(job.run_dir / SCRIPT))}"
+    site: SlurmSite = job.settings
+    if site.ssh:
+        start = shlex.join(["ssh", *(["-F", site.ssh_config] if site.ssh_config else []), site.ssh, start])
+    return f"{copied((SPEC, SCRIPT, TASK), folder, job.run_dir)} && {start}"
 
 
 def submit(job: Job, rendered: Rendered) -> dict[str, Any]:
@@ -111,7 +124,7 @@ def status(record: JobRecord) -> Observed:
             return Observed(State.PENDING, None, "it is being submitted")
         if slurm_id is None:
             return verdict.vanished(record, verdict.Said(), "its launcher ended before SLURM had taken it")
-        job = slurm_id, (record.reference or {}).get("name", slurm_script.name_of(record.job_id))
+        job = slurm_id, _name(record)
         seen = known(cluster, *job) or _exit_code_left(record, slurm_id) or accounted(cluster, *job)
     except ProblemError as silent:
         return Observed(record.state, None, f"SLURM cannot be asked: {silent.problems[0].message}")
@@ -169,8 +182,8 @@ def _hand_over(job: Job, rendered: Rendered, name: str) -> str:
 
 
 def _cluster(record: JobRecord) -> Cluster:
-    settings = record.settings or {}
-    return Cluster(settings.get("ssh", ""), settings.get("ssh_config", ""))
+    site = settings(record, SlurmSite)
+    return Cluster(site.ssh, site.ssh_config)
 
 
 def _may_be_launching(record: JobRecord) -> bool:
@@ -183,9 +196,16 @@ def _may_be_launching(record: JobRecord) -> bool:
 
 def _slurm_id(record: JobRecord, cluster: Cluster) -> str | None:
     """The job's number; where the launcher died before it could write it down, SLURM knows it by the job's name."""
-    if record.reference:
-        return str(record.reference["slurm_id"])
+    known = (record.reference or {}).get("slurm_id")
+    if isinstance(known, str) and re.fullmatch(r"\d+(_\d+)?", known):
+        return known
     return find(cluster, slurm_script.name_of(record.job_id))
+
+
+def _name(record: JobRecord) -> str:
+    """By which SLURM knows the job; one of an array has the array's."""
+    name = (record.reference or {}).get("name")
+    return name if isinstance(name, str) and name.isprintable() else slurm_script.name_of(record.job_id)
 
 
 def _exit_code_left(record: JobRecord, slurm_id: str) -> Known | None:
@@ -233,6 +253,7 @@ SLURM = Platform(
     sees_all=lambda settings: settings.backend == "venv",
     visible_gpus=lambda settings: None,
     settings=SlurmSite,
+    by_hand=by_hand,
     silent=SLURM_SILENT.name,
     poll_s=POLL_S,
 )

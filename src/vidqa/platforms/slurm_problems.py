@@ -29,14 +29,25 @@ SLURM_REFUSED = Code(
 SLURM_NOT_SHARED = Code(
     "PLATFORM_SLURM_NOT_SHARED",
     "The host that jobs are submitted from does not see the run folder.",
-    "Let output folder, data and model lie on a file system that is mounted at the same path here and on the cluster.",
+    "Let output folder, data and model lie on a file system that is mounted at the same path here and on the cluster; "
+    "or copy there what launch.py --dry-run --out DIR writes, and submit it there.",
     Exit.ENVIRONMENT,
+)
+SLURM_UNSEEN = Code(
+    "PLATFORM_SLURM_UNSEEN",
+    "Some of the job's files and folders lie where only the nodes see them, as the site's settings declare.",
+    "Nothing: but whether they are there and right is found out by the job, not before.",
 )
 SLURM_NO_IMAGE = Code(
     "PLATFORM_SLURM_NO_IMAGE",
     "The job would run in a container, and no image is named.",
     "Name one with --image, or with `image` in the table [slurm] of site.toml.",
     Exit.USAGE,
+)
+SLURM_IMAGE = Code(
+    "PLATFORM_SLURM_IMAGE",
+    "The engine's image is a file that the nodes would not find.",
+    "Correct its path; where only the nodes see the file, name its folder in `cluster_paths` of [slurm] in site.toml.",
 )
 SLURM_PATH = Code(
     "PLATFORM_SLURM_PATH",

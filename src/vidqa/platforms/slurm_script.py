@@ -1,7 +1,7 @@
 """The two files of a SLURM job: job.sbatch, which asks for nodes and waits, and node.sh, which runs on each of them.
 
-Both are meant to be read, and `sbatch job.sbatch` by hand does what a launch does. One script can also start many
-single jobs as a SLURM array, each in its own run folder: the trials of a search.
+Both are meant to be read; `sbatch job.sbatch` by hand in the run folder does what a launch does. One script can also
+start many single jobs as a SLURM array, each in its own run folder: the trials of a search.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def sbatch(job: Job) -> str:
     what = f"{job.action}: {_many(job.processes, 'process', 'processes')} on {_many(job.nodes, 'node', 'nodes')}"
     lines = [
         "#!/bin/bash",
-        f"# {what}. By hand: sbatch {SCRIPT}",
+        f"# {what}. By hand: sbatch {SCRIPT}, with {TASK} and spec.toml beside it in the folder `run`, below.",
         *_directives(job, {"job-name": name_of(job.job_id), "output": as_pattern(job.log)}),
         "",
         f"run={shlex.quote(str(job.run_dir))}",

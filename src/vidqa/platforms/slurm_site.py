@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
-from vidqa.platforms.site import Interface, Settings
+from vidqa.platforms.site import Interface, Settings, is_unseen
+from vidqa.platforms.slurm_problems import SLURM_IMAGE, SLURM_NO_IMAGE
+from vidqa.problem import Problem
+
+IMAGE_FILES = (".sif", ".sqsh", ".squashfs", ".img")
 
 
 def _of_this_cluster(option: str) -> str:
@@ -21,6 +26,7 @@ Word = Annotated[str, Field(pattern=r"^[\w.,:@/+*%&|\[\]-]*$")]
 TimeLimit = Annotated[str, Field(pattern=r"^(\d+|\d+:\d\d|\d+:\d\d:\d\d|\d+-\d+|\d+-\d+:\d\d(:\d\d)?)?$")]
 Host = Annotated[str, Field(pattern=r"^([\w.-]+@)?[\w.-]*$")]
 Line = Annotated[str, Field(pattern=r"^[\P{Cc}\t]*$")]
+AbsolutePath = Annotated[str, Field(pattern=r"^/[\P{Cc}\t]*$")]
 Option = Annotated[str, Field(pattern=r"^--[a-z][\P{Cc}\t]*$"), AfterValidator(_of_this_cluster)]
 
 
@@ -32,6 +38,9 @@ class SlurmSite(Settings):
     )
     python: Line = Field("", description="The Python of the environment or image; empty: the launcher's, or python.")
     image: Line = Field("", description="Engine image (a .sif or .sqsh file, docker://...), unless --image names one.")
+    cluster_paths: list[AbsolutePath] = Field(
+        [], description="Folders that the nodes see and this machine does not: what is below them is not checked here."
+    )
     mounts: list[Line] = Field([], description='More folders for the container, as "FROM:TO" or "FROM:TO:ro".')
     partition: Word = Field("", description="Partition.")
     account: Word = Field("", description="Account that is charged.")
@@ -54,3 +63,19 @@ class SlurmSite(Settings):
     )
     ssh: Host = Field("", description="Host to submit from, HOST or USER@HOST; empty: SLURM's commands are here.")
     ssh_config: Line = Field("", description="ssh's configuration file, where it is not ~/.ssh/config.")
+
+
+def image_problems(site: SlurmSite, image: str) -> list[Problem]:
+    """What keeps the image of a job from being found on the nodes. A file is named absolutely: they know no folder that
+    the launch was made in, and pyxis takes any other name for one in a registry."""
+    if site.backend == "venv":
+        return []
+    if not image:
+        return [SLURM_NO_IMAGE.at("--image", f"the backend is {site.backend}")]
+    is_file = "://" not in image and (image.startswith(("/", ".", "~")) or image.endswith(IMAGE_FILES))
+    if not is_file or is_unseen(site, image):
+        return []
+    path = Path(image).expanduser()
+    if not image.startswith("/"):
+        return [SLURM_IMAGE.at(image, "it is no absolute path", f"write {path.absolute()}")]
+    return [] if path.is_file() else [SLURM_IMAGE.at(image, "there is no such file on this machine")]

@@ -39,8 +39,11 @@ def supervise(job_id: str, exit_file: Path | None, command: Sequence[str]) -> in
     end_leftovers(job_id)
     if exit_code and (said := memory_kills.said_since(before, memory_kills.kills())):
         print(said, flush=True)
-    if exit_file:
-        files.write_json(exit_file, {"exit_code": exit_code, "ended": now()})
+    try:
+        if exit_file:
+            files.write_json(exit_file, {"exit_code": exit_code, "ended": now()})
+    except OSError as failed:
+        print(f"the job ended with exit code {exit_code}, which cannot be kept: {failed}", flush=True)
     return exit_code
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from vidqa.platforms._base import Observed, State, run_folder_log
 from vidqa.platforms.records import JobRecord
-from vidqa.problem import Exit
+from vidqa.problem import Exit, ProblemError
 from vidqa.run_folder import RunFolder
 
 TAIL_BYTES = 20_000
@@ -42,15 +42,16 @@ class Said:
 
 
 def said_in_run_folder(record: JobRecord) -> Said:
-    try:
-        return Said.of(RunFolder(Path(record.run_dir)).read_status())
-    except OSError:
-        return Said()
+    return Said.of(RunFolder(Path(record.run_dir)).read_status())
 
 
 def tail(log: Callable[[Any, int], tuple[bytes, int]], record: JobRecord) -> str:
-    """The end of what this job has written to its log; what an earlier job of a resumed run wrote is left out."""
-    written, end = log(record, -TAIL_BYTES)
+    """The end of what this job has written to its log; what an earlier job of a resumed run wrote is left out. Nothing
+    where the log cannot be read: the job has ended all the same."""
+    try:
+        written, end = log(record, -TAIL_BYTES)
+    except ProblemError:
+        return ""
     earlier = record.log_start - (end - len(written))
     return written[max(0, earlier) :].decode(errors="replace")
 

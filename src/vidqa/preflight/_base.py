@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property, wraps
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 
 from vidqa import data, environment, hub, spec, storage
+from vidqa.data.problems import MEDIA_MISSING
 from vidqa.data.record import MediaRef, Record
+from vidqa.platforms import site
 from vidqa.platforms.asked import model_names, process_count
 from vidqa.platforms.launch import Wanted
 from vidqa.preflight.gpus import Declared, Gpu, declared_or_seen
 from vidqa.preflight.media_probe import Row
+from vidqa.preflight.stand_in import write_stand_in
 from vidqa.problem import Problem, ProblemError, bounded
 from vidqa.samples import Planner, Sample, evaluation_planner, longest_allowed, training_planner, validation_mode
 from vidqa.spec.models import EvaluateSpec, Spec, TrainSpec
@@ -70,6 +75,7 @@ class Context:
     facts: dict[str, Any] = field(default_factory=dict)
     rows: dict[str, Row] = field(default_factory=dict)  # what decoding found, by the medium's key
     missing: dict[str, list[Problem]] = field(default_factory=dict)  # parts that cannot be had, and why
+    unseen_media: list[str] = field(default_factory=list)  # folders of the sets that have been read
     leaks: dict[str, dict[str, list[Any]]] = field(default_factory=dict)  # what two sets share, by sets and reason
 
     @once
@@ -85,17 +91,47 @@ class Context:
     def spec(self) -> Spec:
         return self.resolved.spec
 
+    @cached_property
+    def site(self) -> Any:
+        """The settings of the place; None where they cannot be read, which the platform's check reports."""
+        try:
+            return site.read(self.platform, self.wanted.site)
+        except ProblemError:
+            return None
+
+    def require_seen(self, *paths: str | Path) -> None:
+        """Raises Skip where one of these is on the cluster alone, as the settings of the place declare."""
+        if unseen := [path for path in paths if site.is_unseen(self.site, path)]:
+            raise Skip(f"{unseen[0]} is on the cluster alone, as `cluster_paths` declares")
+
     @once
     def models(self) -> dict[str, Path]:
         """The folders of the spec's models by dotted key. Of a model on the hub only the small files are fetched."""
         token = environment.hf_token()
+        self.require_seen(*model_names(self.spec).values())
         return {
             key: hub.resolve_model(name, token=token, weights=False) for key, name in model_names(self.spec).items()
         }
 
+    @cached_property
+    def stand_in(self) -> TemporaryDirectory | None:
+        """The folder of a known model of the hub that cannot be had now; None where the models are here, or unknown."""
+        try:
+            _ = self.models
+        except ProblemError:
+            folder = TemporaryDirectory(prefix="vidqa-known-")
+            if known := write_stand_in(model_names(self.spec).values(), Path(folder.name)):
+                self.facts["estimated_for"] = known
+                return folder
+            folder.cleanup()
+        return None
+
     @property
     def processor_folder(self) -> Path:
-        """The folder whose tokenizer and processor are used: an adapter's own, or its base model's."""
+        """The folder whose tokenizer and processor are used: an adapter's own, or its base model's. A known model that
+        cannot be had has one for estimates."""
+        if self.stand_in is not None:
+            return Path(self.stand_in.name)
         folders = list(self.models.values())
         return next((folder for folder in folders if (folder / "config.json").is_file()), folders[0])
 
@@ -104,12 +140,12 @@ class Context:
         """The sets that the run will read, a validation part held out of the training set as the engine does it."""
         asked, without = self.spec, self.bad_samples_are == "warning" or self.elsewhere
         if isinstance(asked, EvaluateSpec):
-            return [_read("evaluation", asked.dataset.annotation_path, asked.dataset.media_dir, without)]
+            return [self._read("evaluation", asked.dataset.annotation_path, asked.dataset.media_dir, without)]
         taught = asked.custom.train_dataset
-        train = _read("train", taught.annotation_path, taught.media_path, without)
+        train = self._read("train", taught.annotation_path, taught.media_path, without)
         if asked.custom.val_dataset.annotation_path:
             held = asked.custom.val_dataset
-            return [train, _read("validation", held.annotation_path, held.media_path, without)]
+            return [train, self._read("validation", held.annotation_path, held.media_path, without)]
         return _split(asked, train)
 
     @once
@@ -126,8 +162,18 @@ class Context:
             return None
         if self.evaluation is not None:
             asked, without = self.evaluation.dataset, self.evaluation.engine.on_bad_sample == "quarantine"
-            return _read("kpi", asked.annotation_path, asked.media_dir, without)
-        return _read("kpi", str(self.kpi_root), "") if self.kpi_root is not None else None
+            return self._read("kpi", asked.annotation_path, asked.media_dir, without)
+        return self._read("kpi", str(self.kpi_root), "") if self.kpi_root is not None else None
+
+    def _read(self, name: str, annotation_path: str, media_path: str, keep_missing: bool = False) -> Annotations:
+        """A set of records. Those whose media folder is on the cluster alone are read all the same."""
+        self.require_seen(annotation_path)
+        if not site.is_unseen(self.site, media_path):
+            return _read(name, annotation_path, media_path, keep_missing)
+        self.unseen_media.append(media_path)
+        part = _read(name, annotation_path, "", keep_missing=True)
+        records = [replace(record, media=_placed(record.media, media_path)) for record in part.records]
+        return replace(part, records=records, problems=[p for p in part.problems if p.code != MEDIA_MISSING.name])
 
     @property
     def media_files(self) -> list[str]:
@@ -179,6 +225,7 @@ class Context:
     @once
     def headers(self) -> dict[str, Header]:
         """What the header of every file says, by its key."""
+        self.require_seen(*self.unseen_media)
         return dict(zip(self.media, read_headers(ref for ref, _ in self.media.values()), strict=True))
 
     @property
@@ -193,6 +240,11 @@ class Context:
     @property
     def processes(self) -> int:
         return process_count(self.spec)
+
+
+def _placed(media: tuple[MediaRef, ...], folder: str) -> tuple[MediaRef, ...]:
+    """The media of a record, in a folder that cannot be looked into."""
+    return tuple(replace(ref, path=os.path.join(folder, ref.written)) for ref in media)
 
 
 def _read(name: str, annotation_path: str, media_path: str, keep_missing: bool = False) -> Annotations:
@@ -248,6 +300,8 @@ def carry_out(check: Check, context: Context) -> Checked:
         first = missing.problems[0]
         why = f"{part} cannot be had: {first.code} at {first.where}"
         return Checked(check.group, check.name, "blocked", [], why, tuple(missing.problems))
+    except Skip as reason:
+        return Checked(check.group, check.name, "skipped", [], str(reason))
     try:
         problems = bounded(check.run(context))
     except Skip as why:

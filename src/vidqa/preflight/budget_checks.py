@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from vidqa import spec
-from vidqa.preflight._base import Context
+from vidqa.preflight._base import Context, Skip
 from vidqa.preflight.usable import usable
-from vidqa.problem import Problem
+from vidqa.problem import Problem, ProblemError
 from vidqa.sample_problems import SAMPLE_NOTHING_LEARNED
 from vidqa.samples import Planner, Sample
 from vidqa.spec.models import TrainSpec
@@ -29,6 +29,8 @@ def tokens(context: Context) -> list[Problem]:
     if isinstance(context.spec, TrainSpec):
         untaught = [sample for sample in context.planned["train"][0] if sample.supervised == 0]
         problems += [SAMPLE_NOTHING_LEARNED.at(sample.place, "no token of it is learned") for sample in untaught]
+    if context.stand_in is not None:
+        return [replace(each, severity="warning", message=f"estimated: {each.message}") for each in problems]
     return [replace(problem, severity=context.bad_samples_are) for problem in problems]
 
 
@@ -60,18 +62,28 @@ def steps(context: Context) -> list[Problem]:
     asked = context.spec
     if not isinstance(asked, TrainSpec):
         return []
-    train = usable(context, "train")
-    validation = usable(context, "validation") if "validation" in context.planned else []
-    longest = max((sample.length for sample in train), default=None)
+    facts = _data_facts(context)
     context.facts |= {
         "effective_batch": spec.effective_batch(asked),
-        "steps_per_epoch": spec.steps_per_epoch(asked, len(train)),
-        "total_steps": spec.total_steps(asked, len(train)),
-        "warmup_steps": spec.warmup_steps(asked, len(train)),
+        "steps_per_epoch": spec.steps_per_epoch(asked, facts.train_samples),
+        "total_steps": spec.total_steps(asked, facts.train_samples),
+        "warmup_steps": spec.warmup_steps(asked, facts.train_samples),
     }
-    facts = spec.DataFacts(len(train), len(validation), longest)
     said = set(spec.check(asked))
     return [problem for problem in spec.check_with_data(asked, facts) if problem not in said]
+
+
+def _data_facts(context: Context) -> spec.DataFacts:
+    """Of the samples that will be used; of all records where no model is here to plan them with."""
+    try:
+        held = usable(context, "validation") if "validation" in context.planned else []
+        train = usable(context, "train")
+    except (ProblemError, Skip):
+        context.facts["steps_of"] = "all records: model and media are not here to tell which can be used"
+        records = {part.name: len(part.records) for part in context.annotations}
+        return spec.DataFacts(records["train"], records.get("validation", 0), None)
+    longest = None if context.stand_in else max((sample.length for sample in train), default=None)
+    return spec.DataFacts(len(train), len(held), longest)
 
 
 @dataclass(frozen=True)

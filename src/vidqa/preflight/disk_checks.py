@@ -12,6 +12,7 @@ from pathlib import Path
 from vidqa import environment, hub
 from vidqa.budget.memory import BYTES_OF
 from vidqa.budget.trained import trainable
+from vidqa.families import family_of
 from vidqa.families.weights import weight_bytes, weight_files
 from vidqa.platforms.asked import model_names
 from vidqa.preflight._base import Context, Skip
@@ -35,6 +36,7 @@ class Need:
 
 def disk(context: Context) -> list[Problem]:
     """What is written on one disk, in all, against what is free on it."""
+    context.require_seen(output_dir(context.spec))
     context.facts["free_bytes"] = shutil.disk_usage(existing(output_dir(context.spec))).free
     by_disk: dict[int, list[Need]] = defaultdict(list)
     for need in (*_fetched(context), *_kept(context)):
@@ -55,9 +57,18 @@ def _fetched(context: Context) -> list[Need]:
     from huggingface_hub import constants
 
     names, cache = model_names(context.spec), existing(Path(constants.HF_HUB_CACHE).absolute())
+    if context.stand_in is not None:
+        return [Need(cache, _published_bytes(context), "weights to fetch")]
     missing = [f for key, f in context.models.items() if hub.is_hub_name(names[key]) and not weight_files(f)]
     sizes = [weight_bytes(folder).bytes for folder in missing]
     return [Need(cache, size, "weights to fetch") for size in sizes if size]
+
+
+def _published_bytes(context: Context) -> int:
+    """Of a known model, which is published in bf16; its parameters are noted."""
+    family, folder = family_of(context.processor_folder), context.processor_folder
+    context.facts["parameters"] = sum(tensor.numel for tensor in family.tensors(family.sizes_of(folder)))
+    return BYTES_OF["bfloat16"] * int(context.facts["parameters"])
 
 
 def _kept(context: Context) -> list[Need]:

@@ -91,6 +91,7 @@ def open_files(context: Context) -> list[Problem]:
 
 def output_folder(context: Context) -> list[Problem]:
     """Whether a file can be made where the run folder will be, and when; what is not there yet is not made."""
+    context.require_seen(output_dir(context.spec))
     folder = existing(output_dir(context.spec))
     try:
         before = time.time()

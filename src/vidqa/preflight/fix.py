@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -16,7 +15,7 @@ from vidqa.data.media import MediaSource, media_source
 from vidqa.data.parse import ROLES, RowReader
 from vidqa.data.place import KINDS, TAG
 from vidqa.data.reader import annotation_file, read_rows
-from vidqa.data.record import MediaRef, Record
+from vidqa.data.record import Record
 from vidqa.files import write_json
 from vidqa.preflight import media_probe
 from vidqa.preflight.problems import FIX_EXISTS, FIX_NOTHING_LEFT
@@ -112,33 +111,33 @@ class _Mender:
     def mend(self, rows: list[tuple[int, Any]], fixed: Fixed) -> list[Row]:
         taken = {str(row["id"]) for _, row in rows if isinstance(row, dict) and _has_id(row)}
         seen: set[str] = set()
+        mended = [(index, row, self._mend(row, index, fixed)) for index, row in rows]
+        self.source.unpack()
         kept = []
-        for index, written in rows:
-            row = copy.deepcopy(written)
-            place = f"{self.name}[{index}]"
-            why = self._mend(row, place, index, taken, seen, fixed)
-            if why:
+        for index, row, found in mended:
+            record = found if isinstance(found, str) else self._broken(found) or found
+            if isinstance(record, str):
                 fixed.dropped += 1
-                fixed.note("left out", place, f"left out: {why}")
+                fixed.note("left out", self._place(index), f"left out: {record}")
             else:
+                self._set_fps(row, record, self._place(index), fixed)
+                _set_id(row, index, self._place(index), taken, seen, fixed)
                 kept.append(row)
         return kept
 
-    def _mend(self, row: Any, place: str, index: int, taken: set[str], seen: set[str], fixed: Fixed) -> str | None:
-        """Why the row cannot be used, or None; `row` is changed."""
+    def _place(self, index: int) -> str:
+        return f"{self.name}[{index}]"
+
+    def _mend(self, row: Any, index: int, fixed: Fixed) -> Record | str:
+        """The record of a row, which is changed, or why it has none."""
         for repair in (_roles, _tags) if isinstance(row, dict) else ():
             found = {problem.code for problem in self._read(row, index)[1]}
             if repair.code in found and (said := repair.change(row)):
-                fixed.note(repair.what, place, said)
+                fixed.note(repair.what, self._place(index), said)
         record, problems = self._read(row, index)
         if problems or record is None:
             return f"{problems[0].code}: {problems[0].message}" if problems else "it holds no record"
-        for ref in record.media:
-            if why := self._broken(ref):
-                return f"{ref.written}: {why}"
-        self._set_fps(row, record, place, fixed)
-        _set_id(row, index, place, taken, seen, fixed)
-        return None
+        return record
 
     def _read(self, row: Any, index: int) -> tuple[Record | None, list[Problem]]:
         findings = Findings(self.name)
@@ -146,15 +145,19 @@ class _Mender:
         record = RowReader(self.name, self.source, findings, need_answers=True).read(index, named)
         return record, [problem for problem in findings.problems if problem.severity == "error"]
 
-    def _broken(self, ref: MediaRef) -> str | None:
-        at = (ref.path, ref.member)
-        if at not in self.broken and ref.key not in self.headers:
-            (header,) = read_headers([ref])
-            if isinstance(header, list):
-                self.broken[at] = header[0].message
-            else:
-                self.headers[ref.key] = header
-        return self.broken.get(at)
+    def _broken(self, record: Record) -> str:
+        """What is wrong with the record's media, or ""."""
+        for ref in record.media:
+            at = (ref.path, ref.member)
+            if at not in self.broken and ref.key not in self.headers:
+                (header,) = read_headers([ref])
+                if isinstance(header, list):
+                    self.broken[at] = header[0].message
+                else:
+                    self.headers[ref.key] = header
+            if at in self.broken:
+                return f"{ref.written}: {self.broken[at]}"
+        return ""
 
     def _set_fps(self, row: Row, record: Record, place: str, fixed: Fixed) -> None:
         meta = self.headers[record.media[0].key] if len(record.media) == 1 else None

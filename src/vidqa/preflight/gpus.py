@@ -114,7 +114,7 @@ def driver_cuda() -> str | None:
 @cache
 def engine_build() -> Build | None:
     """What the installed torch was compiled for, asked of torch itself in a process of its own."""
-    said = _ask(sys.executable, "-c", ASK_TORCH, limit_s=TORCH_LIMIT_S)
+    said = _ask(sys.executable, "-P", "-c", ASK_TORCH, limit_s=TORCH_LIMIT_S)
     if said is None:
         return None
     cuda, architectures = json.loads(said)

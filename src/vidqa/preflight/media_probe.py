@@ -90,7 +90,8 @@ def read_rows(path: Path) -> Rows:
     if not path.is_file():
         return {}
     try:
-        table = pyarrow.parquet.read_table(path, columns=[field.name for field in fields(Row)])
+        with pyarrow.parquet.ParquetFile(path) as file:  # read_table would import pandas
+            table = file.read([field.name for field in fields(Row)])
         if not table.schema.equals(_schema(pyarrow)):
             return {}
         rows = [Row(**row) for row in table.to_pylist()]

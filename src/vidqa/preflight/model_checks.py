@@ -9,14 +9,18 @@ from vidqa.families.adapters import check_adapter
 from vidqa.families.weights import check_weights, weight_bytes, weight_files
 from vidqa.platforms.asked import model_names
 from vidqa.preflight._base import Context
+from vidqa.preflight.problems import TIED_ADAPTER
 from vidqa.problem import Problem, ProblemError
-from vidqa.spec.models import EvaluateSpec
+from vidqa.spec.models import EvaluateSpec, TrainSpec
+
+TIED = ("embed_tokens", "lm_head")
 
 
 def access(context: Context) -> list[Problem]:
     """The hub lets our token read every model that has to be fetched; or the model's folder is there."""
     context.facts["hf_token"] = "set" if environment.hf_token() else "not set"
     problems = []
+    context.require_seen(*model_names(context.spec).values())
     for key, name in model_names(context.spec).items():
         try:
             if hub.is_hub_name(name):
@@ -50,6 +54,17 @@ def architecture(context: Context) -> list[Problem]:
     if isinstance(asked, EvaluateSpec) and asked.model.enable_lora:
         check_adapter(context.models["model.model_name"])
     return []
+
+
+def tied_adapters(context: Context) -> list[Problem]:
+    """A tied head is the matrix of the embeddings; an adapter is of the one or of the other."""
+    asked = context.spec
+    lora = asked.policy.lora if isinstance(asked, TrainSpec) else None
+    if lora is None or not family_of(context.processor_folder).sizes_of(context.processor_folder).text.tied:
+        return []
+    named = [each for each in lora.target_modules if each.rsplit(".", 1)[-1] in TIED]
+    message = "the model ties its head to its token embeddings, and an adapter on one of them leaves the other as it is"
+    return [TIED_ADAPTER.at("policy.lora.target_modules", f"{each}: {message}", severity="warning") for each in named]
 
 
 def processor(context: Context) -> list[Problem]:

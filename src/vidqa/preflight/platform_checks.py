@@ -22,7 +22,7 @@ def suitable(context: Context) -> list[Problem]:
     unasked = launch.image_problems(where, settings, wanted)
     wanted = launch.with_image(where, settings, replace(wanted, agreed=True), fetch=False)
     try:
-        asked = ask(context.action, context.spec_path, fetch=False)
+        asked = ask(context.action, context.spec_path, fetch=False, settings=settings)
     except ProblemError as unresolved:
         first = unresolved.problems[0]
         raise Skip(f"the job cannot be put together: {first.code} at {first.where}") from unresolved

@@ -105,6 +105,12 @@ PROBE_UNWRITABLE = Code(
     "Free disk space, or put the spec into a folder that you may write.",
     Exit.ENVIRONMENT,
 )
+TIED_ADAPTER = Code(
+    "MODEL_TIED_ADAPTER",
+    "Head and token embeddings of the model are one matrix, and an adapter on one of them separates the two.",
+    "Evaluating here and loading with PEFT are right. Before PEFT merges it, give the head a copy of the embeddings "
+    "and set tie_word_embeddings to false; or leave lm_head and embed_tokens out of policy.lora.target_modules.",
+)
 PAIR_MODEL = Code(
     "PAIR_MODEL",
     "The evaluation's model is of other sizes than the model that is trained: the scores would not compare.",

@@ -103,7 +103,8 @@ def preflight(
 def _inputs(context: Context) -> Inputs | None:
     """What is to be looked at; None where it is not all there, so that no launch can be of the same."""
     try:
-        asked = ask(context.action, context.spec_path, fetch=True, target=context.target, folders=context.models)
+        known = {"settings": context.site, "folders": context.models}
+        asked = ask(context.action, context.spec_path, fetch=True, target=context.target, **known)
         return kept.inputs(asked, context.platform, context.engine, context.media_files)
     except (ProblemError, Skip):
         return None
@@ -128,7 +129,7 @@ def _keep(seen: Inputs, report: Report, context: Context) -> None:
 def settle_length(checked: Checked, context: Context) -> Checked:
     """A short model_max_length is no longer worth a warning once every sample is known to fit."""
     longest = context.facts.get("train", {}).get("tokens_per_sample")
-    if checked.group != "spec" or longest is None or not checked.problems:
+    if checked.group != "spec" or longest is None or context.stand_in or not checked.problems:
         return checked
     kept = [problem for problem in checked.problems if problem.code != MODEL_MAX_LENGTH.name]
     return replace(checked, problems=kept, status=checked.status if kept else "ok")

@@ -104,6 +104,7 @@ def resume_target(context: Context) -> list[Problem]:
     if asked.train.resume is True:
         raise Skip("the launch finds the run that goes on, and refuses where there is none")
     folder = Path(os.path.expanduser(str(asked.train.resume)))
+    context.require_seen(folder)
     folder = folder.parent if folder.name == "policy" else folder
     before = _trainer(folder)
     problems = _changed(folder, "weights", before, _weights(asked, context))
@@ -130,7 +131,7 @@ def _trainer(folder: Path) -> dict[str, Any]:
             raise ValueError("trainer.json is not one of this engine")
         if not (folder / "policy" / ".metadata").is_file():
             raise ValueError("policy/.metadata is not there")
-    except (OSError, ValueError, KeyError, TypeError) as missing:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as missing:
         raise RESUME_NO_CHECKPOINT.error(folder, f"no complete checkpoint here: {missing}") from missing
     return written
 

@@ -13,20 +13,30 @@ Line = tuple[str, str]
 
 def summary(facts: Facts) -> list[Line]:
     """(what, text) of everything that is known."""
-    parts = (_samples, _answers, _media, _steps, _trains, _memory, _time, _disk, _hardware)
+    parts = (_estimated, _samples, _answers, _media, _steps, _sharing, _trains, _memory, _time, _disk, _hardware)
     return [line for part in parts for line in part(facts)]
+
+
+def _estimated(facts: Facts) -> Iterator[Line]:
+    if "estimated_for" in facts:
+        yield (
+            "estimated",
+            f"the numbers of tokens, and what follows from them: {facts['estimated_for']} is not here. Its sizes are "
+            "known, its tokenizer is not",
+        )
 
 
 def _samples(facts: Facts) -> Iterator[Line]:
     for name in ("train", "validation", "evaluation"):
         found = facts.get(name)
+        about = "about " * ("estimated_for" in facts)
         if found and found["tokens_per_sample"]:
             spread = found["tokens_per_sample"]
             learned = f", {found['supervised_tokens']:,} of them learned" if name == "train" else ""
             yield (
                 name,
-                f"{found['samples']:,} samples of {spread['least']:,} to {spread['most']:,} tokens; "
-                f"{found['tokens']:,} in all{learned}",
+                f"{found['samples']:,} samples of {about}{spread['least']:,} to {spread['most']:,} tokens; "
+                f"{about}{found['tokens']:,} in all{learned}",
             )
         elif f"{name}_records" in facts:
             yield name, f"{facts[f'{name}_records']:,} records"
@@ -55,11 +65,25 @@ def _media(facts: Facts) -> Iterator[Line]:
 
 def _steps(facts: Facts) -> Iterator[Line]:
     if "total_steps" in facts:
+        counted = f" (of {facts['steps_of']})" if "steps_of" in facts else ""
         yield (
             "steps",
             f"{facts['total_steps']:,} of {facts['effective_batch']:,} samples, {facts['steps_per_epoch']:,} an epoch; "
-            f"the first {facts['warmup_steps']:,} warm up",
+            f"the first {facts['warmup_steps']:,} warm up{counted}",
         )
+
+
+def _sharing(facts: Facts) -> Iterator[Line]:
+    """What sharing does, or would do; nothing where each video has one question."""
+    found = facts.get("sharing")
+    if found is None or not found["tokens_saved"]:
+        return
+    saved = f"{found['tokens_saved']:.0%} of the tokens, {found['work_saved']:.0%} of the work"
+    asked = f"{found['questions_per_video']:.1f} questions a video in a step"
+    if found["on"]:
+        yield "shared videos", f"{asked}: saves {saved}"
+    elif found["pays"]:
+        yield "shared videos", f"{asked}: on GPUs --set engine.share_video_prefix=true saves {saved}"
 
 
 def _trains(facts: Facts) -> Iterator[Line]:
@@ -81,9 +105,9 @@ def _memory(facts: Facts) -> Iterator[Line]:
 def _time(facts: Facts) -> Iterator[Line]:
     time = facts.get("time") or {}
     if "hours" in time:
-        took = f"about {_duration(3600 * time['hours'])}" if time["hours"] > 1 / 60 else "less than a minute"
+        took = f"about {_duration(3600 * time['hours'])}, {_duration(time['start_s'])} of it the start"
         reached = f"{time['mfu']:.0%} of the peak of {time['gpu']} ({time['mfu_is']})"
-        yield "time", f"{took}, {time['gpu_hours']:.1f} GPU hours, at {reached}"
+        yield "time", f"{took}; {time['gpu_hours']:.2f} GPU hours, at {reached}"
     if "decode_core_hours" in time:
         times = "every epoch" if time["decoded_again_every_epoch"] else "once"
         yield "decoding", f"about {_duration(3600 * time['decode_core_hours'])} of one core, {times}"

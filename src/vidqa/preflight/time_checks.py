@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from vidqa import spec
-from vidqa.budget.measured import efficiency
+from vidqa.budget.measured import START_S, efficiency
 from vidqa.budget.memory import Thrift, allowed_thrift, way_of
 from vidqa.budget.work import FlopsModel, flops_model, peak_of
 from vidqa.packing.sharing import work_of
@@ -25,7 +25,7 @@ USUAL = {"sm_80": "A100", "sm_89": "L40S", "sm_90": "H100", "sm_100": "B200"}
 
 
 def time(context: Context) -> list[Problem]:
-    """How long the GPUs will compute, and how long the CPUs will decode."""
+    """How long the job will take from its start, and how long the CPUs will decode."""
     asked = context.spec
     if not isinstance(asked, TrainSpec):
         raise Skip("only a training is estimated")
@@ -47,10 +47,12 @@ def time(context: Context) -> list[Problem]:
     memory = context.facts.get("memory")
     thrift = Thrift(memory["recompute"], memory["stay"]) if memory else allowed_thrift(asked)[-1]
     reached = efficiency(model, way_of(asked, thrift))
-    hours = work / (peak * reached.mfu) / context.processes / 3600
+    computing = work / (peak * reached.mfu) / context.processes / 3600
+    hours = START_S / 3600 + max(computing, facts.get("decode_hours_per_pass", 0))
     facts |= {
-        "hours": round(max(hours, facts.get("decode_hours_per_pass", 0)), 2),
-        "gpu_hours": round(hours * context.processes, 2),
+        "hours": round(hours, 3),
+        "gpu_hours": round(hours * context.processes, 3),
+        "start_s": START_S,
         "mfu": round(reached.mfu, 3),
         "mfu_is": reached.source,
         "gpu": name,

@@ -103,7 +103,7 @@ def _expected(gt: str, question: str, task_type: str) -> tuple[str, Parsed]:
 
 def parse_expected(gt: object, question: str = "", task_type: str = "") -> Parsed:
     """The ground truth by the same rules; status "empty" when there is none."""
-    return parse_pair(None, gt, question, task_type=task_type)[1]
+    return _expect(as_text(gt), clean(question), task_type)[1]
 
 
 def _read(response: object, kind: str, question: str, finish_reason: object, truth: str) -> Parsed:

@@ -17,6 +17,7 @@ from av.error import FFmpegError
 from vidqa.scoring.problems import POSTER_UNREADABLE
 
 LIMIT_S = 20.0  # per file: a report never waits longer for one
+LIMITS = {"max_pixels": str(8192 * 8192)}  # of one picture: none that a model was shown is larger
 SEEK_FROM = 600  # frames further in than this are sought by time instead of decoded up to
 
 
@@ -28,7 +29,7 @@ def poster_frames(path: str, member: str | None, indices: Sequence[int], width: 
     """
     where = path if member is None else f"{path}!{member}"
     try:
-        with _media(path, member) as source, av.open(source, timeout=(LIMIT_S, LIMIT_S)) as container:
+        with _media(path, member) as source, av.open(source, timeout=(LIMIT_S, LIMIT_S), options=LIMITS) as container:
             wanted = sorted({max(0, index) for index in indices})
             frames = dict(zip(wanted, _frames(container, wanted), strict=False))
             if not frames:
@@ -55,6 +56,7 @@ def _frames(container: Any, wanted: Sequence[int]) -> Iterator[Any]:
     """The wanted frames in order; the last decoded one ends the list where the file is shorter."""
     stream = container.streams.video[0]
     stream.thread_type = "AUTO"
+    stream.codec_context.options = dict(LIMITS)
     deadline = time.monotonic() + LIMIT_S
     frame, at, left = None, -1, list(wanted)
     for frame in container.decode(stream):

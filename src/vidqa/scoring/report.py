@@ -6,20 +6,17 @@ only the page's own script run.
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import json
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, StrictUndefined
-
 from vidqa.files import write_text
+from vidqa.pages.page import image_url, page
 from vidqa.problem import ProblemError
 from vidqa.scoring.recipes import compare_recipes
-from vidqa.scoring.report_page import PAGE, SCRIPT, STYLE
+from vidqa.scoring.report_page import BODY, SCRIPT
 from vidqa.scoring.results import Item
 from vidqa.scoring.text import as_text
 
@@ -47,13 +44,11 @@ def write_report(
     """
     failures = [item for item in items if item["correct"] is False]
     earlier = (before or {}).get("metrics")
-    page = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    page.filters.update(percent=_percent, points=_points, number=_number, shade=_shade)
-    html = page.from_string(PAGE).render(
+    html = page(
+        BODY,
         title=title,
-        style=STYLE,
         script=SCRIPT,
-        script_hash=base64.b64encode(hashlib.sha256(SCRIPT.encode()).digest()).decode(),
+        filters={"points": _points, "shade": _shade},
         metrics=metrics,
         before=earlier,
         differences=compare_recipes(before.get("recipe") or {}, recipe) if before and earlier else [],
@@ -83,14 +78,9 @@ def _cards(failures: Sequence[Item], posters: Posters) -> list[dict[str, Any]]:
 
 def _images(item: Item, posters: Posters) -> tuple[list[str], str]:
     try:
-        return [_data_url(image) for image in posters(item)], ""
+        return [image_url(image) for image in posters(item)], ""
     except ProblemError as wrong:
         return [], wrong.problems[0].message
-
-
-def _data_url(image: bytes) -> str:
-    kind = "png" if image.startswith(b"\x89PNG") else "jpeg"
-    return f"data:image/{kind};base64,{base64.b64encode(image).decode()}"
 
 
 def _shown(item: Item) -> dict[str, Any]:
@@ -108,17 +98,9 @@ def _error(item: Item) -> str:
     return "wrong" if item["parse_status"] == "parsed" else as_text(item["parse_status"])
 
 
-def _percent(value: float | None, digits: int = 1) -> str:
-    return "–" if value is None else f"{100 * value:.{digits}f} %"
-
-
 def _points(after: float | None, before: float | None) -> str:
     """The change in percentage points."""
     return "" if after is None or before is None else f"{100 * (after - before):+.1f}".replace("-", "−")
-
-
-def _number(value: float | None) -> str:
-    return "–" if value is None else f"{value:.3g}" if isinstance(value, float) else f"{value:,}"
 
 
 def _shade(count: int, total: int) -> str:

@@ -25,7 +25,9 @@ def action_of(spec_path: Path) -> str:
 
 
 def require_action(layer: Layer, spec_path: Path, action: str) -> None:
-    """Raise SPEC_ACTION for a spec that has tables of another action and none of this one."""
+    """Raise SPEC_ACTION for an action that there is not, and for a spec that has tables of another and none of this."""
+    if action not in TABLES:
+        raise ACTION.error(spec_path, f"there is no action {action!r}", f"ask for one of: {', '.join(TABLES)}")
     scores = _scores(layer)
     other = max(scores, key=lambda each: scores[each])
     if scores[other] and not scores.get(action):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import reprlib
@@ -13,6 +14,7 @@ from typing import Any
 
 import yaml
 
+from vidqa.files import open_plain
 from vidqa.problem import Problem, ProblemError
 from vidqa.spec._field import Table
 from vidqa.spec.keys import NOT_TAKEN, RENAMED, SHORTHAND, is_reinforcement, nearest, table_of
@@ -68,7 +70,8 @@ def read_layer(path: Path | str) -> Layer:
     path = Path(path)
     format = format_of(path)
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        with open_plain(path) as file:
+            text = io.TextIOWrapper(file, encoding="utf-8-sig").read()
     except (OSError, UnicodeDecodeError) as unreadable:
         raise FILE.error(path, f"it cannot be read: {unreadable}") from unreadable
     table = _parse(path, text, format)

@@ -64,8 +64,9 @@ class Lora(Table):
     target_modules: list[str] | Literal["all-linear"] = key(
         DECODER_PROJECTIONS,
         "Adapted modules",
-        "Ends of names of the linear layers that get adapters. The default reaches the decoder only; attn.qkv and "
-        "attn.proj are the vision tower's; all-linear adapts every linear layer, vision tower included.",
+        "Ends of names of the layers that get adapters. The default reaches the decoder only; attn.qkv and attn.proj "
+        "are the vision tower's; all-linear adapts every linear layer but the head, vision tower included. lm_head and "
+        "embed_tokens are named apart.",
         automl={
             "choices": [*DECODER_PROJECTIONS, "attn.qkv", "attn.proj", "all-linear"],
             "depends_on": "policy.lora.modules_to_save",

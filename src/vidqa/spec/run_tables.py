@@ -120,8 +120,9 @@ class TrainEngine(DecodeEngine):
     share_video_prefix: bool = key(
         False,
         "Share videos",
-        "Compute a video once for all questions about it in a step, which keeps them together. Several times faster "
-        "where every video has several questions; losses are the same, the order of samples is not.",
+        "Compute a video once for all questions about it in a step, which keeps them together. Pays on GPUs: 1.5 times "
+        "the samples a second with two questions a video, 6.6 times with eight. Losses are the same, the order of "
+        "samples is not.",
     )
     recompute: Literal["auto", "none", "vision", "all"] = key(
         "auto",

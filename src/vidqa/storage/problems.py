@@ -7,6 +7,11 @@ ADDRESS = Code(
     "An address is not of the form s3://bucket/path, or a name leads out of the folder it is in.",
     "Write s3://bucket/path; name media relative to the media path, without `..` and without an address.",
 )
+TO_STAGE = Code(
+    "STORAGE_TO_STAGE",
+    "The data lie in a bucket and are not on this machine yet.",
+    "Nothing: a launch stages them by itself. To submit what a dry run wrote, stage them before, as `next` says.",
+)
 NOT_FOUND = Code(
     "STORAGE_NOT_FOUND",
     "The bucket has no object that the spec or the annotations name.",

@@ -80,6 +80,18 @@ def stage_set(annotation_path: str, media_path: str) -> tuple[str, str]:
         return str(annotations), str(_stage_media(bucket, parse(media_path), annotations, folder, known))
 
 
+def expected_set(annotation_path: str, media_path: str) -> tuple[str, str]:
+    """The paths that `stage_set` will give, told without asking the storage: an address that is no annotation file by
+    its ending is taken for a folder with annotations.json, one that ends as an archive does for an archive."""
+    folder, annotations, media = folder_of(annotation_path, media_path), annotation_path, media_path
+    if is_remote(annotation_path):
+        name = PurePosixPath(annotation_path).name
+        annotations = str(folder / ANNOTATIONS / (name if name.endswith((".json", ".jsonl")) else NAMES[0]))
+    if is_remote(media_path):
+        media = str(folder / MEDIA / (PurePosixPath(media_path).name if media_path.endswith(SUFFIXES) else ""))
+    return annotations, media
+
+
 def folder_of(annotation_path: str, media_path: str) -> Path:
     """Where a set is staged: one folder for every pair of addresses."""
     name = hashlib.sha256(f"{annotation_path}\n{media_path}".encode()).hexdigest()[:16]
@@ -96,7 +108,7 @@ def read_record(folder: Path) -> dict[str, Staged]:
     for line in lines:
         try:
             staged = Staged(**json.loads(line))
-        except (ValueError, TypeError):
+        except (ValueError, TypeError, RecursionError):
             continue
         found[staged.source] = staged
     return found

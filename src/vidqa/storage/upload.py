@@ -107,7 +107,7 @@ def best_export(run_dir: Path, among: list[Path]) -> Path:
     """The one that best.json names, else the newest."""
     try:
         name = json.loads((run_dir / "best.json").read_text(encoding="utf-8"))["name"]
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         name = None
     return next((path for path in among if path.name == name), among[-1])
 
@@ -127,7 +127,7 @@ def _write_record(run_dir: Path, done: dict[str, Any]) -> None:
     path = run_dir / RECORD
     try:
         before = dict(json.loads(path.read_text(encoding="utf-8"))["destinations"])
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         before = {}
     try:
         files.write_json(path, {"schema_version": 1, "destinations": {**before, **done}})

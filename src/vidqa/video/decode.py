@@ -35,6 +35,8 @@ def decode_frames(path: str | Path, member: str | None, indices: Sequence[int]) 
 
 def read_frames(path: str | Path, member: str | None, wanted: Sequence[int]) -> Iterator[np.ndarray]:
     """Yields uint8 [H, W, 3] for each number of `wanted`, which must ascend. Raises as `decode_frames` does."""
+    from av.video.reformatter import VideoReformatter
+
     where = place(path, member)
     # Pictures that say themselves how they are turned need not all say it: the first one speaks for all.
     with open_video(path, member, header_alone=True) as (container, stream):
@@ -46,6 +48,7 @@ def read_frames(path: str | Path, member: str | None, wanted: Sequence[int]) -> 
             raise VIDEO_FRAME_MISSING.error(where, message)
         timed = timeline.timed and not (stream.codec_context.has_b_frames and _times_are_of_packets(path, member))
         walk, shown, pixels = _Walk(container, stream, timeline, timed=timed), -1, None
+        converter = VideoReformatter()  # one for all: making one takes longer than a small frame, and starts threads
         for number in wanted:
             picture = timeline.picture_at(number)
             if pixels is None or picture != shown:
@@ -55,7 +58,8 @@ def read_frames(path: str | Path, member: str | None, wanted: Sequence[int]) -> 
                     raise VIDEO_FRAME_MISSING.error(where, message)
                 if walk.damaged:
                     raise VIDEO_UNREADABLE.error(where, f"frame {number}, or one that it is predicted from, is damaged")
-                pixels = np.ascontiguousarray(np.rot90(frame.to_ndarray(format="rgb24"), rotation // 90))
+                stored = converter.reformat(frame, format="rgb24", threads=1).to_ndarray()
+                pixels = np.ascontiguousarray(np.rot90(stored, rotation // 90))
             yield pixels
 
 

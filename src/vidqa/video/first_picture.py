@@ -71,7 +71,7 @@ def _by_first_packet(container: InputContainer, stream: VideoStream) -> Look | N
             return _of_vp9(packet, decoder)
         if decoder.name in TAKE_HEADS:
             packet = _head(packet, decoder)
-            decoder.options = NO_CONCEALMENT
+            decoder.options = decoder.options | NO_CONCEALMENT
         frame = _picture(decoder, packet)
     except FFmpegError:
         return None

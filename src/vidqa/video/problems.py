@@ -17,6 +17,11 @@ VIDEO_NO_STREAM = Code(
     "A file given as a video has no video stream in it (sound only, or only a cover picture).",
     "Check the name in the annotations, or leave the file out.",
 )
+VIDEO_TOO_LARGE = Code(
+    "VIDEO_TOO_LARGE",
+    "The pictures of a video have more than 67,108,864 pixels (8192 x 8192): a decoder would need gigabytes of memory.",
+    "Scale it down, for example with `ffmpeg -i FILE -vf scale=1920:-2 NEW.mp4`, or leave it out.",
+)
 VIDEO_DECODE_TIMEOUT = Code(
     "VIDEO_DECODE_TIMEOUT",
     "Decoding a file took longer than its wall-clock limit and was cut off.",

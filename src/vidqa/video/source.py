@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vidqa.problem import Code, ProblemError
-from vidqa.video.problems import VIDEO_EMPTY, VIDEO_NO_STREAM, VIDEO_UNREADABLE
+from vidqa.video.problems import VIDEO_EMPTY, VIDEO_NO_STREAM, VIDEO_TOO_LARGE, VIDEO_UNREADABLE
 
 if TYPE_CHECKING:
     from av.container import InputContainer
@@ -23,6 +23,8 @@ HASHED_AT_ONCE = 1 << 20  # bytes
 # pictures to open them. For a frame that is decoded to be looked at, they are opened in full all the same: reordering
 # is guessed from the first pictures where the header does not say it.
 SELF_DESCRIBING = ("mov", "matroska", "avi")
+MOST_PIXELS = 8192 * 8192  # of one picture; a decoder holds up to 17 of them
+LIMITS = {"max_pixels": str(MOST_PIXELS)}  # FFmpeg's own, for pictures that are larger than the header says
 HEADER_ALONE = {"codec_whitelist": "none", "probesize": "32"}
 
 
@@ -84,7 +86,7 @@ def open_container(
     # PyAV fails on titles that are not UTF-8 unless it is told not to; since 19 it never does, and cannot be told.
     lenient: dict[str, Any] = {"metadata_errors": "replace"} if int(av.__version__.split(".")[0]) < 19 else {}
     try:
-        options = {"protocol_whitelist": "file,subfile", **(options or {})}
+        options = {"protocol_whitelist": "file,subfile", **LIMITS, **(options or {})}
         with av.open(url, options=options, **lenient) as container:
             yield container
     except av.error.FFmpegError as broken:
@@ -113,7 +115,12 @@ def open_video(
             raise VIDEO_NO_STREAM.error(place(path, member), f"the file has {kinds} streams, none of moving pictures")
         if streams[0].codec_context is None:
             raise VIDEO_UNREADABLE.error(place(path, member), "FFmpeg has no decoder for its pictures")
+        width, height = streams[0].width, streams[0].height
+        if width * height > MOST_PIXELS:
+            message = f"its pictures have {width} x {height} pixels, more than {MOST_PIXELS:,}"
+            raise VIDEO_TOO_LARGE.error(place(path, member), message)
         streams[0].codec_context.thread_count = 1
+        streams[0].codec_context.options = dict(LIMITS)
         yield container, streams[0]
 
 

@@ -19,7 +19,8 @@ from vidqa.video.decode import read_frames
 from vidqa.video.image import decode_image
 from vidqa.video.pool import OUT_OF_MEMORY, DecodeRequest, Stored
 
-CHUNK = 8  # full-size frames in memory at once
+CHUNK = 8  # full-size frames in memory at once, fewer where they have more bytes than this together
+CHUNK_BYTES = 1 << 26
 SET_PARENT_DEATH_SIGNAL = 1  # prctl's PR_SET_PDEATHSIG
 Transform = Callable[[np.ndarray, int, int], np.ndarray]
 
@@ -69,8 +70,9 @@ def decode(request: DecodeRequest, transform: Transform | None) -> np.ndarray:
         wanted, positions = np.unique(np.asarray(request.indices, int), return_inverse=True)
         pictures = read_frames(request.path, request.member, wanted.tolist())
     done = []
-    while chunk := list(islice(pictures, CHUNK)):
-        frames = np.stack(chunk)
+    for first in pictures:
+        others = min(CHUNK, CHUNK_BYTES // first.nbytes) - 1
+        frames = np.stack([first, *islice(pictures, max(0, others))])
         done.append(frames if transform is None else transform(frames, request.height, request.width))
     return np.concatenate(done)[positions]
 

@@ -24,7 +24,7 @@ from vidqa.engine.checkpoint.shards import Rows, create_files, plan_shards, writ
 from vidqa.engine.distributed import World, local_part
 from vidqa.engine.model.load import DTYPES, local_rows
 from vidqa.engine.model.stored import Stored, Wanted, read_rows, stored_tensors
-from vidqa.engine.model.trainable import ADAPTER, base_name, is_adapter, lora_config
+from vidqa.engine.model.trainable import adapter_name, base_name, is_adapter, lora_config
 from vidqa.engine.prepare import on_main
 from vidqa.engine.problems import ENGINE_EXPORT_UNPROVEN, ENGINE_SAVE_FAILED, ENGINE_WEIGHTS_MISMATCH
 from vidqa.families._base import read_json
@@ -80,9 +80,7 @@ class Exporter:
         return ".original_module." not in name
 
     def _exported_name(self, name: str) -> str:
-        if not self.lora:
-            return base_name(name)
-        return "base_model.model." + name.replace(f".modules_to_save.{ADAPTER}.", ".").replace(f".{ADAPTER}.", ".")
+        return adapter_name(name) if self.lora else base_name(name)
 
     def _rows(
         self, exported: Mapping[str, tuple[str, nn.Parameter]], own: Mapping[str, torch.Tensor], world: World
@@ -179,15 +177,31 @@ def load_export(export: Path, base: Path | None, dtype: torch.dtype, device: tor
 def _merged(model: Any, adapter: Path) -> Any:
     """The model with an adapter folded in by stock PEFT, every tensor of the file used."""
     check_adapter(adapter)
+    stored = set(stored_tensors(adapter))
+    if model.config.tie_word_embeddings and any(_is_of_tied(name) for name in stored):
+        _untie(model)
     try:
         adapted = PeftModel.from_pretrained(model, adapter)
     except (OSError, SafetensorError, ValueError) as broken:
         raise MODEL_FILE_MISSING.error(adapter, f"PEFT cannot load it: {broken}") from broken
     except RuntimeError as unlike:
         raise ENGINE_WEIGHTS_MISMATCH.error(adapter, f"the adapter is of another model: {unlike}") from unlike
-    # PEFT only warns of names that it does not find; an adapter that changes nothing must not pass for one.
-    different = set(stored_tensors(adapter)) ^ set(get_peft_model_state_dict(adapted))
-    if different:
+    # PEFT only warns of names that it does not find; an adapter that changes nothing must not pass for one. Whoever
+    # stored an adapter of embeddings with PEFT itself may have the base model's embeddings beside it.
+    needed = set(get_peft_model_state_dict(adapted, save_embedding_layers=False))
+    known = set(get_peft_model_state_dict(adapted, save_embedding_layers=True))
+    if different := (needed - stored) | (stored - known):
         message = f"{len(different)} tensor names of the adapter are not the model's: {sorted(different)[:3]}"
         raise ENGINE_WEIGHTS_MISMATCH.error(adapter, message)
     return adapted.merge_and_unload()
+
+
+def _is_of_tied(name: str) -> bool:
+    return is_adapter(name) and any(f".{part}.lora_" in name for part in ("embed_tokens", "lm_head"))
+
+
+def _untie(model: Any) -> None:
+    """Give a tied head weights of its own: an adapter on the head or on the embeddings is of one of them, and merged
+    into what both share it would change the other as well."""
+    model.lm_head.weight = nn.Parameter(model.lm_head.weight.detach().clone())
+    model.config.tie_word_embeddings = False

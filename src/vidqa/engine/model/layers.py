@@ -66,6 +66,14 @@ def projection(module: Any) -> Projection:
     return Projection(base.weight, base.bias, adapter)
 
 
+def flattened(kernel: Projection) -> Projection:
+    """A convolution whose stride is its kernel as the linear layer that it is: matrices with one column a value."""
+    adapter = kernel.adapter
+    if adapter is not None:
+        adapter = adapter._replace(down=adapter.down.flatten(1), up=adapter.up.flatten(1))
+    return kernel._replace(weight=kernel.weight.flatten(1), adapter=adapter)
+
+
 def norm(module: Any) -> Norm:
     module = active(module)
     epsilon = module.eps if isinstance(module, nn.LayerNorm) else module.variance_epsilon

@@ -25,10 +25,11 @@ from vidqa.budget.memory import Recompute
 from vidqa.engine.model.float8 import use_float8
 from vidqa.engine.model.qwen3_vl import install_forward
 from vidqa.engine.model.stored import Wanted, read_rows, stored_tensors
-from vidqa.engine.model.trainable import base_name, choose_trainable, is_adapter
+from vidqa.engine.model.trainable import base_module, base_name, choose_trainable, is_adapter
 from vidqa.engine.problems import ENGINE_WEIGHTS_MISMATCH
 from vidqa.families.problems import MODEL_FILE_MISSING, MODEL_UNSUPPORTED
 
+EMBEDDINGS, HEAD = "model.language_model.embed_tokens.weight", "lm_head.weight"
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
@@ -54,6 +55,7 @@ def load_sharded(
         use_float8(model, train.fp8.quant_recipe, device)
     _shard(model, mesh, compute, DTYPES[train.fsdp_reduce_dtype])
     model.to_empty(device=device)
+    _tie_head(model)
     _restore_buffers(model)
     model.train()
     rows = own_rows(model, folder)
@@ -76,9 +78,14 @@ def _meta_model(folder: Path) -> Any:
         raise MODEL_UNSUPPORTED.error(folder / "config.json", f"rope_type is {rope_type!r}; only 'default' is trained")
     with torch.device("meta"):
         model = Qwen3VLForConditionalGeneration(config)
-    if config.tie_word_embeddings:
-        model.lm_head.weight = model.model.language_model.embed_tokens.weight
+    _tie_head(model)
     return model
+
+
+def _tie_head(model: Any) -> None:
+    """A tied head is the parameter of the embeddings; taking memory gives an ordinary tensor with two names to each."""
+    if model.config.tie_word_embeddings:
+        base_module(model.lm_head).weight = base_module(model.get_input_embeddings()).weight
 
 
 def _shard(model: Any, mesh: DeviceMesh, compute: torch.dtype, reduce: torch.dtype) -> None:
@@ -92,10 +99,12 @@ def _shard(model: Any, mesh: DeviceMesh, compute: torch.dtype, reduce: torch.dty
         fully_shard(unit, mesh=mesh, mp_policy=precision, ignored_params=left_alone)
 
 
-def own_rows(model: nn.Module, folder: Path) -> list[Wanted]:
+def own_rows(model: Any, folder: Path) -> list[Wanted]:
     """Where in the folder's safetensors this rank finds its rows of every base parameter. Raises
     ENGINE_WEIGHTS_MISMATCH for a missing, unexpected or wrongly shaped tensor."""
     files = stored_tensors(folder)
+    if model.config.tie_word_embeddings and EMBEDDINGS in files:
+        files.setdefault(HEAD, files[EMBEDDINGS])  # for a copy of a tied head, which trains in full
     wanted = {name: parameter for name, parameter in model.named_parameters() if not is_adapter(name)}
     # A tied head is one parameter under two names; files may hold either or both.
     named_twice = {
@@ -134,15 +143,25 @@ def _initialise_adapters(model: nn.Module, seed: int, lora: Any) -> None:
     """LoRA's A and B as PEFT initialises them, the same on any number of ranks: each matrix is drawn whole from a seed
     and its position, and every rank keeps its rows."""
     for number, (name, parameter) in enumerate(_adapters(model)):
-        whole = torch.zeros(parameter.shape)
-        if ".lora_A." in name or lora.init_lora_weights is False:
-            generator = torch.Generator().manual_seed(seed * 100_003 + number)
-            if lora.init_lora_weights == "gaussian":
-                whole.normal_(std=1 / parameter.shape[0], generator=generator)
-            else:
-                nn.init.kaiming_uniform_(whole, a=math.sqrt(5), generator=generator)
+        generator = torch.Generator().manual_seed(seed * 100_003 + number)
+        whole = _first_values(name, parameter.shape, lora.init_lora_weights, generator)
         local, rows = local_rows(parameter)
         local.copy_(whole[rows])
+
+
+def _first_values(name: str, shape: torch.Size, how: bool | str, generator: torch.Generator) -> torch.Tensor:
+    """Of A and B one is drawn, so that the other has a gradient, and the other is 0, so that training begins as the
+    base model; with `how` False both are drawn. Of embeddings it is B that is drawn, as PEFT has it."""
+    values = torch.zeros(shape)
+    of_embeddings = ".lora_embedding_" in name
+    is_drawn = how is False or (".lora_embedding_B." if of_embeddings else ".lora_A.") in name
+    if not is_drawn:
+        return values
+    if of_embeddings:
+        return values.normal_(generator=generator)
+    if how == "gaussian":
+        return values.normal_(std=1 / shape[0], generator=generator)
+    return nn.init.kaiming_uniform_(values, a=math.sqrt(5), generator=generator)
 
 
 def _adapters(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:

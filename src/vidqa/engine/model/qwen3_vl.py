@@ -32,7 +32,9 @@ from vidqa.engine.model.layers import (
     VisionInput,
     VisionOutput,
     compiled,
+    flattened,
     norm,
+    project,
     projection,
 )
 from vidqa.families.sizes import VisionSizes
@@ -131,9 +133,8 @@ def _decoder_layer(
 
 def _vision_tower(visual: Any, patches_PC: torch.Tensor, index: VisionIndex) -> tuple[torch.Tensor, list[torch.Tensor]]:
     """The merged features [V, D] and one [V, D] per deepstack level."""
-    kernel = visual.patch_embed.proj  # a convolution whose stride is its kernel: the same as a linear layer
-    patches_PC = patches_PC.to(kernel.weight.dtype)
-    hidden = F.linear(patches_PC, kernel.weight.flatten(1), kernel.bias)
+    kernel = flattened(projection(visual.patch_embed.proj))
+    hidden = project(patches_PC.to(kernel.weight.dtype), kernel)[0]
     hidden = hidden + (visual.pos_embed(index.table_P4) * index.weight_P4[:, :, None]).sum(1).to(hidden.dtype)
     angle = index.position_2P[..., None].float() * visual.rotary_pos_emb.inv_freq.float()
     angle = torch.cat((angle[0], angle[1]), dim=-1).repeat(1, 2)

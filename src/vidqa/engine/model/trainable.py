@@ -64,6 +64,18 @@ def is_adapter(name: str) -> bool:
     return ".lora_" in name
 
 
+def adapter_name(name: str) -> str:
+    """The name that a parameter of an adapter, or of a module that trains in full beside adapters, has in PEFT's
+    files."""
+    name = name.replace(f".modules_to_save.{ADAPTER}.", ".")
+    return "base_model.model." + name.replace(f".{ADAPTER}.", ".").removesuffix(f".{ADAPTER}")
+
+
+def base_module(module: Any) -> nn.Module:
+    """The module with the base model's weights, where PEFT may have put an adapter or a copy around it."""
+    return getattr(module, "base_layer", None) or getattr(module, "original_module", module)
+
+
 def base_name(name: str) -> str:
     """The name that a parameter has in the base model's safetensors."""
     name = name.replace(".base_layer.", ".").replace(".original_module.", ".")

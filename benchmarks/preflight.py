@@ -1,0 +1,118 @@
+"""Time what stands between many annotations and the first step: preflight, preflight again, a training of one step.
+
+python benchmarks/preflight.py --out DIR
+
+300,000 questions about 3,000 real, short clips, of which a twentieth is held out for validation, and a tiny model. The
+set is made first (some minutes, kept and used again). Each row is a process of its own, `CPU` and `peak` count all that
+it started; the first preflight and the training find empty caches.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import shutil
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from bulk import measured, questions, record, write_list
+from ledger import Ledger, arguments, table
+from processes import BANK
+from video_set import write_moving_clip
+
+from vidqa.spec import Layer, dump, resolve
+
+RECORDS, FILES = 300_000, 3_000
+TINY_RECORDS, TINY_FILES = 300, 6
+SECONDS = (1.0, 4.0)  # the shortest and the longest clip
+WIDTH, HEIGHT = 96, 64
+ONE_STEP = {
+    "train.max_num_steps": 1,
+    "validation.enable": False,
+    "train.ckpt.enable_checkpoint": False,
+    "train.ckpt.export_safetensors": False,
+}
+
+
+def make_set(folder: Path, records: int, files: int) -> Path:
+    """annotations.json and its clips. A folder that is complete is left as it is."""
+    if (folder / "annotations.json").exists():
+        return folder
+    shutil.rmtree(folder, ignore_errors=True)
+    (folder / "videos").mkdir(parents=True)
+    names = [f"videos/{number:05d}.mp4" for number in range(files)]
+    shortest, longest = SECONDS
+    with ProcessPoolExecutor(mp_context=multiprocessing.get_context("spawn")) as pool:
+        lengths = [shortest + (longest - shortest) * number / files for number in range(files)]
+        work = [(folder / name, lengths[n], WIDTH, HEIGHT, n) for n, name in enumerate(names)]
+        for future in [pool.submit(write_moving_clip, *words) for words in work]:
+            future.result()
+    asked = enumerate(questions(records))
+    rows = (record(n, names[n * files // records], *words[1:3]) for n, words in asked)
+    write_list(folder / "annotations.json.new", ({**row, "video_fps": 24} for row in rows))
+    (folder / "annotations.json.new").rename(folder / "annotations.json")
+    return folder
+
+
+def make_model(folder: Path) -> Path:
+    """By a process of its own: what is started from here begins with this one's memory as its peak."""
+    if not (folder / "config.json").exists():
+        from vidqa.engine.tiny_model import write_tiny_model
+
+        write_tiny_model(folder, [text for row in questions(3000) for text in row[1:3]])
+    return folder
+
+
+def write_spec(path: Path, root: Path, model: Path, more: dict[str, Any]) -> Path:
+    """A training that keeps a twentieth of the clips apart for validation."""
+    keys = {
+        "policy.model_name_or_path": str(model),
+        "policy.model_max_length": 4096,
+        "custom.train_dataset.annotation_path": str(root / "annotations.json"),
+        "custom.train_dataset.media_path": str(root),
+        "custom.vision.nframes": 8,
+        "train.train_policy.dataset.test_size": 0.05,
+        "train.output_dir": str(path.parent / "runs"),
+        "train.train_batch_per_replica": 8,
+        "train.param_dtype": "float32",
+        **more,
+    }
+    path.write_text(dump(resolve("train", [Layer("benchmark", keys)]).spec), encoding="utf-8")
+    return path
+
+
+def rows(out: Path, records: int, files: int) -> Iterator[tuple[str, tuple[float, float, float]]]:
+    """(what, its wall s, CPU s and peak GB) in the order of the table."""
+    root, model = out / f"set-{files}-{records}", out / "model"
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as maker:
+        maker.submit(make_set, root, records, files).result()
+        maker.submit(make_model, model).result()
+    spec = write_spec(out / "spec.toml", root, model, {})
+    for left in ("cache", "runs", "run", "media_probe.parquet"):
+        shutil.rmtree(out / left, ignore_errors=True) if (out / left).is_dir() else (out / left).unlink(missing_ok=True)
+    os.environ.update(OMP_NUM_THREADS="1", PYTHONPATH=str(BANK / "src"), CUDA_VISIBLE_DEVICES="")
+    os.environ.update(VIDQA_CACHE_DIR=str(out / "cache"), VIDQA_STATE_DIR=str(out / "state"))
+    preflight = [str(BANK / "scripts" / "preflight.py"), "--spec", str(spec), "--json"]
+    yield "the first preflight", measured(preflight)
+    yield "preflight again", measured(preflight)
+    step = write_spec(out / "step.toml", root, model, ONE_STEP)
+    torchrun = ["-m", "vidqa.engine.torchrun", "--standalone", "--nproc-per-node", "1", "-m", "vidqa.engine"]
+    yield "a training of one step", measured([*torchrun, "train", "--spec", str(step), "--run-dir", str(out / "run")])
+
+
+def main() -> None:
+    options = arguments(__doc__).parse_args()
+    records, files = (TINY_RECORDS, TINY_FILES) if options.tiny else (RECORDS, FILES)
+    out = options.out.resolve()
+    out.mkdir(parents=True, exist_ok=True)
+    ledger = Ledger("preflight", options)
+    for what, (wall, cpu, peak) in rows(out, records, files):
+        ledger.add({"what": what, "records": records, "files": files, "cpu_s": cpu, "wall_s": wall, "peak_gb": peak})
+        print(f"{what}: {cpu:.1f} s of CPU, {wall:.1f} s", flush=True)
+    print(table(ledger.rows))
+
+
+if __name__ == "__main__":
+    main()

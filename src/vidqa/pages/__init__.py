@@ -1,0 +1,1 @@
+"""Pages of one file that open offline: their look, their frame, and charts drawn as SVG."""

@@ -1,0 +1,261 @@
+"""Line charts as inline SVG: numbers become coordinates here, and CHART draws them in a page's template.
+
+{{ chart(drawn) }}          with drawn = draw("Loss", [Line("training", points)]); None where there is nothing
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+Point = tuple[float, float]
+
+MOST_POINTS = 600  # of one line; of more, the lowest and highest of each stretch are kept
+MOST_DOTS = 120  # with so many points each gets a dot that says its value
+LOG_FROM = 30  # a curve that spans more than so many times its least value gets a logarithmic axis, where it may
+WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 560, 236, 58, 12, 12, 26
+
+STYLE = """
+.chart svg { width:100%; height:auto; display:block; overflow:visible }
+.chart text { fill:var(--soft); font-size:11px; font-variant-numeric:tabular-nums }
+.chart .rule { stroke:var(--line); stroke-width:1 } .chart path { fill:none; stroke-linejoin:round }
+.chart .mark { stroke:var(--faint); stroke-dasharray:3 3 } .chart .mark.good { stroke:var(--good) }
+.chart .mark.warn { stroke:var(--bad) } .chart .legend i.mark.warn { background:var(--bad) }
+.chart path.one { stroke:var(--accent); stroke-width:1.8 } .chart path.two { stroke:var(--warn); stroke-width:1.8 }
+.chart path.pale { stroke:var(--accent); stroke-width:1; opacity:.32 }
+.chart circle.one { fill:var(--accent) } .chart circle.two { fill:var(--warn) } .chart circle.pale { display:none }
+.chart .legend { display:flex; flex-wrap:wrap; gap:2px 14px; font-size:12.5px; color:var(--soft); margin:6px 0 0 }
+.chart .legend i { display:inline-block; width:14px; height:3px; border-radius:2px; margin-right:6px;
+  vertical-align:middle; background:var(--accent) }
+.chart .legend i.two { background:var(--warn) } .chart .legend i.pale { opacity:.32 }
+.chart .legend i.mark { background:var(--faint) } .chart .legend i.mark.good { background:var(--good) }
+"""
+
+CHART = """
+{%- macro chart(c) -%}
+<div class="panel chart"><h3>{{ c.name }}</h3>
+<svg viewBox="0 0 {{ c.width }} {{ c.height }}" role="img" aria-label="{{ c.name }}">
+{% for tick in c.y_ticks %}
+<line class="rule" x1="{{ c.left }}" x2="{{ c.right }}" y1="{{ tick.at }}" y2="{{ tick.at }}"/>
+<text x="{{ c.left - 7 }}" y="{{ tick.at + 4 }}" text-anchor="end">{{ tick.text }}</text>{% endfor %}
+{% for tick in c.x_ticks %}
+<text x="{{ tick.at }}" y="{{ c.height - 6 }}" text-anchor="middle">{{ tick.text }}</text>{% endfor %}
+{% for mark in c.marks %}<line class="mark {{ mark.look }}" x1="{{ mark.at }}" x2="{{ mark.at }}" y1="{{ c.top }}"
+ y2="{{ c.floor }}"><title>{{ mark.text }}</title></line>{% endfor %}
+{% for line in c.lines %}<path class="{{ line.look }}" d="{{ line.path }}"/>
+{% for dot in line.dots %}<circle class="{{ line.look }}" cx="{{ dot.x }}" cy="{{ dot.y }}" r="2.6">
+<title>{{ dot.text }}</title></circle>{% endfor %}{% endfor %}
+</svg>
+{% if c.legend %}<div class="legend">{% for look, name in c.legend %}<span><i class="{{ look }}"></i>{{ name }}</span>
+{% endfor %}</div>{% endif %}
+{% if c.note %}<p class="note">{{ c.note }}</p>{% endif %}</div>
+{%- endmacro -%}
+"""
+
+
+@dataclass(frozen=True)
+class Line:
+    """Points by rising x. `look` is one, two or pale; with `dots` each point shows its value."""
+
+    name: str
+    points: Sequence[Point]
+    look: str = "one"
+    dots: bool = False
+
+
+@dataclass(frozen=True)
+class Mark:
+    """Something that happened at `x`; `look` is empty, good or warn. Those of one `name` share a line of the legend."""
+
+    x: float
+    text: str
+    name: str
+    look: str = ""
+
+
+@dataclass(frozen=True)
+class Tick:
+    at: float
+    text: str
+
+
+@dataclass(frozen=True)
+class Dot:
+    x: float
+    y: float
+    text: str
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """What CHART draws, in the units of its view box."""
+
+    name: str
+    width: int
+    height: int
+    left: int
+    right: int
+    top: int
+    floor: int
+    x_ticks: list[Tick]
+    y_ticks: list[Tick]
+    marks: list[dict[str, object]]
+    lines: list[dict[str, object]]
+    legend: list[tuple[str, str]]
+    note: str
+
+
+@dataclass(frozen=True)
+class Axis:
+    """From numbers to places; `first` and `last` are the places of `low` and `high`."""
+
+    low: float
+    high: float
+    first: float
+    last: float
+    log: bool = False
+
+    def at(self, value: float) -> float:
+        value = min(max(value, self.low), self.high)
+        share = _share(self.low, self.high, value, log=self.log)
+        return round(self.first + share * (self.last - self.first), 1)
+
+
+def draw(
+    name: str,
+    lines: Sequence[Line],
+    *,
+    marks: Sequence[Mark] = (),
+    width: int = WIDTH,
+    height: int = HEIGHT,
+    from_zero: bool = False,
+    may_be_log: bool = False,
+    capped: bool = False,
+    note: str = "",
+) -> Drawn | None:
+    """The chart of what is finite in `lines`; None where that is nothing. With `capped` a few values far above all
+    others stand at the upper edge, and the note says so."""
+    lines = [Line(each.name, _finite(each.points), each.look, each.dots) for each in lines]
+    lines = [each for each in lines if each.points]
+    if not lines:
+        return None
+    x_of, y_of = _x_axis(lines, marks, width), _y_axis(lines, height, from_zero, may_be_log, capped)
+    beyond = sorted({x for line in lines for x, y in line.points if y > y_of.high})
+    if beyond:
+        top = max(y for line in lines for _, y in line.points)
+        said = f"step {tick_text(beyond[0])}" if len(beyond) == 1 else f"{len(beyond)} steps"
+        note = f"Beyond the upper edge: {said}, up to {tick_text(top)}. {note}".rstrip()
+    named = [(line.look, line.name) for line in lines]
+    named += list(dict.fromkeys((f"mark {mark.look}".rstrip(), mark.name) for mark in marks))
+    return Drawn(
+        name=name,
+        width=width,
+        height=height,
+        left=LEFT,
+        right=width - RIGHT,
+        top=TOP,
+        floor=height - BOTTOM,
+        x_ticks=[Tick(x_of.at(value), tick_text(value)) for value in ticks(x_of.low, x_of.high, 7, whole=True)],
+        y_ticks=[Tick(y_of.at(value), tick_text(value)) for value in _y_values(y_of)],
+        marks=[{"at": x_of.at(mark.x), "text": mark.text, "look": mark.look} for mark in marks],
+        lines=[_drawn(line, x_of, y_of) for line in lines],
+        legend=named if len(named) > 1 else [],
+        note=note,
+    )
+
+
+def _drawn(line: Line, x_of: Axis, y_of: Axis) -> dict[str, object]:
+    points = thinned(line.points)
+    path = " ".join(f"{'L' if number else 'M'}{x_of.at(x)} {y_of.at(y)}" for number, (x, y) in enumerate(points))
+    shown = points if (line.dots and len(points) <= MOST_DOTS) or len(points) == 1 else []
+    dots = [Dot(x_of.at(x), y_of.at(y), f"{line.name}, step {tick_text(x)}: {y:.6g}") for x, y in shown]
+    return {"look": line.look, "path": path, "dots": dots}
+
+
+def _x_axis(lines: Sequence[Line], marks: Sequence[Mark], width: int) -> Axis:
+    places = [x for line in lines for x in (line.points[0][0], line.points[-1][0])] + [mark.x for mark in marks]
+    low, high = min(places), max(places)
+    return Axis(low, high if high > low else low + 1, LEFT, width - RIGHT)
+
+
+def _y_axis(lines: Sequence[Line], height: int, from_zero: bool, may_be_log: bool, capped: bool) -> Axis:
+    values = sorted(y for line in lines for _, y in line.points)
+    low, high = values[0], values[-1]
+    if capped and len(values) >= 20:
+        usual = values[int(0.96 * (len(values) - 1))]
+        high = usual * 1.6 if 0 < usual * 3 < high else high
+    log = may_be_log and low > 0 and high / low > LOG_FROM
+    if from_zero and low > 0:
+        low = 0.0
+    if not log:
+        room = 0.06 * (high - low) or abs(high) * 0.1 or 1.0
+        low, high = low if low == 0 else low - room, high + room
+    return Axis(low, high, height - BOTTOM, TOP, log)
+
+
+def _y_values(axis: Axis) -> list[float]:
+    if not axis.log:
+        return ticks(axis.low, axis.high, 5)
+    decades = range(math.floor(math.log10(axis.low)), math.ceil(math.log10(axis.high)) + 1)
+    steps = (1, 2, 5) if axis.high / axis.low < 300 else (1,)
+    return [value for power in decades for step in steps if axis.low <= (value := step * 10.0**power) <= axis.high]
+
+
+def ticks(low: float, high: float, most: int, *, whole: bool = False) -> list[float]:
+    """Round numbers from `low` to `high`, about `most` of them; `whole` ones where numbers count something."""
+    rough = (high - low) / most
+    power = 10.0 ** math.floor(math.log10(rough))
+    step = next(step for step in (power, 2 * power, 5 * power, 10 * power) if step >= rough * 0.999)
+    if whole:
+        step = max(1.0, step)
+    first = math.ceil(low / step - 1e-9)
+    return [round(number * step, 12) for number in range(first, math.floor(high / step + 1e-9) + 1)]
+
+
+def tick_text(value: float) -> str:
+    """A number as short as it can be said: 1,200, 0.05, 2e-5."""
+    if value == 0:
+        return "0"
+    if abs(value) >= 1000 or value == int(value):
+        return f"{value:,.0f}" if abs(value) < 1e9 else f"{value:.2g}"
+    if abs(value) >= 0.01:
+        return f"{value:.4g}"
+    digits, _, power = f"{value:.2e}".partition("e")
+    return f"{digits.rstrip('0').rstrip('.')}e{int(power)}"
+
+
+def thinned(points: Sequence[Point], most: int = MOST_POINTS) -> list[Point]:
+    """At most `most` points: of each stretch the lowest and the highest, so that no peak is lost."""
+    if len(points) <= most:
+        return list(points)
+    stretch = -(-len(points) // (most // 2))
+    kept: list[Point] = []
+    for start in range(0, len(points), stretch):
+        part = points[start : start + stretch]
+        ends = {part.index(min(part, key=lambda p: p[1])), part.index(max(part, key=lambda p: p[1]))}
+        kept += [part[at] for at in sorted(ends)]
+    return kept
+
+
+def smoothed(points: Sequence[Point], share: float = 0.04) -> list[Point]:
+    """Every point as the mean of those around it, a `share` of all: at the start, where a loss falls steeply, of as
+    many on both sides as there are; at the end of those before it."""
+    around = round(len(points) * share / 2)
+    sums = [0.0, *accumulate(y for _, y in points)]
+    found = []
+    for at, (x, _) in enumerate(points):
+        before, after = min(around, at), min(around, at, len(points) - 1 - at)
+        found.append((x, (sums[at + after + 1] - sums[at - before]) / (before + after + 1)))
+    return found
+
+
+def _finite(points: Sequence[Point]) -> list[Point]:
+    return [(x, y) for x, y in points if math.isfinite(x) and math.isfinite(y)]
+
+
+def _share(low: float, high: float, value: float, *, log: bool) -> float:
+    if log:
+        return math.log(value / low) / math.log(high / low)
+    return (value - low) / (high - low)

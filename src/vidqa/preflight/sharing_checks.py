@@ -1,0 +1,50 @@
+"""Whether computing a video once for all questions about it would pay: what it saves on the steps of this data."""
+
+from __future__ import annotations
+
+from vidqa import spec
+from vidqa.budget.work import flops_model
+from vidqa.packing.sharing import work_of
+from vidqa.packing.steps import Steps
+from vidqa.preflight._base import Context, Skip
+from vidqa.preflight.trained import trained_model
+from vidqa.preflight.usable import usable
+from vidqa.problem import Problem
+from vidqa.spec.models import TrainSpec
+
+MOST_STEPS = 50  # that are looked at; the others are like them
+# Less is gained than the work that is saved: two questions a video halve it and were measured at 1.5 times the samples
+# a second. Where less than this share is saved, nothing is suggested.
+PAYS = 1 / 3
+
+
+def sharing(context: Context) -> list[Problem]:
+    """The share of tokens and of work that `engine.share_video_prefix` saves, or would save."""
+    asked = context.spec
+    if not isinstance(asked, TrainSpec):
+        raise Skip("only a training shares videos")
+    if not asked.engine.packing or asked.train.fp8.enable_fp8:
+        raise Skip("videos are shared inside packs, and not with 8-bit products")
+    samples = usable(context, "train")
+    total = spec.total_steps(asked, len(samples))
+    if not total:
+        raise Skip("there is no step to look at")
+    engine = asked.engine.model_copy(update={"share_video_prefix": True})
+    steps = Steps(asked.model_copy(update={"engine": engine}), samples, context.processes, "cuda")
+    looked_at = min(total, MOST_STEPS, steps.order.steps_per_epoch)
+    together = [unit for step in range(looked_at) for unit in steps.units(step)]
+    alone = [(number,) for unit in together for number in unit]
+    model = trained_model(context, asked)
+    flops = flops_model(model.sizes, vision_trains=model.vision.trained > 0, decoder_trains=asked.policy.lora is None)
+    both = [[work_of(unit, samples) for unit in units] for units in (together, alone)]
+    tokens = [sum(one.tokens for one in works) for works in both]
+    work = [flops.of(works) for works in both]
+    with_media = [len(unit) for unit in together if samples[unit[0]].plans]
+    context.facts["sharing"] = {
+        "on": asked.engine.share_video_prefix,
+        "questions_per_video": round(sum(with_media) / max(1, len(with_media)), 2),
+        "tokens_saved": round(1 - tokens[0] / tokens[1], 3),
+        "work_saved": round(saved := 1 - work[0] / work[1], 3),
+        "pays": saved >= PAYS,
+    }
+    return []

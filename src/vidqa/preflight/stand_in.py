@@ -1,0 +1,76 @@
+"""A folder that stands in for a model of the hub that cannot be had now, so that its budget is estimated.
+
+Sizes, and how videos become tokens, are those of the known model. Its tokenizer is not here: text is counted in pieces
+of up to six letters, single digits and single signs, which is about what a tokenizer of its kind makes of it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+
+from tokenizers import AddedToken, Regex, Tokenizer, models, pre_tokenizers
+
+from vidqa import hub
+from vidqa.families.known import known
+from vidqa.problem import ProblemError
+
+SPECIAL = (
+    *("<|endoftext|>", "<|im_start|>", "<|im_end|>"),
+    *("<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>"),
+)
+UNKNOWN = "<piece>"
+PIECE = r"[A-Za-z]{1,6}|[^ ]"
+TEMPLATE = """\
+{%- for message in messages -%}
+<|im_start|>{{ message.role }}
+{% if message.content is string -%}
+{{ message.content }}
+{%- else -%}
+{%- for part in message.content -%}
+{%- if part.type == "text" -%}{{ part.text }}
+{%- else -%}<|vision_start|><|{{ part.type }}_pad|><|vision_end|>
+{%- endif -%}
+{%- endfor -%}
+{%- endif -%}
+<|im_end|>
+{% endfor -%}
+{%- if add_generation_prompt -%}
+<|im_start|>assistant
+{% endif -%}
+"""
+
+
+def write_stand_in(names: Iterable[str], folder: Path) -> str | None:
+    """Fill `folder` for the first of these models that is known; its repository, None where none of them is."""
+    for name in names:
+        repository = _repository(name)
+        found = known(repository) if repository else None
+        if found:
+            texts = {"config.json": found.config, "processor_config.json": found.processor}
+            for file, value in {**texts, "tokenizer_config.json": _tokenizer_config()}.items():
+                (folder / file).write_text(json.dumps(value), encoding="utf-8")
+            (folder / "chat_template.jinja").write_text(TEMPLATE, encoding="utf-8")
+            _tokenizer().save(str(folder / "tokenizer.json"))
+            return repository
+    return None
+
+
+def _repository(name: str) -> str:
+    try:
+        return hub.parse(name).repository if hub.is_hub_name(name) else ""
+    except ProblemError:
+        return ""
+
+
+def _tokenizer_config() -> dict[str, str]:
+    return {"eos_token": "<|im_end|>", "pad_token": "<|endoftext|>"}
+
+
+def _tokenizer() -> Tokenizer:
+    made = Tokenizer(models.WordLevel({UNKNOWN: 0}, unk_token=UNKNOWN))
+    spaces = pre_tokenizers.Split(Regex(" +"), "removed")
+    made.pre_tokenizer = pre_tokenizers.Sequence([spaces, pre_tokenizers.Split(Regex(PIECE), "isolated")])
+    made.add_special_tokens([AddedToken(text, special=True) for text in SPECIAL])
+    return made

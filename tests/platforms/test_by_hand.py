@@ -1,0 +1,138 @@
+"""What --dry-run --out writes is what a launch submits, and the command that it prints runs it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.platforms.conftest import ENOUGH_S
+from tests.platforms.slurm_cluster import SlurmCluster
+from vidqa.platforms import by_hand, jobs, platform, results
+from vidqa.platforms._base import State
+from vidqa.platforms.launch import Wanted, dry_run, launch
+from vidqa.problem import Exit, ProblemError
+
+WriteSpec = Callable[..., Path]
+LAUNCH = Path(__file__).resolve().parents[2] / "scripts" / "launch.py"
+
+
+def script(*words: object) -> tuple[int, dict]:
+    asked = [sys.executable, LAUNCH, "train", *words, "--json"]
+    ran = subprocess.run(list(map(str, asked)), capture_output=True, text=True, timeout=ENOUGH_S)
+    return ran.returncode, json.loads(ran.stdout)
+
+
+def until_complete(run_dir: Path) -> None:
+    deadline = time.monotonic() + ENOUGH_S
+    status = run_dir / "status.json"
+    while not status.exists() or json.loads(status.read_text())["state"] != "COMPLETE":
+        log = run_dir / "log.txt"
+        assert time.monotonic() < deadline, log.read_text() if log.exists() else f"no {log}"
+        time.sleep(0.1)
+
+
+def test_the_files_of_a_local_job_run_by_hand(stand_in: None, write_spec: WriteSpec, tmp_path: Path) -> None:
+    made, look = dry_run("train", write_spec("complete"), "local"), tmp_path / "a look"
+    shown = results.of_dry_run(made, platform("local"), look)
+    assert {path.name: path.read_text() for path in look.iterdir()} == by_hand.files_of(made)
+    assert (look / "spec.toml").read_text() == made.spec_toml and not (tmp_path / "runs").exists()
+    (submit,) = shown.next
+    subprocess.run(["bash", "-c", submit], check=True, timeout=ENOUGH_S, cwd=tmp_path)
+    until_complete(made.job.run_dir)
+
+
+@pytest.mark.slurm
+def test_the_files_of_a_slurm_job_run_by_hand(
+    slurm: SlurmCluster, stand_in: None, write_spec: WriteSpec, tmp_path: Path
+) -> None:
+    made, look = dry_run("train", write_spec("complete"), "slurm"), tmp_path / "a look"
+    shown = results.of_dry_run(made, platform("slurm"), look)
+    files = {path.name: path.read_text() for path in look.iterdir()}
+    assert files == {**made.rendered.files, "spec.toml": made.spec_toml} and not (tmp_path / "runs").exists()
+    (submit,) = shown.next
+    done = subprocess.run(["bash", "-c", submit], capture_output=True, text=True, timeout=ENOUGH_S, cwd=tmp_path)
+    assert done.returncode == 0 and done.stdout.startswith("Submitted batch job "), done
+    until_complete(made.job.run_dir)
+    assert slurm.ask("scontrol", "write", "batch_script", done.stdout.split()[-1], "-") == files["job.sbatch"].strip()
+
+
+def test_the_script_writes_and_says_how_to_submit(write_spec: WriteSpec, tmp_path: Path) -> None:
+    code, result = script("--spec", write_spec("complete"), "--dry-run", "--out", tmp_path / "look")
+    assert code == Exit.OK and result["data"]["submit"] in result["next"]
+    assert sorted(result["data"]["written"]) == sorted(map(str, (tmp_path / "look").iterdir()))
+    _, looked_at = script("--spec", write_spec("complete"), "--dry-run")
+    assert looked_at["next"] == looked_at["data"]["written"] == []
+
+
+def test_a_job_that_a_launch_would_refuse_is_written_and_not_offered(write_spec: WriteSpec, tmp_path: Path) -> None:
+    spec = write_spec("complete", processes=2)
+    code, result = script("--spec", spec, "--gpus", 1, "--dry-run", "--out", tmp_path / "look")
+    assert code == Exit.ENVIRONMENT and result["next"] == [] and (tmp_path / "look/run.sh").is_file()
+
+
+def test_a_folder_that_cannot_be_written_is_a_problem(write_spec: WriteSpec, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    code, result = script("--spec", write_spec("complete"), "--dry-run", "--out", tmp_path / "file/look")
+    assert code == Exit.ENVIRONMENT and [p["code"] for p in result["problems"]] == ["PLATFORM_OUT_UNWRITABLE"]
+
+
+def test_only_a_dry_run_writes_elsewhere_than_into_the_run_folder(write_spec: WriteSpec, tmp_path: Path) -> None:
+    code, result = script("--spec", write_spec("complete"), "--out", tmp_path / "look")
+    assert code == Exit.USAGE and "--dry-run" in result["problems"][0]["message"]
+    assert not (tmp_path / "look").exists() and not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("words", [(), ("--dry-run",)])
+def test_several_nodes_on_one_machine_are_a_problem(write_spec: WriteSpec, words: tuple[str, ...]) -> None:
+    code, result = script("--spec", write_spec("complete", processes=2), "--nodes", 2, *words)
+    assert code == Exit.INPUT and [p["code"] for p in result["problems"] if p["severity"] == "error"] == [
+        "PLATFORM_NODES"
+    ]
+
+
+def for_the_nodes(spec: Path, nodes: Path, names: tuple[str, ...]) -> Wanted:
+    """Moves folders of a spec to one that only the nodes see, and declares that."""
+    text = spec.read_text()
+    for name in names:
+        text = text.replace(f'"{spec.parent / name}"', f'"{nodes / name}"')
+    spec.write_text(text)
+    site = spec.with_name("site.toml")
+    site.write_text(f'[slurm]\ncluster_paths = ["{nodes}"]\n')
+    return Wanted(site=site)
+
+
+@pytest.mark.slurm
+def test_a_model_and_annotations_that_only_the_nodes_see(
+    slurm: SlurmCluster, stand_in: None, write_spec: WriteSpec, tmp_path: Path
+) -> None:
+    spec, nodes = write_spec("complete"), tmp_path / "nodes"
+    launched = launch("train", spec, "slurm", for_the_nodes(spec, nodes, ("model", "annotations.json")))
+    assert "PLATFORM_SLURM_UNSEEN" in [problem.code for problem in launched.problems] and not nodes.exists()
+    record = jobs.wait(launched.record, ENOUGH_S)
+    assert record.state == State.COMPLETE, record.log.read_text()
+    assert str(nodes / "model") in Path(record.run_dir, "spec.toml").read_text()
+    assert launch("train", spec, "slurm", Wanted(site=spec.with_name("site.toml"))).how == "done"
+
+
+@pytest.mark.slurm
+def test_files_for_an_output_folder_that_only_the_nodes_see(
+    slurm: SlurmCluster, stand_in: None, write_spec: WriteSpec, tmp_path: Path
+) -> None:
+    """It comes into being after the files: here the nodes see the same disk as the launcher."""
+    spec, nodes, look = write_spec("complete"), tmp_path / "nodes", tmp_path / "look"
+    wanted = for_the_nodes(spec, nodes, ("model", "annotations.json", "runs"))
+    made = dry_run("train", spec, "slurm", wanted)
+    codes = {problem.code: problem.severity for problem in made.problems}
+    assert codes["PLATFORM_SLURM_UNSEEN"] == "warning" and codes["PLATFORM_SLURM_NOT_SHARED"] == "error"
+    with pytest.raises(ProblemError, match="PLATFORM_SLURM_NOT_SHARED"):
+        launch("train", spec, "slurm", wanted)
+    shown = results.of_dry_run(made, platform("slurm"), look)
+    assert not nodes.exists() and shown.next == [] and shown.data["submit"] in shown.text
+    subprocess.run(["bash", "-c", shown.data["submit"]], check=True, capture_output=True, timeout=ENOUGH_S)
+    until_complete(made.job.run_dir)

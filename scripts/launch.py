@@ -42,11 +42,10 @@ def main(options: Namespace) -> Result:
     wanted = launch.Wanted(options.nodes, options.gpus, options.image, options.site, options.yes)
     asked = (options.action, options.spec, options.platform, wanted)
     if options.engine == "cosmos-rl":
-        made = cosmos_container.prepare(*asked, write=not options.dry_run, ready=ready)
-        return results.of_files(made, options.out)
+        return results.of_files(cosmos_container.prepare(*asked, write=not options.dry_run, ready=ready), options.out)
     if options.dry_run:
-        shown = launch.dry_run(*asked, new_run=options.new_run, ready=ready)
-        return results.of_dry_run(shown, platform(options.platform), options.out)
+        made = launch.dry_run(*asked, new_run=options.new_run, ready=ready)
+        return results.of_dry_run(made, platform(options.platform), options.out)
     launched = launch.launch(*asked, new_run=options.new_run, ready=ready)
     note(f"{launched.how}: job {launched.record.job_id}; run folder {launched.record.run_dir}")
     waited = jobs.wait(launched.record, options.timeout, note) if options.wait else None

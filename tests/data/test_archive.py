@@ -224,3 +224,14 @@ def test_archives_that_fill_memory_are_refused(
             file.write(pack.compress(bytes(10240)) + pack.flush())
     _, (problem,) = check_records(annotate(tmp_path, "a.mp4"), tmp_path / name)
     assert problem.code == "DATA_TAR_BROKEN" and SAID[attack] in problem.message
+
+
+@pytest.mark.parametrize("named", ["a.mp4", "bomb.mp4"])
+def test_a_compressed_archive_that_is_mostly_nothing_is_refused_before_it_is_expanded(
+    tmp_path: Path, cache: Path, named: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(unpacked, "ALWAYS_TAKEN", 1 << 20)
+    archive = make_tar(tmp_path / "videos.tar.gz", {"a.mp4": b"clip", "bomb.mp4": bytes(16 << 20)})
+    _, (problem,) = check_records(annotate(tmp_path, named), archive)
+    assert problem.code == "DATA_TAR_BROKEN" and "expand to more than" in problem.message
+    assert unpacked_files(cache) == {}

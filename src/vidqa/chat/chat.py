@@ -169,7 +169,8 @@ class Chat:
         token_ids, supervised = _labelled(encoding, spans)
         found = self._placeholders(record, token_ids, [record.media[at].kind for at in shown(record)])
         end = int(found[-1]) + 1 if len(found) else 0
-        return Outline(len(token_ids), int(supervised.sum()), token_ids[:end].tobytes(), bool(supervised[:end].any()))
+        learned, before = np.count_nonzero(supervised), np.count_nonzero(supervised[:end])
+        return Outline(len(token_ids), int(learned), token_ids[:end].tobytes(), bool(before))
 
     def _rendered(self, record: Record, way: Way) -> tuple[str, list[tuple[int, int]]]:
         """The chat as text, and where in it what is learned stands."""

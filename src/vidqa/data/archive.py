@@ -94,7 +94,7 @@ def _indexed(path: Path) -> dict[str, Member]:
     members: dict[str, Member] = {}
     total = path.stat().st_size
     with open_tar(path, "r:") as tar:
-        for _, name, member in plain_members(tar):
+        for _, name, member in plain_members(tar, total):
             if member.offset_data + member.size > total:
                 raise tarfile.ReadError(f"the archive ends inside {member.name}")
             members[name] = Member(str(path), member.name, member.size)

@@ -44,7 +44,7 @@ class MediaSource:
     own: bool = False
     _known: dict[tuple[str, str], MediaRef | NotFound] = field(default_factory=dict)
     _folders: dict[str, str] = field(default_factory=dict)
-    _due: dict[str, set[str]] = field(default_factory=dict)  # members found and not unpacked yet, by archive
+    _due: dict[str, tuple[Archive, set[str]]] = field(default_factory=dict)  # members found and not unpacked yet
     _named: dict[str, Archive] = field(default_factory=dict)
 
     @cached_property
@@ -68,8 +68,8 @@ class MediaSource:
     def unpack(self) -> None:
         """Unpack what was found in compressed archives so far. Raises DATA_TAR_BROKEN, DATA_TAR_NO_ROOM."""
         due, self._due = self._due, {}
-        for archive in [*self._named.values(), *self.archives] if due else ():
-            archive.unpack(due.get(archive.path, set()))
+        for archive, names in due.values():
+            archive.unpack(names)
 
     def found(self) -> list[MediaRef]:
         """Every medium that was asked for and is there."""
@@ -111,14 +111,12 @@ class MediaSource:
     def _in_archives(self, kind: str, written: str, name: str) -> MediaRef | NotFound | None:
         for archive in self.archives:
             member = archive.find(name)
-            if member is not None and (outside := self._led_out(written, archive.path)):
-                return outside
             if member is not None:
-                return self._member(kind, written, archive, member)
+                return self._led_out(written, archive.path) or self._member(kind, written, archive, member)
         return None
 
     def _member(self, kind: str, written: str, archive: Archive, member: str) -> MediaRef:
-        self._due.setdefault(archive.path, set()).add(member)
+        self._due.setdefault(archive.path, (archive, set()))[1].add(member)
         return MediaRef(kind, written, *archive.members[member])
 
     def _led_out(self, written: str, path: str) -> NotFound | None:

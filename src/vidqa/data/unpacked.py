@@ -28,6 +28,9 @@ from vidqa.files import ends_of, write_json
 INDEX, MEMBERS, PARTIAL = "index.json", "members", "partial"
 SHARE = 0.5  # of the room that the cache's disk has without them: what all unpacked members may take
 MOST_MEMBERS = 1_000_000
+# What a compressed archive may expand to, members that nobody names included: these are read, too, to get past them.
+MOST_EXPANSION = 100  # times its size
+ALWAYS_TAKEN = 1 << 30  # bytes
 LONGEST_NAME = 1 << 20  # bytes; names, and what else stands in headers of their own, are read into memory
 PAX = (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE)
 GNU = (tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK)
@@ -46,13 +49,15 @@ class _Header(tarfile.TarInfo):
         return header
 
 
-def plain_members(tar: tarfile.TarFile) -> Iterator[tuple[int, str, tarfile.TarInfo]]:
-    """(number, name without `./`, member) of each plain file inside the archive's own tree."""
-    number = 0
+def plain_members(tar: tarfile.TarFile, size: int) -> Iterator[tuple[int, str, tarfile.TarInfo]]:
+    """(number, name without `./`, member) of each plain file inside the own tree of an archive of `size` bytes."""
+    number, most = 0, max(ALWAYS_TAKEN, MOST_EXPANSION * size)
     while (member := tar.next()) is not None:
         tar.members.clear()  # type: ignore[attr-defined]  # a TarFile keeps them all
         if number >= MOST_MEMBERS:
             raise tarfile.ReadError(f"it has more than {MOST_MEMBERS:,} members")
+        if member.offset_data + member.size > most:
+            raise tarfile.ReadError(f"its {size:,} bytes expand to more than {most:,}")
         parts = PurePosixPath(member.name).parts
         plain = member.isreg() and not member.issparse()
         if plain and parts and not member.name.startswith("/") and ".." not in parts:
@@ -78,7 +83,8 @@ class Unpacked:
             if index is None:  # not here yet, or of a process that was killed
                 shutil.rmtree(self.folder, ignore_errors=True)
                 with open_tar(path, "r:gz") as tar:
-                    index = {name: (number, member.size) for number, name, member in plain_members(tar)}
+                    found = plain_members(tar, path.stat().st_size)
+                    index = {name: (number, member.size) for number, name, member in found}
                 write_json(self.folder / INDEX, index, indent=None)
             os.utime(self.folder / INDEX)
         self._index = index
@@ -101,7 +107,7 @@ class Unpacked:
             partial = self.folder / PARTIAL
             try:
                 with open_tar(self.path, "r:gz") as tar:
-                    for number, _, member in plain_members(tar):
+                    for number, _, member in plain_members(tar, self.path.stat().st_size):
                         if number in due:
                             _write(tar, member, partial)
                             target = Path(self.path_of(due.pop(number)))

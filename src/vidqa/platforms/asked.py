@@ -146,11 +146,11 @@ def ask(
     settings: Any = None,
     folders: dict[str, Path] | None = None,
 ) -> Asked:
-    """Load a spec and resolve what it names; without `fetch`, what a launch fetches to where it will be. Of models of
-    the hub only the small files are fetched: `fetch_weights` brings the others.
+    """Load a spec and resolve what it names.
 
-    What the platform's `settings` declare to be on the cluster alone is taken as it is written. `folders` are those of
-    the models, by dotted key, where they are known. Raises ProblemError.
+    Of models of the hub `fetch` brings the small files (`fetch_weights` the others); without it, they are named by
+    where a launch will put them. `folders` are those of the models, where they are known. What the platform's
+    `settings` declare to be on the cluster alone is taken as it is written. Raises ProblemError.
     """
     layer = spec.read_layer(spec_path)
     require_action(layer, spec_path, action)
@@ -159,12 +159,14 @@ def ask(
     models, token = model_names(written), environment.hf_token()
     expected = {} if fetch else {n: hub.expect(n, token=token) for n in models.values() if hub.is_hub_name(n)}
 
-    def folder_of(name: str) -> str:
+    def folder_of(key: str, name: str) -> str:
         if is_unseen(settings, name):
             return name
-        return str(expected[name].folder if name in expected else hub.resolve_model(name, token=token, weights=False))
+        if name in expected:
+            return str(expected[name].folder)
+        return str(folders[key] if folders else hub.resolve_model(name, token=token, weights=False))
 
-    found = {key: str(folders[key]) if folders else folder_of(name) for key, name in models.items()}
+    found = {key: folder_of(key, name) for key, name in models.items()}
     resolved = with_values(action, written, {**_absolute_paths(action, written), **found})
     sets = _sets_of_buckets(action, resolved, storage.stage_set if fetch else storage.expected_set)
     resolved = with_values(action, resolved, sets)
@@ -193,6 +195,11 @@ def ask(
     )
 
 
+def _snapshot_and_blobs(folder: Path) -> tuple[Path, Path]:
+    """In the hub's cache a snapshot is links to the model's blobs."""
+    return folder, (folder / "../../blobs").resolve()
+
+
 def fetch_weights(asked: Asked) -> None:
     """Bring the weights of the hub's models into the folders that `asked` names. Raises what hub.resolve_model does."""
     for name in asked.models.values():
@@ -203,11 +210,6 @@ def fetch_weights(asked: Asked) -> None:
 def spec_of(record: JobRecord) -> Path:
     """The spec that a job got, in its run folder."""
     return Path(record.run_dir) / "spec.toml"
-
-
-def _snapshot_and_blobs(folder: Path) -> tuple[Path, Path]:
-    """In the hub's cache a snapshot is links to the model's blobs."""
-    return folder, (folder / "../../blobs").resolve()
 
 
 def ask_again(record: JobRecord, settings: Any = None) -> Asked:

@@ -52,8 +52,8 @@ class Prepared:
     submit: str
     problems: list[Problem]
     written: bool
+    preflight: str
     fetch: tuple[str, ...] = ()
-    preflight: str = ""
 
 
 def prepare(
@@ -91,7 +91,7 @@ def prepare(
         for name, content in made.items():
             files.write_text(job.run_dir / name, content)
     submit = f"{starter} {shlex.quote(str(job.run_dir / script))}"
-    return Prepared(job.run_dir, made, submit, problems, write, asked.fetch, readiness.preflight)
+    return Prepared(job.run_dir, made, submit, problems, write, readiness.preflight, asked.fetch)
 
 
 def _command(job: Job, program: str) -> tuple[str, ...]:

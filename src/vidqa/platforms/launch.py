@@ -135,11 +135,11 @@ def dry_run(
     unasked = image_problems(where, settings, wanted)
     wanted = with_image(where, settings, replace(wanted, agreed=True), fetch=False)
     asked = ask(action, spec_path, fetch=False, settings=settings)
-    unready = ready(asked, spec_path, platform_name, wanted, fetch=False).problems
+    found = ready(asked, spec_path, platform_name, wanted, fetch=False).problems
     run_dir, job_id = name_run(asked, new_run=new_run)
     job = job_of(asked, where, settings, wanted, run_dir, job_id)
-    found = [replace(p, severity="warning") if p.code in where.away else p for p in where.check(job)]
-    problems = [*dict.fromkeys([*asked.warnings, *unready, *found, *unasked])]
+    checked = [replace(p, severity="warning") if p.code in where.away else p for p in where.check(job)]
+    problems = [*dict.fromkeys([*asked.warnings, *found, *checked, *unasked])]
     return DryRun(job, where.render(job), job.spec_toml, problems)
 
 
@@ -262,10 +262,10 @@ def _start(asked: Asked, job: Job, where: Platform, preflight: str, retry_of: st
     parent = runs.run_that_made(Path(asked.model_folder))
     rendered = where.render(job)
     sequence = 1 + max(records.last_sequence(), runs.last_sequence(job.run_dir.parent))
-    facts = {**_run_facts(asked, job, parent), "sequence": sequence, "preflight": preflight}
+    facts = {**_run_facts(asked, job, parent), "preflight": preflight, "sequence": sequence}
     runs.prepare(job.run_dir, {"spec.toml": job.spec_toml, **rendered.files}, facts, job.job_id)
     record = _record(asked, job, where.name, parent)
-    record = replace(record, retry_of=retry_of, sequence=sequence, preflight=preflight)
+    record = replace(record, preflight=preflight, retry_of=retry_of, sequence=sequence)
     record = records.write(record)
     try:
         reference = where.submit(job, rendered)

@@ -27,8 +27,8 @@ from vidqa.problem import Problem, ProblemError, control_characters
 
 SCHEMA_VERSION = 1
 LOCK_WAIT_S = 60.0
-PASSED, AT_LAUNCH, SKIPPED = "passed", "without decoding", "skipped"  # what `preflight` of a record is, where known
 MOST_NUMBER = 1 << 53  # what any program reads exactly from JSON
+PASSED, AT_LAUNCH, SKIPPED = "passed", "without decoding", "skipped"  # what `preflight` of a record is, where known
 
 
 @dataclass(frozen=True)
@@ -37,8 +37,8 @@ class JobRecord:
 
     A resumed run goes on in the log it had: this job's part begins at byte `log_start`. `failure` is {"class",
     "evidence"} of a job that failed; `retry_of` the job that this one was launched again for; `settings` what
-    site.toml said of the platform. `folder` is where it was launched from, and `sequence` counts the launches, whatever
-    the clock says; a record of an earlier version has neither. `preflight` tells whether it was checked before.
+    site.toml said of the platform; `preflight` whether it was checked before. `folder` is where it was launched from,
+    and `sequence` counts the launches, whatever the clock says; a record of an earlier version has neither.
     """
 
     job_id: str

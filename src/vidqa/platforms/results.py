@@ -62,7 +62,8 @@ def of_files(made: Prepared, out: Path | None = None) -> Result:
     data = {"folder": str(made.folder), "files": made.files, "submit": submit, "written": made.written}
     data["preflight"] = made.preflight
     can_follow = (made.written or out) and all(made.fetch)
-    return Result(data, text, made.problems, [*made.fetch, submit] if can_follow else [])
+    steps = [*made.fetch, submit] if can_follow else []
+    return Result({**data, "preflight": made.preflight}, text, made.problems, steps)
 
 
 def of_launch(launched: Launched, waited: JobRecord | None = None) -> Result:

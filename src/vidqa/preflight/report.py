@@ -103,8 +103,8 @@ def preflight(
 def _inputs(context: Context) -> Inputs | None:
     """What is to be looked at; None where it is not all there, so that no launch can be of the same."""
     try:
-        known = {"settings": context.site, "folders": context.models}
-        asked = ask(context.action, context.spec_path, fetch=True, target=context.target, **known)
+        known = {"target": context.target, "settings": context.site, "folders": context.models}
+        asked = ask(context.action, context.spec_path, fetch=True, **known)
         return kept.inputs(asked, context.platform, context.engine, context.media_files)
     except (ProblemError, Skip):
         return None

@@ -15,7 +15,7 @@ from vidqa.platforms.jobs import MOST_LISTED
 from vidqa.platforms.outcome import outcome_of
 from vidqa.platforms.problems import JOB_RECORD_BROKEN
 from vidqa.platforms.records import SKIPPED, JobRecord, folder
-from vidqa.problem import Exit, Problem, bounded
+from vidqa.problem import Exit, Problem, bounded, exit_code_of
 
 if TYPE_CHECKING:  # half a second that a look at a job does not need
     from vidqa.platforms.cosmos_container import Prepared
@@ -60,8 +60,7 @@ def of_files(made: Prepared, out: Path | None = None) -> Result:
         submit = f"{by_hand.copied(made.files, out.absolute(), made.folder)} && {submit}"
     text = "\n".join(f"# {made.folder / name}\n{content}" for name, content in made.files.items())
     data = {"folder": str(made.folder), "files": made.files, "submit": submit, "written": made.written}
-    data["preflight"] = made.preflight
-    can_follow = (made.written or out) and all(made.fetch)
+    can_follow = (made.written or out) and all(made.fetch) and exit_code_of(made.problems) == Exit.OK
     steps = [*made.fetch, submit] if can_follow else []
     return Result({**data, "preflight": made.preflight}, text, made.problems, steps)
 

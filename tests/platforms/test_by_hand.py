@@ -23,7 +23,7 @@ LAUNCH = Path(__file__).resolve().parents[2] / "scripts" / "launch.py"
 
 
 def script(*words: object) -> tuple[int, dict]:
-    asked = [sys.executable, LAUNCH, "train", *words, "--json"]
+    asked = [sys.executable, LAUNCH, "train", *words, "--json", "--skip-preflight"]
     ran = subprocess.run(list(map(str, asked)), capture_output=True, text=True, timeout=ENOUGH_S)
     return ran.returncode, json.loads(ran.stdout)
 

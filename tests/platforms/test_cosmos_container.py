@@ -174,6 +174,7 @@ def test_the_script_writes_and_says_how_to_submit(spec: Callable[..., Path], tmp
 
 def test_a_dry_run_writes_where_it_is_told_to(spec: Callable[..., Path], tmp_path: Path) -> None:
     words = [sys.executable, LAUNCH, "train", "--engine", "cosmos-rl", "--spec", spec(), "--json", "--dry-run"]
+    words.append("--skip-preflight")
     ran = subprocess.run([*map(str, words), "--out", str(tmp_path / "look")], capture_output=True, text=True)
     result = json.loads(ran.stdout)
     assert {path.name: path.read_text() for path in (tmp_path / "look").iterdir()} == result["data"]["files"]

@@ -79,10 +79,10 @@ def prepare(
     if write:
         raise_errors(readiness.problems)
         fetch_weights(asked)
-    problems = [*dict.fromkeys([*problems, *readiness.problems])]
     job = _job(asked, platform_name, settings, image)
     problems += _unmountable(platform_name, job)
     raise_errors(problems)
+    problems = [*dict.fromkeys([*problems, *readiness.problems])]  # without `write` only shown
     words = _command(job, trained.custom_script or PROGRAM)
     made = {TOML: spec.dump(trained, "toml", TARGET, samples)}
     script, text, starter = _FORMS[platform_name](job, words, made[TOML])

@@ -15,7 +15,7 @@ from vidqa.platforms.jobs import MOST_LISTED
 from vidqa.platforms.outcome import outcome_of
 from vidqa.platforms.problems import JOB_RECORD_BROKEN
 from vidqa.platforms.records import SKIPPED, JobRecord, folder
-from vidqa.problem import Exit, Problem, bounded
+from vidqa.problem import Exit, Problem, bounded, exit_code_of
 
 if TYPE_CHECKING:  # half a second that a look at a job does not need
     from vidqa.platforms.cosmos_container import Prepared
@@ -60,7 +60,7 @@ def of_files(made: Prepared, out: Path | None = None) -> Result:
         submit = f"{by_hand.copied(made.files, out.absolute(), made.folder)} && {submit}"
     text = "\n".join(f"# {made.folder / name}\n{content}" for name, content in made.files.items())
     data = {"folder": str(made.folder), "files": made.files, "submit": submit, "written": made.written}
-    can_follow = (made.written or out) and all(made.fetch)
+    can_follow = (made.written or out) and all(made.fetch) and exit_code_of(made.problems) == Exit.OK
     steps = [*made.fetch, submit] if can_follow else []
     return Result({**data, "preflight": made.preflight}, text, made.problems, steps)
 
@@ -94,7 +94,7 @@ def of_job(record: JobRecord) -> Result:
     if record.state == State.COMPLETE and record.action == "evaluate":
         commands += _gaps(record)
     commands += shown.next
-    text = "\n".join([jobs.describe(record), *(f"{name:<8} {value}" for name, value in shown.rows.items())])
+    text = "\n".join([jobs.describe(record), *(f"{name:<9} {value}" for name, value in shown.rows.items())])
     problems = jobs.problems_of(record) if record.state == State.ERROR else []
     return Result(data, text, problems, commands, exit_code=int(Exit.OK))  # it was looked at
 

@@ -56,7 +56,10 @@ CHECKS = (
     Check("platform", "ports", platform_checks.ports),
 )
 # What a launch leaves to preflight: it decodes, says how things are, or is what the launch does in any case.
-NOT_AT_LAUNCH = ("access", "answers", "planned frames", "near duplicates", "frame cache", "time", "job")
+NOT_AT_LAUNCH = (
+    *("access", "answers", "planned frames", "near duplicates", "frame cache", "shared videos", "time"),
+    "job",
+)
 # What a launch looks at only where the job runs on this machine and out of this environment.
 OF_THIS_MACHINE = (
     *("packages", "packages of options", "torch and torchvision", "open files", "shared memory", "host memory"),

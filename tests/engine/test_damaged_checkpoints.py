@@ -191,7 +191,7 @@ def test_what_a_run_that_goes_on_changes_is_told_or_refused(
     run = train_here(spec, tmp_path / "rate/run")
     said = capsys.readouterr().err
     assert "train.optm_lr: 0.0001 -> 0.0002" in said and "train.optm_betas" in said
-    changed = json.loads((run / "run.json").read_text())["resumed"]["changed"]
+    changed = json.loads((run / "run.json").read_text())["resumes"][-1]["changed"]
     assert any(text.startswith("train.optm_lr") for text in changed)
     for key, value in (("custom__vision__total_pixels", 65536), ("custom__system_prompt", "say Yes")):
         spec = spec_of(world, tmp_path / key, **asked, **{key: value})

@@ -244,6 +244,6 @@ def test_others_are_listed_shown_canceled_and_retried(template: JobRecord, write
     assert ask("status", "latest")["data"]["job_id"] == running.job_id
     assert ask("status", template.job_id)["data"]["state"] == State.ERROR
     assert ask("cancel", running.job_id)["data"]["state"] == State.CANCELED
-    again = ask("retry", template.job_id)["data"]
+    again = ask("retry", template.job_id, "--skip-preflight")["data"]
     assert (again["how"], again["retry_of"]) == ("started", template.job_id)
     assert jobs.wait(records.read(again["job_id"]), ENOUGH_S).state == State.ERROR

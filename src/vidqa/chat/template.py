@@ -17,7 +17,8 @@ from vidqa.families._base import read_json
 from vidqa.families.problems import MODEL_FILE_MISSING
 
 Message = dict[str, Any]
-MOST_STEPS = 5_000_000  # for one conversation; templates take some ten a turn
+MOST_STEPS = 2_000_000  # for one conversation; templates take some ten a turn
+A_CALL = 10  # steps: about the time that it takes
 COUNTED = "counted_rounds"
 # What Python raises for the mistakes that a template can make.
 BY_A_TEMPLATE = (
@@ -101,7 +102,9 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
             raise jinja2.TemplateError(f"it takes more than {MOST_STEPS} steps")
 
     def call(self, context: Any, called: Any, *args: Any, **kwargs: Any) -> Any:
-        self.count(1 + sum(len(arg) if isinstance(arg, Sized) else _size(arg) for arg in (*args, *kwargs.values())))
+        self.count(
+            A_CALL + sum(len(arg) if isinstance(arg, Sized) else _size(arg) for arg in (*args, *kwargs.values()))
+        )
         return super().call(context, called, *args, **kwargs)
 
     def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:

@@ -141,12 +141,14 @@ def _sentence(sentence: str) -> list[Words]:
 def _clauses(sentence: str) -> list[str]:
     """The parts between commas and "but"; a list ("no HPO, AutoML or sweeps") stays one."""
     parts: list[str] = []
+    goes_on = False  # the last part is about a search, so that a bare name after it is one more of its list
     for part in re.split(r",|\bbut\b|\bthen\b|[()]| - | – | — ", sentence):
         words = [word for word in part.split() if word not in ("and", "or", "nor")]
-        if parts and words and SEARCH.match(" ".join(words)) and _clause(parts[-1]) and len(words) < 4:
+        if goes_on and 0 < len(words) < 4 and SEARCH.match(" ".join(words)):
             parts[-1] += " and " + " ".join(words)
         else:
             parts.append(part)
+            goes_on = bool(_clause(part))
     return parts
 
 

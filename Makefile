@@ -29,13 +29,13 @@ $(INSTALLED): requirements.lock pyproject.toml
 	@touch $@
 
 demo: install
-	$(RUN) workflow/quickstart/run.py
+	$(RUN) -P workflow/quickstart/run.py
 
 check: install
 	$(RUN) -m ruff check .
 	$(RUN) -m ruff format --check .
 	$(RUN) -m mypy
-	$(RUN) -m vidqa.generate --check
+	$(RUN) -P -m vidqa.generate --check
 	$(RUN) -m pytest -q tests/skill tests/test_house_rules.py
 
 # One test file stays in one process, so that what a file prepares once is prepared once.
@@ -43,7 +43,7 @@ test: install
 	$(RUN) -m pytest -n $(JOBS) --dist loadfile
 
 generate: install
-	$(RUN) -m vidqa.generate
+	$(RUN) -P -m vidqa.generate
 
 lock: install
 	$(UV) pip compile pyproject.toml $(addprefix --extra ,$(EXTRAS)) --universal --python-version 3.11 \

@@ -35,7 +35,7 @@ def main() -> None:
     build("train", train, "--train-root", DATA / "train", "--model", MODEL, overrides=TRAIN)
     script("preflight", "--spec", train, "--platform", "local")
 
-    # What the model answers before training.
+    # What the model answers before training. A launch checks what no preflight has, all but the frames.
     zero_shot = DEMO / "zero_shot.toml"
     build("evaluate", zero_shot, "--eval-root", DATA / "eval", "--model", MODEL, overrides=EVALUATE)
     before = launch("evaluate", zero_shot)

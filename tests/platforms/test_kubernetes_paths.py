@@ -240,11 +240,13 @@ def test_a_dry_run_needs_neither_cluster_nor_daemon(
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/none")
     site = tmp_path / "site.toml"
     site.write_text(tomli_w.dumps({"kubernetes": {"volumes": [{"mount_path": str(tmp_path), "claim": "data"}]}}))
+    monkeypatch.setenv("PATH", str(tmp_path))  # without SLURM's commands
     words = ("--spec", write_spec("complete"), "--gpus", 0, "--image", "engine:1", "--out", tmp_path / "look")
     for name, file, away in (("kubernetes", "manifest.yaml", "PLATFORM_KUBERNETES_NO_CLUSTER"),
-                             ("docker", "container.json", "PLATFORM_DOCKER_NO_DAEMON")):  # fmt: skip
+                             ("docker", "container.json", "PLATFORM_DOCKER_NO_DAEMON"),
+                             ("slurm", "job.sbatch", "PLATFORM_SLURM_MISSING")):  # fmt: skip
         code, result = script(*words, "--platform", name, "--site", site)
         said = {problem["code"]: problem["severity"] for problem in result["problems"]}
         assert code == Exit.OK and said[away] == "warning", result["problems"]
-        assert "engine:1" in (tmp_path / "look" / file).read_text()
+        assert name == "slurm" or "engine:1" in (tmp_path / "look" / file).read_text()
     assert docker_platform.pin_image("engine:1", None, False) == "engine:1"

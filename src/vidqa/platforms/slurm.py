@@ -25,7 +25,15 @@ from vidqa.platforms.processes import Identity
 from vidqa.platforms.records import JobRecord, settings
 from vidqa.platforms.site import is_unseen
 from vidqa.platforms.slurm_commands import PATIENCE_S, Cluster, Known, accounted, find, known
-from vidqa.platforms.slurm_problems import SLURM_NOT_SHARED, SLURM_PATH, SLURM_REFUSED, SLURM_SILENT, SLURM_UNSEEN
+from vidqa.platforms.slurm_problems import (
+    SLURM_MISSING,
+    SLURM_NOT_SHARED,
+    SLURM_PATH,
+    SLURM_REFUSED,
+    SLURM_SILENT,
+    SLURM_SSH,
+    SLURM_UNSEEN,
+)
 from vidqa.platforms.slurm_script import SCRIPT, TASK
 from vidqa.platforms.slurm_site import SlurmSite, image_problems
 from vidqa.problem import Exit, Problem, ProblemError
@@ -255,5 +263,6 @@ SLURM = Platform(
     settings=SlurmSite,
     by_hand=by_hand,
     silent=SLURM_SILENT.name,
+    away=(SLURM_MISSING.name, SLURM_SSH.name, SLURM_SILENT.name),
     poll_s=POLL_S,
 )

@@ -62,6 +62,11 @@ def parse(name: str) -> HubName:
     return HubName(repository, revision or None)
 
 
+def at_commit(name: str, commit: str) -> str:
+    """The name of one commit of a "hf_model://" name's repository."""
+    return f"{PREFIX}{parse(name).repository}@{commit}"
+
+
 class Expected(NamedTuple):
     """The folder that `resolve_model` will give, whether its weights are there already, the problems on the way to it,
     and the shell command that fetches it; "" where it need not be or nobody can say which commit it will be."""
@@ -104,7 +109,7 @@ def expect(name: str, *, token: str | None) -> Expected:
         commit, problems = _known_commit(name), refused.problems
     is_silent = any(problem.code == HUB_UNREACHABLE.name for problem in problems)
     folder = _snapshots(repository) / (commit or UNKNOWN)
-    if commit and _has_weights(_cached(f"{PREFIX}{repository}@{commit}", weights=True)):
+    if commit and _has_weights(_cached(at_commit(name, commit), weights=True)):
         return Expected(folder, True, [] if is_silent else problems, "")
     if is_silent:
         problems = [replace(problem, severity="warning") for problem in problems]

@@ -201,10 +201,12 @@ def _snapshot_and_blobs(folder: Path) -> tuple[Path, Path]:
 
 
 def fetch_weights(asked: Asked) -> None:
-    """Bring the weights of the hub's models into the folders that `asked` names. Raises what hub.resolve_model does."""
-    for name in asked.models.values():
-        if hub.is_hub_name(name):
-            hub.resolve_model(name, token=environment.hf_token())
+    """Bring the weights of the hub's models into the folders that `asked` names: of those commits, wherever the branch
+    is by now. Raises what hub.resolve_model does."""
+    for key, name in asked.models.items():
+        folder = Path(str(value_at(asked.resolved, key)))
+        if hub.is_hub_name(name) and hub.is_snapshot(folder):
+            hub.resolve_model(hub.at_commit(name, folder.name), token=environment.hf_token())
 
 
 def spec_of(record: JobRecord) -> Path:

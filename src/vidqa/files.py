@@ -47,16 +47,21 @@ def open_plain(path: Path) -> Iterator[BinaryIO]:
         yield file
 
 
-def read_json(path: Path) -> Any:
-    """The JSON value in a file of ours. Raises OSError, and ValueError for what `write_json` did not write."""
+def parse_json(path: Path, most_bytes: int) -> Any:
+    """The JSON value in anybody's plain file of at most `most_bytes`. Raises OSError, ValueError."""
     with open_plain(path) as file:
-        written = file.read(MOST_BYTES + 1)
-    if len(written) > MOST_BYTES:
-        raise ValueError(f"it has more than {MOST_BYTES} bytes")
+        written = file.read(most_bytes + 1)
+    if len(written) > most_bytes:
+        raise ValueError(f"it has more than {most_bytes} bytes")
     try:
-        value = json.loads(written.decode("utf-8"))
+        return json.loads(written.decode("utf-8"))
     except RecursionError as deep:
         raise ValueError("it nests too deeply") from deep
+
+
+def read_json(path: Path) -> Any:
+    """The JSON value in a file of ours. Raises OSError, and ValueError for what `write_json` did not write."""
+    value = parse_json(path, MOST_BYTES)
     if not is_writable(value):
         raise ValueError("it holds NaN, or half of a character")
     return value

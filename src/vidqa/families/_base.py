@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import stat
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +10,7 @@ import numpy as np
 
 from vidqa.families.problems import MODEL_FILE_MISSING, MODEL_QUANTIZED, MODEL_UNSUPPORTED
 from vidqa.families.sizes import Sizes, Tensor
+from vidqa.files import parse_json
 from vidqa.video.types import FramePlan, PixelRules
 
 QUANTIZED = ("quantization_config", "compression_config")  # in config.json; the second one's name is an older one
@@ -59,18 +58,11 @@ def read_json(folder: Path, name: str) -> dict:
     """One JSON file of a model folder. Raises MODEL_FILE_MISSING."""
     path = folder / name
     try:
-        about = path.stat()
-        if not stat.S_ISREG(about.st_mode):
-            raise MODEL_FILE_MISSING.error(path, f"{name} is no file: a folder, a pipe or a device")
-        if about.st_size > LARGEST_JSON:
-            raise MODEL_FILE_MISSING.error(path, f"{name} has {about.st_size} bytes; at most {LARGEST_JSON} are read")
-        value = json.loads(path.read_text(encoding="utf-8"))
+        value = parse_json(path, LARGEST_JSON)
     except FileNotFoundError as missing:
         raise MODEL_FILE_MISSING.error(path, f"the model folder has no {name}") from missing
     except (ValueError, OSError) as broken:
         raise MODEL_FILE_MISSING.error(path, f"{name} cannot be read: {broken}") from broken
-    except RecursionError as deep:
-        raise MODEL_FILE_MISSING.error(path, f"{name} cannot be read: it is nested too deeply") from deep
     if not isinstance(value, dict):
         raise MODEL_FILE_MISSING.error(path, f"{name} must hold a JSON object, not {type(value).__name__}")
     return value

@@ -30,7 +30,6 @@ def of_dry_run(made: DryRun, where: Platform, out: Path | None = None) -> Result
     from vidqa.platforms import by_hand
 
     submit = by_hand.write(made, where, out) if out else ""
-    is_ready = not any(problem.severity == "error" for problem in made.problems)
     job, rendered = made.job, made.rendered
     data = {
         "run_dir": str(job.run_dir),
@@ -46,7 +45,7 @@ def of_dry_run(made: DryRun, where: Platform, out: Path | None = None) -> Result
     text = f"# {job.spec}\n{made.spec_toml}\n{secrets}\n{rendered.shown}"
     steps = [*job.fetch, submit] if submit and all(job.fetch) else []
     text += "".join(f"\n# to submit it: {step}" for step in steps)
-    return Result(data, text, made.problems, steps if is_ready else [])
+    return Result(data, text, made.problems, steps if exit_code_of(made.problems) == Exit.OK else [])
 
 
 def of_files(made: Prepared, out: Path | None = None) -> Result:

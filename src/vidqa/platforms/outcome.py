@@ -3,14 +3,13 @@ command that measures what was trained. A run folder that is gone or damaged has
 
 from __future__ import annotations
 
-import json
 import tomllib
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from vidqa.cli import command
-from vidqa.files import is_writable
+from vidqa.files import read_object
 from vidqa.platforms import records
 from vidqa.platforms._base import State
 from vidqa.platforms.records import JobRecord
@@ -45,11 +44,11 @@ def outcome_of(record: JobRecord) -> Outcome:
     if not record.state.is_terminal:
         return Outcome()
     if record.state == State.COMPLETE and record.action == "evaluate":
-        metrics = _object_in(run / "metrics.json")
+        metrics = read_object(run / "metrics.json")
         if isinstance(metrics.get("headline"), str):
             facts["scores"] = {name: metrics.get(name) for name in SCORES}
             rows["score"] = metrics["headline"]
-    if record.action == "train" and (best := _object_in(run / "best.json")):
+    if record.action == "train" and (best := read_object(run / "best.json")):
         facts["best"] = best
         rows["best"] = f"{best.get('name')}, by {best.get('metric')} {_shown(best.get('value'))}".rstrip()
     if (run / PAGE).is_file():
@@ -85,11 +84,3 @@ def _evaluated_on(trained: JobRecord) -> dict[str, str]:
 
 def _shown(value: object) -> str:
     return f"{value:.4g}" if isinstance(value, float) else ""
-
-
-def _object_in(path: Path) -> dict[str, Any]:
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return found if isinstance(found, dict) and is_writable(found) else {}

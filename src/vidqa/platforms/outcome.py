@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from vidqa.cli import command
-from vidqa.files import read_object
+from vidqa.files import open_plain, read_object
 from vidqa.platforms import records
 from vidqa.platforms._base import State
 from vidqa.platforms.records import JobRecord
@@ -74,12 +74,19 @@ def _evaluated_on(trained: JobRecord) -> dict[str, str]:
     for record in records.scan()[0]:
         if record.action != "evaluate" or record.model != trained.model:
             continue
-        try:
-            asked = tomllib.loads((Path(record.run_dir) / "spec.toml").read_text(encoding="utf-8"))["dataset"]
-            return {f"dataset.{name}": str(asked[name]) for name in ("annotation_path", "media_dir")}
-        except (OSError, ValueError, KeyError, TypeError):
-            continue
+        if asked := dataset_of(record):
+            return {f"dataset.{name}": value for name, value in asked.items()}
     return {}
+
+
+def dataset_of(evaluation: JobRecord) -> dict[str, str]:
+    """The annotations and media of an evaluation, from its run folder's spec; nothing where that cannot be read."""
+    try:
+        with open_plain(Path(evaluation.run_dir) / "spec.toml") as file:
+            asked = tomllib.load(file)["dataset"]
+        return {"annotation_path": str(asked["annotation_path"]), "media_dir": str(asked.get("media_dir", ""))}
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        return {}
 
 
 def _shown(value: object) -> str:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import tomllib
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vidqa.cli import Result, command
-from vidqa.files import open_plain
 from vidqa.platforms import failure, jobs
 from vidqa.platforms._base import Platform, State
 from vidqa.platforms.jobs import MOST_LISTED
-from vidqa.platforms.outcome import outcome_of
+from vidqa.platforms.outcome import dataset_of, outcome_of
 from vidqa.platforms.problems import JOB_RECORD_BROKEN
 from vidqa.platforms.records import SKIPPED, JobRecord, folder
 from vidqa.problem import Exit, Problem, bounded, exit_code_of
@@ -101,13 +99,10 @@ def of_job(record: JobRecord) -> Result:
 def _gaps(record: JobRecord) -> list[str]:
     """The command that looks at what an evaluation got wrong, as long as its run folder is there."""
     words = ["--results-dir", record.run_dir, "--gaps-parquet", f"{record.run_dir}/gaps.parquet"]
-    try:
-        with open_plain(Path(record.run_dir) / "spec.toml") as file:
-            asked = tomllib.load(file)["dataset"]
-        words += ["--kpi-ann-path", asked["annotation_path"]]
-        words += ["--kpi-media-path", asked["media_dir"]] if asked.get("media_dir") else []
-    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
+    if not (asked := dataset_of(record)):
         return []
+    words += ["--kpi-ann-path", asked["annotation_path"]]
+    words += ["--kpi-media-path", asked["media_dir"]] if asked["media_dir"] else []
     return [command("analyze_gaps", *words)]
 
 

@@ -21,7 +21,7 @@ from ledger import Ledger, arguments, table
 from processes import BANK, finish
 from training import ADAPT, SETS, Place, Training, as_tiny, launch, our_steps
 
-from vidqa.budget.work import PEAKS
+from vidqa.planning.budget.work import PEAKS
 
 GEMM_FLOPS = 682e12  # FLOP/s that the matrix products of one decoder layer reach on an H200
 FIRST, RECORDED, AFTER = 5, 2, 4  # steps before, under and after the profiler

@@ -38,7 +38,7 @@ for name in sys.stdin.read().split():
 """
 VALIDATE = """
 import sys
-from vidqa.data import check_records
+from vidqa.dataset import check_records
 records, problems = check_records(sys.argv[1])
 assert len(records) == int(sys.argv[2]) and not problems, problems[:3]
 """

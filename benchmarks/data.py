@@ -22,12 +22,12 @@ from ledger import Ledger, arguments, table
 from processor_batches import PaddedCollator, decoder
 from training import FPS, SETS, Place, Training, as_tiny
 
-from vidqa.data import load_records
+from vidqa.dataset import load_records
 from vidqa.engine.batch.collate import Collator
 from vidqa.engine.batch.frame_cache import FrameCache
 from vidqa.engine.batch.frames import FrameSource
 from vidqa.engine.batch.loader import Loader
-from vidqa.samples import Planner, Prompting
+from vidqa.planning.samples import Planner, Prompting
 
 PACK = 3  # samples of a micro-step
 EPOCHS = 4  # from the cache

@@ -17,7 +17,7 @@ from typing import Any
 from ledger import Ledger, arguments, table
 from training import ALL_GPUS, SETS, Place, Training, as_tiny, train
 
-from vidqa.run_folder import read_metrics
+from vidqa.contract.run_folder import read_metrics
 
 SHOWN = ("run", "tokens/s/gpu", "mfu", "memory_gib", "step_s", "recompute", "speed", "loss_off_mean", "loss_off_most")
 

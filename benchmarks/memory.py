@@ -3,9 +3,9 @@
     python benchmarks/memory.py --gpus 4 --out DIR
 
 Every run is the engine itself under torchrun on real mp4 files, a few optimizer steps long. Runs that together need no
-more than the GPUs there are go side by side. A row says all that decides memory (vidqa.budget.measured), so that the
-prediction can be made again from the row alone: after a change of the engine, measure, keep DIR/rows.json as
-results/memory-NAME.json, and change the counts in vidqa.budget.memory until every error in references/memory.md is
+more than the GPUs there are go side by side. A row says all that decides memory (vidqa.planning.budget.measured), so
+that the prediction can be made again from the row alone: after a change of the engine, measure, keep DIR/rows.json as
+results/memory-NAME.json, and change the counts in planning.budget.memory until every error in references/memory.md is
 small. Kept rows also tell preflight how fast a training will be.
 """
 
@@ -20,14 +20,14 @@ from ledger import Ledger, arguments, table
 from training import Place, Training, as_tiny, side_by_side, train
 from video_set import SetShape
 
-from vidqa.budget import measured
-from vidqa.budget.memory import Load, allowed_thrift, model_of
-from vidqa.budget.trained import parameters
+from vidqa.contract.files import write_json
 from vidqa.engine.prepare import training_records
 from vidqa.families import family_of
-from vidqa.files import write_json
-from vidqa.packing.steps import Steps
-from vidqa.samples import training_planner
+from vidqa.planning.budget import measured
+from vidqa.planning.budget.memory import Load, allowed_thrift, model_of
+from vidqa.planning.budget.trained import parameters
+from vidqa.planning.packing.steps import Steps
+from vidqa.planning.samples import training_planner
 from vidqa.spec import load
 
 CLIP_TOKENS = 5600  # of a clip of 28.6 s, without its timestamps, question and answer

@@ -34,7 +34,7 @@ from transformers import (
 )
 
 from vidqa.engine.flops import flops_model, peak_flops
-from vidqa.packing.sharing import Work
+from vidqa.planning.packing.sharing import Work
 
 LORA_TARGETS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 LAYERS = ["Qwen3VLTextDecoderLayer", "Qwen3VLVisionBlock"]

@@ -14,7 +14,7 @@ from pathlib import Path
 BANK = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(BANK / "src")]
 
-from vidqa.environment import child_environment, python_path
+from vidqa.contract.environment import child_environment, python_path
 from vidqa.platforms.engine_command import ALLOCATOR
 
 POLL_S = 0.2

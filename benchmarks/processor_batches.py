@@ -15,9 +15,9 @@ import torch
 from transformers import AutoProcessor
 from transformers.video_utils import load_video
 
-from vidqa.data import load_records
+from vidqa.dataset import load_records
 from vidqa.families.qwen3_vl import rope_positions
-from vidqa.samples import Planner, Prompting
+from vidqa.planning.samples import Planner, Prompting
 
 IGNORE = -100
 COUNTS = ("samples", "tokens", "pairs", "supervised", "patches", "patch_pairs")

@@ -18,8 +18,8 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.profiler import ProfilerActivity, profile
 
+from vidqa.contract.environment import rank
 from vidqa.engine import __main__ as engine
-from vidqa.environment import rank
 
 
 class Recorder:

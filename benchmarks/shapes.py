@@ -17,8 +17,8 @@ from safetensors.torch import save_file
 from transformers import Qwen3VLConfig, Qwen3VLForConditionalGeneration
 from video_set import corpus
 
+from vidqa.contract.files import write_json
 from vidqa.engine.tiny_model import tiny_config, tiny_processor
-from vidqa.files import write_json
 
 LONGEST_EDGE = 25_165_824  # frames x height x width of one video, as the published processors have it
 SHAPES: dict[str, dict[str, dict[str, Any]]] = {

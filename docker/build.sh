@@ -38,5 +38,5 @@ if [ -n "$push" ]; then
 fi
 python3=.venv/bin/python
 [ -x $python3 ] || python3=python3
-PYTHONPATH=src $python3 -P -m vidqa.platforms.images "$tag" "$image" "$config"
+PYTHONPATH=src $python3 -P -m vidqa.jobs.images "$tag" "$image" "$config"
 echo "$tag is $image, recorded in $config"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
-from vidqa.cli import Parser, Result, run
+from vidqa.contract.cli import Parser, Result, run
 
 RUN = "python scripts/analyze_gaps.py --results-dir outputs/eval --gaps-parquet gaps.parquet"
 parser = Parser(
@@ -32,9 +32,9 @@ parser.add_argument("--fail-on-gaps", action="store_true", help="exit with 3 if 
 
 
 def main(args: Namespace) -> Result:
-    from vidqa.gaps import analyze
-    from vidqa.gaps.problems import GAPS_FOUND
-    from vidqa.gaps.summary import next_commands, summary_text
+    from vidqa.evaluation.gaps import analyze
+    from vidqa.evaluation.gaps.problems import GAPS_FOUND
+    from vidqa.evaluation.gaps.summary import next_commands, summary_text
 
     gaps = analyze(
         args.results_dir,

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
-from vidqa.cli import Parser, Result, command, run
+from vidqa.contract.cli import Parser, Result, command, run
 
 parser = Parser(
     "Build the spec of a run; a later source wins: template, profile, parent run, data, --override, --set.",

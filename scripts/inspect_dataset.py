@@ -7,7 +7,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
-from vidqa.cli import Parser, Result, command, run
+from vidqa.contract.cli import Parser, Result, command, run
 
 
 def above_zero(kind: type[int] | type[float]) -> Callable[[str], float]:
@@ -38,9 +38,10 @@ parser.add_argument("--html", type=Path, metavar="FILE", help="write a page with
 
 
 def main(options: argparse.Namespace) -> Result:
-    from vidqa import environment, hub
+    from vidqa.contract import environment
+    from vidqa.contract.problem import bounded
     from vidqa.datatools.inspection import facts_text, inspect_dataset
-    from vidqa.problem import bounded
+    from vidqa.storage import hub
 
     model = options.model and hub.resolve_model(options.model, token=environment.hf_token(), weights=False)
     nframes = options.nframes or (None if options.fps else 8)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
-from vidqa.cli import Parser, Result, note, run
+from vidqa.contract.cli import Parser, Result, note, run
 
 if TYPE_CHECKING:
     from vidqa.platforms.records import JobRecord
@@ -28,7 +28,8 @@ parser.add_argument("--skip-preflight", action="store_true", help="retry: also w
 
 
 def main(options: Namespace) -> Result:
-    from vidqa.platforms import jobs, results
+    from vidqa.jobs import results
+    from vidqa.jobs import watch as jobs
 
     if options.verb == "list":
         return results.of_listing(*jobs.listing())
@@ -43,7 +44,8 @@ def main(options: Namespace) -> Result:
 
 def carry_out(record: "JobRecord", options: Namespace) -> Result:
     """What is asked of one job."""
-    from vidqa.platforms import jobs, results
+    from vidqa.jobs import results
+    from vidqa.jobs import watch as jobs
 
     if options.verb == "logs" and not options.follow:
         text = jobs.tail(record, options.lines)
@@ -55,7 +57,7 @@ def carry_out(record: "JobRecord", options: Namespace) -> Result:
     if options.verb == "cancel":
         return results.of_cancel(jobs.cancel(record.job_id, options.grace))
     if options.verb == "retry":
-        from vidqa.platforms import launch
+        from vidqa.jobs import launch
         from vidqa.preflight import gate
 
         ready = gate.skipped if options.skip_preflight else gate.ready

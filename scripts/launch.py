@@ -6,7 +6,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
-from vidqa.cli import Parser, Result, note, run
+from vidqa.contract.cli import Parser, Result, note, run
 
 parser = Parser(
     "Start the job of a spec, detached from this terminal; the same spec again attaches to the job there is.",
@@ -33,7 +33,9 @@ parser.add_argument("--timeout", type=float, metavar="S", help="wait no longer t
 
 
 def main(options: Namespace) -> Result:
-    from vidqa.platforms import cosmos_container, jobs, launch, platform, results
+    from vidqa.jobs import cosmos_container, launch, results
+    from vidqa.jobs import watch as jobs
+    from vidqa.platforms import platform
     from vidqa.preflight import gate
 
     if options.out and not options.dry_run:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
-from vidqa.cli import Parser, Result, command, run
+from vidqa.contract.cli import Parser, Result, command, run
 
 
 def sample(text: str) -> int | None:
@@ -41,7 +41,7 @@ parser.add_argument("--gpu-arch", metavar="ARCH", help="architecture of each, su
 
 
 def main(options: argparse.Namespace) -> Result:
-    from vidqa.platforms.launch import Wanted
+    from vidqa.jobs.launch import Wanted
     from vidqa.preflight.fix import fix_annotations
     from vidqa.preflight.gpus import Declared
     from vidqa.preflight.report import preflight

@@ -6,7 +6,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
-from vidqa.cli import Parser, Result, command, run
+from vidqa.contract.cli import Parser, Result, command, run
 
 parser = Parser(
     "Show samples as the model sees them: rendered chat, planned frames, token counts, and what of it is learned.",
@@ -22,9 +22,9 @@ parser.add_argument("--html", type=Path, metavar="FILE", help="write a page with
 
 
 def main(options: argparse.Namespace) -> Result:
+    from vidqa.contract.problem import bounded, raise_errors
     from vidqa.datatools.preview import pick, previews, terminal_text
     from vidqa.preflight._base import Context
-    from vidqa.problem import bounded, raise_errors
     from vidqa.spec.action import action_of
 
     context = Context(options.spec, action_of(options.spec), "local")

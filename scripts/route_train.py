@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
-from vidqa.cli import BANK, Parser, Result, command, run
+from vidqa.contract.cli import BANK, Parser, Result, command, run
 
 parser = Parser(
     "Decide whether a request to train goes to AutoML or straight to training. The decision never enters a spec.",

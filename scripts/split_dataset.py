@@ -6,7 +6,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
-from vidqa.cli import Parser, Result, command, run
+from vidqa.contract.cli import Parser, Result, command, run
 
 parser = Parser(
     "Split annotations into training and validation, so that no video, and nothing that looks like it, is in both.",

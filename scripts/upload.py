@@ -7,7 +7,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
-from vidqa.cli import Parser, Result, command, run
+from vidqa.contract.cli import Parser, Result, command, run
 
 parser = Parser(
     "Upload a run's results and exports to S3 and its best export to the Hugging Face hub; again, what is missing.",
@@ -24,7 +24,7 @@ parser.add_argument("--public", action="store_true", help="agree that the reposi
 
 
 def main(options: Namespace) -> Result:
-    from vidqa import environment
+    from vidqa.contract import environment
     from vidqa.storage.problems import NOTHING_TO_UPLOAD
     from vidqa.storage.upload import Wanted, asked_by, upload
 

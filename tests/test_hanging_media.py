@@ -24,9 +24,9 @@ from clips import write_clip
 from decode_workers import workers_of
 from tiny_world import engine_command, tiny_data, tiny_model, tiny_spec
 
+from vidqa.contract.problem import Exit
 from vidqa.preflight import media_probe
 from vidqa.preflight.media_probe import read_rows
-from vidqa.problem import Exit
 
 BANK = Path(__file__).resolve().parents[1]
 LIMIT_S = 10.0  # of one decode; many times what the clips here take on a busy machine

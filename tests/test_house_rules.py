@@ -14,8 +14,8 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from vidqa.cli import BANK
-from vidqa.problem import REGISTRY, Code, Exit
+from vidqa.contract.cli import BANK
+from vidqa.contract.problem import REGISTRY, Code, Exit
 
 SRC = BANK / "src"
 MODULES = sorted((SRC / "vidqa").rglob("*.py"))
@@ -24,61 +24,57 @@ PROGRAMS = [*SCRIPTS, *sorted((BANK / "workflow").rglob("*.py"))]
 ENGINE_ONLY = {"torch", "torchvision", "transformers", "accelerate", "peft", "safetensors"}
 HEAVY = {"pydantic", "pandas", "pyarrow", "av", "jinja2", "tokenizers", "docker", "numpy", "yaml", "huggingface_hub"}
 
-# What every room may import: the contract of the project, in no room itself.
-FOUNDATION = {"problem", "files", "environment", "_optional", "cli", "run_folder", "progress", "__version__"}
-FOUNDATION |= {"collection"}
-# And the rooms beyond that which each may know. A room that is not named here knows the foundation only.
+# The packages that each may import. What a package may not know, its modules do not import: there is no circle.
 MAY_KNOW = {
-    "families": {"video"},
-    "chat": {"data", "video", "families"},
-    "samples": {"data", "video", "families", "chat", "sample_problems"},
-    "packing": {"spec", "samples"},
-    "continuing": {"spec"},
-    "budget": {"spec", "families", "packing"},
-    "hub": {"hub_problems"},
-    "scoring": {"data", "pages"},
-    "training_report": {"pages"},
-    "gaps": {"scoring", "data"},
-    "looks": {"data", "video"},
-    "datatools": {"data", "video", "looks", "families", "chat", "samples", "scoring", "pages"},
-    "storage": {"data"},
-    "platforms": {"spec", "data", "hub", "storage"},
+    "contract": set(),
+    "pages": {"contract"},
+    "spec": {"contract"},
+    "video": {"contract"},
+    "dataset": {"contract", "video"},
+    "families": {"contract", "video", "dataset"},
+    "storage": {"contract", "dataset"},
+    "planning": {"contract", "spec", "video", "dataset", "families"},
+    "evaluation": {"contract", "pages", "dataset"},
+    "datatools": {"contract", "pages", "video", "dataset", "families", "planning", "evaluation"},
+    "platforms": {"contract", "spec"},
+    "jobs": {"contract", "spec", "dataset", "storage", "platforms"},
     "preflight": {
-        *("spec", "data", "video", "families", "chat", "samples", "sample_problems", "hub", "platforms", "scoring"),
-        *("storage", "looks"),
-        *("packing", "budget", "continuing"),
+        "contract",
+        "spec",
+        "video",
+        "dataset",
+        "families",
+        "storage",
+        "planning",
+        "evaluation",
+        "jobs",
+        "platforms",
     },
-    "engine": {
-        *("spec", "data", "video", "families", "chat", "samples", "sample_problems", "scoring"),
-        *("packing", "budget", "continuing"),
-    },
-    "generate": {"spec", "platforms", "budget"},
+    "engine": {"contract", "spec", "video", "dataset", "families", "planning", "evaluation"},
+    "demo": {"contract"},
+    "generate": {"contract", "spec", "platforms", "planning"},
 }
 BROAD_EXCEPTS = {
-    "chat/tokens.py _core": "the tokenizers library raises Exception itself for a file that it does not know",
-    "cli.py run": "a bug in a script becomes a problem with a log file",
+    "families/chat/tokens.py _core": "the tokenizers library raises Exception itself for a file that it does not know",
+    "contract/cli.py run": "a bug in a script becomes a problem with a log file",
     "engine/__main__.py main": "the last place before torchrun",
     "engine/batch/loader.py _work": "handed to the thread that trains, which raises it",
     "engine/trackers.py _carried_out": "each tracker has exceptions of its own, and none may end a training",
 }
 PREFIXES = {
-    "spec": {"SPEC", "AUTOML"},
-    "data": {"DATA"},
-    "video": {"VIDEO", "IMAGE", "MEDIA"},
-    "families": {"MODEL"},
-    "chat": {"CHAT"},
-    "sample_problems": {"SAMPLE"},
-    "hub_problems": {"HUB", "MODEL"},
-    "scoring": {"RESULTS", "METRIC", "POSTER"},
-    "gaps": {"GAPS"},
+    "contract": {"ENV", "INTERNAL", "INTERRUPTED", "USAGE"},
+    "spec": {"AUTOML", "SPEC"},
+    "video": {"IMAGE", "MEDIA", "VIDEO"},
+    "dataset": {"DATA"},
+    "families": {"CHAT", "MODEL"},
+    "storage": {"HUB", "MODEL", "STORAGE"},
+    "planning": {"SAMPLE"},
+    "evaluation": {"GAPS", "METRIC", "POSTER", "RESULTS"},
     "datatools": {"DATATOOLS"},
-    "platforms": {"PLATFORM", "JOB", "RUN", "STATE", "ENV"},
-    "storage": {"STORAGE"},
-    "preflight": {"ENV", "DATA", "MODEL", "PLATFORM", "PAIR", "RESUME", "BUDGET", "FIX"},
-    "engine": {"ENGINE", "CACHE"},
-    "_optional": {"ENV"},
-    "cli": {"USAGE", "INTERRUPTED"},
-    "problem": {"INTERNAL"},
+    "platforms": {"ENV", "JOB", "PLATFORM", "RUN", "STATE"},
+    "jobs": {"PLATFORM"},
+    "preflight": {"BUDGET", "DATA", "ENV", "FIX", "MODEL", "PAIR", "PLATFORM", "RESUME"},
+    "engine": {"CACHE", "ENGINE"},
 }
 VAGUE = ("utils", "util", "helper", "manager", "misc", "common")
 
@@ -92,8 +88,8 @@ def shown(path: Path) -> str:
     return str(path.relative_to(SRC / "vidqa" if path.is_relative_to(SRC) else BANK))
 
 
-def room_of(path: Path) -> str:
-    """The first name below vidqa: a folder, or a module that stands alone."""
+def package_of(path: Path) -> str:
+    """The first name below vidqa: a package, or a module that stands alone."""
     return path.relative_to(SRC / "vidqa").with_suffix("").parts[0]
 
 
@@ -106,7 +102,7 @@ def imports(path: Path, *, for_types: bool = False) -> Iterator[tuple[int, str]]
         if isinstance(node, ast.Import):
             yield from ((node.lineno, name.name) for name in node.names)
         elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{shown(path)}:{node.lineno} imports by dots; write vidqa.room"
+            assert node.level == 0, f"{shown(path)}:{node.lineno} imports by dots; write vidqa.package"
             yield from ((node.lineno, f"{node.module}.{name.name}") for name in node.names)
 
 
@@ -141,19 +137,17 @@ def test_a_script_imports_nothing_heavy_when_it_starts() -> None:
         for node in tree(path).body
         if isinstance(node, (ast.Import, ast.ImportFrom))
         for name in ([node.module] if isinstance(node, ast.ImportFrom) else [each.name for each in node.names])
-        if name and (name.split(".")[0] in HEAVY or (name.startswith("vidqa.") and name != "vidqa.cli"))
+        if name and (name.split(".")[0] in HEAVY or (name.startswith("vidqa.") and name != "vidqa.contract.cli"))
     ]
     assert wrong == []
 
 
-@pytest.mark.parametrize("room", sorted({room_of(path) for path in MODULES} - {"__init__"}))
-def test_rooms_know_only_whom_they_may(room: str) -> None:
-    allowed = {room} if room in FOUNDATION else {room} | FOUNDATION | MAY_KNOW.get(room, set())
-    if room in FOUNDATION:
-        allowed |= FOUNDATION
+@pytest.mark.parametrize("package", sorted({package_of(path) for path in MODULES} - {"__init__"}))
+def test_a_package_imports_only_what_it_may(package: str) -> None:
+    allowed = {package, "__version__", *MAY_KNOW[package]}
     wrong = []
     for path in MODULES:
-        if room_of(path) != room:
+        if package_of(path) != package:
             continue
         for line, name in imports(path):
             first, _, rest = name.partition(".")
@@ -162,10 +156,10 @@ def test_rooms_know_only_whom_they_may(room: str) -> None:
     assert wrong == []
 
 
-def test_rooms_that_are_named_exist() -> None:
-    rooms = {room_of(path) for path in MODULES}
+def test_packages_that_are_named_exist() -> None:
+    packages = {package_of(path) for path in MODULES}
     named = set(MAY_KNOW) | set(PREFIXES) | {other for others in MAY_KNOW.values() for other in others}
-    assert named - rooms == set()
+    assert named - packages == set()
 
 
 def test_the_environment_is_read_in_one_module() -> None:
@@ -175,7 +169,7 @@ def test_the_environment_is_read_in_one_module() -> None:
         return isinstance(node, ast.ImportFrom) and node.module == "os" and node.names[0].name in ("environ", "getenv")
 
     found = {shown(path) for path in [*MODULES, *PROGRAMS] for node in ast.walk(tree(path)) if reads(node)}
-    assert found == {"environment.py"}
+    assert found == {"contract/environment.py"}
 
 
 def test_broad_excepts_are_the_known_ones() -> None:
@@ -238,7 +232,7 @@ def declared_codes() -> dict[Path, dict[str, str]]:
 
 
 def test_codes_are_declared_in_problems_modules_and_named_for_their_room() -> None:
-    foundation = {"cli.py", "_optional.py", "problem.py"}
+    foundation = {"contract/cli.py", "contract/_optional.py", "contract/problem.py"}
     wrong = []
     for path, codes in declared_codes().items():
         if not path.name.endswith("problems.py") and shown(path) not in foundation:
@@ -246,7 +240,7 @@ def test_codes_are_declared_in_problems_modules_and_named_for_their_room() -> No
         wrong += [
             f"{shown(path)} {name}"
             for name in codes.values()
-            if name.split("_")[0] not in PREFIXES.get(room_of(path), set())
+            if name.split("_")[0] not in PREFIXES.get(package_of(path), set())
         ]
     assert wrong == []
 

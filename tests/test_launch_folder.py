@@ -11,9 +11,9 @@ from types import SimpleNamespace
 import pytest
 from tiny_world import engine_command, tiny_data, tiny_model, tiny_spec
 
+from vidqa.contract.run_folder import RunFolder
 from vidqa.engine.__main__ import upload
 from vidqa.preflight import gpus
-from vidqa.run_folder import RunFolder
 
 SCRIPTS = Path(__file__).resolve().parents[1] / "scripts"
 NAMES = ("accelerate", "json", "numpy", "pydantic", "subprocess", "torch", "transformers", "yaml")

@@ -16,9 +16,9 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-from vidqa.budget.page import memory_page
-from vidqa.cli import BANK
-from vidqa.files import write_text
+from vidqa.contract.cli import BANK
+from vidqa.contract.files import write_text
+from vidqa.planning.budget.page import memory_page
 from vidqa.platforms import site
 from vidqa.spec import pages
 from vidqa.spec.models import SPECS
@@ -36,7 +36,7 @@ def _codes() -> str:
     package = Path(__file__).parent
     for file in sorted(package.rglob("*problems.py")):
         importlib.import_module(".".join(["vidqa", *file.relative_to(package).with_suffix("").parts]))
-    for name in ("vidqa.cli", "vidqa._optional"):
+    for name in ("vidqa.contract.cli", "vidqa.contract._optional"):
         importlib.import_module(name)
     return pages.codes()
 

@@ -57,7 +57,7 @@ def test_rows_of_the_table_are_measured_and_told(out: Path) -> None:
 
 @pytest.mark.slow
 def test_memory_rows_say_all_that_the_prediction_needs(out: Path) -> None:
-    from vidqa.budget.measured import compare, read_rows
+    from vidqa.planning.budget.measured import compare, read_rows
 
     rehearse("memory", out, "--gpus", "1")
     rows = read_rows(out / "rows.json")

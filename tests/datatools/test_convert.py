@@ -18,11 +18,11 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vidqa.cli import BANK
-from vidqa.data import load_records
-from vidqa.data.record import Record
+from vidqa.contract.cli import BANK
+from vidqa.contract.problem import ProblemError
+from vidqa.dataset import load_records
+from vidqa.dataset.record import Record
 from vidqa.datatools.convert import TO, convert, detected
-from vidqa.problem import ProblemError
 
 MEDIA = {"video": ["a.mp4", "sub/b c.mp4", "é.mp4"], "image": ["p.png", "q.jpg"]}
 

@@ -15,7 +15,7 @@ from clips import write_clip
 from tiny_world import tiny_data, tiny_model
 from transformers import AutoProcessor
 
-from vidqa.cli import BANK
+from vidqa.contract.cli import BANK
 from vidqa.datatools.duplicates import find_duplicates, same_content
 from vidqa.datatools.inspection import Inspection, facts_text, inspect_dataset, summary
 from vidqa.datatools.inspection_page import histogram, inspection_page

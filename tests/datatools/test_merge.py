@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from vidqa.cli import BANK
-from vidqa.data import load_records
+from vidqa.contract.cli import BANK
+from vidqa.contract.problem import ProblemError
+from vidqa.dataset import load_records
 from vidqa.datatools.convert import convert
-from vidqa.problem import ProblemError
 
 
 def a_set(folder: Path, *ids: str | None, media: Path | None = None) -> Path:

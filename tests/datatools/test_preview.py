@@ -17,12 +17,12 @@ from tiny_world import tiny_data, tiny_model, tiny_spec
 from transformers import AutoProcessor
 
 from vidqa import spec
-from vidqa.cli import BANK
-from vidqa.data import load_records
+from vidqa.contract.cli import BANK
+from vidqa.contract.problem import ProblemError
+from vidqa.dataset import load_records
 from vidqa.datatools.preview import Preview, pick, previews, terminal_text
 from vidqa.datatools.preview_page import preview_page
-from vidqa.problem import ProblemError
-from vidqa.samples import Planner, training_planner
+from vidqa.planning.samples import Planner, training_planner
 
 SCRIPT = [sys.executable, str(BANK / "scripts/preview_samples.py")]
 

@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vidqa.cli import BANK
-from vidqa.data import fingerprint, load_records
-from vidqa.data.record import MediaRef, Record, Turn
+from vidqa.contract.cli import BANK
+from vidqa.contract.problem import ProblemError
+from vidqa.dataset import fingerprint, load_records
+from vidqa.dataset.record import MediaRef, Record, Turn
 from vidqa.datatools.split import choose, split_dataset, stratum
-from vidqa.problem import ProblemError
 
 KINDS = ("yes_no", "letter", "text")
 

@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from tests.clips import write_clip, write_image
-from vidqa.cli import BANK
-from vidqa.data import load_records
+from vidqa.contract.cli import BANK
+from vidqa.contract.problem import ProblemError
+from vidqa.dataset import load_records
 from vidqa.datatools import parts as linking
 from vidqa.datatools.split import Split, split_dataset
-from vidqa.problem import ProblemError
 from vidqa.video.pool import DecodePool
 
 

@@ -9,7 +9,7 @@ from types import ModuleType
 
 import pytest
 
-from vidqa.cli import BANK
+from vidqa.contract.cli import BANK
 from vidqa.demo.recipe import EVALUATE, TRAIN
 
 

@@ -18,10 +18,10 @@ from unittest.mock import patch
 
 from accelerate import PartialState
 
+from vidqa.contract.run_folder import RunFolder
 from vidqa.engine import distributed
 from vidqa.engine import train as program
 from vidqa.engine.signals import STOP_SIGNALS
-from vidqa.run_folder import RunFolder
 from vidqa.spec import load
 
 

@@ -17,10 +17,10 @@ from safetensors.torch import load_file, save_file
 from tiny_world import losses, run_engine, tiny_data, tiny_model, tiny_spec
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
+from vidqa.contract.run_folder import RunFolder
 from vidqa.engine.checkpoint import shards, staging
 from vidqa.engine.checkpoint.shards import Rows, create_files, plan_shards, write_rows
 from vidqa.engine.checkpoint.staging import Staging
-from vidqa.run_folder import RunFolder
 
 HERE = Path(__file__).parent
 CPU = torch.device("cpu")

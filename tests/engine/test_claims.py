@@ -14,13 +14,13 @@ import numpy as np
 import pytest
 from clips import frame_numbers, write_clip
 
-from vidqa.data.record import MediaRef, Record, Turn
+from vidqa.contract.environment import child_environment
+from vidqa.contract.problem import Problem
+from vidqa.dataset.record import MediaRef, Record, Turn
 from vidqa.engine.batch.claims import Claims, Waiting
 from vidqa.engine.batch.frame_cache import FrameCache
 from vidqa.engine.batch.frames import FrameSource
-from vidqa.environment import child_environment
-from vidqa.problem import Problem
-from vidqa.samples import Prompting, Sample
+from vidqa.planning.samples import Prompting, Sample
 from vidqa.video.pool import DecodeRequest
 from vidqa.video.problems import VIDEO_UNREADABLE
 from vidqa.video.types import FramePlan

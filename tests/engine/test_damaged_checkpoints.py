@@ -17,10 +17,10 @@ import torch
 from in_process import events, one_rank, train_here
 from tiny_world import tiny_data, tiny_model, tiny_spec
 
+from vidqa.contract.problem import ProblemError
+from vidqa.contract.run_folder import RunFolder
 from vidqa.engine import distributed
 from vidqa.engine.resume import Start, start_of
-from vidqa.problem import ProblemError
-from vidqa.run_folder import RunFolder
 
 OPTIONS = {
     "custom.system_prompt": "Say yes",

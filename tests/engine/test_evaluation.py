@@ -20,12 +20,12 @@ from tiny_world import engine_command, run_engine, tiny_data, tiny_model, tiny_s
 from transformers import AutoProcessor, Qwen3VLForConditionalGeneration
 from transformers.video_utils import VideoMetadata
 
-from vidqa.data import load_records
+from vidqa.contract.problem import ProblemError
+from vidqa.dataset import load_records
 from vidqa.engine.batch.resize import resize_frames
 from vidqa.engine.generate.answers import Answer, Decoding, OwnDraws, generate_answers, model_inputs
 from vidqa.engine.generate.saved import SavedAnswers
-from vidqa.problem import ProblemError
-from vidqa.samples import Planner, Prompting, evaluation_planner, training_planner
+from vidqa.planning.samples import Planner, Prompting, evaluation_planner, training_planner
 from vidqa.spec import Layer, dump, load, resolve
 from vidqa.video import decode_frames, decode_image, probe
 

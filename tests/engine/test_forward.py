@@ -11,7 +11,7 @@ import torch
 from tiny_world import tiny_data, tiny_model
 from transformers import Qwen3VLForConditionalGeneration
 
-from vidqa.data import load_records
+from vidqa.dataset import load_records
 from vidqa.engine.batch.collate import Collator
 from vidqa.engine.batch.resize import resize_frames
 from vidqa.engine.checkpoint.proof import stock_loss
@@ -19,7 +19,7 @@ from vidqa.engine.model import ahead
 from vidqa.engine.model.ahead import FEW_DIGITS, choose_calls
 from vidqa.engine.model.float8 import use_float8
 from vidqa.engine.model.qwen3_vl import install_forward, stock_forward
-from vidqa.samples import Planner, Prompting
+from vidqa.planning.samples import Planner, Prompting
 from vidqa.video import decode_frames, decode_image
 
 

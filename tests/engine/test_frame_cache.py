@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from clips import write_clip
 
+from vidqa.contract.environment import child_environment
+from vidqa.contract.problem import ProblemError
 from vidqa.engine.batch.frame_cache import FrameCache
-from vidqa.environment import child_environment
-from vidqa.problem import ProblemError
 from vidqa.video.pool import DecodeRequest
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from vidqa.contract.run_folder import RunFolder
 from vidqa.engine.__main__ import going_on
-from vidqa.run_folder import RunFolder
 from vidqa.spec.models import EvaluateSpec, TrainSpec
 
 CHECKPOINT = "/models/earlier/checkpoints/step_9"

@@ -16,14 +16,14 @@ import torch
 from clips import frame_numbers, write_clip
 from tiny_world import tiny_data, tiny_model
 
-from vidqa.data import load_records
-from vidqa.data.record import MediaRef
+from vidqa.contract.problem import Problem, ProblemError
+from vidqa.dataset import load_records
+from vidqa.dataset.record import MediaRef
 from vidqa.engine.batch.collate import Collator
 from vidqa.engine.batch.frame_cache import FrameCache
 from vidqa.engine.batch.frames import RESIZE, STORE, FrameSource
 from vidqa.engine.batch.loader import DECODE_AHEAD, PACK_AT_LEAST, Loader, frame_bytes
-from vidqa.problem import Problem, ProblemError
-from vidqa.samples import Planner, Prompting, Sample
+from vidqa.planning.samples import Planner, Prompting, Sample
 from vidqa.video.pool import DecodePool, DecodeRequest
 
 CPU = torch.device("cpu")

@@ -16,13 +16,13 @@ from safetensors.torch import load_file
 from tiny_world import losses, run_engine, tiny_data, tiny_model, tiny_spec
 from transformers import AutoProcessor, Qwen3VLForConditionalGeneration
 
-from vidqa.data import load_records
+from vidqa.contract.run_folder import RunFolder
+from vidqa.dataset import load_records
 from vidqa.engine.batch.resize import resize_frames
 from vidqa.engine.checkpoint.export import load_export
 from vidqa.engine.checkpoint.proof import stock_loss
 from vidqa.engine.evaluate import evaluate
-from vidqa.run_folder import RunFolder
-from vidqa.samples import training_planner
+from vidqa.planning.samples import training_planner
 from vidqa.spec import Layer, dump, load, resolve
 from vidqa.video import decode_frames, decode_image
 

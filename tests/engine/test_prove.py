@@ -15,10 +15,10 @@ import pytest
 from in_process import one_rank
 from tiny_world import engine_command, tiny_data, tiny_model, tiny_spec
 
+from vidqa.contract.problem import ProblemError
+from vidqa.contract.run_folder import RunFolder
 from vidqa.engine.batch.collate import Collator
 from vidqa.engine.prove import prove
-from vidqa.problem import ProblemError
-from vidqa.run_folder import RunFolder
 from vidqa.spec import load
 
 

@@ -21,11 +21,11 @@ from safetensors.torch import load_file
 from tiny_world import tiny_data, tiny_model, tiny_spec
 from transformers import Qwen3VLForConditionalGeneration
 
+from vidqa.contract.run_folder import RunFolder
 from vidqa.engine import validate
 from vidqa.engine.checkpoint import proof
 from vidqa.engine.checkpoint.best import adopt_best, best_of
 from vidqa.engine.generate.answers import Answer, generate_answers
-from vidqa.run_folder import RunFolder
 from vidqa.spec import EvaluateSpec
 
 STEPS = 6

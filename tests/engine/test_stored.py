@@ -9,10 +9,10 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from vidqa.contract.problem import ProblemError
 from vidqa.engine.model import stored
 from vidqa.engine.model.stored import Wanted, read_rows, stored_tensors
 from vidqa.families.weights import INDEX
-from vidqa.problem import ProblemError
 
 
 @pytest.fixture

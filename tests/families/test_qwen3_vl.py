@@ -20,10 +20,10 @@ from transformers.models.qwen3_vl.modeling_qwen3_vl import Qwen3VLModel
 from transformers.models.qwen3_vl.processing_qwen3_vl import Qwen3VLProcessor
 from transformers.video_utils import VideoMetadata
 
+from vidqa.contract.problem import ProblemError
 from vidqa.families import family_of
 from vidqa.families.adapters import check_adapter
 from vidqa.families.qwen3_vl import QWEN3_VL, expand, geometry, rope_positions
-from vidqa.problem import ProblemError
 from vidqa.video.plan import plan_frames, plan_image, vision_spec
 from vidqa.video.types import VideoMeta
 

@@ -5,8 +5,8 @@ import struct
 
 import pytest
 
+from vidqa.contract.problem import ProblemError
 from vidqa.families.weights import INDEX, check_weights, parameters_by_name, read_header, weight_bytes
-from vidqa.problem import ProblemError
 
 TENSOR = {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}
 

@@ -21,24 +21,25 @@ import yaml
 from clips import write_clip, write_image
 from mutations import as_json, scrambled, spoiled
 
-from vidqa import environment
-from vidqa.data import check_records, fingerprint
+from vidqa.contract import environment
+from vidqa.contract.run_folder import RunFolder, read_metrics
+from vidqa.dataset import check_records, fingerprint
 from vidqa.datatools.convert import convert
 from vidqa.datatools.inspection import inspect_dataset
 from vidqa.datatools.split import split_dataset
-from vidqa.gaps import analyze
-from vidqa.platforms import jobs, records
+from vidqa.evaluation.answers import parse_pair
+from vidqa.evaluation.gaps import analyze
+from vidqa.evaluation.metrics import score
+from vidqa.evaluation.results import check_results
+from vidqa.jobs import watch as jobs
+from vidqa.pages.training.page import report
+from vidqa.pages.training.read import read_training
+from vidqa.platforms import records
 from vidqa.preflight import media_probe as probe_table
-from vidqa.run_folder import RunFolder, read_metrics
-from vidqa.scoring.answers import parse_pair
-from vidqa.scoring.metrics import score
-from vidqa.scoring.results import check_results
 from vidqa.spec import Layer, dump, explain, read_layer, resolve
 from vidqa.spec.cosmos import cosmos_table, read_records
 from vidqa.spec.layers import parse_set
 from vidqa.spec.parents import find_checkpoint, find_export
-from vidqa.training_report.page import report
-from vidqa.training_report.read import read_training
 from vidqa.video import probe, probe_image
 
 QUESTION = {"from": "human", "value": "<video>\nIs the door open?\nA. yes\nB. no"}

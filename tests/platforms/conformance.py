@@ -22,12 +22,13 @@ import pytest
 from tiny_world import losses, tiny_data, tiny_model, tiny_spec
 
 from tests.platforms.conftest import until_complete, until_engine_runs
-from vidqa.platforms import jobs, records
+from vidqa.contract.problem import Exit, ProblemError
+from vidqa.jobs import watch as jobs
+from vidqa.jobs.launch import Launched, Wanted, dry_run, launch, retry
+from vidqa.platforms import records
 from vidqa.platforms._base import Rendered, State
-from vidqa.platforms.launch import Launched, Wanted, dry_run, launch, retry
 from vidqa.platforms.records import JobRecord
 from vidqa.preflight import gate
-from vidqa.problem import Exit, ProblemError
 
 WriteSpec = Callable[..., Path]
 LAUNCHER = Path(__file__).with_name("stand_in.py")

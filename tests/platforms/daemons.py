@@ -24,7 +24,7 @@ from pathlib import Path
 
 import pytest
 
-from vidqa.cli import BANK
+from vidqa.contract.cli import BANK
 from vidqa.platforms.processes import Identity
 
 FOLDER = Path(tempfile.gettempdir()) / f"vidqa-test-docker-{os.getuid()}"

@@ -8,9 +8,9 @@ import json
 from contextlib import redirect_stderr, redirect_stdout
 from typing import Any
 
-from vidqa import cli
-from vidqa.cli import BANK
-from vidqa.problem import Exit
+from vidqa.contract import cli
+from vidqa.contract.cli import BANK
+from vidqa.contract.problem import Exit
 
 
 def _load() -> Any:

@@ -27,11 +27,12 @@ from tests.platforms.daemons import docker_address, engine_image
 from tests.platforms.specs import write_spec_in
 from tests.platforms.test_docker_conformance import rig_of
 from tests.platforms.test_local_conformance import RIG
-from vidqa.platforms import jobs, records
+from vidqa.contract.problem import Exit
+from vidqa.contract.run_folder import RunFolder
+from vidqa.jobs import watch as jobs
+from vidqa.platforms import records
 from vidqa.platforms._base import State
 from vidqa.platforms.records import JobRecord
-from vidqa.problem import Exit
-from vidqa.run_folder import RunFolder
 
 MANNERS = ("hang", "hang", "complete", "stubborn", "fail")
 ENOUGH_S = 120.0

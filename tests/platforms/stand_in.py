@@ -49,7 +49,7 @@ def install(set_attribute: Callable[[Any, str, Any], None] = setattr, *, under_t
 def main() -> None:
     import argparse
 
-    from vidqa.platforms.launch import Wanted, launch
+    from vidqa.jobs.launch import Wanted, launch
 
     parser = argparse.ArgumentParser()
     parser.add_argument("platform")

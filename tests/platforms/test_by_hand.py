@@ -13,10 +13,12 @@ import pytest
 
 from tests.platforms.conftest import ENOUGH_S
 from tests.platforms.slurm_cluster import SlurmCluster
-from vidqa.platforms import by_hand, jobs, platform, results
+from vidqa.contract.problem import Exit, ProblemError
+from vidqa.jobs import results
+from vidqa.jobs import watch as jobs
+from vidqa.jobs.launch import Wanted, dry_run, launch
+from vidqa.platforms import by_hand, platform
 from vidqa.platforms._base import State
-from vidqa.platforms.launch import Wanted, dry_run, launch
-from vidqa.problem import Exit, ProblemError
 
 WriteSpec = Callable[..., Path]
 LAUNCH = Path(__file__).resolve().parents[2] / "scripts" / "launch.py"

@@ -17,9 +17,9 @@ import pytest
 import tomli_w
 import yaml
 
-from vidqa.platforms.cosmos_container import PROGRAM, Prepared, prepare
-from vidqa.platforms.launch import Wanted
-from vidqa.problem import ProblemError
+from vidqa.contract.problem import ProblemError
+from vidqa.jobs.cosmos_container import PROGRAM, Prepared, prepare
+from vidqa.jobs.launch import Wanted
 
 LAUNCH = Path(__file__).resolve().parents[2] / "scripts" / "launch.py"
 IMAGE = "registry/cosmos-rl:1"

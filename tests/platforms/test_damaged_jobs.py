@@ -22,9 +22,11 @@ from mutations import ODD_VALUES, scrambled, spoiled
 
 from tests.platforms.conftest import ENOUGH_S, until_engine_runs
 from tests.platforms.jobs_script import ask
-from vidqa.platforms import NAMES, jobs, records, results
+from vidqa.jobs import results
+from vidqa.jobs import watch as jobs
+from vidqa.jobs.launch import launch
+from vidqa.platforms import NAMES, records
 from vidqa.platforms._base import State
-from vidqa.platforms.launch import launch
 from vidqa.platforms.records import JobRecord
 
 SEED = 20260101

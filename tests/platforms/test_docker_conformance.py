@@ -11,8 +11,8 @@ from tests.platforms.conformance import *  # noqa: F403
 from tests.platforms.conformance import Rig
 from tests.platforms.daemons import docker
 from tests.platforms.specs import write_docker_site
+from vidqa.jobs.launch import Wanted
 from vidqa.platforms._base import Rendered
-from vidqa.platforms.launch import Wanted
 from vidqa.platforms.processes import job_processes
 from vidqa.platforms.records import JobRecord
 

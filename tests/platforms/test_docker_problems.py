@@ -22,17 +22,20 @@ from docker.errors import APIError
 from tests.platforms.conftest import ENOUGH_S, until_engine_runs
 from tests.platforms.daemons import answers, docker, labelled_image, start
 from tests.platforms.specs import write_docker_site
-from vidqa.cli import BANK
-from vidqa.platforms import docker as docker_platform
-from vidqa.platforms import docker_daemon, images, jobs, records, runs
+from vidqa.contract.cli import BANK
+from vidqa.contract.problem import Exit, ProblemError
+from vidqa.jobs import images
+from vidqa.jobs import watch as jobs
+from vidqa.jobs.launch import Wanted, dry_run, launch, retry
+from vidqa.platforms import records, runs
 from vidqa.platforms._base import State
-from vidqa.platforms.docker import pinned
-from vidqa.platforms.docker_container import container_name
-from vidqa.platforms.docker_daemon import container_facts
-from vidqa.platforms.launch import Wanted, dry_run, launch, retry
+from vidqa.platforms.docker import daemon as docker_daemon
+from vidqa.platforms.docker import platform as docker_platform
+from vidqa.platforms.docker.container import container_name
+from vidqa.platforms.docker.daemon import container_facts
+from vidqa.platforms.docker.platform import pinned
 from vidqa.platforms.processes import Identity
 from vidqa.platforms.records import JobRecord
-from vidqa.problem import Exit, ProblemError
 
 pytestmark = pytest.mark.docker
 WriteSpec = Callable[..., Path]
@@ -167,7 +170,7 @@ def test_no_image_is_recorded_and_the_recorded_one_needs_a_yes(
     if images.recorded(config) is None:
         assert refusal(write_spec("complete"), Wanted())[:2] == (["PLATFORM_NO_IMAGE"], Exit.ENVIRONMENT)
     subprocess.run(
-        [sys.executable, "-m", "vidqa.platforms.images", HOLLOW, hollow, str(config)], check=True, cwd=BANK / "src"
+        [sys.executable, "-m", "vidqa.jobs.images", HOLLOW, hollow, str(config)], check=True, cwd=BANK / "src"
     )
     assert images.recorded(config) == (HOLLOW, hollow)
     assert json.loads(config.read_text())["actions"] == json.loads((BANK / "config.json").read_text())["actions"]

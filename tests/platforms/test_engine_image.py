@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from vidqa.cli import BANK
+from vidqa.contract.cli import BANK
 
 IDS = [f"sha256:{number:064}" for number in range(4)]
 PUSHED = [f"other/engine@{IDS[1]}", f"here:5000/team/engine2@{IDS[2]}", f"here:5000/team/engine@{IDS[3]}"]

@@ -20,14 +20,18 @@ import tomli_w
 import yaml
 
 from tests.platforms.slurm_cluster import SlurmCluster
-from vidqa.platforms import cosmos_container, kubernetes, local, slurm, slurm_script
-from vidqa.platforms import docker as docker_platform
+from vidqa.contract.problem import ProblemError
+from vidqa.jobs import cosmos_container
+from vidqa.jobs.launch import Wanted
+from vidqa.platforms import local
 from vidqa.platforms._base import Job
-from vidqa.platforms.docker_site import DockerSite
-from vidqa.platforms.kubernetes_site import KubernetesSite
-from vidqa.platforms.launch import Wanted
-from vidqa.platforms.slurm_site import SlurmSite
-from vidqa.problem import ProblemError
+from vidqa.platforms.docker import platform as docker_platform
+from vidqa.platforms.docker.site import DockerSite
+from vidqa.platforms.kubernetes.platform import platform as kubernetes
+from vidqa.platforms.kubernetes.site import KubernetesSite
+from vidqa.platforms.slurm import script as slurm_script
+from vidqa.platforms.slurm.platform import platform as slurm
+from vidqa.platforms.slurm.site import SlurmSite
 from vidqa.spec import resolve
 from vidqa.spec.layers import Layer
 

@@ -11,10 +11,11 @@ import tomli_w
 
 from tests.hub_server import COMMIT, Hub, serving
 from tests.platforms.slurm_cluster import SlurmCluster
-from vidqa import hub as model_hub
-from vidqa.hub import resolve_model
-from vidqa.platforms import by_hand, platform, results
-from vidqa.platforms.launch import DryRun, Wanted, dry_run
+from vidqa.jobs import results
+from vidqa.jobs.launch import DryRun, Wanted, dry_run
+from vidqa.platforms import by_hand, platform
+from vidqa.storage import hub as model_hub
+from vidqa.storage.hub import resolve_model
 
 pytestmark = pytest.mark.slurm
 WriteSpec = Callable[..., Path]

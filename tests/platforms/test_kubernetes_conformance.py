@@ -15,9 +15,9 @@ import yaml
 from tests.platforms.conformance import *  # noqa: F403
 from tests.platforms.conformance import TOKEN, Rig
 from tests.platforms.kubernetes_api import Cluster, cluster, kill_group
-from vidqa.platforms import kubernetes
+from vidqa.jobs.launch import Wanted
 from vidqa.platforms._base import Rendered
-from vidqa.platforms.launch import Wanted
+from vidqa.platforms.kubernetes.platform import platform as kubernetes
 from vidqa.platforms.processes import job_processes
 from vidqa.platforms.records import JobRecord
 

@@ -21,14 +21,17 @@ import yaml
 
 from tests.platforms.conftest import until_complete
 from tests.platforms.kubernetes_api import Cluster, Refused, Request, cluster, until
-from vidqa.platforms import jobs, kubernetes, kubernetes_client, records
+from vidqa.contract.problem import Exit, ProblemError
+from vidqa.jobs import watch as jobs
+from vidqa.jobs.launch import Wanted, dry_run, launch, retry
+from vidqa.platforms import records
 from vidqa.platforms._base import State
-from vidqa.platforms.kubernetes_client import connect
-from vidqa.platforms.kubernetes_problems import UNREACHABLE
-from vidqa.platforms.kubernetes_site import KubernetesSite
-from vidqa.platforms.launch import Wanted, dry_run, launch, retry
+from vidqa.platforms.kubernetes import client as kubernetes_client
+from vidqa.platforms.kubernetes.client import connect
+from vidqa.platforms.kubernetes.platform import platform as kubernetes
+from vidqa.platforms.kubernetes.problems import UNREACHABLE
+from vidqa.platforms.kubernetes.site import KubernetesSite
 from vidqa.platforms.records import JobRecord
-from vidqa.problem import Exit, ProblemError
 
 WriteSpec = Callable[..., Path]
 ENGINE = Path(__file__).with_name("stand_in_engine.py")
@@ -371,7 +374,7 @@ def test_what_keeps_a_job_from_starting(
 def test_a_silent_server_changes_nothing_that_is_known(
     api: Cluster, wanted: Callable[..., Wanted], write_spec: WriteSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from vidqa.platforms import kubernetes_client
+    from vidqa.platforms.kubernetes import client as kubernetes_client
 
     record = started(write_spec("hang"), wanted())
     until_runs(api, record)

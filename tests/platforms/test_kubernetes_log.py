@@ -10,8 +10,8 @@ import pytest
 
 from tests.platforms.test_kubernetes_state import pod, record
 from vidqa.platforms import records
-from vidqa.platforms.kubernetes_log import gather, path_of, read_log, tail_of
-from vidqa.platforms.kubernetes_problems import UNREACHABLE
+from vidqa.platforms.kubernetes.log import gather, path_of, read_log, tail_of
+from vidqa.platforms.kubernetes.problems import UNREACHABLE
 
 Lines = list[tuple[str, str]]
 RUNNING = pod(running={})

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from vidqa.platforms._base import State
-from vidqa.platforms.kubernetes_manifest import NODE_LABEL
-from vidqa.platforms.kubernetes_state import decisive, observed, stuck
+from vidqa.platforms.kubernetes.manifest import NODE_LABEL
+from vidqa.platforms.kubernetes.state import decisive, observed, stuck
 from vidqa.platforms.records import JobRecord
 
 FAILED = {

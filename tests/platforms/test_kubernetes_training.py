@@ -10,10 +10,10 @@ import tomli_w
 
 from tests.platforms.kubernetes_api import cluster, until
 from tests.tiny_world import losses, tiny_data, tiny_model, tiny_spec
-from vidqa.platforms import jobs
+from vidqa.contract.run_folder import read_metrics
+from vidqa.jobs import watch as jobs
+from vidqa.jobs.launch import Wanted, launch
 from vidqa.platforms._base import State
-from vidqa.platforms.launch import Wanted, launch
-from vidqa.run_folder import read_metrics
 
 
 def place(folder: Path, nodes: int) -> Wanted:

@@ -15,12 +15,13 @@ import pytest
 
 from tests.platforms.conftest import ENOUGH_S, until_engine_runs
 from tests.platforms.jobs_script import ask
-from vidqa.platforms import jobs, local, records, runs
+from vidqa.contract.problem import Exit, ProblemError
+from vidqa.jobs import watch as jobs
+from vidqa.jobs.launch import launch
+from vidqa.platforms import local, records, runs
 from vidqa.platforms._base import Job, Observed, Rendered, State
-from vidqa.platforms.launch import launch
 from vidqa.platforms.processes import job_processes, supervisors
 from vidqa.platforms.records import JobRecord
-from vidqa.problem import Exit, ProblemError
 
 WriteSpec = Callable[..., Path]
 

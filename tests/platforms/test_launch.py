@@ -15,11 +15,13 @@ from pathlib import Path
 import pytest
 
 from tests.platforms.conftest import ENOUGH_S
-from vidqa import environment
-from vidqa.platforms import jobs, records, results
+from vidqa.contract import environment
+from vidqa.contract.problem import Exit, ProblemError
+from vidqa.jobs import results
+from vidqa.jobs import watch as jobs
+from vidqa.jobs.launch import Wanted, dry_run, launch
+from vidqa.platforms import records
 from vidqa.platforms._base import State
-from vidqa.platforms.launch import Wanted, dry_run, launch
-from vidqa.problem import Exit, ProblemError
 
 WriteSpec = Callable[..., Path]
 SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"

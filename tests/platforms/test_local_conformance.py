@@ -8,8 +8,8 @@ import pytest
 
 from tests.platforms.conformance import *  # noqa: F403
 from tests.platforms.conformance import Rig
+from vidqa.jobs.launch import Wanted
 from vidqa.platforms._base import Rendered
-from vidqa.platforms.launch import Wanted
 from vidqa.platforms.processes import PROC, engine_processes, job_processes, supervisors
 from vidqa.platforms.records import JobRecord
 

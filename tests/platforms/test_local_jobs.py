@@ -17,13 +17,15 @@ import listening
 import pytest
 
 from tests.platforms.conftest import ENOUGH_S, until_engine_runs
-from vidqa.platforms import jobs, local, records, results
+from vidqa.contract.problem import Exit
+from vidqa.contract.run_folder import RunFolder
+from vidqa.jobs import results
+from vidqa.jobs import watch as jobs
+from vidqa.jobs.launch import launch, retry
+from vidqa.platforms import local, records
 from vidqa.platforms._base import State
-from vidqa.platforms.launch import launch, retry
 from vidqa.platforms.processes import Identity, job_processes, supervisors
 from vidqa.platforms.records import JobRecord
-from vidqa.problem import Exit
-from vidqa.run_folder import RunFolder
 
 WriteSpec = Callable[..., Path]
 

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 from tests.platforms.specs import write_spec_in
+from vidqa.jobs.asked import ask
+from vidqa.jobs.launch import Wanted, job_of
 from vidqa.platforms import platform
 from vidqa.platforms._base import Job
-from vidqa.platforms.asked import ask
-from vidqa.platforms.docker_container import container_body
-from vidqa.platforms.docker_site import DockerSite
-from vidqa.platforms.launch import Wanted, job_of
+from vidqa.platforms.docker.container import container_body
+from vidqa.platforms.docker.site import DockerSite
 from vidqa.platforms.mounts import Mount, hiding, media_folders, mounts
-from vidqa.platforms.slurm_site import SlurmSite
+from vidqa.platforms.slurm.site import SlurmSite
 
 
 def job(folder: Path, reads: list[Path], writes: list[Path]) -> Job:

@@ -14,11 +14,13 @@ from pathlib import Path
 import pytest
 
 from tests.platforms.conftest import ENOUGH_S
-from vidqa.cli import Result
-from vidqa.platforms import jobs, records, results
-from vidqa.platforms.launch import Launched, launch
+from vidqa.contract.cli import Result
+from vidqa.evaluation import score
+from vidqa.jobs import results
+from vidqa.jobs import watch as jobs
+from vidqa.jobs.launch import Launched, launch
+from vidqa.platforms import records
 from vidqa.platforms.records import JobRecord
-from vidqa.scoring import score
 
 WriteSpec = Callable[..., Path]
 RIGHT = [{"video_id": f"{n}.mp4", "question": "Is it?", "gt": "no", "response": "No."} for n in range(18)]

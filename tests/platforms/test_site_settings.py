@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from vidqa.cli import BANK
+from vidqa.contract.cli import BANK
+from vidqa.contract.problem import ProblemError
 from vidqa.platforms import NAMES, platform, site
-from vidqa.platforms.docker_site import DockerSite
-from vidqa.problem import ProblemError
+from vidqa.platforms.docker.site import DockerSite
 
 
 def problems(text: str, tmp_path: Path) -> list[tuple[str, str]]:

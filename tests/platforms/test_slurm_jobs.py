@@ -15,15 +15,17 @@ import pytest
 from tests.platforms.conftest import until_complete
 from tests.platforms.slurm_cluster import SlurmCluster
 from tests.platforms.specs import write_spec_in
-from vidqa import files
-from vidqa.platforms import jobs, records, slurm_script
-from vidqa.platforms import slurm as slurm_platform
+from vidqa.contract import files
+from vidqa.contract.problem import Exit, ProblemError
+from vidqa.jobs import watch as jobs
+from vidqa.jobs.launch import Launched, Wanted, dry_run, launch
+from vidqa.platforms import records
 from vidqa.platforms._base import State
-from vidqa.platforms.launch import Launched, Wanted, dry_run, launch
 from vidqa.platforms.processes import this_process
 from vidqa.platforms.records import JobRecord
-from vidqa.platforms.slurm_commands import Cluster
-from vidqa.problem import Exit, ProblemError
+from vidqa.platforms.slurm import platform as slurm_platform
+from vidqa.platforms.slurm import script as slurm_script
+from vidqa.platforms.slurm.commands import Cluster
 
 pytestmark = pytest.mark.slurm
 WriteSpec = Callable[..., Path]

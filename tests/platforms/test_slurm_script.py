@@ -9,15 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from vidqa.platforms import records, slurm, slurm_script
+from vidqa.contract.problem import ProblemError
+from vidqa.platforms import records
 from vidqa.platforms._base import Job, State
 from vidqa.platforms.engine_command import engine_environment
 from vidqa.platforms.processes import this_process
 from vidqa.platforms.records import JobRecord
 from vidqa.platforms.site import validate
-from vidqa.platforms.slurm_commands import Cluster, Known, accounted, find, known
-from vidqa.platforms.slurm_site import SlurmSite
-from vidqa.problem import ProblemError
+from vidqa.platforms.slurm import script as slurm_script
+from vidqa.platforms.slurm.commands import Cluster, Known, accounted, find, known
+from vidqa.platforms.slurm.platform import platform as slurm
+from vidqa.platforms.slurm.site import SlurmSite
 
 
 def job(**site: object) -> Job:

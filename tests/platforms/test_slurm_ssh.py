@@ -18,12 +18,14 @@ from tests.platforms.daemons import needed
 from tests.platforms.slurm_cluster import SlurmCluster
 from tests.platforms.specs import write_spec_in
 from tests.platforms.test_by_hand import until_complete
-from vidqa.platforms import jobs, platform, records, results
-from vidqa.platforms import slurm as slurm_platform
+from vidqa.contract.problem import Exit, ProblemError
+from vidqa.jobs import results
+from vidqa.jobs import watch as jobs
+from vidqa.jobs.launch import Wanted, dry_run, launch
+from vidqa.platforms import platform, records
 from vidqa.platforms._base import State
-from vidqa.platforms.launch import Wanted, dry_run, launch
-from vidqa.platforms.slurm_commands import Cluster
-from vidqa.problem import Exit, ProblemError
+from vidqa.platforms.slurm import platform as slurm_platform
+from vidqa.platforms.slurm.commands import Cluster
 
 pytestmark = pytest.mark.slurm
 WriteSpec = Callable[..., Path]

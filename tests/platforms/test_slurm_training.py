@@ -14,9 +14,9 @@ from tiny_world import losses, run_engine, tiny_data, tiny_model, tiny_spec
 from tests.hub_server import serving
 from tests.platforms.slurm_cluster import SlurmCluster
 from tests.platforms.test_slurm_jobs import number, until_seen
-from vidqa.platforms import jobs
+from vidqa.jobs import watch as jobs
+from vidqa.jobs.launch import Wanted, launch, retry
 from vidqa.platforms._base import State
-from vidqa.platforms.launch import Wanted, launch, retry
 from vidqa.platforms.records import JobRecord
 
 pytestmark = [pytest.mark.slurm, pytest.mark.slow]

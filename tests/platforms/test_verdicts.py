@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from vidqa.contract.problem import Exit, Problem
 from vidqa.platforms import failure, verdict
 from vidqa.platforms._base import State
 from vidqa.platforms.records import JobRecord
 from vidqa.platforms.verdict import Said
-from vidqa.problem import Exit, Problem
 
 
 def record(**changes: object) -> JobRecord:

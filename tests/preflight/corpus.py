@@ -24,10 +24,10 @@ import pytest
 from tests.clips import mux_silence, write_clip, write_image
 from tests.hub_server import serving
 from tests.preflight.conftest import records as sound_records
+from vidqa.contract.problem import Problem, ProblemError
 from vidqa.preflight.gpus import Declared
 from vidqa.preflight.media_probe import NAME
 from vidqa.preflight.report import Report, preflight
-from vidqa.problem import Problem, ProblemError
 
 ANSWERS = 24  # enough of one kind for their balance to count
 

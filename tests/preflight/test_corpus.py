@@ -11,10 +11,10 @@ import pytest
 
 from tests.clips import write_clip, write_image
 from tests.preflight.corpus import BROKEN, Case
-from vidqa.platforms.asked import ask
-from vidqa.platforms.launch import Wanted, dry_run
+from vidqa.contract.problem import ProblemError
+from vidqa.jobs.asked import ask
+from vidqa.jobs.launch import Wanted, dry_run
 from vidqa.preflight import gate
-from vidqa.problem import ProblemError
 from vidqa.spec.action import action_of
 
 
@@ -32,8 +32,8 @@ def ready(tmp_path_factory: pytest.TempPathFactory, clips: Path, tiny_model: Pat
 def case(tmp_path: Path, ready: Path, clips: Path, tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Case]:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
-    monkeypatch.setattr("vidqa.hub.PAUSES_S", ())
-    monkeypatch.setattr("vidqa.hub.TIMEOUT_S", 1.0)
+    monkeypatch.setattr("vidqa.storage.hub.PAUSES_S", ())
+    monkeypatch.setattr("vidqa.storage.hub.TIMEOUT_S", 1.0)
     shutil.copy(ready / "media_probe.parquet", tmp_path)
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     made = Case(tmp_path, clips, tiny_model, monkeypatch)

@@ -11,14 +11,14 @@ import pytest
 from tests.preflight.conftest import records
 from tests.preflight.corpus import Case, machine
 from vidqa import spec as specs
-from vidqa.budget.memory import COUNTS
+from vidqa.contract.problem import Problem
 from vidqa.engine.prepare import training_records
-from vidqa.packing.steps import Steps
+from vidqa.planning.budget.memory import COUNTS
+from vidqa.planning.packing.steps import Steps
+from vidqa.planning.samples import training_planner
 from vidqa.preflight import memory_checks
 from vidqa.preflight.gpus import Declared
 from vidqa.preflight.report import Report
-from vidqa.problem import Problem
-from vidqa.samples import training_planner
 from vidqa.spec.models import TrainSpec
 
 LARGE = {  # the sizes of an 8B model

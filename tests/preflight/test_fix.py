@@ -12,8 +12,8 @@ import pytest
 
 from tests.preflight.corpus import Case
 from tests.preflight.test_preflight import SCRIPT
+from vidqa.contract.problem import Exit, ProblemError
 from vidqa.preflight.fix import fix_annotations
-from vidqa.problem import Exit, ProblemError
 
 
 @pytest.fixture

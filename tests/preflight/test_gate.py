@@ -16,15 +16,17 @@ from tests.clips import write_clip
 from tests.hub_server import serving
 from tests.platforms.stand_in import install
 from tests.preflight.conftest import records as rows
-from vidqa.platforms import jobs, records, results
+from vidqa.contract.problem import Exit, Problem, ProblemError
+from vidqa.jobs import results
+from vidqa.jobs import watch as jobs
+from vidqa.jobs.asked import ask, fetch_weights
+from vidqa.jobs.cosmos_container import prepare
+from vidqa.jobs.launch import Launched, Wanted, dry_run, launch, retry
+from vidqa.platforms import records
 from vidqa.platforms._base import State
-from vidqa.platforms.asked import ask, fetch_weights
-from vidqa.platforms.cosmos_container import prepare
-from vidqa.platforms.launch import Launched, Wanted, dry_run, launch, retry
 from vidqa.platforms.supervisor import kill_job
 from vidqa.preflight import gate, kept
 from vidqa.preflight.report import Report, preflight
-from vidqa.problem import Exit, Problem, ProblemError
 
 WriteSpec = Callable[..., Path]
 SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
@@ -309,7 +311,7 @@ def test_a_model_of_the_hub_is_fetched_after_the_look_and_is_the_same_then(
     write_spec: WriteSpec, tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr("vidqa.hub.PAUSES_S", ())
+    monkeypatch.setattr("vidqa.storage.hub.PAUSES_S", ())
     install(monkeypatch.setattr)
     with serving(tiny_model) as hub:
         monkeypatch.setenv("HF_ENDPOINT", hub.url)

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from vidqa import hub
-from vidqa.budget.measured import read_rows, result_files
 from vidqa.families.known import known
 from vidqa.families.qwen3_vl import QWEN3_VL
+from vidqa.planning.budget.measured import read_rows, result_files
 from vidqa.preflight.gpus import Declared
 from vidqa.preflight.report import Report, preflight
+from vidqa.storage import hub
 
 WriteSpec = Callable[..., Path]
 NAME, SMALL, UNKNOWN = "nvidia/Cosmos-Reason2-8B", "nvidia/Cosmos-Reason2-2B", "nvidia/Cosmos-Reason9-9B"

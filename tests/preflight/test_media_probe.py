@@ -11,7 +11,7 @@ import pytest
 
 from tests.clips import draw, write_clip
 from tests.preflight.corpus import Case
-from vidqa import looks
+from vidqa.dataset import near_duplicates as looks
 from vidqa.preflight import media_checks, media_probe
 from vidqa.video import decode_frames, probe
 from vidqa.video.pool import DecodePool

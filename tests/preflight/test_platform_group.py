@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from vidqa.platforms.launch import Wanted
+from vidqa.jobs.launch import Wanted
 from vidqa.preflight.report import Report, preflight
 
 WriteSpec = Callable[..., Path]

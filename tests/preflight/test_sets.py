@@ -13,13 +13,13 @@ from tests.clips import write_clip
 from tests.preflight.conftest import records
 from tests.preflight.corpus import Case
 from vidqa import spec as specs
-from vidqa.data import fingerprint
+from vidqa.dataset import fingerprint
 from vidqa.engine.evaluate import asked as questions
 from vidqa.engine.model.load import _meta_model
 from vidqa.engine.model.trainable import choose_trainable
 from vidqa.engine.prepare import Prepared, plan_usable, training_records
 from vidqa.engine.resume import trainer_facts
-from vidqa.samples import evaluation_planner, training_planner
+from vidqa.planning.samples import evaluation_planner, training_planner
 from vidqa.video.pool import DecodePool
 
 

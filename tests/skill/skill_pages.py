@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-from vidqa.cli import BANK, Parser
+from vidqa.contract.cli import BANK, Parser
 
 PAGES = sorted(
     path for pattern in ("*.md", "references/*.md", "workflow/**/*.md", "docker/**/*.md") for path in BANK.glob(pattern)

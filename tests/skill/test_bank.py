@@ -12,7 +12,7 @@ import yaml
 from skill_pages import SCRIPTS, parser_of, words_of
 
 import vidqa
-from vidqa.cli import BANK, SCHEMA
+from vidqa.contract.cli import BANK, SCHEMA
 from vidqa.spec.keys import leaves
 from vidqa.spec.models import SPECS
 from vidqa.spec.route import route_train

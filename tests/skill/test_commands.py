@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from skill_pages import PAGES, SCRIPTS, inline_code, parser_of, shell_lines, words_of
 
-from vidqa.cli import BANK
-from vidqa.problem import Problem, ProblemError
+from vidqa.contract.cli import BANK
+from vidqa.contract.problem import Problem, ProblemError
 from vidqa.spec.layers import entries, parse_set, parse_value
 from vidqa.spec.models import SPECS
 from vidqa.spec.resolve import resolve

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from vidqa.cli import BANK
+from vidqa.contract.cli import BANK
 
 RULE = BANK / "references/evaluation.md"
 

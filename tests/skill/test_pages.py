@@ -15,8 +15,8 @@ import yaml
 from skill_pages import PAGES, SCRIPTS, anchors, inline_code, links, paragraphs, prose_of, text_of
 
 import vidqa.generate
-from vidqa.cli import BANK
-from vidqa.problem import REGISTRY
+from vidqa.contract.cli import BANK
+from vidqa.contract.problem import REGISTRY
 from vidqa.spec.keys import leaves
 from vidqa.spec.models import SPECS
 

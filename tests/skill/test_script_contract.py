@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from skill_pages import SCRIPTS
 
-from vidqa import cli
-from vidqa.cli import BANK, Result
-from vidqa.problem import INTERNAL, Exit
+from vidqa.contract import cli
+from vidqa.contract.cli import BANK, Result
+from vidqa.contract.problem import INTERNAL, Exit
 
 # A wrong use of each script: its words, its exit code, and the code of its first problem.
 WRONG = {

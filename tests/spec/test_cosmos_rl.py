@@ -16,7 +16,7 @@ from typing import Any, get_args
 import pytest
 from pydantic import BaseModel
 
-from vidqa.problem import ProblemError
+from vidqa.contract.problem import ProblemError
 from vidqa.spec import Layer, TrainSpec, dump, resolve
 from vidqa.spec.build import Request, build, train_samples
 from vidqa.spec.cosmos import cosmos_table, video_fps_problems

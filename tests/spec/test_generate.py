@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from vidqa.cli import BANK
+from vidqa.contract.cli import BANK
 from vidqa.generate import PAGES, differing, main
 from vidqa.spec import Layer, read_layer, resolve
 from vidqa.spec.keys import leaves

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from vidqa.problem import ProblemError
+from vidqa.contract.problem import ProblemError
 from vidqa.spec.parents import find_checkpoint, find_export
 
 

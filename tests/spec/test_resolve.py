@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from vidqa.problem import MOST_PROBLEMS, Problem, ProblemError
+from vidqa.contract.problem import MOST_PROBLEMS, Problem, ProblemError
 from vidqa.spec import Layer, dump, fingerprint, load, parse_set, read_layer, resolve
 from vidqa.spec.keys import leaves
 from vidqa.spec.layers import parse_value

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from vidqa.cli import BANK
+from vidqa.contract.cli import BANK
 from vidqa.spec import load
 
 

@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 from tiny_world import tiny_data
 
-from vidqa.data import load_records
+from vidqa.contract.problem import Exit, ProblemError
+from vidqa.dataset import load_records
+from vidqa.jobs.launch import dry_run
 from vidqa.platforms import by_hand
-from vidqa.platforms.launch import dry_run
-from vidqa.problem import Exit, ProblemError
 from vidqa.storage import expected_set, stage, stage_set
 from vidqa.storage.stage import RECORD, folder_of, read_record
 
@@ -217,7 +217,7 @@ def test_two_processes_stage_a_set_once(bucket: Any) -> None:
 def test_a_launch_stages_before_its_job(bucket: Any, tmp_path: Path) -> None:
     root = tiny_data(tmp_path, clips=1, images=0, texts=0)
     bucket.put(str(root), "lake/whole", recursive=True)
-    from vidqa.platforms.asked import ask
+    from vidqa.jobs.asked import ask
     from vidqa.spec import Layer, dump, resolve
 
     model = tmp_path / "model"

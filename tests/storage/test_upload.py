@@ -15,7 +15,7 @@ import pytest
 
 from tests.storage.hub_uploads import Hub, serving
 from tests.tiny_world import run_engine, tiny_data, tiny_model, tiny_spec
-from vidqa.problem import Exit, ProblemError
+from vidqa.contract.problem import Exit, ProblemError
 from vidqa.storage import s3_upload
 from vidqa.storage.upload import RECORD, Wanted, asked_by, main, run_files, upload
 

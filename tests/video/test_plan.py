@@ -9,7 +9,7 @@ from transformers import Qwen2VLImageProcessor, Qwen3VLVideoProcessor
 from transformers.models.qwen3_vl.processing_qwen3_vl import Qwen3VLProcessor
 from transformers.video_utils import VideoMetadata
 
-from vidqa.problem import ProblemError
+from vidqa.contract.problem import ProblemError
 from vidqa.video.plan import plan_frames, plan_image
 from vidqa.video.types import PixelRules, VideoMeta, VisionSpec
 

@@ -12,8 +12,8 @@ import pytest
 from clips import frame_numbers, write_clip, write_image
 from decode_workers import is_worker, workers_of
 
-from vidqa.environment import child_environment
-from vidqa.problem import Exit, Problem
+from vidqa.contract.environment import child_environment
+from vidqa.contract.problem import Exit, Problem
 from vidqa.video.pool import DecodePool, DecodeRequest, Stored
 
 NUMBERS = "slow_transform:numbers"

@@ -15,9 +15,9 @@ from pathlib import Path
 BANK = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(BANK / "src"))
 
+from vidqa.contract.environment import child_environment  # noqa: E402
 from vidqa.demo.recipe import EVALUATE, TRAIN, TRAIN_CLIPS  # noqa: E402
 from vidqa.demo.summary import summary  # noqa: E402
-from vidqa.environment import child_environment  # noqa: E402
 
 DEMO = Path("demo")
 DATA, MODEL, GAPS = DEMO / "data", DEMO / "model", DEMO / "gaps.parquet"

@@ -9,19 +9,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vidqa.data import fingerprint
-from vidqa.data.findings import Findings
-from vidqa.data.media import MediaSource, media_source
-from vidqa.data.problems import FILE_MISSING
-from vidqa.data.reader import NAMES, annotation_file, read_rows
-from vidqa.data.record import Record
+from vidqa.contract.problem import Problem, ProblemError, raise_errors
+from vidqa.dataset import fingerprint
+from vidqa.dataset.findings import Findings
+from vidqa.dataset.media import MediaSource, media_source
+from vidqa.dataset.problems import FILE_MISSING
+from vidqa.dataset.reader import NAMES, annotation_file, read_rows
+from vidqa.dataset.record import Record
 from vidqa.datatools import prompts, tables, tao
 from vidqa.datatools.merge import Source, merged
 from vidqa.datatools.outputs import json_lines, json_list, write_new
 from vidqa.datatools.problems import FIELDS_DROPPED, FORMAT_UNKNOWN, MEDIA_PATHS, OUTPUT_ENDING, PROMPT_UNUSED
 from vidqa.datatools.rows import place_of, read_pairs
 from vidqa.datatools.shapes import count_fields, llava_row, messages_row, other_fields
-from vidqa.problem import Problem, ProblemError, raise_errors
 
 JSON_FORMATS = ("llava", "messages", "jsonl")
 FROM = ("auto", *JSON_FORMATS, "parquet", "hf", "csv", tao.COSMOS, tao.TAO_VL)

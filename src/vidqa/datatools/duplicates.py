@@ -6,10 +6,10 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from vidqa.data.record import MediaRef, Record
+from vidqa.contract.problem import Code, Problem
+from vidqa.dataset.record import MediaRef, Record
 from vidqa.datatools.problems import CONTRADICTION, REPEATED, SAME_CONTENT
-from vidqa.problem import Code, Problem
-from vidqa.scoring.answers import parse_expected
+from vidqa.evaluation.answers import parse_expected
 from vidqa.video.source import content_hash
 
 NAMED = 5  # members of a group that a message names

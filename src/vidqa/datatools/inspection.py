@@ -10,13 +10,13 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from vidqa.data.load import check_set
-from vidqa.data.record import MediaRef, Record
+from vidqa.contract.problem import Problem
+from vidqa.dataset.load import check_set
+from vidqa.dataset.near_duplicates import alike_groups, glances
+from vidqa.dataset.record import MediaRef, Record
 from vidqa.datatools.duplicates import answer_class, compared_answer, find_duplicates
 from vidqa.datatools.unused import unused_media
-from vidqa.looks import alike_groups, glances
-from vidqa.problem import Problem
-from vidqa.samples import Planner, Prompting, Sample
+from vidqa.planning.samples import Planner, Prompting, Sample
 from vidqa.video import fps_disagreement
 from vidqa.video.headers import read_headers
 from vidqa.video.types import ImageMeta, VideoMeta

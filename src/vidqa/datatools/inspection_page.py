@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from vidqa.data.record import MediaRef, Record
+from vidqa.dataset.record import MediaRef, Record
 from vidqa.datatools.inspection import Inspection
 from vidqa.datatools.pages import frame_urls
 from vidqa.pages.page import PROBLEMS, TILE, page

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from vidqa.data.record import MediaRef, Record
+from vidqa.contract.problem import Problem, ProblemError
+from vidqa.dataset.record import MediaRef, Record
 from vidqa.datatools.problems import MERGE_ARCHIVE
 from vidqa.datatools.rows import Pair
-from vidqa.problem import Problem, ProblemError
 
 NAMED = 5
 

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from vidqa.contract.files import replacing
+from vidqa.contract.problem import ProblemError
 from vidqa.datatools.problems import OUTPUT_EXISTS, OUTPUT_UNWRITABLE
-from vidqa.files import replacing
-from vidqa.problem import ProblemError
 
 
 def write_new(files: Mapping[Path, bytes]) -> bool:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from vidqa.data.record import MediaRef
+from vidqa.contract.problem import ProblemError
+from vidqa.dataset.record import MediaRef
+from vidqa.evaluation.posters import poster_frames
 from vidqa.pages.page import image_url
-from vidqa.problem import ProblemError
-from vidqa.scoring.posters import poster_frames
 
 
 def frame_urls(ref: MediaRef, indices: Sequence[int], width: int = 200) -> tuple[list[str], str]:

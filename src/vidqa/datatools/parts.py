@@ -6,9 +6,9 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from vidqa.contract.problem import Problem
 from vidqa.datatools.problems import NOT_LINKED, OUTPUT_EXISTS
 from vidqa.datatools.rows import Annotated, Pair
-from vidqa.problem import Problem
 
 ANNOTATIONS = "annotations.json"
 Links = dict[str, str]  # names in the part's folder and the files they stand for

@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from vidqa.chat.chat import Chat, Encoded
-from vidqa.cli import printable
-from vidqa.data.record import MediaRef, Record
+from vidqa.contract.cli import printable
+from vidqa.contract.problem import Problem, ProblemError
+from vidqa.dataset.record import MediaRef, Record
 from vidqa.datatools.problems import NOTHING_LEARNED, SAMPLE_UNKNOWN
-from vidqa.problem import Problem, ProblemError
-from vidqa.samples import Planner, Sample
+from vidqa.families.chat.chat import Chat, Encoded
+from vidqa.planning.samples import Planner, Sample
 from vidqa.video.types import FramePlan
 
 SHOWN = 4000  # characters of one piece in a result

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from vidqa.contract.problem import Problem
 from vidqa.datatools.pages import frame_urls
 from vidqa.datatools.preview import Piece, Preview, token_line
 from vidqa.pages.page import PROBLEMS, page
-from vidqa.problem import Problem
 
 MOST_FRAMES = 32  # pictures of one medium; the line above them names how many there are
 STYLE = """

@@ -6,9 +6,9 @@ import re
 from dataclasses import replace
 from typing import Any
 
-from vidqa.data.record import Record, Turn
+from vidqa.dataset.record import Record, Turn
 from vidqa.datatools.problems import NOT_AN_OPTION
-from vidqa.scoring.options import options_of
+from vidqa.evaluation.options import options_of
 
 FORMS = ("mcq", "yes_no")
 ASK_LETTER = "Answer with the letter of the right option."

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vidqa.data.findings import Findings
-from vidqa.data.media import MediaSource, media_source
-from vidqa.data.parse import RowReader
-from vidqa.data.problems import EMPTY
-from vidqa.data.reader import annotation_file, read_rows
-from vidqa.data.record import Record
-from vidqa.problem import Problem, ProblemError, raise_errors
+from vidqa.contract.problem import Problem, ProblemError, raise_errors
+from vidqa.dataset.findings import Findings
+from vidqa.dataset.media import MediaSource, media_source
+from vidqa.dataset.parse import RowReader
+from vidqa.dataset.problems import EMPTY
+from vidqa.dataset.reader import annotation_file, read_rows
+from vidqa.dataset.record import Record
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
-from vidqa.data.parse import KIND_FIELDS
-from vidqa.data.record import Record, Turn
+from vidqa.dataset.parse import KIND_FIELDS
+from vidqa.dataset.record import Record, Turn
 
 SPEAKERS = {"user": "human", "assistant": "gpt", "system": "system"}
 CARRIED = {"id", "video", "videos", "image", "images", "video_fps", "kind"}  # what a record holds

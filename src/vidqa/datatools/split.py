@@ -9,16 +9,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vidqa.data import fingerprint
-from vidqa.data.record import Record
-from vidqa.data.split import draw_of, groups_sharing_media
+from vidqa.contract.problem import Problem
+from vidqa.dataset import fingerprint
+from vidqa.dataset.record import Record
+from vidqa.dataset.split import draw_of, groups_sharing_media
 from vidqa.datatools.duplicates import answer_class, same_content_problems
 from vidqa.datatools.outputs import json_list, json_page, write_new
 from vidqa.datatools.parts import check_part, links, write_links
 from vidqa.datatools.problems import SHARE, SPLIT_OFF, SPLIT_ONE_VIDEO
 from vidqa.datatools.rows import Annotated, Pair, read_annotated
 from vidqa.datatools.together import CONTENT, Together, kept_together
-from vidqa.problem import Problem
 
 STRATIFY = ("kind", "answer")
 PARTS = ("train", "val")

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from vidqa.data.findings import Findings
-from vidqa.data.record import Record
+from vidqa.dataset.findings import Findings
+from vidqa.dataset.record import Record
 from vidqa.datatools.problems import COLUMNS, SEVERAL_SPLITS, TABLE_UNREADABLE
 from vidqa.datatools.shapes import table_row
 

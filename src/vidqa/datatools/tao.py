@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from vidqa.data.findings import Findings
-from vidqa.data.reader import TOO_DEEP, is_deep, type_name
+from vidqa.dataset.findings import Findings
+from vidqa.dataset.reader import TOO_DEEP, is_deep, type_name
 from vidqa.datatools.problems import TAO_SHAPE
 
 COSMOS = "cosmos-reason-v1.0"

@@ -9,11 +9,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from vidqa.data.record import MediaRef
+from vidqa.dataset.near_duplicates import alike_groups, glances
+from vidqa.dataset.record import MediaRef
 from vidqa.datatools.duplicates import same_content
 from vidqa.datatools.problems import GROUP_BY
 from vidqa.datatools.rows import Pair
-from vidqa.looks import alike_groups, glances
 from vidqa.video.headers import read_headers
 
 MOST_OF_A_STEM = 8  # files; a stem that more have, such as "video", says nothing

@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from vidqa.cli import Parser, Result, run
+from vidqa.contract.cli import Parser, Result, run
 
 
 def main(options: argparse.Namespace) -> Result:

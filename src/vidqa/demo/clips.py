@@ -11,9 +11,9 @@ from typing import Any
 import av
 import numpy as np
 
+from vidqa.contract.files import write_json, write_text
 from vidqa.demo.questions import Question, questions_about
 from vidqa.demo.scenes import DIAGONAL, EVENTS, Scene, draw_scene, render
-from vidqa.files import write_json, write_text
 
 # What is learned from: crossings twice, because four directions take longest to learn.
 TRAIN_EVENTS = ("cross", *EVENTS)

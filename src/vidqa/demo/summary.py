@@ -7,7 +7,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from vidqa.run_folder import read_metrics
+from vidqa.contract.run_folder import read_metrics
 
 WEAK_KIND = "diagonal"  # asked of clips such as the training set has none of
 

@@ -1,1 +1,1 @@
-"""The engine: fine-tuning, evaluation and export. Runs inside the image; the only room that imports torch."""
+"""The engine: fine-tuning, evaluation and export. Runs inside the image; the only package that imports torch."""

@@ -19,12 +19,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from vidqa.contract.environment import child_environment, rank, redacted
+from vidqa.contract.problem import INTERNAL, Exit, Problem, ProblemError, exit_code_of
+from vidqa.contract.run_folder import RunFolder
 from vidqa.engine.ending import leave
 from vidqa.engine.problems import ENGINE_OUT_OF_MEMORY, unwritable
 from vidqa.engine.signals import STOP_SIGNALS
-from vidqa.environment import child_environment, rank, redacted
-from vidqa.problem import INTERNAL, Exit, Problem, ProblemError, exit_code_of
-from vidqa.run_folder import RunFolder
 from vidqa.spec import load
 
 REPORT_S = 60.0  # for the report of a training, which takes less than a second
@@ -101,7 +101,7 @@ def upload(spec: Any, run: RunFolder) -> None:
 
 def report(run: RunFolder) -> None:
     """Write the page of a training, in a process of its own: whatever becomes of it, the run ends as it has ended."""
-    program = [sys.executable, "-P", "-m", "vidqa.training_report", str(run.path)]
+    program = [sys.executable, "-P", "-m", "vidqa.pages.training", str(run.path)]
     try:
         subprocess.run(program, stdin=subprocess.DEVNULL, timeout=REPORT_S, check=False)
     except (OSError, subprocess.TimeoutExpired) as failed:

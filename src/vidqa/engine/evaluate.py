@@ -16,7 +16,10 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from vidqa.data import load_records
+from vidqa.contract.environment import world_size
+from vidqa.contract.problem import Exit, Problem, raise_errors
+from vidqa.contract.run_folder import RunFolder
+from vidqa.dataset import load_records
 from vidqa.engine import distributed
 from vidqa.engine.batch.frames import FrameSource
 from vidqa.engine.checkpoint.export import load_export
@@ -29,10 +32,7 @@ from vidqa.engine.problems import ENGINE_NO_SAMPLES
 from vidqa.engine.progress import open_evaluation
 from vidqa.engine.quarantine import end_if_bad
 from vidqa.engine.signals import StopRequest
-from vidqa.environment import world_size
-from vidqa.problem import Exit, Problem, raise_errors
-from vidqa.run_folder import RunFolder
-from vidqa.samples import Planner, Sample, evaluation_planner, longest_allowed
+from vidqa.planning.samples import Planner, Sample, evaluation_planner, longest_allowed
 from vidqa.spec import check_with_gpus
 
 BATCHES_AHEAD = 2  # batches whose videos are decoded while the model answers

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from vidqa.budget import work
 from vidqa.families.qwen3_vl_sizes import sizes
+from vidqa.planning.budget import work
 
 
 def flops_model(config: Any, *, vision_trains: bool, decoder_trains: bool) -> work.FlopsModel:

@@ -9,7 +9,7 @@ import torch
 from vidqa.engine.distributed import World
 from vidqa.engine.flops import flops_model, peak_flops
 from vidqa.engine.schedule import Schedule
-from vidqa.packing.sharing import work_of
+from vidqa.planning.packing.sharing import work_of
 
 
 class Meter:

@@ -8,19 +8,19 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from vidqa.continuing import weights_hash
-from vidqa.data import fingerprint
-from vidqa.data.record import Record
+from vidqa.contract.files import write_json
+from vidqa.contract.problem import Problem
+from vidqa.contract.run_folder import RunFolder
+from vidqa.dataset import fingerprint
+from vidqa.dataset.record import Record
 from vidqa.engine.generate.answers import Answer
 from vidqa.engine.problems import ENGINE_ANSWERS_MISSING, ENGINE_NOT_ANSWERED
-from vidqa.files import write_json
-from vidqa.problem import Problem
-from vidqa.run_folder import RunFolder
-from vidqa.samples import Planner, Sample
-from vidqa.scoring import make_item, score
-from vidqa.scoring.answers import RULES
-from vidqa.scoring.posters import poster_frames
-from vidqa.scoring.report import write_report
+from vidqa.evaluation import make_item, score
+from vidqa.evaluation.answers import RULES
+from vidqa.evaluation.posters import poster_frames
+from vidqa.evaluation.report import write_report
+from vidqa.planning.continuing import weights_hash
+from vidqa.planning.samples import Planner, Sample
 
 NAMED = 5  # samples that a message names
 POSTERS = 4  # frames shown of one failure

@@ -7,16 +7,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vidqa.data import fingerprint, load_records, split_by_video
-from vidqa.data.record import Record
+from vidqa.contract.environment import cache_folder
+from vidqa.contract.files import write_json
+from vidqa.contract.problem import Problem, ProblemError
+from vidqa.contract.run_folder import RunFolder
+from vidqa.dataset import fingerprint, load_records, split_by_video
+from vidqa.dataset.record import Record
 from vidqa.engine.distributed import World
 from vidqa.engine.problems import ENGINE_NO_SAMPLES, unwritable
-from vidqa.environment import cache_folder
-from vidqa.files import write_json
-from vidqa.problem import Problem, ProblemError
-from vidqa.run_folder import RunFolder
-from vidqa.sample_problems import SAMPLE_NOTHING_LEARNED
-from vidqa.samples import Planner, Sample, validation_mode
+from vidqa.planning.problems import SAMPLE_NOTHING_LEARNED
+from vidqa.planning.samples import Planner, Sample, validation_mode
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 import errno
 
-from vidqa.problem import Code, Exit, Problem
+from vidqa.contract.problem import Code, Exit, Problem
 
 ENGINE_WEIGHTS_MISMATCH = Code(
     "ENGINE_WEIGHTS_MISMATCH",

@@ -14,7 +14,11 @@ from typing import Any
 
 import torch
 
-from vidqa.cli import note
+from vidqa.contract.cli import note
+from vidqa.contract.environment import world_size
+from vidqa.contract.files import write_json
+from vidqa.contract.problem import Exit, raise_errors
+from vidqa.contract.run_folder import RunFolder
 from vidqa.engine import distributed
 from vidqa.engine.batch.collate import Collator
 from vidqa.engine.batch.frames import FrameSource
@@ -24,12 +28,8 @@ from vidqa.engine.distributed import World
 from vidqa.engine.model.load import DTYPES, load_sharded
 from vidqa.engine.prepare import frame_cache, on_main, prepare_training
 from vidqa.engine.problems import ENGINE_SHARING_UNPROVEN
-from vidqa.environment import world_size
-from vidqa.files import write_json
-from vidqa.packing.steps import Steps
-from vidqa.problem import Exit, raise_errors
-from vidqa.run_folder import RunFolder
-from vidqa.samples import Sample, training_planner
+from vidqa.planning.packing.steps import Steps
+from vidqa.planning.samples import Sample, training_planner
 from vidqa.spec import check_with_gpus, total_steps
 from vidqa.spec.problems import SHARE_UNPACKED
 

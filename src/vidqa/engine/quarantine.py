@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from vidqa.cli import note
+from vidqa.contract.cli import note
+from vidqa.contract.problem import Exit, Problem, ProblemError
+from vidqa.contract.run_folder import RunFolder
 from vidqa.engine.distributed import World
 from vidqa.engine.problems import ENGINE_BAD_SAMPLE
-from vidqa.problem import Exit, Problem, ProblemError
-from vidqa.run_folder import RunFolder
 
 
 class Quarantine:

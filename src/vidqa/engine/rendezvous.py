@@ -18,7 +18,7 @@ from torch.distributed.elastic.rendezvous.static_tcp_rendezvous import StaticTCP
 from torch.distributed.elastic.rendezvous.utils import parse_rendezvous_endpoint
 from torch.distributed.run import parse_min_max_nnodes
 
-from vidqa import environment
+from vidqa.contract import environment
 
 BACKEND = "vidqa"
 LOOPBACK = "127.0.0.1"

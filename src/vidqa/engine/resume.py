@@ -7,8 +7,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from vidqa.cli import note
-from vidqa.continuing import (
+from vidqa.contract.cli import note
+from vidqa.contract.problem import ProblemError
+from vidqa.contract.run_folder import RunFolder
+from vidqa.engine.checkpoint.state import inspect, load_state
+from vidqa.engine.distributed import World
+from vidqa.engine.prepare import Prepared, on_main
+from vidqa.engine.problems import ENGINE_CHECKPOINT_DAMAGED, ENGINE_RESUME_MISMATCH
+from vidqa.planning.continuing import (
     MEANING,
     SAMPLES,
     changes,
@@ -19,17 +25,11 @@ from vidqa.continuing import (
     weights_facts,
     weights_hash,
 )
-from vidqa.engine.checkpoint.state import inspect, load_state
-from vidqa.engine.distributed import World
-from vidqa.engine.prepare import Prepared, on_main
-from vidqa.engine.problems import ENGINE_CHECKPOINT_DAMAGED, ENGINE_RESUME_MISMATCH
-from vidqa.problem import ProblemError
-from vidqa.run_folder import RunFolder
 from vidqa.spec import fingerprint
 
 
 def trainer_facts(spec: Any, data: Prepared, model: Any, world: World) -> dict[str, Any]:
-    """What a checkpoint records besides its step and files: what `vidqa.continuing` compares when a run goes on."""
+    """What a checkpoint records besides its step and files: what `planning.continuing` compares when a run goes on."""
     base = on_main(world, lambda: weights_hash(Path(spec.policy.model_name_or_path)))
     trained = [(name, p.shape) for name, p in model.named_parameters() if p.requires_grad]
     return {

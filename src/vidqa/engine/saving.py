@@ -13,7 +13,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from vidqa.cli import note
+from vidqa.contract.cli import note
+from vidqa.contract.files import write_json
+from vidqa.contract.run_folder import TRAINER, RunFolder
 from vidqa.engine.batch.collate import Collator
 from vidqa.engine.batch.frames import FrameSource
 from vidqa.engine.checkpoint.background import Background
@@ -27,9 +29,7 @@ from vidqa.engine.prepare import on_main
 from vidqa.engine.problems import ENGINE_NOT_FINITE
 from vidqa.engine.resume import Start
 from vidqa.engine.schedule import Schedule
-from vidqa.files import write_json
-from vidqa.run_folder import TRAINER, RunFolder
-from vidqa.samples import Sample
+from vidqa.planning.samples import Sample
 
 
 class Saver:

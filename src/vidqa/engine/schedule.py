@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from vidqa.contract.problem import raise_errors
 from vidqa.engine.distributed import World
 from vidqa.engine.prepare import Prepared
-from vidqa.packing.steps import Steps
-from vidqa.problem import raise_errors
+from vidqa.planning.packing.steps import Steps
 from vidqa.spec import DataFacts, check_with_data, total_steps, warmup_steps
 
 

@@ -7,13 +7,13 @@ from typing import Any
 
 import torch
 
-from vidqa.budget.forecast import forecast, loads
-from vidqa.budget.memory import GIB, Thrift, allowed_thrift, model_of
-from vidqa.budget.trained import parameters
 from vidqa.engine.distributed import World
 from vidqa.engine.prepare import on_main
 from vidqa.engine.schedule import Schedule
 from vidqa.families import family_of
+from vidqa.planning.budget.forecast import forecast, loads
+from vidqa.planning.budget.memory import GIB, Thrift, allowed_thrift, model_of
+from vidqa.planning.budget.trained import parameters
 
 
 def choose_thrift(spec: Any, folder: Path, schedule: Schedule, world: World) -> Thrift:

@@ -13,12 +13,12 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, r
 from torch.distributed.run import parse_args
 from torch.distributed.run import run as torchrun
 
-from vidqa import environment
-from vidqa.cli import note
+from vidqa.contract import environment
+from vidqa.contract.cli import note
+from vidqa.contract.problem import Exit
 from vidqa.engine import rendezvous
 from vidqa.engine.ending import leave
 from vidqa.engine.signals import STOP_SIGNALS
-from vidqa.problem import Exit
 
 
 def main(words: list[str]) -> int:

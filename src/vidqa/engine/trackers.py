@@ -10,11 +10,11 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from vidqa._optional import require
-from vidqa.cli import note
+from vidqa.contract._optional import require
+from vidqa.contract.cli import note
+from vidqa.contract.environment import wandb_has_key
+from vidqa.contract.run_folder import RunFolder
 from vidqa.engine.problems import ENGINE_TRACKER_FAILED
-from vidqa.environment import wandb_has_key
-from vidqa.run_folder import RunFolder
 
 NAMES = ("wandb", "tensorboard")
 REACHED_S = 20.0  # for wandb's server to answer; wandb itself needs twice that to give up

@@ -16,6 +16,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from vidqa.contract.environment import world_size
+from vidqa.contract.problem import Exit, Problem, ProblemError, raise_errors
+from vidqa.contract.run_folder import RunFolder
 from vidqa.engine import distributed
 from vidqa.engine.batch.collate import Collator
 from vidqa.engine.batch.frames import FrameSource
@@ -39,10 +42,7 @@ from vidqa.engine.signals import StopRequest
 from vidqa.engine.thrift import choose_thrift
 from vidqa.engine.trackers import require_trackers
 from vidqa.engine.validate import Validator
-from vidqa.environment import world_size
-from vidqa.problem import Exit, Problem, ProblemError, raise_errors
-from vidqa.run_folder import RunFolder
-from vidqa.samples import training_planner
+from vidqa.planning.samples import training_planner
 from vidqa.spec import check_with_gpus
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from vidqa.contract.problem import Problem
 from vidqa.engine.batch.collate import Collator
 from vidqa.engine.batch.frames import FrameSource
 from vidqa.engine.batch.loader import Loader
@@ -16,11 +17,10 @@ from vidqa.engine.generate.answers import Decoding, generate_answers
 from vidqa.engine.model.gathering import Gathering
 from vidqa.engine.model.qwen3_vl import stock_forward
 from vidqa.engine.quarantine import Quarantine, end_if_bad
-from vidqa.packing.packs import cost, padded, plan_micro_batches, plan_packs
-from vidqa.packing.sharing import work_of
-from vidqa.problem import Problem
-from vidqa.samples import Sample
-from vidqa.scoring import make_item
+from vidqa.evaluation import make_item
+from vidqa.planning.packing.packs import cost, padded, plan_micro_batches, plan_packs
+from vidqa.planning.packing.sharing import work_of
+from vidqa.planning.samples import Sample
 
 
 class Validator:

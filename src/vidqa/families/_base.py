@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
+from vidqa.contract.files import parse_json
 from vidqa.families.problems import MODEL_FILE_MISSING, MODEL_QUANTIZED, MODEL_UNSUPPORTED
 from vidqa.families.sizes import Sizes, Tensor
-from vidqa.files import parse_json
 from vidqa.video.types import FramePlan, PixelRules
 
 QUANTIZED = ("quantization_config", "compression_config")  # in config.json; the second one's name is an older one

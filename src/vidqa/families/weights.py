@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from vidqa.contract.problem import Problem, ProblemError
 from vidqa.families.problems import MODEL_FILE_MISSING, MODEL_WEIGHTS_BROKEN
-from vidqa.problem import Problem, ProblemError
 
 INDEX = "model.safetensors.index.json"
 LARGEST_HEADER = 100_000_000  # bytes; the format's own limit

@@ -9,11 +9,11 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from vidqa import environment, files
-from vidqa.environment import SECRET_NAMES
+from vidqa.contract import environment, files
+from vidqa.contract.environment import SECRET_NAMES
+from vidqa.contract.problem import Problem, control_characters, raise_errors
 from vidqa.platforms import hardware
 from vidqa.platforms.problems import PLATFORM_PATH, RUN_LOG_UNREADABLE
-from vidqa.problem import Problem, control_characters, raise_errors
 
 # A job gets them by name, from the environment of whoever launches it.
 SECRETS = SECRET_NAMES
@@ -105,7 +105,7 @@ class Rendered:
 
 @dataclass(frozen=True)
 class Observed:
-    """What the platform sees of a job now. `exit_code` is the engine's, as vidqa.problem.Exit, once it is known.
+    """What the platform sees of a job now. `exit_code` is the engine's, a `contract.problem.Exit`, once it is known.
 
     `failure` is {"class": ..., "evidence": ...} where the platform itself knows why the job failed (failure.CLASSES);
     otherwise what the engine and the log say decides.

@@ -13,12 +13,12 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vidqa import files
+from vidqa.contract import files
 from vidqa.platforms._base import Platform
 from vidqa.platforms.problems import OUT_UNWRITABLE
 
 if TYPE_CHECKING:
-    from vidqa.platforms.launch import DryRun
+    from vidqa.jobs.launch import DryRun
 
 SPEC, RUN = "spec.toml", "run.sh"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from vidqa import environment
+from vidqa.contract import environment
 from vidqa.platforms._base import ADDRESSES, SAVE_S, Job
 from vidqa.platforms.problems import PLATFORM_NODES, SITE_VALUE
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from vidqa import environment
-from vidqa.problem import Exit, Problem
+from vidqa.contract import environment
+from vidqa.contract.problem import Exit, Problem
 
 INFRASTRUCTURE, DATA, IMAGE, CREDENTIAL = "infrastructure", "data", "image", "credential"
 SPEC, PROGRAM, OUT_OF_MEMORY = "spec", "program", "out of memory"

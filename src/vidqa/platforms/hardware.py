@@ -7,7 +7,7 @@ import re
 import subprocess
 from pathlib import Path
 
-from vidqa import environment
+from vidqa.contract import environment
 
 
 def gpu_count() -> int:

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from vidqa import environment
+from vidqa.contract import environment
 from vidqa.platforms.supervisor import as_of_a_shell, supervise
 
 SECRETS_FILE = Path("/run/secrets/vidqa.json")

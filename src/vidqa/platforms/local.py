@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import vidqa
-from vidqa import environment
-from vidqa._optional import PACKAGE_MISSING
+from vidqa.contract import environment
+from vidqa.contract._optional import PACKAGE_MISSING
+from vidqa.contract.problem import Problem
 from vidqa.platforms import hardware, verdict
 from vidqa.platforms._base import Job, Observed, Platform, Rendered, State
 from vidqa.platforms.by_hand import RUN, SPEC, copied
@@ -35,7 +36,6 @@ from vidqa.platforms.processes import (
 )
 from vidqa.platforms.records import JobRecord, exit_file, read_exit
 from vidqa.platforms.supervisor import kill_job
-from vidqa.problem import Problem
 
 
 def check(job: Job) -> list[Problem]:

@@ -1,6 +1,6 @@
 """Problems of platforms and jobs."""
 
-from vidqa.problem import Code, Exit
+from vidqa.contract.problem import Code, Exit
 
 PLATFORM_UNKNOWN = Code(
     "PLATFORM_UNKNOWN",

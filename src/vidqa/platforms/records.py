@@ -18,12 +18,12 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
-from vidqa import environment, files
+from vidqa.contract import environment, files
+from vidqa.contract.problem import Problem, ProblemError, control_characters
 from vidqa.platforms import NAMES
 from vidqa.platforms._base import State
 from vidqa.platforms.problems import JOB_LAUNCH_BUSY, JOB_NOT_FOUND, JOB_RECORD_BROKEN, STATE_FOLDER_UNWRITABLE
 from vidqa.platforms.processes import Identity
-from vidqa.problem import Problem, ProblemError, control_characters
 
 SCHEMA_VERSION = 1
 LOCK_WAIT_S = 60.0

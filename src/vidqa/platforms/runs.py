@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import vidqa
-from vidqa import files
-from vidqa.cli import BANK
+from vidqa.contract import files
+from vidqa.contract.cli import BANK
+from vidqa.contract.run_folder import RunFolder
 from vidqa.platforms._base import State
 from vidqa.platforms.problems import RUN_FOLDER_UNWRITABLE
 from vidqa.platforms.records import MOST_NUMBER, now
-from vidqa.run_folder import RunFolder
 
 SCHEMA_VERSION = 1
 LIBRARIES = ("torch", "torchvision", "transformers", "accelerate", "peft", "av", "numpy", "safetensors")

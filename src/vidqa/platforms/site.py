@@ -16,10 +16,10 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from vidqa import environment
+from vidqa.contract import environment
+from vidqa.contract.problem import Problem, ProblemError
 from vidqa.platforms import NAMES, platform
 from vidqa.platforms.problems import SITE_FILE_MISSING, SITE_SYNTAX, SITE_UNKNOWN_KEY, SITE_VALUE
-from vidqa.problem import Problem, ProblemError
 
 MAX_PROBLEMS = 50
 

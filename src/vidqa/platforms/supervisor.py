@@ -14,7 +14,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from vidqa import environment, files
+from vidqa.contract import environment, files
 from vidqa.platforms import memory_kills
 from vidqa.platforms.processes import JOB_VARIABLE, Identity, engine_processes, job_processes
 from vidqa.platforms.records import now

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from vidqa.contract.problem import Exit, ProblemError
+from vidqa.contract.run_folder import RunFolder
 from vidqa.platforms._base import Observed, State, run_folder_log
 from vidqa.platforms.records import JobRecord
-from vidqa.problem import Exit, ProblemError
-from vidqa.run_folder import RunFolder
 
 TAIL_BYTES = 20_000
 

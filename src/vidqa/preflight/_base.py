@@ -10,18 +10,27 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 
-from vidqa import data, environment, hub, spec, storage
-from vidqa.data.problems import MEDIA_MISSING
-from vidqa.data.record import MediaRef, Record
+from vidqa import dataset, spec, storage
+from vidqa.contract import environment
+from vidqa.contract.problem import Problem, ProblemError, bounded
+from vidqa.dataset.problems import MEDIA_MISSING
+from vidqa.dataset.record import MediaRef, Record
+from vidqa.jobs.asked import model_names, process_count
+from vidqa.jobs.launch import Wanted
+from vidqa.planning.samples import (
+    Planner,
+    Sample,
+    evaluation_planner,
+    longest_allowed,
+    training_planner,
+    validation_mode,
+)
 from vidqa.platforms import site
-from vidqa.platforms.asked import model_names, process_count
-from vidqa.platforms.launch import Wanted
 from vidqa.preflight.gpus import Declared, Gpu, declared_or_seen
 from vidqa.preflight.media_probe import Row
 from vidqa.preflight.stand_in import write_stand_in
-from vidqa.problem import Problem, ProblemError, bounded
-from vidqa.samples import Planner, Sample, evaluation_planner, longest_allowed, training_planner, validation_mode
 from vidqa.spec.models import EvaluateSpec, Spec, TrainSpec
+from vidqa.storage import hub
 from vidqa.video.headers import Header, read_headers
 
 T = TypeVar("T")
@@ -252,7 +261,7 @@ def _read(name: str, annotation_path: str, media_path: str, keep_missing: bool =
         annotation_path, media_path = storage.stage_set(annotation_path, media_path)
     except ProblemError as absent:
         return Annotations(name, [], absent.problems)
-    records, problems = data.check_records(annotation_path, media_path, keep_missing=keep_missing)
+    records, problems = dataset.check_records(annotation_path, media_path, keep_missing=keep_missing)
     return Annotations(name, records, problems)
 
 
@@ -261,7 +270,7 @@ def _split(asked: TrainSpec, train: Annotations) -> list[Annotations]:
     if not policy.dataset.test_size or not train.records:
         return [train]
     try:
-        kept, held = data.split_by_video(train.records, policy.dataset.test_size, policy.dataloader_seed)
+        kept, held = dataset.split_by_video(train.records, policy.dataset.test_size, policy.dataloader_seed)
     except ProblemError as impossible:
         return [replace(train, problems=[*train.problems, *impossible.problems])]
     return [replace(train, records=kept), Annotations("validation", held, [])]

@@ -6,10 +6,11 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
-from vidqa import hub, storage
-from vidqa.data.problems import MEDIA_MISSING
-from vidqa.platforms.asked import MEDIA_OF, Asked, value_at
-from vidqa.platforms.launch import Wanted
+from vidqa import storage
+from vidqa.contract.problem import Problem, ProblemError
+from vidqa.dataset.problems import MEDIA_MISSING
+from vidqa.jobs.asked import MEDIA_OF, Asked, value_at
+from vidqa.jobs.launch import Wanted
 from vidqa.preflight import kept
 from vidqa.preflight._base import Check, Context, Skip, carry_out
 from vidqa.preflight.environment_checks import output_dir
@@ -18,8 +19,8 @@ from vidqa.preflight.kept import Kept
 from vidqa.preflight.problems import NOT_SEEN
 from vidqa.preflight.report import Report, settle_length
 from vidqa.preflight.table import CHECKS, NOT_AT_LAUNCH, OF_THE_OUTPUT, OF_THIS_MACHINE
-from vidqa.problem import Problem, ProblemError
 from vidqa.spec.models import TrainSpec
+from vidqa.storage import hub
 
 HERE = ("local", "docker")  # platforms whose jobs run on the machine that launches them
 

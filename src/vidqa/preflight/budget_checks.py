@@ -6,11 +6,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from vidqa import spec
+from vidqa.contract.problem import Problem, ProblemError
+from vidqa.planning.problems import SAMPLE_NOTHING_LEARNED
+from vidqa.planning.samples import Planner, Sample
 from vidqa.preflight._base import Context, Skip
 from vidqa.preflight.usable import usable
-from vidqa.problem import Problem, ProblemError
-from vidqa.sample_problems import SAMPLE_NOTHING_LEARNED
-from vidqa.samples import Planner, Sample
 from vidqa.spec.models import TrainSpec
 
 EXPLAINED = 10  # too long samples for which a change that fits is looked for

@@ -6,7 +6,7 @@ import os
 from collections import defaultdict
 from collections.abc import Iterable
 
-from vidqa.data.record import MediaRef
+from vidqa.dataset.record import MediaRef
 from vidqa.video.source import content_hash
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from itertools import combinations
 
-from vidqa.data.record import MediaRef
+from vidqa.contract.problem import Problem
+from vidqa.dataset.record import MediaRef
+from vidqa.evaluation.answers import parse_expected
 from vidqa.preflight._base import Annotations, Context, Skip
 from vidqa.preflight.contents import real_key, same_bytes
 from vidqa.preflight.leaks import listed
 from vidqa.preflight.problems import LABELS_UNBALANCED, SPLIT_COPY, SPLIT_IDS, SPLIT_LEAK
-from vidqa.problem import Problem
-from vidqa.scoring.answers import parse_expected
 
 FEWEST_ANSWERS = 20  # of one kind, below which their balance says nothing
 MOST_OF_ONE = 0.9

@@ -9,18 +9,19 @@ from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 
-from vidqa import environment, hub
-from vidqa.budget.memory import BYTES_OF
-from vidqa.budget.trained import trainable
+from vidqa.contract import environment
+from vidqa.contract.problem import Problem
 from vidqa.families import family_of
 from vidqa.families.weights import weight_bytes, weight_files
-from vidqa.platforms.asked import model_names
+from vidqa.jobs.asked import model_names
+from vidqa.planning.budget.memory import BYTES_OF
+from vidqa.planning.budget.trained import trainable
 from vidqa.preflight._base import Context, Skip
 from vidqa.preflight.environment_checks import existing, output_dir
 from vidqa.preflight.problems import CACHE_SMALL, DISK_SMALL
 from vidqa.preflight.trained import trained_parameters
-from vidqa.problem import Problem
 from vidqa.spec.models import TrainSpec
+from vidqa.storage import hub
 
 STATE_PER_PARAMETER = 12  # fp32 weight and AdamW's two moments, of what trains
 

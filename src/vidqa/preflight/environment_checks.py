@@ -11,8 +11,9 @@ import tomllib
 from importlib import metadata
 from pathlib import Path
 
-from vidqa._optional import PACKAGE_MISSING
-from vidqa.cli import BANK
+from vidqa.contract._optional import PACKAGE_MISSING
+from vidqa.contract.cli import BANK
+from vidqa.contract.problem import Problem
 from vidqa.preflight._base import Context
 from vidqa.preflight.problems import (
     CLOCK_SKEW,
@@ -22,7 +23,6 @@ from vidqa.preflight.problems import (
     SHM_SMALL,
     TORCH_PAIR,
 )
-from vidqa.problem import Problem
 from vidqa.spec.models import EvaluateSpec, Spec
 
 SHM_NEEDED = 1024**3

@@ -9,17 +9,17 @@ from pathlib import Path
 from typing import Any
 
 from vidqa import spec
-from vidqa.data import problems as codes
-from vidqa.data.findings import Findings
-from vidqa.data.media import MediaSource, media_source
-from vidqa.data.parse import ROLES, RowReader
-from vidqa.data.place import KINDS, TAG
-from vidqa.data.reader import annotation_file, read_rows
-from vidqa.data.record import Record
-from vidqa.files import write_json
+from vidqa.contract.files import write_json
+from vidqa.contract.problem import Problem, raise_errors
+from vidqa.dataset import problems as codes
+from vidqa.dataset.findings import Findings
+from vidqa.dataset.media import MediaSource, media_source
+from vidqa.dataset.parse import ROLES, RowReader
+from vidqa.dataset.place import KINDS, TAG
+from vidqa.dataset.reader import annotation_file, read_rows
+from vidqa.dataset.record import Record
 from vidqa.preflight import media_probe
 from vidqa.preflight.problems import FIX_EXISTS, FIX_NOTHING_LEFT
-from vidqa.problem import Problem, raise_errors
 from vidqa.spec.models import EvaluateSpec
 from vidqa.video import ImageMeta, VideoMeta, fps_disagreement
 from vidqa.video.headers import read_headers

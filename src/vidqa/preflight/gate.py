@@ -10,9 +10,9 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 
-from vidqa.cli import note
-from vidqa.platforms.asked import Asked
-from vidqa.platforms.launch import Readiness, Ready, Wanted
+from vidqa.contract.cli import note
+from vidqa.jobs.asked import Asked
+from vidqa.jobs.launch import Readiness, Ready, Wanted
 from vidqa.platforms.records import AT_LAUNCH, PASSED, SKIPPED
 from vidqa.preflight import kept
 

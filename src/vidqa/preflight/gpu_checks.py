@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from vidqa.contract.problem import Problem
 from vidqa.preflight._base import Context, Skip
 from vidqa.preflight.gpus import (
     IMAGE_ARCHITECTURES,
@@ -13,7 +14,6 @@ from vidqa.preflight.gpus import (
     version_of,
 )
 from vidqa.preflight.problems import DRIVER_OLD, GPU_ARCH
-from vidqa.problem import Problem
 from vidqa.spec.models import EvaluateSpec
 
 FIRST_WITH_FP8 = (8, 9)

@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 
-from vidqa import environment
+from vidqa.contract import environment
+from vidqa.contract.problem import ProblemError
 from vidqa.platforms import hardware
-from vidqa.problem import ProblemError
 
 QUERY = "index,uuid,name,memory.total,compute_cap,driver_version"
 LIMIT_S = 20.0

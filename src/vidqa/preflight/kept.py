@@ -15,12 +15,13 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from vidqa import __version__, environment, storage
-from vidqa.data.archive import archives_in, is_archive
-from vidqa.files import write_json
-from vidqa.platforms.asked import MEDIA_OF, Asked, value_at, with_values
+from vidqa import __version__, storage
+from vidqa.contract import environment
+from vidqa.contract.files import write_json
+from vidqa.contract.problem import Problem
+from vidqa.dataset.archive import archives_in, is_archive
+from vidqa.jobs.asked import MEDIA_OF, Asked, value_at, with_values
 from vidqa.platforms.records import now
-from vidqa.problem import Problem
 
 SCHEMA_VERSION = 1
 MOST = 100  # reports; the oldest go

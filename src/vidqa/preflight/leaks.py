@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from vidqa.files import write_json
+from vidqa.contract.files import write_json
 from vidqa.preflight import media_probe
 from vidqa.preflight._base import Context
 

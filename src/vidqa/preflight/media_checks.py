@@ -9,16 +9,16 @@ from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 
-from vidqa import looks
-from vidqa.data.record import MediaRef, Record
+from vidqa.contract.problem import Exit, Problem
+from vidqa.contract.progress import counting
+from vidqa.dataset.near_duplicates import alike, glance, glances, remember
+from vidqa.dataset.record import MediaRef, Record
 from vidqa.platforms.hardware import cpu_count
 from vidqa.preflight import media_probe
 from vidqa.preflight._base import Context, Skip
 from vidqa.preflight.leaks import listed
 from vidqa.preflight.media_probe import Row, Rows
 from vidqa.preflight.problems import PROBE_UNWRITABLE, SPLIT_NEAR
-from vidqa.problem import Exit, Problem
-from vidqa.progress import counting
 from vidqa.video import VideoMeta, fps_disagreement
 from vidqa.video.headers import Header
 from vidqa.video.pool import Decoded, DecodePool, DecodeRequest
@@ -26,7 +26,7 @@ from vidqa.video.problems import VIDEO_DECODE_TIMEOUT
 
 SAVE_EVERY_S = 20.0  # an interrupted preflight loses no more than this
 # The frames themselves are not wanted here; small pictures of them are less to send between processes.
-THUMBNAILS = "vidqa.looks.pictures:thumbnails"
+THUMBNAILS = "vidqa.dataset.near_duplicates.pictures:thumbnails"
 
 
 def probed(context: Context) -> list[Problem]:
@@ -142,7 +142,7 @@ def _row(request: DecodeRequest, header: Header, answer: Decoded, seconds: float
         message=problem.message if problem else "",
         remedy=problem.remedy if problem else "",
         exit_code=problem.exit_code if problem else 0,
-        glance=None if isinstance(answer, Problem) else looks.glance(answer),
+        glance=None if isinstance(answer, Problem) else glance(answer),
     )
 
 
@@ -162,9 +162,9 @@ def near_duplicates(context: Context) -> list[Problem]:
     seen = {key: row.glance for key, row in context.rows.items() if row.glance is not None}
     if not context.rows:
         looked_at = [ref for ref, _ in context.media.values()][: context.probe_sample]
-        seen = looks.glances(looked_at, context.headers, context.spec.engine.decode_timeout_s)
+        seen = glances(looked_at, context.headers, context.spec.engine.decode_timeout_s)
     else:
-        looks.remember(_glanced(context, seen), context.headers)
+        remember(_glanced(context, seen), context.headers)
     if not seen:
         raise Skip("no file could be decoded")
     sides = [
@@ -173,7 +173,7 @@ def near_duplicates(context: Context) -> list[Problem]:
     ]
     problems = []
     for (name, these), (other, those) in combinations(sides, 2):
-        pairs = looks.alike([seen[key] for key in these], [seen[key] for key in those])
+        pairs = alike([seen[key] for key in these], [seen[key] for key in those])
         twins = [(these[left], those[right]) for left, right in pairs if these[left] != those[right]]
         shown = listed(context, f"{name} and {other}", "look_alike", twins)
         if twins:

@@ -9,19 +9,19 @@ from pathlib import Path
 from typing import Any
 
 from vidqa import spec
-from vidqa.budget.forecast import Forecast, forecast, loads
-from vidqa.budget.memory import COUNTS, GIB, fits
-from vidqa.budget.trained import trainable
-from vidqa.packing.steps import Steps
-from vidqa.platforms.asked import process_count, with_values
+from vidqa.contract.problem import Problem
+from vidqa.jobs.asked import process_count, with_values
+from vidqa.planning.budget.forecast import Forecast, forecast, loads
+from vidqa.planning.budget.memory import COUNTS, GIB, fits
+from vidqa.planning.budget.trained import trainable
+from vidqa.planning.packing.steps import Steps
+from vidqa.planning.samples import Sample
 from vidqa.preflight._base import Context, Skip
 from vidqa.preflight.disk_checks import STATE_PER_PARAMETER
 from vidqa.preflight.gpus import least_memory
 from vidqa.preflight.problems import HOST_MEMORY, MEMORY
 from vidqa.preflight.trained import trained_model, trained_parameters
 from vidqa.preflight.usable import usable
-from vidqa.problem import Problem
-from vidqa.samples import Sample
 from vidqa.spec.models import TrainSpec
 
 MOST_SHARDS = 64

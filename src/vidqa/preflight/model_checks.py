@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from vidqa import environment, hub
-from vidqa.chat import load_chat
+from vidqa.contract import environment
+from vidqa.contract.problem import Problem, ProblemError
 from vidqa.families import family_of
 from vidqa.families.adapters import check_adapter
+from vidqa.families.chat import load_chat
 from vidqa.families.weights import check_weights, weight_bytes, weight_files
-from vidqa.platforms.asked import model_names
+from vidqa.jobs.asked import model_names
 from vidqa.preflight._base import Context
 from vidqa.preflight.problems import TIED_ADAPTER
-from vidqa.problem import Problem, ProblemError
 from vidqa.spec.models import EvaluateSpec, TrainSpec
+from vidqa.storage import hub
 
 TIED = ("embed_tokens", "lm_head")
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import socket
 from dataclasses import replace
 
-from vidqa.platforms import launch, platform, site
-from vidqa.platforms.asked import ask
+from vidqa.contract.problem import Problem, ProblemError
+from vidqa.jobs import launch
+from vidqa.jobs.asked import ask
+from vidqa.platforms import platform, site
 from vidqa.platforms.hardware import cpu_count
 from vidqa.preflight._base import Context, Skip
 from vidqa.preflight.problems import NO_LOOPBACK
-from vidqa.problem import Problem, ProblemError
 
 
 def suitable(context: Context) -> list[Problem]:

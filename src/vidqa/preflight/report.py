@@ -8,13 +8,13 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from vidqa.platforms.asked import ask
+from vidqa.contract.problem import Exit, Problem, ProblemError, bounded
+from vidqa.jobs.asked import ask
 from vidqa.preflight import kept
 from vidqa.preflight._base import Checked, Context, Skip, carry_out
 from vidqa.preflight.kept import Inputs, Kept
 from vidqa.preflight.summary import summary
 from vidqa.preflight.table import CHECKS, GROUPS, LEAKS
-from vidqa.problem import Exit, Problem, ProblemError, bounded
 from vidqa.spec.action import action_of
 from vidqa.spec.problems import MODEL_MAX_LENGTH
 

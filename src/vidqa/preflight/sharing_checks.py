@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from vidqa import spec
-from vidqa.budget.work import flops_model
-from vidqa.packing.sharing import work_of
-from vidqa.packing.steps import Steps
+from vidqa.contract.problem import Problem
+from vidqa.planning.budget.work import flops_model
+from vidqa.planning.packing.sharing import work_of
+from vidqa.planning.packing.steps import Steps
 from vidqa.preflight._base import Context, Skip
 from vidqa.preflight.trained import trained_model
 from vidqa.preflight.usable import usable
-from vidqa.problem import Problem
 from vidqa.spec.models import TrainSpec
 
 MOST_STEPS = 50  # that are looked at; the others are like them

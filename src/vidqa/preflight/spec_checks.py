@@ -7,16 +7,19 @@ import os
 from pathlib import Path
 from typing import Any
 
-from vidqa import continuing, data, environment, hub, spec
+from vidqa import dataset, spec
+from vidqa.contract import environment
+from vidqa.contract.problem import Problem, ProblemError
 from vidqa.families._base import read_json
 from vidqa.families.weights import weight_files
-from vidqa.platforms.asked import model_names
+from vidqa.jobs.asked import model_names
+from vidqa.planning import continuing
 from vidqa.preflight._base import Context, Skip
 from vidqa.preflight.problems import PAIR_FRAMES, PAIR_MODEL, RESUME_MISMATCH, RESUME_NO_CHECKPOINT
 from vidqa.preflight.trained import trained_parameters
 from vidqa.preflight.usable import usable
-from vidqa.problem import Problem, ProblemError
 from vidqa.spec.models import EvaluateSpec, TrainSpec
+from vidqa.storage import hub
 
 SIZES = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "vocab_size", "depth")
 VISION = ("fps", "nframes", "total_pixels", "max_pixels")
@@ -97,7 +100,7 @@ def _differences(one: dict[str, Any], other: dict[str, Any]) -> list[tuple[str, 
 
 def resume_target(context: Context) -> list[Problem]:
     """The checkpoint that the spec names is complete, its samples come in the order that this spec asks for, and its
-    weights are those of this model: the engine's own rule (`vidqa.continuing`)."""
+    weights are those of this model: the engine's own rule (`vidqa.planning.continuing`)."""
     asked = context.spec
     if not isinstance(asked, TrainSpec) or not asked.train.resume:
         raise Skip("the spec resumes nothing")
@@ -150,4 +153,4 @@ def _weights(asked: TrainSpec, context: Context) -> dict[str, Any]:
 def _order(asked: TrainSpec, context: Context) -> dict[str, Any]:
     """What decides the order of samples."""
     records = [record for part in context.annotations for record in part.records]
-    return continuing.order_facts(asked, usable(context, "train"), data.fingerprint(records))
+    return continuing.order_facts(asked, usable(context, "train"), dataset.fingerprint(records))

@@ -12,9 +12,9 @@ from pathlib import Path
 
 from tokenizers import AddedToken, Regex, Tokenizer, models, pre_tokenizers
 
-from vidqa import hub
+from vidqa.contract.problem import ProblemError
 from vidqa.families.known import known
-from vidqa.problem import ProblemError
+from vidqa.storage import hub
 
 SPECIAL = (
     *("<|endoftext|>", "<|im_start|>", "<|im_end|>"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from vidqa.budget.memory import Thrift
+from vidqa.planning.budget.memory import Thrift
 
 Facts = dict[str, Any]
 Line = tuple[str, str]

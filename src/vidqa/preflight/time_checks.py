@@ -6,17 +6,17 @@ from collections.abc import Sequence
 from typing import Any
 
 from vidqa import spec
-from vidqa.budget.measured import START_S, efficiency
-from vidqa.budget.memory import Thrift, allowed_thrift, way_of
-from vidqa.budget.work import FlopsModel, flops_model, peak_of
-from vidqa.packing.sharing import work_of
-from vidqa.packing.steps import Steps
+from vidqa.contract.problem import Problem
+from vidqa.planning.budget.measured import START_S, efficiency
+from vidqa.planning.budget.memory import Thrift, allowed_thrift, way_of
+from vidqa.planning.budget.work import FlopsModel, flops_model, peak_of
+from vidqa.planning.packing.sharing import work_of
+from vidqa.planning.packing.steps import Steps
+from vidqa.planning.samples import Sample
 from vidqa.preflight._base import Context, Skip
 from vidqa.preflight.gpu_checks import NONE_HERE
 from vidqa.preflight.trained import trained_model
 from vidqa.preflight.usable import usable
-from vidqa.problem import Problem
-from vidqa.samples import Sample
 from vidqa.spec.models import TrainSpec
 
 MOST_STEPS = 200  # whose work is added up; the others are like them

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from vidqa.budget.memory import Model, model_of
-from vidqa.budget.trained import Parameter, parameters
 from vidqa.families import family_of
+from vidqa.planning.budget.memory import Model, model_of
+from vidqa.planning.budget.trained import Parameter, parameters
 from vidqa.preflight._base import Context
 from vidqa.spec.models import TrainSpec
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from vidqa.planning.samples import Sample
 from vidqa.preflight._base import Context
-from vidqa.samples import Sample
 
 
 def usable(context: Context, name: str) -> list[Sample]:

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from vidqa.files import write_text
-from vidqa.problem import Problem, ProblemError
+from vidqa.contract.files import write_text
+from vidqa.contract.problem import Problem, ProblemError
 from vidqa.spec.cosmos import cosmos_table, read_records, video_fps_problems
 from vidqa.spec.layers import Layer, format_of, parse_set, read_layer
 from vidqa.spec.models import SPECS, Spec, TrainSpec

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from vidqa.problem import Problem
+from vidqa.contract.problem import Problem
 from vidqa.spec.keys import flat, leaves
 from vidqa.spec.models import TrainSpec
 from vidqa.spec.problems import NOT_IN_TARGET, VIDEO_FPS_REQUIRED

@@ -14,8 +14,8 @@ from typing import Any
 
 import yaml
 
-from vidqa.files import open_plain
-from vidqa.problem import Problem, ProblemError
+from vidqa.contract.files import open_plain
+from vidqa.contract.problem import Problem, ProblemError
 from vidqa.spec._field import Table
 from vidqa.spec.keys import NOT_TAKEN, RENAMED, SHORTHAND, is_reinforcement, nearest, table_of
 from vidqa.spec.models import SPECS

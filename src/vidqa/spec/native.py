@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic.fields import FieldInfo
 
-from vidqa.problem import Problem
+from vidqa.contract.problem import Problem
 from vidqa.spec.keys import flat, leaves
 from vidqa.spec.layers import brief
 from vidqa.spec.models import EvaluateSpec, TrainSpec

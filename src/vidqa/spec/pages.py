@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from vidqa.problem import REGISTRY
+from vidqa.contract.problem import REGISTRY
 from vidqa.spec.keys import SHORTHAND, leaves
 from vidqa.spec.layers import EXCLUSIVE
 from vidqa.spec.models import SPECS

@@ -16,7 +16,7 @@ import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from vidqa.problem import Code
+from vidqa.contract.problem import Code
 from vidqa.spec.problems import NO_CHECKPOINT, NO_EXPORT, NO_RUN
 
 ADAPTER = "adapter_config.json"

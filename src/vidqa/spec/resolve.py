@@ -9,8 +9,8 @@ from typing import Any, Literal, overload
 
 from pydantic import ValidationError
 
-from vidqa.environment import redacted
-from vidqa.problem import Problem, ProblemError, bounded, control_characters, raise_errors
+from vidqa.contract.environment import redacted
+from vidqa.contract.problem import Problem, ProblemError, bounded, control_characters, raise_errors
 from vidqa.spec._field import Table
 from vidqa.spec.keys import flat, leaves, table_of
 from vidqa.spec.layers import DEEPEST, EXCLUSIVE, REPLACING, Layer, brief, entries, place, read_layer, texts

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import yaml
 
-from vidqa.problem import Problem
+from vidqa.contract.problem import Problem
 from vidqa.spec.problems import AUTOML_NO_SEARCH, AUTOML_NOT_RUNNABLE, AUTOML_UNCLEAR
 from vidqa.spec.request import Wish, read
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from vidqa.problem import Problem
+from vidqa.contract.problem import Problem
 from vidqa.spec import problems as codes
 from vidqa.spec.models import EvaluateSpec, Spec, TrainSpec
 from vidqa.spec.native import native_problems

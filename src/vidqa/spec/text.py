@@ -9,7 +9,7 @@ from typing import Any
 import tomli_w
 import yaml
 
-from vidqa.problem import raise_errors
+from vidqa.contract.problem import raise_errors
 from vidqa.spec.cosmos import cosmos_table
 from vidqa.spec.keys import flat
 from vidqa.spec.models import Spec, TrainSpec

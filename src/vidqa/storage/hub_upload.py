@@ -6,7 +6,7 @@ import hashlib
 from pathlib import Path
 from typing import Any
 
-from vidqa import environment
+from vidqa.contract import environment
 from vidqa.storage.problems import DAMAGED, HUB_PUBLIC, HUB_REFUSED, UNREACHABLE
 
 BLOCK = 8 << 20

@@ -1,6 +1,6 @@
 """Problems of staging from S3 and of uploading to S3 and to the hub."""
 
-from vidqa.problem import Code, Exit
+from vidqa.contract.problem import Code, Exit
 
 ADDRESS = Code(
     "STORAGE_ADDRESS",

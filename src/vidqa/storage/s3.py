@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from vidqa import environment
-from vidqa._optional import require
+from vidqa.contract import environment
+from vidqa.contract._optional import require
 from vidqa.storage.problems import ADDRESS, DENIED, NO_SPACE, NOT_FOUND, UNREACHABLE
 
 PREFIX = "s3://"

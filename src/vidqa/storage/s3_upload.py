@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from vidqa.problem import Problem, ProblemError
+from vidqa.contract.problem import Problem, ProblemError
 from vidqa.storage.problems import DAMAGED
 from vidqa.storage.s3 import Object, connect, described, errors_at, hides_its_hash, objects_below
 

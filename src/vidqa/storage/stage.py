@@ -20,15 +20,15 @@ from dataclasses import asdict, dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from vidqa import environment, files
-from vidqa.cli import note
-from vidqa.data.archive import SUFFIXES
-from vidqa.data.findings import Findings
-from vidqa.data.media import MediaSource, NotFound
-from vidqa.data.parse import RowReader
-from vidqa.data.reader import NAMES, read_rows
-from vidqa.data.record import MediaRef
-from vidqa.problem import Problem, ProblemError
+from vidqa.contract import environment, files
+from vidqa.contract.cli import note
+from vidqa.contract.problem import Problem, ProblemError
+from vidqa.dataset.archive import SUFFIXES
+from vidqa.dataset.findings import Findings
+from vidqa.dataset.media import MediaSource, NotFound
+from vidqa.dataset.parse import RowReader
+from vidqa.dataset.reader import NAMES, read_rows
+from vidqa.dataset.record import MediaRef
 from vidqa.storage.problems import ADDRESS, DAMAGED, NO_SPACE, NOT_FOUND
 from vidqa.storage.s3 import (
     PREFIX,

@@ -16,10 +16,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from vidqa import files
-from vidqa.cli import note
-from vidqa.problem import Problem, ProblemError
-from vidqa.run_folder import RunFolder
+from vidqa.contract import files
+from vidqa.contract.cli import note
+from vidqa.contract.problem import Problem, ProblemError
+from vidqa.contract.run_folder import RunFolder
 from vidqa.storage.hub_upload import upload_export
 from vidqa.storage.problems import NOTHING_TO_UPLOAD
 from vidqa.storage.s3 import parse
@@ -141,7 +141,7 @@ def _now() -> str:
 
 def main(run_dir: Path) -> int:
     """What a training does at its end. Problems go to the log and into the record; the exit code says whether any."""
-    from vidqa import environment
+    from vidqa.contract import environment
 
     try:
         _, problems = upload(run_dir, asked_by(run_dir), environment.hf_token())

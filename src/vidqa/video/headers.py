@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
 
-from vidqa.problem import Problem, ProblemError
+from vidqa.contract.problem import Problem, ProblemError
 from vidqa.video.image import probe_image
 from vidqa.video.probe import probe
 from vidqa.video.types import ImageMeta, VideoMeta

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from vidqa.problem import Problem
+from vidqa.contract.problem import Problem
 from vidqa.video.first_picture import first_look
 from vidqa.video.problems import VIDEO_FPS_DISAGREES
 from vidqa.video.source import open_video

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from vidqa.problem import ProblemError
+from vidqa.contract.problem import ProblemError
 from vidqa.video.decode import read_frames
 from vidqa.video.image import decode_image
 from vidqa.video.pool import OUT_OF_MEMORY, DecodeRequest, Stored

@@ -15,8 +15,8 @@ from vidqa.engine.batch.staging import mapped
 from vidqa.engine.model.attention import Segments, Tails, segments_of
 from vidqa.engine.model.qwen3_vl import VisionIndex, frame_segments, vision_index
 from vidqa.families.sizes import VisionSizes
-from vidqa.packing.packs import padded
-from vidqa.samples import Planner, Sample
+from vidqa.planning.packing.packs import padded
+from vidqa.planning.samples import Planner, Sample
 from vidqa.video.types import FramePlan, PixelRules
 
 

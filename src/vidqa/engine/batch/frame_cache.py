@@ -27,9 +27,9 @@ from typing import BinaryIO
 import numpy as np
 import torch
 
+from vidqa.contract.files import ends_of
+from vidqa.contract.problem import Problem
 from vidqa.engine.batch.problems import CACHE_DISK_FULL, CACHE_UNUSABLE
-from vidqa.files import ends_of
-from vidqa.problem import Problem
 from vidqa.video.pool import DecodeRequest
 
 RESIZE_VERSION = 2  # part of every key: raise it when decoding or resize_frames gives other pixels

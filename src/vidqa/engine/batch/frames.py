@@ -12,12 +12,12 @@ from pathlib import Path
 
 import numpy as np
 
-from vidqa.cli import note
-from vidqa.data.record import MediaRef
+from vidqa.contract.cli import note
+from vidqa.contract.problem import Exit, Problem, ProblemError
+from vidqa.dataset.record import MediaRef
 from vidqa.engine.batch.claims import Claims, Waiting
 from vidqa.engine.batch.frame_cache import FrameCache
-from vidqa.problem import Exit, Problem, ProblemError
-from vidqa.samples import Sample
+from vidqa.planning.samples import Sample
 from vidqa.video.pool import Decoded, DecodePool, DecodeRequest, Stored
 from vidqa.video.types import FramePlan
 

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 
 from vidqa.engine.model.attention import Segments, Tails, segments_of
-from vidqa.packing.sharing import Unit, groups
-from vidqa.samples import Sample
+from vidqa.planning.packing.sharing import Unit, groups
+from vidqa.planning.samples import Sample
 
 
 @dataclass(frozen=True)

@@ -14,11 +14,11 @@ from typing import Any
 
 import torch
 
+from vidqa.contract.problem import Problem
 from vidqa.engine.batch.collate import Batch, Collator
 from vidqa.engine.batch.frames import FrameSource
 from vidqa.engine.batch.staging import Sent, Staging
-from vidqa.problem import Problem
-from vidqa.samples import Sample
+from vidqa.planning.samples import Sample
 
 DECODE_AHEAD = 1 << 30  # bytes of frames that are asked for and not yet collated
 READY_AHEAD = 256 << 20  # bytes of finished batches that wait for the model; one may always wait

@@ -1,6 +1,6 @@
 """Problems of preparing batches."""
 
-from vidqa.problem import Code, Exit
+from vidqa.contract.problem import Code, Exit
 
 CACHE_DISK_FULL = Code(
     "CACHE_DISK_FULL",

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vidqa.cli import note
+from vidqa.contract.cli import note
+from vidqa.contract.files import write_json, write_link
+from vidqa.contract.run_folder import RunFolder
 from vidqa.engine.checkpoint.export import EXPORT
-from vidqa.files import write_json, write_link
-from vidqa.run_folder import RunFolder
 
 ACCURACY, LOSS = "val/accuracy", "val/avg_loss"
 

@@ -20,6 +20,9 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 from transformers import Qwen3VLForConditionalGeneration
 
+from vidqa.contract.files import write_json
+from vidqa.contract.problem import ProblemError
+from vidqa.contract.run_folder import RunFolder
 from vidqa.engine.checkpoint.shards import Rows, create_files, plan_shards, write_rows
 from vidqa.engine.distributed import World, local_part
 from vidqa.engine.model.load import DTYPES, local_rows
@@ -30,9 +33,6 @@ from vidqa.engine.problems import ENGINE_EXPORT_UNPROVEN, ENGINE_SAVE_FAILED, EN
 from vidqa.families._base import read_json
 from vidqa.families.adapters import check_adapter
 from vidqa.families.problems import MODEL_FILE_MISSING
-from vidqa.files import write_json
-from vidqa.problem import ProblemError
-from vidqa.run_folder import RunFolder
 
 EXPORT = "export.json"  # the facts of an export: step, spec, data, the trainer's loss
 COPIED = (".json", ".jinja", ".txt", ".model", ".md", "")  # settings, vocabularies and texts: no weights and no code

@@ -22,7 +22,7 @@ from torch.distributed.checkpoint import metadata as parts
 from torch.distributed.checkpoint.filesystem import FileSystem, _StorageInfo
 from torch.serialization import _get_layout
 
-from vidqa.run_folder import METADATA, POLICY
+from vidqa.contract.run_folder import METADATA, POLICY
 
 AT_ONCE = 1 << 20  # bytes from which a checksum is worth a thread of its own
 BROKEN = (

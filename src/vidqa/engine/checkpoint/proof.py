@@ -10,12 +10,12 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
+from vidqa.contract.files import write_json
 from vidqa.engine.checkpoint.export import load_export
 from vidqa.engine.generate.answers import model_inputs
 from vidqa.engine.model.qwen3_vl import HEAD_ROWS
 from vidqa.engine.problems import ENGINE_EXPORT_UNPROVEN
-from vidqa.files import write_json
-from vidqa.samples import Planner, Sample
+from vidqa.planning.samples import Planner, Sample
 
 # Two orders of summation, in the precision of the export.
 TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 5e-2}

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 import torch
 from torch.distributed.tensor import DTensor
 
-from vidqa.cli import note
+from vidqa.contract.cli import note
 from vidqa.engine.distributed import local_part
 
 BLOCK_BYTES = 256 * 1024**2  # pinned memory is handed out in powers of two: full blocks waste none of it

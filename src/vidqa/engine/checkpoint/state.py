@@ -20,6 +20,8 @@ from torch import nn
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.serialization import set_crc32_options
 
+from vidqa.contract.files import write_json
+from vidqa.contract.run_folder import TRAINER, RunFolder, changed_file, read_checkpoint
 from vidqa.engine.checkpoint.files import Reader, Writer, read_table
 from vidqa.engine.distributed import World
 from vidqa.engine.model.gathering import let_go
@@ -31,8 +33,6 @@ from vidqa.engine.problems import (
     ENGINE_RESUME_MISMATCH,
     ENGINE_SAVE_FAILED,
 )
-from vidqa.files import write_json
-from vidqa.run_folder import TRAINER, RunFolder, changed_file, read_checkpoint
 
 MOMENTS = ("exp_avg", "exp_avg_sq")  # what Adam and AdamW hold of each parameter, besides the number of steps
 

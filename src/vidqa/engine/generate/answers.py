@@ -17,7 +17,7 @@ from transformers import LogitsProcessor, LogitsProcessorList
 
 from vidqa.engine.batch.pixels import as_tensor
 from vidqa.engine.batch.resize import patchify
-from vidqa.samples import Planner, Sample
+from vidqa.planning.samples import Planner, Sample
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,10 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from vidqa.cli import note
+from vidqa.contract.cli import note
 from vidqa.engine.generate.answers import Answer
 from vidqa.engine.problems import ENGINE_ANSWERS_UNREADABLE
-from vidqa.scoring.recipes import FREE
+from vidqa.evaluation.recipes import FREE
 
 KINDS = {"str": str, "int": int}
 

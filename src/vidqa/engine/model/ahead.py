@@ -15,10 +15,10 @@ from typing import Any
 import torch
 from torch.utils.checkpoint import checkpoint
 
-from vidqa.budget.memory import Recompute
 from vidqa.engine.batch.collate import Collator
 from vidqa.engine.model.attention import attend
 from vidqa.engine.schedule import Schedule
+from vidqa.planning.budget.memory import Recompute
 
 MOST_STEPS = 200  # whose packs are looked at
 MOST_SHAPES = 128  # of the decoder, and of the vision tower

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from vidqa._optional import require
+from vidqa.contract._optional import require
 from vidqa.engine.model.layers import FLOAT8, Float8
 
 

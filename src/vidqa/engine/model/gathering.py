@@ -13,7 +13,7 @@ from typing import Any
 
 from torch.distributed.fsdp import FSDPModule
 
-from vidqa.budget.memory import Stay
+from vidqa.planning.budget.memory import Stay
 
 
 class Gathering:

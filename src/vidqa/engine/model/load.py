@@ -21,13 +21,13 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 from transformers import AutoConfig, Qwen3VLForConditionalGeneration
 
-from vidqa.budget.memory import Recompute
 from vidqa.engine.model.float8 import use_float8
 from vidqa.engine.model.qwen3_vl import install_forward
 from vidqa.engine.model.stored import Wanted, read_rows, stored_tensors
 from vidqa.engine.model.trainable import base_module, base_name, choose_trainable, is_adapter
 from vidqa.engine.problems import ENGINE_WEIGHTS_MISMATCH
 from vidqa.families.problems import MODEL_FILE_MISSING, MODEL_UNSUPPORTED
+from vidqa.planning.budget.memory import Recompute
 
 EMBEDDINGS, HEAD = "model.language_model.embed_tokens.weight", "lm_head.weight"
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}

@@ -22,7 +22,6 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from vidqa.budget.memory import Recompute
 from vidqa.engine.model.attention import Segments, attend, segments_of
 from vidqa.engine.model.layers import (
     EAGER,
@@ -38,6 +37,7 @@ from vidqa.engine.model.layers import (
     projection,
 )
 from vidqa.families.sizes import VisionSizes
+from vidqa.planning.budget.memory import Recompute
 
 HEAD_ROWS = 1024  # supervised tokens whose logits exist at one time
 

@@ -1,0 +1,1 @@
+"""What every other package uses: problems, files, the environment, run folders, the command line."""

@@ -1,0 +1,25 @@
+"""Optional libraries: imported where they are used, with the install line when they are missing."""
+
+from __future__ import annotations
+
+import importlib
+from types import ModuleType
+
+from vidqa.contract.problem import Code, Exit
+
+PACKAGE_MISSING = Code(
+    "ENV_PACKAGE_MISSING",
+    "A Python package that this step needs is not installed.",
+    "Run `make install` in the repository, then use its .venv/bin/python.",
+    Exit.ENVIRONMENT,
+)
+
+
+def require(module: str, extra: str) -> ModuleType:
+    """Import `module` or fail with the extra of this project that installs it."""
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as missing:
+        raise PACKAGE_MISSING.error(
+            module, f"the package {missing.name!r} is not installed", f"in the repository: pip install -e '.[{extra}]'"
+        ) from missing

@@ -1,0 +1,18 @@
+"""Annotations of every accepted shape become records; what is wrong with them becomes problems."""
+
+from vidqa.dataset.fingerprint import fingerprint
+from vidqa.dataset.load import check_records, load_records
+from vidqa.dataset.media import media_exists
+from vidqa.dataset.record import MediaRef, Record, Turn
+from vidqa.dataset.split import split_by_video
+
+__all__ = [
+    "MediaRef",
+    "Record",
+    "Turn",
+    "check_records",
+    "fingerprint",
+    "load_records",
+    "media_exists",
+    "split_by_video",
+]

@@ -1,0 +1,304 @@
+"""Turns one row of an annotation file into a record, or says everything that is wrong with it."""
+
+from __future__ import annotations
+
+import json
+import reprlib
+from typing import Any
+
+from vidqa.contract.problem import Code
+from vidqa.dataset import problems
+from vidqa.dataset.findings import Findings
+from vidqa.dataset.media import MediaSource, NotFound
+from vidqa.dataset.place import KINDS, Piece, Slot, fill_slots, pieces_of_text, tidy
+from vidqa.dataset.reader import type_name
+from vidqa.dataset.record import MediaRef, Record, Turn
+
+ROLES = {"human": "user", "user": "user", "gpt": "assistant", "assistant": "assistant", "system": "system"}
+KIND_FIELDS = ("kind", "type", "question_type", "category")
+SHORT = reprlib.Repr()  # values in messages: bounded in length and in depth
+SHORT.maxstring = SHORT.maxother = 60
+MOST_FPS = 1e5
+LONGEST = 500  # characters of a message
+Said = tuple[str, list[Piece]]  # a role and what it says
+
+
+class RowReader:
+    """Reads the rows of one file; what is wrong goes to `findings`. Ids must be unique among its rows.
+
+    With `need_answers` every conversation must end with an assistant turn; without, the question is enough. With
+    `by_line` the indices of rows are the lines of the file on which they begin, and are shown as editors write them.
+    With `keep_missing` a record whose medium is not there is warned of and kept: who probes the medium finds it broken.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        source: MediaSource,
+        findings: Findings,
+        need_answers: bool,
+        *,
+        by_line: bool = False,
+        keep_missing: bool = False,
+    ) -> None:
+        self.name = name
+        self.source = source
+        self.findings = findings
+        self.need_answers = need_answers
+        self.by_line = by_line
+        self.keep_missing = keep_missing
+        self.ids: dict[str, int] = {}
+        self.rows = 0  # read so far
+
+    def place(self, file: str, index: int) -> str:
+        """Where a row stands, for problems."""
+        return f"{file}:{index}" if self.by_line else f"{file}[{index}]"
+
+    def read(self, index: int, row: Any) -> Record | None:
+        """The record of a row, or None where something is wrong with it."""
+        before = self.findings.errors
+        row_reader = _Row(self, index, row)
+        record = row_reader.record() if row_reader.is_object() else None
+        self.rows += 1
+        if record is None or self.findings.errors > before:
+            return None
+        if not record.media:
+            message = "no `video` or `image` is named; the record is used as text only"
+            self.findings.add(problems.MEDIA_NONE, row_reader.where(""), message, severity="warning")
+        return record
+
+
+class _Row:
+    """One row while it is read."""
+
+    def __init__(self, reader: RowReader, index: int, row: Any) -> None:
+        self.reader, self.index, self.row = reader, index, row
+        self.id: str | None = None
+
+    def where(self, field: str) -> str:
+        shown = f" id {SHORT.repr(self.id)}" if self.id is not None else ""
+        place = self.reader.place(self.reader.findings.file, self.index)
+        return f"{place}{shown}{' ' + field if field else ''}"
+
+    def wrong(self, code: Code, field: str, message: str, remedy: str | None = None, severity: str = "error") -> None:
+        remedy = remedy[:LONGEST] if remedy else None
+        self.reader.findings.add(code, self.where(field), message[:LONGEST], remedy, severity)
+
+    def wrong_type(self, field: str, expected: str, value: object, example: str) -> None:
+        message = f"expected {expected}, got {type_name(value)}: {SHORT.repr(value)}"
+        self.wrong(problems.FIELD_TYPE, field, message, f"write it as {example}")
+
+    def is_object(self) -> bool:
+        if isinstance(self.row, dict):
+            return True
+        self.wrong(problems.RECORD_TYPE, "", f"expected an object, got {type_name(self.row)}")
+        return False
+
+    def record(self) -> Record | None:
+        self.id = self._id()
+        said = self._conversation()
+        listed = self._listed()
+        if said is None or listed is None or self.id is None:
+            return None
+        self._check_order(said)
+        placed = self._place(said, listed)
+        if placed is None:
+            return None
+        media, turns = placed
+        source = self.reader.place(self.reader.name, self.index)
+        return Record(self.id, turns, media, self._video_fps(), self._kind(), source)
+
+    def _id(self) -> str | None:
+        value = self.row.get("id")
+        if value is None:
+            value = self.reader.rows if self.reader.by_line else self.index
+        if isinstance(value, bool) or not isinstance(value, (str, int)) or value == "":
+            self.wrong_type("id", "a string or an integer", value, f'"id": "clip-{self.index}"')
+            return None
+        found = _clean(str(value))
+        if found is None:
+            self.wrong_type("id", "a string of valid characters", value, f'"id": "clip-{self.index}"')
+            return None
+        first = self.reader.ids.setdefault(found, self.index)
+        if first != self.index:
+            self.id = found
+            remedy = f'give one of the two another id, for example "{found[:80]}-{self.index}"'
+            other = f"line {first}" if self.reader.by_line else f"record {first}"
+            self.wrong(problems.ID_TWICE, "id", f"{other} has the same id", remedy)
+        return found
+
+    def _video_fps(self) -> float | None:
+        value = self.row.get("video_fps")
+        if value is None:
+            return None
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < MOST_FPS:
+            self.wrong_type("video_fps", "a number of frames per second above 0", value, '"video_fps": 30.0')
+            return None
+        return float(value)
+
+    def _kind(self) -> str | None:
+        found = next((self.row[name] for name in KIND_FIELDS if isinstance(self.row.get(name), str)), None)
+        return found if found and found.isascii() else _clean(found or "") or None
+
+    def _listed(self) -> dict[str, list[str]] | None:
+        """The media named beside the conversation, by kind."""
+        listed: dict[str, list[str]] = {}
+        for kind in KINDS:
+            for field in (kind, f"{kind}s"):
+                value = self.row.get(field)
+                if value is None:
+                    continue
+                names = value if isinstance(value, list) else [value]
+                for at, name in enumerate(names):
+                    place = f"{field}[{at}]" if isinstance(value, list) else field
+                    if not isinstance(name, str) or not name or _clean(name) is None:
+                        self.wrong_type(place, "the name of a file", name, f'"{field}": "clip-1.mp4"')
+                        return None
+                listed.setdefault(kind, []).extend(names)
+        return listed
+
+    def _conversation(self) -> list[Said] | None:
+        field = "conversations" if self.row.get("conversations") is not None else "messages"
+        turns = self.row.get(field)
+        if turns is None:
+            self._conversation_missing()
+            return None
+        if not isinstance(turns, list) or not turns:
+            example = problems.EXAMPLE[problems.EXAMPLE.index('"conversations"') : -1]
+            self.wrong_type(field, "a list of at least one turn", turns, example)
+            return None
+        said = [self._turn(turn, f"{field}[{at}]") for at, turn in enumerate(turns)]
+        return [turn for turn in said if turn is not None] if all(said) else None
+
+    def _conversation_missing(self) -> None:
+        keys = ", ".join(sorted(map(str, self.row))[:8])
+        question, answer = self.row.get("question"), self.row.get("answer")
+        remedy = None
+        if isinstance(question, str) and isinstance(answer, str):
+            turns = [{"from": "human", "value": question[:80]}, {"from": "gpt", "value": answer[:80]}]
+            remedy = f'write the question and the answer as "conversations": {json.dumps(turns)}'
+        self.wrong(
+            problems.FIELD_MISSING,
+            "conversations",
+            f"the record has neither `conversations` nor `messages` (it has: {keys or 'nothing'})",
+            remedy,
+        )
+
+    def _turn(self, turn: Any, field: str) -> Said | None:
+        if not isinstance(turn, dict):
+            self.wrong_type(field, "a turn", turn, '{"from": "human", "value": "Is the door open?"}')
+            return None
+        key = "from" if "from" in turn else "role"
+        role = turn.get(key)
+        known = ROLES.get(role) if isinstance(role, str) else None
+        if known is None:
+            roles = ", ".join(ROLES)
+            missing = key not in turn
+            message = (
+                f"the turn has no role; known: {roles}" if missing else f"{SHORT.repr(role)} is not one of {roles}"
+            )
+            self.wrong(problems.ROLE_UNKNOWN, f"{field}.{'from' if missing else key}", message)
+            return None
+        content_key = "value" if "value" in turn else "content"
+        pieces = self._content(turn.get(content_key), known, f"{field}.{content_key}")
+        return None if pieces is None else (known, tidy(pieces))
+
+    def _content(self, content: Any, role: str, field: str) -> list[Piece] | None:
+        example = f'"{field.rsplit(".", 1)[-1]}": "Is the door open?"'
+        if isinstance(content, str):
+            if _clean(content) is None:
+                self.wrong_type(field, "valid characters", content, example)
+                return None
+            return pieces_of_text(content) if role == "user" else [content]
+        if not isinstance(content, list):
+            self.wrong_type(field, "text or a list of parts", content, example)
+            return None
+        pieces: list[Piece] = []
+        for at, part in enumerate(content):
+            found = self._part(part, role, f"{field}[{at}]")
+            if found is None:
+                return None
+            pieces += found
+        return pieces
+
+    def _part(self, part: Any, role: str, field: str) -> list[Piece] | None:
+        kind = part.get("type") if isinstance(part, dict) else None
+        text = part.get("text") if isinstance(part, dict) else part
+        if kind in (None, "text") and isinstance(text, str):
+            return self._content(text, role, field)
+        kind = kind.removesuffix("_url") if isinstance(kind, str) else None
+        if kind not in KINDS:
+            example = '{"type": "text", "text": "Is the door open?"} or {"type": "video", "video": "clip-1.mp4"}'
+            self.wrong_type(field, "a text, video or image part", part, example)
+            return None
+        if role != "user":
+            self.wrong(problems.TURN_ORDER, field, f"a {kind} stands in a turn of the {role}", "move it to a user turn")
+            return None
+        name = next((part[key] for key in (kind, f"{kind}_url", "path", "url") if part.get(key) is not None), None)
+        name = name.get("url") if isinstance(name, dict) else name
+        if name is not None and (not isinstance(name, str) or not name or _clean(name) is None):
+            self.wrong_type(field, "the name of a file", name, f'{{"type": "{kind}", "{kind}": "clip-1.mp4"}}')
+            return None
+        return [Slot(kind, name)]
+
+    def _check_order(self, said: list[Said]) -> None:
+        field = "conversations" if self.row.get("conversations") is not None else "messages"
+        roles = [role for role, _ in said]
+        body = roles[1:] if roles[0] == "system" else roles
+        for at, role in enumerate(body, start=len(roles) - len(body)):
+            expected = "assistant" if (at - len(roles) + len(body)) % 2 else "user"
+            if role != expected:
+                self.wrong(problems.TURN_ORDER, f"{field}[{at}]", f"expected a turn of the {expected}, got {role}")
+                return
+        if not body:
+            self.wrong(problems.TURN_ORDER, field, "there is only a system turn")
+        elif body[-1] != "assistant" and self.reader.need_answers:
+            self.wrong(problems.ANSWER_MISSING, f"{field}[{len(roles) - 1}]", "the last turn is the user's")
+        for at, (role, pieces) in enumerate(said):
+            if not pieces and role == "assistant":
+                self.wrong(problems.ANSWER_EMPTY, f"{field}[{at}]", "the assistant says nothing")
+            elif not pieces and role == "user":
+                self.wrong(problems.QUESTION_EMPTY, f"{field}[{at}]", "the user says nothing and shows nothing")
+
+    def _place(
+        self, said: list[Said], listed: dict[str, list[str]]
+    ) -> tuple[tuple[MediaRef, ...], tuple[Turn, ...]] | None:
+        slots = [piece for _, pieces in said for piece in pieces if isinstance(piece, Slot)]
+        filled = fill_slots(slots, listed)
+        if isinstance(filled, str):
+            tags = "".join(f"<{kind}>" for kind in KINDS for _ in listed.get(kind, ()))
+            remedy = f'write one tag for each medium, for example "{tags}\\nIs the door open?", or no tag at all'
+            self.wrong(problems.TAG_COUNT, "", filled, remedy)
+            return None
+        media = [ref for kind, name in filled if (ref := self._find(kind, name)) is not None]
+        leading: list[str | int] = [] if slots else list(range(len(filled)))
+        turns, at = [], 0
+        for role, pieces in said:
+            parts: list[str | int] = []
+            if role == "user" and leading:
+                parts, leading = leading, []
+            for piece in pieces:
+                parts.append(piece if isinstance(piece, str) else at)
+                at += isinstance(piece, Slot)
+            if parts or role != "system":
+                turns.append(Turn(role, tuple(parts)))
+        return (tuple(media), tuple(turns)) if len(media) == len(filled) else None
+
+    def _find(self, kind: str, name: str) -> MediaRef | None:
+        found = self.reader.source.find(kind, name)
+        if not isinstance(found, NotFound):
+            return found
+        kept = self.reader.keep_missing and found.code is problems.MEDIA_MISSING
+        self.wrong(found.code, kind, found.message, found.remedy, "warning" if kept else "error")
+        return MediaRef(kind, name, found.path or name) if kept else None
+
+
+def _clean(text: str) -> str | None:
+    """The text itself; None where it holds half a surrogate pair, which no file and no tokenizer can take."""
+    if text.isascii():
+        return text
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return None
+    return text

@@ -1,0 +1,108 @@
+"""Problems of annotation files, of the records in them, and of the media they name."""
+
+from vidqa.contract.problem import Code, Exit
+
+EXAMPLE = (
+    '{"id": "clip-1", "video": "clip-1.mp4", "conversations": '
+    '[{"from": "human", "value": "<video>\\nIs the door open?"}, {"from": "gpt", "value": "Yes"}]}'
+)
+
+FILE_MISSING = Code(
+    "DATA_FILE_MISSING",
+    "An annotation file, dataset folder or media folder is not there or cannot be read.",
+    "Give the path of an existing annotations .json or .jsonl file, or of a folder that holds annotations.json.",
+)
+SYNTAX = Code(
+    "DATA_SYNTAX",
+    "An annotation file is not valid JSON (or a line of it not valid JSONL), or is not UTF-8 text.",
+    f"Write a JSON list of records, or one record per line (JSONL), each such as {EXAMPLE}",
+)
+EMPTY = Code(
+    "DATA_EMPTY",
+    "An annotation file holds no record.",
+    f"Write at least one record, such as {EXAMPLE}",
+)
+RECORD_TYPE = Code(
+    "DATA_RECORD_TYPE",
+    "A record is not a JSON object, or the file is not a list of records.",
+    f"Write a list of objects, each such as {EXAMPLE}",
+)
+FIELD_MISSING = Code(
+    "DATA_FIELD_MISSING",
+    "A record lacks a field that it must have.",
+    f"Complete the record, for example {EXAMPLE}",
+)
+FIELD_TYPE = Code(
+    "DATA_FIELD_TYPE",
+    "A field of a record holds a value of the wrong type.",
+    f"Correct the value; a complete record is {EXAMPLE}",
+)
+ROLE_UNKNOWN = Code(
+    "DATA_ROLE_UNKNOWN",
+    "A turn of a conversation has a role that is not known.",
+    'Use "from": "human", "gpt" or "system" (or "role": "user", "assistant" or "system").',
+)
+TURN_ORDER = Code(
+    "DATA_TURN_ORDER",
+    "The turns of a conversation are not in order: an optional system turn, then user and assistant in alternation.",
+    "Order the turns as: system (optional), user, assistant, user, assistant, ...",
+)
+TAG_COUNT = Code(
+    "DATA_TAG_COUNT",
+    "The <video> and <image> tags of a record do not match the media it names.",
+    "Write one tag for each medium, at the place where the model should see it, or no tag at all (media come first).",
+)
+ID_TWICE = Code(
+    "DATA_ID_TWICE",
+    "Two records of one file have the same id; their results could not be told apart.",
+    "Give every record an id of its own, or leave all ids out (the index is used then).",
+)
+QUESTION_EMPTY = Code(
+    "DATA_QUESTION_EMPTY",
+    "A user turn holds neither text nor media.",
+    'Write the question, for example {"from": "human", "value": "<video>\\nIs the door open?"}',
+)
+ANSWER_MISSING = Code(
+    "DATA_ANSWER_MISSING",
+    "A record ends without an assistant turn, so there is nothing to learn or to compare with.",
+    'End the conversation with the answer, for example {"from": "gpt", "value": "Yes"}',
+)
+ANSWER_EMPTY = Code(
+    "DATA_ANSWER_EMPTY",
+    "An assistant turn holds no text.",
+    'Write the answer, for example {"from": "gpt", "value": "Yes"}, or leave the record out.',
+)
+MEDIA_MISSING = Code(
+    "DATA_MEDIA_MISSING",
+    "A video or image that a record names is not there.",
+    "Put the file where the annotation says, correct its name, or name the folder of the media. To leave such records "
+    "out: preflight.py --fix FILE writes annotations without them; with engine.on_bad_sample=quarantine a run goes on.",
+)
+MEDIA_OUTSIDE_ROOT = Code(
+    "DATA_MEDIA_OUTSIDE_ROOT",
+    "A record names a file outside the folder that its media must stay in, by its name or through a link.",
+    "Name media relative to the media folder, without `..`, such as videos/clip-1.mp4; put files there, not links.",
+)
+MEDIA_NONE = Code(
+    "DATA_MEDIA_NONE",
+    "A record names no video and no image; it is used as text only.",
+    'If that is not meant, name the file, for example "video": "clip-1.mp4".',
+)
+TAR_BROKEN = Code(
+    "DATA_TAR_BROKEN",
+    "A media archive cannot be read or unpacked.",
+    "Make the archive again (tar -cf videos.tar videos/), or unpack it and give the folder as media path.",
+)
+TAR_NO_ROOM = Code(
+    "DATA_TAR_NO_ROOM",
+    "What the records name of a compressed archive has no room in the cache: all unpacked archives together may take "
+    "half of what its disk has left without them.",
+    "Unpack the archive yourself and give the folder as media path, free space, or let VIDQA_CACHE_DIR name a folder "
+    "on a larger disk.",
+    Exit.ENVIRONMENT,
+)
+SPLIT_IMPOSSIBLE = Code(
+    "DATA_SPLIT_IMPOSSIBLE",
+    "The records cannot be split as asked into training and validation without a video on both sides.",
+    "Choose a test_size between 0 and the number of records, have at least two videos, or give a validation set.",
+)

@@ -1,0 +1,155 @@
+"""Reads an annotation file, a JSON list or JSONL, into rows as they were written."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from vidqa.dataset.cut_off import WRITE_AGAIN, cut_off_list, cut_off_record, reached_the_end
+from vidqa.dataset.findings import Findings
+from vidqa.dataset.problems import EMPTY, FILE_MISSING, RECORD_TYPE, SYNTAX
+
+DEEPEST = 64  # lists and objects within each other in a record; more could be read and then not be written
+TOO_DEEP = f"nested too deeply: more than {DEEPEST} lists and objects within each other"
+NAMES = ("annotations.json", "annotations.jsonl")  # looked for in a dataset folder
+
+
+def annotation_file(annotation_path: str | Path) -> Path:
+    """The annotation file that `annotation_path` means: itself, or annotations.json(l) inside it (root mode)."""
+    path = Path(os.path.expanduser(annotation_path))
+    if not str(annotation_path):
+        raise FILE_MISSING.error("annotation_path", "no annotation path is given")
+    if os.path.isdir(path):  # False, too, for a name that no file can have
+        found = next((path / name for name in NAMES if (path / name).is_file()), None)
+        if found is None:
+            raise FILE_MISSING.error(path, f"the folder holds neither {' nor '.join(NAMES)}")
+        return found
+    if not os.path.isfile(path):
+        raise FILE_MISSING.error(path, "there is no such file")
+    return path
+
+
+def read_rows(path: Path, findings: Findings) -> Iterator[tuple[int, Any]]:
+    """Every row of the file with its index. Rows that cannot be read become findings; the others are still given."""
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as broken:
+        _not_text(path, broken, findings)
+        return
+    except OSError as broken:
+        findings.add(FILE_MISSING, str(path), f"cannot be read: {broken.strerror or broken}")
+        return
+    start = text.lstrip()[:1]
+    if not start:
+        findings.add(EMPTY, str(path), "the file is empty")
+    elif start == "[":
+        yield from _json_rows(path, text, findings)
+    elif start == "{" and (path.suffix == ".jsonl" or _first_line_is_whole(text)):
+        yield from _jsonl_rows(path, text, findings)
+    else:
+        _not_a_list(path, text, findings)
+
+
+def _not_text(path: Path, broken: UnicodeDecodeError, findings: Findings) -> None:
+    if broken.reason == "unexpected end of data":  # the last character is not whole
+        text = broken.object[: broken.start].decode("utf-8-sig")
+        if text.lstrip().startswith("[") and (ended := cut_off_list(text)):
+            findings.add(SYNTAX, f"{path}:{_last_line(text)}", ended, WRITE_AGAIN)
+            return
+    findings.add(SYNTAX, str(path), f"not UTF-8 text: byte {broken.start} is {broken.object[broken.start]:#04x}")
+
+
+def _first_line_is_whole(text: str) -> bool:
+    try:
+        json.loads(text.lstrip().split("\n", 1)[0])
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+def _json_rows(path: Path, text: str, findings: Findings) -> Iterator[tuple[int, Any]]:
+    try:
+        rows = json.loads(text)
+    except (ValueError, RecursionError) as broken:
+        if isinstance(broken, json.JSONDecodeError) and (ended := cut_off_list(text)):
+            findings.add(SYNTAX, f"{path}:{_last_line(text)}", ended, WRITE_AGAIN)
+        else:
+            findings.add(SYNTAX, _line(path, 1, broken), f"not valid JSON: {_reason(broken)}")
+        return
+    if not rows:
+        findings.add(EMPTY, str(path), "the list is empty")
+    for index in range(len(rows)):
+        row, rows[index] = rows[index], None  # large files: a row is freed once its record is made
+        if is_deep(row):
+            findings.add(SYNTAX, f"{path}[{index}]", TOO_DEEP)
+        else:
+            yield index, row
+
+
+def _jsonl_rows(path: Path, text: str, findings: Findings) -> Iterator[tuple[int, Any]]:
+    index = whole = 0
+    last = _last_line(text)
+    for number, line in enumerate(text.split("\n"), start=1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError) as broken:
+            if number == last and isinstance(broken, json.JSONDecodeError) and reached_the_end(broken):
+                findings.add(SYNTAX, f"{path}:{number}", cut_off_record(index + 1, whole), WRITE_AGAIN)
+            else:
+                findings.add(SYNTAX, _line(path, number, broken), f"not valid JSON: {_reason(broken)}")
+        else:
+            whole += 1
+            if is_deep(row):
+                findings.add(SYNTAX, f"{path}:{number}", TOO_DEEP)
+            else:
+                yield index, row
+        index += 1
+
+
+def is_deep(value: Any, left: int = DEEPEST) -> bool:
+    """Whether more than `left` lists and objects lie within each other."""
+    kind = type(value)  # as JSON gives it: nearly every row is shallow, which this tells in a microsecond or two
+    if kind is not dict and kind is not list:
+        return False
+    if not left:
+        return True
+    for each in value.values() if kind is dict else value:
+        if type(each) in (dict, list) and is_deep(each, left - 1):
+            return True
+    return False
+
+
+def _not_a_list(path: Path, text: str, findings: Findings) -> None:
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as broken:
+        findings.add(SYNTAX, _line(path, 1, broken), f"not valid JSON: {_reason(broken)}")
+        return
+    keys = f" with the keys {', '.join(map(repr, list(value)[:5]))}" if isinstance(value, dict) else ""
+    findings.add(RECORD_TYPE, str(path), f"expected a list of records, got {type_name(value)}{keys}")
+
+
+def _last_line(text: str) -> int:
+    return text.rstrip().count("\n") + 1
+
+
+def _line(path: Path, number: int, broken: Exception) -> str:
+    within = broken.lineno - 1 if isinstance(broken, json.JSONDecodeError) else 0
+    return f"{path}:{number + within}"
+
+
+def _reason(broken: Exception) -> str:
+    if isinstance(broken, json.JSONDecodeError):
+        return f"{broken.msg.removesuffix(' at')} at column {broken.colno}"
+    return "nested too deeply" if isinstance(broken, RecursionError) else str(broken)
+
+
+def type_name(value: object) -> str:
+    """A JSON value's type in JSON's own words."""
+    names = {dict: "an object", list: "a list", str: "a string", int: "a number", float: "a number", bool: "a boolean"}
+    return "null" if value is None else names.get(type(value), type(value).__name__)

@@ -1,0 +1,65 @@
+"""Splits records into training and validation so that no video is on both sides."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+
+from vidqa.dataset.problems import SPLIT_IMPOSSIBLE
+from vidqa.dataset.record import Record
+
+
+def split_by_video(records: Sequence[Record], test_size: int | float, seed: int) -> tuple[list[Record], list[Record]]:
+    """(training, validation), both in the order of `records`.
+
+    `test_size` is a number of records, or a fraction of them where it is below 1; validation gets at most that many,
+    as near as whole groups of records that share a video allow, and at least one group. The choice depends on the
+    seed and on the records' ids, not on their order. Raises DATA_SPLIT_IMPOSSIBLE.
+    """
+    wanted = round(test_size * len(records)) if test_size < 1 else int(test_size)
+    if test_size == 0:
+        return list(records), []
+    if test_size < 0 or wanted >= len(records):
+        raise SPLIT_IMPOSSIBLE.error("test_size", f"test_size is {test_size}, and there are {len(records)} records")
+    groups = groups_sharing_media(records)
+    if len(groups) < 2:
+        raise SPLIT_IMPOSSIBLE.error("test_size", f"all {len(records)} records share one video, directly or in a chain")
+    drawn = sorted(groups, key=lambda group: draw_of(seed, min(records[at].id for at in group)))
+    chosen: set[int] = set()
+    for group in drawn:
+        if len(chosen) + len(group) <= wanted:
+            chosen.update(group)
+    if not chosen:
+        smallest = min(drawn, key=len)
+        chosen.update(smallest)
+    validation = [record for at, record in enumerate(records) if at in chosen]
+    return [record for at, record in enumerate(records) if at not in chosen], validation
+
+
+def groups_sharing_media(records: Sequence[Record], together: Iterable[Sequence[int]] = ()) -> list[list[int]]:
+    """Indices of records grouped so that records of two groups share no medium; those `together` are in one group."""
+    parent = list(range(len(records)))
+
+    def root(at: int) -> int:
+        while parent[at] != at:
+            parent[at] = parent[parent[at]]
+            at = parent[at]
+        return at
+
+    first: dict[str, int] = {}
+    for at, record in enumerate(records):
+        for medium in record.media:
+            parent[root(at)] = root(first.setdefault(medium.key, at))
+    for tied in together:
+        for at in tied[1:]:
+            parent[root(at)] = root(tied[0])
+    groups: dict[int, list[int]] = defaultdict(list)
+    for at in range(len(records)):
+        groups[root(at)].append(at)
+    return list(groups.values())
+
+
+def draw_of(seed: int, name: str) -> bytes:
+    """Where a name comes in the order of this seed."""
+    return hashlib.sha256(f"{seed}/{name}".encode()).digest()

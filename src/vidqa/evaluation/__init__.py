@@ -1,0 +1,20 @@
+"""From responses to scores: read an answer, judge it, aggregate with intervals, and show what failed (torch-free)."""
+
+from vidqa.evaluation.answers import RULES, Parsed, final_answer, parse_answer, parse_expected
+from vidqa.evaluation.metrics import metric_problems, score
+from vidqa.evaluation.recipes import compare_recipes
+from vidqa.evaluation.results import check_results, make_item, read_results
+
+__all__ = [
+    "RULES",
+    "Parsed",
+    "check_results",
+    "compare_recipes",
+    "final_answer",
+    "make_item",
+    "metric_problems",
+    "parse_answer",
+    "parse_expected",
+    "read_results",
+    "score",
+]

@@ -1,0 +1,364 @@
+"""What a model's response says: thinking removed, tags unwrapped, then the answer by the kind of question.
+
+A response that was cut off, or that does not say one thing clearly, is never guessed at: it becomes "truncated" or
+"unparsed", which are classes of their own in every score.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from typing import NamedTuple
+
+from vidqa.evaluation.options import options_of
+from vidqa.evaluation.quantities import is_number, parse_number, units_named
+from vidqa.evaluation.text import as_text, clean, normalise
+
+RULES = "vidqa.answers.v1"  # belongs in a recipe: scores by other rules do not compare
+DIRECTION_TASK = "its_directionality"
+KINDS = ("yes_no", "letter", "number", "direction", "text")
+STATUSES = ("parsed", "truncated", "unparsed", "empty")
+
+
+class Parsed(NamedTuple):
+    """`answer` is canonical ("yes", "B", "12", "left", normalised text) and empty unless `status` is "parsed"."""
+
+    answer: str
+    kind: str  # one of KINDS
+    status: str  # one of STATUSES
+
+
+class Final(NamedTuple):
+    """The part of a response that is the answer; `closed` when a closing tag shows that it is complete."""
+
+    text: str
+    closed: bool
+    in_thinking: bool  # the response ends before its thinking does
+
+
+class Found(NamedTuple):
+    """`settled` when the answer stands complete at the start, so that a later cut cannot have changed it."""
+
+    answer: str
+    settled: bool = False
+
+
+def parse_answer(
+    text: object,
+    question: str = "",
+    finish_reason: str = "stop",
+    expected: str | None = None,
+    task_type: str = "",
+) -> Parsed:
+    """Read one response. Accepts anything that JSON can hold as `text` and never raises.
+
+    The kind comes from `expected` (the ground truth) where given, else from the question, else from the text itself.
+    A response with finish_reason "length" counts as parsed only if its answer stands complete: inside a closed
+    <answer> tag, or a yes/no or letter at its very start. Everything else that was cut off is "truncated".
+    """
+    question = clean(question)
+    if expected is None:
+        kind, truth = _kind_asked(question, task_type), ""
+    else:
+        truth = final_answer(expected).text  # a ground truth may hold thinking too
+        kind = kind_of(truth, question, task_type)
+    return _read(text, kind, question, finish_reason, truth)
+
+
+def parse_pair(
+    response: object, gt: object, question: str = "", finish_reason: str = "stop", task_type: str = ""
+) -> tuple[Parsed, Parsed]:
+    """(response, ground truth), both read as the ground truth's kind; the second is "empty" when there is none."""
+    question = clean(question)
+    truth, expected = _expect(as_text(gt), question, task_type)
+    if not truth:
+        return parse_answer(response, question, finish_reason, None, task_type), expected
+    return _read(response, expected.kind, question, finish_reason, truth), expected
+
+
+def expected_kind(gt: object, question: str = "", task_type: str = "") -> str:
+    """The kind of answer that a ground truth asks for, in less time than it takes to compare a response with it."""
+    return _expect(as_text(gt), clean(question), task_type)[1].kind
+
+
+def _expect(gt: str, question: str, task_type: str) -> tuple[str, Parsed]:
+    """`_expected`, remembered for short ground truths; only the options of a question bear on what they mean."""
+    asked = question if task_type or options_of(question) else ""
+    return (_expected if len(gt) <= _REMEMBERED else _expected.__wrapped__)(gt, asked, task_type)
+
+
+@lru_cache(maxsize=8192)
+def _expected(gt: str, question: str, task_type: str) -> tuple[str, Parsed]:
+    """(the ground truth's text, what it parses to)."""
+    if len(gt) == 1 and not task_type and gt in options_of(question):
+        return gt, Parsed(gt, "letter", "parsed")
+    truth = final_answer(gt).text
+    if not truth:
+        return "", Parsed("", "text", "empty")
+    kind = kind_of(truth, question, task_type)
+    found = _find(kind, truth, question, truth)
+    # A ground truth of punctuation only is compared as it is written.
+    return truth, Parsed(found.answer if found else truth.casefold(), kind, "parsed")
+
+
+def parse_expected(gt: object, question: str = "", task_type: str = "") -> Parsed:
+    """The ground truth by the same rules; status "empty" when there is none."""
+    return _expect(as_text(gt), clean(question), task_type)[1]
+
+
+def _read(response: object, kind: str, question: str, finish_reason: object, truth: str) -> Parsed:
+    """The response read as `kind`, or as what it looks like where the kind is not known ("")."""
+    final = final_answer(response)
+    if final.in_thinking:
+        return Parsed("", kind or "text", "truncated")
+    kind = kind or _kind_seen(final.text)
+    cut = finish_reason == "length" and not final.closed
+    if not final.text:
+        return Parsed("", kind, "truncated" if cut else "empty")
+    found = _find(kind, final.text, question, truth)
+    if found is None or (cut and not found.settled):
+        return Parsed("", kind, "truncated" if cut else "unparsed")
+    return Parsed(found.answer, kind, "parsed")
+
+
+def final_answer(text: object) -> Final:
+    """The response without its thinking, unwrapped from <answer>..</answer>, \\boxed{..} and bold marks."""
+    response = as_text(text)
+    if "<" in response:
+        response, in_thinking = _without_thinking(response)
+        if in_thinking:
+            return Final("", False, True)
+        inner = list(re.finditer(r"<answer>(.*?)(</answer>|\Z)", response, re.IGNORECASE | re.DOTALL))
+        if inner:
+            return Final(_unmarked(clean(inner[-1][1])), bool(inner[-1][2]), False)
+    return Final(_unmarked(clean(response)), False, False)
+
+
+def answer_text(text: object) -> str:
+    """A free-text answer in its own wording, of a response or a ground truth: what `_text` normalises, and what metrics
+    of text compare."""
+    return _unprefixed(final_answer(text).text)
+
+
+def _without_thinking(response: str) -> tuple[str, bool]:
+    """(what is left, whether thinking never ended). A template may open <think> itself: then only its end is there."""
+    pieces = re.split(r"(</?think>)", response, flags=re.IGNORECASE)
+    outside, inside = [pieces[0]], False
+    for tag, piece in zip(pieces[1::2], pieces[2::2], strict=True):
+        if tag.startswith("</"):
+            outside = [piece] if not inside else [*outside, piece]
+            inside = False
+        else:
+            inside = True
+    return "".join(outside).strip(), inside
+
+
+def _unmarked(text: str) -> str:
+    if "boxed{" in text:
+        text = re.sub(r"\$?\\boxed\{(?:\\text\{)?([^{}]*)\}?\}\$?", r"\1", text)
+    return text.replace("**", "").replace("__", "").strip(" \t\r\n`")
+
+
+_REMEMBERED = 200  # only short texts are kept by caches, so that their memory is bounded
+
+
+# --- kinds ------------------------------------------------------------------------------------------------------
+
+_YES, _NO = frozenset(("yes", "true", "yeah", "yep")), frozenset(("no", "false", "nope"))
+_YES_NO_EXPECTED = re.compile(r"\W{0,3}(?:yes|no|true|false)\b\s*(?:[.,;:!–-].*|\W{0,3})", re.IGNORECASE | re.DOTALL)
+_LETTER_EXPECTED = re.compile(r"\W?([A-Z])\W{0,2}")
+_ASKS_YES_NO = re.compile(r"\byes\s*(?:or|/|,)\s*no\b|\btrue\s*(?:or|/)\s*false\b", re.IGNORECASE)
+
+
+def kind_of(expected: str, question: str, task_type: str = "") -> str:
+    """The kind of answer that a ground truth asks for."""
+    text = expected.strip()
+    if task_type == DIRECTION_TASK and _direction(text, question):
+        return "direction"
+    options = options_of(question)
+    if options and _letter(text, options):
+        return "letter"
+    if _YES_NO_EXPECTED.fullmatch(text):
+        return "yes_no"
+    if _LETTER_EXPECTED.fullmatch(text):
+        return "letter"
+    return "number" if is_number(text) else "text"
+
+
+def _kind_asked(question: str, task_type: str) -> str:
+    if task_type == DIRECTION_TASK:
+        return "direction"
+    if options_of(question):
+        return "letter"
+    return "yes_no" if _ASKS_YES_NO.search(question) else ""
+
+
+def _kind_seen(text: str) -> str:
+    if normalise(text[:40]) in _YES | _NO:
+        return "yes_no"
+    return "number" if is_number(text[:40]) and len(text) <= 40 else "text"
+
+
+# --- one finder per kind ----------------------------------------------------------------------------------------
+
+_YES_NO_WORD = re.compile(r"\b(yes|yeah|yep|true|no|nope|false)\b", re.IGNORECASE)
+_YES_NO_LEADS = re.compile(
+    r"\W{0,5}(yes|yeah|yep|true|no|nope|false)\b(?!\s*(?:or|and|/)\s*(?:yes|no|true|false)\b)", re.I
+)
+_YES_NO_CUE = re.compile(r"\b(?:answer|conclusion)\b(?:\s+(?:is|would be|must be))?\W{0,4}(yes|no|true|false)\b", re.I)
+_CLAUSE_END = re.compile(r"\s*(?:[.,;:!\"')]|$)")
+
+
+def _polarity(word: str) -> str:
+    return "yes" if word.lower() in _YES else "no"
+
+
+def _yes_no(text: str) -> Found | None:
+    if cues := _YES_NO_CUE.findall(text):
+        said = _polarity(cues[-1])
+        leads = _YES_NO_LEADS.match(text)
+        return Found(said, leads is not None and _polarity(leads[1]) == said)
+    if (leads := _YES_NO_LEADS.match(text)) and _answers(text, leads):
+        return Found(_polarity(leads[1]), True)
+    if _ASKS_YES_NO.search(text):
+        return None
+    # "no" before a noun denies something else; it is an answer only where a clause ends.
+    seen = {
+        _polarity(word[1])
+        for word in _YES_NO_WORD.finditer(text)
+        if word[1].lower() == "yes" or _CLAUSE_END.match(text, word.end())
+    }
+    return Found(seen.pop()) if len(seen) == 1 else None
+
+
+def _answers(text: str, leads: re.Match[str]) -> bool:
+    """Whether a leading yes/no is the answer: "No, ...", "No the car ...", but not "No cars are visible"."""
+    if _polarity(leads[1]) == "yes" or _CLAUSE_END.match(text, leads.end()):
+        return True
+    return bool(
+        re.match(r"\s*(?:[-–—\n]|(?:the|it|there|he|she|they|this|because|since|i)\b)", text[leads.end() :], re.I)
+    )
+
+
+_LETTER_CUE = re.compile(
+    r"\b(?i:answer|option|choice)\b(?i:\s+(?:is|would be|must be|should be))?\s*[:=]?\s*(?i:option\s+|choice\s+)?"
+    r"([(\[\"'*]*)([A-Z]|(?<=\()[a-z])(?![\w'’])([)\]]?)(\s+[a-z]+)?"
+)
+_LETTER_LEADS = re.compile(r"[\s\"'*]*(?:[(\[]([A-Za-z])[)\]]|([A-Za-z])(?:[).:\],;]|\s*$|\s*\n|\s+[-–—]))")
+_SECOND_LETTER = re.compile(r"\s*(?:(?:and|or|&|/)\s*)?[(\[]?[A-Z](?![\w'’])(?!\s+[a-z])")
+_BRACKETED = re.compile(r"[(\[]([A-Z])[)\]]")
+_ANSWER_PREFIX = re.compile(
+    r"^\s*(?:so,?\s+|therefore,?\s+)?(?:the\s+)?(?:final\s+|correct\s+|best\s+)?answer\s*(?:is\b\s*:?|[:=])\s*",
+    re.IGNORECASE,
+)
+
+
+def _letter(text: str, options: dict[str, str]) -> Found | None:
+    """By a cue ("the answer is (B)"), at the start ("B. the red car"), by an option's text, or one bracketed letter."""
+    leads = _leading_letter(text, options)
+    cued = _cued_letter(text)
+    if cued:
+        return Found(cued, leads == cued)
+    if leads:
+        return Found(leads, True)
+    if re.match(r"\W{0,3}[A-Z]\s*(?:,|;|and|or|&|/)\s*[A-Z]\b", text):
+        return None
+    if options and (named := _option_named(text, options)):
+        return Found(named)
+    bracketed = set(_BRACKETED.findall(text))
+    return Found(bracketed.pop()) if len(bracketed) == 1 else None
+
+
+def _leading_letter(text: str, options: dict[str, str]) -> str | None:
+    if (match := _LETTER_LEADS.match(text)) and not _SECOND_LETTER.match(text, match.end()):
+        letter = (match[1] or match[2]).upper()
+        lower = (match[1] or match[2]).islower()
+        if not lower or match[1] or letter in options or len(text) == 1:
+            return letter
+    for letter, option in options.items():
+        if text.startswith(f"{letter} ") and option and normalise(text[2:]).startswith(normalise(option)):
+            return letter
+    return None
+
+
+def _cued_letter(text: str) -> str | None:
+    """The letter after "answer", the last one said; else the one letter after "option" or "choice"."""
+    by_answer: list[str] = []
+    by_option: list[str] = []
+    for cue in _LETTER_CUE.finditer(text):
+        is_answer = cue[0][:6].lower() == "answer"
+        follows = (cue[4] or "").strip()
+        article = cue[2] in "AI" and not cue[1] and follows not in ("", "because", "since", "as")
+        if (is_answer and article) or _SECOND_LETTER.match(text, cue.end(3)):
+            continue  # "the answer is A red car", "the answer is A and C"
+        (by_answer if is_answer else by_option).append(cue[2].upper())
+    if by_answer:
+        return by_answer[-1]
+    return by_option[0] if len(set(by_option)) == 1 else None
+
+
+def _option_named(text: str, options: dict[str, str]) -> str | None:
+    """The letter of the option whose text is the response, starts it, or alone is found in it."""
+    said = f" {normalise(_ANSWER_PREFIX.sub('', text))} "
+    texts = {letter: f" {normalise(option)} " for letter, option in options.items() if normalise(option)}
+    same = [letter for letter, option in texts.items() if option == said]
+    if same:
+        return same[0] if len(same) == 1 else None
+    named = []
+    for letter, option in sorted(texts.items(), key=lambda item: -len(item[1])):
+        if option in said:
+            named.append(letter)
+            said = said.replace(option, " | ")  # "the dark red car" does not also name "the red car"
+    if len(named) == 1:
+        return named[0]
+    first = re.split(r"[.,;:!\n]", text, maxsplit=1)[0]
+    return next((letter for letter in named if texts[letter] == f" {normalise(first)} "), None)
+
+
+_DIRECTIONS = {
+    **dict.fromkeys(("left", "leftward", "leftwards"), "left"),
+    **dict.fromkeys(("right", "rightward", "rightwards"), "right"),
+    **dict.fromkeys(("straight", "forward", "forwards", "ahead"), "straight"),
+}
+_DIRECTION_WORD = re.compile(r"\b(" + "|".join(sorted(_DIRECTIONS, key=len, reverse=True)) + r")\b", re.IGNORECASE)
+
+
+def _direction(text: str, question: str) -> Found | None:
+    """left, right or straight: the only one named, the one after "answer", or that of the option chosen."""
+    named = [_DIRECTIONS[word.lower()] for word in _DIRECTION_WORD.findall(text)]
+    if len(set(named)) == 1:
+        return Found(named[0])
+    parts = re.split(r"\banswer\b(?:\s+is)?\s*[:=]?", text, flags=re.IGNORECASE)
+    after = {_DIRECTIONS[word.lower()] for word in _DIRECTION_WORD.findall(parts[-1])}
+    if len(parts) > 1 and len(after) == 1:
+        return Found(after.pop())
+    options = options_of(question)
+    chosen = _letter(text, options) if options else None
+    option = _DIRECTION_WORD.search(options.get(chosen.answer, "")) if chosen else None
+    return Found(_DIRECTIONS[option[1].lower()], chosen.settled) if option and chosen else None
+
+
+def _text(text: str) -> Found | None:
+    answer = normalise(_unprefixed(text))
+    return Found(answer) if answer else None
+
+
+def _unprefixed(text: str) -> str:
+    """Without a leading "the answer is"."""
+    return _ANSWER_PREFIX.sub("", text) if "nswer" in text else text
+
+
+def _find(kind: str, text: str, question: str, truth: str) -> Found | None:
+    """What `text` answers, by the finder of its kind."""
+    if kind == "yes_no":
+        return _yes_no(text)
+    if kind == "letter":
+        return _letter(text, options_of(question))
+    if kind == "direction":
+        return _direction(text, question)
+    return _number(text, question, truth) if kind == "number" else _text(text)
+
+
+def _number(text: str, question: str, expected: str) -> Found | None:
+    value = parse_number(text, units_named(expected, question))
+    return None if value is None else Found(value)

@@ -1,0 +1,68 @@
+"""Whether one response is a gap: the four ways to compare it with its ground truth."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from vidqa.evaluation.answers import DIRECTION_TASK, expected_kind, parse_pair
+
+MODES = ("exact", "normalized", "bcq", "mcq")
+
+
+class Verdict(NamedTuple):
+    """`error` is "" where the response is right, else wrong, truncated, unparsed or empty."""
+
+    error: str
+    parsed_response: str
+    parsed_gt: str
+    kind: str
+    fits_mode: bool = True  # False where the ground truth is not of the mode's kind
+
+
+Compare = Callable[[str, str, str, str, str], Verdict]
+
+
+def comparer(mode: str) -> Compare:
+    """compare(response, gt, question, finish_reason, answer_kind) for one of MODES.
+
+    exact       equal after trimming and lower-casing, as the original script compares
+    normalized  the rules of the evaluation: the answer is read by the kind of its ground truth
+    bcq         yes/no read from both, whatever options the question lists
+    mcq         option letters read from both
+    """
+    return {"exact": _exact, "normalized": _normalized, "bcq": _bcq, "mcq": _mcq}[mode]
+
+
+def _exact(response: str, gt: str, question: str, finish_reason: str, answer_kind: str) -> Verdict:
+    said, truth = response.strip().lower(), gt.strip().lower()
+    if said == truth:
+        error = ""
+    elif finish_reason == "length":
+        error = "truncated"
+    else:
+        error = "wrong" if said else "empty"
+    return Verdict(error, said, truth, answer_kind or "text")
+
+
+def _normalized(response: str, gt: str, question: str, finish_reason: str, answer_kind: str) -> Verdict:
+    task = DIRECTION_TASK if answer_kind == "direction" else ""
+    if response == gt and finish_reason != "length":  # right whatever it says: only the kind is wanted
+        return Verdict("", response, gt, answer_kind or expected_kind(gt, question, task))
+    said, truth = parse_pair(response, gt, question, finish_reason, task)
+    error = said.status if said.status != "parsed" else ("" if said.answer == truth.answer else "wrong")
+    return Verdict(error, said.answer, truth.answer, said.kind)
+
+
+def _bcq(response: str, gt: str, question: str, finish_reason: str, answer_kind: str) -> Verdict:
+    verdict = _normalized(response, gt, "", finish_reason, "")
+    if verdict.kind == "yes_no":
+        return verdict
+    return _normalized(response, gt, question, finish_reason, answer_kind)._replace(fits_mode=False)
+
+
+def _mcq(response: str, gt: str, question: str, finish_reason: str, answer_kind: str) -> Verdict:
+    verdict = _normalized(response, gt, question, finish_reason, "")
+    if verdict.kind == "letter":
+        return verdict
+    return _normalized(response, gt, question, finish_reason, answer_kind)._replace(fits_mode=False)

@@ -1,0 +1,227 @@
+"""Scores of an evaluation: accuracy with intervals, tables per kind, confusion matrices, and text metrics."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from statistics import fmean
+from typing import Any
+
+from vidqa.contract._optional import require
+from vidqa.contract.problem import Problem, ProblemError
+from vidqa.evaluation.answers import DIRECTION_TASK, RULES, STATUSES, answer_text
+from vidqa.evaluation.baseline import groups, headline, majority, one_answer, one_answer_problems
+from vidqa.evaluation.intervals import METHOD, accuracy_interval
+from vidqa.evaluation.problems import METRIC_UNAVAILABLE
+from vidqa.evaluation.results import Item, judged
+from vidqa.evaluation.text import rouge_l, token_f1
+
+SCHEMA = "vidqa.metrics.v1"
+UNANSWERED = ("unparsed", "truncated", "empty")  # columns of their own, after the classes
+OTHER = "other"  # a parsed answer that is none of the expected classes
+MOST_CLASSES = 12
+
+
+def score(
+    items: Sequence[Item],
+    task_type: str = "",
+    soft_f1_threshold: float = 0.8,
+    text_metrics: Sequence[str] = ("bleu", "rouge"),
+) -> dict[str, Any]:
+    """The content of metrics.json: JSON-serialisable, the same for the same items.
+
+    Shares are 0..1 and null where their denominator is 0; BLEU is 0..100. Unparsed, truncated and empty answers count
+    in every denominator and are never counted as a wrong class. Items without `parse_status` are judged first.
+    """
+    items = [item if "parse_status" in item and "answer_kind" in item else judged(item, task_type) for item in items]
+    with_truth = [item for item in items if item["correct"] is not None]
+    found: dict[str, Any] = {
+        "schema": SCHEMA,
+        "answer_rules": RULES,
+        "task_type": task_type,
+        "n": len(items),
+        "n_without_ground_truth": len(items) - len(with_truth),
+        "n_videos": len({item["video_id"] for item in items}),
+        **_accuracy(with_truth),
+        "one_answer": one_answer(with_truth),
+        "accuracy_of_parsed": _share([i for i in with_truth if i["parse_status"] == "parsed"], _correct),
+        "soft_accuracy": _share(with_truth, lambda item: _soft(item, soft_f1_threshold)),
+        "soft_f1_threshold": soft_f1_threshold,
+        "parse_status": {status: _count(items, "parse_status", status) for status in STATUSES},
+        "finish_reason": dict(sorted(Counter(item["finish_reason"] for item in items).items())),
+        "by_kind": {kind: _kind_row(group) for kind, group in groups(with_truth, "kind")},
+        "confusion": {
+            kind: table for kind, group in groups(with_truth, "kind") if (table := confusion(group)) is not None
+        },
+    }
+    by_answer = dict(groups(with_truth, "answer_kind"))
+    if "yes_no" in by_answer:
+        found["yes_no"] = yes_no_table(by_answer["yes_no"])
+    if task_type == DIRECTION_TASK:
+        found[DIRECTION_TASK] = confusion(by_answer.get("direction", []), ("left", "right", "straight"))
+    if "text" in by_answer:
+        found["text"] = _text_table(by_answer["text"], soft_f1_threshold, text_metrics)
+    found["headline"] = headline(found)
+    problems = [*one_answer_problems(found["one_answer"]), *metric_problems(text_metrics)]
+    found["problems"] = [problem.as_dict() for problem in problems]
+    return found
+
+
+def metric_problems(names: Sequence[str]) -> list[Problem]:
+    """A warning for each metric that cannot be computed here, so that a run can say so before it starts."""
+    found = []
+    for name in names:
+        if name == "bertscore":
+            message = "BERTScore needs a second model and is not computed; bleu, rouge and token F1 are"
+            found.append(METRIC_UNAVAILABLE.at("metrics.names", message, "Leave bertscore out.", severity="warning"))
+        elif name == "bleu" and _bleu_library() is None:
+            message = "bleu needs the package sacrebleu, which is not installed"
+            found.append(METRIC_UNAVAILABLE.at("metrics.names", message, severity="warning"))
+        elif name not in ("bleu", "rouge"):
+            found.append(METRIC_UNAVAILABLE.at("metrics.names", f"no metric {name!r} is known", severity="warning"))
+    return found
+
+
+def yes_no_table(items: Sequence[Item]) -> dict[str, Any]:
+    """Binary metrics with "yes" as the positive class; unanswered ones lower recall and accuracy, not precision."""
+    pairs = Counter((item["parsed_gt"], item["parsed_response"] or "") for item in items)
+    tp, fn, fp, tn = (pairs[gt, said] for gt in ("yes", "no") for said in ("yes", "no"))
+    yes, no = _count(items, "parsed_gt", "yes"), _count(items, "parsed_gt", "no")
+    recall, specificity, precision = _ratio(tp, yes), _ratio(tn, no), _ratio(tp, tp + fp)
+    present = [value for value in (recall, specificity) if value is not None]
+    return {
+        "n": len(items),
+        "tp": tp,
+        "fp": fp,
+        "tn": tn,
+        "fn": fn,
+        "unanswered_yes": yes - tp - fn,
+        "unanswered_no": no - tn - fp,
+        "accuracy": _ratio(tp + tn, len(items)),
+        "balanced_accuracy": round(fmean(present), 6) if present else None,
+        "precision": precision,
+        "recall": recall,
+        "specificity": specificity,
+        "f1": _f1(tp, tp + fp, yes),
+    }
+
+
+def confusion(items: Sequence[Item], classes: Sequence[str] | None = None) -> dict[str, Any] | None:
+    """Rows are expected classes; columns the same classes, then "other", "unparsed", "truncated", "empty".
+
+    None where the answers are not classes: fewer than 2 or more than MOST_CLASSES different expected answers, or
+    fewer than two samples per class.
+    """
+    if classes is None:
+        classes = sorted({item["parsed_gt"] for item in items})
+        if not 2 <= len(classes) <= MOST_CLASSES or len(items) < 2 * len(classes):
+            return None
+    cells = Counter((item["parsed_gt"], _column(item, classes)) for item in items)
+    columns = (*classes, OTHER, *UNANSWERED)
+    said = {name: sum(cells[row, name] for row in classes) for name in classes}
+    asked = {name: sum(cells[name, column] for column in columns) for name in classes}
+    per_class = {
+        name: {
+            "n": asked[name],
+            "precision": _ratio(cells[name, name], said[name]),
+            "recall": _ratio(cells[name, name], asked[name]),
+            "f1": _f1(cells[name, name], said[name], asked[name]),
+        }
+        for name in classes
+    }
+    scored = [row["f1"] for row in per_class.values() if row["f1"] is not None]
+    recalls = [row["recall"] for row in per_class.values() if row["recall"] is not None]
+    return {
+        "n": len(items),
+        "classes": list(classes),
+        "columns": list(columns),
+        "matrix": [[cells[row, column] for column in columns] for row in classes],
+        "per_class": per_class,
+        "accuracy": _ratio(sum(cells[name, name] for name in classes), len(items)),
+        "balanced_accuracy": round(fmean(recalls), 6) if recalls else None,
+        "macro_f1": round(fmean(scored), 6) if scored else None,
+    }
+
+
+def _column(item: Item, classes: Sequence[str]) -> str:
+    if item["parse_status"] != "parsed":
+        return item["parse_status"]
+    return item["parsed_response"] if item["parsed_response"] in classes else OTHER
+
+
+def _text_table(items: Sequence[Item], threshold: float, metrics: Sequence[str]) -> dict[str, Any]:
+    """Free-text answers, both sides read alike (without thinking and tags). Exact match and token F1 are on normalised
+    text, BLEU and ROUGE-L on the answer's own wording."""
+    said = [_said(item) for item in items]
+    truth = [answer_text(item["gt"]) for item in items]
+    table: dict[str, Any] = {
+        "n": len(items),
+        "exact_match": _share(items, _correct),
+        "soft_accuracy": _share(items, lambda item: _soft(item, threshold)),
+        "token_f1": round(fmean(map(token_f1, said, truth)), 6),
+    }
+    if "rouge" in metrics:
+        table["rouge_l"] = round(fmean(map(rouge_l, said, truth)), 6)
+    if "bleu" in metrics and (library := _bleu_library()) is not None:
+        bleu = library.BLEU(effective_order=True)
+        table["bleu"] = round(bleu.corpus_score(said, [truth]).score, 4)
+        table["bleu_signature"] = str(bleu.get_signature())
+    return table
+
+
+def _bleu_library() -> Any:
+    try:
+        return require("sacrebleu", "metrics")
+    except ProblemError:
+        return None
+
+
+def _said(item: Item) -> str:
+    """The answer as given; empty where it was truncated, so that half an answer earns nothing."""
+    return answer_text(item["response"]) if item["parse_status"] == "parsed" else ""
+
+
+def _soft(item: Item, threshold: float) -> bool:
+    if item["answer_kind"] != "text" or item["correct"]:
+        return bool(item["correct"])
+    return token_f1(_said(item), answer_text(item["gt"])) >= threshold
+
+
+def _kind_row(items: Sequence[Item]) -> dict[str, Any]:
+    statuses = {status: _count(items, "parse_status", status) for status in STATUSES}
+    return {"n": len(items), **_accuracy(items), **statuses}
+
+
+def _accuracy(items: Sequence[Item]) -> dict[str, Any]:
+    """Accuracy with its interval by video (a sample without video is one of its own) and the commonest answer's."""
+    correct = [bool(item["correct"]) for item in items]
+    clusters = [item["video_id"] or f"sample {at}" for at, item in enumerate(items)]
+    interval = accuracy_interval(correct, clusters)
+    return {
+        "accuracy": _ratio(sum(correct), len(correct)),
+        "accuracy_ci95": [interval.low, interval.high] if interval else None,
+        "ci_method": METHOD if interval else "none",
+        "n_effective": interval.n_effective if interval else 0.0,
+        "correct": sum(correct),
+        **majority(items),
+    }
+
+
+def _count(items: Sequence[Item], name: str, value: str) -> int:
+    return sum(item[name] == value for item in items)
+
+
+def _correct(item: Item) -> bool:
+    return bool(item["correct"])
+
+
+def _share(items: Sequence[Item], holds: Callable[[Item], bool]) -> float | None:
+    return _ratio(sum(map(holds, items)), len(items))
+
+
+def _ratio(part: int, whole: int) -> float | None:
+    return round(part / whole, 6) if whole else None
+
+
+def _f1(hits: int, said: int, asked: int) -> float | None:
+    return round(2 * hits / (said + asked), 6) if said + asked else None

@@ -1,0 +1,61 @@
+"""Problem codes of scoring: results files, metrics and poster frames."""
+
+from vidqa.contract.problem import Code, Exit
+
+RESULTS_MISSING = Code(
+    "RESULTS_MISSING",
+    "A results file is not there or cannot be opened.",
+    "Give the folder that an evaluation wrote, or its results.json.",
+)
+RESULTS_SYNTAX = Code(
+    "RESULTS_SYNTAX",
+    "A results file is not readable JSON or JSON lines in UTF-8.",
+    "Write it again from the evaluation; a file that was being written when the job died may be cut short.",
+)
+RESULTS_SHAPE = Code(
+    "RESULTS_SHAPE",
+    "A results file holds JSON, but not a list of results.",
+    'Write a list of objects, {"results": [...]}, or one object per line.',
+)
+RESULTS_ITEM_TYPE = Code(
+    "RESULTS_ITEM_TYPE",
+    "One result is not an object.",
+    'Every result is an object such as {"video_id": "a.mp4", "question": "...", "response": "Yes", "gt": "yes"}.',
+)
+RESULTS_FIELD_MISSING = Code(
+    "RESULTS_FIELD_MISSING",
+    "One result lacks a field.",
+    "Every result needs video_id or sample_id, question, response and gt.",
+)
+RESULTS_FIELD_TYPE = Code(
+    "RESULTS_FIELD_TYPE",
+    "One result has a field of a wrong type.",
+    "video_id, sample_id, question, response and gt are strings; response may be null.",
+)
+RESULTS_TAIL_CUT = Code(
+    "RESULTS_TAIL_CUT",
+    "The last line of a JSON lines file is incomplete, as after a kill; it was left out.",
+    "Nothing needs doing when the evaluation is resumed; otherwise evaluate that sample again.",
+)
+RESULTS_MORE = Code(
+    "RESULTS_MORE",
+    "More places have the same problem than are listed.",
+    "Correct the listed ones first; they usually share one cause.",
+)
+METRIC_UNAVAILABLE = Code(
+    "METRIC_UNAVAILABLE",
+    "A metric was asked for that cannot be computed here; the others were.",
+    "Choose among bleu and rouge; bleu needs pip install -e '.[metrics]' in the repository.",
+)
+METRIC_ONE_ANSWER = Code(
+    "METRIC_ONE_ANSWER",
+    "The model gives one and the same answer to all questions of a kind, though the right answers differ.",
+    "Compare the accuracy with majority_accuracy; balance the answers of the training set (scripts/inspect_dataset.py "
+    "counts them) before training again.",
+)
+POSTER_UNREADABLE = Code(
+    "POSTER_UNREADABLE",
+    "Poster frames could not be read from a video or image.",
+    "Check that the file still is where it was during the evaluation and plays.",
+    Exit.INPUT,
+)

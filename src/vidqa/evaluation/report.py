@@ -1,0 +1,108 @@
+"""report.html of an evaluation: scores with intervals, tables per kind, and every failure with frames of its video.
+
+One file that needs no network. Everything that came from a model or a user is escaped, and a content policy lets
+only the page's own script run.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from vidqa.contract.files import write_text
+from vidqa.contract.problem import ProblemError
+from vidqa.evaluation.recipes import compare_recipes
+from vidqa.evaluation.report_page import BODY, SCRIPT
+from vidqa.evaluation.results import Item
+from vidqa.evaluation.text import as_text
+from vidqa.pages.page import image_url, page
+
+CARDS = 200  # failures shown with frames; the others follow as rows
+ROWS = 2000  # failures shown as rows; the results file has all
+SHOWN = 1500  # characters of one text
+Posters = Callable[[Item], list[bytes]]
+
+
+def write_report(
+    path: Path,
+    *,
+    title: str,
+    items: Sequence[Item],
+    metrics: dict[str, Any],
+    recipe: dict[str, Any],
+    posters: Posters,
+    before: dict[str, Any] | None = None,
+) -> None:
+    """Write the report.
+
+    `metrics` is what `score(items)` gave. `posters(item)` gives JPEG or PNG images of the item's video; a ProblemError
+    from it is shown in the card instead. `before` is {"metrics": ..., "recipe": ...} of an earlier evaluation; where
+    the two recipes differ, the page says that the scores do not compare.
+    """
+    failures = [item for item in items if item["correct"] is False]
+    earlier = (before or {}).get("metrics")
+    html = page(
+        BODY,
+        title=title,
+        script=SCRIPT,
+        filters={"points": _points, "shade": _shade},
+        metrics=metrics,
+        before=earlier,
+        differences=compare_recipes(before.get("recipe") or {}, recipe) if before and earlier else [],
+        cards=_cards(failures[:CARDS], posters),
+        rows=[_shown(item) for item in failures[CARDS : CARDS + ROWS]],
+        n_failures=len(failures),
+        n_hidden=max(0, len(failures) - CARDS - ROWS),
+        kinds=sorted({as_text(item["kind"]) for item in failures}),
+        errors=Counter(_error(item) for item in failures),
+        recipe=as_text(json.dumps(recipe, indent=2, ensure_ascii=False, default=str)),
+    )
+    write_text(path, html)
+
+
+def _cards(failures: Sequence[Item], posters: Posters) -> list[dict[str, Any]]:
+    """The failures with their frames; questions about one video share one decoding."""
+    images: dict[str, tuple[list[str], str]] = {}
+    cards = []
+    for item in failures:
+        name = as_text(item["video_id"])
+        if name not in images:
+            images[name] = _images(item, posters)
+        frames, fault = images[name]
+        cards.append({**_shown(item), "frames": frames, "fault": fault})
+    return cards
+
+
+def _images(item: Item, posters: Posters) -> tuple[list[str], str]:
+    try:
+        return [image_url(image) for image in posters(item)], ""
+    except ProblemError as wrong:
+        return [], wrong.problems[0].message
+
+
+def _shown(item: Item) -> dict[str, Any]:
+    """What the page shows of one failure, every text bounded."""
+    names = ("video_id", "sample_id", "kind", "question", "response", "gt", "parsed_response", "parsed_gt")
+    texts = {name: _bounded(as_text(item[name])) for name in names}
+    return {**texts, "error": _error(item), "finish_reason": as_text(item["finish_reason"])}
+
+
+def _bounded(text: str) -> str:
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]} … ({len(text) - SHOWN} more characters)"
+
+
+def _error(item: Item) -> str:
+    return "wrong" if item["parse_status"] == "parsed" else as_text(item["parse_status"])
+
+
+def _points(after: float | None, before: float | None) -> str:
+    """The change in percentage points."""
+    return "" if after is None or before is None else f"{100 * (after - before):+.1f}".replace("-", "−")
+
+
+def _shade(count: int, total: int) -> str:
+    """Opacity of a matrix cell by its share of the row."""
+    return f"{0.08 + 0.72 * count / total:.2f}" if count and total else "0"

@@ -1,0 +1,165 @@
+"""results.json: one item per evaluated sample. Written by the evaluation, read by reports and gap analysis."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from vidqa.contract.problem import Problem, raise_errors
+from vidqa.dataset.record import Record
+from vidqa.evaluation.answers import parse_pair
+from vidqa.evaluation.json_items import json_items
+from vidqa.evaluation.problems import (
+    RESULTS_FIELD_MISSING,
+    RESULTS_FIELD_TYPE,
+    RESULTS_ITEM_TYPE,
+    RESULTS_MISSING,
+    RESULTS_MORE,
+)
+from vidqa.evaluation.text import as_text
+
+Item = dict[str, Any]
+# In the order of the file. `correct` is None where there is no ground truth. The first four are the original contract.
+FIELDS = (
+    "video_id",
+    "response",
+    "question",
+    "gt",
+    "sample_id",
+    "kind",
+    "answer_kind",
+    "parsed_response",
+    "parsed_gt",
+    "correct",
+    "parse_status",
+    "finish_reason",
+)
+_ORIGINAL = FIELDS[:4]
+_MORE = ("sample_id", "kind", "answer_kind", "finish_reason")
+LISTED = 50  # problems of one kind that are listed before they are only counted
+
+
+def make_item(record: Record, response: str | None, finish_reason: str = "stop", task_type: str = "") -> Item:
+    """One judged result. `video_id` is the record's first medium (path, or archive!member), `sample_id` its id."""
+    item = {
+        "video_id": record.media[0].key if record.media else "",
+        "response": response,
+        "question": record.question,
+        "gt": record.answer,
+        "sample_id": record.id,
+        "kind": record.kind,
+        "finish_reason": finish_reason,
+    }
+    return judged(item, task_type)
+
+
+def judged(item: Item, task_type: str = "") -> Item:
+    """The item with every field of FIELDS, judged by the present rules; what the item already judged is replaced."""
+    question, gt = as_text(item.get("question")), as_text(item.get("gt"))
+    reason = as_text(item.get("finish_reason")) or "stop"
+    parsed, expected = parse_pair(item.get("response"), gt, question, reason, task_type)
+    has_truth = expected.status != "empty"
+    return {
+        "video_id": as_text(item.get("video_id")),
+        "response": None if item.get("response") is None else as_text(item["response"]),
+        "question": question,
+        "gt": gt,
+        "sample_id": as_text(item.get("sample_id")),
+        "kind": as_text(item.get("kind")) or parsed.kind,
+        "answer_kind": parsed.kind,
+        "parsed_response": parsed.answer,
+        "parsed_gt": expected.answer,
+        "correct": (parsed.status == "parsed" and parsed.answer == expected.answer) if has_truth else None,
+        "parse_status": parsed.status,
+        "finish_reason": reason,
+    }
+
+
+def read_results(path: str | Path) -> list[Item]:
+    """Every result of a results.json, whoever wrote it, judged. Raises ProblemError with all errors of the file."""
+    items, problems = check_results(path)
+    raise_errors(problems)
+    return items
+
+
+def check_results(path: str | Path) -> tuple[list[Item], list[Problem]]:
+    """The readable results of a file (a list, {"results": [...]}, JSON lines) and what is wrong with the others."""
+    where, problems = str(path), Bounded()
+    items: list[Item] = []
+    try:
+        with open(path, encoding="utf-8") as stream:
+            for index, value in json_items(stream, where, problems):
+                if (item := usable(value, where, index, problems)) is not None:
+                    items.append(judged(item))
+    except OSError as wrong:
+        raise RESULTS_MISSING.error(where, f"cannot be opened: {wrong.strerror or wrong}") from wrong
+    return items, problems.closed()
+
+
+def usable(value: Any, file: str, index: int, problems: list[Problem]) -> Item | None:
+    """The element with text in every field of FIELDS that is there (a response may be None), or None if it cannot be
+    used; what is wrong with it goes to `problems`."""
+    if isinstance(value, dict) and _is_plain(value):
+        return value
+    where = f"{file}[{index}]"
+    if not isinstance(value, dict):
+        problems.append(RESULTS_ITEM_TYPE.at(where, f"expected an object, got {shown(value)}"))
+        return None
+    if not (_has(value, "sample_id") or _has(value, "video_id")):
+        problems.append(RESULTS_FIELD_MISSING.at(where, "neither sample_id nor video_id: the sample cannot be named"))
+        return None
+    for name in ("question", "response", "gt"):
+        if name not in value:
+            message = f"no {name!r} among {', '.join(map(repr, list(value)[:8]))}; read as empty"
+            problems.append(RESULTS_FIELD_MISSING.at(where, message, severity="warning"))
+    wrong = [name for name in ("video_id", "sample_id", "question", "gt") if isinstance(value.get(name), list | dict)]
+    for name in wrong:
+        problems.append(RESULTS_FIELD_TYPE.at(f"{where}.{name}", f"expected a string, got {shown(value[name])}"))
+    if wrong:
+        return None
+    text = {name: as_text(value.get(name)) for name in (*_ORIGINAL, *_MORE)}
+    return text if value.get("response") is not None else {**text, "response": None}
+
+
+def _is_plain(value: Item) -> bool:
+    """Whether nothing needs converting: true of nearly every element, and told in as little time as possible."""
+    get = value.get
+    return (
+        type(get("video_id")) is type(get("question")) is type(get("gt")) is type(get("response")) is str
+        and type(get("sample_id", "")) is type(get("kind", "")) is str
+        and type(get("answer_kind", "")) is type(get("finish_reason", "")) is str
+        and value["video_id"] != ""
+    )
+
+
+def _has(value: Item, name: str) -> bool:
+    return value.get(name) is not None and value[name] != ""
+
+
+def shown(value: object) -> str:
+    """A value of a wrong type, short enough for a message."""
+    text = repr(value)
+    return f"{type(value).__name__} {text[:40]}{'…' if len(text) > 40 else ''}"
+
+
+class Bounded(list[Problem]):
+    """A list of problems that keeps the first LISTED of each code and severity, and counts the rest."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.counts: dict[tuple[str, str], int] = {}
+
+    def append(self, problem: Problem) -> None:
+        key = (problem.code, problem.severity)
+        self.counts[key] = self.counts.get(key, 0) + 1
+        if self.counts[key] <= LISTED:
+            super().append(problem)
+
+    def closed(self) -> list[Problem]:
+        """The kept problems and, per code with more, one that counts them."""
+        more = [
+            RESULTS_MORE.at(code, f"{count - LISTED} more problems of this kind are not listed", severity=severity)
+            for (code, severity), count in self.counts.items()
+            if count > LISTED
+        ]
+        return [*self, *more]

@@ -1,0 +1,306 @@
+"""What the model sees of a record and what it learns: rendered chat, media expanded, token ids, label mask.
+
+Preflight, training, evaluation and preview all use this one module. Rendering and ids equal those of transformers'
+processor for the same model folder; what is learned comes from the turns, never from searching for token ids.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tokenizers import Encoding
+
+from vidqa.contract.problem import Problem, ProblemError
+from vidqa.dataset.record import Record
+from vidqa.families import Family, family_of
+from vidqa.families.chat.messages import messages_of
+from vidqa.families.chat.problems import SPECIAL_TOKEN_IN_TEXT, TEMPLATE_MEDIA, TEMPLATE_UNSTABLE
+from vidqa.families.chat.template import Message, Template, load_template
+from vidqa.families.chat.tokens import Tokens, load_tokens
+from vidqa.video.types import FramePlan
+
+KINDS = ("video", "image")
+EXPANSIONS_KEPT = 256  # several questions about one video come close together
+AT_ONCE = 256  # conversations that are tokenized together, on all cores
+MOST_KNOWN = 1 << 17  # conversations whose outlines are remembered: sets ask the same about many videos
+MARK = "\0"
+RUNS = re.compile(f"{MARK}+")
+PROBE: list[Message] = [
+    {
+        "role": "user",
+        "content": [
+            {"type": "text", "text": "a"},
+            {"type": "video"},
+            {"type": "text", "text": "b"},
+            {"type": "image"},
+            {"type": "text", "text": "c"},
+        ],
+    }
+]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Encoded:
+    """`token_ids` int32 [S]; `supervised` bool [S]: the token is a target that the model learns to predict.
+
+    `text` is the chat as rendered, each medium still one placeholder.
+    """
+
+    token_ids: np.ndarray
+    supervised: np.ndarray
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Outline:
+    """What a record comes to before its media are put in: `tokens`, and how many of them are `supervised`, with each
+    medium counted as one. `head` is the ids (int32) up to and with the last medium, b"" without media; `head_learned`
+    says whether one of them is supervised.
+    """
+
+    tokens: int
+    supervised: int
+    head: bytes
+    head_learned: bool
+
+
+Conversation = tuple[Any, ...]  # what two records have alike that differ in nothing but their media files
+Way = tuple[str, str, bool]  # system prompt, response mode, whether it is for generation
+
+
+class Chat:
+    """One model's way of turning records into tokens; made by `load_chat`."""
+
+    def __init__(self, family: Family, template: Template, tokens: Tokens, merge: Mapping[str, int]) -> None:
+        self.family = family
+        self.template = template
+        self.tokens = tokens
+        self.merge = dict(merge)  # patches per token side, by kind of medium
+        self.slots = {kind: family.template_slot(kind) for kind in KINDS}
+        self.slot_ids = {kind: tokens.core.token_to_id(slot) for kind, slot in self.slots.items()}
+        self._end_texts = tuple(tokens.text_of(token_id) for token_id in tokens.eos_ids)
+        self._control = self._control_tokens(self._probe())
+        self.expansion = lru_cache(EXPANSIONS_KEPT)(self._expand)
+
+    @property
+    def eos_ids(self) -> tuple[int, ...]:
+        """Ids at which generation stops."""
+        return self.tokens.eos_ids
+
+    @property
+    def pad_id(self) -> int:
+        return self.tokens.pad_id
+
+    def encode(
+        self,
+        record: Record,
+        plans: Sequence[FramePlan],
+        *,
+        system_prompt: str = "",
+        response_mode: str = "answer",
+        for_generation: bool = False,
+    ) -> Encoded:
+        """Tokens and labels of a record; `plans` has one plan for each of `record.media`.
+
+        Learned are the assistant turns with their end-of-turn tokens, not their headers. With `for_generation` the last
+        assistant turn is replaced by the template's generation prompt and nothing is learned. Raises the problems of
+        `vidqa.families.chat.problems`; plans that do not belong to the record are a ValueError.
+        """
+        if [plan.kind for plan in plans] != [medium.kind for medium in record.media]:
+            raise ValueError(f"{record.source or record.id}: the plans are not those of the record's media")
+        text, spans = self._rendered(record, (system_prompt, response_mode, for_generation))
+        token_ids, supervised = _labelled(self.tokens.core.encode(text, add_special_tokens=False), spans)
+        return Encoded(*self._with_media(record, token_ids, supervised, [plans[at] for at in shown(record)]), text)
+
+    def outlines(
+        self,
+        records: Sequence[Record],
+        *,
+        system_prompt: str = "",
+        response_mode: str = "answer",
+        for_generation: bool = False,
+    ) -> Iterator[Outline | list[Problem]]:
+        """What `encode` would give for each record, counted only, or the problems that it would raise.
+
+        Far faster than `encode`: many are tokenized together, and each conversation once, whatever videos it is about.
+        """
+        way = (system_prompt, response_mode, for_generation)
+        known: dict[Conversation, Outline] = {}
+        for first in range(0, len(records), AT_ONCE):
+            part = records[first : first + AT_ONCE]
+            conversations = [_conversation(record) for record in part]
+            outlines = list(map(known.get, conversations))
+            if None in outlines:
+                if len(known) > MOST_KNOWN:
+                    known.clear()
+                unknown = zip(conversations, part, outlines, strict=True)
+                known |= self._outlined({which: record for which, record, outline in unknown if outline is None}, way)
+            for conversation, record, outline in zip(conversations, part, outlines, strict=True):
+                yield outline or known.get(conversation) or self._outline_alone(record, way)
+
+    def _outlined(self, asked: Mapping[Conversation, Record], way: Way) -> dict[Conversation, Outline]:
+        """What is asked, tokenized at once. What has problems is left out: they name the record."""
+        drafts, outlines = {}, {}
+        for conversation, record in asked.items():
+            with suppress(ProblemError):
+                drafts[conversation] = self._rendered(record, way)
+        encodings = self.tokens.core.encode_batch([text for text, _ in drafts.values()], add_special_tokens=False)
+        for (conversation, (_, spans)), encoding in zip(drafts.items(), encodings, strict=True):
+            with suppress(ProblemError):
+                outlines[conversation] = self._outline(asked[conversation], encoding, spans)
+        return outlines
+
+    def _outline_alone(self, record: Record, way: Way) -> Outline | list[Problem]:
+        try:
+            text, spans = self._rendered(record, way)
+            return self._outline(record, self.tokens.core.encode(text, add_special_tokens=False), spans)
+        except ProblemError as bad:
+            return bad.problems
+
+    def _outline(self, record: Record, encoding: Encoding, spans: Sequence[tuple[int, int]]) -> Outline:
+        token_ids, supervised = _labelled(encoding, spans)
+        found = self._placeholders(record, token_ids, [record.media[at].kind for at in shown(record)])
+        end = int(found[-1]) + 1 if len(found) else 0
+        learned, before = np.count_nonzero(supervised), np.count_nonzero(supervised[:end])
+        return Outline(len(token_ids), int(learned), token_ids[:end].tobytes(), bool(before))
+
+    def _rendered(self, record: Record, way: Way) -> tuple[str, list[tuple[int, int]]]:
+        """The chat as text, and where in it what is learned stands."""
+        system_prompt, response_mode, for_generation = way
+        self._check_texts(record, system_prompt)
+        messages = messages_of(record, system_prompt, response_mode, for_generation=for_generation)
+        text = self.template.render(messages, add_generation_prompt=for_generation)
+        return text, [] if for_generation else self._learned_spans(record, messages, text)
+
+    def decode(self, token_ids: Iterable[int]) -> str:
+        """Text of generated tokens, without special tokens."""
+        return self.tokens.core.decode([int(token_id) for token_id in token_ids], skip_special_tokens=True)
+
+    def _learned_spans(self, record: Record, messages: list[Message], text: str) -> list[tuple[int, int]]:
+        """Where in `text` the assistant turns stand, from the end of the header to the end of the end-of-turn token.
+
+        A turn starts where the generation prompt after the earlier messages ends: what the model is given when it
+        answers is what it does not learn. That is only true if adding messages never changes what came before.
+        """
+        spans = []
+        for at, message in enumerate(messages):
+            if message["role"] != "assistant":
+                continue
+            head = self.template.render(messages[:at], add_generation_prompt=True)
+            last = at == len(messages) - 1
+            whole = text if last else self.template.render(messages[: at + 1], add_generation_prompt=False)
+            turn = whole.rstrip()
+            if not (text.startswith(head) and text.startswith(whole) and len(head) < len(turn)):
+                raise self._unstable(record, f"turn {at} is rendered differently when other turns follow it")
+            if not turn.endswith(self._end_texts):
+                raise self._unstable(record, f"turn {at} does not end with one of {', '.join(self._end_texts)}")
+            spans.append((len(head), len(turn)))
+        return spans
+
+    def _unstable(self, record: Record, message: str) -> Exception:
+        return TEMPLATE_UNSTABLE.error(self.template.place, f"{message} (in {record.source or record.id})")
+
+    def _with_media(
+        self, record: Record, token_ids: np.ndarray, supervised: np.ndarray, plans: Sequence[FramePlan]
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Each placeholder replaced by its medium's tokens, none of which is learned."""
+        found = self._placeholders(record, token_ids, [plan.kind for plan in plans])
+        ids, learned, start = [], [], 0
+        for position, plan in zip(found.tolist(), plans, strict=True):
+            expansion = self.expansion(plan)
+            ids += [token_ids[start:position], expansion]
+            learned += [supervised[start:position], np.zeros(len(expansion), bool)]
+            start = position + 1
+        return np.concatenate([*ids, token_ids[start:]]), np.concatenate([*learned, supervised[start:]])
+
+    def _placeholders(self, record: Record, token_ids: np.ndarray, kinds: Sequence[str]) -> np.ndarray:
+        """Where the media of these kinds stand. Raises CHAT_TEMPLATE_MEDIA where the template wrote others."""
+        found = np.flatnonzero((token_ids == self.slot_ids["video"]) | (token_ids == self.slot_ids["image"]))
+        if token_ids[found].tolist() != [self.slot_ids[kind] for kind in kinds]:
+            message = f"{len(kinds)} media give {len(found)} placeholders in {record.source or record.id}"
+            raise TEMPLATE_MEDIA.error(self.template.place, message)
+        return found
+
+    def _expand(self, plan: FramePlan) -> np.ndarray:
+        """Token ids int32 of one medium. A run of placeholders is tokenized as one and repeated: same ids, faster."""
+        slot, slot_id = self.slots[plan.kind], self.slot_ids[plan.kind]
+        text = self.family.expand(plan, self.merge[plan.kind]).replace(slot, MARK)  # one character: runs are found fast
+        lengths = [len(run) for run in RUNS.findall(text)]
+        ids = np.array(self.tokens.core.encode(RUNS.sub(slot, text), add_special_tokens=False).ids, np.int32)
+        repeats = np.ones(len(ids), np.int64)
+        repeats[ids == slot_id] = lengths
+        if sum(lengths) != plan.tokens:
+            raise ValueError(f"the plan has {plan.tokens} tokens, its expansion {sum(lengths)}")
+        return np.repeat(ids, repeats)
+
+    def _probe(self) -> str:
+        """Render one video and one image, and check that each stands as one token between special tokens.
+
+        Only then are the ids of the parts, put together, the ids of the whole text.
+        """
+        text = self.template.render(PROBE, add_generation_prompt=True)
+        ids = self.tokens.core.encode(text, add_special_tokens=False).ids
+        for kind, slot_id in self.slot_ids.items():
+            if slot_id is None or ids.count(slot_id) != 1:
+                message = f"a {kind} is not rendered as one {self.slots[kind]} token"
+                raise TEMPLATE_MEDIA.error(self.template.place, message)
+            at = ids.index(slot_id)
+            beside = [self.tokens.text_of(token_id) for token_id in (ids[at - 1], ids[at + 1])]
+            if not self.tokens.special.issuperset(beside):
+                message = f"the {kind} placeholder stands between {' and '.join(map(repr, beside))}, not special tokens"
+                raise TEMPLATE_MEDIA.error(self.template.place, message)
+        return text
+
+    def _control_tokens(self, rendered: str) -> re.Pattern[str]:
+        """Finds the special tokens that the chat itself is built with; other special tokens are the user's to write."""
+        built_with = {token for token in self.tokens.special if token in self.template.source or token in rendered}
+        control = built_with | set(self._end_texts) | set(self.tokens.named.values())
+        return re.compile("|".join(map(re.escape, sorted(control, key=len, reverse=True))))
+
+    def _check_texts(self, record: Record, system_prompt: str) -> None:
+        if found := self._control.search(system_prompt):
+            raise SPECIAL_TOKEN_IN_TEXT.error("system_prompt", f"the system prompt holds {found.group()}")
+        for at, turn in enumerate(record.turns):
+            if found := self._control.search(turn.text):
+                where = f"{record.source or record.id} turn {at}"
+                raise SPECIAL_TOKEN_IN_TEXT.error(where, f"the {turn.role}'s text holds {found.group()}")
+
+
+def _conversation(record: Record) -> Conversation:
+    turns = [(turn.role, turn.parts) for turn in record.turns]
+    return (*turns, *[medium.kind for medium in record.media])
+
+
+def shown(record: Record) -> list[int]:
+    """The media of a record, as indices into `record.media`, in the order in which its turns show them."""
+    return [part for turn in record.turns for part in turn.parts if isinstance(part, int)]
+
+
+def _labelled(encoding: Encoding, spans: Sequence[tuple[int, int]]) -> tuple[np.ndarray, np.ndarray]:
+    """Token ids int32 [S], and bool [S]: tokens that lie in one of the character spans with all their characters."""
+    token_ids = np.array(encoding.ids, np.int32)
+    inside = np.zeros(len(token_ids), bool)
+    if spans:
+        starts, ends = np.fromiter(chain.from_iterable(encoding.offsets), np.int64).reshape(-1, 2).T
+        for first, last in spans:
+            inside |= (starts >= first) & (ends <= last)
+    return token_ids, inside
+
+
+def load_chat(model_folder: Path | str) -> Chat:
+    """The chat of the model in a folder. Raises MODEL_FILE_MISSING, MODEL_UNSUPPORTED and CHAT_TEMPLATE_*."""
+    folder = Path(model_folder)
+    family = family_of(folder)
+    tokens, tokenizer_config = load_tokens(folder)
+    template = load_template(folder, tokenizer_config, tokens.named)
+    geometry = family.geometry(folder)
+    merge = {"video": geometry.video.merge_size, "image": geometry.image.merge_size}
+    return Chat(family, template, tokens, merge)

@@ -1,0 +1,326 @@
+"""What a spec asks of this machine: its models as folders, its paths absolute, and fingerprints of what goes in."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from vidqa import spec, storage
+from vidqa.contract import environment
+from vidqa.contract.cli import command
+from vidqa.contract.problem import Problem
+from vidqa.dataset import check_records
+from vidqa.dataset.reader import annotation_file
+from vidqa.platforms.mounts import media_folders
+from vidqa.platforms.records import JobRecord
+from vidqa.platforms.site import is_unseen
+from vidqa.spec.action import require_action
+from vidqa.spec.models import SPECS, EvaluateSpec, Spec, TrainSpec
+from vidqa.storage import hub
+from vidqa.storage.problems import TO_STAGE
+
+# Every key that holds a path or is one by its value. Empty ones and addresses ("s3://...") stay as they are.
+PATH_KEYS = {
+    "train": (
+        "custom.train_dataset.annotation_path",
+        "custom.train_dataset.media_path",
+        "custom.val_dataset.annotation_path",
+        "custom.val_dataset.media_path",
+        "train.output_dir",
+        "train.resume",
+        "engine.frame_cache_dir",
+    ),
+    "evaluate": ("dataset.annotation_path", "dataset.media_dir", "results_dir", "engine.frame_cache_dir"),
+}
+WRITTEN_KEYS = ("train.output_dir", "results_dir", "engine.frame_cache_dir")
+# The annotations of an action, with the key of their media.
+MEDIA_OF = {
+    "train": {
+        "custom.train_dataset.annotation_path": "custom.train_dataset.media_path",
+        "custom.val_dataset.annotation_path": "custom.val_dataset.media_path",
+    },
+    "evaluate": {"dataset.annotation_path": "dataset.media_dir"},
+}
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A spec as written and as the job gets it. `models` maps dotted keys to the names that were written.
+
+    What a launch has to fetch first, `resolved` names where it will be: in the folders `to_come`, once the commands of
+    `fetch` have run.
+    `spec_fingerprint` is of the spec as written; `inputs_fingerprint` covers the annotations, the models' files and
+    the checkpoint that a run starts from.
+    """
+
+    action: str
+    spec_path: Path
+    spec: Spec
+    resolved: Spec
+    models: dict[str, str]
+    spec_fingerprint: str
+    inputs_fingerprint: str
+    warnings: list[Problem]
+    to_come: tuple[Path, ...] = ()
+    fetch: tuple[str, ...] = ()
+    settings: Any = None
+
+    @property
+    def output_dir(self) -> Path:
+        """The folder in which the run makes its own."""
+        resolved = self.resolved
+        return Path(resolved.train.output_dir if isinstance(resolved, TrainSpec) else resolved.results_dir)
+
+    @property
+    def model(self) -> str:
+        """The model's name as the user wrote it."""
+        return next(iter(self.models.values()))
+
+    @property
+    def model_folder(self) -> str:
+        return str(value_at(self.resolved, next(iter(self.models))))
+
+    @property
+    def reads(self) -> tuple[Path, ...]:
+        """What the spec names that the job reads, absolute: models, annotations, media, the checkpoint it starts
+        from."""
+        keys = [key for key in PATH_KEYS[self.action] if key not in WRITTEN_KEYS]
+        return tuple(dict.fromkeys((*_local_paths(self.resolved, [*self.models, *keys]), *self.to_come)))
+
+    def media_elsewhere(self) -> list[Path]:
+        """The folders of media that the annotations name outside of what the spec names. Every annotation is read for
+        it; records that are wrong are left for preflight and the engine."""
+        return media_folders((path for path, _ in self._media), [*self.reads, *self.writes])
+
+    def media_named(self) -> list[Path]:
+        """The folders of media that the annotations name by absolute paths."""
+        return sorted({Path(written).parent for _, written in self._media if os.path.isabs(written)})
+
+    @cached_property
+    def _media(self) -> set[tuple[str, str]]:
+        """The file of each medium, and what the annotations say."""
+        files: set[tuple[str, str]] = set()
+        for key, media in MEDIA_OF[self.action].items():
+            path = str(value_at(self.resolved, key))
+            if path and not storage.is_remote(path) and not is_unseen(self.settings, path):
+                records, _ = check_records(path, str(value_at(self.resolved, media)), need_answers=False)
+                files |= {(ref.path, ref.written) for record in records for ref in record.media}
+        return files
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """The secrets without which something that the spec asks for is not done: trackers and uploads."""
+        if not isinstance(self.resolved, TrainSpec):
+            return ()
+        logger, ckpt = self.resolved.logging.logger, self.resolved.train.ckpt
+        uses = {
+            "WANDB_API_KEY": "wandb" in logger,
+            "HF_TOKEN": ckpt.upload_hf,
+            "AWS_ACCESS_KEY_ID": bool(ckpt.upload_s3),
+            "AWS_SECRET_ACCESS_KEY": bool(ckpt.upload_s3),
+        }
+        return tuple(name for name, is_used in uses.items() if is_used)
+
+    @property
+    def writes(self) -> tuple[Path, ...]:
+        """The folders that the job writes: its output and its caches."""
+        found = _local_paths(self.resolved, [key for key in PATH_KEYS[self.action] if key in WRITTEN_KEYS])
+        return found if value_at(self.resolved, "engine.frame_cache_dir") else (*found, environment.cache_folder())
+
+    @property
+    def resumes(self) -> bool:
+        """Whether the run goes on in the folder of an earlier one, if there is one."""
+        asked = self.spec
+        return asked.train.resume is True if isinstance(asked, TrainSpec) else asked.evaluation.skip_saved
+
+
+def ask(
+    action: str,
+    spec_path: Path,
+    *,
+    fetch: bool,
+    target: str = "native",
+    settings: Any = None,
+    folders: dict[str, Path] | None = None,
+) -> Asked:
+    """Load a spec and resolve what it names.
+
+    Of models of the hub `fetch` brings the small files (`fetch_weights` the others); without it, they are named by
+    where a launch will put them. `folders` are those of the models, where they are known. What the platform's
+    `settings` declare to be on the cluster alone is taken as it is written. Raises ProblemError.
+    """
+    layer = spec.read_layer(spec_path)
+    require_action(layer, spec_path, action)
+    loaded = spec.resolve(action, [layer], target)
+    written = loaded.spec
+    models, token = model_names(written), environment.hf_token()
+    expected = {} if fetch else {n: hub.expect(n, token=token) for n in models.values() if hub.is_hub_name(n)}
+
+    def folder_of(key: str, name: str) -> str:
+        if is_unseen(settings, name):
+            return name
+        if name in expected:
+            return str(expected[name].folder)
+        return str(folders[key] if folders else hub.resolve_model(name, token=token, weights=False))
+
+    found = {key: folder_of(key, name) for key, name in models.items()}
+    resolved = with_values(action, written, {**_absolute_paths(action, written), **found})
+    sets = _sets_of_buckets(action, resolved, storage.stage_set if fetch else storage.expected_set)
+    resolved = with_values(action, resolved, sets)
+    not_here = [Path(path) for path in sets.values() if not os.path.exists(path)]
+    to_stage = [TO_STAGE.at(path, "a launch puts them there before its job", severity="warning") for path in not_here]
+    annotations = [path for key in MEDIA_OF[action] if (path := str(value_at(resolved, key)))]
+    unread = [path for path in annotations if Path(path) in not_here or is_unseen(settings, path)]
+    data = [path if path in unread else _content_hash(annotation_file(path)) for path in annotations]
+    start = resolved.train.resume if isinstance(resolved, TrainSpec) else ""
+    absent = [each for each in expected.values() if not each.is_here]
+    return Asked(
+        action=action,
+        spec_path=spec_path.absolute(),
+        spec=written,
+        resolved=resolved,
+        models=models,
+        spec_fingerprint=_spec_fingerprint(action, written),
+        inputs_fingerprint=_hash_of(
+            [*data, start if isinstance(start, str) else "", *map(_model_identity, found.values())]
+        ),
+        warnings=[*loaded.warnings, *(problem for each in expected.values() for problem in each.problems), *to_stage],
+        to_come=(*(path for each in absent for path in _snapshot_and_blobs(each.folder)), *not_here),
+        fetch=tuple(each.fetch for each in absent)
+        + (command("preflight", "--spec", spec_path, "--only", "data"),) * bool(to_stage),
+        settings=settings,
+    )
+
+
+def _snapshot_and_blobs(folder: Path) -> tuple[Path, Path]:
+    """In the hub's cache a snapshot is links to the model's blobs."""
+    return folder, (folder / "../../blobs").resolve()
+
+
+def fetch_weights(asked: Asked) -> None:
+    """Bring the weights of the hub's models into the folders that `asked` names: of those commits, wherever the branch
+    is by now. Raises what hub.resolve_model does."""
+    for key, name in asked.models.items():
+        folder = Path(str(value_at(asked.resolved, key)))
+        if hub.is_hub_name(name) and hub.is_snapshot(folder):
+            hub.resolve_model(hub.at_commit(name, folder.name), token=environment.hf_token())
+
+
+def spec_of(record: JobRecord) -> Path:
+    """The spec that a job got, in its run folder."""
+    return Path(record.run_dir) / "spec.toml"
+
+
+def ask_again(record: JobRecord, settings: Any = None) -> Asked:
+    """What the job of a record was asked, from the run folder's own spec, to go on where it ended. Its checkpoints
+    come before any that it started from."""
+    asked = ask(record.action, spec_of(record), fetch=True, settings=settings)
+    begun = any((Path(record.run_dir) / "checkpoints").glob("*_*"))
+    changes: dict[str, Any] = {}
+    if record.action == "evaluate":
+        changes["evaluation.skip_saved"] = True
+    elif begun or not isinstance(value_at(asked.spec, "train.resume"), str):
+        changes["train.resume"] = True
+    return replace(
+        asked,
+        spec_path=Path(record.spec),
+        spec=with_values(record.action, asked.spec, changes),
+        resolved=with_values(record.action, asked.resolved, changes),
+        models={**asked.models, next(iter(asked.models)): record.model},
+        spec_fingerprint=record.spec_fingerprint,
+    )
+
+
+def model_names(asked: Spec) -> dict[str, str]:
+    """The models of a spec by dotted key, the revision joined to a hub name; the one that is trained or asked first."""
+    if isinstance(asked, TrainSpec):
+        name, revision = asked.policy.model_name_or_path, asked.policy.model_revision
+        joined = f"{name}@{revision}" if revision and hub.is_hub_name(name) and "@" not in name else name
+        return {"policy.model_name_or_path": joined}
+    names = {"model.model_name": asked.model.model_name}
+    if asked.model.enable_lora:
+        names["model.base_model_path"] = asked.model.base_model_path
+    return names
+
+
+def process_count(asked: Spec) -> int:
+    """How many engine processes a spec asks for: its mesh, or the GPUs of an evaluation."""
+    if isinstance(asked, EvaluateSpec):
+        return asked.num_gpus
+    return asked.policy.parallelism.dp_shard_size * asked.policy.parallelism.dp_replicate_size
+
+
+def value_at(asked: Spec, key: str) -> Any:
+    value: Any = asked
+    for name in key.split("."):
+        value = getattr(value, name)
+    return value
+
+
+def with_values(action: str, asked: Spec, values: dict[str, Any]) -> Spec:
+    """A copy of a spec with other values at some dotted keys."""
+    tables = asked.model_dump()
+    for key, value in values.items():
+        *path, name = key.split(".")
+        table = tables
+        for part in path:
+            table = table[part]
+        table[name] = value
+    return SPECS[action].model_validate(tables)
+
+
+def _sets_of_buckets(action: str, resolved: Spec, bring: Callable[[str, str], tuple[str, str]]) -> dict[str, str]:
+    """The paths of a spec's data that lie in a bucket, by dotted key, as `bring` gives them."""
+    found: dict[str, str] = {}
+    for annotation_key, media_key in MEDIA_OF[action].items():
+        addresses = str(value_at(resolved, annotation_key)), str(value_at(resolved, media_key))
+        if any(map(storage.is_remote, addresses)):
+            found |= dict(zip((annotation_key, media_key), bring(*addresses), strict=True))
+    return found
+
+
+def _local_paths(resolved: Spec, keys: list[str]) -> tuple[Path, ...]:
+    """The values of these keys that are paths on a file system: neither empty, nor addresses, nor names of the hub."""
+    values = [value_at(resolved, key) for key in keys]
+    paths = [Path(value) for value in values if isinstance(value, str) and value and "://" not in value]
+    return tuple(dict.fromkeys(paths))
+
+
+def _absolute_paths(action: str, asked: Spec) -> dict[str, str]:
+    written = {key: value_at(asked, key) for key in PATH_KEYS[action]}
+    return {
+        key: os.path.abspath(os.path.expanduser(value))
+        for key, value in written.items()
+        if isinstance(value, str) and value and "://" not in value
+    }
+
+
+def _spec_fingerprint(action: str, written: Spec) -> str:
+    """Going on with saved answers asks for the same scores as starting anew."""
+    if isinstance(written, EvaluateSpec):
+        written = with_values(action, written, {"evaluation.skip_saved": False})
+    return spec.fingerprint(written)
+
+
+def _content_hash(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _model_identity(name: str) -> str:
+    """Names, sizes and times of a model folder's files: another training into the same folder is another model. A
+    snapshot of the hub is named by its commit, however much of it is here."""
+    folder = Path(name)
+    if hub.is_snapshot(folder):
+        return repr(name)
+    stats = [(path.name, path.stat()) for path in sorted(folder.glob("*")) if path.is_file()]
+    return repr((name, [(file, stat.st_size, stat.st_mtime_ns) for file, stat in stats]))
+
+
+def _hash_of(parts: list[str]) -> str:
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()

@@ -1,0 +1,202 @@
+"""A training for NVIDIA's cosmos-rl container: its TOML, and what starts it on a platform, as files to submit.
+
+That engine writes no status of ours, stops without saving and cannot be observed as our jobs are. So these files are
+rendered and never started from here; what the container cannot do is refused before.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from vidqa import spec
+from vidqa.contract import files
+from vidqa.contract.problem import Problem, raise_errors
+from vidqa.jobs.asked import Asked, ask, fetch_weights, process_count
+from vidqa.jobs.cosmos_problems import COSMOS_CANNOT
+from vidqa.jobs.launch import Ready, Wanted, not_asked
+from vidqa.platforms import platform, site
+from vidqa.platforms._base import Job
+from vidqa.platforms.docker.container import paths_of
+from vidqa.platforms.kubernetes.manifest import GIVEN, name_of, objects, plain, taken_literally
+from vidqa.platforms.kubernetes.paths import in_pod, path_problems, site_of
+from vidqa.platforms.mounts import mounts
+from vidqa.platforms.runs import new_name
+from vidqa.platforms.slurm.problems import SLURM_PATH
+from vidqa.platforms.slurm.script import as_pattern, directive, unmountable
+from vidqa.platforms.slurm.site import image_problems
+from vidqa.spec.build import train_samples
+from vidqa.spec.cosmos import cosmos_table, video_fps_problems
+from vidqa.spec.models import TrainSpec
+
+TARGET = "cosmos-rl"
+TOML = "cosmos.toml"
+PROGRAM = "/opt/cosmos_rl/tao_sft_example.py"  # the training program of NVIDIA's image; custom_script names another
+# No token goes along, and nothing is imported from the folder that it is started in.
+SETTINGS = {"HF_HUB_OFFLINE": "1", "WANDB_MODE": "offline", "PYTHONUNBUFFERED": "1", "PYTHONSAFEPATH": "1"}
+# What lies beside the training program it imports all the same, before whatever the image has on its path.
+BESIDE = ("sh", "-c", 'PYTHONPATH=$0${PYTHONPATH:+:$PYTHONPATH} exec "$@"')
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """`files` by name, for `folder`; `submit` is the shell command that starts them, once they are `written`, and
+    what is not here yet has been fetched by the commands of `fetch`. `preflight` is as in launch.Readiness."""
+
+    folder: Path
+    files: dict[str, str]
+    submit: str
+    problems: list[Problem]
+    written: bool
+    preflight: str
+    fetch: tuple[str, ...] = ()
+
+
+def prepare(
+    action: str, spec_path: Path, platform_name: str, wanted: Wanted, *, write: bool, ready: Ready = not_asked
+) -> Prepared:
+    """Render a training for a platform, and with `write` put its files into a folder below the output folder.
+
+    Raises ProblemError with all that cosmos-rl cannot do.
+    """
+    if action != "train":
+        raise COSMOS_CANNOT.error(action, "only training is rendered for the container", "use our own engine")
+    settings = site.read(platform_name, wanted.site)
+    asked = ask(action, spec_path, fetch=write, target=TARGET, settings=settings)
+    trained = asked.resolved
+    if not isinstance(trained, TrainSpec):
+        raise TypeError("a training has a TrainSpec")
+    samples = train_samples(trained)
+    table_problems = cosmos_table(trained, samples)[1]
+    image = wanted.image or getattr(settings, "image", "")  # local and docker have no such setting
+    problems = [*asked.warnings, *table_problems, *video_fps_problems(trained), *_refused(platform_name, wanted, image)]
+    raise_errors(problems)
+    readiness = ready(asked, spec_path, platform_name, wanted, fetch=write)
+    if write:
+        raise_errors(readiness.problems)
+        fetch_weights(asked)
+    job = _job(asked, platform_name, settings, image)
+    problems += _unmountable(platform_name, job)
+    raise_errors(problems)
+    problems = [*dict.fromkeys([*problems, *readiness.problems])]  # without `write` only shown
+    words = _command(job, trained.custom_script or PROGRAM)
+    made = {TOML: spec.dump(trained, "toml", TARGET, samples)}
+    script, text, starter = _FORMS[platform_name](job, words, made[TOML])
+    made[script] = text
+    if write:
+        for name, content in made.items():
+            files.write_text(job.run_dir / name, content)
+    submit = f"{starter} {shlex.quote(str(job.run_dir / script))}"
+    return Prepared(job.run_dir, made, submit, problems, write, readiness.preflight, asked.fetch)
+
+
+def _command(job: Job, program: str) -> tuple[str, ...]:
+    """cosmos-rl and its training program: a file, whose path is made absolute, or the name of a module."""
+    start = ("cosmos-rl", "--config", str(job.run_dir / TOML))
+    if not program.endswith(".py"):
+        return (*start, program)
+    program = os.path.abspath(program)
+    return (*BESIDE, os.path.dirname(program), *start, program)
+
+
+def _refused(platform_name: str, wanted: Wanted, image: str | None) -> list[Problem]:
+    found = []
+    if wanted.nodes > 1:
+        message = f"{wanted.nodes} nodes need a controller that starts replicas on the others"
+        found.append(COSMOS_CANNOT.at("--nodes", message, "use one node, or our own engine"))
+    if platform_name not in ("local", "slurm") and not image:
+        remedy = "name NVIDIA's image with --image"
+        found.append(COSMOS_CANNOT.at("--image", "our own engine's image does not hold cosmos-rl", remedy))
+    return found
+
+
+def _unmountable(platform_name: str, job: Job) -> list[Problem]:
+    if platform_name == "slurm":
+        return image_problems(job.settings, job.image or "") + [
+            SLURM_PATH.at(path, f"the backend is {job.settings.backend}") for path in unmountable(job)
+        ]
+    if platform_name == "kubernetes":
+        return path_problems(job)
+    found = [mount.path for mount in paths_of(job)] if platform_name == "docker" else []
+    remedy = "rename the folder, or use our own engine"
+    return [COSMOS_CANNOT.at(path, "to docker run a colon divides paths", remedy) for path in found if ":" in str(path)]
+
+
+def _job(asked: Asked, platform_name: str, settings: Any, image: str | None) -> Job:
+    taken = {path.name for path in asked.output_dir.glob("*")}
+    name = new_name(asked.spec_fingerprint, taken)
+    count = process_count(asked.spec)
+    folder = asked.output_dir / name
+    elsewhere = [] if platform(platform_name).sees_all(settings) else asked.media_elsewhere()
+    reads = (*asked.reads, *elsewhere)
+    return Job(name, asked.action, folder, count, count, 1, image, reads, asked.writes, settings)
+
+
+def _lines(*lines: str) -> str:
+    return "\n".join(["#!/bin/bash", "set -e", *lines]) + "\n"
+
+
+def _exports() -> list[str]:
+    return [f"export {name}={shlex.quote(value)}" for name, value in SETTINGS.items()]
+
+
+def _local(job: Job, words: tuple[str, ...], _: str) -> tuple[str, str, str]:
+    return "run.sh", _lines(*_exports(), f"exec {shlex.join(words)}"), "bash"
+
+
+def _docker(job: Job, words: tuple[str, ...], _: str) -> tuple[str, str, str]:
+    """One `docker run` in the foreground, with every path of the spec mounted where it is."""
+    options = [f"--name={name_of(job.job_id)}", "--rm", f"--gpus={job.gpus}", "--ipc=host", "--ulimit=memlock=-1"]
+    options += [f"--env={name}={value}" for name, value in SETTINGS.items()]
+    for mount in paths_of(job):
+        options.append(f"--volume={mount.path}:{mount.path}" + ":ro" * mount.read_only)
+    return "run.sh", _lines(f"exec {shlex.join(['docker', 'run', *options, job.image or '', *words])}"), "bash"
+
+
+def _slurm(job: Job, words: tuple[str, ...], _: str) -> tuple[str, str, str]:
+    """One task on one node: in the cluster's own environment, in Apptainer, or in pyxis."""
+    place = job.settings
+    asked = {
+        "job-name": name_of(job.job_id),
+        "output": as_pattern(job.log),
+        "nodes": "1",
+        "ntasks-per-node": "1",
+        "gpus-per-node": f"{place.gpu_type}:{job.gpus}" if place.gpu_type else str(job.gpus),
+        "cpus-per-task": str(place.cpus_per_task or ""),
+        "mem": place.memory,
+        **{name: getattr(place, name) for name in ("partition", "account", "qos", "reservation", "constraint", "time")},
+    }
+    head = [directive(f"--{name}={value}") for name, value in asked.items() if value]
+    head += [directive(flag) for flag in ["--exclusive"] * place.exclusive + place.options]
+    folders = [f"{mount.path}:{mount.path}" + ":ro" * mount.read_only for mount in mounts(job)] + place.mounts
+    if place.backend == "apptainer":
+        binds = [f"--bind={folder}" for folder in folders]
+        words = ("apptainer", "exec", "--nv", *binds, job.image or "", *words)
+    options = []
+    if place.backend == "pyxis":
+        options = [f"--container-image={job.image}", f"--container-mounts={','.join(folders)}"]
+    body = [*place.setup, *_exports(), f"exec {shlex.join(['srun', *options, *words])}"]
+    return "job.sbatch", "\n".join(["#!/bin/bash", *head, "set -e", *body]) + "\n", "sbatch"
+
+
+def _kubernetes(job: Job, words: tuple[str, ...], toml: str) -> tuple[str, str, str]:
+    """The manifest of an ordinary job, with another program in it that is started once and not again."""
+    config, main = objects(job)
+    if main["kind"] != "Job":
+        raise COSMOS_CANNOT.error("form", "the container is no torchrun program of a TrainJob", 'set form = "job"')
+    config["data"] = {TOML: in_pod(replace(job, spec_toml=toml)).spec_toml}
+    words = tuple(f"{GIVEN}/{TOML}" if word == str(job.run_dir / TOML) else word for word in words)
+    main["spec"] = {name: value for name, value in main["spec"].items() if name in ("template", "suspend")}
+    main["spec"]["backoffLimit"] = 0
+    container = main["spec"]["template"]["spec"]["containers"][0]
+    container["command"] = taken_literally(words)
+    container["env"] = plain({**SETTINGS, **site_of(job).environment})
+    return "manifest.yaml", yaml.safe_dump_all([config, main], sort_keys=False, width=120), "kubectl apply -f"
+
+
+_FORMS = {"local": _local, "docker": _docker, "slurm": _slurm, "kubernetes": _kubernetes}

@@ -1,0 +1,59 @@
+"""Which image a job runs in: the one that was named, or the one that config.json records, by tag and digest.
+
+python -m vidqa.jobs.images TAG IMAGE [CONFIG]     records an image; docker/build.sh calls it
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from vidqa.contract import files
+from vidqa.contract.cli import BANK
+from vidqa.platforms.problems import PLATFORM_IMAGE_NOT_AGREED, PLATFORM_NO_IMAGE
+
+CONFIG = BANK / "config.json"
+DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+
+
+def choose(named: str | None, *, agreed: bool) -> str:
+    """The image to run. Raises PLATFORM_NO_IMAGE, and PLATFORM_IMAGE_NOT_AGREED unless it was named or agreed to."""
+    if named:
+        return named
+    found = recorded(CONFIG)
+    if found is None:
+        raise PLATFORM_NO_IMAGE.error(CONFIG, "it records no image yet")
+    tag, image = found
+    if not agreed:
+        raise PLATFORM_IMAGE_NOT_AGREED.error("--image", f"config.json records {tag} as {image}")
+    return image
+
+
+def recorded(config: Path) -> tuple[str, str] | None:
+    """The tag and what to run for it: REPOSITORY@DIGEST of a pushed image, the bare id of one that was only built."""
+    engine = json.loads(config.read_text(encoding="utf-8"))["images"]["engine"]
+    return (engine["tag"], engine["image"]) if engine else None
+
+
+def record(tag: str, image: str, config: Path) -> None:
+    """Write the image of a tag into config.json. `image` is an id, or REPOSITORY@DIGEST."""
+    if not DIGEST.fullmatch(image.rpartition("@")[2]):
+        raise ValueError(f"not a digest: {image}")
+    text = config.read_text(encoding="utf-8")
+    entry = json.dumps({"tag": tag, "image": image})
+    changed, count = re.subn(r'("images": \{\s*"engine": )(?:null|\{[^{}]*\})', lambda m: m[1] + entry, text)
+    if count != 1:
+        raise ValueError(f"{config} has no images.engine to write to")
+    files.write_text(config, changed)
+
+
+def main(words: Sequence[str]) -> None:
+    tag, image, *config = words
+    record(tag, image, Path(*config) if config else CONFIG)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

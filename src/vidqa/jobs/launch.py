@@ -1,0 +1,355 @@
+"""From a spec to a running job: resolve the model, name the run, write its folder and record, submit it.
+
+    launch("train", Path("spec.toml"), "local")
+    launch("train", Path("spec.toml"), "docker", Wanted(image="registry/engine:0.1.0"))
+
+A second launch of the same spec, data and model attaches to the job that runs, or says that it is done. Scripts give
+`ready`, by which preflight decides whether a job may start (`vidqa.preflight.gate`).
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+from vidqa import spec
+from vidqa.contract.problem import Problem, ProblemError, raise_errors
+from vidqa.jobs import images, watch
+from vidqa.jobs.asked import Asked, ask, ask_again, fetch_weights, process_count, spec_of
+from vidqa.platforms import failure, platform, records, runs, site
+from vidqa.platforms._base import Job, Platform, Rendered, State
+from vidqa.platforms.problems import (
+    JOB_RETRY_NEEDLESS,
+    JOB_RETRY_REFUSED,
+    NOTHING_TO_RESUME,
+    PLATFORM_NODES,
+    RUN_FOLDER_BUSY,
+)
+from vidqa.platforms.processes import this_process
+from vidqa.platforms.records import JobRecord
+
+STOP_S = 30.0  # for a job that has just begun and has nothing to save
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Where and with what a job is to run, beyond its spec. `gpus` are those of a node, where the launcher cannot see
+    them; `agreed` stands for --yes; `site` is a file with the settings of the place."""
+
+    nodes: int = 1
+    gpus: int | None = None
+    image: str | None = None
+    site: Path | None = None
+    agreed: bool = False
+
+
+@dataclass(frozen=True)
+class Readiness:
+    """What preflight says of a job before it starts: what its record says of it (records.PASSED), what is wrong."""
+
+    preflight: str = ""
+    problems: list[Problem] = field(default_factory=list)
+
+
+class Ready(Protocol):
+    """Whether the job of the spec at `spec_path` may start. Without `fetch` nothing is fetched or written for it."""
+
+    def __call__(
+        self, asked: Asked, spec_path: Path, platform_name: str, wanted: Wanted, *, fetch: bool
+    ) -> Readiness: ...
+
+
+def not_asked(asked: Asked, spec_path: Path, platform_name: str, wanted: Wanted, *, fetch: bool) -> Readiness:
+    """For callers that have made sure of it themselves."""
+    return Readiness()
+
+
+class DryRun(NamedTuple):
+    """What a launch would start now. `spec_toml` is what the job gets as its spec."""
+
+    job: Job
+    rendered: Rendered
+    spec_toml: str
+    problems: list[Problem]
+
+
+@dataclass(frozen=True)
+class Launched:
+    """`how` is "started", "attached" (to a running job), or "done" (an earlier job has done just this)."""
+
+    how: str
+    record: JobRecord
+    problems: list[Problem]
+
+
+def launch(
+    action: str,
+    spec_path: Path,
+    platform_name: str,
+    wanted: Wanted | None = None,
+    *,
+    new_run: bool = False,
+    ready: Ready = not_asked,
+) -> Launched:
+    """Start the job of a spec, or find the one that does the same. Raises ProblemError with all that is wrong."""
+    wanted = wanted or Wanted()
+    where = platform(platform_name)
+    settings = site.read(platform_name, wanted.site)
+    asked = ask(action, spec_path, fetch=True, settings=settings)
+    if not new_run and (earlier := earlier_job(asked, platform_name)):
+        return _found(earlier)
+    readiness = ready(asked, spec_path, platform_name, wanted, fetch=True)
+    raise_errors(readiness.problems)
+    wanted = with_image(where, settings, wanted, fetch=True)
+    fetch_weights(asked)
+    with records.lock("launch"):
+        if not new_run and (earlier := earlier_job(asked, platform_name)):  # of another launch, meanwhile
+            return _found(earlier)
+        run_dir, job_id = name_run(asked, new_run=new_run)
+        job = job_of(asked, where, settings, wanted, run_dir, job_id)
+        problems = where.check(job)
+        raise_errors(problems)
+        record = _start(asked, job, where, readiness.preflight)
+        return Launched("started", record, [*dict.fromkeys([*asked.warnings, *readiness.problems, *problems])])
+
+
+def _found(earlier: JobRecord) -> Launched:
+    return Launched("done" if earlier.state.is_terminal else "attached", earlier, [])
+
+
+def dry_run(
+    action: str,
+    spec_path: Path,
+    platform_name: str,
+    wanted: Wanted | None = None,
+    *,
+    new_run: bool = False,
+    ready: Ready = not_asked,
+) -> DryRun:
+    """What `launch` would run now, and what would keep it from it. Nothing is fetched, written or started."""
+    wanted = wanted or Wanted()
+    where = platform(platform_name)
+    settings = site.read(platform_name, wanted.site)
+    unasked = image_problems(where, settings, wanted)
+    wanted = with_image(where, settings, replace(wanted, agreed=True), fetch=False)
+    asked = ask(action, spec_path, fetch=False, settings=settings)
+    found = ready(asked, spec_path, platform_name, wanted, fetch=False).problems
+    run_dir, job_id = name_run(asked, new_run=new_run)
+    job = job_of(asked, where, settings, wanted, run_dir, job_id)
+    checked = [replace(p, severity="warning") if p.code in where.away else p for p in where.check(job)]
+    problems = [*dict.fromkeys([*asked.warnings, *found, *checked, *unasked])]
+    return DryRun(job, where.render(job), job.spec_toml, problems)
+
+
+def retry(record: JobRecord, *, agreed: bool = False, ready: Ready = not_asked) -> Launched:
+    """Launch the job of a record again: in its run folder and with its image, from its newest checkpoint.
+
+    Raises JOB_RETRY_NEEDLESS where it is not over or has done all, and JOB_RETRY_REFUSED where it would fail again.
+    """
+    if not record.state.is_terminal or record.state == State.COMPLETE:
+        raise JOB_RETRY_NEEDLESS.error(record.job_id, f"the job is {record.state}")
+    reason = failure.why_not_again(record.failure)
+    if reason and not agreed:
+        raise JOB_RETRY_REFUSED.error(record.job_id, reason)
+    where = platform(record.platform)
+    settings = records.settings(record, where.settings)
+    gpus = record.gpus if where.visible_gpus(settings) is None else None
+    wanted = Wanted(record.nodes, gpus, record.image)
+    asked = ask_again(record, settings)
+    _refuse_busy(Path(record.run_dir))
+    readiness = ready(asked, spec_of(record), record.platform, wanted, fetch=True)
+    raise_errors(readiness.problems)
+    wanted = with_image(where, settings, wanted, fetch=True)
+    with records.lock("launch"):
+        _refuse_busy(Path(record.run_dir))
+        job_id = runs.new_name(record.spec_fingerprint, set(records.names()))
+        job = job_of(asked, where, settings, wanted, Path(record.run_dir), job_id)
+        problems = where.check(job)
+        raise_errors(problems)
+        started = _start(asked, job, where, readiness.preflight, retry_of=record.job_id)
+        return Launched("started", started, [*dict.fromkeys([*readiness.problems, *problems])])
+
+
+def earlier_job(asked: Asked, platform_name: str) -> JobRecord | None:
+    """The newest job that does the same and runs, or has completed and still has its run folder."""
+    same = {
+        "platform": platform_name,
+        "action": asked.action,
+        "spec_fingerprint": asked.spec_fingerprint,
+        "inputs_fingerprint": asked.inputs_fingerprint,
+        "output_dir": str(asked.output_dir),
+    }
+    for record in records.scan()[0]:
+        if any(getattr(record, name) != value for name, value in same.items()):
+            continue
+        record = watch.observe(record)
+        if not record.state.is_terminal or (record.state == State.COMPLETE and os.path.isdir(record.run_dir)):
+            return record
+    return None
+
+
+def name_run(asked: Asked, *, new_run: bool) -> tuple[Path, str]:
+    """The run folder and the job's name: those of a new run, or the folder of the run that is to be resumed.
+
+    Raises RUN_FOLDER_BUSY where another job is in that folder, NOTHING_TO_RESUME where a training is to go on and no
+    run of its spec is there: it would start from the base weights again.
+    """
+    out = asked.output_dir
+    taken = {*records.names(), *(path.name for path in out.glob("*"))}
+    job_id = runs.new_name(asked.spec_fingerprint, taken)
+    earlier = None if new_run or not asked.resumes else _run_to_resume(asked)
+    if earlier is None and asked.resumes and asked.action == "train" and not new_run:
+        raise NOTHING_TO_RESUME.error("train.resume", f"no run of this spec is in {out}")
+    if earlier is None:
+        return out / job_id, job_id
+    _refuse_busy(earlier)
+    return earlier, job_id
+
+
+def image_problems(where: Platform, settings: Any, wanted: Wanted) -> list[Problem]:
+    """What `launch` would ask about the image first, as warnings."""
+    try:
+        if where.needs_image(settings):
+            images.choose(wanted.image, agreed=wanted.agreed)
+    except ProblemError as asked:
+        return [replace(problem, severity="warning") for problem in asked.problems]
+    return []
+
+
+def _refuse_busy(run_dir: Path) -> None:
+    for record in records.scan()[0]:
+        if record.run_dir == str(run_dir) and not watch.observe(record).state.is_terminal:
+            raise RUN_FOLDER_BUSY.error(run_dir, f"job {record.job_id} is {record.state} in it")
+
+
+def with_image(where: Platform, settings: Any, wanted: Wanted, *, fetch: bool) -> Wanted:
+    """What is wanted, with the image that will run. Raises what images.choose and the platform's pin_image raise."""
+    if not where.needs_image(settings):
+        return wanted
+    image = images.choose(wanted.image, agreed=wanted.agreed)
+    return replace(wanted, image=where.pin_image(image, settings, fetch))
+
+
+def job_of(asked: Asked, where: Platform, settings: Any, wanted: Wanted, run_dir: Path, job_id: str) -> Job:
+    """The job as the platform will see it. Raises PLATFORM_NODES."""
+    processes = process_count(asked.spec)
+    if wanted.nodes < 1 or processes % wanted.nodes:
+        raise PLATFORM_NODES.error("--nodes", f"{processes} processes do not spread over {wanted.nodes} nodes evenly")
+    gpus = wanted.gpus if wanted.gpus is not None else where.visible_gpus(settings)
+    elsewhere, named = ([], []) if where.sees_all(settings) else (asked.media_elsewhere(), asked.media_named())
+    return Job(
+        job_id=job_id,
+        action=asked.action,
+        run_dir=run_dir,
+        processes=processes,
+        gpus=processes // wanted.nodes if gpus is None else gpus,
+        nodes=wanted.nodes,
+        image=wanted.image,
+        reads=(*asked.reads, *elsewhere),
+        writes=asked.writes,
+        settings=settings,
+        spec_toml=spec.dump(asked.resolved),
+        named=tuple(named),
+        needs=asked.needs,
+        to_come=asked.to_come,
+        fetch=asked.fetch,
+    )
+
+
+def _start(asked: Asked, job: Job, where: Platform, preflight: str, retry_of: str | None = None) -> JobRecord:
+    parent = runs.run_that_made(Path(asked.model_folder))
+    rendered = where.render(job)
+    sequence = 1 + max(records.last_sequence(), runs.last_sequence(job.run_dir.parent))
+    facts = {**_run_facts(asked, job, parent), "preflight": preflight, "sequence": sequence}
+    runs.prepare(job.run_dir, {"spec.toml": job.spec_toml, **rendered.files}, facts, job.job_id)
+    record = _record(asked, job, where.name, parent)
+    record = replace(record, preflight=preflight, retry_of=retry_of, sequence=sequence)
+    record = records.write(record)
+    try:
+        reference = where.submit(job, rendered)
+    except ProblemError as refused:
+        if refused.problems[0].code == where.silent:
+            raise _perhaps_started(refused, record) from refused
+        why = failure.classify(refused.exit_code, "", refused.problems, "")
+        message = f"it was not started: {why['evidence']}"
+        records.update(record.job_id, state=State.ERROR, exit_code=refused.exit_code, message=message, failure=why)
+        raise
+    try:
+        record = records.update(record.job_id, reference=reference)
+    except ProblemError as unwritten:
+        raise _stopped_again(unwritten, where, replace(record, reference=reference)) from unwritten
+    if record.cancel_requested:  # by someone who found nothing to cancel yet, whatever was made of that
+        where.cancel(replace(record, reference=reference), 0)
+    with suppress(ProblemError):  # it was started; who looks at it next is told what keeps them from it
+        record = watch.observe(record)
+    return record
+
+
+def _stopped_again(unwritten: ProblemError, where: Platform, record: JobRecord) -> ProblemError:
+    """A job whose record cannot be kept, as on a full disk, is ended: who is told that a launch failed looks for no job
+    that runs."""
+    first, *others = unwritten.problems
+    try:
+        where.cancel(replace(record, cancel_requested=records.now()), STOP_S)
+        message = f"{first.message}; the job {record.job_id}, which had been started, was ended"
+    except ProblemError as failed:
+        message = f"{first.message}; the job {record.job_id} was started and may run: {failed.problems[0].message}"
+    return ProblemError([replace(first, message=message), *others])
+
+
+def _perhaps_started(silent: ProblemError, record: JobRecord) -> ProblemError:
+    """A job that was handed over and whose receipt never came may run. Its record stays as it is: who asks for its
+    status looks for it by its name."""
+    first, *others = silent.problems
+    advice = f"It may have started all the same; once there is an answer: python scripts/jobs.py status {record.job_id}"
+    return ProblemError([replace(first, remedy=f"{first.remedy} {advice}"), *others])
+
+
+def _record(asked: Asked, job: Job, platform_name: str, parent: str | None) -> JobRecord:
+    return JobRecord(
+        job_id=job.job_id,
+        platform=platform_name,
+        action=asked.action,
+        spec=str(asked.spec_path),
+        spec_fingerprint=asked.spec_fingerprint,
+        inputs_fingerprint=asked.inputs_fingerprint,
+        output_dir=str(asked.output_dir),
+        run_dir=str(job.run_dir),
+        model=asked.model,
+        folder=str(Path.cwd()),
+        processes=job.processes,
+        created=records.now(),
+        launcher=this_process().as_dict(),
+        parent=parent,
+        nodes=job.nodes,
+        gpus=job.gpus,
+        image=job.image,
+        settings=job.settings.model_dump() if job.settings is not None else None,
+        log_start=job.log.stat().st_size,
+    )
+
+
+def _run_facts(asked: Asked, job: Job, parent: str | None) -> dict[str, Any]:
+    return {
+        "run_id": job.run_dir.name,
+        "action": asked.action,
+        "spec": str(asked.spec_path),
+        "spec_fingerprint": asked.spec_fingerprint,
+        "inputs_fingerprint": asked.inputs_fingerprint,
+        "models": asked.models,
+        "parent": parent,
+        "versions": runs.versions(),
+        "image_digest": job.image,
+        "git_commit": runs.git_commit(),
+    }
+
+
+def _run_to_resume(asked: Asked) -> Path | None:
+    """The newest run of this spec. Saved answers are of no use with another model or other questions."""
+    wanted = {"action": asked.action, "spec_fingerprint": asked.spec_fingerprint}
+    if asked.action == "evaluate":
+        wanted["inputs_fingerprint"] = asked.inputs_fingerprint
+    return runs.newest_run(asked.output_dir, **wanted)

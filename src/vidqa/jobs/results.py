@@ -1,0 +1,126 @@
+"""What the scripts that launch jobs and look at them say: one result for each outcome."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from vidqa.contract.cli import Result, command
+from vidqa.contract.problem import Exit, Problem, bounded, exit_code_of
+from vidqa.jobs import watch
+from vidqa.jobs.outcome import dataset_of, outcome_of
+from vidqa.jobs.watch import MOST_LISTED
+from vidqa.platforms import failure
+from vidqa.platforms._base import Platform, State
+from vidqa.platforms.problems import JOB_RECORD_BROKEN
+from vidqa.platforms.records import SKIPPED, JobRecord, folder
+
+if TYPE_CHECKING:  # half a second that a look at a job does not need
+    from vidqa.jobs.cosmos_container import Prepared
+    from vidqa.jobs.launch import DryRun, Launched
+
+
+def of_dry_run(made: DryRun, where: Platform, out: Path | None = None) -> Result:
+    """The spec that the job would get, and exactly what would run; also as files in `out`, and how to submit them.
+
+    Raises PLATFORM_OUT_UNWRITABLE.
+    """
+    from vidqa.platforms import by_hand
+
+    submit = by_hand.write(made, where, out) if out else ""
+    job, rendered = made.job, made.rendered
+    data = {
+        "run_dir": str(job.run_dir),
+        "command": rendered.command,
+        "environment": rendered.environment,
+        "secrets": rendered.secrets,
+        "files": rendered.files,
+        "spec_toml": made.spec_toml,
+        "written": [str(out.absolute() / name) for name in by_hand.files_of(made)] if out else [],
+        "submit": submit,
+    }
+    secrets = f"# passed on by name where set: {', '.join(rendered.secrets)}"
+    text = f"# {job.spec}\n{made.spec_toml}\n{secrets}\n{rendered.shown}"
+    steps = [*job.fetch, submit] if submit and all(job.fetch) else []
+    text += "".join(f"\n# to submit it: {step}" for step in steps)
+    return Result(data, text, made.problems, steps if exit_code_of(made.problems) == Exit.OK else [])
+
+
+def of_files(made: Prepared, out: Path | None = None) -> Result:
+    """The files of a training for NVIDIA's container, and the command that submits them where they were written: the
+    run folder, or `out`. Raises PLATFORM_OUT_UNWRITABLE."""
+    submit = made.submit
+    if out:
+        from vidqa.platforms import by_hand
+
+        by_hand.write_files(made.files, out)
+        submit = f"{by_hand.copied(made.files, out.absolute(), made.folder)} && {submit}"
+    text = "\n".join(f"# {made.folder / name}\n{content}" for name, content in made.files.items())
+    data = {"folder": str(made.folder), "files": made.files, "submit": submit, "written": made.written}
+    can_follow = (made.written or out) and all(made.fetch) and exit_code_of(made.problems) == Exit.OK
+    steps = [*made.fetch, submit] if can_follow else []
+    return Result({**data, "preflight": made.preflight}, text, made.problems, steps)
+
+
+def of_launch(launched: Launched, waited: JobRecord | None = None) -> Result:
+    """A job that was started or found, and what became of it where it was waited for."""
+    made = of_job(launched.record) if waited is None else of_wait(waited)
+    return replace(made, data={"how": launched.how, **made.data}, problems=[*launched.problems, *made.problems])
+
+
+def of_wait(record: JobRecord) -> Result:
+    """A job that was waited for: with what is wrong with it, and its exit code."""
+    return replace(of_job(record), problems=watch.problems_of(record), exit_code=watch.exit_code(record))
+
+
+def of_cancel(record: JobRecord) -> Result:
+    """A job that has ended as it was asked to is no failure."""
+    return of_job(record) if record.state == State.CANCELED else of_wait(record)
+
+
+def of_job(record: JobRecord) -> Result:
+    """A job as it is now, and what can be done with it."""
+    verbs = ["logs"] if record.state.is_terminal else ["status", "logs"]
+    if record.state in (State.STOPPED, State.CANCELED, State.ERROR) and not failure.why_not_again(record.failure):
+        verbs.append("retry")
+    shown = outcome_of(record)
+    data = {**record.as_dict(), "progress": watch.progress(record), **shown.facts}
+    commands = [command("jobs", verb, record.job_id) for verb in verbs]
+    if record.preflight == SKIPPED and record.state != State.COMPLETE:
+        commands.append(command("preflight", "--spec", record.spec, "--platform", record.platform))
+    if record.state == State.COMPLETE and record.action == "evaluate":
+        commands += _gaps(record)
+    commands += shown.next
+    text = "\n".join([watch.describe(record), *(f"{name:<9} {value}" for name, value in shown.rows.items())])
+    problems = watch.problems_of(record) if record.state == State.ERROR else []
+    return Result(data, text, problems, commands, exit_code=int(Exit.OK))  # it was looked at
+
+
+def _gaps(record: JobRecord) -> list[str]:
+    """The command that looks at what an evaluation got wrong, as long as its run folder is there."""
+    words = ["--results-dir", record.run_dir, "--gaps-parquet", f"{record.run_dir}/gaps.parquet"]
+    if not (asked := dataset_of(record)):
+        return []
+    words += ["--kpi-ann-path", asked["annotation_path"]]
+    words += ["--kpi-media-path", asked["media_dir"]] if asked["media_dir"] else []
+    return [command("analyze_gaps", *words)]
+
+
+def of_listing(found: list[JobRecord], problems: list[Problem]) -> Result:
+    """The newest jobs, and a line for each record that cannot be read; all records are in the folder that is named."""
+    shown = found[:MOST_LISTED]
+    known = {record.job_id for record in found}
+    named = [Path(problem.where).stem for problem in problems if problem.code == JOB_RECORD_BROKEN.name]
+    broken = [job_id for job_id in named if job_id not in known]
+    lines = [f"{r.job_id}  {r.action:<8}  {r.platform}  {r.state:<8}  {r.run_dir}" for r in shown]
+    if len(found) > len(shown):
+        lines.append(f"and {len(found) - len(shown)} older ones, in {folder()}")
+    lines += [f"{job_id}  its record cannot be read" for job_id in broken[:MOST_LISTED]]
+    data = {
+        "jobs": [record.as_dict() for record in shown],
+        "count": len(found),
+        "unreadable": broken[:MOST_LISTED],
+        "folder": str(folder()),
+    }
+    return Result(data, "\n".join(lines) or "no jobs yet", bounded(problems))

@@ -1,0 +1,226 @@
+"""Looks at jobs, waits for them, follows their logs and cancels them, whatever platform runs them."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from vidqa.contract.cli import command
+from vidqa.contract.problem import Exit, Problem, ProblemError
+from vidqa.contract.run_folder import RunFolder
+from vidqa.platforms import failure, platform, records, verdict
+from vidqa.platforms._base import Observed, State
+from vidqa.platforms.problems import (
+    JOB_FAILED,
+    JOB_ID_NEEDED,
+    JOB_INTERRUPTED,
+    JOB_NOT_DONE,
+    JOB_NOT_FOUND,
+    JOB_OUT_OF_MEMORY,
+)
+from vidqa.platforms.records import JobRecord
+
+MOST_LISTED = 50
+
+
+def observe(record: JobRecord) -> JobRecord:
+    """The record as the platform sees the job now; what has changed is stored."""
+    if record.state.is_terminal:
+        return record
+    seen = platform(record.platform).status(record)
+    if (seen.state, seen.message) == (record.state, record.message):
+        return record
+    if seen.state.is_terminal and not record.cancel_requested:
+        stored = records.read(record.job_id)
+        if stored.cancel_requested:  # after we had read it, and before the job could end of it
+            return _cancelled(stored)
+    return _store(record, seen)
+
+
+def _cancelled(record: JobRecord) -> JobRecord:
+    """What a job is that is over and was to be: what was kept of its end by one who did not know is no other state."""
+    seen = platform(record.platform).status(record)
+    state = State.CANCELED if seen.state in (State.STOPPED, State.ERROR) else seen.state
+    return _store(record, replace(seen, state=state))
+
+
+def _store(record: JobRecord, seen: Observed) -> JobRecord:
+    why = (seen.failure or _failure_of(record, seen)) if seen.state == State.ERROR else None
+    changes: dict[str, Any] = {
+        "state": seen.state,
+        "exit_code": seen.exit_code,
+        "message": seen.message,
+        "failure": why,
+    }
+    ended = replace(record, **changes)
+    settle = partial(_settle_run_folder, ended) if ended.state.is_terminal else None
+    return records.update(record.job_id, first=settle, **changes)
+
+
+def _settle_run_folder(ended: JobRecord) -> None:
+    """Let status.json and problems.json say how the job ended, where an engine that was killed could not. That it saved
+    itself, or failed, is its own word and stays."""
+    run = RunFolder(Path(ended.run_dir))
+    if not os.path.isdir(run.path):  # False, too, for a name that no folder can have
+        return
+    said = run.read_status()
+    try:
+        if said.get("state") not in (State.STOPPED, State.ERROR, ended.state):
+            steps = {name: said[name] for name in ("step", "total_steps") if name in said}
+            run.write_status(ended.state, **steps, message=ended.message, exit_code=ended.exit_code)
+        if ended.state == State.ERROR and not run.read_problems():
+            run.write_problems([_problem_of(ended)])
+    except OSError:
+        return  # on a full disk, or on a cluster's own: the record has what counts
+
+
+def _failure_of(record: JobRecord, seen: Observed) -> dict[str, str]:
+    log = verdict.tail(platform(record.platform).log, record)
+    return failure.classify(seen.exit_code, seen.message, RunFolder(Path(record.run_dir)).read_problems(), log)
+
+
+def find(job_id: str) -> JobRecord:
+    """The record of a job, as true as it is now. Raises JOB_NOT_FOUND, JOB_RECORD_BROKEN."""
+    return observe(records.read(job_id))
+
+
+def latest() -> tuple[JobRecord, list[Problem]]:
+    """The job that was launched last from the present folder, as true as it is now, and a warning for each record that
+    cannot be read. Raises JOB_NOT_FOUND, which names the last one of another folder."""
+    here, (found, problems) = Path.cwd(), records.scan()
+    of_here = next((record for record in found if record.is_of(here)), None)
+    if of_here:
+        return observe(of_here), problems
+    message, advice = f"no job was launched from {here}", "launch one: python scripts/launch.py --help"
+    if found:
+        message += f"; the last one, {found[0].job_id}, was from {found[0].folder or Path(found[0].spec).parent}"
+        advice = f"show all jobs: {command('jobs', 'list')}"
+    raise ProblemError([JOB_NOT_FOUND.at("latest", message, advice), *problems])
+
+
+def id_needed(verb: str) -> ProblemError:
+    """JOB_ID_NEEDED for what would change "latest"; it names the command with the id of the job that this is now."""
+    try:
+        record, _ = latest()
+    except ProblemError:
+        return JOB_ID_NEEDED.error("JOB", f"{verb} changes a job, and none is named")
+    whose = f"the last one that was launched from this folder is {record.job_id}, {record.state}"
+    advice = f"if that is the one: {command('jobs', verb, record.job_id)}"
+    return JOB_ID_NEEDED.error("JOB", f"{verb} changes a job, and none is named; {whose}", advice)
+
+
+def listing() -> tuple[list[JobRecord], list[Problem]]:
+    """Every job, the one launched last first, and a warning for each record that cannot be read and each job that
+    cannot be looked at. The first MOST_LISTED are as they are now, the others as they were last seen."""
+    found, problems = records.scan()
+    shown = []
+    for record in found[:MOST_LISTED]:
+        try:
+            shown.append(observe(record))
+        except ProblemError as unseen:
+            shown.append(record)
+            problems += [replace(problem, severity="warning") for problem in unseen.problems]
+    return shown + found[MOST_LISTED:], problems
+
+
+def progress(record: JobRecord) -> dict[str, Any]:
+    """What the engine says of itself in status.json: step, total_steps, eta_s, message."""
+    return RunFolder(Path(record.run_dir)).read_status()
+
+
+def describe(record: JobRecord) -> str:
+    """A job in a few lines for a person."""
+    said = progress(record)
+    steps = f"{said.get('step')} of {said['total_steps']}" if said.get("total_steps") else "-"
+    left = f", about {said['eta_s']:.0f} s left" if said.get("eta_s") and not record.state.is_terminal else ""
+    processes = f"{record.processes} process" + "es" * (record.processes != 1)
+    rows = {
+        "job": f"{record.job_id} ({record.action} on {record.platform}, {processes})",
+        "state": f"{record.state} {record.message or said.get('message') or ''}".rstrip(),
+        **({"failure": f"{record.failure['class']}: {record.failure['evidence']}"} if record.failure else {}),
+        **({"preflight": record.preflight} if record.preflight else {}),
+        "step": steps + left,
+        "run": record.run_dir,
+        "log": record.log,
+        "spec": record.spec,
+        "launched": f"{record.created} on {record.launcher['host']}, from {record.folder or 'a folder not recorded'}",
+    }
+    return "\n".join(f"{name:<9} {value}" for name, value in rows.items())
+
+
+def wait(record: JobRecord, timeout_s: float | None, show: Callable[[str], None] | None = None) -> JobRecord:
+    """Wait until the job is over or the time is; `show` gets each piece of the log as it is written."""
+    deadline = None if timeout_s is None else time.monotonic() + timeout_s
+    position = record.log_start
+    while True:
+        record = observe(record)
+        if show:
+            position = _show_from(record, position, show)
+        if record.state.is_terminal or (deadline is not None and time.monotonic() > deadline):
+            return record
+        time.sleep(platform(record.platform).poll_s)
+
+
+def cancel(job_id: str, grace_s: float) -> JobRecord:
+    """Ask a job to save and stop, and end it by force after `grace_s`. A job that is over stays as it is."""
+    record = find(job_id)
+    if record.state.is_terminal:
+        return record
+    record = records.update(record.job_id, cancel_requested=record.cancel_requested or records.now())
+    platform(record.platform).cancel(record, grace_s)
+    return observe(record)
+
+
+def tail(record: JobRecord, lines: int) -> str:
+    """The last lines of a job's log; at most the last MiB is read."""
+    written, _ = platform(record.platform).log(record, -(2**20))
+    return "\n".join(written.decode(errors="replace").splitlines()[-lines:]) if lines > 0 else ""
+
+
+def problems_of(record: JobRecord) -> list[Problem]:
+    """The problems to show for a job: those the engine left in problems.json, else one of ours. None when complete."""
+    if record.state == State.COMPLETE:
+        return []
+    if not record.state.is_terminal:
+        return [JOB_NOT_DONE.at(record.job_id, f"the job is {record.state}")]
+    if record.state == State.CANCELED:
+        saved = "it saved itself" if record.exit_code == Exit.NOT_DONE else "without saving itself"
+        return [JOB_NOT_DONE.at(record.job_id, f"the job was canceled, {saved}")]
+    if record.state == State.STOPPED:
+        return [JOB_NOT_DONE.at(record.job_id, f"the job was stopped and saved itself. {record.message}".strip())]
+    return RunFolder(Path(record.run_dir)).read_problems() or [_problem_of(record)]
+
+
+def _problem_of(record: JobRecord) -> Problem:
+    """What is wrong with a job that failed, where its engine could not say it."""
+    kind, message = (record.failure or {}).get("class"), record.message or "the job failed"
+    if kind == failure.OUT_OF_MEMORY:
+        return JOB_OUT_OF_MEMORY.at(record.job_id, f"{message}: {(record.failure or {})['evidence']}")
+    if kind == failure.INFRASTRUCTURE:
+        retry = command("jobs", "retry", record.job_id)
+        return JOB_INTERRUPTED.at(record.job_id, message, f"it goes on from its newest checkpoint: {retry}")
+    return JOB_FAILED.at(record.job_id, message, f"read its log: {record.log}")
+
+
+def exit_code(record: JobRecord) -> int:
+    """For scripts: 0 complete; the engine's own 3, 4 and 6; 6 while it runs; else 5."""
+    if record.state == State.COMPLETE:
+        return int(Exit.OK)
+    if not record.state.is_terminal:
+        return int(Exit.NOT_DONE)
+    kept = (Exit.INPUT, Exit.ENVIRONMENT, Exit.NOT_DONE)
+    return record.exit_code if record.exit_code in kept else int(Exit.JOB_FAILED)
+
+
+def _show_from(record: JobRecord, position: int, show: Callable[[str], None]) -> int:
+    """Show what the log has gained since `position`, only whole lines before the job's end; the new position."""
+    gained, end = platform(record.platform).log(record, position)
+    whole = gained if record.state.is_terminal else gained[: gained.rfind(b"\n") + 1]
+    if whole:
+        show(whole.decode(errors="replace").rstrip("\n"))
+    return end - len(gained) + len(whole)

@@ -1,6 +1,0 @@
-"""Which files look alike: the same scene, cut or encoded again, whatever the files are called and hold."""
-
-from vidqa.looks.glances import glances, remember
-from vidqa.looks.pictures import alike, alike_groups, glance, thumbnails
-
-__all__ = ["alike", "alike_groups", "glance", "glances", "remember", "thumbnails"]

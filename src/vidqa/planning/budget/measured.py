@@ -1,0 +1,156 @@
+"""Measured trainings: how a row of benchmarks/results describes one, and what was predicted for it.
+
+A row has `run` (its name), `gpu`, `sizes` (of the model), `spec` (the keys of KEYS), `recompute` and `stay` (a Thrift),
+`parameters`, `pack` (the largest one: padded tokens, patches, supervised tokens), and what was measured: `memory_gib`,
+`mfu` and others.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from vidqa.contract.cli import BANK
+from vidqa.families.qwen3_vl_sizes import tensors
+from vidqa.families.sizes import Sizes, TextSizes, VisionSizes
+from vidqa.planning.budget.memory import Load, Model, Thrift, Way, model_of, peak_memory, way_of
+from vidqa.planning.budget.trained import parameters
+from vidqa.spec.models import TrainSpec
+
+RESULTS = BANK / "benchmarks" / "results"
+# All of a spec that decides memory, besides the data.
+KEYS = (
+    "policy.parallelism.dp_shard_size",
+    "policy.parallelism.dp_replicate_size",
+    "policy.lora",
+    "policy.freeze_pattern",
+    "policy.trainable_pattern",
+    "train.param_dtype",
+    "train.master_dtype",
+    "train.fsdp_reduce_dtype",
+    "train.compile",
+)
+
+
+def description(spec: Any, thrift: Thrift, model: Model, load: Load) -> dict[str, Any]:
+    """What a row says of a training besides its name and its measurements."""
+    return {
+        "sizes": asdict(model.sizes),
+        "spec": {key: _plain(spec, key) for key in KEYS},
+        **asdict(thrift),
+        "parameters": {"all": model.every.every, "trained": model.every.trained},
+        "pack": asdict(load),
+    }
+
+
+def _plain(spec: Any, key: str) -> Any:
+    value = spec
+    for name in key.split("."):
+        value = getattr(value, name)
+    return value.model_dump() if hasattr(value, "model_dump") else value
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A prediction beside what was measured. A `superseded` row was measured on an engine that worked otherwise; the
+    text says how."""
+
+    run: str
+    predicted_gib: float
+    measured_gib: float
+    moment: str
+    superseded: str = ""
+
+    @property
+    def error(self) -> float:
+        return self.predicted_gib / self.measured_gib - 1
+
+
+def compare(rows: Sequence[dict[str, Any]]) -> list[Compared]:
+    """Every row that measured something."""
+    found = []
+    for row in rows:
+        if "memory_gib" not in row:
+            continue
+        spec = _spec(row)
+        way = way_of(spec, Thrift(row["recompute"], row["stay"]))
+        memory = peak_memory(_model(row, spec), way, Load(**row["pack"]))
+        found.append(Compared(row["run"], memory.peak_gib, row["memory_gib"], memory.moment, row.get("superseded", "")))
+    return found
+
+
+def _spec(row: dict[str, Any]) -> TrainSpec:
+    nested: dict[str, Any] = {}
+    for key, value in row["spec"].items():
+        *path, last = key.split(".")
+        table = nested
+        for name in path:
+            table = table.setdefault(name, {})
+        table[last] = value
+    return TrainSpec.model_validate(nested)
+
+
+def _model(row: dict[str, Any], spec: TrainSpec) -> Model:
+    sizes = Sizes(TextSizes(**row["sizes"]["text"]), VisionSizes(**row["sizes"]["vision"]))
+    return model_of(sizes, parameters(tensors(sizes), spec.policy))
+
+
+def result_files() -> list[Path]:
+    return sorted(RESULTS.glob("memory-*.json"))
+
+
+def read_rows(path: Path) -> list[dict[str, Any]]:
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def table(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """Markdown: predicted against measured."""
+    lines = ["| run | predicted GiB | measured GiB | error | peak at |", "|---|---|---|---|---|"]
+    remarks = []
+    for each in compare(rows):
+        mark = "" if not each.superseded else " (*)"
+        remarks += [f"(*) {each.superseded}"] if each.superseded else []
+        values = f"{each.predicted_gib:.1f} | {each.measured_gib:.1f} | {each.error:+.1%}"
+        lines.append(f"| {each.run}{mark} | {values} | {each.moment} |")
+    return [*lines, *(["", *dict.fromkeys(remarks)] if remarks else [])]
+
+
+@dataclass(frozen=True)
+class Efficiency:
+    """Share of the GPU's peak that a training like the one asked for has reached, and which one that was."""
+
+    mfu: float
+    source: str
+
+
+# From the start of torchrun to the end of the first step: imports, weights from a local disk, compiling. 33 to 91 s
+# were measured (benchmarks/README.md, row 10), more where layers are compiled for the first time than later.
+START_S = 60.0
+FAR = 8  # times as large or as small: not like it
+ASSUMED = Efficiency(0.25, "assumed; nothing like it was measured")
+
+
+def efficiency(model: Model, way: Way) -> Efficiency:
+    """Of the measured training that is most like it: the same way of training, then the nearest size."""
+    rows = [row for path in result_files() for row in read_rows(path) if row.get("mfu")]
+    if not rows:
+        return ASSUMED
+
+    def unlike(row: dict[str, Any]) -> tuple[bool, bool, bool, bool, float]:
+        size = row["parameters"]["all"] / model.every.every
+        is_lora, is_compiled = row["spec"]["policy.lora"] is not None, row["spec"]["train.compile"]
+        return (
+            is_lora != way.lora,
+            is_compiled != way.compiled,
+            row["recompute"] != way.recompute,
+            (row["stay"] == "all") != way.keeps_weights,
+            max(size, 1 / size),
+        )
+
+    nearest = min(rows, key=unlike)
+    if unlike(nearest)[-1] > FAR:
+        return ASSUMED
+    return Efficiency(nearest["mfu"], f"measured: {nearest['run']} on {nearest['gpu']}")

@@ -1,0 +1,306 @@
+"""Peak memory of one GPU in a training, from shapes alone: what lies there all the time, and three moments of a step.
+
+    always     master weights and Adam's averages of what trains, and frozen weights, each shared by dp_shard_size GPUs
+    decoder    backward begins: all that forward kept is there, and the last decoder layer is at work
+    vision     the decoder's gradients are there, the root's are not summed yet, and the vision tower is at work
+    root       the root (embedding, head, mergers: what is in no layer or block) sums its gradients over the ranks
+
+The peak is the largest of the three moments. Nothing is fitted to measured runs: what layers keep is counted in the
+engine's own code, which a test does again, and the rest follows from how FSDP works.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import Any, Literal, get_args
+
+from vidqa.families.sizes import Sizes
+from vidqa.planning.budget.trained import Parameter
+
+GIB = 1024**3
+BYTES_OF = {"float32": 4, "bfloat16": 2, "float16": 2}
+Recompute = Literal["none", "vision", "all"]  # whose activations are computed again in backward
+Stay = Literal["all", "root", "none"]  # whose gathered weights stay between forward and backward
+
+
+@dataclass(frozen=True)
+class Widths:
+    """Numbers for each token of one layer, as multiples of its widths."""
+
+    hidden: float = 0
+    queries: float = 0
+    keys: float = 0
+    wide: float = 0  # the MLP's width
+
+    def __add__(self, other: Widths) -> Widths:
+        return Widths(
+            self.hidden + other.hidden, self.queries + other.queries, self.keys + other.keys, self.wide + other.wide
+        )
+
+
+@dataclass(frozen=True)
+class Counts:
+    """What the arithmetic rests on, all of it; change it where measured runs say so. Multiples count numbers in compute
+    precision, so a float32 copy in a bf16 layer counts twice."""
+
+    # What backward needs of one layer, its input included: as written, and as torch.compile leaves it.
+    eager: Widths = Widths(9, 5, 5, 4)
+    compiled: Widths = Widths(2, 3, 3, 2)
+    eager_lora: Widths = Widths(7, 4, 4, 4)  # frozen weights need fewer inputs; compiled layers keep few as it is
+    eager_dropout: Widths = Widths(5.5, 1.5, 0, 0.5)  # dropped inputs of adapters, and masks of a byte each
+    compiled_dropout: Widths = Widths(queries=1)
+    eager_vision: Widths = Widths(hidden=8, wide=2)
+    compiled_vision: Widths = Widths(hidden=6, wide=1)
+    shared: Widths = Widths(queries=1)  # what questions about one video attended, joined with what the video did
+    input: Widths = Widths(hidden=1)  # all that is kept of a layer that is computed again
+    in_flight: Widths = Widths(hidden=2, wide=1)  # gradients on their way through a layer
+    merger: int = 4  # a merger's input, normed, widened and activated
+    averages_bytes: int = 8  # Adam's two averages in float32, of each number that trains
+    logit_bytes: int = 14  # one logit in bf16 and float32, its softmax, and the gradients of both
+    logit_rows: int = 1024  # supervised tokens whose logits exist at one time
+    whole_layers: int = 2  # layers that a GPU holds gathered: the one at work and the next
+    outside_gib: float = 2.0  # CUDA's context, NCCL's buffers, workspaces: what no tensor of PyTorch is
+    error: float = 0.05  # by which a prediction may be wrong
+
+
+COUNTS = Counts()
+
+
+@dataclass(frozen=True)
+class Way:
+    """How a model is trained, as far as memory goes. `compute`, `master` and `reduce` are bytes of one number."""
+
+    shard: int
+    compute: int = 2
+    master: int = 4
+    reduce: int = 4
+    recompute: str = "all"
+    compiled: bool = True
+    lora: bool = False
+    dropout: bool = False
+    shares: bool = False  # one copy of a video for all questions about it
+    keeps_weights: bool = False  # gathered weights stay until the last backward of a step
+
+
+@dataclass(frozen=True)
+class Thrift:
+    """What speed is given up for memory."""
+
+    recompute: Recompute
+    stay: Stay
+
+    def __str__(self) -> str:
+        kept = "kept through a step" if self.stay == "all" else "freed after each layer"
+        return f"recomputed: {self.recompute}; gathered weights: {kept}"
+
+
+def allowed_thrift(spec: Any) -> list[Thrift]:
+    """What a TrainSpec leaves open, fastest first."""
+    recompute = get_args(Recompute) if spec.engine.recompute == "auto" else (spec.engine.recompute,)
+    if not spec.policy.model_gradient_checkpointing:
+        recompute = ("none",)
+    stay: dict[str, tuple[Stay, ...]] = {"default": ("all", "root"), "never": ("all",), "false": ("all",)}
+    return [Thrift(*each) for each in product(recompute, stay.get(spec.train.fsdp_reshard_after_forward, ("none",)))]
+
+
+def way_of(spec: Any, thrift: Thrift) -> Way:
+    """The way of a TrainSpec."""
+    policy, train = spec.policy, spec.train
+    return Way(
+        shard=policy.parallelism.dp_shard_size,
+        compute=BYTES_OF[train.param_dtype],
+        master=BYTES_OF[train.master_dtype],
+        reduce=BYTES_OF[train.fsdp_reduce_dtype],
+        recompute=thrift.recompute,
+        compiled=train.compile,
+        lora=policy.lora is not None,
+        dropout=policy.lora is not None and policy.lora.lora_dropout > 0,
+        shares=spec.engine.share_video_prefix,
+        keeps_weights=thrift.stay == "all",
+    )
+
+
+@dataclass(frozen=True)
+class Load:
+    """What one micro-step puts on a GPU. `again` says that earlier micro-steps of the step have left gradients."""
+
+    tokens: int  # with padding
+    patches: int
+    supervised: int = 0
+    again: bool = False
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes of one GPU: `always`, and besides it at each moment."""
+
+    always: float
+    decoder: float
+    vision: float
+    root: float
+
+    @property
+    def moment(self) -> str:
+        """The moment of the peak."""
+        return max(("decoder", "vision", "root"), key=lambda name: getattr(self, name))
+
+    @property
+    def peak_gib(self) -> float:
+        """The most that PyTorch's tensors take (`torch.cuda.max_memory_allocated`)."""
+        return (self.always + getattr(self, self.moment)) / GIB
+
+
+def fits(peak_gib: float, memory_gib: float, counts: Counts = COUNTS) -> bool:
+    """Whether a GPU has room for a predicted peak, should the prediction be wrong by as much as it may."""
+    return peak_gib * (1 + counts.error) + counts.outside_gib <= memory_gib
+
+
+@dataclass(frozen=True)
+class Count:
+    """Numbers of parameters, in all and of those that train."""
+
+    every: int
+    trained: int
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model's sizes, and its parameters counted by what they are sharded with."""
+
+    sizes: Sizes
+    every: Count
+    root: Count
+    layer: Count  # one decoder layer
+    block: Count  # one vision block
+    head: Count
+    vision: Count  # the vision tower with its mergers
+
+
+def model_of(sizes: Sizes, parameters: Sequence[Parameter]) -> Model:
+    def count(chosen: Callable[[Parameter], bool]) -> Count:
+        found = [parameter for parameter in parameters if chosen(parameter)]
+        return Count(sum(p.numel for p in found), sum(p.numel for p in found if p.trains))
+
+    units = {parameter.unit for parameter in parameters if parameter.unit}
+    layer = min(unit for unit in units if ".layers." in unit)
+    block = min(unit for unit in units if ".blocks." in unit)
+    head = "embed_tokens" if sizes.text.tied else "lm_head"
+    return Model(
+        sizes=sizes,
+        every=count(lambda p: True),
+        root=count(lambda p: not p.unit),
+        layer=count(lambda p: p.unit == layer),
+        block=count(lambda p: p.unit == block),
+        head=count(lambda p: head in p.name),
+        vision=count(lambda p: ".visual." in p.name),
+    )
+
+
+def peak_memory(model: Model, way: Way, load: Load, counts: Counts = COUNTS) -> Memory:
+    """Predict what one GPU holds in a training step."""
+    trained = model.every.trained
+    frozen = model.every.every - trained
+    gradient = way.master / way.shard  # bytes of a summed gradient
+    kept = _kept(model, way, load, counts)
+    whole = _whole(model, way, counts)
+    layer_gradients = model.layer.trained * (way.compute + way.reduce)
+    logits = min(load.supervised, counts.logit_rows) * model.sizes.text.vocabulary * counts.logit_bytes
+    decoder_trained = model.sizes.text.layers * model.layer.trained
+    # With kept weights the root's gradients wait for the last micro-step, whole and in reduce precision.
+    unsummed = model.root.trained * way.reduce * (way.keeps_weights and load.again)
+    summed = trained - model.root.trained * way.keeps_weights
+    return Memory(
+        always=(trained * (way.master + counts.averages_bytes) + frozen * way.compute) / way.shard,
+        decoder=sum(
+            (
+                gradient * summed * load.again + unsummed,
+                whole.root + whole.layers,
+                kept.text + kept.vision + kept.layer_at_work,
+                logits + model.head.trained * way.compute + layer_gradients,
+            )
+        ),
+        vision=sum(
+            (
+                gradient * (summed if load.again else decoder_trained) + unsummed,
+                whole.root + whole.blocks,
+                model.root.trained * way.compute + layer_gradients,
+                kept.vision + kept.block_at_work,
+            )
+        )
+        * bool(model.vision.trained),
+        root=gradient * trained
+        + model.root.trained * way.reduce
+        + unsummed
+        + (whole.root + whole.layers) * (way.keeps_weights and load.again),
+    )
+
+
+@dataclass(frozen=True)
+class _Whole:
+    """Bytes of weights that stand gathered, in compute precision, beside the shards."""
+
+    root: float
+    layers: float
+    blocks: float
+
+
+def _whole(model: Model, way: Way, counts: Counts) -> _Whole:
+    def gathered(count: Count) -> int:
+        """Where nothing is sharded, frozen weights are computed with where they lie."""
+        return way.compute * (count.trained if way.shard == 1 else count.every)
+
+    if way.keeps_weights:
+        all_layers = gathered(model.every) - gathered(model.root)
+        return _Whole(gathered(model.root), all_layers, all_layers)
+    held = counts.whole_layers
+    return _Whole(gathered(model.root), held * gathered(model.layer), held * gathered(model.block))
+
+
+@dataclass(frozen=True)
+class _Kept:
+    """Bytes of activations: kept over all layers, and of the layer whose backward is at work."""
+
+    text: float
+    vision: float
+    layer_at_work: float
+    block_at_work: float
+
+
+def _kept(model: Model, way: Way, load: Load, counts: Counts) -> _Kept:
+    text, vision = model.sizes.text, model.sizes.vision
+
+    def of_token(widths: Widths) -> float:
+        mine = (text.hidden, text.queries, text.keys, text.intermediate)
+        return widths.hidden * mine[0] + widths.queries * mine[1] + widths.keys * mine[2] + widths.wide * mine[3]
+
+    def of_patch(widths: Widths) -> float:
+        return widths.hidden * vision.hidden + widths.wide * vision.intermediate
+
+    layer, block = _layer_widths(way, counts), counts.compiled_vision if way.compiled else counts.eager_vision
+    layer_work = block_work = counts.in_flight
+    if way.recompute == "all":
+        layer, layer_work = counts.input, layer_work + layer
+    if way.recompute != "none":
+        block, block_work = counts.input, block_work + block
+    # What the decoder takes in: at the tower's end and at every tap.
+    mergers = 1 + vision.taps
+    features = mergers * vision.out / vision.merge**2
+    inside = vision.blocks * of_patch(block) + vision.patch_values + mergers * counts.merger * vision.hidden
+    return _Kept(
+        text=way.compute * load.tokens * text.layers * of_token(layer),
+        vision=way.compute * load.patches * (features + inside * bool(model.vision.trained)),
+        layer_at_work=way.compute * load.tokens * of_token(layer_work),
+        block_at_work=way.compute * load.patches * of_patch(block_work),
+    )
+
+
+def _layer_widths(way: Way, counts: Counts) -> Widths:
+    if way.shares:
+        return _layer_widths(replace(way, shares=False), counts) + counts.shared
+    if way.compiled:
+        return counts.compiled + counts.compiled_dropout if way.dropout else counts.compiled
+    if not way.lora:
+        return counts.eager
+    return counts.eager_lora + counts.eager_dropout if way.dropout else counts.eager_lora

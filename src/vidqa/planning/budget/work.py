@@ -1,0 +1,62 @@
+"""Floating-point work of a training step from shapes alone, and the peaks of GPUs that it is compared with.
+
+Strict accounting: a multiply-add is two operations, backward costs twice forward, recomputation is not counted,
+causal attention counts half of the square. Frozen parts save their weight gradients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from vidqa.families.sizes import Sizes
+from vidqa.planning.packing.sharing import Work
+
+# Dense bf16 peaks of the data sheets, FLOP/s, by a word in the device's name.
+PEAKS = {"H200": 989e12, "H100": 989e12, "H20": 148e12, "B200": 2250e12, "A100": 312e12, "L40S": 362e12}
+
+
+@dataclass(frozen=True)
+class FlopsModel:
+    """Operations per token, token pair, patch and patch pair of one model."""
+
+    per_token: float
+    per_pair: float
+    per_supervised: float
+    per_patch: float
+    per_patch_pair: float
+
+    def of(self, works: Iterable[Work], *, halved: bool = True) -> float:
+        """Operations of forward and backward. `halved` counts the half of a square that causal attention needs; the
+        whole square is what others often report."""
+        return sum(
+            self.per_token * work.tokens
+            + self.per_pair * work.pairs * (1 if halved else 2)
+            + self.per_supervised * work.supervised
+            + self.per_patch * work.patches
+            + self.per_patch_pair * work.patch_pairs
+            for work in works
+        )
+
+
+def flops_model(sizes: Sizes, *, vision_trains: bool, decoder_trains: bool) -> FlopsModel:
+    """`decoder_trains` is False for LoRA, where the base has no weight gradients."""
+    text, vision = sizes.text, sizes.vision
+    layer = text.hidden * (2 * text.queries + 2 * text.keys + 3 * text.intermediate)
+    block = vision.hidden * (4 * vision.hidden + 2 * vision.intermediate)
+    mergers = (1 + vision.taps) * vision.merged * (vision.merged + vision.out)
+    embed = vision.patch_values * vision.hidden
+    vision_passes = 3 if vision_trains else 1
+    decoder_passes = 3 if decoder_trains else 2
+    return FlopsModel(
+        per_token=2 * decoder_passes * text.layers * layer,
+        per_pair=3 * 2 * text.layers * text.queries,
+        per_supervised=2 * decoder_passes * text.hidden * text.vocabulary,
+        per_patch=2 * vision_passes * (vision.blocks * block + embed + mergers / vision.merge**2),
+        per_patch_pair=4 * vision_passes * vision.blocks * vision.hidden,
+    )
+
+
+def peak_of(name: str) -> float | None:
+    """The bf16 peak of a GPU by its name, FLOP/s; None where it is not known."""
+    return next((peak for word, peak in PEAKS.items() if word in name), None)

@@ -1,0 +1,119 @@
+"""What may not change where a run goes on from a checkpoint: one rule, for preflight and for the engine.
+
+`order` decides which samples a step takes, `weights` what the saved tensors mean, and of the spec some keys what a
+sample is: those may not change. Other keys may, such as the learning rate; whoever changes them is told. A checkpoint
+records all three.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from vidqa.contract.files import ends_of
+from vidqa.contract.problem import ProblemError
+from vidqa.spec import effective_batch, load
+from vidqa.spec.keys import flat, leaves
+
+MEANING = {"order": "the order of samples", "weights": "what the saved weights mean"}
+SAMPLES = "what is seen of a sample"
+SAMPLE_KEYS = ("custom.vision.", "custom.system_prompt", "custom.train_dataset.response_mode")
+# Keys that change where, how fast or how often something is done, and those whose outcome `order` and `weights` hold.
+NOT_LEARNED = (
+    *("train.output_dir", "train.timestamp", "train.resume", "train.ckpt.", "train.compile", "train.train_policy."),
+    *("train.train_batch_per_replica", "train.fsdp_reshard_after_forward", "logging.", "policy.", "engine."),
+    *("custom.train_dataset.", "custom.val_dataset.annotation_path", "custom.val_dataset.media_path"),
+    *("validation.freq", "validation.batch_size", "validation.val_before_train"),
+)
+YET_LEARNED = ("policy.lora.lora_dropout", "engine.validation_")  # of these tables, what does change it or its measure
+
+
+class Counted(Protocol):
+    """What is asked of a planned sample (`vidqa.planning.samples.Sample`)."""
+
+    @property
+    def length(self) -> int: ...
+
+
+def order_facts(spec: Any, samples: Sequence[Counted], data_fingerprint: str) -> dict[str, Any]:
+    """What decides the samples of every step of a TrainSpec, given the training samples that are used."""
+    loading = spec.train.train_policy
+    return {
+        "data_fingerprint": data_fingerprint,
+        "samples": len(samples),
+        "tokens": sum(sample.length for sample in samples),
+        "effective_batch": effective_batch(spec),
+        "seed": loading.dataloader_seed,
+        "shuffle": loading.dataloader_shuffle,
+        "drop_last": loading.dataloader_drop_last,
+        "share_video_prefix": spec.engine.share_video_prefix,
+    }
+
+
+def weights_facts(spec: Any, trained: Iterable[tuple[str, Sequence[int]]], base_model: str | None) -> dict[str, Any]:
+    """What gives saved tensors their meaning: the base model (`weights_hash`), names and shapes of the parameters that
+    train, and the adapters. A base model that is not known (None) is left out."""
+    lora = spec.policy.lora
+    named = sorted((name, list(shape)) for name, shape in trained)
+    return {
+        **({} if base_model is None else {"base_model": base_model}),
+        "trained": hashlib.sha256(json.dumps(named).encode()).hexdigest(),
+        "lora": {key: value for key, value in lora.model_dump().items() if key != "lora_dropout"} if lora else None,
+    }
+
+
+def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """What of a part of a checkpoint's facts is another now, as text. What it does not know yet counts as false."""
+    pairs = [(key, before.get(key), value) for key, value in now.items()]
+    return [f"{key}: {was!r} -> {value!r}" for key, was, value in pairs if _differs(was, value)]
+
+
+def spec_facts(spec: Any) -> dict[str, Any]:
+    """The keys of a TrainSpec that a checkpoint records: all that have an effect, with their values."""
+    known = leaves("train")
+    return {key: value for key, value in flat(spec).items() if key not in known or _has_effect(known[key])}
+
+
+def _has_effect(field: Any) -> bool:
+    return (field.json_schema_extra or {}).get("x-native") != "no effect"
+
+
+def spec_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[list[str], list[str]]:
+    """Of two `spec_facts` what may not differ and does, and what differs and changes what is learned, both as text. A
+    key that one of them does not have is left out."""
+    differing = {key: (before[key], value) for key, value in now.items() if key in before and before[key] != value}
+    texts = {key: f"{key}: {was!r} -> {value!r}" for key, (was, value) in differing.items()}
+    refused = [text for key, text in texts.items() if key.startswith(SAMPLE_KEYS)]
+    idle = {key for key in texts if key.startswith(NOT_LEARNED) and not key.startswith(YET_LEARNED)}
+    return refused, [text for key, text in texts.items() if key not in idle and not key.startswith(SAMPLE_KEYS)]
+
+
+def recorded_spec(checkpoint: Path, facts: Mapping[str, Any]) -> dict[str, Any] | None:
+    """What a checkpoint's facts say of the spec it was trained with; one of an earlier version does not say it, and the
+    spec of its run folder is taken. None where there is neither."""
+    recorded = facts.get("spec")
+    if isinstance(recorded, dict):
+        return recorded
+    written = checkpoint.parent.parent / "spec.toml"
+    try:
+        return spec_facts(load(written, "train")) if written.is_file() else None
+    except ProblemError:
+        return None
+
+
+def _differs(before: Any, now: Any) -> bool:
+    return before != now and (before is not None or now is not False)
+
+
+def weights_hash(folder: Path, base: Path | None = None) -> str:
+    """Names the weights of a model folder (with `base`, of an adapter on it): a hash over every weight file's name,
+    size, first and last MiB. Raises OSError."""
+    digest = hashlib.sha256()
+    for path in sorted(p for place in (folder, base) if place for p in place.glob("*.safetensors")):
+        size = path.stat().st_size
+        digest.update(f"{path.name} {size} ".encode())
+        digest.update(ends_of(path, size))
+    return digest.hexdigest()

@@ -1,0 +1,70 @@
+"""Questions about one video share its tokens: the video stands in a pack once, and every question behind it.
+
+A video of thousands of tokens with eight short questions then costs little more than with one. Each question still sees
+what it would see alone (`model.attention.Tails`), so no loss changes; only the order of samples does, because questions
+about one video are kept together in a step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from vidqa.planning.samples import Sample
+
+Unit = tuple[int, ...]  # numbers of samples that are computed together; more than one shares a prefix
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a unit asks of the model, padding left out. `pairs` of tokens are those of causal attention, counted as
+    whole squares; `patch_pairs` those inside each frame."""
+
+    tokens: int
+    pairs: int
+    supervised: int
+    patches: int
+    patch_pairs: int
+
+
+def work_of(unit: Unit, samples: Sequence[Sample]) -> Work:
+    first = samples[unit[0]]
+    shared = first.prefix if len(unit) > 1 else 0
+    own = [samples[number].length - shared for number in unit]
+    return Work(
+        tokens=shared + sum(own),
+        pairs=shared**2 + sum(2 * shared * length + length**2 for length in own),
+        supervised=sum(samples[number].supervised for number in unit),
+        patches=first.patches,
+        patch_pairs=sum(plan.grid[0] * (plan.grid[1] * plan.grid[2]) ** 2 for plan in first.plans),
+    )
+
+
+def units(chosen: Iterable[int], samples: Sequence[Sample], padded: Callable[[int], int], budget: int) -> list[Unit]:
+    """The chosen samples as units that each take no more of a pack than `budget` tokens where they can."""
+    found: list[Unit] = []
+    for group in groups(chosen, samples):
+        unit: Unit = ()
+        for number in group:
+            if unit and unit_length((*unit, number), samples, padded) > budget:
+                found.append(unit)
+                unit = ()
+            unit = (*unit, number)
+        found.append(unit)
+    return found
+
+
+def unit_length(unit: Unit, samples: Sequence[Sample], padded: Callable[[int], int]) -> int:
+    """Tokens that a unit takes of a pack: the padded prefix and the tails, or one padded sample."""
+    if len(unit) == 1:
+        return padded(samples[unit[0]].length)
+    prefix = samples[unit[0]].prefix
+    return padded(prefix) + sum(samples[number].length - prefix for number in unit)
+
+
+def groups(numbers: Iterable[int], samples: Sequence[Sample]) -> list[Unit]:
+    """Those of one prefix together, in the order of each group's first."""
+    found: dict[object, list[int]] = {}
+    for number in numbers:
+        found.setdefault(samples[number].prefix_key or number, []).append(number)
+    return [tuple(group) for group in found.values()]

@@ -1,0 +1,57 @@
+"""The packs of every step of a run: a function of the spec and the planned samples alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from vidqa.planning.packing.packs import StepOrder, cost, padded, plan_micro_batches, plan_packs
+from vidqa.planning.packing.sharing import Unit, groups, unit_length, units, work_of
+from vidqa.planning.samples import Sample
+from vidqa.spec import effective_batch
+
+
+class Steps:
+    """The steps of a TrainSpec over `samples`, on `ranks` devices of one type ("cpu", "cuda")."""
+
+    def __init__(self, spec: Any, samples: Sequence[Sample], ranks: int, device_type: str) -> None:
+        loading = spec.train.train_policy
+        self.spec, self.samples, self.ranks = spec, samples, ranks
+        self.order = StepOrder(
+            samples=len(samples),
+            batch=effective_batch(spec),
+            seed=loading.dataloader_seed,
+            shuffle=loading.dataloader_shuffle,
+            drop_last=loading.dataloader_drop_last,
+            together=tuple(groups(range(len(samples)), samples)) if spec.engine.share_video_prefix else None,
+        )
+        self.padded = partial(padded, device_type=device_type)
+        self.budget = spec.engine.pack_tokens or spec.policy.model_max_length
+
+    def packs(self, step: int) -> list[list[list[int]]]:
+        """[rank][micro-step] -> sample numbers of a step; those of one unit stand together."""
+        if not self.spec.engine.packing:
+            mini_batch = self.spec.train.train_policy.mini_batch
+            return plan_micro_batches(self.order.step(step), self.ranks, mini_batch)
+        found = self.units(step)
+        lengths = [unit_length(unit, self.samples, self.padded) for unit in found]
+        costs = [cost(work_of(unit, self.samples)) for unit in found]
+        by_rank = plan_packs(range(len(found)), lengths, costs, self.ranks, self.budget)
+        return [[[number for place in pack for number in found[place]] for pack in packs] for packs in by_rank]
+
+    def units(self, step: int) -> list[Unit]:
+        """The samples of a step over all ranks, those that share a prefix as one."""
+        return self._units(self.order.step(step))
+
+    def _units(self, numbers: Sequence[int]) -> list[Unit]:
+        if not self.spec.engine.share_video_prefix:
+            return [(number,) for number in numbers]
+        return units(numbers, self.samples, self.padded, self.budget)
+
+    def size(self, pack: Sequence[int]) -> tuple[int, int, int]:
+        """Padded tokens, patches and supervised tokens of a pack."""
+        found = self._units(pack)
+        works = [work_of(unit, self.samples) for unit in found]
+        tokens = sum(unit_length(unit, self.samples, self.padded) for unit in found)
+        return tokens, sum(work.patches for work in works), sum(work.supervised for work in works)

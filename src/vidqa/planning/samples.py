@@ -1,0 +1,203 @@
+"""From records to samples: every medium probed and planned, every token counted, nothing decoded.
+
+Preflight, training and evaluation all plan with one `Planner`; what it counts is what the collator later builds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from copy import copy
+from dataclasses import asdict, dataclass, replace
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from vidqa.contract.collection import paused
+from vidqa.contract.problem import Problem, ProblemError
+from vidqa.dataset.record import MediaRef, Record
+from vidqa.families import family_of
+from vidqa.families.chat import Chat, Encoded, Outline, load_chat, shown
+from vidqa.planning.problems import SAMPLE_TOO_LONG, SAMPLE_TWO_KINDS
+from vidqa.video import plan_frames, plan_image, vision_spec
+from vidqa.video.headers import Header, read_headers
+from vidqa.video.types import FramePlan, ImageMeta, VisionSpec
+
+TOKEN_BYTES = 4  # of the ids of an outline's head
+
+
+@dataclass(frozen=True, slots=True)
+class Prompting:
+    """How records are put to the model; the same in training and evaluation unless a spec says otherwise."""
+
+    system_prompt: str = ""
+    response_mode: str = "answer"  # answer | think | hybrid
+    for_generation: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Medium:
+    """A file after planning: how many tokens stand for it in a chat, which of them is the last of its frames, and what
+    tells it from other files and other plans of it."""
+
+    plan: FramePlan
+    tokens: int
+    last: int
+    identity: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """A record after planning. `length` counts tokens of text and media, `supervised` those that are learned.
+
+    The first `prefix` tokens, up to the last of its media, are the same in every sample with the same `prefix_key`;
+    they are learned from in none of them.
+    """
+
+    record: Record
+    plans: tuple[FramePlan, ...]
+    prompting: Prompting
+    length: int
+    supervised: int
+    prefix: int = 0
+    prefix_key: bytes = b""
+
+    @property
+    def patches(self) -> int:
+        return sum(plan.patches for plan in self.plans)
+
+    @property
+    def media_tokens(self) -> int:
+        return sum(plan.tokens for plan in self.plans)
+
+    @property
+    def place(self) -> str:
+        """Where the record stands, for problems."""
+        return f"{self.record.source} (id {self.record.id})"
+
+    def too_long(self, longest: int, remedy: str | None = None) -> Problem:
+        """The problem of a sample with more than `longest` tokens."""
+        message = f"{self.length} tokens, {self.media_tokens} of them video or image; {longest} allowed"
+        return SAMPLE_TOO_LONG.at(self.place, message, remedy)
+
+
+def training_planner(spec: Any, model_folder: Path) -> Planner:
+    """The planner of a TrainSpec."""
+    prompting = Prompting(spec.custom.system_prompt, spec.custom.train_dataset.response_mode)
+    return Planner(model_folder, spec.custom.vision, prompting)
+
+
+def validation_mode(spec: Any) -> str:
+    """The response mode of a TrainSpec's validation samples: their set's own, or that of the set they come from."""
+    held = spec.custom.val_dataset
+    return held.response_mode if held.annotation_path else spec.custom.train_dataset.response_mode
+
+
+def evaluation_planner(spec: Any, model_folder: Path) -> Planner:
+    """The planner of an EvaluateSpec: the same frames and tokens, up to where the answer begins."""
+    return Planner(model_folder, spec.vision, Prompting(spec.dataset.system_prompt, for_generation=True))
+
+
+def longest_allowed(spec: Any) -> int:
+    """Tokens that a sample of this spec may have; an evaluation leaves room for the answer."""
+    if hasattr(spec, "policy"):
+        return spec.policy.model_max_length
+    return spec.model.max_length - spec.generation.max_tokens
+
+
+class Planner:
+    """Plans records for one model and one way of sampling; remembers every file it has probed."""
+
+    def __init__(self, model_folder: Path, vision: object, prompting: Prompting) -> None:
+        """`vision` is the spec's table with fps, nframes, total_pixels and max_pixels."""
+        self.family = family_of(model_folder)
+        self.geometry = self.family.geometry(model_folder)
+        self.chat: Chat = load_chat(model_folder)
+        self.vision: VisionSpec = vision_spec(
+            self.geometry,
+            fps=getattr(vision, "fps", None),
+            nframes=getattr(vision, "nframes", None),
+            total_pixels=getattr(vision, "total_pixels", None),
+            max_pixels=getattr(vision, "max_pixels", None),
+        )
+        self.prompting = prompting
+        self._plans: dict[str, FramePlan | tuple[Problem, ...]] = {}
+        self._media: dict[str, Medium] = {}
+
+    def for_generation(self) -> Planner:
+        """The same planner for prompts that end where the answer begins; it shares what was probed."""
+        twin = copy(self)
+        twin.prompting = replace(self.prompting, for_generation=True)
+        return twin
+
+    def encode(self, sample: Sample) -> Encoded:
+        """The sample's tokens, as the model will see them; a planner for generation leaves the answer out."""
+        wanted = replace(sample.prompting, for_generation=self.prompting.for_generation)
+        return self.chat.encode(sample.record, sample.plans, **asdict(wanted))
+
+    def plan(self, records: Sequence[Record], response_mode: str | None = None) -> tuple[list[Sample], list[Problem]]:
+        """Samples in the order of their records, and the problems of records that cannot become one. `response_mode`
+        takes the place of the planner's own."""
+        prompting = replace(self.prompting, response_mode=response_mode or self.prompting.response_mode)
+        new: dict[str, MediaRef] = {}
+        for ref in (ref for record in records for ref in record.media):
+            if ref.key not in self._plans:
+                new.setdefault(ref.key, ref)
+        self.take(dict(zip(new, read_headers(new.values()), strict=True)))
+        samples: list[Sample] = []
+        problems: list[Problem] = []
+        with paused():
+            outlines = self.chat.outlines(records, **asdict(prompting))
+            for record, outline in zip(records, outlines, strict=True):
+                try:
+                    samples.append(self._sample(record, prompting, outline))
+                except ProblemError as bad:
+                    where = f"{record.source} (id {record.id})"
+                    problems.extend(replace(p, where=f"{where}: {p.where}") for p in bad.problems)
+        return samples, problems
+
+    def _sample(self, record: Record, prompting: Prompting, outline: Outline | list[Problem]) -> Sample:
+        media = [self._medium_of(ref) for ref in record.media]
+        if isinstance(outline, list):
+            raise ProblemError(outline)
+        plans = tuple(medium.plan for medium in media)
+        length = outline.tokens + sum(medium.tokens - 1 for medium in media)
+        if not media or outline.head_learned:
+            return Sample(record, plans, prompting, length, outline.supervised)
+        last = media[shown(record)[-1]]
+        after = outline.tokens - len(outline.head) // TOKEN_BYTES
+        prefix = length - after - last.tokens + last.last + 1
+        key = blake2b(outline.head + b"".join(medium.identity for medium in media), digest_size=16).digest()
+        return Sample(record, plans, prompting, length, outline.supervised, prefix, key)
+
+    def _medium_of(self, ref: MediaRef) -> Medium:
+        medium = self._media.get(ref.key)
+        if medium is None:
+            plan = self._plans[ref.key]
+            if isinstance(plan, tuple):
+                raise ProblemError(plan)
+            token_ids = self.chat.expansion(plan)
+            last = int(np.flatnonzero(token_ids == self.chat.slot_ids[plan.kind])[-1])
+            identity = blake2b(repr((ref.key, plan)).encode(), digest_size=16).digest()
+            medium = self._media[ref.key] = Medium(plan, len(token_ids), last, identity)
+        if medium.plan.kind != ref.kind:
+            message = f"it is named as {ref.kind} here, and as {medium.plan.kind} elsewhere"
+            raise SAMPLE_TWO_KINDS.error(ref.key, message)
+        return medium
+
+    def take(self, headers: Mapping[str, Header]) -> None:
+        """Plan media whose headers have been read, by their keys: they are not read again."""
+        for key, header in headers.items():
+            self._plans[key] = self._planned(header)
+            self._media.pop(key, None)
+
+    def _planned(self, header: Header) -> FramePlan | tuple[Problem, ...]:
+        if isinstance(header, list):
+            return tuple(header)
+        try:
+            if isinstance(header, ImageMeta):
+                return plan_image(header.width, header.height, self.vision)
+            return plan_frames(header, self.vision)
+        except ProblemError as bad:
+            return tuple(bad.problems)

@@ -1,0 +1,263 @@
+"""The platform "docker": the engine in a container of one machine, through the Docker SDK.
+
+The container's name is made from the job's, so that a job is found again whoever looks for it. What is true of a job is
+read from the daemon; when the container has ended, its exit code is written down first, then the container is removed.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import time
+from typing import Any
+
+from docker.errors import APIError
+
+import vidqa
+from vidqa.contract import environment
+from vidqa.contract.problem import Problem, ProblemError
+from vidqa.platforms import hardware, runs, verdict
+from vidqa.platforms._base import Job, Observed, Platform, Rendered, State, run_folder_log
+from vidqa.platforms.docker import daemon as docker_daemon
+from vidqa.platforms.docker.container import CONTAINER_FILE, container_body, container_name, paths_of
+from vidqa.platforms.docker.daemon import container_facts, daemon, image_facts, is_local, refusals, unless_over
+from vidqa.platforms.docker.problems import (
+    DOCKER_IMAGE_MISSING,
+    DOCKER_NO_DAEMON,
+    DOCKER_NOT_AN_ENGINE,
+    DOCKER_PATH_HIDES_CODE,
+    DOCKER_PATH_MISSING,
+    DOCKER_PERMISSION,
+)
+from vidqa.platforms.docker.site import DockerSite
+from vidqa.platforms.engine_command import engine_environment, torchrun
+from vidqa.platforms.failure import OUT_OF_MEMORY
+from vidqa.platforms.inside import SECRETS_FILE
+from vidqa.platforms.local import gpu_problems
+from vidqa.platforms.mounts import hiding
+from vidqa.platforms.problems import PLATFORM_NODES, RUN_FOLDER_UNWRITABLE
+from vidqa.platforms.processes import Identity
+from vidqa.platforms.records import JobRecord, read_exit, settings, write_exit
+
+ENGINE_TITLE = "finetune-cosmos-reason-engine"  # org.opencontainers.image.title, as docker/Dockerfile labels it
+THE_IMAGES_OWN = ("/opt/vidqa", "/usr", "/etc", "/bin", "/lib", "/proc", "/sys", "/run/secrets")
+POLL_S = 0.1
+ASK_AGAIN_S = 5.0  # an engine process that was just starting has not heard the first time
+FORCE_S = 20.0  # for a container that was killed to be gone
+
+
+def check(job: Job) -> list[Problem]:
+    problems = gpu_problems(job)
+    if job.nodes > 1:
+        problems.append(PLATFORM_NODES.at("--nodes", f"docker is one machine, {job.nodes} nodes are asked for"))
+    found = paths_of(job)
+    for path in hiding(found, THE_IMAGES_OWN):
+        problems.append(DOCKER_PATH_HIDES_CODE.at(path, "the image has its own files there"))
+    if is_local():  # elsewhere the daemon itself finds out
+        awaited = [mount.path for mount in found if mount.read_only and mount.path not in job.to_come]
+        gone = [path for path in awaited if not path.exists()]
+        problems += [DOCKER_PATH_MISSING.at(path, "there is no such file or folder") for path in gone]
+    try:
+        with daemon() as client:
+            client.ping()
+            return problems + (_image_problems(client, job.image) if job.image else [])
+    except ProblemError as refused:
+        return problems + refused.problems
+
+
+def _image_problems(client: Any, image: str) -> list[Problem]:
+    facts = image_facts(client, image)
+    if facts is None:
+        return [DOCKER_IMAGE_MISSING.at(image, "it is not on the daemon's machine", severity="warning")]
+    labels = facts["Config"].get("Labels") or {}
+    if labels.get("org.opencontainers.image.title") != ENGINE_TITLE:
+        return [DOCKER_NOT_AN_ENGINE.at(image, "it does not say that it is this project's engine")]
+    here = vidqa.__version__, runs.git_commit()
+    there = labels.get("org.opencontainers.image.version"), labels.get("org.opencontainers.image.revision")
+    if all(ours == held or not ours or not held for ours, held in zip(here, there, strict=True)):
+        return []
+    message = "it holds version {}, commit {}; here is version {}, commit {}".format(*there, *here)
+    return [DOCKER_NOT_AN_ENGINE.at(image, message, severity="warning")]
+
+
+def pin_image(image: str, settings: DockerSite, fetch: bool) -> str:
+    """The image as what it is now: its digest in the registry, or its id where it has none. Pulled first if need be.
+
+    Without `fetch` no daemon is needed; an image that none knows stays as it was named."""
+    try:
+        with daemon() as client:
+            facts = image_facts(client, image)
+            if facts is None and fetch:
+                docker_daemon.pull(client, image)
+                facts = image_facts(client, image)
+    except ProblemError:
+        if fetch:
+            raise
+        return image
+    return image if facts is None else pinned(image, facts)
+
+
+def pinned(image: str, facts: dict[str, Any]) -> str:
+    """REPOSITORY@DIGEST where the image came from a registry under this name, else its id."""
+    name = image.partition("@")[0]
+    repository = name.rpartition(":")[0] if ":" in name.rpartition("/")[2] else name
+    digests = [digest for digest in facts.get("RepoDigests") or [] if digest.partition("@")[0] == repository]
+    return str(digests[0] if digests else facts["Id"])
+
+
+def render(job: Job) -> Rendered:
+    variables = engine_environment(job, hardware.cpu_count() if is_local() else None)
+    variables["VIDQA_CACHE_DIR"] = str(environment.cache_folder())
+    command = torchrun("python", job)
+    body = container_body(job, command, variables)
+    return Rendered(command, variables, files={CONTAINER_FILE: json.dumps(body, indent=2) + "\n"})
+
+
+def submit(job: Job, rendered: Rendered) -> dict[str, Any]:
+    """Create the container, hand it the secrets, start it. Whatever fails on the way, nothing of it stays."""
+    body = json.loads(rendered.files[CONTAINER_FILE])
+    for path in job.writes:
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+        except OSError as failed:
+            raise RUN_FOLDER_UNWRITABLE.error(path, f"it cannot be made: {failed}") from failed
+    with daemon() as client, refusals(container_name(job.job_id)):
+        created = client.create_container_from_config(body, container_name(job.job_id))["Id"]
+        try:
+            _see_spec(client, created, job)
+            _put_secrets(client, created, rendered, body["User"])
+            client.start(created)
+        except (APIError, ProblemError):
+            _remove(client, created)
+            raise
+        return {"container": created, "daemon": client.info()["ID"]}
+
+
+def _see_spec(client: Any, container: str, job: Job) -> None:
+    """The daemon's machine must show the run folder that we have written, not another one of that name."""
+    if docker_daemon.read_file(client, container, str(job.spec)) != job.spec.read_bytes():
+        raise DOCKER_PATH_MISSING.error(job.run_dir, "on the daemon's machine it does not hold the spec written here")
+
+
+def _put_secrets(client: Any, container: str, rendered: Rendered, user: str) -> None:
+    """A file that the job alone reads and then removes: inspecting a container shows its variables to anyone."""
+    secrets = environment.values(rendered.secrets)
+    if secrets:
+        docker_daemon.put_file(client, container, SECRETS_FILE, secrets, user)
+
+
+def status(record: JobRecord) -> Observed:
+    ended = _ended(record)
+    if ended is not None:
+        return ended
+    try:
+        with daemon() as client:
+            return _look(client, record)
+    except ProblemError as refused:
+        return Observed(record.state, None, f"what became of it cannot be seen: {refused.problems[0].message}")
+
+
+def _look(client: Any, record: JobRecord) -> Observed:
+    # Asked first: it may start its container and end while we look.
+    launching = record.reference is None and Identity.from_dict(record.launcher).may_be_alive
+    facts = container_facts(client, container_name(record.job_id))
+    stage = facts["State"]["Status"] if facts else None
+    if launching and stage in (None, "created"):
+        return Observed(State.PENDING)
+    if facts is None:
+        return _without_container(client, record)
+    if stage == "created":
+        _remove(client, facts["Id"])
+        return verdict.vanished_here(record, "the launcher ended before it had started it")
+    return _collect(client, record, facts) if stage in ("exited", "dead") else Observed(State.RUNNING)
+
+
+def _without_container(client: Any, record: JobRecord) -> Observed:
+    if record.reference and client.info()["ID"] != record.reference.get("daemon"):
+        return Observed(record.state, None, f"it runs with another Docker daemon than {docker_daemon.address()}")
+    # Between the first look and here another one may have found its end and removed it.
+    return _ended(record) or verdict.vanished_here(record, "its container vanished: removed by someone else")
+
+
+def _collect(client: Any, record: JobRecord, facts: dict[str, Any]) -> Observed:
+    """Write down how a container ended, then remove it."""
+    state = facts["State"]
+    _keep_last_words(client, record, facts["Id"])
+    left = {"exit_code": state["ExitCode"], "ended": state["FinishedAt"], "out_of_memory": state["OOMKilled"]}
+    write_exit(record.job_id, left)
+    if not settings(record, DockerSite).keep_container:
+        _remove(client, facts["Id"])
+    return _ending(record, left)
+
+
+def _keep_last_words(client: Any, record: JobRecord, container: str) -> None:
+    """What a container said that ended before it could open the run's log."""
+    try:
+        gained, _ = run_folder_log(record, record.log_start)
+        if gained or not os.path.isdir(record.run_dir):
+            return
+        words = client.logs(container, tail=200)
+    except (APIError, ProblemError):
+        return
+    try:
+        with record.log.open("ab") as log:
+            log.write(words)
+    except OSError:
+        return  # on a full disk: how it ended is what counts
+
+
+def _ended(record: JobRecord) -> Observed | None:
+    left = read_exit(record.job_id)
+    return _ending(record, left) if isinstance(left.get("exit_code"), int) else None
+
+
+def _ending(record: JobRecord, left: dict[str, Any]) -> Observed:
+    """What the container's end, as it was written down, and the engine's own last words say together."""
+    found = verdict.ended_here(record, left["exit_code"])
+    if found.state != State.ERROR or not left.get("out_of_memory"):
+        return found
+    limit = "the container was killed: it had reached its memory limit"
+    return Observed(State.ERROR, found.exit_code, limit, {"class": OUT_OF_MEMORY, "evidence": limit})
+
+
+def cancel(record: JobRecord, grace_s: float) -> None:
+    """A container that is not there yet is left to its launcher, which sees that the job is no longer wanted."""
+    name, deadline, asked_at = container_name(record.job_id), time.monotonic() + grace_s, -math.inf
+    with daemon() as client:
+        while not (_ended(record) or _look(client, record)).state.is_terminal:
+            now = time.monotonic()
+            facts = container_facts(client, name)
+            if now > deadline + FORCE_S and facts:
+                _remove(client, name)
+            if now > deadline and (not facts or facts["State"]["Status"] == "created"):
+                return
+            if facts and facts["State"]["Running"] and (now > deadline or now > asked_at + ASK_AGAIN_S):
+                with unless_over():
+                    client.kill(name, "SIGTERM" if now < deadline else "SIGKILL")
+                asked_at = now
+            time.sleep(POLL_S)
+
+
+def _remove(client: Any, container: str) -> None:
+    with unless_over():
+        client.remove_container(container, force=True, v=True)
+
+
+def visible_gpus(settings: DockerSite) -> int | None:
+    return hardware.gpu_count() if is_local() else None
+
+
+DOCKER = Platform(
+    name="docker",
+    check=check,
+    render=render,
+    submit=submit,
+    status=status,
+    cancel=cancel,
+    visible_gpus=visible_gpus,
+    needs_image=lambda settings: True,
+    pin_image=pin_image,
+    settings=DockerSite,
+    away=(DOCKER_NO_DAEMON.name, DOCKER_PERMISSION.name),
+)

@@ -1,0 +1,128 @@
+"""The log of a job in a cluster, kept beside its record: the cluster forgets it together with the pods.
+
+The API gives a pod's log by time, not by byte. So what is gathered is asked from a little before the last line that is
+known, and what is known already is left out.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from vidqa.contract import files
+from vidqa.contract.problem import ProblemError
+from vidqa.platforms import records
+from vidqa.platforms._base import read_log_file, run_folder_log
+from vidqa.platforms.kubernetes.client import Answered, Cluster
+from vidqa.platforms.kubernetes.manifest import CONTAINER, NODE_LABEL, TRAINJOB_CONTAINER
+from vidqa.platforms.kubernetes.state import container_state
+from vidqa.platforms.records import JobRecord
+
+OVERLAP_S = 60
+TAIL_LINES = 200
+Json = dict[str, Any]
+
+
+def path_of(record: JobRecord) -> Path:
+    return records.folder() / f"{record.job_id}.log"
+
+
+def gather(record: JobRecord, cluster: Cluster, pods: Sequence[Json]) -> None:
+    """Append what the first node's pods have written since the last time, oldest pod first. Quiet where there is none.
+
+    A pod whose log the cluster does not give (any more) adds nothing."""
+    with records.lock(f"log-{record.job_id}"):
+        known = _known(record)
+        first = [pod for pod in pods if (pod["metadata"].get("labels") or {}).get(NODE_LABEL, "0") == "0"]
+        for pod in sorted(first, key=lambda each: str(each["metadata"].get("creationTimestamp"))):
+            if not {"running", "terminated"} & set(container_state(pod)):
+                continue
+            name = pod["metadata"]["name"]
+            try:
+                lines = _new_lines(cluster, name, _container(pod), known.get(name))
+            except (Answered, ProblemError):  # a lost node's log never comes: that keeps no job from its end
+                continue
+            if lines:
+                last = lines[-1][0]
+                same = sum(1 for stamp, _ in lines if stamp == last)
+                before = known[name]["count"] if name in known and known[name]["last"] == last else 0
+                known[name] = {"last": last, "count": same + before}
+                try:
+                    with path_of(record).open("ab") as kept:
+                        kept.write(b"".join(text + b"\n" for _, text in lines))
+                    files.write_json(_places(record), known)
+                except OSError:  # neither does a full disk
+                    return
+
+
+def _new_lines(cluster: Cluster, pod: str, container: str, known: Json | None) -> list[tuple[str, bytes]]:
+    """(time, text) of every line after the last known one. Where our clock and the cluster's differ, all is asked."""
+    if known is None:
+        return _parsed(cluster.log(pod, container, None))
+    age = (datetime.now(UTC) - _instant(known["last"])).total_seconds()
+    lines = _parsed(cluster.log(pod, container, max(OVERLAP_S, round(age) + OVERLAP_S)))
+    if known["last"] not in {stamp for stamp, _ in lines}:
+        lines = _parsed(cluster.log(pod, container, None))
+    return _after(lines, known)
+
+
+def _after(lines: list[tuple[str, bytes]], known: Json) -> list[tuple[str, bytes]]:
+    """The lines behind the last known one, in the order of the file: a node's clock may be set back.
+
+    Only where the file no longer has that line, because it was rotated, do the times decide."""
+    places = [place for place, (stamp, _) in enumerate(lines) if stamp == known["last"]]
+    if len(places) >= known["count"]:
+        return lines[places[known["count"] - 1] + 1 :]
+    return [line for line in lines if _instant(line[0]) > _instant(known["last"])]
+
+
+def _parsed(raw: bytes) -> list[tuple[str, bytes]]:
+    """Whole lines only: the last one may still be in the making."""
+    whole = raw[: raw.rfind(b"\n") + 1] if b"\n" in raw else b""
+    pairs = (line.partition(b" ") for line in whole.split(b"\n")[:-1])
+    return [(stamp.decode(errors="replace"), text) for stamp, _, text in pairs]
+
+
+def _instant(stamp: str) -> datetime:
+    """The time that RFC 3339 spells, in whatever offset; now, for what is none."""
+    try:
+        found = datetime.fromisoformat(stamp)
+    except ValueError:
+        return datetime.now(UTC)
+    return found if found.tzinfo else found.replace(tzinfo=UTC)
+
+
+def _known(record: JobRecord) -> dict[str, Json]:
+    known = files.read_object(_places(record))
+    return {name: last for name, last in known.items() if isinstance(last, dict) and {"last", "count"} <= set(last)}
+
+
+def _places(record: JobRecord) -> Path:
+    return records.folder() / f".{record.job_id}.log-places"
+
+
+def _container(pod: Json) -> str:
+    names = [each["name"] for each in pod["spec"]["containers"]]
+    return next((name for name in names if name in (CONTAINER, TRAINJOB_CONTAINER)), names[0])
+
+
+def tail_of(cluster: Cluster, name: str, pods: Sequence[Json]) -> str:
+    """The last lines of one pod, without their times; empty where the cluster does not give them."""
+    pod = next(each for each in pods if each["metadata"]["name"] == name)
+    try:
+        raw = cluster.log(name, _container(pod), None, TAIL_LINES)
+    except (Answered, ProblemError):
+        return ""
+    return b"\n".join(text for _, text in _parsed(raw)).decode(errors="replace")
+
+
+def read_log(record: JobRecord, position: int) -> tuple[bytes, int]:
+    """From `position`, which counts from `record.log_start` on; without anything gathered, the run folder's own."""
+    path = path_of(record)
+    if not os.path.lexists(path):
+        return run_folder_log(record, position)
+    raw, end = read_log_file(path, position if position < 0 else max(0, position - record.log_start))
+    return raw, record.log_start + end

@@ -1,0 +1,284 @@
+"""What is given to the cluster for one job: the very objects that `kubectl apply -f manifest.yaml` takes.
+
+A ConfigMap with the spec; for several nodes a headless Service, so that the nodes find the first one; and the Job (one
+node: a plain one, several: an Indexed one) or the Kubeflow TrainJob. Pure functions: nothing is asked of a cluster.
+"""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections.abc import Iterable
+from typing import Any
+
+import yaml
+
+from vidqa.contract.problem import Exit
+from vidqa.platforms._base import SECRETS, Job
+from vidqa.platforms.engine_command import (
+    GO_ON,
+    RENDEZVOUS_PORT,
+    TORCHRUN,
+    Filled,
+    engine_environment,
+    engine_words,
+    torchrun,
+)
+from vidqa.platforms.kubernetes.paths import cache_folder, in_pod, site_of
+from vidqa.platforms.kubernetes.site import KubernetesSite, Toleration, Volume
+
+JOB_LABEL = "vidqa/job"
+NODE_LABEL = "batch.kubernetes.io/job-completion-index"
+QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
+CONTAINER = "engine"
+TRAINJOB_CONTAINER = "node"  # what the torch runtimes of Kubeflow call theirs
+GIVEN = "/etc/vidqa"  # where the ConfigMap is mounted
+SPEC = "spec.toml"  # in it
+LAST_WORDS = "/dev/termination-log"
+SHM = "/dev/shm"
+OWN_CACHE = "/var/cache/vidqa"
+
+
+def manifest(job: Job) -> str:
+    """The YAML documents of a job, in the order in which they may be applied."""
+    return yaml.safe_dump_all(objects(job), sort_keys=False, width=120)
+
+
+def objects(job: Job) -> list[dict[str, Any]]:
+    """Each object with its apiVersion and kind; the Job or TrainJob is the last."""
+    site, job = site_of(job), in_pod(job)
+    made = [_config_map(job)]
+    if site.form == "trainjob":
+        return [*made, _train_job(job, site)]
+    if job.nodes > 1:
+        made.append(_service(job))
+    return [*made, _job(job, site)]
+
+
+def name_of(job_id: str) -> str:
+    """The name of a job's objects, which must be a DNS label."""
+    return "vidqa-" + re.sub(r"[^a-z0-9]+", "-", job_id.lower()).strip("-")
+
+
+def taken_literally(words: Iterable[str]) -> list[str]:
+    """Words as a manifest has them: of all but those that are Filled, the kubelet would fill in $(NAME) too, secrets
+    among them, unless the sign is doubled."""
+    return [str(word) if isinstance(word, Filled) else word.replace("$", "$$") for word in words]
+
+
+def command(job: Job) -> tuple[str, ...]:
+    """What a pod runs: the supervisor of the pod, and behind `--` the torchrun that it starts. Its spec is the one that
+    it was given: that in the run folder may be the launcher's, with other paths."""
+    return _words(in_pod(job), site_of(job))
+
+
+def _words(job: Job, site: KubernetesSite) -> tuple[str, ...]:
+    return tuple(f"{GIVEN}/{SPEC}" if word == str(job.spec) else word for word in _pod_command(job, site))
+
+
+def _pod_command(job: Job, site: KubernetesSite) -> tuple[str, ...]:
+    about = ("--job", job.job_id, "--run-dir", str(job.run_dir), "--given", GIVEN, "--last-words", LAST_WORDS)
+    start = (site.python, "-m", "vidqa.platforms.kubernetes.pod", *about)
+    if site.form == "trainjob":  # the runtime says nodes, ranks and the meeting point in PET_* variables
+        return (*start, "--node", Filled("$(PET_NODE_RANK)"), "--", site.python, *TORCHRUN, *engine_words(job), GO_ON)
+    if job.nodes == 1:
+        return (*start, "--node", "0", "--", *torchrun(site.python, job), GO_ON)
+    first, index = f"{name_of(job.job_id)}-0.{name_of(job.job_id)}", Filled("$(JOB_COMPLETION_INDEX)")
+    ranks = torchrun(site.python, job, f"{first}:{_port(job, site)}", index)  # rank 0, and its log, in the first pod
+    return (*start, "--node", index, "--first-node", first, "--", *ranks, GO_ON)
+
+
+def _port(job: Job, site: KubernetesSite) -> int:
+    """Where the nodes meet. On a node's own network other jobs may meet, too, so each has another port, below those
+    that nodes hand out themselves."""
+    return 20_000 + zlib.crc32(job.job_id.encode()) % 10_000 if site.host_network else RENDEZVOUS_PORT
+
+
+def _metadata(job: Job, **more: Any) -> dict[str, Any]:
+    labels = {"app.kubernetes.io/name": "vidqa", JOB_LABEL: job.job_id, **more.pop("labels", {})}
+    return {"name": name_of(job.job_id), "namespace": site_of(job).namespace, "labels": labels, **more}
+
+
+def _config_map(job: Job) -> dict[str, Any]:
+    data = {SPEC: job.spec_toml}
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": _metadata(job), "data": data}
+
+
+def _service(job: Job) -> dict[str, Any]:
+    """Headless: it only gives every pod a name, also before the pod is ready."""
+    spec = {
+        "clusterIP": "None",
+        "publishNotReadyAddresses": True,
+        "selector": {JOB_LABEL: job.job_id},
+        "ports": [{"name": "rendezvous", "port": _port(job, site_of(job))}],
+    }
+    return {"apiVersion": "v1", "kind": "Service", "metadata": _metadata(job), "spec": spec}
+
+
+def _job(job: Job, site: KubernetesSite) -> dict[str, Any]:
+    spec: dict[str, Any] = {
+        "backoffLimit": site.restarts * job.nodes,
+        "podFailurePolicy": {"rules": _failure_rules()},
+        "podReplacementPolicy": "Failed",  # never two writers in one run folder
+        "template": {
+            "metadata": {
+                "labels": {"app.kubernetes.io/name": "vidqa", JOB_LABEL: job.job_id},
+                "annotations": {"cluster-autoscaler.kubernetes.io/safe-to-evict": "false", **site.annotations},
+            },
+            "spec": _pod(job, site),
+        },
+    }
+    if job.nodes > 1:
+        spec = {"completionMode": "Indexed", "completions": job.nodes, "parallelism": job.nodes, **spec}
+    if site.queue:
+        spec["suspend"] = True  # Kueue starts it when there is room
+    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": _metadata(job, labels=_queue(site)), "spec": spec}
+
+
+def _queue(site: KubernetesSite) -> dict[str, str]:
+    return {QUEUE_LABEL: site.queue} if site.queue else {}
+
+
+def _failure_rules() -> list[dict[str, Any]]:
+    """A disruption is no failure; a run that saved itself goes on, some times over; anything else is final."""
+    saved = [int(Exit.NOT_DONE)]
+    return [
+        {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
+        {"action": "Count", "onExitCodes": {"containerName": CONTAINER, "operator": "In", "values": saved}},
+        {"action": "FailJob", "onExitCodes": {"containerName": CONTAINER, "operator": "NotIn", "values": [0, *saved]}},
+    ]
+
+
+def _pod(job: Job, site: KubernetesSite) -> dict[str, Any]:
+    container = {
+        "name": CONTAINER,
+        "image": job.image or site.image,
+        "command": taken_literally(_words(job, site)),
+        "env": _environment(job, site),
+        "resources": _resources(job, site),
+        "securityContext": {"allowPrivilegeEscalation": False, **_capabilities(site)},
+        "terminationMessagePath": LAST_WORDS,
+        "volumeMounts": _mounts(site),
+    }
+    return {
+        "restartPolicy": "Never",
+        "terminationGracePeriodSeconds": site.grace_s,
+        "automountServiceAccountToken": False,  # the engine asks nothing of the cluster
+        "enableServiceLinks": False,
+        **({"subdomain": name_of(job.job_id)} if job.nodes > 1 else {}),
+        **({"hostNetwork": True, "dnsPolicy": "ClusterFirstWithHostNet"} if site.host_network else {}),
+        **_placement(site),
+        "containers": [container],
+        "volumes": _volumes(job, site),
+    }
+
+
+def _placement(site: KubernetesSite) -> dict[str, Any]:
+    """Where pods may run and as whom; only what is set."""
+    found = {
+        "serviceAccountName": site.service_account,
+        "imagePullSecrets": [{"name": site.image_pull_secret}] if site.image_pull_secret else None,
+        "nodeSelector": site.node_selector,
+        "tolerations": [_toleration(each) for each in site.tolerations],
+        "securityContext": None if site.run_as_user is None else _user(site.run_as_user),
+    }
+    return {name: value for name, value in found.items() if value}
+
+
+def _user(number: int) -> dict[str, Any]:
+    return {"runAsUser": number, "runAsNonRoot": number != 0}
+
+
+def _toleration(taint: Toleration) -> dict[str, Any]:
+    return {name: value for name, value in taint.model_dump().items() if value}
+
+
+def needed(job: Job) -> tuple[str, ...]:
+    """The secrets that pods have to have. Whether a service account may write to S3, only S3 knows."""
+    has_role = bool(site_of(job).service_account)
+    return tuple(name for name in job.needs if not (has_role and name.startswith("AWS_")))
+
+
+def _capabilities(site: KubernetesSite) -> dict[str, Any]:
+    return {"capabilities": {"add": site.capabilities}} if site.capabilities else {}
+
+
+def _environment(job: Job, site: KubernetesSite) -> list[dict[str, Any]]:
+    """Plain settings, and secrets by reference: a pod does not start without a key that its spec needs."""
+    cache = str(cache_folder(site) or OWN_CACHE)
+    settings = {**engine_environment(job, site.cpus or None), "VIDQA_CACHE_DIR": cache, **site.environment}
+    keys = [{"name": site.secret, "key": name, "optional": name not in needed(job)} for name in SECRETS]
+    return [*plain(settings), *({"name": key["key"], "valueFrom": {"secretKeyRef": key}} for key in keys)]
+
+
+def plain(settings: dict[str, str]) -> list[dict[str, Any]]:
+    """Variables as a container has them, with these very values."""
+    values = zip(settings, taken_literally(settings.values()), strict=True)
+    return [{"name": name, "value": value} for name, value in values]
+
+
+def _resources(job: Job, site: KubernetesSite) -> dict[str, Any]:
+    """Quantities are texts, as the clients of some languages insist."""
+    limits = {site.gpu_resource: str(job.gpus)} if job.gpus else {}
+    requests = {"cpu": str(site.cpus)} if site.cpus else {}
+    if site.memory_gib:
+        limits["memory"] = requests["memory"] = f"{site.memory_gib}Gi"
+    limits |= {name: str(count) for name, count in site.resources.items()}
+    return {name: value for name, value in (("requests", requests), ("limits", limits)) if value}
+
+
+def _volumes(job: Job, site: KubernetesSite) -> list[dict[str, Any]]:
+    shm = {"medium": "Memory", "sizeLimit": f"{site.shm_gib}Gi"}
+    given = {"name": name_of(job.job_id)}
+    own: list[dict[str, Any]] = [{"name": "shm", "emptyDir": shm}, {"name": "given", "configMap": given}]
+    if cache_folder(site) is None:
+        own.append({"name": "cache", "emptyDir": {}})
+    return [*own, *(_source(number, volume) for number, volume in enumerate(site.volumes))]
+
+
+def _source(number: int, volume: Volume) -> dict[str, Any]:
+    if volume.claim:
+        return {"name": f"data-{number}", "persistentVolumeClaim": {"claimName": volume.claim}}
+    return {"name": f"data-{number}", "hostPath": {"path": volume.host_path, "type": "Directory"}}
+
+
+def _mounts(site: KubernetesSite) -> list[dict[str, Any]]:
+    given = {"name": "given", "mountPath": GIVEN, "readOnly": True}
+    own: list[dict[str, Any]] = [{"name": "shm", "mountPath": SHM}, given]
+    if cache_folder(site) is None:
+        own.append({"name": "cache", "mountPath": OWN_CACHE})
+    for number, volume in enumerate(site.volumes):
+        mount: dict[str, Any] = {"name": f"data-{number}", "mountPath": volume.mount_path}
+        if volume.sub_path:
+            mount["subPath"] = volume.sub_path
+        if volume.read_only:
+            mount["readOnly"] = True
+        own.append(mount)
+    return own
+
+
+def _train_job(job: Job, site: KubernetesSite) -> dict[str, Any]:
+    trainer = {
+        "image": job.image or site.image,
+        "command": taken_literally(_words(job, site)),
+        "env": _environment(job, site),
+        "numNodes": job.nodes,
+        "numProcPerNode": job.processes_per_node,
+        "resourcesPerNode": _resources(job, site),
+    }
+    rights = {"securityContext": _capabilities(site)} if site.capabilities else {}
+    pod = {
+        "terminationGracePeriodSeconds": site.grace_s,
+        **_placement(site),
+        "containers": [{"name": TRAINJOB_CONTAINER, "volumeMounts": _mounts(site), **rights}],
+        "volumes": _volumes(job, site),
+    }
+    annotations = {"annotations": site.annotations} if site.annotations else {}
+    template = {"metadata": {"labels": {JOB_LABEL: job.job_id}, **annotations}, "spec": pod}
+    replicated = [{"name": "node", "template": {"spec": {"template": template}}}]
+    patch = {"manager": "vidqa/launcher", "trainingRuntimeSpec": {"template": {"spec": {"replicatedJobs": replicated}}}}
+    spec: dict[str, Any] = {"runtimeRef": {"name": site.runtime}, "trainer": trainer, "runtimePatches": [patch]}
+    if site.queue:
+        spec["suspend"] = True
+    metadata = _metadata(job, labels=_queue(site))
+    return {"apiVersion": "trainer.kubeflow.org/v1alpha1", "kind": "TrainJob", "metadata": metadata, "spec": spec}

@@ -1,0 +1,116 @@
+"""Where the pods of a job see the launcher's files: a volume holds a folder of the launcher at a path of the pod.
+
+A path of the spec becomes the pod's in the spec that pods get and in the manifest; the launcher's own copy, its record
+and whatever it reads itself keep the launcher's. Without `launcher_path`, both are the same.
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from dataclasses import replace
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from vidqa.contract import environment
+from vidqa.contract.problem import Problem
+from vidqa.platforms._base import Job
+from vidqa.platforms.kubernetes.problems import NOT_MOUNTED, UNSEEN
+from vidqa.platforms.kubernetes.site import KubernetesSite, Volume
+from vidqa.platforms.mounts import with_targets
+from vidqa.platforms.site import is_unseen
+from vidqa.spec.text import render
+
+HUB_FOLDER = "models--"  # how the hub's cache begins the name of a model's folder
+
+
+def site_of(job: Job) -> KubernetesSite:
+    return job.settings or KubernetesSite.model_validate({})
+
+
+def seen_at(site: KubernetesSite, path: Path) -> PurePosixPath | None:
+    """The pod's path of a file or folder of the launcher; None where no volume holds it."""
+    volume = _volume_of(site, path)
+    return None if volume is None else PurePosixPath(volume.mount_path, os.path.relpath(path, volume.here))
+
+
+def in_pod(job: Job) -> Job:
+    """The job with its paths, and those of its spec, as its pods see them."""
+    site = site_of(job)
+    if not any(volume.launcher_path for volume in site.volumes):
+        return job
+    there = {str(path): str(seen_at(site, path) or path) for path in (*job.reads, *job.writes)}
+    return replace(
+        job,
+        run_dir=Path(seen_at(site, job.run_dir) or job.run_dir),
+        reads=tuple(Path(there[str(path)]) for path in job.reads),
+        writes=tuple(Path(there[str(path)]) for path in job.writes),
+        spec_toml=render(_replaced(tomllib.loads(job.spec_toml), there), "toml") if job.spec_toml else "",
+    )
+
+
+def cache_folder(site: KubernetesSite) -> PurePosixPath | None:
+    """Where pods see the launcher's own cache; None where they do not, and each has one that goes with it."""
+    return seen_at(site, environment.cache_folder())
+
+
+def path_problems(job: Job) -> list[Problem]:
+    """Paths that pods would not find or could not write; as warnings, what links in folders that are read lead to."""
+    site = site_of(job)
+    own = environment.cache_folder() if cache_folder(site) is None else None
+    named, written = dict.fromkeys([*job.reads, *job.writes, job.run_dir]), {*job.writes, job.run_dir}
+    found = [_problem(site, path, path in written) for path in named if path != own]
+    linked = dict.fromkeys(place for path in job.reads for place in with_targets(path) if place not in named)
+    maybe = [_problem(site, path, is_written=False) for path in linked]
+    warnings = [replace(problem, severity="warning") for problem in maybe if problem]
+    if unseen := [str(path) for path in named if is_unseen(site, path)]:
+        warnings.append(UNSEEN.at("cluster_paths", ", ".join(unseen), severity="warning"))
+    return [problem for problem in [*found, *(_misnamed(site, path) for path in job.named)] if problem] + warnings
+
+
+def _problem(site: KubernetesSite, path: Path, is_written: bool) -> Problem | None:
+    volume, there = _volume_of(site, path), seen_at(site, path)
+    if volume is None or there is None:
+        held = ", ".join(volume.here for volume in site.volumes) or "none"
+        return NOT_MOUNTED.at(path, f"no volume holds it; they hold: {held}", _remedy_for_the_hub(path))
+    nearest = max((v for v in site.volumes if there.is_relative_to(v.mount_path)), key=lambda v: len(v.mount_path))
+    if nearest is not volume:
+        return NOT_MOUNTED.at(path, f"in the pod it would be {there}, over which {nearest.mount_path} is mounted")
+    if is_written and volume.read_only:
+        return NOT_MOUNTED.at(path, f"it is written, and {volume.mount_path} is mounted read-only")
+    return None
+
+
+def _misnamed(site: KubernetesSite, path: Path) -> Problem | None:
+    """A folder that annotations name by an absolute path, which no launcher changes."""
+    there = seen_at(site, path)
+    if there is None or there == PurePosixPath(path):
+        return None  # a folder that no volume holds is named already
+    remedy = "Name media in the annotations relative to media_path, or give both sides the same path."
+    return NOT_MOUNTED.at(path, f"annotations name media there by absolute paths, and in the pod it is {there}", remedy)
+
+
+def _remedy_for_the_hub(path: Path) -> str | None:
+    """A model of the hub lies where huggingface_hub keeps it."""
+    name = next((part for part in path.parts if part.startswith(HUB_FOLDER)), None)
+    if name is None:
+        return None
+    cache = Path(*path.parts[: path.parts.index(name)])
+    return (
+        f"Give the volume that holds the hub's cache launcher_path = '{cache}' in site.toml, or let HF_HOME name a "
+        "folder of a volume."
+    )
+
+
+def _volume_of(site: KubernetesSite, path: Path) -> Volume | None:
+    """The volume that holds a path of the launcher: of several the one that holds it most closely."""
+    wanted = Path(os.path.normpath(path))
+    holding = [volume for volume in site.volumes if wanted.is_relative_to(volume.here)]
+    return max(holding, key=lambda volume: len(volume.here), default=None)
+
+
+def _replaced(value: Any, there: dict[str, str]) -> Any:
+    """A table of a spec in which texts that are these paths are others."""
+    if isinstance(value, dict):
+        return {key: _replaced(inner, there) for key, inner in value.items()}
+    return there.get(value, value) if isinstance(value, str) else value

@@ -1,0 +1,414 @@
+"""The platform "kubernetes": a Job, or a Kubeflow TrainJob, in a namespace of a cluster.
+
+What runs is the manifest that --dry-run prints. What is true of a job is read from the cluster: from the Job, its pods,
+and the last words that each pod leaves; the run folder may lie on a volume that the launcher does not see. What a
+cancel saw before the cluster forgot the job is kept beside the record.
+"""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from vidqa.contract import files
+from vidqa.contract._optional import PACKAGE_MISSING
+from vidqa.contract.cli import note
+from vidqa.contract.problem import Exit, Problem, ProblemError
+from vidqa.contract.run_folder import RunFolder
+from vidqa.platforms._base import SECRETS, Job, Observed, Platform, Rendered, State
+from vidqa.platforms.engine_command import engine_environment
+from vidqa.platforms.kubernetes.client import PLURALS, Answered, Cluster, connect, refusal
+from vidqa.platforms.kubernetes.log import gather, read_log, tail_of
+from vidqa.platforms.kubernetes.manifest import JOB_LABEL, command, manifest, name_of, needed, objects
+from vidqa.platforms.kubernetes.paths import path_problems, site_of
+from vidqa.platforms.kubernetes.problems import (
+    CONFLICT,
+    NO_CLUSTER,
+    NOT_STARTING,
+    SECRET_MISSING,
+    UNREACHABLE,
+)
+from vidqa.platforms.kubernetes.site import KubernetesSite
+from vidqa.platforms.kubernetes.state import Ending, decisive, endings, observed, stuck, verdict
+from vidqa.platforms.processes import Identity
+from vidqa.platforms.records import JobRecord, read_exit, settings, write_exit, wrong_fields
+from vidqa.platforms.verdict import Said, said_in_run_folder, vanished
+
+MANIFEST = "manifest.yaml"
+POLL_S = 2.0  # an API server serves a whole cluster
+AGAIN_S = 0.2  # before what was cut is asked again
+FORCE_S = 30.0  # what a cluster may take to remove pods that are ended by force
+NEEDED = (("list", ""), ("watch", ""), ("delete", ""), ("get", "log"))  # on pods and on what is below them
+Json = dict[str, Any]
+
+
+def check(job: Job) -> list[Problem]:
+    """Paths against volumes, then what the cluster itself says: rights, and the manifest without keeping it."""
+    problems = path_problems(job)
+    try:
+        cluster = connect(site_of(job))
+        return [*problems, *_missing_secrets(job, cluster), *_admission(job, cluster)]
+    except ProblemError as unreachable:
+        return [*problems, *unreachable.problems]
+    except Answered as answer:  # to the question what we may do
+        return [*problems, refusal(answer, job.job_id)]
+
+
+def _missing_secrets(job: Job, cluster: Cluster) -> list[Problem]:
+    """The keys that the spec needs and the cluster's Secret lacks. Where we may not look, the pod will not start."""
+    where = f"Secret {cluster.namespace}/{site_of(job).secret}"
+    if not (wanted := needed(job)):
+        return []
+    try:
+        has = cluster.secret_keys(site_of(job).secret)
+    except Answered as answer:
+        if answer.status == 403:
+            message = f"whether it has {', '.join(wanted)} cannot be seen: {answer.message}"
+            return [SECRET_MISSING.at(where, message, severity="warning")]
+        if answer.status != 404:
+            raise
+        return [SECRET_MISSING.at(where, f"there is no such Secret, and the spec needs {', '.join(wanted)}")]
+    missing = [name for name in wanted if name not in has]
+    return [SECRET_MISSING.at(where, f"it lacks {', '.join(missing)}, which the spec needs")] if missing else []
+
+
+def _admission(job: Job, cluster: Cluster) -> list[Problem]:
+    """What the cluster would answer to each object, and what it does not let us do."""
+    problems: list[Problem] = []
+    for wanted in objects(job):
+        try:
+            cluster.create(wanted, dry_run=True)
+        except Answered as answer:
+            problems.append(refusal(answer, f"{wanted['kind']} {cluster.namespace}/{wanted['metadata']['name']}"))
+    if not problems:
+        missing = _missing_rights(cluster, objects(job)[-1])
+        if missing:
+            problems.append(refusal(Answered(403, "Forbidden", f"not allowed: {', '.join(missing)}"), job.job_id))
+    return problems
+
+
+def _missing_rights(cluster: Cluster, main: Json) -> list[str]:
+    """What we may not do with the Job (or TrainJob) and its pods, and have to."""
+    kind, group = PLURALS[main["kind"]], main["apiVersion"].partition("/")[0]
+    missing = [f"{verb} {kind}" for verb in ("get", "delete") if not cluster.may(verb, kind, group)]
+    return missing + [
+        f"{verb} pods{'/' * bool(below)}{below}" for verb, below in NEEDED if not cluster.may(verb, "pods", "", below)
+    ]
+
+
+def render(job: Job) -> Rendered:
+    settings = engine_environment(job, site_of(job).cpus or None)
+    return Rendered(command(job), settings, SECRETS, {MANIFEST: manifest(job)})
+
+
+def by_hand(job: Job, folder: Path) -> str:
+    context = ["--context", site_of(job).context] if site_of(job).context else []
+    return shlex.join(["kubectl", *context, "apply", "-f", str(folder / MANIFEST)])
+
+
+def submit(job: Job, rendered: Rendered) -> Json:
+    """Create the manifest's objects, the Job last; the others then belong to it and go with it.
+
+    None of them stays where the cluster refuses one. All do where it falls silent: the Job may run, and needs them."""
+    cluster = connect(site_of(job))
+    *parts, main = yaml.safe_load_all(rendered.files[MANIFEST])
+    try:
+        for wanted in parts:
+            _create(cluster, wanted, job)
+        made = _create(cluster, main, job)
+    except Answered as answer:
+        _take_back(cluster, (main, *parts), job)
+        raise ProblemError([refusal(answer, f"{cluster.namespace}/{main['metadata']['name']}")]) from answer
+    names = {key: made["metadata"][key] for key in ("name", "uid")}
+    owner = {"apiVersion": main["apiVersion"], "kind": main["kind"], **names}
+    _hand_over(cluster, parts, owner)
+    return {**owner, "namespace": cluster.namespace}
+
+
+def _create(cluster: Cluster, wanted: Json, job: Job) -> Json:
+    """Create an object, a second time where no answer came: one that is there by then is the one we asked for."""
+    try:
+        try:
+            return cluster.create(wanted)
+        except ProblemError:
+            time.sleep(1)
+            return cluster.create(wanted)
+    except Answered as answer:
+        if answer.status != 409:
+            raise
+        return _there_already(cluster, wanted, job)
+
+
+def _there_already(cluster: Cluster, wanted: Json, job: Job) -> Json:
+    there = cluster.get(wanted)
+    if not _is_of(job, there):
+        where = f"{wanted['kind']} {cluster.namespace}/{wanted['metadata']['name']}"
+        raise CONFLICT.error(where, "the cluster has another object of this name")
+    return there
+
+
+def _is_of(job: Job, there: Json) -> bool:
+    return (there["metadata"].get("labels") or {}).get(JOB_LABEL) == job.job_id
+
+
+def _take_back(cluster: Cluster, things: Sequence[Json], job: Job) -> None:
+    """Remove what a launch that was refused has made, also where the answer to its creation was lost."""
+    for wanted in things:
+        try:
+            if _is_of(job, cluster.get(wanted)):
+                cluster.delete(wanted)
+        except Answered as answer:
+            if answer.status != 404:
+                note(f"{wanted['kind']} {wanted['metadata']['name']} stays in the cluster: {answer}")
+        except ProblemError as away:
+            note(f"remove what the cluster may have kept with the label {JOB_LABEL}={job.job_id}: {away}")
+            return
+
+
+def _hand_over(cluster: Cluster, parts: Sequence[Json], owner: Json) -> None:
+    """Let the parts go when the Job goes. The job runs whether or not this succeeds."""
+    for wanted in parts:
+        try:
+            cluster.patch(wanted, {"metadata": {"ownerReferences": [owner]}})
+        except (Answered, ProblemError) as failed:
+            note(f"{wanted['kind']} {wanted['metadata']['name']} will stay when the job is removed: {failed}")
+
+
+def status(record: JobRecord) -> Observed:
+    """An API server that does not answer changes nothing that is known."""
+    kept = _kept(record)
+    if kept:
+        return kept
+    try:
+        return _look(record, connect(_site(record)))
+    except ProblemError as away:
+        if away.problems[0].code != UNREACHABLE.name:
+            raise
+        return Observed(record.state, record.exit_code, f"the cluster does not answer: {away.problems[0].message}")
+    except Answered as answer:
+        return Observed(record.state, record.exit_code, f"the cluster answered {answer.status}: {answer.message}"[:300])
+
+
+def _look(record: JobRecord, cluster: Cluster) -> Observed:
+    # Asked first: it may create its Job and end while we look.
+    launching = record.reference is None and Identity.from_dict(record.launcher).may_be_alive
+    job = _job_of(record, cluster)
+    pods, _ = cluster.pods(_selector(record))
+    if job is None and not pods and launching and not record.cancel_requested:
+        return Observed(State.PENDING)
+    if job is None:
+        return _gone(record, pods)
+    deciding = decisive(pods)
+    tail = tail_of(cluster, deciding.pod, pods) if deciding else ""
+    seen = observed(job, pods, record, tail)
+    if seen.state.is_terminal:
+        gather(record, cluster, pods)
+        _bring_back(record, pods)
+        return seen
+    blocked = stuck(pods)
+    limit = _site(record).start_limit_s
+    if blocked and (datetime.now(UTC) - blocked.since).total_seconds() > limit:
+        cluster.delete(_main(record))
+        failure = {"class": blocked.kind, "evidence": blocked.message}
+        message = f"{NOT_STARTING.name}: it was ended after {limit} s: {blocked.message}"
+        return _keep(record, Observed(State.ERROR, int(Exit.ENVIRONMENT), message, failure))
+    return seen
+
+
+def _job_of(record: JobRecord, cluster: Cluster) -> Json | None:
+    """The Job that is this record's, not a later one of its name."""
+    try:
+        job = cluster.get(_main(record))
+    except Answered as answer:
+        if answer.status == 404:
+            return None
+        raise
+    known = (record.reference or {}).get("uid")
+    return job if known in (None, job["metadata"]["uid"]) else None
+
+
+def _gone(record: JobRecord, pods: Sequence[Json]) -> Observed:
+    """The cluster has no such Job: it was cancelled, or never made, or somebody removed it."""
+    ended = endings(pods)
+    if len(ended) < len(pods):
+        return Observed(State.RUNNING, None, "its pods are being ended")
+    if ended:
+        return _keep(record, verdict(decisive(pods) or ended[-1], pods, record, ""))
+    return vanished(record, said_in_run_folder(record), "the job vanished: the cluster has neither it nor a pod of it")
+
+
+def cancel(record: JobRecord, grace_s: float) -> None:
+    """Delete the Job, so that no pod is replaced, and watch its pods end; by force after `grace_s`."""
+    try:
+        _cancel(record, connect(_site(record)), grace_s)
+    except Answered as answer:
+        raise ProblemError([refusal(answer, record.job_id)]) from answer
+
+
+def _cancel(record: JobRecord, cluster: Cluster, grace_s: float) -> None:
+    pods, version = cluster.pods(_selector(record))
+    seen = {pod["metadata"]["name"]: pod for pod in pods}
+    gather(record, cluster, pods)
+    if _job_of(record, cluster) is not None:
+        _unless_gone(lambda: cluster.delete(_main(record)))
+    for name in seen:
+        _unless_gone(lambda name=name: cluster.delete_pod(name, max(1, round(grace_s))))
+    left, version = _watch_end(record, cluster, seen, version, grace_s)
+    for name in left:
+        _unless_gone(lambda name=name: cluster.delete_pod(name, 0))
+    if left:
+        _watch_end(record, cluster, seen, version, FORCE_S)
+    last = list(seen.values())
+    _bring_back(record, last)
+    ending = decisive(last) or next(iter(endings(last)), None)
+    if ending is not None:
+        _keep(record, verdict(ending, last, record, ""))
+    else:
+        _keep(record, Observed(State.CANCELED, int(Exit.JOB_FAILED), "it was ended before it had saved itself"))
+
+
+def _watch_end(
+    record: JobRecord, cluster: Cluster, seen: dict[str, Json], version: str, limit_s: float
+) -> tuple[list[str], str]:
+    """Follow the pods into `seen` from `version` on, until all are gone or the time is.
+
+    The names of those that are left, and the version from which to go on. A connection that is cut is made anew: the
+    Job is deleted by then, so somebody has to see its end."""
+    deadline = time.monotonic() + limit_s
+    left = set(seen)
+    while left and (remaining := deadline - time.monotonic()) > 0:
+        try:
+            _follow(record, cluster, seen, left, version, remaining)
+        except Answered as answer:  # 410: what was to be watched from is too old
+            if answer.status != 410:
+                raise
+            time.sleep(AGAIN_S)
+        except ProblemError:
+            time.sleep(AGAIN_S)
+        try:
+            now, version = cluster.pods(_selector(record))
+        except ProblemError:
+            continue  # the watch goes on from the version that is known
+        seen |= {pod["metadata"]["name"]: pod for pod in now}
+        left = {pod["metadata"]["name"] for pod in now}
+    return sorted(left), version
+
+
+def _follow(
+    record: JobRecord, cluster: Cluster, seen: dict[str, Json], left: set[str], version: str, limit_s: float
+) -> None:
+    """One watch: the pods as they change into `seen`, the names of those that are there into `left`."""
+    for kind, pod in cluster.watch_pods(_selector(record), version, limit_s):
+        name = pod["metadata"]["name"]
+        seen[name] = pod
+        if kind == "DELETED":
+            left.discard(name)
+        else:
+            left.add(name)  # one may have been made while the Job was removed
+            if endings([pod]):
+                gather(record, cluster, [pod])
+        if not left:
+            return
+
+
+def _unless_gone(act: Any) -> None:
+    try:
+        act()
+    except Answered as answer:
+        if answer.status != 404:
+            raise
+
+
+def _bring_back(record: JobRecord, pods: Sequence[Json]) -> None:
+    """Give the launcher's own run folder what the engine said last, unless the engine writes into that very folder."""
+    run = RunFolder(record.log.parent)
+    words = _first_words(endings(pods))
+    if not words or Said.of(run.read_status()).exit_code is not None:
+        return
+    try:
+        files.write_json(run.path / "status.json", words["status"])
+        if words.get("problems"):
+            files.write_json(run.path / "problems.json", words["problems"])
+    except OSError:
+        return  # the launcher cannot write there; the record has what counts
+
+
+def _first_words(ended: Sequence[Ending]) -> Json:
+    return next((each.words for each in reversed(ended) if each.said.state is not None), {})
+
+
+def _keep(record: JobRecord, seen: Observed) -> Observed:
+    """Remember an end of which the cluster will know nothing when it is asked again."""
+    kept = {"state": seen.state, "exit_code": seen.exit_code, "message": seen.message, "failure": seen.failure}
+    write_exit(record.job_id, kept)
+    return seen
+
+
+def _kept(record: JobRecord) -> Observed | None:
+    kept = read_exit(record.job_id)
+    try:
+        seen = Observed(State(kept["state"]), kept["exit_code"], kept["message"], kept["failure"])
+    except (ValueError, KeyError):
+        return None
+    told = replace(record, exit_code=seen.exit_code, message=seen.message, failure=seen.failure)
+    return None if wrong_fields(told) else seen
+
+
+def log(record: JobRecord, position: int) -> tuple[bytes, int]:
+    """The first node's log, as far as the cluster has shown it, kept beside the record."""
+    try:
+        cluster = connect(_site(record))
+        gather(record, cluster, cluster.pods(_selector(record))[0])
+    except (ProblemError, Answered):
+        pass  # what was gathered before is what there is
+    return read_log(record, position)
+
+
+def _site(record: JobRecord) -> KubernetesSite:
+    found: KubernetesSite = settings(record, KubernetesSite)
+    return found
+
+
+def _selector(record: JobRecord) -> str:
+    return f"{JOB_LABEL}={record.job_id}"
+
+
+def _main(record: JobRecord) -> Json:
+    """The Job or TrainJob of a record, as far as its address goes."""
+    trainjob = _site(record).form == "trainjob"
+    kind = {"apiVersion": "trainer.kubeflow.org/v1alpha1", "kind": "TrainJob"}
+    batch = {"apiVersion": "batch/v1", "kind": "Job"}
+    return {**(kind if trainjob else batch), "metadata": {"name": name_of(record.job_id)}}
+
+
+def _needs_image(settings: Any) -> bool:
+    return not (settings and settings.image)
+
+
+def _visible_gpus(settings: Any) -> int | None:
+    return None
+
+
+KUBERNETES = Platform(
+    "kubernetes",
+    check,
+    render,
+    submit,
+    status,
+    cancel,
+    log=log,
+    visible_gpus=_visible_gpus,
+    needs_image=_needs_image,
+    settings=KubernetesSite,
+    by_hand=by_hand,
+    away=(NO_CLUSTER.name, UNREACHABLE.name, PACKAGE_MISSING.name),
+    silent=UNREACHABLE.name,
+    poll_s=POLL_S,
+)

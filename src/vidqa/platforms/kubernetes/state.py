@@ -1,0 +1,208 @@
+"""What a cluster's objects say of a job: pure functions from the Job (or TrainJob) and its pods to a state."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from vidqa.contract.problem import Exit
+from vidqa.platforms._base import Observed, State
+from vidqa.platforms.failure import IMAGE, INFRASTRUCTURE, OUT_OF_MEMORY
+from vidqa.platforms.kubernetes.manifest import CONTAINER, NODE_LABEL, TRAINJOB_CONTAINER
+from vidqa.platforms.records import JobRecord
+from vidqa.platforms.verdict import Said, ended
+
+Json = dict[str, Any]
+# Why a container waits and will go on waiting until somebody changes something, and of which class that is.
+STUCK = {
+    "ErrImagePull": IMAGE,
+    "ImagePullBackOff": IMAGE,
+    "InvalidImageName": IMAGE,
+    "ErrImageNeverPull": IMAGE,
+    "ImageInspectError": IMAGE,
+    "CreateContainerError": IMAGE,
+    "RunContainerError": IMAGE,
+    "CreateContainerConfigError": INFRASTRUCTURE,
+}
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How the engine's container of one pod ended. `disruption` says why the cluster took the pod away, if it did."""
+
+    pod: str
+    node: int
+    exit_code: int
+    reason: str
+    words: Json
+    finished: str
+    disruption: str
+
+    @property
+    def said(self) -> Said:
+        return Said.of(self.words.get("status"))
+
+
+@dataclass(frozen=True)
+class Stuck:
+    """A pod that cannot start. `since` is when it got its node: before that it only waited its turn."""
+
+    kind: str
+    message: str
+    since: datetime
+
+
+def observed(job: Json, pods: Sequence[Json], record: JobRecord, log_tail: str = "") -> Observed:
+    """The state of a job that the cluster knows."""
+    conditions = true_conditions(job)
+    if "Complete" in conditions:
+        said = [ending.said.message for ending in endings(pods) if ending.node == 0]
+        return Observed(State.COMPLETE, 0, said[-1] if said else "")
+    if "Failed" in conditions:
+        return failed(conditions["Failed"], pods, record, log_tail)
+    return _unfinished(job, pods, record)
+
+
+def true_conditions(thing: Json) -> dict[str, Json]:
+    """The conditions of an object that hold, by type."""
+    found = thing.get("status", {}).get("conditions") or []
+    return {each["type"]: each for each in found if each.get("status") == "True"}
+
+
+def failed(condition: Json, pods: Sequence[Json], record: JobRecord, log_tail: str) -> Observed:
+    """A failed Job: the pod that failed first says why; without one, the Job's own condition does."""
+    ending = decisive(pods)
+    if ending is None:
+        reason = f"{condition.get('reason')}: {condition.get('message')}"
+        evidence = {"class": INFRASTRUCTURE, "evidence": reason[:300]}
+        return Observed(State.ERROR, int(Exit.JOB_FAILED), f"the cluster ended it: {reason}", evidence)
+    return verdict(ending, pods, record, log_tail)
+
+
+def verdict(ending: Ending, pods: Sequence[Json], record: JobRecord, log_tail: str) -> Observed:
+    """What the ending of one pod means for the job."""
+    code = ending.words.get("ended")
+    found = ended(record, code if isinstance(code, int) else ending.exit_code, ending.said, log_tail)
+    if found.state == State.COMPLETE or found.exit_code == Exit.NOT_DONE:
+        return found
+    if ending.reason == "OOMKilled":
+        evidence = f"pod {ending.pod}: OOMKilled, exit code {ending.exit_code}"
+        message = "the container used more memory than its limit (memory_gib in site.toml; /dev/shm counts)"
+        return Observed(found.state, found.exit_code, message, {"class": OUT_OF_MEMORY, "evidence": evidence})
+    lost = [each for each in endings(pods) if each.disruption] + _lost_without_ending(pods)
+    if lost and found.exit_code not in (Exit.INPUT, Exit.ENVIRONMENT):
+        where = lost[0] if isinstance(lost[0], str) else f"pod {lost[0].pod}: {lost[0].disruption}"
+        return Observed(found.state, found.exit_code, found.message, {"class": INFRASTRUCTURE, "evidence": where})
+    return found
+
+
+def decisive(pods: Sequence[Json]) -> Ending | None:
+    """The ending that decides: the first that failed of its own, else the last that was taken away or stopped."""
+    bad = sorted((each for each in endings(pods) if each.exit_code != 0), key=lambda each: each.finished)
+    own = [each for each in bad if not each.disruption and each.exit_code != Exit.NOT_DONE]
+    return own[0] if own else bad[-1] if bad else None
+
+
+def endings(pods: Sequence[Json]) -> list[Ending]:
+    """Of all pods whose engine has ended, in the order in which it did."""
+    found = []
+    for pod in pods:
+        state = container_state(pod).get("terminated")
+        if state:
+            found.append(_ending(pod, state))
+    return sorted(found, key=lambda each: each.finished)
+
+
+def _ending(pod: Json, state: Json) -> Ending:
+    labels = pod["metadata"].get("labels") or {}
+    return Ending(
+        pod=pod["metadata"]["name"],
+        node=int(labels.get(NODE_LABEL) or 0),
+        exit_code=int(state.get("exitCode", 0)),
+        reason=str(state.get("reason") or ""),
+        words=_words(str(state.get("message") or "")),
+        finished=str(state.get("finishedAt") or ""),
+        disruption=_disruption(pod),
+    )
+
+
+def _words(message: str) -> Json:
+    """The last words of a pod, as kubernetes_pod leaves them."""
+    try:
+        found = json.loads(message)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _disruption(pod: Json) -> str:
+    """Why the cluster took this pod away: preempted, evicted, its node lost."""
+    target = true_conditions(pod).get("DisruptionTarget")
+    if target:
+        return f"{target.get('reason')}: {target.get('message')}"[:250]
+    status = pod.get("status", {})
+    return str(status["reason"]) if status.get("reason") in ("Evicted", "NodeLost", "Preempting", "Shutdown") else ""
+
+
+def _lost_without_ending(pods: Sequence[Json]) -> list[str]:
+    gone = [pod for pod in pods if _disruption(pod) and "terminated" not in container_state(pod)]
+    return [f"pod {pod['metadata']['name']}: {_disruption(pod)}" for pod in gone]
+
+
+def container_state(pod: Json) -> Json:
+    """The state of the engine's container: {"waiting" | "running" | "terminated": ...}; empty before there is one."""
+    for status in pod.get("status", {}).get("containerStatuses") or []:
+        if status["name"] in (CONTAINER, TRAINJOB_CONTAINER):
+            return dict(status.get("state") or {})
+    return {}
+
+
+def stuck(pods: Sequence[Json]) -> Stuck | None:
+    """The first pod whose container cannot start, if there is one."""
+    for pod in pods:
+        waiting = container_state(pod).get("waiting") or {}
+        if waiting.get("reason") in STUCK:
+            placed = true_conditions(pod).get("PodScheduled", {}).get("lastTransitionTime")
+            since = datetime.fromisoformat(placed or pod["metadata"]["creationTimestamp"])
+            message = f"pod {pod['metadata']['name']}: {waiting['reason']}: {waiting.get('message') or ''}".rstrip(": ")
+            return Stuck(STUCK[waiting["reason"]], message[:400], since.astimezone(UTC))
+    return None
+
+
+def _unfinished(job: Json, pods: Sequence[Json], record: JobRecord) -> Observed:
+    running = [pod for pod in pods if "running" in container_state(pod)]
+    if running and len(running) >= record.nodes:
+        return Observed(State.RUNNING)
+    state = State.RUNNING if running or endings(pods) or record.state == State.RUNNING else State.PENDING
+    found = stuck(pods)
+    if found:
+        return Observed(state, None, found.message)
+    if job.get("spec", {}).get("suspend"):
+        return Observed(state, None, "it is suspended: a queue has not admitted it yet")
+    unplaced = [message for pod in pods if (message := _unscheduled(pod))]
+    if unplaced:
+        return Observed(state, None, f"{len(unplaced)} pod(s) wait for a node: {unplaced[0]}"[:400])
+    back = [each for each in endings(pods) if each.exit_code != 0]
+    if back:
+        why = back[-1].disruption or f"ended with exit code {back[-1].exit_code}"
+        return Observed(state, None, f"a pod is started again; pod {back[-1].pod} {why}")
+    preparing = [pod["metadata"]["name"] for pod in pods if _is_prepared(pod)]
+    if preparing:
+        asked = f"`kubectl describe pod {preparing[0]}` says what holds it up"
+        return Observed(state, None, f"{len(preparing)} pod(s) wait for their image and volumes: {asked}")
+    return Observed(state, None, "" if running else "its pods are being made")
+
+
+def _is_prepared(pod: Json) -> bool:
+    """Whether its node still pulls the image or mounts volumes. Which of them fails, only events say."""
+    return (container_state(pod).get("waiting") or {}).get("reason") == "ContainerCreating"
+
+
+def _unscheduled(pod: Json) -> str:
+    for condition in pod.get("status", {}).get("conditions") or []:
+        if condition["type"] == "PodScheduled" and condition.get("status") == "False":
+            return str(condition.get("message") or condition.get("reason") or "unschedulable")
+    return ""

@@ -1,0 +1,194 @@
+"""SLURM's commands, run here or on a host over ssh, and what they say of a job."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import time
+from dataclasses import dataclass
+
+from vidqa.contract import environment
+from vidqa.contract.problem import ProblemError
+from vidqa.platforms.problems import PLATFORM_UNSUITABLE
+from vidqa.platforms.slurm.problems import SLURM_MISSING, SLURM_SILENT, SLURM_SSH
+
+TIMEOUT_S = 90  # SLURM's own commands give up on their controller earlier than that
+PATIENCE_S = 30.0  # for a controller that is just being started again or taken over by its backup
+SSH_FAILED, NOT_FOUND = 255, 127
+SSH = ("-o", "BatchMode=yes", "-o", "StrictHostKeyChecking=yes", "-o", "PasswordAuthentication=no")
+SSH_LIMIT = ("-o", "ConnectTimeout=15", "-o", "ServerAliveInterval=15", "-o", "ServerAliveCountMax=3")
+# Reads NAME=VALUE lines up to an empty one into its environment: a value stands in no command line on either host.
+REMOTE = 'while IFS= read -r line && [ -n "$line" ]; do export "$line"; done; exec "$@"'
+
+# How commands that change something say that they did not reach the controller, or lost it before its answer.
+SILENT = re.compile(
+    r"(?i)unable to contact|connection refused|timed out|communication|zero bytes were transmitted"
+    r"|authentication error|could not establish a configuration source"
+)
+NO_SUCH_JOB = "Invalid job id specified"
+NO_ACCOUNTS = "accounting storage is disabled"
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a command of SLURM answered."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def complaint(self) -> str:
+        """What it said on failing, in one line and without any secret."""
+        lines = [line.strip() for line in (self.err or self.out).splitlines() if line.strip()]
+        return environment.redacted(" ".join(lines[-5:])[:500]) or f"exit code {self.code}"
+
+    def is_silence(self, nothing: str = "") -> bool:
+        """Whether the controller could not be asked, so that the answer says nothing of the job.
+
+        To a question every failure is silence, whatever its words, except those that say there is `nothing` of it: a
+        running job that is taken for a lost one is started a second time.
+        """
+        if self.code == 0:
+            return False
+        if nothing:
+            return nothing.lower() not in (self.err + self.out).lower()
+        return SILENT.search(self.complaint) is not None
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Where SLURM's commands are: here, or on the host `ssh`."""
+
+    ssh: str = ""
+    ssh_config: str = ""
+
+    def ask(
+        self,
+        *words: str,
+        given: str = "",
+        secrets: tuple[str, ...] = (),
+        patience_s: float = 0.0,
+        nothing: str = "",
+    ) -> Answer:
+        """Run one command with `given` on its standard input, and the secrets that are set in its environment. For a
+        question, `nothing` is what it fails with where there is nothing to tell.
+
+        A silent controller is asked again until `patience_s` is over, unless it may have done already what must not be
+        done twice. Raises SLURM_MISSING, SLURM_SSH, and SLURM_SILENT where the controller does not answer.
+        """
+        deadline = time.monotonic() + patience_s
+        while (answer := self._ask_once(words, given, secrets)).is_silence(nothing):
+            if time.monotonic() > deadline or not _may_repeat(words, answer):
+                raise SLURM_SILENT.error(self.ssh or words[0], answer.complaint)
+            time.sleep(1)
+        return answer
+
+    def _ask_once(self, words: tuple[str, ...], given: str, secrets: tuple[str, ...]) -> Answer:
+        passed = environment.values(secrets)
+        if not self.ssh:
+            return self._run(words, given, environment.child_environment(**passed))
+        config = ("-F", self.ssh_config) if self.ssh_config else ()
+        remote = shlex.join(["bash", "-lc", REMOTE, "bash", *words])
+        head = "".join(f"{name}={value}\n" for name, value in passed.items()) + "\n"
+        return self._run(("ssh", *config, *SSH, *SSH_LIMIT, self.ssh, remote), head + given, None)
+
+    def _run(self, words: tuple[str, ...], given: str, variables: dict[str, str] | None) -> Answer:
+        where = self.ssh or words[0]
+        try:
+            done = subprocess.run(
+                words, input=given, env=variables, capture_output=True, text=True, errors="replace", timeout=TIMEOUT_S
+            )
+        except FileNotFoundError as missing:
+            raise SLURM_MISSING.error(where, f"there is no command {words[0]}") from missing
+        except subprocess.TimeoutExpired as late:
+            raise SLURM_SILENT.error(where, f"no answer within {TIMEOUT_S} s") from late
+        except OSError as failed:
+            raise PLATFORM_UNSUITABLE.error(where, f"it cannot be run: {failed}") from failed
+        answer = Answer(done.returncode, done.stdout, done.stderr)
+        if self.ssh and answer.code == SSH_FAILED:
+            raise SLURM_SSH.error(self.ssh, answer.complaint)
+        if self.ssh and answer.code == NOT_FOUND:
+            raise SLURM_MISSING.error(self.ssh, answer.complaint)
+        return answer
+
+
+def _may_repeat(words: tuple[str, ...], answer: Answer) -> bool:
+    """Two sbatch are two jobs, unless the first could not even connect to the controller. All else we ask for is so
+    however often it is asked for."""
+    return words[0] != "sbatch" or "connect failure" in answer.complaint
+
+
+@dataclass(frozen=True)
+class Known:
+    """What SLURM knows of a job. `exit_code` is the script's, 128 and more for a signal; `restarts` counts attempts
+    after the first."""
+
+    state: str
+    name: str = ""
+    reason: str = ""
+    exit_code: int | None = None
+    restarts: int = 0
+
+
+def known(cluster: Cluster, slurm_id: str, name: str) -> Known | None:
+    """What the controller knows of a job now; None where it knows it no more, which is so some minutes after its end.
+
+    Numbers are given out again, after a while or by a controller that lost its memory: only with `name` is it the job.
+    Raises what Cluster.ask raises.
+    """
+    shown = cluster.ask("scontrol", "show", "job", slurm_id, "--oneliner", nothing=NO_SUCH_JOB)
+    found = _from_scontrol(shown.out) if shown.code == 0 else None
+    return found if found and found.name == name else None
+
+
+def accounted(cluster: Cluster, slurm_id: str, name: str) -> Known | None:
+    """How a job ended, from the accounts; None where there are none or it is not in them. Raises as `known`."""
+    asked = ("sacct", "-j", slurm_id, f"--name={name}", "-X", "-n", "-P", "-o", "State,ExitCode")
+    try:
+        kept = cluster.ask(*asked, nothing=NO_ACCOUNTS)
+    except ProblemError as stopped:
+        if stopped.problems[0].code == SLURM_MISSING.name:
+            return None
+        raise
+    return _from_sacct(kept.out) if kept.code == 0 else None
+
+
+def find(cluster: Cluster, name: str, patience_s: float = 0.0) -> str | None:
+    """The newest job or array of this name, by its number; None where SLURM knows none. Raises as `known` does."""
+    asked = ("squeue", "--noheader", "--states=all", f"--name={name}", "--format=%F")
+    listed = cluster.ask(*asked, patience_s=patience_s, nothing=NO_SUCH_JOB)
+    numbers = sorted(map(int, re.findall(r"^\s*(\d+)\s*$", listed.out, re.MULTILINE)))
+    return str(numbers[-1]) if numbers else None
+
+
+def _from_scontrol(text: str) -> Known:
+    def field(name: str) -> str:
+        found = re.search(rf"(?:^|\s){name}=(\S*)", text)
+        return found[1] if found else ""
+
+    reason = field("Reason")
+    restarts = field("Restarts")
+    return Known(
+        state=field("JobState"),
+        name=field("JobName"),
+        reason="" if reason == "None" else reason,
+        exit_code=_exit_code(field("ExitCode")),
+        restarts=int(restarts) if restarts.isdigit() else 0,
+    )
+
+
+def _from_sacct(text: str) -> Known | None:
+    """The last line counts: earlier ones are of attempts before it. A state may be followed by who canceled it."""
+    lines = [line.split("|") for line in text.splitlines() if "|" in line]
+    if not lines:
+        return None
+    state, exit_code = lines[-1][:2]
+    return Known(state=state.split()[0] if state.split() else "", exit_code=_exit_code(exit_code))
+
+
+def _exit_code(pair: str) -> int | None:
+    """SLURM writes CODE:SIGNAL."""
+    found = re.fullmatch(r"(\d+):(\d+)", pair)
+    return (128 + int(found[2]) if int(found[2]) else int(found[1])) if found else None

@@ -1,0 +1,269 @@
+"""The platform "slurm": an sbatch script in the run folder, submitted here or over ssh, and SLURM's word on it.
+
+SLURM itself puts a job back into its queue after a failed node or a preemption, and the script does after the end of
+its time; every attempt goes on in the same run folder, and the record stays the same. See slurm_script.py.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from vidqa.contract.problem import Exit, Problem, ProblemError
+from vidqa.platforms import verdict
+from vidqa.platforms._base import SECRETS, Job, Observed, Platform, Rendered, State, run_folder_log
+from vidqa.platforms.by_hand import SPEC, copied
+from vidqa.platforms.failure import INFRASTRUCTURE, OUT_OF_MEMORY
+from vidqa.platforms.problems import ENV_NO_GPU, PLATFORM_TOO_FEW_GPUS
+from vidqa.platforms.processes import Identity
+from vidqa.platforms.records import JobRecord, settings
+from vidqa.platforms.site import is_unseen
+from vidqa.platforms.slurm import script as slurm_script
+from vidqa.platforms.slurm.commands import PATIENCE_S, Cluster, Known, accounted, find, known
+from vidqa.platforms.slurm.problems import (
+    SLURM_MISSING,
+    SLURM_NOT_SHARED,
+    SLURM_PATH,
+    SLURM_REFUSED,
+    SLURM_SILENT,
+    SLURM_SSH,
+    SLURM_UNSEEN,
+)
+from vidqa.platforms.slurm.script import SCRIPT, TASK
+from vidqa.platforms.slurm.site import SlurmSite, image_problems
+
+POLL_S = 5.0  # a controller serves a whole cluster
+ASK_AGAIN_S = 5.0
+LOST_S = 5.0  # for a controller to take a job after its launcher has stopped to wait for the answer
+END_LIMIT_S = 60.0  # SLURM lets a killed job's nodes clean up before it calls the job over
+LAUNCH_LIMIT = timedelta(hours=1)  # no launcher asks SLURM for longer; clocks of two machines differ by less
+
+# SLURM's states. A job of one that is in no list is taken to run: what is over for good is never looked at again.
+WAITS = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "RESV_DEL_HOLD", "SPECIAL_EXIT")
+ENDED_BY_ITSELF = ("COMPLETED", "FAILED")
+ENDED_BY_SLURM = {
+    "NODE_FAIL": (INFRASTRUCTURE, "a node of the job failed"),
+    "BOOT_FAIL": (INFRASTRUCTURE, "a node of the job did not boot"),
+    "PREEMPTED": (INFRASTRUCTURE, "the job was preempted"),
+    "REVOKED": (INFRASTRUCTURE, "the job was taken over by another cluster"),
+    "TIMEOUT": (INFRASTRUCTURE, "the job reached its time limit"),
+    "DEADLINE": (INFRASTRUCTURE, "the job reached its deadline"),
+    "OUT_OF_MEMORY": (OUT_OF_MEMORY, "the job used more memory than it had asked for"),
+}
+ENDS = (*ENDED_BY_ITSELF, *ENDED_BY_SLURM, "CANCELLED")
+
+
+def check(job: Job) -> list[Problem]:
+    """What SLURM itself says of the script, and what it cannot know."""
+    site: SlurmSite = job.settings
+    problems = [*image_problems(site, slurm_script.image_of(job)), *_unseen(job)]
+    for path in slurm_script.unmountable(job):
+        problems.append(
+            SLURM_PATH.at(path, f"the backend is {site.backend}, and the path holds one of : , ^ or ends in a blank")
+        )
+    if job.gpus == 0:
+        message = f"no GPU is asked for: {job.processes} CPU process(es) will run"
+        problems.append(ENV_NO_GPU.at("--gpus", message, "leave --gpus 0 out", severity="warning"))
+    elif job.processes_per_node > job.gpus:
+        message = f"the spec needs {job.processes_per_node} on each node, {job.gpus} are asked for"
+        problems.append(PLATFORM_TOO_FEW_GPUS.at("--gpus", message))
+    try:
+        cluster, script = Cluster(site.ssh, site.ssh_config), slurm_script.sbatch(job)
+        answer = cluster.ask("sbatch", "--test-only", given=script, patience_s=PATIENCE_S)
+    except ProblemError as stopped:
+        return problems + stopped.problems
+    return problems + ([SLURM_REFUSED.at("sbatch --test-only", answer.complaint)] if answer.code else [])
+
+
+def _unseen(job: Job) -> list[Problem]:
+    """The run folder, which is written here, and as a warning all else that is on the cluster alone."""
+    paths = dict.fromkeys(path for path in (*job.reads, *job.writes) if is_unseen(job.settings, path))
+    problems = [SLURM_UNSEEN.at("cluster_paths", ", ".join(map(str, paths)), severity="warning")] if paths else []
+    if is_unseen(job.settings, job.run_dir):
+        problems.append(SLURM_NOT_SHARED.at(job.run_dir, "cluster_paths declares it; a launch writes it from here"))
+    return problems
+
+
+def render(job: Job) -> Rendered:
+    command = ("sbatch", "--parsable", str(job.run_dir / SCRIPT))
+    return Rendered(command, {}, SECRETS, {SCRIPT: slurm_script.sbatch(job), TASK: slurm_script.task(job)})
+
+
+def by_hand(job: Job, folder: Path) -> str:
+    start = f"sbatch {shlex.quote(str(job.run_dir / SCRIPT))}"
+    site: SlurmSite = job.settings
+    if site.ssh:
+        start = shlex.join(["ssh", *(["-F", site.ssh_config] if site.ssh_config else []), site.ssh, start])
+    return f"{copied((SPEC, SCRIPT, TASK), folder, job.run_dir)} && {start}"
+
+
+def submit(job: Job, rendered: Rendered) -> dict[str, Any]:
+    """Hand the script over; the reference is the job's number and name. Raises SLURM_NOT_SHARED, SLURM_REFUSED."""
+    name = slurm_script.name_of(job.job_id)
+    return {"slurm_id": _hand_over(job, rendered, name), "name": name}
+
+
+def render_array(jobs: Sequence[Job], folder: Path, at_once: int) -> Rendered:
+    """Many jobs of one shape as one array: its script goes to `folder`, each job's node.sh to its own run folder."""
+    tasks = {str(job.run_dir / TASK): slurm_script.task(job) for job in jobs}
+    script = {str(folder / SCRIPT): slurm_script.array(jobs, at_once)}
+    return Rendered(("sbatch", "--parsable", str(folder / SCRIPT)), {}, SECRETS, {**script, **tasks})
+
+
+def submit_array(jobs: Sequence[Job], rendered: Rendered) -> list[dict[str, Any]]:
+    """Hand an array over, its files being written; one reference for each job. Raises as `submit`."""
+    name = slurm_script.name_of_array(jobs)
+    number = _hand_over(jobs[0], rendered, name)
+    return [{"slurm_id": f"{number}_{place}", "name": name} for place in range(len(jobs))]
+
+
+def status(record: JobRecord) -> Observed:
+    cluster = _cluster(record)
+    launching = _may_be_launching(record)  # asked first: it may submit and end meanwhile
+    try:
+        slurm_id = _slurm_id(record, cluster)
+        if slurm_id is None and launching:
+            return Observed(State.PENDING, None, "it is being submitted")
+        if slurm_id is None:
+            return verdict.vanished(record, verdict.Said(), "its launcher ended before SLURM had taken it")
+        job = slurm_id, _name(record)
+        seen = known(cluster, *job) or _exit_code_left(record, slurm_id) or accounted(cluster, *job)
+    except ProblemError as silent:
+        return Observed(record.state, None, f"SLURM cannot be asked: {silent.problems[0].message}")
+    return _observed(record, slurm_id, seen)
+
+
+def cancel(record: JobRecord, grace_s: float) -> None:
+    """A job that waits is taken from the queue. One that runs is asked to save, again and again, as a signal that comes
+    before the engine has begun is lost; it never goes back into the queue."""
+    cluster = _cluster(record)
+    slurm_id = _slurm_id(record, cluster)
+    if slurm_id is None:
+        return
+    ask = partial(cluster.ask, patience_s=PATIENCE_S)
+    ask("scontrol", "update", f"JobId={slurm_id}", "Requeue=0")
+    ask("scancel", "--state=PENDING", slurm_id)
+    deadline = time.monotonic() + grace_s
+    over = _is_over_within(record, 0)
+    while not over and time.monotonic() < deadline:
+        ask("scancel", "--signal=USR1", slurm_id)
+        over = _is_over_within(record, min(ASK_AGAIN_S, deadline - time.monotonic()))
+    if not over:
+        ask("scancel", "--full", "--signal=KILL", slurm_id)
+        ask("scancel", slurm_id)
+        _is_over_within(record, END_LIMIT_S)
+
+
+def _is_over_within(record: JobRecord, limit_s: float) -> bool:
+    deadline = time.monotonic() + limit_s
+    while not (over := status(record).state.is_terminal) and time.monotonic() < deadline:
+        time.sleep(min(0.5, SLURM.poll_s))
+    return over
+
+
+def _hand_over(job: Job, rendered: Rendered, name: str) -> str:
+    """Submit the script; its number, which sbatch may follow with ";" and a cluster's name."""
+    site: SlurmSite = job.settings
+    cluster = Cluster(site.ssh, site.ssh_config)
+    if site.ssh and cluster.ask("test", "-f", str(job.run_dir / TASK)).code:
+        raise SLURM_NOT_SHARED.error(job.run_dir, f"{site.ssh} does not see it")
+    try:
+        answer = cluster.ask(*rendered.command, secrets=rendered.secrets, patience_s=PATIENCE_S)
+    except ProblemError as failed:
+        if failed.problems[0].code != SLURM_SILENT.name:
+            raise
+        time.sleep(LOST_S)
+        taken = find(cluster, name, PATIENCE_S)
+        if taken is None:
+            raise
+        return taken  # only the answer was lost
+    number = answer.out.strip().splitlines()[-1].partition(";")[0] if answer.out.strip() else ""
+    if answer.code or not number.isdigit():
+        raise SLURM_REFUSED.error(rendered.command[-1], answer.complaint)
+    return number
+
+
+def _cluster(record: JobRecord) -> Cluster:
+    site = settings(record, SlurmSite)
+    return Cluster(site.ssh, site.ssh_config)
+
+
+def _may_be_launching(record: JobRecord) -> bool:
+    """Whether the job's launcher may still submit it. Nobody sees whether a process of another machine lives: there the
+    record's age decides, or a launcher that died would leave its job waiting for ever."""
+    launcher = Identity.from_dict(record.launcher)
+    oldest = (datetime.now(UTC) - LAUNCH_LIMIT).isoformat(timespec="seconds")  # as records.now writes it
+    return launcher.is_alive or (launcher.may_be_alive and record.created > oldest)
+
+
+def _slurm_id(record: JobRecord, cluster: Cluster) -> str | None:
+    """The job's number; where the launcher died before it could write it down, SLURM knows it by the job's name."""
+    known = (record.reference or {}).get("slurm_id")
+    if isinstance(known, str) and re.fullmatch(r"\d+(_\d+)?", known):
+        return known
+    return find(cluster, slurm_script.name_of(record.job_id))
+
+
+def _name(record: JobRecord) -> str:
+    """By which SLURM knows the job; one of an array has the array's."""
+    name = (record.reference or {}).get("name")
+    return name if isinstance(name, str) and name.isprintable() else slurm_script.name_of(record.job_id)
+
+
+def _exit_code_left(record: JobRecord, slurm_id: str) -> Known | None:
+    """How the script says it ended, where SLURM has forgotten the job already."""
+    try:
+        code = int(slurm_script.exit_file(Path(record.run_dir), slurm_id).read_text())
+    except (OSError, ValueError):
+        return None
+    return Known("COMPLETED" if code == 0 else "FAILED", exit_code=code)
+
+
+def _observed(record: JobRecord, slurm_id: str, seen: Known | None) -> Observed:
+    again = f"attempt {seen.restarts + 1}; " if seen and seen.restarts else ""
+    if seen and seen.state in WAITS:
+        return Observed(State.PENDING, None, f"{again}waits: {seen.reason or seen.state}")
+    if seen and seen.state not in ENDS:
+        return Observed(State.RUNNING, None, again.removesuffix("; "))
+    said = verdict.said_in_run_folder(record)
+    if seen is None:
+        return verdict.vanished(
+            record, said, f"it vanished: SLURM knows no job {slurm_id} of it, and it left no exit code"
+        )
+    if seen.state in ENDED_BY_ITSELF:
+        code = int(Exit.JOB_FAILED) if seen.exit_code is None else seen.exit_code
+        return verdict.ended(record, code, said, verdict.tail(run_folder_log, record))
+    if seen.state == "CANCELLED":
+        found = verdict.vanished(record, said, "it was canceled in SLURM before it had saved itself")
+        return found if found.state == State.COMPLETE else replace(found, state=State.CANCELED)
+    kind, message = ENDED_BY_SLURM[seen.state]
+    found = verdict.vanished(record, said, "")
+    if found.state != State.COMPLETE:
+        saved = "it had saved itself" if found.exit_code == Exit.NOT_DONE else "what it had not saved is lost"
+        found = replace(found, message=f"{message} ({seen.state}); {saved}")
+    evidence = f"{seen.state} {seen.reason}".strip()
+    return replace(found, failure={"class": kind, "evidence": evidence}) if found.state == State.ERROR else found
+
+
+SLURM = Platform(
+    "slurm",
+    check,
+    render,
+    submit,
+    status,
+    cancel,
+    sees_all=lambda settings: settings.backend == "venv",
+    visible_gpus=lambda settings: None,
+    settings=SlurmSite,
+    by_hand=by_hand,
+    silent=SLURM_SILENT.name,
+    away=(SLURM_MISSING.name, SLURM_SSH.name, SLURM_SILENT.name),
+    poll_s=POLL_S,
+)

@@ -1,0 +1,57 @@
+"""Problems of the platform slurm."""
+
+from vidqa.contract.problem import Code, Exit
+
+SLURM_MISSING = Code(
+    "PLATFORM_SLURM_MISSING",
+    "SLURM's commands are not on this machine.",
+    "Launch from a login node of the cluster, or let `ssh` in the table [slurm] of site.toml name one.",
+    Exit.ENVIRONMENT,
+)
+SLURM_SSH = Code(
+    "PLATFORM_SLURM_SSH",
+    "The host that jobs are submitted from cannot be reached without a password.",
+    "Make `ssh HOST true` work by itself: a key without a question, the host's own key in known_hosts.",
+    Exit.ENVIRONMENT,
+)
+SLURM_SILENT = Code(
+    "PLATFORM_SLURM_SILENT",
+    "SLURM's controller does not answer.",
+    "Look at `scontrol ping`, or wait: jobs that run go on without it.",
+    Exit.ENVIRONMENT,
+)
+SLURM_REFUSED = Code(
+    "PLATFORM_SLURM_REFUSED",
+    "SLURM does not take the job as it stands.",
+    "Correct the table [slurm] of site.toml: partition, account, time, constraint; `sinfo` shows what there is.",
+    Exit.ENVIRONMENT,
+)
+SLURM_NOT_SHARED = Code(
+    "PLATFORM_SLURM_NOT_SHARED",
+    "The host that jobs are submitted from does not see the run folder.",
+    "Let output folder, data and model lie on a file system that is mounted at the same path here and on the cluster; "
+    "or copy there what launch.py --dry-run --out DIR writes, and submit it there.",
+    Exit.ENVIRONMENT,
+)
+SLURM_UNSEEN = Code(
+    "PLATFORM_SLURM_UNSEEN",
+    "Some of the job's files and folders lie where only the nodes see them, as the site's settings declare.",
+    "Nothing: but whether they are there and right is found out by the job, not before.",
+)
+SLURM_NO_IMAGE = Code(
+    "PLATFORM_SLURM_NO_IMAGE",
+    "The job would run in a container, and no image is named.",
+    "Name one with --image, or with `image` in the table [slurm] of site.toml.",
+    Exit.USAGE,
+)
+SLURM_IMAGE = Code(
+    "PLATFORM_SLURM_IMAGE",
+    "The engine's image is a file that the nodes would not find.",
+    "Correct its path; where only the nodes see the file, name its folder in `cluster_paths` of [slurm] in site.toml.",
+)
+SLURM_PATH = Code(
+    "PLATFORM_SLURM_PATH",
+    "A folder that the job's container needs has a colon, a comma or a ^ in its path, which divide paths there, or a "
+    "blank at its end.",
+    "Rename the folder, or let `backend` in the table [slurm] of site.toml be venv, which takes any path.",
+)

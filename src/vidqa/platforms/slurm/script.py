@@ -1,0 +1,251 @@
+"""The two files of a SLURM job: job.sbatch, which asks for nodes and waits, and node.sh, which runs on each of them.
+
+Both are meant to be read; `sbatch job.sbatch` by hand in the run folder does what a launch does. One script can also
+start many single jobs as a SLURM array, each in its own run folder: the trials of a search.
+"""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import vidqa
+from vidqa.contract import environment
+from vidqa.platforms._base import SECRETS, Job
+from vidqa.platforms.engine_command import GO_ON, Filled, engine_environment, torchrun
+from vidqa.platforms.mounts import mounts
+from vidqa.platforms.slurm.site import SlurmSite
+
+SCRIPT, TASK = "job.sbatch", "node.sh"
+DIVIDES_MOUNTS = frozenset(":,^")  # in what Apptainer and pyxis are told; nothing takes this meaning from them
+
+MEETING = """\
+# The nodes meet at this one, under the address that SLURM knows it by.
+FIRST_NODE=$(scontrol show node --oneliner "$SLURMD_NODENAME" | sed -n 's/.* NodeAddr=\\([^ ]*\\).*/\\1/p')
+FIRST_NODE=${FIRST_NODE:-$SLURMD_NODENAME}  # where SLURM does not answer, its name is as good on most clusters
+MEETING_PORT=$((20000 + SLURM_JOB_ID % 10000))
+export FIRST_NODE MEETING_PORT
+"""
+BY_INTERFACE = """\
+# And at no other address than this one, in the network that the site's settings name.
+OWN=$(ip -o -4 address show dev {interface} | sed -n 's/.* inet \\([0-9.]*\\).*/\\1/p' | head -n 1)
+FIRST_NODE=${{OWN:-$FIRST_NODE}}
+"""
+RUN = """\
+# How it ended, the engine knows best: status.json has its exit code.
+said() {{ sed -n 's/.*"exit_code": \\([0-9][0-9]*\\).*/\\1/p' "$run/status.json" 2>/dev/null; }}
+restarted=${{SLURM_RESTART_COUNT:-0}}
+if ((restarted)) && [[ $(said) == 0 ]]; then
+    echo 0 > "{exit_file}"  # an earlier attempt was complete when SLURM took its nodes
+    exit 0
+fi
+
+# One task on each node. Asked to stop (SIGUSR1 before the end of its time, SIGTERM when preempted), the engine saves.
+rm -f "$run/status.json" "{exit_file}"  # how an earlier attempt ended no longer counts
+((restarted < {restarts})) || scontrol update "JobId={slurm_id}" Requeue=0  # the last attempt
+srun --export=ALL --kill-on-bad-exit=1{cores} {task}
+code=$?
+said=$(said)
+if [[ $said == 0 ]]; then
+    ((code == 6 || code > 128)) && code=0  # the signal came when all was done
+elif [[ -n $said ]]; then
+    code=$said
+fi
+
+# Another attempt goes on from the last checkpoint: when the engine has saved and stopped, or when a node is gone.
+if [[ $code == 6 ]]; then
+    echo "saved and stopped; SLURM is asked for another attempt"
+    scontrol requeue "{slurm_id}" && sleep 600  # SLURM ends this script meanwhile
+elif [[ $code != 0 ]] && ! timeout 90 srun --overlap --export=ALL --ntasks-per-node=1 --kill-on-bad-exit=1 true; then
+    echo "a node of the job no longer answers; SLURM is asked for another attempt"
+    scontrol requeue "{slurm_id}" && sleep 600
+fi
+echo "$code" > "{exit_file}"
+exit "$code"
+"""
+
+
+def sbatch(job: Job) -> str:
+    """The script of one job."""
+    site: SlurmSite = job.settings
+    what = f"{job.action}: {_many(job.processes, 'process', 'processes')} on {_many(job.nodes, 'node', 'nodes')}"
+    lines = [
+        "#!/bin/bash",
+        f"# {what}. By hand: sbatch {SCRIPT}, with {TASK} and spec.toml beside it in the folder `run`, below.",
+        *_directives(job, {"job-name": name_of(job.job_id), "output": as_pattern(job.log)}),
+        "",
+        f"run={shlex.quote(str(job.run_dir))}",
+        *site.setup,
+    ]
+    return "\n".join(lines) + "\n" + _body(job, "$SLURM_JOB_ID")
+
+
+def array(jobs: Sequence[Job], at_once: int) -> str:
+    """The script of many jobs of one shape, no more than `at_once` of them at a time. Raises ValueError for jobs that
+    differ in more than their run folders."""
+    first = jobs[0]
+    if any(_shape(job) != _shape(first) for job in jobs):
+        raise ValueError("the jobs of an array ask for the same nodes, GPUs, image and settings")
+    site: SlurmSite = first.settings
+    folders = [f"    {shlex.quote(str(job.run_dir))}" for job in jobs]
+    asked = {
+        "job-name": name_of_array(jobs),
+        "array": f"0-{len(jobs) - 1}%{at_once}",
+        "output": "/dev/null",
+    }
+    lines = [
+        "#!/bin/bash",
+        f"# {first.action}: {_many(len(jobs), 'job', 'jobs')} of one shape, each in its own run folder.",
+        *_directives(first, asked),
+        "",
+        "runs=(",
+        *folders,
+        ")",
+        "run=${runs[$SLURM_ARRAY_TASK_ID]}",
+        'exec >> "$run/log.txt" 2>&1',
+        *site.setup,
+    ]
+    return "\n".join(lines) + "\n" + _body(first, "${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID")
+
+
+def task(job: Job) -> str:
+    """What runs on every node: a supervisor that passes signals on to the engine, torchrun, a process per GPU."""
+    site: SlurmSite = job.settings
+    python = python_of(site)
+    settings = engine_environment(job, site.cpus_per_task or 1)
+    settings["VIDQA_CACHE_DIR"] = str(environment.cache_folder())
+    if site.backend == "venv":
+        settings["PYTHONPATH"] = environment.python_path(Path(vidqa.__file__).parents[1])
+    else:
+        settings["PYTHONNOUSERSITE"] = "1"  # the host's own packages are not the image's
+    exports = [f"export {name}={shlex.quote(value)}" for name, value in settings.items()]
+    several = job.nodes > 1
+    meeting = ("$FIRST_NODE:$MEETING_PORT", "$SLURM_NODEID") if several else ()
+    # Two tasks may share a machine; the processes of each are told apart by this name.
+    name = [job.job_id, Filled(".$SLURM_NODEID")] if several else [job.job_id]
+    lines = [
+        "#!/bin/bash",
+        f"# Runs once on each node of the job; {SCRIPT} says how.",
+        *exports,
+        f"exec {_shown(python, '-m', 'vidqa.platforms.supervisor')} {''.join(map(_shown, name))} - \\",
+        f"    {_shown(*torchrun(python, job, *meeting), GO_ON)}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def name_of(job_id: str) -> str:
+    """The job's name in SLURM, by which it is found again even if its launcher died before it knew the number."""
+    return f"vidqa-{job_id}"
+
+
+def name_of_array(jobs: Sequence[Job]) -> str:
+    return f"{name_of(jobs[0].job_id)}-and-{len(jobs) - 1}-more"
+
+
+def exit_file(run_dir: Path, slurm_id: str) -> Path:
+    """Where the script leaves its exit code, for clusters that keep no account of jobs."""
+    return run_dir / f"slurm-{slurm_id}.exit"
+
+
+def python_of(site: SlurmSite) -> str:
+    return site.python or (sys.executable if site.backend == "venv" else "python")
+
+
+def image_of(job: Job) -> str:
+    return job.image or job.settings.image
+
+
+def unmountable(job: Job) -> list[Path]:
+    """The folders of a job that its container cannot be told of: there some characters divide paths, and blanks at
+    their ends are lost."""
+    if job.settings.backend == "venv":
+        return []
+    needed = dict.fromkeys([job.run_dir, *(mount.path for mount in mounts(job))])
+    return [path for path in needed if DIVIDES_MOUNTS & set(str(path)) or str(path) != str(path).strip()]
+
+
+def as_pattern(log: Path) -> str:
+    """The file that sbatch writes to, as it takes one: % stands for what it fills in, unless a backslash is there."""
+    text = str(log)
+    return text.replace("\\", "\\\\") if "\\" in text else text.replace("%", "%%")
+
+
+def directive(option: str) -> str:
+    """A line of #SBATCH. To sbatch a backslash takes the meaning of what follows, between quotes too."""
+    return "#SBATCH " + shlex.quote(option.replace("\\", "\\\\"))
+
+
+def _directives(job: Job, more: dict[str, str]) -> list[str]:
+    """Lines of #SBATCH; what the site leaves empty is left out."""
+    site: SlurmSite = job.settings
+    kind = f"{site.gpu_type}:" if site.gpu_type else ""
+    asked = {
+        **more,
+        "open-mode": "append",
+        "nodes": str(job.nodes),
+        "ntasks-per-node": "1",
+        "gpus-per-node": f"{kind}{job.gpus}" if job.gpus else "",
+        "cpus-per-task": str(site.cpus_per_task or ""),
+        "mem": site.memory,
+        "partition": site.partition,
+        "account": site.account,
+        "qos": site.qos,
+        "reservation": site.reservation,
+        "constraint": site.constraint,
+        "time": site.time,
+        "signal": f"USR1@{site.warning_s}",
+        "export": ",".join(SECRETS),
+    }
+    flags = ["--exclusive"] * site.exclusive + ["--requeue", *site.options]
+    return [directive(f"--{name}={value}") for name, value in asked.items() if value] + [*map(directive, flags)]
+
+
+def _body(job: Job, slurm_id: str) -> str:
+    site: SlurmSite = job.settings
+    # srun does not take the number of cores over from sbatch.
+    cores = f" --cpus-per-task={site.cpus_per_task}" if site.cpus_per_task else ""
+    run = RUN.format(
+        slurm_id=slurm_id,
+        restarts=site.restarts,
+        cores=cores,
+        task=_in_container(job),
+        exit_file=exit_file(Path("$run"), slurm_id),
+    )
+    meeting = MEETING + (BY_INTERFACE.format(interface=site.interface) if site.interface else "") + "\n"
+    return "\n" + meeting * (job.nodes > 1) + run
+
+
+def _in_container(job: Job) -> str:
+    """The words of srun that run node.sh, in the site's container if it has one."""
+    site: SlurmSite = job.settings
+    script = f'bash "$run/{TASK}"'
+    if site.backend == "venv":
+        return script
+    seen = shlex.quote(",".join([*_mounts(job), *site.mounts]))
+    image = shlex.quote(image_of(job))
+    if site.backend == "apptainer":
+        gpus = "--nv " if job.gpus else ""
+        return f'apptainer exec {gpus}--bind "$run":"$run",{seen} {image} {script}'
+    return f'--container-image={image} --no-container-mount-home --container-mounts="$run":"$run",{seen} {script}'
+
+
+def _mounts(job: Job) -> list[str]:
+    """What the spec names, at the same paths: what it reads cannot be written."""
+    found = [mount for mount in mounts(job) if mount.path != job.run_dir]
+    return [f"{mount.path}:{mount.path}{':ro' * mount.read_only}" for mount in found]
+
+
+def _shown(*words: str) -> str:
+    """Words for the shell, which fills in what only the node knows and reads nothing else in them."""
+    return " ".join(f'"{word}"' if isinstance(word, Filled) else shlex.quote(word) for word in words)
+
+
+def _shape(job: Job) -> tuple[Any, ...]:
+    return job.action, job.processes, job.gpus, job.nodes, image_of(job), job.settings
+
+
+def _many(count: int, one: str, several: str) -> str:
+    return f"{count} {one if count == 1 else several}"

@@ -1,0 +1,256 @@
+"""Turns the name of a model into a folder on this machine, fetching it from the Hugging Face hub where needed.
+
+    resolve_model("hf_model://nvidia/Cosmos-Reason2-8B@main", token=environment.hf_token())
+
+It happens before a job starts, once; the job itself then runs offline.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from vidqa.contract import environment
+from vidqa.contract.problem import Problem, ProblemError
+from vidqa.storage.hub_problems import (
+    HUB_CACHE_UNWRITABLE,
+    HUB_GATED,
+    HUB_NOT_FOUND,
+    HUB_UNREACHABLE,
+    MODEL_NOT_FOUND,
+    MODEL_TO_FETCH,
+)
+
+PREFIX = "hf_model://"
+SMALL_FILES = ["*.json", "*.jinja", "*.txt", "*.model"]  # config, tokenizer, chat template, processor
+WEIGHTS = ["*.safetensors"]
+PAUSES_S = (2.0, 5.0)  # between the attempts: there is one more of them than pauses
+TIMEOUT_S = 10.0  # for one answer of the hub
+UNKNOWN = "COMMIT"  # in a path, where nobody can say yet which one it will be
+_NAME = re.compile(r"[\w.-]+/[\w.-]+")
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+
+
+class HubName(NamedTuple):
+    """`repository` is organisation/name; `revision` a branch, tag or commit, None for the default branch."""
+
+    repository: str
+    revision: str | None
+
+
+def is_hub_name(name: str) -> bool:
+    return name.startswith(PREFIX)
+
+
+def is_snapshot(folder: Path) -> bool:
+    """Whether a folder is one commit of a model in the hub's cache, where files are never changed."""
+    return folder.parent.name == "snapshots" and folder.parent.parent.name.startswith("models--")
+
+
+def parse(name: str) -> HubName:
+    """The repository and revision of "hf_model://organisation/name[@revision]". Raises HUB_NOT_FOUND."""
+    repository, _, revision = name.removeprefix(PREFIX).partition("@")
+    if not _NAME.fullmatch(repository):
+        raise HUB_NOT_FOUND.error(name, f"{repository!r} is not of the form organisation/name")
+    return HubName(repository, revision or None)
+
+
+def at_commit(name: str, commit: str) -> str:
+    """The name of one commit of a "hf_model://" name's repository."""
+    return f"{PREFIX}{parse(name).repository}@{commit}"
+
+
+class Expected(NamedTuple):
+    """The folder that `resolve_model` will give, whether its weights are there already, the problems on the way to it,
+    and the shell command that fetches it; "" where it need not be or nobody can say which commit it will be."""
+
+    folder: Path
+    is_here: bool
+    problems: list[Problem]
+    fetch: str
+
+
+def resolve_model(name: str, *, token: str | None, weights: bool = True) -> Path:
+    """The local folder of a model: a folder as it is, or the fetched snapshot of a "hf_model://" name.
+
+    Without `weights` only the small files are fetched, which is all that planning needs. A snapshot in the hub's cache
+    serves when the hub cannot be reached. Raises MODEL_NOT_FOUND, HUB_GATED,
+    HUB_NOT_FOUND, HUB_UNREACHABLE, HUB_CACHE_UNWRITABLE.
+    """
+    if not is_hub_name(name):
+        return _local_folder(name)
+    try:
+        ask(name, token=token)
+    except ProblemError as refused:
+        cached = _cached(name, weights) if refused.problems[0].code == HUB_UNREACHABLE.name else None
+        if cached is None:
+            raise
+        return cached
+    return _fetch(name, token, weights)
+
+
+def expect(name: str, *, token: str | None) -> Expected:
+    """Where the model of a "hf_model://" name will be. The hub is asked once for the commit; nothing is fetched.
+
+    A hub that keeps silent now may answer a launch, so that is a warning; what it refuses it will refuse then, too.
+    Raises HUB_NOT_FOUND for what is no name.
+    """
+    repository, problems = parse(name).repository, []
+    try:
+        commit: str | None = ask(name, token=token, pauses_s=())
+    except ProblemError as refused:
+        commit, problems = _known_commit(name), refused.problems
+    is_silent = any(problem.code == HUB_UNREACHABLE.name for problem in problems)
+    folder = _snapshots(repository) / (commit or UNKNOWN)
+    if commit and _has_weights(_cached(at_commit(name, commit), weights=True)):
+        return Expected(folder, True, [] if is_silent else problems, "")
+    if is_silent:
+        problems = [replace(problem, severity="warning") for problem in problems]
+    where = f"into {folder}" if commit else f"and {UNKNOWN} stands for the commit that the hub will name"
+    remedy = None if commit else "Nothing: a launch fetches it by itself. Until then what a dry run shows cannot run."
+    told = MODEL_TO_FETCH.at(name, f"a launch fetches it before the job starts, {where}", remedy, severity="warning")
+    return Expected(folder, False, [*problems, told], _fetch_command(repository, commit) if commit else "")
+
+
+def _known_commit(name: str) -> str | None:
+    """What a revision stands for without asking the hub: itself, or what it was when something was fetched."""
+    revision = parse(name).revision
+    if revision and _COMMIT.fullmatch(revision):
+        return revision
+    cached = _cached(name, weights=False)
+    return cached.name if cached else None
+
+
+def _snapshots(repository: str) -> Path:
+    from huggingface_hub import constants, file_download
+
+    folder = file_download.repo_folder_name(repo_id=repository, repo_type="model")
+    return Path(constants.HF_HUB_CACHE).absolute() / folder / "snapshots"
+
+
+def _has_weights(snapshot: Path | None) -> bool:
+    return snapshot is not None and any(snapshot.glob("*.safetensors"))
+
+
+def _fetch_command(repository: str, commit: str) -> str:
+    """What `_fetch` does, for a shell."""
+    program = str(Path(sys.executable).with_name("hf"))
+    wanted = [word for pattern in _files(True) for word in ("--include", pattern)]
+    return shlex.join([program, "download", repository, "--revision", commit, *wanted, "--exclude", "*/*"])
+
+
+def ask(name: str, *, token: str | None, pauses_s: Sequence[float] | None = None) -> str:
+    """The commit that a "hf_model://" name stands for, after the hub agreed that the token may read it.
+
+    A few kilobytes at most; what preflight calls. A silent hub is asked again after each pause.
+    Raises HUB_GATED, HUB_NOT_FOUND, HUB_UNREACHABLE.
+    """
+    from huggingface_hub.errors import HTTPError, OfflineModeIsEnabled
+
+    pauses_s = PAUSES_S if pauses_s is None else pauses_s
+    for pause in (*pauses_s, None):
+        try:
+            return _ask_once(parse(name), token)
+        except OfflineModeIsEnabled as offline:
+            raise HUB_UNREACHABLE.error(name, "HF_HUB_OFFLINE forbids asking the hub") from offline
+        except HTTPError as failed:
+            refusal = _refusal(name, failed, len(pauses_s) + 1)
+            if pause is None or refusal.code != HUB_UNREACHABLE.name:
+                raise ProblemError([refusal]) from failed
+        time.sleep(pause)
+    raise AssertionError("the last attempt returns or raises")
+
+
+def _ask_once(name: HubName, token: str | None) -> str:
+    import huggingface_hub
+
+    api = huggingface_hub.HfApi(endpoint=environment.hf_endpoint(), token=token)
+    info = api.model_info(name.repository, revision=name.revision, timeout=TIMEOUT_S)
+    if info.gated:  # anyone may read what a gated model is; only the invited may read its files
+        api.auth_check(name.repository)
+    return str(info.sha)
+
+
+def _local_folder(name: str) -> Path:
+    folder = Path(os.path.expanduser(name))
+    if os.path.isdir(folder):
+        return folder.resolve()
+    if os.path.exists(folder):
+        raise MODEL_NOT_FOUND.error(name, "this is a file; a model is a folder")
+    may_be_of_hub = _NAME.fullmatch(name) and not name.startswith(".")
+    remedy = f"check the path; to fetch it from the hub write {PREFIX}{name}" if may_be_of_hub else "check the path"
+    raise MODEL_NOT_FOUND.error(name, f"there is no folder {folder.absolute()}", remedy)
+
+
+def _cached(name: str, weights: bool) -> Path | None:
+    """The snapshot that an earlier run fetched, where it is complete."""
+    import huggingface_hub
+    from huggingface_hub.errors import LocalEntryNotFoundError
+
+    repository, revision = parse(name)
+    try:
+        folder = huggingface_hub.snapshot_download(
+            repository, revision=revision, allow_patterns=_files(weights), ignore_patterns="*/*", local_files_only=True
+        )
+    except LocalEntryNotFoundError:
+        return None
+    return Path(folder)
+
+
+def _fetch(name: str, token: str | None, weights: bool) -> Path:
+    import huggingface_hub
+    from huggingface_hub.errors import HTTPError, LocalEntryNotFoundError
+
+    repository, revision = parse(name)
+    try:
+        folder = huggingface_hub.snapshot_download(
+            repository,
+            revision=revision,
+            endpoint=environment.hf_endpoint(),
+            token=token,
+            allow_patterns=_files(weights),
+            ignore_patterns="*/*",
+        )
+    except (HTTPError, LocalEntryNotFoundError) as failed:
+        raise ProblemError([_refusal(name, failed)]) from failed
+    except OSError as failed:
+        raise HUB_CACHE_UNWRITABLE.error(name, f"storing it failed: {failed}") from failed
+    return Path(folder)
+
+
+def _files(weights: bool) -> list[str]:
+    return SMALL_FILES + WEIGHTS if weights else SMALL_FILES
+
+
+def _refusal(name: str, failed: BaseException, attempts: int = 1) -> Problem:
+    """What a failed request means, from the status that the hub answered with, if it answered."""
+    hub = environment.hf_endpoint() or "https://huggingface.co"
+    status = _status(failed)
+    if status in (401, 403):
+        token = "the token in HF_TOKEN is not enough" if environment.hf_token() else "HF_TOKEN is not set"
+        return HUB_GATED.at(
+            name,
+            f"{hub} answered {status}: the model is gated, private, or not there, and {token}",
+            f"check the spelling, accept the agreement at {hub}/{parse(name).repository}, set HF_TOKEN, run this again",
+        )
+    if status == 404:
+        return HUB_NOT_FOUND.at(name, f"{hub} answered 404: no such model or revision")
+    answer = f"answered {status}" if status else f"did not answer ({type(failed).__name__})"
+    return HUB_UNREACHABLE.at(name, f"{hub} {answer}, after {attempts} attempt{'s' * (attempts > 1)}")
+
+
+def _status(failed: BaseException | None) -> int | None:
+    """The HTTP status of an error, or of the error that it was raised from."""
+    while failed is not None:
+        response: Any = getattr(failed, "response", None)
+        if response is not None:
+            return int(response.status_code)
+        failed = failed.__cause__
+    return None

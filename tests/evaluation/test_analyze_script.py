@@ -1,0 +1,71 @@
+"""scripts/analyze_gaps.py as a user runs it: real processes, exit codes, one JSON object, commands that run."""
+
+import argparse
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "analyze_gaps.py"
+
+
+def run(*words, cwd):
+    return subprocess.run(
+        [sys.executable, str(SCRIPT), *map(str, words)], cwd=cwd, capture_output=True, text=True, timeout=120
+    )
+
+
+@pytest.fixture
+def place(tmp_path):
+    turns = [{"from": "human", "value": "<video>Is it?"}, {"from": "gpt", "value": "yes"}]
+    notes = [{"id": name, "video": f"{name}.mp4", "conversations": turns} for name in "ab"]
+    (tmp_path / "annotations.json").write_text(json.dumps(notes))
+    rows = [
+        {"video_id": name, "question": "Is it?", "gt": "yes", "response": text}
+        for name, text in (("a", "Yes"), ("b", "No"))
+    ]
+    (tmp_path / "results.json").write_text(json.dumps(rows))
+    return tmp_path
+
+
+WORDS = ("--results-dir", ".", "--gaps-parquet", "gaps.parquet", "--kpi-ann-path", "annotations.json")
+
+
+def test_one_json_object_and_a_next_command_that_runs(place):
+    done = run(*WORDS, "--json", cwd=place)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["ok"] and found["data"]["gaps"] == 1 and found["data"]["correct"] == 1
+    after = subprocess.run(found["next"][0], shell=True, cwd=place, capture_output=True, text=True, timeout=120)
+    assert after.returncode == 0, after.stderr
+    assert json.loads((place / "gaps.jsonl").read_text())["sample_id"] == "b"
+
+
+def test_text_for_a_person_and_fail_on_gaps(place):
+    done = run(*WORDS, "--fail-on-gaps", cwd=place)
+    assert done.returncode == 3 and "GAPS_FOUND" in done.stderr
+    assert done.stdout.splitlines()[:3] == [
+        "1 gaps among 2 results, written to gaps.parquet",
+        "kind    samples  gaps  wrong",
+        "yes_no        2     1      1",
+    ]
+    assert (place / "gaps.parquet").exists()
+
+
+def test_lines_in_a_bucket_are_not_what_a_shell_can_show_next(place):
+    from vidqa.evaluation.gaps.analyze import Gaps
+    from vidqa.evaluation.gaps.summary import next_commands
+
+    gaps = Gaps([])
+    gaps.by_error["wrong"] = 1
+    assert next_commands(gaps, argparse.Namespace(jsonl="gaps.jsonl")) == ["head -n 5 gaps.jsonl"]
+    assert next_commands(gaps, argparse.Namespace(jsonl="s3://lake/gaps.jsonl")) == []
+
+
+def test_usage_and_missing_input(place):
+    assert run("--results-dir", ".", cwd=place).returncode == 2
+    done = run("--results-dir", "absent", *WORDS[2:], "--json", cwd=place)
+    assert done.returncode == 3 and json.loads(done.stdout)["problems"][0]["code"] == "GAPS_RESULTS_MISSING"
+    assert "Traceback" not in done.stderr

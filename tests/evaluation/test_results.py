@@ -1,0 +1,139 @@
+"""results.json as we and as others write it, and every way in which it can be broken."""
+
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from vidqa.contract.problem import ProblemError
+from vidqa.dataset.record import MediaRef, Record, Turn
+from vidqa.evaluation import check_results, compare_recipes, make_item, read_results
+from vidqa.evaluation.results import FIELDS, LISTED
+
+ROW = {"video_id": "a.mp4", "response": "Yes.", "question": "Is it?", "gt": "yes"}
+
+
+def written(tmp_path, text):
+    path = tmp_path / "results.json"
+    path.write_bytes(text if isinstance(text, bytes) else text.encode("utf-8", "surrogatepass"))
+    return path
+
+
+def codes(error):
+    return [problem.code for problem in error.value.problems]
+
+
+def test_make_item_from_a_record():
+    turns = (Turn("user", (0, "Does it stop?")), Turn("assistant", ("No",)))
+    record = Record("q7", turns, (MediaRef("video", "a.mp4", "/data/v.tar", "a.mp4"),))
+    item = make_item(record, "<think>hm</think>No.")
+    assert tuple(item) == FIELDS
+    assert item["video_id"] == "/data/v.tar!a.mp4" and item["sample_id"] == "q7" and item["kind"] == "yes_no"
+    assert item["correct"] is True and item["parsed_response"] == "no" and item["response"] == "<think>hm</think>No."
+    assert make_item(record, None)["parse_status"] == "empty"
+    assert make_item(Record("x", turns[:1]), "No")["correct"] is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        json.dumps([ROW, ROW]),
+        json.dumps({"results": [ROW, ROW], "n": 2}),
+        json.dumps({"n": 2, "results": [ROW, ROW]}, indent=2),
+        json.dumps(ROW) + "\n" + json.dumps(ROW) + "\n",
+        json.dumps(ROW) + "\n\n" + json.dumps(ROW),
+        "\ufeff" + json.dumps([ROW, ROW], indent=4),
+    ],
+)
+def test_every_layout(tmp_path, text):
+    items = read_results(written(tmp_path, text))
+    assert [item["correct"] for item in items] == [True, True]
+
+
+def test_a_list_larger_than_a_block(tmp_path):
+    rows = [{**ROW, "sample_id": str(n), "response": "Yes, " + "é" * (n % 977)} for n in range(4000)]
+    items = read_results(written(tmp_path, json.dumps(rows, ensure_ascii=False, indent=1)))
+    assert [item["sample_id"] for item in items] == [row["sample_id"] for row in rows]
+    assert [item["response"] for item in items] == [row["response"] for row in rows]
+
+
+def test_null_and_missing_responses(tmp_path):
+    rows = [{**ROW, "response": None}, {k: v for k, v in ROW.items() if k != "response"}]
+    items, problems = check_results(written(tmp_path, json.dumps(rows)))
+    assert [item["parse_status"] for item in items] == ["empty", "empty"]
+    assert [(p.code, p.severity) for p in problems] == [("RESULTS_FIELD_MISSING", "warning")]
+    assert problems[0].where.endswith("results.json[1]")
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "where"),
+    [
+        ("", "RESULTS_SHAPE", ""),
+        ("hello", "RESULTS_SHAPE", ""),
+        ('{"a": 1, "b": {}}\n{', "RESULTS_FIELD_MISSING", "[0]"),
+        ('{"a": {"b": 1},\n "c": 2}', "RESULTS_SHAPE", ""),
+        (json.dumps([ROW])[:-3], "RESULTS_SYNTAX", "[0]"),
+        (json.dumps([ROW, ROW])[:-1], "RESULTS_SYNTAX", "[2]"),
+        (b"\xff\xfe[]", "RESULTS_SYNTAX", ""),
+        (json.dumps([ROW, 3, None]), "RESULTS_ITEM_TYPE", "[1]"),
+        (json.dumps([ROW, {"question": "q", "gt": "yes", "response": "yes"}]), "RESULTS_FIELD_MISSING", "[1]"),
+        (json.dumps([{**ROW, "question": ["q"]}]), "RESULTS_FIELD_TYPE", "[0].question"),
+        ("[" * 100_000, "RESULTS_SYNTAX", "[0]"),
+        ('[{"video_id": ' + "9" * 10_000 + "}]", "RESULTS_SYNTAX", "[0]"),
+        (json.dumps(ROW) + "\n{broken}\n" + json.dumps(ROW) + "\n", "RESULTS_SYNTAX", ":2"),
+    ],
+)
+def test_broken_files_are_problems(tmp_path, text, code, where):
+    with pytest.raises(ProblemError) as error:
+        read_results(written(tmp_path, text))
+    assert code in codes(error)
+    assert next(p for p in error.value.problems if p.code == code).where.endswith(f"results.json{where}")
+
+
+def test_a_last_line_cut_by_a_kill_is_left_out(tmp_path):
+    items, problems = check_results(written(tmp_path, json.dumps(ROW) + "\n" + json.dumps(ROW)[:20]))
+    assert len(items) == 1
+    assert [(p.code, p.severity) for p in problems] == [("RESULTS_TAIL_CUT", "warning")]
+
+
+def test_many_problems_are_bounded_and_counted(tmp_path):
+    with pytest.raises(ProblemError) as error:
+        read_results(written(tmp_path, json.dumps([1] * 500)))
+    assert len(error.value.problems) == LISTED + 1
+    assert "450" in error.value.problems[-1].message
+
+
+def test_missing_file(tmp_path):
+    with pytest.raises(ProblemError) as error:
+        read_results(tmp_path / "no.json")
+    assert codes(error) == ["RESULTS_MISSING"]
+
+
+anything = st.recursive(
+    st.none() | st.booleans() | st.floats() | st.integers() | st.text(),
+    lambda x: st.lists(x) | st.dictionaries(st.text(), x),
+)
+nearly = st.fixed_dictionaries({}, optional={name: anything for name in FIELDS})
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    st.one_of(
+        anything.map(json.dumps), st.lists(nearly).map(json.dumps), nearly.map(json.dumps), st.text(), st.binary()
+    )
+)
+def test_any_content_is_read_or_a_problem(tmp_path_factory, text):
+    path = written(tmp_path_factory.mktemp("fuzz"), text)
+    items, problems = check_results(path)
+    json.dumps(items).encode()
+    assert items or problems or json.loads(path.read_text()) in ([], {"results": []})
+
+
+def test_recipes():
+    a = {"model": {"path": "a"}, "vision": {"fps": 2}, "generation": {"max_tokens": 8}, "created": 1}
+    assert compare_recipes(a, {**a, "model": {"path": "b"}, "created": 2}) == []
+    assert compare_recipes(a, {**a, "vision": {"fps": 4}}) == ["vision.fps: 2 -> 4"]
+    assert compare_recipes(a, {k: v for k, v in a.items() if k != "generation"}) == [
+        "generation.max_tokens: 8 -> (absent)"
+    ]

@@ -1,0 +1,182 @@
+"""Memory: predictions against measured runs, and the counts they rest on against the engine's own layers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from transformers import Qwen3VLConfig, Qwen3VLForConditionalGeneration
+
+from vidqa.engine.model.compiling import any_length, prepare_compiler
+from vidqa.engine.model.layers import EAGER, Dense
+from vidqa.engine.model.qwen3_vl import _decoder_layer, _vision_block
+from vidqa.engine.model.trainable import choose_trainable
+from vidqa.families.qwen3_vl_sizes import tensors
+from vidqa.families.sizes import Sizes, TextSizes, VisionSizes
+from vidqa.planning.budget.measured import compare, efficiency, read_rows, result_files, table
+from vidqa.planning.budget.memory import (
+    COUNTS,
+    Count,
+    Load,
+    Model,
+    Way,
+    Widths,
+    _layer_widths,
+    fits,
+    model_of,
+    peak_memory,
+)
+from vidqa.planning.budget.trained import parameters
+from vidqa.spec.policy_tables import Policy
+
+SIZES = Sizes(
+    TextSizes(4096, 36, 32, 8, 128, 12288, 151936, tied=False),
+    VisionSizes(1152, 27, 4304, 4096, 3, 16, 2, 2, 3, 2304),
+)
+WITHIN = 0.10
+
+
+def test_every_measured_run_is_predicted() -> None:
+    compared = [each for path in result_files() for each in compare(read_rows(path))]
+    wrong = {each.run: round(each.error, 3) for each in compared if not each.superseded and abs(each.error) > WITHIN}
+    assert wrong == {} and len([each for each in compared if not each.superseded]) >= 8
+    text = "\n".join(line for path in result_files() for line in table(read_rows(path)))
+    assert all(f"| {each.run} " in text for each in compared)
+
+
+def model(**policy: Any) -> Model:
+    return model_of(SIZES, parameters(tensors(SIZES), Policy.model_validate(policy)))
+
+
+def peak(way: Way, load: Load | None = None, **policy: Any) -> float:
+    return peak_memory(model(**policy), way, load or Load(8192, 24000, 100)).peak_gib
+
+
+def test_what_should_take_less_takes_less() -> None:
+    way = Way(shard=4, recompute="none")
+    whole = peak(way)
+    assert whole > peak(replace(way, recompute="vision")) > peak(replace(way, recompute="all"))
+    assert whole > peak(replace(way, shard=8)) and whole > peak(way, Load(4096, 24000)) > peak(way, Load(4096, 12000))
+    assert whole > peak(way, freeze_pattern=["visual"])
+    assert peak(replace(way, compiled=False)) > whole
+    assert peak(way, Load(8192, 24000, 100, again=True)) > whole
+    assert peak(replace(way, keeps_weights=True)) > whole
+    lora = replace(way, lora=True)
+    assert whole > peak(replace(lora, dropout=True), lora={}) > peak(lora, lora={})
+    assert fits(74, 80) and not fits(75, 80)
+
+
+def test_shares_of_weights_and_optimizer() -> None:
+    """16 bytes of a number that trains, 2 of one that does not."""
+    full = model()
+    always = peak_memory(full, Way(shard=2), Load(128, 4)).always
+    assert always == full.every.every * 12 / 2 and full.every.trained == full.every.every == 8_767_123_696
+    frozen = model(freeze_pattern=["visual"])
+    vision = full.every.every - frozen.every.trained
+    assert peak_memory(frozen, Way(shard=1), Load(128, 4)).always == frozen.every.trained * 12 + vision * 2
+
+
+def test_a_like_run_tells_the_speed() -> None:
+    found = efficiency(model(lora={}), Way(1, lora=True, recompute="none"))
+    assert 0.1 < found.mfu < 0.8 and "lora" in found.source
+    assert found.mfu > efficiency(model(lora={}), Way(1, lora=True, recompute="none", compiled=False)).mfu
+    small = replace(model(), every=Count(1000, 1000))
+    assert "assumed" in efficiency(small, Way(1)).source
+
+
+# What backward needs of a layer, counted on real layers of several widths.
+
+WIDTHS = [(256, 512, 4, 1), (512, 512, 4, 1), (256, 1024, 4, 1), (256, 512, 8, 1), (256, 512, 4, 2)]
+TOKENS = 1024  # so many that matrices which are made of adapters count little
+
+
+def compiled() -> Dense:
+    """Partitioned as the engine's compiled layers are, without generating code."""
+    prepare_compiler()  # which sets how torch.compile partitions
+    torch._dynamo.reset()
+    backend = "aot_eager_decomp_partition"
+    return Dense(*(any_length(torch.compile(each, fullgraph=True, backend=backend)) for each in EAGER))
+
+
+def tiny(hidden: int, wide: int, heads: int, kv_heads: int, vision: tuple[int, int], lora: float | None) -> Any:
+    text = {"hidden_size": hidden, "intermediate_size": wide, "num_attention_heads": heads, "head_dim": 128}
+    text |= {"num_key_value_heads": kv_heads, "num_hidden_layers": 1, "vocab_size": 64}
+    text["rope_parameters"] = {"rope_type": "default", "mrope_section": [24, 20, 20], "rope_theta": 5e6}
+    tower = {"hidden_size": vision[0], "intermediate_size": vision[1], "num_heads": 2, "depth": 1}
+    tower |= {"out_hidden_size": hidden, "deepstack_visual_indexes": [0], "num_position_embeddings": 16}
+    model = Qwen3VLForConditionalGeneration(Qwen3VLConfig(text_config=text, vision_config=tower))
+    choose_trainable(model, Policy.model_validate({} if lora is None else {"lora": {"lora_dropout": lora}}))
+    for name, parameter in list(model.named_parameters()):
+        module, _, last = name.rpartition(".")
+        fresh = torch.full(parameter.shape, 0.01, dtype=torch.bfloat16)
+        model.get_submodule(module)._parameters[last] = torch.nn.Parameter(fresh, parameter.requires_grad)
+    return model.train()
+
+
+def kept_per_token(run: Callable[[torch.Tensor], torch.Tensor], module: Any, width: int, *known: torch.Tensor) -> float:
+    """bf16 numbers that one call keeps for backward, the input among them; weights and `known` are not counted."""
+    hidden = torch.randn(TOKENS, width, dtype=torch.bfloat16).requires_grad_()
+    run(hidden * 1).sum().backward()  # compiled once, outside of the count
+    skipped = {tensor.untyped_storage()._cdata for tensor in (*module.parameters(), *known)}
+    found: dict[int, torch.UntypedStorage] = {}
+
+    def pack(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        if storage._cdata not in skipped:
+            found[storage._cdata] = storage
+        return tensor
+
+    given = hidden * 1
+    found[given.untyped_storage()._cdata] = given.untyped_storage()
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        run(given)
+    return sum(storage.nbytes() for storage in found.values()) / 2 / TOKENS
+
+
+@pytest.mark.parametrize("fused", [False, True], ids=["eager", "compiled"])
+@pytest.mark.parametrize("dropout", [None, 0.0, 0.05], ids=["full", "LoRA", "LoRA with dropout"])
+def test_what_a_decoder_layer_keeps(fused: bool, dropout: float | None) -> None:
+    counts = _layer_widths(Way(1, compiled=fused, lora=dropout is not None, dropout=bool(dropout)), COUNTS)
+    for hidden, wide, heads, kv_heads in WIDTHS[2:3] if fused else WIDTHS:
+        dense = compiled() if fused else EAGER
+        layer = tiny(hidden, wide, heads, kv_heads, (64, 128), dropout).model.language_model.layers[0]
+        turn = torch.randn(TOKENS, 128, dtype=torch.bfloat16)
+        run = lambda x: _decoder_layer(dense, layer, x, turn, turn, ((0, 1, TOKENS),), None)  # noqa: E731, B023
+        found = kept_per_token(run, layer, hidden, turn)
+        told = told_of(counts, hidden, wide, heads * 128, kv_heads * 128)
+        # A CPU's dropout keeps a mask as wide as its input; a GPU's is of bytes.
+        masks = 0.0 if not dropout or fused else 0.5 * (5 * hidden + heads * 128 + wide)
+        assert found - masks == pytest.approx(told, rel=0.08), (hidden, wide, heads, kv_heads)
+
+
+def test_a_compiled_layer_keeps_no_more_than_it_needs() -> None:
+    """With generated code too, whose tensors may be parts of larger ones that are kept as a whole."""
+    prepare_compiler()
+    torch._dynamo.reset()
+    dense = Dense(*(any_length(torch.compile(each, fullgraph=True)) for each in EAGER))
+    hidden, wide, heads, kv_heads = WIDTHS[2]
+    layer = tiny(hidden, wide, heads, kv_heads, (64, 128), 0.0).model.language_model.layers[0]
+    turn = torch.randn(TOKENS, 128, dtype=torch.bfloat16)
+    run = lambda x: _decoder_layer(dense, layer, x, turn, turn, ((0, 1, TOKENS),), None)  # noqa: E731
+    counts = _layer_widths(Way(1, compiled=True, lora=True), COUNTS)
+    told = told_of(counts, hidden, wide, heads * 128, kv_heads * 128)
+    assert kept_per_token(run, layer, hidden, turn) == pytest.approx(told, rel=0.08)
+
+
+def told_of(counts: Widths, hidden: int, wide: int, queries: int, keys: int) -> float:
+    return counts.hidden * hidden + counts.queries * queries + counts.keys * keys + counts.wide * wide
+
+
+@pytest.mark.parametrize("fused", [False, True], ids=["eager", "compiled"])
+def test_what_a_vision_block_keeps(fused: bool) -> None:
+    for hidden, wide in ((128, 512),) if fused else ((128, 256), (256, 256), (128, 512)):
+        dense = compiled() if fused else EAGER
+        block = tiny(256, 512, 4, 1, (hidden, wide), None).model.visual.blocks[0]
+        turn = torch.randn(TOKENS, hidden // 2)
+        run = lambda x: _vision_block(dense, block, x, turn, turn, ((0, 2, TOKENS // 2),))  # noqa: E731, B023
+        counts = COUNTS.compiled_vision if fused else COUNTS.eager_vision
+        told = counts.hidden * hidden + counts.wide * wide
+        assert kept_per_token(run, block, hidden, turn) == pytest.approx(told, rel=0.08), (hidden, wide)

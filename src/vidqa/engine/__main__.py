@@ -114,6 +114,7 @@ def _program(action: str) -> Callable[[Any, RunFolder], int]:
     # To every process torchao says, by way of PyTorch, that a later PyTorch will want other calls of it.
     logging.getLogger("torch.utils._pytree").setLevel(logging.ERROR)
     gc.disable()
+    program: Callable[[Any, RunFolder], int]
     if action == "train":
         from vidqa.engine.train import train as program
     elif action == "prove":

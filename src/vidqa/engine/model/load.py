@@ -23,7 +23,7 @@ from transformers import AutoConfig
 
 from vidqa.engine.families import TorchFamily, family_of, torch_half
 from vidqa.engine.model.float8 import use_float8
-from vidqa.engine.model.stored import Wanted, read_rows, stored_tensors
+from vidqa.engine.model.stored import RowRead, read_rows, stored_tensors
 from vidqa.engine.model.trainable import base_module, base_name, choose_trainable, is_adapter
 from vidqa.engine.problems import ENGINE_WEIGHTS_MISMATCH
 from vidqa.families import family_of as tables_of
@@ -98,19 +98,19 @@ def _shard(model: Any, family: TorchFamily, mesh: DeviceMesh, compute: torch.dty
         fully_shard(unit, mesh=mesh, mp_policy=precision, ignored_params=left_alone)
 
 
-def own_rows(model: Any, folder: Path) -> list[Wanted]:
+def own_rows(model: Any, folder: Path) -> list[RowRead]:
     """Where in the folder's safetensors this rank finds its rows of every base parameter. Raises
     ENGINE_WEIGHTS_MISMATCH for a missing, unexpected or wrongly shaped tensor."""
     files = stored_tensors(folder)
     family = family_of(model)
     if model.config.tie_word_embeddings and family.embeddings in files:
         files.setdefault(family.head, files[family.embeddings])  # for a copy of a tied head, which trains in full
-    wanted = {name: parameter for name, parameter in model.named_parameters() if not is_adapter(name)}
+    expected = {name: parameter for name, parameter in model.named_parameters() if not is_adapter(name)}
     # A tied head is one parameter under two names; files may hold either or both.
     named_twice = {
         base_name(name) for name, _ in model.named_parameters(remove_duplicate=False) if not is_adapter(name)
     }
-    missing = sorted({base_name(name) for name in wanted} - set(files))
+    missing = sorted({base_name(name) for name in expected} - set(files))
     unexpected = sorted(set(files) - named_twice)
     if missing or unexpected:
         raise ENGINE_WEIGHTS_MISMATCH.error(
@@ -119,14 +119,14 @@ def own_rows(model: Any, folder: Path) -> list[Wanted]:
             f"{len(unexpected)} unexpected ({', '.join(unexpected[:3])}...)",
         )
     reads = []
-    for name, parameter in wanted.items():
+    for name, parameter in expected.items():
         stored = files[base_name(name)]
         if stored.shape != tuple(parameter.shape):
-            message = f"{base_name(name)} has shape {list(stored.shape)}, the config wants {list(parameter.shape)}"
+            message = f"{base_name(name)} has shape {list(stored.shape)}, the config says {list(parameter.shape)}"
             raise ENGINE_WEIGHTS_MISMATCH.error(folder, message)
         local, rows = local_rows(parameter)
         if local.numel():
-            reads.append(Wanted(stored, rows[0].start, local))
+            reads.append(RowRead(stored, rows[0].start, local))
     return reads
 
 

@@ -14,13 +14,13 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from vidqa.contract.cli import BANK
+from vidqa.contract.cli import SKILL_ROOT
 from vidqa.contract.problem import REGISTRY, Code, Exit
 
-SRC = BANK / "src"
+SRC = SKILL_ROOT / "src"
 MODULES = sorted((SRC / "vidqa").rglob("*.py"))
-SCRIPTS = sorted((BANK / "scripts").glob("*.py"))
-PROGRAMS = [*SCRIPTS, *sorted((BANK / "workflow").rglob("*.py"))]
+SCRIPTS = sorted((SKILL_ROOT / "scripts").glob("*.py"))
+PROGRAMS = [*SCRIPTS, *sorted((SKILL_ROOT / "workflow").rglob("*.py"))]
 ENGINE_ONLY = {"torch", "torchvision", "transformers", "accelerate", "peft", "safetensors"}
 HEAVY = {"pydantic", "pandas", "pyarrow", "av", "jinja2", "tokenizers", "docker", "numpy", "yaml", "huggingface_hub"}
 
@@ -85,7 +85,7 @@ def tree(path: Path) -> ast.Module:
 
 
 def shown(path: Path) -> str:
-    return str(path.relative_to(SRC / "vidqa" if path.is_relative_to(SRC) else BANK))
+    return str(path.relative_to(SRC / "vidqa" if path.is_relative_to(SRC) else SKILL_ROOT))
 
 
 def package_of(path: Path) -> str:
@@ -213,7 +213,7 @@ def test_every_file_says_what_it_is_for() -> None:
 
 
 def test_names_of_modules_say_something() -> None:
-    parts = {part for path in [*MODULES, *PROGRAMS] for part in path.relative_to(BANK).with_suffix("").parts}
+    parts = {part for path in [*MODULES, *PROGRAMS] for part in path.relative_to(SKILL_ROOT).with_suffix("").parts}
     assert [part for part in parts if any(word in VAGUE for word in part.strip("_").split("_"))] == []
 
 
@@ -274,7 +274,7 @@ def test_codes_have_texts_and_the_page_lists_them_all() -> None:
     import vidqa.generate
 
     vidqa.generate.generated()  # imports every room's problems
-    page = (BANK / "references" / "troubleshooting_codes.md").read_text(encoding="utf-8")
+    page = (SKILL_ROOT / "references" / "troubleshooting_codes.md").read_text(encoding="utf-8")
     declared = {name for codes in declared_codes().values() for name in codes.values()}
     assert declared == set(REGISTRY)
     assert [name for name in declared if f"| `{name}` |" not in page] == []
@@ -283,7 +283,7 @@ def test_codes_have_texts_and_the_page_lists_them_all() -> None:
         assert code.exit_code in list(Exit) and code.exit_code != Exit.OK, code.name
 
 
-@pytest.mark.parametrize("path", sorted((BANK / "schemas").glob("*.schema.json")), ids=lambda path: path.name)
+@pytest.mark.parametrize("path", sorted((SKILL_ROOT / "schemas").glob("*.schema.json")), ids=lambda path: path.name)
 def test_schemas_are_strict(path: Path) -> None:
     """No table takes keys it does not name, unless it says of what kind its values are."""
     schema = json.loads(path.read_text(encoding="utf-8"))
@@ -305,9 +305,9 @@ def test_schemas_are_strict(path: Path) -> None:
 
 
 def test_the_lock_holds_what_the_project_asks_for() -> None:
-    project = tomllib.loads((BANK / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    project = tomllib.loads((SKILL_ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     asked = [*project["dependencies"], *(each for extra in project["optional-dependencies"].values() for each in extra)]
-    text = (BANK / "requirements.lock").read_text(encoding="utf-8")
+    text = (SKILL_ROOT / "requirements.lock").read_text(encoding="utf-8")
     locked: dict[str, list[str]] = defaultdict(list)
     for line in text.splitlines():
         name, _, version = line.partition(";")[0].strip().partition("==")

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-from vidqa.contract.cli import BANK
+from vidqa.contract.cli import SKILL_ROOT
 from vidqa.contract.files import write_text
 from vidqa.planning.budget.page import memory_page
 from vidqa.platforms import site
@@ -41,7 +41,7 @@ def _codes() -> str:
     return pages.codes()
 
 
-# One line per page: where it goes in the bank, and what makes it.
+# One line per page: where it goes, and what makes it.
 PAGES: dict[str, Callable[[], str]] = {
     **{f"schemas/{action}.schema.json": partial(_schema, action) for action in SPECS},
     **{f"references/spec_template_{action}.yaml": partial(pages.template, action) for action in SPECS},
@@ -53,7 +53,7 @@ PAGES: dict[str, Callable[[], str]] = {
 
 
 def generated() -> dict[str, str]:
-    """Every generated file of the bank by its path, the manifest last."""
+    """Every generated file by its path, the manifest last."""
     texts = {path: make() for path, make in PAGES.items()}
     return {**texts, MANIFEST: _manifest(texts)}
 
@@ -69,9 +69,9 @@ def _manifest(texts: dict[str, str]) -> str:
     return json.dumps({"schema": "vidqa.manifest.v1", "actions": actions}, indent=2) + "\n"
 
 
-def differing(bank: Path) -> dict[str, str]:
-    """The generated files whose text in `bank` is another one, with the text they should have."""
-    return {path: text for path, text in generated().items() if _text(bank / path) != text}
+def differing(root: Path) -> dict[str, str]:
+    """The generated files whose text in `root` is another one, with the text they should have."""
+    return {path: text for path, text in generated().items() if _text(root / path) != text}
 
 
 def _text(path: Path) -> str | None:
@@ -81,13 +81,13 @@ def _text(path: Path) -> str | None:
 def main(words: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Write the pages that are made from the code.")
     parser.add_argument("--check", action="store_true", help="write nothing; exit 1 and name the files that differ")
-    parser.add_argument("--bank", type=Path, default=BANK, help="folder that holds schemas/ and references/")
+    parser.add_argument("--root", type=Path, default=SKILL_ROOT, help="folder that holds schemas/ and references/")
     options = parser.parse_args(words)
-    different = differing(options.bank)
+    different = differing(options.root)
     for path, text in different.items():
         print(f"{'differs' if options.check else 'wrote'}: {path}")
         if not options.check:
-            write_text(options.bank / path, text)
+            write_text(options.root / path, text)
     return int(bool(different) and options.check)
 
 

@@ -12,11 +12,8 @@ from pathlib import Path
 
 from vidqa.contract.cli import SKILL_ROOT, Parser
 
-PAGES = sorted(
-    path
-    for pattern in ("*.md", "references/*.md", "workflow/**/*.md", "docker/**/*.md")
-    for path in SKILL_ROOT.glob(pattern)
-)
+PATTERNS = ("*.md", "references/*.md", "workflow/**/*.md", "docker/**/*.md")
+PAGES = sorted(path for pattern in PATTERNS for path in SKILL_ROOT.glob(pattern))
 SCRIPTS = sorted((SKILL_ROOT / "scripts").glob("*.py"))
 _FENCE = re.compile(r"^(?P<indent> *)```(?P<language>\w*)\n(?P<body>.*?)^(?P=indent)```", re.MULTILINE | re.DOTALL)
 

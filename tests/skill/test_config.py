@@ -64,12 +64,9 @@ def test_actions_are_those_that_have_a_spec() -> None:
         action = CONFIG["actions"][name]
         named = [action["model_key"], action["results_key"], action["resume_key"], *action["dataset_keys"]]
         assert [key for key in named if key not in leaves(name)] == []
-        launch = parser_of(SKILL_ROOT / "scripts/launch.py").parse_args(words_of(action["commands"]["launch"])[2:])
-        assert launch.action == name
-        build = parser_of(SKILL_ROOT / "scripts/build_spec.py").parse_args(
-            words_of(action["commands"]["build_spec"])[2:]
-        )
-        assert build.action == name
+        for script in ("launch", "build_spec"):
+            parser = parser_of(SKILL_ROOT / f"scripts/{script}.py")
+            assert parser.parse_args(words_of(action["commands"][script])[2:]).action == name
 
 
 def test_automl_is_what_routing_finds() -> None:

@@ -1,5 +1,4 @@
-"""Writes the pages that are made from the code: schemas, manifest, templates, parameter tables, problem codes,
-settings of a place.
+"""Writes the files made from the code: schemas, manifest, templates, tables of keys and codes, import graph.
 
 python -m vidqa.generate            write what differs
 python -m vidqa.generate --check    write nothing; exit 1 and name the files that differ
@@ -16,6 +15,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
+from vidqa import import_graph
 from vidqa.contract.cli import SKILL_ROOT
 from vidqa.contract.files import write_text
 from vidqa.planning.budget.page import memory_page
@@ -32,7 +32,7 @@ def _schema(action: str) -> str:
 
 
 def _codes() -> str:
-    """The table of codes, once every room has declared its own."""
+    """The table of codes, once every package has declared its own."""
     package = Path(__file__).parent
     for file in sorted(package.rglob("*problems.py")):
         importlib.import_module(".".join(["vidqa", *file.relative_to(package).with_suffix("").parts]))
@@ -48,6 +48,7 @@ PAGES: dict[str, Callable[[], str]] = {
     **{f"references/parameters_{action}.md": partial(pages.parameters, action) for action in SPECS},
     "references/troubleshooting_codes.md": _codes,
     "references/memory.md": memory_page,
+    "references/packages.md": import_graph.page,
     "references/site_template.toml": site.template,
 }
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from vidqa.contract.files import write_text
 from vidqa.contract.problem import Problem, ProblemError
-from vidqa.spec.cosmos import cosmos_table, read_records, video_fps_problems
+from vidqa.spec.compat.cosmos import cosmos_table, read_records, video_fps_problems
 from vidqa.spec.layers import Layer, format_of, parse_set, read_layer
 from vidqa.spec.models import SPECS, Spec, TrainSpec
 from vidqa.spec.parents import run_folder_of

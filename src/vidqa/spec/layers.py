@@ -17,7 +17,8 @@ import yaml
 from vidqa.contract.files import open_plain
 from vidqa.contract.problem import Problem, ProblemError
 from vidqa.spec._field import Table
-from vidqa.spec.keys import NOT_TAKEN, RENAMED, SHORTHAND, is_reinforcement, nearest, table_of
+from vidqa.spec.compat.moved import NOT_TAKEN, RENAMED, is_reinforcement
+from vidqa.spec.keys import SHORTHAND, nearest, table_of
 from vidqa.spec.models import SPECS
 from vidqa.spec.problems import FILE, FPS_AND_NFRAMES, SYNTAX, TYPE, UNKNOWN_KEY, WARMUP_TWICE
 

@@ -10,7 +10,7 @@ import tomli_w
 import yaml
 
 from vidqa.contract.problem import raise_errors
-from vidqa.spec.cosmos import cosmos_table
+from vidqa.spec.compat.cosmos import cosmos_table
 from vidqa.spec.keys import flat
 from vidqa.spec.models import Spec, TrainSpec
 from vidqa.spec.problems import FILE

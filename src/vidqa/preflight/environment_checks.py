@@ -85,7 +85,7 @@ def installed(package: str) -> str | None:
 def open_files(context: Context) -> list[Problem]:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     context.facts["open_files"] = soft
-    message = f"{soft} files at a time (at most {hard}), {FILES_NEEDED} wanted"
+    message = f"{soft} files at a time (at most {hard}), {FILES_NEEDED} needed"
     return [OPEN_FILES.at("ulimit -n", message, severity="warning")] if 0 <= soft < FILES_NEEDED else []
 
 

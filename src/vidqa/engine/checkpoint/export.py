@@ -26,7 +26,7 @@ from vidqa.engine.checkpoint.shards import Rows, create_files, plan_shards, writ
 from vidqa.engine.distributed import World, local_part
 from vidqa.engine.families import torch_half
 from vidqa.engine.model.load import DTYPES, local_rows
-from vidqa.engine.model.stored import StoredTensor, RowRead, read_rows, stored_tensors
+from vidqa.engine.model.stored import RowRead, StoredTensor, read_rows, stored_tensors
 from vidqa.engine.model.trainable import adapter_name, base_name, is_adapter, lora_config
 from vidqa.engine.prepare import on_main
 from vidqa.engine.problems import ENGINE_EXPORT_UNPROVEN, ENGINE_SAVE_FAILED, ENGINE_WEIGHTS_MISMATCH

@@ -2,8 +2,8 @@
 
 A model of 17.5 GB comes in as fast as the disk or the page cache gives it: every thread reads the next piece of a file
 in one system call into memory of its own (pinned for a GPU), which leaves for the device while it reads another. What
-is stored in another precision is converted there, not on the CPU. PyTorch's HuggingFaceStorageReader reads in one thread
-and converts on the CPU; into the memory of a CPU it is as fast (half a gigabyte: 2.7 s, here 2.1 to 2.4 s).
+is stored in another precision is converted there, not on the CPU. PyTorch's HuggingFaceStorageReader reads in one
+thread and converts on the CPU; into the memory of a CPU it is as fast (half a gigabyte: 2.7 s, here 2.1 to 2.4 s).
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from vidqa.contract.cli import BANK
+from vidqa.contract.cli import SKILL_ROOT
 from vidqa.families.qwen3_vl_sizes import tensors
 from vidqa.families.sizes import Sizes, TextSizes, VisionSizes
 from vidqa.planning.budget.memory import (
@@ -29,7 +29,7 @@ from vidqa.planning.budget.memory import (
 from vidqa.planning.budget.trained import parameters
 from vidqa.spec.models import TrainSpec
 
-RESULTS = BANK / "benchmarks" / "results"
+RESULTS = SKILL_ROOT / "benchmarks" / "results"
 # All of a spec that decides memory, besides the data.
 KEYS = (
     "policy.parallelism.dp_shard_size",

@@ -63,11 +63,10 @@ def test_policy_gradient_with_values_in_batches_trains_whatever_the_packs(
     found = events(small, "train/loss")
     assert len(found) == 4 and found[3] + found[4] < found[1] + found[2]  # epochs of two steps
     assert set(events(small, "train/ratio")) == set(events(small, "train/advantage")) == set(found)
-    # Values go with their tokens: in other packs, with shared videos, the sums are the same.
-    for name, over in {"large": {"engine.pack_tokens": 4096}, "not packed": {"engine.packing": False}}.items():
-        again = _train(tmp_path / name, world, **over)
-        for key in ("train/loss", "train/ratio", "train/advantage"):
-            assert events(again, key) == pytest.approx(events(small, key), rel=1e-4), (name, key)
+    # Values go with their tokens: in other packs the sums are the same.
+    large = _train(tmp_path / "large", world, **{"engine.pack_tokens": 4096})
+    for key in ("train/loss", "train/ratio", "train/advantage"):
+        assert events(large, key) == pytest.approx(events(small, key), rel=1e-4), key
 
 
 def test_steps_that_are_not_known_beforehand_are_taken_alike(

@@ -37,11 +37,11 @@ def test_keys_of_a_declaration_are_keys_of_its_spec(action: Action) -> None:
     keys += action.shorthand.values()
     assert set(keys) - set(leaves(action.name)) == set()
     assert {code for _, _, code in action.exclusive} <= set(REGISTRY)
-    assert set(action.tables) <= set(action.model.model_fields)
+    assert set(action.tables) <= set(action.spec_model.model_fields)
 
 
 def test_the_default_spec_is_of_its_action(action: Action) -> None:
-    spec = action.model()
+    spec = action.spec_model()
     assert actions.action_for(spec) is action and action.processes(spec) == 1
     assert action.sampling.longest(spec) <= flat(spec)[action.sampling.length_key]
 

@@ -77,8 +77,8 @@ def every() -> list[Action]:
 
 def action_for(spec: object) -> Action:
     """The action that a spec is of."""
-    ours = next((each for each in map(action, HERE) if each.model is type(spec)), None)
-    return ours or next(each for each in every() if each.model is type(spec))
+    ours = next((each for each in map(action, HERE) if each.spec_model is type(spec)), None)
+    return ours or next(each for each in every() if each.spec_model is type(spec))
 
 
 def profiles() -> str:

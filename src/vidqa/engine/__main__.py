@@ -50,7 +50,7 @@ def main() -> int:
     except ProblemError as unknown:
         return _fail(run, "", unknown.problems)
     if options.prove and not action.proof:
-        parser.error("--prove is for train")
+        parser.error(f"--prove is not for {action.name}")
     try:
         run.path.mkdir(parents=True, exist_ok=True)
         if rank() == 0:

@@ -140,7 +140,7 @@ def _now() -> str:
 
 
 def main(run_dir: Path) -> int:
-    """Upload at the end of a training. Problems go to the log and into the record; the exit code is 1 if there are any."""
+    """Upload at the end of a training. Problems go to the log and into the record, and make the exit code 1."""
     from vidqa.contract import environment
 
     try:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from vidqa.families.known import known
+from vidqa.families.published import published
 from vidqa.families.qwen3_vl import QWEN3_VL
 from vidqa.planning.budget.measured import read_rows, result_files
 from vidqa.preflight.gpus import Declared
@@ -73,7 +73,7 @@ def test_tokens_of_media_are_exact_and_those_of_text_are_near(
 ) -> None:
     """The tiny model's files with the known model's processor are the known model to a planner."""
     report = looked_at(write_spec, NAME)
-    processor = known(NAME).processor
+    processor = published(NAME).processor
     (tmp_path / "model").mkdir()
     for file in tiny_model.iterdir():
         (tmp_path / "model" / file.name).write_bytes(file.read_bytes())
@@ -90,7 +90,7 @@ def test_the_sizes_that_are_shipped_are_those_that_were_measured() -> None:
     measured = {row["parameters"]["all"]: row["sizes"] for file in result_files() for row in read_rows(file)}
     assert len(measured) >= 2
     for name in (NAME, SMALL):
-        sizes = QWEN3_VL.sizes(known(name).config, Path(name))
+        sizes = QWEN3_VL.sizes(published(name).config, Path(name))
         assert asdict(sizes) in measured.values()
 
 
@@ -99,7 +99,7 @@ def test_the_sizes_that_are_shipped_are_those_that_were_measured() -> None:
     [("2B", 2_127_532_032), ("4B", 4_437_815_808), ("8B", 8_767_123_696), ("32B", 33_357_390_064)],
 )
 def test_the_parameters_are_as_many_as_were_published(name: str, parameters: int) -> None:
-    found = known(f"qwen/qwen3-vl-{name}-instruct")
-    assert found == known(f"Qwen/Qwen3-VL-{name}-Thinking")
+    found = published(f"qwen/qwen3-vl-{name}-instruct")
+    assert found == published(f"Qwen/Qwen3-VL-{name}-Thinking")
     sizes = QWEN3_VL.sizes(found.config, Path(name))
     assert sum(tensor.numel for tensor in QWEN3_VL.tensors(sizes)) == parameters

@@ -29,6 +29,7 @@ from vidqa.preflight import media_probe
 from vidqa.preflight.media_probe import read_rows
 
 BANK = Path(__file__).resolve().parents[1]
+pytestmark = pytest.mark.slow
 LIMIT_S = 10.0  # of one decode; many times what the clips here take on a busy machine
 PREFLIGHT, TRAINING = "preflight", "training"
 

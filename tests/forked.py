@@ -231,6 +231,8 @@ if __name__ == "__main__":
     gc.disable()
     for module in ("train", "prove", "evaluate", "rendezvous"):
         importlib.import_module(f"vidqa.engine.{module}")
+    importlib.import_module("av")
+    importlib.import_module("PIL.Image").init()  # all its formats, as the first picture would
     torchrun = importlib.import_module(
         "torch.distributed.elastic.multiprocessing.subprocess_handler.subprocess_handler"
     )

@@ -206,7 +206,8 @@ def _become(program: tuple[list[str], str, list[str]], call: Any, environment: d
 
 
 def _run(flags: list[str], program: str, words: list[str]) -> int:
-    sys.stdout, sys.stderr = (io.TextIOWrapper(open(n, "wb", 0), "utf-8", write_through=True) for n in (1, 2))  # noqa: SIM115
+    files = (open(number, "wb", 0, closefd=False) for number in (1, 2))  # noqa: SIM115  as long as the process
+    sys.stdout, sys.stderr = (io.TextIOWrapper(file, "utf-8", write_through=True) for file in files)
     is_module, safe = not program.endswith(".py"), "-P" in flags or os.environ.get("PYTHONSAFEPATH")
     first = [] if safe else [os.getcwd() if is_module else str(Path(program).parent)]
     sys.path[:] = [*first, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)), *PATH]

@@ -11,7 +11,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 from vidqa.contract.cli import Parser, Result, note, run
 
 if TYPE_CHECKING:
-    from vidqa.platforms.records import JobRecord
+    from vidqa.jobs.records import JobRecord
 
 parser = Parser(
     "Look at jobs, wait for them, follow their logs, cancel them, launch them again.",

@@ -17,12 +17,12 @@ from tests.platforms.slurm_cluster import SlurmCluster
 from tests.platforms.specs import write_spec_in
 from vidqa.contract import files
 from vidqa.contract.problem import Exit, ProblemError
+from vidqa.jobs import records
 from vidqa.jobs import watch as jobs
 from vidqa.jobs.launch import Launched, Wanted, dry_run, launch
-from vidqa.platforms import records
+from vidqa.jobs.records import JobRecord
 from vidqa.platforms._base import State
 from vidqa.platforms.processes import this_process
-from vidqa.platforms.records import JobRecord
 from vidqa.platforms.slurm import platform as slurm_platform
 from vidqa.platforms.slurm import script as slurm_script
 from vidqa.platforms.slurm.commands import Cluster

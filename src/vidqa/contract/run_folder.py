@@ -16,6 +16,7 @@ from vidqa import __version__
 from vidqa.contract.files import read_json, read_object, write_json, write_text
 from vidqa.contract.problem import Problem
 
+RUN_SCHEMA = 1  # of run.json
 TRAINER = "trainer.json"  # the facts of a checkpoint
 POLICY, METADATA = "policy", ".metadata"  # its folder of tensors, and the table of them
 UNFINISHED = ".unfinished-"  # before the name of a folder that is being written or removed
@@ -156,10 +157,15 @@ class RunFolder:
             for left in folder.glob(f"{UNFINISHED}*"):
                 shutil.rmtree(left, ignore_errors=True)
 
+    def read_run(self) -> dict[str, Any]:
+        """run.json; empty where there is none that can be read, or whose `jobs` are no list."""
+        found = read_object(self.path / "run.json")
+        return found if isinstance(found.get("jobs", []), list) else {}
+
     def update_run(self, **facts: Any) -> None:
         """Add facts to run.json, which the launcher started."""
         path = self.path / "run.json"
-        write_json(path, {"schema_version": 1, "vidqa_version": __version__, **read_object(path), **facts})
+        write_json(path, {"schema_version": RUN_SCHEMA, "vidqa_version": __version__, **read_object(path), **facts})
 
     def add_resume(self, facts: dict[str, Any]) -> None:
         """Add to the `resumes` of run.json, each of which says where the run went on."""

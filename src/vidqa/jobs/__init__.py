@@ -1,1 +1,1 @@
-"""Jobs: what a spec asks for, launched on a platform, watched, cancelled, tried again."""
+"""Jobs: what a spec asks for, launched on a platform, recorded, watched, cancelled, tried again."""

@@ -1,4 +1,4 @@
-"""Platforms run jobs; records say what became of them."""
+"""Platforms: how a machine, a Docker daemon, SLURM and Kubernetes run one job. Whose job it is, `vidqa.jobs` knows."""
 
 import importlib
 

@@ -17,11 +17,10 @@ from typing import Any
 
 from vidqa import __version__, storage
 from vidqa.contract import environment
-from vidqa.contract.files import write_json
+from vidqa.contract.files import now, write_json
 from vidqa.contract.problem import Problem
 from vidqa.dataset.archive import archives_in, is_archive
 from vidqa.jobs.asked import MEDIA_OF, Asked, value_at, with_values
-from vidqa.platforms.records import now
 
 SCHEMA_VERSION = 1
 MOST = 100  # reports; the oldest go

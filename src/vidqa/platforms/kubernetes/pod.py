@@ -20,10 +20,9 @@ from typing import Any
 
 from vidqa.contract import files
 from vidqa.contract.problem import Exit
-from vidqa.contract.run_folder import RunFolder
+from vidqa.contract.run_folder import RUN_SCHEMA, RunFolder
 from vidqa.platforms._base import State
 from vidqa.platforms.inside import copied_output
-from vidqa.platforms.runs import SCHEMA_VERSION, read_run
 from vidqa.platforms.supervisor import supervise
 from vidqa.platforms.verdict import Said, was_signalled
 
@@ -74,15 +73,15 @@ def _options(words: Sequence[str]) -> argparse.Namespace:
 
 def is_done(run: RunFolder, job_id: str) -> bool:
     """Whether this very job has completed the run: its beginning made the status another one."""
-    jobs = read_run(run.path).get("jobs") or [None]
+    jobs = run.read_run().get("jobs") or [None]
     return jobs[-1] == job_id and Said.of(run.read_status()).state == State.COMPLETE
 
 
 def begin(run: RunFolder, given: Path, job_id: str) -> None:
     """Write spec.toml and what is missing of run.json, unless a launcher that sees the run folder has."""
-    known = read_run(run.path)
+    known = run.read_run()
     jobs = known.get("jobs", [])
-    facts = {"schema_version": SCHEMA_VERSION, "run_id": run.path.name, **known}
+    facts = {"schema_version": RUN_SCHEMA, "run_id": run.path.name, **known}
     if job_id not in jobs:
         files.write_text(run.path / "spec.toml", (given / "spec.toml").read_text(encoding="utf-8"))
     run.write_status(State.PENDING)  # before the job's name: what an earlier job has said is not this one's

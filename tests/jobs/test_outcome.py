@@ -16,11 +16,10 @@ import pytest
 from tests.platforms.conftest import ENOUGH_S
 from vidqa.contract.cli import Result
 from vidqa.evaluation import score
-from vidqa.jobs import results
+from vidqa.jobs import records, results
 from vidqa.jobs import watch as jobs
 from vidqa.jobs.launch import Launched, launch
-from vidqa.platforms import records
-from vidqa.platforms.records import JobRecord
+from vidqa.jobs.records import JobRecord
 
 WriteSpec = Callable[..., Path]
 RIGHT = [{"video_id": f"{n}.mp4", "question": "Is it?", "gt": "no", "response": "No."} for n in range(18)]

@@ -18,7 +18,8 @@ from vidqa.contract.cli import Result
 from vidqa.evaluation import score
 from vidqa.jobs import records, results
 from vidqa.jobs import watch as jobs
-from vidqa.jobs.launch import Launched, launch
+from vidqa.jobs.api import JobHandle
+from vidqa.jobs.launch import launch
 from vidqa.jobs.records import JobRecord
 
 WriteSpec = Callable[..., Path]
@@ -33,8 +34,7 @@ def trained(stand_in: None, write_spec: WriteSpec) -> JobRecord:
 
 def ways(record: JobRecord) -> list[Result]:
     """jobs.py status, jobs.py wait, launch.py --wait."""
-    launched = Launched("started", record, [])
-    return [results.of_job(record), results.of_wait(record), results.of_launch(launched, record)]
+    return [results.of_job(record), results.of_wait(record), results.of_launch(JobHandle(record.job_id), record)]
 
 
 def as_evaluation(record: JobRecord) -> JobRecord:

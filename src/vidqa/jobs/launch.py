@@ -74,7 +74,8 @@ class DryRun(NamedTuple):
 
 @dataclass(frozen=True)
 class Launched:
-    """`how` is "started", "attached" (to a running job), or "done" (an earlier job has done just this)."""
+    """`how` is "started", "attached" (to a running job), "done" (an earlier job has done just this), or "ended" (one
+    was to do it and has failed, stopped or been cancelled)."""
 
     how: str
     record: JobRecord
@@ -88,21 +89,23 @@ def launch(
     wanted: Wanted | None = None,
     *,
     new_run: bool = False,
+    ended: bool = False,
     ready: Ready = not_asked,
 ) -> Launched:
-    """Start the job of a spec, or find the one that does the same. Raises ProblemError with all that is wrong."""
+    """Start the job of a spec, or find the one that does the same; with `ended` also one that has ended otherwise than
+    complete, which `retry` goes on with. Raises ProblemError with all that is wrong."""
     wanted = wanted or Wanted()
     where = platform(platform_name)
     settings = site.read(platform_name, wanted.site)
     asked = ask(action, spec_path, fetch=True, settings=settings)
-    if not new_run and (earlier := earlier_job(asked, platform_name)):
+    if not new_run and (earlier := earlier_job(asked, platform_name, ended=ended)):
         return _found(earlier)
     readiness = ready(asked, spec_path, platform_name, wanted, fetch=True)
     raise_errors(readiness.problems)
     wanted = with_image(where, settings, wanted, fetch=True)
     fetch_weights(asked)
     with job_files.lock("launch"):
-        if not new_run and (earlier := earlier_job(asked, platform_name)):  # of another launch, meanwhile
+        if not new_run and (earlier := earlier_job(asked, platform_name, ended=ended)):  # of another launch, meanwhile
             return _found(earlier)
         run_dir, job_id = name_run(asked, new_run=new_run)
         job = job_of(asked, where, settings, wanted, run_dir, job_id)
@@ -113,7 +116,8 @@ def launch(
 
 
 def _found(earlier: JobRecord) -> Launched:
-    return Launched("done" if earlier.state.is_terminal else "attached", earlier, [])
+    how = "done" if earlier.state == State.COMPLETE else "ended" if earlier.state.is_terminal else "attached"
+    return Launched(how, earlier, [])
 
 
 def dry_run(
@@ -169,8 +173,9 @@ def retry(record: JobRecord, *, agreed: bool = False, ready: Ready = not_asked) 
         return Launched("started", started, [*dict.fromkeys([*readiness.problems, *problems])])
 
 
-def earlier_job(asked: Asked, platform_name: str) -> JobRecord | None:
-    """The newest job that does the same and runs, or has completed and still has its run folder."""
+def earlier_job(asked: Asked, platform_name: str, *, ended: bool = False) -> JobRecord | None:
+    """The newest job that does the same and runs, or has completed and still has its run folder; where there is none,
+    with `ended` the newest of the others that still have theirs."""
     same = {
         "platform": platform_name,
         "action": asked.action,
@@ -178,13 +183,16 @@ def earlier_job(asked: Asked, platform_name: str) -> JobRecord | None:
         "inputs_fingerprint": asked.inputs_fingerprint,
         "output_dir": str(asked.output_dir),
     }
+    others = []
     for record in records.scan()[0]:
         if any(getattr(record, name) != value for name, value in same.items()):
             continue
         record = watch.observe(record)
-        if not record.state.is_terminal or (record.state == State.COMPLETE and os.path.isdir(record.run_dir)):
+        has_folder = os.path.isdir(record.run_dir)
+        if not record.state.is_terminal or (record.state == State.COMPLETE and has_folder):
             return record
-    return None
+        others += [record] * has_folder
+    return others[0] if ended and others else None
 
 
 def name_run(asked: Asked, *, new_run: bool) -> tuple[Path, str]:

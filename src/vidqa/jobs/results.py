@@ -17,8 +17,9 @@ from vidqa.platforms._base import Platform, State, copy_command
 from vidqa.platforms.problems import JOB_RECORD_BROKEN
 
 if TYPE_CHECKING:  # half a second that a look at a job does not need
+    from vidqa.jobs.api import JobHandle
     from vidqa.jobs.cosmos_container import Prepared
-    from vidqa.jobs.launch import DryRun, Launched
+    from vidqa.jobs.launch import DryRun
 
 
 def of_dry_run(made: DryRun, where: Platform, out: Path | None = None) -> Result:
@@ -63,10 +64,10 @@ def of_files(made: Prepared, out: Path | None = None) -> Result:
     return Result({**data, "preflight": made.preflight}, text, made.problems, steps)
 
 
-def of_launch(launched: Launched, waited: JobRecord | None = None) -> Result:
+def of_launch(job: JobHandle, waited: JobRecord | None = None) -> Result:
     """A job that was started or found, and what became of it where it was waited for."""
-    made = of_job(launched.record) if waited is None else of_wait(waited)
-    return replace(made, data={"how": launched.how, **made.data}, problems=[*launched.problems, *made.problems])
+    made = of_job(job.record()) if waited is None else of_wait(waited)
+    return replace(made, data={"how": job.how, **made.data}, problems=[*job.problems, *made.problems])
 
 
 def of_wait(record: JobRecord) -> Result:

@@ -14,7 +14,7 @@ from vidqa.contract import files
 from vidqa.contract.cli import command
 from vidqa.contract.problem import Exit, Problem, ProblemError
 from vidqa.contract.run_folder import RunFolder
-from vidqa.jobs import failure, records
+from vidqa.jobs import cost, failure, records
 from vidqa.jobs.problems import (
     JOB_FAILED,
     JOB_ID_NEEDED,
@@ -61,6 +61,8 @@ def _store(record: JobRecord, seen: Observed) -> JobRecord:
     }
     ended = replace(record, **changes)
     settle = partial(_settle_run_folder, ended) if ended.state.is_terminal else None
+    if platform(record.platform).has_queue:
+        cost.write_span(record.job_id, seen.state)
     return records.update(record.job_id, first=settle, **changes)
 
 

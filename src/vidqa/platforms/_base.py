@@ -205,6 +205,7 @@ class Platform:
     by_hand(job, folder)        the shell command that submits what a dry run wrote into `folder`; "" if none can
     away                        codes of problems that say no more than that it cannot be asked: a dry run need not
     silent                      code of the problem that `submit` raises where the job may have been taken all the same
+    has_queue                   whether jobs may wait long for their machines, which then costs nothing
     poll_s                      how long whoever waits lets pass between two looks
     """
 
@@ -223,4 +224,5 @@ class Platform:
     by_hand: Callable[[Job, Path], str] = lambda job, folder: ""
     away: tuple[str, ...] = ()
     silent: str = ""
+    has_queue: bool = False
     poll_s: float = 0.2

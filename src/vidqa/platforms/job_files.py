@@ -7,8 +7,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
-
 from vidqa.contract import environment, files
 from vidqa.platforms.problems import JOB_LAUNCH_BUSY, STATE_FOLDER_UNWRITABLE
 
@@ -50,6 +48,8 @@ def write(path: Path, value: dict[str, Any]) -> None:
 def lock(name: str) -> Iterator[None]:
     """One holder at a time among all processes; given up by the system when its holder dies. Raises JOB_LAUNCH_BUSY and
     STATE_FOLDER_UNWRITABLE."""
+    from filelock import FileLock, Timeout  # a tenth of a second, which a look at jobs does not need
+
     held = FileLock(folder() / f".{name}.lock", timeout=LOCK_WAIT_S, poll_interval=0.02)
     try:
         folder().mkdir(parents=True, exist_ok=True)

@@ -409,5 +409,6 @@ KUBERNETES = Platform(
     by_hand=by_hand,
     away=(NO_CLUSTER.name, UNREACHABLE.name, PACKAGE_MISSING.name),
     silent=UNREACHABLE.name,
+    has_queue=True,
     poll_s=POLL_S,
 )

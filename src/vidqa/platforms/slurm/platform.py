@@ -275,5 +275,6 @@ SLURM = Platform(
     by_hand=by_hand,
     silent=SLURM_SILENT.name,
     away=(SLURM_MISSING.name, SLURM_SSH.name, SLURM_SILENT.name),
+    has_queue=True,
     poll_s=POLL_S,
 )

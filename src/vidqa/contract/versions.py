@@ -6,7 +6,7 @@ import subprocess
 from importlib import metadata
 
 import vidqa
-from vidqa.contract.cli import BANK
+from vidqa.contract.cli import SKILL_ROOT
 
 LIBRARIES = ("torch", "torchvision", "transformers", "accelerate", "peft", "av", "numpy", "safetensors")
 
@@ -23,10 +23,10 @@ def versions() -> dict[str, str | None]:
 
 
 def git_commit() -> str | None:
-    """The commit of this skill bank, where it is a git checkout."""
+    """The commit of this skill, where it is a git checkout."""
     try:
         asked = subprocess.run(
-            ["git", "-C", str(BANK), "rev-parse", "HEAD"], capture_output=True, text=True, timeout=10
+            ["git", "-C", str(SKILL_ROOT), "rev-parse", "HEAD"], capture_output=True, text=True, timeout=10
         )
     except (OSError, subprocess.SubprocessError):
         return None

@@ -19,11 +19,12 @@ from pathlib import Path
 from typing import Any
 
 from vidqa import spec
+from vidqa.actions import action as action_of_name
 from vidqa.contract import files
 from vidqa.contract.problem import Problem
 from vidqa.contract.run_folder import TRAINER, RunFolder, read_checkpoint
 from vidqa.jobs import launch, records, watch
-from vidqa.jobs.asked import spec_of, with_values
+from vidqa.jobs.asked import spec_of
 from vidqa.jobs.cost import Cost, cost_of
 from vidqa.jobs.launch import Launched, Ready, Wanted, not_asked
 from vidqa.jobs.metrics import Position, Row, rows_after
@@ -31,6 +32,7 @@ from vidqa.jobs.problems import NOTHING_TO_RESUME
 from vidqa.jobs.records import JobRecord
 from vidqa.platforms import platform
 from vidqa.platforms._base import State
+from vidqa.spec.keys import with_values
 
 BEGINNING = Position()
 
@@ -99,18 +101,20 @@ class JobHandle:
         *,
         ready: Ready = not_asked,
     ) -> JobHandle:
-        """Submit this training with other values at some dotted keys, as a run of its own that starts after just this
-        checkpoint: with train.max_num_steps = 12, step_8 is followed by 4 steps. Its spec is written to `spec_path`.
+        """Submit its spec with other values at some dotted keys, as a run of its own that starts after just this
+        checkpoint: with train.max_num_steps = 12, step_8 is followed by 4 steps. The spec is written to `spec_path`.
 
         Raises PLATFORM_NOTHING_TO_RESUME for a checkpoint that is not whole.
         """
         record = records.read(self.job_id)
         try:
+            if (resuming := action_of_name(record.action).resuming) is None:
+                raise ValueError(f"the action {record.action} has no checkpoints")
             read_checkpoint(checkpoint)
         except ValueError as broken:
             raise NOTHING_TO_RESUME.error(checkpoint, str(broken), "name one of the job's `checkpoints`") from broken
         earlier = spec.load(spec_of(record), record.action)
-        changed = with_values(record.action, earlier, {**changes, "train.resume": str(checkpoint.absolute())})
+        changed = with_values(earlier, {**changes, resuming.key: str(checkpoint.absolute())})
         files.write_text(spec_path, spec.dump(changed))
         return submit(record.action, spec_path, record.platform, wanted, ready=ready)
 

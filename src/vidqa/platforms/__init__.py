@@ -1,4 +1,4 @@
-"""Platforms: how a machine, a Docker daemon, SLURM and Kubernetes run one job. Whose job it is, `vidqa.jobs` knows."""
+"""Platforms: where jobs run. What is known of a job beyond its place is in `vidqa.jobs`."""
 
 import importlib
 

@@ -10,16 +10,16 @@ import pytest
 from vidqa.contract.problem import Exit
 from vidqa.platforms import verdict
 from vidqa.platforms._base import State, Submitted, run_folder_log
-from vidqa.platforms.verdict import Said
+from vidqa.platforms.verdict import EngineStatus
 
 
 def submitted(run_dir: Path = Path("x"), **changes: Any) -> Submitted:
     return Submitted("x", run_dir, created="x", launcher={}, **changes)
 
 
-SAVED = Said(State.STOPPED, 6, "saved")
-DONE = Said(State.COMPLETE, 0, "done")
-BUSY = Said(State.RUNNING, None, "")
+SAVED = EngineStatus(State.STOPPED, 6, "saved")
+DONE = EngineStatus(State.COMPLETE, 0, "done")
+BUSY = EngineStatus(State.RUNNING, None, "")
 
 
 @pytest.mark.parametrize(
@@ -30,7 +30,7 @@ BUSY = Said(State.RUNNING, None, "")
         (0, BUSY, False, State.ERROR, 5),
         (0, SAVED, False, State.STOPPED, 6),
         (0, SAVED, True, State.CANCELED, 6),
-        (1, Said(State.ERROR, 3, "data"), False, State.ERROR, 3),
+        (1, EngineStatus(State.ERROR, 3, "data"), False, State.ERROR, 3),
         (1, DONE, False, State.ERROR, 5),  # something went wrong after the engine's last word
         (6, DONE, False, State.COMPLETE, 0),  # torchrun was asked to stop after it
         (6, DONE, True, State.COMPLETE, 0),
@@ -42,7 +42,7 @@ BUSY = Said(State.RUNNING, None, "")
         (137, BUSY, False, State.ERROR, 5),
     ],
 )
-def test_a_job_that_has_ended(exit_code: int, said: Said, cancelled: bool, state: State, kept: int) -> None:
+def test_a_job_that_has_ended(exit_code: int, said: EngineStatus, cancelled: bool, state: State, kept: int) -> None:
     seen = verdict.ended(submitted(cancel_requested="now" if cancelled else None), exit_code, said, "")
     assert (seen.state, seen.exit_code) == (state, kept)
 
@@ -71,7 +71,7 @@ def test_a_job_of_which_nothing_is_left() -> None:
 
 @pytest.mark.parametrize("status", [None, [], {}, {"state": "ODD"}, {"state": "ERROR", "exit_code": "3"}])
 def test_a_broken_status_says_nothing_wrong(status: object) -> None:
-    assert Said.of(status).exit_code is None
+    assert EngineStatus.of(status).exit_code is None
 
 
 def test_the_log_of_an_earlier_job_is_no_evidence(tmp_path: Path) -> None:

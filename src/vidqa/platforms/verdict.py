@@ -19,7 +19,7 @@ TAIL_BYTES = 20_000
 
 
 @dataclass(frozen=True)
-class Said:
+class EngineStatus:
     """The engine's own last words in status.json; nothing where it is missing or broken."""
 
     state: State | None = None
@@ -27,20 +27,20 @@ class Said:
     message: str = ""
 
     @staticmethod
-    def of(status: object) -> Said:
+    def of(status: object) -> EngineStatus:
         """From the parsed status.json, whatever it holds."""
         if not isinstance(status, dict):
-            return Said()
+            return EngineStatus()
         try:
             state = State(status["state"])
         except (KeyError, ValueError):
-            return Said()
+            return EngineStatus()
         code = status.get("exit_code")
-        return Said(state, code if isinstance(code, int) else None, str(status.get("message") or ""))
+        return EngineStatus(state, code if isinstance(code, int) else None, str(status.get("message") or ""))
 
 
-def said_in_run_folder(job: Submitted) -> Said:
-    return Said.of(RunFolder(job.run_dir).read_status())
+def status_in_run_folder(job: Submitted) -> EngineStatus:
+    return EngineStatus.of(RunFolder(job.run_dir).read_status())
 
 
 def tail(log: Callable[[Any, int], tuple[bytes, int]], job: Submitted) -> str:
@@ -54,7 +54,7 @@ def tail(log: Callable[[Any, int], tuple[bytes, int]], job: Submitted) -> str:
     return written[max(0, earlier) :].decode(errors="replace")
 
 
-def ended(job: Submitted, exit_code: int, said: Said, log_tail: str) -> Observed:
+def ended(job: Submitted, exit_code: int, said: EngineStatus, log_tail: str) -> Observed:
     """What a job is whose command ended with `exit_code`. A signal that comes when all is done changes nothing."""
     if said.state == State.COMPLETE and (exit_code == 0 or was_signalled(exit_code)):
         return Observed(State.COMPLETE, 0, said.message)
@@ -72,12 +72,12 @@ def ended(job: Submitted, exit_code: int, said: Said, log_tail: str) -> Observed
 
 def ended_here(job: Submitted, exit_code: int) -> Observed:
     """`ended` for a job whose run folder can be read from here."""
-    return ended(job, exit_code, said_in_run_folder(job), tail(run_folder_log, job))
+    return ended(job, exit_code, status_in_run_folder(job), tail(run_folder_log, job))
 
 
 def vanished_here(job: Submitted, message: str) -> Observed:
     """`vanished` for a job whose run folder can be read from here."""
-    return vanished(job, said_in_run_folder(job), message)
+    return vanished(job, status_in_run_folder(job), message)
 
 
 def was_signalled(exit_code: int) -> bool:
@@ -85,7 +85,7 @@ def was_signalled(exit_code: int) -> bool:
     return exit_code == Exit.NOT_DONE or exit_code < 0 or 128 < exit_code <= 128 + signal.NSIG
 
 
-def vanished(job: Submitted, said: Said, message: str) -> Observed:
+def vanished(job: Submitted, said: EngineStatus, message: str) -> Observed:
     """What a job is of which the platform knows nothing any more: what the engine wrote last decides."""
     if said.state == State.COMPLETE:
         return Observed(State.COMPLETE, 0, said.message)

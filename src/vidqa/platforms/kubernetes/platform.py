@@ -39,7 +39,7 @@ from vidqa.platforms.kubernetes.site import KubernetesSite
 from vidqa.platforms.kubernetes.state import Ending, decisive, endings, observed, stuck, verdict
 from vidqa.platforms.processes import Identity
 from vidqa.platforms.site import settings_of
-from vidqa.platforms.verdict import Said, said_in_run_folder, vanished
+from vidqa.platforms.verdict import EngineStatus, status_in_run_folder, vanished
 
 MANIFEST = "manifest.yaml"
 POLL_S = 2.0  # an API server serves a whole cluster
@@ -241,7 +241,7 @@ def _gone(job: Submitted, pods: Sequence[Json]) -> Observed:
         return Observed(State.RUNNING, None, "its pods are being ended")
     if ended:
         return _keep(job, verdict(decisive(pods) or ended[-1], pods, job, ""))
-    return vanished(job, said_in_run_folder(job), "the job vanished: the cluster has neither it nor a pod of it")
+    return vanished(job, status_in_run_folder(job), "the job vanished: the cluster has neither it nor a pod of it")
 
 
 def cancel(job: Submitted, grace_s: float) -> None:
@@ -330,7 +330,7 @@ def _bring_back(job: Submitted, pods: Sequence[Json]) -> None:
     """Give the launcher's own run folder what the engine said last, unless the engine writes into that very folder."""
     run = RunFolder(job.run_dir)
     words = _first_words(endings(pods))
-    if not words or Said.of(run.read_status()).exit_code is not None:
+    if not words or EngineStatus.of(run.read_status()).exit_code is not None:
         return
     try:
         files.write_json(run.path / "status.json", words["status"])

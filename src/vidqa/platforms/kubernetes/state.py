@@ -11,7 +11,7 @@ from typing import Any
 from vidqa.contract.problem import Exit
 from vidqa.platforms._base import IMAGE, INFRASTRUCTURE, OUT_OF_MEMORY, Observed, State, Submitted
 from vidqa.platforms.kubernetes.manifest import CONTAINER, NODE_LABEL, TRAINJOB_CONTAINER
-from vidqa.platforms.verdict import Said, ended
+from vidqa.platforms.verdict import EngineStatus, ended
 
 Json = dict[str, Any]
 # Why a container waits and will go on waiting until somebody changes something, and of which class that is.
@@ -40,8 +40,8 @@ class Ending:
     disruption: str
 
     @property
-    def said(self) -> Said:
-        return Said.of(self.words.get("status"))
+    def said(self) -> EngineStatus:
+        return EngineStatus.of(self.words.get("status"))
 
 
 @dataclass(frozen=True)

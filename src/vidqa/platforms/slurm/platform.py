@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 import shlex
 import time
-from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -120,20 +119,6 @@ def submit(job: Job, rendered: Rendered) -> dict[str, Any]:
     return {"slurm_id": _hand_over(job, rendered, name), "name": name}
 
 
-def render_array(jobs: Sequence[Job], folder: Path, at_once: int) -> Rendered:
-    """Many jobs of one shape as one array: its script goes to `folder`, each job's node.sh to its own run folder."""
-    tasks = {str(job.run_dir / TASK): slurm_script.task(job) for job in jobs}
-    script = {str(folder / SCRIPT): slurm_script.array(jobs, at_once)}
-    return Rendered(("sbatch", "--parsable", str(folder / SCRIPT)), {}, SECRETS, {**script, **tasks})
-
-
-def submit_array(jobs: Sequence[Job], rendered: Rendered) -> list[dict[str, Any]]:
-    """Hand an array over, its files being written; one reference for each job. Raises as `submit`."""
-    name = slurm_script.name_of_array(jobs)
-    number = _hand_over(jobs[0], rendered, name)
-    return [{"slurm_id": f"{number}_{place}", "name": name} for place in range(len(jobs))]
-
-
 def status(job: Submitted) -> Observed:
     cluster = _cluster(job)
     launching = _may_be_launching(job)  # asked first: it may submit and end meanwhile
@@ -142,7 +127,7 @@ def status(job: Submitted) -> Observed:
         if slurm_id is None and launching:
             return Observed(State.PENDING, None, "it is being submitted")
         if slurm_id is None:
-            return verdict.vanished(job, verdict.Said(), "its launcher ended before SLURM had taken it")
+            return verdict.vanished(job, verdict.EngineStatus(), "its launcher ended before SLURM had taken it")
         named = slurm_id, _name(job)
         seen = known(cluster, *named) or _exit_code_left(job, slurm_id) or accounted(cluster, *named)
     except ProblemError as silent:
@@ -216,13 +201,13 @@ def _may_be_launching(job: Submitted) -> bool:
 def _slurm_id(job: Submitted, cluster: Cluster) -> str | None:
     """The job's number; where the launcher died before it could write it down, SLURM knows it by the job's name."""
     known = (job.reference or {}).get("slurm_id")
-    if isinstance(known, str) and re.fullmatch(r"\d+(_\d+)?", known):
+    if isinstance(known, str) and re.fullmatch(r"\d+", known):
         return known
     return find(cluster, slurm_script.name_of(job.job_id))
 
 
 def _name(job: Submitted) -> str:
-    """By which SLURM knows the job; one of an array has the array's."""
+    """By which SLURM knows the job."""
     name = (job.reference or {}).get("name")
     return name if isinstance(name, str) and name.isprintable() else slurm_script.name_of(job.job_id)
 
@@ -242,7 +227,7 @@ def _observed(job: Submitted, slurm_id: str, seen: Known | None) -> Observed:
         return Observed(State.PENDING, None, f"{again}waits: {seen.reason or seen.state}")
     if seen and seen.state not in ENDS:
         return Observed(State.RUNNING, None, again.removesuffix("; "))
-    said = verdict.said_in_run_folder(job)
+    said = verdict.status_in_run_folder(job)
     if seen is None:
         return verdict.vanished(
             job, said, f"it vanished: SLURM knows no job {slurm_id} of it, and it left no exit code"

@@ -39,7 +39,7 @@ MAY_KNOW = {
     "planning": {"contract", "spec", "video", "dataset", "families"},
     "evaluation": {"contract", "pages", "dataset"},
     "datatools": {"contract", "pages", "video", "dataset", "families", "planning", "evaluation"},
-    "platforms": {"contract", "spec"},
+    "platforms": {"contract"},
     "jobs": {"contract", "actions", "spec", "dataset", "storage", "platforms"},
     "preflight": {
         "contract",
@@ -78,7 +78,7 @@ PREFIXES = {
     "evaluation": {"GAPS", "METRIC", "POSTER", "RESULTS"},
     "datatools": {"DATATOOLS"},
     "platforms": {"ENV", "JOB", "PLATFORM", "RUN", "STATE"},
-    "jobs": {"PLATFORM"},
+    "jobs": {"JOB", "PLATFORM", "RUN"},
     "preflight": {"BUDGET", "DATA", "ENV", "FIX", "MODEL", "PAIR", "PLATFORM", "RESUME"},
     "engine": {"CACHE", "ENGINE"},
 }

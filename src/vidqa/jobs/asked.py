@@ -17,8 +17,8 @@ from vidqa.contract.cli import command
 from vidqa.contract.problem import Problem
 from vidqa.dataset import check_records
 from vidqa.dataset.reader import annotation_file
+from vidqa.jobs.records import JobRecord
 from vidqa.platforms.mounts import media_folders
-from vidqa.platforms.records import JobRecord
 from vidqa.platforms.site import is_unseen
 from vidqa.spec.action import require_action
 from vidqa.spec.keys import SpecT, value_at, with_values

@@ -16,18 +16,20 @@ from typing import Any
 
 import pytest
 
+from vidqa.platforms import job_files
+
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "fuzz"))
 
 from mutations import ODD_VALUES, scrambled, spoiled
 
+from tests.jobs.jobs_script import ask
 from tests.platforms.conftest import ENOUGH_S, until_engine_runs
-from tests.platforms.jobs_script import ask
-from vidqa.jobs import results
+from vidqa.jobs import records, results
 from vidqa.jobs import watch as jobs
 from vidqa.jobs.launch import launch
-from vidqa.platforms import NAMES, records
+from vidqa.jobs.records import JobRecord
+from vidqa.platforms import NAMES
 from vidqa.platforms._base import State
-from vidqa.platforms.records import JobRecord
 
 SEED = 20260101
 WriteSpec = Callable[..., Path]
@@ -199,7 +201,9 @@ def make_target(template: JobRecord, damage: Damage, number: int) -> Target:
     if damage.platform == "local" or not over:
         host = {"host": template.launcher["host"], "boot": template.launcher["boot"]}
         record = replace(record, launcher={**REFERENCES["local"], **host})
-    target = Target(records.path_of(name), records.exit_file(name), run, json.loads(json.dumps(record.as_dict())))
+    target = Target(
+        job_files.record_file(name), job_files.exit_file(name), run, json.loads(json.dumps(record.as_dict()))
+    )
     target.write()
     if EXITS[damage.platform]:
         target.exit.write_text(json.dumps(EXITS[damage.platform]))

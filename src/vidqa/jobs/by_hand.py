@@ -8,24 +8,18 @@ A launch writes the same files into the run folder; they name it, so it is where
 
 from __future__ import annotations
 
-import shlex
-from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from vidqa.contract import files
-from vidqa.platforms._base import Platform
-from vidqa.platforms.problems import OUT_UNWRITABLE
-
-if TYPE_CHECKING:
-    from vidqa.jobs.launch import DryRun
-
-SPEC, RUN = "spec.toml", "run.sh"
+from vidqa.jobs.launch import DryRun
+from vidqa.jobs.problems import OUT_UNWRITABLE
+from vidqa.platforms._base import RUN_SCRIPT, SPEC_FILE, Platform
 
 
 def files_of(made: DryRun) -> dict[str, str]:
     """Text by name: the spec that the job gets, and what is submitted, or else the command that runs."""
-    return {SPEC: made.spec_toml, **(made.rendered.files or {RUN: f"#!/bin/bash\nexec {made.rendered.shown}\n"})}
+    command = {RUN_SCRIPT: f"#!/bin/bash\nexec {made.rendered.shown}\n"}
+    return {SPEC_FILE: made.spec_toml, **(made.rendered.files or command)}
 
 
 def write(made: DryRun, where: Platform, folder: Path) -> str:
@@ -44,9 +38,3 @@ def write_files(texts: dict[str, str], folder: Path) -> None:
             files.write_text(folder / name, text)
     except OSError as failed:
         raise OUT_UNWRITABLE.error(folder, f"it cannot be written: {failed}") from failed
-
-
-def copied(names: Iterable[str], folder: Path, run_dir: Path) -> str:
-    """The shell command that puts files of `folder` into the run folder."""
-    run, sources = shlex.quote(str(run_dir)), shlex.join([str(folder / name) for name in names])
-    return f"mkdir -p {run} && cp {sources} {run}"

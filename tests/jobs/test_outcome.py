@@ -16,11 +16,11 @@ import pytest
 from tests.platforms.conftest import ENOUGH_S
 from vidqa.contract.cli import Result
 from vidqa.evaluation import score
-from vidqa.jobs import results
+from vidqa.jobs import records, results
 from vidqa.jobs import watch as jobs
-from vidqa.jobs.launch import Launched, launch
-from vidqa.platforms import records
-from vidqa.platforms.records import JobRecord
+from vidqa.jobs.api import JobHandle
+from vidqa.jobs.launch import launch
+from vidqa.jobs.records import JobRecord
 
 WriteSpec = Callable[..., Path]
 RIGHT = [{"video_id": f"{n}.mp4", "question": "Is it?", "gt": "no", "response": "No."} for n in range(18)]
@@ -34,8 +34,7 @@ def trained(stand_in: None, write_spec: WriteSpec) -> JobRecord:
 
 def ways(record: JobRecord) -> list[Result]:
     """jobs.py status, jobs.py wait, launch.py --wait."""
-    launched = Launched("started", record, [])
-    return [results.of_job(record), results.of_wait(record), results.of_launch(launched, record)]
+    return [results.of_job(record), results.of_wait(record), results.of_launch(JobHandle(record.job_id), record)]
 
 
 def as_evaluation(record: JobRecord) -> JobRecord:

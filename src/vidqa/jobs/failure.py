@@ -10,9 +10,9 @@ from collections.abc import Sequence
 
 from vidqa.contract import environment
 from vidqa.contract.problem import Exit, Problem
+from vidqa.platforms._base import IMAGE, INFRASTRUCTURE, OUT_OF_MEMORY
 
-INFRASTRUCTURE, DATA, IMAGE, CREDENTIAL = "infrastructure", "data", "image", "credential"
-SPEC, PROGRAM, OUT_OF_MEMORY = "spec", "program", "out of memory"
+DATA, CREDENTIAL, SPEC, PROGRAM = "data", "credential", "spec", "program"
 CLASSES = (INFRASTRUCTURE, DATA, IMAGE, CREDENTIAL, SPEC, PROGRAM, OUT_OF_MEMORY)
 FAILS_AGAIN = (SPEC, DATA, CREDENTIAL, OUT_OF_MEMORY)  # the same job would end the same way
 

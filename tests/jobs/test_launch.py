@@ -17,10 +17,10 @@ import pytest
 from tests.platforms.conftest import ENOUGH_S
 from vidqa.contract import environment
 from vidqa.contract.problem import Exit, ProblemError
-from vidqa.jobs import results
+from vidqa.jobs import records, results
 from vidqa.jobs import watch as jobs
 from vidqa.jobs.launch import Wanted, dry_run, launch
-from vidqa.platforms import records
+from vidqa.platforms import job_files
 from vidqa.platforms._base import State
 
 WriteSpec = Callable[..., Path]
@@ -220,7 +220,7 @@ def test_the_newest_jobs_are_listed_and_the_others_counted(stand_in: None, write
     listed = results.of_listing(*jobs.listing())
     assert listed.data["count"] == results.MOST_LISTED + 2 and len(listed.data["jobs"]) == results.MOST_LISTED
     assert listed.data["jobs"][0]["job_id"] == record.job_id
-    assert listed.text.splitlines()[-1] == f"and 2 older ones, in {records.folder()}"
+    assert listed.text.splitlines()[-1] == f"and 2 older ones, in {job_files.folder()}"
 
 
 def test_no_lines_of_a_log_are_none(stand_in: None, write_spec: WriteSpec) -> None:

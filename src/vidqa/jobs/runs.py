@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-import subprocess
 from datetime import UTC, datetime
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import vidqa
 from vidqa.contract import files
-from vidqa.contract.cli import SKILL_ROOT
-from vidqa.contract.run_folder import RunFolder
+from vidqa.contract.run_folder import RUN_SCHEMA, RunFolder
+from vidqa.jobs.records import MOST_NUMBER
 from vidqa.platforms._base import State
 from vidqa.platforms.problems import RUN_FOLDER_UNWRITABLE
-from vidqa.platforms.records import MOST_NUMBER, now
-
-SCHEMA_VERSION = 1
-LIBRARIES = ("torch", "torchvision", "transformers", "accelerate", "peft", "av", "numpy", "safetensors")
 
 
 def new_name(fingerprint: str, taken: set[str]) -> str:
@@ -30,23 +23,17 @@ def new_name(fingerprint: str, taken: set[str]) -> str:
     return name
 
 
-def read_run(run_dir: Path) -> dict[str, Any]:
-    """run.json of a run folder; empty where there is none that can be read, or whose `jobs` are no list."""
-    found = files.read_object(run_dir / "run.json")
-    return found if isinstance(found.get("jobs", []), list) else {}
-
-
 def newest_run(output_dir: Path, **wanted: str) -> Path | None:
     """The run in `output_dir` that was launched last of those whose run.json has these values. Earlier versions did not
     count the launches: their runs come before all that are counted, by their names, which begin with the time."""
-    runs = [(read_run(path.parent), path.parent) for path in output_dir.glob("*/run.json")]
+    runs = [(RunFolder(path.parent).read_run(), path.parent) for path in output_dir.glob("*/run.json")]
     fit = [(_sequence(run), folder.name) for run, folder in runs if wanted.items() <= run.items()]
     return output_dir / max(fit)[1] if fit else None
 
 
 def last_sequence(output_dir: Path) -> int:
     """The highest number of a launch in `output_dir`; 0 where none has one."""
-    return max((_sequence(read_run(path.parent)) for path in output_dir.glob("*/run.json")), default=0)
+    return max((_sequence(RunFolder(path.parent).read_run()) for path in output_dir.glob("*/run.json")), default=0)
 
 
 def _sequence(run: dict[str, Any]) -> int:
@@ -57,7 +44,7 @@ def _sequence(run: dict[str, Any]) -> int:
 def run_that_made(model: Path) -> str | None:
     """The run whose folder holds this model, as <run>/safetensors/<name>."""
     for folder in list(model.parents)[:3]:
-        run_id = read_run(folder).get("run_id")
+        run_id = RunFolder(folder).read_run().get("run_id")
         if run_id:
             return str(run_id)
     return None
@@ -68,7 +55,7 @@ def prepare(run_dir: Path, texts: dict[str, str], facts: dict[str, Any], job_id:
 
     Raises RUN_FOLDER_UNWRITABLE.
     """
-    run = read_run(run_dir) or {"schema_version": SCHEMA_VERSION, "created": now(), **facts}
+    run = RunFolder(run_dir).read_run() or {"schema_version": RUN_SCHEMA, "created": files.now(), **facts}
     run["jobs"] = [*run.get("jobs", []), job_id]
     run["preflight"] = facts["preflight"]  # of the newest job
     try:
@@ -83,25 +70,3 @@ def prepare(run_dir: Path, texts: dict[str, str], facts: dict[str, Any], job_id:
             pass  # a job that could not open its log would never begin
     except OSError as failed:
         raise RUN_FOLDER_UNWRITABLE.error(run_dir, f"it cannot be written: {failed}") from failed
-
-
-def versions() -> dict[str, str | None]:
-    """Of this program and of the libraries that decide what a run computes; None where one is not installed."""
-    found: dict[str, str | None] = {"vidqa": vidqa.__version__}
-    for name in LIBRARIES:
-        try:
-            found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            found[name] = None
-    return found
-
-
-def git_commit() -> str | None:
-    """The commit of this skill, where it is a git checkout."""
-    try:
-        asked = subprocess.run(
-            ["git", "-C", str(SKILL_ROOT), "rev-parse", "HEAD"], capture_output=True, text=True, timeout=10
-        )
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return asked.stdout.strip() or None

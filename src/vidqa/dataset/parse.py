@@ -12,7 +12,7 @@ from vidqa.dataset.findings import Findings
 from vidqa.dataset.media import MediaSource, NotFound
 from vidqa.dataset.place import KINDS, Piece, Slot, fill_slots, pieces_of_text, tidy
 from vidqa.dataset.reader import type_name
-from vidqa.dataset.record import MediaRef, Record, Turn
+from vidqa.dataset.record import ORIGINS, MediaRef, Provenance, Record, Turn
 
 ROLES = {"human": "user", "user": "user", "gpt": "assistant", "assistant": "assistant", "system": "system"}
 KIND_FIELDS = ("kind", "type", "question_type", "category")
@@ -24,7 +24,8 @@ Said = tuple[str, list[Piece]]  # a role and what it says
 
 
 class RowReader:
-    """Reads the rows of one file; what is wrong goes to `findings`. Ids must be unique among its rows.
+    """Reads the rows of one file; what is wrong goes to `findings`. Ids must be unique among its rows, and those of
+    `ids`, the ids of earlier files with the places of their rows.
 
     With `need_answers` every conversation must end with an assistant turn; without, the question is enough. With
     `by_line` the indices of rows are the lines of the file on which they begin, and are shown as editors write them.
@@ -40,6 +41,7 @@ class RowReader:
         *,
         by_line: bool = False,
         keep_missing: bool = False,
+        ids: dict[str, int] | None = None,
     ) -> None:
         self.name = name
         self.source = source
@@ -47,7 +49,7 @@ class RowReader:
         self.need_answers = need_answers
         self.by_line = by_line
         self.keep_missing = keep_missing
-        self.ids: dict[str, int] = {}
+        self.ids = {} if ids is None else ids
         self.rows = 0  # read so far
 
     def place(self, file: str, index: int) -> str:
@@ -106,7 +108,7 @@ class _Row:
             return None
         media, turns = placed
         source = self.reader.place(self.reader.name, self.index)
-        return Record(self.id, turns, media, self._video_fps(), self._kind(), source)
+        return Record(self.id, turns, media, self._video_fps(), self._kind(), source, self._provenance())
 
     def _id(self) -> str | None:
         value = self.row.get("id")
@@ -139,6 +141,23 @@ class _Row:
     def _kind(self) -> str | None:
         found = next((self.row[name] for name in KIND_FIELDS if isinstance(self.row.get(name), str)), None)
         return found if found and found.isascii() else _clean(found or "") or None
+
+    def _provenance(self) -> Provenance | None:
+        """An origin alone, or an object. What says something else is a field of the user's own: it warns, and stays."""
+        value = self.row.get("provenance")
+        if value is None:
+            return None
+        fields = {"origin": value} if isinstance(value, str) else value
+        if isinstance(fields, dict) and not fields.keys() - {"origin", "round", "gap"}:
+            number, gap = fields.get("round"), fields.get("gap")
+            sound = number is None or (isinstance(number, int) and not isinstance(number, bool) and number >= 0)
+            sound = sound and (gap is None or (isinstance(gap, str) and _clean(gap) is not None))
+            if sound and fields.get("origin") in ORIGINS:
+                return Provenance(fields["origin"], number, gap)
+        message = f"not used: expected an origin ({', '.join(ORIGINS)}) or an object, got {SHORT.repr(value)}"
+        example = 'write it as "provenance": {"origin": "mined", "round": 1, "gap": "id of the gap\'s sample"}'
+        self.wrong(problems.FIELD_TYPE, "provenance", message, example, "warning")
+        return None
 
     def _listed(self) -> dict[str, list[str]] | None:
         """The media named beside the conversation, by kind."""

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from vidqa.contract.problem import Code, Problem
-from vidqa.dataset.record import MediaRef, Record
+from vidqa.dataset.record import Record
+from vidqa.dataset.same_bytes import same_bytes
 from vidqa.datatools.problems import CONTRADICTION, REPEATED, SAME_CONTENT
 from vidqa.evaluation.answers import parse_expected
-from vidqa.video.source import content_hash
 
 NAMED = 5  # members of a group that a message names
 
@@ -54,7 +54,7 @@ def find_duplicates(records: Sequence[Record]) -> Duplicates:
     return Duplicates(
         [_ids(group) for group, differ in zip(groups, contradicts, strict=True) if not differ],
         [_ids(group) for group, differ in zip(groups, contradicts, strict=True) if differ],
-        same_content({medium.key: medium for record in records for medium in record.media}.values()),
+        same_bytes({medium.key: medium for record in records for medium in record.media}.values()),
     )
 
 
@@ -76,17 +76,3 @@ def compared_answer(record: Record) -> str:
 
 def _plain(text: str) -> str:
     return " ".join(text.casefold().split())
-
-
-def same_content(media: Iterable[MediaRef]) -> list[list[str]]:
-    """Keys of files with the same bytes. Only files of equal length are read; unreadable ones are left out."""
-    by_size: defaultdict[int, list[MediaRef]] = defaultdict(list)
-    for ref in media:
-        by_size[ref.size].append(ref)
-    by_content: defaultdict[str, list[str]] = defaultdict(list)
-    for refs in by_size.values():
-        for ref in refs if len(refs) > 1 else ():
-            digest = content_hash(ref.path, ref.member)
-            if digest:
-                by_content[digest].append(ref.key)
-    return [sorted(keys) for keys in by_content.values() if len(keys) > 1]

@@ -190,13 +190,18 @@ def _arrow_files(folder: Path) -> list[Path]:
 
 
 def parquet_bytes(records: Sequence[Record]) -> bytes:
-    """A parquet file with the columns id, kind, video_fps and messages."""
+    """A parquet file with the columns id, kind, video_fps and messages; provenance where a record has one."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     part = pa.struct([(name, pa.string()) for name in ("type", "text", "video", "image")])
     turn = pa.struct([("role", pa.string()), ("content", pa.list_(part))])
-    columns = [("id", pa.string()), ("kind", pa.string()), ("video_fps", pa.float64()), ("messages", pa.list_(turn))]
+    columns = [("id", pa.string()), ("kind", pa.string()), ("video_fps", pa.float64())]
+    if any(record.provenance for record in records):
+        columns.append(
+            ("provenance", pa.struct([("origin", pa.string()), ("round", pa.int64()), ("gap", pa.string())]))
+        )
+    columns.append(("messages", pa.list_(turn)))
     table = pa.Table.from_pylist([table_row(record) for record in records], schema=pa.schema(columns))
     buffer = io.BytesIO()
     pq.write_table(table, buffer)

@@ -9,11 +9,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from vidqa.dataset.load import Pair
 from vidqa.dataset.near_duplicates import alike_groups, glances
 from vidqa.dataset.record import MediaRef
-from vidqa.datatools.duplicates import same_content
+from vidqa.dataset.same_bytes import same_bytes
 from vidqa.datatools.problems import GROUP_BY
-from vidqa.datatools.rows import Pair
 from vidqa.video.headers import read_headers
 
 MOST_OF_A_STEM = 8  # files; a stem that more have, such as "video", says nothing
@@ -71,7 +71,7 @@ def kept_together(pairs: Sequence[Pair], group_by: str, *, ignore_looks: bool) -
             users[ref.key].append(at)
     if group_by:
         _by_group(pairs, group_by, found)
-    reasons = {CONTENT: same_content(media.values()), STEM: _same_stem(media.values())}
+    reasons = {CONTENT: same_bytes(media.values()), STEM: _same_stem(media.values())}
     if not ignore_looks:
         reasons[LOOKS] = _alike(media, found)
     for reason, groups in reasons.items():

@@ -10,6 +10,7 @@ import re
 from functools import lru_cache
 from typing import NamedTuple
 
+from vidqa.dataset.thinking import without_thinking
 from vidqa.evaluation.options import options_of
 from vidqa.evaluation.quantities import is_number, parse_number, units_named
 from vidqa.evaluation.text import as_text, clean, normalise
@@ -125,7 +126,7 @@ def final_answer(text: object) -> Final:
     """The response without its thinking, unwrapped from <answer>..</answer>, \\boxed{..} and bold marks."""
     response = as_text(text)
     if "<" in response:
-        response, in_thinking = _without_thinking(response)
+        response, in_thinking = without_thinking(response)
         if in_thinking:
             return Final("", False, True)
         inner = list(re.finditer(r"<answer>(.*?)(</answer>|\Z)", response, re.IGNORECASE | re.DOTALL))
@@ -138,19 +139,6 @@ def answer_text(text: object) -> str:
     """A free-text answer in its own wording, of a response or a ground truth: what `_text` normalises, and what metrics
     of text compare."""
     return _unprefixed(final_answer(text).text)
-
-
-def _without_thinking(response: str) -> tuple[str, bool]:
-    """(what is left, whether thinking never ended). A template may open <think> itself: then only its end is there."""
-    pieces = re.split(r"(</?think>)", response, flags=re.IGNORECASE)
-    outside, inside = [pieces[0]], False
-    for tag, piece in zip(pieces[1::2], pieces[2::2], strict=True):
-        if tag.startswith("</"):
-            outside = [piece] if not inside else [*outside, piece]
-            inside = False
-        else:
-            inside = True
-    return "".join(outside).strip(), inside
 
 
 def _unmarked(text: str) -> str:

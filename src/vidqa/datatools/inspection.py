@@ -12,7 +12,7 @@ from typing import Any
 
 from vidqa.contract.problem import Problem
 from vidqa.dataset.load import check_set
-from vidqa.dataset.near_duplicates import alike_groups, glances
+from vidqa.dataset.near_duplicates import near_duplicate_groups, signatures
 from vidqa.dataset.record import MediaRef, Record
 from vidqa.datatools.duplicates import answer_class, compared_answer, find_duplicates
 from vidqa.datatools.unused import unused_media
@@ -90,9 +90,9 @@ def inspect_dataset(
 
 def _alike(refs: dict[str, MediaRef], media: dict[str, VideoMeta | ImageMeta]) -> list[list[str]]:
     """Keys of files that look alike."""
-    seen = glances([refs[key] for key in media], media)
+    seen = signatures([refs[key] for key in media], media)
     keys = sorted(seen)
-    groups, _ = alike_groups([seen[key] for key in keys])
+    groups, _ = near_duplicate_groups([seen[key] for key in keys])
     return [[keys[at] for at in group] for group in groups]
 
 

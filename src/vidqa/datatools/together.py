@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from vidqa.dataset.load import Pair
-from vidqa.dataset.near_duplicates import alike_groups, glances
+from vidqa.dataset.near_duplicates import near_duplicate_groups, signatures
 from vidqa.dataset.record import MediaRef
 from vidqa.dataset.same_bytes import same_bytes
 from vidqa.datatools.problems import GROUP_BY
@@ -87,10 +87,10 @@ def _shown(ref: MediaRef) -> str:
 
 def _alike(media: dict[str, MediaRef], found: Together) -> list[list[str]]:
     headers = dict(zip(media, read_headers(media.values()), strict=True))
-    seen = glances(media.values(), headers)
+    seen = signatures(media.values(), headers)
     found.not_seen = len(media) - len(seen)
     keys = sorted(seen)
-    groups, found.pairs_alike = alike_groups([seen[key] for key in keys])
+    groups, found.pairs_alike = near_duplicate_groups([seen[key] for key in keys])
     return [[keys[at] for at in group] for group in groups]
 
 

@@ -56,7 +56,7 @@ class DecodeRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class FramesFile:
     """The frames of a request lie in a file that the worker has written, instead of in this process's memory."""
 
     path: str
@@ -106,7 +106,7 @@ class DecodePool:
     ) -> Future[Any]:
         """Resolves to uint8 frames or to the Problem that stands for them.
 
-        With `store_at` it resolves to Stored once the frames are in that file, or to the frames where it cannot be
+        With `store_at` it resolves to FramesFile once the frames are in that file, or to the frames where it cannot be
         written. `admit`, which must not raise, is asked when a worker is free for the request, in one of the pool's
         threads; where it says no, the request is cancelled.
         """
@@ -212,7 +212,7 @@ class _Server(threading.Thread):
             process.kill()
             process.wait()
 
-    def _serve(self, request: DecodeRequest, store_at: str) -> Decoded | Stored:
+    def _serve(self, request: DecodeRequest, store_at: str) -> Decoded | FramesFile:
         try:
             with self.room.shared():
                 return self._attempt(request, store_at)
@@ -225,7 +225,7 @@ class _Server(threading.Thread):
             message = f"the decoder {again} while it decoded this file, and once more while no other decoder worked"
             return MEDIA_DECODER_KILLED.at(request.where, message)
 
-    def _attempt(self, request: DecodeRequest, store_at: str) -> Decoded | Stored:
+    def _attempt(self, request: DecodeRequest, store_at: str) -> Decoded | FramesFile:
         if self.served >= RETIRE_AFTER:
             self.stop_worker()
         if self.process is None or self.process.poll() is not None:
@@ -242,10 +242,10 @@ class _Server(threading.Thread):
         except (EOFError, OSError):
             return _unreadable(request).at(request.where, f"the decoder {self._ending()}")
 
-    def _receive(self) -> Decoded | Stored:
+    def _receive(self) -> Decoded | FramesFile:
         assert self.pipe is not None
         header = self.pipe.recv()
-        if isinstance(header, (Problem, Stored)):
+        if isinstance(header, (Problem, FramesFile)):
             return header
         frames = np.empty(header, np.uint8)
         self.pipe.recv_bytes_into(frames.reshape(-1).view(np.uint8).data)

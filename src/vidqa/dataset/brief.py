@@ -40,10 +40,10 @@ def brief(row: dict[str, Any]) -> Brief:
             parts = [part for part in content if isinstance(part, dict)]
             medium = medium or next((part[kind] for part in parts for kind in KINDS if part.get(kind)), None)
             content = "".join(str(part.get("text") or "\n") for part in parts)
-        known = ROLES.get(role) if isinstance(role, str) else None
-        if known == "user":
+        role_name = ROLES.get(role) if isinstance(role, str) else None
+        if role_name == "user":
             question = TAG.sub("\n", content) if isinstance(content, str) and "<" in content else content
-        elif known == "assistant":
+        elif role_name == "assistant":
             answer = content
     kind = None if _KIND_FIELDS.isdisjoint(row) else next(filter(None, map(row.get, KIND_FIELDS)), None)
     return Brief(question, answer, kind, medium or _first_listed(row))

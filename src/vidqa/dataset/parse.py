@@ -20,7 +20,7 @@ SHORT = reprlib.Repr()  # values in messages: bounded in length and in depth
 SHORT.maxstring = SHORT.maxother = 60
 MOST_FPS = 1e5
 LONGEST = 500  # characters of a message
-Said = tuple[str, list[Piece]]  # a role and what it says
+Spoken = tuple[str, list[Piece]]  # a role and what it says
 
 
 class RowReader:
@@ -98,12 +98,12 @@ class _Row:
 
     def record(self) -> Record | None:
         self.id = self._id()
-        said = self._conversation()
+        spoken = self._conversation()
         listed = self._listed()
-        if said is None or listed is None or self.id is None:
+        if spoken is None or listed is None or self.id is None:
             return None
-        self._check_order(said)
-        placed = self._place(said, listed)
+        self._check_order(spoken)
+        placed = self._place(spoken, listed)
         if placed is None:
             return None
         media, turns = placed
@@ -176,7 +176,7 @@ class _Row:
                 listed.setdefault(kind, []).extend(names)
         return listed
 
-    def _conversation(self) -> list[Said] | None:
+    def _conversation(self) -> list[Spoken] | None:
         field = "conversations" if self.row.get("conversations") is not None else "messages"
         turns = self.row.get(field)
         if turns is None:
@@ -186,8 +186,8 @@ class _Row:
             example = problems.EXAMPLE[problems.EXAMPLE.index('"conversations"') : -1]
             self.wrong_type(field, "a list of at least one turn", turns, example)
             return None
-        said = [self._turn(turn, f"{field}[{at}]") for at, turn in enumerate(turns)]
-        return [turn for turn in said if turn is not None] if all(said) else None
+        spoken = [self._turn(turn, f"{field}[{at}]") for at, turn in enumerate(turns)]
+        return [turn for turn in spoken if turn is not None] if all(spoken) else None
 
     def _conversation_missing(self) -> None:
         keys = ", ".join(sorted(map(str, self.row))[:8])
@@ -203,14 +203,14 @@ class _Row:
             remedy,
         )
 
-    def _turn(self, turn: Any, field: str) -> Said | None:
+    def _turn(self, turn: Any, field: str) -> Spoken | None:
         if not isinstance(turn, dict):
             self.wrong_type(field, "a turn", turn, '{"from": "human", "value": "Is the door open?"}')
             return None
         key = "from" if "from" in turn else "role"
         role = turn.get(key)
-        known = ROLES.get(role) if isinstance(role, str) else None
-        if known is None:
+        role_name = ROLES.get(role) if isinstance(role, str) else None
+        if role_name is None:
             roles = ", ".join(ROLES)
             missing = key not in turn
             message = (
@@ -219,8 +219,8 @@ class _Row:
             self.wrong(problems.ROLE_UNKNOWN, f"{field}.{'from' if missing else key}", message)
             return None
         content_key = "value" if "value" in turn else "content"
-        pieces = self._content(turn.get(content_key), known, f"{field}.{content_key}")
-        return None if pieces is None else (known, tidy(pieces))
+        pieces = self._content(turn.get(content_key), role_name, f"{field}.{content_key}")
+        return None if pieces is None else (role_name, tidy(pieces))
 
     def _content(self, content: Any, role: str, field: str) -> list[Piece] | None:
         example = f'"{field.rsplit(".", 1)[-1]}": "Is the door open?"'
@@ -260,9 +260,9 @@ class _Row:
             return None
         return [Slot(kind, name)]
 
-    def _check_order(self, said: list[Said]) -> None:
+    def _check_order(self, spoken: list[Spoken]) -> None:
         field = "conversations" if self.row.get("conversations") is not None else "messages"
-        roles = [role for role, _ in said]
+        roles = [role for role, _ in spoken]
         body = roles[1:] if roles[0] == "system" else roles
         for at, role in enumerate(body, start=len(roles) - len(body)):
             expected = "assistant" if (at - len(roles) + len(body)) % 2 else "user"
@@ -273,16 +273,16 @@ class _Row:
             self.wrong(problems.TURN_ORDER, field, "there is only a system turn")
         elif body[-1] != "assistant" and self.reader.need_answers:
             self.wrong(problems.ANSWER_MISSING, f"{field}[{len(roles) - 1}]", "the last turn is the user's")
-        for at, (role, pieces) in enumerate(said):
+        for at, (role, pieces) in enumerate(spoken):
             if not pieces and role == "assistant":
                 self.wrong(problems.ANSWER_EMPTY, f"{field}[{at}]", "the assistant says nothing")
             elif not pieces and role == "user":
                 self.wrong(problems.QUESTION_EMPTY, f"{field}[{at}]", "the user says nothing and shows nothing")
 
     def _place(
-        self, said: list[Said], listed: dict[str, list[str]]
+        self, spoken: list[Spoken], listed: dict[str, list[str]]
     ) -> tuple[tuple[MediaRef, ...], tuple[Turn, ...]] | None:
-        slots = [piece for _, pieces in said for piece in pieces if isinstance(piece, Slot)]
+        slots = [piece for _, pieces in spoken for piece in pieces if isinstance(piece, Slot)]
         filled = fill_slots(slots, listed)
         if isinstance(filled, str):
             tags = "".join(f"<{kind}>" for kind in KINDS for _ in listed.get(kind, ()))
@@ -292,7 +292,7 @@ class _Row:
         media = [ref for kind, name in filled if (ref := self._find(kind, name)) is not None]
         leading: list[str | int] = [] if slots else list(range(len(filled)))
         turns, at = [], 0
-        for role, pieces in said:
+        for role, pieces in spoken:
             parts: list[str | int] = []
             if role == "user" and leading:
                 parts, leading = leading, []

@@ -18,17 +18,17 @@ def split_by_video(records: Sequence[Record], test_size: int | float, seed: int)
     as near as whole groups of records that share a video allow, and at least one group. The choice depends on the
     seed and on the records' ids, not on their order. Raises DATA_SPLIT_IMPOSSIBLE.
     """
-    wanted = round(test_size * len(records)) if test_size < 1 else int(test_size)
+    most = round(test_size * len(records)) if test_size < 1 else int(test_size)
     if test_size == 0:
         return list(records), []
-    if test_size < 0 or wanted >= len(records):
+    if test_size < 0 or most >= len(records):
         raise SPLIT_IMPOSSIBLE.error("test_size", f"test_size is {test_size}, and there are {len(records)} records")
     drawn = drawn_groups(records, seed)
     if len(drawn) < 2:
         raise SPLIT_IMPOSSIBLE.error("test_size", f"all {len(records)} records share one video, directly or in a chain")
     chosen: set[int] = set()
     for group in drawn:
-        if len(chosen) + len(group) <= wanted:
+        if len(chosen) + len(group) <= most:
             chosen.update(group)
     if not chosen:
         smallest = min(drawn, key=len)

@@ -45,11 +45,11 @@ def _named(group: Sequence[str]) -> str:
 
 def find_duplicates(records: Sequence[Record]) -> Duplicates:
     """Questions are compared without regard to case and spaces, answers as an evaluation compares them."""
-    asked: defaultdict[tuple[object, ...], list[Record]] = defaultdict(list)
+    by_question: defaultdict[tuple[object, ...], list[Record]] = defaultdict(list)
     for record in records:
-        said = [_plain(turn.text) for turn in record.turns if turn.role == "user"]
-        asked[(tuple(medium.key for medium in record.media), *said)].append(record)
-    groups = [group for group in asked.values() if len(group) > 1]
+        questions = [_plain(turn.text) for turn in record.turns if turn.role == "user"]
+        by_question[(tuple(medium.key for medium in record.media), *questions)].append(record)
+    groups = [group for group in by_question.values() if len(group) > 1]
     contradicts = [len({compared_answer(record) for record in group}) > 1 for group in groups]
     return Duplicates(
         [_ids(group) for group, differ in zip(groups, contradicts, strict=True) if not differ],

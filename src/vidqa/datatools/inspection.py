@@ -114,16 +114,16 @@ def _counts(records: Sequence[Record], refs: Iterable[MediaRef]) -> dict[str, in
 def _kinds(records: Sequence[Record]) -> dict[str, dict[str, Any]]:
     """For each kind, how many records there are and how often each answer is the right one."""
     answers: defaultdict[str, Counter[str]] = defaultdict(Counter)
-    said: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    compared: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for record in records:
         kind = record.kind or "(no kind)"
         answers[kind][answer_class(record)] += 1
-        said[kind][compared_answer(record)] += 1
+        compared[kind][compared_answer(record)] += 1
     return {
         kind: {
             "records": counts.total(),
             "answers": _most_common(counts),
-            "most_common_share": round(max(said[kind].values()) / counts.total(), 4),
+            "most_common_share": round(max(compared[kind].values()) / counts.total(), 4),
         }
         for kind, counts in sorted(answers.items(), key=lambda item: -item[1].total())
     }

@@ -111,9 +111,9 @@ def _card(found: Inspection, ref: MediaRef, records: Sequence[Record]) -> dict[s
     elif seen is not None:
         about = f"{seen.width}×{seen.height}"
     frames, fault = frame_urls(ref, indices) if seen is not None else ([], "the file cannot be read")
-    asked = [{"question": record.question, "answer": record.answer} for record in records[:QUESTIONS]]
+    questions = [{"question": record.question, "answer": record.answer} for record in records[:QUESTIONS]]
     more = max(0, len(records) - QUESTIONS)
-    return {"name": ref.written, "about": about, "frames": frames, "fault": fault, "questions": asked, "more": more}
+    return {"name": ref.written, "about": about, "frames": frames, "fault": fault, "questions": questions, "more": more}
 
 
 def seconds(value: float) -> str:

@@ -33,13 +33,13 @@ def links(media: MediaSource, pairs: Sequence[Pair]) -> Links | None:
     return None if ANNOTATIONS in found else found
 
 
-def check_part(folder: Path, wanted: Links | None) -> None:
+def check_part(folder: Path, own: Links | None) -> None:
     """Raises DATATOOLS_OUTPUT_EXISTS where the folder holds anything that is not of this part."""
     begun = (folder / ANNOTATIONS).exists()
     for above, inner, files in os.walk(folder):
         for name in [*files, *inner]:
             path = Path(above, name)
-            expected = (wanted or {}).get(str(path.relative_to(folder)))
+            expected = (own or {}).get(str(path.relative_to(folder)))
             if not begun or path.is_symlink():
                 raise OUTPUT_EXISTS.error(path, "it is there, and is not of this split")
             if name in files and path != folder / ANNOTATIONS and not (expected and os.path.samefile(path, expected)):
@@ -50,8 +50,8 @@ def write_links(parts: Mapping[Path, Links]) -> Problem | None:
     """Makes the hard links that are not there yet; what refuses them, after taking back what was made."""
     made: list[Path] = []
     try:
-        for folder, wanted in parts.items():
-            for name, file in wanted.items():
+        for folder, own in parts.items():
+            for name, file in own.items():
                 path = folder / name
                 if not path.exists():
                     path.parent.mkdir(parents=True, exist_ok=True)

@@ -138,10 +138,10 @@ def _facts(
 
 def _off(facts: dict[str, Any], out: Path) -> list[Problem]:
     counts = {name: facts["parts"][name]["records"] for name in PARTS}
-    wanted = facts["share"] * sum(counts.values())
-    if abs(counts["val"] - wanted) <= max(1.0, OFF_BY * wanted):
+    target = facts["share"] * sum(counts.values())
+    if abs(counts["val"] - target) <= max(1.0, OFF_BY * target):
         return []
-    message = f"{counts['val']} of {sum(counts.values())} records are in the validation part, {wanted:g} were wanted"
+    message = f"{counts['val']} of {sum(counts.values())} records are in the validation part, {target:g} were wanted"
     return [SPLIT_OFF.at(out / "split.json", message, severity="warning")]
 
 

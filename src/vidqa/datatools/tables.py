@@ -86,8 +86,8 @@ def _named(written: list[str], renamed: Mapping[str, str], findings: Findings, p
 
 
 def _missing(columns: Sequence[str]) -> str:
-    wanted = [name for name in ("question", "answer") if name not in columns]
-    return " and ".join(wanted if {*MEDIA, *ALIASES} & set(columns) else ["video", *wanted])
+    needed = [name for name in ("question", "answer") if name not in columns]
+    return " and ".join(needed if {*MEDIA, *ALIASES} & set(columns) else ["video", *needed])
 
 
 def _with_medium(row: dict[str, Any]) -> dict[str, Any]:
@@ -112,8 +112,8 @@ def question_row(row: dict[str, Any]) -> dict[str, Any]:
     rest = {name: value for name, value in row.items() if name not in ("question", "answer")}
     if isinstance(rest.get("video_fps"), str):
         rest["video_fps"] = _number(rest["video_fps"])
-    asked, answer = row.get("question", ""), row.get("answer", "")
-    return {**rest, "conversations": [{"from": "human", "value": asked}, {"from": "gpt", "value": answer}]}
+    question, answer = row.get("question", ""), row.get("answer", "")
+    return {**rest, "conversations": [{"from": "human", "value": question}, {"from": "gpt", "value": answer}]}
 
 
 def _number(text: str) -> float | str:

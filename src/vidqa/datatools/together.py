@@ -105,8 +105,8 @@ def _same_stem(media: Iterable[MediaRef]) -> list[list[str]]:
         near[folder, stem].append(ref.key)
         far[stem].append(ref.key)
     telling = [keys for stem, keys in far.items() if len(keys) <= MOST_OF_A_STEM and re.search(r"[^\W\d_]", stem)]
-    told = {key for keys in telling for key in keys}
-    groups = [*telling, *(keys for keys in near.values() if keys[0] not in told)]
+    covered = {key for keys in telling for key in keys}
+    groups = [*telling, *(keys for keys in near.values() if keys[0] not in covered)]
     return [sorted(keys) for keys in groups if len(keys) > 1]
 
 

@@ -32,8 +32,8 @@ def poster_frames(path: str, member: str | None, indices: Sequence[int], width: 
     where = path if member is None else f"{path}!{member}"
     try:
         with _media(path, member) as source, av.open(source, timeout=(LIMIT_S, LIMIT_S), options=LIMITS) as container:
-            wanted = sorted({max(0, index) for index in indices})
-            frames = dict(zip(wanted, _frames(container, wanted), strict=False))
+            numbers = sorted({max(0, index) for index in indices})
+            frames = dict(zip(numbers, _frames(container, numbers), strict=False))
             if not frames:
                 raise POSTER_UNREADABLE.error(where, "no frame could be decoded")
             last = frames[max(frames)]
@@ -54,13 +54,13 @@ def _media(path: str, member: str | None) -> Iterator[Any]:
         yield io.BytesIO(inner.read())
 
 
-def _frames(container: Any, wanted: Sequence[int]) -> Iterator[Any]:
+def _frames(container: Any, numbers: Sequence[int]) -> Iterator[Any]:
     """The wanted frames in order; the last decoded one ends the list where the file is shorter."""
     stream = container.streams.video[0]
     stream.thread_type = "AUTO"
     stream.codec_context.options = dict(LIMITS)
     deadline = time.monotonic() + LIMIT_S
-    frame, at, left = None, -1, list(wanted)
+    frame, at, left = None, -1, list(numbers)
     for frame in container.decode(stream):
         at += 1
         if left and at == left[0]:

@@ -108,8 +108,8 @@ def draw(
     beyond = sorted({x for line in lines for x, y in line.points if y > y_of.high})
     if beyond:
         top = max(y for line in lines for _, y in line.points)
-        said = f"step {tick_text(beyond[0])}" if len(beyond) == 1 else f"{len(beyond)} steps"
-        note = f"Beyond the upper edge: {said}, up to {tick_text(top)}. {note}".rstrip()
+        steps = f"step {tick_text(beyond[0])}" if len(beyond) == 1 else f"{len(beyond)} steps"
+        note = f"Beyond the upper edge: {steps}, up to {tick_text(top)}. {note}".rstrip()
     named = [(line.look, line.name) for line in lines]
     named += list(dict.fromkeys((f"mark {mark.look}".rstrip(), mark.name) for mark in marks))
     return Drawn(

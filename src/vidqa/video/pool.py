@@ -90,8 +90,8 @@ class DecodePool:
         self.workers, self.timeout_s = workers, timeout_s
         self._waiting: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._closed = threading.Event()
-        functions, room = (transform or "", store or ""), _Room()
-        self._servers = [_Server(self._waiting, self._closed, room, timeout_s, functions) for _ in range(workers)]
+        functions, lock = (transform or "", store or ""), _SharedLock()
+        self._servers = [_Server(self._waiting, self._closed, lock, timeout_s, functions) for _ in range(workers)]
         for server in self._servers:
             server.start()
 
@@ -131,7 +131,7 @@ class DecodePool:
             server.join()
 
 
-class _Room:
+class _SharedLock:
     """Who decodes at a time: any number of workers beside each other, or one alone."""
 
     def __init__(self) -> None:
@@ -178,12 +178,12 @@ class _Server(threading.Thread):
         self,
         waiting: queue.SimpleQueue[_Job | None],
         closed: threading.Event,
-        room: _Room,
+        lock: _SharedLock,
         timeout_s: float,
         functions: tuple[str, str],
     ) -> None:
         super().__init__(name="decode-server", daemon=True)
-        self.waiting, self.closed, self.room = waiting, closed, room
+        self.waiting, self.closed, self.lock = waiting, closed, lock
         self.timeout_s, self.functions = timeout_s, functions
         self.process: subprocess.Popen[bytes] | None = None
         self.pipe: Connection | None = None
@@ -214,12 +214,12 @@ class _Server(threading.Thread):
 
     def _serve(self, request: DecodeRequest, store_at: str) -> Decoded | FramesFile:
         try:
-            with self.room.shared():
+            with self.lock.shared():
                 return self._attempt(request, store_at)
         except _Killed:
             pass
         try:
-            with self.room.alone():
+            with self.lock.alone():
                 return self._attempt(request, store_at)
         except _Killed as again:
             message = f"the decoder {again} while it decoded this file, and once more while no other decoder worked"

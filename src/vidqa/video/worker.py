@@ -67,8 +67,8 @@ def decode(request: DecodeRequest, transform: Transform | None) -> np.ndarray:
         pictures: Iterator[np.ndarray] = iter(decode_image(request.path, request.member))
         positions = np.zeros(1, int)
     else:
-        wanted, positions = np.unique(np.asarray(request.indices, int), return_inverse=True)
-        pictures = read_frames(request.path, request.member, wanted.tolist())
+        numbers, positions = np.unique(np.asarray(request.indices, int), return_inverse=True)
+        pictures = read_frames(request.path, request.member, numbers.tolist())
     done = []
     for first in pictures:
         others = min(CHUNK, CHUNK_BYTES // first.nbytes) - 1

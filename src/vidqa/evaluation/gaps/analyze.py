@@ -172,13 +172,13 @@ class _Analysis:
             self.remarks.add(GAPS_NO_GROUND_TRUTH, source, index)
             return
         reason, answer_kind = item.get("finish_reason", ""), item.get("answer_kind", "")
-        error, said, truth, verdict_kind, fits_mode = self.compare(response or "", gt, question, reason, answer_kind)
+        error, parsed, truth, verdict_kind, fits_mode = self.compare(response or "", gt, question, reason, answer_kind)
         if not fits_mode:
             self.remarks.add(GAPS_MODE, source, index)
         kind = kind or verdict_kind
         if self._count(error, kind):
             place = (error, self.mode, source, index)
-            self.table.add((video, question, gt, sample_id, kind, response, said, truth, *place))
+            self.table.add((video, question, gt, sample_id, kind, response, parsed, truth, *place))
 
     def _repeated(self, row: int, response: str | None, source: str, index: int) -> bool:
         """Whether this row already had this very response; a second, different one is kept."""

@@ -49,8 +49,8 @@ class AnnotationColumns:
             return row
         rows = row or self._with_video(video_id)
         same = [r for r in rows if self.videos[r] == video_id] or rows
-        asked = normalise(question)
-        agree = [r for r in same if not asked or normalise(self.questions[r]) == asked]
+        normalised = normalise(question)
+        agree = [r for r in same if not normalised or normalise(self.questions[r]) == normalised]
         if row is not None:
             agree = agree or same
         return next((r for r in agree if not seen[r]), agree[0] if agree else -1)
@@ -85,15 +85,15 @@ class AnnotationColumns:
                 self.source = None
         return found.key if isinstance(found, MediaRef) else full_path(written, self.media_root)
 
-    def add(self, name: str, video: str, written: str, said: Brief) -> None:
+    def add(self, name: str, video: str, written: str, fields: Brief) -> None:
         row = len(self.ids)
-        question, answer = as_text(said.question), as_text(said.answer)
+        question, answer = as_text(fields.question), as_text(fields.answer)
         self.ids.append(name)
         self.videos.append(video)
         self.written.append(intern(written))
         self.questions.append(question.strip())
         self.answers.append(answer.strip())
-        self.kinds.append(intern(as_text(said.kind)) if said.kind else "")
+        self.kinds.append(intern(as_text(fields.kind)) if fields.kind else "")
         other = self.by_id.setdefault(name, row)
         if other is not row:
             self.by_id[name] = [*other, row] if isinstance(other, list) else [other, row]
@@ -129,11 +129,11 @@ def read_annotations(path: str, media_path: str = "") -> AnnotationColumns:
             message = f"expected an object with a list of conversations or messages, got {shown(row)}"
             findings.add(GAPS_ANNOTATIONS, f"{path}[{index}]", message)
             continue
-        said = brief(row)
-        written = as_text(said.medium)
+        fields = brief(row)
+        written = as_text(fields.medium)
         if (video := paths.get(written)) is None:
             video = paths[written] = found.full_path(written)
-        found.add(as_text(row.get("id")) or str(index), video, written, said)
+        found.add(as_text(row.get("id")) or str(index), video, written, fields)
     wrong = [each for each in findings.problems if each.code != EMPTY.name or not data.strip()]  # a list may be empty
     if wrong:
         raise ProblemError([GAPS_ANNOTATIONS.at(each.where, each.message) for each in wrong])

@@ -71,9 +71,9 @@ def _sub(training: Training) -> str:
     step = max((event["step"] for event in training.events), default=0) or status.get("step", 0)
     total = training.plan.get("total_steps") or status.get("total_steps", 0)
     model = _at(training.spec, "policy.model_name_or_path")
-    said = [str(status.get("state", "state unknown")), f"step {_count(step)} of {_count(total)}"]
-    said += [f"model {model}"] if model else []
-    return " · ".join([*said, *([f"written {status['updated']}"] if "updated" in status else [])])
+    words = [str(status.get("state", "state unknown")), f"step {_count(step)} of {_count(total)}"]
+    words += [f"model {model}"] if model else []
+    return " · ".join([*words, *([f"written {status['updated']}"] if "updated" in status else [])])
 
 
 def _tiles(training: Training) -> list[tuple[str, str, str, bool]]:
@@ -140,7 +140,7 @@ def _validations(training: Training) -> list[dict[str, Any]]:
             "loss": _loss(loss),
             "accuracy": percent(accuracy.get(step)),
             "cut": percent(cut.get(step)),
-            "said": "least loss" if loss == least else "",
+            "remark": "least loss" if loss == least else "",
         }
         for step, loss in losses
     ]
@@ -206,11 +206,11 @@ def _data(training: Training) -> list[tuple[str, str]]:
 def _resume(training: Training, resume: dict[str, Any]) -> dict[str, str]:
     other = other_run(resume, training.run)
     changed = resume.get("changed")
-    said = ", ".join(map(str, changed)) if isinstance(changed, list) else ""
+    words = ", ".join(map(str, changed)) if isinstance(changed, list) else ""
     return {
         "step": _count(resume.get("step")),
         "from": str(resume.get("from")) if other else f"this run, {Path(str(resume.get('from'))).name}",
-        "changed": said or "none",
+        "changed": words or "none",
     }
 
 

@@ -12,7 +12,7 @@ from importlib import metadata
 from pathlib import Path
 
 from vidqa.contract._optional import PACKAGE_MISSING
-from vidqa.contract.cli import BANK
+from vidqa.contract.cli import SKILL_ROOT
 from vidqa.contract.problem import Problem
 from vidqa.preflight._base import Context
 from vidqa.preflight.problems import (
@@ -23,7 +23,6 @@ from vidqa.preflight.problems import (
     SHM_SMALL,
     TORCH_PAIR,
 )
-from vidqa.spec.models import EvaluateSpec, Spec
 
 SHM_NEEDED = 1024**3
 FILES_NEEDED = 1024
@@ -37,13 +36,9 @@ def packages(context: Context) -> list[Problem]:
 
 
 def optional_packages(context: Context) -> list[Problem]:
-    """What only some specs need: trackers, and 8-bit products."""
-    spec = context.spec
-    if isinstance(spec, EvaluateSpec):
-        return []
-    asked = {tracker: f'logging.logger = "{tracker}"' for tracker in ("wandb", "tensorboard")}
-    problems = [p for extra, why in asked.items() if extra in spec.logging.logger for p in _unfit(context, extra, why)]
-    return problems + (_unfit(context, "fp8", "train.fp8.enable_fp8") if spec.train.fp8.enable_fp8 else [])
+    """What only some specs need, such as trackers, and 8-bit products."""
+    needed = context.declared_action.packages(context.spec)
+    return [problem for extra, why in needed.items() for problem in _unfit(context, extra, why)]
 
 
 def _unfit(context: Context, extra: str, why: str) -> list[Problem]:
@@ -52,7 +47,7 @@ def _unfit(context: Context, extra: str, why: str) -> list[Problem]:
 
     problems = []
     versions: dict[str, str | None] = context.facts.setdefault("packages", {})
-    for text in tomllib.loads((BANK / "pyproject.toml").read_text())["project"]["optional-dependencies"][extra]:
+    for text in tomllib.loads((SKILL_ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"][extra]:
         wanted = Requirement(text)
         version = versions[wanted.name] = installed(wanted.name)
         if version is None:
@@ -85,14 +80,14 @@ def installed(package: str) -> str | None:
 def open_files(context: Context) -> list[Problem]:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     context.facts["open_files"] = soft
-    message = f"{soft} files at a time (at most {hard}), {FILES_NEEDED} wanted"
+    message = f"{soft} files at a time (at most {hard}), {FILES_NEEDED} needed"
     return [OPEN_FILES.at("ulimit -n", message, severity="warning")] if 0 <= soft < FILES_NEEDED else []
 
 
 def output_folder(context: Context) -> list[Problem]:
     """Whether a file can be made where the run folder will be, and when; what is not there yet is not made."""
-    context.require_seen(output_dir(context.spec))
-    folder = existing(output_dir(context.spec))
+    context.require_seen(context.output_dir)
+    folder = existing(context.output_dir)
     try:
         before = time.time()
         with tempfile.NamedTemporaryFile(dir=folder, prefix=".preflight-") as made:
@@ -115,11 +110,6 @@ def shared_memory(context: Context) -> list[Problem]:
     size = found.f_frsize * found.f_blocks
     message = f"it holds {size / 1024**2:.0f} MiB; {context.processes} processes want {SHM_NEEDED / 1024**2:.0f}"
     return [SHM_SMALL.at("/dev/shm", message, severity="warning")] if size < SHM_NEEDED else []
-
-
-def output_dir(asked: Spec) -> Path:
-    written = asked.results_dir if isinstance(asked, EvaluateSpec) else asked.train.output_dir
-    return Path(os.path.expanduser(written)).absolute()
 
 
 def existing(folder: Path) -> Path:

@@ -1,4 +1,4 @@
-"""A glance at every file: three frames of it, decoded in workers that are killed when they hang, and remembered."""
+"""The signature of every file: three frames, decoded in workers that are killed when they hang, and kept in a cache."""
 
 from __future__ import annotations
 
@@ -13,23 +13,24 @@ import numpy as np
 from vidqa.contract.environment import cache_folder
 from vidqa.contract.problem import Problem
 from vidqa.contract.progress import counting
-from vidqa.dataset.near_duplicates.pictures import glance
+from vidqa.dataset.near_duplicates.perceptual_hash import signature
 from vidqa.dataset.record import MediaRef
 from vidqa.video.headers import Header
 from vidqa.video.pool import DecodePool, DecodeRequest
 from vidqa.video.types import VideoMeta
 
-EVENLY = 8  # frames that a plan takes by default; its first, middle and last are those that are looked at
+EVENLY = 8  # frames that a plan takes by default; its first, middle and last are sampled
 MOST_WORKERS = 16
 TIMEOUT_S = 60.0
-MOST_KEPT = 1_000_000  # files that are remembered
+MOST_KEPT = 1_000_000  # files in the cache
 AT_ONCE = 4096  # files between two saves, so that an interruption loses no more
-THUMBNAILS = "vidqa.dataset.near_duplicates.pictures:thumbnails"
+THUMBNAILS = "vidqa.dataset.near_duplicates.perceptual_hash:thumbnails"  # the transform of a decode pool
+# The names in the cache are older than those here.
 TABLE = "CREATE TABLE IF NOT EXISTS glance (path TEXT, member TEXT, stamp TEXT, seen BLOB, PRIMARY KEY (path, member))"
 Frames = tuple[int, ...]
 
 
-def frames_looked_at(header: Header) -> Frames | None:
+def sampled_frames(header: Header) -> Frames | None:
     """The numbers of the frames; None where the file cannot be read."""
     if isinstance(header, VideoMeta):
         evenly = np.linspace(0, header.frame_count - 1, EVENLY).round().astype(int)
@@ -37,14 +38,16 @@ def frames_looked_at(header: Header) -> Frames | None:
     return None if isinstance(header, list) else (0,)
 
 
-def glances(media: Iterable[MediaRef], headers: Mapping[str, Header], timeout_s: float = TIMEOUT_S) -> dict[str, bytes]:
-    """What each medium looks like at a glance, by its key; one that cannot be decoded in time is left out.
+def signatures(
+    media: Iterable[MediaRef], headers: Mapping[str, Header], timeout_s: float = TIMEOUT_S
+) -> dict[str, bytes]:
+    """The signature of each medium, by its key; one that cannot be decoded in time is left out.
 
-    `headers` are those of the media, by key. What was found before in a file of the same size and time holds.
+    `headers` are those of the media, by key. A signature in the cache holds while the file's size and time do.
     """
-    wanted = {ref.key: (ref, frames) for ref in media if (frames := frames_looked_at(headers[ref.key]))}
-    found = _remembered(wanted)
-    left = [key for key in wanted if key not in found]
+    sampled = {ref.key: (ref, frames) for ref in media if (frames := sampled_frames(headers[ref.key]))}
+    found = _cached(sampled)
+    left = [key for key in sampled if key not in found]
     if not left:
         return found
     with (
@@ -53,21 +56,21 @@ def glances(media: Iterable[MediaRef], headers: Mapping[str, Header], timeout_s:
     ):
         for start in range(0, len(left), AT_ONCE):
             part = left[start : start + AT_ONCE]
-            answers = [pool.submit(_request(*wanted[key])) for key in part]
+            answers = [pool.submit(_request(*sampled[key])) for key in part]
             new = {}
             for key, answer in zip(part, answers, strict=True):
                 frames = answer.result()
                 if not isinstance(frames, Problem):
-                    new[key] = glance(frames)
+                    new[key] = signature(frames)
                 advance()
-            _keep([(*wanted[key], seen) for key, seen in new.items()])
+            _keep([(*sampled[key], seen) for key, seen in new.items()])
             found |= new
     return found
 
 
-def remember(seen: Iterable[tuple[MediaRef, Frames, bytes]], headers: Mapping[str, Header]) -> None:
-    """Keep glances that were had by the way, where they are of the frames that are looked at here."""
-    _keep([each for each in seen if each[1] == frames_looked_at(headers[each[0].key])])
+def keep_signatures(seen: Iterable[tuple[MediaRef, Frames, bytes]], headers: Mapping[str, Header]) -> None:
+    """Keep signatures that were made elsewhere, where they are of the frames that are sampled here."""
+    _keep([each for each in seen if each[1] == sampled_frames(headers[each[0].key])])
 
 
 def _request(ref: MediaRef, frames: Frames) -> DecodeRequest:
@@ -79,18 +82,18 @@ def _place() -> Path:
 
 
 def _stamp(ref: MediaRef, frames: Frames) -> str:
-    """Changes with the file, and with the frames that are looked at. Raises OSError."""
+    """Changes with the file, and with the frames that are sampled. Raises OSError."""
     status = os.stat(ref.path)
     return f"{status.st_size} {status.st_mtime_ns} {frames}"
 
 
-def _remembered(wanted: Mapping[str, tuple[MediaRef, Frames]]) -> dict[str, bytes]:
+def _cached(sampled: Mapping[str, tuple[MediaRef, Frames]]) -> dict[str, bytes]:
     found = {}
     try:
         with closing(sqlite3.connect(f"{_place().absolute().as_uri()}?mode=ro", uri=True)) as table:
-            for key, (ref, frames) in wanted.items():
-                ask = "SELECT seen FROM glance WHERE path = ? AND member = ? AND stamp = ?"
-                row = table.execute(ask, (ref.path, ref.member or "", _stamp(ref, frames))).fetchone()
+            for key, (ref, frames) in sampled.items():
+                query = "SELECT seen FROM glance WHERE path = ? AND member = ? AND stamp = ?"
+                row = table.execute(query, (ref.path, ref.member or "", _stamp(ref, frames))).fetchone()
                 if row and isinstance(row[0], bytes) and len(row[0]) == 192:
                     found[key] = row[0]
     except (sqlite3.Error, OSError, UnicodeError):  # not there yet, or damaged: what is missing is decoded

@@ -29,7 +29,7 @@ QUESTIONS = (
 
 @cache
 def _model_builder() -> Any:
-    from vidqa.engine.tiny_model import write_tiny_model
+    from vidqa.engine.families.tiny_qwen3_vl import write_tiny_model
 
     return write_tiny_model
 

@@ -1,4 +1,4 @@
-"""When FSDP's units gather their weights, and when they let them go again.
+"""When FSDP's units reshard: free the weights that they gathered.
 
 Gathering a layer for every forward and every backward keeps memory small. Where there is room, weights stay gathered
 until the last backward of an optimizer step, before which they do not change: then each layer is gathered once a step,
@@ -13,25 +13,25 @@ from typing import Any
 
 from torch.distributed.fsdp import FSDPModule
 
-from vidqa.planning.budget.memory import Stay
+from vidqa.planning.budget.memory import Reshard
 
 
-class Gathering:
-    """Says to a sharded model which gathered weights `stay` after forward."""
+class Resharding:
+    """Tells a sharded model whose gathered weights are freed after forward, as its memory policy says."""
 
-    def __init__(self, model: Any, stay: Stay) -> None:
-        self.model, self.stay = model, stay
-        self._sharded = _units(model)  # asked for once: a walk over all modules takes milliseconds
+    def __init__(self, model: Any, policy: Reshard) -> None:
+        self.model, self.policy = model, policy
+        self._units = _units(model)  # found once: a walk over all modules takes milliseconds
         self._after_forward()
 
     def _after_forward(self) -> None:
-        self.model.set_reshard_after_forward(self.stay != "all")
-        self.model.set_reshard_after_forward(self.stay == "none", recurse=False)
+        self.model.set_reshard_after_forward(self.policy != "never")
+        self.model.set_reshard_after_forward(self.policy == "always", recurse=False)
 
     def begin(self, *, more_to_come: bool) -> None:
         """Before a micro-step; `more_to_come` says that it is not the last of its optimizer step."""
-        if self.stay == "all":
-            for unit in self._sharded:
+        if self.policy == "never":
+            for unit in self._units:
                 unit.set_reshard_after_backward(not more_to_come, recurse=False)
             self.model.set_requires_gradient_sync(not more_to_come, recurse=False)
 
@@ -45,12 +45,12 @@ class Gathering:
         try:
             yield
         finally:
-            let_go(self.model)
+            reshard(self.model)
             self._after_forward()
 
 
-def let_go(model: Any) -> None:
-    """Whatever is gathered is freed; each rank has its own rows again, as the optimizer knows them."""
+def reshard(model: Any) -> None:
+    """Free whatever is gathered; each rank has its own rows again, as the optimizer knows them."""
     for unit in _units(model):
         unit.reshard()
 

@@ -2,7 +2,7 @@
 
 The modules stay transformers' (same names, same state dict, exports need no conversion); only what flows between them
 is ours: one call of the vision tower per micro-step, one packed sequence through the decoder, vision features placed by
-precomputed indices, and the head on supervised tokens only. `stock_forward` gives the original forward back.
+precomputed indices, and the head on supervised tokens only.
 
 Shape letters: T tokens of a pack, P patches, V vision tokens, N supervised tokens, D width.
 """
@@ -10,20 +10,20 @@ Shape letters: T tokens of a pack, P patches, V vision tokens, N supervised toke
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import nn
 from torch.utils.checkpoint import checkpoint
+from transformers import Qwen3VLForConditionalGeneration
 
-from vidqa.engine.model.attention import Segments, attend, segments_of
-from vidqa.engine.model.layers import (
+from vidqa.engine.families._base import Grid, Heads, TorchFamily
+from vidqa.engine.families.qwen3_vl_layers import (
     EAGER,
     DecoderInput,
     DecoderOutput,
@@ -31,23 +31,21 @@ from vidqa.engine.model.layers import (
     VisionInput,
     VisionOutput,
     compiled,
-    flattened,
-    norm,
-    project,
-    projection,
 )
+from vidqa.engine.model.attention import Segments, attend, segments_of
+from vidqa.engine.model.head import head_nll
+from vidqa.engine.model.layers import flattened, norm, project, projection
+from vidqa.families import qwen3_vl as tables
 from vidqa.families.sizes import VisionSizes
 from vidqa.planning.budget.memory import Recompute
 
-HEAD_ROWS = 1024  # supervised tokens whose logits exist at one time
-
 
 @dataclass(frozen=True)
-class VisionIndex:
+class FrameIndex:
     """Where each patch sits: made on the CPU, one per pack."""
 
     position_2P: torch.Tensor  # int64: row and column of the patch, for rotary embedding
-    table_P4: torch.Tensor  # int64: four neighbours in the learned position table
+    table_P4: torch.Tensor  # int64: four neighbours in the table of trained positions
     weight_P4: torch.Tensor  # float32: their bilinear weights
     segments: Segments  # one per run of frames of one size
 
@@ -73,23 +71,23 @@ def _frame_index(rows: int, columns: int, side: int, merge: int) -> tuple[np.nda
     return np.stack(order), table, weight.astype(np.float32)
 
 
-def frame_segments(grids: Sequence[tuple[int, int, int]], digits: int | None = None) -> Segments:
+def vision_segments(grids: Sequence[Grid], count_bits: int | None = None) -> Segments:
     """The frames of a pack's media, each a segment of its own for attention."""
-    return segments_of((h * w for t, h, w in grids for _ in range(t)), digits=digits)
+    return segments_of((h * w for t, h, w in grids for _ in range(t)), count_bits=count_bits)
 
 
-def vision_index(grids: Sequence[tuple[int, int, int]], sizes: VisionSizes, digits: int | None = None) -> VisionIndex:
-    """The index of a pack's media in order; `grids` are (t, h, w) in patches, `digits` as in `segments_of`."""
+def vision_index(grids: Sequence[Grid], sizes: VisionSizes, count_bits: int | None = None) -> FrameIndex:
+    """The index of a pack's media in order; `grids` are (t, h, w) in patches, `count_bits` as in `segments_of`."""
     side = math.isqrt(sizes.positions)
     frames = [_frame_index(h, w, side, sizes.merge) for t, h, w in grids for _ in range(t)]
     position, table, weight = (
         np.concatenate(parts, axis=axis) for parts, axis in zip(zip(*frames, strict=True), (1, 0, 0), strict=True)
     )
-    return VisionIndex(
+    return FrameIndex(
         position_2P=torch.from_numpy(position),
         table_P4=torch.from_numpy(table),
         weight_P4=torch.from_numpy(weight),
-        segments=frame_segments(grids, digits),
+        segments=vision_segments(grids, count_bits),
     )
 
 
@@ -108,7 +106,7 @@ def _vision_block(dense: Dense, block: Any, hidden_PD: torch.Tensor, cos: torch.
 
 
 def _decoder_layer(
-    dense: Dense, layer: Any, hidden_TD: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, segments, tails
+    dense: Dense, layer: Any, hidden_TD: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, segments, suffixes
 ):
     attention, mlp = layer.self_attn, layer.mlp
     before = DecoderInput(
@@ -120,7 +118,7 @@ def _decoder_layer(
         key_norm=norm(attention.k_norm),
     )
     query, key, value = dense.before_decoder(hidden_TD, cos, sin, before)
-    attended = attend(query, key, value, segments, tails, causal=True)
+    attended = attend(query, key, value, segments, suffixes, causal=True)
     after = DecoderOutput(
         output=projection(attention.o_proj),
         norm=norm(layer.post_attention_layernorm),
@@ -131,7 +129,7 @@ def _decoder_layer(
     return dense.after_decoder(hidden_TD, attended, after)
 
 
-def _vision_tower(visual: Any, patches_PC: torch.Tensor, index: VisionIndex) -> tuple[torch.Tensor, list[torch.Tensor]]:
+def _vision_tower(visual: Any, patches_PC: torch.Tensor, index: FrameIndex) -> tuple[torch.Tensor, list[torch.Tensor]]:
     """The merged features [V, D] and one [V, D] per deepstack level."""
     kernel = flattened(projection(visual.patch_embed.proj))
     hidden = project(patches_PC.to(kernel.weight.dtype), kernel)[0]
@@ -169,10 +167,10 @@ def packed_nll(model: Any, batch: Any) -> torch.Tensor:
     hidden = _place(hidden, features, batch.visual_at_V)
     cos, sin = _text_rotation(decoder, batch.position_3T, hidden.dtype)
     for number, layer in enumerate(decoder.layers):
-        hidden = layer(hidden, cos, sin, batch.segments, batch.tails)
+        hidden = layer(hidden, cos, sin, batch.segments, batch.suffixes)
         if number < len(deepstack):
             hidden = _place(hidden, deepstack[number], batch.visual_at_V, add=True)
-    return _head_nll(model.lm_head, decoder.norm(hidden[batch.predict_at_N]), batch.target_N)
+    return head_nll(model.lm_head, decoder.norm(hidden[batch.predict_at_N]), batch.target_N)
 
 
 def _place(hidden_TD: torch.Tensor, features: torch.Tensor, at_V: torch.Tensor, *, add: bool = False) -> torch.Tensor:
@@ -182,18 +180,6 @@ def _place(hidden_TD: torch.Tensor, features: torch.Tensor, at_V: torch.Tensor, 
         return hidden_TD + features.sum() * 0.0
     features = features.to(hidden_TD.dtype)
     return hidden_TD.index_add(0, at_V, features) if add else hidden_TD.index_copy(0, at_V, features)
-
-
-def _head_nll(head: nn.Module, hidden_ND: torch.Tensor, target_N: torch.Tensor) -> torch.Tensor:
-    """Cross entropy in float32 over rows of HEAD_ROWS; logits of earlier rows are recomputed in backward, not kept."""
-
-    def rows(hidden: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-        return F.cross_entropy(head(hidden).float(), target, reduction="none")
-
-    if len(target_N) <= HEAD_ROWS:
-        return rows(hidden_ND, target_N)
-    pieces = zip(hidden_ND.split(HEAD_ROWS), target_N.split(HEAD_ROWS), strict=True)
-    return torch.cat([checkpoint(rows, hidden, target, use_reentrant=False) for hidden, target in pieces])
 
 
 def install_forward(model: Any, *, recompute: Recompute = "none", compile: bool = False) -> None:
@@ -212,13 +198,28 @@ def install_forward(model: Any, *, recompute: Recompute = "none", compile: bool 
     model.forward = partial(packed_nll, model)
 
 
-@contextmanager
-def stock_forward(model: Any) -> Iterator[Any]:
-    """Inside the block the model runs transformers' own forward, e.g. for `generate`."""
-    modules = [model, *model.model.visual.blocks, *model.model.language_model.layers]
-    ours = [module.__dict__.pop("forward") for module in modules]
-    try:
-        yield model
-    finally:
-        for module, forward in zip(modules, ours, strict=True):
-            module.forward = forward
+def _refusal(config: Any) -> str:
+    kind = config.text_config.rope_parameters["rope_type"]
+    return "" if kind == "default" else f"rope_type is {kind!r}; only 'default' is trained"
+
+
+def _attention_heads(config: Any) -> tuple[Heads, Heads]:
+    text, tower = config.text_config, config.vision_config
+    decoder = Heads(text.num_attention_heads, text.num_key_value_heads, text.head_dim)
+    return decoder, Heads(tower.num_heads, tower.num_heads, tower.hidden_size // tower.num_heads)
+
+
+QWEN3_VL = TorchFamily(
+    tables=tables.QWEN3_VL,
+    model_class=Qwen3VLForConditionalGeneration,
+    refusal=_refusal,
+    embeddings="model.language_model.embed_tokens.weight",
+    head="lm_head.weight",
+    vision=lambda model: model.model.visual,
+    vision_units=lambda model: model.model.visual.blocks,
+    decoder_units=lambda model: model.model.language_model.layers,
+    attention_heads=_attention_heads,
+    vision_index=vision_index,
+    vision_segments=vision_segments,
+    install_forward=install_forward,
+)

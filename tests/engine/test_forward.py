@@ -14,7 +14,7 @@ from transformers import Qwen3VLForConditionalGeneration
 from vidqa.dataset import load_records
 from vidqa.engine.batch.collate import Collator
 from vidqa.engine.batch.resize import resize_frames
-from vidqa.engine.checkpoint.proof import stock_loss
+from vidqa.engine.exports.proof import stock_loss
 from vidqa.engine.model import ahead
 from vidqa.engine.model.ahead import FEW_DIGITS, choose_calls
 from vidqa.engine.model.float8 import use_float8

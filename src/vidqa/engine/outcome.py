@@ -13,7 +13,7 @@ from vidqa.contract.problem import Problem
 from vidqa.contract.run_folder import RunFolder
 from vidqa.dataset import fingerprint
 from vidqa.dataset.record import Record
-from vidqa.engine.generate.answers import Answer
+from vidqa.engine.answers import Answer
 from vidqa.engine.problems import ENGINE_ANSWERS_MISSING, ENGINE_NOT_ANSWERED
 from vidqa.evaluation import make_item, score
 from vidqa.evaluation.answers import RULES

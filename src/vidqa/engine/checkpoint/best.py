@@ -17,7 +17,7 @@ from typing import Any
 from vidqa.contract.cli import note
 from vidqa.contract.files import write_json, write_link
 from vidqa.contract.run_folder import RunFolder
-from vidqa.engine.checkpoint.export import EXPORT
+from vidqa.engine.exports._base import EXPORT
 
 ACCURACY, LOSS = "val/accuracy", "val/avg_loss"
 

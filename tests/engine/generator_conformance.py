@@ -87,12 +87,10 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
 
 
 def _prompt(planner: Planner, sample: Any) -> Request:
-    def frames() -> list[np.ndarray]:
-        return [_frames(ref, plan) for ref, plan in zip(sample.record.media, sample.plans, strict=True)]
-
+    frames = [_frames(ref, plan) for ref, plan in zip(sample.record.media, sample.plans, strict=True)]
     token_ids, stop_ids = planner.encode(sample).token_ids, planner.chat.eos_ids
     shared = {"prefix": sample.prefix, "prefix_key": sample.prefix_key}
-    return Request(sample.record.id, token_ids, GREEDY, stop_ids, sample.plans, frames, logprobs=True, **shared)
+    return Request(sample.record.id, token_ids, GREEDY, stop_ids, sample.plans, lambda: frames, logprobs=True, **shared)
 
 
 def _frames(ref: Any, plan: Any) -> np.ndarray:

@@ -17,6 +17,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from vidqa.actions.evaluate import longest_prompt
 from vidqa.contract.environment import world_size
 from vidqa.contract.problem import Exit, Problem, raise_errors
 from vidqa.contract.run_folder import RunFolder
@@ -34,7 +35,7 @@ from vidqa.engine.progress import Progress, Silent, open_evaluation
 from vidqa.engine.prompts import Prompts
 from vidqa.engine.quarantine import end_if_bad
 from vidqa.engine.signals import StopRequest
-from vidqa.planning.samples import Planner, Sample, evaluation_planner, longest_allowed
+from vidqa.planning.samples import Planner, Sample, evaluation_planner
 from vidqa.spec import check_with_gpus
 
 BATCHES_AHEAD = 2  # batches whose videos are decoded while the model answers
@@ -110,7 +111,7 @@ def plan_questions(spec: Any, planner: Planner) -> tuple[list[Any], list[Sample]
     records = load_records(spec.dataset.annotation_path, spec.dataset.media_dir, keep_missing=without)
     if spec.evaluation.limit >= 0:
         records = records[: spec.evaluation.limit]
-    samples, problems = plan_usable(records, planner, longest_allowed(spec), spec.engine.on_bad_sample)
+    samples, problems = plan_usable(records, planner, longest_prompt(spec), spec.engine.on_bad_sample)
     if not samples:
         raise ENGINE_NO_SAMPLES.error(spec.dataset.annotation_path, "no sample can be evaluated")
     return records, samples, problems

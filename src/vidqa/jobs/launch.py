@@ -201,8 +201,9 @@ def name_run(asked: Asked, *, new_run: bool) -> tuple[Path, str]:
     taken = {*records.names(), *(path.name for path in out.glob("*"))}
     job_id = runs.new_name(asked.spec_fingerprint, taken)
     earlier = None if new_run or not asked.resumes else _run_to_resume(asked)
-    if earlier is None and asked.resumes and asked.action == "train" and not new_run:
-        raise NOTHING_TO_RESUME.error("train.resume", f"no run of this spec is in {out}")
+    resuming = asked.declared.resuming
+    if earlier is None and asked.resumes and resuming and resuming.must_exist and not new_run:
+        raise NOTHING_TO_RESUME.error(resuming.key, f"no run of this spec is in {out}")
     if earlier is None:
         return out / job_id, job_id
     _refuse_busy(earlier)
@@ -260,7 +261,7 @@ def job_of(asked: Asked, where: Platform, settings: Any, wanted: Wanted, run_dir
 
 
 def _start(asked: Asked, job: Job, where: Platform, preflight: str, retry_of: str | None = None) -> JobRecord:
-    parent = runs.run_that_made(Path(asked.model_folder))
+    parent = runs.run_that_made(Path(asked.model_folder)) if asked.models else None
     rendered = where.render(job)
     sequence = 1 + max(records.last_sequence(), runs.last_sequence(job.run_dir.parent))
     facts = {**_run_facts(asked, job, parent), "preflight": preflight, "sequence": sequence}
@@ -350,6 +351,6 @@ def _run_facts(asked: Asked, job: Job, parent: str | None) -> dict[str, Any]:
 def _run_to_resume(asked: Asked) -> Path | None:
     """The newest run of this spec. Saved answers are of no use with another model or other questions."""
     wanted = {"action": asked.action, "spec_fingerprint": asked.spec_fingerprint}
-    if asked.action == "evaluate":
+    if asked.declared.resuming and asked.declared.resuming.same_inputs:
         wanted["inputs_fingerprint"] = asked.inputs_fingerprint
     return runs.newest_run(asked.output_dir, **wanted)

@@ -99,13 +99,6 @@ def evaluation_planner(spec: Any, model_folder: Path) -> Planner:
     return Planner(model_folder, spec.vision, Prompting(spec.dataset.system_prompt, for_generation=True))
 
 
-def longest_allowed(spec: Any) -> int:
-    """Tokens that a sample of this spec may have; an evaluation leaves room for the answer."""
-    if hasattr(spec, "policy"):
-        return spec.policy.model_max_length
-    return spec.model.max_length - spec.generation.max_tokens
-
-
 class Planner:
     """Plans records for one model and one way of sampling; remembers every file it has probed."""
 

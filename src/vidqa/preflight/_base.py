@@ -8,28 +8,24 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, wraps
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
-from vidqa import dataset, spec, storage
+from vidqa import actions, dataset, spec, storage
+from vidqa.actions import Action, Sampling
 from vidqa.contract import environment
 from vidqa.contract.problem import Problem, ProblemError, bounded
 from vidqa.dataset.problems import MEDIA_MISSING
 from vidqa.dataset.record import MediaRef, Record
 from vidqa.jobs.asked import model_names, process_count
 from vidqa.jobs.launch import Wanted
-from vidqa.planning.samples import (
-    Planner,
-    Sample,
-    evaluation_planner,
-    longest_allowed,
-    training_planner,
-    validation_mode,
-)
+from vidqa.planning.samples import Planner, Sample
 from vidqa.platforms import site
 from vidqa.preflight.gpus import Declared, Gpu, declared_or_seen
 from vidqa.preflight.media_probe import Row
 from vidqa.preflight.stand_in import write_stand_in
+from vidqa.spec.keys import value_at
 from vidqa.spec.models import EvaluateSpec, Spec, TrainSpec
+from vidqa.spec.run_tables import DecodeEngine
 from vidqa.storage import hub
 from vidqa.video.headers import Header, read_headers
 
@@ -42,7 +38,7 @@ class Skip(Exception):
 
 @dataclass(frozen=True)
 class Annotations:
-    """One set of records: "train", "validation", "evaluation" or "kpi", and what is wrong with it."""
+    """One set of records, by the name that its action gives it, or "kpi", and what is wrong with it."""
 
     name: str
     records: list[Record]
@@ -100,6 +96,15 @@ class Context:
     def spec(self) -> Spec:
         return self.resolved.spec
 
+    @property
+    def declared_action(self) -> Action:
+        return actions.action(self.action)
+
+    @property
+    def training(self) -> TrainSpec | None:
+        """The spec where it is of an action that trains; None for the others."""
+        return cast(TrainSpec, self.spec) if self.declared_action.trains else None
+
     @cached_property
     def site(self) -> Any:
         """The settings of the place; None where they cannot be read, which the platform's check reports."""
@@ -142,45 +147,50 @@ class Context:
         if self.stand_in is not None:
             return Path(self.stand_in.name)
         folders = list(self.models.values())
+        if not folders:
+            raise Skip("the action has no model")
         return next((folder for folder in folders if (folder / "config.json").is_file()), folders[0])
 
     @once
     def annotations(self) -> list[Annotations]:
         """The sets that the run will read, a validation part held out of the training set as the engine does it."""
-        asked, without = self.spec, self.bad_samples_are == "warning" or self.elsewhere
-        if isinstance(asked, EvaluateSpec):
-            return [self._read("evaluation", asked.dataset.annotation_path, asked.dataset.media_dir, without)]
-        taught = asked.custom.train_dataset
-        train = self._read("train", taught.annotation_path, taught.media_path, without)
-        if asked.custom.val_dataset.annotation_path:
-            held = asked.custom.val_dataset
-            return [train, self._read("validation", held.annotation_path, held.media_path, without)]
-        return _split(asked, train)
+        without = self.bad_samples_are == "warning" or self.elsewhere
+        places = [
+            (data.name, value_at(self.spec, data.annotations), value_at(self.spec, data.media))
+            for data in self.declared_action.data
+        ]
+        answers = self.declared_action.needs_answers
+        read = [self._read(name, where, media, without, answers) for name, where, media in places if where]
+        held_out = self.sampling.held_out(self.spec) if self.declared_action.sampling else None
+        return _split(read[0], places[1][0], *held_out) if held_out else read
 
     @once
     def evaluation(self) -> EvaluateSpec | None:
         """The spec of the evaluation that belongs to a training, where one was given."""
-        if self.evaluate_spec is None or self.action != "train":
+        measure = self.declared_action.measured_by
+        if self.evaluate_spec is None or not measure:
             return None
-        return spec.load(self.evaluate_spec, "evaluate")
+        return cast(EvaluateSpec, spec.load(self.evaluate_spec, measure))
 
     @once
     def kpi(self) -> Annotations | None:
         """What a trained model will be measured on, where it was given."""
-        if self.action != "train":
+        if not self.declared_action.measured_by:
             return None
         if self.evaluation is not None:
             asked, without = self.evaluation.dataset, self.evaluation.engine.on_bad_sample == "quarantine"
             return self._read("kpi", asked.annotation_path, asked.media_dir, without)
         return self._read("kpi", str(self.kpi_root), "") if self.kpi_root is not None else None
 
-    def _read(self, name: str, annotation_path: str, media_path: str, keep_missing: bool = False) -> Annotations:
+    def _read(
+        self, name: str, annotation_path: str, media_path: str, keep_missing: bool = False, answers: bool = True
+    ) -> Annotations:
         """A set of records. Those whose media folder is on the cluster alone are read all the same."""
         self.require_seen(annotation_path)
         if not site.is_unseen(self.site, media_path):
-            return _read(name, annotation_path, media_path, keep_missing)
+            return _read(name, annotation_path, media_path, keep_missing, answers)
         self.unseen_media.append(media_path)
-        part = _read(name, annotation_path, "", keep_missing=True)
+        part = _read(name, annotation_path, "", True, answers)
         records = [replace(record, media=_placed(record.media, media_path)) for record in part.records]
         return replace(part, records=records, problems=[p for p in part.problems if p.code != MEDIA_MISSING.name])
 
@@ -201,19 +211,18 @@ class Context:
 
     @once
     def planner(self) -> Planner:
-        asked = self.spec
-        make = evaluation_planner if isinstance(asked, EvaluateSpec) else training_planner
-        return make(asked, self.processor_folder)
+        make = actions.resolve(self.sampling.planner)
+        return cast(Planner, make(self.spec, self.processor_folder))
 
     @once
     def planned(self) -> dict[str, tuple[list[Sample], list[Problem]]]:
         """Samples and problems by set."""
-        held = validation_mode(self.spec) if isinstance(self.spec, TrainSpec) else None
         self.planner.take(self.headers)
-        return {
-            part.name: self.planner.plan(part.records, held if part.name == "validation" else None)
-            for part in self.annotations
-        }
+        return {part.name: self.planner.plan(part.records, self._mode_of(part.name)) for part in self.annotations}
+
+    def _mode_of(self, name: str) -> str | None:
+        mode = self.sampling.modes.get(name)
+        return actions.resolve(mode)(self.spec) if mode else None
 
     @once
     def to_decode(self) -> list[Sample]:
@@ -239,12 +248,30 @@ class Context:
 
     @property
     def longest_allowed(self) -> int:
-        return longest_allowed(self.spec)
+        return self.sampling.longest(self.spec)
+
+    @property
+    def sampling(self) -> Sampling:
+        """How the action's records become samples. Raises Skip where they do not."""
+        if self.declared_action.sampling is None:
+            raise Skip(f"{self.action} plans no samples")
+        return self.declared_action.sampling
 
     @property
     def bad_samples_are(self) -> str:
         """The severity of a sample that cannot be used: with "quarantine" the run goes on without it."""
-        return "warning" if self.spec.engine.on_bad_sample == "quarantine" else "error"
+        return "warning" if self.decoding.on_bad_sample == "quarantine" else "error"
+
+    @property
+    def decoding(self) -> DecodeEngine:
+        """How media are decoded and cached."""
+        table = self.declared_action.decoding
+        return value_at(self.spec, table) if table else DecodeEngine(frame_cache_gb=0.0)
+
+    @property
+    def output_dir(self) -> Path:
+        """The folder in which the run would make its own."""
+        return Path(os.path.expanduser(value_at(self.spec, self.declared_action.output_key))).absolute()
 
     @property
     def processes(self) -> int:
@@ -256,24 +283,26 @@ def _placed(media: tuple[MediaRef, ...], folder: str) -> tuple[MediaRef, ...]:
     return tuple(replace(ref, path=os.path.join(folder, ref.written)) for ref in media)
 
 
-def _read(name: str, annotation_path: str, media_path: str, keep_missing: bool = False) -> Annotations:
+def _read(name: str, annotation_path: str, media_path: str, keep_missing: bool, answers: bool) -> Annotations:
     try:
         annotation_path, media_path = storage.stage_set(annotation_path, media_path)
     except ProblemError as absent:
         return Annotations(name, [], absent.problems)
-    records, problems = dataset.check_records(annotation_path, media_path, keep_missing=keep_missing)
+    records, problems = dataset.check_records(
+        annotation_path, media_path, need_answers=answers, keep_missing=keep_missing
+    )
     return Annotations(name, records, problems)
 
 
-def _split(asked: TrainSpec, train: Annotations) -> list[Annotations]:
-    policy = asked.train.train_policy
-    if not policy.dataset.test_size or not train.records:
-        return [train]
+def _split(whole: Annotations, name: str, share: float, seed: int) -> list[Annotations]:
+    """A set without the part that is held out of it, and that part by its own name."""
+    if not whole.records:
+        return [whole]
     try:
-        kept, held = dataset.split_by_video(train.records, policy.dataset.test_size, policy.dataloader_seed)
+        kept, held = dataset.split_by_video(whole.records, share, seed)
     except ProblemError as impossible:
-        return [replace(train, problems=[*train.problems, *impossible.problems])]
-    return [replace(train, records=kept), Annotations("validation", held, [])]
+        return [replace(whole, problems=[*whole.problems, *impossible.problems])]
+    return [replace(whole, records=kept), Annotations(name, held, [])]
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,9 @@ from vidqa.contract import environment
 from vidqa.contract.files import write_json
 from vidqa.contract.problem import Problem
 from vidqa.dataset.archive import archives_in, is_archive
-from vidqa.jobs.asked import MEDIA_OF, Asked, value_at, with_values
+from vidqa.jobs.asked import Asked, written_anew
 from vidqa.platforms.records import now
+from vidqa.spec.keys import value_at
 
 SCHEMA_VERSION = 1
 MOST = 100  # reports; the oldest go
@@ -96,18 +97,16 @@ def _parse(told: dict[str, Any]) -> Kept:
 
 def _fingerprint(asked: Asked, platform: str, engine: str) -> str:
     """The same for a run that goes on, and for the job of a run that is launched again from its own folder."""
-    goes_on = {"evaluation.skip_saved": False} if asked.action == "evaluate" else {"train.resume": False}
-    resumes = asked.resumes or asked.action == "evaluate"
-    resolved = with_values(asked.action, asked.resolved, goes_on) if resumes else asked.resolved
-    parts = [__version__, asked.action, platform, engine, resolved.model_dump(mode="json"), asked.inputs_fingerprint]
+    resolved = written_anew(asked.resolved).model_dump(mode="json")
+    parts = [__version__, asked.action, platform, engine, resolved, asked.inputs_fingerprint]
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32]
 
 
 def _archives(asked: Asked) -> list[str]:
     """Those that media are looked for in: files unpacked from them lie in the cache, and do not change with them."""
     found: list[Path] = []
-    for annotation_key, media_key in MEDIA_OF[asked.action].items():
-        annotations, media = (str(value_at(asked.resolved, key)) for key in (annotation_key, media_key))
+    for data in asked.declared.data:
+        annotations, media = (str(value_at(asked.resolved, key)) for key in (data.annotations, data.media))
         place = Path(media or annotations)
         if annotations and not storage.is_remote(str(place)):
             found += [place] if is_archive(place) else archives_in(place if place.is_dir() else place.parent)

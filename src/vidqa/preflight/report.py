@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from vidqa.actions import resolve
 from vidqa.contract.problem import Exit, Problem, ProblemError, bounded
 from vidqa.jobs.asked import ask
 from vidqa.preflight import kept
@@ -92,7 +93,8 @@ def preflight(
     where the spec is not a spec at all."""
     context = Context(spec_path, action or action_of(spec_path), platform, probe_sample, **more)
     seen = _inputs(context) if group is None else None  # first: what changes meanwhile was not looked at
-    asked = (check for check in CHECKS if group in (None, check.group) or (group == LEAKS and check.leaks))
+    every = [*CHECKS, *resolve(context.declared_action.checks)]
+    asked = (check for check in every if group in (None, check.group) or (group == LEAKS and check.leaks))
     checks = [carry_out(check, context) for check in asked]
     report = Report(context.action, [settle_length(checked, context) for checked in checks], context.facts)
     if seen:

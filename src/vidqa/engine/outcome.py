@@ -77,9 +77,9 @@ def require_answers(
     samples: Sequence[Sample], answers: Mapping[str, Answer], undecoded: Set[str], run: RunFolder
 ) -> None:
     """Raises ENGINE_ANSWERS_MISSING where a planned sample that could be decoded has no answer."""
-    asked = [sample.record.id for sample in samples if sample.record.id not in undecoded]
-    if missing := [sample_id for sample_id in asked if sample_id not in answers]:
-        message = f"{len(missing)} of {len(asked)} answers are missing: {_first(missing)}"
+    expected = [sample.record.id for sample in samples if sample.record.id not in undecoded]
+    if missing := [sample_id for sample_id in expected if sample_id not in answers]:
+        message = f"{len(missing)} of {len(expected)} answers are missing: {_first(missing)}"
         raise ENGINE_ANSWERS_MISSING.error(run.path / "answers", message)
 
 

@@ -67,7 +67,7 @@ class Saver:
         return self.ckpt.export_safetensors and self.due(step)
 
     def judge(self, step: int, values: dict[str, float]) -> None:
-        """Remember what validation said of the weights after `step`. Raises ENGINE_NOT_FINITE."""
+        """Remember the validation of the weights after `step`. Raises ENGINE_NOT_FINITE."""
         require_finite(values["val/avg_loss"], f"validation after step {step + 1}")
         self.judged = (step, values)
 
@@ -116,8 +116,8 @@ class Saver:
 
     def _prepare(self, model: Any, optimizer: torch.optim.Optimizer) -> None:
         """After the first step, take the memory that saves are copied to; it takes seconds, which nobody waits for."""
-        wanted = self.ckpt.enable_checkpoint or self.ckpt.export_safetensors
-        if self.staging or self.ckpt.save_mode == "sync" or not wanted:
+        saves = self.ckpt.enable_checkpoint or self.ckpt.export_safetensors
+        if self.staging or self.ckpt.save_mode == "sync" or not saves:
             return
         staging = self.staging = Staging(self.world.device)
         optimizer.register_step_pre_hook(lambda *_: staging.hold_update())

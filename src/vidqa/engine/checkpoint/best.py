@@ -1,4 +1,4 @@
-"""Which export of a run is the best: a question to what lies on disk, so that neither a kill nor a resume forgets it.
+"""Which export of a run is the best. It is found from the files on disk, so that neither a kill nor a resume loses it.
 
     <run>/best -> safetensors/epoch_3, and best.json: by which metric, with which value, after which step
 
@@ -61,7 +61,7 @@ def _rank(metric: str, values: dict[str, float]) -> tuple[float, float]:
 
 
 def _measured(run: RunFolder, export: Path, facts: dict[str, Any]) -> dict[str, float]:
-    """What validation said of an export. One of an earlier version does not say it; if it was the best, best.json
+    """The validation values of an export. One of an earlier version does not hold them; if it was the best, best.json
     does."""
     values = facts.get("measured")
     if values is None:

@@ -34,7 +34,7 @@ class Trained:
 class ExportFormat:
     """A kind of export.
 
-    config                             the file that tells it: a folder that holds it is an export of this format
+    config                             a folder that holds this file is an export of this format
     stem                               its tensors are in `stem`.safetensors, or in several files and an index
     write(trained, name, world)        the folder of an export that is not published yet; every rank takes part.
                                        Raises ENGINE_SAVE_FAILED on all of them, and leaves earlier exports alone

@@ -39,7 +39,7 @@ def _write(trained: Trained, name: str, world: World) -> Path:
 
 
 def _check(export: Path, base: Path) -> None:
-    """Whether its names and shapes are the base model's is for stock PEFT to say, when it is loaded."""
+    """Its ranks are those of its config; stock PEFT compares it with the base model when it is loaded."""
     check_adapter(export)
 
 

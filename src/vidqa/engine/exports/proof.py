@@ -23,8 +23,8 @@ TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 5e-2}
 
 @torch.no_grad()
 def stock_loss(model: Any, planner: Planner, sample: Sample, frames: Sequence[np.ndarray]) -> float:
-    """Mean negative log likelihood of the sample's supervised tokens under transformers' own modules. The head is asked
-    for those tokens only, some at a time: logits of a long video's every token would not fit beside the model."""
+    """Mean negative log likelihood of the sample's supervised tokens under transformers' own modules. The head
+    computes those tokens only, some at a time: logits of a long video's every token would not fit beside the model."""
     device = next(model.parameters()).device
     encoded = planner.encode(sample)
     inputs = stock_inputs(planner, [encoded.token_ids], [sample.plans], [frames], device)

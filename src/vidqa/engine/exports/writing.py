@@ -105,4 +105,4 @@ def _copy_without_code(path: Path, copy: Path) -> None:
     if settings.pop(CODE_KEY, None) is not None:
         write_json(copy, settings)
     else:
-        shutil.copyfile(path, copy)  # not its mode, which is for the umask to say
+        shutil.copyfile(path, copy)  # not its mode: the umask decides

@@ -26,7 +26,7 @@ from vidqa.planning.samples import Planner
 
 
 class TransformersSession:
-    """Answers with a stock model that this process holds, `batch_size` prompts after the other."""
+    """Answers with a stock model that this process holds, `batch_size` prompts at a time."""
 
     def __init__(self, model: Any, planner: Planner, *, longest: int, batch_size: int) -> None:
         self.model, self.planner = model, planner
@@ -89,8 +89,8 @@ def _batches(requests: Iterable[Request], size: int) -> Iterator[list[Request]]:
 def _result(request: Request, row: list[int], logprobs: list[float]) -> Result:
     stop = next((place for place, token in enumerate(row) if token in request.stop_ids), None)
     end = len(row) if stop is None else stop + 1
-    wanted = tuple(logprobs[:end]) if request.logprobs else ()
-    return Result(request.id, "length" if stop is None else "stop", tuple(row[:end]), wanted)
+    kept = tuple(logprobs[:end]) if request.logprobs else ()
+    return Result(request.id, "length" if stop is None else "stop", tuple(row[:end]), kept)
 
 
 def _processors(

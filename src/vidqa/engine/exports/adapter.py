@@ -33,6 +33,8 @@ def _write(trained: Trained, name: str, world: World) -> Path:
         config = lora_config(trained.lora)
         config.base_model_name_or_path = str(trained.base)
         config.inference_mode = True
+        if isinstance(config.target_modules, set):  # which PEFT would write in another order in every run
+            config.target_modules = sorted(config.target_modules)
         config.save_pretrained(folder)
 
     return write_together(trained, name, STEM, names, world, settings)

@@ -16,6 +16,7 @@ from vidqa import __version__
 from vidqa.contract.files import read_json, read_object, write_json, write_text
 from vidqa.contract.problem import Problem
 
+PLAN = "plan.parquet"  # the samples of the run (vidqa.planning.stored_plan)
 TRAINER = "trainer.json"  # the facts of a checkpoint
 POLICY, METADATA = "policy", ".metadata"  # its folder of tensors, and the table of them
 UNFINISHED = ".unfinished-"  # before the name of a folder that is being written or removed

@@ -19,7 +19,6 @@ from typing import Any
 from vidqa.contract.environment import world_size
 from vidqa.contract.problem import Exit, Problem, raise_errors
 from vidqa.contract.run_folder import RunFolder
-from vidqa.dataset import load_records
 from vidqa.engine import distributed
 from vidqa.engine.batch.frames import FrameSource
 from vidqa.engine.checkpoint.export import load_export
@@ -27,12 +26,11 @@ from vidqa.engine.generate.answers import Decoding, generate_answers
 from vidqa.engine.generate.saved import SavedAnswers
 from vidqa.engine.model.load import DTYPES
 from vidqa.engine.outcome import fingerprint_model, make_recipe, require_answers, write_outcome
-from vidqa.engine.prepare import frame_cache, on_main, plan_usable
-from vidqa.engine.problems import ENGINE_NO_SAMPLES
+from vidqa.engine.prepare import frame_cache, on_main, prepare_evaluation
 from vidqa.engine.progress import open_evaluation
 from vidqa.engine.quarantine import end_if_bad
 from vidqa.engine.signals import StopRequest
-from vidqa.planning.samples import Planner, Sample, evaluation_planner, longest_allowed
+from vidqa.planning.samples import Sample, evaluation_planner
 from vidqa.spec import check_with_gpus
 
 BATCHES_AHEAD = 2  # batches whose videos are decoded while the model answers
@@ -47,7 +45,7 @@ def evaluate(spec: Any, run: RunFolder) -> int:
 
     # What is asked: the same plan of frames and tokens as in training.
     planner = evaluation_planner(spec, base or folder)
-    records, samples, quarantined = on_main(world, lambda: asked(spec, planner))
+    records, samples, quarantined = prepare_evaluation(spec, planner, world, run)
     recipe = on_main(world, lambda: make_recipe(spec, planner, records, fingerprint_model(folder, base)))
 
     # Who answers, and what has been answered before.
@@ -93,18 +91,6 @@ def model_folders(spec: Any) -> tuple[Path, Path | None]:
     """The folder to load and, for an adapter, the base model under it."""
     folder = Path(spec.model.model_name)
     return folder, Path(spec.model.base_model_path) if spec.model.enable_lora else None
-
-
-def asked(spec: Any, planner: Planner) -> tuple[list[Any], list[Sample], list[Problem]]:
-    """Every record to evaluate, the samples that can be answered, and why others cannot."""
-    without = spec.engine.on_bad_sample == "quarantine"
-    records = load_records(spec.dataset.annotation_path, spec.dataset.media_dir, keep_missing=without)
-    if spec.evaluation.limit >= 0:
-        records = records[: spec.evaluation.limit]
-    samples, problems = plan_usable(records, planner, longest_allowed(spec), spec.engine.on_bad_sample)
-    if not samples:
-        raise ENGINE_NO_SAMPLES.error(spec.dataset.annotation_path, "no sample can be evaluated")
-    return records, samples, problems
 
 
 class FramesAhead:

@@ -99,6 +99,13 @@ def evaluation_planner(spec: Any, model_folder: Path) -> Planner:
     return Planner(model_folder, spec.vision, Prompting(spec.dataset.system_prompt, for_generation=True))
 
 
+def processor_folder(spec: Any) -> Path:
+    """The folder whose tokenizer and processor plan the samples of a spec: the model's, or an adapter's base model's."""
+    if hasattr(spec, "policy"):
+        return Path(spec.policy.model_name_or_path)
+    return Path(spec.model.base_model_path if spec.model.enable_lora else spec.model.model_name)
+
+
 def longest_allowed(spec: Any) -> int:
     """Tokens that a sample of this spec may have; an evaluation leaves room for the answer."""
     if hasattr(spec, "policy"):

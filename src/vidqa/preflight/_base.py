@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, wraps
 from pathlib import Path
@@ -17,19 +17,14 @@ from vidqa.dataset.problems import MEDIA_MISSING
 from vidqa.dataset.record import MediaRef, Record
 from vidqa.jobs.asked import model_names, process_count
 from vidqa.jobs.launch import Wanted
-from vidqa.planning.samples import (
-    Planner,
-    Sample,
-    evaluation_planner,
-    longest_allowed,
-    training_planner,
-    validation_mode,
-)
+from vidqa.planning.plan import Plan, PlannedSet, make_plan, usable
+from vidqa.planning.samples import Planner, Sample, evaluation_planner, longest_allowed, training_planner
+from vidqa.planning.sets import RecordSet, Source, record_sets, sources
 from vidqa.platforms import site
 from vidqa.preflight.gpus import Declared, Gpu, declared_or_seen
 from vidqa.preflight.media_probe import Row
 from vidqa.preflight.stand_in import write_stand_in
-from vidqa.spec.models import EvaluateSpec, Spec, TrainSpec
+from vidqa.spec.models import EvaluateSpec, Spec
 from vidqa.storage import hub
 from vidqa.video.headers import Header, read_headers
 
@@ -38,15 +33,6 @@ T = TypeVar("T")
 
 class Skip(Exception):
     """Raised by a check that cannot be carried out here or has nothing to look at; its text says why."""
-
-
-@dataclass(frozen=True)
-class Annotations:
-    """One set of records: "train", "validation", "evaluation" or "kpi", and what is wrong with it."""
-
-    name: str
-    records: list[Record]
-    problems: list[Problem]
 
 
 def once(find: Callable[[Context], T]) -> cached_property[T]:
@@ -145,17 +131,9 @@ class Context:
         return next((folder for folder in folders if (folder / "config.json").is_file()), folders[0])
 
     @once
-    def annotations(self) -> list[Annotations]:
-        """The sets that the run will read, a validation part held out of the training set as the engine does it."""
-        asked, without = self.spec, self.bad_samples_are == "warning" or self.elsewhere
-        if isinstance(asked, EvaluateSpec):
-            return [self._read("evaluation", asked.dataset.annotation_path, asked.dataset.media_dir, without)]
-        taught = asked.custom.train_dataset
-        train = self._read("train", taught.annotation_path, taught.media_path, without)
-        if asked.custom.val_dataset.annotation_path:
-            held = asked.custom.val_dataset
-            return [train, self._read("validation", held.annotation_path, held.media_path, without)]
-        return _split(asked, train)
+    def annotations(self) -> list[RecordSet]:
+        """The sets that the run will read."""
+        return record_sets(self.spec, self._read)
 
     @once
     def evaluation(self) -> EvaluateSpec | None:
@@ -165,23 +143,25 @@ class Context:
         return spec.load(self.evaluate_spec, "evaluate")
 
     @once
-    def kpi(self) -> Annotations | None:
+    def kpi(self) -> RecordSet | None:
         """What a trained model will be measured on, where it was given."""
         if self.action != "train":
             return None
         if self.evaluation is not None:
-            asked, without = self.evaluation.dataset, self.evaluation.engine.on_bad_sample == "quarantine"
-            return self._read("kpi", asked.annotation_path, asked.media_dir, without)
-        return self._read("kpi", str(self.kpi_root), "") if self.kpi_root is not None else None
+            (source,) = sources(self.evaluation)
+            return self._read(replace(source, name="kpi"))
+        return self._read(Source("kpi", str(self.kpi_root), "", False)) if self.kpi_root is not None else None
 
-    def _read(self, name: str, annotation_path: str, media_path: str, keep_missing: bool = False) -> Annotations:
-        """A set of records. Those whose media folder is on the cluster alone are read all the same."""
-        self.require_seen(annotation_path)
-        if not site.is_unseen(self.site, media_path):
-            return _read(name, annotation_path, media_path, keep_missing)
-        self.unseen_media.append(media_path)
-        part = _read(name, annotation_path, "", keep_missing=True)
-        records = [replace(record, media=_placed(record.media, media_path)) for record in part.records]
+    def _read(self, source: Source) -> RecordSet:
+        """A set of records. Those whose media folder is on the cluster alone are read all the same, and where the job
+        runs elsewhere those whose media are not here."""
+        self.require_seen(source.annotation_path)
+        if not site.is_unseen(self.site, source.media_path):
+            is_kept = source.keep_missing or (self.elsewhere and source.name != "kpi")
+            return _read(replace(source, keep_missing=is_kept))
+        self.unseen_media.append(source.media_path)
+        part = _read(replace(source, media_path="", keep_missing=True))
+        records = [replace(record, media=_placed(record.media, source.media_path)) for record in part.records]
         return replace(part, records=records, problems=[p for p in part.problems if p.code != MEDIA_MISSING.name])
 
     @property
@@ -191,7 +171,7 @@ class Context:
         return list(found)
 
     @property
-    def sets(self) -> list[Annotations]:
+    def sets(self) -> list[RecordSet]:
         return [*self.annotations, *([self.kpi] if self.kpi else [])]
 
     @once
@@ -206,19 +186,22 @@ class Context:
         return make(asked, self.processor_folder)
 
     @once
-    def planned(self) -> dict[str, tuple[list[Sample], list[Problem]]]:
-        """Samples and problems by set."""
-        held = validation_mode(self.spec) if isinstance(self.spec, TrainSpec) else None
+    def plan(self) -> Plan:
         self.planner.take(self.headers)
-        return {
-            part.name: self.planner.plan(part.records, held if part.name == "validation" else None)
-            for part in self.annotations
-        }
+        return make_plan(self.spec, self.planner, {part.name: part.records for part in self.annotations})
+
+    @property
+    def planned(self) -> dict[str, PlannedSet]:
+        return self.plan.sets
+
+    def usable(self, name: str) -> Sequence[Sample]:
+        """The samples of a set that the run will use."""
+        return usable(self.planned[name].samples, self.longest_allowed, trained=name == "train")
 
     @once
     def to_decode(self) -> list[Sample]:
         """Every sample whose frames are looked at; those of the KPI set with the frames that training takes."""
-        samples = [sample for found, _ in self.planned.values() for sample in found]
+        samples = [sample for part in self.planned.values() for sample in part.samples]
         return [*samples, *(self.planner.plan(self.kpi.records)[0] if self.kpi else [])]
 
     @once
@@ -256,24 +239,13 @@ def _placed(media: tuple[MediaRef, ...], folder: str) -> tuple[MediaRef, ...]:
     return tuple(replace(ref, path=os.path.join(folder, ref.written)) for ref in media)
 
 
-def _read(name: str, annotation_path: str, media_path: str, keep_missing: bool = False) -> Annotations:
+def _read(source: Source) -> RecordSet:
     try:
-        annotation_path, media_path = storage.stage_set(annotation_path, media_path)
+        annotation_path, media_path = storage.stage_set(source.annotation_path, source.media_path)
     except ProblemError as absent:
-        return Annotations(name, [], absent.problems)
-    records, problems = dataset.check_records(annotation_path, media_path, keep_missing=keep_missing)
-    return Annotations(name, records, problems)
-
-
-def _split(asked: TrainSpec, train: Annotations) -> list[Annotations]:
-    policy = asked.train.train_policy
-    if not policy.dataset.test_size or not train.records:
-        return [train]
-    try:
-        kept, held = dataset.split_by_video(train.records, policy.dataset.test_size, policy.dataloader_seed)
-    except ProblemError as impossible:
-        return [replace(train, problems=[*train.problems, *impossible.problems])]
-    return [replace(train, records=kept), Annotations("validation", held, [])]
+        return RecordSet(source.name, [], absent.problems)
+    records, problems = dataset.check_records(annotation_path, media_path, keep_missing=source.keep_missing)
+    return RecordSet(source.name, records, problems)
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
+from vidqa.actions import names, profiles, roots
 from vidqa.contract.cli import Parser, Result, command, run
 
 parser = Parser(
@@ -14,12 +15,12 @@ parser = Parser(
         "python scripts/build_spec.py evaluate --parent-run output/my-run --eval-root data/kpi --out eval.toml",
     ],
 )
-parser.usage = "build_spec.py {train,evaluate} [options]"
-parser.add_argument("action", choices=["train", "evaluate"])
+parser.usage = f"build_spec.py {{{','.join(names())}}} [options]"
+parser.add_argument("action", choices=names())
 parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a.b.c=value, or a short name")
 parser.add_argument("--override", action="append", default=[], type=Path, metavar="FILE", help=".toml, .yaml or .json")
-parser.add_argument("--profile", default="full", help="full (default), frozen-vision or lora")
-for part in ("train", "val", "eval"):
+parser.add_argument("--profile", help=profiles())
+for part in roots():
     parser.add_argument(f"--{part}-root", metavar="DIR", help="annotations.json and media")
 parser.add_argument("--parent-run", type=Path, metavar="DIR", help="run to evaluate (its best), or to continue")
 parser.add_argument("--which", help="its best, latest, step_N or epoch_N")
@@ -48,8 +49,8 @@ def main(args: argparse.Namespace) -> Result:
 
     form = output_format(args.format, args.out)
     asked = {name: getattr(args, name) for name in ("profile", "parent_run", "which", "model", "results_dir", "target")}
-    roots = tuple((part, root) for part in ("train", "val", "eval") if (root := getattr(args, f"{part}_root")))
-    resolved = build(Request(args.action, roots=roots, overrides=tuple(args.override), sets=tuple(args.set), **asked))
+    folders = tuple((part, root) for part in roots() if (root := getattr(args, f"{part}_root")))
+    resolved = build(Request(args.action, roots=folders, overrides=tuple(args.override), sets=tuple(args.set), **asked))
     samples = train_samples(resolved.spec) if args.target == "cosmos-rl" else None
     text = dump(resolved.spec, form, args.target, samples)
     data = {"action": args.action, "fingerprint": fingerprint(resolved.spec), "target": args.target, "spec": text}

@@ -6,6 +6,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
+from vidqa.actions import names
 from vidqa.contract.cli import Parser, Result, note, run
 
 parser = Parser(
@@ -15,7 +16,7 @@ parser = Parser(
         "python scripts/launch.py evaluate --spec evaluate.toml --platform local --dry-run",
     ],
 )
-parser.add_argument("action", choices=["train", "evaluate"])
+parser.add_argument("action", choices=names())
 parser.add_argument("--spec", type=Path, required=True, help="TOML, YAML or JSON file (scripts/build_spec.py)")
 parser.add_argument("--platform", default="local", help="where it runs: local (default), docker, slurm, kubernetes")
 parser.add_argument("--nodes", type=int, default=1, help="machines that share the spec's processes")

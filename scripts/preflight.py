@@ -6,6 +6,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
+from vidqa.actions import names
 from vidqa.contract.cli import Parser, Result, command, run
 
 
@@ -24,7 +25,7 @@ parser = Parser(
 )
 GROUPS = ["environment", "model", "spec", "data", "media", "budget", "platform", "leaks"]
 parser.add_argument("--spec", type=Path, required=True, help="TOML, YAML or JSON file (scripts/build_spec.py)")
-parser.add_argument("--action", choices=["train", "evaluate"], help="default: what the spec's keys belong to")
+parser.add_argument("--action", choices=names(), help="default: what the spec's keys belong to")
 parser.add_argument("--platform", default="local", help="where it will run: local, docker, slurm, kubernetes")
 parser.add_argument("--site", type=Path, metavar="FILE", help="its site.toml, as for launch.py")
 parser.add_argument("--image", metavar="NAME", help="the engine's image, as for launch.py")

@@ -1,5 +1,5 @@
 """Writes the pages that are made from the code: schemas, manifest, templates, parameter tables, problem codes,
-settings of a place.
+settings of a place, and the parts of other files that the table of actions fills.
 
 python -m vidqa.generate            write what differs
 python -m vidqa.generate --check    write nothing; exit 1 and name the files that differ
@@ -13,15 +13,15 @@ import importlib
 import json
 import sys
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 
+from vidqa import actions
+from vidqa.actions.pages import PARTS
 from vidqa.contract.cli import BANK
 from vidqa.contract.files import write_text
 from vidqa.planning.budget.page import memory_page
 from vidqa.platforms import site
 from vidqa.spec import pages
-from vidqa.spec.models import SPECS
 from vidqa.spec.shape import schema
 
 MANIFEST = "schemas/manifest.json"
@@ -41,11 +41,13 @@ def _codes() -> str:
     return pages.codes()
 
 
-# One line per page: where it goes in the bank, and what makes it.
+# What makes the pages of an action, and one line for each other page: where it goes in the bank, and what makes it.
+OF_ACTIONS: dict[str, Callable[[str], str]] = {
+    "schemas/{}.schema.json": _schema,
+    "references/spec_template_{}.yaml": pages.template,
+    "references/parameters_{}.md": pages.parameters,
+}
 PAGES: dict[str, Callable[[], str]] = {
-    **{f"schemas/{action}.schema.json": partial(_schema, action) for action in SPECS},
-    **{f"references/spec_template_{action}.yaml": partial(pages.template, action) for action in SPECS},
-    **{f"references/parameters_{action}.md": partial(pages.parameters, action) for action in SPECS},
     "references/troubleshooting_codes.md": _codes,
     "references/memory.md": memory_page,
     "references/site_template.toml": site.template,
@@ -54,24 +56,27 @@ PAGES: dict[str, Callable[[], str]] = {
 
 def generated() -> dict[str, str]:
     """Every generated file of the bank by its path, the manifest last."""
-    texts = {path: make() for path, make in PAGES.items()}
+    makers = ((path, name, make) for path, make in OF_ACTIONS.items() for name in actions.names())
+    texts = {path.format(name): make(name) for path, name, make in makers}
+    texts |= {path: make() for path, make in PAGES.items()}
     return {**texts, MANIFEST: _manifest(texts)}
 
 
 def _manifest(texts: dict[str, str]) -> str:
-    actions = {}
-    for action in SPECS:
-        files = {"schema": f"schemas/{action}.schema.json", "template": f"references/spec_template_{action}.yaml"}
-        actions[action] = {
+    entries = {}
+    for name in actions.names():
+        files = {"schema": f"schemas/{name}.schema.json", "template": f"references/spec_template_{name}.yaml"}
+        entries[name] = {
             kind: {"path": path, "sha256": hashlib.sha256(texts[path].encode()).hexdigest()}
             for kind, path in files.items()
         }
-    return json.dumps({"schema": "vidqa.manifest.v1", "actions": actions}, indent=2) + "\n"
+    return json.dumps({"schema": "vidqa.manifest.v1", "actions": entries}, indent=2) + "\n"
 
 
 def differing(bank: Path) -> dict[str, str]:
-    """The generated files whose text in `bank` is another one, with the text they should have."""
-    return {path: text for path, text in generated().items() if _text(bank / path) != text}
+    """The files, generated as a whole or in part, whose text in `bank` is another one, with the text that is due."""
+    parts = {path: fill(text) for path, fill in PARTS.items() if (text := _text(bank / path)) is not None}
+    return {path: text for path, text in (generated() | parts).items() if _text(bank / path) != text}
 
 
 def _text(path: Path) -> str | None:

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 from skill_pages import PAGES, SCRIPTS, inline_code, parser_of, shell_lines, words_of
 
+from vidqa import actions
 from vidqa.contract.cli import BANK
 from vidqa.contract.problem import Problem, ProblemError
 from vidqa.spec.layers import entries, parse_set, parse_value
-from vidqa.spec.models import SPECS
 from vidqa.spec.resolve import resolve
 
 SHOWN = [(page, line) for page in PAGES for line in shell_lines(page)]
@@ -103,7 +103,7 @@ def test_commands_and_options_in_the_text_exist(page: Path) -> None:
         if len(words) > 1 and words[0] == "python" and "..." not in code:
             check_command(code)
         settings = [word for before, word in itertools.pairwise(words) if before == "--set" and "KEY=" not in word]
-        if settings and all(wrong_settings(action, settings) for action in SPECS):
+        if settings and all(wrong_settings(action, settings) for action in actions.names()):
             wrong.append(f"{code}: no spec takes this")
     assert wrong == []
 

@@ -16,11 +16,12 @@ from typing import Any, get_args
 import pytest
 from pydantic import BaseModel
 
+from vidqa.actions import action
 from vidqa.contract.problem import ProblemError
 from vidqa.spec import Layer, TrainSpec, dump, resolve
 from vidqa.spec.build import Request, build, train_samples
 from vidqa.spec.cosmos import cosmos_table, video_fps_problems
-from vidqa.spec.sources import PROFILES, profile_layer
+from vidqa.spec.sources import profile_layer
 
 WHEEL = "cosmos-rl==0.4.7"
 
@@ -79,7 +80,7 @@ def unknown(cls: Any, table: dict[str, Any], prefix: str = "") -> list[str]:
 
 
 CASES: dict[str, dict[str, Any]] = {
-    **{f"profile {name}": {} for name in PROFILES},
+    **{f"profile {name}": {} for name in action("train").profiles},
     "fps": {"custom.vision.fps": 2},
     "steps": {"train.ckpt.save_freq": 10, "validation.freq": 5, "train.optm_warmup_steps": 3},
     "epochs": {"train.optm_warmup_epochs": 0.5, "validation": {"enable": True, "freq_in_epoch": 1}},

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from vidqa.contract.cli import BANK
-from vidqa.generate import PAGES, differing, main
+from vidqa.generate import differing, generated, main
 from vidqa.spec import Layer, read_layer, resolve
 from vidqa.spec.keys import leaves
 from vidqa.spec.pages import parameters, template
@@ -25,7 +25,7 @@ def test_check_names_what_differs_and_writes_nothing(tmp_path: Path, capsys: pyt
     command = [sys.executable, "-m", "vidqa.generate", *words, "--check"]
     first = subprocess.run(command, capture_output=True, text=True)
     assert first.returncode == 1 and not list(tmp_path.iterdir())
-    assert all(path in first.stdout for path in PAGES)
+    assert all(path in first.stdout for path in generated())
     assert (main(words), main([*words, "--check"])) == (0, 0)
     (tmp_path / "references/parameters_train.md").write_text("changed by hand")
     capsys.readouterr()

@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from vidqa.actions import action
 from vidqa.contract.problem import MOST_PROBLEMS, Problem, ProblemError
 from vidqa.spec import Layer, dump, fingerprint, load, parse_set, read_layer, resolve
 from vidqa.spec.keys import leaves
 from vidqa.spec.layers import parse_value
-from vidqa.spec.sources import PROFILES, profile_layer
+from vidqa.spec.sources import profile_layer
 
 TAO = json.loads((Path(__file__).parent / "tao_keys.json").read_text())
 
@@ -31,7 +32,7 @@ def test_the_template_passes_its_own_rules(data: Layer, eval_data: Layer) -> Non
     assert resolve("evaluate", [eval_data]).warnings == []
 
 
-@pytest.mark.parametrize("profile", PROFILES)
+@pytest.mark.parametrize("profile", action("train").profiles)
 def test_every_profile_passes_the_rules_in_every_target(data: Layer, profile: str) -> None:
     for target in ("native", "cosmos-rl"):
         assert resolve("train", [profile_layer("train", profile), data], target).warnings == []

@@ -19,6 +19,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from vidqa import actions
+from vidqa.actions import Action
 from vidqa.contract.environment import child_environment, rank, redacted
 from vidqa.contract.problem import INTERNAL, Exit, Problem, ProblemError, exit_code_of
 from vidqa.contract.run_folder import RunFolder
@@ -26,13 +28,14 @@ from vidqa.engine.ending import leave
 from vidqa.engine.problems import ENGINE_OUT_OF_MEMORY, unwritable
 from vidqa.engine.signals import STOP_SIGNALS
 from vidqa.spec import load
+from vidqa.spec.keys import with_values
 
 REPORT_S = 60.0  # for the report of a training, which takes less than a second
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="Carry out one action of a spec in a run folder.")
-    parser.add_argument("action", choices=["train", "evaluate"])
+    parser.add_argument("action", choices=actions.names())
     parser.add_argument("--spec", type=Path, required=True)
     parser.add_argument("--run-dir", type=Path, required=True)
     parser.add_argument(
@@ -42,7 +45,8 @@ def main() -> int:
         "--prove", action="store_true", help="train nothing; compare losses with and without shared videos"
     )
     options = parser.parse_args()
-    if options.prove and options.action != "train":
+    action = actions.action(options.action)
+    if options.prove and not action.proof:
         parser.error("--prove is for train")
     run = RunFolder(options.run_dir)
     try:
@@ -50,46 +54,40 @@ def main() -> int:
         if rank() == 0:
             run.write_status("RUNNING", message="starting")  # how an earlier attempt ended no longer counts
         spec = load(options.spec, options.action)
-        program = _program("prove" if options.prove else options.action)
+        program = _program(action.proof if options.prove else action.program)
         code = program(going_on(spec, run) if options.go_on else spec, run)
     except ProblemError as stopped:
-        return _fail(run, stopped.problems)
+        return _fail(run, action, stopped.problems)
     except OSError as failed:
-        return _fail(run, [unwritable(failed)])
+        return _fail(run, action, [unwritable(failed)])
     except Exception as bug:  # noqa: BLE001  the last place before torchrun; the log keeps the traceback
         if run.read_status().get("state") == "ERROR":  # another rank failed first, and this one lost it
             print(f"rank {rank()} ends because another rank did: {type(bug).__name__}", file=sys.stderr)
             return int(Exit.JOB_FAILED)
         print(redacted(traceback.format_exc()), file=sys.stderr)
-        return _fail(run, [_problem_of(bug, run)])
+        return _fail(run, action, [_problem_of(bug, run)])
     if rank() == 0:
         last = run.read_status()
         state = "COMPLETE" if code == Exit.OK else "STOPPED"
         steps = {key: last.get(key, 0) for key in ("step", "total_steps")}
         run.write_status(state, **steps, message=state.lower(), exit_code=code)
-        is_training = options.action == "train" and not options.prove
-        if is_training:
-            report(run)
-        if state == "COMPLETE" and is_training:
-            upload(spec, run)
+        if not options.prove:
+            report(run, action)
+            if state == "COMPLETE" and action.uploads(spec):
+                upload(run)
     return code
 
 
 def going_on(spec: Any, run: RunFolder) -> Any:
     """The spec of another attempt: platforms start a job again in its run folder after a node failed or its time was
     up. It resumes from the run's own newest checkpoint, or keeps the answers there are; a first attempt has neither."""
-    if hasattr(spec, "evaluation"):
-        return spec.model_copy(update={"evaluation": spec.evaluation.model_copy(update={"skip_saved": True})})
-    if run.complete(run.checkpoints, "trainer.json"):
-        return spec.model_copy(update={"train": spec.train.model_copy(update={"resume": True})})
-    return spec
+    resuming = actions.action_for(spec).resuming
+    return with_values(spec, {resuming.key: True}) if resuming and resuming.begun(run) else spec
 
 
-def upload(spec: Any, run: RunFolder) -> None:
-    """What [train.ckpt] asks for, in a process of its own: whatever becomes of it, the run stays complete. Whoever asks
+def upload(run: RunFolder) -> None:
+    """What the spec asks for, in a process of its own: whatever becomes of it, the run stays complete. Whoever asks
     the run to stop now stops the upload; scripts/upload.py goes on with it."""
-    if not (spec.train.ckpt.upload_s3 or spec.train.ckpt.upload_hf):
-        return
     program = [sys.executable, "-P", "-m", "vidqa.storage.upload", str(run.path)]
     # Weights were fetched before the job, which is offline therefore; an upload cannot be.
     sending = subprocess.Popen(program, env=child_environment(HF_HUB_OFFLINE="0"))
@@ -99,27 +97,24 @@ def upload(spec: Any, run: RunFolder) -> None:
         print(f"the upload is not complete; again: python scripts/upload.py {run.path}", file=sys.stderr, flush=True)
 
 
-def report(run: RunFolder) -> None:
-    """Write the page of a training, in a process of its own: whatever becomes of it, the run ends as it has ended."""
-    program = [sys.executable, "-P", "-m", "vidqa.pages.training", str(run.path)]
+def report(run: RunFolder, action: Action) -> None:
+    """Write the page of a run, in a process of its own: whatever becomes of it, the run ends as it has ended."""
+    if not action.page:
+        return
+    program = [sys.executable, "-P", "-m", action.page, str(run.path)]
     try:
         subprocess.run(program, stdin=subprocess.DEVNULL, timeout=REPORT_S, check=False)
     except (OSError, subprocess.TimeoutExpired) as failed:
         print(f"the report was not written: {failed}", file=sys.stderr, flush=True)
 
 
-def _program(action: str) -> Callable[[Any, RunFolder], int]:
-    """Import what carries out the action, and keep Python's garbage collector from what the libraries made: looking
+def _program(named: str) -> Callable[[Any, RunFolder], int]:
+    """Import what carries out an action, and keep Python's garbage collector from what the libraries made: looking
     through it takes a tenth of the import, and later a third of a second whenever it falls into a step."""
     # To every process torchao says, by way of PyTorch, that a later PyTorch will want other calls of it.
     logging.getLogger("torch.utils._pytree").setLevel(logging.ERROR)
     gc.disable()
-    if action == "train":
-        from vidqa.engine.train import train as program
-    elif action == "prove":
-        from vidqa.engine.prove import prove as program
-    else:
-        from vidqa.engine.evaluate import evaluate as program
+    program = actions.resolve(named)
     gc.freeze()
     gc.enable()
     return program
@@ -131,7 +126,7 @@ def _problem_of(bug: Exception, run: RunFolder) -> Problem:
     return INTERNAL.at(run.path, f"{type(bug).__name__}: {bug}", f"report it with {run.path / 'log.txt'}")
 
 
-def _fail(run: RunFolder, problems: list[Problem]) -> int:
+def _fail(run: RunFolder, action: Action, problems: list[Problem]) -> int:
     """Say what went wrong in the log, in problems.json and in status.json; the first rank to fail writes them."""
     code = exit_code_of(problems)
     run.sweep()  # on a full disk, what was being written makes room to tell of the end
@@ -142,8 +137,8 @@ def _fail(run: RunFolder, problems: list[Problem]) -> int:
             run.write_problems(problems)
             state = "STOPPED" if code == Exit.NOT_DONE else "ERROR"
             run.write_status(state, message=f"{problems[0].code}: {problems[0].message}", exit_code=code)
-            if (run.path / "plan.json").exists():  # a training that had begun
-                report(run)
+            if (run.path / "plan.json").exists():  # it had begun
+                report(run, action)
     except OSError as unwritable:
         print(f"the run folder cannot be written: {unwritable}", file=sys.stderr)
     return code

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from vidqa.actions import action_for
 from vidqa.contract.cli import note
 from vidqa.contract.environment import cache_folder
 from vidqa.contract.files import write_json
@@ -19,8 +20,8 @@ from vidqa.engine.problems import ENGINE_NO_SAMPLES, unwritable
 from vidqa.planning import stored_plan
 from vidqa.planning.plan import Plan, PlannedSet, make_plan, too_long, usable, without_labels
 from vidqa.planning.sample_table import column
-from vidqa.planning.samples import Planner, Sample, longest_allowed
-from vidqa.planning.sets import load_sets
+from vidqa.planning.samples import Planner, Sample
+from vidqa.planning.sets import load_sets, quarantines
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ def prepare_training(spec: Any, planner: Planner, world: World, run: RunFolder) 
     chosen, problems = fitting(spec, plan.sets["train"])
     held, more = fitting(spec, plan.sets["validation"]) if "validation" in plan.sets else ([], [])
     problems += without_labels(chosen)
-    chosen = usable(chosen, longest_allowed(spec), trained=True)
+    chosen = usable(chosen, _longest(spec), trained=True)
     if not chosen:
         raise ENGINE_NO_SAMPLES.error(spec.custom.train_dataset.annotation_path, "no training sample is usable")
     return Prepared(chosen, held, plan.data_fingerprint, problems + more)
@@ -60,14 +61,14 @@ def prepare_evaluation(
 def shared_plan(spec: Any, planner: Planner, world: World, run: RunFolder) -> Plan:
     """The plan of a run, on every rank: the one in its run folder where it is still true. Else rank 0 reads, probes and
     plans, and leaves the plan there for the next attempt."""
-    found = on_main(world, lambda: _stored(spec, run) or _made(spec, planner, run))
+    found = on_main(world, lambda: _stored(spec, planner, run) or _made(spec, planner, run))
     return found if isinstance(found, Plan) else stored_plan.of_table(found)
 
 
-def _stored(spec: Any, run: RunFolder) -> Any:
+def _stored(spec: Any, planner: Planner, run: RunFolder) -> Any:
     place = run.path / PLAN
     try:
-        return stored_plan.read(place, stored_plan.inputs_of(spec)) if place.is_file() else None
+        return stored_plan.read(place, stored_plan.inputs_of(spec, planner)) if place.is_file() else None
     except stored_plan.Stale as stale:
         note(f"{PLAN} is not used, the plan is made again: {stale}")
         return None
@@ -75,7 +76,7 @@ def _stored(spec: Any, run: RunFolder) -> Any:
 
 def _made(spec: Any, planner: Planner, run: RunFolder) -> Any:
     """The plan as a table, which is quickly shared; as it is where a name of a file is no text."""
-    inputs = stored_plan.inputs_of(spec)
+    inputs = stored_plan.inputs_of(spec, planner)
     sets = load_sets(spec)
     records = [record for found in sets.values() for record in found]
     identities = stored_plan.identities_of(stored_plan.media_of(spec, records))
@@ -107,11 +108,17 @@ def on_main(world: World, work: Any) -> Any:
 def fitting(spec: Any, planned: PlannedSet) -> tuple[Sequence[Sample], list[Problem]]:
     """Samples of a set that are short enough, and why others are left out. With on_bad_sample "fail" any problem is
     raised."""
-    longest = longest_allowed(spec)
+    longest = _longest(spec)
     problems = [*planned.problems, *(sample.too_long(longest) for sample in too_long(planned.samples, longest))]
-    if problems and spec.engine.on_bad_sample == "fail":
+    if problems and not quarantines(spec):
         raise ProblemError(problems)
     return usable(planned.samples, longest, trained=False), problems
+
+
+def _longest(spec: Any) -> int:
+    sampling = action_for(spec).sampling
+    assert sampling
+    return sampling.longest(spec)
 
 
 def frame_cache(engine: Any) -> Any:

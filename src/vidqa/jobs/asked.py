@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from vidqa import spec, storage
+from vidqa.actions import Action, action_for
+from vidqa.actions import action as action_of_name
 from vidqa.contract import environment
 from vidqa.contract.cli import command
 from vidqa.contract.problem import Problem
@@ -20,32 +22,10 @@ from vidqa.platforms.mounts import media_folders
 from vidqa.platforms.records import JobRecord
 from vidqa.platforms.site import is_unseen
 from vidqa.spec.action import require_action
-from vidqa.spec.models import SPECS, EvaluateSpec, Spec, TrainSpec
+from vidqa.spec.keys import SpecT, value_at, with_values
+from vidqa.spec.models import Spec
 from vidqa.storage import hub
 from vidqa.storage.problems import TO_STAGE
-
-# Every key that holds a path or is one by its value. Empty ones and addresses ("s3://...") stay as they are.
-PATH_KEYS = {
-    "train": (
-        "custom.train_dataset.annotation_path",
-        "custom.train_dataset.media_path",
-        "custom.val_dataset.annotation_path",
-        "custom.val_dataset.media_path",
-        "train.output_dir",
-        "train.resume",
-        "engine.frame_cache_dir",
-    ),
-    "evaluate": ("dataset.annotation_path", "dataset.media_dir", "results_dir", "engine.frame_cache_dir"),
-}
-WRITTEN_KEYS = ("train.output_dir", "results_dir", "engine.frame_cache_dir")
-# The annotations of an action, with the key of their media.
-MEDIA_OF = {
-    "train": {
-        "custom.train_dataset.annotation_path": "custom.train_dataset.media_path",
-        "custom.val_dataset.annotation_path": "custom.val_dataset.media_path",
-    },
-    "evaluate": {"dataset.annotation_path": "dataset.media_dir"},
-}
 
 
 @dataclass(frozen=True)
@@ -71,25 +51,29 @@ class Asked:
     settings: Any = None
 
     @property
+    def declared(self) -> Action:
+        """What its action is."""
+        return action_of_name(self.action)
+
+    @property
     def output_dir(self) -> Path:
         """The folder in which the run makes its own."""
-        resolved = self.resolved
-        return Path(resolved.train.output_dir if isinstance(resolved, TrainSpec) else resolved.results_dir)
+        return Path(value_at(self.resolved, self.declared.output_key))
 
     @property
     def model(self) -> str:
-        """The model's name as the user wrote it."""
-        return next(iter(self.models.values()))
+        """The model's name as the user wrote it; empty where the action has none."""
+        return next(iter(self.models.values()), "")
 
     @property
     def model_folder(self) -> str:
-        return str(value_at(self.resolved, next(iter(self.models))))
+        return next((str(value_at(self.resolved, key)) for key in self.models), "")
 
     @property
     def reads(self) -> tuple[Path, ...]:
         """What the spec names that the job reads, absolute: models, annotations, media, the checkpoint it starts
         from."""
-        keys = [key for key in PATH_KEYS[self.action] if key not in WRITTEN_KEYS]
+        keys = _read_keys(self.declared)
         return tuple(dict.fromkeys((*_local_paths(self.resolved, [*self.models, *keys]), *self.to_come)))
 
     def media_elsewhere(self) -> list[Path]:
@@ -105,38 +89,35 @@ class Asked:
     def _media(self) -> set[tuple[str, str]]:
         """The file of each medium, and what the annotations say."""
         files: set[tuple[str, str]] = set()
-        for key, media in MEDIA_OF[self.action].items():
-            path = str(value_at(self.resolved, key))
+        for data in self.declared.data:
+            path = str(value_at(self.resolved, data.annotations))
             if path and not storage.is_remote(path) and not is_unseen(self.settings, path):
-                records, _ = check_records(path, str(value_at(self.resolved, media)), need_answers=False)
+                records, _ = check_records(path, str(value_at(self.resolved, data.media)), need_answers=False)
                 files |= {(ref.path, ref.written) for record in records for ref in record.media}
         return files
 
     @property
     def needs(self) -> tuple[str, ...]:
         """The secrets without which something that the spec asks for is not done: trackers and uploads."""
-        if not isinstance(self.resolved, TrainSpec):
-            return ()
-        logger, ckpt = self.resolved.logging.logger, self.resolved.train.ckpt
-        uses = {
-            "WANDB_API_KEY": "wandb" in logger,
-            "HF_TOKEN": ckpt.upload_hf,
-            "AWS_ACCESS_KEY_ID": bool(ckpt.upload_s3),
-            "AWS_SECRET_ACCESS_KEY": bool(ckpt.upload_s3),
-        }
-        return tuple(name for name, is_used in uses.items() if is_used)
+        return self.declared.secrets(self.resolved)
 
     @property
     def writes(self) -> tuple[Path, ...]:
         """The folders that the job writes: its output and its caches."""
-        found = _local_paths(self.resolved, [key for key in PATH_KEYS[self.action] if key in WRITTEN_KEYS])
-        return found if value_at(self.resolved, "engine.frame_cache_dir") else (*found, environment.cache_folder())
+        _, *caches = keys = _written_keys(self.declared)
+        found = _local_paths(self.resolved, keys)
+        return found if any(value_at(self.resolved, key) for key in caches) else (*found, environment.cache_folder())
 
     @property
     def resumes(self) -> bool:
         """Whether the run goes on in the folder of an earlier one, if there is one."""
-        asked = self.spec
-        return asked.train.resume is True if isinstance(asked, TrainSpec) else asked.evaluation.skip_saved
+        resuming = self.declared.resuming
+        return resuming is not None and value_at(self.spec, resuming.key) is True
+
+    @property
+    def start(self) -> str:
+        """The checkpoint of another run that it starts from, as the spec names it; empty where there is none."""
+        return _start(self.declared, self.spec)
 
 
 def ask(
@@ -168,16 +149,16 @@ def ask(
             return str(expected[name].folder)
         return str(folders[key] if folders else hub.resolve_model(name, token=token, weights=False))
 
+    declared = action_of_name(action)
     found = {key: folder_of(key, name) for key, name in models.items()}
-    resolved = with_values(action, written, {**_absolute_paths(action, written), **found})
-    sets = _sets_of_buckets(action, resolved, storage.stage_set if fetch else storage.expected_set)
-    resolved = with_values(action, resolved, sets)
+    resolved = with_values(written, {**_absolute_paths(declared, written), **found})
+    sets = _sets_of_buckets(declared, resolved, storage.stage_set if fetch else storage.expected_set)
+    resolved = with_values(resolved, sets)
     not_here = [Path(path) for path in sets.values() if not os.path.exists(path)]
     to_stage = [TO_STAGE.at(path, "a launch puts them there before its job", severity="warning") for path in not_here]
-    annotations = [path for key in MEDIA_OF[action] if (path := str(value_at(resolved, key)))]
+    annotations = [path for data in declared.data if (path := str(value_at(resolved, data.annotations)))]
     unread = [path for path in annotations if Path(path) in not_here or is_unseen(settings, path)]
     data = [path if path in unread else _content_hash(annotation_file(path)) for path in annotations]
-    start = resolved.train.resume if isinstance(resolved, TrainSpec) else ""
     absent = [each for each in expected.values() if not each.is_here]
     return Asked(
         action=action,
@@ -185,10 +166,8 @@ def ask(
         spec=written,
         resolved=resolved,
         models=models,
-        spec_fingerprint=_spec_fingerprint(action, written),
-        inputs_fingerprint=_hash_of(
-            [*data, start if isinstance(start, str) else "", *map(_model_identity, found.values())]
-        ),
+        spec_fingerprint=spec.fingerprint(written_anew(written)),
+        inputs_fingerprint=_hash_of([*data, _start(declared, resolved), *map(_model_identity, found.values())]),
         warnings=[*loaded.warnings, *(problem for each in expected.values() for problem in each.problems), *to_stage],
         to_come=(*(path for each in absent for path in _snapshot_and_blobs(each.folder)), *not_here),
         fetch=tuple(each.fetch for each in absent)
@@ -221,67 +200,66 @@ def ask_again(record: JobRecord, settings: Any = None) -> Asked:
     come before any that it started from."""
     asked = ask(record.action, spec_of(record), fetch=True, settings=settings)
     begun = any((Path(record.run_dir) / "checkpoints").glob("*_*"))
-    changes: dict[str, Any] = {}
-    if record.action == "evaluate":
-        changes["evaluation.skip_saved"] = True
-    elif begun or not isinstance(value_at(asked.spec, "train.resume"), str):
-        changes["train.resume"] = True
+    resuming = asked.declared.resuming
+    goes_on = resuming and (begun or not isinstance(value_at(asked.spec, resuming.key), str))
+    changes = {resuming.key: True} if resuming and goes_on else {}
     return replace(
         asked,
         spec_path=Path(record.spec),
-        spec=with_values(record.action, asked.spec, changes),
-        resolved=with_values(record.action, asked.resolved, changes),
-        models={**asked.models, next(iter(asked.models)): record.model},
+        spec=with_values(asked.spec, changes),
+        resolved=with_values(asked.resolved, changes),
+        models={key: record.model if not at else name for at, (key, name) in enumerate(asked.models.items())},
         spec_fingerprint=record.spec_fingerprint,
     )
 
 
 def model_names(asked: Spec) -> dict[str, str]:
     """The models of a spec by dotted key, the revision joined to a hub name; the one that is trained or asked first."""
-    if isinstance(asked, TrainSpec):
-        name, revision = asked.policy.model_name_or_path, asked.policy.model_revision
-        joined = f"{name}@{revision}" if revision and hub.is_hub_name(name) and "@" not in name else name
-        return {"policy.model_name_or_path": joined}
-    names = {"model.model_name": asked.model.model_name}
-    if asked.model.enable_lora:
-        names["model.base_model_path"] = asked.model.base_model_path
+    names: dict[str, str] = {}
+    for key in action_for(asked).models:
+        if key.only_with and not value_at(asked, key.only_with):
+            continue
+        name, revision = value_at(asked, key.name), value_at(asked, key.revision) if key.revision else ""
+        joins = revision and hub.is_hub_name(name) and "@" not in name
+        names[key.name] = f"{name}@{revision}" if joins else name
     return names
 
 
 def process_count(asked: Spec) -> int:
-    """How many engine processes a spec asks for: its mesh, or the GPUs of an evaluation."""
-    if isinstance(asked, EvaluateSpec):
-        return asked.num_gpus
-    return asked.policy.parallelism.dp_shard_size * asked.policy.parallelism.dp_replicate_size
+    """How many engine processes a spec asks for."""
+    return action_for(asked).processes(asked)
 
 
-def value_at(asked: Spec, key: str) -> Any:
-    value: Any = asked
-    for name in key.split("."):
-        value = getattr(value, name)
-    return value
+def written_anew(asked: SpecT) -> SpecT:
+    """The same spec of a run that does not go on with an earlier one: going on asks for the same outcome."""
+    resuming = action_for(asked).resuming
+    goes_on = resuming is not None and value_at(asked, resuming.key) is True
+    return with_values(asked, {resuming.key: False}) if resuming and goes_on else asked
 
 
-def with_values(action: str, asked: Spec, values: dict[str, Any]) -> Spec:
-    """A copy of a spec with other values at some dotted keys."""
-    tables = asked.model_dump()
-    for key, value in values.items():
-        *path, name = key.split(".")
-        table = tables
-        for part in path:
-            table = table[part]
-        table[name] = value
-    return SPECS[action].model_validate(tables)
-
-
-def _sets_of_buckets(action: str, resolved: Spec, bring: Callable[[str, str], tuple[str, str]]) -> dict[str, str]:
+def _sets_of_buckets(declared: Action, resolved: Spec, bring: Callable[[str, str], tuple[str, str]]) -> dict[str, str]:
     """The paths of a spec's data that lie in a bucket, by dotted key, as `bring` gives them."""
     found: dict[str, str] = {}
-    for annotation_key, media_key in MEDIA_OF[action].items():
-        addresses = str(value_at(resolved, annotation_key)), str(value_at(resolved, media_key))
+    for data in declared.data:
+        addresses = str(value_at(resolved, data.annotations)), str(value_at(resolved, data.media))
         if any(map(storage.is_remote, addresses)):
-            found |= dict(zip((annotation_key, media_key), bring(*addresses), strict=True))
+            found |= dict(zip((data.annotations, data.media), bring(*addresses), strict=True))
     return found
+
+
+def _read_keys(declared: Action) -> list[str]:
+    """The keys that hold a path that a run reads, beside its models."""
+    data = [key for each in declared.data for key in (each.annotations, each.media)]
+    return [*data, *([declared.resuming.key] if declared.resuming else [])]
+
+
+def _written_keys(declared: Action) -> list[str]:
+    return [declared.output_key, *([f"{declared.decoding}.frame_cache_dir"] if declared.decoding else [])]
+
+
+def _start(declared: Action, asked: Spec) -> str:
+    start = value_at(asked, declared.resuming.key) if declared.resuming else ""
+    return start if isinstance(start, str) else ""
 
 
 def _local_paths(resolved: Spec, keys: list[str]) -> tuple[Path, ...]:
@@ -291,20 +269,13 @@ def _local_paths(resolved: Spec, keys: list[str]) -> tuple[Path, ...]:
     return tuple(dict.fromkeys(paths))
 
 
-def _absolute_paths(action: str, asked: Spec) -> dict[str, str]:
-    written = {key: value_at(asked, key) for key in PATH_KEYS[action]}
+def _absolute_paths(declared: Action, asked: Spec) -> dict[str, str]:
+    written = {key: value_at(asked, key) for key in (*_read_keys(declared), *_written_keys(declared))}
     return {
         key: os.path.abspath(os.path.expanduser(value))
         for key, value in written.items()
         if isinstance(value, str) and value and "://" not in value
     }
-
-
-def _spec_fingerprint(action: str, written: Spec) -> str:
-    """Going on with saved answers asks for the same scores as starting anew."""
-    if isinstance(written, EvaluateSpec):
-        written = with_values(action, written, {"evaluation.skip_saved": False})
-    return spec.fingerprint(written)
 
 
 def _content_hash(path: Path) -> str:

@@ -10,11 +10,11 @@ import os
 import shlex
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import yaml
 
-from vidqa import spec
+from vidqa import actions, spec
 from vidqa.contract import files
 from vidqa.contract.problem import Problem, raise_errors
 from vidqa.jobs.asked import Asked, ask, fetch_weights, process_count
@@ -64,13 +64,11 @@ def prepare(
 
     Raises ProblemError with all that cosmos-rl cannot do.
     """
-    if action != "train":
+    if not actions.action(action).cosmos:
         raise COSMOS_CANNOT.error(action, "only training is rendered for the container", "use our own engine")
     settings = site.read(platform_name, wanted.site)
     asked = ask(action, spec_path, fetch=write, target=TARGET, settings=settings)
-    trained = asked.resolved
-    if not isinstance(trained, TrainSpec):
-        raise TypeError("a training has a TrainSpec")
+    trained = cast(TrainSpec, asked.resolved)
     samples = train_samples(trained)
     table_problems = cosmos_table(trained, samples)[1]
     image = wanted.image or getattr(settings, "image", "")  # local and docker have no such setting

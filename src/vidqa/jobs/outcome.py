@@ -1,5 +1,6 @@
-"""What a finished job has to show: the scores of an evaluation, the best export of a training, its page, and the
-command that measures what was trained. A run folder that is gone or damaged has nothing to show."""
+"""What a job that is over has to show, by the functions that its action names: the scores of an evaluation, the best
+export of a training, its page, and the commands that follow. A run folder that is gone or damaged has nothing to show.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +9,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from vidqa import actions
 from vidqa.contract.cli import command
 from vidqa.contract.files import open_plain, read_object
+from vidqa.contract.problem import ProblemError
 from vidqa.platforms import records
 from vidqa.platforms._base import State
 from vidqa.platforms.records import JobRecord
@@ -38,23 +41,49 @@ class Outcome:
 
 def outcome_of(record: JobRecord) -> Outcome:
     """What there is to show of a job that is over; of one that is not, nothing."""
-    run = Path(record.run_dir)
-    facts: dict[str, Any] = {}
-    rows: dict[str, str] = {}
     if not record.state.is_terminal:
         return Outcome()
-    if record.state == State.COMPLETE and record.action == "evaluate":
-        metrics = read_object(run / "metrics.json")
-        if isinstance(metrics.get("headline"), str):
-            facts["scores"] = {name: metrics.get(name) for name in SCORES}
-            rows["score"] = metrics["headline"]
-    if record.action == "train" and (best := read_object(run / "best.json")):
-        facts["best"] = best
-        rows["best"] = f"{best.get('name')}, by {best.get('metric')} {_shown(best.get('value'))}".rstrip()
-    if (run / PAGE).is_file():
-        facts["report"] = rows["report"] = str(run / PAGE)
-    measured = record.state == State.COMPLETE and record.action == "train" and (run / "best").is_dir()
-    return Outcome(facts, rows, [_evaluation(record)] if measured else [])
+    try:
+        show = actions.action(record.action).outcome
+    except ProblemError:  # of a plug-in that is not here any more
+        show = None
+    found = actions.resolve(show)(record) if show else Outcome()
+    page = Path(record.run_dir) / PAGE
+    shown = {"report": str(page)} if page.is_file() else {}
+    return Outcome({**found.facts, **shown}, {**found.rows, **shown}, found.next)
+
+
+def of_training(record: JobRecord) -> Outcome:
+    """The best export, and the command that measures it."""
+    run = Path(record.run_dir)
+    is_measured = record.state == State.COMPLETE and (run / "best").is_dir()
+    following = [_evaluation(record)] if is_measured else []
+    best = read_object(run / "best.json")
+    if not best:
+        return Outcome(next=following)
+    row = f"{best.get('name')}, by {best.get('metric')} {_shown(best.get('value'))}".rstrip()
+    return Outcome({"best": best}, {"best": row}, following)
+
+
+def of_evaluation(record: JobRecord) -> Outcome:
+    """The scores, and the command that looks at what the model got wrong."""
+    if record.state != State.COMPLETE:
+        return Outcome()
+    metrics = read_object(Path(record.run_dir) / "metrics.json")
+    if not isinstance(metrics.get("headline"), str):
+        return Outcome(next=_gaps(record))
+    scores = {name: metrics.get(name) for name in SCORES}
+    return Outcome({"scores": scores}, {"score": metrics["headline"]}, _gaps(record))
+
+
+def _gaps(record: JobRecord) -> list[str]:
+    """The command that looks at what an evaluation got wrong, as long as its run folder is there."""
+    words = ["--results-dir", record.run_dir, "--gaps-parquet", f"{record.run_dir}/gaps.parquet"]
+    if not (asked := dataset_of(record)):
+        return []
+    words += ["--kpi-ann-path", asked["annotation_path"]]
+    words += ["--kpi-media-path", asked["media_dir"]] if asked["media_dir"] else []
+    return [command("analyze_gaps", *words)]
 
 
 def _evaluation(trained: JobRecord) -> str:
@@ -64,15 +93,17 @@ def _evaluation(trained: JobRecord) -> str:
     words = ["--eval-root", "EVAL_ROOT"]
     if known:
         words = [word for key, value in known.items() for word in ("--set", f"{key}={value}")]
-    out = Path(trained.run_dir) / "evaluate.toml"
+    measure = actions.action(trained.action).measured_by
+    out = Path(trained.run_dir) / f"{measure}.toml"
     where = ("--platform", trained.platform)
-    return command("build_spec", "evaluate", "--parent-run", trained.run_dir, *words, *where, "--out", out)
+    return command("build_spec", measure, "--parent-run", trained.run_dir, *words, *where, "--out", out)
 
 
 def _evaluated_on(trained: JobRecord) -> dict[str, str]:
     """The annotations and media of the newest evaluation of the model that a training began with."""
+    measure = actions.action(trained.action).measured_by
     for record in records.scan()[0]:
-        if record.action != "evaluate" or record.model != trained.model:
+        if record.action != measure or record.model != trained.model:
             continue
         if asked := dataset_of(record):
             return {f"dataset.{name}": value for name, value in asked.items()}

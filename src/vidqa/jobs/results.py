@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from vidqa.contract.cli import Result, command
 from vidqa.contract.problem import Exit, Problem, bounded, exit_code_of
 from vidqa.jobs import watch
-from vidqa.jobs.outcome import dataset_of, outcome_of
+from vidqa.jobs.outcome import outcome_of
 from vidqa.jobs.watch import MOST_LISTED
 from vidqa.platforms import failure
 from vidqa.platforms._base import Platform, State
@@ -89,22 +89,10 @@ def of_job(record: JobRecord) -> Result:
     commands = [command("jobs", verb, record.job_id) for verb in verbs]
     if record.preflight == SKIPPED and record.state != State.COMPLETE:
         commands.append(command("preflight", "--spec", record.spec, "--platform", record.platform))
-    if record.state == State.COMPLETE and record.action == "evaluate":
-        commands += _gaps(record)
     commands += shown.next
     text = "\n".join([watch.describe(record), *(f"{name:<9} {value}" for name, value in shown.rows.items())])
     problems = watch.problems_of(record) if record.state == State.ERROR else []
     return Result(data, text, problems, commands, exit_code=int(Exit.OK))  # it was looked at
-
-
-def _gaps(record: JobRecord) -> list[str]:
-    """The command that looks at what an evaluation got wrong, as long as its run folder is there."""
-    words = ["--results-dir", record.run_dir, "--gaps-parquet", f"{record.run_dir}/gaps.parquet"]
-    if not (asked := dataset_of(record)):
-        return []
-    words += ["--kpi-ann-path", asked["annotation_path"]]
-    words += ["--kpi-media-path", asked["media_dir"]] if asked["media_dir"] else []
-    return [command("analyze_gaps", *words)]
 
 
 def of_listing(found: list[JobRecord], problems: list[Problem]) -> Result:

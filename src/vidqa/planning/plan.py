@@ -6,12 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from vidqa.actions import action_for, resolve
 from vidqa.contract.problem import Problem
 from vidqa.dataset import fingerprint
 from vidqa.dataset.record import Record
 from vidqa.planning.problems import SAMPLE_NOTHING_LEARNED
 from vidqa.planning.sample_table import SampleTable, column
-from vidqa.planning.samples import Planner, Sample, validation_mode
+from vidqa.planning.samples import Planner, Sample
 
 
 @dataclass(frozen=True)
@@ -31,11 +32,18 @@ class Plan:
     data_fingerprint: str
 
 
+def mode_of(spec: Any, name: str) -> str | None:
+    """The response mode of a set, where it is not the planner's."""
+    sampling = action_for(spec).sampling
+    mode = sampling.modes.get(name) if sampling else None
+    return resolve(mode)(spec) if mode else None
+
+
 def make_plan(spec: Any, planner: Planner, records: Mapping[str, list[Record]]) -> Plan:
     """Plan the sets of a run (`sets.record_sets`)."""
     sets = {}
     for name, found in records.items():
-        samples, problems = planner.plan(found, validation_mode(spec) if name == "validation" else None)
+        samples, problems = planner.plan(found, mode_of(spec, name))
         sets[name] = PlannedSet(found, samples, problems)
     return Plan(sets, fingerprint(record for found in records.values() for record in found))
 
@@ -44,7 +52,9 @@ def usable(samples: Sequence[Sample], longest: int, *, trained: bool) -> Sequenc
     """Samples of at most `longest` tokens; of those that are `trained` on the ones with a supervised token. No sample
     is ever cut."""
     counts = zip(column(samples, "length"), column(samples, "supervised"), strict=True)
-    numbers = [at for at, (length, supervised) in enumerate(counts) if length <= longest and (supervised or not trained)]
+    numbers = [
+        at for at, (length, supervised) in enumerate(counts) if length <= longest and (supervised or not trained)
+    ]
     if isinstance(samples, SampleTable):
         return samples.at(numbers)
     return [samples[at] for at in numbers]

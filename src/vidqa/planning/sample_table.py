@@ -154,7 +154,7 @@ class Rows:
         return MediaRef(*(self._media[name][number].as_py() for name in REF))
 
     def _plan(self, number: int) -> FramePlan:
-        values = (self._media[name][number].as_py() for name in ("kind", *PLAN))
+        values: Iterator[Any] = (self._media[name][number].as_py() for name in ("kind", *PLAN))
         return FramePlan(*(tuple(value) if isinstance(value, list) else value for value in values))
 
 

@@ -99,25 +99,12 @@ def evaluation_planner(spec: Any, model_folder: Path) -> Planner:
     return Planner(model_folder, spec.vision, Prompting(spec.dataset.system_prompt, for_generation=True))
 
 
-def processor_folder(spec: Any) -> Path:
-    """The folder whose tokenizer and processor plan the samples of a spec: the model's, or an adapter's base model's."""
-    if hasattr(spec, "policy"):
-        return Path(spec.policy.model_name_or_path)
-    return Path(spec.model.base_model_path if spec.model.enable_lora else spec.model.model_name)
-
-
-def longest_allowed(spec: Any) -> int:
-    """Tokens that a sample of this spec may have; an evaluation leaves room for the answer."""
-    if hasattr(spec, "policy"):
-        return spec.policy.model_max_length
-    return spec.model.max_length - spec.generation.max_tokens
-
-
 class Planner:
     """Plans records for one model and one way of sampling; remembers every file it has probed."""
 
     def __init__(self, model_folder: Path, vision: object, prompting: Prompting) -> None:
         """`vision` is the spec's table with fps, nframes, total_pixels and max_pixels."""
+        self.folder = model_folder
         self.family = family_of(model_folder)
         self.geometry = self.family.geometry(model_folder)
         self.chat: Chat = load_chat(model_folder)

@@ -1,4 +1,4 @@
-"""Which records a run works on, by set: "train" and "validation" of a training, "evaluation" of an evaluation.
+"""Which records a run works on, by the sets that its action declares: "train" and "validation", or "evaluation".
 
 Preflight and the engine read them by the same rule; each says with a `Read` of its own what becomes of problems.
 """
@@ -11,10 +11,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from vidqa.actions import action_for
 from vidqa.contract.problem import Problem, ProblemError
 from vidqa.dataset import load_records, split_by_video
 from vidqa.dataset.reader import annotation_file
 from vidqa.dataset.record import Record
+from vidqa.spec.keys import value_at
 
 
 @dataclass(frozen=True)
@@ -25,7 +27,8 @@ class Source:
     name: str
     annotation_path: str
     media_path: str
-    keep_missing: bool
+    keep_missing: bool = False
+    need_answers: bool = True
 
 
 @dataclass(frozen=True)
@@ -40,52 +43,50 @@ class RecordSet:
 Read = Callable[[Source], RecordSet]
 
 
+def quarantines(spec: Any) -> bool:
+    """Whether a run goes on without a sample that cannot be used."""
+    table = action_for(spec).decoding
+    return bool(table) and value_at(spec, table).on_bad_sample == "quarantine"
+
+
 def sources(spec: Any) -> list[Source]:
     """The annotations that a spec names."""
-    without = spec.engine.on_bad_sample == "quarantine"
-    if not hasattr(spec, "custom"):
-        return [Source("evaluation", spec.dataset.annotation_path, spec.dataset.media_dir, without)]
-    tables = {"train": spec.custom.train_dataset, "validation": spec.custom.val_dataset}
-    return [
-        Source(name, table.annotation_path, table.media_path, without)
-        for name, table in tables.items()
-        if name == "train" or table.annotation_path
-    ]
+    action, without = action_for(spec), quarantines(spec)
+    found = [(data.name, value_at(spec, data.annotations), value_at(spec, data.media)) for data in action.data]
+    return [Source(*each, without, action.needs_answers) for each in found if each[1]]
 
 
 def looked_in(spec: Any) -> list[Path]:
-    """Where media are looked for, one for each source: a folder, or an archive."""
-    places = []
-    for source in sources(spec):
-        place = source.media_path or annotation_file(source.annotation_path).parent
-        places.append(Path(os.path.abspath(os.path.expanduser(place))))
-    return places
+    """Where media are looked for, one for each source: a folder, or an archive. Raises DATA_FILE_MISSING."""
+    places = [each.media_path or annotation_file(each.annotation_path).parent for each in sources(spec)]
+    return [Path(os.path.abspath(os.path.expanduser(place))) for place in places]
 
 
 def record_sets(spec: Any, read: Read) -> list[RecordSet]:
-    """The sets of a run: what `read` gives of each source. A training without validation annotations may hold a part
-    out of its own, by video; of an evaluation the first `limit` records count."""
-    found = [read(source) for source in sources(spec)]
-    if not hasattr(spec, "custom"):
-        limit = spec.evaluation.limit
-        return [replace(part, records=part.records[:limit]) for part in found] if limit >= 0 else found
-    policy = spec.train.train_policy
-    if len(found) > 1 or not policy.dataset.test_size or not found[0].records:
+    """The sets of a run: what `read` gives of each source. The second one may be held out of the first, by video; where
+    the action has a limit, the first records count."""
+    found, action = [read(source) for source in sources(spec)], action_for(spec)
+    if action.sampling is None:
+        return found
+    limit = action.sampling.limit(spec)
+    found = [replace(part, records=part.records[:limit]) for part in found]
+    held_out = action.sampling.held_out(spec)
+    if not held_out or not found[0].records:
         return found
     (whole,) = found
     try:
-        train, held = split_by_video(whole.records, policy.dataset.test_size, policy.dataloader_seed)
+        first, held = split_by_video(whole.records, *held_out)
     except ProblemError as impossible:
         return [replace(whole, problems=[*whole.problems, *impossible.problems])]
-    return [replace(whole, records=train), RecordSet("validation", held, [])]
+    return [replace(whole, records=first), RecordSet(action.data[1].name, held, [])]
 
 
 def load_sets(spec: Any) -> dict[str, list[Record]]:
     """The records of a run by set. Raises ProblemError where annotations are wrong, or cannot be split."""
 
     def read(source: Source) -> RecordSet:
-        records = load_records(source.annotation_path, source.media_path, keep_missing=source.keep_missing)
-        return RecordSet(source.name, records, [])
+        how = {"need_answers": source.need_answers, "keep_missing": source.keep_missing}
+        return RecordSet(source.name, load_records(source.annotation_path, source.media_path, **how), [])
 
     found = record_sets(spec, read)
     if problems := [problem for part in found for problem in part.problems]:

@@ -1,4 +1,4 @@
-"""The plan of a run as a parquet file: preflight writes it, the launch puts it into the run folder, the engine reads it.
+"""The plan of a run as a parquet file: written by preflight, put into the run folder by a launch, read by the engine.
 
 The file says what it was made of: the keys of the spec that matter, the annotations' bytes, the files of the model's
 processor and tokenizer, this program, and every medium by size and time of change. Where one of them is another, the
@@ -18,30 +18,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import vidqa
+from vidqa.actions import action_for
 from vidqa.contract.files import replacing
 from vidqa.contract.problem import Problem, ProblemError
 from vidqa.dataset.archive import archives_in, is_archive
 from vidqa.dataset.reader import annotation_file
 from vidqa.dataset.record import Record
-from vidqa.planning.plan import Plan, PlannedSet
+from vidqa.planning.plan import Plan, PlannedSet, mode_of
 from vidqa.planning.sample_table import Identity, RecordTable, Rows, SampleTable, schema, table_of
-from vidqa.planning.samples import Prompting, processor_folder
+from vidqa.planning.samples import Planner, Prompting
 from vidqa.planning.sets import looked_in, sources
-from vidqa.spec.keys import flat
 
 if TYPE_CHECKING:
     import pyarrow
 
 SCHEMA_VERSION = 1
 FACTS = b"vidqa.plan"  # in the metadata of the table: all that is no row
-# Keys of either action's spec that decide the plan, besides those that name the annotations (`sets.sources`).
-KEYS = (
-    *("custom.vision.", "custom.system_prompt", "custom.train_dataset.response_mode"),
-    *("custom.val_dataset.response_mode", "train.train_policy.dataset.", "train.train_policy.dataloader_seed"),
-    *("vision.", "dataset.system_prompt", "evaluation.limit"),
-)
 MODEL_FILES = ("*.json", "*.jinja")
-CODE = ("contract", "video", "dataset", "families", "planning")  # packages that decide what a plan is
+CODE = ("actions", "contract", "video", "dataset", "families", "planning")  # packages that decide what a plan is
 LIBRARIES = ("av", "jinja2", "numpy", "tokenizers")
 OTHERS = {
     "spec": "the spec asks for other records, frames or texts",
@@ -57,24 +51,28 @@ class Stale(Exception):
     """A stored plan is not the one that would be made now; the text says why."""
 
 
-def inputs_of(spec: Any) -> dict[str, str]:
-    """What a plan is made of, the media left out: a hash for each key of OTHERS. Empty where that cannot be read: whoever
-    plans says why."""
+def inputs_of(spec: Any, planner: Planner) -> dict[str, str]:
+    """What a plan is made of, the media left out: a hash for each key of OTHERS. Empty where that cannot be read, which
+    whoever plans reports."""
     try:
-        return _inputs(spec)
+        return _inputs(spec, planner)
     except (OSError, ProblemError):
         return {}
 
 
-def _inputs(spec: Any) -> dict[str, str]:
-    found = sources(spec)
+def _inputs(spec: Any, planner: Planner) -> dict[str, str]:
+    found, action = sources(spec), action_for(spec)
+    sampling = action.sampling
+    counted = [sampling.held_out(spec), sampling.limit(spec)] if sampling else []
     places = [[_absolute(path) for path in (each.annotation_path, each.media_path)] for each in found]
-    asked = {key: value for key, value in flat(spec).items() if key.startswith(KEYS)}
-    files = sorted(path for pattern in MODEL_FILES for path in processor_folder(spec).glob(pattern) if path.is_file())
+    modes = {data.name: mode_of(spec, data.name) for data in action.data}
+    sets = [modes, *((each.name, each.keep_missing, each.need_answers) for each in found)]
+    seen = [asdict(planner.prompting), asdict(planner.vision)]
+    files = sorted(path for pattern in MODEL_FILES for path in planner.folder.glob(pattern) if path.is_file())
     here = Path(vidqa.__file__).parent
     code = [path for name in CODE for path in sorted((here / name).rglob("*.py"))]
     return {
-        "spec": _hash([asked, places, [(each.name, each.keep_missing) for each in found]]),
+        "spec": _hash([counted, places, sets, seen]),
         "annotations": _hash([_content(annotation_file(each.annotation_path)) for each in found]),
         "model": _hash([(path.name, _content(path)) for path in files]),
         "program": _hash([[_content(path) for path in code], [(name, version(name)) for name in LIBRARIES]]),

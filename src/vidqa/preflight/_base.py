@@ -8,9 +8,10 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, wraps
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
-from vidqa import dataset, spec, storage
+from vidqa import actions, dataset, spec, storage
+from vidqa.actions import Action, Sampling
 from vidqa.contract import environment
 from vidqa.contract.problem import Problem, ProblemError, bounded
 from vidqa.dataset.problems import MEDIA_MISSING
@@ -18,13 +19,15 @@ from vidqa.dataset.record import MediaRef, Record
 from vidqa.jobs.asked import model_names, process_count
 from vidqa.jobs.launch import Wanted
 from vidqa.planning.plan import Plan, PlannedSet, make_plan, usable
-from vidqa.planning.samples import Planner, Sample, evaluation_planner, longest_allowed, training_planner
-from vidqa.planning.sets import RecordSet, Source, record_sets, sources
+from vidqa.planning.samples import Planner, Sample
+from vidqa.planning.sets import RecordSet, Source, quarantines, record_sets, sources
 from vidqa.platforms import site
 from vidqa.preflight.gpus import Declared, Gpu, declared_or_seen
 from vidqa.preflight.media_probe import Row
 from vidqa.preflight.stand_in import write_stand_in
-from vidqa.spec.models import EvaluateSpec, Spec
+from vidqa.spec.keys import value_at
+from vidqa.spec.models import EvaluateSpec, Spec, TrainSpec
+from vidqa.spec.run_tables import DecodeEngine
 from vidqa.storage import hub
 from vidqa.video.headers import Header, read_headers
 
@@ -86,6 +89,15 @@ class Context:
     def spec(self) -> Spec:
         return self.resolved.spec
 
+    @property
+    def declared_action(self) -> Action:
+        return actions.action(self.action)
+
+    @property
+    def training(self) -> TrainSpec | None:
+        """The spec where it is of an action that trains; None for the others."""
+        return cast(TrainSpec, self.spec) if self.declared_action.trains else None
+
     @cached_property
     def site(self) -> Any:
         """The settings of the place; None where they cannot be read, which the platform's check reports."""
@@ -128,6 +140,8 @@ class Context:
         if self.stand_in is not None:
             return Path(self.stand_in.name)
         folders = list(self.models.values())
+        if not folders:
+            raise Skip("the action has no model")
         return next((folder for folder in folders if (folder / "config.json").is_file()), folders[0])
 
     @once
@@ -138,14 +152,15 @@ class Context:
     @once
     def evaluation(self) -> EvaluateSpec | None:
         """The spec of the evaluation that belongs to a training, where one was given."""
-        if self.evaluate_spec is None or self.action != "train":
+        measure = self.declared_action.measured_by
+        if self.evaluate_spec is None or not measure:
             return None
-        return spec.load(self.evaluate_spec, "evaluate")
+        return cast(EvaluateSpec, spec.load(self.evaluate_spec, measure))
 
     @once
     def kpi(self) -> RecordSet | None:
         """What a trained model will be measured on, where it was given."""
-        if self.action != "train":
+        if not self.declared_action.measured_by:
             return None
         if self.evaluation is not None:
             (source,) = sources(self.evaluation)
@@ -165,10 +180,17 @@ class Context:
         return replace(part, records=records, problems=[p for p in part.problems if p.code != MEDIA_MISSING.name])
 
     @property
-    def media_files(self) -> list[str]:
-        """The paths of the files that hold the run's media, archives among them."""
-        found = {ref.path: None for part in self.annotations for record in part.records for ref in record.media}
-        return list(found)
+    def records(self) -> list[Record]:
+        """Those of all sets that the run will read."""
+        return [record for part in self.annotations for record in part.records]
+
+    @property
+    def plans_with(self) -> Planner | None:
+        """The planner, where the run's own model is here and its records become samples."""
+        try:
+            return None if self.stand_in else self.planner
+        except (ProblemError, Skip):
+            return None
 
     @property
     def sets(self) -> list[RecordSet]:
@@ -181,14 +203,21 @@ class Context:
 
     @once
     def planner(self) -> Planner:
-        asked = self.spec
-        make = evaluation_planner if isinstance(asked, EvaluateSpec) else training_planner
-        return make(asked, self.processor_folder)
+        make = actions.resolve(self.sampling.planner)
+        return cast(Planner, make(self.spec, self.processor_folder))
 
     @once
     def plan(self) -> Plan:
         self.planner.take(self.headers)
         return make_plan(self.spec, self.planner, {part.name: part.records for part in self.annotations})
+
+    @property
+    def plan_to_keep(self) -> Plan | None:
+        """The plan, where there is one that the engine would make too."""
+        try:
+            return self.plan if self.plans_with else None
+        except (ProblemError, Skip):
+            return None
 
     @property
     def planned(self) -> dict[str, PlannedSet]:
@@ -222,12 +251,30 @@ class Context:
 
     @property
     def longest_allowed(self) -> int:
-        return longest_allowed(self.spec)
+        return self.sampling.longest(self.spec)
+
+    @property
+    def sampling(self) -> Sampling:
+        """How the action's records become samples. Raises Skip where they do not."""
+        if self.declared_action.sampling is None:
+            raise Skip(f"{self.action} plans no samples")
+        return self.declared_action.sampling
 
     @property
     def bad_samples_are(self) -> str:
         """The severity of a sample that cannot be used: with "quarantine" the run goes on without it."""
-        return "warning" if self.spec.engine.on_bad_sample == "quarantine" else "error"
+        return "warning" if quarantines(self.spec) else "error"
+
+    @property
+    def decoding(self) -> DecodeEngine:
+        """How media are decoded and cached."""
+        table = self.declared_action.decoding
+        return value_at(self.spec, table) if table else DecodeEngine(frame_cache_gb=0.0)
+
+    @property
+    def output_dir(self) -> Path:
+        """The folder in which the run would make its own."""
+        return Path(os.path.expanduser(value_at(self.spec, self.declared_action.output_key))).absolute()
 
     @property
     def processes(self) -> int:
@@ -244,7 +291,8 @@ def _read(source: Source) -> RecordSet:
         annotation_path, media_path = storage.stage_set(source.annotation_path, source.media_path)
     except ProblemError as absent:
         return RecordSet(source.name, [], absent.problems)
-    records, problems = dataset.check_records(annotation_path, media_path, keep_missing=source.keep_missing)
+    how = {"need_answers": source.need_answers, "keep_missing": source.keep_missing}
+    records, problems = dataset.check_records(annotation_path, media_path, **how)
     return RecordSet(source.name, records, problems)
 
 

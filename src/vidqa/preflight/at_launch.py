@@ -7,19 +7,19 @@ from dataclasses import replace
 from pathlib import Path
 
 from vidqa import storage
+from vidqa.actions import resolve
 from vidqa.contract.problem import Problem, ProblemError
 from vidqa.dataset.problems import MEDIA_MISSING
-from vidqa.jobs.asked import MEDIA_OF, Asked, value_at
+from vidqa.jobs.asked import Asked
 from vidqa.jobs.launch import Wanted
 from vidqa.preflight import kept
 from vidqa.preflight._base import Check, Context, Skip, carry_out
-from vidqa.preflight.environment_checks import output_dir
 from vidqa.preflight.gpus import Declared
-from vidqa.preflight.kept import Kept
+from vidqa.preflight.kept import Inputs, Kept
 from vidqa.preflight.problems import NOT_SEEN
 from vidqa.preflight.report import Report, settle_length
 from vidqa.preflight.table import CHECKS, NOT_AT_LAUNCH, OF_THE_OUTPUT, OF_THIS_MACHINE
-from vidqa.spec.models import TrainSpec
+from vidqa.spec.keys import value_at
 from vidqa.storage import hub
 
 HERE = ("local", "docker")  # platforms whose jobs run on the machine that launches them
@@ -32,15 +32,15 @@ def look(
     not pass: what it found by decoding is so still. Where nothing is wrong that is kept, if `fetch` says so."""
     context = _context(asked, spec_path, platform, wanted, engine, known)
     unseen = _unseen(context, asked, fetch)
-    media = None if unseen else _media_files(context)
-    seen = None if media is None else kept.inputs(asked, platform, engine, media)
-    checks = [carry_out(check, context) for check in CHECKS if _concerns(check, context, asked)]
+    seen = None if unseen else _inputs(asked, context)
+    every = [*CHECKS, *resolve(context.declared_action.checks)]
+    checks = [carry_out(check, context) for check in every if _concerns(check, context, asked)]
     report = Report(context.action, [settle_length(checked, context) for checked in checks], context.facts)
     problems = [*report.problems, *unseen, *(known.lasting if known else [])]
     if context.elsewhere:
         problems = _of_missing_media(problems, context)
     if fetch and seen and not any(problem.severity == "error" for problem in problems):
-        kept.keep(seen, Kept(passed=True, decoded=False, lasting=[]))
+        kept.keep(seen, Kept(passed=True, decoded=False, lasting=[]), context.plan_to_keep)
     return list(dict.fromkeys(problems))
 
 
@@ -62,17 +62,17 @@ def _concerns(check: Check, context: Context, asked: Asked) -> bool:
     if check.name in NOT_AT_LAUNCH or (check.name == "disk" and asked.resumes):
         return False
     if check.name in OF_THE_OUTPUT and context.elsewhere:
-        folder = output_dir(context.spec)
+        folder = context.output_dir
         return folder.is_dir() or folder.parent.is_dir()
     if check.name == "checkpoint to resume":
         return not _unseen_checkpoint(context, asked)
     return check.name not in OF_THIS_MACHINE or (context.platform == "local" and context.engine == "vidqa")
 
 
-def _media_files(context: Context) -> list[str] | None:
-    """The files of the run's media; None where its annotations cannot be had."""
+def _inputs(asked: Asked, context: Context) -> Inputs | None:
+    """What is about to be looked at; None where its annotations cannot be had."""
     try:
-        return context.media_files
+        return kept.inputs(asked, context.platform, context.engine, context.plans_with, lambda: context.records)
     except (ProblemError, Skip):
         return None
 
@@ -83,7 +83,9 @@ def _unseen(context: Context, asked: Asked, fetch: bool) -> list[Problem]:
     models = [problem for key, name in asked.models.items() for problem in _unseen_path(context, asked, key, name)]
     if not models:
         context.models = {key: Path(str(value_at(asked.resolved, key))) for key in asked.models}
-    written = {key: str(value_at(asked.spec, key)) for pair in MEDIA_OF[asked.action].items() for key in pair}
+    written = {
+        key: str(value_at(asked.spec, key)) for data in asked.declared.data for key in (data.annotations, data.media)
+    }
     to_fetch = {key: name for key, name in written.items() if storage.is_remote(name) and not fetch}
     sets = [NOT_SEEN.at(key, f"{name} is fetched by the launch", severity="warning") for key, name in to_fetch.items()]
     others = {key: name for key, name in written.items() if name and key not in to_fetch}
@@ -95,8 +97,8 @@ def _unseen(context: Context, asked: Asked, fetch: bool) -> list[Problem]:
 
 
 def _unseen_checkpoint(context: Context, asked: Asked) -> list[Problem]:
-    start = asked.spec.train.resume if isinstance(asked.spec, TrainSpec) else ""
-    return _unseen_path(context, asked, "train.resume", start) if isinstance(start, str) and start else []
+    resuming = asked.declared.resuming
+    return _unseen_path(context, asked, resuming.key, asked.start) if resuming and asked.start else []
 
 
 def _unseen_path(context: Context, asked: Asked, key: str, name: str) -> list[Problem]:
@@ -110,7 +112,11 @@ def _unseen_path(context: Context, asked: Asked, key: str, name: str) -> list[Pr
 
 def _unseen_media(context: Context) -> list[Problem]:
     """Media in folders that are not here. One that is missing in a folder that is here is missing."""
-    absent = {os.path.dirname(path) for path in _media_files(context) or [] if not os.path.exists(path)}
+    try:
+        paths = {ref.path for record in context.records for ref in record.media}
+    except (ProblemError, Skip):
+        return []
+    absent = {os.path.dirname(path) for path in paths if not os.path.exists(path)}
     folders = sorted(folder for folder in absent if not os.path.isdir(folder))
     if not folders:
         return []

@@ -10,7 +10,7 @@ from vidqa.contract.problem import Problem, ProblemError
 from vidqa.planning.plan import too_long, without_labels
 from vidqa.planning.samples import Planner, Sample
 from vidqa.preflight._base import Context, Skip
-from vidqa.spec.models import TrainSpec
+from vidqa.spec.keys import value_at
 
 EXPLAINED = 10  # too long samples for which a change that fits is looked for
 MEDIA_CODES = ("VIDEO_", "IMAGE_")
@@ -25,7 +25,7 @@ def tokens(context: Context) -> list[Problem]:
     for place, sample in enumerate(sorted(refused, key=lambda sample: -sample.length)):
         fits = changes_that_fit(context, sample) if place < EXPLAINED else None
         problems.append(sample.too_long(context.longest_allowed, fits))
-    if isinstance(context.spec, TrainSpec):
+    if context.training:
         problems += without_labels(context.planned["train"].samples)
     if context.stand_in is not None:
         return [replace(each, severity="warning", message=f"estimated: {each.message}") for each in problems]
@@ -57,8 +57,8 @@ def token_facts(context: Context) -> dict[str, Any]:
 
 def steps(context: Context) -> list[Problem]:
     """Steps of a training, and the rules of the spec that need to know the data."""
-    asked = context.spec
-    if not isinstance(asked, TrainSpec):
+    asked = context.training
+    if asked is None:
         return []
     facts = _data_facts(context)
     context.facts |= {
@@ -96,11 +96,9 @@ class Sampling:
 
 def changes_that_fit(context: Context, sample: Sample) -> str:
     """The smallest single changes with which the sample fits, each tried with the planner itself."""
-    asked = context.spec
-    if isinstance(asked, TrainSpec):
-        table, changes = "custom.vision", [f"policy.model_max_length = {sample.length}"]
-    else:
-        table, changes = "vision", [f"model.max_length = {sample.length + asked.generation.max_tokens}"]
+    table, key = context.sampling.vision, context.sampling.length_key
+    beside = value_at(context.spec, key) - context.longest_allowed  # such as the answer
+    changes = [f"{key} = {sample.length + beside}"]
     if fewer := _fewer_frames(context, sample):
         changes.append(f"{table}.{fewer}")
     if smaller := _smaller_frames(context, sample):
@@ -142,8 +140,7 @@ def _fits(context: Context, sample: Sample, vision: Sampling) -> bool:
 
 
 def _sampling(context: Context) -> Sampling:
-    asked = context.spec
-    vision = asked.custom.vision if isinstance(asked, TrainSpec) else asked.vision
+    vision = value_at(context.spec, context.sampling.vision)
     return Sampling(vision.fps, vision.nframes, vision.total_pixels, vision.max_pixels)
 
 

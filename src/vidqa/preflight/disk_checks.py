@@ -17,7 +17,7 @@ from vidqa.jobs.asked import model_names
 from vidqa.planning.budget.memory import BYTES_OF
 from vidqa.planning.budget.trained import trainable
 from vidqa.preflight._base import Context, Skip
-from vidqa.preflight.environment_checks import existing, output_dir
+from vidqa.preflight.environment_checks import existing
 from vidqa.preflight.problems import CACHE_SMALL, DISK_SMALL
 from vidqa.preflight.trained import trained_parameters
 from vidqa.spec.models import TrainSpec
@@ -37,8 +37,8 @@ class Need:
 
 def disk(context: Context) -> list[Problem]:
     """What is written on one disk, in all, against what is free on it."""
-    context.require_seen(output_dir(context.spec))
-    context.facts["free_bytes"] = shutil.disk_usage(existing(output_dir(context.spec))).free
+    context.require_seen(context.output_dir)
+    context.facts["free_bytes"] = shutil.disk_usage(existing(context.output_dir)).free
     by_disk: dict[int, list[Need]] = defaultdict(list)
     for need in (*_fetched(context), *_kept(context)):
         by_disk[need.folder.stat().st_dev].append(need)
@@ -74,8 +74,8 @@ def _published_bytes(context: Context) -> int:
 
 def _kept(context: Context) -> list[Need]:
     """Checkpoints and exports that lie there at one time."""
-    asked = context.spec
-    if not isinstance(asked, TrainSpec):
+    asked = context.training
+    if asked is None:
         return []
     every = trained_parameters(context, asked)
     trained = trainable(every)
@@ -87,7 +87,7 @@ def _kept(context: Context) -> list[Need]:
     times = kept_saves(asked)
     context.facts |= {"trainable_parameters": trained, "checkpoint_bytes": checkpoint, "export_bytes": export}
     context.facts["saves_kept"] = times
-    return [Need(existing(output_dir(asked)), times * one, f"{times} checkpoint{'s' * (times > 1)}, exports included")]
+    return [Need(existing(context.output_dir), times * one, f"{times} checkpoint{'s' * (times > 1)}, exports included")]
 
 
 def kept_saves(asked: TrainSpec) -> int:
@@ -107,7 +107,7 @@ def kept_saves(asked: TrainSpec) -> int:
 
 def frame_cache(context: Context) -> list[Problem]:
     """The resized frames of every file, or as much of them as the cache may hold."""
-    engine = context.spec.engine
+    engine = context.decoding
     if not engine.frame_cache_gb:
         raise Skip("the frame cache is off")
     plans = {

@@ -23,7 +23,6 @@ from vidqa.preflight.problems import (
     SHM_SMALL,
     TORCH_PAIR,
 )
-from vidqa.spec.models import EvaluateSpec, Spec
 
 SHM_NEEDED = 1024**3
 FILES_NEEDED = 1024
@@ -37,13 +36,9 @@ def packages(context: Context) -> list[Problem]:
 
 
 def optional_packages(context: Context) -> list[Problem]:
-    """What only some specs need: trackers, and 8-bit products."""
-    spec = context.spec
-    if isinstance(spec, EvaluateSpec):
-        return []
-    asked = {tracker: f'logging.logger = "{tracker}"' for tracker in ("wandb", "tensorboard")}
-    problems = [p for extra, why in asked.items() if extra in spec.logging.logger for p in _unfit(context, extra, why)]
-    return problems + (_unfit(context, "fp8", "train.fp8.enable_fp8") if spec.train.fp8.enable_fp8 else [])
+    """What only some specs need, such as trackers, and 8-bit products."""
+    needed = context.declared_action.packages(context.spec)
+    return [problem for extra, why in needed.items() for problem in _unfit(context, extra, why)]
 
 
 def _unfit(context: Context, extra: str, why: str) -> list[Problem]:
@@ -91,8 +86,8 @@ def open_files(context: Context) -> list[Problem]:
 
 def output_folder(context: Context) -> list[Problem]:
     """Whether a file can be made where the run folder will be, and when; what is not there yet is not made."""
-    context.require_seen(output_dir(context.spec))
-    folder = existing(output_dir(context.spec))
+    context.require_seen(context.output_dir)
+    folder = existing(context.output_dir)
     try:
         before = time.time()
         with tempfile.NamedTemporaryFile(dir=folder, prefix=".preflight-") as made:
@@ -115,11 +110,6 @@ def shared_memory(context: Context) -> list[Problem]:
     size = found.f_frsize * found.f_blocks
     message = f"it holds {size / 1024**2:.0f} MiB; {context.processes} processes want {SHM_NEEDED / 1024**2:.0f}"
     return [SHM_SMALL.at("/dev/shm", message, severity="warning")] if size < SHM_NEEDED else []
-
-
-def output_dir(asked: Spec) -> Path:
-    written = asked.results_dir if isinstance(asked, EvaluateSpec) else asked.train.output_dir
-    return Path(os.path.expanduser(written)).absolute()
 
 
 def existing(folder: Path) -> Path:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from vidqa import spec
+from vidqa import actions, spec
 from vidqa.contract.files import write_json
 from vidqa.contract.problem import Problem, raise_errors
 from vidqa.dataset import problems as codes
@@ -20,7 +20,7 @@ from vidqa.dataset.reader import annotation_file, read_rows
 from vidqa.dataset.record import Record
 from vidqa.preflight import media_probe
 from vidqa.preflight.problems import FIX_EXISTS, FIX_NOTHING_LEFT
-from vidqa.spec.models import EvaluateSpec
+from vidqa.spec.keys import value_at
 from vidqa.video import ImageMeta, VideoMeta, fps_disagreement
 from vidqa.video.headers import read_headers
 
@@ -68,11 +68,8 @@ def fix_annotations(spec_path: Path, action: str, target: Path) -> Fixed:
     """
     if target.exists():
         raise FIX_EXISTS.error(target, "there is a file of this name already")
-    asked = spec.load(spec_path, action)
-    if isinstance(asked, EvaluateSpec):
-        path, media_path = asked.dataset.annotation_path, asked.dataset.media_dir
-    else:
-        path, media_path = asked.custom.train_dataset.annotation_path, asked.custom.train_dataset.media_path
+    asked, (data, *_) = spec.load(spec_path, action), actions.action(action).data
+    path, media_path = value_at(asked, data.annotations), value_at(asked, data.media)
     original = annotation_file(path)
     findings = Findings(str(original))
     rows = list(read_rows(original, findings))

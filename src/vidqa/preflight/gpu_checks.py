@@ -14,7 +14,6 @@ from vidqa.preflight.gpus import (
     version_of,
 )
 from vidqa.preflight.problems import DRIVER_OLD, GPU_ARCH
-from vidqa.spec.models import EvaluateSpec
 
 FIRST_WITH_FP8 = (8, 9)
 NONE_HERE = "no GPU is visible here; declare the job's with --gpu-count, --gpu-memory-gb and --gpu-arch"
@@ -37,7 +36,7 @@ def gpus(context: Context) -> list[Problem]:
 
 def eight_bits(context: Context) -> list[Problem]:
     """Whether every GPU multiplies 8-bit floats, where the spec asks for it."""
-    if isinstance(context.spec, EvaluateSpec) or not context.spec.train.fp8.enable_fp8:
+    if context.training is None or not context.training.train.fp8.enable_fp8:
         return []
     unfit = sorted({gpu.arch for gpu in context.gpus if gpu.arch and version_of(gpu.arch) < FIRST_WITH_FP8})
     remedy = "set train.fp8.enable_fp8 = false, or use a GPU from sm_89 on"

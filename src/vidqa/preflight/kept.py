@@ -19,10 +19,11 @@ from vidqa.contract import environment
 from vidqa.contract.files import write_json
 from vidqa.contract.problem import Problem
 from vidqa.dataset.record import Record
-from vidqa.jobs.asked import Asked, with_values
+from vidqa.jobs.asked import Asked, written_anew
 from vidqa.planning import stored_plan
 from vidqa.planning.plan import Plan
 from vidqa.planning.sample_table import Identity
+from vidqa.planning.samples import Planner
 from vidqa.platforms.records import now
 
 SCHEMA_VERSION = 1
@@ -61,9 +62,12 @@ def folder() -> Path:
     return environment.state_folder() / "preflight"
 
 
-def inputs(asked: Asked, platform: str, engine: str, read: Callable[[], Iterable[Record]]) -> Inputs:
+def inputs(
+    asked: Asked, platform: str, engine: str, planner: Planner | None, read: Callable[[], Iterable[Record]]
+) -> Inputs:
     """What is about to be looked at; `read` gives the records. Raises ProblemError."""
-    made_of = stored_plan.inputs_of(asked.resolved)  # first: what changes while records are read was not looked at
+    # First: what changes while records are read was not looked at.
+    made_of = stored_plan.inputs_of(asked.resolved, planner) if planner else {}
     media = stored_plan.media_of(asked.resolved, read())
     return Inputs(_fingerprint(asked, platform, engine), stored_plan.identities_of(media), made_of)
 
@@ -113,10 +117,8 @@ def _parse(told: dict[str, Any]) -> Kept:
 
 def _fingerprint(asked: Asked, platform: str, engine: str) -> str:
     """The same for a run that goes on, and for the job of a run that is launched again from its own folder."""
-    goes_on = {"evaluation.skip_saved": False} if asked.action == "evaluate" else {"train.resume": False}
-    resumes = asked.resumes or asked.action == "evaluate"
-    resolved = with_values(asked.action, asked.resolved, goes_on) if resumes else asked.resolved
-    parts = [__version__, asked.action, platform, engine, resolved.model_dump(mode="json"), asked.inputs_fingerprint]
+    resolved = written_anew(asked.resolved).model_dump(mode="json")
+    parts = [__version__, asked.action, platform, engine, resolved, asked.inputs_fingerprint]
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32]
 
 

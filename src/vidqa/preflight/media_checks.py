@@ -63,7 +63,7 @@ def decoded(context: Context) -> list[Problem]:
     last = time.monotonic()
     with counting("decoding", len(left)) as advance:
         try:
-            for request, answer, seconds in _decode(left, context.spec.engine.decode_timeout_s):
+            for request, answer, seconds in _decode(left, context.decoding.decode_timeout_s):
                 row = _row(request, context.headers[request.where], answer, seconds)
                 found[request.where] = row
                 if row.exit_code in (Exit.OK, Exit.INPUT):  # what the machine failed at is not a fact of the file
@@ -162,7 +162,7 @@ def near_duplicates(context: Context) -> list[Problem]:
     seen = {key: row.glance for key, row in context.rows.items() if row.glance is not None}
     if not context.rows:
         looked_at = [ref for ref, _ in context.media.values()][: context.probe_sample]
-        seen = glances(looked_at, context.headers, context.spec.engine.decode_timeout_s)
+        seen = glances(looked_at, context.headers, context.decoding.decode_timeout_s)
     else:
         remember(_glanced(context, seen), context.headers)
     if not seen:

@@ -10,7 +10,7 @@ from typing import Any
 
 from vidqa import spec
 from vidqa.contract.problem import Problem
-from vidqa.jobs.asked import process_count, with_values
+from vidqa.jobs.asked import process_count
 from vidqa.planning.budget.forecast import Forecast, forecast, loads
 from vidqa.planning.budget.memory import COUNTS, GIB, fits
 from vidqa.planning.budget.trained import trainable
@@ -21,6 +21,7 @@ from vidqa.preflight.disk_checks import STATE_PER_PARAMETER
 from vidqa.preflight.gpus import least_memory
 from vidqa.preflight.problems import HOST_MEMORY, MEMORY
 from vidqa.preflight.trained import trained_model, trained_parameters
+from vidqa.spec.keys import with_values
 from vidqa.spec.models import TrainSpec
 
 MOST_SHARDS = 64
@@ -31,9 +32,9 @@ ADAPTERS: Change = {"policy.lora": {}, "policy.freeze_pattern": None, "policy.tr
 
 def memory(context: Context) -> list[Problem]:
     """The peak of one GPU for the heaviest pack, against the memory of the GPUs that are here or declared."""
-    asked = context.spec
-    if not isinstance(asked, TrainSpec):
-        raise Skip("an evaluation keeps no activations")
+    asked = context.training
+    if asked is None:
+        raise Skip("only a training keeps activations")
     samples = context.usable("train")
     if not samples or not spec.total_steps(asked, len(samples)):
         raise Skip("there is no step to estimate")
@@ -54,8 +55,8 @@ def memory(context: Context) -> list[Problem]:
 
 def host_memory(context: Context) -> list[Problem]:
     """Saves that go on beside the training keep a copy of weights and averages in this machine's memory."""
-    asked = context.spec
-    if not isinstance(asked, TrainSpec) or not asked.train.ckpt.enable_checkpoint:
+    asked = context.training
+    if asked is None or not asked.train.ckpt.enable_checkpoint:
         raise Skip("nothing is saved")
     if asked.train.ckpt.save_mode != "async":
         raise Skip("saves are not made beside the training")
@@ -98,7 +99,7 @@ def _remedy(context: Context, asked: TrainSpec, samples: Sequence[Sample], has_g
     """The first single change that fits, in the order of what it costs; else the fewest of them together."""
 
     def judged(change: Change) -> bool:
-        changed = TrainSpec.model_validate(with_values("train", asked, change).model_dump())
+        changed = with_values(asked, change)
         has_steps = spec.total_steps(changed, len(samples)) > 0
         return has_steps and fits(estimate(context, changed, samples, has_gib).memory.peak_gib, has_gib)
 

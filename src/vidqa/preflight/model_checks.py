@@ -11,7 +11,6 @@ from vidqa.families.weights import check_weights, weight_bytes, weight_files
 from vidqa.jobs.asked import model_names
 from vidqa.preflight._base import Context
 from vidqa.preflight.problems import TIED_ADAPTER
-from vidqa.spec.models import EvaluateSpec, TrainSpec
 from vidqa.storage import hub
 
 TIED = ("embed_tokens", "lm_head")
@@ -51,16 +50,15 @@ def architecture(context: Context) -> list[Problem]:
     family = family_of(context.processor_folder)
     context.facts["family"] = family.name
     family.sizes_of(context.processor_folder)
-    asked = context.spec
-    if isinstance(asked, EvaluateSpec) and asked.model.enable_lora:
-        check_adapter(context.models["model.model_name"])
+    first, *base = context.models.values()
+    if base:
+        check_adapter(first)
     return []
 
 
 def tied_adapters(context: Context) -> list[Problem]:
     """A tied head is the matrix of the embeddings; an adapter is of the one or of the other."""
-    asked = context.spec
-    lora = asked.policy.lora if isinstance(asked, TrainSpec) else None
+    lora = context.training.policy.lora if context.training else None
     if lora is None or not family_of(context.processor_folder).sizes_of(context.processor_folder).text.tied:
         return []
     named = [each for each in lora.target_modules if each.rsplit(".", 1)[-1] in TIED]

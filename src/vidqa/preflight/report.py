@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from vidqa.actions import resolve
 from vidqa.contract.problem import Exit, Problem, ProblemError, bounded
 from vidqa.jobs.asked import ask
 from vidqa.preflight import kept
@@ -92,7 +93,8 @@ def preflight(
     where the spec is not a spec at all."""
     context = Context(spec_path, action or action_of(spec_path), platform, probe_sample, **more)
     seen = _inputs(context) if group is None else None  # first: what changes meanwhile was not looked at
-    asked = (check for check in CHECKS if group in (None, check.group) or (group == LEAKS and check.leaks))
+    every = [*CHECKS, *resolve(context.declared_action.checks)]
+    asked = (check for check in every if group in (None, check.group) or (group == LEAKS and check.leaks))
     checks = [carry_out(check, context) for check in asked]
     report = Report(context.action, [settle_length(checked, context) for checked in checks], context.facts)
     if seen:
@@ -105,7 +107,7 @@ def _inputs(context: Context) -> Inputs | None:
     try:
         known = {"target": context.target, "settings": context.site, "folders": context.models}
         asked = ask(context.action, context.spec_path, fetch=True, **known)
-        return kept.inputs(asked, context.platform, context.engine, context.media_files)
+        return kept.inputs(asked, context.platform, context.engine, context.plans_with, lambda: context.records)
     except (ProblemError, Skip):
         return None
 
@@ -113,16 +115,18 @@ def _inputs(context: Context) -> Inputs | None:
 def _keep(seen: Inputs, report: Report, context: Context) -> None:
     decoding = [checked for checked in report.checks if checked.name == "planned frames"]
     errors = [problem for checked in decoding for problem in checked.problems if problem.severity == "error"]
+    passed = not any(problem.severity == "error" for problem in report.problems)
     kept.keep(
         seen,
         Kept(
-            passed=not any(problem.severity == "error" for problem in report.problems),
+            passed=passed,
             decoded=True,
             lasting=[problem for problem in errors if problem.exit_code == Exit.INPUT],
             evaluate_spec=str(context.evaluate_spec.absolute()) if context.evaluate_spec else None,
             kpi_root=str(context.kpi_root.absolute()) if context.kpi_root else None,
             **asdict(context.declared),
         ),
+        context.plan_to_keep if passed else None,
     )
 
 

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from vidqa import dataset, spec
+from vidqa import spec
 from vidqa.contract import environment
 from vidqa.contract.problem import Problem, ProblemError
 from vidqa.families._base import read_json
@@ -37,7 +37,8 @@ def rules(context: Context) -> list[Problem]:
 def evaluation_rules(context: Context) -> list[Problem]:
     if context.evaluate_spec is None:
         raise Skip(NO_EVALUATION)
-    return spec.resolve("evaluate", [spec.read_layer(context.evaluate_spec)]).warnings
+    measure = context.declared_action.measured_by or context.action
+    return spec.resolve(measure, [spec.read_layer(context.evaluate_spec)]).warnings
 
 
 def same_model(context: Context) -> list[Problem]:
@@ -70,9 +71,9 @@ def same_frames(context: Context) -> list[Problem]:
 
 
 def _pair(context: Context) -> tuple[TrainSpec, EvaluateSpec]:
-    if not isinstance(context.spec, TrainSpec) or context.evaluation is None:
+    if context.training is None or context.evaluation is None:
         raise Skip(NO_EVALUATION)
-    return context.spec, context.evaluation
+    return context.training, context.evaluation
 
 
 def _folder(name: str) -> object:
@@ -100,8 +101,8 @@ def _differences(one: dict[str, Any], other: dict[str, Any]) -> list[tuple[str, 
 def resume_target(context: Context) -> list[Problem]:
     """The checkpoint that the spec names is complete, its samples come in the order that this spec asks for, and its
     weights are those of this model: the engine's own rule (`vidqa.planning.continuing`)."""
-    asked = context.spec
-    if not isinstance(asked, TrainSpec) or not asked.train.resume:
+    asked = context.training
+    if asked is None or not asked.train.resume:
         raise Skip("the spec resumes nothing")
     if asked.train.resume is True:
         raise Skip("the launch finds the run that goes on, and refuses where there is none")

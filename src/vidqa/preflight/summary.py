@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from vidqa import actions
 from vidqa.planning.budget.memory import Thrift
 
 Facts = dict[str, Any]
@@ -27,12 +28,13 @@ def _estimated(facts: Facts) -> Iterator[Line]:
 
 
 def _samples(facts: Facts) -> Iterator[Line]:
-    for name in ("train", "validation", "evaluation"):
+    for data in {data.name: data for each in actions.every() for data in each.data}.values():
+        name = data.name
         found = facts.get(name)
         about = "about " * ("estimated_for" in facts)
         if found and found["tokens_per_sample"]:
             spread = found["tokens_per_sample"]
-            learned = f", {found['supervised_tokens']:,} of them learned" if name == "train" else ""
+            learned = f", {found['supervised_tokens']:,} of them learned" if data.teaches else ""
             yield (
                 name,
                 f"{found['samples']:,} samples of {about}{spread['least']:,} to {spread['most']:,} tokens; "

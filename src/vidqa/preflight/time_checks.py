@@ -25,8 +25,8 @@ USUAL = {"sm_80": "A100", "sm_89": "L40S", "sm_90": "H100", "sm_100": "B200"}
 
 def time(context: Context) -> list[Problem]:
     """How long the job will take from its start, and how long the CPUs will decode."""
-    asked = context.spec
-    if not isinstance(asked, TrainSpec):
+    asked = context.training
+    if asked is None:
         raise Skip("only a training is estimated")
     samples = context.usable("train")
     total = spec.total_steps(asked, len(samples))

@@ -7,22 +7,20 @@ import os
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+from vidqa import actions
 from vidqa.contract.files import write_text
 from vidqa.contract.problem import Problem, ProblemError
 from vidqa.spec.cosmos import cosmos_table, read_records, video_fps_problems
 from vidqa.spec.layers import Layer, format_of, parse_set, read_layer
-from vidqa.spec.models import SPECS, Spec, TrainSpec
+from vidqa.spec.models import Spec, TrainSpec
 from vidqa.spec.parents import run_folder_of
-from vidqa.spec.problems import ACTION, FILE, NO_RUN, PARENT_STEPS, ROOT, UNWRITABLE
+from vidqa.spec.problems import FILE, NO_RUN, PARENT_STEPS, ROOT, UNWRITABLE
 from vidqa.spec.resolve import Resolved, resolve
 from vidqa.spec.rules import BARE_ID, unreached_steps
 from vidqa.spec.schedule import effective_batch, total_steps
-from vidqa.spec.sources import DATA_KEYS, PARENT_LAYER, parent_layer, profile_layer, root_layer
-
-MODEL_KEY = {"train": "policy.model_name_or_path", "evaluate": "model.model_name"}
-RESULTS_KEY = {"train": "train.output_dir", "evaluate": "results_dir"}
+from vidqa.spec.sources import PARENT_LAYER, parent_layer, profile_layer, root_layer
 
 
 @dataclass(frozen=True)
@@ -30,7 +28,7 @@ class Request:
     """What the user asks for, as written. `roots` maps train, val, eval to a folder."""
 
     action: str
-    profile: str = "full"
+    profile: str | None = None
     parent_run: Path | None = None
     which: str | None = None
     roots: tuple[tuple[str, str], ...] = ()
@@ -43,8 +41,7 @@ class Request:
 
 def build(request: Request) -> Resolved:
     """The spec of a request. Raises ProblemError with the problems of every layer, not only of the first wrong one."""
-    if request.action not in SPECS:
-        raise ACTION.error(request.action, f"{request.action!r} has no spec", f"use {' or '.join(SPECS)}")
+    declared = actions.action(request.action)
     layers: list[Layer] = []
     problems: list[Problem] = []
     for make in _makers(request):
@@ -57,22 +54,22 @@ def build(request: Request) -> Resolved:
     said = [layer for layer in layers if layer.table or layer is layers[0]]  # the profile is named in any case
     resolved = resolve(request.action, said, request.target)
     resolved = replace(resolved, warnings=[*resolved.warnings, *_of_steps(request, resolved)])
-    if request.target == "cosmos-rl" and isinstance(resolved.spec, TrainSpec):
-        return _for_cosmos(resolved, resolved.spec)
+    if request.target == "cosmos-rl" and declared.cosmos:
+        return _for_cosmos(resolved, cast(TrainSpec, resolved.spec))
     return resolved
 
 
 def _makers(request: Request) -> Iterable[Any]:
     """One function per layer, the lowest layer first."""
-    action = request.action
+    action, declared = request.action, actions.action(request.action)
     yield lambda: profile_layer(action, request.profile)
     yield lambda: _parent(request)
     for part, root in request.roots:
         yield lambda part=part, root=root: _root(action, part, root)
     for path in request.overrides:
         yield lambda path=path: read_layer(path)
-    yield lambda: _given("--model", MODEL_KEY[action], _model(request.model))
-    yield lambda: _given("--results-dir", RESULTS_KEY[action], _absolute(request.results_dir))
+    yield lambda: _given("--model", next((each.name for each in declared.models), "model"), _model(request.model))
+    yield lambda: _given("--results-dir", declared.output_key, _absolute(request.results_dir))
     yield lambda: parse_set(request.sets)
 
 
@@ -99,15 +96,15 @@ def _parent(request: Request) -> Layer:
         raise NO_RUN.error(
             "--which", f"{request.which} is asked for, and no run is named", "name the run with --parent-run"
         )
-    which = request.which or ("best" if request.action == "evaluate" else "latest")
-    return parent_layer(request.action, request.parent_run, which)
+    return parent_layer(request.action, request.parent_run, request.which)
 
 
 def _root(action: str, part: str, root: str) -> Layer:
-    if (action, part) not in DATA_KEYS:
-        known = ", ".join(f"--{name}-root" for of, name in DATA_KEYS if of == action)
-        raise ROOT.error(f"--{part}-root", f"a spec for {action} has no {part} data", f"use {known}")
-    return root_layer(action, part, root)
+    known = {data.root: data for data in actions.action(action).data}
+    if part not in known:
+        remedy = f"use {', '.join(f'--{name}-root' for name in known)}"
+        raise ROOT.error(f"--{part}-root", f"a spec for {action} has no {part} data", remedy)
+    return root_layer(known[part], root)
 
 
 def _for_cosmos(resolved: Resolved, spec: TrainSpec) -> Resolved:
@@ -120,9 +117,11 @@ def _for_cosmos(resolved: Resolved, spec: TrainSpec) -> Resolved:
 def _of_steps(request: Request, resolved: Resolved) -> list[Problem]:
     """What the records that are here say of the steps: an upper bound that is not reached, and the steps of an earlier
     run whose epochs are taken over."""
-    spec = resolved.spec
-    earlier = _earlier_run(request, resolved.origins.get("train.epoch", ""))
-    if not isinstance(spec, TrainSpec) or (spec.train.max_num_steps is None and earlier is None):
+    if not actions.action(request.action).trains:
+        return []
+    spec = cast(TrainSpec, resolved.spec)
+    earlier = _earlier_run(request, resolved.origins["train.epoch"])
+    if spec.train.max_num_steps is None and earlier is None:
         return []
     samples = train_samples(spec)
     if samples is None:
@@ -156,10 +155,11 @@ def _planned(run: Path) -> tuple[int, int] | None:
     return (steps, samples) if isinstance(steps, int) and isinstance(samples, int) else None
 
 
-def train_samples(spec: Spec) -> int | None:
+def train_samples(asked: Spec) -> int | None:
     """Records that train, after a split by number or share; None where there are none or they cannot be read here."""
-    if not isinstance(spec, TrainSpec):
+    if not actions.action_for(asked).trains:
         return None
+    spec = cast(TrainSpec, asked)
     records = read_records(Path(spec.custom.train_dataset.annotation_path))
     if records is None:
         return None

@@ -5,26 +5,15 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterator, Mapping
 from functools import cache
-from typing import Any, get_args
+from typing import Any, TypeVar, get_args
 
 from pydantic.fields import FieldInfo
 
+from vidqa import actions
 from vidqa.spec._field import Table
-from vidqa.spec.models import SPECS
+from vidqa.spec.models import Spec
 
-SHORTHAND = {
-    "train": {
-        "dp_shard_size": "policy.parallelism.dp_shard_size",
-        "dp_replicate_size": "policy.parallelism.dp_replicate_size",
-        "num_epochs": "train.epoch",
-        "batch_size": "train.train_batch_per_replica",
-        "learning_rate": "train.optm_lr",
-        "mini_batch": "train.train_policy.mini_batch",
-        "weight_decay": "train.optm_weight_decay",
-        "warmup_epochs": "train.optm_warmup_epochs",
-    },
-    "evaluate": {},
-}
+SpecT = TypeVar("SpecT", bound=Spec)
 # Where a key of NVIDIA's example files, or of an older cosmos-rl, stands here.
 RENAMED = {
     "custom.dataset.annotation_path": "custom.train_dataset.annotation_path",
@@ -93,7 +82,7 @@ def _walk(cls: type[Table], prefix: str) -> Iterator[tuple[str, FieldInfo]]:
 @cache
 def leaves(action: str) -> Mapping[str, FieldInfo]:
     """Every key of an action's spec, by dotted path, in the order of the models."""
-    return dict(_walk(SPECS[action], ""))
+    return dict(_walk(actions.action(action).model, ""))
 
 
 def flat(spec: Table) -> dict[str, Any]:
@@ -112,9 +101,28 @@ def flat(spec: Table) -> dict[str, Any]:
     return found
 
 
+def value_at(spec: Table, key: str) -> Any:
+    value: Any = spec
+    for name in key.split("."):
+        value = getattr(value, name)
+    return value
+
+
+def with_values(spec: SpecT, values: Mapping[str, Any]) -> SpecT:
+    """A copy of a spec with other values at some dotted keys."""
+    tables = spec.model_dump()
+    for key, value in values.items():
+        *path, name = key.split(".")
+        table = tables
+        for part in path:
+            table = table[part]
+        table[name] = value
+    return type(spec).model_validate(tables)
+
+
 def nearest(action: str, path: str) -> list[str]:
     """Up to three known keys that look like `path`: whole path first, then the last name alone."""
-    known = [*leaves(action), *SHORTHAND[action]]
+    known = [*leaves(action), *actions.action(action).shorthand]
     close = difflib.get_close_matches(path, known, n=3, cutoff=0.75)
     last = path.rsplit(".", 1)[-1]
     same = [name for name in known if name.rsplit(".", 1)[-1] == last]

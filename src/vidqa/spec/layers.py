@@ -14,31 +14,15 @@ from typing import Any
 
 import yaml
 
+from vidqa import actions
 from vidqa.contract.files import open_plain
 from vidqa.contract.problem import Problem, ProblemError
 from vidqa.spec._field import Table
-from vidqa.spec.keys import NOT_TAKEN, RENAMED, SHORTHAND, is_reinforcement, nearest, table_of
-from vidqa.spec.models import SPECS
-from vidqa.spec.problems import FILE, FPS_AND_NFRAMES, SYNTAX, TYPE, UNKNOWN_KEY, WARMUP_TWICE
+from vidqa.spec.keys import NOT_TAKEN, RENAMED, is_reinforcement, leaves, nearest, table_of
+from vidqa.spec.problems import FILE, SYNTAX, TYPE, UNKNOWN_KEY
 
 DEEPEST = 100  # levels of tables and lists in a spec
 FORMATS = {".toml": "toml", ".yaml": "yaml", ".yml": "yaml", ".json": "json"}  # by the ending of a file's name
-# Pairs of which one may be set; setting one in a later layer clears the other.
-EXCLUSIVE = {
-    "train": [
-        ("custom.vision.fps", "custom.vision.nframes", FPS_AND_NFRAMES),
-        ("train.optm_warmup_steps", "train.optm_warmup_epochs", WARMUP_TWICE),
-    ],
-    "evaluate": [("vision.fps", "vision.nframes", FPS_AND_NFRAMES)],
-}
-# Pairs that may both be set, but where setting one replaces what an earlier layer said with the other.
-REPLACING = {
-    "train": [
-        ("train.ckpt.save_freq", "train.ckpt.save_freq_in_epoch"),
-        ("validation.freq", "validation.freq_in_epoch"),
-    ],
-    "evaluate": [],
-}
 
 
 @dataclass(frozen=True)
@@ -160,14 +144,14 @@ def entries(action: str, layer: Layer) -> Iterator[tuple[str, Any] | Problem]:
 
     A path to a table comes with None (the table is taken away) or {} (it is there, with its defaults).
     """
-    table = layer.table
-    if action == "evaluate" and isinstance(table.get("evaluate"), dict):  # TAO once kept these keys one level down
-        table = {**{k: v for k, v in table.items() if k != "evaluate"}, **table["evaluate"]}
+    table, declared = layer.table, actions.action(action)
+    if (outer := declared.nested_in) and isinstance(table.get(outer), dict):
+        table = {**{k: v for k, v in table.items() if k != outer}, **table[outer]}
     for name, value in table.items():
-        path = SHORTHAND[action].get(name, name)
-        if action == "evaluate":
-            path = path.removeprefix("evaluate.")
-        yield from _place(action, layer, SPECS[action], path, value, "")
+        path = declared.shorthand.get(name, name)
+        if outer:
+            path = path.removeprefix(f"{outer}.")
+        yield from _place(action, layer, declared.model, path, value, "")
 
 
 def _place(
@@ -201,9 +185,9 @@ def _place(
 
 def _elsewhere(action: str, layer: Layer, path: str, value: Any) -> Iterator[tuple[str, Any] | Problem]:
     """A key that is not one here: what a file of NVIDIA's calls by another name, or a problem."""
-    moved = RENAMED.get(path) if action == "train" else None
-    if moved is not None:
-        yield from _place(action, layer, SPECS[action], moved, value, "")
+    moved = RENAMED.get(path)
+    if moved is not None and moved in leaves(action):
+        yield from _place(action, layer, actions.action(action).model, moved, value, "")
     elif isinstance(value, dict) and value and any(name.startswith(f"{path}.") for name in (*RENAMED, *NOT_TAKEN)):
         for key, part in value.items():
             yield from _elsewhere(action, layer, f"{path}.{key}", part)

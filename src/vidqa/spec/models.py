@@ -1,4 +1,4 @@
-"""The two specs: what one training or one evaluation is asked to do. Their defaults are the template."""
+"""The specs of our own actions: what one training or one evaluation is asked to do. Their defaults are the template."""
 
 from __future__ import annotations
 
@@ -20,7 +20,11 @@ from vidqa.spec.run_tables import Custom, Logging, TrainEngine, Validation, Visi
 from vidqa.spec.train_tables import Train
 
 
-class TrainSpec(Table):
+class Spec(Table):
+    """What one run is asked to do; each action has a spec of its own."""
+
+
+class TrainSpec(Spec):
     """Supervised fine-tuning of a video question-answering model."""
 
     custom: Custom = table(Custom, "Data", "Annotations, media and how videos are read.")
@@ -38,7 +42,7 @@ class TrainSpec(Table):
     )
 
 
-class EvaluateSpec(Table):
+class EvaluateSpec(Spec):
     """Answering an annotated set of videos and scoring the answers."""
 
     dataset: EvaluateDataset = table(EvaluateDataset, "Data", "What is evaluated.")
@@ -52,7 +56,3 @@ class EvaluateSpec(Table):
     engine: EvaluateEngine = table(EvaluateEngine, "Engine", "Keys of our own engine.")
     num_gpus: Positive = key(1, "GPUs", "GPUs that share the work; each holds the whole model.")
     results_dir: str = key("results", "Results folder", "Folder in which the run makes its own folder.")
-
-
-Spec = TrainSpec | EvaluateSpec
-SPECS: dict[str, type[TrainSpec] | type[EvaluateSpec]] = {"train": TrainSpec, "evaluate": EvaluateSpec}

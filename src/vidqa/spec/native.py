@@ -7,12 +7,18 @@ from typing import Any
 
 from pydantic.fields import FieldInfo
 
+from vidqa.actions import action_for
 from vidqa.contract.problem import Problem
 from vidqa.spec.keys import flat, leaves
 from vidqa.spec.layers import brief
-from vidqa.spec.models import EvaluateSpec, TrainSpec
+from vidqa.spec.models import Spec
 from vidqa.spec.problems import NO_EFFECT, NOT_SUPPORTED
 
+# Items of a list that change nothing: why, and what to do instead.
+IDLE_ITEMS = {
+    "metrics.names": ("bertscore", "bertscore is not computed", 'use ["bleu", "rouge"]'),
+    "logging.logger": ("tao", "there is no tracker tao here", 'use ["console"]'),
+}
 TESTS: dict[str, Callable[[Any], bool]] = {"one number": lambda value: isinstance(value, int | float)}
 
 
@@ -22,19 +28,13 @@ def facts(field: FieldInfo) -> dict[str, Any]:
     return dict(extra) if isinstance(extra, dict) else {}
 
 
-def native_problems(spec: TrainSpec | EvaluateSpec) -> list[Problem]:
+def native_problems(spec: Spec) -> list[Problem]:
     """An error for every value that our engine does not take, a warning for every one that changes nothing."""
-    action = "train" if isinstance(spec, TrainSpec) else "evaluate"
-    values = flat(spec)
-    found = [_judge(path, values[path], field) for path, field in leaves(action).items() if path in values]
-    if isinstance(spec, EvaluateSpec) and "bertscore" in spec.metrics.names:
-        found.append(
-            NO_EFFECT.at("metrics.names", "bertscore is not computed", 'use ["bleu", "rouge"]', severity="warning")
-        )
-    if isinstance(spec, TrainSpec) and "tao" in spec.logging.logger:
-        found.append(
-            NO_EFFECT.at("logging.logger", "there is no tracker tao here", 'use ["console"]', severity="warning")
-        )
+    values, fields = flat(spec), leaves(action_for(spec).name)
+    found = [_judge(path, values[path], field) for path, field in fields.items() if path in values]
+    for path, (item, message, remedy) in IDLE_ITEMS.items():
+        if item in values.get(path, ()):
+            found.append(NO_EFFECT.at(path, message, remedy, severity="warning"))
     return [problem for problem in found if problem]
 
 

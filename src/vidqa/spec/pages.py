@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from vidqa import actions
 from vidqa.contract.problem import REGISTRY
-from vidqa.spec.keys import SHORTHAND, leaves
-from vidqa.spec.layers import EXCLUSIVE
-from vidqa.spec.models import SPECS
+from vidqa.spec.keys import leaves
 from vidqa.spec.native import facts
 from vidqa.spec.shape import expected
 
@@ -60,13 +59,12 @@ def _comment(text: str, indent: str) -> list[str]:
 
 def parameters(action: str) -> str:
     """A Markdown table of every key: type and range, default, meaning, what our own engine does with it."""
-    lines = [f"# Keys of a spec for {action}", "", GENERATED, "", (SPECS[action].__doc__ or "").strip(), ""]
-    for one, other, code in EXCLUSIVE[action]:
-        lines.append(
-            f"- `{one}` and `{other}` exclude each other (`{code.name}`); setting one clears the other's default."
-        )
-    if SHORTHAND[action]:
-        names = ", ".join(f"`{short}` = `{path}`" for short, path in SHORTHAND[action].items())
+    declared = actions.action(action)
+    lines = [f"# Keys of a spec for {action}", "", GENERATED, "", (declared.model.__doc__ or "").strip(), ""]
+    for one, other, code in declared.exclusive:
+        lines.append(f"- `{one}` and `{other}` exclude each other (`{code}`); setting one clears the other's default.")
+    if declared.shorthand:
+        names = ", ".join(f"`{short}` = `{path}`" for short, path in declared.shorthand.items())
         lines.append(f"- Short names for `--set` and override files: {names}.")
     lines += ["", "| key | may hold | default | meaning | own engine | AutoML range |", "|---|---|---|---|---|---|"]
     for path, field in leaves(action).items():

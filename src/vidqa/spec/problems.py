@@ -25,7 +25,6 @@ UNWRITABLE = Code(
     "Give --out a file in a folder that you may write to, on a disk with free space.",
     Exit.ENVIRONMENT,
 )
-ACTION = Code("SPEC_ACTION", "There is no spec for this action, or the spec is for another.", "Use train or evaluate.")
 PROFILE = Code("SPEC_PROFILE", "There is no profile of this name.", "Use full, frozen-vision or lora.")
 ROOT = Code(
     "SPEC_ROOT",
@@ -148,7 +147,8 @@ FREEZE_AND_TRAIN = Code(
 DP_MISMATCH = Code(
     "SPEC_DP_MISMATCH",
     "The data-parallel ranks of the spec are not the GPUs of the job.",
-    "Set policy.parallelism.dp_shard_size to the GPUs per node and dp_replicate_size to the nodes.",
+    "Set policy.parallelism.dp_shard_size to the GPUs per node and dp_replicate_size to the nodes; of an evaluation, "
+    "num_gpus to the GPUs.",
 )
 SECRET = Code(
     "SPEC_SECRET",

@@ -9,13 +9,14 @@ from typing import Any, Literal, overload
 
 from pydantic import ValidationError
 
+from vidqa import actions
 from vidqa.contract.environment import redacted
-from vidqa.contract.problem import Problem, ProblemError, bounded, control_characters, raise_errors
+from vidqa.contract.problem import REGISTRY, Problem, ProblemError, bounded, control_characters, raise_errors
 from vidqa.spec._field import Table
 from vidqa.spec.keys import flat, leaves, table_of
-from vidqa.spec.layers import DEEPEST, EXCLUSIVE, REPLACING, Layer, brief, entries, place, read_layer, texts
-from vidqa.spec.models import SPECS, EvaluateSpec, Spec, TrainSpec
-from vidqa.spec.problems import ACTION, CONTROL_CHARACTER, NOT_SFT, RANGE, SECRET, SYNTAX, TYPE, UNKNOWN_KEY
+from vidqa.spec.layers import DEEPEST, Layer, brief, entries, place, read_layer, texts
+from vidqa.spec.models import EvaluateSpec, Spec, TrainSpec
+from vidqa.spec.problems import CONTROL_CHARACTER, NOT_SFT, RANGE, SECRET, SYNTAX, TYPE, UNKNOWN_KEY
 from vidqa.spec.rules import check
 from vidqa.spec.shape import expected
 
@@ -55,14 +56,13 @@ def load(path: Path | str, action: str) -> Spec:
 
 def resolve(action: str, layers: Iterable[Layer], target: str = "native") -> Resolved:
     """Lay `layers` over the template, later ones winning. Raises ProblemError with every problem that was found."""
-    if action not in SPECS:
-        raise ACTION.error(action, f"{action!r} has no spec", f"use {' or '.join(SPECS)}")
+    model = actions.action(action).model
     pile = _Pile(action)
     for layer in layers:
         pile.add(layer)
     pile.settle()
     try:
-        spec = SPECS[action].model_validate(pile.values)
+        spec = model.model_validate(pile.values)
     except ValidationError as invalid:
         wrong = _explain(action, pile, invalid)
         beside = _rules_beside(action, pile, invalid, target)
@@ -78,7 +78,7 @@ class _Pile:
     """Values and origins while layers are laid on."""
 
     def __init__(self, action: str) -> None:
-        self.action = action
+        self.action, self.declared = action, actions.action(action)
         self.values: dict[str, Any] = {}
         self.origins: dict[str, str] = {}
         self.sources: dict[str, Layer] = {}
@@ -98,12 +98,12 @@ class _Pile:
         for path, value in values.items():
             self.problems += _unfit(path, value, layer)
             self._put(path, value, layer)
-        for one, other, code in EXCLUSIVE[self.action]:
+        for one, other, code in self.declared.exclusive:
             if values.get(one) is not None and values.get(other) is not None:
-                self.problems.append(code.at(place(layer, one), f"{one} and {other} are both set"))
+                self.problems.append(REGISTRY[code].at(place(layer, one), f"{one} and {other} are both set"))
             self._clear(one, other, values, None, layer)
             self._clear(other, one, values, None, layer)
-        for one, other in REPLACING[self.action]:
+        for one, other in self.declared.replacing:
             self._clear(one, other, values, 0, layer)
             self._clear(other, one, values, 0, layer)
 
@@ -112,7 +112,7 @@ class _Pile:
         warm-up at all is written as 0 steps: unset, it would come back from a file as the template's."""
         if _value(self.values, HELD_OUT) is not None and "validation.enable" not in self.origins:
             self._put("validation.enable", True, self.sources[HELD_OUT])
-        if self.action == "train" and _value(self.values, "train.optm_warmup_epochs") is None:
+        if _value(self.values, "train.optm_warmup_epochs") is None:
             train = self.values.get("train")
             if isinstance(train, dict) and train.get("optm_warmup_steps", 0) is None:
                 train["optm_warmup_steps"] = 0
@@ -158,7 +158,7 @@ def _explain(action: str, pile: _Pile, invalid: ValidationError) -> list[Problem
     """pydantic's findings as our problems: one per key, in the words of the spec."""
     kinds: dict[str, list[dict[str, Any]]] = {}
     for error in invalid.errors(include_url=False, include_context=False):
-        kinds.setdefault(_path(SPECS[action], error["loc"]), []).append(dict(error))
+        kinds.setdefault(_path(actions.action(action).model, error["loc"]), []).append(dict(error))
     problems = []
     for path, errors in kinds.items():
         layer = pile.sources.get(path, Layer(TEMPLATE))
@@ -177,7 +177,7 @@ def _explain(action: str, pile: _Pile, invalid: ValidationError) -> list[Problem
 
 def _rules_beside(action: str, pile: _Pile, invalid: ValidationError, target: str) -> list[Problem]:
     """What the rules say of the tables without a wrong value, so that one problem does not hide another."""
-    wrong = {_path(SPECS[action], error["loc"]) for error in invalid.errors()}
+    wrong = {_path(actions.action(action).model, error["loc"]) for error in invalid.errors()}
     wrong |= {"validation.enable"} & set(pile.origins) if HELD_OUT in wrong else set()  # it may follow from the other
     for path in wrong:
         *tables, last = path.split(".")
@@ -185,7 +185,7 @@ def _rules_beside(action: str, pile: _Pile, invalid: ValidationError, target: st
         if isinstance(inside, dict):
             inside.pop(last, None)
     try:
-        spec = SPECS[action].model_validate(pile.values)
+        spec = actions.action(action).model.model_validate(pile.values)
     except ValidationError:
         return []
     touched = {path.rpartition(".")[0] for path in wrong}

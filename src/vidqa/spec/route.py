@@ -8,6 +8,7 @@ from pathlib import Path
 
 import yaml
 
+from vidqa import actions
 from vidqa.contract.problem import Problem
 from vidqa.spec.problems import AUTOML_NO_SEARCH, AUTOML_NOT_RUNNABLE, AUTOML_UNCLEAR
 from vidqa.spec.request import Wish, read
@@ -63,7 +64,10 @@ def _enabled(bank: Path) -> tuple[bool, list[tuple[str, str]]]:
 
 
 def _unreadable(bank: Path) -> list[tuple[str, str]]:
-    names = ("schemas/train.schema.json", "references/spec_template_train.yaml")
+    searched = [each.name for each in actions.every() if each.is_searched]
+    names = [
+        file for name in searched for file in (f"schemas/{name}.schema.json", f"references/spec_template_{name}.yaml")
+    ]
     return [(name, why) for name in names if (why := _read(bank / name)[1])]
 
 

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from vidqa.actions import action_for, resolve
 from vidqa.contract.problem import Problem
 from vidqa.spec import problems as codes
 from vidqa.spec.models import EvaluateSpec, Spec, TrainSpec
@@ -35,9 +36,7 @@ class DataFacts:
 
 def check(spec: Spec, target: str = "native") -> list[Problem]:
     """Every problem that can be seen without the data. `target` is "native" or "cosmos-rl"."""
-    found = list(_train_rules(spec) if isinstance(spec, TrainSpec) else _evaluate_rules(spec))
-    if isinstance(spec, TrainSpec) and spec.policy.model_max_length < VIDEO_LENGTH:
-        found.append(_short_length(spec, f"videos may need {VIDEO_LENGTH}", "warning"))
+    found = list(resolve(action_for(spec).rules)(spec))
     return found + (native_problems(spec) if target == "native" else [])
 
 
@@ -51,15 +50,11 @@ def check_with_data(spec: TrainSpec, facts: DataFacts, target: str = "native") -
 
 def check_with_gpus(spec: Spec, gpus: int) -> list[Problem]:
     """SPEC_DP_MISMATCH where the spec's ranks are not the job's GPUs."""
-    if isinstance(spec, EvaluateSpec):
-        if spec.num_gpus <= gpus:
-            return []
-        return [codes.DP_MISMATCH.at("num_gpus", f"asks for {spec.num_gpus} GPUs of {gpus}", f"set it to {gpus}")]
-    mesh = spec.policy.parallelism
-    if mesh.dp_shard_size * mesh.dp_replicate_size == gpus:
+    declared = action_for(spec)
+    count = declared.processes(spec)
+    if count == gpus or (count < gpus and not declared.fills_gpus):
         return []
-    ranks = f"{mesh.dp_shard_size} x {mesh.dp_replicate_size} ranks"
-    return [codes.DP_MISMATCH.at("policy.parallelism", f"dp_shard_size x dp_replicate_size = {ranks}, GPUs: {gpus}")]
+    return [codes.DP_MISMATCH.at(declared.processes_key, f"the spec asks for {count} processes, GPUs: {gpus}")]
 
 
 def _short_length(spec: TrainSpec, why: str, severity: str = "error") -> Problem:
@@ -103,7 +98,8 @@ def unreached_steps(spec: TrainSpec, train_samples: int) -> Iterator[Problem]:
     yield codes.MAX_STEPS_UNREACHED.at("train.max_num_steps", message, remedy, severity="warning")
 
 
-def _train_rules(spec: TrainSpec) -> Iterator[Problem]:
+def train_rules(spec: TrainSpec) -> Iterator[Problem]:
+    """What is wrong with a training, whatever its data."""
     data = spec.custom.train_dataset
     yield from _required("train.output_dir", spec.train.output_dir)
     yield from _required("custom.train_dataset.annotation_path", data.annotation_path)
@@ -127,9 +123,12 @@ def _train_rules(spec: TrainSpec) -> Iterator[Problem]:
         yield codes.BATCH_NOT_DIVISIBLE.at(
             "train.train_batch_per_replica", message, f"set it to {near}, or mini_batch to 1"
         )
+    if spec.policy.model_max_length < VIDEO_LENGTH:
+        yield _short_length(spec, f"videos may need {VIDEO_LENGTH}", "warning")
 
 
-def _evaluate_rules(spec: EvaluateSpec) -> Iterator[Problem]:
+def evaluate_rules(spec: EvaluateSpec) -> Iterator[Problem]:
+    """What is wrong with an evaluation, whatever its data."""
     yield from _required("dataset.annotation_path", spec.dataset.annotation_path)
     yield from _required("dataset.media_dir", spec.dataset.media_dir)
     yield from _required("results_dir", spec.results_dir)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from vidqa.spec.models import SPECS
+from vidqa import actions
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 WORDS = {"integer": "whole number", "number": "number", "string": "text", "boolean": "true or false", "null": "unset"}
@@ -14,7 +14,7 @@ WORDS = {"integer": "whole number", "number": "number", "string": "text", "boole
 @cache
 def schema(action: str) -> dict[str, Any]:
     """The JSON Schema (2020-12) of an action's spec: no unknown key, every default, x-native, x-automl."""
-    shape = SPECS[action].model_json_schema(mode="validation")
+    shape = actions.action(action).model.model_json_schema(mode="validation")
     return {"$schema": DIALECT, "$id": f"{action}.schema.json", **shape, "title": f"Spec of {action}"}
 
 

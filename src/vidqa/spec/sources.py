@@ -7,6 +7,8 @@ import os
 from pathlib import Path
 from typing import Any
 
+from vidqa import actions
+from vidqa.actions import DataSet
 from vidqa.spec.keys import flat
 from vidqa.spec.layers import Layer, read_layer
 from vidqa.spec.models import TrainSpec
@@ -14,18 +16,8 @@ from vidqa.spec.parents import ADAPTER, find_checkpoint, find_export, run_folder
 from vidqa.spec.problems import NO_RUN, PROFILE, ROOT
 from vidqa.spec.resolve import load
 
-PROFILES: dict[str, dict[str, Any]] = {
-    "full": {},
-    "frozen-vision": {"policy.freeze_pattern": ["visual"]},
-    "lora": {"policy.lora": {}, "train.optm_lr": 1e-4},
-}
 PARENT_LAYER = "parent run"
 ARCHIVES = ("videos.tar.gz", "images.tar.gz", "videos.tar", "images.tar")
-DATA_KEYS = {
-    ("train", "train"): ("custom.train_dataset.annotation_path", "custom.train_dataset.media_path"),
-    ("train", "val"): ("custom.val_dataset.annotation_path", "custom.val_dataset.media_path"),
-    ("evaluate", "eval"): ("dataset.annotation_path", "dataset.media_dir"),
-}
 # What an evaluation takes over from the run that trained its model: a video must become the same frames.
 SAME_IN_BOTH = {
     "vision.fps": "custom.vision.fps",
@@ -36,20 +28,22 @@ SAME_IN_BOTH = {
 }
 
 
-def profile_layer(action: str, name: str) -> Layer:
-    """A named starting point for training: full, frozen-vision or lora. Raises SPEC_PROFILE."""
-    if name not in PROFILES or (action != "train" and name != "full"):
-        known = ", ".join(PROFILES if action == "train" else ["full"])
-        raise PROFILE.error("--profile", f"{name!r} is not a profile for {action}", f"use one of: {known}")
-    return Layer(f"profile {name}", dict(PROFILES[name]))
+def profile_layer(action: str, name: str | None) -> Layer:
+    """A named starting point, such as full, frozen-vision or lora for training; the first one where none is named.
+    Raises SPEC_PROFILE."""
+    known = actions.action(action).profiles
+    name = name or next(iter(known))
+    if name not in known:
+        raise PROFILE.error("--profile", f"{name!r} is not a profile for {action}", f"use one of: {', '.join(known)}")
+    return Layer(f"profile {name}", dict(known[name]))
 
 
-def root_layer(action: str, part: str, root: str) -> Layer:
-    """The data of `part` (train, val, eval) in one folder: annotations.json, and media below it or in an archive.
+def root_layer(data: DataSet, root: str) -> Layer:
+    """A set of records in one folder: annotations.json, and media below it or in an archive.
 
     A remote root (with ://) is taken as it is. Raises SPEC_ROOT where a local one has no annotations.
     """
-    annotations, media = DATA_KEYS[(action, part)]
+    annotations, media = data.annotations, data.media
     if "://" in root:
         table: dict[str, Any] = {annotations: f"{root.rstrip('/')}/annotations.json", media: root}
     else:
@@ -60,25 +54,33 @@ def root_layer(action: str, part: str, root: str) -> Layer:
             raise ROOT.error(folder, what)
         archive = next((folder / name for name in ARCHIVES if (folder / name).is_file()), folder)
         table = {annotations: str(file), media: str(archive)}
-    if part == "val":
-        table["validation.enable"] = True
-    return Layer(f"data root {root}", table)
+    return Layer(f"data root {root}", {**table, **data.root_sets})
 
 
-def parent_layer(action: str, run: Path, which: str) -> Layer:
-    """What a spec takes from a run: for evaluate its export and its view of a video, for train its spec and checkpoint.
+def parent_layer(action: str, run: Path, which: str | None) -> Layer:
+    """What a spec takes from a run, of the save `which` or of the one that its action usually takes.
 
     Raises SPEC_PARENT_RUN, SPEC_PARENT_EXPORT, SPEC_PARENT_CHECKPOINT.
     """
-    name = f"{PARENT_LAYER} {run} ({which})"
-    home = run_folder_of(run)
-    if action == "train":
-        checkpoint = find_checkpoint(run, which)
-        table = read_layer(_spec_file(home)).table
-        if not isinstance(table.get("train", {}), dict):
-            raise NO_RUN.error(home / "spec.toml", "train is a value; it must be a table")
-        train = {**table.get("train", {}), "resume": str(checkpoint.absolute())}
-        return Layer(name, {**table, "train": {key: value for key, value in train.items() if key != "output_dir"}})
+    parent = actions.action(action).parent
+    if parent is None:
+        raise NO_RUN.error("--parent-run", f"a spec for {action} takes nothing from a run", "leave it out")
+    which = which or parent.which
+    return Layer(f"{PARENT_LAYER} {run} ({which})", actions.resolve(parent.keys)(run, run_folder_of(run), which))
+
+
+def continued(run: Path, home: Path, which: str) -> dict[str, Any]:
+    """What a training that goes on takes: the run's spec, and its checkpoint to start from."""
+    checkpoint = find_checkpoint(run, which)
+    table = read_layer(_spec_file(home)).table
+    if not isinstance(table.get("train", {}), dict):
+        raise NO_RUN.error(home / "spec.toml", "train is a value; it must be a table")
+    train = {**table.get("train", {}), "resume": str(checkpoint.absolute())}
+    return {**table, "train": {key: value for key, value in train.items() if key != "output_dir"}}
+
+
+def exported(run: Path, home: Path, which: str) -> dict[str, Any]:
+    """What an evaluation takes from a training: its export, and its view of a video."""
     export = find_export(run, which)
     wanted: dict[str, Any] = {"model.model_name": str(export.absolute())}
     parent = _parent_spec(home)
@@ -87,7 +89,7 @@ def parent_layer(action: str, run: Path, which: str) -> Layer:
         wanted |= {mine: values[theirs] for mine, theirs in SAME_IN_BOTH.items()}
     if (export / ADAPTER).is_file():
         wanted |= {"model.enable_lora": True, "model.base_model_path": _base_of(export, parent)}
-    return Layer(name, wanted)
+    return wanted
 
 
 def _spec_file(home: Path) -> Path:

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import json
-from typing import Any
+from typing import Any, cast
 
 import tomli_w
 import yaml
 
+from vidqa.actions import action_for
 from vidqa.contract.problem import raise_errors
 from vidqa.spec.cosmos import cosmos_table
 from vidqa.spec.keys import flat
 from vidqa.spec.models import Spec, TrainSpec
 from vidqa.spec.problems import FILE
 from vidqa.spec.resolve import Resolved
-
-# Where a run writes and where it starts from do not change what it computes.
-NOT_IDENTITY = {"train.output_dir", "train.timestamp", "train.resume", "results_dir"}
 
 
 def dump(spec: Spec, format: str = "toml", target: str = "native", train_samples: int | None = None) -> str:
@@ -26,8 +24,8 @@ def dump(spec: Spec, format: str = "toml", target: str = "native", train_samples
     `train_samples` lets epochs be written as steps where cosmos-rl knows only steps. Raises SPEC_FILE on an unknown
     format, and what stands in the way of the target.
     """
-    if target == "cosmos-rl" and isinstance(spec, TrainSpec):
-        table, problems = cosmos_table(spec, train_samples)
+    if target == "cosmos-rl" and action_for(spec).cosmos:
+        table, problems = cosmos_table(cast(TrainSpec, spec), train_samples)
         raise_errors(problems)
     else:
         table = spec.model_dump(exclude_none=True, exclude={"engine"} if target == "cosmos-rl" else None)
@@ -56,7 +54,8 @@ def explain(resolved: Resolved) -> str:
 
 
 def fingerprint(spec: Spec) -> str:
-    """sha256 of what the spec computes: canonical JSON of every key but output folders, timestamp and resume."""
-    values = {path: value for path, value in flat(spec).items() if path not in NOT_IDENTITY}
+    """sha256 of what the spec computes: canonical JSON of every key but those that do not change it."""
+    left_out = action_for(spec).not_computed
+    values = {path: value for path, value in flat(spec).items() if path not in left_out}
     text = json.dumps(values, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()

@@ -1,0 +1,81 @@
+"""Every action is one declaration: its spec, its job, its work, and what it leaves.
+
+Two are here. A package that is installed beside this one brings others: its entry points of the group `vidqa.actions`
+name them ("count = count_action:COUNT"), in every process that finds the package.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+from vidqa.actions._base import Action, DataSet, ModelKey, Parent, Resuming, Sampling, resolve
+from vidqa.actions.problems import ACTION
+
+__all__ = [
+    "Action",
+    "DataSet",
+    "ModelKey",
+    "Parent",
+    "Resuming",
+    "Sampling",
+    "action",
+    "action_for",
+    "every",
+    "names",
+    "profiles",
+    "resolve",
+    "roots",
+]
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
+HERE = ("train", "evaluate")  # modules of this package, each with an action under its name in capitals
+COMING = ("inference", "quantize")  # named in config.json, so that an agent knows that they are not there
+GROUP = "vidqa.actions"
+
+
+def _installed() -> dict[str, EntryPoint]:
+    from importlib.metadata import entry_points  # takes longer than all else here
+
+    return {each.name: each for each in entry_points(group=GROUP) if each.name not in HERE}
+
+
+def names() -> tuple[str, ...]:
+    """The actions that there are."""
+    return (*HERE, *sorted(_installed()))
+
+
+def action(name: str) -> Action:
+    """The action of this name. Raises SPEC_ACTION."""
+    if name in HERE:
+        found: Action = getattr(importlib.import_module(f"vidqa.actions.{name}"), name.upper())
+        return found
+    installed = _installed()
+    if name not in installed:
+        message = f"there is no action {name!r}"
+        raise ACTION.error(name, message, f"ask for one of: {', '.join((*HERE, *sorted(installed)))}")
+    found = installed[name].load()
+    return found
+
+
+def every() -> list[Action]:
+    return [action(name) for name in names()]
+
+
+def action_for(spec: object) -> Action:
+    """The action that a spec is of."""
+    ours = next((each for each in map(action, HERE) if each.model is type(spec)), None)
+    return ours or next(each for each in every() if each.model is type(spec))
+
+
+def profiles() -> str:
+    """The named starting points of specs, as a help text."""
+    first, *others = dict.fromkeys(name for each in every() for name in each.profiles)
+    return f"{first} (default), {', '.join(others[:-1])} or {others[-1]}"
+
+
+def roots() -> tuple[str, ...]:
+    """The folders of data that build_spec.py takes: train, val, eval."""
+    return tuple(dict.fromkeys(data.root for each in every() for data in each.data))

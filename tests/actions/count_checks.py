@@ -1,0 +1,26 @@
+"""What the action `count` adds to preflight, and to what is shown of a job that is over."""
+
+from pathlib import Path
+
+from vidqa.contract.files import read_object
+from vidqa.contract.problem import Problem
+from vidqa.dataset.problems import MEDIA_MISSING
+from vidqa.jobs.outcome import Outcome
+from vidqa.platforms.records import JobRecord
+from vidqa.preflight._base import Check, Context
+
+
+def few(context: Context) -> list[Problem]:
+    records = context.annotations[0].records
+    context.facts["worth_counting"] = len(records)
+    return (
+        [] if len(records) > 1 else [MEDIA_MISSING.at("count", "there is nothing worth counting", severity="warning")]
+    )
+
+
+def outcome(record: JobRecord) -> Outcome:
+    total = sum(read_object(Path(record.run_dir) / "counts.json").values())
+    return Outcome({"tokens": total}, {"tokens": f"{total:,}"}, ["echo done"])
+
+
+CHECKS = (Check("data", "enough to count", few, ("annotations",)),)

@@ -57,6 +57,10 @@ class Inputs:
     media: dict[str, Identity]
     plan: dict[str, str]
 
+    @property
+    def place(self) -> Path:
+        return _place(self.fingerprint)
+
 
 def folder() -> Path:
     return environment.state_folder() / "preflight"
@@ -77,11 +81,11 @@ def keep(seen: Inputs, report: Kept, plan: Plan | None = None) -> None:
     fails, a launch looks itself, and the engine plans."""
     told = {"schema_version": SCHEMA_VERSION, "created": now(), "report": asdict(report), "media": seen.media}
     with suppress(OSError):
-        write_json(_place(seen.fingerprint), told, indent=None)
+        write_json(seen.place, told, indent=None)
         if plan and seen.plan:
             with suppress(UnicodeEncodeError):
                 table = stored_plan.as_table(plan, seen.plan, seen.media)
-                stored_plan.write(_place(seen.fingerprint).with_suffix(PLAN), table)
+                stored_plan.write(seen.place.with_suffix(PLAN), table)
         _forget_the_oldest()
 
 

@@ -18,7 +18,7 @@ from statistics import median
 from typing import Any
 
 from ledger import Ledger, arguments, table
-from processes import BANK, finish
+from processes import SKILL_ROOT, finish
 from training import ADAPT, SETS, Place, Training, as_tiny, launch, our_steps
 
 from vidqa.planning.budget.work import PEAKS
@@ -145,7 +145,7 @@ def main() -> None:
     training = as_tiny(training, steps) if options.tiny else training
     place.make([training])
     trace = place.run_dir(training) / "trace.json"
-    engine = [str(BANK / "benchmarks" / "profiled_engine.py"), str(trace), str(FIRST), str(RECORDED)]
+    engine = [str(SKILL_ROOT / "benchmarks" / "profiled_engine.py"), str(trace), str(FIRST), str(RECORDED)]
     started = launch(training, place, options.set, options.timeout, engine=engine)
     finish([started])
     if not trace.with_suffix(".facts.json").exists():

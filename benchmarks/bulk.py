@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from ledger import Ledger, arguments, table
-from processes import BANK
+from processes import SKILL_ROOT
 
 RECORDS, FILES = 1_000_000, 10_000
 TINY_RECORDS, TINY_FILES = 300, 20
@@ -154,9 +154,9 @@ def rows(out: Path, records: int, files: int) -> Iterator[tuple[str, Callable[[]
             maker.submit(make_evaluation, kpi, records).result()
         if not videos.exists():
             maker.submit(make_videos, videos, files, records).result()
-    os.environ.update(OMP_NUM_THREADS="1", PYTHONPATH=str(BANK / "src"))
+    os.environ.update(OMP_NUM_THREADS="1", PYTHONPATH=str(SKILL_ROOT / "src"))
     words = ["--results-dir", str(kpi), "--gaps-parquet", str(out / "gaps.parquet"), "--kpi-ann-path", str(kpi)]
-    script = str(BANK / "scripts" / "analyze_gaps.py")
+    script = str(SKILL_ROOT / "scripts" / "analyze_gaps.py")
     yield "results to a gap table", lambda: measured([script, *words]), records
     path = str(videos / "annotations.json")
     yield "annotations validated", lambda: measured(["-c", VALIDATE, path, str(records)]), records

@@ -19,7 +19,7 @@ from typing import Any
 
 from bulk import measured, questions, record, write_list
 from ledger import Ledger, arguments, table
-from processes import BANK
+from processes import SKILL_ROOT
 from video_set import write_moving_clip
 
 from vidqa.spec import Layer, dump, resolve
@@ -92,9 +92,9 @@ def rows(out: Path, records: int, files: int) -> Iterator[tuple[str, tuple[float
     spec = write_spec(out / "spec.toml", root, model, {})
     for left in ("cache", "runs", "run", "media_probe.parquet"):
         shutil.rmtree(out / left, ignore_errors=True) if (out / left).is_dir() else (out / left).unlink(missing_ok=True)
-    os.environ.update(OMP_NUM_THREADS="1", PYTHONPATH=str(BANK / "src"), CUDA_VISIBLE_DEVICES="")
+    os.environ.update(OMP_NUM_THREADS="1", PYTHONPATH=str(SKILL_ROOT / "src"), CUDA_VISIBLE_DEVICES="")
     os.environ.update(VIDQA_CACHE_DIR=str(out / "cache"), VIDQA_STATE_DIR=str(out / "state"))
-    preflight = [str(BANK / "scripts" / "preflight.py"), "--spec", str(spec), "--json"]
+    preflight = [str(SKILL_ROOT / "scripts" / "preflight.py"), "--spec", str(spec), "--json"]
     yield "the first preflight", measured(preflight)
     yield "preflight again", measured(preflight)
     step = write_spec(out / "step.toml", root, model, ONE_STEP)

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-BANK = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(BANK / "src")]
+SKILL_ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(SKILL_ROOT / "src")]
 
 from vidqa.contract.environment import child_environment, python_path
 from vidqa.platforms.engine_command import ALLOCATOR
@@ -44,7 +44,7 @@ def start(command: Sequence[str], log: Path, limit_s: float, gpus: Sequence[int]
     """Start a Python program of this project with `gpus` visible (none named: as they are)."""
     log.parent.mkdir(parents=True, exist_ok=True)
     changes = {
-        "PYTHONPATH": python_path(BANK / "src"),
+        "PYTHONPATH": python_path(SKILL_ROOT / "src"),
         "HF_HUB_OFFLINE": "1",
         "OMP_NUM_THREADS": "4" if gpus else "1",
         "TOKENIZERS_PARALLELISM": "false",

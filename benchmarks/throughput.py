@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ledger import Ledger, arguments, rounded, table
-from processes import BANK, finish, start
+from processes import SKILL_ROOT, finish, start
 from training import ADAPT, ALL_GPUS, SETS, Place, Training, as_tiny, side_by_side, train
 
 MIXED, LONG, EIGHT = SETS["1k-8k"], SETS["4k-8k"], SETS["8-questions"]
@@ -124,7 +124,7 @@ def measure_program(name: str, place: Place, ledger: Ledger, options: Any, until
     words = ["--out", place.out, "--results", results, *["--tiny"] * options.tiny]
     if name == "saves":
         words += ["--gpus", options.gpus, "--timeout", left - 15, *(w for key in options.set for w in ("--set", key))]
-    started = start([str(BANK / "benchmarks" / f"{name}.py"), *map(str, words)], place.out / f"{name}.log", left)
+    started = start([str(SKILL_ROOT / "benchmarks" / f"{name}.py"), *map(str, words)], place.out / f"{name}.log", left)
     finish([started])
     if started.failure:
         tell({"run": name, "failed": started.failure}, ledger)

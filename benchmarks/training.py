@@ -12,7 +12,7 @@ from statistics import median
 from typing import Any
 
 import torch
-from processes import BANK, Started, finish, start
+from processes import SKILL_ROOT, Started, finish, start
 from video_set import SetShape, write_set
 
 from vidqa.contract.run_folder import read_metrics
@@ -88,7 +88,13 @@ class Place:
         making = []
         for shape in dict.fromkeys(training.shape for training in trainings):
             if not (self.model(shape) / "processor_config.json").exists():  # written last
-                words = [str(BANK / "benchmarks" / "shapes.py"), "--shape", shape, "--out", str(self.model(shape))]
+                words = [
+                    str(SKILL_ROOT / "benchmarks" / "shapes.py"),
+                    "--shape",
+                    shape,
+                    "--out",
+                    str(self.model(shape)),
+                ]
                 making.append(start(words, self.out / "models" / f"{shape}.log", 240))
         for clips in dict.fromkeys(training.clips for training in trainings):
             write_set(self.clips(clips), clips)
@@ -140,7 +146,7 @@ def command_of(training: Training, place: Place, sets: Sequence[str], engine: Se
     batches = _packs_per_rank(training) if "--packed" in training.words else training.per_rank // 2
     words += ["--accumulate", batches]
     words += ["--pack-tokens", training.pack_tokens, "--workers", shared_memory_workers(training.gpus, place)]
-    program = str(BANK / "benchmarks" / "ordinary.py")
+    program = str(SKILL_ROOT / "benchmarks" / "ordinary.py")
     return ["-m", "torch.distributed.run", *ranks, program, *map(str, words)]
 
 

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
-from vidqa.contract.cli import BANK, Parser, Result, command, run
+from vidqa.contract.cli import SKILL_ROOT, Parser, Result, command, run
 
 parser = Parser(
     "Decide whether a request to train goes to AutoML or straight to training. The decision never enters a spec.",
@@ -23,7 +23,7 @@ parser.add_argument("--request", default="", metavar="WORDS", help="what the use
 def main(args: argparse.Namespace) -> Result:
     from vidqa.spec.route import route_train
 
-    made = route_train(args.automl_policy, args.request, BANK)
+    made = route_train(args.automl_policy, args.request, SKILL_ROOT)
     data = {"decision": made.decision, "runnable": made.runnable, "reason": made.reason, "policy": args.automl_policy}
     text = f"decision: {made.decision}\nrunnable: {'yes' if made.runnable else 'no'}\nreason: {made.reason}"
     onward = {

@@ -28,7 +28,7 @@ from vidqa.contract.problem import Exit
 from vidqa.preflight import media_probe
 from vidqa.preflight.media_probe import read_rows
 
-BANK = Path(__file__).resolve().parents[1]
+SKILL_ROOT = Path(__file__).resolve().parents[1]
 LIMIT_S = 10.0  # of one decode; many times what the clips here take on a busy machine
 PREFLIGHT, TRAINING = "preflight", "training"
 
@@ -50,7 +50,7 @@ def started(request: pytest.FixtureRequest, world: SimpleNamespace, tmp_path: Pa
     spec = tiny_spec(tmp_path, world.model, root, {"engine.decode_timeout_s": LIMIT_S, "train.epoch": 1})
     run_dir = tmp_path / "run"
     left = run_dir / "problems.json"
-    preflight = [sys.executable, str(BANK / "scripts/preflight.py"), "--spec", str(spec), "--json"]
+    preflight = [sys.executable, str(SKILL_ROOT / "scripts/preflight.py"), "--spec", str(spec), "--json"]
     words = preflight if request.param == PREFLIGHT else engine_command("train", spec, run_dir)
 
     def start() -> subprocess.Popen[bytes]:

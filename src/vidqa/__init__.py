@@ -1,7 +1,6 @@
-"""Fine-tune a video question-answering model on your own videos.
+"""Fine-tune a video question-answering model on your own videos: the library behind the scripts.
 
-The library behind the scripts of the `finetune-cosmos-reason` skill. Rooms: `spec`, `data`, `chat`,
-`families`, `video`, `scoring`, `gaps`, `preflight`, `platforms`, and `engine`, the only one that imports torch.
+`references/packages.md` lists the packages. Only `engine` imports torch.
 """
 
 __version__ = "0.1.0"

@@ -1,5 +1,5 @@
-"""Writes the pages that are made from the code: schemas, manifest, templates, parameter tables, problem codes,
-settings of a place, and the parts of other files that the table of actions fills.
+"""Writes the files made from the code: schemas, manifest, templates, tables of keys and codes, settings of a place,
+import graph, and the parts of other files that the table of actions fills.
 
 python -m vidqa.generate            write what differs
 python -m vidqa.generate --check    write nothing; exit 1 and name the files that differ
@@ -15,9 +15,9 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from vidqa import actions
+from vidqa import actions, import_graph
 from vidqa.actions.pages import PARTS
-from vidqa.contract.cli import BANK
+from vidqa.contract.cli import SKILL_ROOT
 from vidqa.contract.files import write_text
 from vidqa.planning.budget.page import memory_page
 from vidqa.platforms import site
@@ -32,7 +32,7 @@ def _schema(action: str) -> str:
 
 
 def _codes() -> str:
-    """The table of codes, once every room has declared its own."""
+    """The table of codes, once every package has declared its own."""
     package = Path(__file__).parent
     for file in sorted(package.rglob("*problems.py")):
         importlib.import_module(".".join(["vidqa", *file.relative_to(package).with_suffix("").parts]))
@@ -41,7 +41,7 @@ def _codes() -> str:
     return pages.codes()
 
 
-# What makes the pages of an action, and one line for each other page: where it goes in the bank, and what makes it.
+# What makes the pages of an action, and one line for each other page: where it goes, and what makes it.
 OF_ACTIONS: dict[str, Callable[[str], str]] = {
     "schemas/{}.schema.json": _schema,
     "references/spec_template_{}.yaml": pages.template,
@@ -50,12 +50,13 @@ OF_ACTIONS: dict[str, Callable[[str], str]] = {
 PAGES: dict[str, Callable[[], str]] = {
     "references/troubleshooting_codes.md": _codes,
     "references/memory.md": memory_page,
+    "references/packages.md": import_graph.page,
     "references/site_template.toml": site.template,
 }
 
 
 def generated() -> dict[str, str]:
-    """Every generated file of the bank by its path, the manifest last."""
+    """Every generated file by its path, the manifest last."""
     makers = ((path, name, make) for path, make in OF_ACTIONS.items() for name in actions.names())
     texts = {path.format(name): make(name) for path, name, make in makers}
     texts |= {path: make() for path, make in PAGES.items()}
@@ -73,10 +74,10 @@ def _manifest(texts: dict[str, str]) -> str:
     return json.dumps({"schema": "vidqa.manifest.v1", "actions": entries}, indent=2) + "\n"
 
 
-def differing(bank: Path) -> dict[str, str]:
-    """The files, generated as a whole or in part, whose text in `bank` is another one, with the text that is due."""
-    parts = {path: fill(text) for path, fill in PARTS.items() if (text := _text(bank / path)) is not None}
-    return {path: text for path, text in (generated() | parts).items() if _text(bank / path) != text}
+def differing(root: Path) -> dict[str, str]:
+    """The files, generated as a whole or in part, whose text in `root` is another one, with the text that is due."""
+    parts = {path: fill(text) for path, fill in PARTS.items() if (text := _text(root / path)) is not None}
+    return {path: text for path, text in (generated() | parts).items() if _text(root / path) != text}
 
 
 def _text(path: Path) -> str | None:
@@ -86,13 +87,13 @@ def _text(path: Path) -> str | None:
 def main(words: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Write the pages that are made from the code.")
     parser.add_argument("--check", action="store_true", help="write nothing; exit 1 and name the files that differ")
-    parser.add_argument("--bank", type=Path, default=BANK, help="folder that holds schemas/ and references/")
+    parser.add_argument("--root", type=Path, default=SKILL_ROOT, help="folder that holds schemas/ and references/")
     options = parser.parse_args(words)
-    different = differing(options.bank)
+    different = differing(options.root)
     for path, text in different.items():
         print(f"{'differs' if options.check else 'wrote'}: {path}")
         if not options.check:
-            write_text(options.bank / path, text)
+            write_text(options.root / path, text)
     return int(bool(different) and options.check)
 
 

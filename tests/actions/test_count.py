@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from vidqa.contract.cli import BANK
+from vidqa.contract.cli import SKILL_ROOT
 from vidqa.engine.tiny_model import write_tiny_model
 
 HERE = Path(__file__).parent
@@ -62,7 +62,7 @@ def environment(world: Path) -> dict[str, str]:
 @pytest.fixture(scope="module")
 def run(world: Path, environment: dict[str, str]) -> Run:
     def script(name: str, *words: object, code: int = 0) -> dict[str, Any]:
-        command = [sys.executable, str(BANK / f"scripts/{name}.py"), *map(str, words), "--json"]
+        command = [sys.executable, str(SKILL_ROOT / f"scripts/{name}.py"), *map(str, words), "--json"]
         done = subprocess.run(command, cwd=world, env=environment, capture_output=True, text=True)
         assert done.returncode == code, done.stdout + done.stderr
         return json.loads(done.stdout)
@@ -120,7 +120,7 @@ def test_its_job_stops_goes_on_and_ends(world: Path, spec: Path, run: Run) -> No
 def test_its_pages_are_generated(world: Path, environment: dict[str, str]) -> None:
     pages = world / "bank"
     pages.mkdir()
-    shutil.copy(BANK / "config.json", pages)
+    shutil.copy(SKILL_ROOT / "config.json", pages)
     command = [sys.executable, "-P", "-m", "vidqa.generate", "--bank", str(pages)]
     subprocess.run(command, env=environment, check=True, capture_output=True)
     assert json.loads((pages / "schemas/count.schema.json").read_text())["additionalProperties"] is False

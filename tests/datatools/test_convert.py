@@ -18,7 +18,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vidqa.contract.cli import BANK
+from vidqa.contract.cli import SKILL_ROOT
 from vidqa.contract.problem import ProblemError
 from vidqa.dataset import load_records
 from vidqa.dataset.record import Record
@@ -514,7 +514,13 @@ def test_an_output_with_the_ending_of_another_format_is_refused(tmp_path: Path, 
 
 
 def test_the_script(tmp_path: Path) -> None:
-    script = [sys.executable, str(BANK / "scripts/convert_dataset.py"), "--in", str(csv(tmp_path / "c")), "--json"]
+    script = [
+        sys.executable,
+        str(SKILL_ROOT / "scripts/convert_dataset.py"),
+        "--in",
+        str(csv(tmp_path / "c")),
+        "--json",
+    ]
     command = [*script, "--to", "llava", "--out", "new", "--prompt", "mcq", "--prompt", "mcq"]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
     said = json.loads(done.stdout)

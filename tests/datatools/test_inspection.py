@@ -15,7 +15,7 @@ from clips import write_clip
 from tiny_world import tiny_data, tiny_model
 from transformers import AutoProcessor
 
-from vidqa.contract.cli import BANK
+from vidqa.contract.cli import SKILL_ROOT
 from vidqa.datatools.duplicates import find_duplicates, same_content
 from vidqa.datatools.inspection import Inspection, facts_text, inspect_dataset, summary
 from vidqa.datatools.inspection_page import histogram, inspection_page
@@ -170,7 +170,14 @@ def test_histograms_count_every_value() -> None:
 
 
 def test_the_script(root: Path, tmp_path: Path) -> None:
-    words = [sys.executable, str(BANK / "scripts/inspect_dataset.py"), "--annotations", str(root), "--html", "i.html"]
+    words = [
+        sys.executable,
+        str(SKILL_ROOT / "scripts/inspect_dataset.py"),
+        "--annotations",
+        str(root),
+        "--html",
+        "i.html",
+    ]
     done = subprocess.run([*words, "--json"], capture_output=True, text=True, cwd=tmp_path)
     said = json.loads(done.stdout)
     assert done.returncode == 3 and said["data"]["records"] == 12 and said["data"]["tokens"] is None

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from vidqa.contract.cli import BANK
+from vidqa.contract.cli import SKILL_ROOT
 from vidqa.contract.problem import ProblemError
 from vidqa.dataset import load_records
 from vidqa.datatools.convert import convert
@@ -72,7 +72,15 @@ def test_media_in_an_archive_cannot_be_named_from_elsewhere(tmp_path: Path) -> N
 
 def test_the_script_merges(tmp_path: Path) -> None:
     old, new = a_set(tmp_path / "old", "a"), a_set(tmp_path / "new", "a")
-    script = [sys.executable, str(BANK / "scripts/convert_dataset.py"), "--json", "--to", "llava", "--out", "all.json"]
+    script = [
+        sys.executable,
+        str(SKILL_ROOT / "scripts/convert_dataset.py"),
+        "--json",
+        "--to",
+        "llava",
+        "--out",
+        "all.json",
+    ]
     done = subprocess.run(
         [*script, "--in", str(old), "--in", str(new)], capture_output=True, text=True, cwd=tmp_path, check=False
     )

@@ -17,14 +17,14 @@ from tiny_world import tiny_data, tiny_model, tiny_spec
 from transformers import AutoProcessor
 
 from vidqa import spec
-from vidqa.contract.cli import BANK
+from vidqa.contract.cli import SKILL_ROOT
 from vidqa.contract.problem import ProblemError
 from vidqa.dataset import load_records
 from vidqa.datatools.preview import Preview, pick, previews, terminal_text
 from vidqa.datatools.preview_page import preview_page
 from vidqa.planning.samples import Planner, training_planner
 
-SCRIPT = [sys.executable, str(BANK / "scripts/preview_samples.py")]
+SCRIPT = [sys.executable, str(SKILL_ROOT / "scripts/preview_samples.py")]
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vidqa.contract.cli import BANK
+from vidqa.contract.cli import SKILL_ROOT
 from vidqa.contract.problem import ProblemError
 from vidqa.dataset import fingerprint, load_records
 from vidqa.dataset.record import MediaRef, Record, Turn
@@ -196,7 +196,7 @@ def test_the_script_leads_to_a_spec_that_reads_both_parts(tmp_path: Path) -> Non
     root = dataset(tmp_path / "data", [row(f"r{n}", f"v/{n}.mp4") for n in range(9)])
     rows = [row(f"a{n}", str(root / f"v/{n}.mp4")) for n in range(9)]
     (tmp_path / "absolute.json").write_text(json.dumps(rows))
-    script = [sys.executable, str(BANK / "scripts/split_dataset.py"), "--json"]
+    script = [sys.executable, str(SKILL_ROOT / "scripts/split_dataset.py"), "--json"]
     for number, source in enumerate((root, tmp_path / "absolute.json")):
         words = ["--annotations", str(source), "--out", f"out{number}", "--share", "0.3"]
         done = subprocess.run([*script, *words], capture_output=True, text=True, cwd=tmp_path)

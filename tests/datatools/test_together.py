@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.clips import write_clip, write_image
-from vidqa.contract.cli import BANK
+from vidqa.contract.cli import SKILL_ROOT
 from vidqa.contract.problem import ProblemError
 from vidqa.dataset import load_records
 from vidqa.datatools import parts as linking
@@ -152,7 +152,7 @@ def test_recordings_stay_together(tmp_path: Path, by: str) -> None:
 
 
 def test_the_script_says_what_it_kept_together(scenes: Path, tmp_path: Path) -> None:
-    script = [sys.executable, str(BANK / "scripts/split_dataset.py"), "--annotations", str(scenes)]
+    script = [sys.executable, str(SKILL_ROOT / "scripts/split_dataset.py"), "--annotations", str(scenes)]
     done = subprocess.run([*script, "--out", "out", "--share", "0.4"], capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "10 files that look alike, in 5 groups, 5 pairs" in done.stdout and "out/together.json" in done.stdout

@@ -9,13 +9,13 @@ from types import ModuleType
 
 import pytest
 
-from vidqa.contract.cli import BANK
+from vidqa.contract.cli import SKILL_ROOT
 from vidqa.demo.recipe import EVALUATE, TRAIN
 
 
 @pytest.fixture(scope="module")
 def quickstart() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("quickstart_run", BANK / "workflow" / "quickstart" / "run.py")
+    spec = importlib.util.spec_from_file_location("quickstart_run", SKILL_ROOT / "workflow" / "quickstart" / "run.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
@@ -42,6 +42,6 @@ def test_a_failing_step_ends_the_demo_with_its_exit_code(quickstart: ModuleType,
 
 
 def test_every_script_the_runner_names_exists() -> None:
-    text = (BANK / "workflow" / "quickstart" / "run.py").read_text(encoding="utf-8")
+    text = (SKILL_ROOT / "workflow" / "quickstart" / "run.py").read_text(encoding="utf-8")
     for name in ("build_spec", "preflight", "launch", "analyze_gaps"):
-        assert f'script("{name}"' in text and (BANK / "scripts" / f"{name}.py").exists()
+        assert f'script("{name}"' in text and (SKILL_ROOT / "scripts" / f"{name}.py").exists()

@@ -37,7 +37,7 @@ from vidqa.pages.training.read import read_training
 from vidqa.platforms import records
 from vidqa.preflight import media_probe as probe_table
 from vidqa.spec import Layer, dump, explain, read_layer, resolve
-from vidqa.spec.cosmos import cosmos_table, read_records
+from vidqa.spec.compat.cosmos import cosmos_table, read_records
 from vidqa.spec.layers import parse_set
 from vidqa.spec.parents import find_checkpoint, find_export
 from vidqa.video import probe, probe_image

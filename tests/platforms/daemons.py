@@ -24,7 +24,7 @@ from pathlib import Path
 
 import pytest
 
-from vidqa.contract.cli import BANK
+from vidqa.contract.cli import SKILL_ROOT
 from vidqa.platforms.processes import Identity
 
 FOLDER = Path(tempfile.gettempdir()) / f"vidqa-test-docker-{os.getuid()}"
@@ -129,10 +129,10 @@ def engine_image(address: str) -> str:
     with locked("building"):
         base = base_image(address)
         recorded = FOLDER / "config.json"
-        shutil.copy(BANK / "config.json", recorded)
+        shutil.copy(SKILL_ROOT / "config.json", recorded)
         options = ("--network", "host", "--build-arg", f"BASE_IMAGE={base}") if base else ("--network", "host")
         built = subprocess.run(
-            [BANK / "docker/build.sh", "--tag", ENGINE_TAG, "--config", recorded, "--", *options],
+            [SKILL_ROOT / "docker/build.sh", "--tag", ENGINE_TAG, "--config", recorded, "--", *options],
             env={**os.environ, "DOCKER_HOST": address, "DOCKER_BUILDKIT": "0"},
             capture_output=True,
             text=True,
@@ -152,7 +152,7 @@ def base_image(address: str) -> str | None:
     """A base with the libraries of the lock in it; None where only the usual base, which fetches them, can be had."""
     if os.getuid() != 0 or not shutil.which("debootstrap"):
         return None
-    asked = b"".join((BANK / name).read_bytes() for name in ("pyproject.toml", "requirements.lock"))
+    asked = b"".join((SKILL_ROOT / name).read_bytes() for name in ("pyproject.toml", "requirements.lock"))
     tag = f"{BASE}:{hashlib.sha256(asked).hexdigest()[:12]}"
     if docker(address, "image", "ls", "--quiet", tag):
         return tag
@@ -167,7 +167,16 @@ def base_image(address: str) -> str | None:
     uv = (sys.executable, "-m", "uv", "pip", "install", "--quiet", "--python-version", "3.11")
     extras = [word for extra in EXTRAS for word in ("--extra", extra)]
     target = root / "opt/vidqa/lib/python3.11/site-packages"
-    run(*uv, "--target", target, "-r", BANK / "pyproject.toml", *extras, "--constraints", BANK / "requirements.lock")
+    run(
+        *uv,
+        "--target",
+        target,
+        "-r",
+        SKILL_ROOT / "pyproject.toml",
+        *extras,
+        "--constraints",
+        SKILL_ROOT / "requirements.lock",
+    )
     variables = [f"ENV {name}={CERTIFICATES}" for name in ("PIP_CERT", "SSL_CERT_FILE")]
     changes = [word for variable in variables for word in ("--change", variable)]
     with subprocess.Popen(["tar", "-C", root, "-c", "."], stdout=subprocess.PIPE) as packed:

@@ -9,12 +9,12 @@ from contextlib import redirect_stderr, redirect_stdout
 from typing import Any
 
 from vidqa.contract import cli
-from vidqa.contract.cli import BANK
+from vidqa.contract.cli import SKILL_ROOT
 from vidqa.contract.problem import Exit
 
 
 def _load() -> Any:
-    spec = importlib.util.spec_from_file_location("jobs_script", BANK / "scripts/jobs.py")
+    spec = importlib.util.spec_from_file_location("jobs_script", SKILL_ROOT / "scripts/jobs.py")
     assert spec and spec.loader
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)

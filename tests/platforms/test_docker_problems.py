@@ -22,7 +22,7 @@ from docker.errors import APIError
 from tests.platforms.conftest import ENOUGH_S, until_engine_runs
 from tests.platforms.daemons import answers, docker, labelled_image, start
 from tests.platforms.specs import write_docker_site
-from vidqa.contract.cli import BANK
+from vidqa.contract.cli import SKILL_ROOT
 from vidqa.contract.problem import Exit, ProblemError
 from vidqa.jobs import images
 from vidqa.jobs import watch as jobs
@@ -165,15 +165,15 @@ def test_no_image_is_recorded_and_the_recorded_one_needs_a_yes(
     docker_host: str, hollow: str, write_spec: WriteSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = tmp_path / "config.json"
-    config.write_text((BANK / "config.json").read_text())
+    config.write_text((SKILL_ROOT / "config.json").read_text())
     monkeypatch.setattr(images, "CONFIG", config)
     if images.recorded(config) is None:
         assert refusal(write_spec("complete"), Wanted())[:2] == (["PLATFORM_NO_IMAGE"], Exit.ENVIRONMENT)
     subprocess.run(
-        [sys.executable, "-m", "vidqa.jobs.images", HOLLOW, hollow, str(config)], check=True, cwd=BANK / "src"
+        [sys.executable, "-m", "vidqa.jobs.images", HOLLOW, hollow, str(config)], check=True, cwd=SKILL_ROOT / "src"
     )
     assert images.recorded(config) == (HOLLOW, hollow)
-    assert json.loads(config.read_text())["actions"] == json.loads((BANK / "config.json").read_text())["actions"]
+    assert json.loads(config.read_text())["actions"] == json.loads((SKILL_ROOT / "config.json").read_text())["actions"]
     codes, exit_code, text = refusal(write_spec("complete"), Wanted())
     assert (codes, exit_code) == (["PLATFORM_IMAGE_NOT_AGREED"], Exit.REFUSED) and HOLLOW in text and hollow in text
     job, _, _, problems = dry_run("train", write_spec("complete"), "docker", Wanted())

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from vidqa.contract.cli import BANK
+from vidqa.contract.cli import SKILL_ROOT
 
 IDS = [f"sha256:{number:064}" for number in range(4)]
 PUSHED = [f"other/engine@{IDS[1]}", f"here:5000/team/engine2@{IDS[2]}", f"here:5000/team/engine@{IDS[3]}"]
@@ -39,7 +39,9 @@ def test_a_pushed_image_is_recorded_by_the_digest_of_its_own_repository(
     client, config = tmp_path / "docker", tmp_path / "config.json"
     client.write_text(CLIENT)
     client.chmod(0o755)
-    shutil.copy(BANK / "config.json", config)
+    shutil.copy(SKILL_ROOT / "config.json", config)
     path = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
-    subprocess.run([BANK / "docker/build.sh", *words, "--config", config], env=path, check=True, capture_output=True)
+    subprocess.run(
+        [SKILL_ROOT / "docker/build.sh", *words, "--config", config], env=path, check=True, capture_output=True
+    )
     assert json.loads(config.read_text())["images"]["engine"]["image"] == image

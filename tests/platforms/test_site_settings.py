@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from vidqa.contract.cli import BANK
+from vidqa.contract.cli import SKILL_ROOT
 from vidqa.contract.problem import ProblemError
 from vidqa.platforms import NAMES, platform, site
 from vidqa.platforms.docker.site import DockerSite
@@ -71,7 +71,7 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
 
 def test_what_the_template_shows_can_be_used(tmp_path: Path) -> None:
     """With its comment signs taken away, the generated page is a file that every platform reads as its defaults."""
-    lines = (BANK / "references/site_template.toml").read_text().splitlines()
+    lines = (SKILL_ROOT / "references/site_template.toml").read_text().splitlines()
     used = [line.removeprefix("# ") for line in lines[2:] if not line.startswith("#     ")]
     file = tmp_path / "site.toml"
     file.write_text("\n".join(used))

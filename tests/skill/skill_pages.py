@@ -10,12 +10,11 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-from vidqa.contract.cli import BANK, Parser
+from vidqa.contract.cli import SKILL_ROOT, Parser
 
-PAGES = sorted(
-    path for pattern in ("*.md", "references/*.md", "workflow/**/*.md", "docker/**/*.md") for path in BANK.glob(pattern)
-)
-SCRIPTS = sorted((BANK / "scripts").glob("*.py"))
+PATTERNS = ("*.md", "references/*.md", "workflow/**/*.md", "docker/**/*.md")
+PAGES = sorted(path for pattern in PATTERNS for path in SKILL_ROOT.glob(pattern))
+SCRIPTS = sorted((SKILL_ROOT / "scripts").glob("*.py"))
 _FENCE = re.compile(r"^(?P<indent> *)```(?P<language>\w*)\n(?P<body>.*?)^(?P=indent)```", re.MULTILINE | re.DOTALL)
 
 

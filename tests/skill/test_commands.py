@@ -13,7 +13,7 @@ import pytest
 from skill_pages import PAGES, SCRIPTS, inline_code, parser_of, shell_lines, words_of
 
 from vidqa import actions
-from vidqa.contract.cli import BANK
+from vidqa.contract.cli import SKILL_ROOT
 from vidqa.contract.problem import Problem, ProblemError
 from vidqa.spec.layers import entries, parse_set, parse_value
 from vidqa.spec.resolve import resolve
@@ -34,11 +34,11 @@ def check_command(line: str) -> None:
     if first == "-m":
         assert (
             words[0] == "pytest"
-            or (BANK / "src" / words[0].replace(".", "/")).exists()
+            or (SKILL_ROOT / "src" / words[0].replace(".", "/")).exists()
             or module_file(words[0]).exists()
         )
         return
-    script = BANK / first
+    script = SKILL_ROOT / first
     assert script in SCRIPTS or script.is_file(), f"there is no {first}"
     if script not in SCRIPTS:
         return
@@ -48,7 +48,7 @@ def check_command(line: str) -> None:
 
 
 def module_file(name: str) -> Path:
-    return BANK / "src" / f"{name.replace('.', '/')}.py"
+    return SKILL_ROOT / "src" / f"{name.replace('.', '/')}.py"
 
 
 def wrong_settings(action: str, assignments: list[str]) -> list[str]:
@@ -85,7 +85,7 @@ def test_a_wrong_command_would_be_found() -> None:
     assert wrong_settings("train", ["num_epochs=N", "learning_rate=1e-5"]) == []
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(BANK)))
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(SKILL_ROOT)))
 def test_commands_and_options_in_the_text_exist(page: Path) -> None:
     """Inline code such as `jobs.py cancel JOB`, `--set learning_rate=1e-5`, `--profile lora` or `key=value`."""
     wrong = []
@@ -99,7 +99,7 @@ def test_commands_and_options_in_the_text_exist(page: Path) -> None:
             f"{code}: {word}" for word in words if word.startswith("--") and word.split("=")[0] not in known | foreign
         ]
         if words and re.fullmatch(r"(scripts/)?\w+\.py", words[0]) and len(words) > 1:
-            assert (BANK / "scripts" / Path(words[0]).name).is_file(), code
+            assert (SKILL_ROOT / "scripts" / Path(words[0]).name).is_file(), code
         if len(words) > 1 and words[0] == "python" and "..." not in code:
             check_command(code)
         settings = [word for before, word in itertools.pairwise(words) if before == "--set" and "KEY=" not in word]
@@ -114,7 +114,7 @@ def test_make_targets_exist() -> None:
         targets |= {code.split()[1] for code in inline_code(page) if re.fullmatch(r"make [a-z]+", code)}
     assert {"install", "demo", "test", "check"} <= targets
     for target in sorted(targets):
-        done = subprocess.run(["make", "-n", target], cwd=BANK, capture_output=True, text=True)
+        done = subprocess.run(["make", "-n", target], cwd=SKILL_ROOT, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
 
 
@@ -128,7 +128,7 @@ def test_a_round_of_deft_trains_on_the_new_data(tmp_path: Path) -> None:
     for name in ("train", "train2"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "annotations.json").write_text("[]")
-    script = str(BANK / "scripts/build_spec.py")
+    script = str(SKILL_ROOT / "scripts/build_spec.py")
     first = ["train", "--train-root", str(tmp_path / "train"), "--out", str(tmp_path / "spec.toml")]
     second = line.replace("TRAIN_RUN", str(tmp_path)).replace("DATA", str(tmp_path))
     for words in (first, words_of(second)[2:]):

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from vidqa.contract.cli import BANK
+from vidqa.contract.cli import SKILL_ROOT
 
-RULE = BANK / "references/evaluation.md"
+RULE = SKILL_ROOT / "references/evaluation.md"
 
 
 def test_only_one_page_says_when_a_score_is_better() -> None:
-    pages = [*(BANK / "references").glob("*.md"), *(BANK / "workflow").rglob("*.md")]
+    pages = [*(SKILL_ROOT / "references").glob("*.md"), *(SKILL_ROOT / "workflow").rglob("*.md")]
     saying = [page for page in pages if "overlap" in page.read_text(encoding="utf-8")]
     assert saying == [RULE]
     assert "## Better, worse, or not told apart" in RULE.read_text(encoding="utf-8")
 
 
 def test_the_loop_compares_by_that_rule() -> None:
-    compared = (BANK / "workflow/deft/deft.md").read_text(encoding="utf-8").split("## 7. Compare and decide")[1]
+    compared = (SKILL_ROOT / "workflow/deft/deft.md").read_text(encoding="utf-8").split("## 7. Compare and decide")[1]
     assert "(../../references/evaluation.md)" in compared and "interval lies" not in compared

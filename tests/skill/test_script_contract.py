@@ -13,7 +13,7 @@ import pytest
 from skill_pages import SCRIPTS
 
 from vidqa.contract import cli
-from vidqa.contract.cli import BANK, Result
+from vidqa.contract.cli import SKILL_ROOT, Result
 from vidqa.contract.problem import INTERNAL, Exit
 
 # A wrong use of each script: its words, its exit code, and the code of its first problem.
@@ -111,7 +111,14 @@ def test_a_reader_that_stops_reading_is_no_error(tmp_path: Path) -> None:
     root = tmp_path / "set"
     root.mkdir()
     (root / "annotations.json").write_text("[]")
-    command = [sys.executable, str(BANK / "scripts/build_spec.py"), "train", "--train-root", str(root), "--explain"]
+    command = [
+        sys.executable,
+        str(SKILL_ROOT / "scripts/build_spec.py"),
+        "train",
+        "--train-root",
+        str(root),
+        "--explain",
+    ]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert process.stdout and process.stderr
     process.stdout.close()

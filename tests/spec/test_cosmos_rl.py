@@ -20,7 +20,7 @@ from vidqa.actions import action
 from vidqa.contract.problem import ProblemError
 from vidqa.spec import Layer, TrainSpec, dump, resolve
 from vidqa.spec.build import Request, build, train_samples
-from vidqa.spec.cosmos import cosmos_table, video_fps_problems
+from vidqa.spec.compat.cosmos import cosmos_table, video_fps_problems
 from vidqa.spec.sources import profile_layer
 
 WHEEL = "cosmos-rl==0.4.7"

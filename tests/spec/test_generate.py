@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from vidqa.contract.cli import BANK
+from vidqa.contract.cli import SKILL_ROOT
 from vidqa.generate import differing, generated, main
 from vidqa.spec import Layer, read_layer, resolve
 from vidqa.spec.keys import leaves
@@ -17,11 +17,11 @@ from vidqa.spec.pages import parameters, template
 
 
 def test_nothing_has_drifted() -> None:
-    assert list(differing(BANK)) == [], "run `make generate`"
+    assert list(differing(SKILL_ROOT)) == [], "run `make generate`"
 
 
 def test_check_names_what_differs_and_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["--bank", str(tmp_path)]
+    words = ["--root", str(tmp_path)]
     command = [sys.executable, "-m", "vidqa.generate", *words, "--check"]
     first = subprocess.run(command, capture_output=True, text=True)
     assert first.returncode == 1 and not list(tmp_path.iterdir())

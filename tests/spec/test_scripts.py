@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from vidqa.contract.cli import BANK
+from vidqa.contract.cli import SKILL_ROOT
 from vidqa.spec import load
 
 
 def script(name: str, *words: object, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(BANK / "scripts" / f"{name}.py"), *map(str, words)]
+    command = [sys.executable, str(SKILL_ROOT / "scripts" / f"{name}.py"), *map(str, words)]
     return subprocess.run(command, capture_output=True, text=True, cwd=cwd)
 
 

@@ -12,8 +12,8 @@ import sys
 import time
 from pathlib import Path
 
-BANK = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(BANK / "src"))
+SKILL_ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(SKILL_ROOT / "src"))
 
 from vidqa.contract.environment import child_environment  # noqa: E402
 from vidqa.demo.recipe import EVALUATE, TRAIN, TRAIN_CLIPS  # noqa: E402
@@ -72,9 +72,9 @@ def python(*words: object, read: bool = False) -> str:
     """Run one command in the repository's folder; a failure ends the demo with that command's exit code."""
     typed = [*map(str, words)]
     print(f"\n$ python {shlex.join(typed)}", flush=True)
-    environment = child_environment(PYTHONPATH=str(BANK / "src"), PYTHONSAFEPATH="1")
+    environment = child_environment(PYTHONPATH=str(SKILL_ROOT / "src"), PYTHONSAFEPATH="1")
     done = subprocess.run(
-        [sys.executable, *typed], cwd=BANK, env=environment, text=True, stdout=subprocess.PIPE if read else None
+        [sys.executable, *typed], cwd=SKILL_ROOT, env=environment, text=True, stdout=subprocess.PIPE if read else None
     )
     if done.returncode:
         print(done.stdout or "", end="")

@@ -1,1 +1,1 @@
-"""What every other package uses: problems, files, the environment, run folders, the command line."""
+"""What all packages share: problems, files, environment variables, run folders, the command line."""

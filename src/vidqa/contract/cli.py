@@ -29,7 +29,7 @@ from vidqa.contract.environment import redacted
 from vidqa.contract.problem import INTERNAL, Code, Exit, Problem, ProblemError, exit_code_of
 
 SCHEMA = "vidqa.result.v1"
-BANK = Path(__file__).resolve().parents[3]  # the folder that holds SKILL.md and scripts/
+SKILL_ROOT = Path(__file__).resolve().parents[3]  # the folder that holds SKILL.md and scripts/
 EXIT_CODES = """exit codes:
   0 ok, 1 internal error, 2 usage, 3 spec or data wrong, 4 environment not ready,
   5 job failed, 6 still running or stopped, 7 refused without --yes"""
@@ -146,7 +146,7 @@ def _shown(text: str) -> str:
 
 def command(script: str, *words: object) -> str:
     """A literal command that runs one of our scripts from the present folder with the present Python."""
-    path = BANK / "scripts" / f"{script}.py"
+    path = SKILL_ROOT / "scripts" / f"{script}.py"
     here = Path.cwd()
     shown = path.relative_to(here) if path.is_relative_to(here) else path
     return shlex.join([sys.executable, str(shown), *map(str, words)])

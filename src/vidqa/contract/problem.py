@@ -1,6 +1,6 @@
 """Problems: what is wrong, where, and what to do about it.
 
-Every way in which a user's input or machine can be wrong has a `Code`, declared once in the `problems.py` of its package.
+Every way in which input or a machine can be wrong has a `Code`, declared once in the `problems.py` of its package.
 A code makes `Problem`s; a `ProblemError` carries one or more of them to the script, which prints them and exits
 with the exit code of the first error.
 """

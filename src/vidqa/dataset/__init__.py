@@ -1,4 +1,4 @@
-"""Annotations of every accepted shape become records; what is wrong with them becomes problems."""
+"""Records and the media they name: annotation files of every accepted shape are read and checked here."""
 
 from vidqa.dataset.fingerprint import fingerprint
 from vidqa.dataset.load import check_records, load_records

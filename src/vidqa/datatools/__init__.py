@@ -1,1 +1,1 @@
-"""Tools for a user's annotations before any training: split, preview, inspect, convert. Torch-free; one script each."""
+"""Tools for annotations before a training: convert, split, merge, inspect, preview."""

@@ -1,0 +1,1 @@
+"""The synthetic video set of `make demo`: clips, questions and the recipe that learns them."""

@@ -1,1 +1,1 @@
-"""The engine: fine-tuning, evaluation and export. Runs inside the image; the only package that imports torch."""
+"""Training, evaluation and export on GPUs. The only package that imports torch."""

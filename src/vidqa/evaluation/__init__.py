@@ -1,4 +1,4 @@
-"""From responses to scores: read an answer, judge it, aggregate with intervals, and show what failed (torch-free)."""
+"""Scores: parse an answer, judge it, aggregate with intervals, compare, list what went wrong."""
 
 from vidqa.evaluation.answers import RULES, Parsed, final_answer, parse_answer, parse_expected
 from vidqa.evaluation.metrics import metric_problems, score

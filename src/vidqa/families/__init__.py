@@ -1,4 +1,4 @@
-"""Model families: the only modules that know patch sizes, token ids, placeholders and rope rules (torch-free part).
+"""Model families: patch sizes, token ids, chat and memory of each architecture, without torch.
 
 A family answers, from a model folder's own files, how frames become tokens. `vidqa.engine.model` holds each
 family's torch half.

@@ -1,1 +1,1 @@
-"""Jobs: what a spec asks for, launched on a platform, watched, cancelled, tried again."""
+"""Jobs: launch, watch, cancel and retry a run on a platform."""

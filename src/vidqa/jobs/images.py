@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from vidqa.contract import files
-from vidqa.contract.cli import BANK
+from vidqa.contract.cli import SKILL_ROOT
 from vidqa.platforms.problems import PLATFORM_IMAGE_NOT_AGREED, PLATFORM_NO_IMAGE
 
-CONFIG = BANK / "config.json"
+CONFIG = SKILL_ROOT / "config.json"
 DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 
 

@@ -1,1 +1,1 @@
-"""Pages of one file that open offline: their look, their frame, and charts drawn as SVG."""
+"""HTML pages of one file that open offline: style, frame, and charts in SVG."""

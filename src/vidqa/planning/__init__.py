@@ -1,1 +1,1 @@
-"""What is known of a run before it starts: its samples, their packing, memory, time, and what resuming may change."""
+"""The plan of a run: samples, packs, steps, memory, time, and what resuming may change."""

@@ -1,4 +1,4 @@
-"""Platforms run jobs; records say what became of them."""
+"""Platforms: where jobs run, and the records of these jobs."""
 
 import importlib
 

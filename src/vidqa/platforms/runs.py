@@ -13,7 +13,7 @@ from typing import Any
 
 import vidqa
 from vidqa.contract import files
-from vidqa.contract.cli import BANK
+from vidqa.contract.cli import SKILL_ROOT
 from vidqa.contract.run_folder import RunFolder
 from vidqa.platforms._base import State
 from vidqa.platforms.problems import RUN_FOLDER_UNWRITABLE
@@ -111,10 +111,10 @@ def versions() -> dict[str, str | None]:
 
 
 def git_commit() -> str | None:
-    """The commit of this skill bank, where it is a git checkout."""
+    """The commit of this skill, where it is a git checkout."""
     try:
         asked = subprocess.run(
-            ["git", "-C", str(BANK), "rev-parse", "HEAD"], capture_output=True, text=True, timeout=10
+            ["git", "-C", str(SKILL_ROOT), "rev-parse", "HEAD"], capture_output=True, text=True, timeout=10
         )
     except (OSError, subprocess.SubprocessError):
         return None

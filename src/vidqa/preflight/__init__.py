@@ -1,1 +1,1 @@
-"""Finds before a launch what would make the job fail after it: one check per thing, one report (report.preflight)."""
+"""Checks before a launch: they find what would make the job fail, in one report."""

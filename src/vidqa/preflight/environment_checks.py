@@ -12,7 +12,7 @@ from importlib import metadata
 from pathlib import Path
 
 from vidqa.contract._optional import PACKAGE_MISSING
-from vidqa.contract.cli import BANK
+from vidqa.contract.cli import SKILL_ROOT
 from vidqa.contract.problem import Problem
 from vidqa.preflight._base import Context
 from vidqa.preflight.problems import (
@@ -47,7 +47,7 @@ def _unfit(context: Context, extra: str, why: str) -> list[Problem]:
 
     problems = []
     versions: dict[str, str | None] = context.facts.setdefault("packages", {})
-    for text in tomllib.loads((BANK / "pyproject.toml").read_text())["project"]["optional-dependencies"][extra]:
+    for text in tomllib.loads((SKILL_ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"][extra]:
         wanted = Requirement(text)
         version = versions[wanted.name] = installed(wanted.name)
         if version is None:
@@ -80,7 +80,7 @@ def installed(package: str) -> str | None:
 def open_files(context: Context) -> list[Problem]:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     context.facts["open_files"] = soft
-    message = f"{soft} files at a time (at most {hard}), {FILES_NEEDED} wanted"
+    message = f"{soft} files at a time (at most {hard}), {FILES_NEEDED} needed"
     return [OPEN_FILES.at("ulimit -n", message, severity="warning")] if 0 <= soft < FILES_NEEDED else []
 
 

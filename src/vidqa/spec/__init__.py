@@ -1,4 +1,4 @@
-"""What a run is asked to do: models of the keys, layers laid over a template, rules, text in and out."""
+"""What a run shall do: tables of keys, layers over a template, rules, TOML in and out."""
 
 from vidqa.spec.layers import Layer, parse_set, read_layer
 from vidqa.spec.models import EvaluateSpec, Spec, TrainSpec

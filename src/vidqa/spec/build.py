@@ -12,7 +12,7 @@ from typing import Any, cast
 from vidqa import actions
 from vidqa.contract.files import write_text
 from vidqa.contract.problem import Problem, ProblemError
-from vidqa.spec.cosmos import cosmos_table, read_records, video_fps_problems
+from vidqa.spec.compat.cosmos import cosmos_table, read_records, video_fps_problems
 from vidqa.spec.layers import Layer, format_of, parse_set, read_layer
 from vidqa.spec.models import Spec, TrainSpec
 from vidqa.spec.parents import run_folder_of

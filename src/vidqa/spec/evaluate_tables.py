@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from vidqa.spec._field import Count, Positive, Share, Table, key, table
+from vidqa.spec.compat.keys import with_compat_keys
 from vidqa.spec.policy_tables import DEFAULT_MODEL
 from vidqa.spec.run_tables import DecodeEngine
 
@@ -19,6 +20,7 @@ class EvaluateDataset(Table):
     system_prompt: str = key("", "System prompt", "First message of every conversation; the one that was trained with.")
 
 
+@with_compat_keys
 class Model(Table):
     model_name: str = key(
         DEFAULT_MODEL, "Model", "hf_model://org/name or a local folder: an export, or an adapter with enable_lora."
@@ -29,11 +31,6 @@ class Model(Table):
         "bfloat16", "Precision", "Precision of the weights.", only=["bfloat16", "float32"]
     )
     max_length: Positive = key(128000, "Longest input", "Most tokens of a prompt and its answer.")
-    save_folder: str = key("", "Result name", "Name of a result folder.", native="no effect", instead="results_dir")
-    tokenizer_model_name: str = key(
-        "", "Tokenizer", "Name of a tokenizer; the model's own is always used.", native="no effect"
-    )
-    tp_size: Positive = key(1, "Tensor parallel", "GPUs that share one layer.", only=[1])
 
 
 class Task(Table):
@@ -49,44 +46,34 @@ class SoftAccuracy(Table):
     f1_threshold: Share = key(0.8, "Threshold", "Word F1 from which an answer counts.")
 
 
+@with_compat_keys
 class Evaluation(Table):
     batch_size: Positive = key(8, "Batch", "Questions answered at once per GPU. 8 fits 80 GB with 8 frames.")
     limit: Annotated[int, Field(ge=-1)] = key(-1, "Most samples", "Samples to evaluate; -1 is all.")
     seed: Count = key(1, "Seed", "Seed of sampling.")
     skip_saved: bool = key(False, "Continue", "Keep answers that an earlier, stopped evaluation has already given.")
-    answer_type: str = key("freeform", "Answer type", "Answers are parsed by their content.", native="no effect")
-    num_processes: Positive = key(
-        40, "Processes", "Loader processes.", native="no effect", instead="engine.decode_workers"
-    )
-    shard_id: Count = key(0, "Shard", "Which part of the set to evaluate.", only=[0])
     soft_accuracy: SoftAccuracy = table(SoftAccuracy, "Soft accuracy", "Accuracy by shared words.")
 
 
+@with_compat_keys
 class Generation(Table):
     max_tokens: Positive = key(1024, "Most new tokens", "Longest answer; one that is cut off counts as truncated.")
     temperature: Annotated[float, Field(ge=0, le=2)] = key(
         0.0, "Temperature", "0 takes the likeliest token: repeatable."
     )
     repetition_penalty: Annotated[float, Field(ge=0.1, le=2)] = key(1.0, "Repetition penalty", "1 is none.")
-    presence_penalty: Penalty = key(0.0, "Presence penalty", "0 is none.", only=[0.0])
-    frequency_penalty: Penalty = key(0.0, "Frequency penalty", "0 is none.", only=[0.0])
-    max_retries: Count = key(10, "Retries", "Attempts per answer.", native="no effect")
 
 
+@with_compat_keys
 class Metrics(Table):
     names: list[Literal["bleu", "rouge", "bertscore"]] = key(
         ["bleu", "rouge"], "Text metrics", "Scores of free text. bertscore is accepted and not computed."
     )
-    bertscore_model: str = key("", "BERTScore model", "Model of BERTScore.", native="no effect")
-    bertscore_lang: str = key("en", "BERTScore language", "Language of BERTScore.", native="no effect")
-    bertscore_device: str = key("cpu", "BERTScore device", "Device of BERTScore.", native="no effect")
-    bertscore_batch_size: Positive = key(1, "BERTScore batch", "Batch of BERTScore.", native="no effect")
 
 
+@with_compat_keys
 class Results(Table):
-    save_individual_results: bool = key(True, "Save answers", "results.json; always written.", native="no effect")
-    save_confusion_matrix: bool = key(True, "Save confusion", "Always in metrics.json.", native="no effect")
-    save_metrics_summary: bool = key(True, "Save scores", "metrics.json; always written.", native="no effect")
+    pass
 
 
 class EvaluateEngine(DecodeEngine):

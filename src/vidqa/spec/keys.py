@@ -14,52 +14,6 @@ from vidqa.spec._field import Table
 from vidqa.spec.models import Spec
 
 SpecT = TypeVar("SpecT", bound=Spec)
-# Where a key of NVIDIA's example files, or of an older cosmos-rl, stands here.
-RENAMED = {
-    "custom.dataset.annotation_path": "custom.train_dataset.annotation_path",
-    "custom.dataset.media_path": "custom.train_dataset.media_path",
-    "custom.dataset.system_prompt": "custom.system_prompt",
-    "train.enable_validation": "validation.enable",
-    "train.validation_step": "validation.freq",
-    "train.validation_batch_per_replica": "validation.batch_size",
-}
-# Keys of those files that are not taken over, and what to do instead.
-NOT_TAKEN = {
-    "custom.dataset.path": (
-        "a folder of Hugging Face's save_to_disk is not read here",
-        "write its records as annotations.json (references/datasets.md) and name that",
-    ),
-    "custom.vision.min_pixels": ("the model's own lower bound holds here", "remove it"),
-    "custom.vision.resized_height": ("frames keep their shape here", "bound them with custom.vision.max_pixels"),
-    "custom.vision.resized_width": ("frames keep their shape here", "bound them with custom.vision.max_pixels"),
-    "custom.vision.min_frames": (
-        "fps takes at least the model's own least number of frames here",
-        "remove it, or use custom.vision.nframes",
-    ),
-    "custom.vision.max_frames": (
-        "fps takes more frames of a longer clip here, up to the model's own bound",
-        "use custom.vision.nframes, or bound the clip with custom.vision.total_pixels",
-    ),
-    "custom.vision.video_start": ("whole files are read here", "cut the clips, and name the pieces"),
-    "custom.vision.video_end": ("whole files are read here", "cut the clips, and name the pieces"),
-}
-# Parts of cosmos-rl's configuration that supervised fine-tuning never reads.
-REINFORCEMENT_TABLES = ("rollout", "distillation", "vla", "policy.diffusers", "train.train_policy.overlong_reward")
-REINFORCEMENT_KEYS = {
-    "train": "coalesce_weight_sync logprob_dtype p2p_sync_pack_tensors p2r_sync_groups_per_round prefetch_payloads "
-    "transfer_dtype",
-    "policy": "is_diffusers",
-    "validation": "max_response_length n_generation remote_reward repetition_penalty reward_function temperature top_k "
-    "top_p use_remote_reward",
-    "train.train_policy": "advantage_high advantage_low aipo_rho algo allowed_outdated_steps batch_size_per_optimize "
-    "behav_imp_weight_cap bypass_reward collect_rollout_logprobs dpo_reference_policy entropy_coeff epsilon_high "
-    "epsilon_low filter_reward_metric group_reward_calculation kl_beta loss_type lower_bound_ratio max_inflight_steps "
-    "max_retry_for_on_policy max_token_len_per_mini_batch min_filter_prefix_tokens mu_iterations "
-    "off_policy_masking_delta on_policy outdated_rollout_fetch_batch_size positive_nll_coef prompt_column_name "
-    "reference_reset_interval remote_reward reset_optimizer_with_reference response_column_name reward_function "
-    "rollout_as_token_ids temperature unbiased_advantage unbiased_kl_estimate unbiased_loss_max_tokens "
-    "uncentralized_training use_decoupled_loss use_remote_reward use_rollout_logprobs_for_loss variant",
-}
 
 
 def table_of(field: FieldInfo) -> type[Table] | None:
@@ -129,13 +83,3 @@ def nearest(action: str, path: str) -> list[str]:
     by_last = difflib.get_close_matches(last, {name.rsplit(".", 1)[-1] for name in known}, n=2, cutoff=0.7)
     like = [name for end in by_last for name in known if name.rsplit(".", 1)[-1] == end]
     return list(dict.fromkeys([*same, *close, *like]))[:3]
-
-
-def is_reinforcement(path: str) -> bool:
-    """True for a key of cosmos-rl that only its reinforcement learning reads."""
-    if any(path == name or path.startswith(f"{name}.") for name in REINFORCEMENT_TABLES):
-        return True
-    return any(
-        path.startswith(f"{name}.") and path.removeprefix(f"{name}.").split(".")[0] in keys.split()
-        for name, keys in REINFORCEMENT_KEYS.items()
-    )

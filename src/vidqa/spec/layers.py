@@ -18,7 +18,8 @@ from vidqa import actions
 from vidqa.contract.files import open_plain
 from vidqa.contract.problem import Problem, ProblemError
 from vidqa.spec._field import Table
-from vidqa.spec.keys import NOT_TAKEN, RENAMED, is_reinforcement, leaves, nearest, table_of
+from vidqa.spec.compat.moved import NOT_TAKEN, RENAMED, is_reinforcement
+from vidqa.spec.keys import leaves, nearest, table_of
 from vidqa.spec.problems import FILE, SYNTAX, TYPE, UNKNOWN_KEY
 
 DEEPEST = 100  # levels of tables and lists in a spec

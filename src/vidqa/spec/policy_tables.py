@@ -6,7 +6,8 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
-from vidqa.spec._field import NotNegative, Positive, PositiveFloat, Table, key, table
+from vidqa.spec._field import Positive, PositiveFloat, Table, key, table
+from vidqa.spec.compat.keys import with_compat_keys
 
 DEFAULT_MODEL = "hf_model://nvidia/Cosmos-Reason2-8B"
 DECODER_PROJECTIONS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
@@ -19,29 +20,15 @@ InitLora = Annotated[
 ]
 
 
+@with_compat_keys
 class Parallelism(Table):
     dp_shard_size: Positive = key(
         1, "Sharding ranks", "GPUs over which weights are sharded: the GPUs of one node. Written out, never -1."
     )
     dp_replicate_size: Positive = key(1, "Replicas", "Copies of the sharded model: the number of nodes.")
-    tp_size: Positive = key(
-        1, "Tensor parallel", "GPUs that share one layer. Always written: cosmos-rl's own default is 2.", only=[1]
-    )
-    cp_size: Positive = key(1, "Context parallel", "GPUs that share one sequence.", only=[1])
-    pp_size: Positive = key(1, "Pipeline parallel", "GPUs that hold different layers.", only=[1])
-    ep_size: Positive = key(1, "Expert parallel", "GPUs that hold different experts.", only=[1])
-    n_init_replicas: Positive = key(1, "Policy replicas", "Independent trainers at the start.", only=[1])
-    cp_rotate_method: Literal["allgather", "p2p"] = key(
-        "allgather", "Context rotation", "How context-parallel ranks exchange keys.", native="no effect"
-    )
-    pp_dynamic_shape: bool = key(False, "Pipeline shapes", "Shapes differ between micro-batches.", native="no effect")
-    pp_micro_batch_size: Positive = key(1, "Pipeline micro-batch", "Samples per pipeline stage.", native="no effect")
-    pp_schedule: Literal["1F1B", "GPipe", "Interleaved1F1B"] = key(
-        "Interleaved1F1B", "Pipeline schedule", "Order of forward and backward in a pipeline.", native="no effect"
-    )
-    pp_layers_per_stage: Positive = key(2, "Layers per stage", "Layers per pipeline stage.", native="no effect")
 
 
+@with_compat_keys
 class Lora(Table):
     r: Positive = key(
         16,
@@ -91,11 +78,9 @@ class Lora(Table):
     init_lora_weights: InitLora = key(
         True, "First weights", "true starts as the base model; gaussian draws A.", only=[True, False, "gaussian"]
     )
-    lora_names: list[str] = key(["default"], "Adapter names", "Adapters trained at once.", only=[["default"]])
-    primary_adapter: str | None = key(None, "Main adapter", "Which of several adapters counts.", native="no effect")
-    lora_path: str | None = key(None, "Adapter to continue", "Folder of trained adapter weights.", only=[None])
 
 
+@with_compat_keys
 class Policy(Table):
     model_name_or_path: str = key(
         DEFAULT_MODEL,
@@ -104,7 +89,6 @@ class Policy(Table):
         "every rank would fetch it at run time.",
     )
     model_revision: str | None = key(None, "Model revision", "Branch, tag or commit on the hub.")
-    model_safetensor_path: str | None = key(None, "Weights elsewhere", "Another folder with weights.", only=[None])
     model_max_length: Positive = key(
         40960,
         "Longest sample",
@@ -121,13 +105,6 @@ class Policy(Table):
     trainable_pattern: list[str] | None = key(
         None, "Train only", "Regular expressions searched in parameter names; only matches train."
     )
-    trainable_map: dict[str, bool] | None = key(
-        None, "Train by name", "Exact names to train or not.", only=[None], instead="policy.trainable_pattern"
-    )
-    enable_liger_kernel: bool = key(False, "Liger kernels", "Use Liger's kernels.", native="no effect")
-    enable_liger_cross_entropy: bool = key(False, "Liger loss", "Use Liger's loss.", native="no effect")
-    enable_liger_fused_cross_entropy: bool = key(False, "Liger fused loss", "Use Liger's loss.", native="no effect")
-    aux_loss_coeff: NotNegative = key(0.0, "Router loss", "Weight of a mixture-of-experts loss.", only=[0.0])
     lora: Lora | None = Field(
         None, title="LoRA", description="Train adapters instead of the weights. Present: LoRA; absent: full fine-tune."
     )

@@ -24,8 +24,8 @@ class Decision:
     problems: tuple[Problem, ...] = ()
 
 
-def route_train(policy: str, request: str, bank: Path) -> Decision:
-    """Decide from the policy (auto, on, off), the user's words, and what the bank declares and holds.
+def route_train(policy: str, request: str, root: Path) -> Decision:
+    """Decide from the policy (auto, on, off), the user's words, and what the skill declares and holds.
 
     A policy of on or off outweighs the words. Words that are about a search and no clear order are left to the caller.
     """
@@ -39,12 +39,12 @@ def route_train(policy: str, request: str, bank: Path) -> Decision:
         if words.wish is Wish.UNCLEAR:
             why = f"the request speaks of a search and does not clearly order or refuse one: {words.said!r}"
             return Decision("unclear", False, why, (AUTOML_UNCLEAR.at("--request", why, severity="warning"),))
-    enabled, broken = _enabled(bank)
+    enabled, broken = _enabled(root)
     if not asked and not enabled and not broken:
         return Decision("direct", True, "automl_enabled is not true in references/skill_info.yaml")
-    broken += _unreadable(bank)
+    broken += _unreadable(root)
     if broken:
-        problems = tuple(AUTOML_NOT_RUNNABLE.at(bank / name, f"{name} {why}") for name, why in broken)
+        problems = tuple(AUTOML_NOT_RUNNABLE.at(root / name, f"{name} {why}") for name, why in broken)
         return Decision(
             "automl", False, "AutoML is enabled and not runnable: " + "; ".join(map(" ".join, broken)), problems
         )
@@ -57,18 +57,18 @@ def route_train(policy: str, request: str, bank: Path) -> Decision:
     return Decision("direct", True, f"{why}: the training is a direct one", (notice,))
 
 
-def _enabled(bank: Path) -> tuple[bool, list[tuple[str, str]]]:
+def _enabled(root: Path) -> tuple[bool, list[tuple[str, str]]]:
     name = "references/skill_info.yaml"
-    info, why = _read(bank / name)
+    info, why = _read(root / name)
     return isinstance(info, dict) and info.get("automl_enabled") is True, [(name, why)] if why else []
 
 
-def _unreadable(bank: Path) -> list[tuple[str, str]]:
+def _unreadable(root: Path) -> list[tuple[str, str]]:
     searched = [each.name for each in actions.every() if each.is_searched]
     names = [
         file for name in searched for file in (f"schemas/{name}.schema.json", f"references/spec_template_{name}.yaml")
     ]
-    return [(name, why) for name in names if (why := _read(bank / name)[1])]
+    return [(name, why) for name in names if (why := _read(root / name)[1])]
 
 
 def _read(path: Path) -> tuple[object, str]:

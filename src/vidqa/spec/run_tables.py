@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field
 
 from vidqa.spec._field import Count, CountOrNull, NotNegative, Positive, PositiveFloat, Table, key, table
+from vidqa.spec.compat.keys import with_compat_keys
 from vidqa.spec.train_tables import ValidationDataset
 
 Logger = Annotated[
@@ -43,12 +44,10 @@ class Vision(Table):
     )
 
 
+@with_compat_keys
 class MediaSet(Table):
     annotation_path: str = key("", "Annotations", "JSON or JSONL file with the questions and answers.")
     media_path: str = key("", "Media", "Folder or tar archive that the annotations' file names are relative to.")
-    media_root: str = key(
-        "", "Media root", "An older name of media_path.", native="no effect", instead="media_path in the same table"
-    )
     response_mode: Literal["think", "answer", "hybrid"] = key(
         "answer",
         "What is learned",
@@ -63,6 +62,7 @@ class Custom(Table):
     system_prompt: str = key("", "System prompt", "First message of every conversation; empty is none.")
 
 
+@with_compat_keys
 class Validation(Table):
     enable: bool = key(
         False, "Validate", "Measure the loss on the validation set while training; decides which export is best."
@@ -76,11 +76,9 @@ class Validation(Table):
         None, "Batch", "Samples per forward pass and rank; unset packs them like training."
     )
     dataset: ValidationDataset = table(ValidationDataset, "Dataset", "A named dataset.")
-    dataloader_num_workers: Count = key(8, "Workers", "Loader processes.", native="no effect")
-    dataloader_prefetch_factor: Positive | None = key(None, "Prefetch", "Batches ahead.", native="no effect")
-    enable_dataset_cache: bool = key(False, "Sample cache", "Keep processed samples.", native="no effect")
 
 
+@with_compat_keys
 class Logging(Table):
     logger: list[Logger] = key(
         ["console"],
@@ -96,9 +94,6 @@ class Logging(Table):
     wandb_resume: Literal["allow", "must", "never", "auto"] = key(
         "allow", "wandb resume", "What wandb does when the run id exists."
     )
-    level: str | None = key(None, "Log level", "Level of cosmos-rl's logs.", native="no effect")
-    multi_modal_log_interval: Positive | None = key(None, "Media log", "Steps between images.", native="no effect")
-    report_mfu: bool = key(False, "Report MFU", "Log utilisation; always logged here.", native="no effect")
 
 
 class DecodeEngine(Table):

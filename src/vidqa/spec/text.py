@@ -11,7 +11,7 @@ import yaml
 
 from vidqa.actions import action_for
 from vidqa.contract.problem import raise_errors
-from vidqa.spec.cosmos import cosmos_table
+from vidqa.spec.compat.cosmos import cosmos_table
 from vidqa.spec.keys import flat
 from vidqa.spec.models import Spec, TrainSpec
 from vidqa.spec.problems import FILE

@@ -14,11 +14,11 @@ from vidqa.spec._field import (
     PositiveFloat,
     Share,
     Table,
-    TextOrNull,
     key,
     null_is,
     table,
 )
+from vidqa.spec.compat.keys import with_compat_keys
 
 Dtype = Literal["bfloat16", "float16", "float32"]
 Recipe = Literal["dynamic_scaling", "delayed_scaling"]
@@ -28,6 +28,7 @@ Decay = Annotated[Literal["linear", "sqrt", "cosine", "none"], null_is("none")]
 LearningRate = NotNegative | list[NotNegative] | dict[str, NotNegative]
 
 
+@with_compat_keys
 class Fp8(Table):
     enable_fp8: bool = key(
         False,
@@ -35,7 +36,6 @@ class Fp8(Table):
         "Multiply the decoder's matrices in 8-bit floats, for a loss that is a little off; on GPUs from sm_89 on. "
         "Needs the extra fp8.",
     )
-    fp8_recipe: Recipe = key("dynamic_scaling", "FP8 scaling", "How FP8 scales are found.", only=["dynamic_scaling"])
     quant_recipe: Granularity = key(
         "tensorwise",
         "FP8 granularity",
@@ -43,10 +43,9 @@ class Fp8(Table):
     )
 
 
+@with_compat_keys
 class Fp4(Table):
-    enable_fp4: bool = key(False, "FP4", "Compute matrix products in 4-bit floats.", only=[False])
-    fp4_recipe: Recipe = key("dynamic_scaling", "FP4 scaling", "How FP4 scales are found.", native="no effect")
-    quant_recipe: Granularity = key("rowwise", "FP4 granularity", "What shares one FP4 scale.", native="no effect")
+    pass
 
 
 class Checkpoint(Table):
@@ -87,12 +86,9 @@ class Checkpoint(Table):
     s3_prefix: str = key("outputs", "S3 prefix", "Prefix for upload_s3; the run gets a folder of its name below it.")
 
 
+@with_compat_keys
 class Dataset(Table):
-    name: str = key("", "Dataset name", "Name in a dataset registry.", native="no effect", instead="custom.*")
-    subset: TextOrNull = key("", "Dataset subset", "Subset of a named dataset.", native="no effect")
-    revision: TextOrNull = key("", "Dataset revision", "Revision of a named dataset.", native="no effect")
-    split: str | list[str] = key("train", "Dataset split", "Split of a named dataset.", native="no effect")
-    local_dir: str = key("", "Dataset folder", "Folder of a named dataset.", native="no effect", instead="custom.*")
+    pass
 
 
 class TrainDataset(Dataset):
@@ -104,21 +100,16 @@ class TrainDataset(Dataset):
     )
 
 
+@with_compat_keys
 class ValidationDataset(Dataset):
-    test_size: Positive | Annotated[float, Field(gt=0, lt=1)] | None = key(
-        None,
-        "Held-out part",
-        "Read nowhere.",
-        native="no effect",
-        instead="train.train_policy.dataset.test_size",
-    )
+    pass
 
 
+@with_compat_keys
 class TrainPolicy(Table):
     type: Literal["sft"] = key(
         "sft", "Kind of training", "Supervised fine-tuning. Always written: without it cosmos-rl may switch to RL."
     )
-    trainer_type: Literal["sft"] = key("sft", "Trainer", "Trainer of the kind of training.", native="no effect")
     dataset: TrainDataset = table(TrainDataset, "Dataset", "How the training set is split.")
     mini_batch: Positive = key(
         1,
@@ -133,43 +124,9 @@ class TrainPolicy(Table):
         "Leave out the samples at the end of an epoch that do not fill a batch; false trains them as a smaller step.",
     )
     dataloader_num_workers: Count = key(8, "Decode workers", "Processes per rank that decode videos, at least one.")
-    dataloader_prefetch_factor: Positive | None = key(None, "Prefetch", "Batches ahead per worker.", native="no effect")
-    dataloader_batch_size: Annotated[int, Field(ge=1), null_is(1)] = key(
-        1, "Fetch size", "Samples per controller request.", native="no effect"
-    )
-    dataloader_broadcast: bool = key(
-        False, "Broadcast batches", "Read on one rank and send to the others.", native="no effect"
-    )
-    data_dispatch_as_rank_in_mesh: bool = key(
-        False, "Deal by mesh rank", "Give each rank of the mesh its own share of the data.", native="no effect"
-    )
-    enable_dataset_cache: bool = key(
-        False, "Sample cache", "Keep processed samples on disk.", native="no effect", instead="engine.frame_cache_gb"
-    )
-    conversation_column_name: str = key(
-        "conversations", "Conversation field", "Field with the turns; both common names are read.", native="no effect"
-    )
-    system_prompt: str = key(
-        "", "System prompt", "System prompt of text datasets.", only=[""], instead="custom.system_prompt"
-    )
-    balance_dp_token: bool = key(
-        True, "Balance the loss by tokens", "Weigh every supervised token of a step the same on all ranks.", only=[True]
-    )
-    enable_dp_load_balancing: bool = key(
-        False, "Balance batches", "Dynamic batches of equal size.", native="no effect", instead="engine.packing"
-    )
-    load_balanced_pool_size: Positive = key(32, "Pool size", "Samples to choose from.", native="no effect")
-    load_balanced_max_tokens_for_batch: Positive | None = key(
-        None, "Tokens per batch", "Token budget of a batch.", native="no effect", instead="engine.pack_tokens"
-    )
-    load_balanced_batching_strategy: Literal["prefer_first", "prefer_closest"] = key(
-        "prefer_closest", "Batching strategy", "Which sample joins a batch.", native="no effect"
-    )
-    load_balanced_batches_per_optimizer_step: Positive = key(
-        1, "Batches per step", "Dynamic batches per optimizer step.", native="no effect"
-    )
 
 
+@with_compat_keys
 class Train(Table):
     epoch: Positive = key(
         3,
@@ -256,10 +213,7 @@ class Train(Table):
         "Free gathered weights after a layer's forward pass. never (or false) is faster and holds all weights through "
         "a step, always (or true) holds none; default is never where the GPU's memory allows.",
     )
-    fsdp_offload: bool = key(False, "CPU offload", "Keep weights in CPU memory.", only=[False])
-    activation_offload: bool = key(False, "Activation offload", "Keep activations in CPU memory.", only=[False])
     seed: CountOrNull = key(42, "Seed", "Seed of dropout and of new weights.")
-    deterministic: bool = key(False, "Deterministic kernels", "Use only kernels that repeat bit by bit.", only=[False])
     compile: bool = key(
         True, "Compile", "Fuse the element-wise work of every layer with torch.compile. On GPUs; a CPU runs as written."
     )
@@ -267,27 +221,6 @@ class Train(Table):
         False, "Resume", "true: from the newest checkpoint of this run; a path: from that checkpoint folder."
     )
     output_dir: str = key("output", "Output folder", "Folder in which the run makes its own folder.")
-    timestamp: str = key("", "Timestamp", "Name of cosmos-rl's run folder.", native="no effect")
-    save_ckpt_at_exit: bool = key(True, "Save on signal", "Save when asked to stop.", only=[True])
-    signal_to_handle: list[str] = key(
-        ["SIGUSR1"], "Signals", "Signals that save and stop; SIGTERM and SIGUSR1 always do.", native="no effect"
-    )
-    sequence_packing: bool = key(
-        False, "Sequence packing", "cosmos-rl's packing.", native="no effect", instead="engine.packing"
-    )
-    fa_version: Literal[2, 3] | None = key(None, "FlashAttention", "Version of FlashAttention.", native="no effect")
-    async_tp_enabled: bool = key(False, "Async TP", "Overlap tensor-parallel communication.", native="no effect")
-    sync_weight_interval: Positive = key(1, "Weight sync", "Steps between syncs of replicas.", native="no effect")
-    local_dataset: Annotated[bool, null_is(True)] = key(
-        True, "Local dataset", "Read data in the worker.", native="no effect"
-    )
-    force_use_hf: Annotated[bool, null_is(False)] = key(
-        False, "Hugging Face model code", "Use transformers' code.", native="no effect"
-    )
-    non_text: bool = key(False, "Non-text samples", "Samples hold more than text.", native="no effect")
-    ema_enable: bool = key(False, "EMA", "Keep a moving average of the weights.", only=[False])
-    ema_decay: Share = key(0.9999, "EMA decay", "Decay of the moving average.", native="no effect")
-    ema_update_step_interval: Count = key(0, "EMA interval", "Steps between updates.", native="no effect")
     fp8: Fp8 = table(Fp8, "FP8", "8-bit compute.")
     fp4: Fp4 = table(Fp4, "FP4", "4-bit compute.")
     ckpt: Checkpoint = table(Checkpoint, "Checkpoints", "What is saved and when.")

@@ -1,4 +1,4 @@
-"""Data that lies in a bucket comes to this machine before a job, and what a run made goes to a bucket or the hub."""
+"""Data and models fetched before a job from buckets and the hub; results uploaded after it."""
 
 from vidqa.storage.stage import expected_set, is_remote, stage_set
 

@@ -1,4 +1,4 @@
-"""Videos and images: probe a file, plan its frames, decode them in killable workers. Torch-free."""
+"""Videos and images: probe a file, plan its frames, decode them in processes that can be stopped."""
 
 from vidqa.video.decode import decode_frames
 from vidqa.video.image import decode_image, probe_image

@@ -1,0 +1,1 @@
+"""Planned samples become batches: decoding, frame cache, packs, tensors."""

@@ -1,0 +1,1 @@
+"""The model: loading, sharding, attention, adapters, recomputation."""

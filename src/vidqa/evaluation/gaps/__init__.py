@@ -1,4 +1,4 @@
-"""From an evaluation's results to the table of what the model got wrong (torch-free)."""
+"""The table of what a model got wrong, made from the results of an evaluation."""
 
 from vidqa.evaluation.gaps.analyze import ERROR_TYPES, Gaps, analyze
 from vidqa.evaluation.gaps.compare import MODES

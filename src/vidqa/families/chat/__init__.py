@@ -1,4 +1,4 @@
-"""Records become what a model sees and learns: its own chat template, its tokens, a mask of what is learned."""
+"""Records become tokens by the model's own chat template, with a mask of the supervised ones."""
 
 from vidqa.families.chat.chat import Chat, Encoded, Outline, load_chat, shown
 

@@ -1,1 +1,1 @@
-"""report.html of a training: what was learned from, how the losses went, how fast, what came out (torch-free)."""
+"""The report of a training: data, losses, speed and results."""

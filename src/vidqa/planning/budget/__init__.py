@@ -1,4 +1,4 @@
-"""What a training will take, from its spec and its model's config.json alone: parameters, memory, work, bytes on disk.
+"""What a training needs, from its spec and its model's config.json: parameters, memory, time, disk.
 
 Plain arithmetic without torch, so that preflight can tell before a GPU starts and the engine can choose by it.
 """

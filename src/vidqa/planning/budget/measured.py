@@ -13,14 +13,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from vidqa.contract.cli import BANK
+from vidqa.contract.cli import SKILL_ROOT
 from vidqa.families.qwen3_vl_sizes import tensors
 from vidqa.families.sizes import Sizes, TextSizes, VisionSizes
 from vidqa.planning.budget.memory import Load, Model, Thrift, Way, model_of, peak_memory, way_of
 from vidqa.planning.budget.trained import parameters
 from vidqa.spec.models import TrainSpec
 
-RESULTS = BANK / "benchmarks" / "results"
+RESULTS = SKILL_ROOT / "benchmarks" / "results"
 # All of a spec that decides memory, besides the data.
 KEYS = (
     "policy.parallelism.dp_shard_size",

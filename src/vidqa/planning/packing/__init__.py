@@ -1,1 +1,1 @@
-"""Which samples every step takes, and how they become packs: arithmetic that preflight and the engine share."""
+"""The samples of every step and their packs: arithmetic that preflight and the engine share."""

@@ -1,0 +1,87 @@
+"""Which package imports which, read from the code: the page `references/packages.md` and the tests of it."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+from vidqa.spec.pages import GENERATED, row
+
+PACKAGE = Path(__file__).parent
+PAGE = f"""# Packages of src/vidqa
+
+{GENERATED}
+
+A package imports packages of lower floors only, so there is no circle. Code belongs on the lowest floor that has all it
+needs. `tests/test_house_rules.py` lists what each package may import.
+"""
+
+
+def imports(module: ast.Module, *, for_types: bool = False) -> Iterator[tuple[int, str]]:
+    """(line, dotted name) of every import of a module, with `for_types` those too that only type checkers follow."""
+    skipped = set() if for_types else set(map(id, _type_only(module)))
+    for node in ast.walk(module):
+        if id(node) in skipped:
+            continue
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, name.name) for name in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield from ((node.lineno, f"{node.module}.{name.name}") for name in node.names)
+
+
+def _type_only(module: ast.Module) -> Iterator[ast.AST]:
+    for node in ast.walk(module):
+        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
+            for inner in node.body:
+                yield from ast.walk(inner)
+
+
+def import_graph(folder: Path = PACKAGE) -> dict[str, set[str]]:
+    """The packages below `folder`, and modules that stand alone there: what of them each imports."""
+    graph: dict[str, set[str]] = {path.stem: set() for path in folder.iterdir() if _is_node(path)}
+    for path in folder.rglob("*.py"):
+        importer = path.relative_to(folder).with_suffix("").parts[0]
+        if importer in graph:
+            names = (name.split(".") for _, name in imports(ast.parse(path.read_text(encoding="utf-8"))))
+            graph[importer] |= {part for name in names if name[0] == folder.name for part in name[1:2]} & graph.keys()
+    return {name: others - {name} for name, others in sorted(graph.items())}
+
+
+def _is_node(path: Path) -> bool:
+    return (path.suffix == ".py" and path.stem != "__init__") or (path / "__init__.py").is_file()
+
+
+def floors(graph: dict[str, set[str]]) -> list[list[str]]:
+    """The packages floor by floor: each imports lower floors only. Packages on a circle stand on none."""
+    found: list[list[str]] = []
+    below: set[str] = set()
+    while floor := [name for name, others in graph.items() if name not in below and others <= below]:
+        found.append(floor)
+        below.update(floor)
+    return found
+
+
+def page() -> str:
+    """The graph as a table, floor by floor, and as a drawing without the arrows that follow from others."""
+    graph = import_graph()
+    lines = [PAGE, row("floor", "package", "what it is", "imports"), row(*["---"] * 4)]
+    for number, floor in enumerate(floors(graph)):
+        lines += [row(str(number), f"`{name}`", _purpose(name), ", ".join(sorted(graph[name]))) for name in floor]
+    lines += ["", "```mermaid", "graph BT"]
+    for name, others in graph.items():
+        through = {far for other in others for far in _reached(graph, other)}
+        lines += [f"  {name} --> {other}" for other in sorted(others - through)]
+    return "\n".join([*lines, "```", ""])
+
+
+def _reached(graph: dict[str, set[str]], start: str) -> set[str]:
+    """All that `start` imports, also through others."""
+    return graph[start] | {far for other in graph[start] for far in _reached(graph, other)}
+
+
+def _purpose(name: str) -> str:
+    """The first line of a package's or module's docstring."""
+    package = PACKAGE / name / "__init__.py"
+    file = package if package.is_file() else PACKAGE / f"{name}.py"
+    return (ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or "").partition("\n")[0]

@@ -154,8 +154,9 @@ class Rows:
         return MediaRef(*(self._media[name][number].as_py() for name in REF))
 
     def _plan(self, number: int) -> FramePlan:
-        values: Iterator[Any] = (self._media[name][number].as_py() for name in ("kind", *PLAN))
-        return FramePlan(*(tuple(value) if isinstance(value, list) else value for value in values))
+        found = [self._media[name][number].as_py() for name in ("kind", *PLAN)]
+        values: list[Any] = [tuple(value) if isinstance(value, list) else value for value in found]
+        return FramePlan(*values)
 
 
 def _whole(chunked: pyarrow.ChunkedArray) -> pyarrow.Array:

@@ -1,5 +1,5 @@
-"""Which parameters of a model train: the spec's patterns and LoRA, applied to names and shapes. The engine asks the same
-rules of the model itself."""
+"""Which parameters of a model train: the spec's patterns and LoRA, applied to names and shapes. The engine applies the
+same rules to the model itself."""
 
 from __future__ import annotations
 

@@ -7,9 +7,10 @@ from itertools import combinations
 
 from vidqa.contract.problem import Problem
 from vidqa.dataset.record import MediaRef
+from vidqa.dataset.same_bytes import real_key, same_bytes_between
 from vidqa.evaluation.answers import parse_expected
-from vidqa.preflight._base import Annotations, Context, Skip
-from vidqa.preflight.contents import real_key, same_bytes
+from vidqa.planning.sets import RecordSet
+from vidqa.preflight._base import Context, Skip
 from vidqa.preflight.leaks import listed
 from vidqa.preflight.problems import LABELS_UNBALANCED, SPLIT_COPY, SPLIT_IDS, SPLIT_LEAK
 
@@ -31,7 +32,7 @@ def disjoint(context: Context) -> list[Problem]:
     return [problem for one, other in combinations(context.sets, 2) for problem in _apart(context, one, other)]
 
 
-def _apart(context: Context, one: Annotations, other: Annotations) -> list[Problem]:
+def _apart(context: Context, one: RecordSet, other: RecordSet) -> list[Problem]:
     where = f"{one.name} and {other.name}"
     problems = []
     mine, theirs = _media(one), _media(other)
@@ -39,7 +40,7 @@ def _apart(context: Context, one: Annotations, other: Annotations) -> list[Probl
     shown = listed(context, where, "same_file", shared)
     if shared:
         problems.append(SPLIT_LEAK.at(where, f"{len(shared)} files are in both sets{shown}"))
-    copies = same_bytes(mine.values(), theirs.values())
+    copies = same_bytes_between(mine.values(), theirs.values())
     shown = listed(context, where, "same_content", copies)
     if copies:
         problems.append(SPLIT_COPY.at(where, f"{len(copies)} pairs of files have the same content{shown}"))
@@ -51,7 +52,7 @@ def _apart(context: Context, one: Annotations, other: Annotations) -> list[Probl
     return problems
 
 
-def _media(part: Annotations) -> dict[str, MediaRef]:
+def _media(part: RecordSet) -> dict[str, MediaRef]:
     known = {ref.key: ref for record in part.records for ref in record.media}
     return {real_key(ref): ref for ref in known.values()}
 

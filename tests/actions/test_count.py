@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from vidqa.contract.cli import SKILL_ROOT
-from vidqa.engine.tiny_model import write_tiny_model
+from vidqa.engine.families.tiny_qwen3_vl import write_tiny_model
 
 HERE = Path(__file__).parent
 Run = Callable[..., dict[str, Any]]
@@ -119,7 +119,7 @@ def test_its_job_stops_goes_on_and_ends(world: Path, spec: Path, run: Run) -> No
 
 
 def test_its_pages_are_generated(world: Path, environment: dict[str, str]) -> None:
-    pages = world / "bank"
+    pages = world / "pages"
     pages.mkdir()
     shutil.copy(SKILL_ROOT / "config.json", pages)
     command = [sys.executable, "-P", "-m", "vidqa.generate", "--root", str(pages)]

@@ -13,9 +13,9 @@ from vidqa.engine.batch.collate import Collator
 from vidqa.engine.batch.frames import FrameSource
 from vidqa.engine.batch.loader import Loader
 from vidqa.engine.distributed import World
+from vidqa.engine.families import family_of
 from vidqa.engine.generate.answers import Decoding, generate_answers
-from vidqa.engine.model.gathering import Gathering
-from vidqa.engine.model.qwen3_vl import stock_forward
+from vidqa.engine.model.resharding import Resharding
 from vidqa.engine.quarantine import Quarantine, end_if_bad
 from vidqa.evaluation import make_item
 from vidqa.planning.packing.packs import cost, padded, plan_micro_batches, plan_packs
@@ -34,10 +34,10 @@ class Validator:
         source: FrameSource,
         world: World,
         quarantine: Quarantine,
-        gathering: Gathering,
+        resharding: Resharding,
     ) -> None:
         self.samples, self.collator, self.source, self.world = samples, collator, source, world
-        self.quarantine, self.gathering = quarantine, gathering
+        self.quarantine, self.resharding = quarantine, resharding
         everyone = range(len(samples))
         if spec.validation.batch_size or not spec.engine.packing:
             size = spec.validation.batch_size or spec.train.train_policy.mini_batch
@@ -82,7 +82,7 @@ class Validator:
         one, and a sample without an expected answer is not judged."""
         planner = self.collator.planner.for_generation()
         right = judged = cut = 0
-        with self.gathering.everything(), stock_forward(model):
+        with self.resharding.everything(), family_of(model).stock_forward(model):
             for sample in self.asked:
                 frames, problems = self.source.collect(self.source.request([sample]))
                 end_if_bad(problems, fails=False)

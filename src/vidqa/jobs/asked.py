@@ -15,10 +15,14 @@ from vidqa.actions import Action
 from vidqa.contract import environment
 from vidqa.contract.cli import command
 from vidqa.contract.problem import Problem
+<<<<<<< HEAD
 from vidqa.dataset import check_records
 from vidqa.dataset.reader import annotation_file
+from vidqa.jobs.records import JobRecord
+=======
+from vidqa.dataset import check_records, open_source
+>>>>>>> dataset
 from vidqa.platforms.mounts import media_folders
-from vidqa.platforms.records import JobRecord
 from vidqa.platforms.site import is_unseen
 from vidqa.spec.action import require_action
 from vidqa.spec.keys import SpecT, value_at, with_values
@@ -157,7 +161,7 @@ def ask(
     to_stage = [TO_STAGE.at(path, "a launch puts them there before its job", severity="warning") for path in not_here]
     annotations = [path for data in declared.data if (path := str(value_at(resolved, data.annotations)))]
     unread = [path for path in annotations if Path(path) in not_here or is_unseen(settings, path)]
-    data = [path if path in unread else _content_hash(annotation_file(path)) for path in annotations]
+    data = [path if path in unread else open_source(path).fingerprint() for path in annotations]
     absent = [each for each in expected.values() if not each.is_here]
     return Asked(
         action=action,
@@ -275,11 +279,6 @@ def _absolute_paths(declared: Action, asked: Spec) -> dict[str, str]:
         for key, value in written.items()
         if isinstance(value, str) and value and "://" not in value
     }
-
-
-def _content_hash(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _model_identity(name: str) -> str:

@@ -18,18 +18,19 @@ from peft import PeftModel, get_peft_model_state_dict
 from safetensors import SafetensorError
 from torch import nn
 from torch.distributed.tensor import DTensor
-from transformers import Qwen3VLForConditionalGeneration
 
 from vidqa.contract.files import write_json
 from vidqa.contract.problem import ProblemError
 from vidqa.contract.run_folder import RunFolder
 from vidqa.engine.checkpoint.shards import Rows, create_files, plan_shards, write_rows
 from vidqa.engine.distributed import World, local_part
+from vidqa.engine.families import torch_half
 from vidqa.engine.model.load import DTYPES, local_rows
-from vidqa.engine.model.stored import Stored, Wanted, read_rows, stored_tensors
+from vidqa.engine.model.stored import RowRead, StoredTensor, read_rows, stored_tensors
 from vidqa.engine.model.trainable import adapter_name, base_name, is_adapter, lora_config
 from vidqa.engine.prepare import on_main
 from vidqa.engine.problems import ENGINE_EXPORT_UNPROVEN, ENGINE_SAVE_FAILED, ENGINE_WEIGHTS_MISMATCH
+from vidqa.families import family_of
 from vidqa.families._base import read_json
 from vidqa.families.adapters import check_adapter
 from vidqa.families.problems import MODEL_FILE_MISSING
@@ -125,9 +126,9 @@ def _copy_without_code(path: Path, copy: Path) -> None:
         shutil.copyfile(path, copy)  # not its mode, which is for the umask to say
 
 
-def _read(stored: Stored, first: int, count: int) -> torch.Tensor:
+def _read(stored: StoredTensor, first: int, count: int) -> torch.Tensor:
     values = torch.empty((count, *stored.shape[1:]), dtype=stored.dtype)
-    read_rows([Wanted(stored, first, values)])
+    read_rows([RowRead(stored, first, values)])
     return values
 
 
@@ -159,8 +160,9 @@ def load_export(export: Path, base: Path | None, dtype: torch.dtype, device: tor
     """A plain transformers model from an export or any model folder; with `base`, `export` is an adapter that stock
     PEFT loads and merges. Raises MODEL_FILE_MISSING, and ENGINE_WEIGHTS_MISMATCH for a missing or surplus tensor."""
     folder = base or export
+    family = torch_half(family_of(folder))
     try:
-        model, info = Qwen3VLForConditionalGeneration.from_pretrained(
+        model, info = family.model_class.from_pretrained(
             folder, dtype=dtype, attn_implementation="sdpa", output_loading_info=True
         )
     except (OSError, SafetensorError, ValueError) as broken:

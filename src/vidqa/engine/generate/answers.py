@@ -60,7 +60,7 @@ class OwnDraws(LogitsProcessor):
 def model_inputs(
     planner: Planner, samples: Sequence[Sample], frames: Sequence[Sequence[np.ndarray]], device: torch.device
 ) -> dict[str, torch.Tensor]:
-    """What a stock Qwen3-VL takes: ids padded on the left, patches and grids of images and videos in reading order.
+    """What a stock model takes: ids padded on the left, patches and grids of images and videos in reading order.
     `frames[i][m]` is uint8 [n, 3, h, w]."""
     rows = [planner.encode(sample).token_ids.astype(np.int64) for sample in samples]
     width = max(map(len, rows))

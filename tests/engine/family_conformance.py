@@ -21,10 +21,10 @@ from torch.utils.flop_counter import FlopCounterMode
 from vidqa.dataset import load_records
 from vidqa.engine.batch.collate import Collator
 from vidqa.engine.batch.resize import resize_frames
-from vidqa.engine.checkpoint.proof import stock_loss
+from vidqa.engine.exports.proof import stock_loss
 from vidqa.engine.families import FAMILIES, family_of
 from vidqa.engine.families.tiny_qwen3_vl import write_tiny_model as tiny_qwen3_vl
-from vidqa.engine.generate.answers import model_inputs
+from vidqa.engine.model.stock_inputs import stock_inputs
 from vidqa.planning.packing.sharing import work_of
 from vidqa.planning.samples import Planner, Prompting
 from vidqa.spec.policy_tables import DECODER_PROJECTIONS
@@ -161,7 +161,8 @@ def test_rope_positions_are_those_of_transformers(world: SimpleNamespace) -> Non
     merge = world.planner.geometry.video.merge_size
     theirs = world.model.model.get_rope_index
     for sample, frames in zip(world.samples, world.frames, strict=True):
-        inputs = model_inputs(world.planner, [sample], [frames], torch.device("cpu"))
+        prompt = world.planner.encode(sample).token_ids
+        inputs = stock_inputs(world.planner, [prompt], [sample.plans], [frames], torch.device("cpu"))
         known = inspect.signature(theirs).parameters
         expected, _ = theirs(**{name: value for name, value in inputs.items() if name in known})
         ids = inputs["input_ids"][0].numpy()

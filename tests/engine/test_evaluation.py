@@ -17,14 +17,14 @@ import pytest
 import torch
 from forked import Started
 from tiny_world import engine_command, run_engine, tiny_data, tiny_model, tiny_spec
-from transformers import AutoProcessor, Qwen3VLForConditionalGeneration
+from transformers import AutoProcessor
 from transformers.video_utils import VideoMetadata
 
 from vidqa.contract.problem import ProblemError
 from vidqa.dataset import load_records
+from vidqa.engine.answers import Answer, SavedAnswers
 from vidqa.engine.batch.resize import resize_frames
-from vidqa.engine.generate.answers import Answer, Decoding, OwnDraws, generate_answers, model_inputs
-from vidqa.engine.generate.saved import SavedAnswers
+from vidqa.engine.model.stock_inputs import stock_inputs
 from vidqa.planning.samples import Planner, Prompting, evaluation_planner, training_planner
 from vidqa.spec import Layer, dump, load, resolve
 from vidqa.video import decode_frames, decode_image, probe
@@ -76,52 +76,11 @@ def test_inputs_are_those_of_the_models_own_processor(world: SimpleNamespace) ->
                 ]
                 seen["do_sample_frames"] = False
         theirs = processor(text=[text], return_tensors="pt", **seen)
-        ours = model_inputs(world.planner, [sample], [frames], torch.device("cpu"))
+        token_ids = world.planner.encode(sample).token_ids
+        ours = stock_inputs(world.planner, [token_ids], [sample.plans], [frames], torch.device("cpu"))
         assert set(ours) == set(theirs.keys())
         for name in ours:
             torch.testing.assert_close(ours[name].float(), theirs[name].float(), rtol=0, atol=1e-5)
-
-
-def test_batching_changes_no_answer(world: SimpleNamespace) -> None:
-    model = Qwen3VLForConditionalGeneration.from_pretrained(world.model, dtype=torch.float32).eval()
-    together = generate_answers(model, world.planner, world.samples, world.frames, Decoding(6))
-    for sample, frames, answer in zip(world.samples, world.frames, together, strict=True):
-        assert generate_answers(model, world.planner, [sample], [frames], Decoding(6)) == [answer], sample.record.id
-
-
-def _split(world: SimpleNamespace, model: Any, decoding: Decoding, size: int) -> list[Answer]:
-    """The answers in batches of `size`."""
-    batches = [slice(start, start + size) for start in range(0, len(world.samples), size)]
-    return [
-        answer
-        for batch in batches
-        for answer in generate_answers(model, world.planner, world.samples[batch], world.frames[batch], decoding)
-    ]
-
-
-def test_what_is_drawn_for_a_sample_depends_on_the_sample_and_the_seed_alone(world: SimpleNamespace) -> None:
-    model = Qwen3VLForConditionalGeneration.from_pretrained(world.model, dtype=torch.float32).eval()
-    drawn = {}
-    for seed in (1, 2):
-        decoding = Decoding(6, temperature=1.0, seed=seed)
-        torch.manual_seed(seed)
-        drawn[seed] = _split(world, model, decoding, 1)
-        torch.manual_seed(7)
-        assert _split(world, model, decoding, 3) == _split(world, model, decoding, 8) == drawn[seed]
-        # Another order, as other ranks take them.
-        turned = generate_answers(model, world.planner, world.samples[::-1], world.frames[::-1], decoding)
-        assert turned[::-1] == drawn[seed]
-    assert drawn[1] != drawn[2]
-    assert len({answer.text for answer in drawn[1]}) > len(world.samples) // 2
-
-
-def test_draws_follow_the_models_distribution() -> None:
-    scores = torch.tensor([[2.0, 1.0, 0.0, -30.0]]).expand(4000, -1)
-    drawn = OwnDraws([str(number) for number in range(4000)], Decoding(1, temperature=2.0), torch.device("cpu"))(
-        torch.zeros(4000, 1), scores
-    ).argmax(-1)
-    share = torch.bincount(drawn, minlength=4) / 4000
-    torch.testing.assert_close(share, (scores[0] / 2).softmax(-1), atol=0.03, rtol=0)
 
 
 def _spec(folder: Path, world: SimpleNamespace, **over: Any) -> Path:

@@ -92,6 +92,8 @@ def test_the_merge_by_peft_is_base_plus_scaled_product(world: SimpleNamespace) -
 def test_the_proof_loaded_it_and_found_the_trainers_loss(world: SimpleNamespace) -> None:
     proof = json.loads((world.adapter / "proof.json").read_text())
     assert proof["reloaded_loss"] == pytest.approx(proof["trainer_loss"], rel=1e-4)
+    targets = json.loads((world.adapter / "adapter_config.json").read_text())["target_modules"]
+    assert targets == sorted(targets)
     assert not (world.adapter / "config.json").exists()
     assert (world.adapter / "tokenizer.json").exists() and (world.adapter / "processor_config.json").exists()
 

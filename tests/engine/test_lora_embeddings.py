@@ -19,9 +19,9 @@ from transformers import AutoProcessor, Qwen3VLForConditionalGeneration
 from vidqa.contract.run_folder import RunFolder
 from vidqa.dataset import load_records
 from vidqa.engine.batch.resize import resize_frames
-from vidqa.engine.checkpoint.export import load_export
-from vidqa.engine.checkpoint.proof import stock_loss
 from vidqa.engine.evaluate import evaluate
+from vidqa.engine.exports import load_export
+from vidqa.engine.exports.proof import stock_loss
 from vidqa.planning.samples import training_planner
 from vidqa.spec import Layer, dump, load, resolve
 from vidqa.video import decode_frames, decode_image

@@ -22,10 +22,11 @@ from tiny_world import tiny_data, tiny_model, tiny_spec
 from transformers import Qwen3VLForConditionalGeneration
 
 from vidqa.contract.run_folder import RunFolder
-from vidqa.engine import validate
-from vidqa.engine.checkpoint import proof
+from vidqa.engine import saving
 from vidqa.engine.checkpoint.best import adopt_best, best_of
-from vidqa.engine.generate.answers import Answer, generate_answers
+from vidqa.engine.exports.weights import WEIGHTS
+from vidqa.engine.generators._base import Result
+from vidqa.engine.generators.reference import TransformersSession
 from vidqa.spec import EvaluateSpec
 
 STEPS = 6
@@ -57,7 +58,8 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
     )  # models in memory when the export is loaded again; rows of its head
     before = os.umask(0o077)
     try:
-        with patch.object(proof, "load_export", watched(place, proof.load_export)):
+        load = watched(place, WEIGHTS.load)
+        with patch.object(saving, "format_for", lambda _: replace(WEIGHTS, load=load)):
             place.reference = train_here(spec_of(place, "reference"), folder / "reference/run")
     finally:
         os.umask(before)
@@ -146,20 +148,27 @@ def test_an_export_that_nothing_could_prove_is_called_unproved(
 
 def test_validation_answers_as_long_as_an_evaluation(world: SimpleNamespace) -> None:
     """And scores as it does; what was cut off is counted apart."""
-    asked: list[Any] = []
+    limits: list[int] = []
+    generate = TransformersSession.generate
 
-    def answer(model: Any, planner: Any, samples: Any, frames: Any, decoding: Any) -> list[Answer]:
-        asked.append(decoding)
-        found = generate_answers(model, planner, samples, frames, replace(decoding, max_tokens=3))
-        text = f"<think>{'so ' * 100}</think>{samples[0].record.answer}"
-        return [Answer(text, "stop", 200)] if len(asked) == 1 else found
+    def answers(self: Any, requests: Any) -> Any:
+        for request in requests:
+            limits.append(request.sampling.max_tokens)
+            if len(limits) == 1:
+                text = f"<think>{'so ' * 100}</think>{expected[request.id]}"
+                token_ids = self.planner.chat.tokens.core.encode(text).ids
+                yield [Result(request.id, "stop", (*token_ids, request.stop_ids[0]))]
+            else:
+                yield from generate(self, [replace(request, sampling=replace(request.sampling, max_tokens=3))])
 
+    records = facts(world.root / "annotations.json")
+    expected = {record["id"]: record["conversations"][1]["value"] for record in records}
     over = {"engine.validation_generate": 4, "train.max_num_steps": 1, "train.ckpt.enable_checkpoint": False}
-    with patch.object(validate, "generate_answers", answer):
+    with patch.object(TransformersSession, "generate", answers):
         run = train_here(spec_of(world, "answers", **over), world.folder / "answers/run")
-    assert {decoding.max_tokens for decoding in asked} == {EvaluateSpec().generation.max_tokens}
-    assert events(run, "val/accuracy")[1] == pytest.approx(1 / len(asked))
-    assert events(run, "val/truncated")[1] == pytest.approx(1 - 1 / len(asked))
+    assert set(limits) == {EvaluateSpec().generation.max_tokens}
+    assert events(run, "val/accuracy")[1] == pytest.approx(1 / len(limits))
+    assert events(run, "val/truncated")[1] == pytest.approx(1 - 1 / len(limits))
 
 
 def copied(world: SimpleNamespace, name: str, keep: str | None = None) -> Path:

@@ -10,30 +10,29 @@ stopped evaluation loses at most one batch and `evaluation.skip_saved` continues
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import closing
+from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from vidqa.actions.evaluate import longest_prompt
 from vidqa.contract.environment import world_size
 from vidqa.contract.problem import Exit, Problem, raise_errors
 from vidqa.contract.run_folder import RunFolder
-from vidqa.dataset import load_records
 from vidqa.engine import distributed
+from vidqa.engine.answers import SavedAnswers, answer_of
 from vidqa.engine.batch.frames import FrameSource
-from vidqa.engine.checkpoint.export import load_export
-from vidqa.engine.generate.answers import Decoding, generate_answers
-from vidqa.engine.generate.saved import SavedAnswers
+from vidqa.engine.generators import GENERATORS
+from vidqa.engine.generators._base import Result, Sampling, Settings
 from vidqa.engine.model.load import DTYPES
 from vidqa.engine.outcome import fingerprint_model, make_recipe, require_answers, write_outcome
-from vidqa.engine.prepare import frame_cache, on_main, plan_usable
-from vidqa.engine.problems import ENGINE_NO_SAMPLES
-from vidqa.engine.progress import open_evaluation
+from vidqa.engine.prepare import frame_cache, on_main, prepare_evaluation
+from vidqa.engine.progress import Progress, Silent, open_evaluation
+from vidqa.engine.prompts import Prompts
 from vidqa.engine.quarantine import end_if_bad
 from vidqa.engine.signals import StopRequest
-from vidqa.planning.samples import Planner, Sample, evaluation_planner
+from vidqa.planning.samples import evaluation_planner
 from vidqa.spec import check_with_gpus
 
 BATCHES_AHEAD = 2  # batches whose videos are decoded while the model answers
@@ -46,35 +45,32 @@ def evaluate(spec: Any, run: RunFolder) -> int:
     world = distributed.start(1, spec.num_gpus, timeout_s=7200)
     folder, base = model_folders(spec)
 
-    # What is asked: the same plan of frames and tokens as in training.
+    # The questions: the same plan of frames and tokens as in training.
     planner = evaluation_planner(spec, base or folder)
-    records, samples, quarantined = on_main(world, lambda: asked(spec, planner))
+    records, samples, quarantined = prepare_evaluation(spec, planner, world, run)
     recipe = on_main(world, lambda: make_recipe(spec, planner, records, fingerprint_model(folder, base)))
 
-    # Who answers, and what has been answered before.
+    # What has been answered before, and this rank's share of the rest.
     saved = SavedAnswers(run.path / "answers", recipe, world.rank)
     done = on_main(world, lambda: saved.read() if spec.evaluation.skip_saved else saved.forget())
     todo = [sample for sample in samples if sample.record.id not in done]
     mine = sorted(todo, key=lambda sample: -sample.length)[world.rank :: world.size]
-    batches = [mine[i : i + spec.evaluation.batch_size] for i in range(0, len(mine), spec.evaluation.batch_size)]
-    workers, generation = max(1, spec.engine.decode_workers), spec.generation
-    seed = spec.evaluation.seed
-    decoding = Decoding(generation.max_tokens, generation.temperature, generation.repetition_penalty, seed)
+
+    size, workers, on_bad = spec.evaluation.batch_size, max(1, spec.engine.decode_workers), spec.engine.on_bad_sample
+    dtype, device = DTYPES[spec.model.dtype], world.device
+    settings = Settings(folder, base, dtype, device, planner, longest=spec.model.max_length, batch_size=size)
     with (
-        open_evaluation(run, world, len(batches)) as progress,
+        open_evaluation(run, world, -(-len(mine) // size)) as progress,
         closing(FrameSource(workers, spec.engine.decode_timeout_s, frame_cache(spec.engine))) as source,
+        closing(GENERATORS["transformers"].open(settings)) as session,
     ):
-        model = load_export(folder, base, DTYPES[spec.model.dtype], world.device)
-        ahead = FramesAhead(source, spec.engine.on_bad_sample)
-        for number, (batch, frames) in enumerate(ahead.of(batches)):
-            started = time.perf_counter()
-            answers = generate_answers(model, planner, batch, frames, decoding) if batch else []
-            saved.append([(s.record.id, answer) for s, answer in zip(batch, answers, strict=True)])
-            seconds = time.perf_counter() - started
-            progress.log(number + 1, {"perf/batch_s": seconds}, line=f"{len(batch)} answers in {seconds:.1f} s")
+        prompts = Prompts(planner, source, sampling_of(spec), BATCHES_AHEAD * size)
+        taking = Answering(saved, prompts, progress, len(mine), size, fails=on_bad == "fail")
+        for results in session.generate(prompts.of(mine)):
+            taking.take(results)
             if stop.asked:
                 break
-        everyone = world.gather((stop.asked is not None, ahead.problems, ahead.left_out))
+        everyone = world.gather((stop.asked is not None, taking.problems, taking.left_out))
         if any(stopped for stopped, _, _ in everyone):
             progress.say("stopped; continue with evaluation.skip_saved = true")
             return int(Exit.NOT_DONE)
@@ -96,37 +92,52 @@ def model_folders(spec: Any) -> tuple[Path, Path | None]:
     return folder, Path(spec.model.base_model_path) if spec.model.enable_lora else None
 
 
-def asked(spec: Any, planner: Planner) -> tuple[list[Any], list[Sample], list[Problem]]:
-    """Every record to evaluate, the samples that can be answered, and why others cannot."""
-    without = spec.engine.on_bad_sample == "quarantine"
-    records = load_records(spec.dataset.annotation_path, spec.dataset.media_dir, keep_missing=without)
-    if spec.evaluation.limit >= 0:
-        records = records[: spec.evaluation.limit]
-    samples, problems = plan_usable(records, planner, longest_prompt(spec), spec.engine.on_bad_sample)
-    if not samples:
-        raise ENGINE_NO_SAMPLES.error(spec.dataset.annotation_path, "no sample can be evaluated")
-    return records, samples, problems
+def sampling_of(spec: Any) -> Sampling:
+    generation = spec.generation
+    return Sampling(
+        generation.max_tokens,
+        generation.temperature,
+        repetition_penalty=generation.repetition_penalty,
+        seed=spec.evaluation.seed,
+    )
 
 
-class FramesAhead:
-    """Frames for batches, and what has none: `problems` say why, `left_out` are the ids of the samples."""
+@dataclass
+class Answering:
+    """Takes results as they come and saves them. `problems` say why samples have no answer, `left_out` are their ids.
+    Progress is counted in batches of `size`, whatever the generator works on at a time."""
 
-    def __init__(self, source: FrameSource, on_bad_sample: str) -> None:
-        self.source, self.fails = source, on_bad_sample == "fail"
-        self.problems: list[Problem] = []
-        self.left_out: list[str] = []
+    saved: SavedAnswers
+    prompts: Prompts
+    progress: Progress | Silent
+    expected: int
+    size: int
+    fails: bool
+    problems: list[Problem] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
+    answered: int = 0
+    reported: tuple[int, int, float] = field(default_factory=lambda: (0, 0, time.perf_counter()))
 
-    def of(self, batches: Sequence[Sequence[Sample]]) -> Iterator[tuple[list[Sample], list[list[Any]]]]:
-        """Each batch with its frames, later ones being decoded meanwhile. Samples that cannot be decoded are left out,
-        or end the run."""
-        tickets = [self.source.request(batch) for batch in batches[:BATCHES_AHEAD]]
-        for number, batch in enumerate(batches):
-            if number + BATCHES_AHEAD < len(batches):
-                tickets.append(self.source.request(batches[number + BATCHES_AHEAD]))
-            frames, problems = self.source.collect(tickets[number])
-            tickets[number] = []
-            end_if_bad(problems, fails=self.fails)
-            self.problems.extend(problems)
-            usable = [i for i, arrays in enumerate(frames) if all(array is not None for array in arrays)]
-            self.left_out.extend(sample.record.id for i, sample in enumerate(batch) if i not in usable)
-            yield [batch[i] for i in usable], [frames[i] for i in usable]
+    def take(self, results: Sequence[Result]) -> None:
+        """Results are on disk when this returns. A sample that cannot be decoded is left out, or ends the run."""
+        failed = [result for result in results if result.problems]
+        problems = [problem for result in failed for problem in result.problems]
+        end_if_bad(problems, fails=self.fails)
+        self.problems += problems
+        self.left_out += [result.id for result in failed]
+        chat = self.prompts.planner.chat
+        answers = [(result.id, answer_of(result, chat)) for result in results if not result.problems]
+        self.saved.append(answers)
+        self.answered += len(answers)
+        self._report()
+
+    def _report(self) -> None:
+        """One line for each batch."""
+        finished, (batches, answered, at) = self.answered + len(self.left_out), self.reported
+        full = -(-finished // self.size) if finished == self.expected else finished // self.size
+        if full > batches:
+            now = time.perf_counter()
+            seconds, self.prompts.waited = now - at - self.prompts.waited, 0.0
+            line = f"{self.answered - answered} answers in {seconds:.1f} s"
+            self.progress.log(full, {"perf/batch_s": seconds}, line=line)
+            self.reported = (full, self.answered, now)

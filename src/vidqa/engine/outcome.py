@@ -13,7 +13,7 @@ from vidqa.contract.problem import Problem
 from vidqa.contract.run_folder import RunFolder
 from vidqa.dataset import fingerprint
 from vidqa.dataset.record import Record
-from vidqa.engine.generate.answers import Answer
+from vidqa.engine.answers import Answer
 from vidqa.engine.problems import ENGINE_ANSWERS_MISSING, ENGINE_NOT_ANSWERED
 from vidqa.evaluation import make_item, score
 from vidqa.evaluation.answers import RULES
@@ -77,9 +77,9 @@ def require_answers(
     samples: Sequence[Sample], answers: Mapping[str, Answer], undecoded: Set[str], run: RunFolder
 ) -> None:
     """Raises ENGINE_ANSWERS_MISSING where a planned sample that could be decoded has no answer."""
-    asked = [sample.record.id for sample in samples if sample.record.id not in undecoded]
-    if missing := [sample_id for sample_id in asked if sample_id not in answers]:
-        message = f"{len(missing)} of {len(asked)} answers are missing: {_first(missing)}"
+    expected = [sample.record.id for sample in samples if sample.record.id not in undecoded]
+    if missing := [sample_id for sample_id in expected if sample_id not in answers]:
+        message = f"{len(missing)} of {len(expected)} answers are missing: {_first(missing)}"
         raise ENGINE_ANSWERS_MISSING.error(run.path / "answers", message)
 
 

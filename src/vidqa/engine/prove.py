@@ -23,8 +23,8 @@ from vidqa.engine import distributed
 from vidqa.engine.batch.collate import Collator
 from vidqa.engine.batch.frames import FrameSource
 from vidqa.engine.batch.loader import Loader
-from vidqa.engine.checkpoint.proof import TOLERANCE
 from vidqa.engine.distributed import World
+from vidqa.engine.exports.proof import TOLERANCE
 from vidqa.engine.model.load import DTYPES, load_sharded
 from vidqa.engine.prepare import frame_cache, on_main, prepare_training
 from vidqa.engine.problems import ENGINE_SHARING_UNPROVEN

@@ -6,7 +6,8 @@ import gc
 import json
 import math
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +21,11 @@ from vidqa.engine.batch.collate import Collator
 from vidqa.engine.batch.frames import FrameSource
 from vidqa.engine.checkpoint.background import Background
 from vidqa.engine.checkpoint.best import Best, adopt_best, best_of, write_best
-from vidqa.engine.checkpoint.export import EXPORT, Exporter, prove_structure
-from vidqa.engine.checkpoint.proof import prove_loss
 from vidqa.engine.checkpoint.staging import Staging
 from vidqa.engine.checkpoint.state import own_weights, save_state, sharded_parameters, training_state
+from vidqa.engine.exports import format_for
+from vidqa.engine.exports._base import EXPORT, Trained
+from vidqa.engine.exports.proof import prove_loss
 from vidqa.engine.model.load import DTYPES
 from vidqa.engine.prepare import on_main
 from vidqa.engine.problems import ENGINE_NOT_FINITE
@@ -50,7 +52,8 @@ class Saver:
         self.base = Path(spec.policy.model_name_or_path)
         self.background = Background(world)
         self.staging: Staging | None = None
-        self.exporter = Exporter(run, self.base, spec.policy, spec.train)
+        self.format = format_for(spec.policy.lora)
+        self.dtype = DTYPES[spec.train.param_dtype]
         self.owed = bool(start.trainer.get("owed"))
         self.best: Best | None = on_main(world, lambda: self._found(start))
         self.judged: tuple[int, dict[str, float]] = (-1, {})
@@ -65,7 +68,7 @@ class Saver:
         return self.ckpt.export_safetensors and self.due(step)
 
     def judge(self, step: int, values: dict[str, float]) -> None:
-        """Remember what validation said of the weights after `step`. Raises ENGINE_NOT_FINITE."""
+        """Remember the validation of the weights after `step`. Raises ENGINE_NOT_FINITE."""
         require_finite(values["val/avg_loss"], f"validation after step {step + 1}")
         self.judged = (step, values)
 
@@ -114,8 +117,8 @@ class Saver:
 
     def _prepare(self, model: Any, optimizer: torch.optim.Optimizer) -> None:
         """After the first step, take the memory that saves are copied to; it takes seconds, which nobody waits for."""
-        wanted = self.ckpt.enable_checkpoint or self.ckpt.export_safetensors
-        if self.staging or self.ckpt.save_mode == "sync" or not wanted:
+        saves = self.ckpt.enable_checkpoint or self.ckpt.export_safetensors
+        if self.staging or self.ckpt.save_mode == "sync" or not saves:
             return
         staging = self.staging = Staging(self.world.device)
         optimizer.register_step_pre_hook(lambda *_: staging.hold_update())
@@ -138,10 +141,11 @@ class Saver:
         """Write, check, publish: an export that is not the model never gets a name. The older ones go last, so that
         `best` leads somewhere at any moment."""
         world = self.background.world
-        folder = self.exporter.write(name, parameters, tensors, world)
+        trained = Trained(self.run, self.base, self.spec.policy.lora, self.dtype, parameters, tensors)
+        folder = self.format.write(trained, name, world)
 
         def publish() -> None:
-            prove_structure(folder, self.base, lora=self.spec.policy.lora is not None)
+            self.format.check(folder, self.base)
             write_json(folder / EXPORT, facts)
             best = self.best
             if best and best.name == name and best.value is not None and not facts["measured"]:
@@ -177,11 +181,12 @@ class Saver:
         model.train()
         return loss
 
-    def store_proof_sample(self, samples: list[Sample], source: FrameSource) -> None:
+    def store_proof_sample(self, samples: Sequence[Sample], source: FrameSource) -> None:
         """Choose the sample whose loss every export must reproduce: the first that has media and can be decoded."""
 
         def choose() -> tuple[Sample, list[np.ndarray]] | None:
-            for sample in sorted(samples, key=lambda s: not s.plans)[:20]:
+            first = chain((s for s in samples if s.plans), (s for s in samples if not s.plans))
+            for sample in islice(first, 20):
                 frames, problems = source.collect(source.request([sample]))
                 if not problems and sample.supervised:
                     return sample, [np.array(array) for array in frames[0]]
@@ -211,10 +216,8 @@ class Saver:
             write_json(folder / EXPORT, {**facts, "unproved": reason})
             return f"warning: the export {folder.name} is unproved: {reason}"
         assert self.proof_sample is not None
-        base = self.base if self.spec.policy.lora is not None else None
-        dtype = DTYPES[self.spec.train.param_dtype]
-        planner, loss = self.collator.planner, facts["trainer_loss"]
-        proof = prove_loss(folder, base, loss, planner, *self.proof_sample, dtype, self.world.device)
+        planner, loss, device = self.collator.planner, facts["trainer_loss"], self.world.device
+        proof = prove_loss(self.format, folder, self.base, loss, planner, *self.proof_sample, self.dtype, device)
         self.run.update_run(export_proof={"export": folder.name, "proved": True, **proof})
         return f"export proved: trainer {proof['trainer_loss']:.6f}, reloaded {proof['reloaded_loss']:.6f}"
 

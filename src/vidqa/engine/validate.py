@@ -9,13 +9,16 @@ import torch
 import torch.distributed as dist
 
 from vidqa.contract.problem import Problem
+from vidqa.engine.answers import answer_of
 from vidqa.engine.batch.collate import Collator
 from vidqa.engine.batch.frames import FrameSource
 from vidqa.engine.batch.loader import Loader
 from vidqa.engine.distributed import World
 from vidqa.engine.families import family_of
-from vidqa.engine.generate.answers import Decoding, generate_answers
+from vidqa.engine.generators._base import Sampling
+from vidqa.engine.generators.reference import TransformersSession
 from vidqa.engine.model.resharding import Resharding
+from vidqa.engine.prompts import Prompts
 from vidqa.engine.quarantine import Quarantine, end_if_bad
 from vidqa.evaluation import make_item
 from vidqa.planning.packing.packs import cost, padded, plan_micro_batches, plan_packs
@@ -48,9 +51,10 @@ class Validator:
             budget = spec.engine.pack_tokens or spec.policy.model_max_length
             packs = plan_packs(everyone, lengths, costs, world.size, budget)
         self.packs = packs[world.rank]
-        self.asked = samples[: spec.engine.validation_generate][world.rank :: world.size]
+        self.answered = samples[: spec.engine.validation_generate][world.rank :: world.size]
         self.answers = spec.engine.validation_generate > 0
-        self.decoding = Decoding(spec.engine.validation_max_tokens)
+        self.sampling = Sampling(spec.engine.validation_max_tokens)
+        self.longest = spec.policy.model_max_length + self.sampling.max_tokens
 
     def measure(self, model: Any) -> dict[str, float]:
         """val/avg_loss, and val/accuracy and val/truncated where samples are answered; the same on every rank."""
@@ -58,7 +62,7 @@ class Validator:
         try:
             values = {"val/avg_loss": self._loss(model)}
             if self.answers:
-                values |= self._answered(model)
+                values |= self._accuracy(model)
         finally:
             model.train()
         return values
@@ -76,23 +80,26 @@ class Validator:
         self.quarantine.take(bad)
         return (total[0] / total[1]).item()
 
-    def _answered(self, model: Any) -> dict[str, float]:
-        """Of the asked samples the share that is answered rightly, and the share whose answer was cut off. Both are
-        counted as a full evaluation does: an answer that was cut off, or a sample that cannot be decoded, is a wrong
-        one, and a sample without an expected answer is not judged."""
+    def _accuracy(self, model: Any) -> dict[str, float]:
+        """The share of samples that are answered rightly, and the share whose answer was cut off. Both are counted as a
+        full evaluation does: an answer that was cut off, or a sample that cannot be decoded, is a wrong one, and a
+        sample without an expected answer is not judged."""
         planner = self.collator.planner.for_generation()
+        session = TransformersSession(model, planner, longest=self.longest, batch_size=1)
+        prompts = Prompts(planner, self.source, self.sampling, ahead=1).of(self.answered)
         right = judged = cut = 0
         with self.resharding.everything(), family_of(model).stock_forward(model):
-            for sample in self.asked:
-                frames, problems = self.source.collect(self.source.request([sample]))
-                end_if_bad(problems, fails=False)
-                answer = None if problems else generate_answers(model, planner, [sample], frames, self.decoding)[0]
-                text, reason = (answer.text, answer.finish_reason) if answer else (None, "stop")
-                item = make_item(sample.record, text, reason)
-                right += item["correct"] is True
-                judged += item["correct"] is not None
-                cut += item["parse_status"] == "truncated"
-        counts = torch.tensor([right, judged, cut, len(self.asked)], dtype=torch.float64, device=self.world.device)
+            found = {result.id: result for results in session.generate(prompts) for result in results}
+        for sample in self.answered:
+            result = found[sample.record.id]
+            end_if_bad(result.problems, fails=False)
+            answer = None if result.problems else answer_of(result, planner.chat)
+            text, reason = (answer.text, answer.finish_reason) if answer else (None, "stop")
+            item = make_item(sample.record, text, reason)
+            right += item["correct"] is True
+            judged += item["correct"] is not None
+            cut += item["parse_status"] == "truncated"
+        counts = torch.tensor([right, judged, cut, len(self.answered)], dtype=torch.float64, device=self.world.device)
         dist.all_reduce(counts)
-        right, judged, cut, asked = counts.tolist()
-        return {"val/accuracy": right / max(judged, 1), "val/truncated": cut / max(asked, 1)}
+        right, judged, cut, answered = counts.tolist()
+        return {"val/accuracy": right / max(judged, 1), "val/truncated": cut / max(answered, 1)}

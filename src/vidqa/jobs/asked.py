@@ -15,13 +15,8 @@ from vidqa.actions import Action
 from vidqa.contract import environment
 from vidqa.contract.cli import command
 from vidqa.contract.problem import Problem
-<<<<<<< HEAD
-from vidqa.dataset import check_records
-from vidqa.dataset.reader import annotation_file
-from vidqa.jobs.records import JobRecord
-=======
 from vidqa.dataset import check_records, open_source
->>>>>>> dataset
+from vidqa.jobs.records import JobRecord
 from vidqa.platforms.mounts import media_folders
 from vidqa.platforms.site import is_unseen
 from vidqa.spec.action import require_action

@@ -1,1 +1,1 @@
-"""Checkpoints to resume from, exports that transformers loads, and the proof that an export is right."""
+"""Checkpoints to resume from, files that all ranks write together, and which export of a run is the best."""

@@ -1,4 +1,4 @@
-"""Which export of a run is the best: a question to what lies on disk, so that neither a kill nor a resume forgets it.
+"""Which export of a run is the best. It is found from the files on disk, so that neither a kill nor a resume loses it.
 
     <run>/best -> safetensors/epoch_3, and best.json: by which metric, with which value, after which step
 
@@ -17,7 +17,7 @@ from typing import Any
 from vidqa.contract.cli import note
 from vidqa.contract.files import write_json, write_link
 from vidqa.contract.run_folder import RunFolder
-from vidqa.engine.checkpoint.export import EXPORT
+from vidqa.engine.exports._base import EXPORT
 
 ACCURACY, LOSS = "val/accuracy", "val/avg_loss"
 
@@ -61,7 +61,7 @@ def _rank(metric: str, values: dict[str, float]) -> tuple[float, float]:
 
 
 def _measured(run: RunFolder, export: Path, facts: dict[str, Any]) -> dict[str, float]:
-    """What validation said of an export. One of an earlier version does not say it; if it was the best, best.json
+    """The validation values of an export. One of an earlier version does not hold them; if it was the best, best.json
     does."""
     values = facts.get("measured")
     if values is None:

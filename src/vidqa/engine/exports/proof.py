@@ -11,9 +11,9 @@ import torch
 import torch.nn.functional as F
 
 from vidqa.contract.files import write_json
-from vidqa.engine.checkpoint.export import load_export
-from vidqa.engine.generate.answers import model_inputs
+from vidqa.engine.exports._base import ExportFormat
 from vidqa.engine.model.head import HEAD_ROWS
+from vidqa.engine.model.stock_inputs import stock_inputs
 from vidqa.engine.problems import ENGINE_EXPORT_UNPROVEN
 from vidqa.planning.samples import Planner, Sample
 
@@ -23,11 +23,11 @@ TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 5e-2}
 
 @torch.no_grad()
 def stock_loss(model: Any, planner: Planner, sample: Sample, frames: Sequence[np.ndarray]) -> float:
-    """Mean negative log likelihood of the sample's supervised tokens under transformers' own modules. The head is asked
-    for those tokens only, some at a time: logits of a long video's every token would not fit beside the model."""
+    """Mean negative log likelihood of the sample's supervised tokens under transformers' own modules. The head
+    computes those tokens only, some at a time: logits of a long video's every token would not fit beside the model."""
     device = next(model.parameters()).device
-    inputs = model_inputs(planner, [sample], [frames], device)
     encoded = planner.encode(sample)
+    inputs = stock_inputs(planner, [encoded.token_ids], [sample.plans], [frames], device)
     at = torch.from_numpy(np.flatnonzero(encoded.supervised)).to(device)
     hidden = model.model(**inputs, use_cache=False).last_hidden_state[0, at - 1]
     rows = zip(hidden.split(HEAD_ROWS), inputs["input_ids"][0, at].split(HEAD_ROWS), strict=True)
@@ -38,8 +38,9 @@ def stock_loss(model: Any, planner: Planner, sample: Sample, frames: Sequence[np
 
 
 def prove_loss(
+    format: ExportFormat,
     export: Path,
-    base: Path | None,
+    base: Path,
     trainer_loss: float,
     planner: Planner,
     sample: Sample,
@@ -48,7 +49,7 @@ def prove_loss(
     device: torch.device,
 ) -> dict[str, Any]:
     """Load the export afresh and compare; writes proof.json into it. Raises ENGINE_EXPORT_UNPROVEN."""
-    reloaded = stock_loss(load_export(export, base, dtype, device), planner, sample, frames)
+    reloaded = stock_loss(format.load(export, base, dtype, device), planner, sample, frames)
     proof = {"sample_id": sample.record.id, "trainer_loss": trainer_loss, "reloaded_loss": reloaded}
     allowed = TOLERANCE[dtype] * max(1.0, abs(trainer_loss))
     if not abs(reloaded - trainer_loss) <= allowed:

@@ -1,4 +1,4 @@
-"""Answers on disk as they are given: one append-only file per rank, merged by sample id."""
+"""Answers, from tokens to disk: one append-only file per rank, merged by sample id."""
 
 from __future__ import annotations
 
@@ -7,16 +7,33 @@ import json
 import os
 import shutil
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from vidqa.contract.cli import note
-from vidqa.engine.generate.answers import Answer
+from vidqa.engine.generators._base import Result
 from vidqa.engine.problems import ENGINE_ANSWERS_UNREADABLE
 from vidqa.evaluation.recipes import FREE
+from vidqa.families.chat import Chat
 
 KINDS = {"str": str, "int": int}
+
+
+@dataclass(frozen=True)
+class Answer:
+    """`finish_reason` is "stop" when the model ended its turn and "length" when it was cut off. `tokens` counts those
+    of the text, without the one that ends the turn."""
+
+    text: str
+    finish_reason: str
+    tokens: int
+
+
+def answer_of(result: Result, chat: Chat) -> Answer:
+    """The text of a generated result."""
+    token_ids = result.token_ids[:-1] if result.finish_reason == "stop" else result.token_ids
+    return Answer(chat.decode(token_ids).strip(), result.finish_reason, len(token_ids))
 
 
 class SavedAnswers:
@@ -40,7 +57,7 @@ class SavedAnswers:
 
     def read(self) -> dict[str, Answer]:
         """All ranks' answers by sample id; the first answer of an id counts. A torn last line is cut off the file, and
-        lines that hold no JSON are left out: those samples are asked again. Both are said. Call it while no rank
+        lines that hold no JSON are left out: those samples are answered again. Both are reported. Call it while no rank
         writes. Raises ENGINE_ANSWERS_UNREADABLE for JSON that is not an answer."""
         answers: dict[str, Answer] = {}
         for path in sorted(self.folder.glob("rank-*.jsonl")):

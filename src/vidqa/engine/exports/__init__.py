@@ -1,0 +1,29 @@
+"""Exports: weights that transformers, PEFT and vLLM load, and the proof that they do.
+
+    <run>/safetensors/<name>/   a full fine-tune: the model folder again, with the trained weights
+                                LoRA: adapter_config.json and adapter_model.safetensors for stock PEFT
+Both carry the complete processor and tokenizer of the base model.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from vidqa.engine.exports._base import ExportFormat
+from vidqa.engine.exports.adapter import ADAPTER
+from vidqa.engine.exports.weights import WEIGHTS
+
+FORMATS = (WEIGHTS, ADAPTER)
+
+
+def format_for(lora: Any) -> ExportFormat:
+    """What a run with this `policy.lora` exports."""
+    return WEIGHTS if lora is None else ADAPTER
+
+
+def load_export(export: Path, base: Path | None, dtype: torch.dtype, device: torch.device) -> Any:
+    """A plain transformers model from an export or any model folder; with `base`, `export` is an adapter that stock
+    PEFT loads and merges. Raises MODEL_FILE_MISSING, and ENGINE_WEIGHTS_MISMATCH for a missing or surplus tensor."""
+    found = WEIGHTS if base is None else ADAPTER
+    return found.load(export, base or export, dtype, device)

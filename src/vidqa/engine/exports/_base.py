@@ -1,0 +1,51 @@
+"""What an export format is: files that other programs load, written by all ranks, checked and loaded again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from vidqa.contract.run_folder import RunFolder
+from vidqa.engine.distributed import World
+
+EXPORT = "export.json"  # the facts of an export: step, spec, data, the trainer's loss
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What is exported: the model of `run`, which started from the model folder `base`. `parameters` are the model's,
+    of which only names and placement are looked at: `own` holds the values that are the run's, on any device, and the
+    others still are the base model's. `lora` is the spec's table, None for a full fine-tune."""
+
+    run: RunFolder
+    base: Path
+    lora: Any
+    dtype: torch.dtype
+    parameters: Mapping[str, nn.Parameter]
+    own: Mapping[str, torch.Tensor]
+
+
+@dataclass(frozen=True)
+class ExportFormat:
+    """A kind of export.
+
+    config                             a folder that holds this file is an export of this format
+    stem                               its tensors are in `stem`.safetensors, or in several files and an index
+    write(trained, name, world)        the folder of an export that is not published yet; every rank takes part.
+                                       Raises ENGINE_SAVE_FAILED on all of them, and leaves earlier exports alone
+    check(export, base)                raises ENGINE_EXPORT_UNPROVEN where it does not hold the base model's tensors
+    load(export, base, dtype, device)  a plain transformers model in eval mode, made by stock libraries. Raises
+                                       MODEL_FILE_MISSING, ENGINE_WEIGHTS_MISMATCH
+    """
+
+    name: str
+    config: str
+    stem: str
+    write: Callable[[Trained, str, World], Path]
+    check: Callable[[Path, Path], None]
+    load: Callable[[Path, Path, torch.dtype, torch.device], Any]

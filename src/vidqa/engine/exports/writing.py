@@ -1,0 +1,108 @@
+"""Writing an export: every rank writes its own rows of every tensor, rank 0 what stands beside them."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+import torch
+from torch import nn
+from torch.distributed.tensor import DTensor
+
+from vidqa.contract.files import write_json
+from vidqa.contract.problem import ProblemError
+from vidqa.engine.checkpoint.shards import Rows, create_files, plan_shards, write_rows
+from vidqa.engine.distributed import World, local_part
+from vidqa.engine.exports._base import Trained
+from vidqa.engine.model.load import local_rows
+from vidqa.engine.model.stored import RowRead, StoredTensor, read_rows, stored_tensors
+from vidqa.engine.model.trainable import base_name
+from vidqa.engine.prepare import on_main
+from vidqa.engine.problems import ENGINE_SAVE_FAILED
+from vidqa.families._base import read_json
+
+COPIED = (".json", ".jinja", ".txt", ".model", ".md", "")  # settings, vocabularies and texts: no weights and no code
+CODE_KEY = "auto_map"  # in config.json and the like: which class of which Python file to load
+
+
+def write_together(
+    trained: Trained,
+    name: str,
+    stem: str,
+    names: Mapping[str, str],
+    world: World,
+    settings: Callable[[Path], None],
+) -> Path:
+    """Write an export into a folder that is not published yet: the tensors (`names` gives for the name in the file that
+    in the model) and what `settings` writes. Raises ENGINE_SAVE_FAILED on every rank when one cannot write."""
+    shapes = {tensor: tuple(trained.parameters[inside].shape) for tensor, inside in names.items()}
+    shards = plan_shards(shapes, trained.dtype, stem)
+
+    def begin() -> Path:
+        folder = trained.run.begin(trained.run.exports, name)
+        create_files(folder, shards, stem)
+        return folder
+
+    folder, failure = on_main(world, begin), None
+    try:
+        write_rows(folder, shards, _rows(trained, names, world), trained.dtype)
+        if world.is_main:
+            settings(folder)
+    except (OSError, RuntimeError, ProblemError) as full:
+        failure = str(full) or type(full).__name__
+    if failures := [text for text in world.gather(failure) if text]:
+        if world.is_main:
+            shutil.rmtree(folder, ignore_errors=True)
+        message = f"the export {name} could not be written: {failures[0]}"
+        raise ENGINE_SAVE_FAILED.error(trained.run.exports, message)
+    return folder
+
+
+def _rows(trained: Trained, names: Mapping[str, str], world: World) -> Iterator[Rows]:
+    """What this rank writes: its rows of sharded tensors; of several ranks that hold the same rows, the first."""
+    stored = stored_tensors(trained.base)
+    for tensor, inside in names.items():
+        parameter = trained.parameters[inside]
+        if not _writes(parameter, world):
+            continue
+        local, rows = local_rows(parameter)
+        first = rows[0].start
+        if inside in trained.own:
+            yield Rows(tensor, first, local_part(trained.own[inside]))
+        else:
+            yield Rows(tensor, first, _read(stored[base_name(inside)], first, len(local)))
+
+
+def _read(stored: StoredTensor, first: int, count: int) -> torch.Tensor:
+    values = torch.empty((count, *stored.shape[1:]), dtype=stored.dtype)
+    read_rows([RowRead(stored, first, values)])
+    return values
+
+
+def _writes(parameter: nn.Parameter, world: World) -> bool:
+    if not isinstance(parameter, DTensor):
+        return world.is_main
+    coordinate = parameter.device_mesh.get_coordinate() or ()
+    return all(at == 0 or p.is_shard() for at, p in zip(coordinate, parameter.placements, strict=True))
+
+
+def copy_settings(base: Path, folder: Path, without: Sequence[str] = ()) -> None:
+    """Copy config, tokenizer, chat template and processors of the base model. No code: plain transformers needs none,
+    and whoever loads an export with trust_remote_code would run it."""
+    for path in base.iterdir():
+        if path.is_file() and _is_copied(path) and path.name not in without:
+            _copy_without_code(path, folder / path.name)
+
+
+def _is_copied(path: Path) -> bool:
+    return path.suffix in COPIED and not path.name.endswith(".index.json") and not path.name.startswith(".")
+
+
+def _copy_without_code(path: Path, copy: Path) -> None:
+    """Copy a file of a model folder; of settings, all but the key that names classes in files beside them."""
+    settings = read_json(path.parent, path.name) if path.name.endswith("config.json") else {}
+    if settings.pop(CODE_KEY, None) is not None:
+        write_json(copy, settings)
+    else:
+        shutil.copyfile(path, copy)  # not its mode: the umask decides

@@ -25,7 +25,7 @@ from typing import Any
 from bulk import measured
 from ledger import Ledger, arguments, table
 from preflight import FILES, RECORDS, TINY_FILES, TINY_RECORDS, make_model, make_set, write_spec
-from processes import BANK
+from processes import SKILL_ROOT
 
 PREPARE = """
 import json, resource, sys, time
@@ -72,7 +72,7 @@ def prepared(out: Path, spec: Path, checkout: Path, ranks: int, plan: Path | Non
 def rows(out: Path, spec: Path, before: Path | None, repeats: int) -> Iterator[dict[str, Any]]:
     plan = out / "plan.parquet"
     plan.unlink(missing_ok=True)
-    checkouts = {"after": BANK, **({"before": before} if before else {})}
+    checkouts = {"after": SKILL_ROOT, **({"before": before} if before else {})}
     for ranks in (1, 2):
         timed: dict[str, list[tuple[float, float, float]]] = {}
         for _ in range(repeats):
@@ -80,7 +80,7 @@ def rows(out: Path, spec: Path, before: Path | None, repeats: int) -> Iterator[d
                 timed.setdefault(name, []).append(prepared(out, spec, checkout, ranks, None))
                 if name == "after" and not plan.exists():
                     os.link(out / "prepared" / plan.name, plan)
-            timed.setdefault("after, stored plan", []).append(prepared(out, spec, BANK, ranks, plan))
+            timed.setdefault("after, stored plan", []).append(prepared(out, spec, SKILL_ROOT, ranks, plan))
         for name, found in timed.items():
             yield {"what": "start to first step", "ranks": ranks, "way": name, **median(found)}
     timed = {}

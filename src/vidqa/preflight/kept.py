@@ -20,7 +20,7 @@ from vidqa.contract import environment
 from vidqa.contract.files import now, write_json
 from vidqa.contract.problem import Problem
 from vidqa.dataset.archive import archives_in, is_archive
-from vidqa.jobs.asked import Asked, written_anew
+from vidqa.jobs.job_spec import JobSpec, written_anew
 from vidqa.spec.keys import value_at
 
 SCHEMA_VERSION = 1
@@ -60,7 +60,7 @@ def folder() -> Path:
     return environment.state_folder() / "preflight"
 
 
-def inputs(asked: Asked, platform: str, engine: str, media: Iterable[str]) -> Inputs:
+def inputs(asked: JobSpec, platform: str, engine: str, media: Iterable[str]) -> Inputs:
     """What is about to be looked at; `media` are the paths of the files that records name."""
     paths = dict.fromkeys([*_archives(asked), *media])
     return Inputs(_fingerprint(asked, platform, engine), {path: _identity(path) for path in paths})
@@ -74,7 +74,7 @@ def keep(seen: Inputs, report: Kept) -> None:
         _forget_the_oldest()
 
 
-def find(asked: Asked, platform: str, engine: str) -> Kept | None:
+def find(asked: JobSpec, platform: str, engine: str) -> Kept | None:
     """The report of this spec, data and model. None where there is none that can be read, or a medium has changed."""
     seen = Inputs(_fingerprint(asked, platform, engine), {})
     try:
@@ -94,14 +94,14 @@ def _parse(told: dict[str, Any]) -> Kept:
     return Kept(**{**values, "lasting": [Problem(**problem) for problem in values["lasting"]]})
 
 
-def _fingerprint(asked: Asked, platform: str, engine: str) -> str:
+def _fingerprint(asked: JobSpec, platform: str, engine: str) -> str:
     """The same for a run that goes on, and for the job of a run that is launched again from its own folder."""
     resolved = written_anew(asked.resolved).model_dump(mode="json")
     parts = [__version__, asked.action, platform, engine, resolved, asked.inputs_fingerprint]
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32]
 
 
-def _archives(asked: Asked) -> list[str]:
+def _archives(asked: JobSpec) -> list[str]:
     """Those that media are looked for in: files unpacked from them lie in the cache, and do not change with them."""
     found: list[Path] = []
     for data in asked.declared.data:

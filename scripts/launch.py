@@ -41,7 +41,7 @@ def main(options: Namespace) -> Result:
     if options.out and not options.dry_run:
         parser.error("--out needs --dry-run: a launch writes the files into its run folder")
     ready = gate.skipped if options.skip_preflight else gate.of_engine(options.engine)
-    wanted = launch.Wanted(options.nodes, options.gpus, options.image, options.site, options.yes)
+    wanted = launch.Resources(options.nodes, options.gpus, options.image, options.site, options.yes)
     asked = (options.action, options.spec, options.platform, wanted)
     if options.engine == "cosmos-rl":
         return results.of_files(cosmos_container.prepare(*asked, write=not options.dry_run, ready=ready), options.out)

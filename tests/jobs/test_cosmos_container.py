@@ -18,8 +18,8 @@ import tomli_w
 import yaml
 
 from vidqa.contract.problem import ProblemError
-from vidqa.jobs.cosmos_container import PROGRAM, Prepared, prepare
-from vidqa.jobs.launch import Wanted
+from vidqa.jobs.cosmos_container import PROGRAM, ContainerFiles, prepare
+from vidqa.jobs.launch import Resources
 
 LAUNCH = Path(__file__).resolve().parents[2] / "scripts" / "launch.py"
 IMAGE = "registry/cosmos-rl:1"
@@ -53,15 +53,15 @@ def spec(tmp_path: Path) -> Callable[..., Path]:
     return write
 
 
-def rendered(spec: Path, platform: str, write: bool = False, **settings: Any) -> Prepared:
+def rendered(spec: Path, platform: str, write: bool = False, **settings: Any) -> ContainerFiles:
     site = spec.with_name("site.toml")
     site.write_text(tomli_w.dumps({platform: settings}) if settings else "")
-    return prepare("train", spec, platform, Wanted(image=IMAGE, site=site), write=write)
+    return prepare("train", spec, platform, Resources(image=IMAGE, site=site), write=write)
 
 
 def refused(spec: Path, platform: str = "local", action: str = "train", **wanted: Any) -> list[str]:
     with pytest.raises(ProblemError) as raised:
-        prepare(action, spec, platform, Wanted(**wanted), write=False)
+        prepare(action, spec, platform, Resources(**wanted), write=False)
     return [problem.code for problem in raised.value.problems]
 
 

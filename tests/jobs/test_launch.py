@@ -19,7 +19,7 @@ from vidqa.contract import environment
 from vidqa.contract.problem import Exit, ProblemError
 from vidqa.jobs import records, results
 from vidqa.jobs import watch as jobs
-from vidqa.jobs.launch import Wanted, dry_run, launch
+from vidqa.jobs.launch import Resources, dry_run, launch
 from vidqa.platforms import job_files
 from vidqa.platforms._base import State
 
@@ -170,9 +170,9 @@ def test_more_processes_than_gpus(
 
 def test_no_gpus_by_choice_hides_those_that_are_there(write_spec: WriteSpec, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
-    made = dry_run("train", write_spec("complete"), "local", Wanted(gpus=0))
+    made = dry_run("train", write_spec("complete"), "local", Resources(gpus=0))
     assert made.rendered.environment["CUDA_VISIBLE_DEVICES"] == ""
-    made = dry_run("train", write_spec("complete"), "local", Wanted(gpus=2))
+    made = dry_run("train", write_spec("complete"), "local", Resources(gpus=2))
     assert "CUDA_VISIBLE_DEVICES" not in made.rendered.environment
 
 

@@ -25,7 +25,7 @@ from tests.platforms.conftest import until_complete, until_engine_runs
 from vidqa.contract.problem import Exit, ProblemError
 from vidqa.jobs import records
 from vidqa.jobs import watch as jobs
-from vidqa.jobs.launch import Launched, Wanted, dry_run, launch, retry
+from vidqa.jobs.launch import Launched, Resources, dry_run, launch, retry
 from vidqa.jobs.records import JobRecord
 from vidqa.platforms import job_files
 from vidqa.platforms._base import Rendered, State
@@ -43,7 +43,7 @@ class Rig:
     `lose` takes it away behind our back; `ran` checks that what runs is what was rendered."""
 
     name: str
-    wanted: Wanted
+    wanted: Resources
     remains: Callable[[JobRecord], list[str]]
     shown: Callable[[JobRecord], str]
     lose: Callable[[JobRecord], None]

@@ -49,7 +49,7 @@ def install(set_attribute: Callable[[Any, str, Any], None] = setattr, *, under_t
 def main() -> None:
     import argparse
 
-    from vidqa.jobs.launch import Wanted, launch
+    from vidqa.jobs.launch import Resources, launch
 
     parser = argparse.ArgumentParser()
     parser.add_argument("platform")
@@ -58,7 +58,7 @@ def main() -> None:
     parser.add_argument("--site", type=Path)
     options = parser.parse_args()
     install()
-    done = launch("train", options.spec, options.platform, Wanted(image=options.image, site=options.site))
+    done = launch("train", options.spec, options.platform, Resources(image=options.image, site=options.site))
     print(done.how, done.record.job_id, flush=True)
 
 

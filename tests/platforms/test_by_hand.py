@@ -16,7 +16,7 @@ from tests.platforms.slurm_cluster import SlurmCluster
 from vidqa.contract.problem import Exit, ProblemError
 from vidqa.jobs import by_hand, results
 from vidqa.jobs import watch as jobs
-from vidqa.jobs.launch import Wanted, dry_run, launch
+from vidqa.jobs.launch import Resources, dry_run, launch
 from vidqa.platforms import platform
 from vidqa.platforms._base import State
 
@@ -98,7 +98,7 @@ def test_several_nodes_on_one_machine_are_a_problem(write_spec: WriteSpec, words
     ]
 
 
-def for_the_nodes(spec: Path, nodes: Path, names: tuple[str, ...]) -> Wanted:
+def for_the_nodes(spec: Path, nodes: Path, names: tuple[str, ...]) -> Resources:
     """Moves folders of a spec to one that only the nodes see, and declares that."""
     text = spec.read_text()
     for name in names:
@@ -106,7 +106,7 @@ def for_the_nodes(spec: Path, nodes: Path, names: tuple[str, ...]) -> Wanted:
     spec.write_text(text)
     site = spec.with_name("site.toml")
     site.write_text(f'[slurm]\ncluster_paths = ["{nodes}"]\n')
-    return Wanted(site=site)
+    return Resources(site=site)
 
 
 @pytest.mark.slurm
@@ -119,7 +119,7 @@ def test_a_model_and_annotations_that_only_the_nodes_see(
     record = jobs.wait(launched.record, ENOUGH_S)
     assert record.state == State.COMPLETE, record.log.read_text()
     assert str(nodes / "model") in Path(record.run_dir, "spec.toml").read_text()
-    assert launch("train", spec, "slurm", Wanted(site=spec.with_name("site.toml"))).how == "done"
+    assert launch("train", spec, "slurm", Resources(site=spec.with_name("site.toml"))).how == "done"
 
 
 @pytest.mark.slurm

@@ -11,7 +11,7 @@ from tests.platforms.conformance import *  # noqa: F403
 from tests.platforms.conformance import Rig
 from tests.platforms.daemons import docker
 from tests.platforms.specs import write_docker_site
-from vidqa.jobs.launch import Wanted
+from vidqa.jobs.launch import Resources
 from vidqa.jobs.records import JobRecord
 from vidqa.platforms._base import Rendered
 from vidqa.platforms.processes import job_processes
@@ -54,4 +54,4 @@ def rig_of(folder: Path, docker_host: str, docker_image: str) -> Rig:
         assert {name: host[name] for name in wanted} == wanted
 
     site = write_docker_site(folder, "shm_gb = 1.0")
-    return Rig("docker", Wanted(image=docker_image, site=site), remains, shown, lose, ran)
+    return Rig("docker", Resources(image=docker_image, site=site), remains, shown, lose, ran)

@@ -26,7 +26,7 @@ from vidqa.contract.cli import SKILL_ROOT
 from vidqa.contract.problem import Exit, ProblemError
 from vidqa.jobs import images, records, runs
 from vidqa.jobs import watch as jobs
-from vidqa.jobs.launch import Wanted, dry_run, launch, retry
+from vidqa.jobs.launch import Resources, dry_run, launch, retry
 from vidqa.jobs.records import JobRecord
 from vidqa.platforms._base import State
 from vidqa.platforms.docker import daemon as docker_daemon
@@ -59,13 +59,13 @@ def started(
     """Starts the stand-in engine in the real image; `more` are keys of [docker]."""
 
     def start(manner: str, more: str = "") -> JobRecord:
-        wanted = Wanted(image=docker_image, site=write_docker_site(tmp_path, more))
+        wanted = Resources(image=docker_image, site=write_docker_site(tmp_path, more))
         return launch("train", write_spec(manner), "docker", wanted).record
 
     return start
 
 
-def refusal(spec: Path, wanted: Wanted) -> tuple[list[str], int, str]:
+def refusal(spec: Path, wanted: Resources) -> tuple[list[str], int, str]:
     """The codes of errors, the exit code and the text of a launch that is refused."""
     with pytest.raises(ProblemError) as refused:
         launch("train", spec, "docker", wanted)
@@ -81,7 +81,7 @@ def containers(address: str) -> list[str]:
 
 def test_no_daemon(write_spec: WriteSpec, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/none")
-    codes, exit_code, text = refusal(write_spec("complete"), Wanted(image=HOLLOW))
+    codes, exit_code, text = refusal(write_spec("complete"), Resources(image=HOLLOW))
     assert (codes, exit_code) == (["PLATFORM_DOCKER_NO_DAEMON"], Exit.ENVIRONMENT) and f"{tmp_path}/none" in text
     assert records.scan() == ([], []) and not (tmp_path / "runs").exists()
 
@@ -148,16 +148,16 @@ def test_an_image_that_cannot_be_pulled(
     docker_host: str, registry: str, write_spec: WriteSpec, status: int, code: str
 ) -> None:
     image = f"{registry}/status{status}:1"
-    codes, exit_code, text = refusal(write_spec("complete"), Wanted(image=image))
+    codes, exit_code, text = refusal(write_spec("complete"), Resources(image=image))
     assert (codes, exit_code) == ([code], Exit.ENVIRONMENT) and image in text
     assert records.scan() == ([], [])
-    _, _, _, problems = dry_run("train", write_spec("complete"), "docker", Wanted(image=image))
+    _, _, _, problems = dry_run("train", write_spec("complete"), "docker", Resources(image=image))
     assert ("PLATFORM_DOCKER_IMAGE_MISSING", "warning") in [(p.code, p.severity) for p in problems]
 
 
 def test_a_registry_that_does_not_answer(docker_host: str, write_spec: WriteSpec) -> None:
     nobody = "127.0.0.1:9"  # the port of discard, which nobody serves
-    assert refusal(write_spec("complete"), Wanted(image=f"{nobody}/engine:1"))[0] == ["PLATFORM_DOCKER_PULL_REFUSED"]
+    assert refusal(write_spec("complete"), Resources(image=f"{nobody}/engine:1"))[0] == ["PLATFORM_DOCKER_PULL_REFUSED"]
 
 
 def test_no_image_is_recorded_and_the_recorded_one_needs_a_yes(
@@ -167,15 +167,15 @@ def test_no_image_is_recorded_and_the_recorded_one_needs_a_yes(
     config.write_text((SKILL_ROOT / "config.json").read_text())
     monkeypatch.setattr(images, "CONFIG", config)
     if images.recorded(config) is None:
-        assert refusal(write_spec("complete"), Wanted())[:2] == (["PLATFORM_NO_IMAGE"], Exit.ENVIRONMENT)
+        assert refusal(write_spec("complete"), Resources())[:2] == (["PLATFORM_NO_IMAGE"], Exit.ENVIRONMENT)
     subprocess.run(
         [sys.executable, "-m", "vidqa.jobs.images", HOLLOW, hollow, str(config)], check=True, cwd=SKILL_ROOT / "src"
     )
     assert images.recorded(config) == (HOLLOW, hollow)
     assert json.loads(config.read_text())["actions"] == json.loads((SKILL_ROOT / "config.json").read_text())["actions"]
-    codes, exit_code, text = refusal(write_spec("complete"), Wanted())
+    codes, exit_code, text = refusal(write_spec("complete"), Resources())
     assert (codes, exit_code) == (["PLATFORM_IMAGE_NOT_AGREED"], Exit.REFUSED) and HOLLOW in text and hollow in text
-    job, _, _, problems = dry_run("train", write_spec("complete"), "docker", Wanted())
+    job, _, _, problems = dry_run("train", write_spec("complete"), "docker", Resources())
     assert job.image == hollow and "PLATFORM_IMAGE_NOT_AGREED" in [problem.code for problem in problems]
 
 
@@ -188,14 +188,14 @@ def test_an_image_is_pinned_by_the_digest_of_its_own_repository() -> None:
 
 def test_an_image_that_is_no_engine(docker_host: str, write_spec: WriteSpec) -> None:
     other = labelled_image(docker_host, "vidqa-test-other:1", title="something-else")
-    codes, _, _ = refusal(write_spec("complete"), Wanted(image=other))
+    codes, _, _ = refusal(write_spec("complete"), Resources(image=other))
     assert codes == ["PLATFORM_DOCKER_NOT_AN_ENGINE"]
 
 
 def test_no_nvidia_runtime(docker_host: str, hollow: str, write_spec: WriteSpec, site: Path) -> None:
     if "nvidia" in docker(docker_host, "info", "--format", "{{json .Runtimes}}"):
         pytest.skip("this daemon has the runtime")
-    codes, exit_code, _ = refusal(write_spec("complete"), Wanted(image=hollow, gpus=1, site=site))
+    codes, exit_code, _ = refusal(write_spec("complete"), Resources(image=hollow, gpus=1, site=site))
     assert (codes, exit_code) == (["PLATFORM_DOCKER_NO_GPU_RUNTIME"], Exit.ENVIRONMENT)
     (record,) = records.scan()[0]
     assert record.state == State.ERROR and record.failure and record.failure["class"] == "infrastructure"
@@ -208,7 +208,7 @@ def test_a_name_that_is_taken(
     monkeypatch.setattr(runs, "new_name", lambda *_: "taken")
     other = docker(docker_host, "create", "--name", container_name("taken"), hollow)
     try:
-        codes, _, _ = refusal(write_spec("complete"), Wanted(image=hollow, site=site))
+        codes, _, _ = refusal(write_spec("complete"), Resources(image=hollow, site=site))
         assert codes == ["PLATFORM_DOCKER_NAME_TAKEN"]
         assert docker(docker_host, "ps", "--all", "--quiet", "--no-trunc", "--filter", f"id={other}") == other
     finally:
@@ -216,7 +216,7 @@ def test_a_name_that_is_taken(
 
 
 def test_an_image_without_the_program(docker_host: str, hollow: str, write_spec: WriteSpec, site: Path) -> None:
-    launched = launch("train", write_spec("complete"), "docker", Wanted(image=hollow, site=site))
+    launched = launch("train", write_spec("complete"), "docker", Resources(image=hollow, site=site))
     record = jobs.wait(launched.record, ENOUGH_S)
     assert (record.state, jobs.exit_code(record)) == (State.ERROR, Exit.JOB_FAILED)
     assert record.failure and record.failure["class"] == "image" and "python" in record.failure["evidence"]
@@ -237,7 +237,7 @@ def test_words_of_a_registry_are_read_only_where_one_was_asked() -> None:
 def test_data_that_would_be_mounted_over_the_program(docker_host: str, hollow: str, write_spec: WriteSpec) -> None:
     spec = write_spec("complete")
     spec.write_text(spec.read_text().replace(f'media_path = "{spec.parent}"', 'media_path = "/usr"'))
-    codes, exit_code, text = refusal(spec, Wanted(image=hollow))
+    codes, exit_code, text = refusal(spec, Resources(image=hollow))
     assert (codes, exit_code) == (["PLATFORM_DOCKER_PATH_HIDES_CODE"], Exit.INPUT) and "/usr" in text
 
 
@@ -322,7 +322,7 @@ def test_paths_are_checked_where_the_daemon_is_and_a_full_disk_is_named(
     monkeypatch.setenv("DOCKER_HOST", address)
     image = labelled_image(address, HOLLOW)
     (hidden / "data").mkdir()
-    spec, wanted = write_spec("complete"), Wanted(image=image, gpus=0, site=site)
+    spec, wanted = write_spec("complete"), Resources(image=image, gpus=0, site=site)
     whole = spec.read_text()
     spec.write_text(whole.replace(f'media_path = "{spec.parent}"', f'media_path = "{hidden / "data"}"'))
     codes, _, text = refusal(spec, wanted)

@@ -12,7 +12,7 @@ import tomli_w
 from tests.hub_server import COMMIT, Hub, serving
 from tests.platforms.slurm_cluster import SlurmCluster
 from vidqa.jobs import by_hand, results
-from vidqa.jobs.launch import DryRun, Wanted, dry_run
+from vidqa.jobs.launch import DryRun, Resources, dry_run
 from vidqa.platforms import platform
 from vidqa.storage import hub as model_hub
 from vidqa.storage.hub import resolve_model
@@ -53,7 +53,7 @@ def hub_spec(write_spec: WriteSpec) -> Path:
 def looked_at(spec: Path, name: str, **settings: str) -> DryRun:
     site = spec.with_name("site.toml")
     site.write_text(tomli_w.dumps({name: settings}) if settings else "")
-    return dry_run("train", spec, name, Wanted(site=site))
+    return dry_run("train", spec, name, Resources(site=site))
 
 
 def shown(made: DryRun) -> dict[str, str]:

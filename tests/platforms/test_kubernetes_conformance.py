@@ -15,7 +15,7 @@ import yaml
 from tests.platforms.conformance import *  # noqa: F403
 from tests.platforms.conformance import TOKEN, Rig
 from tests.platforms.kubernetes_api import Cluster, cluster, kill_group
-from vidqa.jobs.launch import Wanted
+from vidqa.jobs.launch import Resources
 from vidqa.jobs.records import JobRecord
 from vidqa.platforms._base import Rendered
 from vidqa.platforms.kubernetes import platform as kubernetes
@@ -62,4 +62,4 @@ def rig(api: Cluster, tmp_path: Path) -> Rig:
     table = {"python": sys.executable, "volumes": [{"mount_path": "/", "host_path": "/"}]}
     site = tmp_path.parent / f"{tmp_path.name}-site.toml"
     site.write_text(tomli_w.dumps({"kubernetes": table}))
-    return Rig("kubernetes", Wanted(image="engine:1", site=site), remains, shown, lose, ran)
+    return Rig("kubernetes", Resources(image="engine:1", site=site), remains, shown, lose, ran)

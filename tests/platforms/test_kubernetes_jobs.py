@@ -25,7 +25,7 @@ from vidqa.contract import files
 from vidqa.contract.problem import Exit, ProblemError
 from vidqa.jobs import records
 from vidqa.jobs import watch as jobs
-from vidqa.jobs.launch import Wanted, dry_run, launch, retry
+from vidqa.jobs.launch import Resources, dry_run, launch, retry
 from vidqa.jobs.records import JobRecord
 from vidqa.platforms._base import State
 from vidqa.platforms.kubernetes import client as kubernetes_client
@@ -57,10 +57,10 @@ def api(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
 
 
 @pytest.fixture
-def wanted(tmp_path: Path) -> Callable[..., Wanted]:
+def wanted(tmp_path: Path) -> Callable[..., Resources]:
     """A place whose volume is this test's folder."""
 
-    def write(nodes: int = 1, image: str = "engine:1", agreed: bool = True, **settings: object) -> Wanted:
+    def write(nodes: int = 1, image: str = "engine:1", agreed: bool = True, **settings: object) -> Resources:
         python = tmp_path / "python"
         python.write_text(PYTHON)
         python.chmod(0o755)
@@ -69,12 +69,12 @@ def wanted(tmp_path: Path) -> Callable[..., Wanted]:
 
         table = {"python": str(python), "volumes": volumes, **settings}
         (tmp_path / "site.toml").write_text(tomli_w.dumps({"kubernetes": table}))
-        return Wanted(nodes=nodes, gpus=0, image=image, site=tmp_path / "site.toml", agreed=agreed)
+        return Resources(nodes=nodes, gpus=0, image=image, site=tmp_path / "site.toml", agreed=agreed)
 
     return write
 
 
-def started(spec: Path, wanted: Wanted) -> JobRecord:
+def started(spec: Path, wanted: Resources) -> JobRecord:
     launched = launch("train", spec, "kubernetes", wanted)
     assert launched.how == "started", launched
     return launched.record
@@ -93,7 +93,7 @@ def until_runs(api: Cluster, record: JobRecord, count: int = 1) -> None:
 
 
 def test_a_job_completes_and_its_log_is_kept(
-    api: Cluster, wanted: Callable[..., Wanted], write_spec: WriteSpec
+    api: Cluster, wanted: Callable[..., Resources], write_spec: WriteSpec
 ) -> None:
     shown: list[str] = []
     record = jobs.wait(started(write_spec("complete"), wanted()), 60, shown.append)
@@ -108,7 +108,7 @@ def test_a_job_completes_and_its_log_is_kept(
 
 
 def test_what_dry_run_prints_is_what_the_cluster_gets(
-    api: Cluster, wanted: Callable[..., Wanted], write_spec: WriteSpec
+    api: Cluster, wanted: Callable[..., Resources], write_spec: WriteSpec
 ) -> None:
     spec = write_spec("complete")
     job, rendered, _, problems = dry_run("train", spec, "kubernetes", wanted())
@@ -132,7 +132,7 @@ def test_what_dry_run_prints_is_what_the_cluster_gets(
     ("manner", "exit_code", "shown"), [("fail", 3, "DATA_EMPTY"), ("killed", 5, "SIGKILL"), ("silent", 5, "RUNNING")]
 )
 def test_a_failed_job_keeps_the_engines_exit_code(
-    api: Cluster, wanted: Callable[..., Wanted], write_spec: WriteSpec, manner: str, exit_code: int, shown: str
+    api: Cluster, wanted: Callable[..., Resources], write_spec: WriteSpec, manner: str, exit_code: int, shown: str
 ) -> None:
     record = jobs.wait(started(write_spec(manner), wanted()), 40)
     assert (record.state, jobs.exit_code(record)) == (State.ERROR, exit_code)
@@ -141,7 +141,7 @@ def test_a_failed_job_keeps_the_engines_exit_code(
 
 
 def test_the_launcher_does_not_see_the_run_folder(
-    api: Cluster, wanted: Callable[..., Wanted], write_spec: WriteSpec, tmp_path: Path
+    api: Cluster, wanted: Callable[..., Resources], write_spec: WriteSpec, tmp_path: Path
 ) -> None:
     """Everything is then told by the API: the pods write into another folder than the launcher's."""
     record = started(write_spec("hang"), wanted())
@@ -163,7 +163,7 @@ def test_the_launcher_does_not_see_the_run_folder(
     assert "manner hang" in jobs.tail(record, 5)
 
 
-def test_cancel_lets_the_engine_save(api: Cluster, wanted: Callable[..., Wanted], write_spec: WriteSpec) -> None:
+def test_cancel_lets_the_engine_save(api: Cluster, wanted: Callable[..., Resources], write_spec: WriteSpec) -> None:
     record = started(write_spec("hang"), wanted())
     until_runs(api, record)
     record = jobs.cancel(record.job_id, 30)
@@ -174,7 +174,7 @@ def test_cancel_lets_the_engine_save(api: Cluster, wanted: Callable[..., Wanted]
 
 
 def test_cancel_ends_an_engine_that_does_not_listen(
-    api: Cluster, wanted: Callable[..., Wanted], write_spec: WriteSpec
+    api: Cluster, wanted: Callable[..., Resources], write_spec: WriteSpec
 ) -> None:
     record = started(write_spec("stubborn"), wanted())
     until_runs(api, record)
@@ -186,7 +186,7 @@ def test_cancel_ends_an_engine_that_does_not_listen(
 
 
 def test_a_canceller_that_dies_leaves_the_truth_to_be_found(
-    api: Cluster, wanted: Callable[..., Wanted], write_spec: WriteSpec
+    api: Cluster, wanted: Callable[..., Resources], write_spec: WriteSpec
 ) -> None:
     record = started(write_spec("hang"), wanted())
     until_runs(api, record)
@@ -197,7 +197,7 @@ def test_a_canceller_that_dies_leaves_the_truth_to_be_found(
 
 
 def test_a_job_that_somebody_removed_is_told_truthfully(
-    api: Cluster, wanted: Callable[..., Wanted], write_spec: WriteSpec
+    api: Cluster, wanted: Callable[..., Resources], write_spec: WriteSpec
 ) -> None:
     record = started(write_spec("stubborn"), wanted())
     until_runs(api, record)
@@ -208,7 +208,7 @@ def test_a_job_that_somebody_removed_is_told_truthfully(
 
 
 def test_a_preempted_pod_is_replaced_and_goes_on(
-    api: Cluster, wanted: Callable[..., Wanted], write_spec: WriteSpec
+    api: Cluster, wanted: Callable[..., Resources], write_spec: WriteSpec
 ) -> None:
     record = started(write_spec("hang"), wanted(restarts=0))
     until_runs(api, record)
@@ -221,7 +221,7 @@ def test_a_preempted_pod_is_replaced_and_goes_on(
 
 
 def test_pods_that_are_lost_when_all_is_done_cost_nothing(
-    api: Cluster, wanted: Callable[..., Wanted], write_spec: WriteSpec
+    api: Cluster, wanted: Callable[..., Resources], write_spec: WriteSpec
 ) -> None:
     record = started(write_spec("late", processes=2), wanted(nodes=2))
     until_runs(api, record, count=2)
@@ -236,7 +236,7 @@ def test_pods_that_are_lost_when_all_is_done_cost_nothing(
 
 
 def test_a_run_that_saves_itself_goes_on_a_few_times_only(
-    api: Cluster, wanted: Callable[..., Wanted], write_spec: WriteSpec
+    api: Cluster, wanted: Callable[..., Resources], write_spec: WriteSpec
 ) -> None:
     record = started(write_spec("hang"), wanted(restarts=1))
     for count in (1, 2):
@@ -247,7 +247,7 @@ def test_a_run_that_saves_itself_goes_on_a_few_times_only(
     assert (record.state, record.exit_code) == (State.STOPPED, 6) and len(pods(api)) == 2
 
 
-def test_more_memory_than_the_limit(api: Cluster, wanted: Callable[..., Wanted], write_spec: WriteSpec) -> None:
+def test_more_memory_than_the_limit(api: Cluster, wanted: Callable[..., Resources], write_spec: WriteSpec) -> None:
     api.oom = True
     record = started(write_spec("hang"), wanted(memory_gib=1))
     until_runs(api, record)
@@ -257,7 +257,7 @@ def test_more_memory_than_the_limit(api: Cluster, wanted: Callable[..., Wanted],
     assert record.state == State.ERROR and "memory_gib" in record.message
 
 
-def test_an_image_that_cannot_be_pulled(api: Cluster, wanted: Callable[..., Wanted], write_spec: WriteSpec) -> None:
+def test_an_image_that_cannot_be_pulled(api: Cluster, wanted: Callable[..., Resources], write_spec: WriteSpec) -> None:
     api.image_waits["missing:1"] = "ImagePullBackOff"
     record = started(write_spec("complete"), wanted(image="missing:1", start_limit_s=1))
     until(lambda: "ImagePullBackOff" in jobs.observe(records.read(record.job_id)).message, "the reason")
@@ -266,7 +266,9 @@ def test_an_image_that_cannot_be_pulled(api: Cluster, wanted: Callable[..., Want
     assert record.failure and record.failure["class"] == "image" and not api.objects
 
 
-def test_no_node_and_a_queue_are_waited_for(api: Cluster, wanted: Callable[..., Wanted], write_spec: WriteSpec) -> None:
+def test_no_node_and_a_queue_are_waited_for(
+    api: Cluster, wanted: Callable[..., Resources], write_spec: WriteSpec
+) -> None:
     api.room = False
     record = started(write_spec("complete"), wanted())
     until(lambda: "Insufficient nvidia.com/gpu" in jobs.observe(record).message, "the scheduler's words")
@@ -278,7 +280,9 @@ def test_no_node_and_a_queue_are_waited_for(api: Cluster, wanted: Callable[..., 
     assert jobs.cancel(queued.job_id, 1).state == State.CANCELED and not api.objects
 
 
-def test_two_nodes_save_and_stop_together(api: Cluster, wanted: Callable[..., Wanted], write_spec: WriteSpec) -> None:
+def test_two_nodes_save_and_stop_together(
+    api: Cluster, wanted: Callable[..., Resources], write_spec: WriteSpec
+) -> None:
     record = started(write_spec("hang", processes=2), wanted(nodes=2))
     until_runs(api, record, count=2)
     record = jobs.cancel(record.job_id, 30)
@@ -288,7 +292,7 @@ def test_two_nodes_save_and_stop_together(api: Cluster, wanted: Callable[..., Wa
 
 
 def test_an_answer_that_was_lost_does_not_start_two_jobs(
-    api: Cluster, wanted: Callable[..., Wanted], write_spec: WriteSpec
+    api: Cluster, wanted: Callable[..., Resources], write_spec: WriteSpec
 ) -> None:
     api.lose_answers = 1
     record = jobs.wait(started(write_spec("complete"), wanted()), 60)
@@ -299,7 +303,7 @@ def test_an_answer_that_was_lost_does_not_start_two_jobs(
 
 
 def test_a_job_starts_even_where_its_parts_cannot_be_handed_over(
-    api: Cluster, wanted: Callable[..., Wanted], write_spec: WriteSpec, capsys: pytest.CaptureFixture[str]
+    api: Cluster, wanted: Callable[..., Resources], write_spec: WriteSpec, capsys: pytest.CaptureFixture[str]
 ) -> None:
     api.forbidden = {"PATCH configmaps"}
     record = jobs.wait(started(write_spec("complete"), wanted()), 60)
@@ -307,7 +311,7 @@ def test_a_job_starts_even_where_its_parts_cannot_be_handed_over(
 
 
 def test_a_cancel_that_is_not_allowed_says_so(
-    api: Cluster, wanted: Callable[..., Wanted], write_spec: WriteSpec
+    api: Cluster, wanted: Callable[..., Resources], write_spec: WriteSpec
 ) -> None:
     record = started(write_spec("hang"), wanted())
     until_runs(api, record)
@@ -321,7 +325,7 @@ def test_a_cancel_that_is_not_allowed_says_so(
 
 
 def test_a_foreign_object_of_the_same_name_is_left_alone(
-    api: Cluster, wanted: Callable[..., Wanted], write_spec: WriteSpec
+    api: Cluster, wanted: Callable[..., Resources], write_spec: WriteSpec
 ) -> None:
     job, rendered, _, _ = dry_run("train", write_spec("complete"), "kubernetes", wanted())
     foreign = next(yaml.safe_load_all(rendered.files["manifest.yaml"]))
@@ -335,14 +339,18 @@ def test_a_foreign_object_of_the_same_name_is_left_alone(
     assert kubernetes.submit(job, rendered) == first  # both requests of one launch
 
 
-def problems_of_launch(spec: Path, wanted: Wanted) -> dict[str, str]:
+def problems_of_launch(spec: Path, wanted: Resources) -> dict[str, str]:
     with pytest.raises(ProblemError) as raised:
         launch("train", spec, "kubernetes", wanted)
     return {problem.code: f"{problem.where} {problem.message}" for problem in raised.value.problems}
 
 
 def test_what_keeps_a_job_from_starting(
-    api: Cluster, wanted: Callable[..., Wanted], write_spec: WriteSpec, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    api: Cluster,
+    wanted: Callable[..., Resources],
+    write_spec: WriteSpec,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
 ) -> None:
     spec = write_spec("complete")
     api.quota = 'jobs.batch "x" is forbidden: exceeded quota: gpus'
@@ -373,7 +381,7 @@ def test_what_keeps_a_job_from_starting(
 
 
 def test_a_silent_server_changes_nothing_that_is_known(
-    api: Cluster, wanted: Callable[..., Wanted], write_spec: WriteSpec, monkeypatch: pytest.MonkeyPatch
+    api: Cluster, wanted: Callable[..., Resources], write_spec: WriteSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from vidqa.platforms.kubernetes import client as kubernetes_client
 
@@ -390,7 +398,7 @@ def test_a_silent_server_changes_nothing_that_is_known(
 
 
 def test_retry_goes_on_in_the_same_run_folder(
-    api: Cluster, wanted: Callable[..., Wanted], write_spec: WriteSpec
+    api: Cluster, wanted: Callable[..., Resources], write_spec: WriteSpec
 ) -> None:
     record = started(write_spec("hang"), wanted())
     until_runs(api, record)
@@ -405,7 +413,11 @@ def test_retry_goes_on_in_the_same_run_folder(
 
 
 def test_no_secret_is_in_a_manifest_a_request_or_a_file(
-    api: Cluster, wanted: Callable[..., Wanted], write_spec: WriteSpec, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    api: Cluster,
+    wanted: Callable[..., Resources],
+    write_spec: WriteSpec,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
 ) -> None:
     monkeypatch.setenv("HF_TOKEN", "hf_planted_secret")
     monkeypatch.delenv("WANDB_API_KEY", raising=False)
@@ -421,7 +433,7 @@ def test_no_secret_is_in_a_manifest_a_request_or_a_file(
 
 
 def test_a_secret_that_the_spec_needs_has_to_be_there(
-    api: Cluster, wanted: Callable[..., Wanted], write_spec: WriteSpec
+    api: Cluster, wanted: Callable[..., Resources], write_spec: WriteSpec
 ) -> None:
     spec = write_spec("complete")
     spec.write_text(spec.read_text().replace("[logging]", '[logging]\nlogger = ["console", "wandb"]'))
@@ -437,7 +449,7 @@ def test_a_secret_that_the_spec_needs_has_to_be_there(
 
 
 def test_a_secret_that_may_not_be_looked_at_keeps_its_pod_from_starting(
-    api: Cluster, wanted: Callable[..., Wanted], write_spec: WriteSpec
+    api: Cluster, wanted: Callable[..., Resources], write_spec: WriteSpec
 ) -> None:
     api.forbidden.add("GET secrets")
     spec = write_spec("complete")
@@ -449,7 +461,7 @@ def test_a_secret_that_may_not_be_looked_at_keeps_its_pod_from_starting(
 
 
 def test_another_job_of_the_same_name_is_not_ours(
-    api: Cluster, wanted: Callable[..., Wanted], write_spec: WriteSpec
+    api: Cluster, wanted: Callable[..., Resources], write_spec: WriteSpec
 ) -> None:
     record = jobs.wait(started(write_spec("complete"), wanted()), 60)
     assert record.reference
@@ -463,7 +475,7 @@ def test_another_job_of_the_same_name_is_not_ours(
 
 
 def test_a_train_job_is_told_by_its_own_conditions(
-    api: Cluster, wanted: Callable[..., Wanted], write_spec: WriteSpec
+    api: Cluster, wanted: Callable[..., Resources], write_spec: WriteSpec
 ) -> None:
     record = started(write_spec("complete"), wanted(form="trainjob"))
     made = api.get("trainjobs", record.reference["name"])
@@ -518,7 +530,7 @@ def busy(status: int) -> Callable[..., None]:
 @pytest.mark.parametrize("fault", [cut, busy(502)], ids=["cut", "502"])
 def test_a_cancel_outlives_a_watch_that_breaks(
     api: Cluster,
-    wanted: Callable[..., Wanted],
+    wanted: Callable[..., Resources],
     write_spec: WriteSpec,
     monkeypatch: pytest.MonkeyPatch,
     fault: Callable[..., None],
@@ -540,7 +552,7 @@ def test_a_cancel_outlives_a_watch_that_breaks(
 
 
 def test_a_cancel_does_not_wait_for_the_log_of_a_lost_node(
-    api: Cluster, wanted: Callable[..., Wanted], write_spec: WriteSpec, monkeypatch: pytest.MonkeyPatch
+    api: Cluster, wanted: Callable[..., Resources], write_spec: WriteSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     record = started(write_spec("hang"), wanted())
     until_runs(api, record)
@@ -549,7 +561,7 @@ def test_a_cancel_does_not_wait_for_the_log_of_a_lost_node(
 
 
 def test_a_failed_job_is_over_though_its_log_is_lost(
-    api: Cluster, wanted: Callable[..., Wanted], write_spec: WriteSpec, monkeypatch: pytest.MonkeyPatch
+    api: Cluster, wanted: Callable[..., Resources], write_spec: WriteSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Request, "log", cut)
     record = jobs.wait(started(write_spec("fail"), wanted()), 30)
@@ -561,7 +573,7 @@ def test_a_failed_job_is_over_though_its_log_is_lost(
 )
 def test_a_question_of_rights_without_an_answer(
     api: Cluster,
-    wanted: Callable[..., Wanted],
+    wanted: Callable[..., Resources],
     write_spec: WriteSpec,
     monkeypatch: pytest.MonkeyPatch,
     status: int,
@@ -577,7 +589,7 @@ def test_a_question_of_rights_without_an_answer(
 
 
 def test_a_job_that_is_refused_leaves_nothing(
-    api: Cluster, wanted: Callable[..., Wanted], write_spec: WriteSpec
+    api: Cluster, wanted: Callable[..., Resources], write_spec: WriteSpec
 ) -> None:
     job, rendered, _, _ = dry_run("train", write_spec("complete"), "kubernetes", wanted())
     api.quota = "exceeded quota: gpus"  # someone else took the room since
@@ -587,7 +599,7 @@ def test_a_job_that_is_refused_leaves_nothing(
 
 
 def test_a_job_that_may_run_keeps_its_parts(
-    api: Cluster, wanted: Callable[..., Wanted], write_spec: WriteSpec, monkeypatch: pytest.MonkeyPatch
+    api: Cluster, wanted: Callable[..., Resources], write_spec: WriteSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job, rendered, _, _ = dry_run("train", write_spec("complete"), "kubernetes", wanted())
     api.room, post = False, Request.post
@@ -629,7 +641,7 @@ def test_a_context_that_is_asked_for_is_not_replaced(api: Cluster, monkeypatch: 
 
 
 def test_a_job_that_is_cancelled_while_it_is_submitted_does_not_run(
-    api: Cluster, wanted: Callable[..., Wanted], write_spec: WriteSpec, monkeypatch: pytest.MonkeyPatch
+    api: Cluster, wanted: Callable[..., Resources], write_spec: WriteSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     create = kubernetes_client.Cluster.create
 
@@ -645,7 +657,7 @@ def test_a_job_that_is_cancelled_while_it_is_submitted_does_not_run(
 
 
 def test_a_job_whose_receipt_never_came_is_found_by_its_name(
-    api: Cluster, wanted: Callable[..., Wanted], write_spec: WriteSpec, monkeypatch: pytest.MonkeyPatch
+    api: Cluster, wanted: Callable[..., Resources], write_spec: WriteSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     create = kubernetes_client.Cluster.create
 

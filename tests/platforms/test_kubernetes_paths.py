@@ -23,7 +23,7 @@ from tests.platforms.test_kubernetes_jobs import api, started, wanted  # noqa: F
 from tests.platforms.test_kubernetes_manifest import container, job
 from vidqa.contract.problem import Exit
 from vidqa.jobs import watch as jobs
-from vidqa.jobs.launch import DryRun, Wanted, dry_run, retry
+from vidqa.jobs.launch import DryRun, Resources, dry_run, retry
 from vidqa.platforms._base import State
 from vidqa.platforms.docker import platform as docker_platform
 from vidqa.platforms.kubernetes.manifest import objects
@@ -104,7 +104,7 @@ def test_media_that_are_named_by_absolute_paths_are_noticed_where_paths_differ(
     def found(**volume: str) -> list[str]:
         site = {"kubernetes": {"image": "e", "volumes": [{"mount_path": str(tmp_path), "claim": "data", **volume}]}}
         (tmp_path / "site.toml").write_text(tomli_w.dumps(site))
-        made = dry_run("train", spec, "kubernetes", Wanted(gpus=0, site=tmp_path / "site.toml"))
+        made = dry_run("train", spec, "kubernetes", Resources(gpus=0, site=tmp_path / "site.toml"))
         return [problem.message for problem in made.problems if problem.code == "PLATFORM_KUBERNETES_NOT_MOUNTED"]
 
     assert found() == []
@@ -119,7 +119,7 @@ def test_data_that_pods_alone_see_are_declared(tmp_path: Path, write_spec: Write
     volumes = [{"mount_path": path, "claim": "data"} for path in (far, str(tmp_path))]
     asked = {"image": "e", "volumes": volumes, "cluster_paths": [far]}
     (tmp_path / "site.toml").write_text(tomli_w.dumps({"kubernetes": asked}))
-    made = dry_run("train", spec, "kubernetes", Wanted(gpus=0, site=tmp_path / "site.toml"))
+    made = dry_run("train", spec, "kubernetes", Resources(gpus=0, site=tmp_path / "site.toml"))
     (warned,) = [problem for problem in made.problems if problem.code == "PLATFORM_KUBERNETES_UNSEEN"]
     assert f"{far}/model" in warned.message and warned.severity == "warning"
     assert f"{far}/annotations.json" in made.rendered.files["manifest.yaml"]
@@ -127,7 +127,7 @@ def test_data_that_pods_alone_see_are_declared(tmp_path: Path, write_spec: Write
 
 def test_a_job_whose_pods_have_other_paths_is_retried(
     api: Cluster,
-    wanted: Callable[..., Wanted],
+    wanted: Callable[..., Resources],
     write_spec: WriteSpec,
     tmp_path: Path,
 ) -> None:
@@ -185,11 +185,11 @@ def test_the_cache_of_the_hub_is_a_volume_or_a_problem(hub_spec: Path, tmp_path:
     ]
     (tmp_path / "site.toml").write_text(tomli_w.dumps({"kubernetes": {"image": "e", "volumes": spec_alone}}))
     asked = ("train", hub_spec, "kubernetes")
-    found = errors(dry_run(*asked, Wanted(gpus=0, site=tmp_path / "site.toml")))
+    found = errors(dry_run(*asked, Resources(gpus=0, site=tmp_path / "site.toml")))
     assert len(found) >= 2 and {code for code, _ in found} == {"PLATFORM_KUBERNETES_NOT_MOUNTED"}
     assert [remedy for _, remedy in found if f"launcher_path = '{cache}'" in remedy]
     models = {"mount_path": "/models", "launcher_path": str(cache), "claim": "models", "read_only": True}
-    made = dry_run(*asked, Wanted(gpus=0, site=place(tmp_path, models)))
+    made = dry_run(*asked, Resources(gpus=0, site=place(tmp_path, models)))
     assert errors(made) == []
     given, main = yaml.safe_load_all(made.rendered.files["manifest.yaml"])
     model = tomllib.loads(given["data"]["spec.toml"])["policy"]["model_name_or_path"]
@@ -212,7 +212,7 @@ def script(*words: object) -> tuple[int, dict[str, Any]]:
 def test_what_a_dry_run_writes_can_be_submitted_as_it_is(
     hub_spec: Path,
     api: Cluster,
-    wanted: Callable[..., Wanted],
+    wanted: Callable[..., Resources],
     tmp_path: Path,
 ) -> None:
     site, look = wanted().site, tmp_path / "look"

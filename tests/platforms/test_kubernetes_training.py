@@ -12,14 +12,14 @@ from tests.platforms.kubernetes_api import cluster, until
 from tests.tiny_world import losses, tiny_data, tiny_model, tiny_spec
 from vidqa.contract.run_folder import read_metrics
 from vidqa.jobs import watch as jobs
-from vidqa.jobs.launch import Wanted, launch
+from vidqa.jobs.launch import Resources, launch
 from vidqa.platforms._base import State
 
 
-def place(folder: Path, nodes: int) -> Wanted:
+def place(folder: Path, nodes: int) -> Resources:
     table = {"python": sys.executable, "volumes": [{"mount_path": "/", "host_path": "/"}]}
     (folder / "site.toml").write_text(tomli_w.dumps({"kubernetes": table}))
-    return Wanted(nodes=nodes, gpus=0, image="engine:1", site=folder / "site.toml")
+    return Resources(nodes=nodes, gpus=0, image="engine:1", site=folder / "site.toml")
 
 
 @pytest.mark.slow

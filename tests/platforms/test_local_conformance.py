@@ -8,7 +8,7 @@ import pytest
 
 from tests.platforms.conformance import *  # noqa: F403
 from tests.platforms.conformance import Rig
-from vidqa.jobs.launch import Wanted
+from vidqa.jobs.launch import Resources
 from vidqa.jobs.records import JobRecord
 from vidqa.platforms._base import Rendered
 from vidqa.platforms.processes import PROC, engine_processes, job_processes, supervisors
@@ -35,7 +35,7 @@ def ran(record: JobRecord, rendered: Rendered) -> None:
     assert all(f"{name}={value}" in environment for name, value in rendered.environment.items())
 
 
-RIG = Rig("local", Wanted(), lambda record: list(map(str, job_processes(record.job_id))), shown, lose, ran)
+RIG = Rig("local", Resources(), lambda record: list(map(str, job_processes(record.job_id))), shown, lose, ran)
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import pytest
 
 from vidqa.jobs import failure
 from vidqa.platforms import memory_kills, verdict
-from vidqa.platforms.memory_kills import Kills, kills, said_since
+from vidqa.platforms.memory_kills import Kills, evidence_since, kills
 
 LIMIT = 192 << 20
 GREEDY = f"taken = bytearray(b'x') * {2 * LIMIT}"
@@ -47,10 +47,10 @@ def test_without_one_nothing_is_said(tmp_path: Path, own: str | None) -> None:
         (tmp_path / "cgroup").write_text(own)
     assert kills(tmp_path / "cgroup", tmp_path) is None
     now = Kills(tmp_path, 3)
-    assert [said_since(*pair) for pair in ((None, now), (now, None), (now, now), (Kills(tmp_path / "x", 1), now))] == [
-        ""
-    ] * 4
-    assert "2 process(es)" in said_since(Kills(tmp_path, 1), now)
+    assert [
+        evidence_since(*pair) for pair in ((None, now), (now, None), (now, now), (Kills(tmp_path / "x", 1), now))
+    ] == [""] * 4
+    assert "2 process(es)" in evidence_since(Kills(tmp_path, 1), now)
 
 
 @pytest.fixture

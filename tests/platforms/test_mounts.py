@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.platforms.specs import write_spec_in
-from vidqa.jobs.asked import ask
-from vidqa.jobs.launch import Wanted, job_of
+from vidqa.jobs.job_spec import load_job_spec
+from vidqa.jobs.launch import Resources, job_of
 from vidqa.platforms import platform
 from vidqa.platforms._base import Job
 from vidqa.platforms.docker.container import container_body
@@ -80,12 +80,12 @@ def test_a_container_sees_media_wherever_the_annotations_name_them(
         .replace(f'"{tmp_path / "annotations.json"}"', f'"{data / "annotations.json"}"')
         .replace(f'media_path = "{tmp_path}"', f'media_path = "{data}"')
     )
-    asked = ask("train", spec, fetch=False)
+    asked = load_job_spec("train", spec, fetch=False)
     assert asked.media_elsewhere() == [far]  # what was unpacked is in the cache, which the job writes
     settings = SlurmSite(backend="apptainer")
-    made = job_of(asked, platform("slurm"), settings, Wanted(image="i.sif"), tmp_path / "runs/j", "j")
+    made = job_of(asked, platform("slurm"), settings, Resources(image="i.sif"), tmp_path / "runs/j", "j")
     assert far in made.reads
-    assert far not in job_of(asked, platform("local"), None, Wanted(), tmp_path / "runs/j", "j").reads
+    assert far not in job_of(asked, platform("local"), None, Resources(), tmp_path / "runs/j", "j").reads
 
 
 @pytest.mark.parametrize(

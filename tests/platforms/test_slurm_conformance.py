@@ -9,7 +9,7 @@ import pytest
 from tests.platforms.conformance import *  # noqa: F403
 from tests.platforms.conformance import Rig
 from tests.platforms.slurm_cluster import SlurmCluster
-from vidqa.jobs.launch import Wanted
+from vidqa.jobs.launch import Resources
 from vidqa.jobs.records import JobRecord
 from vidqa.platforms._base import Rendered
 from vidqa.platforms.processes import PROC, engine_processes, job_processes
@@ -43,4 +43,4 @@ def rig(slurm: SlurmCluster) -> Rig:
         assert " ".join(words) in rendered.files["node.sh"].replace("'", "")
         assert Path(record.run_dir, "node.sh").read_text() == rendered.files["node.sh"]
 
-    return Rig("slurm", Wanted(), remains, shown, lose, ran, limit_s=400)
+    return Rig("slurm", Resources(), remains, shown, lose, ran, limit_s=400)

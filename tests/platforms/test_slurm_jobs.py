@@ -19,13 +19,13 @@ from vidqa.contract import files
 from vidqa.contract.problem import Exit, ProblemError
 from vidqa.jobs import records
 from vidqa.jobs import watch as jobs
-from vidqa.jobs.launch import Launched, Wanted, dry_run, launch
+from vidqa.jobs.launch import Launched, Resources, dry_run, launch
 from vidqa.jobs.records import JobRecord
 from vidqa.platforms._base import State
 from vidqa.platforms.processes import this_process
 from vidqa.platforms.slurm import platform as slurm_platform
 from vidqa.platforms.slurm import script as slurm_script
-from vidqa.platforms.slurm.commands import Cluster
+from vidqa.platforms.slurm.commands import SlurmCommands
 
 pytestmark = pytest.mark.slurm
 WriteSpec = Callable[..., Path]
@@ -33,18 +33,18 @@ LIMIT_S = 240  # another's tests may have the machine meanwhile
 
 
 @pytest.fixture
-def site(tmp_path: Path) -> Callable[..., Wanted]:
+def site(tmp_path: Path) -> Callable[..., Resources]:
     """What a launch is given: a site file with these lines."""
 
-    def wanted(*lines: str, nodes: int = 1) -> Wanted:
+    def wanted(*lines: str, nodes: int = 1) -> Resources:
         path = tmp_path / "site.toml"
         path.write_text("\n".join(["[slurm]", *lines]))
-        return Wanted(nodes=nodes, site=path)
+        return Resources(nodes=nodes, site=path)
 
     return wanted
 
 
-Site = Callable[..., Wanted]
+Site = Callable[..., Resources]
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ def slurm_stand_in(slurm: SlurmCluster, stand_in: None, monkeypatch: pytest.Monk
     return slurm
 
 
-def started(spec: Path, wanted: Wanted) -> JobRecord:
+def started(spec: Path, wanted: Resources) -> JobRecord:
     launched: Launched = launch("train", spec, "slurm", wanted)
     assert launched.how == "started", launched
     return launched.record
@@ -276,10 +276,10 @@ def test_a_controller_that_is_started_again_is_asked_again(
     monkeypatch.setenv("SLURM_CONF", str(slurm.impatient(tmp_path)))
     slurm.stop_controller()
     with pytest.raises(ProblemError, match="PLATFORM_SLURM_SILENT"):
-        Cluster().ask("sbatch", "--test-only", given="#!/bin/bash\n")
+        SlurmCommands().ask("sbatch", "--test-only", given="#!/bin/bash\n")
     meanwhile = threading.Timer(2, slurm.start_controller, ["-c"])
     meanwhile.start()
-    answer = Cluster().ask("sbatch", "--test-only", given="#!/bin/bash\n", patience_s=LIMIT_S)
+    answer = SlurmCommands().ask("sbatch", "--test-only", given="#!/bin/bash\n", patience_s=LIMIT_S)
     meanwhile.join()
     assert not answer.is_silence()  # whatever it says of nodes that it does not know yet
 

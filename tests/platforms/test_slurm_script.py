@@ -18,7 +18,7 @@ from vidqa.platforms.processes import this_process
 from vidqa.platforms.site import validate
 from vidqa.platforms.slurm import platform as slurm
 from vidqa.platforms.slurm import script as slurm_script
-from vidqa.platforms.slurm.commands import Cluster, Known, accounted, find, known
+from vidqa.platforms.slurm.commands import SlurmCommands, SlurmJob, accounted, find, slurm_job
 from vidqa.platforms.slurm.site import SlurmSite
 
 
@@ -245,19 +245,19 @@ def test_a_setting_that_would_break_the_script_is_refused(table: dict[str, objec
 @pytest.mark.parametrize(
     ("printed", "expected"),
     [
-        ("FAILED|6:0\n", Known("FAILED", exit_code=6)),
-        ("CANCELLED by 1000|0:15\n", Known("CANCELLED", exit_code=143)),
-        ("NODE_FAIL|1:0\nCOMPLETED|0:0\n", Known("COMPLETED", exit_code=0)),
+        ("FAILED|6:0\n", SlurmJob("FAILED", exit_code=6)),
+        ("CANCELLED by 1000|0:15\n", SlurmJob("CANCELLED", exit_code=143)),
+        ("NODE_FAIL|1:0\nCOMPLETED|0:0\n", SlurmJob("COMPLETED", exit_code=0)),
         ("", None),
     ],
 )
 def test_what_the_accounts_say(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, printed: str, expected: Known | None
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, printed: str, expected: SlurmJob | None
 ) -> None:
     (tmp_path / "sacct").write_text(f"#!/bin/sh\nprintf '{printed}'\n")
     (tmp_path / "sacct").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    assert accounted(Cluster(), "7", "vidqa-x") == expected
+    assert accounted(SlurmCommands(), "7", "vidqa-x") == expected
 
 
 @pytest.mark.parametrize(
@@ -274,9 +274,9 @@ def test_a_failure_that_names_no_job_is_no_answer(programs: Path, tmp_path: Path
     for name in ("scontrol", "squeue"):
         program(programs, name, err=said, code=1)
     with pytest.raises(ProblemError, match="PLATFORM_SLURM_SILENT"):
-        known(Cluster(), "7", "vidqa-x")
+        slurm_job(SlurmCommands(), "7", "vidqa-x")
     with pytest.raises(ProblemError, match="PLATFORM_SLURM_SILENT"):
-        find(Cluster(), "vidqa-x")
+        find(SlurmCommands(), "vidqa-x")
     for asked in (submitted(tmp_path), submitted(tmp_path, reference=None)):
         seen = slurm.status(asked)
         assert seen.state == State.RUNNING and "cannot be asked" in seen.message
@@ -285,7 +285,7 @@ def test_a_failure_that_names_no_job_is_no_answer(programs: Path, tmp_path: Path
 def test_a_job_that_slurm_does_not_know_has_vanished(programs: Path, tmp_path: Path) -> None:
     program(programs, "sacct", err="Slurm accounting storage is disabled", code=1)
     program(programs, "scontrol", err="slurm_load_jobs error: Invalid job id specified", code=1)
-    assert known(Cluster(), "7", "vidqa-x") is None
+    assert slurm_job(SlurmCommands(), "7", "vidqa-x") is None
     assert slurm.status(submitted(tmp_path)).state == State.ERROR
     program(programs, "sacct", err="sacct: error: words that nobody has heard before", code=1)
     assert slurm.status(submitted(tmp_path)).state == State.RUNNING
@@ -314,12 +314,12 @@ def test_without_accounts_nothing_is_known_and_a_silent_one_is_no_answer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert accounted(Cluster(), "7", "vidqa-x") is None
+    assert accounted(SlurmCommands(), "7", "vidqa-x") is None
     for said, silent in (("Slurm accounting storage is disabled", False), ("sacct: error: Connection refused", True)):
         (tmp_path / "sacct").write_text(f"#!/bin/sh\necho '{said}' >&2\nexit 1\n")
         (tmp_path / "sacct").chmod(0o755)
         if silent:
             with pytest.raises(ProblemError, match="PLATFORM_SLURM_SILENT"):
-                accounted(Cluster(), "7", "vidqa-x")
+                accounted(SlurmCommands(), "7", "vidqa-x")
         else:
-            assert accounted(Cluster(), "7", "vidqa-x") is None
+            assert accounted(SlurmCommands(), "7", "vidqa-x") is None

@@ -21,11 +21,11 @@ from tests.platforms.test_by_hand import until_complete
 from vidqa.contract.problem import Exit, ProblemError
 from vidqa.jobs import records, results
 from vidqa.jobs import watch as jobs
-from vidqa.jobs.launch import Wanted, dry_run, launch
+from vidqa.jobs.launch import Resources, dry_run, launch
 from vidqa.platforms import platform
 from vidqa.platforms._base import State
 from vidqa.platforms.slurm import platform as slurm_platform
-from vidqa.platforms.slurm.commands import Cluster
+from vidqa.platforms.slurm.commands import SlurmCommands
 
 pytestmark = pytest.mark.slurm
 WriteSpec = Callable[..., Path]
@@ -86,10 +86,10 @@ def login(slurm_daemons: SlurmCluster) -> Iterator[Path]:
 
 
 @pytest.fixture
-def wanted(login: Path, tmp_path: Path) -> Wanted:
+def wanted(login: Path, tmp_path: Path) -> Resources:
     site = tmp_path / "site.toml"
     site.write_text(f'[slurm]\nssh = "login"\nssh_config = "{login / "ssh_config"}"\n')
-    return Wanted(site=site)
+    return Resources(site=site)
 
 
 @pytest.fixture
@@ -100,7 +100,7 @@ def far(slurm: SlurmCluster, monkeypatch: pytest.MonkeyPatch) -> SlurmCluster:
 
 
 def test_a_job_over_ssh(
-    far: SlurmCluster, stand_in: None, write_spec: WriteSpec, wanted: Wanted, monkeypatch: pytest.MonkeyPatch
+    far: SlurmCluster, stand_in: None, write_spec: WriteSpec, wanted: Resources, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HF_TOKEN", "hf_planted_secret")
     assert wanted.site
@@ -120,7 +120,7 @@ def test_a_secret_is_in_the_environment_and_in_no_command_line(
 ) -> None:
     monkeypatch.setenv("HF_TOKEN", "hf_planted secret's $value")
     look = "printenv HF_TOKEN; tr '\\0' ' ' < /proc/$$/cmdline; tr '\\0' ' ' < /proc/$PPID/cmdline; cat"
-    cluster = Cluster("login", str(login / "ssh_config"))
+    cluster = SlurmCommands("login", str(login / "ssh_config"))
     answer = cluster.ask("bash", "-c", look, given="the rest\n", secrets=("HF_TOKEN", "WANDB_API_KEY"))
     assert answer.out.startswith("hf_planted secret's $value\n") and answer.out.endswith("the rest\n")
     assert answer.out.count("planted") == 1 and "bash -c" in answer.out
@@ -130,7 +130,7 @@ def test_a_secret_is_in_the_environment_and_in_no_command_line(
     ("broken", "said"), [("known_hosts", "verification failed"), ("user_key", "Permission denied"), ("port", "refused")]
 )
 def test_a_host_that_is_not_trusted_or_does_not_trust_us_is_a_problem_and_no_question(
-    far: SlurmCluster, login: Path, write_spec: WriteSpec, wanted: Wanted, tmp_path: Path, broken: str, said: str
+    far: SlurmCluster, login: Path, write_spec: WriteSpec, wanted: Resources, tmp_path: Path, broken: str, said: str
 ) -> None:
     config = (login / "ssh_config").read_text()
     if broken == "port":
@@ -152,7 +152,7 @@ def test_a_host_that_is_not_trusted_or_does_not_trust_us_is_a_problem_and_no_que
 
 
 def test_what_a_dry_run_wrote_is_submitted_over_ssh(
-    far: SlurmCluster, stand_in: None, wanted: Wanted, tmp_path: Path
+    far: SlurmCluster, stand_in: None, wanted: Resources, tmp_path: Path
 ) -> None:
     """The command passes through two shells, which read nothing in the folder's name."""
     folder = tmp_path / "it's $HOME `x`"
@@ -165,7 +165,7 @@ def test_what_a_dry_run_wrote_is_submitted_over_ssh(
 
 
 def test_a_host_that_does_not_see_the_run_folder(
-    far: SlurmCluster, write_spec: WriteSpec, wanted: Wanted, tmp_path: Path
+    far: SlurmCluster, write_spec: WriteSpec, wanted: Resources, tmp_path: Path
 ) -> None:
     job, rendered, _, _ = dry_run("train", write_spec("complete"), "slurm", wanted)
     with pytest.raises(ProblemError) as raised:  # its files are not written: nobody there finds them either

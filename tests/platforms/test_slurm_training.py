@@ -15,7 +15,7 @@ from tests.hub_server import serving
 from tests.platforms.slurm_cluster import SlurmCluster
 from tests.platforms.test_slurm_jobs import number, until_seen
 from vidqa.jobs import watch as jobs
-from vidqa.jobs.launch import Wanted, launch, retry
+from vidqa.jobs.launch import Resources, launch, retry
 from vidqa.jobs.records import JobRecord
 from vidqa.platforms._base import State
 
@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.slurm, pytest.mark.slow]
 LIMIT_S = 240
 STEPS = 24
 LAUNCH = Path(__file__).resolve().parents[2] / "scripts/launch.py"
-TWO_NODES = Wanted(nodes=2)
+TWO_NODES = Resources(nodes=2)
 
 
 @pytest.fixture(scope="module")

@@ -12,8 +12,8 @@ import pytest
 from tests.clips import write_clip, write_image
 from tests.preflight.corpus import BROKEN, Case
 from vidqa.contract.problem import ProblemError
-from vidqa.jobs.asked import ask
-from vidqa.jobs.launch import Wanted, dry_run
+from vidqa.jobs.job_spec import load_job_spec
+from vidqa.jobs.launch import Resources, dry_run
 from vidqa.preflight import gate
 from vidqa.spec.action import action_of
 
@@ -65,9 +65,9 @@ def refused(case: Case) -> set[str]:
     """What a launch is refused for after that preflight: by what is asked and found, or by preflight's own checks."""
     path, place = case.options.get("spec_path", case.folder / case.name), case.options.get("platform", "local")
     ready = gate.of_engine(case.options.get("engine", "vidqa"))
-    wanted = Wanted(gpus=case.options["declared"].gpu_count if "declared" in case.options else None)
+    wanted = Resources(gpus=case.options["declared"].gpu_count if "declared" in case.options else None)
     try:
-        asked = ask(action_of(path), path, fetch=True)
+        asked = load_job_spec(action_of(path), path, fetch=True)
         problems = ready(asked, path, place, wanted, fetch=True).problems
         problems += dry_run(asked.action, path, place, wanted).problems
     except ProblemError as stopped:

@@ -21,9 +21,9 @@ from vidqa.contract.problem import Exit, Problem, ProblemError
 from vidqa.contract.run_folder import PLAN
 from vidqa.jobs import records, results
 from vidqa.jobs import watch as jobs
-from vidqa.jobs.asked import ask, fetch_weights
 from vidqa.jobs.cosmos_container import prepare
-from vidqa.jobs.launch import Launched, Wanted, dry_run, launch, retry
+from vidqa.jobs.job_spec import fetch_weights, load_job_spec
+from vidqa.jobs.launch import Launched, Resources, dry_run, launch, retry
 from vidqa.planning import stored_plan
 from vidqa.planning.samples import training_planner
 from vidqa.planning.sets import load_sets
@@ -155,7 +155,7 @@ def test_a_report_of_something_else_does_not_count(
 
 
 def found(path: Path, platform: str = "local") -> kept.Kept | None:
-    return kept.find(ask("train", path, fetch=True), platform, "vidqa")
+    return kept.find(load_job_spec("train", path, fetch=True), platform, "vidqa")
 
 
 def test_a_report_of_one_group_or_of_another_platform_is_none(spec: Path) -> None:
@@ -241,13 +241,13 @@ DAMAGED = ["", "{", "[]", "null", '{"schema_version": 1}', "[" * 100_000, "\0" *
 @pytest.mark.parametrize("content", DAMAGED, ids=range(len(DAMAGED)))
 def test_a_damaged_report_is_made_anew(spec: Path, capsys: pytest.CaptureFixture[str], content: str) -> None:
     damage(spec, content.encode("utf-8", "surrogatepass"))
-    launched = gate.ready(ask("train", spec, fetch=True), spec, "local", Wanted(), fetch=True)
+    launched = gate.ready(load_job_spec("train", spec, fetch=True), spec, "local", Resources(), fetch=True)
     assert launched.preflight == "without decoding" and LOOKED in capsys.readouterr().err
     assert found(spec) is not None
 
 
 def damage(spec: Path, content: bytes | None = None, **changes: object) -> None:
-    place = kept.inputs(ask("train", spec, fetch=True), "local", "vidqa", None, list).place
+    place = kept.inputs(load_job_spec("train", spec, fetch=True), "local", "vidqa", None, list).place
     if content is None:
         told = json.loads(place.read_text())
         content = json.dumps({**told, "report": {**told["report"], **changes}}).encode()
@@ -257,7 +257,9 @@ def damage(spec: Path, content: bytes | None = None, **changes: object) -> None:
 
 @pytest.mark.parametrize("changes", [{"passed": "no"}, {"decoded": None}, {"lasting": 3}, {"lasting": [{"code": 1}]}])
 def test_a_report_with_other_values_is_none(spec: Path, changes: dict[str, object]) -> None:
-    kept.keep(kept.inputs(ask("train", spec, fetch=True), "local", "vidqa", None, list), kept.Kept(True, True, []))
+    kept.keep(
+        kept.inputs(load_job_spec("train", spec, fetch=True), "local", "vidqa", None, list), kept.Kept(True, True, [])
+    )
     assert found(spec) == kept.Kept(True, True, [])
     damage(spec, **changes)
     assert found(spec) is None
@@ -268,7 +270,8 @@ def test_a_folder_that_cannot_be_written_keeps_no_launch_from_looking(spec: Path
     (tmp_path / "state/preflight").touch()
     assert ready(preflight(spec, "local"))
     assert (
-        gate.ready(ask("train", spec, fetch=True), spec, "local", Wanted(), fetch=True).preflight == "without decoding"
+        gate.ready(load_job_spec("train", spec, fetch=True), spec, "local", Resources(), fetch=True).preflight
+        == "without decoding"
     )
 
 
@@ -356,19 +359,19 @@ def test_a_model_of_the_hub_is_fetched_after_the_look_and_is_the_same_then(
         assert "DATA_FIELD_MISSING" in refusal(path)
         assert not list((tmp_path / "cache").rglob("*.safetensors"))  # nothing large for what is refused
         assert ready(preflight(write_spec(**{**SMALL, "policy.model_name_or_path": "hf_model://org/tiny"}), "local"))
-        asked = ask("train", path, fetch=True)
+        asked = load_job_spec("train", path, fetch=True)
         fetch_weights(asked)
-        assert ask("train", path, fetch=True).inputs_fingerprint == asked.inputs_fingerprint
+        assert load_job_spec("train", path, fetch=True).inputs_fingerprint == asked.inputs_fingerprint
         record = started(path).record
         assert record.preflight == "passed" and list(Path(records_model(record)).glob("*.safetensors"))
 
 
 def records_model(record: records.JobRecord) -> str:
-    return str(ask("train", Path(record.run_dir) / "spec.toml", fetch=False).model_folder)
+    return str(load_job_spec("train", Path(record.run_dir) / "spec.toml", fetch=False).model_folder)
 
 
 def problems_of(path: Path, platform: str) -> list[Problem]:
-    return gate.ready(ask("train", path, fetch=True), path, platform, Wanted(), fetch=True).problems
+    return gate.ready(load_job_spec("train", path, fetch=True), path, platform, Resources(), fetch=True).problems
 
 
 @pytest.mark.parametrize("platform", ["slurm", "kubernetes"])
@@ -406,14 +409,14 @@ def test_a_machine_that_only_sends_jobs_away_needs_nothing_of_the_engine(spec: P
 def test_files_for_the_container_of_cosmos_rl(spec: Path, tmp_path: Path, media: Path) -> None:
     spec.write_text(spec.read_text() + "train.fp8.enable_fp8 = true\n")  # which our own engine does not do
     of_cosmos = gate.of_engine("cosmos-rl")
-    made = prepare("train", spec, "local", Wanted(), write=True, ready=of_cosmos)
+    made = prepare("train", spec, "local", Resources(), write=True, ready=of_cosmos)
     assert made.preflight == "without decoding" and made.written
     (media / "2.mp4").unlink()
     before = sorted((tmp_path / "runs").rglob("*"))
     with pytest.raises(ProblemError) as refused:
-        prepare("train", spec, "local", Wanted(), write=True, ready=of_cosmos)
+        prepare("train", spec, "local", Resources(), write=True, ready=of_cosmos)
     assert "DATA_MEDIA_MISSING" in {problem.code for problem in refused.value.problems}
     assert sorted((tmp_path / "runs").rglob("*")) == before
-    made = prepare("train", spec, "local", Wanted(), write=False, ready=of_cosmos)
+    made = prepare("train", spec, "local", Resources(), write=False, ready=of_cosmos)
     assert "DATA_MEDIA_MISSING" in {problem.code for problem in made.problems}
-    assert prepare("train", spec, "local", Wanted(), write=True, ready=gate.skipped).preflight == "skipped"
+    assert prepare("train", spec, "local", Resources(), write=True, ready=gate.skipped).preflight == "skipped"

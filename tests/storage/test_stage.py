@@ -217,7 +217,7 @@ def test_two_processes_stage_a_set_once(bucket: Any) -> None:
 def test_a_launch_stages_before_its_job(bucket: Any, tmp_path: Path) -> None:
     root = tiny_data(tmp_path, clips=1, images=0, texts=0)
     bucket.put(str(root), "lake/whole", recursive=True)
-    from vidqa.jobs.asked import ask
+    from vidqa.jobs.job_spec import load_job_spec
     from vidqa.spec import Layer, dump, resolve
 
     model = tmp_path / "model"
@@ -231,14 +231,16 @@ def test_a_launch_stages_before_its_job(bucket: Any, tmp_path: Path) -> None:
     }
     spec = tmp_path / "spec.toml"
     spec.write_text(dump(resolve("train", [Layer("test", keys)]).spec))
-    asked = ask("train", spec, fetch=True)
+    asked = load_job_spec("train", spec, fetch=True)
     staged = asked.resolved.custom.train_dataset
     assert len(load_records(staged.annotation_path, staged.media_path)) == 2
     assert asked.spec.custom.train_dataset.annotation_path == "s3://lake/whole"
     assert str(asked.reads).count("staged") == 2
-    again = ask("train", spec, fetch=True)
+    again = load_job_spec("train", spec, fetch=True)
     assert again.inputs_fingerprint == asked.inputs_fingerprint
-    assert ask("train", spec, fetch=False).resolved == asked.resolved, "what a dry run shows, and a launch fetches"
+    assert load_job_spec("train", spec, fetch=False).resolved == asked.resolved, (
+        "what a dry run shows, and a launch fetches"
+    )
 
 
 def test_preflight_reads_what_is_staged(bucket: Any, tmp_path: Path) -> None:

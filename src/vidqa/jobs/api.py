@@ -1,6 +1,6 @@
 """Jobs for programs: submit, follow metrics, cancel, go on from a checkpoint, count the cost.
 
-    job = submit("train", Path("trial-7.toml"), "slurm", Wanted(nodes=2), ready=gate.ready)
+    job = submit("train", Path("trial-7.toml"), "slurm", Resources(nodes=2), ready=gate.ready)
     for row in job.metrics():
         if row.values.get("val/avg_loss", 0) > 3:
             job.cancel()
@@ -24,9 +24,9 @@ from vidqa.contract import files
 from vidqa.contract.problem import Problem
 from vidqa.contract.run_folder import TRAINER, RunFolder, read_checkpoint
 from vidqa.jobs import launch, records, watch
-from vidqa.jobs.asked import spec_of
 from vidqa.jobs.cost import Cost, cost_of
-from vidqa.jobs.launch import Launched, Ready, Wanted, not_asked
+from vidqa.jobs.job_spec import spec_of
+from vidqa.jobs.launch import Launched, Ready, Resources, unchecked
 from vidqa.jobs.metrics import Position, Row, rows_after
 from vidqa.jobs.problems import NOTHING_TO_RESUME
 from vidqa.jobs.records import JobRecord
@@ -77,7 +77,7 @@ class JobHandle:
         """Ask the job to save and stop, end it by force after `grace_s`, and return when it is over."""
         return watch.cancel(self.job_id, grace_s)
 
-    def retry(self, *, agreed: bool = False, ready: Ready = not_asked) -> JobHandle:
+    def retry(self, *, agreed: bool = False, ready: Ready = unchecked) -> JobHandle:
         """A job that goes on in the run folder of this one, from its newest checkpoint; the one there is, where another
         goes on already or has completed the run. Raises what launch.retry does."""
         record = self.record()
@@ -97,9 +97,9 @@ class JobHandle:
         checkpoint: Path,
         spec_path: Path,
         changes: dict[str, Any],
-        wanted: Wanted | None = None,
+        resources: Resources | None = None,
         *,
-        ready: Ready = not_asked,
+        ready: Ready = unchecked,
     ) -> JobHandle:
         """Submit its spec with other values at some dotted keys, as a run of its own that starts after just this
         checkpoint: with train.max_num_steps = 12, step_8 is followed by 4 steps. The spec is written to `spec_path`.
@@ -116,7 +116,7 @@ class JobHandle:
         earlier = spec.load(spec_of(record), record.action)
         changed = with_values(earlier, {**changes, resuming.key: str(checkpoint.absolute())})
         files.write_text(spec_path, spec.dump(changed))
-        return submit(record.action, spec_path, record.platform, wanted, ready=ready)
+        return submit(record.action, spec_path, record.platform, resources, ready=ready)
 
     def cost(self) -> Cost:
         """What its run has cost so far, with all jobs that went on in the same run folder."""
@@ -131,15 +131,17 @@ def submit(
     action: str,
     spec_path: Path,
     platform_name: str,
-    wanted: Wanted | None = None,
+    resources: Resources | None = None,
     *,
     new_run: bool = False,
     restart: bool = False,
-    ready: Ready = not_asked,
+    ready: Ready = unchecked,
 ) -> JobHandle:
     """Start the job of a spec, or attach to the one there is, whatever has become of it: one that has ended otherwise
     than complete goes on with `retry`; `restart` starts it anew. Raises ProblemError with all that is wrong."""
-    launched = launch.launch(action, spec_path, platform_name, wanted, new_run=new_run, ended=not restart, ready=ready)
+    launched = launch.launch(
+        action, spec_path, platform_name, resources, new_run=new_run, ended=not restart, ready=ready
+    )
     return _handle(launched)
 
 

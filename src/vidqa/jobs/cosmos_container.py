@@ -17,8 +17,8 @@ import yaml
 from vidqa import actions, spec
 from vidqa.contract import files
 from vidqa.contract.problem import Problem, raise_errors
-from vidqa.jobs.asked import Asked, ask, fetch_weights, process_count
-from vidqa.jobs.launch import Ready, Wanted, not_asked
+from vidqa.jobs.job_spec import JobSpec, fetch_weights, load_job_spec, process_count
+from vidqa.jobs.launch import Ready, Resources, unchecked
 from vidqa.jobs.problems import COSMOS_CANNOT
 from vidqa.jobs.runs import new_name
 from vidqa.platforms import platform, site
@@ -44,7 +44,7 @@ BESIDE = ("sh", "-c", 'PYTHONPATH=$0${PYTHONPATH:+:$PYTHONPATH} exec "$@"')
 
 
 @dataclass(frozen=True)
-class Prepared:
+class ContainerFiles:
     """`files` by name, for `folder`; `submit` is the shell command that starts them, once they are `written`, and
     what is not here yet has been fetched by the commands of `fetch`. `preflight` is as in launch.Readiness."""
 
@@ -58,23 +58,28 @@ class Prepared:
 
 
 def prepare(
-    action: str, spec_path: Path, platform_name: str, wanted: Wanted, *, write: bool, ready: Ready = not_asked
-) -> Prepared:
+    action: str, spec_path: Path, platform_name: str, resources: Resources, *, write: bool, ready: Ready = unchecked
+) -> ContainerFiles:
     """Render a training for a platform, and with `write` put its files into a folder below the output folder.
 
     Raises ProblemError with all that cosmos-rl cannot do.
     """
     if not actions.action(action).cosmos:
         raise COSMOS_CANNOT.error(action, "only training is rendered for the container", "use our own engine")
-    settings = site.read(platform_name, wanted.site)
-    asked = ask(action, spec_path, fetch=write, target=TARGET, settings=settings)
+    settings = site.read(platform_name, resources.site)
+    asked = load_job_spec(action, spec_path, fetch=write, target=TARGET, settings=settings)
     trained = cast(TrainSpec, asked.resolved)
     samples = train_samples(trained)
     table_problems = cosmos_table(trained, samples)[1]
-    image = wanted.image or getattr(settings, "image", "")  # local and docker have no such setting
-    problems = [*asked.warnings, *table_problems, *video_fps_problems(trained), *_refused(platform_name, wanted, image)]
+    image = resources.image or getattr(settings, "image", "")  # local and docker have no such setting
+    problems = [
+        *asked.warnings,
+        *table_problems,
+        *video_fps_problems(trained),
+        *_refused(platform_name, resources, image),
+    ]
     raise_errors(problems)
-    readiness = ready(asked, spec_path, platform_name, wanted, fetch=write)
+    readiness = ready(asked, spec_path, platform_name, resources, fetch=write)
     if write:
         raise_errors(readiness.problems)
         fetch_weights(asked)
@@ -90,7 +95,7 @@ def prepare(
         for name, content in made.items():
             files.write_text(job.run_dir / name, content)
     submit = f"{starter} {shlex.quote(str(job.run_dir / script))}"
-    return Prepared(job.run_dir, made, submit, problems, write, readiness.preflight, asked.fetch)
+    return ContainerFiles(job.run_dir, made, submit, problems, write, readiness.preflight, asked.fetch)
 
 
 def _command(job: Job, program: str) -> tuple[str, ...]:
@@ -102,10 +107,10 @@ def _command(job: Job, program: str) -> tuple[str, ...]:
     return (*BESIDE, os.path.dirname(program), *start, program)
 
 
-def _refused(platform_name: str, wanted: Wanted, image: str | None) -> list[Problem]:
+def _refused(platform_name: str, resources: Resources, image: str | None) -> list[Problem]:
     found = []
-    if wanted.nodes > 1:
-        message = f"{wanted.nodes} nodes need a controller that starts replicas on the others"
+    if resources.nodes > 1:
+        message = f"{resources.nodes} nodes need a controller that starts replicas on the others"
         found.append(COSMOS_CANNOT.at("--nodes", message, "use one node, or our own engine"))
     if platform_name not in ("local", "slurm") and not image:
         remedy = "name NVIDIA's image with --image"
@@ -125,7 +130,7 @@ def _unmountable(platform_name: str, job: Job) -> list[Problem]:
     return [COSMOS_CANNOT.at(path, "to docker run a colon divides paths", remedy) for path in found if ":" in str(path)]
 
 
-def _job(asked: Asked, platform_name: str, settings: Any, image: str | None) -> Job:
+def _job(asked: JobSpec, platform_name: str, settings: Any, image: str | None) -> Job:
     taken = {path.name for path in asked.output_dir.glob("*")}
     name = new_name(asked.spec_fingerprint, taken)
     count = process_count(asked.spec)

@@ -1,7 +1,7 @@
 """From a spec to a running job: resolve the model, name the run, write its folder and record, submit it.
 
     launch("train", Path("spec.toml"), "local")
-    launch("train", Path("spec.toml"), "docker", Wanted(image="registry/engine:0.1.0"))
+    launch("train", Path("spec.toml"), "docker", Resources(image="registry/engine:0.1.0"))
 
 A second launch of the same spec, data and model attaches to the job that runs, or says that it is done. Scripts give
 `ready`, by which preflight decides whether a job may start (`vidqa.preflight.gate`).
@@ -20,7 +20,7 @@ from vidqa.contract import files, versions
 from vidqa.contract.problem import Problem, ProblemError, raise_errors
 from vidqa.contract.run_folder import PLAN
 from vidqa.jobs import failure, images, records, runs, watch
-from vidqa.jobs.asked import Asked, ask, ask_again, fetch_weights, process_count, spec_of
+from vidqa.jobs.job_spec import JobSpec, fetch_weights, job_spec_of, load_job_spec, process_count, spec_of
 from vidqa.jobs.problems import JOB_RETRY_NEEDLESS, JOB_RETRY_REFUSED, NOTHING_TO_RESUME, RUN_FOLDER_BUSY
 from vidqa.jobs.records import JobRecord
 from vidqa.platforms import job_files, platform, site
@@ -32,7 +32,7 @@ STOP_S = 30.0  # for a job that has just begun and has nothing to save
 
 
 @dataclass(frozen=True)
-class Wanted:
+class Resources:
     """Where and with what a job is to run, beyond its spec. `gpus` are those of a node, where the launcher cannot see
     them; `agreed` stands for --yes; `site` is a file with the settings of the place."""
 
@@ -57,11 +57,11 @@ class Ready(Protocol):
     """Whether the job of the spec at `spec_path` may start. Without `fetch` nothing is fetched or written for it."""
 
     def __call__(
-        self, asked: Asked, spec_path: Path, platform_name: str, wanted: Wanted, *, fetch: bool
+        self, asked: JobSpec, spec_path: Path, platform_name: str, resources: Resources, *, fetch: bool
     ) -> Readiness: ...
 
 
-def not_asked(asked: Asked, spec_path: Path, platform_name: str, wanted: Wanted, *, fetch: bool) -> Readiness:
+def unchecked(asked: JobSpec, spec_path: Path, platform_name: str, resources: Resources, *, fetch: bool) -> Readiness:
     """For callers that have made sure of it themselves."""
     return Readiness()
 
@@ -89,29 +89,29 @@ def launch(
     action: str,
     spec_path: Path,
     platform_name: str,
-    wanted: Wanted | None = None,
+    resources: Resources | None = None,
     *,
     new_run: bool = False,
     ended: bool = False,
-    ready: Ready = not_asked,
+    ready: Ready = unchecked,
 ) -> Launched:
     """Start the job of a spec, or find the one that does the same; with `ended` also one that has ended otherwise than
     complete, which `retry` goes on with. Raises ProblemError with all that is wrong."""
-    wanted = wanted or Wanted()
+    resources = resources or Resources()
     where = platform(platform_name)
-    settings = site.read(platform_name, wanted.site)
-    asked = ask(action, spec_path, fetch=True, settings=settings)
+    settings = site.read(platform_name, resources.site)
+    asked = load_job_spec(action, spec_path, fetch=True, settings=settings)
     if not new_run and (earlier := earlier_job(asked, platform_name, ended=ended)):
         return _found(earlier)
-    readiness = ready(asked, spec_path, platform_name, wanted, fetch=True)
+    readiness = ready(asked, spec_path, platform_name, resources, fetch=True)
     raise_errors(readiness.problems)
-    wanted = with_image(where, settings, wanted, fetch=True)
+    resources = with_image(where, settings, resources, fetch=True)
     fetch_weights(asked)
     with job_files.lock("launch"):
         if not new_run and (earlier := earlier_job(asked, platform_name, ended=ended)):  # of another launch, meanwhile
             return _found(earlier)
         run_dir, job_id = name_run(asked, new_run=new_run)
-        job = job_of(asked, where, settings, wanted, run_dir, job_id)
+        job = job_of(asked, where, settings, resources, run_dir, job_id)
         problems = where.check(job)
         raise_errors(problems)
         record = _start(asked, job, where, readiness)
@@ -127,27 +127,27 @@ def dry_run(
     action: str,
     spec_path: Path,
     platform_name: str,
-    wanted: Wanted | None = None,
+    resources: Resources | None = None,
     *,
     new_run: bool = False,
-    ready: Ready = not_asked,
+    ready: Ready = unchecked,
 ) -> DryRun:
     """What `launch` would run now, and what would keep it from it. Nothing is fetched, written or started."""
-    wanted = wanted or Wanted()
+    resources = resources or Resources()
     where = platform(platform_name)
-    settings = site.read(platform_name, wanted.site)
-    unasked = image_problems(where, settings, wanted)
-    wanted = with_image(where, settings, replace(wanted, agreed=True), fetch=False)
-    asked = ask(action, spec_path, fetch=False, settings=settings)
-    found = ready(asked, spec_path, platform_name, wanted, fetch=False).problems
+    settings = site.read(platform_name, resources.site)
+    unasked = image_problems(where, settings, resources)
+    resources = with_image(where, settings, replace(resources, agreed=True), fetch=False)
+    asked = load_job_spec(action, spec_path, fetch=False, settings=settings)
+    found = ready(asked, spec_path, platform_name, resources, fetch=False).problems
     run_dir, job_id = name_run(asked, new_run=new_run)
-    job = job_of(asked, where, settings, wanted, run_dir, job_id)
+    job = job_of(asked, where, settings, resources, run_dir, job_id)
     checked = [replace(p, severity="warning") if p.code in where.away else p for p in where.check(job)]
     problems = [*dict.fromkeys([*asked.warnings, *found, *checked, *unasked])]
     return DryRun(job, where.render(job), job.spec_toml, problems)
 
 
-def retry(record: JobRecord, *, agreed: bool = False, ready: Ready = not_asked) -> Launched:
+def retry(record: JobRecord, *, agreed: bool = False, ready: Ready = unchecked) -> Launched:
     """Launch the job of a record again: in its run folder and with its image, from its newest checkpoint.
 
     Raises JOB_RETRY_NEEDLESS where it is not over or has done all, and JOB_RETRY_REFUSED where it would fail again.
@@ -160,23 +160,23 @@ def retry(record: JobRecord, *, agreed: bool = False, ready: Ready = not_asked) 
     where = platform(record.platform)
     settings = site.settings_of(record.submitted, where.settings)
     gpus = record.gpus if where.visible_gpus(settings) is None else None
-    wanted = Wanted(record.nodes, gpus, record.image)
-    asked = ask_again(record, settings)
+    resources = Resources(record.nodes, gpus, record.image)
+    asked = job_spec_of(record, settings)
     _refuse_busy(Path(record.run_dir))
-    readiness = ready(asked, spec_of(record), record.platform, wanted, fetch=True)
+    readiness = ready(asked, spec_of(record), record.platform, resources, fetch=True)
     raise_errors(readiness.problems)
-    wanted = with_image(where, settings, wanted, fetch=True)
+    resources = with_image(where, settings, resources, fetch=True)
     with job_files.lock("launch"):
         _refuse_busy(Path(record.run_dir))
         job_id = runs.new_name(record.spec_fingerprint, set(records.names()))
-        job = job_of(asked, where, settings, wanted, Path(record.run_dir), job_id)
+        job = job_of(asked, where, settings, resources, Path(record.run_dir), job_id)
         problems = where.check(job)
         raise_errors(problems)
         started = _start(asked, job, where, readiness, retry_of=record.job_id)
         return Launched("started", started, [*dict.fromkeys([*readiness.problems, *problems])])
 
 
-def earlier_job(asked: Asked, platform_name: str, *, ended: bool = False) -> JobRecord | None:
+def earlier_job(asked: JobSpec, platform_name: str, *, ended: bool = False) -> JobRecord | None:
     """The newest job that does the same and runs, or has completed and still has its run folder; where there is none,
     with `ended` the newest of the others that still have theirs."""
     same = {
@@ -198,7 +198,7 @@ def earlier_job(asked: Asked, platform_name: str, *, ended: bool = False) -> Job
     return others[0] if ended and others else None
 
 
-def name_run(asked: Asked, *, new_run: bool) -> tuple[Path, str]:
+def name_run(asked: JobSpec, *, new_run: bool) -> tuple[Path, str]:
     """The run folder and the job's name: those of a new run, or the folder of the run that is to be resumed.
 
     Raises RUN_FOLDER_BUSY where another job is in that folder, NOTHING_TO_RESUME where a training is to go on and no
@@ -217,11 +217,11 @@ def name_run(asked: Asked, *, new_run: bool) -> tuple[Path, str]:
     return earlier, job_id
 
 
-def image_problems(where: Platform, settings: Any, wanted: Wanted) -> list[Problem]:
+def image_problems(where: Platform, settings: Any, resources: Resources) -> list[Problem]:
     """What `launch` would ask about the image first, as warnings."""
     try:
         if where.needs_image(settings):
-            images.choose(wanted.image, agreed=wanted.agreed)
+            images.choose(resources.image, agreed=resources.agreed)
     except ProblemError as asked:
         return [replace(problem, severity="warning") for problem in asked.problems]
     return []
@@ -233,29 +233,31 @@ def _refuse_busy(run_dir: Path) -> None:
             raise RUN_FOLDER_BUSY.error(run_dir, f"job {record.job_id} is {record.state} in it")
 
 
-def with_image(where: Platform, settings: Any, wanted: Wanted, *, fetch: bool) -> Wanted:
-    """What is wanted, with the image that will run. Raises what images.choose and the platform's pin_image raise."""
+def with_image(where: Platform, settings: Any, resources: Resources, *, fetch: bool) -> Resources:
+    """The resources with the image that will run. Raises what images.choose and the platform's pin_image raise."""
     if not where.needs_image(settings):
-        return wanted
-    image = images.choose(wanted.image, agreed=wanted.agreed)
-    return replace(wanted, image=where.pin_image(image, settings, fetch))
+        return resources
+    image = images.choose(resources.image, agreed=resources.agreed)
+    return replace(resources, image=where.pin_image(image, settings, fetch))
 
 
-def job_of(asked: Asked, where: Platform, settings: Any, wanted: Wanted, run_dir: Path, job_id: str) -> Job:
+def job_of(asked: JobSpec, where: Platform, settings: Any, resources: Resources, run_dir: Path, job_id: str) -> Job:
     """The job as the platform will see it. Raises PLATFORM_NODES."""
     processes = process_count(asked.spec)
-    if wanted.nodes < 1 or processes % wanted.nodes:
-        raise PLATFORM_NODES.error("--nodes", f"{processes} processes do not spread over {wanted.nodes} nodes evenly")
-    gpus = wanted.gpus if wanted.gpus is not None else where.visible_gpus(settings)
+    if resources.nodes < 1 or processes % resources.nodes:
+        raise PLATFORM_NODES.error(
+            "--nodes", f"{processes} processes do not spread over {resources.nodes} nodes evenly"
+        )
+    gpus = resources.gpus if resources.gpus is not None else where.visible_gpus(settings)
     elsewhere, named = ([], []) if where.sees_all(settings) else (asked.media_elsewhere(), asked.media_named())
     return Job(
         job_id=job_id,
         action=asked.action,
         run_dir=run_dir,
         processes=processes,
-        gpus=processes // wanted.nodes if gpus is None else gpus,
-        nodes=wanted.nodes,
-        image=wanted.image,
+        gpus=processes // resources.nodes if gpus is None else gpus,
+        nodes=resources.nodes,
+        image=resources.image,
         reads=(*asked.reads, *elsewhere),
         writes=asked.writes,
         settings=settings,
@@ -267,7 +269,7 @@ def job_of(asked: Asked, where: Platform, settings: Any, wanted: Wanted, run_dir
     )
 
 
-def _start(asked: Asked, job: Job, where: Platform, readiness: Readiness, retry_of: str | None = None) -> JobRecord:
+def _start(asked: JobSpec, job: Job, where: Platform, readiness: Readiness, retry_of: str | None = None) -> JobRecord:
     parent = runs.run_that_made(Path(asked.model_folder)) if asked.models else None
     rendered = where.render(job)
     sequence = 1 + max(records.last_sequence(), runs.last_sequence(job.run_dir.parent))
@@ -318,7 +320,7 @@ def _perhaps_started(silent: ProblemError, record: JobRecord) -> ProblemError:
     return ProblemError([replace(first, remedy=f"{first.remedy} {advice}"), *others])
 
 
-def _record(asked: Asked, job: Job, platform_name: str, parent: str | None) -> JobRecord:
+def _record(asked: JobSpec, job: Job, platform_name: str, parent: str | None) -> JobRecord:
     return JobRecord(
         job_id=job.job_id,
         platform=platform_name,
@@ -342,7 +344,7 @@ def _record(asked: Asked, job: Job, platform_name: str, parent: str | None) -> J
     )
 
 
-def _run_facts(asked: Asked, job: Job, parent: str | None) -> dict[str, Any]:
+def _run_facts(asked: JobSpec, job: Job, parent: str | None) -> dict[str, Any]:
     return {
         "run_id": job.run_dir.name,
         "action": asked.action,
@@ -357,9 +359,9 @@ def _run_facts(asked: Asked, job: Job, parent: str | None) -> dict[str, Any]:
     }
 
 
-def _run_to_resume(asked: Asked) -> Path | None:
+def _run_to_resume(asked: JobSpec) -> Path | None:
     """The newest run of this spec. Saved answers are of no use with another model or other questions."""
-    wanted = {"action": asked.action, "spec_fingerprint": asked.spec_fingerprint}
+    values = {"action": asked.action, "spec_fingerprint": asked.spec_fingerprint}
     if asked.declared.resuming and asked.declared.resuming.same_inputs:
-        wanted["inputs_fingerprint"] = asked.inputs_fingerprint
-    return runs.newest_run(asked.output_dir, **wanted)
+        values["inputs_fingerprint"] = asked.inputs_fingerprint
+    return runs.newest_run(asked.output_dir, **values)

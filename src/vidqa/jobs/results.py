@@ -18,7 +18,7 @@ from vidqa.platforms.problems import JOB_RECORD_BROKEN
 
 if TYPE_CHECKING:  # half a second that a look at a job does not need
     from vidqa.jobs.api import JobHandle
-    from vidqa.jobs.cosmos_container import Prepared
+    from vidqa.jobs.cosmos_container import ContainerFiles
     from vidqa.jobs.launch import DryRun
 
 
@@ -48,7 +48,7 @@ def of_dry_run(made: DryRun, where: Platform, out: Path | None = None) -> Result
     return Result(data, text, made.problems, steps if exit_code_of(made.problems) == Exit.OK else [])
 
 
-def of_files(made: Prepared, out: Path | None = None) -> Result:
+def of_files(made: ContainerFiles, out: Path | None = None) -> Result:
     """The files of a training for NVIDIA's container, and the command that submits them where they were written: the
     run folder, or `out`. Raises PLATFORM_OUT_UNWRITABLE."""
     submit = made.submit

@@ -26,11 +26,11 @@ def new_name(fingerprint: str, taken: set[str]) -> str:
     return name
 
 
-def newest_run(output_dir: Path, **wanted: str) -> Path | None:
+def newest_run(output_dir: Path, **values: str) -> Path | None:
     """The run in `output_dir` that was launched last of those whose run.json has these values. Earlier versions did not
     count the launches: their runs come before all that are counted, by their names, which begin with the time."""
     runs = [(RunFolder(path.parent).read_run(), path.parent) for path in output_dir.glob("*/run.json")]
-    fit = [(_sequence(run), folder.name) for run, folder in runs if wanted.items() <= run.items()]
+    fit = [(_sequence(run), folder.name) for run, folder in runs if values.items() <= run.items()]
     return output_dir / max(fit)[1] if fit else None
 
 

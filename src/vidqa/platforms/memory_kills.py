@@ -32,7 +32,7 @@ def kills(own: Path = OWN, cgroups: Path = CGROUPS) -> Kills | None:
     return None
 
 
-def said_since(before: Kills | None, now: Kills | None) -> str:
+def evidence_since(before: Kills | None, now: Kills | None) -> str:
     """The line for a job's log that says it; empty where nothing was ended for want of memory in between."""
     if before is None or now is None or now.where != before.where or now.number <= before.number:
         return ""

@@ -36,7 +36,7 @@ def supervise(job_id: str, exit_file: Path | None, command: Sequence[str]) -> in
         print(f"the job did not start: {failed}", flush=True)
         exit_code = 127
     end_leftovers(job_id)
-    if exit_code and (said := memory_kills.said_since(before, memory_kills.kills())):
+    if exit_code and (said := memory_kills.evidence_since(before, memory_kills.kills())):
         print(said, flush=True)
     try:
         if exit_file:

@@ -16,8 +16,8 @@ from vidqa.contract import environment
 from vidqa.contract.problem import Problem, ProblemError, bounded
 from vidqa.dataset.problems import MEDIA_MISSING
 from vidqa.dataset.record import MediaRef, Record
-from vidqa.jobs.asked import model_names, process_count
-from vidqa.jobs.launch import Wanted
+from vidqa.jobs.job_spec import model_names, process_count
+from vidqa.jobs.launch import Resources
 from vidqa.planning.plan import Plan, PlannedSet, make_plan, usable
 from vidqa.planning.samples import Planner, Sample
 from vidqa.planning.sets import RecordSet, Source, quarantines, record_sets, sources
@@ -64,7 +64,7 @@ class Context:
     platform: str
     probe_sample: int | None = None  # how many files are decoded; None is all
     declared: Declared = field(default_factory=Declared)
-    wanted: Wanted = field(default_factory=Wanted)  # what a launch would be asked for beyond the spec
+    wanted: Resources = field(default_factory=Resources)  # what a launch would be asked for beyond the spec
     engine: str = "vidqa"  # whose image the job runs in: a key of gpus.IMAGE_ARCHITECTURES
     evaluate_spec: Path | None = None  # the evaluation that a training is measured with
     kpi_root: Path | None = None  # its data, where there is no spec of it

@@ -10,8 +10,8 @@ from vidqa import storage
 from vidqa.actions import resolve
 from vidqa.contract.problem import Problem, ProblemError
 from vidqa.dataset.problems import MEDIA_MISSING
-from vidqa.jobs.asked import Asked
-from vidqa.jobs.launch import Wanted
+from vidqa.jobs.job_spec import JobSpec
+from vidqa.jobs.launch import Resources
 from vidqa.preflight import kept
 from vidqa.preflight._base import Check, Context, Skip, carry_out
 from vidqa.preflight.gpus import Declared
@@ -26,7 +26,7 @@ HERE = ("local", "docker")  # platforms whose jobs run on the machine that launc
 
 
 def look(
-    asked: Asked, spec_path: Path, platform: str, wanted: Wanted, engine: str, known: Kept | None, *, fetch: bool
+    asked: JobSpec, spec_path: Path, platform: str, wanted: Resources, engine: str, known: Kept | None, *, fetch: bool
 ) -> list[Problem]:
     """The problems of a job that is to be launched, errors and warnings. `known` is the report of a preflight that did
     not pass: what it found by decoding is so still. Where nothing is wrong that is kept, if `fetch` says so."""
@@ -44,7 +44,9 @@ def look(
     return list(dict.fromkeys(problems))
 
 
-def _context(asked: Asked, spec_path: Path, platform: str, wanted: Wanted, engine: str, known: Kept | None) -> Context:
+def _context(
+    asked: JobSpec, spec_path: Path, platform: str, wanted: Resources, engine: str, known: Kept | None
+) -> Context:
     """With the options of the preflight that did not pass, so that it is the same that is looked at."""
     context = Context(spec_path, asked.action, platform, wanted=wanted, engine=engine, at_launch=True)
     context.elsewhere = platform not in HERE
@@ -57,7 +59,7 @@ def _context(asked: Asked, spec_path: Path, platform: str, wanted: Wanted, engin
     return context
 
 
-def _concerns(check: Check, context: Context, asked: Asked) -> bool:
+def _concerns(check: Check, context: Context, asked: JobSpec) -> bool:
     """Whether a launch looks at this: not at another machine, nor whether there is room for saves that are there."""
     if check.name in NOT_AT_LAUNCH or (check.name == "disk" and asked.resumes):
         return False
@@ -69,7 +71,7 @@ def _concerns(check: Check, context: Context, asked: Asked) -> bool:
     return check.name not in OF_THIS_MACHINE or (context.platform == "local" and context.engine == "vidqa")
 
 
-def _inputs(asked: Asked, context: Context) -> Inputs | None:
+def _inputs(asked: JobSpec, context: Context) -> Inputs | None:
     """What is about to be looked at; None where its annotations cannot be had."""
     try:
         return kept.inputs(asked, context.platform, context.engine, context.plans_with, lambda: context.records)
@@ -77,7 +79,7 @@ def _inputs(asked: Asked, context: Context) -> Inputs | None:
         return None
 
 
-def _unseen(context: Context, asked: Asked, fetch: bool) -> list[Problem]:
+def _unseen(context: Context, asked: JobSpec, fetch: bool) -> list[Problem]:
     """What the job reads and this machine does not see: warnings. The checks that need it are not carried out; models
     are as the launch has found them."""
     models = [problem for key, name in asked.models.items() for problem in _unseen_path(context, asked, key, name)]
@@ -96,12 +98,12 @@ def _unseen(context: Context, asked: Asked, fetch: bool) -> list[Problem]:
     return [*models, *sets, *media, *_unseen_checkpoint(context, asked)]
 
 
-def _unseen_checkpoint(context: Context, asked: Asked) -> list[Problem]:
+def _unseen_checkpoint(context: Context, asked: JobSpec) -> list[Problem]:
     resuming = asked.declared.resuming
     return _unseen_path(context, asked, resuming.key, asked.start) if resuming and asked.start else []
 
 
-def _unseen_path(context: Context, asked: Asked, key: str, name: str) -> list[Problem]:
+def _unseen_path(context: Context, asked: JobSpec, key: str, name: str) -> list[Problem]:
     """What is not here, though the job will have it: `name` as it is written, and the path that it stands for."""
     path = str(value_at(asked.resolved, key))
     if os.path.exists(path) or not (hub.is_hub_name(name) or context.elsewhere):

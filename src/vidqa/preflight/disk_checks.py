@@ -13,7 +13,7 @@ from vidqa.contract import environment
 from vidqa.contract.problem import Problem
 from vidqa.families import family_of
 from vidqa.families.weights import weight_bytes, weight_files
-from vidqa.jobs.asked import model_names
+from vidqa.jobs.job_spec import model_names
 from vidqa.planning.budget.memory import BYTES_OF
 from vidqa.planning.budget.trained import trainable
 from vidqa.preflight._base import Context, Skip

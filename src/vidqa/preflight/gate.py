@@ -11,8 +11,8 @@ from functools import partial
 from pathlib import Path
 
 from vidqa.contract.cli import note
-from vidqa.jobs.asked import Asked
-from vidqa.jobs.launch import Readiness, Ready, Wanted
+from vidqa.jobs.job_spec import JobSpec
+from vidqa.jobs.launch import Readiness, Ready, Resources
 from vidqa.jobs.records import AT_LAUNCH, PASSED, SKIPPED
 from vidqa.preflight import kept
 
@@ -23,7 +23,7 @@ LOOKING = (
 
 
 def ready(
-    asked: Asked, spec_path: Path, platform_name: str, wanted: Wanted, *, fetch: bool, engine: str = "vidqa"
+    asked: JobSpec, spec_path: Path, platform_name: str, wanted: Resources, *, fetch: bool, engine: str = "vidqa"
 ) -> Readiness:
     """What a kept report says; where it did not pass, or nothing is kept, the problems that are found now. With `fetch`
     what is found now is kept, too."""
@@ -41,5 +41,5 @@ def of_engine(engine: str) -> Ready:
     return partial(ready, engine=engine)
 
 
-def skipped(asked: Asked, spec_path: Path, platform_name: str, wanted: Wanted, *, fetch: bool) -> Readiness:
+def skipped(asked: JobSpec, spec_path: Path, platform_name: str, wanted: Resources, *, fetch: bool) -> Readiness:
     return Readiness(SKIPPED)

@@ -19,7 +19,7 @@ from vidqa.contract import environment
 from vidqa.contract.files import now, write_json
 from vidqa.contract.problem import Problem
 from vidqa.dataset.record import Record
-from vidqa.jobs.asked import Asked, written_anew
+from vidqa.jobs.job_spec import JobSpec, written_anew
 from vidqa.planning import stored_plan
 from vidqa.planning.plan import Plan
 from vidqa.planning.sample_table import Identity
@@ -66,7 +66,7 @@ def folder() -> Path:
 
 
 def inputs(
-    asked: Asked, platform: str, engine: str, planner: Planner | None, read: Callable[[], Iterable[Record]]
+    asked: JobSpec, platform: str, engine: str, planner: Planner | None, read: Callable[[], Iterable[Record]]
 ) -> Inputs:
     """What is about to be looked at; `read` gives the records. Raises ProblemError."""
     # First: what changes while records are read was not looked at.
@@ -88,7 +88,7 @@ def keep(seen: Inputs, report: Kept, plan: Plan | None = None) -> None:
         _forget_the_oldest()
 
 
-def find(asked: Asked, platform: str, engine: str) -> Kept | None:
+def find(asked: JobSpec, platform: str, engine: str) -> Kept | None:
     """The report of this spec, data and model. None where there is none that can be read, or a medium has changed."""
     try:
         told = json.loads(_place(_fingerprint(asked, platform, engine)).read_text(encoding="utf-8"))
@@ -100,7 +100,7 @@ def find(asked: Asked, platform: str, engine: str) -> Kept | None:
     return report if unchanged else None
 
 
-def plan_of(asked: Asked, platform: str, engine: str) -> Path | None:
+def plan_of(asked: JobSpec, platform: str, engine: str) -> Path | None:
     """The plan that is kept of this spec, data and model; whoever reads it makes sure that it is true."""
     place = _place(_fingerprint(asked, platform, engine)).with_suffix(PLAN)
     return place if place.is_file() else None
@@ -118,7 +118,7 @@ def _parse(told: dict[str, Any]) -> Kept:
     return Kept(**{**values, "lasting": [Problem(**problem) for problem in values["lasting"]]})
 
 
-def _fingerprint(asked: Asked, platform: str, engine: str) -> str:
+def _fingerprint(asked: JobSpec, platform: str, engine: str) -> str:
     """The same for a run that goes on, and for the job of a run that is launched again from its own folder."""
     resolved = written_anew(asked.resolved).model_dump(mode="json")
     parts = [__version__, asked.action, platform, engine, resolved, asked.inputs_fingerprint]

@@ -9,7 +9,7 @@ from typing import Any
 
 from vidqa import spec
 from vidqa.contract.problem import Problem
-from vidqa.jobs.asked import process_count
+from vidqa.jobs.job_spec import process_count
 from vidqa.planning.budget.forecast import Forecast, forecast, heaviest_micro_steps
 from vidqa.planning.budget.memory import COUNTS, GIB, fits
 from vidqa.planning.budget.trained import trainable

@@ -8,7 +8,7 @@ from vidqa.families import family_of
 from vidqa.families.adapters import check_adapter
 from vidqa.families.chat import load_chat
 from vidqa.families.weights import check_weights, weight_bytes, weight_files
-from vidqa.jobs.asked import model_names
+from vidqa.jobs.job_spec import model_names
 from vidqa.preflight._base import Context
 from vidqa.preflight.problems import TIED_ADAPTER
 from vidqa.storage import hub

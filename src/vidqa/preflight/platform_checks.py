@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from vidqa.contract.problem import Problem, ProblemError
 from vidqa.jobs import launch
-from vidqa.jobs.asked import ask
+from vidqa.jobs.job_spec import load_job_spec
 from vidqa.platforms import platform, site
 from vidqa.platforms.hardware import cpu_count
 from vidqa.preflight._base import Context, Skip
@@ -23,7 +23,7 @@ def suitable(context: Context) -> list[Problem]:
     unasked = launch.image_problems(where, settings, wanted)
     wanted = launch.with_image(where, settings, replace(wanted, agreed=True), fetch=False)
     try:
-        asked = ask(context.action, context.spec_path, fetch=False, settings=settings)
+        asked = load_job_spec(context.action, context.spec_path, fetch=False, settings=settings)
     except ProblemError as unresolved:
         first = unresolved.problems[0]
         raise Skip(f"the job cannot be put together: {first.code} at {first.where}") from unresolved

@@ -10,7 +10,7 @@ from typing import Any
 
 from vidqa.actions import resolve
 from vidqa.contract.problem import Exit, Problem, ProblemError, bounded
-from vidqa.jobs.asked import ask
+from vidqa.jobs.job_spec import load_job_spec
 from vidqa.preflight import kept
 from vidqa.preflight._base import Checked, Context, Skip, carry_out
 from vidqa.preflight.kept import Inputs, Kept
@@ -106,7 +106,7 @@ def _inputs(context: Context) -> Inputs | None:
     """What is to be looked at; None where it is not all there, so that no launch can be of the same."""
     try:
         known = {"target": context.target, "settings": context.site, "folders": context.models}
-        asked = ask(context.action, context.spec_path, fetch=True, **known)
+        asked = load_job_spec(context.action, context.spec_path, fetch=True, **known)
         return kept.inputs(asked, context.platform, context.engine, context.plans_with, lambda: context.records)
     except (ProblemError, Skip):
         return None

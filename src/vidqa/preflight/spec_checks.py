@@ -12,7 +12,7 @@ from vidqa.contract import environment
 from vidqa.contract.problem import Problem, ProblemError
 from vidqa.families._base import read_json
 from vidqa.families.weights import weight_files
-from vidqa.jobs.asked import model_names
+from vidqa.jobs.job_spec import model_names
 from vidqa.planning import continuing
 from vidqa.preflight._base import Context, Skip
 from vidqa.preflight.problems import PAIR_FRAMES, PAIR_MODEL, RESUME_MISMATCH, RESUME_NO_CHECKPOINT

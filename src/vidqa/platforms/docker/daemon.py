@@ -34,9 +34,9 @@ from vidqa.platforms.docker.problems import (
 
 TIMEOUT_S = 60
 # What the daemon says, and which problem that is; the first that fits.
-Said = tuple[tuple[str, Code], ...]
+Refusals = tuple[tuple[str, Code], ...]
 DISK = (r"no space left on device|disk quota exceeded", DOCKER_DISK_FULL)
-OF_A_CONTAINER: Said = (
+OF_A_CONTAINER: Refusals = (
     DISK,
     (r"is already in use by container", DOCKER_NAME_TAKEN),
     (r"could not select device driver|nvidia-container|unresolvable CDI devices", DOCKER_NO_GPU_RUNTIME),
@@ -44,7 +44,7 @@ OF_A_CONTAINER: Said = (
     (r"No such image", DOCKER_IMAGE_MISSING),
     (r"", DOCKER_REFUSED),
 )
-OF_A_PULL: Said = (
+OF_A_PULL: Refusals = (
     DISK,
     (r"manifest unknown|manifest for .* not found|name unknown", DOCKER_IMAGE_MISSING),
     (r"", DOCKER_PULL_REFUSED),
@@ -86,7 +86,7 @@ def unreachable(failed: BaseException) -> ProblemError:
 
 
 @contextmanager
-def refusals(where: object, known: Said = OF_A_CONTAINER) -> Iterator[None]:
+def refusals(where: object, known: Refusals = OF_A_CONTAINER) -> Iterator[None]:
     """What the daemon refuses inside becomes a problem at `where`."""
     try:
         yield
@@ -94,7 +94,7 @@ def refusals(where: object, known: Said = OF_A_CONTAINER) -> Iterator[None]:
         raise refusal(where, refused, known) from refused
 
 
-def refusal(where: object, refused: APIError, known: Said = OF_A_CONTAINER) -> ProblemError:
+def refusal(where: object, refused: APIError, known: Refusals = OF_A_CONTAINER) -> ProblemError:
     said = environment.redacted(re.sub(r"\s+", " ", str(refused.explanation or refused)))[:400]
     code = next(code for pattern, code in known if re.search(pattern, said, re.IGNORECASE))
     return code.error(where, f"the daemon says: {said}")

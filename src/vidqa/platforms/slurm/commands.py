@@ -58,7 +58,7 @@ class Answer:
 
 
 @dataclass(frozen=True)
-class Cluster:
+class SlurmCommands:
     """Where SLURM's commands are: here, or on the host `ssh`."""
 
     ssh: str = ""
@@ -121,7 +121,7 @@ def _may_repeat(words: tuple[str, ...], answer: Answer) -> bool:
 
 
 @dataclass(frozen=True)
-class Known:
+class SlurmJob:
     """What SLURM knows of a job. `exit_code` is the script's, 128 and more for a signal; `restarts` counts attempts
     after the first."""
 
@@ -132,18 +132,18 @@ class Known:
     restarts: int = 0
 
 
-def known(cluster: Cluster, slurm_id: str, name: str) -> Known | None:
+def slurm_job(cluster: SlurmCommands, slurm_id: str, name: str) -> SlurmJob | None:
     """What the controller knows of a job now; None where it knows it no more, which is so some minutes after its end.
 
     Numbers are given out again, after a while or by a controller that lost its memory: only with `name` is it the job.
-    Raises what Cluster.ask raises.
+    Raises what SlurmCommands.ask raises.
     """
     shown = cluster.ask("scontrol", "show", "job", slurm_id, "--oneliner", nothing=NO_SUCH_JOB)
     found = _from_scontrol(shown.out) if shown.code == 0 else None
     return found if found and found.name == name else None
 
 
-def accounted(cluster: Cluster, slurm_id: str, name: str) -> Known | None:
+def accounted(cluster: SlurmCommands, slurm_id: str, name: str) -> SlurmJob | None:
     """How a job ended, from the accounts; None where there are none or it is not in them. Raises as `known`."""
     asked = ("sacct", "-j", slurm_id, f"--name={name}", "-X", "-n", "-P", "-o", "State,ExitCode")
     try:
@@ -155,7 +155,7 @@ def accounted(cluster: Cluster, slurm_id: str, name: str) -> Known | None:
     return _from_sacct(kept.out) if kept.code == 0 else None
 
 
-def find(cluster: Cluster, name: str, patience_s: float = 0.0) -> str | None:
+def find(cluster: SlurmCommands, name: str, patience_s: float = 0.0) -> str | None:
     """The newest job of this name, by its number; None where SLURM knows none. Raises as `known` does."""
     asked = ("squeue", "--noheader", "--states=all", f"--name={name}", "--format=%F")
     listed = cluster.ask(*asked, patience_s=patience_s, nothing=NO_SUCH_JOB)
@@ -163,14 +163,14 @@ def find(cluster: Cluster, name: str, patience_s: float = 0.0) -> str | None:
     return str(numbers[-1]) if numbers else None
 
 
-def _from_scontrol(text: str) -> Known:
+def _from_scontrol(text: str) -> SlurmJob:
     def field(name: str) -> str:
         found = re.search(rf"(?:^|\s){name}=(\S*)", text)
         return found[1] if found else ""
 
     reason = field("Reason")
     restarts = field("Restarts")
-    return Known(
+    return SlurmJob(
         state=field("JobState"),
         name=field("JobName"),
         reason="" if reason == "None" else reason,
@@ -179,13 +179,13 @@ def _from_scontrol(text: str) -> Known:
     )
 
 
-def _from_sacct(text: str) -> Known | None:
+def _from_sacct(text: str) -> SlurmJob | None:
     """The last line counts: earlier ones are of attempts before it. A state may be followed by who canceled it."""
     lines = [line.split("|") for line in text.splitlines() if "|" in line]
     if not lines:
         return None
     state, exit_code = lines[-1][:2]
-    return Known(state=state.split()[0] if state.split() else "", exit_code=_exit_code(exit_code))
+    return SlurmJob(state=state.split()[0] if state.split() else "", exit_code=_exit_code(exit_code))
 
 
 def _exit_code(pair: str) -> int | None:

@@ -35,7 +35,7 @@ from vidqa.platforms.problems import ENV_NO_GPU, PLATFORM_TOO_FEW_GPUS
 from vidqa.platforms.processes import Identity
 from vidqa.platforms.site import is_unseen, settings_of
 from vidqa.platforms.slurm import script as slurm_script
-from vidqa.platforms.slurm.commands import PATIENCE_S, Cluster, Known, accounted, find, known
+from vidqa.platforms.slurm.commands import PATIENCE_S, SlurmCommands, SlurmJob, accounted, find, slurm_job
 from vidqa.platforms.slurm.problems import (
     SLURM_MISSING,
     SLURM_NOT_SHARED,
@@ -84,7 +84,7 @@ def check(job: Job) -> list[Problem]:
         message = f"the spec needs {job.processes_per_node} on each node, {job.gpus} are asked for"
         problems.append(PLATFORM_TOO_FEW_GPUS.at("--gpus", message))
     try:
-        cluster, script = Cluster(site.ssh, site.ssh_config), slurm_script.sbatch(job)
+        cluster, script = SlurmCommands(site.ssh, site.ssh_config), slurm_script.sbatch(job)
         answer = cluster.ask("sbatch", "--test-only", given=script, patience_s=PATIENCE_S)
     except ProblemError as stopped:
         return problems + stopped.problems
@@ -129,7 +129,7 @@ def status(job: Submitted) -> Observed:
         if slurm_id is None:
             return verdict.vanished(job, verdict.EngineStatus(), "its launcher ended before SLURM had taken it")
         named = slurm_id, _name(job)
-        seen = known(cluster, *named) or _exit_code_left(job, slurm_id) or accounted(cluster, *named)
+        seen = slurm_job(cluster, *named) or _exit_code_left(job, slurm_id) or accounted(cluster, *named)
     except ProblemError as silent:
         return Observed(job.state, None, f"SLURM cannot be asked: {silent.problems[0].message}")
     return _observed(job, slurm_id, seen)
@@ -166,7 +166,7 @@ def _is_over_within(job: Submitted, limit_s: float) -> bool:
 def _hand_over(job: Job, rendered: Rendered, name: str) -> str:
     """Submit the script; its number, which sbatch may follow with ";" and a cluster's name."""
     site: SlurmSite = job.settings
-    cluster = Cluster(site.ssh, site.ssh_config)
+    cluster = SlurmCommands(site.ssh, site.ssh_config)
     if site.ssh and cluster.ask("test", "-f", str(job.run_dir / TASK)).code:
         raise SLURM_NOT_SHARED.error(job.run_dir, f"{site.ssh} does not see it")
     try:
@@ -185,9 +185,9 @@ def _hand_over(job: Job, rendered: Rendered, name: str) -> str:
     return number
 
 
-def _cluster(job: Submitted) -> Cluster:
+def _cluster(job: Submitted) -> SlurmCommands:
     site = settings_of(job, SlurmSite)
-    return Cluster(site.ssh, site.ssh_config)
+    return SlurmCommands(site.ssh, site.ssh_config)
 
 
 def _may_be_launching(job: Submitted) -> bool:
@@ -198,7 +198,7 @@ def _may_be_launching(job: Submitted) -> bool:
     return launcher.is_alive or (launcher.may_be_alive and job.created > oldest)
 
 
-def _slurm_id(job: Submitted, cluster: Cluster) -> str | None:
+def _slurm_id(job: Submitted, cluster: SlurmCommands) -> str | None:
     """The job's number; where the launcher died before it could write it down, SLURM knows it by the job's name."""
     known = (job.reference or {}).get("slurm_id")
     if isinstance(known, str) and re.fullmatch(r"\d+", known):
@@ -212,16 +212,16 @@ def _name(job: Submitted) -> str:
     return name if isinstance(name, str) and name.isprintable() else slurm_script.name_of(job.job_id)
 
 
-def _exit_code_left(job: Submitted, slurm_id: str) -> Known | None:
+def _exit_code_left(job: Submitted, slurm_id: str) -> SlurmJob | None:
     """How the script says it ended, where SLURM has forgotten the job already."""
     try:
         code = int(slurm_script.exit_file(job.run_dir, slurm_id).read_text())
     except (OSError, ValueError):
         return None
-    return Known("COMPLETED" if code == 0 else "FAILED", exit_code=code)
+    return SlurmJob("COMPLETED" if code == 0 else "FAILED", exit_code=code)
 
 
-def _observed(job: Submitted, slurm_id: str, seen: Known | None) -> Observed:
+def _observed(job: Submitted, slurm_id: str, seen: SlurmJob | None) -> Observed:
     again = f"attempt {seen.restarts + 1}; " if seen and seen.restarts else ""
     if seen and seen.state in WAITS:
         return Observed(State.PENDING, None, f"{again}waits: {seen.reason or seen.state}")

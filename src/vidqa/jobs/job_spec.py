@@ -27,7 +27,7 @@ from vidqa.storage.problems import TO_STAGE
 
 
 @dataclass(frozen=True)
-class Asked:
+class JobSpec:
     """A spec as written and as the job gets it. `models` maps dotted keys to the names that were written.
 
     What a launch has to fetch first, `resolved` names where it will be: in the folders `to_come`, once the commands of
@@ -118,7 +118,7 @@ class Asked:
         return _start(self.declared, self.spec)
 
 
-def ask(
+def load_job_spec(
     action: str,
     spec_path: Path,
     *,
@@ -126,7 +126,7 @@ def ask(
     target: str = "native",
     settings: Any = None,
     folders: dict[str, Path] | None = None,
-) -> Asked:
+) -> JobSpec:
     """Load a spec and resolve what it names.
 
     Of models of the hub `fetch` brings the small files (`fetch_weights` the others); without it, they are named by
@@ -158,7 +158,7 @@ def ask(
     unread = [path for path in annotations if Path(path) in not_here or is_unseen(settings, path)]
     data = [path if path in unread else open_source(path).fingerprint() for path in annotations]
     absent = [each for each in expected.values() if not each.is_here]
-    return Asked(
+    return JobSpec(
         action=action,
         spec_path=spec_path.absolute(),
         spec=written,
@@ -179,7 +179,7 @@ def _snapshot_and_blobs(folder: Path) -> tuple[Path, Path]:
     return folder, (folder / "../../blobs").resolve()
 
 
-def fetch_weights(asked: Asked) -> None:
+def fetch_weights(asked: JobSpec) -> None:
     """Bring the weights of the hub's models into the folders that `asked` names: of those commits, wherever the branch
     is by now. Raises what hub.resolve_model does."""
     for key, name in asked.models.items():
@@ -193,10 +193,10 @@ def spec_of(record: JobRecord) -> Path:
     return Path(record.run_dir) / "spec.toml"
 
 
-def ask_again(record: JobRecord, settings: Any = None) -> Asked:
+def job_spec_of(record: JobRecord, settings: Any = None) -> JobSpec:
     """What the job of a record was asked, from the run folder's own spec, to go on where it ended. Its checkpoints
     come before any that it started from."""
-    asked = ask(record.action, spec_of(record), fetch=True, settings=settings)
+    asked = load_job_spec(record.action, spec_of(record), fetch=True, settings=settings)
     begun = any((Path(record.run_dir) / "checkpoints").glob("*_*"))
     resuming = asked.declared.resuming
     goes_on = resuming and (begun or not isinstance(value_at(asked.spec, resuming.key), str))

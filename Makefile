@@ -38,9 +38,10 @@ check: install
 	$(RUN) -P -m vidqa.generate --check
 	$(RUN) -m pytest -q tests/skill tests/test_house_rules.py
 
-# One test file stays in one process, so that what a file prepares once is prepared once.
+# One test file stays in one process, so that what a file prepares once is prepared once; files with slow tests come
+# first, as tests/conftest.py says.
 test: install
-	$(RUN) -m pytest -n $(JOBS) --dist loadfile
+	$(RUN) -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder --durations 30 --durations-min 5
 
 generate: install
 	$(RUN) -P -m vidqa.generate

@@ -16,7 +16,7 @@ from typing import Any
 
 sys.path[:0] = [str(Path(__file__).resolve().parents[1] / "src")]
 
-from vidqa.platforms import runs
+from vidqa.contract.versions import versions
 
 RESULTS = Path(__file__).resolve().parent / "results"
 
@@ -43,7 +43,7 @@ class Ledger:
         folder.mkdir(parents=True, exist_ok=True)
         self.path = folder / f"{program}.json"
         self.earlier = json.loads(self.path.read_text()) if self.path.exists() else []
-        place = {"machine": machine(), "versions": {"python": platform.python_version(), **runs.versions()}}
+        place = {"machine": machine(), "versions": {"python": platform.python_version(), **versions()}}
         self.call: dict[str, Any] = {
             "when": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
             "command": shlex.join(["python", f"benchmarks/{program}.py", *sys.argv[1:]]),

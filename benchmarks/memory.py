@@ -24,7 +24,7 @@ from vidqa.contract.files import write_json
 from vidqa.engine.prepare import training_records
 from vidqa.families import family_of
 from vidqa.planning.budget import measured
-from vidqa.planning.budget.memory import Load, allowed_thrift, model_of
+from vidqa.planning.budget.memory import MicroStep, allowed_policies, model_of
 from vidqa.planning.budget.trained import parameters
 from vidqa.planning.packing.steps import Steps
 from vidqa.planning.samples import training_planner
@@ -81,7 +81,7 @@ def trained(spec_path: Path, steps: int, device: str) -> dict[str, Any]:
     (tokens, patches, supervised), again = max(packs)
     sizes = family.sizes_of(folder)
     model = model_of(sizes, parameters(family.tensors(sizes), spec.policy))
-    return measured.description(spec, allowed_thrift(spec)[0], model, Load(tokens, patches, supervised, again))
+    return measured.description(spec, allowed_policies(spec)[0], model, MicroStep(tokens, patches, supervised, again))
 
 
 def main() -> None:

@@ -33,7 +33,8 @@ from transformers import (
     TrainingArguments,
 )
 
-from vidqa.engine.flops import flops_model, peak_flops
+from vidqa.engine.families import family_of
+from vidqa.engine.meter import peak_flops
 from vidqa.planning.packing.sharing import Work
 
 LORA_TARGETS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
@@ -145,7 +146,7 @@ def shard_without_gpus() -> None:
 
 def summary(stopwatch: Stopwatch, model: Any, options: argparse.Namespace) -> dict[str, Any]:
     """The steps as measured, each with its work in floating-point operations by both ways of counting."""
-    flops = flops_model(model.config, vision_trains=not options.lora, decoder_trains=not options.lora)
+    flops = family_of(model).flops(model.config, vision_trains=not options.lora, decoder_trains=not options.lora)
     for step in stopwatch.steps:
         work = Work(**{field.name: step[field.name] for field in fields(Work)})
         step |= {"flops": flops.of([work]), "flops_unhalved": flops.of([work], halved=False)}

@@ -59,7 +59,7 @@ def make_set(folder: Path, records: int, files: int) -> Path:
 def make_model(folder: Path) -> Path:
     """By a process of its own: what is started from here begins with this one's memory as its peak."""
     if not (folder / "config.json").exists():
-        from vidqa.engine.tiny_model import write_tiny_model
+        from vidqa.engine.families.tiny_qwen3_vl import write_tiny_model
 
         write_tiny_model(folder, [text for row in questions(3000) for text in row[1:3]])
     return folder

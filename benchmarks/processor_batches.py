@@ -95,8 +95,8 @@ class PackedCollator(PaddedCollator):
         merge = self.processor.video_processor.merge_size
         positions = []
         for part, tokens in zip(parts, ids, strict=True):
-            grids = [tuple(grid) for grid in part["video_grid_thw"].tolist()]
-            rope = torch.from_numpy(rope_positions(tokens.numpy(), image, video, [], grids, merge))
+            plans = [SimpleNamespace(kind="video", grid=tuple(grid)) for grid in part["video_grid_thw"].tolist()]
+            rope = torch.from_numpy(rope_positions(tokens.numpy(), image, video, plans, merge))
             positions.append(torch.cat([torch.arange(len(tokens))[None], rope]))
         lengths = [len(tokens) for tokens in ids]
         labels = torch.cat([self.labels(tokens[None])[0] for tokens in ids])

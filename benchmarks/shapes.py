@@ -18,7 +18,7 @@ from transformers import Qwen3VLConfig, Qwen3VLForConditionalGeneration
 from video_set import corpus
 
 from vidqa.contract.files import write_json
-from vidqa.engine.tiny_model import tiny_config, tiny_processor
+from vidqa.engine.families.tiny_qwen3_vl import tiny_config, tiny_processor
 
 LONGEST_EDGE = 25_165_824  # frames x height x width of one video, as the published processors have it
 SHAPES: dict[str, dict[str, dict[str, Any]]] = {

@@ -39,7 +39,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         run("vidqa.demo", "--out", folder / "data", "--clips", 8)
-        run("vidqa.engine.tiny_model", "--out", folder / "model", "--corpus", folder / "data/corpus.txt")
+        run("vidqa.engine.families.tiny_qwen3_vl", "--out", folder / "model", "--corpus", folder / "data/corpus.txt")
         (folder / "spec.toml").write_text(SPEC.format(folder))
         engine = ("vidqa.engine", "train", "--spec", folder / "spec.toml", "--run-dir", folder / "run")
         run("vidqa.engine.torchrun", "--standalone", "--nproc-per-node=1", "-m", *engine)

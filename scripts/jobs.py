@@ -11,7 +11,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 from vidqa.contract.cli import Parser, Result, note, run
 
 if TYPE_CHECKING:
-    from vidqa.platforms.records import JobRecord
+    from vidqa.jobs.records import JobRecord
 
 parser = Parser(
     "Look at jobs, wait for them, follow their logs, cancel them, launch them again.",
@@ -28,40 +28,38 @@ parser.add_argument("--skip-preflight", action="store_true", help="retry: also w
 
 
 def main(options: Namespace) -> Result:
-    from vidqa.jobs import results
-    from vidqa.jobs import watch as jobs
+    from vidqa.jobs import results, watch
 
     if options.verb == "list":
-        return results.of_listing(*jobs.listing())
+        return results.of_listing(*watch.listing())
     if options.job != "latest":
-        return carry_out(jobs.find(options.job), options)
+        return carry_out(watch.find(options.job), options)
     if options.verb in ("cancel", "retry"):
-        raise jobs.id_needed(options.verb)
-    record, warnings = jobs.latest()
+        raise watch.id_needed(options.verb)
+    record, warnings = watch.latest()
     result = carry_out(record, options)
     return replace(result, problems=[*warnings, *result.problems])
 
 
 def carry_out(record: "JobRecord", options: Namespace) -> Result:
     """What is asked of one job."""
-    from vidqa.jobs import results
-    from vidqa.jobs import watch as jobs
+    from vidqa.jobs import results, watch
 
     if options.verb == "logs" and not options.follow:
-        text = jobs.tail(record, options.lines)
+        text = watch.tail(record, options.lines)
         return Result({"log": str(record.log), "lines": text.splitlines()}, text)
     if options.verb == "logs":
-        return results.of_wait(jobs.wait(record, options.timeout, note))
+        return results.of_wait(watch.wait(record, options.timeout, note))
     if options.verb == "wait":
-        return results.of_wait(jobs.wait(record, options.timeout))
+        return results.of_wait(watch.wait(record, options.timeout))
     if options.verb == "cancel":
-        return results.of_cancel(jobs.cancel(record.job_id, options.grace))
+        return results.of_cancel(watch.cancel(record.job_id, options.grace))
     if options.verb == "retry":
-        from vidqa.jobs import launch
+        from vidqa.jobs import api
         from vidqa.preflight import gate
 
         ready = gate.skipped if options.skip_preflight else gate.ready
-        return results.of_launch(launch.retry(record, agreed=options.yes, ready=ready))
+        return results.of_launch(api.attach(record.job_id).retry(agreed=options.yes, ready=ready))
     return results.of_job(record)
 
 

@@ -34,8 +34,7 @@ parser.add_argument("--timeout", type=float, metavar="S", help="wait no longer t
 
 
 def main(options: Namespace) -> Result:
-    from vidqa.jobs import cosmos_container, launch, results
-    from vidqa.jobs import watch as jobs
+    from vidqa.jobs import api, cosmos_container, launch, results
     from vidqa.platforms import platform
     from vidqa.preflight import gate
 
@@ -49,10 +48,9 @@ def main(options: Namespace) -> Result:
     if options.dry_run:
         made = launch.dry_run(*asked, new_run=options.new_run, ready=ready)
         return results.of_dry_run(made, platform(options.platform), options.out)
-    launched = launch.launch(*asked, new_run=options.new_run, ready=ready)
-    note(f"{launched.how}: job {launched.record.job_id}; run folder {launched.record.run_dir}")
-    waited = jobs.wait(launched.record, options.timeout, note) if options.wait else None
-    return results.of_launch(launched, waited)
+    job = api.submit(*asked, new_run=options.new_run, restart=True, ready=ready)
+    note(f"{job.how}: job {job.job_id}; run folder {job.record().run_dir}")
+    return results.of_launch(job, job.wait(options.timeout, note) if options.wait else None)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 from vidqa.contract.cli import Parser, Result, command, run
 
 parser = Parser(
-    "Upload a run's results and exports to S3 and its best export to the Hugging Face hub; again, what is missing.",
+    "Upload a run's results and exports to S3 and its best export to the Hugging Face hub; safe to run again.",
     examples=[
         "python scripts/upload.py outputs/train/20260101T120000Z-1a2b3c",
         "python scripts/upload.py outputs/evaluate/RUN --s3 s3://bucket/scores",
@@ -26,15 +26,15 @@ parser.add_argument("--public", action="store_true", help="agree that the reposi
 def main(options: Namespace) -> Result:
     from vidqa.contract import environment
     from vidqa.storage.problems import NOTHING_TO_UPLOAD
-    from vidqa.storage.upload import Wanted, asked_by, upload
+    from vidqa.storage.upload import Destinations, spec_destinations, upload
 
     run_dir = options.run.expanduser().absolute()
     if not run_dir.is_dir():
         raise NOTHING_TO_UPLOAD.error(run_dir, "there is no such folder")
     named = bool(options.s3 or options.hub)
-    wanted = Wanted(options.s3, hub=options.hub) if named else asked_by(run_dir)
-    wanted = replace(wanted, public=options.public, which="all" if options.all else wanted.which)
-    done, problems = upload(run_dir, wanted, environment.hf_token())
+    to = Destinations(options.s3, hub=options.hub) if named else spec_destinations(run_dir)
+    to = replace(to, public=options.public, which="all" if options.all else to.which)
+    done, problems = upload(run_dir, to, environment.hf_token())
     lines = [f"{there['state']:<9} {address}" for address, there in done.items()]
     again = [command("upload", *sys.argv[1:])] if problems else []
     return Result({"run": str(run_dir), "destinations": done}, "\n".join(lines), problems, again)

@@ -19,3 +19,9 @@ def own_folders(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Mo
     monkeypatch.setenv("VIDQA_STATE_DIR", str(home / "state"))
     monkeypatch.setenv("VIDQA_CACHE_DIR", str(home / "cache"))
     monkeypatch.setenv("OMP_NUM_THREADS", "1")  # tests share few cores with the processes they start
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files with slow tests come first: short ones fill up the end, where one process would wait for the others."""
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: item.path not in slow)

@@ -28,6 +28,7 @@ from vidqa.contract.problem import Exit
 from vidqa.preflight import media_probe
 from vidqa.preflight.media_probe import read_rows
 
+pytestmark = pytest.mark.slow
 SKILL_ROOT = Path(__file__).resolve().parents[1]
 LIMIT_S = 10.0  # of one decode; many times what the clips here take on a busy machine
 PREFLIGHT, TRAINING = "preflight", "training"

@@ -39,7 +39,7 @@ MAY_KNOW = {
     "planning": {"contract", "spec", "video", "dataset", "families"},
     "evaluation": {"contract", "pages", "dataset"},
     "datatools": {"contract", "pages", "video", "dataset", "families", "planning", "evaluation"},
-    "platforms": {"contract", "spec"},
+    "platforms": {"contract"},
     "jobs": {"contract", "actions", "spec", "dataset", "storage", "platforms"},
     "preflight": {
         "contract",
@@ -78,7 +78,7 @@ PREFIXES = {
     "evaluation": {"GAPS", "METRIC", "POSTER", "RESULTS"},
     "datatools": {"DATATOOLS"},
     "platforms": {"ENV", "JOB", "PLATFORM", "RUN", "STATE"},
-    "jobs": {"PLATFORM"},
+    "jobs": {"JOB", "PLATFORM", "RUN"},
     "preflight": {"BUDGET", "DATA", "ENV", "FIX", "MODEL", "PAIR", "PLATFORM", "RESUME"},
     "engine": {"CACHE", "ENGINE"},
 }
@@ -210,7 +210,7 @@ def declared_codes() -> dict[Path, dict[str, str]]:
     return found
 
 
-def test_codes_are_declared_in_problems_modules_and_named_for_their_room() -> None:
+def test_codes_are_declared_in_problems_modules_and_named_for_their_package() -> None:
     foundation = {"contract/cli.py", "contract/_optional.py", "contract/problem.py"}
     wrong = []
     for path, codes in declared_codes().items():
@@ -252,7 +252,7 @@ def test_every_code_is_used() -> None:
 def test_codes_have_texts_and_the_page_lists_them_all() -> None:
     import vidqa.generate
 
-    vidqa.generate.generated()  # imports every room's problems
+    vidqa.generate.generated()  # imports the problems of every package
     page = (SKILL_ROOT / "references" / "troubleshooting_codes.md").read_text(encoding="utf-8")
     declared = {name for codes in declared_codes().values() for name in codes.values()}
     assert declared == set(REGISTRY)

@@ -15,6 +15,7 @@ from vidqa.contract.run_folder import RunFolder
 from vidqa.engine.__main__ import upload
 from vidqa.preflight import gpus
 
+pytestmark = pytest.mark.slow
 SCRIPTS = Path(__file__).resolve().parents[1] / "scripts"
 NAMES = ("accelerate", "json", "numpy", "pydantic", "subprocess", "torch", "transformers", "yaml")
 PLANTED = "import os\nopen(f'{}/{}-in-{{os.getpid()}}', 'w').close()\nraise SystemExit('planted')\n"

@@ -14,6 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import forked
 from clips import write_clip, write_image
 
 from vidqa.spec import Layer, dump, resolve
@@ -28,7 +29,7 @@ QUESTIONS = (
 
 @cache
 def _model_builder() -> Any:
-    from vidqa.engine.tiny_model import write_tiny_model
+    from vidqa.engine.families.tiny_qwen3_vl import write_tiny_model
 
     return write_tiny_model
 
@@ -89,12 +90,10 @@ def tiny_spec(folder: Path, model: Path, root: Path, overrides: dict[str, Any] |
 
 
 def run_engine(
-    action: str, spec: Path, run_dir: Path, ranks: int = 1, *, check: bool = True, timeout: float = 180, **popen: Any
+    action: str, spec: Path, run_dir: Path, ranks: int = 1, *, check: bool = True, timeout: float = 180, **place: Any
 ) -> subprocess.CompletedProcess[str]:
-    """The engine under a real torchrun."""
-    done = subprocess.run(
-        engine_command(action, spec, run_dir, ranks), capture_output=True, text=True, timeout=timeout, **popen
-    )
+    """The engine under a real torchrun; its processes fork from one that has imported what they need."""
+    done = forked.run(engine_command(action, spec, run_dir, ranks), timeout=timeout, **place)
     if check and done.returncode:
         raise AssertionError(f"engine exited {done.returncode}\n{done.stdout[-3000:]}\n{done.stderr[-6000:]}")
     return done

@@ -1,12 +1,12 @@
 """What the action `count` adds to preflight, and to what is shown of a job that is over."""
 
 from pathlib import Path
+from typing import Any
 
 from vidqa.contract.files import read_object
 from vidqa.contract.problem import Problem
 from vidqa.dataset.problems import MEDIA_MISSING
 from vidqa.jobs.outcome import Outcome
-from vidqa.platforms.records import JobRecord
 from vidqa.preflight._base import Check, Context
 
 
@@ -18,7 +18,7 @@ def few(context: Context) -> list[Problem]:
     )
 
 
-def outcome(record: JobRecord) -> Outcome:
+def outcome(record: Any) -> Outcome:
     total = sum(read_object(Path(record.run_dir) / "counts.json").values())
     return Outcome({"tokens": total}, {"tokens": f"{total:,}"}, ["echo done"])
 

@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 
 from vidqa.dataset import check_records, load_records, media_exists, unpacked
-from vidqa.datatools.rows import read_annotated
+from vidqa.dataset.load import load_pairs
+from vidqa.dataset.sources import open_source
 
 CONTENT = {"a.mp4": b"first" * 1000, "deep/b.mp4": b"second"}
 
@@ -122,7 +123,9 @@ def test_only_what_records_name_is_unpacked_of_a_compressed_tar(tmp_path: Path, 
     records, problems = check_records(annotate(tmp_path, "a.mp4", "none.mp4"), archive)
     assert ([problem.code for problem in problems], len(records)) == (["DATA_MEDIA_MISSING"], 1)
     assert unpacked_files(cache) == {"a.mp4": len(CONTENT["a.mp4"])}
-    (pair,) = read_annotated(annotate(tmp_path, "deep/b.mp4"), archive).pairs  # another file of records, another reader
+    (pair,), _ = load_pairs(
+        open_source(annotate(tmp_path, "deep/b.mp4"), archive)
+    )  # another file of records, another reader
     assert Path(pair.record.media[0].path).read_bytes() == CONTENT["deep/b.mp4"]
     assert sum(path.stat().st_size for path in cache.rglob("*") if path.is_file()) < 1 << 16
 

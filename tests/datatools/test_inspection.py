@@ -16,7 +16,8 @@ from tiny_world import tiny_data, tiny_model
 from transformers import AutoProcessor
 
 from vidqa.contract.cli import SKILL_ROOT
-from vidqa.datatools.duplicates import find_duplicates, same_content
+from vidqa.dataset.same_bytes import same_bytes
+from vidqa.datatools.duplicates import find_duplicates
 from vidqa.datatools.inspection import Inspection, facts_text, inspect_dataset, summary
 from vidqa.datatools.inspection_page import histogram, inspection_page
 
@@ -141,7 +142,7 @@ def test_members_of_a_tar_are_compared_by_content(tmp_path: Path) -> None:
     (tmp_path / "annotations.json").write_text(json.dumps(rows))
     clip.unlink()
     records = inspect_dataset(tmp_path).records
-    groups = same_content([record.media[0] for record in records])
+    groups = same_bytes([record.media[0] for record in records])
     assert [[key.rsplit("!", 1)[1] for key in group] for group in groups] == [["one.mp4", "two.mp4"]]
 
 

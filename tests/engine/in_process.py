@@ -21,6 +21,8 @@ from accelerate import PartialState
 from vidqa.contract.run_folder import RunFolder
 from vidqa.engine import distributed
 from vidqa.engine import train as program
+from vidqa.engine.learner import Learner, Step
+from vidqa.engine.objectives import SUPERVISED, Objective
 from vidqa.engine.signals import STOP_SIGNALS
 from vidqa.spec import load
 
@@ -43,19 +45,19 @@ def one_rank() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def train_here(spec: Path, run: Path, *, stop_after: int | None = None) -> Path:
+def train_here(spec: Path, run: Path, *, stop_after: int | None = None, objective: Objective = SUPERVISED) -> Path:
     """Carry out a spec in a run folder, and return the folder. Raises what the engine raises."""
     asked = load(spec, "train")
-    take_step = program.take_step
+    take = Learner.take
 
-    def step(learner: Any, batches: Any, number: int) -> Any:
-        if stop_after is not None and number + 1 == stop_after:
+    def step(learner: Learner, step: Step) -> Any:
+        if stop_after is not None and step.number + 1 == stop_after:
             os.kill(os.getpid(), signal.SIGTERM)
-        return take_step(learner, batches, number)
+        return take(learner, step)
 
-    with one_rank(), patch.object(program, "take_step", step):
+    with one_rank(), patch.object(Learner, "take", step):
         run.mkdir(exist_ok=True, parents=True)
-        program.train(asked, RunFolder(run))
+        program.train(asked, RunFolder(run), objective)
     return run
 
 

@@ -26,6 +26,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import torch
+from forked import Started
 from safetensors.torch import load_file
 from tiny_world import engine_command, losses, run_engine, tiny_data, tiny_model, tiny_spec
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
@@ -95,14 +96,14 @@ def kill_all(place: Place, kills: int, seed: int) -> list[int]:
     return found
 
 
-def start(place: Place, run: Path) -> subprocess.Popen[bytes]:
+def start(place: Place, run: Path) -> Started:
     spec = place.spec(run.name + "_spec", **{"train.resume": True})
     with (place.folder / f"{run.name}.log").open("ab") as log:
         command = engine_command("train", spec, run, RANKS)
-        return subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+        return Started(command, stdout=log, stderr=log, start_new_session=True)
 
 
-def wait_for_progress(run: Path, process: subprocess.Popen[bytes], before: int) -> bool:
+def wait_for_progress(run: Path, process: Started, before: int) -> bool:
     """Until a checkpoint newer than `before` is published; False when the run ended by itself first."""
     deadline = time.monotonic() + START_LIMIT_S
     while newest(run) <= before:
@@ -115,7 +116,7 @@ def wait_for_progress(run: Path, process: subprocess.Popen[bytes], before: int) 
     return True
 
 
-def ends_within(process: subprocess.Popen[bytes], seconds: float) -> bool:
+def ends_within(process: Started, seconds: float) -> bool:
     """Whether the process ended by itself within `seconds`."""
     try:
         process.wait(seconds)
@@ -124,7 +125,7 @@ def ends_within(process: subprocess.Popen[bytes], seconds: float) -> bool:
     return True
 
 
-def finish(place: Place, run: Path, process: subprocess.Popen[bytes]) -> None:
+def finish(place: Place, run: Path, process: Started) -> None:
     """Let a run reach its end; it must have learned what the uninterrupted one did."""
     if process.wait(600):
         raise SystemExit(f"the run ended with {process.returncode}; see {run}.log")
@@ -172,7 +173,7 @@ def check_published(run: Path, before: int) -> int:
     return max(checkpoints)
 
 
-def kill_tree(process: subprocess.Popen[bytes]) -> None:
+def kill_tree(process: Started) -> None:
     """SIGKILL for a process and all below it, stopped first so that none starts another meanwhile."""
     doomed = [process.pid]
     for pid in doomed:

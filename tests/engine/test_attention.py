@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.utils.checkpoint import checkpoint
 
-from vidqa.engine.model.attention import Tails, attend, segments_of
+from vidqa.engine.model.attention import Suffixes, attend, segments_of
 
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
 
@@ -30,8 +30,8 @@ def _visible(lengths: list[int], causal: bool) -> torch.Tensor:
     return whole.tril() if causal else whole
 
 
-def _tails(prefixes: list[int], owns: list[tuple[int, int]], device: str) -> tuple[Tails, torch.Tensor]:
-    """Tails (prefix number, tokens) behind segments of the prefixes' lengths, and what every row may see."""
+def _suffixes(prefixes: list[int], owns: list[tuple[int, int]], device: str) -> tuple[Suffixes, torch.Tensor]:
+    """Suffixes (prefix number, tokens) behind segments of the prefixes' lengths, and what every row may see."""
     starts = np.cumsum([0, *prefixes])
     total = int(starts[-1]) + sum(own for _, own in owns)
     visible = torch.zeros(total, total, dtype=torch.bool)
@@ -46,20 +46,20 @@ def _tails(prefixes: list[int], owns: list[tuple[int, int]], device: str) -> tup
         visible[at : at + own, at : at + own] = torch.ones(own, own, dtype=torch.bool).tril()
         at += own
     bounds = (torch.tensor([0, *np.cumsum([n[i] for n in lengths])], dtype=torch.int32, device=device) for i in (0, 1))
-    return Tails(torch.tensor(seen, device=device), tuple(lengths), *bounds), visible
+    return Suffixes(torch.tensor(seen, device=device), tuple(lengths), *bounds), visible
 
 
-def _check(segments, visible, tails=None, *, causal: bool, heads: tuple[int, int], size: int, device: str) -> None:
+def _check(segments, visible, suffixes=None, *, causal: bool, heads: tuple[int, int], size: int, device: str) -> None:
     """Output and the three gradients against the reference; the error allowed is that of the number format."""
     dtype, allowed = (torch.bfloat16, 2e-2) if device == "cuda" else (torch.float32, 1e-5)
     torch.manual_seed(len(visible))
     shapes = [(len(visible), count, size) for count in (heads[0], heads[1], heads[1])]
     inputs = [torch.randn(shape, device=device, dtype=dtype).requires_grad_() for shape in shapes]
-    output = attend(*inputs, segments, tails, causal=causal)
+    output = attend(*inputs, segments, suffixes, causal=causal)
     expected = _reference(*inputs, visible.to(device))
-    pull = torch.randn_like(expected)
-    ours = torch.autograd.grad(output, inputs, pull.to(dtype))
-    theirs = torch.autograd.grad(expected, inputs, pull)
+    gradient = torch.randn_like(expected)
+    ours = torch.autograd.grad(output, inputs, gradient.to(dtype))
+    theirs = torch.autograd.grad(expected, inputs, gradient)
     for got, want in zip((output, *ours), (expected, *theirs), strict=True):
         assert ((got.double() - want).norm() / want.norm()).item() < allowed
 
@@ -77,17 +77,17 @@ def test_attention_that_is_computed_again_in_backward(device: str) -> None:
     dtype = torch.bfloat16 if device == "cuda" else torch.float32
     segments = segments_of([64, 64, 48, 16])
     inputs = [torch.randn(192, count, 64, device=device, dtype=dtype).requires_grad_() for count in (8, 2, 2)]
-    pull = torch.randn(192, 8 * 64, device=device, dtype=dtype)
+    gradient = torch.randn(192, 8 * 64, device=device, dtype=dtype)
     run = partial(attend, segments=segments, causal=True)
-    kept = torch.autograd.grad(run(*inputs), inputs, pull)
-    again = torch.autograd.grad(checkpoint(run, *inputs, use_reentrant=False), inputs, pull)
+    kept = torch.autograd.grad(run(*inputs), inputs, gradient)
+    again = torch.autograd.grad(checkpoint(run, *inputs, use_reentrant=False), inputs, gradient)
     for one, other in zip(kept, again, strict=True):
         torch.testing.assert_close(one, other, rtol=2e-2, atol=1e-2)
 
 
 @pytest.mark.parametrize("count", [1, 7, 8, 9, 45, 63, 64, 1000])
 def test_few_counts_of_equal_segments_are_planned(count: int) -> None:
-    segments = segments_of([32, *[16] * count], digits=3)
+    segments = segments_of([32, *[16] * count], count_bits=3)
     assert segments[0] == (0, 1, 32)
     covered = [(start + n * length, length) for start, many, length in segments for n in range(many)]
     assert covered[1:] == [(32 + n * 16, 16) for n in range(count)]
@@ -101,7 +101,7 @@ def test_heads_of_the_vision_tower(device: str) -> None:
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("heads", [(4, 4), (8, 2)], ids=["equal heads", "grouped heads"])
-def test_tails_see_their_prefix_and_themselves(device: str, heads: tuple[int, int]) -> None:
+def test_suffixes_see_their_prefix_and_themselves(device: str, heads: tuple[int, int]) -> None:
     prefixes = [64, 64, 24]
-    tails, visible = _tails(prefixes, [(0, 5), (0, 17), (1, 1), (2, 9), (2, 8)], device)
-    _check(segments_of(prefixes), visible, tails, causal=True, heads=heads, size=64, device=device)
+    suffixes, visible = _suffixes(prefixes, [(0, 5), (0, 17), (1, 1), (2, 9), (2, 8)], device)
+    _check(segments_of(prefixes), visible, suffixes, causal=True, heads=heads, size=64, device=device)

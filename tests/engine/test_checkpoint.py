@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import forked
 import kill_loop
 import pytest
 import torch
@@ -137,7 +137,7 @@ def test_steps_go_on_while_a_slow_disk_takes_what_was_saved(world: SimpleNamespa
     run = world.folder / "slow/run"
     torchrun = [sys.executable, "-m", "vidqa.engine.torchrun", "--standalone", "--nproc-per-node", "1"]
     words = [HERE / "slow_disk.py", 5, "train", "--spec", spec_of(world, "slow"), "--run-dir", run]
-    done = subprocess.run([*torchrun, *map(str, words)], capture_output=True, text=True, timeout=400)
+    done = forked.run([*torchrun, *map(str, words)], timeout=400)
     assert done.returncode == 0, done.stderr[-3000:]
     assert losses(run) == pytest.approx(losses(world.folder / "quick/run"), rel=1e-5) and len(losses(run)) == 6
     quick, slow = (

@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import signal
-import subprocess
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from forked import Started
 from tiny_world import engine_command, run_engine, tiny_data, tiny_model, tiny_spec
 from transformers import AutoProcessor
 from transformers.video_utils import VideoMetadata
@@ -167,14 +167,11 @@ def test_answers_that_got_lost_end_an_evaluation_that_can_go_on(
     assert _answers(run_dir) == _answers(finished)
 
 
-def _started(spec: Path, run_dir: Path, answers: int) -> subprocess.Popen[bytes]:
+def _started(spec: Path, run_dir: Path, answers: int) -> Started:
     """An evaluation that has given so many answers and goes on."""
-    process = subprocess.Popen(
-        engine_command("evaluate", spec, run_dir),
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
+    with open(os.devnull, "wb") as nowhere:
+        command = engine_command("evaluate", spec, run_dir)
+        process = Started(command, stdout=nowhere, stderr=nowhere, start_new_session=True)
     deadline = time.monotonic() + 120
     while len(_saved(run_dir)) < answers:
         assert process.poll() is None and time.monotonic() < deadline

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
+import forked
 import pytest
 from in_process import one_rank
 from tiny_world import engine_command, tiny_data, tiny_model, tiny_spec
@@ -46,7 +46,7 @@ def facts(run: Path) -> dict[str, Any]:
 def test_two_ranks_prove_one_step_and_leave_nothing_trained(world: SimpleNamespace, tmp_path: Path) -> None:
     mesh = {"policy.parallelism.dp_shard_size": 2, "train.train_batch_per_replica": 3}
     command = engine_command("train", spec_of(world, tmp_path, **mesh), tmp_path / "run", ranks=2)
-    done = subprocess.run([*command, "--prove"], capture_output=True, text=True, timeout=180)
+    done = forked.run([*command, "--prove"], timeout=180)
     assert done.returncode == 0, done.stderr[-3000:]
     found = facts(tmp_path / "run")
     assert found["agree"] and found["samples"] == 6 and found["largest_difference"] < 1e-5

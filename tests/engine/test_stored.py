@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 
 from vidqa.contract.problem import ProblemError
 from vidqa.engine.model import stored
-from vidqa.engine.model.stored import Wanted, read_rows, stored_tensors
+from vidqa.engine.model.stored import RowRead, read_rows, stored_tensors
 from vidqa.families.weights import INDEX
 
 
@@ -39,14 +39,14 @@ def test_rows_come_as_they_are_stored(
     }
     first, last = 4, 9
     got = {name: torch.full_like(t[first:last], float("nan"), dtype=dtype) for name, t in tensors.items()}
-    read_rows([Wanted(found[name], first, into) for name, into in got.items()])
+    read_rows([RowRead(found[name], first, into) for name, into in got.items()])
     for name, tensor in tensors.items():
         assert torch.equal(got[name], tensor[first:last].to(dtype)), name
 
 
 def test_a_rank_without_rows_reads_nothing(tmp_path: Path, tensors: dict[str, torch.Tensor]) -> None:
     found = stored_tensors(tmp_path)
-    read_rows([Wanted(found[name], len(tensor), tensor[:0].clone()) for name, tensor in tensors.items()])
+    read_rows([RowRead(found[name], len(tensor), tensor[:0].clone()) for name, tensor in tensors.items()])
     read_rows([])
 
 
@@ -70,4 +70,4 @@ def test_a_file_that_shrinks_while_it_is_read(tmp_path: Path, tensors: dict[str,
     with found[name].path.open("r+b") as file:
         file.truncate(found[name].begin + 10)
     with pytest.raises(ProblemError, match="the file ends"):
-        read_rows([Wanted(found[name], 0, torch.empty_like(tensor))])
+        read_rows([RowRead(found[name], 0, torch.empty_like(tensor))])

@@ -5,15 +5,16 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import time
 from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import forked
 import pytest
 import torch
+from forked import Started
 from safetensors.torch import load_file
 from tiny_world import engine_command, losses, run_engine, tiny_data, tiny_model, tiny_spec
 
@@ -132,7 +133,7 @@ def test_what_computes_before_the_weights_are_there_leaves_nothing(world: Simple
     command = engine_command("train", spec, run, ranks=2)
     at = command.index("vidqa.engine")
     command[at - 1 : at + 1] = [str(Path(__file__).with_name("late_weights.py"))]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=180)
+    done = forked.run(command, timeout=180)
     assert done.returncode == 0, done.stderr[-3000:]
     assert_same_run(run, world.folder / "frozen/run")
 
@@ -210,14 +211,12 @@ def test_sigterm_saves_and_stops_and_the_run_resumes(world: SimpleNamespace) -> 
     assert f"COMPLETE · step {STEPS} of {STEPS}" in page and f"goes on after step {status['step']}" in page
 
 
-def _start(spec: Path, run_dir: Path, ranks: int) -> subprocess.Popen[bytes]:
+def _start(spec: Path, run_dir: Path, ranks: int) -> Started:
     log = (spec.parent / "log.txt").open("wb")
-    return subprocess.Popen(
-        engine_command("train", spec, run_dir, ranks), stdout=log, stderr=log, start_new_session=True
-    )
+    return Started(engine_command("train", spec, run_dir, ranks), stdout=log, stderr=log, start_new_session=True)
 
 
-def _wait_for(path: Path, process: subprocess.Popen[bytes]) -> None:
+def _wait_for(path: Path, process: Started) -> None:
     deadline = time.monotonic() + 120
     while not path.exists():
         assert process.poll() is None and time.monotonic() < deadline, f"{path} never came"

@@ -11,7 +11,7 @@ from vidqa.families.chat import Chat, load_chat
 
 @pytest.fixture(scope="session")
 def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from vidqa.engine.tiny_model import tiny_config, tiny_processor
+    from vidqa.engine.families.tiny_qwen3_vl import tiny_config, tiny_processor
 
     folder = tmp_path_factory.mktemp("tiny")
     processor = tiny_processor(["Is the door open? Yes it is. Ünïcödé façade 門は開いていますか"])

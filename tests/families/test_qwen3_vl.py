@@ -84,7 +84,7 @@ def test_a_video_without_its_own_file_takes_the_images(tmp_path):
 
 
 def test_the_tiny_model_is_understood(tmp_path):
-    from vidqa.engine.tiny_model import tiny_config, tiny_processor
+    from vidqa.engine.families.tiny_qwen3_vl import tiny_config, tiny_processor
 
     processor = tiny_processor()
     processor.save_pretrained(tmp_path)
@@ -171,7 +171,7 @@ TINY = {}
 
 
 def tiny() -> Qwen3VLProcessor:
-    from vidqa.engine.tiny_model import tiny_processor
+    from vidqa.engine.families.tiny_qwen3_vl import tiny_processor
 
     return TINY.setdefault("processor", tiny_processor())
 
@@ -189,6 +189,12 @@ def tiny_geometry():
 
 TEXT, IMAGE, VIDEO, START = 1, 7, 8, 2
 GRIDS = st.tuples(st.integers(1, 5), st.integers(1, 6), st.integers(1, 6))
+
+
+def media(kind, grid):
+    return SimpleNamespace(kind=kind, grid=grid)
+
+
 PIECES = st.lists(st.one_of(st.integers(1, 9), st.tuples(st.sampled_from(["image", "video"]), GRIDS)), max_size=8)
 
 
@@ -206,7 +212,8 @@ def test_rope_positions_are_those_of_the_model(pieces):
         (images if kind == "image" else videos).append((t, 2 * h, 2 * w))
         for _ in range(t):
             ids += [START, *[IMAGE if kind == "image" else VIDEO] * (h * w), START]
-    found = rope_positions(np.array(ids), IMAGE, VIDEO, images, videos, 2)
+    plans = [media("image", grid) for grid in images] + [media("video", grid) for grid in videos]
+    found = rope_positions(np.array(ids), IMAGE, VIDEO, plans, 2)
 
     model = SimpleNamespace(config=SimpleNamespace(vision_config=SimpleNamespace(spatial_merge_size=2)))
     model.get_vision_position_ids = Qwen3VLModel.get_vision_position_ids.__get__(model)
@@ -221,8 +228,9 @@ def test_rope_positions_refuse_grids_that_do_not_fit():
     ids = np.array([TEXT, VIDEO, VIDEO, TEXT])
     for videos in ([], [(1, 2, 2)], [(1, 2, 6)], [(1, 2, 4), (1, 2, 2)]):
         with pytest.raises(ValueError):
-            rope_positions(ids, IMAGE, VIDEO, [], videos, 2)
-    assert rope_positions(ids, IMAGE, VIDEO, [], [(1, 2, 4)], 2).tolist() == [[0, 1, 1, 3], [0, 1, 1, 3], [0, 1, 2, 3]]
+            rope_positions(ids, IMAGE, VIDEO, [media("video", grid) for grid in videos], 2)
+    found = rope_positions(ids, IMAGE, VIDEO, [media("video", (1, 2, 4))], 2)
+    assert found.tolist() == [[0, 1, 1, 3], [0, 1, 1, 3], [0, 1, 2, 3]]
 
 
 @pytest.mark.parametrize(

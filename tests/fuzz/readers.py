@@ -31,10 +31,10 @@ from vidqa.evaluation.answers import parse_pair
 from vidqa.evaluation.gaps import analyze
 from vidqa.evaluation.metrics import score
 from vidqa.evaluation.results import check_results
+from vidqa.jobs import records
 from vidqa.jobs import watch as jobs
 from vidqa.pages.training.page import report
 from vidqa.pages.training.read import read_training
-from vidqa.platforms import records
 from vidqa.preflight import media_probe as probe_table
 from vidqa.spec import Layer, dump, explain, read_layer, resolve
 from vidqa.spec.compat.cosmos import cosmos_table, read_records

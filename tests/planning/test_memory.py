@@ -10,9 +10,9 @@ import pytest
 import torch
 from transformers import Qwen3VLConfig, Qwen3VLForConditionalGeneration
 
+from vidqa.engine.families.qwen3_vl import _decoder_layer, _vision_block
+from vidqa.engine.families.qwen3_vl_layers import EAGER, Dense
 from vidqa.engine.model.compiling import any_length, prepare_compiler
-from vidqa.engine.model.layers import EAGER, Dense
-from vidqa.engine.model.qwen3_vl import _decoder_layer, _vision_block
 from vidqa.engine.model.trainable import choose_trainable
 from vidqa.families.qwen3_vl_sizes import tensors
 from vidqa.families.sizes import Sizes, TextSizes, VisionSizes
@@ -20,9 +20,9 @@ from vidqa.planning.budget.measured import compare, efficiency, read_rows, resul
 from vidqa.planning.budget.memory import (
     COUNTS,
     Count,
-    Load,
+    MicroStep,
     Model,
-    Way,
+    TrainingSetup,
     Widths,
     _layer_widths,
     fits,
@@ -51,20 +51,22 @@ def model(**policy: Any) -> Model:
     return model_of(SIZES, parameters(tensors(SIZES), Policy.model_validate(policy)))
 
 
-def peak(way: Way, load: Load | None = None, **policy: Any) -> float:
-    return peak_memory(model(**policy), way, load or Load(8192, 24000, 100)).peak_gib
+def peak(setup: TrainingSetup, micro_step: MicroStep | None = None, **policy: Any) -> float:
+    return peak_memory(model(**policy), setup, micro_step or MicroStep(8192, 24000, 100)).peak_gib
 
 
 def test_what_should_take_less_takes_less() -> None:
-    way = Way(shard=4, recompute="none")
-    whole = peak(way)
-    assert whole > peak(replace(way, recompute="vision")) > peak(replace(way, recompute="all"))
-    assert whole > peak(replace(way, shard=8)) and whole > peak(way, Load(4096, 24000)) > peak(way, Load(4096, 12000))
-    assert whole > peak(way, freeze_pattern=["visual"])
-    assert peak(replace(way, compiled=False)) > whole
-    assert peak(way, Load(8192, 24000, 100, again=True)) > whole
-    assert peak(replace(way, keeps_weights=True)) > whole
-    lora = replace(way, lora=True)
+    setup = TrainingSetup(shard=4, recompute="none")
+    whole = peak(setup)
+    assert whole > peak(replace(setup, recompute="vision")) > peak(replace(setup, recompute="all"))
+    assert whole > peak(replace(setup, shard=8)) and whole > peak(setup, MicroStep(4096, 24000)) > peak(
+        setup, MicroStep(4096, 12000)
+    )
+    assert whole > peak(setup, freeze_pattern=["visual"])
+    assert peak(replace(setup, compiled=False)) > whole
+    assert peak(setup, MicroStep(8192, 24000, 100, again=True)) > whole
+    assert peak(replace(setup, keeps_weights=True)) > whole
+    lora = replace(setup, lora=True)
     assert whole > peak(replace(lora, dropout=True), lora={}) > peak(lora, lora={})
     assert fits(74, 80) and not fits(75, 80)
 
@@ -72,19 +74,21 @@ def test_what_should_take_less_takes_less() -> None:
 def test_shares_of_weights_and_optimizer() -> None:
     """16 bytes of a number that trains, 2 of one that does not."""
     full = model()
-    always = peak_memory(full, Way(shard=2), Load(128, 4)).always
+    always = peak_memory(full, TrainingSetup(shard=2), MicroStep(128, 4)).always
     assert always == full.every.every * 12 / 2 and full.every.trained == full.every.every == 8_767_123_696
     frozen = model(freeze_pattern=["visual"])
     vision = full.every.every - frozen.every.trained
-    assert peak_memory(frozen, Way(shard=1), Load(128, 4)).always == frozen.every.trained * 12 + vision * 2
+    assert (
+        peak_memory(frozen, TrainingSetup(shard=1), MicroStep(128, 4)).always == frozen.every.trained * 12 + vision * 2
+    )
 
 
 def test_a_like_run_tells_the_speed() -> None:
-    found = efficiency(model(lora={}), Way(1, lora=True, recompute="none"))
+    found = efficiency(model(lora={}), TrainingSetup(1, lora=True, recompute="none"))
     assert 0.1 < found.mfu < 0.8 and "lora" in found.source
-    assert found.mfu > efficiency(model(lora={}), Way(1, lora=True, recompute="none", compiled=False)).mfu
+    assert found.mfu > efficiency(model(lora={}), TrainingSetup(1, lora=True, recompute="none", compiled=False)).mfu
     small = replace(model(), every=Count(1000, 1000))
-    assert "assumed" in efficiency(small, Way(1)).source
+    assert "assumed" in efficiency(small, TrainingSetup(1)).source
 
 
 # What backward needs of a layer, counted on real layers of several widths.
@@ -139,7 +143,7 @@ def kept_per_token(run: Callable[[torch.Tensor], torch.Tensor], module: Any, wid
 @pytest.mark.parametrize("fused", [False, True], ids=["eager", "compiled"])
 @pytest.mark.parametrize("dropout", [None, 0.0, 0.05], ids=["full", "LoRA", "LoRA with dropout"])
 def test_what_a_decoder_layer_keeps(fused: bool, dropout: float | None) -> None:
-    counts = _layer_widths(Way(1, compiled=fused, lora=dropout is not None, dropout=bool(dropout)), COUNTS)
+    counts = _layer_widths(TrainingSetup(1, compiled=fused, lora=dropout is not None, dropout=bool(dropout)), COUNTS)
     for hidden, wide, heads, kv_heads in WIDTHS[2:3] if fused else WIDTHS:
         dense = compiled() if fused else EAGER
         layer = tiny(hidden, wide, heads, kv_heads, (64, 128), dropout).model.language_model.layers[0]
@@ -161,7 +165,7 @@ def test_a_compiled_layer_keeps_no_more_than_it_needs() -> None:
     layer = tiny(hidden, wide, heads, kv_heads, (64, 128), 0.0).model.language_model.layers[0]
     turn = torch.randn(TOKENS, 128, dtype=torch.bfloat16)
     run = lambda x: _decoder_layer(dense, layer, x, turn, turn, ((0, 1, TOKENS),), None)  # noqa: E731
-    counts = _layer_widths(Way(1, compiled=True, lora=True), COUNTS)
+    counts = _layer_widths(TrainingSetup(1, compiled=True, lora=True), COUNTS)
     told = told_of(counts, hidden, wide, heads * 128, kv_heads * 128)
     assert kept_per_token(run, layer, hidden, turn) == pytest.approx(told, rel=0.08)
 

@@ -23,11 +23,12 @@ from tiny_world import losses, tiny_data, tiny_model, tiny_spec
 
 from tests.platforms.conftest import until_complete, until_engine_runs
 from vidqa.contract.problem import Exit, ProblemError
+from vidqa.jobs import records
 from vidqa.jobs import watch as jobs
 from vidqa.jobs.launch import Launched, Wanted, dry_run, launch, retry
-from vidqa.platforms import records
+from vidqa.jobs.records import JobRecord
+from vidqa.platforms import job_files
 from vidqa.platforms._base import Rendered, State
-from vidqa.platforms.records import JobRecord
 from vidqa.preflight import gate
 
 WriteSpec = Callable[..., Path]
@@ -175,7 +176,7 @@ def test_a_job_outlives_its_launcher_and_is_found_again(rig: Rig, write_spec: Wr
 def test_a_launcher_killed_in_between_leaves_a_true_record(rig: Rig, write_spec: WriteSpec, stand_in: None) -> None:
     launcher = rig.launcher(write_spec("hang"))
     deadline = time.monotonic() + 60
-    while not list(records.folder().glob("*T*.json")) and time.monotonic() < deadline:
+    while not list(job_files.folder().glob("*T*.json")) and time.monotonic() < deadline:
         time.sleep(0.002)
     os.killpg(launcher.pid, signal.SIGKILL)
     launcher.communicate()

@@ -14,11 +14,11 @@ from tests.platforms.daemons import docker, docker_address, engine_image
 from tests.platforms.slurm_cluster import SlurmCluster, started
 from tests.platforms.specs import write_spec_in
 from tests.platforms.stand_in import install
+from vidqa.jobs import records
 from vidqa.jobs import watch as jobs
-from vidqa.platforms import records
+from vidqa.jobs.records import JobRecord
 from vidqa.platforms._base import State
 from vidqa.platforms.processes import engine_processes, job_processes, supervisors
-from vidqa.platforms.records import JobRecord
 from vidqa.platforms.slurm import platform as slurm_platform
 from vidqa.platforms.supervisor import kill_job
 

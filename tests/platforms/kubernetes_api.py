@@ -28,10 +28,12 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import kubernetes_validate
+import psutil
 
 Json = dict[str, Any]
 TOKEN = "token-of-the-test"
 SOURCE = Path(__file__).resolve().parents[2] / "src"
+POD = "STAND_IN_POD"  # in every process of a pod
 INDEX = "batch.kubernetes.io/job-completion-index"
 
 
@@ -149,6 +151,8 @@ class Cluster(ThreadingHTTPServer):
     def reconcile(self) -> None:
         with self.changed:
             for (plural, _), thing in list(self.objects.items()):
+                if self.closing:
+                    return
                 if plural == "jobs" and not ended(thing) and not thing["spec"].get("suspend"):
                     self.reconcile_job(thing)
 
@@ -230,7 +234,7 @@ class Cluster(ThreadingHTTPServer):
             words.append(word)
         process = subprocess.Popen(
             words,
-            env={**os.environ, "PYTHONPATH": str(SOURCE), **variables},
+            env={**os.environ, "PYTHONPATH": str(SOURCE), POD: name, **variables},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -282,10 +286,16 @@ class Cluster(ThreadingHTTPServer):
     def follow(self, pod: Json, process: subprocess.Popen[bytes], home: Path) -> None:
         name = pod["metadata"]["name"]
         log = self.logs.setdefault(name, [])
-        for line in process.stdout or ():
-            log.append((stamp(), line.rstrip(b"\n")))
+
+        def read() -> None:
+            for line in process.stdout or ():
+                log.append((stamp(), line.rstrip(b"\n")))
+
+        reader = threading.Thread(target=read, daemon=True)
+        reader.start()
         code = process.wait()
-        kill_group(process.pid)
+        kill_pod(name)
+        reader.join()
         killed = code == -signal.SIGKILL
         code = 128 - code if code < 0 else code
         words = home / "last-words"
@@ -326,11 +336,11 @@ class Cluster(ThreadingHTTPServer):
             self.processes[pod["metadata"]["name"]].send_signal(how)
 
     def shut(self) -> None:
-        self.closing = True
-        for process in self.processes.values():
-            kill_group(process.pid)
-        with self.changed:
+        with self.changed:  # once no pod can be started any more
+            self.closing = True
             self.changed.notify_all()
+        for name in self.processes:
+            kill_pod(name)
         self.shutdown()
         self.server_close()
 
@@ -525,9 +535,18 @@ def free_port() -> int:
 
 
 def kill_group(pid: int) -> None:
-    """End a pod's processes: each pod is a session of its own, started here."""
+    """End a pod's first process and those of its session, which was started here."""
     with suppress(ProcessLookupError):
         os.killpg(pid, signal.SIGKILL)
+
+
+def kill_pod(name: str) -> None:
+    """End every process of a pod, as the end of a container does. torchrun gives each engine process a session of its
+    own: what is left of them would train on, and hold the pod's output open for ever."""
+    for process in psutil.process_iter():
+        with suppress(psutil.Error, OSError):
+            if process.environ().get(POD) == name:
+                process.kill()
 
 
 @contextmanager

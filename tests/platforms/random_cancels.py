@@ -29,10 +29,10 @@ from tests.platforms.test_docker_conformance import rig_of
 from tests.platforms.test_local_conformance import RIG
 from vidqa.contract.problem import Exit
 from vidqa.contract.run_folder import RunFolder
+from vidqa.jobs import records
 from vidqa.jobs import watch as jobs
-from vidqa.platforms import records
+from vidqa.jobs.records import JobRecord
 from vidqa.platforms._base import State
-from vidqa.platforms.records import JobRecord
 
 MANNERS = ("hang", "hang", "complete", "stubborn", "fail")
 ENOUGH_S = 120.0

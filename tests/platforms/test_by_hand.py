@@ -14,10 +14,10 @@ import pytest
 from tests.platforms.conftest import ENOUGH_S
 from tests.platforms.slurm_cluster import SlurmCluster
 from vidqa.contract.problem import Exit, ProblemError
-from vidqa.jobs import results
+from vidqa.jobs import by_hand, results
 from vidqa.jobs import watch as jobs
 from vidqa.jobs.launch import Wanted, dry_run, launch
-from vidqa.platforms import by_hand, platform
+from vidqa.platforms import platform
 from vidqa.platforms._base import State
 
 WriteSpec = Callable[..., Path]

@@ -24,10 +24,10 @@ from tests.platforms.daemons import answers, docker, labelled_image, start
 from tests.platforms.specs import write_docker_site
 from vidqa.contract.cli import SKILL_ROOT
 from vidqa.contract.problem import Exit, ProblemError
-from vidqa.jobs import images
+from vidqa.jobs import images, records, runs
 from vidqa.jobs import watch as jobs
 from vidqa.jobs.launch import Wanted, dry_run, launch, retry
-from vidqa.platforms import records, runs
+from vidqa.jobs.records import JobRecord
 from vidqa.platforms._base import State
 from vidqa.platforms.docker import daemon as docker_daemon
 from vidqa.platforms.docker import platform as docker_platform
@@ -35,7 +35,6 @@ from vidqa.platforms.docker.container import container_name
 from vidqa.platforms.docker.daemon import container_facts
 from vidqa.platforms.docker.platform import pinned
 from vidqa.platforms.processes import Identity
-from vidqa.platforms.records import JobRecord
 
 pytestmark = pytest.mark.docker
 WriteSpec = Callable[..., Path]

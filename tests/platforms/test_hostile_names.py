@@ -27,10 +27,10 @@ from vidqa.platforms import local
 from vidqa.platforms._base import Job
 from vidqa.platforms.docker import platform as docker_platform
 from vidqa.platforms.docker.site import DockerSite
-from vidqa.platforms.kubernetes.platform import platform as kubernetes
+from vidqa.platforms.kubernetes import platform as kubernetes
 from vidqa.platforms.kubernetes.site import KubernetesSite
+from vidqa.platforms.slurm import platform as slurm
 from vidqa.platforms.slurm import script as slurm_script
-from vidqa.platforms.slurm.platform import platform as slurm
 from vidqa.platforms.slurm.site import SlurmSite
 from vidqa.spec import resolve
 from vidqa.spec.layers import Layer

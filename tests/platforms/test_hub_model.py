@@ -11,9 +11,9 @@ import tomli_w
 
 from tests.hub_server import COMMIT, Hub, serving
 from tests.platforms.slurm_cluster import SlurmCluster
-from vidqa.jobs import results
+from vidqa.jobs import by_hand, results
 from vidqa.jobs.launch import DryRun, Wanted, dry_run
-from vidqa.platforms import by_hand, platform
+from vidqa.platforms import platform
 from vidqa.storage import hub as model_hub
 from vidqa.storage.hub import resolve_model
 

@@ -16,10 +16,10 @@ from tests.platforms.conformance import *  # noqa: F403
 from tests.platforms.conformance import TOKEN, Rig
 from tests.platforms.kubernetes_api import Cluster, cluster, kill_group
 from vidqa.jobs.launch import Wanted
+from vidqa.jobs.records import JobRecord
 from vidqa.platforms._base import Rendered
-from vidqa.platforms.kubernetes.platform import platform as kubernetes
+from vidqa.platforms.kubernetes import platform as kubernetes
 from vidqa.platforms.processes import job_processes
-from vidqa.platforms.records import JobRecord
 
 PLURALS = {"Job": "jobs", "ConfigMap": "configmaps", "Service": "services"}
 

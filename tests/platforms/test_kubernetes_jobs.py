@@ -21,17 +21,18 @@ import yaml
 
 from tests.platforms.conftest import until_complete
 from tests.platforms.kubernetes_api import Cluster, Refused, Request, cluster, until
+from vidqa.contract import files
 from vidqa.contract.problem import Exit, ProblemError
+from vidqa.jobs import records
 from vidqa.jobs import watch as jobs
 from vidqa.jobs.launch import Wanted, dry_run, launch, retry
-from vidqa.platforms import records
+from vidqa.jobs.records import JobRecord
 from vidqa.platforms._base import State
 from vidqa.platforms.kubernetes import client as kubernetes_client
+from vidqa.platforms.kubernetes import platform as kubernetes
 from vidqa.platforms.kubernetes.client import connect
-from vidqa.platforms.kubernetes.platform import platform as kubernetes
 from vidqa.platforms.kubernetes.problems import UNREACHABLE
 from vidqa.platforms.kubernetes.site import KubernetesSite
-from vidqa.platforms.records import JobRecord
 
 WriteSpec = Callable[..., Path]
 ENGINE = Path(__file__).with_name("stand_in_engine.py")
@@ -189,7 +190,7 @@ def test_a_canceller_that_dies_leaves_the_truth_to_be_found(
 ) -> None:
     record = started(write_spec("hang"), wanted())
     until_runs(api, record)
-    records.update(record.job_id, cancel_requested=records.now())
+    records.update(record.job_id, cancel_requested=files.now())
     api.delete("jobs", record.reference["name"], {})  # as cancel does, and then nothing more
     record = jobs.wait(records.read(record.job_id), 30)
     assert (record.state, record.exit_code) == (State.CANCELED, 6)
@@ -455,9 +456,9 @@ def test_another_job_of_the_same_name_is_not_ours(
     for pod in pods(api):
         api.delete("pods", pod["metadata"]["name"], {})
     earlier = replace(record, state=State.RUNNING, reference={**record.reference, "uid": "another"})
-    assert kubernetes.status(earlier).state == State.COMPLETE  # by the engine's own word in the run folder
+    assert kubernetes.status(earlier.submitted).state == State.COMPLETE  # by the engine's own word in the run folder
     (Path(record.run_dir) / "status.json").unlink()
-    seen = kubernetes.status(earlier)
+    seen = kubernetes.status(earlier.submitted)
     assert seen.state == State.ERROR and "vanished" in seen.message
 
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.platforms.test_kubernetes_state import pod, record
-from vidqa.platforms import records
+from tests.platforms.test_kubernetes_state import pod, submitted
+from vidqa.platforms import job_files
 from vidqa.platforms.kubernetes.log import gather, path_of, read_log, tail_of
 from vidqa.platforms.kubernetes.problems import UNREACHABLE
 
@@ -54,46 +54,46 @@ def stamp(seconds: float) -> str:
 )
 def test_every_line_is_kept_once_in_the_order_of_the_file(first: Lines, second: Lines) -> None:
     node = Node(first)
-    gather(record(), node, [RUNNING])
+    gather(submitted(), node, [RUNNING])
     node.lines = first + second
     for _ in range(2):
-        gather(record(), node, [RUNNING])
-    assert path_of(record()).read_text().split() == [text for _, text in first + second]
+        gather(submitted(), node, [RUNNING])
+    assert path_of(submitted()).read_text().split() == [text for _, text in first + second]
 
 
 def test_a_rotated_log_goes_on_by_its_times() -> None:
     node = Node([("2026-10-25T02:59:59+02:00", "a")])
-    gather(record(), node, [RUNNING])
+    gather(submitted(), node, [RUNNING])
     node.lines = [("2026-10-25T02:59:58+02:00", "before"), ("2026-10-25T02:00:01+01:00", "b")]
-    gather(record(), node, [RUNNING])
-    assert path_of(record()).read_text().split() == ["a", "b"]
+    gather(submitted(), node, [RUNNING])
+    assert path_of(submitted()).read_text().split() == ["a", "b"]
 
 
 def test_only_what_is_new_is_asked_whatever_the_offset_of_a_node() -> None:
     hours = timedelta(hours=8)
     node = Node([(f"{datetime.now(UTC) - timedelta(hours=1) + hours:%Y-%m-%dT%H:%M:%S}+08:00", "a")])
     for _ in range(2):
-        gather(record(), node, [RUNNING])
+        gather(submitted(), node, [RUNNING])
     assert node.asked[0] is None and 3600 <= (node.asked[1] or 0) < 3800
 
 
 def test_a_node_that_is_lost_has_no_log() -> None:
-    gather(record(), Lost(), [RUNNING])  # type: ignore[arg-type]
-    assert tail_of(Lost(), "p", [RUNNING]) == "" and not path_of(record()).exists()  # type: ignore[arg-type]
+    gather(submitted(), Lost(), [RUNNING])  # type: ignore[arg-type]
+    assert tail_of(Lost(), "p", [RUNNING]) == "" and not path_of(submitted()).exists()  # type: ignore[arg-type]
 
 
 def test_of_a_long_log_only_what_is_asked_is_read() -> None:
-    records.folder().mkdir(parents=True, exist_ok=True)
-    with path_of(record()).open("wb") as kept:
+    job_files.folder().mkdir(parents=True, exist_ok=True)
+    with path_of(submitted()).open("wb") as kept:
         kept.truncate(2**26)
         kept.seek(2**26)
         kept.write(b"the end\n")
     tracemalloc.start()
     try:
-        assert read_log(record(log_start=10), -8) == (b"the end\n", 10 + 2**26 + 8)
-        assert read_log(record(log_start=10), 10 + 2**26 + 4) == (b"end\n", 10 + 2**26 + 8)
-        assert read_log(record(log_start=10), 2**27) == (b"", 10 + 2**26 + 8)
+        assert read_log(submitted(log_start=10), -8) == (b"the end\n", 10 + 2**26 + 8)
+        assert read_log(submitted(log_start=10), 10 + 2**26 + 4) == (b"end\n", 10 + 2**26 + 8)
+        assert read_log(submitted(log_start=10), 2**27) == (b"", 10 + 2**26 + 8)
         assert tracemalloc.get_traced_memory()[1] < 2**20
     finally:
         tracemalloc.stop()
-    assert len(read_log(record(), 0)[0]) == 2**26 + 8
+    assert len(read_log(submitted(), 0)[0]) == 2**26 + 8

@@ -9,6 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from vidqa.contract.run_folder import RunFolder
+from vidqa.platforms.kubernetes.pod import begin, has_stopped
+
 SOURCE = Path(__file__).resolve().parents[2] / "src"
 
 
@@ -93,6 +96,7 @@ def test_a_pod_that_takes_a_lost_ones_place_when_all_is_done_has_nothing_to_do(t
     [
         ("print('here')", "STOPPED", 6),
         ("print('here'); sys.exit(6)", "COMPLETE", 0),  # asked to stop when only its own processes were done
+        ("print('here')", "PENDING", 6),  # another attempt has begun over what rank 0 said
     ],
 )
 def test_another_node_waits_for_what_rank_0_says(tmp_path: Path, program: str, last: str, expected: int) -> None:
@@ -100,10 +104,19 @@ def test_another_node_waits_for_what_rank_0_says(tmp_path: Path, program: str, l
     run.mkdir(parents=True)
     (run / "status.json").write_text(json.dumps({"state": "RUNNING"}))
     writer = f"import time, json, pathlib; time.sleep(1.5); pathlib.Path({str(run / 'status.json')!r}).write_text("
-    writer += f"json.dumps(dict(state={last!r}, exit_code={expected})))"
+    writer += f"json.dumps(dict(state={last!r}, exit_code={expected if last != 'PENDING' else None})))"
     with subprocess.Popen([sys.executable, "-c", writer]):
         code, _, _ = pod(tmp_path, program, node=1)
     assert code == expected and (run / "log_node1.txt").exists()
+
+
+def test_another_node_meets_no_first_node_that_has_stopped(tmp_path: Path) -> None:
+    """The store of the attempt before is still there, and would tell it of ranks that are gone."""
+    pod(tmp_path, status("STOPPED", 6))
+    run = RunFolder(tmp_path / "runs" / "r")
+    assert has_stopped(run, "j") and not has_stopped(run, "another")
+    begin(run, tmp_path / "given", "j")
+    assert not has_stopped(run, "j")
 
 
 def test_a_run_folder_that_cannot_be_written(tmp_path: Path) -> None:

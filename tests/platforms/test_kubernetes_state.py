@@ -4,25 +4,22 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from vidqa.platforms._base import State
+from vidqa.platforms._base import State, Submitted
 from vidqa.platforms.kubernetes.manifest import NODE_LABEL
 from vidqa.platforms.kubernetes.state import decisive, observed, stuck
-from vidqa.platforms.records import JobRecord
 
 FAILED = {
     "status": {"conditions": [{"type": "Failed", "status": "True", "reason": "PodFailurePolicy", "message": "m"}]}
 }
 
 
-def record(**more: Any) -> JobRecord:
-    texts = {name: "x" for name in ("platform", "action", "spec", "spec_fingerprint", "inputs_fingerprint", "model")}
-    return JobRecord(
-        job_id="j", output_dir="/o", run_dir="/o/j", processes=1, created="", launcher={}, **{**texts, **more}
-    )
+def submitted(**more: Any) -> Submitted:
+    return Submitted("j", Path("/o/j"), created="", launcher={}, **more)
 
 
 def pod(name: str = "p", node: int = 0, conditions: list[dict[str, str]] | None = None, **state: Any) -> dict[str, Any]:
@@ -47,14 +44,14 @@ PREEMPTED = [{"type": "DisruptionTarget", "status": "True", "reason": "Preemptio
 
 @pytest.mark.parametrize("code", [3, 4, 5])
 def test_the_engines_exit_codes(code: int) -> None:
-    seen = observed(FAILED, [pod(terminated=over(code, words=said("ERROR", code, "why")))], record())
+    seen = observed(FAILED, [pod(terminated=over(code, words=said("ERROR", code, "why")))], submitted())
     assert (seen.state, seen.exit_code, seen.message) == (State.ERROR, code, "why")
 
 
 def test_saved_and_stopped() -> None:
     pods = [pod(terminated=over(6, words=said("STOPPED", 6, "saved")))]
-    assert observed(FAILED, pods, record()).state == State.STOPPED
-    seen = observed(FAILED, pods, record(cancel_requested="now"))
+    assert observed(FAILED, pods, submitted()).state == State.STOPPED
+    seen = observed(FAILED, pods, submitted(cancel_requested="now"))
     assert (seen.state, seen.exit_code) == (State.CANCELED, 6)
 
 
@@ -65,29 +62,29 @@ def test_the_pod_that_failed_first_decides() -> None:
     lost = [pod("a", 0, PREEMPTED, terminated=over(137, 1)), pod("b", 1, terminated=over(5, 3))]
     found = decisive(lost)
     assert found and found.pod == "b"
-    seen = observed(FAILED, lost, record())
+    seen = observed(FAILED, lost, submitted())
     assert seen.failure == {"class": "infrastructure", "evidence": "pod a: PreemptionByScheduler: by other"}
 
 
 def test_out_of_memory_of_the_container() -> None:
-    seen = observed(FAILED, [pod(terminated=over(137, reason="OOMKilled"))], record())
+    seen = observed(FAILED, [pod(terminated=over(137, reason="OOMKilled"))], submitted())
     assert seen.failure and seen.failure["class"] == "out of memory" and seen.state == State.ERROR
 
 
 def test_ended_by_the_cluster_without_a_pod() -> None:
-    seen = observed(FAILED, [], record())
+    seen = observed(FAILED, [], submitted())
     assert seen.state == State.ERROR and "PodFailurePolicy: m" in seen.message
     assert seen.failure and seen.failure["class"] == "infrastructure"
 
 
 def test_complete_needs_the_condition_of_the_whole_job() -> None:
     done = pod(terminated=over(0, reason="Completed", words=said("COMPLETE", 0, "complete")))
-    assert observed({"status": {}}, [done], record()).state != State.COMPLETE
+    assert observed({"status": {}}, [done], submitted()).state != State.COMPLETE
     whole = {"status": {"conditions": [{"type": "Complete", "status": "True"}]}}
-    seen = observed(whole, [done], record())
+    seen = observed(whole, [done], submitted())
     assert (seen.state, seen.exit_code, seen.message) == (State.COMPLETE, 0, "complete")
     unmet = {"status": {"conditions": [{"type": "Complete", "status": "False"}]}}
-    assert observed(unmet, [done], record()).state == State.RUNNING
+    assert observed(unmet, [done], submitted()).state == State.RUNNING
 
 
 @pytest.mark.parametrize(
@@ -109,21 +106,21 @@ def test_the_wait_for_a_node_is_not_a_failure_to_start() -> None:
 
 
 def test_a_pod_that_is_prepared_says_where_to_look() -> None:
-    seen = observed({}, [pod("p", waiting={"reason": "ContainerCreating"})], record())
+    seen = observed({}, [pod("p", waiting={"reason": "ContainerCreating"})], submitted())
     assert seen.state == State.PENDING and "kubectl describe pod p" in seen.message
 
 
 def test_all_nodes_must_run() -> None:
     waiting = pod("b", 1, waiting={"reason": "ContainerCreating"})
     running = pod("a", running={"startedAt": "x"})
-    assert observed({}, [running, waiting], record(nodes=2)).state == State.RUNNING
-    assert observed({}, [waiting], record(nodes=2)).state == State.PENDING
-    assert observed({"spec": {"suspend": True}}, [], record()).message.startswith("it is suspended")
+    assert observed({}, [running, waiting], submitted(nodes=2)).state == State.RUNNING
+    assert observed({}, [waiting], submitted(nodes=2)).state == State.PENDING
+    assert observed({"spec": {"suspend": True}}, [], submitted()).message.startswith("it is suspended")
 
 
 def test_words_of_a_pod_that_are_not_ours() -> None:
     broken = {**over(1), "message": "panic: [\u0000"}
-    assert observed(FAILED, [pod(terminated=broken)], record()).exit_code == 5
+    assert observed(FAILED, [pod(terminated=broken)], submitted()).exit_code == 5
     sidecar = pod(terminated=over(5))
     sidecar["status"]["containerStatuses"].insert(0, {"name": "istio-proxy", "state": {"running": {}}})
-    assert observed(FAILED, [sidecar], record()).state == State.ERROR
+    assert observed(FAILED, [sidecar], submitted()).state == State.ERROR

@@ -9,9 +9,9 @@ import pytest
 from tests.platforms.conformance import *  # noqa: F403
 from tests.platforms.conformance import Rig
 from vidqa.jobs.launch import Wanted
+from vidqa.jobs.records import JobRecord
 from vidqa.platforms._base import Rendered
 from vidqa.platforms.processes import PROC, engine_processes, job_processes, supervisors
-from vidqa.platforms.records import JobRecord
 
 
 def processes(record: JobRecord) -> list[int]:

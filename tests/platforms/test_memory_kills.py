@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from vidqa.platforms import failure, memory_kills, verdict
+from vidqa.jobs import failure
+from vidqa.platforms import memory_kills, verdict
 from vidqa.platforms.memory_kills import Kills, kills, said_since
 
 LIMIT = 192 << 20

@@ -10,9 +10,9 @@ from tests.platforms.conformance import *  # noqa: F403
 from tests.platforms.conformance import Rig
 from tests.platforms.slurm_cluster import SlurmCluster
 from vidqa.jobs.launch import Wanted
+from vidqa.jobs.records import JobRecord
 from vidqa.platforms._base import Rendered
 from vidqa.platforms.processes import PROC, engine_processes, job_processes
-from vidqa.platforms.records import JobRecord
 
 pytestmark = pytest.mark.slurm
 

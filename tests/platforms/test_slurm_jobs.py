@@ -17,12 +17,12 @@ from tests.platforms.slurm_cluster import SlurmCluster
 from tests.platforms.specs import write_spec_in
 from vidqa.contract import files
 from vidqa.contract.problem import Exit, ProblemError
+from vidqa.jobs import records
 from vidqa.jobs import watch as jobs
 from vidqa.jobs.launch import Launched, Wanted, dry_run, launch
-from vidqa.platforms import records
+from vidqa.jobs.records import JobRecord
 from vidqa.platforms._base import State
 from vidqa.platforms.processes import this_process
-from vidqa.platforms.records import JobRecord
 from vidqa.platforms.slurm import platform as slurm_platform
 from vidqa.platforms.slurm import script as slurm_script
 from vidqa.platforms.slurm.commands import Cluster
@@ -361,32 +361,3 @@ def test_no_secret_is_written_and_the_job_has_it(
     assert "planted_secret" not in slurm_stand_in.ask("scontrol", "write", "batch_script", number(record), "-")
     written = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert len(written) > 5 and not [path for path in written if b"planted_secret" in path.read_bytes()]
-
-
-def test_an_array_of_jobs(slurm_stand_in: SlurmCluster, write_spec: WriteSpec, site: Site, tmp_path: Path) -> None:
-    """What a search starts: jobs of one shape, each in its own run folder, ended and canceled one by one."""
-    made = []
-    for manner in ("complete", "fail", "hang"):
-        job, _, spec_toml, _ = dry_run("train", write_spec(manner), "slurm", site())
-        run_dir = tmp_path / "trials" / manner
-        run_dir.mkdir(parents=True)
-        (run_dir / "spec.toml").write_text(spec_toml)
-        (run_dir / "log.txt").touch()
-        made.append(replace(job, job_id=manner, run_dir=run_dir))
-    rendered = slurm_platform.render_array(made, tmp_path / "trials", at_once=2)
-    for name, text in rendered.files.items():
-        Path(name).write_text(text)
-    template = ended(started(write_spec("complete"), site()))
-    trials = [
-        records.write(replace(template, job_id=j.job_id, run_dir=str(j.run_dir), state=State.PENDING, reference=place))
-        for j, place in zip(made, slurm_platform.submit_array(made, rendered), strict=True)
-    ]
-    first, second = (ended(trial) for trial in trials[:2])
-    assert (first.state, second.state, second.exit_code) == (State.COMPLETE, State.ERROR, 3)
-    until(trials[2], "manner hang")
-    third = jobs.cancel("hang", LIMIT_S)
-    assert (third.state, third.exit_code) == (State.CANCELED, 6)
-    assert slurm_stand_in.ask("squeue", "-h") == ""  # the last one of an array has the number of the whole
-    assert slurm_script.exit_file(made[1].run_dir, number(second)).read_text().strip() == "3"
-    with pytest.raises(ValueError, match="array"):
-        slurm_script.array([made[0], replace(made[1], processes=2)], 1)

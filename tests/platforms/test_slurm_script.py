@@ -6,19 +6,19 @@ import os
 import subprocess
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from vidqa.contract import files
 from vidqa.contract.problem import ProblemError
-from vidqa.platforms import records
-from vidqa.platforms._base import Job, State
+from vidqa.platforms._base import Job, State, Submitted
 from vidqa.platforms.engine_command import engine_environment
 from vidqa.platforms.processes import this_process
-from vidqa.platforms.records import JobRecord
 from vidqa.platforms.site import validate
+from vidqa.platforms.slurm import platform as slurm
 from vidqa.platforms.slurm import script as slurm_script
 from vidqa.platforms.slurm.commands import Cluster, Known, accounted, find, known
-from vidqa.platforms.slurm.platform import platform as slurm
 from vidqa.platforms.slurm.site import SlurmSite
 
 
@@ -52,14 +52,12 @@ def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def record(run_dir: Path, **changes: object) -> JobRecord:
-    """Of a job that SLURM has as number 7, and whose launcher is gone."""
-    names = ("action", "spec", "spec_fingerprint", "inputs_fingerprint", "output_dir", "model")
+def submitted(run_dir: Path, **changes: Any) -> Submitted:
+    """A job that SLURM has as number 7, and whose launcher is gone."""
     gone = {**this_process().as_dict(), "started": 1}
-    fields = {"job_id": "x", "platform": "slurm", "run_dir": str(run_dir), "processes": 1, "created": records.now()}
     place = {"slurm_id": "7", "name": "vidqa-x"}
-    asked = {**dict.fromkeys(names, ""), **fields, "launcher": gone, "state": State.RUNNING, "reference": place}
-    return JobRecord(**{**asked, **changes})  # type: ignore[arg-type]
+    there = Submitted("x", run_dir, files.now(), gone, state=State.RUNNING, reference=place)
+    return replace(there, **changes)
 
 
 def words_of_srun(script: str, tmp_path: Path) -> list[str]:
@@ -279,7 +277,7 @@ def test_a_failure_that_names_no_job_is_no_answer(programs: Path, tmp_path: Path
         known(Cluster(), "7", "vidqa-x")
     with pytest.raises(ProblemError, match="PLATFORM_SLURM_SILENT"):
         find(Cluster(), "vidqa-x")
-    for asked in (record(tmp_path), record(tmp_path, reference=None)):
+    for asked in (submitted(tmp_path), submitted(tmp_path, reference=None)):
         seen = slurm.status(asked)
         assert seen.state == State.RUNNING and "cannot be asked" in seen.message
 
@@ -288,9 +286,9 @@ def test_a_job_that_slurm_does_not_know_has_vanished(programs: Path, tmp_path: P
     program(programs, "sacct", err="Slurm accounting storage is disabled", code=1)
     program(programs, "scontrol", err="slurm_load_jobs error: Invalid job id specified", code=1)
     assert known(Cluster(), "7", "vidqa-x") is None
-    assert slurm.status(record(tmp_path)).state == State.ERROR
+    assert slurm.status(submitted(tmp_path)).state == State.ERROR
     program(programs, "sacct", err="sacct: error: words that nobody has heard before", code=1)
-    assert slurm.status(record(tmp_path)).state == State.RUNNING
+    assert slurm.status(submitted(tmp_path)).state == State.RUNNING
 
 
 @pytest.mark.parametrize(
@@ -299,7 +297,7 @@ def test_a_job_that_slurm_does_not_know_has_vanished(programs: Path, tmp_path: P
 )
 def test_only_a_state_that_is_known_as_an_end_is_one(programs: Path, tmp_path: Path, state: str, seen: str) -> None:
     program(programs, "scontrol", out=f"JobId=7 JobName=vidqa-x JobState={state} Reason=None ExitCode=0:0")
-    assert slurm.status(record(tmp_path)).state == seen
+    assert slurm.status(submitted(tmp_path)).state == seen
 
 
 @pytest.mark.parametrize(("created", "seen"), [(None, "PENDING"), ("2026-01-01T00:00:00+00:00", "CANCELED")])
@@ -308,7 +306,7 @@ def test_a_launcher_of_another_machine_is_waited_for_only_so_long(
 ) -> None:
     program(programs, "squeue")
     elsewhere = {**this_process().as_dict(), "host": "another"}
-    asked = record(tmp_path, launcher=elsewhere, state=State.PENDING, reference=None, cancel_requested="now")
+    asked = submitted(tmp_path, launcher=elsewhere, state=State.PENDING, reference=None, cancel_requested="now")
     assert slurm.status(replace(asked, created=created or asked.created)).state == seen
 
 

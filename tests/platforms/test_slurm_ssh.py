@@ -19,10 +19,10 @@ from tests.platforms.slurm_cluster import SlurmCluster
 from tests.platforms.specs import write_spec_in
 from tests.platforms.test_by_hand import until_complete
 from vidqa.contract.problem import Exit, ProblemError
-from vidqa.jobs import results
+from vidqa.jobs import records, results
 from vidqa.jobs import watch as jobs
 from vidqa.jobs.launch import Wanted, dry_run, launch
-from vidqa.platforms import platform, records
+from vidqa.platforms import platform
 from vidqa.platforms._base import State
 from vidqa.platforms.slurm import platform as slurm_platform
 from vidqa.platforms.slurm.commands import Cluster

@@ -16,8 +16,8 @@ from tests.platforms.slurm_cluster import SlurmCluster
 from tests.platforms.test_slurm_jobs import number, until_seen
 from vidqa.jobs import watch as jobs
 from vidqa.jobs.launch import Wanted, launch, retry
+from vidqa.jobs.records import JobRecord
 from vidqa.platforms._base import State
-from vidqa.platforms.records import JobRecord
 
 pytestmark = [pytest.mark.slurm, pytest.mark.slow]
 LIMIT_S = 240

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.clips import write_clip
-from vidqa.engine.tiny_model import write_tiny_model
+from vidqa.engine.families.tiny_qwen3_vl import write_tiny_model
 
 
 @pytest.fixture(scope="session")

@@ -17,12 +17,11 @@ from tests.hub_server import serving
 from tests.platforms.stand_in import install
 from tests.preflight.conftest import records as rows
 from vidqa.contract.problem import Exit, Problem, ProblemError
-from vidqa.jobs import results
+from vidqa.jobs import records, results
 from vidqa.jobs import watch as jobs
 from vidqa.jobs.asked import ask, fetch_weights
 from vidqa.jobs.cosmos_container import prepare
 from vidqa.jobs.launch import Launched, Wanted, dry_run, launch, retry
-from vidqa.platforms import records
 from vidqa.platforms._base import State
 from vidqa.platforms.supervisor import kill_job
 from vidqa.preflight import gate, kept

@@ -11,7 +11,8 @@ import pytest
 
 from tests.clips import draw, write_clip
 from tests.preflight.corpus import Case
-from vidqa.dataset import near_duplicates as looks
+from vidqa.dataset import near_duplicates
+from vidqa.dataset.near_duplicates import near_duplicate_pairs
 from vidqa.preflight import media_checks, media_probe
 from vidqa.video import decode_frames, probe
 from vidqa.video.pool import DecodePool
@@ -110,20 +111,20 @@ def test_where_nobody_may_write_rows_go_to_the_cache(tmp_path: Path) -> None:
     assert "probes" in str(media_probe.place_for(Path("/nowhere/spec.toml")))
 
 
-def test_glances_tell_the_same_scene_from_another(tmp_path: Path) -> None:
+def test_signatures_tell_the_same_scene_from_another(tmp_path: Path) -> None:
     def seen(path: Path) -> bytes:
         meta = probe(path)
         wanted = [0, meta.frame_count // 2, meta.frame_count - 1]
-        return looks.glance(looks.thumbnails(decode_frames(path, None, wanted), 0, 0))
+        return near_duplicates.signature(near_duplicates.thumbnails(decode_frames(path, None, wanted), 0, 0))
 
     original = seen(write_clip(tmp_path / "a.mp4", frames=16, width=128, height=96))
     smaller = seen(write_clip(tmp_path / "b.mp4", frames=16, width=64, height=48, codec="mpeg4"))
     other = seen(write_clip(tmp_path / "c.mp4", frames=16, width=128, height=96, first_number=0b0101010101010101))
-    assert looks.alike([other, original], [smaller]) == [(1, 0)]
-    assert looks.alike([other], [original]) == [] and looks.alike([], [original]) == []
+    assert near_duplicate_pairs([other, original], [smaller]) == [(1, 0)]
+    assert near_duplicate_pairs([other], [original]) == [] and near_duplicate_pairs([], [original]) == []
     many = [np.random.default_rng(seed).integers(0, 255, 192, np.uint8).tobytes() for seed in range(600)]
-    assert looks.alike(many, many) == [(at, at) for at in range(600)]
-    assert looks.thumbnails(draw(5, 3, 2)[None], 0, 0).shape == (1, 64)
+    assert near_duplicate_pairs(many, many) == [(at, at) for at in range(600)]
+    assert near_duplicates.thumbnails(draw(5, 3, 2)[None], 0, 0).shape == (1, 64)
 
 
 def test_a_scene_of_even_greys_is_the_same_after_another_encoding() -> None:
@@ -134,5 +135,5 @@ def test_a_scene_of_even_greys_is_the_same_after_another_encoding() -> None:
     flips = [((a > a.mean(-1, keepdims=True)) != (b > b.mean(-1, keepdims=True))).sum(-1).max()
              for a, b in zip(scenes, again, strict=True)]  # fmt: skip
     assert max(flips) > 4  # what counting the bits alone would lose
-    found = looks.alike([each.tobytes() for each in scenes], [each.tobytes() for each in again])
+    found = near_duplicate_pairs([each.tobytes() for each in scenes], [each.tobytes() for each in again])
     assert found == [(at, at) for at in range(40)]

@@ -94,7 +94,7 @@ def test_files_that_are_named_exist(page: Path) -> None:
 
 @by_name
 def test_problem_codes_that_are_named_exist(page: Path) -> None:
-    vidqa.generate.generated()  # imports every room's problems
+    vidqa.generate.generated()  # imports the problems of every package
     kinds = {name.split("_")[0] for name in REGISTRY} - {"RUN", "STATE"}
     named = {code for code in inline_code(page) if re.fullmatch(r"[A-Z]+(_[A-Z]+)+", code)}
     assert {code for code in named if code.split("_")[0] in kinds} - set(REGISTRY) == set()

@@ -30,7 +30,7 @@ def test_every_key_is_described_and_its_treatment_is_known(action: str) -> None:
 def test_the_schema_is_strict_and_holds_the_defaults(action: str) -> None:
     whole = schema(action)
     Draft202012Validator.check_schema(whole)
-    assert not list(Draft202012Validator(whole).iter_errors(actions.action(action).model().model_dump()))
+    assert not list(Draft202012Validator(whole).iter_errors(actions.action(action).spec_model().model_dump()))
     for part in (whole, *whole["$defs"].values()):
         assert part["additionalProperties"] is False
     for prop in properties(action).values():

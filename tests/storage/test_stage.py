@@ -17,8 +17,8 @@ from tiny_world import tiny_data
 
 from vidqa.contract.problem import Exit, ProblemError
 from vidqa.dataset import load_records
+from vidqa.jobs import by_hand
 from vidqa.jobs.launch import dry_run
-from vidqa.platforms import by_hand
 from vidqa.storage import expected_set, stage, stage_set
 from vidqa.storage.stage import RECORD, folder_of, read_record
 

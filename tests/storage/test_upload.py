@@ -17,7 +17,7 @@ from tests.storage.hub_uploads import Hub, serving
 from tests.tiny_world import run_engine, tiny_data, tiny_model, tiny_spec
 from vidqa.contract.problem import Exit, ProblemError
 from vidqa.storage import s3_upload
-from vidqa.storage.upload import RECORD, Wanted, asked_by, main, run_files, upload
+from vidqa.storage.upload import RECORD, Destinations, main, run_files, spec_destinations, upload
 
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "upload.py"
 HUB = "hub:org/tuned"
@@ -57,23 +57,23 @@ def codes(problems: list[Any]) -> list[str]:
     return [problem.code for problem in problems]
 
 
-def asks(run_dir: Path, **ckpt: Any) -> Wanted:
+def asks(run_dir: Path, **ckpt: Any) -> Destinations:
     lines = [f"{key} = {json.dumps(value)}" for key, value in ckpt.items()]
     (run_dir / "spec.toml").write_text("\n".join(["[train.ckpt]", *lines]))
-    return asked_by(run_dir)
+    return spec_destinations(run_dir)
 
 
 def test_what_the_spec_asks_for(run_dir: Path) -> None:
     assert not asks(run_dir, upload_s3=False, s3_bucket="lake")
-    wanted = asks(
+    destinations = asks(
         run_dir, upload_s3="all", s3_bucket="lake", s3_prefix="team", upload_hf=True, hf_repo_name="org/tuned"
     )
-    assert wanted == Wanted("s3://lake/team", "all", "org/tuned")
+    assert destinations == Destinations("s3://lake/team", "all", "org/tuned")
     assert asks(run_dir, upload_s3="final", s3_bucket="lake").s3 == "s3://lake/outputs"
 
 
 def test_a_run_goes_to_a_bucket_whole_and_only_once(bucket: Any, run_dir: Path) -> None:
-    done, problems = upload(run_dir, Wanted("s3://lake/outputs"), None)
+    done, problems = upload(run_dir, Destinations("s3://lake/outputs"), None)
     address = f"s3://lake/outputs/{run_dir.name}"
     assert problems == [] and done[address]["state"] == "COMPLETE"
     there = {name.partition(f"{run_dir.name}/")[2] for name in bucket.find(address)}
@@ -84,14 +84,14 @@ def test_a_run_goes_to_a_bucket_whole_and_only_once(bucket: Any, run_dir: Path) 
     record = json.loads((run_dir / RECORD).read_text())["destinations"][address]
     sent = {each["path"]: each for each in record["files"]}["safetensors/step_2/model.safetensors"]
     assert sent["sha256"] == hashlib.sha256(model).hexdigest() and record["sent"] == 9
-    again, _ = upload(run_dir, Wanted("s3://lake/outputs"), None)
+    again, _ = upload(run_dir, Destinations("s3://lake/outputs"), None)
     assert again[address]["sent"] == 0
     bucket.rm(f"{address}/best.json")
     (run_dir / RECORD).write_text("[]")  # what something else wrote
     (run_dir / "metrics.jsonl").write_text("{}\n{}\n")
-    again, _ = upload(run_dir, Wanted("s3://lake/outputs"), None)
+    again, _ = upload(run_dir, Destinations("s3://lake/outputs"), None)
     assert again[address]["sent"] == 2 and bucket.cat(f"{address}/metrics.jsonl") == b"{}\n{}\n"
-    everything, _ = upload(run_dir, Wanted("s3://lake/outputs", "all"), None)
+    everything, _ = upload(run_dir, Destinations("s3://lake/outputs", "all"), None)
     assert everything[address]["sent"] == 3
 
 
@@ -111,13 +111,13 @@ def test_bytes_that_change_on_their_way_are_noticed(
     bucket: Any, run_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(s3_upload, "hashes", lambda path, part: ("0" * 32, "0" * 64))
-    done, problems = upload(run_dir, Wanted("s3://lake/outputs"), None)
+    done, problems = upload(run_dir, Destinations("s3://lake/outputs"), None)
     assert set(codes(problems)) == {"STORAGE_DAMAGED"} and len(problems) == 9
     assert json.loads((run_dir / RECORD).read_text())["destinations"] == json.loads(json.dumps(done))
 
 
 def test_the_best_export_goes_to_the_hub_private(hub: Hub, run_dir: Path) -> None:
-    done, problems = upload(run_dir, Wanted(hub="org/tuned"), hub.token)
+    done, problems = upload(run_dir, Destinations(hub="org/tuned"), hub.token)
     assert problems == [] and done[HUB]["export"] == "step_2"
     repo = hub.repos["org/tuned"]
     assert repo["private"] is True
@@ -125,17 +125,17 @@ def test_the_best_export_goes_to_the_hub_private(hub: Hub, run_dir: Path) -> Non
     assert repo["files"] == {path.name: path.read_bytes() for path in export.iterdir()}
     assert [request for request in hub.requests if request.startswith("PUT /objects/")]
     hub.requests.clear()
-    upload(run_dir, Wanted(hub="org/tuned"), hub.token)
+    upload(run_dir, Destinations(hub="org/tuned"), hub.token)
     assert not [request for request in hub.requests if request.startswith("PUT ")]  # the weights are there already
 
 
 def test_a_public_repository_gets_nothing_unless_agreed(hub: Hub, run_dir: Path) -> None:
     hub.make("org/tuned", private=False)
-    _, problems = upload(run_dir, Wanted(hub="org/tuned"), hub.token)
+    _, problems = upload(run_dir, Destinations(hub="org/tuned"), hub.token)
     assert codes(problems) == ["STORAGE_HUB_PUBLIC"] and hub.repos["org/tuned"]["files"] == {}
-    done, problems = upload(run_dir, Wanted(hub="org/tuned", public=True), hub.token)
+    done, problems = upload(run_dir, Destinations(hub="org/tuned", public=True), hub.token)
     assert problems == [] and done[HUB]["state"] == "COMPLETE"
-    upload(run_dir, Wanted(hub="org/new", public=True), hub.token)
+    upload(run_dir, Destinations(hub="org/new", public=True), hub.token)
     assert hub.repos["org/new"]["private"] is False
 
 
@@ -145,43 +145,43 @@ def test_a_public_repository_gets_nothing_unless_agreed(hub: Hub, run_dir: Path)
 )
 def test_what_the_hub_refuses(hub: Hub, run_dir: Path, part: str, status: int, code: str) -> None:
     hub.refuse[part] = status
-    done, problems = upload(run_dir, Wanted(hub="org/tuned"), hub.token)
+    done, problems = upload(run_dir, Destinations(hub="org/tuned"), hub.token)
     assert codes(problems) == [code] and done[HUB]["state"] == "ERROR"
     hub.refuse.clear()
-    assert upload(run_dir, Wanted(hub="org/tuned"), hub.token)[1] == []
+    assert upload(run_dir, Destinations(hub="org/tuned"), hub.token)[1] == []
 
 
 def test_a_wrong_token_is_told_without_it(hub: Hub, run_dir: Path) -> None:
-    done, problems = upload(run_dir, Wanted(hub="org/tuned"), "hf_planted_secret")
+    done, problems = upload(run_dir, Destinations(hub="org/tuned"), "hf_planted_secret")
     assert codes(problems) == ["STORAGE_HUB_REFUSED"] and "401" in problems[0].message
     assert "planted" not in json.dumps(done) + (run_dir / RECORD).read_text()
 
 
 def test_weights_that_arrive_damaged(hub: Hub, run_dir: Path) -> None:
     hub.damage = True
-    _, problems = upload(run_dir, Wanted(hub="org/tuned"), hub.token)
+    _, problems = upload(run_dir, Destinations(hub="org/tuned"), hub.token)
     assert codes(problems) == ["STORAGE_DAMAGED"] and "model.safetensors" in problems[0].message
 
 
 def test_a_hub_that_is_not_there(run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
-    _, problems = upload(run_dir, Wanted(hub="org/tuned"), "t")
+    _, problems = upload(run_dir, Destinations(hub="org/tuned"), "t")
     assert codes(problems) == ["STORAGE_UNREACHABLE"]
 
 
 def test_one_place_that_fails_does_not_keep_the_other_from_its_share(bucket: Any, hub: Hub, run_dir: Path) -> None:
-    done, problems = upload(run_dir, Wanted("s3://none-such/x", hub="org/tuned"), hub.token)
+    done, problems = upload(run_dir, Destinations("s3://none-such/x", hub="org/tuned"), hub.token)
     assert [each["state"] for each in done.values()] == ["ERROR", "COMPLETE"] and len(problems) >= 1
 
 
 def test_nothing_to_upload(run_dir: Path, tmp_path: Path) -> None:
-    for wanted in (Wanted(), Wanted(hub="no-slash")):
+    for destinations in (Destinations(), Destinations(hub="no-slash")):
         with pytest.raises(ProblemError) as raised:
-            upload(run_dir, wanted, None)
+            upload(run_dir, destinations, None)
         assert raised.value.exit_code == Exit.USAGE
     (tmp_path / "evaluation").mkdir()
     with pytest.raises(ProblemError) as raised:
-        upload(tmp_path / "evaluation", Wanted(hub="org/x"), None)
+        upload(tmp_path / "evaluation", Destinations(hub="org/x"), None)
     assert "no export" in str(raised.value)
 
 
@@ -190,7 +190,7 @@ def test_an_evaluation_has_its_results_and_no_exports(bucket: Any, tmp_path: Pat
     run.mkdir()
     for name in ("results.json", "metrics.json", "report.html"):
         (run / name).write_text("{}")
-    done, problems = upload(run, Wanted("s3://lake/scores"), None)
+    done, problems = upload(run, Destinations("s3://lake/scores"), None)
     assert problems == [] and done["s3://lake/scores/evaluation"]["sent"] == 3
     assert [path.name for path in run_files(run, [])] == ["metrics.json", "report.html", "results.json"]
 
@@ -252,5 +252,5 @@ def test_a_real_training_uploads_at_its_end_and_does_not_fail_with_it(bucket: An
     }
     exported = [name for name in bucket.find("lake/outputs/run") if name.endswith("model.safetensors")]
     assert len(exported) == 1 and bucket.exists("lake/outputs/run/report.html")
-    _, problems = upload(run_dir, asked_by(run_dir), hub.token)
+    _, problems = upload(run_dir, spec_destinations(run_dir), hub.token)
     assert problems == [] and "model.safetensors" in hub.repos["org/tuned"]["files"]

@@ -8,7 +8,7 @@ import time
 import numpy as np
 from clips import frame_numbers
 
-from vidqa.dataset import near_duplicates as looks
+from vidqa.dataset import near_duplicates
 
 HANGS, DIES, RAISES, CRASHES = 100, 200, 300, 400  # first frame numbers of the clips that make trouble
 
@@ -49,7 +49,7 @@ def needs_too_much(frames: np.ndarray, height: int, width: int) -> np.ndarray:
 def thumbnails(frames: np.ndarray, height: int, width: int) -> np.ndarray:
     """Preflight's, by a worker that is killed by the clips that kill."""
     numbers(frames, height, width)
-    return looks.thumbnails(frames, height, width)
+    return near_duplicates.thumbnails(frames, height, width)
 
 
 def save(path: str, frames: np.ndarray) -> None:

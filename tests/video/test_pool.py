@@ -14,7 +14,7 @@ from decode_workers import is_worker, workers_of
 
 from vidqa.contract.environment import child_environment
 from vidqa.contract.problem import Exit, Problem
-from vidqa.video.pool import DecodePool, DecodeRequest, Stored
+from vidqa.video.pool import DecodePool, DecodeRequest, FramesFile
 
 NUMBERS = "slow_transform:numbers"
 
@@ -180,7 +180,7 @@ def test_frames_are_stored_by_the_worker_where_asked(tmp_path):
     request = ask(clip, (3, 4))
     with DecodePool(1, 30, NUMBERS, "slow_transform:save") as pool:
         stored = pool.submit(request, store_at=str(tmp_path / "frames.npy")).result(30)
-        assert stored == Stored(str(tmp_path / "frames.npy"))
+        assert stored == FramesFile(str(tmp_path / "frames.npy"))
         assert np.load(stored.path)[:, 0, 0, 0].tolist() == [3, 4]
         # Where the file cannot be written the frames come themselves; a problem is one as ever.
         frames = pool.submit(request, store_at=str(tmp_path / "none" / "frames.npy")).result(30)

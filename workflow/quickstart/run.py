@@ -28,7 +28,7 @@ def main() -> None:
 
     # A synthetic set and a tiny model with random weights: the two things you bring yourself.
     python("-m", "vidqa.demo", "--out", DATA, "--clips", TRAIN_CLIPS, "--seed", 0)
-    python("-m", "vidqa.engine.tiny_model", "--out", MODEL, "--corpus", DATA / "corpus.txt", "--seed", 0)
+    python("-m", "vidqa.engine.families.tiny_qwen3_vl", "--out", MODEL, "--corpus", DATA / "corpus.txt", "--seed", 0)
 
     # Gate: nothing starts before the spec, the data and every video have been checked.
     train = DEMO / "train.toml"

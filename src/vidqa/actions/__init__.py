@@ -7,10 +7,12 @@ name them ("count = count_action:COUNT"), in every process that finds the packag
 from __future__ import annotations
 
 import importlib
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from vidqa.actions._base import Action, DataSet, ModelKey, Parent, Resuming, Sampling, resolve
 from vidqa.actions.problems import ACTION
+from vidqa.contract.problem import ProblemError
 
 __all__ = [
     "Action",
@@ -48,7 +50,7 @@ def names() -> tuple[str, ...]:
 
 
 def action(name: str) -> Action:
-    """The action of this name. Raises SPEC_ACTION."""
+    """The action of this name. Raises SPEC_ACTION where there is none, or its package cannot be loaded."""
     if name in HERE:
         found: Action = getattr(importlib.import_module(f"vidqa.actions.{name}"), name.upper())
         return found
@@ -56,18 +58,27 @@ def action(name: str) -> Action:
     if name not in installed:
         message = f"there is no action {name!r}"
         raise ACTION.error(name, message, f"ask for one of: {', '.join((*HERE, *sorted(installed)))}")
-    found = installed[name].load()
-    return found
+    try:
+        brought: Action = installed[name].load()
+    except (ImportError, AttributeError) as broken:
+        message = f"the package that brings it cannot be loaded: {broken}"
+        raise ACTION.error(name, message, "repair the package, or uninstall it") from broken
+    return brought
 
 
 def every() -> list[Action]:
-    return [action(name) for name in names()]
+    """The actions that can be loaded; who asks for another by its name is told why it cannot."""
+    found = [action(name) for name in HERE]
+    for name in sorted(_installed()):
+        with suppress(ProblemError):
+            found.append(action(name))
+    return found
 
 
 def action_for(spec: object) -> Action:
     """The action that a spec is of."""
-    ours = next((each for each in map(action, HERE) if each.model is type(spec)), None)
-    return ours or next(each for each in every() if each.model is type(spec))
+    ours = next((each for each in map(action, HERE) if each.spec_model is type(spec)), None)
+    return ours or next(each for each in every() if each.spec_model is type(spec))
 
 
 def profiles() -> str:

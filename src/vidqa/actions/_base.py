@@ -179,7 +179,7 @@ class Action:
     checks: Named = ()
 
     @property
-    def model(self) -> Any:
+    def spec_model(self) -> Any:
         """The pydantic model of its spec."""
         return resolve(self.spec)
 

@@ -1,4 +1,4 @@
-"""Keeps Python's cycle collector from what has no cycles."""
+"""Pauses Python's cycle collector where many objects without cycles are made."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def paused() -> Iterator[None]:
-    """No cycle collection meanwhile: records and samples hold no cycles, and walking millions of them again and again
+    """No cycle collection inside the block: records and samples hold no cycles, and visiting millions of them often
     takes as long as making them."""
     was_enabled = gc.isenabled()
     gc.disable()

@@ -1,4 +1,4 @@
-"""The one place that reads environment variables, so that what the program takes from outside can be listed."""
+"""The only place that reads environment variables, so that they can be listed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _TOKEN = re.compile(r"((?:[Aa]uthorization\W{1,5}\w+|\bBearer)\s+)[\w.~+/=-]{16,
 
 
 def hf_token() -> str | None:
-    """The Hugging Face token, by the two names huggingface_hub knows."""
+    """The Hugging Face token, by the two names that huggingface_hub reads."""
     return os.environ.get("HF_TOKEN") or os.environ.get("HUGGING_FACE_HUB_TOKEN") or None
 
 
@@ -90,8 +90,7 @@ def adopt(variables: dict[str, str]) -> None:
 
 
 def redacted(text: str) -> str:
-    """A text fit to be shown and kept: without the values of secrets, what looks like a token, and the user and
-    password of addresses."""
+    """The text without secrets: values of secret variables, what looks like a token, user and password of addresses."""
     if not text:
         return text
     for name, value in values(SECRET_NAMES).items():
@@ -103,7 +102,7 @@ def redacted(text: str) -> str:
 
 
 def python_path(first: Path) -> str:
-    """A PYTHONPATH that finds `first` before whatever it finds now. An empty part would be the working folder."""
+    """A PYTHONPATH with `first` before the present one. An empty part would mean the working folder."""
     return os.pathsep.join([str(first), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))])
 
 

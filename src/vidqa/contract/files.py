@@ -9,10 +9,16 @@ import secrets
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, BinaryIO
 
 MOST_BYTES = 64 << 20  # of a JSON file that is read whole
+
+
+def now() -> str:
+    """The present time as records and run folders write it."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 @contextmanager

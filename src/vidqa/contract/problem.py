@@ -94,7 +94,7 @@ INTERNAL = Code(
 
 
 class ProblemError(Exception):
-    """One or more problems that stop what was asked for."""
+    """One or more problems that stop the program."""
 
     def __init__(self, problems: Iterable[Problem]) -> None:
         self.problems = list(problems)

@@ -16,6 +16,8 @@ from vidqa import __version__
 from vidqa.contract.files import read_json, read_object, write_json, write_text
 from vidqa.contract.problem import Problem
 
+RUN_SCHEMA = 1  # of run.json
+METRICS = "metrics.jsonl"  # one event per line
 TRAINER = "trainer.json"  # the facts of a checkpoint
 POLICY, METADATA = "policy", ".metadata"  # its folder of tensors, and the table of them
 UNFINISHED = ".unfinished-"  # before the name of a folder that is being written or removed
@@ -90,12 +92,12 @@ class RunFolder:
     def log_metrics(self, step: int, values: dict[str, float], at: float) -> None:
         """Append one event to metrics.jsonl; `at` is when it happened, in seconds since 1970."""
         line = json.dumps({"step": step, "time": round(at, 3), **values})
-        with (self.path / "metrics.jsonl").open("a", encoding="utf-8") as file:
+        with (self.path / METRICS).open("a", encoding="utf-8") as file:
             file.write(line + "\n")
 
     def forget_metrics_after(self, step: int) -> None:
         """Drop events later than `step`: a resumed run takes those steps again."""
-        path = self.path / "metrics.jsonl"
+        path = self.path / METRICS
         if not path.exists():
             return
         kept = [event for event in read_metrics(path) if event["step"] <= step]
@@ -156,10 +158,15 @@ class RunFolder:
             for left in folder.glob(f"{UNFINISHED}*"):
                 shutil.rmtree(left, ignore_errors=True)
 
+    def read_run(self) -> dict[str, Any]:
+        """run.json; empty where there is none that can be read, or whose `jobs` are no list."""
+        found = read_object(self.path / "run.json")
+        return found if isinstance(found.get("jobs", []), list) else {}
+
     def update_run(self, **facts: Any) -> None:
         """Add facts to run.json, which the launcher started."""
         path = self.path / "run.json"
-        write_json(path, {"schema_version": 1, "vidqa_version": __version__, **read_object(path), **facts})
+        write_json(path, {"schema_version": RUN_SCHEMA, "vidqa_version": __version__, **read_object(path), **facts})
 
     def add_resume(self, facts: dict[str, Any]) -> None:
         """Add to the `resumes` of run.json, each of which says where the run went on."""
@@ -238,15 +245,17 @@ def _step_of(path: Path) -> int:
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
     """The events of a metrics.jsonl; a last line that was cut off by a kill is left out."""
-    events = []
-    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
-        try:
-            event = json.loads(line)
-        except (ValueError, RecursionError):
-            continue
-        if isinstance(event, dict) and _is(event.get("step"), int):
-            events.append(event)
-    return events
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    return [event for event in map(parse_metric, lines) if event is not None]
+
+
+def parse_metric(line: str | bytes) -> dict[str, Any] | None:
+    """The event that a line of metrics.jsonl holds; None for a line that holds none, such as half of one."""
+    try:
+        event = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return event if isinstance(event, dict) and _is(event.get("step"), int) else None
 
 
 def _is(value: object, kind: type) -> bool:

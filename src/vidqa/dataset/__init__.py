@@ -3,16 +3,19 @@
 from vidqa.dataset.fingerprint import fingerprint
 from vidqa.dataset.load import check_records, load_records
 from vidqa.dataset.media import media_exists
-from vidqa.dataset.record import MediaRef, Record, Turn
+from vidqa.dataset.record import MediaRef, Provenance, Record, Turn
+from vidqa.dataset.sources import open_source
 from vidqa.dataset.split import split_by_video
 
 __all__ = [
     "MediaRef",
+    "Provenance",
     "Record",
     "Turn",
     "check_records",
     "fingerprint",
     "load_records",
     "media_exists",
+    "open_source",
     "split_by_video",
 ]

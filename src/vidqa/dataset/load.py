@@ -1,18 +1,59 @@
-"""Loads the annotations of a data set: a file or a folder in, records or problems out."""
+"""Makes records of what a source gives, or says what is wrong with it."""
 
 from __future__ import annotations
 
-import os
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from vidqa.contract.collection import paused
 from vidqa.contract.problem import Problem, ProblemError, raise_errors
 from vidqa.dataset.findings import Findings
-from vidqa.dataset.media import MediaSource, media_source
+from vidqa.dataset.media import MediaSource
 from vidqa.dataset.parse import RowReader
 from vidqa.dataset.problems import EMPTY
-from vidqa.dataset.reader import annotation_file, read_rows
 from vidqa.dataset.record import Record
+from vidqa.dataset.sources import Rows, Source, open_source
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """One row as the user wrote it, and its record."""
+
+    row: dict[str, Any]
+    record: Record
+
+
+def pairs_of(rows: Rows, reader: RowReader) -> Iterator[Pair]:
+    """A pair for every good row; what is wrong with the others goes to the reader's findings. At the end the media
+    that were found in compressed archives are unpacked. Raises DATA_TAR_BROKEN, DATA_TAR_NO_ROOM."""
+    findings, good = reader.findings, 0
+    for index, row in rows:
+        record = reader.read(index, row)
+        if record is not None:
+            good += 1
+            yield Pair(row, record)
+    reader.source.unpack()
+    if not good and not findings.total:
+        findings.add(EMPTY, findings.file, "the file holds no record")
+
+
+def read_pairs(rows: Rows, reader: RowReader) -> list[Pair]:
+    """All of `pairs_of`. An archive that cannot be unpacked is raised together with what else is wrong."""
+    try:
+        return list(pairs_of(rows, reader))
+    except ProblemError as broken:
+        raise ProblemError([*reader.findings.problems, *broken.problems]) from broken
+
+
+def load_pairs(source: Source) -> tuple[list[Pair], list[Problem]]:
+    """Rows and records of a source, and its warnings. Raises ProblemError with everything that is wrong."""
+    findings = Findings(str(source.path))
+    reader = RowReader(source.path.name, source.media, findings, need_answers=True, by_line=source.by_line)
+    pairs = read_pairs(source.rows(findings), reader)
+    raise_errors(findings.problems)
+    return pairs, findings.problems
 
 
 def check_records(
@@ -31,32 +72,26 @@ def check_set(
     annotation_path: str | Path, media_path: str | Path, *, need_answers: bool = True, keep_missing: bool = False
 ) -> tuple[list[Record], list[Problem], MediaSource | None]:
     """What `check_records` gives, and where the media are; None where there is no such place."""
-    with paused():
-        return _check(annotation_path, media_path, need_answers, keep_missing)
-
-
-def _check(
-    annotation_path: str | Path, media_path: str | Path, need_answers: bool, keep_missing: bool
-) -> tuple[list[Record], list[Problem], MediaSource | None]:
     findings = Findings(str(annotation_path))
     records: list[Record] = []
-    source = None
+    media = None
     try:
-        path = annotation_file(annotation_path)
-        findings.file = str(path)
-        root_mode = not media_path and path != Path(os.path.expanduser(annotation_path))
-        source = media_source(path, str(media_path), root_mode=root_mode)
-        reader = RowReader(path.name, source, findings, need_answers, keep_missing=keep_missing)
-        for index, row in read_rows(path, findings):
-            record = reader.read(index, row)
-            if record is not None:
-                records.append(record)
-        source.unpack()
+        with paused():
+            source = open_source(annotation_path, media_path)
+            media, findings.file = source.media, str(source.path)
+            reader = RowReader(
+                source.path.name,
+                media,
+                findings,
+                need_answers,
+                by_line=source.by_line,
+                keep_missing=keep_missing,
+            )
+            for pair in pairs_of(source.rows(findings), reader):
+                records.append(pair.record)
     except ProblemError as stopped:
-        return records, [*findings.problems, *stopped.problems], source
-    if not records and not findings.total:
-        findings.add(EMPTY, findings.file, "the file holds no record")
-    return records, findings.problems, source
+        return records, [*findings.problems, *stopped.problems], media
+    return records, findings.problems, media
 
 
 def load_records(
@@ -66,7 +101,7 @@ def load_records(
     need_answers: bool = True,
     keep_missing: bool = False,
 ) -> list[Record]:
-    """The records of an annotation file, in its order. Raises ProblemError with everything that is wrong.
+    """The records of a source, in its order. Raises ProblemError with everything that is wrong.
 
     `annotation_path` is a .json or .jsonl file, or a folder that holds annotations.json or .jsonl (root mode: media
     are named relative to that folder and must lie in it). `media_path` is a folder or a tar of media; without it media

@@ -148,6 +148,11 @@ class MediaSource:
         return NotFound(MEDIA_MISSING, message, remedy, os.path.join(self._place, name))
 
     @property
+    def root(self) -> str:
+        """The folder or archive that names are relative to."""
+        return self.folder or str(self.archive_paths[0])
+
+    @property
     def _place(self) -> str:
         return self.folder or ", ".join(map(str, self.archive_paths))
 

@@ -12,7 +12,7 @@ from vidqa.dataset.findings import Findings
 from vidqa.dataset.media import MediaSource, NotFound
 from vidqa.dataset.place import KINDS, Piece, Slot, fill_slots, pieces_of_text, tidy
 from vidqa.dataset.reader import type_name
-from vidqa.dataset.record import MediaRef, Record, Turn
+from vidqa.dataset.record import ORIGINS, MediaRef, Provenance, Record, Turn
 
 ROLES = {"human": "user", "user": "user", "gpt": "assistant", "assistant": "assistant", "system": "system"}
 KIND_FIELDS = ("kind", "type", "question_type", "category")
@@ -20,11 +20,12 @@ SHORT = reprlib.Repr()  # values in messages: bounded in length and in depth
 SHORT.maxstring = SHORT.maxother = 60
 MOST_FPS = 1e5
 LONGEST = 500  # characters of a message
-Said = tuple[str, list[Piece]]  # a role and what it says
+Spoken = tuple[str, list[Piece]]  # a role and what it says
 
 
 class RowReader:
-    """Reads the rows of one file; what is wrong goes to `findings`. Ids must be unique among its rows.
+    """Reads the rows of one file; what is wrong goes to `findings`. Ids must be unique among its rows, and those of
+    `ids`, the ids of earlier files with the places of their rows.
 
     With `need_answers` every conversation must end with an assistant turn; without, the question is enough. With
     `by_line` the indices of rows are the lines of the file on which they begin, and are shown as editors write them.
@@ -40,6 +41,7 @@ class RowReader:
         *,
         by_line: bool = False,
         keep_missing: bool = False,
+        ids: dict[str, int] | None = None,
     ) -> None:
         self.name = name
         self.source = source
@@ -47,7 +49,7 @@ class RowReader:
         self.need_answers = need_answers
         self.by_line = by_line
         self.keep_missing = keep_missing
-        self.ids: dict[str, int] = {}
+        self.ids = {} if ids is None else ids
         self.rows = 0  # read so far
 
     def place(self, file: str, index: int) -> str:
@@ -96,17 +98,17 @@ class _Row:
 
     def record(self) -> Record | None:
         self.id = self._id()
-        said = self._conversation()
+        spoken = self._conversation()
         listed = self._listed()
-        if said is None or listed is None or self.id is None:
+        if spoken is None or listed is None or self.id is None:
             return None
-        self._check_order(said)
-        placed = self._place(said, listed)
+        self._check_order(spoken)
+        placed = self._place(spoken, listed)
         if placed is None:
             return None
         media, turns = placed
         source = self.reader.place(self.reader.name, self.index)
-        return Record(self.id, turns, media, self._video_fps(), self._kind(), source)
+        return Record(self.id, turns, media, self._video_fps(), self._kind(), source, self._provenance())
 
     def _id(self) -> str | None:
         value = self.row.get("id")
@@ -140,6 +142,23 @@ class _Row:
         found = next((self.row[name] for name in KIND_FIELDS if isinstance(self.row.get(name), str)), None)
         return found if found and found.isascii() else _clean(found or "") or None
 
+    def _provenance(self) -> Provenance | None:
+        """An origin alone, or an object. What says something else is a field of the user's own: it warns, and stays."""
+        value = self.row.get("provenance")
+        if value is None:
+            return None
+        fields = {"origin": value} if isinstance(value, str) else value
+        if isinstance(fields, dict) and not fields.keys() - {"origin", "round", "gap"}:
+            number, gap = fields.get("round"), fields.get("gap")
+            sound = number is None or (isinstance(number, int) and not isinstance(number, bool) and number >= 0)
+            sound = sound and (gap is None or (isinstance(gap, str) and _clean(gap) is not None))
+            if sound and fields.get("origin") in ORIGINS:
+                return Provenance(fields["origin"], number, gap)
+        message = f"not used: expected an origin ({', '.join(ORIGINS)}) or an object, got {SHORT.repr(value)}"
+        example = 'write it as "provenance": {"origin": "mined", "round": 1, "gap": "id of the gap\'s sample"}'
+        self.wrong(problems.FIELD_TYPE, "provenance", message, example, "warning")
+        return None
+
     def _listed(self) -> dict[str, list[str]] | None:
         """The media named beside the conversation, by kind."""
         listed: dict[str, list[str]] = {}
@@ -157,7 +176,7 @@ class _Row:
                 listed.setdefault(kind, []).extend(names)
         return listed
 
-    def _conversation(self) -> list[Said] | None:
+    def _conversation(self) -> list[Spoken] | None:
         field = "conversations" if self.row.get("conversations") is not None else "messages"
         turns = self.row.get(field)
         if turns is None:
@@ -167,8 +186,8 @@ class _Row:
             example = problems.EXAMPLE[problems.EXAMPLE.index('"conversations"') : -1]
             self.wrong_type(field, "a list of at least one turn", turns, example)
             return None
-        said = [self._turn(turn, f"{field}[{at}]") for at, turn in enumerate(turns)]
-        return [turn for turn in said if turn is not None] if all(said) else None
+        spoken = [self._turn(turn, f"{field}[{at}]") for at, turn in enumerate(turns)]
+        return [turn for turn in spoken if turn is not None] if all(spoken) else None
 
     def _conversation_missing(self) -> None:
         keys = ", ".join(sorted(map(str, self.row))[:8])
@@ -184,14 +203,14 @@ class _Row:
             remedy,
         )
 
-    def _turn(self, turn: Any, field: str) -> Said | None:
+    def _turn(self, turn: Any, field: str) -> Spoken | None:
         if not isinstance(turn, dict):
             self.wrong_type(field, "a turn", turn, '{"from": "human", "value": "Is the door open?"}')
             return None
         key = "from" if "from" in turn else "role"
         role = turn.get(key)
-        known = ROLES.get(role) if isinstance(role, str) else None
-        if known is None:
+        role_name = ROLES.get(role) if isinstance(role, str) else None
+        if role_name is None:
             roles = ", ".join(ROLES)
             missing = key not in turn
             message = (
@@ -200,8 +219,8 @@ class _Row:
             self.wrong(problems.ROLE_UNKNOWN, f"{field}.{'from' if missing else key}", message)
             return None
         content_key = "value" if "value" in turn else "content"
-        pieces = self._content(turn.get(content_key), known, f"{field}.{content_key}")
-        return None if pieces is None else (known, tidy(pieces))
+        pieces = self._content(turn.get(content_key), role_name, f"{field}.{content_key}")
+        return None if pieces is None else (role_name, tidy(pieces))
 
     def _content(self, content: Any, role: str, field: str) -> list[Piece] | None:
         example = f'"{field.rsplit(".", 1)[-1]}": "Is the door open?"'
@@ -241,9 +260,9 @@ class _Row:
             return None
         return [Slot(kind, name)]
 
-    def _check_order(self, said: list[Said]) -> None:
+    def _check_order(self, spoken: list[Spoken]) -> None:
         field = "conversations" if self.row.get("conversations") is not None else "messages"
-        roles = [role for role, _ in said]
+        roles = [role for role, _ in spoken]
         body = roles[1:] if roles[0] == "system" else roles
         for at, role in enumerate(body, start=len(roles) - len(body)):
             expected = "assistant" if (at - len(roles) + len(body)) % 2 else "user"
@@ -254,16 +273,16 @@ class _Row:
             self.wrong(problems.TURN_ORDER, field, "there is only a system turn")
         elif body[-1] != "assistant" and self.reader.need_answers:
             self.wrong(problems.ANSWER_MISSING, f"{field}[{len(roles) - 1}]", "the last turn is the user's")
-        for at, (role, pieces) in enumerate(said):
+        for at, (role, pieces) in enumerate(spoken):
             if not pieces and role == "assistant":
                 self.wrong(problems.ANSWER_EMPTY, f"{field}[{at}]", "the assistant says nothing")
             elif not pieces and role == "user":
                 self.wrong(problems.QUESTION_EMPTY, f"{field}[{at}]", "the user says nothing and shows nothing")
 
     def _place(
-        self, said: list[Said], listed: dict[str, list[str]]
+        self, spoken: list[Spoken], listed: dict[str, list[str]]
     ) -> tuple[tuple[MediaRef, ...], tuple[Turn, ...]] | None:
-        slots = [piece for _, pieces in said for piece in pieces if isinstance(piece, Slot)]
+        slots = [piece for _, pieces in spoken for piece in pieces if isinstance(piece, Slot)]
         filled = fill_slots(slots, listed)
         if isinstance(filled, str):
             tags = "".join(f"<{kind}>" for kind in KINDS for _ in listed.get(kind, ()))
@@ -273,7 +292,7 @@ class _Row:
         media = [ref for kind, name in filled if (ref := self._find(kind, name)) is not None]
         leading: list[str | int] = [] if slots else list(range(len(filled)))
         turns, at = [], 0
-        for role, pieces in said:
+        for role, pieces in spoken:
             parts: list[str | int] = []
             if role == "user" and leading:
                 parts, leading = leading, []

@@ -8,8 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from msgspec import Raw
+
 from vidqa.dataset.cut_off import WRITE_AGAIN, cut_off_list, cut_off_record, reached_the_end
 from vidqa.dataset.findings import Findings
+from vidqa.dataset.json_list import BOM, elements_of, value_of
 from vidqa.dataset.problems import EMPTY, FILE_MISSING, RECORD_TYPE, SYNTAX
 
 DEEPEST = 64  # lists and objects within each other in a record; more could be read and then not be written
@@ -35,25 +38,37 @@ def annotation_file(annotation_path: str | Path) -> Path:
 def read_rows(path: Path, findings: Findings) -> Iterator[tuple[int, Any]]:
     """Every row of the file with its index. Rows that cannot be read become findings; the others are still given."""
     try:
-        text = path.read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError as broken:
-        _not_text(path, broken, findings)
-        return
+        data = path.read_bytes()
     except OSError as broken:
         findings.add(FILE_MISSING, str(path), f"cannot be read: {broken.strerror or broken}")
+        return
+    yield from rows_in(data, path, findings)
+
+
+def rows_in(data: bytes, path: str | Path, findings: Findings) -> Iterator[tuple[int, Any]]:
+    """Every row of a file's content, as `read_rows` gives them."""
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as broken:
+        _not_text(path, broken, findings)
         return
     start = text.lstrip()[:1]
     if not start:
         findings.add(EMPTY, str(path), "the file is empty")
     elif start == "[":
-        yield from _json_rows(path, text, findings)
-    elif start == "{" and (path.suffix == ".jsonl" or _first_line_is_whole(text)):
+        elements = elements_of(data.removeprefix(BOM))
+        if elements is not None:
+            del text  # as large as the file
+            yield from _list_rows(path, elements, findings)
+        else:
+            yield from _list_rows(path, _json_list(path, text, findings), findings)
+    elif start == "{" and (str(path).endswith(".jsonl") or _first_line_is_whole(text)):
         yield from _jsonl_rows(path, text, findings)
     else:
         _not_a_list(path, text, findings)
 
 
-def _not_text(path: Path, broken: UnicodeDecodeError, findings: Findings) -> None:
+def _not_text(path: str | Path, broken: UnicodeDecodeError, findings: Findings) -> None:
     if broken.reason == "unexpected end of data":  # the last character is not whole
         text = broken.object[: broken.start].decode("utf-8-sig")
         if text.lstrip().startswith("[") and (ended := cut_off_list(text)):
@@ -70,26 +85,36 @@ def _first_line_is_whole(text: str) -> bool:
     return True
 
 
-def _json_rows(path: Path, text: str, findings: Findings) -> Iterator[tuple[int, Any]]:
+def _json_list(path: str | Path, text: str, findings: Findings) -> list[Any] | None:
+    """What the json module makes of a list; None, and a finding, where it is wrong."""
     try:
-        rows = json.loads(text)
+        return json.loads(text)
     except (ValueError, RecursionError) as broken:
         if isinstance(broken, json.JSONDecodeError) and (ended := cut_off_list(text)):
             findings.add(SYNTAX, f"{path}:{_last_line(text)}", ended, WRITE_AGAIN)
         else:
             findings.add(SYNTAX, _line(path, 1, broken), f"not valid JSON: {_reason(broken)}")
+        return None
+
+
+def _list_rows(path: str | Path, rows: list[Any] | None, findings: Findings) -> Iterator[tuple[int, Any]]:
+    if rows is None:
         return
     if not rows:
         findings.add(EMPTY, str(path), "the list is empty")
-    for index in range(len(rows)):
-        row, rows[index] = rows[index], None  # large files: a row is freed once its record is made
-        if is_deep(row):
+    for index, row in enumerate(rows):
+        try:
+            value = value_of(row) if isinstance(row, Raw) else row
+        except (ValueError, RecursionError) as broken:  # a number of thousands of digits
+            findings.add(SYNTAX, f"{path}[{index}]", f"not valid JSON: {_reason(broken)}")
+            continue
+        if is_deep(value):
             findings.add(SYNTAX, f"{path}[{index}]", TOO_DEEP)
         else:
-            yield index, row
+            yield index, value
 
 
-def _jsonl_rows(path: Path, text: str, findings: Findings) -> Iterator[tuple[int, Any]]:
+def _jsonl_rows(path: str | Path, text: str, findings: Findings) -> Iterator[tuple[int, Any]]:
     index = whole = 0
     last = _last_line(text)
     for number, line in enumerate(text.split("\n"), start=1):
@@ -124,7 +149,7 @@ def is_deep(value: Any, left: int = DEEPEST) -> bool:
     return False
 
 
-def _not_a_list(path: Path, text: str, findings: Findings) -> None:
+def _not_a_list(path: str | Path, text: str, findings: Findings) -> None:
     try:
         value = json.loads(text)
     except (ValueError, RecursionError) as broken:
@@ -138,7 +163,7 @@ def _last_line(text: str) -> int:
     return text.rstrip().count("\n") + 1
 
 
-def _line(path: Path, number: int, broken: Exception) -> str:
+def _line(path: str | Path, number: int, broken: Exception) -> str:
     within = broken.lineno - 1 if isinstance(broken, json.JSONDecodeError) else 0
     return f"{path}:{number + within}"
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+ORIGINS = ("base", "mined", "augmented", "generated")
+
 
 @dataclass(frozen=True, slots=True)
 class MediaRef:
@@ -38,6 +40,20 @@ class Turn:
 
 
 @dataclass(frozen=True, slots=True)
+class Provenance:
+    """How a record came into its set. It is carried along, and changes nothing of what a model is taught."""
+
+    origin: str  # one of ORIGINS
+    round: int | None = None  # of the loop that added it
+    gap: str | None = None  # sample id of the gap that it was made for
+
+    def as_field(self) -> dict[str, str | int]:
+        """As an annotation has it."""
+        found = {"origin": self.origin, "round": self.round, "gap": self.gap}
+        return {name: value for name, value in found.items() if value is not None}
+
+
+@dataclass(frozen=True, slots=True)
 class Record:
     """`id` is unique in its file; `source` says where it was read, for problems: "annotations.json[17]"."""
 
@@ -47,6 +63,7 @@ class Record:
     video_fps: float | None = None  # what the annotation claims; the file decides
     kind: str | None = None  # optional question type written by the user, e.g. "yes_no"; used to group scores
     source: str = ""
+    provenance: Provenance | None = None
 
     @property
     def question(self) -> str:

@@ -12,15 +12,16 @@ from typing import Any
 from vidqa.contract.problem import Problem, ProblemError, raise_errors
 from vidqa.dataset import fingerprint
 from vidqa.dataset.findings import Findings
+from vidqa.dataset.load import read_pairs
 from vidqa.dataset.media import MediaSource, media_source
+from vidqa.dataset.parse import RowReader
 from vidqa.dataset.problems import FILE_MISSING
 from vidqa.dataset.reader import NAMES, annotation_file, read_rows
 from vidqa.dataset.record import Record
 from vidqa.datatools import prompts, tables, tao
-from vidqa.datatools.merge import Source, merged
+from vidqa.datatools.merge import Imported, merged
 from vidqa.datatools.outputs import json_lines, json_list, write_new
 from vidqa.datatools.problems import FIELDS_DROPPED, FORMAT_UNKNOWN, MEDIA_PATHS, OUTPUT_ENDING, PROMPT_UNUSED
-from vidqa.datatools.rows import place_of, read_pairs
 from vidqa.datatools.shapes import count_fields, llava_row, messages_row, other_fields
 
 JSON_FORMATS = ("llava", "messages", "jsonl")
@@ -145,7 +146,7 @@ def _output(out: Path, to: str) -> Path:
     return out / f"annotations{ending}" if ending else out
 
 
-def read_source(path: Path, form: str, media_path: str, columns: Mapping[str, str]) -> Source:
+def read_source(path: Path, form: str, media_path: str, columns: Mapping[str, str]) -> Imported:
     """The data set at `path`. Raises what is wrong with it."""
     path = Path(os.path.abspath(os.path.expanduser(path)))
     if not os.path.exists(path):
@@ -157,9 +158,10 @@ def read_source(path: Path, form: str, media_path: str, columns: Mapping[str, st
     findings = Findings(str(path))
     source = _media(path, form, media_path)
     rows = _rows(path, form, findings, dropped, columns)
-    pairs = read_pairs(rows, Path(findings.file).name, source, findings, by_line=form == "csv")
+    reader = RowReader(Path(findings.file).name, source, findings, need_answers=True, by_line=form == "csv")
+    pairs = read_pairs(rows, reader)
     raise_errors(findings.problems)
-    return Source(form, pairs, place_of(source), dropped, findings.problems)
+    return Imported(form, pairs, source.root, dropped, findings.problems)
 
 
 def _rows(
@@ -182,7 +184,7 @@ def _media(path: Path, form: str, media_path: str) -> MediaSource:
     return media_source(inside, media_path, root_mode=path.is_dir() and form in JSON_FORMATS)
 
 
-def _tao_vl(path: Path, media_path: str, dropped: Counter[str]) -> Source:
+def _tao_vl(path: Path, media_path: str, dropped: Counter[str]) -> Imported:
     """All annotation files of the folder; problems name the file they are in, ids are unique over all."""
     files = tao.tao_vl_files(path)
     if not files:
@@ -192,10 +194,11 @@ def _tao_vl(path: Path, media_path: str, dropped: Counter[str]) -> Source:
     for file in files:
         findings = Findings(str(file))
         rows = tao.tao_vl_rows(file, findings, dropped, own_root=not media_path, alone=len(files) == 1)
-        pairs += read_pairs(rows, file.name, source, findings, ids)
+        reader = RowReader(file.name, source, findings, need_answers=True, ids=ids)
+        pairs += read_pairs(rows, reader)
         problems += findings.problems
     raise_errors(problems)
-    return Source(tao.TAO_VL, pairs, place_of(source), dropped, problems)
+    return Imported(tao.TAO_VL, pairs, source.root, dropped, problems)
 
 
 def detected(path: Path) -> str:

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from vidqa.contract.problem import Code, Problem
-from vidqa.dataset.record import MediaRef, Record
+from vidqa.dataset.record import Record
+from vidqa.dataset.same_bytes import same_bytes
 from vidqa.datatools.problems import CONTRADICTION, REPEATED, SAME_CONTENT
 from vidqa.evaluation.answers import parse_expected
-from vidqa.video.source import content_hash
 
 NAMED = 5  # members of a group that a message names
 
@@ -45,16 +45,16 @@ def _named(group: Sequence[str]) -> str:
 
 def find_duplicates(records: Sequence[Record]) -> Duplicates:
     """Questions are compared without regard to case and spaces, answers as an evaluation compares them."""
-    asked: defaultdict[tuple[object, ...], list[Record]] = defaultdict(list)
+    by_question: defaultdict[tuple[object, ...], list[Record]] = defaultdict(list)
     for record in records:
-        said = [_plain(turn.text) for turn in record.turns if turn.role == "user"]
-        asked[(tuple(medium.key for medium in record.media), *said)].append(record)
-    groups = [group for group in asked.values() if len(group) > 1]
+        questions = [_plain(turn.text) for turn in record.turns if turn.role == "user"]
+        by_question[(tuple(medium.key for medium in record.media), *questions)].append(record)
+    groups = [group for group in by_question.values() if len(group) > 1]
     contradicts = [len({compared_answer(record) for record in group}) > 1 for group in groups]
     return Duplicates(
         [_ids(group) for group, differ in zip(groups, contradicts, strict=True) if not differ],
         [_ids(group) for group, differ in zip(groups, contradicts, strict=True) if differ],
-        same_content({medium.key: medium for record in records for medium in record.media}.values()),
+        same_bytes({medium.key: medium for record in records for medium in record.media}.values()),
     )
 
 
@@ -76,17 +76,3 @@ def compared_answer(record: Record) -> str:
 
 def _plain(text: str) -> str:
     return " ".join(text.casefold().split())
-
-
-def same_content(media: Iterable[MediaRef]) -> list[list[str]]:
-    """Keys of files with the same bytes. Only files of equal length are read; unreadable ones are left out."""
-    by_size: defaultdict[int, list[MediaRef]] = defaultdict(list)
-    for ref in media:
-        by_size[ref.size].append(ref)
-    by_content: defaultdict[str, list[str]] = defaultdict(list)
-    for refs in by_size.values():
-        for ref in refs if len(refs) > 1 else ():
-            digest = content_hash(ref.path, ref.member)
-            if digest:
-                by_content[digest].append(ref.key)
-    return [sorted(keys) for keys in by_content.values() if len(keys) > 1]

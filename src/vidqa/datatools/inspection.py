@@ -12,7 +12,7 @@ from typing import Any
 
 from vidqa.contract.problem import Problem
 from vidqa.dataset.load import check_set
-from vidqa.dataset.near_duplicates import alike_groups, glances
+from vidqa.dataset.near_duplicates import near_duplicate_groups, signatures
 from vidqa.dataset.record import MediaRef, Record
 from vidqa.datatools.duplicates import answer_class, compared_answer, find_duplicates
 from vidqa.datatools.unused import unused_media
@@ -90,9 +90,9 @@ def inspect_dataset(
 
 def _alike(refs: dict[str, MediaRef], media: dict[str, VideoMeta | ImageMeta]) -> list[list[str]]:
     """Keys of files that look alike."""
-    seen = glances([refs[key] for key in media], media)
+    seen = signatures([refs[key] for key in media], media)
     keys = sorted(seen)
-    groups, _ = alike_groups([seen[key] for key in keys])
+    groups, _ = near_duplicate_groups([seen[key] for key in keys])
     return [[keys[at] for at in group] for group in groups]
 
 
@@ -114,16 +114,16 @@ def _counts(records: Sequence[Record], refs: Iterable[MediaRef]) -> dict[str, in
 def _kinds(records: Sequence[Record]) -> dict[str, dict[str, Any]]:
     """For each kind, how many records there are and how often each answer is the right one."""
     answers: defaultdict[str, Counter[str]] = defaultdict(Counter)
-    said: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    compared: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for record in records:
         kind = record.kind or "(no kind)"
         answers[kind][answer_class(record)] += 1
-        said[kind][compared_answer(record)] += 1
+        compared[kind][compared_answer(record)] += 1
     return {
         kind: {
             "records": counts.total(),
             "answers": _most_common(counts),
-            "most_common_share": round(max(said[kind].values()) / counts.total(), 4),
+            "most_common_share": round(max(compared[kind].values()) / counts.total(), 4),
         }
         for kind, counts in sorted(answers.items(), key=lambda item: -item[1].total())
     }

@@ -9,7 +9,7 @@ from typing import Any
 from vidqa.dataset.record import MediaRef, Record
 from vidqa.datatools.inspection import Inspection
 from vidqa.datatools.pages import frame_urls
-from vidqa.pages.page import PROBLEMS, TILE, page
+from vidqa.pages.page import page
 from vidqa.video.types import VideoMeta
 
 CARDS = 12  # media shown with frames
@@ -19,94 +19,6 @@ BINS = 24
 PROBLEMS_SHOWN = 30
 WIDTH, HEIGHT, FLOOR = 330, 130, 110  # of a histogram, in its own units; bars stand on FLOOR
 SHADES = 6
-
-STYLE = """
-.tiles { grid-template-columns:repeat(auto-fit,minmax(140px,1fr)); margin-bottom:12px }
-.stack { display:flex; height:14px; border-radius:4px; overflow:hidden; background:var(--line); min-width:220px }
-.stack i { display:block; height:100%; border-right:1px solid var(--card) } .stack i:last-child { border:0 }
-.a0 { background:var(--accent) } .a1 { background:var(--warn) } .a2 { background:var(--good) }
-.a3 { background:var(--bad) } .a4 { background:var(--soft) } .a5 { background:var(--faint) }
-.legend { font-size:12.5px; color:var(--soft); display:flex; flex-wrap:wrap; gap:2px 12px; margin-top:4px }
-.legend b { font-weight:550; color:var(--ink) }
-.legend i { display:inline-block; width:9px; height:9px; border-radius:2px; margin-right:5px }
-svg { width:100%; height:auto; display:block } svg rect { fill:var(--accent); opacity:.85 }
-svg text { fill:var(--soft); font-size:11px; font-variant-numeric:tabular-nums } svg line { stroke:var(--line) }
-.cards { grid-template-columns:repeat(auto-fill,minmax(340px,1fr)) } .frames img { max-height:110px }
-.ask { display:grid; grid-template-columns:minmax(0,3fr) minmax(0,2fr); gap:2px 12px; font-size:13.5px }
-.ask span { overflow-wrap:anywhere } .ask .truth { text-align:right }
-.three { grid-template-columns:repeat(auto-fit,minmax(280px,1fr)) } .wide { width:60% }
-ul.plain { margin:0; padding-left:18px; overflow-wrap:anywhere }
-"""
-BODY = (
-    TILE
-    + """
-{%- macro histogram(name, h) -%}
-<div class="panel"><h3>{{ name }}</h3>
-<svg viewBox="0 0 {{ h.width }} {{ h.height }}" role="img" aria-label="{{ name }}">
-<line x1="0" x2="{{ h.width }}" y1="{{ h.floor }}" y2="{{ h.floor }}"/>
-{% for bar in h.bars %}<rect x="{{ bar.x }}" y="{{ bar.y }}" width="{{ bar.width }}" height="{{ bar.height }}">
-<title>{{ bar.title }}</title></rect>{% endfor %}
-{% for mark in h.marks %}<text x="{{ mark.x }}" y="{{ h.height - 4 }}" text-anchor="{{ mark.anchor }}">
-{{- mark.text }}</text>
-{% endfor %}</svg>
-<p class="note">{{ h.note }}</p></div>
-{%- endmacro -%}
-{%- macro counts(name, table) -%}
-<div class="panel"><h3>{{ name }}</h3><table>{% for key, n in table %}<tr><td>{{ key }}</td>
-<td class="r">{{ n | number }}</td></tr>{% endfor %}</table></div>
-{%- endmacro -%}
-<p class="sub">{{ f.annotations }}</p>
-<div class="tiles">{{ tile("Records", f.records | number, "questions: " ~ f.questions | number) }}
-{{ tile("Videos", f.videos | number, length) }}
-{{ tile("Images", f.images | number, "text only: " ~ f.text_only | number) }}
-{{ tile("Media", size, "several in a record: " ~ f.several_media | number) }}
-{% if f.tokens %}{{ tile("Tokens", "%g" | format(f.tokens.per_sample.median), "median of a sample, at most " ~
-  f.tokens.per_sample.max | number) }}{% endif %}
-{{ tile("Questions twice", (f.repeated | length + f.contradicting | length) | number,
-  "contradictions: " ~ f.contradicting | length) }}
-{{ tile("Files twice", f.same_content | length | number, "the same bytes; look alike: " ~ (f.look_alike | length
-  if f.look_alike is not none else "not looked at")) }}
-{% if f.unused_media %}{{ tile("Unused media", f.unused_media_count | number, "named by no record") }}{% endif %}</div>
-
-<h2>Answers by kind</h2>
-<div class="panel scroll"><table><tr><th>Kind</th><th class="r">Records</th><th class="wide">Answers</th>
-<th class="r">Most common</th></tr>
-{% for k in kinds %}<tr><td>{{ k.name }}</td><td class="r">{{ k.records | number }}</td><td>
-<div class="stack">{% for a in k.answers %}<i class="a{{ a.shade }}" style="width:{{ a.percent }}%"
- title="{{ a.name }}: {{ a.n }}"></i>{% endfor %}</div>
-<div class="legend">{% for a in k.answers %}<span><i class="a{{ a.shade }}"></i><b>{{ a.name }}</b> {{ a.n | number }}
-</span>{% endfor %}</div></td><td class="r">{{ "%.0f" | format(100 * k.most) }} %</td></tr>{% endfor %}</table></div>
-<p class="note">A model that always says the most common answer scores that share. “(text)” is free text.</p>
-
-{% if histograms %}<h2>Distributions</h2>
-<div class="grid three">{% for name, h in histograms %}{{ histogram(name, h) }}{% endfor %}</div>{% endif %}
-{% if tables %}<h2>Media</h2><div class="grid three">
-{% for name, table in tables %}{{ counts(name, table) }}{% endfor %}</div>{% endif %}
-
-{% if duplicates %}<h2>Duplicates and unused media</h2>
-{% for name, groups in duplicates %}<div class="panel notice"><strong>{{ name }}</strong> ({{ groups | length }})
-<ul class="plain">{% for group in groups[:8] %}<li>{{ group[:6] | join(", ") }}
-{% if group | length > 6 %}and {{ group | length - 6 }} more{% endif %}</li>{% endfor %}
-{% if groups | length > 8 %}<li>and {{ groups | length - 8 }} more groups</li>{% endif %}</ul></div>{% endfor %}
-{% endif %}
-{% if n_problems %}<h2>Problems ({{ n_problems | number }})</h2>
-"""
-    + PROBLEMS
-    + """
-{% if n_problems > problems | length %}<p class="note">
-{{ (n_problems - problems | length) | number }} more are not shown.</p>{% endif %}{% endif %}
-
-{% if cards %}<h2>Some of the media</h2><div class="cards">{% for c in cards %}
-<article class="panel case"><div class="frames">{% for url in c.frames %}
-<img src="{{ url }}" alt="frame {{ loop.index }}">
-{% else %}<p>No frames: {{ c.fault }}</p>{% endfor %}</div>
-<div class="body"><div class="path" style="margin:0">{{ c.name }} · {{ c.about }}</div>
-<div class="ask">{% for q in c.questions %}<span>{{ q.question | truncate(220) }}</span>
-<span class="truth">{{ q.answer | truncate(90) }}</span>{% endfor %}</div>
-{% if c.more %}<div class="note">and {{ c.more }} more questions</div>{% endif %}</div></article>{% endfor %}</div>
-{% endif %}
-"""
-)
 
 
 def inspection_page(found: Inspection) -> str:
@@ -122,8 +34,7 @@ def inspection_page(found: Inspection) -> str:
     }
     shown = [problem for problem in found.problems if not problem.code.startswith("DATATOOLS_")]
     return page(
-        BODY,
-        style=STYLE,
+        "datatools/inspection.html.j2",
         title="Data set",
         f=facts,
         length=f"{seconds(lengths['sum'])} in all" if lengths else "",
@@ -200,9 +111,9 @@ def _card(found: Inspection, ref: MediaRef, records: Sequence[Record]) -> dict[s
     elif seen is not None:
         about = f"{seen.width}×{seen.height}"
     frames, fault = frame_urls(ref, indices) if seen is not None else ([], "the file cannot be read")
-    asked = [{"question": record.question, "answer": record.answer} for record in records[:QUESTIONS]]
+    questions = [{"question": record.question, "answer": record.answer} for record in records[:QUESTIONS]]
     more = max(0, len(records) - QUESTIONS)
-    return {"name": ref.written, "about": about, "frames": frames, "fault": fault, "questions": asked, "more": more}
+    return {"name": ref.written, "about": about, "frames": frames, "fault": fault, "questions": questions, "more": more}
 
 
 def seconds(value: float) -> str:

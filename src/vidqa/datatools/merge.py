@@ -9,15 +9,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from vidqa.contract.problem import Problem, ProblemError
+from vidqa.dataset.load import Pair
 from vidqa.dataset.record import MediaRef, Record
 from vidqa.datatools.problems import MERGE_ARCHIVE
-from vidqa.datatools.rows import Pair
 
 NAMED = 5
 
 
 @dataclass(frozen=True)
-class Source:
+class Imported:
     """What was read: the format it is in, its rows with their records, and where the media are."""
 
     form: str
@@ -28,35 +28,35 @@ class Source:
     new_ids: tuple[str, ...] = ()  # given where sets that were merged had the same
 
 
-def merged(sources: Sequence[Source], folder: Path) -> Source:
+def merged(sets: Sequence[Imported], folder: Path) -> Imported:
     """The sets as one, for an annotation file in `folder`.
 
     Media keep their names where all sets name them from one place. Otherwise they are named relative to `folder` where
     all lie below it, and by their absolute paths where they do not; the media path is then `folder` or "". An id that
     an earlier set has gets the number of its own set behind it. Raises DATATOOLS_MERGE_ARCHIVE.
     """
-    if len(sources) == 1:
-        return sources[0]
-    places = {source.media_path for source in sources}
-    media_path = places.pop() if len(places) == 1 else _renamed(sources, folder)
+    if len(sets) == 1:
+        return sets[0]
+    places = {one.media_path for one in sets}
+    media_path = places.pop() if len(places) == 1 else _renamed(sets, folder)
     taken: set[str] = set()
     new_ids: list[str] = []
     pairs: list[Pair] = []
-    for number, source in enumerate(sources, start=1):
-        own = {pair.record.id for pair in source.pairs}
-        for pair in source.pairs:
+    for number, one in enumerate(sets, start=1):
+        own = {pair.record.id for pair in one.pairs}
+        for pair in one.pairs:
             record = pair.record
             if record.id in taken:
                 record = replace(record, id=_free(record.id, number, taken | own))
                 new_ids.append(record.id)
             pairs.append(Pair(pair.row, record))
-        taken |= {pair.record.id for pair in pairs[len(pairs) - len(source.pairs) :]}
-    return Source(
-        " + ".join(dict.fromkeys(source.form for source in sources)),
+        taken |= {pair.record.id for pair in pairs[len(pairs) - len(one.pairs) :]}
+    return Imported(
+        " + ".join(dict.fromkeys(one.form for one in sets)),
         pairs,
         media_path,
-        sum((source.dropped for source in sources), Counter()),
-        [problem for source in sources for problem in source.warnings],
+        sum((one.dropped for one in sets), Counter()),
+        [problem for one in sets for problem in one.warnings],
         tuple(new_ids),
     )
 
@@ -68,25 +68,25 @@ def _free(name: str, number: int, taken: set[str]) -> str:
     return new
 
 
-def _renamed(sources: Sequence[Source], folder: Path) -> str:
+def _renamed(sets: Sequence[Imported], folder: Path) -> str:
     """Gives the media of all sets names that hold in one file; what these are relative to, "" where to nothing."""
-    archived = [ref for source in sources for ref in _refs(source) if not _is_named_file(ref, source.media_path)]
+    archived = [ref for one in sets for ref in _refs(one) if not _is_named_file(ref, one.media_path)]
     if archived:
         shown = ", ".join(dict.fromkeys(ref.key for ref in archived[:NAMED]))
         raise ProblemError([MERGE_ARCHIVE.at(shown, f"{len(archived)} media lie inside an archive")])
     root = os.path.abspath(folder)
-    below = all(ref.path.startswith(root + os.sep) for source in sources for ref in _refs(source))
-    for source in sources:
-        for at, pair in enumerate(source.pairs):
+    below = all(ref.path.startswith(root + os.sep) for one in sets for ref in _refs(one))
+    for one in sets:
+        for at, pair in enumerate(one.pairs):
             names = [os.path.normpath(ref.path) for ref in pair.record.media]
             names = [os.path.relpath(name, root) for name in names] if below else names
             media = [replace(ref, written=name) for ref, name in zip(pair.record.media, names, strict=True)]
-            source.pairs[at] = Pair(pair.row, replace(pair.record, media=tuple(media)))
+            one.pairs[at] = Pair(pair.row, replace(pair.record, media=tuple(media)))
     return root if below else ""
 
 
-def _refs(source: Source) -> list[MediaRef]:
-    records: list[Record] = [pair.record for pair in source.pairs]
+def _refs(one: Imported) -> list[MediaRef]:
+    records: list[Record] = [pair.record for pair in one.pairs]
     return list({ref.key: ref for record in records for ref in record.media}.values())
 
 

@@ -7,19 +7,20 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from vidqa.contract.problem import Problem
+from vidqa.dataset.load import Pair
+from vidqa.dataset.media import MediaSource
 from vidqa.datatools.problems import NOT_LINKED, OUTPUT_EXISTS
-from vidqa.datatools.rows import Annotated, Pair
 
 ANNOTATIONS = "annotations.json"
 Links = dict[str, str]  # names in the part's folder and the files they stand for
 
 
-def links(read: Annotated, pairs: Sequence[Pair]) -> Links | None:
+def links(media: MediaSource, pairs: Sequence[Pair]) -> Links | None:
     """What the folder of a part must hold beside its annotations; None where some name could not be reached in it.
 
     A file is its own entry; of an archive, in which files cannot be linked one by one, the whole archive is.
     """
-    folder = read.source.folder
+    folder = media.folder
     found: Links = {}
     for ref in {medium.key: medium for pair in pairs for medium in pair.record.media}.values():
         name = os.path.normpath(ref.written.removeprefix("file://"))
@@ -28,17 +29,17 @@ def links(read: Annotated, pairs: Sequence[Pair]) -> Links | None:
         if ref.path == os.path.join(folder, name):
             found[name] = ref.path
         else:  # inside one of the folder's archives
-            found.update({path.name: str(path) for path in read.source.archive_paths})
+            found.update({path.name: str(path) for path in media.archive_paths})
     return None if ANNOTATIONS in found else found
 
 
-def check_part(folder: Path, wanted: Links | None) -> None:
+def check_part(folder: Path, own: Links | None) -> None:
     """Raises DATATOOLS_OUTPUT_EXISTS where the folder holds anything that is not of this part."""
     begun = (folder / ANNOTATIONS).exists()
     for above, inner, files in os.walk(folder):
         for name in [*files, *inner]:
             path = Path(above, name)
-            expected = (wanted or {}).get(str(path.relative_to(folder)))
+            expected = (own or {}).get(str(path.relative_to(folder)))
             if not begun or path.is_symlink():
                 raise OUTPUT_EXISTS.error(path, "it is there, and is not of this split")
             if name in files and path != folder / ANNOTATIONS and not (expected and os.path.samefile(path, expected)):
@@ -49,8 +50,8 @@ def write_links(parts: Mapping[Path, Links]) -> Problem | None:
     """Makes the hard links that are not there yet; what refuses them, after taking back what was made."""
     made: list[Path] = []
     try:
-        for folder, wanted in parts.items():
-            for name, file in wanted.items():
+        for folder, own in parts.items():
+            for name, file in own.items():
                 path = folder / name
                 if not path.exists():
                     path.parent.mkdir(parents=True, exist_ok=True)

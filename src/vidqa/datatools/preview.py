@@ -86,7 +86,7 @@ def previews(planner: Planner, records: Sequence[Record]) -> tuple[list[Preview]
 
 def pieces_of(chat: Chat, record: Record, plans: Sequence[FramePlan], encoded: Encoded) -> Iterable[Piece]:
     """Cuts a sample's tokens where media begin and end and where learning does; the pieces together are all of it."""
-    ids, learned = encoded.token_ids, encoded.supervised
+    ids, supervised = encoded.token_ids, encoded.supervised
     slot_ids = {kind: int(slot_id) for kind, slot_id in chat.slot_ids.items() if slot_id is not None}
     slots = np.flatnonzero(np.isin(ids, list(slot_ids.values())))
     shown = [part for turn in record.turns for part in turn.parts if isinstance(part, int)]
@@ -96,18 +96,18 @@ def pieces_of(chat: Chat, record: Record, plans: Sequence[FramePlan], encoded: E
         text = chat.family.expand(plan, chat.merge[plan.kind])
         expansion = chat.tokens.core.encode(text, add_special_tokens=False).ids
         first = int(slots[np.searchsorted(slots, at)]) - expansion.index(slot_ids[plan.kind])
-        yield from _texts(chat, ids[at:first], learned[at:first])
+        yield from _texts(chat, ids[at:first], supervised[at:first])
         at = first + len(expansion)
         yield Piece(plan.kind, ref.written, len(expansion), plan, ref)
-    yield from _texts(chat, ids[at:], learned[at:])
+    yield from _texts(chat, ids[at:], supervised[at:])
 
 
-def _texts(chat: Chat, ids: np.ndarray, learned: np.ndarray) -> Iterable[Piece]:
-    cuts = [0, *(np.flatnonzero(np.diff(learned)) + 1).tolist(), len(ids)]
+def _texts(chat: Chat, ids: np.ndarray, supervised: np.ndarray) -> Iterable[Piece]:
+    cuts = [0, *(np.flatnonzero(np.diff(supervised)) + 1).tolist(), len(ids)]
     for start, end in itertools.pairwise(cuts):
         if end > start:
             text = chat.tokens.core.decode(ids[start:end].tolist(), skip_special_tokens=False)
-            yield Piece("learned" if learned[start] else "given", text, end - start)
+            yield Piece("learned" if supervised[start] else "given", text, end - start)
 
 
 def pick(records: Sequence[Record], ids: Sequence[str], count: int) -> list[Record]:
@@ -122,10 +122,10 @@ def pick(records: Sequence[Record], ids: Sequence[str], count: int) -> list[Reco
     return [by_id[name] for name in ids]
 
 
-def _unknown(name: str, known: dict[str, Record]) -> Problem:
-    nearest = difflib.get_close_matches(name, known, 3)
+def _unknown(name: str, records: dict[str, Record]) -> Problem:
+    nearest = difflib.get_close_matches(name, records, 3)
     remedy = f"did you mean {', '.join(map(repr, nearest))}?" if nearest else None
-    return SAMPLE_UNKNOWN.at("--sample", f"none of {len(known)} usable records has the id {name!r}", remedy)
+    return SAMPLE_UNKNOWN.at("--sample", f"none of {len(records)} usable records has the id {name!r}", remedy)
 
 
 def plan_line(piece: Piece) -> str:

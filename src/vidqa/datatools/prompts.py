@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from vidqa.dataset.record import Record, Turn
+from vidqa.dataset.thinking import split_thinking
 from vidqa.datatools.problems import NOT_AN_OPTION
 from vidqa.evaluation.options import options_of
 
@@ -17,7 +18,6 @@ MOST_OPTIONS = 26
 LETTER = re.compile(r"[(\[]?([A-Za-z])[)\].:]{0,2}")
 YES_NO = re.compile(r"(yes|true|1|no|false|0)\W{0,2}", re.IGNORECASE)
 ASKS_YES_NO = re.compile(r"\byes\s*(?:or|/)\s*no\b", re.IGNORECASE)
-THOUGHT = re.compile(r"\s*<think>.*</think>\s*", re.DOTALL)
 
 
 def split_options(value: Any) -> list[str]:
@@ -39,29 +39,24 @@ def as_mcq(record: Record, options: list[str]) -> Record | None:
     if not 2 <= len(options) <= MOST_OPTIONS:
         return None
     letters = [chr(ord("A") + at) for at in range(len(options))]
-    thought, answer = _without_thought(record.answer)
+    thinking, answer = split_thinking(record.answer)
     letter = _letter(answer, options, letters)
     if letter is None:
         message = f"the answer {answer[:60]!r} is not one of {', '.join(map(repr, options))[:200]}"
         raise NOT_AN_OPTION.error(f"{record.source} (id {record.id})", message)
     lines = [] if listed else [f"({name}) {option}" for name, option in zip(letters, options, strict=True)]
     lines += [] if ASK_LETTER in record.question else [ASK_LETTER]
-    return _rewritten(record, lines, thought + letter)
+    return _rewritten(record, lines, thinking + letter)
 
 
 def as_yes_no(record: Record) -> Record | None:
     """The record with an instruction and the answer Yes or No; None where its answer says more, or something else."""
-    thought, answer = _without_thought(record.answer)
+    thinking, answer = split_thinking(record.answer)
     found = YES_NO.fullmatch(answer)
     if not found:
         return None
     lines = [] if ASKS_YES_NO.search(record.question) else [ASK_YES_NO]
-    return _rewritten(record, lines, thought + ("Yes" if found[1].lower() in ("yes", "true", "1") else "No"))
-
-
-def _without_thought(answer: str) -> tuple[str, str]:
-    thought = THOUGHT.match(answer)
-    return (thought.group(), answer[thought.end() :].strip()) if thought else ("", answer.strip())
+    return _rewritten(record, lines, thinking + ("Yes" if found[1].lower() in ("yes", "true", "1") else "No"))
 
 
 def _letter(answer: str, options: list[str], letters: list[str]) -> str | None:

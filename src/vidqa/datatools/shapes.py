@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import asdict
 from typing import Any
 
 from vidqa.dataset.parse import KIND_FIELDS
@@ -39,11 +40,14 @@ def table_row(record: Record) -> dict[str, Any]:
     turns = [
         {"role": turn.role, "content": [_part(record, part, fill=True) for part in turn.parts]} for turn in record.turns
     ]
-    return {"id": record.id, "kind": record.kind, "video_fps": record.video_fps, "messages": turns}
+    provenance = record.provenance and asdict(record.provenance)
+    row = {"id": record.id, "kind": record.kind, "video_fps": record.video_fps}
+    return {**row, "provenance": provenance, "messages": turns}
 
 
 def _optional(record: Record) -> dict[str, Any]:
-    found = {"kind": record.kind, "video_fps": record.video_fps}
+    provenance = record.provenance.as_field() if record.provenance else None
+    found = {"kind": record.kind, "video_fps": record.video_fps, "provenance": provenance}
     return {name: value for name, value in found.items() if value is not None}
 
 
@@ -72,6 +76,8 @@ def other_fields(row: dict[str, Any], record: Record) -> tuple[dict[str, Any], l
     kept, lost = {}, _lost_in_turns(row.get(conversation), conversation)
     for name, value in row.items():
         if name in CARRIED or name in (conversation, named_kind) or value is None:
+            continue
+        if name == "provenance" and record.provenance is not None:
             continue
         if name in ("conversations", "messages") or (name in KIND_FIELDS and record.kind is None) or not _plain(value):
             lost.append(name)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import os
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -11,13 +11,14 @@ from typing import Any
 
 from vidqa.contract.problem import Problem
 from vidqa.dataset import fingerprint
+from vidqa.dataset.load import Pair, load_pairs
 from vidqa.dataset.record import Record
-from vidqa.dataset.split import draw_of, groups_sharing_media
+from vidqa.dataset.sources import Source, open_source
+from vidqa.dataset.split import drawn_groups, groups_sharing_media, stratified
 from vidqa.datatools.duplicates import answer_class, same_content_problems
 from vidqa.datatools.outputs import json_list, json_page, write_new
 from vidqa.datatools.parts import check_part, links, write_links
 from vidqa.datatools.problems import SHARE, SPLIT_OFF, SPLIT_ONE_VIDEO
-from vidqa.datatools.rows import Annotated, Pair, read_annotated
 from vidqa.datatools.together import CONTENT, Together, kept_together
 
 STRATIFY = ("kind", "answer")
@@ -58,27 +59,28 @@ def split_dataset(
     """
     if not 0 < share < 1:
         raise SHARE.error("--share", f"{share:g} is not between 0 and 1")
-    read = read_annotated(annotation_path, media_path)
-    together = kept_together(read.pairs, group_by, ignore_looks=ignore_looks)
-    chosen = choose([pair.record for pair in read.pairs], share, seed, stratify, together.ties)
+    source = open_source(annotation_path, media_path)
+    pairs, found = load_pairs(source)
+    together = kept_together(pairs, group_by, ignore_looks=ignore_looks)
+    chosen = choose([pair.record for pair in pairs], share, seed, stratify, together.ties)
     parts = {
-        "train": [pair for at, pair in enumerate(read.pairs) if at not in chosen],
-        "val": [pair for at, pair in enumerate(read.pairs) if at in chosen],
+        "train": [pair for at, pair in enumerate(pairs) if at not in chosen],
+        "val": [pair for at, pair in enumerate(pairs) if at in chosen],
     }
-    own = {name: links(read, pairs) for name, pairs in parts.items()}
-    facts = _facts(read, parts, share, seed, stratify)
+    own = {name: links(source.media, part) for name, part in parts.items()}
+    facts = _facts(source, pairs, parts, share, seed, stratify)
     facts |= {"group_by": group_by, "ignore_looks": ignore_looks, "together": together.facts()}
-    files = {out / name / "annotations.json": json_list(map(_row, pairs)) for name, pairs in parts.items()}
+    files = {out / name / "annotations.json": json_list(map(_row, part)) for name, part in parts.items()}
     for name in PARTS:
         check_part(out / name, own[name])
     written = write_new(
         {**files, out / "split.json": json_page(facts), out / "together.json": json_page(together.named)}
     )
-    warnings = [*read.warnings, *_copies(together), *_off(facts, out)]
+    warnings = [*found, *_copies(together), *_off(facts, out)]
     linked = own["train"] is not None and own["val"] is not None
     if linked and (refused := write_links({out / name: own[name] or {} for name in PARTS})):
         linked, warnings = False, [*warnings, refused]
-    return Split(facts, warnings, written, linked, read.media_path, together)
+    return Split(facts, warnings, written, linked, source.media.root, together)
 
 
 def _copies(together: Together) -> list[Problem]:
@@ -88,38 +90,13 @@ def _copies(together: Together) -> list[Problem]:
 def choose(
     records: Sequence[Record], share: float, seed: int, stratify: str, together: Iterable[Sequence[int]] = ()
 ) -> set[int]:
-    """Indices of the validation records: whole groups that share media or stay `together`, near `share` of every
-    stratum.
-
-    Groups are gone through in an order drawn from the seed and their ids. One is taken when that brings the counts of
-    the strata nearer to what they should be. At least one group is taken and one left.
-    """
-    groups = groups_sharing_media(records, together)
-    if len(groups) < 2:
+    """Indices of the validation records (see `stratified`). Records that stay `together` are in one group. Raises
+    DATATOOLS_SPLIT_ONE_VIDEO."""
+    drawn = drawn_groups(records, seed, together)
+    if len(drawn) < 2:
         what = "share one video or image" if len(groups_sharing_media(records)) < 2 else "are to be kept together"
         raise SPLIT_ONE_VIDEO.error("annotations", f"all {len(records)} records {what}")
-    strata = [stratum(record, stratify) for record in records]
-    targets = {name: share * count for name, count in Counter(strata).items()}
-    drawn = sorted(groups, key=lambda group: draw_of(seed, min(records[at].id for at in group)))
-    counted = [Counter(strata[at] for at in group) for group in drawn]
-    taken: Counter[str] = Counter()
-    chosen: list[list[int]] = []
-    for group, counts in zip(drawn, counted, strict=True):
-        if _gain(counts, taken, targets) > 0 and len(chosen) < len(drawn) - 1:
-            chosen.append(group)
-            taken.update(counts)
-    if not chosen:  # every group is too large: the one that does the least harm
-        best = max(range(len(drawn)), key=lambda at: _gain(counted[at], taken, targets))
-        chosen.append(drawn[best])
-    return {at for group in chosen for at in group}
-
-
-def _gain(counts: Counter[str], taken: Counter[str], targets: dict[str, float]) -> float:
-    """How much nearer the strata come to their targets with these records: squared distances, rare strata as heavy."""
-    return math.fsum(  # exact, so that the order of the records decides nothing
-        ((taken[name] - targets[name]) ** 2 - (taken[name] + count - targets[name]) ** 2) / targets[name]
-        for name, count in counts.items()
-    )
+    return stratified([stratum(record, stratify) for record in records], drawn, share)
 
 
 def stratum(record: Record, stratify: str) -> str:
@@ -132,17 +109,19 @@ def _row(pair: Pair) -> dict[str, Any]:
     return pair.row if pair.row.get("id") is not None else {**pair.row, "id": pair.record.id}
 
 
-def _facts(read: Annotated, parts: dict[str, list[Pair]], share: float, seed: int, stratify: str) -> dict[str, Any]:
+def _facts(
+    source: Source, pairs: list[Pair], parts: dict[str, list[Pair]], share: float, seed: int, stratify: str
+) -> dict[str, Any]:
     """The content of split.json."""
-    records = {name: [pair.record for pair in pairs] for name, pairs in parts.items()}
+    records = {name: [pair.record for pair in part] for name, part in parts.items()}
     strata = {name: Counter(stratum(record, stratify) for record in part) for name, part in records.items()}
     return {
-        "annotations": str(read.path),
-        "media_path": read.media_path,
+        "annotations": os.path.abspath(source.path),
+        "media_path": source.media.root,
         "share": share,
         "seed": seed,
         "stratify": stratify,
-        "fingerprint": fingerprint(pair.record for pair in read.pairs),
+        "fingerprint": fingerprint(pair.record for pair in pairs),
         "parts": {
             name: {
                 "records": len(part),
@@ -159,10 +138,10 @@ def _facts(read: Annotated, parts: dict[str, list[Pair]], share: float, seed: in
 
 def _off(facts: dict[str, Any], out: Path) -> list[Problem]:
     counts = {name: facts["parts"][name]["records"] for name in PARTS}
-    wanted = facts["share"] * sum(counts.values())
-    if abs(counts["val"] - wanted) <= max(1.0, OFF_BY * wanted):
+    target = facts["share"] * sum(counts.values())
+    if abs(counts["val"] - target) <= max(1.0, OFF_BY * target):
         return []
-    message = f"{counts['val']} of {sum(counts.values())} records are in the validation part, {wanted:g} were wanted"
+    message = f"{counts['val']} of {sum(counts.values())} records are in the validation part, {target:g} were wanted"
     return [SPLIT_OFF.at(out / "split.json", message, severity="warning")]
 
 

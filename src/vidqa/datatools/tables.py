@@ -86,8 +86,8 @@ def _named(written: list[str], renamed: Mapping[str, str], findings: Findings, p
 
 
 def _missing(columns: Sequence[str]) -> str:
-    wanted = [name for name in ("question", "answer") if name not in columns]
-    return " and ".join(wanted if {*MEDIA, *ALIASES} & set(columns) else ["video", *wanted])
+    needed = [name for name in ("question", "answer") if name not in columns]
+    return " and ".join(needed if {*MEDIA, *ALIASES} & set(columns) else ["video", *needed])
 
 
 def _with_medium(row: dict[str, Any]) -> dict[str, Any]:
@@ -112,8 +112,8 @@ def question_row(row: dict[str, Any]) -> dict[str, Any]:
     rest = {name: value for name, value in row.items() if name not in ("question", "answer")}
     if isinstance(rest.get("video_fps"), str):
         rest["video_fps"] = _number(rest["video_fps"])
-    asked, answer = row.get("question", ""), row.get("answer", "")
-    return {**rest, "conversations": [{"from": "human", "value": asked}, {"from": "gpt", "value": answer}]}
+    question, answer = row.get("question", ""), row.get("answer", "")
+    return {**rest, "conversations": [{"from": "human", "value": question}, {"from": "gpt", "value": answer}]}
 
 
 def _number(text: str) -> float | str:
@@ -190,13 +190,18 @@ def _arrow_files(folder: Path) -> list[Path]:
 
 
 def parquet_bytes(records: Sequence[Record]) -> bytes:
-    """A parquet file with the columns id, kind, video_fps and messages."""
+    """A parquet file with the columns id, kind, video_fps and messages; provenance where a record has one."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     part = pa.struct([(name, pa.string()) for name in ("type", "text", "video", "image")])
     turn = pa.struct([("role", pa.string()), ("content", pa.list_(part))])
-    columns = [("id", pa.string()), ("kind", pa.string()), ("video_fps", pa.float64()), ("messages", pa.list_(turn))]
+    columns = [("id", pa.string()), ("kind", pa.string()), ("video_fps", pa.float64())]
+    if any(record.provenance for record in records):
+        columns.append(
+            ("provenance", pa.struct([("origin", pa.string()), ("round", pa.int64()), ("gap", pa.string())]))
+        )
+    columns.append(("messages", pa.list_(turn)))
     table = pa.Table.from_pylist([table_row(record) for record in records], schema=pa.schema(columns))
     buffer = io.BytesIO()
     pq.write_table(table, buffer)

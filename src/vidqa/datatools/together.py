@@ -9,11 +9,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from vidqa.dataset.near_duplicates import alike_groups, glances
+from vidqa.dataset.load import Pair
+from vidqa.dataset.near_duplicates import near_duplicate_groups, signatures
 from vidqa.dataset.record import MediaRef
-from vidqa.datatools.duplicates import same_content
+from vidqa.dataset.same_bytes import same_bytes
 from vidqa.datatools.problems import GROUP_BY
-from vidqa.datatools.rows import Pair
 from vidqa.video.headers import read_headers
 
 MOST_OF_A_STEM = 8  # files; a stem that more have, such as "video", says nothing
@@ -71,7 +71,7 @@ def kept_together(pairs: Sequence[Pair], group_by: str, *, ignore_looks: bool) -
             users[ref.key].append(at)
     if group_by:
         _by_group(pairs, group_by, found)
-    reasons = {CONTENT: same_content(media.values()), STEM: _same_stem(media.values())}
+    reasons = {CONTENT: same_bytes(media.values()), STEM: _same_stem(media.values())}
     if not ignore_looks:
         reasons[LOOKS] = _alike(media, found)
     for reason, groups in reasons.items():
@@ -87,10 +87,10 @@ def _shown(ref: MediaRef) -> str:
 
 def _alike(media: dict[str, MediaRef], found: Together) -> list[list[str]]:
     headers = dict(zip(media, read_headers(media.values()), strict=True))
-    seen = glances(media.values(), headers)
+    seen = signatures(media.values(), headers)
     found.not_seen = len(media) - len(seen)
     keys = sorted(seen)
-    groups, found.pairs_alike = alike_groups([seen[key] for key in keys])
+    groups, found.pairs_alike = near_duplicate_groups([seen[key] for key in keys])
     return [[keys[at] for at in group] for group in groups]
 
 
@@ -105,8 +105,8 @@ def _same_stem(media: Iterable[MediaRef]) -> list[list[str]]:
         near[folder, stem].append(ref.key)
         far[stem].append(ref.key)
     telling = [keys for stem, keys in far.items() if len(keys) <= MOST_OF_A_STEM and re.search(r"[^\W\d_]", stem)]
-    told = {key for keys in telling for key in keys}
-    groups = [*telling, *(keys for keys in near.values() if keys[0] not in told)]
+    covered = {key for keys in telling for key in keys}
+    groups = [*telling, *(keys for keys in near.values() if keys[0] not in covered)]
     return [sorted(keys) for keys in groups if len(keys) > 1]
 
 

@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any
 
 from vidqa import actions
-from vidqa.actions import Action
 from vidqa.contract.environment import child_environment, rank, redacted
 from vidqa.contract.problem import INTERNAL, Exit, Problem, ProblemError, exit_code_of
 from vidqa.contract.run_folder import RunFolder
@@ -45,10 +44,13 @@ def main() -> int:
         "--prove", action="store_true", help="train nothing; compare losses with and without shared videos"
     )
     options = parser.parse_args()
-    action = actions.action(options.action)
-    if options.prove and not action.proof:
-        parser.error("--prove is for train")
     run = RunFolder(options.run_dir)
+    try:
+        action = actions.action(options.action)
+    except ProblemError as unknown:
+        return _fail(run, "", unknown.problems)
+    if options.prove and not action.proof:
+        parser.error(f"--prove is not for {action.name}")
     try:
         run.path.mkdir(parents=True, exist_ok=True)
         if rank() == 0:
@@ -57,22 +59,22 @@ def main() -> int:
         program = _program(action.proof if options.prove else action.program)
         code = program(going_on(spec, run) if options.go_on else spec, run)
     except ProblemError as stopped:
-        return _fail(run, action, stopped.problems)
+        return _fail(run, action.page, stopped.problems)
     except OSError as failed:
-        return _fail(run, action, [unwritable(failed)])
+        return _fail(run, action.page, [unwritable(failed)])
     except Exception as bug:  # noqa: BLE001  the last place before torchrun; the log keeps the traceback
         if run.read_status().get("state") == "ERROR":  # another rank failed first, and this one lost it
             print(f"rank {rank()} ends because another rank did: {type(bug).__name__}", file=sys.stderr)
             return int(Exit.JOB_FAILED)
         print(redacted(traceback.format_exc()), file=sys.stderr)
-        return _fail(run, action, [_problem_of(bug, run)])
+        return _fail(run, action.page, [_problem_of(bug, run)])
     if rank() == 0:
         last = run.read_status()
         state = "COMPLETE" if code == Exit.OK else "STOPPED"
         steps = {key: last.get(key, 0) for key in ("step", "total_steps")}
         run.write_status(state, **steps, message=state.lower(), exit_code=code)
         if not options.prove:
-            report(run, action)
+            report(run, action.page)
             if state == "COMPLETE" and action.uploads(spec):
                 upload(run)
     return code
@@ -97,11 +99,12 @@ def upload(run: RunFolder) -> None:
         print(f"the upload is not complete; again: python scripts/upload.py {run.path}", file=sys.stderr, flush=True)
 
 
-def report(run: RunFolder, action: Action) -> None:
-    """Write the page of a run, in a process of its own: whatever becomes of it, the run ends as it has ended."""
-    if not action.page:
+def report(run: RunFolder, page: str) -> None:
+    """Write the page of a run by the module `page`, if its action has one, in a process of its own: whatever becomes of
+    it, the run ends as it has ended."""
+    if not page:
         return
-    program = [sys.executable, "-P", "-m", action.page, str(run.path)]
+    program = [sys.executable, "-P", "-m", page, str(run.path)]
     try:
         subprocess.run(program, stdin=subprocess.DEVNULL, timeout=REPORT_S, check=False)
     except (OSError, subprocess.TimeoutExpired) as failed:
@@ -126,7 +129,7 @@ def _problem_of(bug: Exception, run: RunFolder) -> Problem:
     return INTERNAL.at(run.path, f"{type(bug).__name__}: {bug}", f"report it with {run.path / 'log.txt'}")
 
 
-def _fail(run: RunFolder, action: Action, problems: list[Problem]) -> int:
+def _fail(run: RunFolder, page: str, problems: list[Problem]) -> int:
     """Say what went wrong in the log, in problems.json and in status.json; the first rank to fail writes them."""
     code = exit_code_of(problems)
     run.sweep()  # on a full disk, what was being written makes room to tell of the end
@@ -138,7 +141,7 @@ def _fail(run: RunFolder, action: Action, problems: list[Problem]) -> int:
             state = "STOPPED" if code == Exit.NOT_DONE else "ERROR"
             run.write_status(state, message=f"{problems[0].code}: {problems[0].message}", exit_code=code)
             if (run.path / "plan.json").exists():  # it had begun
-                report(run, action)
+                report(run, page)
     except OSError as unwritable:
         print(f"the run folder cannot be written: {unwritable}", file=sys.stderr)
     return code

@@ -19,7 +19,7 @@ from vidqa.engine.distributed import local_part
 
 
 class _Local:
-    """Mixed into an optimizer of PyTorch: its lists of parameters, gradients and averages become local."""
+    """Mixed into an optimizer of PyTorch: its lists of parameters, gradients and moments become local."""
 
     def _init_group(self, group: dict[str, Any], *lists: list[torch.Tensor]) -> Any:
         found = super()._init_group(group, *lists)  # type: ignore[misc]

@@ -14,10 +14,10 @@ from vidqa.engine.batch.collate import Collator
 from vidqa.engine.batch.frames import FrameSource
 from vidqa.engine.batch.loader import Loader
 from vidqa.engine.distributed import World
+from vidqa.engine.families import family_of
 from vidqa.engine.generators._base import Sampling
 from vidqa.engine.generators.reference import TransformersSession
-from vidqa.engine.model.gathering import Gathering
-from vidqa.engine.model.qwen3_vl import stock_forward
+from vidqa.engine.model.resharding import Resharding
 from vidqa.engine.prompts import Prompts
 from vidqa.engine.quarantine import Quarantine, end_if_bad
 from vidqa.evaluation import make_item
@@ -37,10 +37,10 @@ class Validator:
         source: FrameSource,
         world: World,
         quarantine: Quarantine,
-        gathering: Gathering,
+        resharding: Resharding,
     ) -> None:
         self.samples, self.collator, self.source, self.world = samples, collator, source, world
-        self.quarantine, self.gathering = quarantine, gathering
+        self.quarantine, self.resharding = quarantine, resharding
         everyone = range(len(samples))
         if spec.validation.batch_size or not spec.engine.packing:
             size = spec.validation.batch_size or spec.train.train_policy.mini_batch
@@ -88,7 +88,7 @@ class Validator:
         session = TransformersSession(model, planner, longest=self.longest, batch_size=1)
         prompts = Prompts(planner, self.source, self.sampling, ahead=1).of(self.answered)
         right = judged = cut = 0
-        with self.gathering.everything(), stock_forward(model):
+        with self.resharding.everything(), family_of(model).stock_forward(model):
             found = {result.id: result for results in session.generate(prompts) for result in results}
         for sample in self.answered:
             result = found[sample.record.id]

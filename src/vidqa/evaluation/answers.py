@@ -10,6 +10,7 @@ import re
 from functools import lru_cache
 from typing import NamedTuple
 
+from vidqa.dataset.thinking import without_thinking
 from vidqa.evaluation.options import options_of
 from vidqa.evaluation.quantities import is_number, parse_number, units_named
 from vidqa.evaluation.text import as_text, clean, normalise
@@ -83,8 +84,8 @@ def expected_kind(gt: object, question: str = "", task_type: str = "") -> str:
 
 def _expect(gt: str, question: str, task_type: str) -> tuple[str, Parsed]:
     """`_expected`, remembered for short ground truths; only the options of a question bear on what they mean."""
-    asked = question if task_type or options_of(question) else ""
-    return (_expected if len(gt) <= _REMEMBERED else _expected.__wrapped__)(gt, asked, task_type)
+    context = question if task_type or options_of(question) else ""
+    return (_expected if len(gt) <= _REMEMBERED else _expected.__wrapped__)(gt, context, task_type)
 
 
 @lru_cache(maxsize=8192)
@@ -125,7 +126,7 @@ def final_answer(text: object) -> Final:
     """The response without its thinking, unwrapped from <answer>..</answer>, \\boxed{..} and bold marks."""
     response = as_text(text)
     if "<" in response:
-        response, in_thinking = _without_thinking(response)
+        response, in_thinking = without_thinking(response)
         if in_thinking:
             return Final("", False, True)
         inner = list(re.finditer(r"<answer>(.*?)(</answer>|\Z)", response, re.IGNORECASE | re.DOTALL))
@@ -138,19 +139,6 @@ def answer_text(text: object) -> str:
     """A free-text answer in its own wording, of a response or a ground truth: what `_text` normalises, and what metrics
     of text compare."""
     return _unprefixed(final_answer(text).text)
-
-
-def _without_thinking(response: str) -> tuple[str, bool]:
-    """(what is left, whether thinking never ended). A template may open <think> itself: then only its end is there."""
-    pieces = re.split(r"(</?think>)", response, flags=re.IGNORECASE)
-    outside, inside = [pieces[0]], False
-    for tag, piece in zip(pieces[1::2], pieces[2::2], strict=True):
-        if tag.startswith("</"):
-            outside = [piece] if not inside else [*outside, piece]
-            inside = False
-        else:
-            inside = True
-    return "".join(outside).strip(), inside
 
 
 def _unmarked(text: str) -> str:
@@ -215,9 +203,9 @@ def _polarity(word: str) -> str:
 
 def _yes_no(text: str) -> Found | None:
     if cues := _YES_NO_CUE.findall(text):
-        said = _polarity(cues[-1])
+        answer = _polarity(cues[-1])
         leads = _YES_NO_LEADS.match(text)
-        return Found(said, leads is not None and _polarity(leads[1]) == said)
+        return Found(answer, leads is not None and _polarity(leads[1]) == answer)
     if (leads := _YES_NO_LEADS.match(text)) and _answers(text, leads):
         return Found(_polarity(leads[1]), True)
     if _ASKS_YES_NO.search(text):
@@ -299,16 +287,16 @@ def _cued_letter(text: str) -> str | None:
 
 def _option_named(text: str, options: dict[str, str]) -> str | None:
     """The letter of the option whose text is the response, starts it, or alone is found in it."""
-    said = f" {normalise(_ANSWER_PREFIX.sub('', text))} "
+    answer = f" {normalise(_ANSWER_PREFIX.sub('', text))} "
     texts = {letter: f" {normalise(option)} " for letter, option in options.items() if normalise(option)}
-    same = [letter for letter, option in texts.items() if option == said]
+    same = [letter for letter, option in texts.items() if option == answer]
     if same:
         return same[0] if len(same) == 1 else None
     named = []
     for letter, option in sorted(texts.items(), key=lambda item: -len(item[1])):
-        if option in said:
+        if option in answer:
             named.append(letter)
-            said = said.replace(option, " | ")  # "the dark red car" does not also name "the red car"
+            answer = answer.replace(option, " | ")  # "the dark red car" does not also name "the red car"
     if len(named) == 1:
         return named[0]
     first = re.split(r"[.,;:!\n]", text, maxsplit=1)[0]

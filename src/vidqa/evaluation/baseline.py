@@ -37,12 +37,12 @@ def one_answer(items: Sequence[Item]) -> list[dict[str, Any]]:
 
 
 def _only(kind: str, items: Sequence[Item]) -> dict[str, Any] | None:
-    said = [item["parsed_response"] for item in items if item["parse_status"] == "parsed"]
+    answers = [item["parsed_response"] for item in items if item["parse_status"] == "parsed"]
     expected = Counter(item["parsed_gt"] for item in items)
-    if len(said) < FEWEST or len(set(said)) > 1 or len(expected) == 1:
+    if len(answers) < FEWEST or len(set(answers)) > 1 or len(expected) == 1:
         return None
     commonest = {_short(answer): count for answer, count in expected.most_common(5)}
-    return {"kind": kind, "answer": _short(said[0]), "answers": len(said), "expected": commonest}
+    return {"kind": kind, "answer": _short(answers[0]), "answers": len(answers), "expected": commonest}
 
 
 def one_answer_problems(found: Sequence[dict[str, Any]]) -> list[Problem]:
@@ -63,10 +63,10 @@ def headline(scores: dict[str, Any]) -> str:
     if scores["accuracy"] is None:
         return "no answer could be judged: there is no ground truth"
     low, high = scores["accuracy_ci95"]
-    said = f"accuracy {_percent(scores['accuracy'])} % (95 % interval {_percent(low)} to {_percent(high)})"
-    said += f"; the commonest answer would get {_percent(scores['majority_accuracy'])} %"
+    sentence = f"accuracy {_percent(scores['accuracy'])} % (95 % interval {_percent(low)} to {_percent(high)})"
+    sentence += f"; the commonest answer would get {_percent(scores['majority_accuracy'])} %"
     only = [f"{row['answer']!r} to every {row['kind']} question" for row in scores["one_answer"][:3]]
-    return f"{said}; the model says {', '.join(only)}" if only else said
+    return f"{sentence}; the model says {', '.join(only)}" if only else sentence
 
 
 def groups(items: Sequence[Item], name: str) -> list[tuple[str, list[Item]]]:

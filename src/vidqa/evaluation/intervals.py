@@ -38,7 +38,7 @@ def accuracy_interval(correct: Sequence[bool], clusters: Sequence[str]) -> Inter
         counts[0] += 1
         counts[1] += right
     n, rights = len(correct), sum(correct)
-    shared = sum(asked * asked for asked, _ in per_video.values()) / n
+    shared = sum(count * count for count, _ in per_video.values()) / n
     worth = n / (1 + (shared - 1) * _likeness(list(per_video.values())))
     low, high = _limits(rights / n, worth)
     return Interval(round(low, 6), round(high, 6), round(worth, 2))
@@ -51,15 +51,15 @@ def _likeness(videos: Sequence[Sequence[int]]) -> float:
     the rarer outcome, and 1 counts _CAUTION times. Such videos are all that tells how wrong answers gather; with none
     of them (a perfect score) nothing does, and a video is worth one answer.
     """
-    n, rights = sum(asked for asked, _ in videos), sum(right for _, right in videos)
-    rare = [right if 2 * rights <= n else asked - right for asked, right in videos]
+    n, rights = sum(count for count, _ in videos), sum(right for _, right in videos)
+    rare = [right if 2 * rights <= n else count - right for count, right in videos]
     known = min(sum(map(bool, rare)), len(videos) - 1)
     if not known or n == len(videos):
         return 1.0
     share = rights / n
-    between = sum(asked * (right / asked - share) ** 2 for asked, right in videos) / (len(videos) - 1)
-    within = sum(right * (asked - right) / asked for asked, right in videos) / (n - len(videos))
-    size = (n - sum(asked * asked for asked, _ in videos) / n) / (len(videos) - 1)
+    between = sum(count * (right / count - share) ** 2 for count, right in videos) / (len(videos) - 1)
+    within = sum(right * (count - right) / count for count, right in videos) / (n - len(videos))
+    size = (n - sum(count * count for count, _ in videos) / n) / (len(videos) - 1)
     estimate = (between - within) / (between + (size - 1) * within)
     return (known * min(max(estimate, 0.0), 1.0) + _CAUTION) / (known + _CAUTION)
 

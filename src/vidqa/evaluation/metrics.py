@@ -85,7 +85,7 @@ def metric_problems(names: Sequence[str]) -> list[Problem]:
 def yes_no_table(items: Sequence[Item]) -> dict[str, Any]:
     """Binary metrics with "yes" as the positive class; unanswered ones lower recall and accuracy, not precision."""
     pairs = Counter((item["parsed_gt"], item["parsed_response"] or "") for item in items)
-    tp, fn, fp, tn = (pairs[gt, said] for gt in ("yes", "no") for said in ("yes", "no"))
+    tp, fn, fp, tn = (pairs[gt, predicted] for gt in ("yes", "no") for predicted in ("yes", "no"))
     yes, no = _count(items, "parsed_gt", "yes"), _count(items, "parsed_gt", "no")
     recall, specificity, precision = _ratio(tp, yes), _ratio(tn, no), _ratio(tp, tp + fp)
     present = [value for value in (recall, specificity) if value is not None]
@@ -118,14 +118,14 @@ def confusion(items: Sequence[Item], classes: Sequence[str] | None = None) -> di
             return None
     cells = Counter((item["parsed_gt"], _column(item, classes)) for item in items)
     columns = (*classes, OTHER, *UNANSWERED)
-    said = {name: sum(cells[row, name] for row in classes) for name in classes}
-    asked = {name: sum(cells[name, column] for column in columns) for name in classes}
+    predicted = {name: sum(cells[row, name] for row in classes) for name in classes}
+    actual = {name: sum(cells[name, column] for column in columns) for name in classes}
     per_class = {
         name: {
-            "n": asked[name],
-            "precision": _ratio(cells[name, name], said[name]),
-            "recall": _ratio(cells[name, name], asked[name]),
-            "f1": _f1(cells[name, name], said[name], asked[name]),
+            "n": actual[name],
+            "precision": _ratio(cells[name, name], predicted[name]),
+            "recall": _ratio(cells[name, name], actual[name]),
+            "f1": _f1(cells[name, name], predicted[name], actual[name]),
         }
         for name in classes
     }
@@ -152,19 +152,19 @@ def _column(item: Item, classes: Sequence[str]) -> str:
 def _text_table(items: Sequence[Item], threshold: float, metrics: Sequence[str]) -> dict[str, Any]:
     """Free-text answers, both sides read alike (without thinking and tags). Exact match and token F1 are on normalised
     text, BLEU and ROUGE-L on the answer's own wording."""
-    said = [_said(item) for item in items]
+    predicted = [_said(item) for item in items]
     truth = [answer_text(item["gt"]) for item in items]
     table: dict[str, Any] = {
         "n": len(items),
         "exact_match": _share(items, _correct),
         "soft_accuracy": _share(items, lambda item: _soft(item, threshold)),
-        "token_f1": round(fmean(map(token_f1, said, truth)), 6),
+        "token_f1": round(fmean(map(token_f1, predicted, truth)), 6),
     }
     if "rouge" in metrics:
-        table["rouge_l"] = round(fmean(map(rouge_l, said, truth)), 6)
+        table["rouge_l"] = round(fmean(map(rouge_l, predicted, truth)), 6)
     if "bleu" in metrics and (library := _bleu_library()) is not None:
         bleu = library.BLEU(effective_order=True)
-        table["bleu"] = round(bleu.corpus_score(said, [truth]).score, 4)
+        table["bleu"] = round(bleu.corpus_score(predicted, [truth]).score, 4)
         table["bleu_signature"] = str(bleu.get_signature())
     return table
 
@@ -223,5 +223,5 @@ def _ratio(part: int, whole: int) -> float | None:
     return round(part / whole, 6) if whole else None
 
 
-def _f1(hits: int, said: int, asked: int) -> float | None:
-    return round(2 * hits / (said + asked), 6) if said + asked else None
+def _f1(hits: int, predicted: int, actual: int) -> float | None:
+    return round(2 * hits / (predicted + actual), 6) if predicted + actual else None

@@ -13,11 +13,13 @@ from typing import Any
 import av
 import numpy as np
 from av.error import FFmpegError
+from PIL import Image
 
 from vidqa.evaluation.problems import POSTER_UNREADABLE
 
 LIMIT_S = 20.0  # per file: a report never waits longer for one
 LIMITS = {"max_pixels": str(8192 * 8192)}  # of one picture: none that a model was shown is larger
+QUALITY = 85  # of the JPEGs
 SEEK_FROM = 600  # frames further in than this are sought by time instead of decoded up to
 
 
@@ -30,8 +32,8 @@ def poster_frames(path: str, member: str | None, indices: Sequence[int], width: 
     where = path if member is None else f"{path}!{member}"
     try:
         with _media(path, member) as source, av.open(source, timeout=(LIMIT_S, LIMIT_S), options=LIMITS) as container:
-            wanted = sorted({max(0, index) for index in indices})
-            frames = dict(zip(wanted, _frames(container, wanted), strict=False))
+            numbers = sorted({max(0, index) for index in indices})
+            frames = dict(zip(numbers, _frames(container, numbers), strict=False))
             if not frames:
                 raise POSTER_UNREADABLE.error(where, "no frame could be decoded")
             last = frames[max(frames)]
@@ -52,13 +54,13 @@ def _media(path: str, member: str | None) -> Iterator[Any]:
         yield io.BytesIO(inner.read())
 
 
-def _frames(container: Any, wanted: Sequence[int]) -> Iterator[Any]:
+def _frames(container: Any, numbers: Sequence[int]) -> Iterator[Any]:
     """The wanted frames in order; the last decoded one ends the list where the file is shorter."""
     stream = container.streams.video[0]
     stream.thread_type = "AUTO"
     stream.codec_context.options = dict(LIMITS)
     deadline = time.monotonic() + LIMIT_S
-    frame, at, left = None, -1, list(wanted)
+    frame, at, left = None, -1, list(numbers)
     for frame in container.decode(stream):
         at += 1
         if left and at == left[0]:
@@ -89,17 +91,12 @@ def _sought(container: Any, stream: Any, seconds: Fraction, deadline: float) -> 
 
 
 def _jpeg(frame: Any, width: int) -> bytes:
-    """One frame, scaled by its shown size and turned upright, as JPEG by FFmpeg's encoder."""
+    """One frame, scaled by its shown size and turned upright, as JPEG."""
     turns = round(getattr(frame, "rotation", 0) / 90) % 4
     across, down = (frame.height, frame.width) if turns % 2 else (frame.width, frame.height)
     height = max(2, round(width * down / across / 2) * 2)
     stored = (height, width) if turns % 2 else (width, height)
     pixels = frame.to_ndarray(format="rgb24", width=stored[0], height=stored[1])
-    upright = av.VideoFrame.from_ndarray(np.ascontiguousarray(np.rot90(pixels, turns)), format="rgb24")
-    encoder = av.CodecContext.create("mjpeg", "w")
-    encoder.width, encoder.height, encoder.pix_fmt = upright.width, upright.height, "yuvj420p"
-    encoder.time_base = Fraction(1, 25)
-    encoder.options = {"qmin": "4", "qmax": "4"}
-    picture = upright.reformat(format="yuvj420p", dst_color_range="JPEG")
-    picture.pts = 0
-    return b"".join(bytes(packet) for packet in [*encoder.encode(picture), *encoder.encode(None)])
+    written = io.BytesIO()
+    Image.fromarray(np.rot90(pixels, turns)).save(written, "JPEG", quality=QUALITY)
+    return written.getvalue()

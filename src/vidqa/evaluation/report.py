@@ -15,7 +15,6 @@ from typing import Any
 from vidqa.contract.files import write_text
 from vidqa.contract.problem import ProblemError
 from vidqa.evaluation.recipes import compare_recipes
-from vidqa.evaluation.report_page import BODY, SCRIPT
 from vidqa.evaluation.results import Item
 from vidqa.evaluation.text import as_text
 from vidqa.pages.page import image_url, page
@@ -45,9 +44,8 @@ def write_report(
     failures = [item for item in items if item["correct"] is False]
     earlier = (before or {}).get("metrics")
     html = page(
-        BODY,
+        "evaluation/report.html.j2",
         title=title,
-        script=SCRIPT,
         filters={"points": _points, "shade": _shade},
         metrics=metrics,
         before=earlier,

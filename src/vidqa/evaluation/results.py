@@ -87,12 +87,12 @@ def check_results(path: str | Path) -> tuple[list[Item], list[Problem]]:
     where, problems = str(path), Bounded()
     items: list[Item] = []
     try:
-        with open(path, encoding="utf-8") as stream:
-            for index, value in json_items(stream, where, problems):
-                if (item := usable(value, where, index, problems)) is not None:
-                    items.append(judged(item))
+        data = Path(path).read_bytes()
     except OSError as wrong:
         raise RESULTS_MISSING.error(where, f"cannot be opened: {wrong.strerror or wrong}") from wrong
+    for index, value in json_items(data, where, problems):
+        if (item := usable(value, where, index, problems)) is not None:
+            items.append(judged(item))
     return items, problems.closed()
 
 

@@ -34,7 +34,8 @@ class Family:
     expand(plan, merge)         the text that stands for one planned video or image in the rendered chat
     template_slot(kind)         what the chat template writes for a medium, to be replaced by `expand`
     vision_token_ids(folder)    (image placeholder id, video placeholder id)
-    rope_positions(ids, image_id, video_id, image_grids, video_grids, merge)   int64 [3, S]
+    rope_positions(ids, image_id, video_id, plans, merge)   int64 [3, S]; `plans` of the media in reading order have the
+                                true times, which are positions in some families
     sizes(config, where)        the sizes in a config.json, which `where` names in problems
     tensors(sizes)              every parameter, as the model names it
     """

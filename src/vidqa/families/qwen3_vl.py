@@ -141,19 +141,18 @@ def rope_positions(
     ids: np.ndarray,
     image_id: int,
     video_id: int,
-    image_grids: Sequence[tuple[int, int, int]],
-    video_grids: Sequence[tuple[int, int, int]],
+    plans: Sequence[FramePlan],
     merge: int,
 ) -> np.ndarray:
     """Positions int64 [3, S] (time, row, column) of one unpadded sequence `ids` [S].
 
     Text advances all three together. A temporal patch stands at one time, its rows and columns counted from there,
-    and what follows continues after its longer side. Grids are in patches, in the order of the placeholders.
-    Raises ValueError where the placeholders and the grids do not agree.
+    and what follows continues after its longer side; true times stand in the text. Raises ValueError where the
+    placeholders and the grids of `plans`, which are in reading order, do not agree.
     """
     patches = {
-        image_id: iter([grid[1:] for grid in image_grids for _ in range(grid[0])]),
-        video_id: iter([grid[1:] for grid in video_grids for _ in range(grid[0])]),
+        token: iter([plan.grid[1:] for plan in plans if plan.kind == kind for _ in range(plan.grid[0])])
+        for kind, token in (("image", image_id), ("video", video_id))
     }
     ids = np.asarray(ids)
     vision = np.flatnonzero((ids == image_id) | (ids == video_id))

@@ -10,16 +10,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from vidqa import spec, storage
-from vidqa.actions import Action, action_for
-from vidqa.actions import action as action_of_name
+from vidqa import actions, spec, storage
+from vidqa.actions import Action
 from vidqa.contract import environment
 from vidqa.contract.cli import command
 from vidqa.contract.problem import Problem
-from vidqa.dataset import check_records
-from vidqa.dataset.reader import annotation_file
+from vidqa.dataset import check_records, open_source
+from vidqa.jobs.records import JobRecord
 from vidqa.platforms.mounts import media_folders
-from vidqa.platforms.records import JobRecord
 from vidqa.platforms.site import is_unseen
 from vidqa.spec.action import require_action
 from vidqa.spec.keys import SpecT, value_at, with_values
@@ -53,7 +51,7 @@ class Asked:
     @property
     def declared(self) -> Action:
         """What its action is."""
-        return action_of_name(self.action)
+        return actions.action(self.action)
 
     @property
     def output_dir(self) -> Path:
@@ -149,7 +147,7 @@ def ask(
             return str(expected[name].folder)
         return str(folders[key] if folders else hub.resolve_model(name, token=token, weights=False))
 
-    declared = action_of_name(action)
+    declared = actions.action(action)
     found = {key: folder_of(key, name) for key, name in models.items()}
     resolved = with_values(written, {**_absolute_paths(declared, written), **found})
     sets = _sets_of_buckets(declared, resolved, storage.stage_set if fetch else storage.expected_set)
@@ -158,7 +156,7 @@ def ask(
     to_stage = [TO_STAGE.at(path, "a launch puts them there before its job", severity="warning") for path in not_here]
     annotations = [path for data in declared.data if (path := str(value_at(resolved, data.annotations)))]
     unread = [path for path in annotations if Path(path) in not_here or is_unseen(settings, path)]
-    data = [path if path in unread else _content_hash(annotation_file(path)) for path in annotations]
+    data = [path if path in unread else open_source(path).fingerprint() for path in annotations]
     absent = [each for each in expected.values() if not each.is_here]
     return Asked(
         action=action,
@@ -216,7 +214,7 @@ def ask_again(record: JobRecord, settings: Any = None) -> Asked:
 def model_names(asked: Spec) -> dict[str, str]:
     """The models of a spec by dotted key, the revision joined to a hub name; the one that is trained or asked first."""
     names: dict[str, str] = {}
-    for key in action_for(asked).models:
+    for key in actions.action_for(asked).models:
         if key.only_with and not value_at(asked, key.only_with):
             continue
         name, revision = value_at(asked, key.name), value_at(asked, key.revision) if key.revision else ""
@@ -227,12 +225,12 @@ def model_names(asked: Spec) -> dict[str, str]:
 
 def process_count(asked: Spec) -> int:
     """How many engine processes a spec asks for."""
-    return action_for(asked).processes(asked)
+    return actions.action_for(asked).processes(asked)
 
 
 def written_anew(asked: SpecT) -> SpecT:
     """The same spec of a run that does not go on with an earlier one: going on asks for the same outcome."""
-    resuming = action_for(asked).resuming
+    resuming = actions.action_for(asked).resuming
     goes_on = resuming is not None and value_at(asked, resuming.key) is True
     return with_values(asked, {resuming.key: False}) if resuming and goes_on else asked
 
@@ -276,11 +274,6 @@ def _absolute_paths(declared: Action, asked: Spec) -> dict[str, str]:
         for key, value in written.items()
         if isinstance(value, str) and value and "://" not in value
     }
-
-
-def _content_hash(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _model_identity(name: str) -> str:

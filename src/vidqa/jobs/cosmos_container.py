@@ -18,15 +18,15 @@ from vidqa import actions, spec
 from vidqa.contract import files
 from vidqa.contract.problem import Problem, raise_errors
 from vidqa.jobs.asked import Asked, ask, fetch_weights, process_count
-from vidqa.jobs.cosmos_problems import COSMOS_CANNOT
 from vidqa.jobs.launch import Ready, Wanted, not_asked
+from vidqa.jobs.problems import COSMOS_CANNOT
+from vidqa.jobs.runs import new_name
 from vidqa.platforms import platform, site
 from vidqa.platforms._base import Job
 from vidqa.platforms.docker.container import paths_of
 from vidqa.platforms.kubernetes.manifest import GIVEN, name_of, objects, plain, taken_literally
 from vidqa.platforms.kubernetes.paths import in_pod, path_problems, site_of
 from vidqa.platforms.mounts import mounts
-from vidqa.platforms.runs import new_name
 from vidqa.platforms.slurm.problems import SLURM_PATH
 from vidqa.platforms.slurm.script import as_pattern, directive, unmountable
 from vidqa.platforms.slurm.site import image_problems

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from vidqa.contract import files
 from vidqa.contract.cli import SKILL_ROOT
-from vidqa.platforms.problems import PLATFORM_IMAGE_NOT_AGREED, PLATFORM_NO_IMAGE
+from vidqa.jobs.problems import PLATFORM_IMAGE_NOT_AGREED, PLATFORM_NO_IMAGE
 
 CONFIG = SKILL_ROOT / "config.json"
 DIGEST = re.compile(r"sha256:[0-9a-f]{64}")

@@ -16,20 +16,16 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from vidqa import spec
+from vidqa.contract import files, versions
 from vidqa.contract.problem import Problem, ProblemError, raise_errors
-from vidqa.jobs import images, watch
+from vidqa.jobs import failure, images, records, runs, watch
 from vidqa.jobs.asked import Asked, ask, ask_again, fetch_weights, process_count, spec_of
-from vidqa.platforms import failure, platform, records, runs, site
+from vidqa.jobs.problems import JOB_RETRY_NEEDLESS, JOB_RETRY_REFUSED, NOTHING_TO_RESUME, RUN_FOLDER_BUSY
+from vidqa.jobs.records import JobRecord
+from vidqa.platforms import job_files, platform, site
 from vidqa.platforms._base import Job, Platform, Rendered, State
-from vidqa.platforms.problems import (
-    JOB_RETRY_NEEDLESS,
-    JOB_RETRY_REFUSED,
-    NOTHING_TO_RESUME,
-    PLATFORM_NODES,
-    RUN_FOLDER_BUSY,
-)
+from vidqa.platforms.problems import PLATFORM_NODES
 from vidqa.platforms.processes import this_process
-from vidqa.platforms.records import JobRecord
 
 STOP_S = 30.0  # for a job that has just begun and has nothing to save
 
@@ -78,7 +74,8 @@ class DryRun(NamedTuple):
 
 @dataclass(frozen=True)
 class Launched:
-    """`how` is "started", "attached" (to a running job), or "done" (an earlier job has done just this)."""
+    """`how` is "started", "attached" (to a running job), "done" (an earlier job has done just this), or "ended" (one
+    was to do it and has failed, stopped or been cancelled)."""
 
     how: str
     record: JobRecord
@@ -92,21 +89,23 @@ def launch(
     wanted: Wanted | None = None,
     *,
     new_run: bool = False,
+    ended: bool = False,
     ready: Ready = not_asked,
 ) -> Launched:
-    """Start the job of a spec, or find the one that does the same. Raises ProblemError with all that is wrong."""
+    """Start the job of a spec, or find the one that does the same; with `ended` also one that has ended otherwise than
+    complete, which `retry` goes on with. Raises ProblemError with all that is wrong."""
     wanted = wanted or Wanted()
     where = platform(platform_name)
     settings = site.read(platform_name, wanted.site)
     asked = ask(action, spec_path, fetch=True, settings=settings)
-    if not new_run and (earlier := earlier_job(asked, platform_name)):
+    if not new_run and (earlier := earlier_job(asked, platform_name, ended=ended)):
         return _found(earlier)
     readiness = ready(asked, spec_path, platform_name, wanted, fetch=True)
     raise_errors(readiness.problems)
     wanted = with_image(where, settings, wanted, fetch=True)
     fetch_weights(asked)
-    with records.lock("launch"):
-        if not new_run and (earlier := earlier_job(asked, platform_name)):  # of another launch, meanwhile
+    with job_files.lock("launch"):
+        if not new_run and (earlier := earlier_job(asked, platform_name, ended=ended)):  # of another launch, meanwhile
             return _found(earlier)
         run_dir, job_id = name_run(asked, new_run=new_run)
         job = job_of(asked, where, settings, wanted, run_dir, job_id)
@@ -117,7 +116,8 @@ def launch(
 
 
 def _found(earlier: JobRecord) -> Launched:
-    return Launched("done" if earlier.state.is_terminal else "attached", earlier, [])
+    how = "done" if earlier.state == State.COMPLETE else "ended" if earlier.state.is_terminal else "attached"
+    return Launched(how, earlier, [])
 
 
 def dry_run(
@@ -155,7 +155,7 @@ def retry(record: JobRecord, *, agreed: bool = False, ready: Ready = not_asked) 
     if reason and not agreed:
         raise JOB_RETRY_REFUSED.error(record.job_id, reason)
     where = platform(record.platform)
-    settings = records.settings(record, where.settings)
+    settings = site.settings_of(record.submitted, where.settings)
     gpus = record.gpus if where.visible_gpus(settings) is None else None
     wanted = Wanted(record.nodes, gpus, record.image)
     asked = ask_again(record, settings)
@@ -163,7 +163,7 @@ def retry(record: JobRecord, *, agreed: bool = False, ready: Ready = not_asked) 
     readiness = ready(asked, spec_of(record), record.platform, wanted, fetch=True)
     raise_errors(readiness.problems)
     wanted = with_image(where, settings, wanted, fetch=True)
-    with records.lock("launch"):
+    with job_files.lock("launch"):
         _refuse_busy(Path(record.run_dir))
         job_id = runs.new_name(record.spec_fingerprint, set(records.names()))
         job = job_of(asked, where, settings, wanted, Path(record.run_dir), job_id)
@@ -173,8 +173,9 @@ def retry(record: JobRecord, *, agreed: bool = False, ready: Ready = not_asked) 
         return Launched("started", started, [*dict.fromkeys([*readiness.problems, *problems])])
 
 
-def earlier_job(asked: Asked, platform_name: str) -> JobRecord | None:
-    """The newest job that does the same and runs, or has completed and still has its run folder."""
+def earlier_job(asked: Asked, platform_name: str, *, ended: bool = False) -> JobRecord | None:
+    """The newest job that does the same and runs, or has completed and still has its run folder; where there is none,
+    with `ended` the newest of the others that still have theirs."""
     same = {
         "platform": platform_name,
         "action": asked.action,
@@ -182,13 +183,16 @@ def earlier_job(asked: Asked, platform_name: str) -> JobRecord | None:
         "inputs_fingerprint": asked.inputs_fingerprint,
         "output_dir": str(asked.output_dir),
     }
+    others = []
     for record in records.scan()[0]:
         if any(getattr(record, name) != value for name, value in same.items()):
             continue
         record = watch.observe(record)
-        if not record.state.is_terminal or (record.state == State.COMPLETE and os.path.isdir(record.run_dir)):
+        has_folder = os.path.isdir(record.run_dir)
+        if not record.state.is_terminal or (record.state == State.COMPLETE and has_folder):
             return record
-    return None
+        others += [record] * has_folder
+    return others[0] if ended and others else None
 
 
 def name_run(asked: Asked, *, new_run: bool) -> tuple[Path, str]:
@@ -283,7 +287,7 @@ def _start(asked: Asked, job: Job, where: Platform, preflight: str, retry_of: st
     except ProblemError as unwritten:
         raise _stopped_again(unwritten, where, replace(record, reference=reference)) from unwritten
     if record.cancel_requested:  # by someone who found nothing to cancel yet, whatever was made of that
-        where.cancel(replace(record, reference=reference), 0)
+        where.cancel(replace(record, reference=reference).submitted, 0)
     with suppress(ProblemError):  # it was started; who looks at it next is told what keeps them from it
         record = watch.observe(record)
     return record
@@ -294,7 +298,7 @@ def _stopped_again(unwritten: ProblemError, where: Platform, record: JobRecord) 
     that runs."""
     first, *others = unwritten.problems
     try:
-        where.cancel(replace(record, cancel_requested=records.now()), STOP_S)
+        where.cancel(replace(record, cancel_requested=files.now()).submitted, STOP_S)
         message = f"{first.message}; the job {record.job_id}, which had been started, was ended"
     except ProblemError as failed:
         message = f"{first.message}; the job {record.job_id} was started and may run: {failed.problems[0].message}"
@@ -322,7 +326,7 @@ def _record(asked: Asked, job: Job, platform_name: str, parent: str | None) -> J
         model=asked.model,
         folder=str(Path.cwd()),
         processes=job.processes,
-        created=records.now(),
+        created=files.now(),
         launcher=this_process().as_dict(),
         parent=parent,
         nodes=job.nodes,
@@ -342,9 +346,9 @@ def _run_facts(asked: Asked, job: Job, parent: str | None) -> dict[str, Any]:
         "inputs_fingerprint": asked.inputs_fingerprint,
         "models": asked.models,
         "parent": parent,
-        "versions": runs.versions(),
+        "versions": versions.versions(),
         "image_digest": job.image,
-        "git_commit": runs.git_commit(),
+        "git_commit": versions.git_commit(),
     }
 
 

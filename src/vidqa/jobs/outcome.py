@@ -13,9 +13,9 @@ from vidqa import actions
 from vidqa.contract.cli import command
 from vidqa.contract.files import open_plain, read_object
 from vidqa.contract.problem import ProblemError
-from vidqa.platforms import records
+from vidqa.jobs import records
+from vidqa.jobs.records import JobRecord
 from vidqa.platforms._base import State
-from vidqa.platforms.records import JobRecord
 
 SCORES = (
     "headline",

@@ -8,17 +8,18 @@ from typing import TYPE_CHECKING
 
 from vidqa.contract.cli import Result, command
 from vidqa.contract.problem import Exit, Problem, bounded, exit_code_of
-from vidqa.jobs import watch
+from vidqa.jobs import failure, watch
 from vidqa.jobs.outcome import outcome_of
+from vidqa.jobs.records import SKIPPED, JobRecord
 from vidqa.jobs.watch import MOST_LISTED
-from vidqa.platforms import failure
-from vidqa.platforms._base import Platform, State
+from vidqa.platforms import job_files
+from vidqa.platforms._base import Platform, State, copy_command
 from vidqa.platforms.problems import JOB_RECORD_BROKEN
-from vidqa.platforms.records import SKIPPED, JobRecord, folder
 
 if TYPE_CHECKING:  # half a second that a look at a job does not need
+    from vidqa.jobs.api import JobHandle
     from vidqa.jobs.cosmos_container import Prepared
-    from vidqa.jobs.launch import DryRun, Launched
+    from vidqa.jobs.launch import DryRun
 
 
 def of_dry_run(made: DryRun, where: Platform, out: Path | None = None) -> Result:
@@ -26,7 +27,7 @@ def of_dry_run(made: DryRun, where: Platform, out: Path | None = None) -> Result
 
     Raises PLATFORM_OUT_UNWRITABLE.
     """
-    from vidqa.platforms import by_hand
+    from vidqa.jobs import by_hand
 
     submit = by_hand.write(made, where, out) if out else ""
     job, rendered = made.job, made.rendered
@@ -52,10 +53,10 @@ def of_files(made: Prepared, out: Path | None = None) -> Result:
     run folder, or `out`. Raises PLATFORM_OUT_UNWRITABLE."""
     submit = made.submit
     if out:
-        from vidqa.platforms import by_hand
+        from vidqa.jobs import by_hand
 
         by_hand.write_files(made.files, out)
-        submit = f"{by_hand.copied(made.files, out.absolute(), made.folder)} && {submit}"
+        submit = f"{copy_command(made.files, out.absolute(), made.folder)} && {submit}"
     text = "\n".join(f"# {made.folder / name}\n{content}" for name, content in made.files.items())
     data = {"folder": str(made.folder), "files": made.files, "submit": submit, "written": made.written}
     can_follow = (made.written or out) and all(made.fetch) and exit_code_of(made.problems) == Exit.OK
@@ -63,10 +64,10 @@ def of_files(made: Prepared, out: Path | None = None) -> Result:
     return Result({**data, "preflight": made.preflight}, text, made.problems, steps)
 
 
-def of_launch(launched: Launched, waited: JobRecord | None = None) -> Result:
+def of_launch(job: JobHandle, waited: JobRecord | None = None) -> Result:
     """A job that was started or found, and what became of it where it was waited for."""
-    made = of_job(launched.record) if waited is None else of_wait(waited)
-    return replace(made, data={"how": launched.how, **made.data}, problems=[*launched.problems, *made.problems])
+    made = of_job(job.record()) if waited is None else of_wait(waited)
+    return replace(made, data={"how": job.how, **made.data}, problems=[*job.problems, *made.problems])
 
 
 def of_wait(record: JobRecord) -> Result:
@@ -103,12 +104,12 @@ def of_listing(found: list[JobRecord], problems: list[Problem]) -> Result:
     broken = [job_id for job_id in named if job_id not in known]
     lines = [f"{r.job_id}  {r.action:<8}  {r.platform}  {r.state:<8}  {r.run_dir}" for r in shown]
     if len(found) > len(shown):
-        lines.append(f"and {len(found) - len(shown)} older ones, in {folder()}")
+        lines.append(f"and {len(found) - len(shown)} older ones, in {job_files.folder()}")
     lines += [f"{job_id}  its record cannot be read" for job_id in broken[:MOST_LISTED]]
     data = {
         "jobs": [record.as_dict() for record in shown],
         "count": len(found),
         "unreadable": broken[:MOST_LISTED],
-        "folder": str(folder()),
+        "folder": str(job_files.folder()),
     }
     return Result(data, "\n".join(lines) or "no jobs yet", bounded(problems))

@@ -10,12 +10,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from vidqa.contract import files
 from vidqa.contract.cli import command
 from vidqa.contract.problem import Exit, Problem, ProblemError
 from vidqa.contract.run_folder import RunFolder
-from vidqa.platforms import failure, platform, records, verdict
-from vidqa.platforms._base import Observed, State
-from vidqa.platforms.problems import (
+from vidqa.jobs import cost, failure, records
+from vidqa.jobs.problems import (
     JOB_FAILED,
     JOB_ID_NEEDED,
     JOB_INTERRUPTED,
@@ -23,7 +23,9 @@ from vidqa.platforms.problems import (
     JOB_NOT_FOUND,
     JOB_OUT_OF_MEMORY,
 )
-from vidqa.platforms.records import JobRecord
+from vidqa.jobs.records import JobRecord
+from vidqa.platforms import platform, verdict
+from vidqa.platforms._base import Observed, State
 
 MOST_LISTED = 50
 
@@ -32,7 +34,7 @@ def observe(record: JobRecord) -> JobRecord:
     """The record as the platform sees the job now; what has changed is stored."""
     if record.state.is_terminal:
         return record
-    seen = platform(record.platform).status(record)
+    seen = platform(record.platform).status(record.submitted)
     if (seen.state, seen.message) == (record.state, record.message):
         return record
     if seen.state.is_terminal and not record.cancel_requested:
@@ -44,7 +46,7 @@ def observe(record: JobRecord) -> JobRecord:
 
 def _cancelled(record: JobRecord) -> JobRecord:
     """What a job is that is over and was to be: what was kept of its end by one who did not know is no other state."""
-    seen = platform(record.platform).status(record)
+    seen = platform(record.platform).status(record.submitted)
     state = State.CANCELED if seen.state in (State.STOPPED, State.ERROR) else seen.state
     return _store(record, replace(seen, state=state))
 
@@ -59,6 +61,8 @@ def _store(record: JobRecord, seen: Observed) -> JobRecord:
     }
     ended = replace(record, **changes)
     settle = partial(_settle_run_folder, ended) if ended.state.is_terminal else None
+    if platform(record.platform).has_queue:
+        cost.write_span(record.job_id, seen.state)
     return records.update(record.job_id, first=settle, **changes)
 
 
@@ -80,7 +84,7 @@ def _settle_run_folder(ended: JobRecord) -> None:
 
 
 def _failure_of(record: JobRecord, seen: Observed) -> dict[str, str]:
-    log = verdict.tail(platform(record.platform).log, record)
+    log = verdict.tail(platform(record.platform).log, record.submitted)
     return failure.classify(seen.exit_code, seen.message, RunFolder(Path(record.run_dir)).read_problems(), log)
 
 
@@ -171,14 +175,14 @@ def cancel(job_id: str, grace_s: float) -> JobRecord:
     record = find(job_id)
     if record.state.is_terminal:
         return record
-    record = records.update(record.job_id, cancel_requested=record.cancel_requested or records.now())
-    platform(record.platform).cancel(record, grace_s)
+    record = records.update(record.job_id, cancel_requested=record.cancel_requested or files.now())
+    platform(record.platform).cancel(record.submitted, grace_s)
     return observe(record)
 
 
 def tail(record: JobRecord, lines: int) -> str:
     """The last lines of a job's log; at most the last MiB is read."""
-    written, _ = platform(record.platform).log(record, -(2**20))
+    written, _ = platform(record.platform).log(record.submitted, -(2**20))
     return "\n".join(written.decode(errors="replace").splitlines()[-lines:]) if lines > 0 else ""
 
 
@@ -219,7 +223,7 @@ def exit_code(record: JobRecord) -> int:
 
 def _show_from(record: JobRecord, position: int, show: Callable[[str], None]) -> int:
     """Show what the log has gained since `position`, only whole lines before the job's end; the new position."""
-    gained, end = platform(record.platform).log(record, position)
+    gained, end = platform(record.platform).log(record.submitted, position)
     whole = gained if record.state.is_terminal else gained[: gained.rfind(b"\n") + 1]
     if whole:
         show(whole.decode(errors="replace").rstrip("\n"))

@@ -1,4 +1,4 @@
-"""Line charts as inline SVG: numbers become coordinates here, and CHART draws them in a page's template.
+"""Line charts as inline SVG: numbers become coordinates here, and `chart.html.j2` draws them in a page.
 
 {{ chart(drawn) }}          with drawn = draw("Loss", [Line("training", points)]); None where there is nothing
 """
@@ -16,43 +16,6 @@ MOST_POINTS = 600  # of one line; of more, the lowest and highest of each stretc
 MOST_DOTS = 120  # with so many points each gets a dot that says its value
 LOG_FROM = 30  # a curve that spans more than so many times its least value gets a logarithmic axis, where it may
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 560, 236, 58, 12, 12, 26
-
-STYLE = """
-.chart svg { width:100%; height:auto; display:block; overflow:visible }
-.chart text { fill:var(--soft); font-size:11px; font-variant-numeric:tabular-nums }
-.chart .rule { stroke:var(--line); stroke-width:1 } .chart path { fill:none; stroke-linejoin:round }
-.chart .mark { stroke:var(--faint); stroke-dasharray:3 3 } .chart .mark.good { stroke:var(--good) }
-.chart .mark.warn { stroke:var(--bad) } .chart .legend i.mark.warn { background:var(--bad) }
-.chart path.one { stroke:var(--accent); stroke-width:1.8 } .chart path.two { stroke:var(--warn); stroke-width:1.8 }
-.chart path.pale { stroke:var(--accent); stroke-width:1; opacity:.32 }
-.chart circle.one { fill:var(--accent) } .chart circle.two { fill:var(--warn) } .chart circle.pale { display:none }
-.chart .legend { display:flex; flex-wrap:wrap; gap:2px 14px; font-size:12.5px; color:var(--soft); margin:6px 0 0 }
-.chart .legend i { display:inline-block; width:14px; height:3px; border-radius:2px; margin-right:6px;
-  vertical-align:middle; background:var(--accent) }
-.chart .legend i.two { background:var(--warn) } .chart .legend i.pale { opacity:.32 }
-.chart .legend i.mark { background:var(--faint) } .chart .legend i.mark.good { background:var(--good) }
-"""
-
-CHART = """
-{%- macro chart(c) -%}
-<div class="panel chart"><h3>{{ c.name }}</h3>
-<svg viewBox="0 0 {{ c.width }} {{ c.height }}" role="img" aria-label="{{ c.name }}">
-{% for tick in c.y_ticks %}
-<line class="rule" x1="{{ c.left }}" x2="{{ c.right }}" y1="{{ tick.at }}" y2="{{ tick.at }}"/>
-<text x="{{ c.left - 7 }}" y="{{ tick.at + 4 }}" text-anchor="end">{{ tick.text }}</text>{% endfor %}
-{% for tick in c.x_ticks %}
-<text x="{{ tick.at }}" y="{{ c.height - 6 }}" text-anchor="middle">{{ tick.text }}</text>{% endfor %}
-{% for mark in c.marks %}<line class="mark {{ mark.look }}" x1="{{ mark.at }}" x2="{{ mark.at }}" y1="{{ c.top }}"
- y2="{{ c.floor }}"><title>{{ mark.text }}</title></line>{% endfor %}
-{% for line in c.lines %}<path class="{{ line.look }}" d="{{ line.path }}"/>
-{% for dot in line.dots %}<circle class="{{ line.look }}" cx="{{ dot.x }}" cy="{{ dot.y }}" r="2.6">
-<title>{{ dot.text }}</title></circle>{% endfor %}{% endfor %}
-</svg>
-{% if c.legend %}<div class="legend">{% for look, name in c.legend %}<span><i class="{{ look }}"></i>{{ name }}</span>
-{% endfor %}</div>{% endif %}
-{% if c.note %}<p class="note">{{ c.note }}</p>{% endif %}</div>
-{%- endmacro -%}
-"""
 
 
 @dataclass(frozen=True)
@@ -90,7 +53,7 @@ class Dot:
 
 @dataclass(frozen=True)
 class Drawn:
-    """What CHART draws, in the units of its view box."""
+    """What `chart.html.j2` draws, in the units of its view box."""
 
     name: str
     width: int
@@ -145,8 +108,8 @@ def draw(
     beyond = sorted({x for line in lines for x, y in line.points if y > y_of.high})
     if beyond:
         top = max(y for line in lines for _, y in line.points)
-        said = f"step {tick_text(beyond[0])}" if len(beyond) == 1 else f"{len(beyond)} steps"
-        note = f"Beyond the upper edge: {said}, up to {tick_text(top)}. {note}".rstrip()
+        steps = f"step {tick_text(beyond[0])}" if len(beyond) == 1 else f"{len(beyond)} steps"
+        note = f"Beyond the upper edge: {steps}, up to {tick_text(top)}. {note}".rstrip()
     named = [(line.look, line.name) for line in lines]
     named += list(dict.fromkeys((f"mark {mark.look}".rstrip(), mark.name) for mark in marks))
     return Drawn(

@@ -5,51 +5,32 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, StrictUndefined
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from vidqa.pages.look import STYLE
-
-HEAD = """<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><title>{{ title }}</title>
-<meta name="viewport" content="width=device-width, initial-scale=1"><meta name="color-scheme" content="light dark">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; img-src data:; style-src 'unsafe-inline'
- {%- if script_hash %}; script-src 'sha256-{{ script_hash }}'{% endif %}">
-<style>{{ style | safe }}</style></head><body><main>
-<h1>{{ title }}</h1>
-"""
-FOOT = "</main>{% if script %}<script>{{ script | safe }}</script>{% endif %}</body></html>\n"
-PROBLEMS = """
-{% for problem in problems %}<div class="panel notice"><strong>{{ problem.code }}</strong> at {{ problem.where }}:
-{{ problem.message }}. {{ problem.remedy }}</div>{% endfor %}
-"""
-TILE = """
-{%- macro tile(name, value, note="", bad=false) -%}
-<div class="panel tile"><div class="name">{{ name }}</div><div class="value{{ ' bad' if bad }}">{{ value }}</div>
-<div class="note">{{ note }}</div></div>
-{%- endmacro -%}
-"""
+TEMPLATES = Path(__file__).parents[1]  # templates lie beside the code that fills them, and extend pages/page.html.j2
 
 
-def page(
-    body: str,
-    *,
-    title: str,
-    style: str = "",
-    script: str = "",
-    filters: Mapping[str, Callable[..., str]] | None = None,
-    **values: Any,
-) -> str:
-    """The page with `body`, a Jinja template; every value is escaped. `style` and `script` are our own text. The
-    filters number and percent are there in any case."""
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    environment.filters.update(number=number, percent=percent, **(filters or {}))
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() if script else ""
-    html = environment.from_string(HEAD + body + FOOT).render(
-        title=title, style=STYLE + style, script=script, script_hash=digest, **values
+def page(template: str, *, title: str, filters: Mapping[str, Callable[..., str]] | None = None, **values: Any) -> str:
+    """The page of a template, such as "pages/training/training.html.j2"; every value is escaped. The filters number,
+    percent and sha256 are there in any case."""
+    environment = Environment(
+        loader=FileSystemLoader(TEMPLATES),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
-    return html.encode("utf-8", "replace").decode()  # JSON may hold half of a surrogate pair, which no file can
+    environment.filters.update(number=number, percent=percent, sha256=_sha256, **(filters or {}))
+    html = environment.get_template(template).render(title=title, **values)
+    return html.encode("utf-8", "replace").decode() + "\n"  # half of a surrogate pair, which no file can hold
+
+
+def _sha256(text: str) -> str:
+    """As a content policy names a script."""
+    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
 def image_url(image: bytes) -> str:

@@ -156,12 +156,12 @@ class Planner:
             raise ProblemError(outline)
         plans = tuple(medium.plan for medium in media)
         length = outline.tokens + sum(medium.tokens - 1 for medium in media)
-        if not media or outline.head_learned:
+        if not media or outline.prefix_supervised:
             return Sample(record, plans, prompting, length, outline.supervised)
         last = media[shown(record)[-1]]
-        after = outline.tokens - len(outline.head) // TOKEN_BYTES
+        after = outline.tokens - len(outline.prefix) // TOKEN_BYTES
         prefix = length - after - last.tokens + last.last + 1
-        key = blake2b(outline.head + b"".join(medium.identity for medium in media), digest_size=16).digest()
+        key = blake2b(outline.prefix + b"".join(medium.identity for medium in media), digest_size=16).digest()
         return Sample(record, plans, prompting, length, outline.supervised, prefix, key)
 
     def _medium_of(self, ref: MediaRef) -> Medium:

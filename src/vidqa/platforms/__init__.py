@@ -1,4 +1,4 @@
-"""Platforms: where jobs run, and the records of these jobs."""
+"""Platforms: where jobs run. What is known of a job beyond its place is in `vidqa.jobs`."""
 
 import importlib
 

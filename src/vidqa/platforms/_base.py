@@ -1,9 +1,9 @@
-"""What a platform is: functions that render, submit, observe and cancel one job, and the words they share."""
+"""What a platform is: functions that render, submit, observe and cancel one job, and the types they share."""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -20,6 +20,12 @@ SECRETS = SECRET_NAMES
 # Addresses that an upload at the end of a job needs where they are not the usual ones.
 ADDRESSES = ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_DEFAULT_REGION", "HF_ENDPOINT")
 SAVE_S = 600  # how long torchrun lets its processes finish a checkpoint once they are asked to stop
+# Classes of failures that a platform itself can tell; jobs/failure.py has the others.
+INFRASTRUCTURE, IMAGE, OUT_OF_MEMORY = "infrastructure", "image", "out of memory"
+SPEC_FILE, RUN_SCRIPT = (
+    "spec.toml",
+    "run.sh",
+)  # of a dry run: the job's spec, and the command of a platform without files
 
 
 class State(StrEnum):
@@ -75,7 +81,7 @@ class Job:
     @property
     def spec(self) -> Path:
         """The job's own copy of the spec."""
-        return self.run_dir / "spec.toml"
+        return self.run_dir / SPEC_FILE
 
     @property
     def log(self) -> Path:
@@ -104,11 +110,38 @@ class Rendered:
 
 
 @dataclass(frozen=True)
+class Submitted:
+    """A job that was handed over, as far as a platform needs to know it to find it again.
+
+    `launcher` is the `processes.Identity` of who submitted it, `reference` what `submit` returned (None: not yet), and
+    `settings` the platform's own as they were written down (`site.settings_of`). `state`, `exit_code` and `message` are
+    what was last seen. In a log that an earlier job began, this one's part begins at byte `log_start`.
+    """
+
+    job_id: str
+    run_dir: Path
+    created: str
+    launcher: dict[str, Any]
+    nodes: int = 1
+    settings: dict[str, Any] | None = None
+    reference: dict[str, Any] | None = None
+    cancel_requested: str | None = None
+    log_start: int = 0
+    state: State = State.PENDING
+    exit_code: int | None = None
+    message: str = ""
+
+    @property
+    def log(self) -> Path:
+        return self.run_dir / "log.txt"
+
+
+@dataclass(frozen=True)
 class Observed:
     """What the platform sees of a job now. `exit_code` is the engine's, a `contract.problem.Exit`, once it is known.
 
-    `failure` is {"class": ..., "evidence": ...} where the platform itself knows why the job failed (failure.CLASSES);
-    otherwise what the engine and the log say decides.
+    `failure` is {"class": ..., "evidence": ...} where the platform itself knows why the job failed; otherwise what the
+    engine and the log say decides.
     """
 
     state: State
@@ -116,11 +149,18 @@ class Observed:
     message: str = ""
     failure: dict[str, str] | None = None
 
+    @property
+    def is_sound(self) -> bool:
+        """Whether what was read from a file is of the types that it must be."""
+        told = self.failure or {"class": "", "evidence": ""}
+        texts = self.message, *((told.get("class"), told.get("evidence")) if isinstance(told, dict) else (None,))
+        return isinstance(self.exit_code, int | None) and all(isinstance(text, str) for text in texts)
 
-def run_folder_log(record: Any, position: int) -> tuple[bytes, int]:
+
+def run_folder_log(job: Submitted, position: int) -> tuple[bytes, int]:
     """What log.txt in the run folder holds from byte `position` on, or its last bytes where that is negative; and the
     position after it. Raises RUN_LOG_UNREADABLE."""
-    return read_log_file(Path(record.log), position)
+    return read_log_file(job.log, position)
 
 
 def read_log_file(path: Path, position: int) -> tuple[bytes, int]:
@@ -137,6 +177,12 @@ def read_log_file(path: Path, position: int) -> tuple[bytes, int]:
         raise RUN_LOG_UNREADABLE.error(path, f"it cannot be read: {failed}") from failed
 
 
+def copy_command(names: Iterable[str], folder: Path, run_dir: Path) -> str:
+    """The shell command that puts files of `folder` into the run folder."""
+    run, sources = shlex.quote(str(run_dir)), shlex.join([str(folder / name) for name in names])
+    return f"mkdir -p {run} && cp {sources} {run}"
+
+
 def local_gpus(settings: Any) -> int | None:
     return hardware.gpu_count()
 
@@ -147,10 +193,10 @@ class Platform:
 
     check(job)                  what keeps the job from running here, and warnings
     render(job)                 the literal command and environment, and the files that are submitted
-    submit(job, rendered)       starts it; returns the reference that a record keeps
-    status(record)              what is true now; never a guess from an earlier look
-    cancel(record, grace_s)     asks the engine to save and stop, ends it by force after `grace_s`; returns when over
-    log(record, position)       the log's bytes from `position` (negative: from the end), and the new position
+    submit(job, rendered)       starts it; returns the reference by which it is found again
+    status(submitted)           what is true now; never a guess from an earlier look
+    cancel(submitted, grace_s)  asks the engine to save and stop, ends it by force after `grace_s`; returns when over
+    log(submitted, position)    the log's bytes from `position` (negative: from the end), and the new position
     visible_gpus(settings)      GPUs per node, None where the launcher cannot see them: then `--gpus` or the spec says
     sees_all(settings)          whether jobs see every folder of the machine, and not only what is mounted for them
     needs_image(settings)       whether jobs run in a container image
@@ -159,6 +205,7 @@ class Platform:
     by_hand(job, folder)        the shell command that submits what a dry run wrote into `folder`; "" if none can
     away                        codes of problems that say no more than that it cannot be asked: a dry run need not
     silent                      code of the problem that `submit` raises where the job may have been taken all the same
+    has_queue                   whether jobs may wait long for their machines, which then costs nothing
     poll_s                      how long whoever waits lets pass between two looks
     """
 
@@ -166,9 +213,9 @@ class Platform:
     check: Callable[[Job], list[Problem]]
     render: Callable[[Job], Rendered]
     submit: Callable[[Job, Rendered], dict[str, Any]]
-    status: Callable[[Any], Observed]
-    cancel: Callable[[Any, float], None]
-    log: Callable[[Any, int], tuple[bytes, int]] = run_folder_log
+    status: Callable[[Submitted], Observed]
+    cancel: Callable[[Submitted, float], None]
+    log: Callable[[Submitted, int], tuple[bytes, int]] = run_folder_log
     visible_gpus: Callable[[Any], int | None] = local_gpus
     sees_all: Callable[[Any], bool] = lambda settings: False
     needs_image: Callable[[Any], bool] = lambda settings: False
@@ -177,4 +224,5 @@ class Platform:
     by_hand: Callable[[Job, Path], str] = lambda job, folder: ""
     away: tuple[str, ...] = ()
     silent: str = ""
+    has_queue: bool = False
     poll_s: float = 0.2

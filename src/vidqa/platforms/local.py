@@ -20,9 +20,19 @@ from vidqa.contract import environment
 from vidqa.contract._optional import PACKAGE_MISSING
 from vidqa.contract.problem import Problem
 from vidqa.platforms import hardware, verdict
-from vidqa.platforms._base import Job, Observed, Platform, Rendered, State
-from vidqa.platforms.by_hand import RUN, SPEC, copied
+from vidqa.platforms._base import (
+    RUN_SCRIPT,
+    SPEC_FILE,
+    Job,
+    Observed,
+    Platform,
+    Rendered,
+    State,
+    Submitted,
+    copy_command,
+)
 from vidqa.platforms.engine_command import engine_environment, torchrun
+from vidqa.platforms.job_files import exit_file, read_exit
 from vidqa.platforms.problems import ENV_NO_GPU, PLATFORM_NODES, PLATFORM_TOO_FEW_GPUS, PLATFORM_UNSUITABLE
 from vidqa.platforms.processes import (
     JOB_VARIABLE,
@@ -34,7 +44,6 @@ from vidqa.platforms.processes import (
     supervisors,
     this_process,
 )
-from vidqa.platforms.records import JobRecord, exit_file, read_exit
 from vidqa.platforms.supervisor import kill_job
 
 
@@ -70,7 +79,7 @@ def render(job: Job) -> Rendered:
 
 
 def by_hand(job: Job, folder: Path) -> str:
-    return f"{copied((SPEC,), folder, job.run_dir)} && bash {shlex.quote(str(folder / RUN))}"
+    return f"{copy_command((SPEC_FILE,), folder, job.run_dir)} && bash {shlex.quote(str(folder / RUN_SCRIPT))}"
 
 
 def submit(job: Job, rendered: Rendered) -> dict[str, Any]:
@@ -90,60 +99,60 @@ def submit(job: Job, rendered: Rendered) -> dict[str, Any]:
     return identity.as_dict() if identity else {}
 
 
-def status(record: JobRecord) -> Observed:
-    ended = _ended(record)
+def status(job: Submitted) -> Observed:
+    ended = _ended(job)
     if ended is not None:
         return ended
-    launcher = Identity.from_dict(record.launcher)
+    launcher = Identity.from_dict(job.launcher)
     if launcher.host != this_process().host:
-        return Observed(record.state, None, f"it was started on {launcher.host}; ask there")
-    launching = record.reference is None and launcher.is_alive  # asked first: it may start its job and end meanwhile
-    if engine_processes(record.job_id):
+        return Observed(job.state, None, f"it was started on {launcher.host}; ask there")
+    launching = job.reference is None and launcher.is_alive  # asked first: it may start its job and end meanwhile
+    if engine_processes(job.job_id):
         return Observed(State.RUNNING)
-    if _supervisor_lives(record) or job_processes(record.job_id):
-        return Observed(State.PENDING if record.state == State.PENDING else State.RUNNING)
+    if _supervisor_lives(job) or job_processes(job.job_id):
+        return Observed(State.PENDING if job.state == State.PENDING else State.RUNNING)
     if launching:
         return Observed(State.PENDING)
     # Between the first look and here it may have ended in the ordinary way.
-    return _ended(record) or verdict.vanished_here(record, "the process vanished, and no exit code of it can be read")
+    return _ended(job) or verdict.vanished_here(job, "the process vanished, and no exit code of it can be read")
 
 
-def _supervisor_lives(record: JobRecord) -> bool:
+def _supervisor_lives(job: Submitted) -> bool:
     """By its number first: for a moment after a process has begun its environment cannot be read."""
-    pid = (record.reference or {}).get("pid")
+    pid = (job.reference or {}).get("pid")
     process = Identity.of(pid) if isinstance(pid, int) else None
-    if process and process.as_dict() == record.reference:
+    if process and process.as_dict() == job.reference:
         return True
-    return bool(supervisors(record.job_id))
+    return bool(supervisors(job.job_id))
 
 
-def cancel(record: JobRecord, grace_s: float) -> None:
+def cancel(job: Submitted, grace_s: float) -> None:
     deadline = time.monotonic() + grace_s
     asked: set[Identity] = set()
-    while not status(record).state.is_terminal and time.monotonic() < deadline:
-        found = set(engine_processes(record.job_id) or job_processes(record.job_id))
+    while not status(job).state.is_terminal and time.monotonic() < deadline:
+        found = set(engine_processes(job.job_id) or job_processes(job.job_id))
         for process in found - asked:
             process.send(signal.SIGTERM)
         asked |= found
         time.sleep(0.05)
-    kill_job(record.job_id)
-    _await_supervisor(record)
+    kill_job(job.job_id)
+    _await_supervisor(job)
 
 
-def _await_supervisor(record: JobRecord) -> None:
+def _await_supervisor(job: Submitted) -> None:
     """Let the supervisor write its file; one that does not is ended too."""
     deadline = time.monotonic() + 10
-    while (found := supervisors(record.job_id)) and time.monotonic() < deadline:
+    while (found := supervisors(job.job_id)) and time.monotonic() < deadline:
         time.sleep(0.02)
     for supervisor in found:
         supervisor.send(signal.SIGKILL)
-    kill_job(record.job_id)  # what one had just started that was slow
+    kill_job(job.job_id)  # what one had just started that was slow
 
 
-def _ended(record: JobRecord) -> Observed | None:
+def _ended(job: Submitted) -> Observed | None:
     """What the exit file and the engine's own last words say; None while there is no exit file that can be read."""
-    exit_code = read_exit(record.job_id).get("exit_code")
-    return verdict.ended_here(record, exit_code) if isinstance(exit_code, int) else None
+    exit_code = read_exit(job.job_id).get("exit_code")
+    return verdict.ended_here(job, exit_code) if isinstance(exit_code, int) else None
 
 
 LOCAL = Platform(

@@ -1,4 +1,4 @@
-"""Problems of platforms and jobs."""
+"""Problems of platforms, of their settings and of what is kept of a job."""
 
 from vidqa.contract.problem import Code, Exit
 
@@ -38,12 +38,6 @@ RUN_FOLDER_UNWRITABLE = Code(
     "Let train.output_dir (evaluate: results_dir) name a folder that you may write, on a disk with free space.",
     Exit.ENVIRONMENT,
 )
-OUT_UNWRITABLE = Code(
-    "PLATFORM_OUT_UNWRITABLE",
-    "The folder that the files of a dry run are to be written to cannot be written.",
-    "Let --out name a folder that you may write.",
-    Exit.ENVIRONMENT,
-)
 RUN_LOG_UNREADABLE = Code(
     "RUN_LOG_UNREADABLE",
     "A job's log is there and cannot be read.",
@@ -56,18 +50,6 @@ STATE_FOLDER_UNWRITABLE = Code(
     "Let VIDQA_STATE_DIR name a folder that you may write.",
     Exit.ENVIRONMENT,
 )
-JOB_NOT_FOUND = Code(
-    "JOB_NOT_FOUND",
-    "There is no job of this name.",
-    "List the jobs: python scripts/jobs.py list",
-    Exit.USAGE,
-)
-JOB_ID_NEEDED = Code(
-    "JOB_ID_NEEDED",
-    "What changes a job asks for its id: the newest one need not be the one that is meant.",
-    "Look it up: python scripts/jobs.py list",
-    Exit.USAGE,
-)
 JOB_RECORD_BROKEN = Code(
     "JOB_RECORD_BROKEN",
     "A job record cannot be read.",
@@ -78,44 +60,6 @@ JOB_LAUNCH_BUSY = Code(
     "JOB_LAUNCH_BUSY",
     "Another launch on this machine has not finished writing its record.",
     "Run it again in a moment.",
-    Exit.NOT_DONE,
-)
-JOB_FAILED = Code(
-    "JOB_FAILED",
-    "The job ended without doing what it was asked to do.",
-    "Read its log: python scripts/jobs.py logs JOB",
-    Exit.JOB_FAILED,
-)
-JOB_INTERRUPTED = Code(
-    "JOB_INTERRUPTED",
-    "The job was ended by its machine or its platform, not by what it computed.",
-    "It goes on from its newest checkpoint: python scripts/jobs.py retry JOB",
-    Exit.JOB_FAILED,
-)
-JOB_OUT_OF_MEMORY = Code(
-    "JOB_OUT_OF_MEMORY",
-    "The memory of the machine or of the job's container was full.",
-    "Give it more memory, then python scripts/jobs.py retry JOB --yes. Or ask for less in ways that a resumed run may "
-    "change: fewer dataloader workers, engine.recompute, a smaller engine.pack_tokens; with build_spec.py train "
-    "--parent-run RUN it goes on from its newest checkpoint. The effective batch must stay as it was.",
-    Exit.JOB_FAILED,
-)
-JOB_NOT_DONE = Code(
-    "JOB_NOT_DONE",
-    "The job is still running, or it was stopped and can be resumed.",
-    "While it runs, wait longer: python scripts/jobs.py wait JOB; once it is over, python scripts/jobs.py retry JOB "
-    "resumes it.",
-    Exit.NOT_DONE,
-)
-NOTHING_TO_RESUME = Code(
-    "PLATFORM_NOTHING_TO_RESUME",
-    "train.resume is true, and there is no run of the same spec to go on with.",
-    "Let train.resume name a checkpoint folder (RUN/checkpoints/step_N), or start anew with --new-run.",
-)
-RUN_FOLDER_BUSY = Code(
-    "RUN_FOLDER_BUSY",
-    "The run that should be resumed still has a job working in its folder.",
-    "Wait for that job or cancel it (python scripts/jobs.py cancel JOB), or use --new-run.",
     Exit.NOT_DONE,
 )
 SITE_FILE_MISSING = Code(
@@ -146,28 +90,4 @@ PLATFORM_NODES = Code(
     "PLATFORM_NODES",
     "The processes of the spec cannot be spread evenly over the nodes, or this platform has one node only.",
     "Let --nodes divide dp_shard_size * dp_replicate_size; on local and docker leave it out.",
-)
-PLATFORM_IMAGE_NOT_AGREED = Code(
-    "PLATFORM_IMAGE_NOT_AGREED",
-    "The job would run in the image that config.json records, and nobody has agreed to it.",
-    "Look at the image, then add --yes, or name one with --image.",
-    Exit.REFUSED,
-)
-PLATFORM_NO_IMAGE = Code(
-    "PLATFORM_NO_IMAGE",
-    "This platform runs jobs in an image, and none is named or recorded.",
-    "Build and record it: docker/build.sh; or name one with --image.",
-    Exit.ENVIRONMENT,
-)
-JOB_RETRY_REFUSED = Code(
-    "JOB_RETRY_REFUSED",
-    "The job would end in the same way again.",
-    "Repair what the evidence names first; --yes launches it all the same.",
-    Exit.REFUSED,
-)
-JOB_RETRY_NEEDLESS = Code(
-    "JOB_RETRY_NEEDLESS",
-    "There is nothing to launch again: the job is not over, or it is complete.",
-    "Look at it: python scripts/jobs.py status JOB",
-    Exit.USAGE,
 )

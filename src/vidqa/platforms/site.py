@@ -19,7 +19,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from vidqa.contract import environment
 from vidqa.contract.problem import Problem, ProblemError
 from vidqa.platforms import NAMES, platform
-from vidqa.platforms.problems import SITE_FILE_MISSING, SITE_SYNTAX, SITE_UNKNOWN_KEY, SITE_VALUE
+from vidqa.platforms._base import Submitted
+from vidqa.platforms.job_files import record_file
+from vidqa.platforms.problems import JOB_RECORD_BROKEN, SITE_FILE_MISSING, SITE_SYNTAX, SITE_UNKNOWN_KEY, SITE_VALUE
 
 MAX_PROBLEMS = 50
 
@@ -56,6 +58,19 @@ def read(name: str, file: Path | None = None) -> Any:
     if problems:
         raise ProblemError(problems)
     return validate(platform(name).settings, table, f"{path} [{name}]")
+
+
+def settings_of(job: Submitted, model: type[Any] | None) -> Any:
+    """What site.toml said of a job's platform when it was submitted, as its settings model; keys that only another
+    version knows are left out. None for a platform without settings. Raises JOB_RECORD_BROKEN."""
+    if model is None:
+        return None
+    known = {name: value for name, value in (job.settings or {}).items() if name in model.model_fields}
+    try:
+        return model.model_validate(known)
+    except ValueError as wrong:
+        message = f"its settings are none of {model.__name__}: {str(wrong)[:500]}"
+        raise JOB_RECORD_BROKEN.error(record_file(job.job_id), message) from wrong
 
 
 def validate(model: type[Any] | None, table: dict[str, Any], where: str) -> Any:

@@ -17,7 +17,6 @@ from pathlib import Path
 from vidqa.contract import environment, files
 from vidqa.platforms import memory_kills
 from vidqa.platforms.processes import JOB_VARIABLE, Identity, engine_processes, job_processes
-from vidqa.platforms.records import now
 
 LEFTOVER_GRACE_S = 30.0  # for engine processes whose torchrun was killed under them
 
@@ -41,7 +40,7 @@ def supervise(job_id: str, exit_file: Path | None, command: Sequence[str]) -> in
         print(said, flush=True)
     try:
         if exit_file:
-            files.write_json(exit_file, {"exit_code": exit_code, "ended": now()})
+            files.write_json(exit_file, {"exit_code": exit_code, "ended": files.now()})
     except OSError as failed:
         print(f"the job ended with exit code {exit_code}, which cannot be kept: {failed}", flush=True)
     return exit_code

@@ -9,19 +9,17 @@ import re
 import signal
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from vidqa.contract.problem import Exit, ProblemError
 from vidqa.contract.run_folder import RunFolder
-from vidqa.platforms._base import Observed, State, run_folder_log
-from vidqa.platforms.records import JobRecord
+from vidqa.platforms._base import Observed, State, Submitted, run_folder_log
 
 TAIL_BYTES = 20_000
 
 
 @dataclass(frozen=True)
-class Said:
+class EngineStatus:
     """The engine's own last words in status.json; nothing where it is missing or broken."""
 
     state: State | None = None
@@ -29,34 +27,34 @@ class Said:
     message: str = ""
 
     @staticmethod
-    def of(status: object) -> Said:
+    def of(status: object) -> EngineStatus:
         """From the parsed status.json, whatever it holds."""
         if not isinstance(status, dict):
-            return Said()
+            return EngineStatus()
         try:
             state = State(status["state"])
         except (KeyError, ValueError):
-            return Said()
+            return EngineStatus()
         code = status.get("exit_code")
-        return Said(state, code if isinstance(code, int) else None, str(status.get("message") or ""))
+        return EngineStatus(state, code if isinstance(code, int) else None, str(status.get("message") or ""))
 
 
-def said_in_run_folder(record: JobRecord) -> Said:
-    return Said.of(RunFolder(Path(record.run_dir)).read_status())
+def status_in_run_folder(job: Submitted) -> EngineStatus:
+    return EngineStatus.of(RunFolder(job.run_dir).read_status())
 
 
-def tail(log: Callable[[Any, int], tuple[bytes, int]], record: JobRecord) -> str:
+def tail(log: Callable[[Any, int], tuple[bytes, int]], job: Submitted) -> str:
     """The end of what this job has written to its log; what an earlier job of a resumed run wrote is left out. Nothing
     where the log cannot be read: the job has ended all the same."""
     try:
-        written, end = log(record, -TAIL_BYTES)
+        written, end = log(job, -TAIL_BYTES)
     except ProblemError:
         return ""
-    earlier = record.log_start - (end - len(written))
+    earlier = job.log_start - (end - len(written))
     return written[max(0, earlier) :].decode(errors="replace")
 
 
-def ended(record: JobRecord, exit_code: int, said: Said, log_tail: str) -> Observed:
+def ended(job: Submitted, exit_code: int, said: EngineStatus, log_tail: str) -> Observed:
     """What a job is whose command ended with `exit_code`. A signal that comes when all is done changes nothing."""
     if said.state == State.COMPLETE and (exit_code == 0 or was_signalled(exit_code)):
         return Observed(State.COMPLETE, 0, said.message)
@@ -67,19 +65,19 @@ def ended(record: JobRecord, exit_code: int, said: Said, log_tail: str) -> Obser
         message = how_it_died(exit_code, log_tail)
     # torchrun ends with 1 whatever its workers ended with; the engine's own word is more exact.
     known = said.exit_code if said.state != State.COMPLETE else None
-    if not known and exit_code == Exit.NOT_DONE and not record.cancel_requested:
+    if not known and exit_code == Exit.NOT_DONE and not job.cancel_requested:
         return Observed(State.STOPPED, int(Exit.NOT_DONE), "it was asked to stop before the engine had begun")
-    return _unfinished(record, known or int(Exit.JOB_FAILED), message)
+    return _unfinished(job, known or int(Exit.JOB_FAILED), message)
 
 
-def ended_here(record: JobRecord, exit_code: int) -> Observed:
+def ended_here(job: Submitted, exit_code: int) -> Observed:
     """`ended` for a job whose run folder can be read from here."""
-    return ended(record, exit_code, said_in_run_folder(record), tail(run_folder_log, record))
+    return ended(job, exit_code, status_in_run_folder(job), tail(run_folder_log, job))
 
 
-def vanished_here(record: JobRecord, message: str) -> Observed:
+def vanished_here(job: Submitted, message: str) -> Observed:
     """`vanished` for a job whose run folder can be read from here."""
-    return vanished(record, said_in_run_folder(record), message)
+    return vanished(job, status_in_run_folder(job), message)
 
 
 def was_signalled(exit_code: int) -> bool:
@@ -87,13 +85,13 @@ def was_signalled(exit_code: int) -> bool:
     return exit_code == Exit.NOT_DONE or exit_code < 0 or 128 < exit_code <= 128 + signal.NSIG
 
 
-def vanished(record: JobRecord, said: Said, message: str) -> Observed:
+def vanished(job: Submitted, said: EngineStatus, message: str) -> Observed:
     """What a job is of which the platform knows nothing any more: what the engine wrote last decides."""
     if said.state == State.COMPLETE:
         return Observed(State.COMPLETE, 0, said.message)
     if said.exit_code:
-        return _unfinished(record, said.exit_code, said.message)
-    return _unfinished(record, int(Exit.JOB_FAILED), message)
+        return _unfinished(job, said.exit_code, said.message)
+    return _unfinished(job, int(Exit.JOB_FAILED), message)
 
 
 def how_it_died(exit_code: int, log_tail: str) -> str:
@@ -109,8 +107,8 @@ def how_it_died(exit_code: int, log_tail: str) -> str:
     return f"it ended with exit code {exit_code}"
 
 
-def _unfinished(record: JobRecord, code: int, message: str) -> Observed:
-    if record.cancel_requested:
+def _unfinished(job: Submitted, code: int, message: str) -> Observed:
+    if job.cancel_requested:
         saved = code == Exit.NOT_DONE
         return Observed(State.CANCELED, code, message if saved else "it was ended before it had saved itself")
     return Observed(State.STOPPED if code == Exit.NOT_DONE else State.ERROR, code, message)

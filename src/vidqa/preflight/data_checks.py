@@ -7,9 +7,9 @@ from itertools import combinations
 
 from vidqa.contract.problem import Problem
 from vidqa.dataset.record import MediaRef
+from vidqa.dataset.same_bytes import real_key, same_bytes_between
 from vidqa.evaluation.answers import parse_expected
 from vidqa.preflight._base import Annotations, Context, Skip
-from vidqa.preflight.contents import real_key, same_bytes
 from vidqa.preflight.leaks import listed
 from vidqa.preflight.problems import LABELS_UNBALANCED, SPLIT_COPY, SPLIT_IDS, SPLIT_LEAK
 
@@ -39,7 +39,7 @@ def _apart(context: Context, one: Annotations, other: Annotations) -> list[Probl
     shown = listed(context, where, "same_file", shared)
     if shared:
         problems.append(SPLIT_LEAK.at(where, f"{len(shared)} files are in both sets{shown}"))
-    copies = same_bytes(mine.values(), theirs.values())
+    copies = same_bytes_between(mine.values(), theirs.values())
     shown = listed(context, where, "same_content", copies)
     if copies:
         problems.append(SPLIT_COPY.at(where, f"{len(copies)} pairs of files have the same content{shown}"))

@@ -13,7 +13,7 @@ from pathlib import Path
 from vidqa.contract.cli import note
 from vidqa.jobs.asked import Asked
 from vidqa.jobs.launch import Readiness, Ready, Wanted
-from vidqa.platforms.records import AT_LAUNCH, PASSED, SKIPPED
+from vidqa.jobs.records import AT_LAUNCH, PASSED, SKIPPED
 from vidqa.preflight import kept
 
 LOOKING = (

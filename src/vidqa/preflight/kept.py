@@ -17,11 +17,10 @@ from typing import Any
 
 from vidqa import __version__, storage
 from vidqa.contract import environment
-from vidqa.contract.files import write_json
+from vidqa.contract.files import now, write_json
 from vidqa.contract.problem import Problem
 from vidqa.dataset.archive import archives_in, is_archive
 from vidqa.jobs.asked import Asked, written_anew
-from vidqa.platforms.records import now
 from vidqa.spec.keys import value_at
 
 SCHEMA_VERSION = 1

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from vidqa.contract.problem import Exit, Problem
 from vidqa.contract.progress import counting
-from vidqa.dataset.near_duplicates import alike, glance, glances, remember
+from vidqa.dataset.near_duplicates import THUMBNAILS, keep_signatures, near_duplicate_pairs, signature, signatures
 from vidqa.dataset.record import MediaRef, Record
 from vidqa.platforms.hardware import cpu_count
 from vidqa.preflight import media_probe
@@ -26,7 +26,6 @@ from vidqa.video.problems import VIDEO_DECODE_TIMEOUT
 
 SAVE_EVERY_S = 20.0  # an interrupted preflight loses no more than this
 # The frames themselves are not wanted here; small pictures of them are less to send between processes.
-THUMBNAILS = "vidqa.dataset.near_duplicates.pictures:thumbnails"
 
 
 def probed(context: Context) -> list[Problem]:
@@ -142,7 +141,7 @@ def _row(request: DecodeRequest, header: Header, answer: Decoded, seconds: float
         message=problem.message if problem else "",
         remedy=problem.remedy if problem else "",
         exit_code=problem.exit_code if problem else 0,
-        glance=None if isinstance(answer, Problem) else glance(answer),
+        glance=None if isinstance(answer, Problem) else signature(answer),
     )
 
 
@@ -162,9 +161,9 @@ def near_duplicates(context: Context) -> list[Problem]:
     seen = {key: row.glance for key, row in context.rows.items() if row.glance is not None}
     if not context.rows:
         looked_at = [ref for ref, _ in context.media.values()][: context.probe_sample]
-        seen = glances(looked_at, context.headers, context.decoding.decode_timeout_s)
+        seen = signatures(looked_at, context.headers, context.decoding.decode_timeout_s)
     else:
-        remember(_glanced(context, seen), context.headers)
+        keep_signatures(_signed(context, seen), context.headers)
     if not seen:
         raise Skip("no file could be decoded")
     sides = [
@@ -173,7 +172,7 @@ def near_duplicates(context: Context) -> list[Problem]:
     ]
     problems = []
     for (name, these), (other, those) in combinations(sides, 2):
-        pairs = alike([seen[key] for key in these], [seen[key] for key in those])
+        pairs = near_duplicate_pairs([seen[key] for key in these], [seen[key] for key in those])
         twins = [(these[left], those[right]) for left, right in pairs if these[left] != those[right]]
         shown = listed(context, f"{name} and {other}", "look_alike", twins)
         if twins:
@@ -182,8 +181,8 @@ def near_duplicates(context: Context) -> list[Problem]:
     return problems
 
 
-def _glanced(context: Context, seen: dict[str, bytes]) -> Iterator[tuple[MediaRef, tuple[int, ...], bytes]]:
-    """Every file with the frames that its glance is of."""
+def _signed(context: Context, seen: dict[str, bytes]) -> Iterator[tuple[MediaRef, tuple[int, ...], bytes]]:
+    """Every file with the frames that its signature is of."""
     for request in _requests(context):
         if request.where in seen:
             frames = request.indices

@@ -23,7 +23,7 @@ EDGE_BYTES = 1 << 16  # read from each end of a file to tell whether it has chan
 class Row:
     """One file decoded by one plan. `content_key` changes with the file, `plan_key` with the frames that are asked
     for. `fps` to `rotation` are None where the header cannot be read; `code` is empty where all frames decoded;
-    `glance` is the small pictures of three frames (looks.glance)."""
+    `glance` is the signature that near duplicates are found by."""
 
     path: str
     member: str | None

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from vidqa import spec
 from vidqa.contract.problem import Problem
 from vidqa.jobs.asked import process_count
-from vidqa.planning.budget.forecast import Forecast, forecast, loads
+from vidqa.planning.budget.forecast import Forecast, forecast, heaviest_micro_steps
 from vidqa.planning.budget.memory import COUNTS, GIB, fits
 from vidqa.planning.budget.trained import trainable
 from vidqa.planning.packing.steps import Steps
@@ -45,17 +44,17 @@ def memory(context: Context) -> list[Problem]:
     if has_gib is None or fits(found.memory.peak_gib, has_gib):
         return []
     sure = found.memory.peak_gib + COUNTS.outside_gib > has_gib
-    load = found.load
+    heaviest = found.micro_step
     message = (
         f"about {found.memory.peak_gib:.1f} GiB, and {COUNTS.outside_gib:.0f} for CUDA, of {has_gib:.1f} GiB a GPU; "
-        f"the heaviest pack has {load.tokens} tokens and {load.patches} patches"
+        f"the heaviest pack has {heaviest.tokens} tokens and {heaviest.patches} patches"
     )
     remedy = _remedy(context, asked, samples, has_gib)
     return [MEMORY.at("GPU memory", message, remedy, severity="error" if sure else "warning")]
 
 
 def host_memory(context: Context) -> list[Problem]:
-    """Saves that go on beside the training keep a copy of weights and averages in this machine's memory."""
+    """Saves that go on beside the training keep a copy of weights and moments in this machine's memory."""
     asked = context.training
     if asked is None or not asked.train.ckpt.enable_checkpoint:
         raise Skip("nothing is saved")
@@ -81,18 +80,18 @@ def estimate(context: Context, asked: TrainSpec, samples: Sequence[Sample], has_
     """Every candidate is judged by this one function."""
     steps = Steps(asked, samples, process_count(asked), "cuda")
     total = max(1, spec.total_steps(asked, len(samples)))
-    return forecast(asked, trained_model(context, asked), loads(steps, total), has_gib)
+    return forecast(asked, trained_model(context, asked), heaviest_micro_steps(steps, total), has_gib)
 
 
 def _facts(found: Forecast, has_gib: float | None) -> dict[str, Any]:
-    memory, load = found.memory, found.load
+    memory, heaviest = found.memory, found.micro_step
     return {
         "peak_gib": round(memory.peak_gib, 1),
         "gpu_gib": has_gib,
         "weights_and_optimizer_gib": round(memory.always / GIB, 1),
-        **asdict(found.thrift),
-        "heaviest_pack_tokens": load.tokens,
-        "heaviest_pack_patches": load.patches,
+        **found.policy.record(),
+        "heaviest_pack_tokens": heaviest.tokens,
+        "heaviest_pack_patches": heaviest.patches,
     }
 
 

@@ -1,7 +1,7 @@
-"""A folder that stands in for a model of the hub that cannot be had now, so that its budget is estimated.
+"""A folder in place of a model of the hub that is not available now, so that its budget can be estimated.
 
-Sizes, and how videos become tokens, are those of the known model. Its tokenizer is not here: text is counted in pieces
-of up to six letters, single digits and single signs, which is about what a tokenizer of its kind makes of it.
+Sizes, and the tokens of videos, are those of the published model. Its tokenizer is not here: text is counted in pieces
+of up to six letters, single digits and single signs, which is close to what such a tokenizer does.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 from tokenizers import AddedToken, Regex, Tokenizer, models, pre_tokenizers
 
 from vidqa.contract.problem import ProblemError
-from vidqa.families.known import known
+from vidqa.families.published import published
 from vidqa.storage import hub
 
 SPECIAL = (
@@ -43,10 +43,10 @@ TEMPLATE = """\
 
 
 def write_stand_in(names: Iterable[str], folder: Path) -> str | None:
-    """Fill `folder` for the first of these models that is known; its repository, None where none of them is."""
+    """Fill `folder` for the first of these models in the table of published ones; returns its repository or None."""
     for name in names:
         repository = _repository(name)
-        found = known(repository) if repository else None
+        found = published(repository) if repository else None
         if found:
             texts = {"config.json": found.config, "processor_config.json": found.processor}
             for file, value in {**texts, "tokenizer_config.json": _tokenizer_config()}.items():

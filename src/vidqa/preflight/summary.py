@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from vidqa import actions
-from vidqa.planning.budget.memory import Thrift
+from vidqa.planning.budget.memory import recorded_policy
 
 Facts = dict[str, Any]
 Line = tuple[str, str]
@@ -99,7 +99,7 @@ def _memory(facts: Facts) -> Iterator[Line]:
         yield (
             "GPU memory",
             f"about {memory['peak_gib']:.1f}{of} GiB on each, {memory['weights_and_optimizer_gib']:.1f} of it weights "
-            f"and optimizer; {Thrift(memory['recompute'], memory['stay'])}",
+            f"and optimizer; {recorded_policy(memory)}",
         )
         yield "heaviest pack", f"{memory['heaviest_pack_tokens']:,} tokens, {memory['heaviest_pack_patches']:,} patches"
 

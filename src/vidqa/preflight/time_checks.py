@@ -8,7 +8,7 @@ from typing import Any
 from vidqa import spec
 from vidqa.contract.problem import Problem
 from vidqa.planning.budget.measured import START_S, efficiency
-from vidqa.planning.budget.memory import Thrift, allowed_thrift, way_of
+from vidqa.planning.budget.memory import allowed_policies, recorded_policy, setup_of
 from vidqa.planning.budget.work import FlopsModel, flops_model, peak_of
 from vidqa.planning.packing.sharing import work_of
 from vidqa.planning.packing.steps import Steps
@@ -45,8 +45,8 @@ def time(context: Context) -> list[Problem]:
     flops = flops_model(model.sizes, vision_trains=model.vision.trained > 0, decoder_trains=asked.policy.lora is None)
     work = _training(asked, samples, total, flops) + _validation(context, asked, total, flops)
     memory = context.facts.get("memory")
-    thrift = Thrift(memory["recompute"], memory["stay"]) if memory else allowed_thrift(asked)[-1]
-    reached = efficiency(model, way_of(asked, thrift))
+    policy = recorded_policy(memory) if memory else allowed_policies(asked)[-1]
+    reached = efficiency(model, setup_of(asked, policy))
     computing = work / (peak * reached.mfu) / context.processes / 3600
     hours = START_S / 3600 + max(computing, facts.get("decode_hours_per_pass", 0))
     facts |= {

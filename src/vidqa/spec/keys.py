@@ -36,7 +36,7 @@ def _walk(cls: type[Table], prefix: str) -> Iterator[tuple[str, FieldInfo]]:
 @cache
 def leaves(action: str) -> Mapping[str, FieldInfo]:
     """Every key of an action's spec, by dotted path, in the order of the models."""
-    return dict(_walk(actions.action(action).model, ""))
+    return dict(_walk(actions.action(action).spec_model, ""))
 
 
 def flat(spec: Table) -> dict[str, Any]:

@@ -152,7 +152,7 @@ def entries(action: str, layer: Layer) -> Iterator[tuple[str, Any] | Problem]:
         path = declared.shorthand.get(name, name)
         if outer:
             path = path.removeprefix(f"{outer}.")
-        yield from _place(action, layer, declared.model, path, value, "")
+        yield from _place(action, layer, declared.spec_model, path, value, "")
 
 
 def _place(
@@ -188,7 +188,7 @@ def _elsewhere(action: str, layer: Layer, path: str, value: Any) -> Iterator[tup
     """A key that is not one here: what a file of NVIDIA's calls by another name, or a problem."""
     moved = RENAMED.get(path)
     if moved is not None and moved in leaves(action):
-        yield from _place(action, layer, actions.action(action).model, moved, value, "")
+        yield from _place(action, layer, actions.action(action).spec_model, moved, value, "")
     elif isinstance(value, dict) and value and any(name.startswith(f"{path}.") for name in (*RENAMED, *NOT_TAKEN)):
         for key, part in value.items():
             yield from _elsewhere(action, layer, f"{path}.{key}", part)

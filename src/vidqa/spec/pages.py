@@ -65,7 +65,7 @@ def _comment(text: str, indent: str) -> list[str]:
 def parameters(action: str) -> str:
     """A Markdown table of every key: type and range, default, meaning, what our own engine does with it."""
     declared = actions.action(action)
-    lines = [f"# Keys of a spec for {action}", "", GENERATED, "", (declared.model.__doc__ or "").strip(), ""]
+    lines = [f"# Keys of a spec for {action}", "", GENERATED, "", (declared.spec_model.__doc__ or "").strip(), ""]
     for one, other, code in declared.exclusive:
         lines.append(f"- `{one}` and `{other}` exclude each other (`{code}`); setting one clears the other's default.")
     if declared.shorthand:

@@ -56,7 +56,7 @@ def load(path: Path | str, action: str) -> Spec:
 
 def resolve(action: str, layers: Iterable[Layer], target: str = "native") -> Resolved:
     """Lay `layers` over the template, later ones winning. Raises ProblemError with every problem that was found."""
-    model = actions.action(action).model
+    model = actions.action(action).spec_model
     pile = _Pile(action)
     for layer in layers:
         pile.add(layer)
@@ -158,7 +158,7 @@ def _explain(action: str, pile: _Pile, invalid: ValidationError) -> list[Problem
     """pydantic's findings as our problems: one per key, in the words of the spec."""
     kinds: dict[str, list[dict[str, Any]]] = {}
     for error in invalid.errors(include_url=False, include_context=False):
-        kinds.setdefault(_path(actions.action(action).model, error["loc"]), []).append(dict(error))
+        kinds.setdefault(_path(actions.action(action).spec_model, error["loc"]), []).append(dict(error))
     problems = []
     for path, errors in kinds.items():
         layer = pile.sources.get(path, Layer(TEMPLATE))
@@ -177,7 +177,7 @@ def _explain(action: str, pile: _Pile, invalid: ValidationError) -> list[Problem
 
 def _rules_beside(action: str, pile: _Pile, invalid: ValidationError, target: str) -> list[Problem]:
     """What the rules say of the tables without a wrong value, so that one problem does not hide another."""
-    wrong = {_path(actions.action(action).model, error["loc"]) for error in invalid.errors()}
+    wrong = {_path(actions.action(action).spec_model, error["loc"]) for error in invalid.errors()}
     wrong |= {"validation.enable"} & set(pile.origins) if HELD_OUT in wrong else set()  # it may follow from the other
     for path in wrong:
         *tables, last = path.split(".")
@@ -185,7 +185,7 @@ def _rules_beside(action: str, pile: _Pile, invalid: ValidationError, target: st
         if isinstance(inside, dict):
             inside.pop(last, None)
     try:
-        spec = actions.action(action).model.model_validate(pile.values)
+        spec = actions.action(action).spec_model.model_validate(pile.values)
     except ValidationError:
         return []
     touched = {path.rpartition(".")[0] for path in wrong}

@@ -14,7 +14,7 @@ WORDS = {"integer": "whole number", "number": "number", "string": "text", "boole
 @cache
 def schema(action: str) -> dict[str, Any]:
     """The JSON Schema (2020-12) of an action's spec: no unknown key, every default, x-native, x-automl."""
-    shape = actions.action(action).model.model_json_schema(mode="validation")
+    shape = actions.action(action).spec_model.model_json_schema(mode="validation")
     return {"$schema": DIALECT, "$id": f"{action}.schema.json", **shape, "title": f"Spec of {action}"}
 
 

@@ -166,7 +166,7 @@ class Train(Table):
     optm_betas: Annotated[list[Beta], Field(min_length=2, max_length=2)] = key(
         [0.9, 0.999],
         "Betas",
-        "Decay rates of Adam's two averages.",
+        "Decay rates of Adam's two moments.",
         automl={"min": [0.8, 0.9], "max": [0.95, 0.999], "default": False},
     )
     epsilon: PositiveFloat = key(1e-8, "Epsilon", "Adam's guard against division by zero.")

@@ -69,7 +69,7 @@ def at_commit(name: str, commit: str) -> str:
 
 class Expected(NamedTuple):
     """The folder that `resolve_model` will give, whether its weights are there already, the problems on the way to it,
-    and the shell command that fetches it; "" where it need not be or nobody can say which commit it will be."""
+    and the shell command that fetches it; "" if it is there, or its commit is not known."""
 
     folder: Path
     is_here: bool
@@ -99,14 +99,14 @@ def resolve_model(name: str, *, token: str | None, weights: bool = True) -> Path
 def expect(name: str, *, token: str | None) -> Expected:
     """Where the model of a "hf_model://" name will be. The hub is asked once for the commit; nothing is fetched.
 
-    A hub that keeps silent now may answer a launch, so that is a warning; what it refuses it will refuse then, too.
-    Raises HUB_NOT_FOUND for what is no name.
+    No answer is a warning, because the hub may answer a launch later; a refusal is an error. Raises HUB_NOT_FOUND for
+    what is no name.
     """
     repository, problems = parse(name).repository, []
     try:
         commit: str | None = ask(name, token=token, pauses_s=())
     except ProblemError as refused:
-        commit, problems = _known_commit(name), refused.problems
+        commit, problems = _cached_commit(name), refused.problems
     is_silent = any(problem.code == HUB_UNREACHABLE.name for problem in problems)
     folder = _snapshots(repository) / (commit or UNKNOWN)
     if commit and _has_weights(_cached(at_commit(name, commit), weights=True)):
@@ -115,12 +115,12 @@ def expect(name: str, *, token: str | None) -> Expected:
         problems = [replace(problem, severity="warning") for problem in problems]
     where = f"into {folder}" if commit else f"and {UNKNOWN} stands for the commit that the hub will name"
     remedy = None if commit else "Nothing: a launch fetches it by itself. Until then what a dry run shows cannot run."
-    told = MODEL_TO_FETCH.at(name, f"a launch fetches it before the job starts, {where}", remedy, severity="warning")
-    return Expected(folder, False, [*problems, told], _fetch_command(repository, commit) if commit else "")
+    warning = MODEL_TO_FETCH.at(name, f"a launch fetches it before the job starts, {where}", remedy, severity="warning")
+    return Expected(folder, False, [*problems, warning], _fetch_command(repository, commit) if commit else "")
 
 
-def _known_commit(name: str) -> str | None:
-    """What a revision stands for without asking the hub: itself, or what it was when something was fetched."""
+def _cached_commit(name: str) -> str | None:
+    """The commit of a revision without asking the hub: the revision itself, or the commit fetched last."""
     revision = parse(name).revision
     if revision and _COMMIT.fullmatch(revision):
         return revision
@@ -142,14 +142,14 @@ def _has_weights(snapshot: Path | None) -> bool:
 def _fetch_command(repository: str, commit: str) -> str:
     """What `_fetch` does, for a shell."""
     program = str(Path(sys.executable).with_name("hf"))
-    wanted = [word for pattern in _files(True) for word in ("--include", pattern)]
-    return shlex.join([program, "download", repository, "--revision", commit, *wanted, "--exclude", "*/*"])
+    patterns = [word for pattern in _files(True) for word in ("--include", pattern)]
+    return shlex.join([program, "download", repository, "--revision", commit, *patterns, "--exclude", "*/*"])
 
 
 def ask(name: str, *, token: str | None, pauses_s: Sequence[float] | None = None) -> str:
     """The commit that a "hf_model://" name stands for, after the hub agreed that the token may read it.
 
-    A few kilobytes at most; what preflight calls. A silent hub is asked again after each pause.
+    A few kilobytes at most; preflight calls it. Without an answer it tries again after each pause.
     Raises HUB_GATED, HUB_NOT_FOUND, HUB_UNREACHABLE.
     """
     from huggingface_hub.errors import HTTPError, OfflineModeIsEnabled
@@ -173,7 +173,7 @@ def _ask_once(name: HubName, token: str | None) -> str:
 
     api = huggingface_hub.HfApi(endpoint=environment.hf_endpoint(), token=token)
     info = api.model_info(name.repository, revision=name.revision, timeout=TIMEOUT_S)
-    if info.gated:  # anyone may read what a gated model is; only the invited may read its files
+    if info.gated:  # anyone may read the page of a gated model; only those with access may read its files
         api.auth_check(name.repository)
     return str(info.sha)
 
@@ -230,7 +230,7 @@ def _files(weights: bool) -> list[str]:
 
 
 def _refusal(name: str, failed: BaseException, attempts: int = 1) -> Problem:
-    """What a failed request means, from the status that the hub answered with, if it answered."""
+    """The problem of a failed request, from the hub's status if it answered."""
     hub = environment.hf_endpoint() or "https://huggingface.co"
     status = _status(failed)
     if status in (401, 403):

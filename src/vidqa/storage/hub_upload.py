@@ -1,4 +1,4 @@
-"""Sends an export to a model repository of the Hugging Face hub: private unless somebody said otherwise."""
+"""Uploads an export to a model repository of the Hugging Face hub, private unless the user agrees to a public one."""
 
 from __future__ import annotations
 

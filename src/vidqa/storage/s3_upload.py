@@ -1,4 +1,4 @@
-"""Sends files to a bucket and checks that what is stored is what was sent."""
+"""Uploads files to a bucket and verifies what is stored."""
 
 from __future__ import annotations
 

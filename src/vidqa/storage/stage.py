@@ -1,9 +1,9 @@
-"""Brings a data set from S3 to this machine: its annotations, and of the media only those that they name.
+"""Fetches a data set from S3: its annotations, and only the media that they name.
 
     annotation_path, media_path = stage_set("s3://bucket/set/annotations.json", "s3://bucket/set/videos")
 
-What arrives is checked and written down, one line per file, in staged.jsonl of the set's folder in the cache. A file
-whose object has not changed is not fetched again; a run that was interrupted goes on where it was.
+Every file is verified and recorded, one line each, in staged.jsonl of the set's folder in the cache. A file whose
+object has not changed is not fetched again, and an interrupted transfer continues.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Staged:
 
 
 def stage_set(annotation_path: str, media_path: str) -> tuple[str, str]:
-    """The two paths of a data set on this machine; those that are local already stay as they are.
+    """The two paths of a data set on this machine; local paths are returned unchanged.
 
     Raises ProblemError with every object that is not there, and STORAGE_DENIED, STORAGE_UNREACHABLE, STORAGE_NO_SPACE.
     """
@@ -71,18 +71,18 @@ def stage_set(annotation_path: str, media_path: str) -> tuple[str, str]:
     folder = folder_of(annotation_path, media_path)
     bucket = connect()
     with _alone(folder):
-        known = read_record(folder)
+        arrived = read_record(folder)
         annotations = Path(annotation_path)
         if is_remote(annotation_path):
-            annotations = _stage_annotations(bucket, parse(annotation_path), folder, known)
+            annotations = _stage_annotations(bucket, parse(annotation_path), folder, arrived)
         if not is_remote(media_path):
             return str(annotations), media_path
-        return str(annotations), str(_stage_media(bucket, parse(media_path), annotations, folder, known))
+        return str(annotations), str(_stage_media(bucket, parse(media_path), annotations, folder, arrived))
 
 
 def expected_set(annotation_path: str, media_path: str) -> tuple[str, str]:
-    """The paths that `stage_set` will give, told without asking the storage: an address that is no annotation file by
-    its ending is taken for a folder with annotations.json, one that ends as an archive does for an archive."""
+    """The paths that `stage_set` will give, without asking the storage: an address counts as an annotation file or an
+    archive by its ending, and otherwise as a folder with annotations.json."""
     folder, annotations, media = folder_of(annotation_path, media_path), annotation_path, media_path
     if is_remote(annotation_path):
         name = PurePosixPath(annotation_path).name
@@ -99,7 +99,7 @@ def folder_of(annotation_path: str, media_path: str) -> Path:
 
 
 def read_record(folder: Path) -> dict[str, Staged]:
-    """What is known to have arrived, by its address. A line that a kill cut off is left out."""
+    """The files that have arrived, by address. A line that was cut off by a kill is left out."""
     found = {}
     try:
         lines = (folder / RECORD).read_text(encoding="utf-8", errors="replace").splitlines()
@@ -123,49 +123,49 @@ def _alone(folder: Path) -> Iterator[None]:
         yield
 
 
-def _stage_annotations(bucket: Any, address: str, folder: Path, known: dict[str, Staged]) -> Path:
+def _stage_annotations(bucket: Any, address: str, folder: Path, arrived: dict[str, Staged]) -> Path:
     """The annotation file: the object itself, or annotations.json(l) below the address."""
     choices = [address, *(f"{address}/{name}" for name in NAMES)]
     found = next((there for choice in choices if (there := object_at(bucket, choice))), None)
     if found is None:
         raise NOT_FOUND.error(address, f"neither this object nor {' nor '.join(NAMES)} below it is there")
     place = f"{ANNOTATIONS}/{PurePosixPath(found.address).name}"
-    _fetch(bucket, [(found, place)], folder, known)
+    _fetch(bucket, [(found, place)], folder, arrived)
     return folder / place
 
 
-def _stage_media(bucket: Any, address: str, annotations: Path, folder: Path, known: dict[str, Staged]) -> Path:
+def _stage_media(bucket: Any, address: str, annotations: Path, folder: Path, arrived: dict[str, Staged]) -> Path:
     """The media folder with the files that the annotations name, or the archive where the address is one."""
     archive = object_at(bucket, address) if address.endswith(SUFFIXES) else None
     if archive:
         place = f"{MEDIA}/{PurePosixPath(address).name}"
-        _fetch(bucket, [(archive, place)], folder, known)
+        _fetch(bucket, [(archive, place)], folder, arrived)
         return folder / place
     names, problems = named_media(annotations)
     there = {each.address: each for each in objects_below(bucket, address)}
     archives = [each for each in there.values() if each.address.endswith(SUFFIXES)]
-    wanted, missing = [], []
+    items, missing = [], []
     for name in names:
         found = there.get(f"{address}/{name}")
         if found:
-            wanted.append((found, f"{MEDIA}/{name}"))
+            items.append((found, f"{MEDIA}/{name}"))
         else:
             missing.append(name)
     if missing and archives:  # as for a local folder: what the folder lacks is looked for in its archives
-        wanted += [(each, f"{MEDIA}/{PurePosixPath(each.address).name}") for each in archives]
+        items += [(each, f"{MEDIA}/{PurePosixPath(each.address).name}") for each in archives]
     elif missing:
         problems += [NOT_FOUND.at(f"{address}/{name}", "the annotations name it") for name in missing[:MOST_NAMED]]
         if len(missing) > MOST_NAMED:
             problems.append(NOT_FOUND.at(address, f"and {len(missing) - MOST_NAMED} more that the annotations name"))
     if problems:
         raise ProblemError(problems)
-    _fetch(bucket, wanted, folder, known)
+    _fetch(bucket, items, folder, arrived)
     (folder / MEDIA).mkdir(exist_ok=True)
     return folder / MEDIA
 
 
 class _Names(MediaSource):
-    """Takes note of every name instead of looking for a file."""
+    """Collects every name instead of looking for a file."""
 
     def find(self, kind: str, written: str) -> MediaRef | NotFound:
         self._known.setdefault((kind, written), MediaRef(kind, written, written, size=0))
@@ -179,7 +179,7 @@ class _Names(MediaSource):
 def named_media(annotations: Path) -> tuple[list[str], list[Problem]]:
     """The media that an annotation file names, relative and normalised, and the names that cannot be staged.
 
-    Absolute names are files of this machine: they are none of ours. What is wrong with records is for preflight to say.
+    Absolute names are files of this machine and left out. Problems of records are left to preflight.
     """
     source = _Names(None)
     findings = Findings(str(annotations))
@@ -196,9 +196,9 @@ def named_media(annotations: Path) -> tuple[list[str], list[Problem]]:
     return list(dict.fromkeys(names)), problems[:MOST_NAMED]
 
 
-def _fetch(bucket: Any, wanted: Iterable[tuple[Object, str]], folder: Path, known: dict[str, Staged]) -> None:
-    """Fetch what is not there yet, several at once; every file is written down as soon as it is whole."""
-    due = [(each, place) for each, place in wanted if not _is_there(each, folder, known)]
+def _fetch(bucket: Any, items: Iterable[tuple[Object, str]], folder: Path, arrived: dict[str, Staged]) -> None:
+    """Fetch what is not there yet, several at once; every file is recorded as soon as it is complete."""
+    due = [(each, place) for each, place in items if not _is_there(each, folder, arrived)]
     if not due:
         return
     total = sum(each.size for each, _ in due)
@@ -212,46 +212,46 @@ def _fetch(bucket: Any, wanted: Iterable[tuple[Object, str]], folder: Path, know
             if isinstance(staged, Staged):
                 record.write(json.dumps(asdict(staged)) + "\n")
                 record.flush()
-                known[staged.source] = staged
+                arrived[staged.source] = staged
             else:
                 problems += staged
     if problems:
         raise ProblemError(problems[:MOST_NAMED])
 
 
-def _is_there(wanted: Object, folder: Path, known: dict[str, Staged]) -> bool:
+def _is_there(item: Object, folder: Path, arrived: dict[str, Staged]) -> bool:
     """The same object as last time, and its file as long as it was."""
-    staged = known.get(wanted.address)
-    if staged is None or (staged.etag, staged.bytes) != (wanted.etag, wanted.size):
+    staged = arrived.get(item.address)
+    if staged is None or (staged.etag, staged.bytes) != (item.etag, item.size):
         return False
     path = folder / staged.path
-    return path.is_file() and path.stat().st_size == wanted.size
+    return path.is_file() and path.stat().st_size == item.size
 
 
-def _try_one(bucket: Any, wanted: Object, place: str, folder: Path) -> Staged | list[Problem]:
+def _try_one(bucket: Any, item: Object, place: str, folder: Path) -> Staged | list[Problem]:
     try:
-        return _fetch_one(bucket, wanted, place, folder)
+        return _fetch_one(bucket, item, place, folder)
     except ProblemError as failed:
         return failed.problems
 
 
-def _fetch_one(bucket: Any, wanted: Object, place: str, folder: Path) -> Staged:
+def _fetch_one(bucket: Any, item: Object, place: str, folder: Path) -> Staged:
     """One object as a file that is whole or not there. An ETag that is an MD5 must agree with what arrived."""
     sha256, md5, size = hashlib.sha256(), hashlib.md5(usedforsecurity=False), 0
-    with errors_at(wanted.address), files.replacing(folder / place) as temporary:
-        with bucket.open(wanted.address, "rb", cache_type="none") as source, temporary.open("wb") as target:
+    with errors_at(item.address), files.replacing(folder / place) as temporary:
+        with bucket.open(item.address, "rb", cache_type="none") as source, temporary.open("wb") as target:
             while block := source.read(BLOCK):
                 target.write(block)
                 sha256.update(block)
                 md5.update(block)
                 size += len(block)
-        if size != wanted.size:
-            raise DAMAGED.error(wanted.address, f"{size} bytes arrived of {wanted.size}")
-        if len(wanted.etag) == 32 and wanted.etag != md5.hexdigest() and not _is_encrypted(bucket, wanted):
-            raise DAMAGED.error(wanted.address, f"its MD5 is {md5.hexdigest()}, the storage says {wanted.etag}")
-    return Staged(wanted.address, place, size, wanted.etag, sha256.hexdigest())
+        if size != item.size:
+            raise DAMAGED.error(item.address, f"{size} bytes arrived of {item.size}")
+        if len(item.etag) == 32 and item.etag != md5.hexdigest() and not _is_encrypted(bucket, item):
+            raise DAMAGED.error(item.address, f"its MD5 is {md5.hexdigest()}, the storage says {item.etag}")
+    return Staged(item.address, place, size, item.etag, sha256.hexdigest())
 
 
-def _is_encrypted(bucket: Any, wanted: Object) -> bool:
-    names = dict(zip(("Bucket", "Key"), wanted.address.removeprefix(PREFIX).split("/", 1), strict=True))
+def _is_encrypted(bucket: Any, item: Object) -> bool:
+    names = dict(zip(("Bucket", "Key"), item.address.removeprefix(PREFIX).split("/", 1), strict=True))
     return hides_its_hash(bucket.call_s3("head_object", **names))

@@ -1,7 +1,7 @@
-"""Takes what a run made to a bucket and to the hub: python -m vidqa.storage.upload RUN_FOLDER
+"""Uploads a run's files and exports to a bucket and to the hub: python -m vidqa.storage.upload RUN_FOLDER
 
-Where to is what [train.ckpt] of the run's spec says. What was uploaded, and what went wrong, is written into
-uploads.json of the run folder; an upload never changes the state of the run. Run again, it sends what is missing.
+[train.ckpt] of the run's spec names the destinations. uploads.json in the run folder records what was uploaded and what
+failed; an upload never changes the state of the run. Safe to run again: it sends only what is missing.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """Where a run goes. `s3` is the address below which the run gets a folder of its name; `which` are the exports
-    that go with it: final (the best and the newest) or all; `hub` is organisation/name and gets the best one."""
+class Destinations:
+    """Where a run is uploaded. `s3` is the address below which the run gets a folder of its name; `which` are the
+    exports sent there: final (the best and the newest) or all; `hub` is organisation/name and gets the best one."""
 
     s3: str | None = None
     which: str = "final"
@@ -44,8 +44,8 @@ class Wanted:
         return bool(self.s3 or self.hub)
 
 
-def asked_by(run_dir: Path) -> Wanted:
-    """What [train.ckpt] of the run's own spec.toml asks for. Raises STORAGE_NOTHING_TO_UPLOAD where it has none."""
+def spec_destinations(run_dir: Path) -> Destinations:
+    """The destinations in [train.ckpt] of the run's spec.toml. Raises STORAGE_NOTHING_TO_UPLOAD without a spec.toml."""
     try:
         tables = tomllib.loads((run_dir / "spec.toml").read_text(encoding="utf-8"))
     except (OSError, tomllib.TOMLDecodeError) as failed:
@@ -53,34 +53,34 @@ def asked_by(run_dir: Path) -> Wanted:
     ckpt = tables.get("train", {}).get("ckpt", {})
     s3 = f"s3://{ckpt.get('s3_bucket')}/{ckpt.get('s3_prefix', 'outputs')}" if ckpt.get("upload_s3") else None
     hub = str(ckpt.get("hf_repo_name")) if ckpt.get("upload_hf") else None
-    return Wanted(s3, "all" if ckpt.get("upload_s3") == "all" else "final", hub)
+    return Destinations(s3, "all" if ckpt.get("upload_s3") == "all" else "final", hub)
 
 
-def upload(run_dir: Path, wanted: Wanted, token: str | None) -> tuple[dict[str, Any], list[Problem]]:
-    """Upload a run to every place that is wanted; what became of each, by its address, and all problems.
+def upload(run_dir: Path, to: Destinations, token: str | None) -> tuple[dict[str, Any], list[Problem]]:
+    """Upload a run to every destination. Returns the outcome of each by its address, and all problems.
 
     Raises STORAGE_NOTHING_TO_UPLOAD before anything is sent.
     """
-    if not wanted:
+    if not to:
         raise NOTHING_TO_UPLOAD.error(run_dir, "neither the run's spec nor the command line names a destination")
-    chosen = exports(run_dir, wanted.which)
-    if wanted.hub and not HUB_NAME.fullmatch(wanted.hub):
-        raise NOTHING_TO_UPLOAD.error("--hub", f"{wanted.hub!r} is not of the form organisation/name")
-    if wanted.hub and not chosen:
+    chosen = exports(run_dir, to.which)
+    if to.hub and not HUB_NAME.fullmatch(to.hub):
+        raise NOTHING_TO_UPLOAD.error("--hub", f"{to.hub!r} is not of the form organisation/name")
+    if to.hub and not chosen:
         raise NOTHING_TO_UPLOAD.error(run_dir, "the run has no export for the hub")
     places: dict[str, Callable[[], dict[str, Any]]] = {}
-    if wanted.s3:
-        address = f"{parse(wanted.s3)}/{run_dir.name}"
+    if to.s3:
+        address = f"{parse(to.s3)}/{run_dir.name}"
         places[address] = lambda: send(address, run_dir, run_files(run_dir, chosen))
-    if wanted.hub:
+    if to.hub:
         best = best_export(run_dir, chosen)
-        name, public = wanted.hub, wanted.public
+        name, public = to.hub, to.public
         places[f"hub:{name}"] = lambda: upload_export(best, name, run_dir.name, token=token, public=public)
     return _carry_out(run_dir, places)
 
 
 def _carry_out(run_dir: Path, places: dict[str, Callable[[], dict[str, Any]]]) -> tuple[dict[str, Any], list[Problem]]:
-    """One place after the other; what one refuses does not keep the other from being tried."""
+    """Each destination in turn; a failure of one does not keep the next from being tried."""
     done: dict[str, Any] = {}
     found: list[Problem] = []
     for address, carry_out in places.items():
@@ -104,7 +104,7 @@ def exports(run_dir: Path, which: str) -> list[Path]:
 
 
 def best_export(run_dir: Path, among: list[Path]) -> Path:
-    """The one that best.json names, else the newest."""
+    """The export that best.json names, otherwise the newest."""
     try:
         name = json.loads((run_dir / "best.json").read_text(encoding="utf-8"))["name"]
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
@@ -113,8 +113,8 @@ def best_export(run_dir: Path, among: list[Path]) -> Path:
 
 
 def run_files(run_dir: Path, chosen: list[Path]) -> list[Path]:
-    """What goes to a bucket: the files of the run folder itself (spec, metrics, results, log ...), and the exports.
-    Checkpoints stay: they are three times the size, and of use only where the run goes on."""
+    """The files for a bucket: those of the run folder itself (spec, metrics, results, log ...), and the exports.
+    Checkpoints are left out: they are three times the size, and of use only to resume the run."""
     own = [
         path for path in run_dir.iterdir() if path.is_file() and not path.name.startswith(".") and path.name != RECORD
     ]
@@ -123,7 +123,7 @@ def run_files(run_dir: Path, chosen: list[Path]) -> list[Path]:
 
 
 def _write_record(run_dir: Path, done: dict[str, Any]) -> None:
-    """Add to what is written of earlier uploads. A full disk costs the record, not the upload."""
+    """Add to the record of earlier uploads. A full disk costs the record, not the upload."""
     path = run_dir / RECORD
     try:
         before = dict(json.loads(path.read_text(encoding="utf-8"))["destinations"])
@@ -140,11 +140,11 @@ def _now() -> str:
 
 
 def main(run_dir: Path) -> int:
-    """What a training does at its end. Problems go to the log and into the record; the exit code says whether any."""
+    """Upload at the end of a training. Problems go to the log and into the record, and make the exit code 1."""
     from vidqa.contract import environment
 
     try:
-        _, problems = upload(run_dir, asked_by(run_dir), environment.hf_token())
+        _, problems = upload(run_dir, spec_destinations(run_dir), environment.hf_token())
     except ProblemError as stopped:
         problems = stopped.problems
     for problem in problems:

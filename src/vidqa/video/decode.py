@@ -29,11 +29,11 @@ def decode_frames(path: str | Path, member: str | None, indices: Sequence[int]) 
     All N frames are in memory at once, at full size; `read_frames` gives them one by one.
     Raises VIDEO_UNREADABLE, VIDEO_EMPTY, VIDEO_NO_STREAM, VIDEO_FRAME_MISSING.
     """
-    wanted, positions = np.unique(np.asarray(indices, int), return_inverse=True)
-    return np.stack(list(read_frames(path, member, wanted.tolist())))[positions]
+    numbers, positions = np.unique(np.asarray(indices, int), return_inverse=True)
+    return np.stack(list(read_frames(path, member, numbers.tolist())))[positions]
 
 
-def read_frames(path: str | Path, member: str | None, wanted: Sequence[int]) -> Iterator[np.ndarray]:
+def read_frames(path: str | Path, member: str | None, numbers: Sequence[int]) -> Iterator[np.ndarray]:
     """Yields uint8 [H, W, 3] for each number of `wanted`, which must ascend. Raises as `decode_frames` does."""
     from av.video.reformatter import VideoReformatter
 
@@ -43,13 +43,13 @@ def read_frames(path: str | Path, member: str | None, wanted: Sequence[int]) -> 
         rotation = first_look(path, member, container, stream).rotation
     with open_video(path, member) as (container, stream):
         timeline = read_timeline(path, member, container, stream)
-        if wanted and not 0 <= wanted[0] <= wanted[-1] < timeline.count:
-            message = f"frames {wanted[0]} to {wanted[-1]} are wanted, the file has {timeline.count}"
+        if numbers and not 0 <= numbers[0] <= numbers[-1] < timeline.count:
+            message = f"frames {numbers[0]} to {numbers[-1]} are wanted, the file has {timeline.count}"
             raise VIDEO_FRAME_MISSING.error(where, message)
         timed = timeline.timed and not (stream.codec_context.has_b_frames and _times_are_of_packets(path, member))
         walk, shown, pixels = _Walk(container, stream, timeline, timed=timed), -1, None
         converter = VideoReformatter()  # one for all: making one takes longer than a small frame, and starts threads
-        for number in wanted:
+        for number in numbers:
             picture = timeline.picture_at(number)
             if pixels is None or picture != shown:
                 frame, shown = walk.to(picture), picture

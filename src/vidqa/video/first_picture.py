@@ -85,9 +85,9 @@ def _picture(decoder: VideoCodecContext, packet: Packet) -> VideoFrame | None:
 def _head(packet: Packet, decoder: VideoCodecContext) -> Packet:
     """The packet cut off; a piece that is cut has the length of what is left of it."""
     data = bytearray(memoryview(packet)[:HEAD_BYTES])
-    extradata, said_at = decoder.extradata or b"", LENGTH_BYTES_AT.get(decoder.name, 0)
-    if said_at and len(extradata) > said_at and extradata[0] == 1:
-        wide, at = (extradata[said_at] & 3) + 1, 0
+    extradata, at_byte = decoder.extradata or b"", LENGTH_BYTES_AT.get(decoder.name, 0)
+    if at_byte and len(extradata) > at_byte and extradata[0] == 1:
+        wide, at = (extradata[at_byte] & 3) + 1, 0
         while at + wide < len(data):
             inside = min(int.from_bytes(data[at : at + wide]), len(data) - at - wide)
             data[at : at + wide] = inside.to_bytes(wide)

@@ -81,9 +81,9 @@ def _sample(meta: VideoMeta, vision: VisionSpec) -> tuple[int, ...]:
     if meta.frame_times_s is None:
         return tuple(np.linspace(0, meta.frame_count - 1, count).round().astype(int).tolist())
     times_s = np.asarray(meta.frame_times_s)
-    wanted = np.linspace(times_s[0], times_s[-1], count)
-    after = np.searchsorted(times_s, wanted).clip(1, max(len(times_s) - 1, 1))
-    nearer_before = wanted - times_s[after - 1] <= times_s[after.clip(max=len(times_s) - 1)] - wanted
+    even_times_s = np.linspace(times_s[0], times_s[-1], count)
+    after = np.searchsorted(times_s, even_times_s).clip(1, max(len(times_s) - 1, 1))
+    nearer_before = even_times_s - times_s[after - 1] <= times_s[after.clip(max=len(times_s) - 1)] - even_times_s
     return tuple(np.where(nearer_before, after - 1, after).clip(0, len(times_s) - 1).tolist())
 
 
@@ -91,8 +91,8 @@ def _sample_count(meta: VideoMeta, vision: VisionSpec) -> int:
     if vision.nframes is not None:
         return vision.nframes
     rules = vision.video
-    asked = int(meta.frame_count / meta.source_fps * (vision.fps or 0))
-    return min(max(asked, rules.min_frames), rules.max_frames, meta.frame_count)
+    count = int(meta.frame_count / meta.source_fps * (vision.fps or 0))
+    return min(max(count, rules.min_frames), rules.max_frames, meta.frame_count)
 
 
 def _times(meta: VideoMeta, indices: tuple[int, ...]) -> tuple[float, ...]:

@@ -56,7 +56,7 @@ class DecodeRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class FramesFile:
     """The frames of a request lie in a file that the worker has written, instead of in this process's memory."""
 
     path: str
@@ -90,8 +90,8 @@ class DecodePool:
         self.workers, self.timeout_s = workers, timeout_s
         self._waiting: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._closed = threading.Event()
-        functions, room = (transform or "", store or ""), _Room()
-        self._servers = [_Server(self._waiting, self._closed, room, timeout_s, functions) for _ in range(workers)]
+        functions, lock = (transform or "", store or ""), _SharedLock()
+        self._servers = [_Server(self._waiting, self._closed, lock, timeout_s, functions) for _ in range(workers)]
         for server in self._servers:
             server.start()
 
@@ -106,7 +106,7 @@ class DecodePool:
     ) -> Future[Any]:
         """Resolves to uint8 frames or to the Problem that stands for them.
 
-        With `store_at` it resolves to Stored once the frames are in that file, or to the frames where it cannot be
+        With `store_at` it resolves to FramesFile once the frames are in that file, or to the frames where it cannot be
         written. `admit`, which must not raise, is asked when a worker is free for the request, in one of the pool's
         threads; where it says no, the request is cancelled.
         """
@@ -131,7 +131,7 @@ class DecodePool:
             server.join()
 
 
-class _Room:
+class _SharedLock:
     """Who decodes at a time: any number of workers beside each other, or one alone."""
 
     def __init__(self) -> None:
@@ -178,12 +178,12 @@ class _Server(threading.Thread):
         self,
         waiting: queue.SimpleQueue[_Job | None],
         closed: threading.Event,
-        room: _Room,
+        lock: _SharedLock,
         timeout_s: float,
         functions: tuple[str, str],
     ) -> None:
         super().__init__(name="decode-server", daemon=True)
-        self.waiting, self.closed, self.room = waiting, closed, room
+        self.waiting, self.closed, self.lock = waiting, closed, lock
         self.timeout_s, self.functions = timeout_s, functions
         self.process: subprocess.Popen[bytes] | None = None
         self.pipe: Connection | None = None
@@ -212,20 +212,20 @@ class _Server(threading.Thread):
             process.kill()
             process.wait()
 
-    def _serve(self, request: DecodeRequest, store_at: str) -> Decoded | Stored:
+    def _serve(self, request: DecodeRequest, store_at: str) -> Decoded | FramesFile:
         try:
-            with self.room.shared():
+            with self.lock.shared():
                 return self._attempt(request, store_at)
         except _Killed:
             pass
         try:
-            with self.room.alone():
+            with self.lock.alone():
                 return self._attempt(request, store_at)
         except _Killed as again:
             message = f"the decoder {again} while it decoded this file, and once more while no other decoder worked"
             return MEDIA_DECODER_KILLED.at(request.where, message)
 
-    def _attempt(self, request: DecodeRequest, store_at: str) -> Decoded | Stored:
+    def _attempt(self, request: DecodeRequest, store_at: str) -> Decoded | FramesFile:
         if self.served >= RETIRE_AFTER:
             self.stop_worker()
         if self.process is None or self.process.poll() is not None:
@@ -242,10 +242,10 @@ class _Server(threading.Thread):
         except (EOFError, OSError):
             return _unreadable(request).at(request.where, f"the decoder {self._ending()}")
 
-    def _receive(self) -> Decoded | Stored:
+    def _receive(self) -> Decoded | FramesFile:
         assert self.pipe is not None
         header = self.pipe.recv()
-        if isinstance(header, (Problem, Stored)):
+        if isinstance(header, (Problem, FramesFile)):
             return header
         frames = np.empty(header, np.uint8)
         self.pipe.recv_bytes_into(frames.reshape(-1).view(np.uint8).data)

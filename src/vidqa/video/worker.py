@@ -17,7 +17,7 @@ import numpy as np
 from vidqa.contract.problem import ProblemError
 from vidqa.video.decode import read_frames
 from vidqa.video.image import decode_image
-from vidqa.video.pool import OUT_OF_MEMORY, DecodeRequest, Stored
+from vidqa.video.pool import OUT_OF_MEMORY, DecodeRequest, FramesFile
 
 CHUNK = 8  # full-size frames in memory at once, fewer where they have more bytes than this together
 CHUNK_BYTES = 1 << 26
@@ -46,7 +46,7 @@ def main(words: list[str]) -> None:
         except MemoryError:
             sys.exit(OUT_OF_MEMORY)
         if store_at and store is not None and _stored(store, store_at, frames):
-            pipe.send(Stored(store_at))
+            pipe.send(FramesFile(store_at))
             continue
         pipe.send(frames.shape)
         pipe.send_bytes(frames.reshape(-1).data)
@@ -67,8 +67,8 @@ def decode(request: DecodeRequest, transform: Transform | None) -> np.ndarray:
         pictures: Iterator[np.ndarray] = iter(decode_image(request.path, request.member))
         positions = np.zeros(1, int)
     else:
-        wanted, positions = np.unique(np.asarray(request.indices, int), return_inverse=True)
-        pictures = read_frames(request.path, request.member, wanted.tolist())
+        numbers, positions = np.unique(np.asarray(request.indices, int), return_inverse=True)
+        pictures = read_frames(request.path, request.member, numbers.tolist())
     done = []
     for first in pictures:
         others = min(CHUNK, CHUNK_BYTES // first.nbytes) - 1

@@ -1,6 +1,19 @@
-"""Which files look alike: the same scene, cut or encoded again, whatever the files are called and hold."""
+"""Near duplicates: files of the same scene, cut or encoded again, whatever they are called and hold."""
 
-from vidqa.dataset.near_duplicates.glances import glances, remember
-from vidqa.dataset.near_duplicates.pictures import alike, alike_groups, glance, thumbnails
+from vidqa.dataset.near_duplicates.perceptual_hash import (
+    near_duplicate_groups,
+    near_duplicate_pairs,
+    signature,
+    thumbnails,
+)
+from vidqa.dataset.near_duplicates.signatures import THUMBNAILS, keep_signatures, signatures
 
-__all__ = ["alike", "alike_groups", "glance", "glances", "remember", "thumbnails"]
+__all__ = [
+    "THUMBNAILS",
+    "keep_signatures",
+    "near_duplicate_groups",
+    "near_duplicate_pairs",
+    "signature",
+    "signatures",
+    "thumbnails",
+]

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 
 import numpy as np
 import torch
 
-from vidqa.engine.batch.layout import head_lengths, heads_of, lay_out
+from vidqa.engine.batch.layout import lay_out, prefix_lengths, prefixes_of
 from vidqa.engine.batch.pixels import Pixels, pixels_of
 from vidqa.engine.batch.staging import mapped
-from vidqa.engine.model.attention import Segments, Tails, segments_of
-from vidqa.engine.model.qwen3_vl import VisionIndex, frame_segments, vision_index
+from vidqa.engine.families import torch_half
+from vidqa.engine.families._base import VisionIndex
+from vidqa.engine.model.attention import Segments, Suffixes, segments_of
 from vidqa.families.sizes import VisionSizes
 from vidqa.planning.packing.packs import padded
 from vidqa.planning.samples import Planner, Sample
@@ -30,7 +31,7 @@ class Batch:
     input_ids_T: torch.Tensor
     position_3T: torch.Tensor
     segments: Segments
-    tails: Tails | None
+    suffixes: Suffixes | None
     predict_at_N: torch.Tensor  # the token whose output predicts ...
     target_N: torch.Tensor  # ... this token id
     owner_N: torch.Tensor
@@ -39,6 +40,7 @@ class Batch:
     visual_at_V: torch.Tensor
     samples: tuple[int, ...]
     tokens: int  # without padding
+    values: Mapping[str, torch.Tensor] = field(default_factory=dict)  # of an objective: float32 [N] each
 
     @property
     def patches_PC(self) -> torch.Tensor:
@@ -50,24 +52,36 @@ class Batch:
         return mapped(self, lambda tensor: tensor.to(device))
 
 
-class Collator:
-    """Builds batches for one model. `sizes` are its vision tower's; `device_type` decides the padding."""
+TokenValues = Callable[[Sample], Mapping[str, np.ndarray]]  # by name, for every token of a sample: float32 [S]
 
-    def __init__(self, planner: Planner, sizes: VisionSizes, device_type: str, *, share: bool = False) -> None:
+
+class Collator:
+    """Builds batches for one model. `sizes` are its vision tower's; `device_type` decides the padding; `values` are
+    what batches carry of every supervised token besides."""
+
+    def __init__(
+        self,
+        planner: Planner,
+        sizes: VisionSizes,
+        device_type: str,
+        *,
+        share: bool = False,
+        values: TokenValues = lambda sample: {},
+    ) -> None:
         self.planner = planner
         self.sizes = sizes
         self.padded = partial(padded, device_type=device_type)
-        self.share = share
-        self.digits: int | None = None  # of attention's counts, see `segments_of`
+        self.share, self.values = share, values
+        self.count_bits: int | None = None  # see `segments_of`
         self.image_id, self.video_id = (planner.chat.slot_ids[kind] for kind in ("image", "video"))
-        self.rope = planner.family.rope_positions
+        self.family = torch_half(planner.family)
         self.geometry = planner.geometry
 
     def __call__(
         self, numbers: Sequence[int], samples: Sequence[Sample], frames: Sequence[Sequence[np.ndarray | None]]
     ) -> Batch:
-        """`frames[i][m]` is uint8 [n, 3, h, w] of medium m of sample i; None leaves that sample's answer unlearned."""
-        layout = lay_out(samples, self.padded, share=self.share, digits=self.digits)
+        """`frames[i][m]` is uint8 [n, 3, h, w] of medium m of sample i; a sample with None has no labels."""
+        layout = lay_out(samples, self.padded, share=self.share, count_bits=self.count_bits)
         tokens = [self._tokens(s, usable=all(f is not None for f in fs)) for s, fs in zip(samples, frames, strict=True)]
         input_ids = np.full(layout.total, self.planner.chat.pad_id, dtype=np.int64)
         position = np.zeros((3, layout.total), dtype=np.int64)
@@ -81,35 +95,33 @@ class Collator:
             input_ids_T=torch.from_numpy(input_ids),
             position_3T=torch.from_numpy(position),
             segments=layout.segments,
-            tails=layout.tails,
+            suffixes=layout.suffixes,
             predict_at_N=torch.from_numpy(predict),
             target_N=torch.from_numpy(target),
             owner_N=torch.from_numpy(owner),
             pixels=media_pixels,
-            vision=vision_index(grids, self.sizes, self.digits),
+            vision=self.family.vision_index(grids, self.sizes, self.count_bits),
             visual_at_V=torch.from_numpy(visual_at),
             samples=tuple(numbers[i] for i in layout.order),
             tokens=sum(len(ids) for ids, _, _ in tokens),
+            values=self._values([(samples[i], tokens[i][1]) for i in layout.order]),
         )
 
     def segments(self, samples: Sequence[Sample]) -> tuple[Segments, Segments]:
         """What a batch of these samples gives to attention in the decoder and in the vision tower."""
-        heads = heads_of(samples, self.padded, share=self.share)
-        plans = [plan for unit in heads for plan in samples[unit[0]].plans]
+        prefixes = prefixes_of(samples, self.padded, share=self.share)
+        plans = [plan for unit in prefixes for plan in samples[unit[0]].plans]
         grids = [plan.grid for plan in sorted(plans, key=_frame_size, reverse=True)]
-        frames = frame_segments(grids or self._blank_medium()[0], self.digits)
-        return segments_of(head_lengths(heads, self.padded), digits=self.digits), frames
+        frames = self.family.vision_segments(grids or self._blank_medium()[0], self.count_bits)
+        return segments_of(prefix_lengths(prefixes, self.padded), count_bits=self.count_bits), frames
 
     def _tokens(self, sample: Sample, usable: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Token ids [S], supervised [S] and positions [3, S]; they must be what was planned."""
         encoded = self.planner.encode(sample)
         ids = encoded.token_ids.astype(np.int64)
         assert len(ids) == sample.length, f"{sample.record.source}: built {len(ids)} tokens, planned {sample.length}"
-        grids: dict[str, list[tuple[int, int, int]]] = {"image": [], "video": []}
-        for plan in sample.plans:
-            grids[plan.kind].append(plan.grid)
-        merge = self.geometry.video.merge_size
-        position = self.rope(ids, self.image_id, self.video_id, grids["image"], grids["video"], merge)
+        positions, merge = self.planner.family.rope_positions, self.geometry.video.merge_size
+        position = positions(ids, self.image_id, self.video_id, sample.plans, merge)
         return ids, encoded.supervised & usable, position
 
     def _media(self, placed):
@@ -132,7 +144,7 @@ class Collator:
         """A medium's frames, which must be as planned, and the rules of its kind."""
         rules = self.geometry.video if plan.kind == "video" else self.geometry.image
         shape = (len(plan.indices), 3, plan.height, plan.width)
-        if array is None:  # an unusable medium still fills its place; nothing is learned from it
+        if array is None:  # an unusable medium still fills its place; its sample has no labels
             array = np.zeros(shape, dtype=np.uint8)
         built = (-(-len(array) // rules.temporal_patch_size), *(side // rules.patch_size for side in array.shape[-2:]))
         assert array.shape == shape and built == plan.grid, f"{array.shape} is not as planned: {plan}"
@@ -143,6 +155,12 @@ class Collator:
         rules = self.geometry.video
         black = np.zeros((rules.temporal_patch_size, 3, rules.factor, rules.factor), np.uint8)
         return [(1, rules.merge_size, rules.merge_size)], np.zeros(0, dtype=np.int64), pixels_of([(black, rules)])
+
+    def _values(self, placed: Sequence[tuple[Sample, np.ndarray]]) -> dict[str, torch.Tensor]:
+        """The objective's values of supervised tokens, in the order of `target_N`."""
+        found = [(self.values(sample), supervised) for sample, supervised in placed]
+        names = found[0][0] if found else ()
+        return {name: torch.from_numpy(np.concatenate([of[name][chosen] for of, chosen in found])) for name in names}
 
     def _supervised(self, placed) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         predict, target, owner = ([np.zeros(0, np.int64)] for _ in range(3))

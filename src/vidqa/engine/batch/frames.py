@@ -18,7 +18,7 @@ from vidqa.dataset.record import MediaRef
 from vidqa.engine.batch.claims import Claims, Waiting
 from vidqa.engine.batch.frame_cache import FrameCache
 from vidqa.planning.samples import Sample
-from vidqa.video.pool import Decoded, DecodePool, DecodeRequest, Stored
+from vidqa.video.pool import Decoded, DecodePool, DecodeRequest, FramesFile
 from vidqa.video.types import FramePlan
 
 RESIZE = "vidqa.engine.batch.resize:resize_frames"
@@ -133,10 +133,10 @@ class FrameSource:
         except (RuntimeError, ValueError, OSError, ProblemError) as failed:  # raised where the frames are collected
             self._end(wanted, partial(wanted.answer.set_exception, failed))
 
-    def _taken_in(self, wanted: _Wanted, store_at: str, result: Decoded | Stored) -> Decoded:
+    def _taken_in(self, wanted: _Wanted, store_at: str, result: Decoded | FramesFile) -> Decoded:
         """What a worker answered, its frames in the cache."""
         warning = None
-        if isinstance(result, Stored):
+        if isinstance(result, FramesFile):
             assert self.cache
             result, warning = self.cache.adopt(wanted.key, Path(result.path))
         elif store_at:  # a worker that was cut off may have left a part

@@ -1,4 +1,4 @@
-"""Where every token of a pack stands: samples side by side, shared beginnings once, tails behind them."""
+"""Where every token of a pack stands: samples side by side, shared prefixes once, suffixes behind them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from vidqa.engine.model.attention import Segments, Tails, segments_of
+from vidqa.engine.model.attention import Segments, Suffixes, segments_of
 from vidqa.planning.packing.sharing import Unit, groups
 from vidqa.planning.samples import Sample
 
@@ -21,7 +21,7 @@ class Layout:
     units: tuple[Unit, ...]
     rows: tuple[np.ndarray, ...]
     segments: Segments
-    tails: Tails | None
+    suffixes: Suffixes | None
     total: int
 
     @property
@@ -30,47 +30,47 @@ class Layout:
         return tuple(number for unit in self.units for number in unit)
 
 
-def heads_of(samples: Sequence[Sample], padded: Callable[[int], int], *, share: bool) -> dict[Unit, int]:
-    """The units of a pack in their order, and the tokens that stand among the segments: of a sample that shares nothing
-    all, of samples that share a beginning that beginning."""
+def prefixes_of(samples: Sequence[Sample], padded: Callable[[int], int], *, share: bool) -> dict[Unit, int]:
+    """The units of a pack in their order, and how many tokens of each stand among the segments: all of a single sample,
+    the prefix of samples that share one."""
     numbers = range(len(samples))
     found = groups(numbers, samples) if share else [(number,) for number in numbers]
-    heads = {unit: samples[unit[0]].length if len(unit) == 1 else samples[unit[0]].prefix for unit in found}
-    return dict(sorted(heads.items(), key=lambda item: -padded(item[1])))
+    prefixes = {unit: samples[unit[0]].length if len(unit) == 1 else samples[unit[0]].prefix for unit in found}
+    return dict(sorted(prefixes.items(), key=lambda item: -padded(item[1])))
 
 
-def head_lengths(heads: Mapping[Unit, int], padded: Callable[[int], int]) -> list[int]:
-    """The rows that each head takes; an empty pack has one."""
-    return [padded(head) for head in heads.values()] or [padded(1)]
+def prefix_lengths(prefixes: Mapping[Unit, int], padded: Callable[[int], int]) -> list[int]:
+    """The rows that each prefix takes; an empty pack has one."""
+    return [padded(prefix) for prefix in prefixes.values()] or [padded(1)]
 
 
 def lay_out(
-    samples: Sequence[Sample], padded: Callable[[int], int], *, share: bool, digits: int | None = None
+    samples: Sequence[Sample], padded: Callable[[int], int], *, share: bool, count_bits: int | None = None
 ) -> Layout:
-    """A layout of one pack. With `share`, samples of one prefix keep it once; `digits` as in `segments_of`."""
-    heads = heads_of(samples, padded, share=share)
-    found = list(heads)
-    lengths = head_lengths(heads, padded)
+    """A layout of one pack. With `share`, samples of one prefix keep it once; `count_bits` as in `segments_of`."""
+    prefixes = prefixes_of(samples, padded, share=share)
+    found = list(prefixes)
+    lengths = prefix_lengths(prefixes, padded)
     starts = np.cumsum([0, *lengths])
     rows: list[np.ndarray] = [np.zeros(0, np.int64)] * len(samples)
-    tails, end = [], int(starts[-1])
+    suffixes, end = [], int(starts[-1])
     for unit, start in zip(found, starts, strict=False):
-        head = np.arange(start, start + heads[unit])
+        prefix = np.arange(start, start + prefixes[unit])
         for number in unit:
-            own = samples[number].length - heads[unit]
-            rows[number] = np.concatenate([head, np.arange(end, end + own)])
+            own = samples[number].length - prefixes[unit]
+            rows[number] = np.concatenate([prefix, np.arange(end, end + own)])
             end += own
             if len(unit) > 1:
-                tails.append((rows[number], own))
-    return Layout(tuple(found), tuple(rows), segments_of(lengths, digits=digits), _tails(tails), end)
+                suffixes.append((rows[number], own))
+    return Layout(tuple(found), tuple(rows), segments_of(lengths, count_bits=count_bits), _suffixes(suffixes), end)
 
 
-def _tails(tails: Sequence[tuple[np.ndarray, int]]) -> Tails | None:
-    """From (rows seen, own tokens) of each tail; a tail sees exactly the rows of its sample."""
-    if not tails:
+def _suffixes(found: Sequence[tuple[np.ndarray, int]]) -> Suffixes | None:
+    """From (rows seen, own tokens) of each suffix; a suffix sees exactly the rows of its sample."""
+    if not found:
         return None
-    lengths = tuple((own, len(seen)) for seen, own in tails)
+    lengths = tuple((own, len(seen)) for seen, own in found)
     query_bounds, key_bounds = (
         torch.tensor(np.cumsum([0, *column]), dtype=torch.int32) for column in zip(*lengths, strict=True)
     )
-    return Tails(torch.from_numpy(np.concatenate([seen for seen, _ in tails])), lengths, query_bounds, key_bounds)
+    return Suffixes(torch.from_numpy(np.concatenate([seen for seen, _ in found])), lengths, query_bounds, key_bounds)

@@ -34,7 +34,7 @@ def patchify(
     `mean` and `std` are those of the rules, in units of a uint8 pixel; as tensors on the frames' device they save the
     wait for a copy. N frames that do not fill the last temporal patch are padded by repeating the last one, which for
     an image means twice itself. Rows go by temporal patch, then by merged block, then inside the block, as
-    Qwen3VLVideoProcessor orders them. Bytes are put in order before they become floats: a quarter of the traffic.
+    the model's processor orders them. Bytes are put in order before they become floats: a quarter of the traffic.
     """
     patch, merge, step = rules.patch_size, rules.merge_size, rules.temporal_patch_size
     if missing := -len(frames) % step:

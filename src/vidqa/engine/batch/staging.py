@@ -80,11 +80,13 @@ class _Pinned:
 
 
 def mapped(value: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
-    """A copy of `value` with `change` applied to its tensors, in dataclasses and tuples at any depth."""
+    """A copy of `value` with `change` applied to its tensors, in dataclasses, dicts and tuples at any depth."""
     if isinstance(value, torch.Tensor):
         return change(value)
     if isinstance(value, tuple):
         return tuple(mapped(each, change) for each in value)
+    if isinstance(value, dict):
+        return {name: mapped(each, change) for name, each in value.items()}
     if is_dataclass(value) and not isinstance(value, type):
         return replace(value, **{field.name: mapped(getattr(value, field.name), change) for field in fields(value)})
     return value

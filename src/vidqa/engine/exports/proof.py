@@ -12,7 +12,7 @@ import torch.nn.functional as F
 
 from vidqa.contract.files import write_json
 from vidqa.engine.exports._base import ExportFormat
-from vidqa.engine.model.qwen3_vl import HEAD_ROWS
+from vidqa.engine.model.head import HEAD_ROWS
 from vidqa.engine.model.stock_inputs import stock_inputs
 from vidqa.engine.problems import ENGINE_EXPORT_UNPROVEN
 from vidqa.planning.samples import Planner, Sample
@@ -31,7 +31,9 @@ def stock_loss(model: Any, planner: Planner, sample: Sample, frames: Sequence[np
     at = torch.from_numpy(np.flatnonzero(encoded.supervised)).to(device)
     hidden = model.model(**inputs, use_cache=False).last_hidden_state[0, at - 1]
     rows = zip(hidden.split(HEAD_ROWS), inputs["input_ids"][0, at].split(HEAD_ROWS), strict=True)
-    nll = [F.cross_entropy(model.lm_head(part).float(), target, reduction="none") for part, target in rows]
+    nll = [
+        F.cross_entropy(model.get_output_embeddings()(part).float(), target, reduction="none") for part, target in rows
+    ]
     return torch.cat(nll).mean().item()
 
 

@@ -8,14 +8,15 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from transformers import Qwen3VLForConditionalGeneration
 
 from vidqa.engine.distributed import World
 from vidqa.engine.exports._base import ExportFormat, Trained
 from vidqa.engine.exports.writing import copy_settings, write_together
+from vidqa.engine.families import torch_half
 from vidqa.engine.model.stored import stored_tensors
 from vidqa.engine.model.trainable import base_name
 from vidqa.engine.problems import ENGINE_EXPORT_UNPROVEN, ENGINE_WEIGHTS_MISMATCH
+from vidqa.families import family_of
 from vidqa.families.problems import MODEL_FILE_MISSING
 
 STEM = "model"
@@ -42,8 +43,9 @@ def _check(export: Path, base: Path) -> None:
 
 def load_weights(folder: Path, dtype: torch.dtype) -> Any:
     """A plain transformers model from a model folder, all of its tensors used."""
+    family = torch_half(family_of(folder))
     try:
-        model, info = Qwen3VLForConditionalGeneration.from_pretrained(
+        model, info = family.model_class.from_pretrained(
             folder, dtype=dtype, attn_implementation="sdpa", output_loading_info=True
         )
     except (OSError, SafetensorError, ValueError) as broken:

@@ -16,7 +16,7 @@ from vidqa.engine.checkpoint.shards import Rows, create_files, plan_shards, writ
 from vidqa.engine.distributed import World, local_part
 from vidqa.engine.exports._base import Trained
 from vidqa.engine.model.load import local_rows
-from vidqa.engine.model.stored import Stored, Wanted, read_rows, stored_tensors
+from vidqa.engine.model.stored import RowRead, StoredTensor, read_rows, stored_tensors
 from vidqa.engine.model.trainable import base_name
 from vidqa.engine.prepare import on_main
 from vidqa.engine.problems import ENGINE_SAVE_FAILED
@@ -74,9 +74,9 @@ def _rows(trained: Trained, names: Mapping[str, str], world: World) -> Iterator[
             yield Rows(tensor, first, _read(stored[base_name(inside)], first, len(local)))
 
 
-def _read(stored: Stored, first: int, count: int) -> torch.Tensor:
+def _read(stored: StoredTensor, first: int, count: int) -> torch.Tensor:
     values = torch.empty((count, *stored.shape[1:]), dtype=stored.dtype)
-    read_rows([Wanted(stored, first, values)])
+    read_rows([RowRead(stored, first, values)])
     return values
 
 

@@ -17,11 +17,21 @@ from typing import Any, NamedTuple
 import torch
 import torch.nn.functional as F
 
-from vidqa.engine.model.whole import own
-
 # Numbers that a matrix product takes at a time: R is a multiple of it. And R is more than the sum of ranks, so that a
 # compiler finds it cheaper to keep weights, which are there anyway, than what is made of them.
 AT_A_TIME = 64
+
+
+@torch.library.custom_op("vidqa::own", mutates_args=())
+def own(part: torch.Tensor) -> torch.Tensor:
+    """A copy in memory of its own: a part of a tensor that is kept for backward would keep the whole tensor. It is an
+    operation that torch.compile leaves alone; a `clone` it would drop."""
+    return part.clone(memory_format=torch.contiguous_format)
+
+
+@own.register_fake
+def _(part: torch.Tensor) -> Any:
+    return torch.empty_like(part, memory_format=torch.contiguous_format)
 
 
 class Adapter(NamedTuple):
@@ -63,16 +73,16 @@ class _Adapted(torch.autograd.Function):
         return tuple(F.linear(longer, weight) for weight in joined)
 
     @staticmethod
-    def backward(ctx: Any, *pulls: torch.Tensor) -> Any:
+    def backward(ctx: Any, *output_gradients: torch.Tensor) -> Any:
         hidden_TD, used, down_RD, *matrices = ctx.saved_tensors
         weights, ups = matrices[: ctx.layers], matrices[ctx.layers :]
         spread = _spread(ups)
         # The other way round than in forward: a compiler that found the same matrix in both would keep it for backward.
         joined = (torch.cat(pair, dim=1) for pair in zip(spread, weights, strict=True))
-        products = [pull @ weight for pull, weight in zip(pulls, joined, strict=True)]
+        products = [gradient @ weight for gradient, weight in zip(output_gradients, joined, strict=True)]
         to_narrow, to_hidden = sum(products[1:], products[0]).split([spread[0].shape[1], weights[0].shape[1]], dim=1)
         parts = used.split([up.shape[1] for up in ups], dim=1)
-        to_ups = [pull.t() @ part for pull, part in zip(pulls, parts, strict=True)]
+        to_ups = [gradient.t() @ part for gradient, part in zip(output_gradients, parts, strict=True)]
         if down_RD is None:
             return to_hidden, None, to_narrow, None, *(None for _ in ups), *to_ups
         # Added in float32, so that a compiler fuses the sum with what reads it: it makes a sum of two products in one

@@ -16,25 +16,27 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 from vidqa.engine.batch.collate import Collator
+from vidqa.engine.families import family_of
+from vidqa.engine.families._base import Heads
 from vidqa.engine.model.attention import attend
 from vidqa.engine.schedule import Schedule
 from vidqa.planning.budget.memory import Recompute
 
 MOST_STEPS = 200  # whose packs are looked at
 MOST_SHAPES = 128  # of the decoder, and of the vision tower
-FEW_DIGITS = 3
+FEW_BITS = 3
 Call = tuple[int, int]  # count, length
 Calls = tuple[list[Call], list[Call]]  # of the decoder's attention, and of the vision tower's
 
 
 def choose_calls(schedule: Schedule, collator: Collator) -> Calls:
-    """What attention will be called with, where cuDNN does it. If the first steps have too many shapes, the collator is
-    told to keep them few: runs of equal segments are cut then, which costs a copy of what attention gives."""
+    """What attention will be called with, where cuDNN does it. If the first steps have too many shapes, the collator
+    keeps them few: runs of equal segments are cut then, which costs a copy of what attention gives."""
     if schedule.world.device.type != "cuda" or schedule.spec.train.param_dtype != "bfloat16":
         return [], []
     calls = attention_calls(schedule, collator)
     if max(map(len, calls)) > MOST_SHAPES:
-        collator.digits = FEW_DIGITS
+        collator.count_bits = FEW_BITS
         calls = attention_calls(schedule, collator)
     return calls
 
@@ -53,31 +55,27 @@ def attention_calls(schedule: Schedule, collator: Collator) -> Calls:
 
 def plan_kernels(calls: Calls, recompute: Recompute, model: Any, device: torch.device) -> None:
     """Call attention once with every shape, forward and backward."""
-    text, tower = model.config.text_config, model.config.vision_config
-    decoder, vision = (each[:MOST_SHAPES] for each in calls)
-    heads = (text.num_attention_heads, text.num_key_value_heads, text.head_dim)
-    for call in decoder:
-        _plan(call, heads, device, causal=True, trains=True, again=recompute == "all")
-    heads = (tower.num_heads, tower.num_heads, tower.hidden_size // tower.num_heads)
-    trains = any(parameter.requires_grad for parameter in model.model.visual.parameters())
-    for call in vision:
-        _plan(call, heads, device, causal=False, trains=trains, again=recompute != "none")
+    family = family_of(model)
+    decoder, vision = family.attention_heads(model.config)
+    for call in calls[0][:MOST_SHAPES]:
+        _plan(call, decoder, device, causal=True, trains=True, again=recompute == "all")
+    trains = bool(family.trained_vision(model))
+    for call in calls[1][:MOST_SHAPES]:
+        _plan(call, vision, device, causal=False, trains=trains, again=recompute != "none")
 
 
 def warm_up(model: Any, schedule: Schedule, collator: Collator, step: int) -> None:
-    """Forward and backward with the shapes of this rank's first pack of `step`, black frames and nothing to learn."""
+    """Forward and backward with the shapes of this rank's first pack of `step`, black frames and no labels."""
     if step == schedule.total:
         return
     numbers = schedule.packs(step)[0]
     samples = [schedule.data.train[number] for number in numbers]
     batch = collator(numbers, samples, [[None] * len(sample.plans) for sample in samples])
-    model(batch.to(schedule.world.device)).sum().backward()  # which also frees all weights that were gathered too early
+    model(batch.to(schedule.world.device)).sum().backward()  # which also reshards what was gathered early
     model.zero_grad()
 
 
-def _plan(
-    call: Call, heads: tuple[int, int, int], device: torch.device, *, causal: bool, trains: bool, again: bool
-) -> None:
+def _plan(call: Call, heads: Heads, device: torch.device, *, causal: bool, trains: bool, again: bool) -> None:
     """`again` says that backward computes forward again, in its own thread."""
     (count, length), (queries, keys, size) = call, heads
     once = partial(attend, segments=((0, count, length),), causal=causal)

@@ -7,8 +7,8 @@ of a sample, where causal attention cannot see it. Dense calls reach cuDNN's ker
 as fast as kernels for ragged lengths.
 
 Samples that begin alike (questions about one video) may share that beginning: it is a segment of its own, computed
-once, and the rest of each sample is a tail behind all segments. A tail sees its prefix and itself, nothing else: the
-same attention as if the sample stood alone.
+once, and the rest of each sample is a suffix behind all segments. A suffix sees its prefix and itself, nothing else:
+the same attention as if the sample stood alone.
 """
 
 from __future__ import annotations
@@ -34,24 +34,24 @@ GROUPED: dict[str, Any] = {"enable_gqa": True} if "enable_gqa" in inspect.signat
 
 
 @dataclass(frozen=True)
-class Tails:
+class Suffixes:
     """Ends of samples whose beginnings are shared; they stand behind all segments, one after the other. `lengths` are
-    (own tokens, tokens seen) of each; the bounds are their running sums, int32 [tails + 1]."""
+    (own tokens, tokens seen) of each; the bounds are their running sums, int32 [suffixes + 1]."""
 
-    seen_at_K: torch.Tensor  # int64: for each tail in turn, the rows of its prefix and then its own
+    seen_at_K: torch.Tensor  # int64: for each suffix in turn, the rows of its prefix and then its own
     lengths: tuple[tuple[int, int], ...]
     query_bounds: torch.Tensor
     key_bounds: torch.Tensor
 
 
-def segments_of(lengths: Iterable[int], *, digits: int | None = None) -> Segments:
-    """Neighbouring segments of equal length, as (start, count, length). `digits` keeps different counts few: of a count
-    in binary so many digits, then zeros, and what is left over is a segment of its own."""
+def segments_of(lengths: Iterable[int], *, count_bits: int | None = None) -> Segments:
+    """Neighbouring segments of equal length, as (start, count, length). `count_bits` bounds the significant bits of a
+    count, so that few different ones occur; what is left over of a longer one is an entry of its own."""
     segments, start = [], 0
     for length, group in groupby(lengths):
         left = len(list(group))
         while left:
-            zeros = max(0, left.bit_length() - digits) if digits else 0
+            zeros = max(0, left.bit_length() - count_bits) if count_bits else 0
             count = left >> zeros << zeros
             segments.append((start, count, length))
             start, left = start + count * length, left - count
@@ -63,13 +63,13 @@ def attend(
     key_TKD: torch.Tensor,
     value_TKD: torch.Tensor,
     segments: Segments,
-    tails: Tails | None = None,
+    suffixes: Suffixes | None = None,
     *,
     causal: bool,
 ) -> torch.Tensor:
-    """Softmax attention inside each segment, and of each tail over what it sees. Heads H may be a multiple of K.
+    """Softmax attention inside each segment, and of each suffix over what it sees. Heads H may be a multiple of K.
     Returns [T, H * D]."""
-    if tails is None:
+    if suffixes is None:
         return _attend_segments(query_THD, key_TKD, value_TKD, segments, causal).flatten(1)
     dense = sum(count * length for _, count, length in segments)
     # Split and not sliced: the gradient of a split is one concatenation, that of a slice a filled and added tensor.
@@ -77,8 +77,9 @@ def attend(
         part.split([dense, len(part) - dense]) for part in (query_THD, key_TKD, value_TKD)
     )
     attended = _attend_segments(query, key, value, segments, causal)
-    # What tails see is gathered again in backward: it is the prefix once for each of them.
-    others = checkpoint(_attend_tails, ends, key_TKD, value_TKD, tails, use_reentrant=False, preserve_rng_state=False)
+    # What suffixes see is gathered again in backward: it is the prefix once for each of them.
+    inputs = (ends, key_TKD, value_TKD, suffixes)
+    others = checkpoint(_attend_suffixes, *inputs, use_reentrant=False, preserve_rng_state=False)
     return torch.cat([attended, others]).flatten(1)
 
 
@@ -118,9 +119,9 @@ class _CuDNN(torch.autograd.Function):
         return attended
 
     @staticmethod
-    def backward(ctx: Any, *pulls: torch.Tensor) -> Any:
-        *parts, attended = (kept := ctx.saved_tensors)[:4]  # asked for once: a checkpoint gives them once
-        calls = _calls(ctx.segments, *pulls, *parts, attended)
+    def backward(ctx: Any, *output_gradients: torch.Tensor) -> Any:
+        *parts, attended = (kept := ctx.saved_tensors)[:4]  # read once: a checkpoint gives them once
+        calls = _calls(ctx.segments, *output_gradients, *parts, attended)
         found = [
             BACKWARD(*call, log_sum, *others) for call, log_sum, others in zip(calls, kept[4:], ctx.others, strict=True)
         ]
@@ -144,15 +145,17 @@ def _joined(parts: Sequence[torch.Tensor]) -> torch.Tensor:
     return parts[0] if len(parts) == 1 else torch.cat(list(parts))
 
 
-def _attend_tails(query_THD: torch.Tensor, key_TKD: torch.Tensor, value_TKD: torch.Tensor, tails: Tails) -> Any:
-    """Each tail over all of its prefix and causally over itself, which is its own end of the keys. Queries are those of
-    tails alone."""
-    key_KHD, value_KHD = (part.index_select(0, tails.seen_at_K) for part in (key_TKD, value_TKD))
+def _attend_suffixes(
+    query_THD: torch.Tensor, key_TKD: torch.Tensor, value_TKD: torch.Tensor, suffixes: Suffixes
+) -> Any:
+    """Each suffix over all of its prefix and causally over itself, which is its own end of the keys. Queries are those
+    of suffixes alone."""
+    key_KHD, value_KHD = (part.index_select(0, suffixes.seen_at_K) for part in (key_TKD, value_TKD))
     if query_THD.is_cuda:
-        longest = [max(column) for column in zip(*tails.lengths, strict=True)]
-        bounds = (tails.query_bounds, tails.key_bounds, *longest)
+        longest = [max(column) for column in zip(*suffixes.lengths, strict=True)]
+        bounds = (suffixes.query_bounds, suffixes.key_bounds, *longest)
         return varlen_attn(query_THD, key_KHD, value_KHD, *bounds, window_size=(-1, 0), **GROUPED)
-    own, seen = zip(*tails.lengths, strict=True)
+    own, seen = zip(*suffixes.lengths, strict=True)
     outputs = []
     for parts in zip(query_THD.split(own), key_KHD.split(seen), value_KHD.split(seen), strict=True):
         query, key, value = (part.transpose(0, 1) for part in parts)

@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 from vidqa.contract._optional import require
+from vidqa.engine.families import family_of
 from vidqa.engine.model.layers import FLOAT8, Float8
 
 
@@ -26,6 +27,7 @@ def use_float8(model: Any, granularity: str, device: torch.device) -> None:
     recipe = replace(torchao.Float8LinearConfig.from_recipe_name(granularity), emulate=device.type == "cpu")
     sample = torchao.Float8Linear.from_float(nn.Linear(16, 16, bias=False, device="meta"), recipe)
     how = Float8(torchao.matmul_with_hp_or_float8_args.apply, sample.linear_mm_config, sample.config)
-    for module in model.model.language_model.layers.modules():
-        if isinstance(module, nn.Linear):
-            setattr(module, FLOAT8, how)
+    for layer in family_of(model).decoder_units(model):
+        for module in layer.modules():
+            if isinstance(module, nn.Linear):
+                setattr(module, FLOAT8, how)

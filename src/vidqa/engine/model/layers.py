@@ -1,9 +1,6 @@
-"""The dense parts of a layer as plain functions of tensors: everything before attention, and everything after it.
+"""What the layers of every family are made of: projections, norms and rotations as plain functions of tensors.
 
-Attention stands between two of these functions and outside of them, so that each is one graph with one dynamic size
-(the tokens of a pack) and no data-dependent shape. torch.compile then fuses norms, rotations, activations and residual
-sums, keeps only what backward cannot cheaply compute again, and compiles each function once for all layers, because
-weights are arguments and not modules.
+Weights are arguments and not modules, so that torch.compile makes one graph of a function for all layers.
 
 Shape letters: T tokens (or patches) of a pack, D width, H heads, E values per head.
 """
@@ -11,7 +8,6 @@ Shape letters: T tokens (or patches) of a pack, D width, H heads, E values per h
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
 from typing import Any, NamedTuple
 
 import torch
@@ -19,7 +15,6 @@ import torch.nn.functional as F
 from torch import nn
 
 from vidqa.engine.model.adapted import Adapter, adapted
-from vidqa.engine.model.whole import linear_gelu
 
 FLOAT8 = "float8"  # the attribute of a linear layer that says how it multiplies while it trains
 
@@ -117,93 +112,3 @@ def rotate(heads_THE: torch.Tensor, cos_TE: torch.Tensor, sin_TE: torch.Tensor) 
     first, second = heads_THE.chunk(2, dim=-1)
     turned = torch.cat((-second, first), dim=-1)
     return heads_THE * cos_TE[:, None] + turned * sin_TE[:, None]
-
-
-class DecoderInput(NamedTuple):
-    norm: Norm
-    query: Projection
-    key: Projection
-    value: Projection
-    query_norm: Norm
-    key_norm: Norm
-
-
-def before_decoder_attention(hidden_TD: torch.Tensor, cos_TE: torch.Tensor, sin_TE: torch.Tensor, of: DecoderInput):
-    """Query [T, H, E], key and value [T, K, E], normed and rotated."""
-    size = of.query_norm.weight.shape[0]
-    normed = root_mean_square_norm(hidden_TD, of.norm)
-    query, key, value = (part.unflatten(-1, (-1, size)) for part in project(normed, of.query, of.key, of.value))
-    query = rotate(root_mean_square_norm(query, of.query_norm), cos_TE, sin_TE)
-    key = rotate(root_mean_square_norm(key, of.key_norm), cos_TE, sin_TE)
-    return query, key, value
-
-
-class DecoderOutput(NamedTuple):
-    output: Projection
-    norm: Norm
-    gate: Projection
-    up: Projection
-    down: Projection
-
-
-def after_decoder_attention(hidden_TD: torch.Tensor, attended_TD: torch.Tensor, of: DecoderOutput) -> torch.Tensor:
-    """The layer's output from its input and what attention gave."""
-    hidden_TD = hidden_TD + project(attended_TD, of.output)[0]
-    gate, up = project(root_mean_square_norm(hidden_TD, of.norm), of.gate, of.up)
-    return hidden_TD + project(F.silu(gate) * up, of.down)[0]
-
-
-class VisionInput(NamedTuple):
-    norm: Norm
-    query_key_value: Projection
-    heads: int
-
-
-def before_vision_attention(hidden_TD: torch.Tensor, cos_TE: torch.Tensor, sin_TE: torch.Tensor, of: VisionInput):
-    """Query, key and value [T, H, E]; rotated in float32, as transformers does for the vision tower."""
-    packed = project(layer_norm(hidden_TD, of.norm), of.query_key_value)[0]
-    query, key, value = packed.unflatten(-1, (3, of.heads, -1)).unbind(1)
-    query, key = (rotate(part.float(), cos_TE, sin_TE).to(value.dtype) for part in (query, key))
-    return query, key, value.contiguous()  # a view would keep all three of them for backward
-
-
-class VisionOutput(NamedTuple):
-    output: Projection
-    norm: Norm
-    wide: Projection
-    narrow: Projection
-
-
-def after_vision_attention(hidden_TD: torch.Tensor, attended_TD: torch.Tensor, of: VisionOutput) -> torch.Tensor:
-    hidden_TD = hidden_TD + project(attended_TD, of.output)[0]
-    normed = layer_norm(hidden_TD, of.norm)
-    if hidden_TD.is_cuda and not torch.is_grad_enabled() and _is_plain(of.wide):
-        wide = linear_gelu(normed, of.wide.weight, of.wide.bias)
-    else:
-        wide = F.gelu(project(normed, of.wide)[0], approximate="tanh")
-    return hidden_TD + project(wide, of.narrow)[0]
-
-
-def _is_plain(layer: Projection) -> bool:
-    return layer.adapter is None and layer.float8 is None and layer.bias is not None
-
-
-class Dense(NamedTuple):
-    """The four functions, eager or compiled."""
-
-    before_decoder: Callable[..., Any] = before_decoder_attention
-    after_decoder: Callable[..., Any] = after_decoder_attention
-    before_vision: Callable[..., Any] = before_vision_attention
-    after_vision: Callable[..., Any] = after_vision_attention
-
-
-EAGER = Dense()
-
-
-@cache
-def compiled() -> Dense:
-    """The same functions through torch.compile: one graph each, for any number of tokens."""
-    from vidqa.engine.model.compiling import any_length, prepare_compiler  # the compiler takes seconds to import
-
-    prepare_compiler()
-    return Dense(*(any_length(torch.compile(function, fullgraph=True)) for function in EAGER))

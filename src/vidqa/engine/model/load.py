@@ -19,17 +19,17 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
-from transformers import AutoConfig, Qwen3VLForConditionalGeneration
+from transformers import AutoConfig
 
+from vidqa.engine.families import TorchFamily, family_of, torch_half
 from vidqa.engine.model.float8 import use_float8
-from vidqa.engine.model.qwen3_vl import install_forward
-from vidqa.engine.model.stored import Wanted, read_rows, stored_tensors
+from vidqa.engine.model.stored import RowRead, read_rows, stored_tensors
 from vidqa.engine.model.trainable import base_module, base_name, choose_trainable, is_adapter
 from vidqa.engine.problems import ENGINE_WEIGHTS_MISMATCH
+from vidqa.families import family_of as tables_of
 from vidqa.families.problems import MODEL_FILE_MISSING, MODEL_UNSUPPORTED
 from vidqa.planning.budget.memory import Recompute
 
-EMBEDDINGS, HEAD = "model.language_model.embed_tokens.weight", "lm_head.weight"
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
@@ -50,10 +50,11 @@ def load_sharded(
     compute, master = DTYPES[train.param_dtype], DTYPES[train.master_dtype]
     for parameter in model.parameters():
         parameter.data = parameter.data.to(master if parameter.requires_grad else compute)
-    install_forward(model, recompute=recompute, compile=train.compile and device.type == "cuda")
+    family = family_of(model)
+    family.install_forward(model, recompute=recompute, compile=train.compile and device.type == "cuda")
     if train.fp8.enable_fp8:
         use_float8(model, train.fp8.quant_recipe, device)
-    _shard(model, mesh, compute, DTYPES[train.fsdp_reduce_dtype])
+    _shard(model, family, mesh, compute, DTYPES[train.fsdp_reduce_dtype])
     model.to_empty(device=device)
     _tie_head(model)
     _restore_buffers(model)
@@ -71,13 +72,11 @@ def _meta_model(folder: Path) -> Any:
         config = AutoConfig.from_pretrained(folder)
     except (OSError, ValueError, KeyError, TypeError, StrictDataclassError) as broken:
         raise MODEL_FILE_MISSING.error(folder / "config.json", f"config.json cannot be read: {broken}") from broken
-    if config.model_type != "qwen3_vl":
-        raise MODEL_UNSUPPORTED.error(folder / "config.json", f"model_type is {config.model_type!r}, not 'qwen3_vl'")
-    rope_type = config.text_config.rope_parameters["rope_type"]
-    if rope_type != "default":
-        raise MODEL_UNSUPPORTED.error(folder / "config.json", f"rope_type is {rope_type!r}; only 'default' is trained")
+    family = torch_half(tables_of(folder))
+    if refusal := family.refusal(config):
+        raise MODEL_UNSUPPORTED.error(folder / "config.json", refusal)
     with torch.device("meta"):
-        model = Qwen3VLForConditionalGeneration(config)
+        model = family.model_class(config)
     _tie_head(model)
     return model
 
@@ -85,32 +84,33 @@ def _meta_model(folder: Path) -> Any:
 def _tie_head(model: Any) -> None:
     """A tied head is the parameter of the embeddings; taking memory gives an ordinary tensor with two names to each."""
     if model.config.tie_word_embeddings:
-        base_module(model.lm_head).weight = base_module(model.get_input_embeddings()).weight
+        base_module(model.get_output_embeddings()).weight = base_module(model.get_input_embeddings()).weight
 
 
-def _shard(model: Any, mesh: DeviceMesh, compute: torch.dtype, reduce: torch.dtype) -> None:
+def _shard(model: Any, family: TorchFamily, mesh: DeviceMesh, compute: torch.dtype, reduce: torch.dtype) -> None:
     """One FSDP unit per vision block and decoder layer, the rest in the root. Where nothing is sharded (dp_shard_size
     1), frozen weights stay ordinary tensors: every rank holds them whole already, and no layer gathers or copies them.
     """
     precision = MixedPrecisionPolicy(param_dtype=compute, reduce_dtype=reduce, cast_forward_inputs=False)
     whole = mesh.size(mesh.ndim - 1) == 1
     left_alone = {parameter for parameter in model.parameters() if whole and not parameter.requires_grad}
-    for unit in [*model.model.visual.blocks, *model.model.language_model.layers, model]:
+    for unit in [*family.units(model), model]:
         fully_shard(unit, mesh=mesh, mp_policy=precision, ignored_params=left_alone)
 
 
-def own_rows(model: Any, folder: Path) -> list[Wanted]:
+def own_rows(model: Any, folder: Path) -> list[RowRead]:
     """Where in the folder's safetensors this rank finds its rows of every base parameter. Raises
     ENGINE_WEIGHTS_MISMATCH for a missing, unexpected or wrongly shaped tensor."""
     files = stored_tensors(folder)
-    if model.config.tie_word_embeddings and EMBEDDINGS in files:
-        files.setdefault(HEAD, files[EMBEDDINGS])  # for a copy of a tied head, which trains in full
-    wanted = {name: parameter for name, parameter in model.named_parameters() if not is_adapter(name)}
+    family = family_of(model)
+    if model.config.tie_word_embeddings and family.embeddings in files:
+        files.setdefault(family.head, files[family.embeddings])  # for a copy of a tied head, which trains in full
+    expected = {name: parameter for name, parameter in model.named_parameters() if not is_adapter(name)}
     # A tied head is one parameter under two names; files may hold either or both.
     named_twice = {
         base_name(name) for name, _ in model.named_parameters(remove_duplicate=False) if not is_adapter(name)
     }
-    missing = sorted({base_name(name) for name in wanted} - set(files))
+    missing = sorted({base_name(name) for name in expected} - set(files))
     unexpected = sorted(set(files) - named_twice)
     if missing or unexpected:
         raise ENGINE_WEIGHTS_MISMATCH.error(
@@ -119,14 +119,14 @@ def own_rows(model: Any, folder: Path) -> list[Wanted]:
             f"{len(unexpected)} unexpected ({', '.join(unexpected[:3])}...)",
         )
     reads = []
-    for name, parameter in wanted.items():
+    for name, parameter in expected.items():
         stored = files[base_name(name)]
         if stored.shape != tuple(parameter.shape):
-            message = f"{base_name(name)} has shape {list(stored.shape)}, the config wants {list(parameter.shape)}"
+            message = f"{base_name(name)} has shape {list(stored.shape)}, the config says {list(parameter.shape)}"
             raise ENGINE_WEIGHTS_MISMATCH.error(folder, message)
         local, rows = local_rows(parameter)
         if local.numel():
-            reads.append(Wanted(stored, rows[0].start, local))
+            reads.append(RowRead(stored, rows[0].start, local))
     return reads
 
 

@@ -1,4 +1,4 @@
-"""What a stock Qwen3-VL takes: token ids padded on the left, patches and grids of images and videos."""
+"""What a stock model takes: token ids padded on the left, patches and grids of images and videos."""
 
 from __future__ import annotations
 

@@ -2,7 +2,8 @@
 
 A model of 17.5 GB comes in as fast as the disk or the page cache gives it: every thread reads the next piece of a file
 in one system call into memory of its own (pinned for a GPU), which leaves for the device while it reads another. What
-is stored in another precision is converted there, not on the CPU.
+is stored in another precision is converted there, not on the CPU. PyTorch's HuggingFaceStorageReader reads in one
+thread and converts on the CPU; into the memory of a CPU it is as fast (half a gigabyte: 2.7 s, here 2.1 to 2.4 s).
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ TYPES = {
 
 
 @dataclass(frozen=True)
-class Stored:
+class StoredTensor:
     """A tensor in a safetensors file: `begin` is its first byte."""
 
     path: Path
@@ -42,10 +43,10 @@ class Stored:
 
 
 @dataclass(frozen=True)
-class Wanted:
+class RowRead:
     """Rows of a stored tensor, from `first` on: as many as `into` has, a contiguous tensor on any device."""
 
-    stored: Stored
+    stored: StoredTensor
     first: int
     into: torch.Tensor
 
@@ -60,7 +61,7 @@ class _Piece:
     into: torch.Tensor  # flat
 
 
-def stored_tensors(folder: Path) -> dict[str, Stored]:
+def stored_tensors(folder: Path) -> dict[str, StoredTensor]:
     """Every tensor of a model folder by name. Raises MODEL_FILE_MISSING, MODEL_WEIGHTS_BROKEN."""
     files = weight_files(folder)
     if not files:
@@ -68,22 +69,22 @@ def stored_tensors(folder: Path) -> dict[str, Stored]:
     return {name: stored for path in files for name, stored in _tensors(path).items()}
 
 
-def _tensors(path: Path) -> dict[str, Stored]:
+def _tensors(path: Path) -> dict[str, StoredTensor]:
     header = read_header(path)
     begin = path.stat().st_size - max((tensor["data_offsets"][1] for tensor in header.values()), default=0)
     try:
         return {
-            name: Stored(path, begin + tensor["data_offsets"][0], TYPES[tensor["dtype"]], tuple(tensor["shape"]))
+            name: StoredTensor(path, begin + tensor["data_offsets"][0], TYPES[tensor["dtype"]], tuple(tensor["shape"]))
             for name, tensor in header.items()
         }
     except KeyError as unknown:
         raise MODEL_WEIGHTS_BROKEN.error(path, f"it holds numbers of the type {unknown}") from unknown
 
 
-def read_rows(wanted: Sequence[Wanted]) -> None:
+def read_rows(reads: Sequence[RowRead]) -> None:
     """Fill every `into`. Raises MODEL_WEIGHTS_BROKEN for a file that ends early."""
     pieces: SimpleQueue[_Piece | None] = SimpleQueue()
-    for piece in sorted((p for w in wanted for p in _pieces(w)), key=lambda p: (p.path, p.offset)):
+    for piece in sorted((p for read in reads for p in _pieces(read)), key=lambda p: (p.path, p.offset)):
         pieces.put(piece)
     threads = min(THREADS, len(os.sched_getaffinity(0)), pieces.qsize())
     for _ in range(threads):
@@ -93,9 +94,9 @@ def read_rows(wanted: Sequence[Wanted]) -> None:
             done.result()
 
 
-def _pieces(wanted: Wanted) -> list[_Piece]:
-    stored, into = wanted.stored, wanted.into.detach().view(-1)
-    first = wanted.first * prod(stored.shape[1:])
+def _pieces(read: RowRead) -> list[_Piece]:
+    stored, into = read.stored, read.into.detach().view(-1)
+    first = read.first * prod(stored.shape[1:])
     step = PIECE_BYTES // stored.dtype.itemsize
     return [
         _Piece(stored.path, stored.begin + (first + at) * stored.dtype.itemsize, stored.dtype, into[at : at + step])

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import gc
 from array import array
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow.parquet as pq
 
+from vidqa.contract.collection import paused
 from vidqa.contract.problem import Code, Problem, raise_errors
-from vidqa.evaluation.gaps.annotations import Annotations, annotation_file, read_annotations
+from vidqa.evaluation.gaps.annotations import AnnotationColumns, annotation_file, read_annotations
 from vidqa.evaluation.gaps.compare import Compare, comparer
-from vidqa.evaluation.gaps.judge import Batch, Judged, judging
 from vidqa.evaluation.gaps.problems import (
     GAPS_ANNOTATION_ID_TWICE,
     GAPS_GROUND_TRUTH_DIFFERS,
@@ -26,9 +25,10 @@ from vidqa.evaluation.gaps.problems import (
     GAPS_RESULT_UNKNOWN,
     GAPS_SAME_FILE,
 )
-from vidqa.evaluation.gaps.storage import find_results, is_same, publishing, storage_problems
+from vidqa.evaluation.gaps.storage import find_results, is_same, publishing, read_bytes, storage_problems
 from vidqa.evaluation.gaps.table import SCHEMA, GapTable
-from vidqa.evaluation.results import Bounded
+from vidqa.evaluation.json_items import json_items
+from vidqa.evaluation.results import Bounded, Item, usable
 from vidqa.evaluation.text import normalise
 
 ERROR_TYPES = {  # in the order of summaries
@@ -106,16 +106,14 @@ def analyze(
     gaps = Gaps(find_results(results_dir))
     annotated = annotation_file(kpi_ann_path)
     _keep_apart([*gaps.sources, annotated, gaps_parquet, *([jsonl] if jsonl else [])])
-    with _no_collection(), storage_problems(gaps_parquet), ExitStack() as outputs:
-        faults = Bounded()
-        batches = outputs.enter_context(judging(gaps.sources, mode, faults))  # reads while we read the annotations
+    with paused(), storage_problems(gaps_parquet), ExitStack() as outputs:
         annotations = read_annotations(annotated, kpi_media_path)
         lines = None
         if jsonl:
             lines = outputs.enter_context(open(outputs.enter_context(publishing(jsonl)), "w", encoding="utf-8"))
         parquet = outputs.enter_context(publishing(gaps_parquet))
         table = GapTable(outputs.enter_context(pq.ParquetWriter(parquet, SCHEMA)), lines)
-        _Analysis(gaps, annotations, table, mode).run(batches, faults)
+        _Analysis(gaps, annotations, table, mode).run()
         table.flush()
     return gaps
 
@@ -126,67 +124,61 @@ def _keep_apart(paths: Sequence[str]) -> None:
             raise GAPS_SAME_FILE.error(path, "it is named twice")
 
 
-@contextmanager
-def _no_collection() -> Iterator[None]:
-    """Pauses the cycle collector: millions of rows hold no cycles, and walking them took a sixth of the time."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
-
-
 class _Analysis:
     """One pass over all results files, then over the annotations that no result named."""
 
-    def __init__(self, gaps: Gaps, annotations: Annotations, table: GapTable, mode: str) -> None:
+    def __init__(self, gaps: Gaps, annotations: AnnotationColumns, table: GapTable, mode: str) -> None:
         self.gaps, self.annotations, self.table, self.mode = gaps, annotations, table, mode
         self.compare: Compare = comparer(mode)
         self.seen = bytearray(len(annotations.ids))
         self.answers_seen = array("q", bytes(8 * len(annotations.ids)))  # a hash of each row's response
         self.remarks = _Remarks()
 
-    def run(self, batches: Iterator[Batch], faults: Bounded) -> None:
+    def run(self) -> None:
         """Book every result and every annotation without one. Raises ProblemError with the errors of single results."""
         for name, rows in self.annotations.by_id.items():
             if isinstance(rows, list):
                 self.remarks.add(GAPS_ANNOTATION_ID_TWICE, name)
-        for source, batch in batches:
-            for judged in batch:
-                self._result(judged, source)
+        faults = Bounded()
+        for source in self.gaps.sources:
+            with storage_problems(source):
+                data = read_bytes(source)
+            for index, value in json_items(data, source, faults):
+                if (item := usable(value, source, index, faults)) is not None:
+                    self._result(item, source, index)
         found = faults.closed()
         raise_errors(found)
         self._missing()
         self.gaps.problems = found + self.remarks.problems()
 
-    def _result(self, judged: Judged, source: str) -> None:
-        index, video_id, sample_id, kind, question, gt, response, finish_reason, answer_kind, verdict = judged
-        known = self.annotations
-        row = known.find(sample_id, video_id, question, self.seen)
+    def _result(self, item: Item, source: str, index: int) -> None:
+        video_id, question, gt, response = item["video_id"], item["question"], item["gt"], item["response"]
+        sample_id, kind = item.get("sample_id", ""), item.get("kind", "")
+        annotated = self.annotations
+        row = annotated.find(sample_id, video_id, question, self.seen)
         if row < 0:
             self.remarks.add(GAPS_RESULT_UNKNOWN, source, index)
-            video = known.full_path(video_id)
+            video = annotated.full_path(video_id)
         else:
             if self._repeated(row, response, source, index):
                 return
-            video, sample_id, kind = known.videos[row], sample_id or known.ids[row], kind or known.kinds[row]
-            question = question or known.questions[row]
-            if gt != known.answers[row]:
-                gt = self._truth(gt, known.answers[row], source, index)
+            video = annotated.videos[row]
+            sample_id, kind = sample_id or annotated.ids[row], kind or annotated.kinds[row]
+            question = question or annotated.questions[row]
+            if gt != annotated.answers[row]:
+                gt = self._truth(gt, annotated.answers[row], source, index)
         self.gaps.results += 1
         if not gt.strip():
             self.remarks.add(GAPS_NO_GROUND_TRUTH, source, index)
             return
-        verdict = verdict or self.compare(response or "", gt, question, finish_reason, answer_kind)
-        error, said, truth, verdict_kind, fits_mode = verdict
+        reason, answer_kind = item.get("finish_reason", ""), item.get("answer_kind", "")
+        error, parsed, truth, verdict_kind, fits_mode = self.compare(response or "", gt, question, reason, answer_kind)
         if not fits_mode:
             self.remarks.add(GAPS_MODE, source, index)
         kind = kind or verdict_kind
         if self._count(error, kind):
             place = (error, self.mode, source, index)
-            self.table.add((video, question, gt, sample_id, kind, response, said, truth, *place))
+            self.table.add((video, question, gt, sample_id, kind, response, parsed, truth, *place))
 
     def _repeated(self, row: int, response: str | None, source: str, index: int) -> bool:
         """Whether this row already had this very response; a second, different one is kept."""
@@ -215,13 +207,14 @@ class _Analysis:
         return True
 
     def _missing(self) -> None:
-        known = self.annotations
+        annotated = self.annotations
         for row, seen in enumerate(self.seen):
             if seen:
                 continue
-            self.remarks.add(GAPS_NO_RESULT, known.ids[row])
-            verdict = self.compare("", known.answers[row], known.questions[row], "stop", "")
-            kind = known.kinds[row] or verdict.kind
+            name, question, answer = annotated.ids[row], annotated.questions[row], annotated.answers[row]
+            self.remarks.add(GAPS_NO_RESULT, name)
+            verdict = self.compare("", answer, question, "stop", "")
+            kind = annotated.kinds[row] or verdict.kind
             self._count("missing", kind)
-            annotated = (known.videos[row], known.questions[row], known.answers[row], known.ids[row], kind)
-            self.table.add((*annotated, None, None, verdict.parsed_gt, "missing", self.mode, None, None))
+            fields = (annotated.videos[row], question, answer, name, kind)
+            self.table.add((*fields, None, None, verdict.parsed_gt, "missing", self.mode, None, None))

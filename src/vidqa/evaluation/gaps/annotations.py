@@ -6,33 +6,28 @@ Media files need not exist here: results often come home from a cluster without 
 from __future__ import annotations
 
 import os
-import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from sys import intern
-from typing import Any
 
-from vidqa.contract.problem import Problem, ProblemError
+from vidqa.contract.problem import ProblemError
 from vidqa.dataset.archive import SEAM, SUFFIXES
+from vidqa.dataset.brief import Brief, brief, is_annotation
+from vidqa.dataset.findings import Findings
 from vidqa.dataset.media import MediaSource, media_source
+from vidqa.dataset.problems import EMPTY
+from vidqa.dataset.reader import NAMES, rows_in
 from vidqa.dataset.record import MediaRef
 from vidqa.evaluation.gaps.problems import GAPS_ANNOTATIONS, GAPS_ANNOTATIONS_MISSING
-from vidqa.evaluation.gaps.storage import exists, is_folder, is_remote, opened, storage_problems
-from vidqa.evaluation.json_items import json_items
-from vidqa.evaluation.results import Bounded, shown
+from vidqa.evaluation.gaps.storage import exists, is_folder, is_remote, read_bytes, storage_problems
+from vidqa.evaluation.results import shown
 from vidqa.evaluation.text import as_text, normalise
-
-_TAG = re.compile(r"\n?<(?:video|image)>\n?")
-_ASKS, _ANSWERS = ("human", "user"), ("gpt", "assistant")
-_KINDS = ("kind", "type", "question_type", "category")
-_KIND_FIELDS = frozenset(_KINDS)
-_MEDIA_FIELDS = ("video", "videos", "image", "images")
 
 
 @dataclass
-class Annotations:
-    """Columns, one entry per annotation: `videos` are full paths, `written` the same as annotated. `by_id` gives the
-    row of an id, or the rows where an id is repeated. `source` finds media that are on this machine."""
+class AnnotationColumns:
+    """One entry per annotation: `videos` are full paths, `written` the same as annotated. `by_id` gives the row of an
+    id, or the rows where an id is repeated. `source` finds media that are on this machine."""
 
     media_root: str
     source: MediaSource | None = None
@@ -54,8 +49,8 @@ class Annotations:
             return row
         rows = row or self._with_video(video_id)
         same = [r for r in rows if self.videos[r] == video_id] or rows
-        asked = normalise(question)
-        agree = [r for r in same if not asked or normalise(self.questions[r]) == asked]
+        normalised = normalise(question)
+        agree = [r for r in same if not normalised or normalise(self.questions[r]) == normalised]
         if row is not None:
             agree = agree or same
         return next((r for r in agree if not seen[r]), agree[0] if agree else -1)
@@ -80,15 +75,28 @@ class Annotations:
         return "/" + _plain(self.written[row]).removeprefix(self.media_root).lstrip("./")
 
     def full_path(self, written: str) -> str:
-        """A medium as the evaluation finds it: a file that is there, or archive!member. Of media that are not on this
-        machine, where they would be."""
+        """A medium as the evaluation finds it: a file, or archive!member. Of media that are not on this machine, where
+        they would be. Only what may lie in an archive is looked for: a file's path is known without."""
         found = None
-        if self.source and written:
+        if self.source and written and (self.source.archive_paths or "://" in written or SEAM.search(written)):
             try:
                 found = self.source.find("video", written)
             except ProblemError:  # a broken archive, which need not be whole: nothing is decoded here
                 self.source = None
         return found.key if isinstance(found, MediaRef) else full_path(written, self.media_root)
+
+    def add(self, name: str, video: str, written: str, fields: Brief) -> None:
+        row = len(self.ids)
+        question, answer = as_text(fields.question), as_text(fields.answer)
+        self.ids.append(name)
+        self.videos.append(video)
+        self.written.append(intern(written))
+        self.questions.append(question.strip())
+        self.answers.append(answer.strip())
+        self.kinds.append(intern(as_text(fields.kind)) if fields.kind else "")
+        other = self.by_id.setdefault(name, row)
+        if other is not row:
+            self.by_id[name] = [*other, row] if isinstance(other, list) else [other, row]
 
 
 def _plain(video: str) -> str:
@@ -101,39 +109,40 @@ def annotation_file(path: str) -> str:
     with storage_problems(path):
         names, missing = [path], "there is no such file or folder"
         if is_folder(path):
-            names = [f"{path.rstrip('/')}/annotations.{ending}" for ending in ("json", "jsonl")]
-            missing = "the folder holds neither annotations.json nor annotations.jsonl"
+            names = [f"{path.rstrip('/')}/{name}" for name in NAMES]
+            missing = f"the folder holds neither {' nor '.join(NAMES)}"
         found = next((name for name in names if exists(name)), None)
     if found is None:
         raise GAPS_ANNOTATIONS_MISSING.error(path, missing)
     return found
 
 
-def read_annotations(path: str, media_path: str = "") -> Annotations:
+def read_annotations(path: str, media_path: str = "") -> AnnotationColumns:
     """Read a file of annotations. Raises GAPS_ANNOTATIONS, GAPS_STORAGE."""
-    problems = Bounded()
+    findings = Findings(path)
+    found = AnnotationColumns(_root(path, media_path), _source(path, media_path))
+    paths: dict[str, str] = {}  # as written -> in full: many questions are about one video
     with storage_problems(path):
-        found = Annotations(_root(path, media_path), _source(path, media_path))
-        paths: dict[str, str] = {}  # as written -> in full: many questions are about one video
-        with opened(path) as stream:
-            for index, value in json_items(stream, path, problems):
-                if isinstance(value, dict) and isinstance(value.get("conversations", value.get("messages")), list):
-                    _add(found, index, value, paths)
-                else:
-                    message = f"expected an object with a list of conversations or messages, got {shown(value)}"
-                    problems.append(GAPS_ANNOTATIONS.at(f"{path}[{index}]", message))
-    if problems:
-        raise ProblemError(map(_ours, problems.closed()))
+        data = read_bytes(path)
+    for index, row in rows_in(data, path, findings):
+        if not is_annotation(row):
+            message = f"expected an object with a list of conversations or messages, got {shown(row)}"
+            findings.add(GAPS_ANNOTATIONS, f"{path}[{index}]", message)
+            continue
+        fields = brief(row)
+        written = as_text(fields.medium)
+        if (video := paths.get(written)) is None:
+            video = paths[written] = found.full_path(written)
+        found.add(as_text(row.get("id")) or str(index), video, written, fields)
+    wrong = [each for each in findings.problems if each.code != EMPTY.name or not data.strip()]  # a list may be empty
+    if wrong:
+        raise ProblemError([GAPS_ANNOTATIONS.at(each.where, each.message) for each in wrong])
     return found
-
-
-def _ours(problem: Problem) -> Problem:
-    return GAPS_ANNOTATIONS.at(problem.where, problem.message)
 
 
 def _root(path: str, media_path: str) -> str:
     root = media_path or path.rpartition("/")[0] or "."
-    return root.rstrip("/") if is_remote(root) else os.path.abspath(root)
+    return root.rstrip("/") if is_remote(root) else os.path.abspath(os.path.expanduser(root))
 
 
 def _source(path: str, media_path: str) -> MediaSource | None:
@@ -144,60 +153,6 @@ def _source(path: str, media_path: str) -> MediaSource | None:
         return media_source(Path(path), media_path, root_mode=False)
     except ProblemError:
         return None
-
-
-def _add(found: Annotations, index: int, value: dict[str, Any], paths: dict[str, str]) -> None:
-    row = len(found.ids)
-    name = as_text(value.get("id")) or str(index)
-    question, answer, media = _turns(value)
-    written = media or _first_media(value)
-    if (video := paths.get(written)) is None:
-        video = paths[written] = found.full_path(written)
-    found.ids.append(name)
-    found.videos.append(video)
-    found.written.append(intern(written))
-    found.questions.append(question)
-    found.answers.append(answer)
-    found.kinds.append("" if _KIND_FIELDS.isdisjoint(value) else _kind(value))
-    other = found.by_id.setdefault(name, row)
-    if other is not row:
-        found.by_id[name] = [*other, row] if isinstance(other, list) else [other, row]
-
-
-def _kind(value: dict[str, Any]) -> str:
-    return intern(as_text(next(filter(None, map(value.get, _KINDS)), "")))
-
-
-def _first_media(value: dict[str, Any]) -> str:
-    for name in _MEDIA_FIELDS:
-        media = value.get(name)
-        if isinstance(media, list):
-            media = media[0] if media else None
-        if isinstance(media, str) and media:
-            return media
-    return ""
-
-
-def _turns(value: dict[str, Any]) -> tuple[str, str, str]:
-    """(last question, last answer, medium named inside the content) of a conversation of either shape."""
-    media = ""
-    question: object = ""
-    answer: object = ""
-    for turn in value.get("conversations", value.get("messages")) or ():
-        if not isinstance(turn, dict):
-            continue
-        role = turn.get("from") or turn.get("role")
-        content = turn.get("value") if "value" in turn else turn.get("content")
-        if isinstance(content, list):
-            parts = [part for part in content if isinstance(part, dict)]
-            media = media or next((as_text(p[k]) for p in parts for k in ("video", "image") if p.get(k)), "")
-            content = "".join(as_text(part["text"]) if part.get("text") else "\n" for part in parts)
-        if role in _ASKS:
-            question = content
-        elif role in _ANSWERS:
-            answer = content
-    asked = as_text(question)
-    return (_TAG.sub("\n", asked) if "<" in asked else asked).strip(), as_text(answer).strip(), media
 
 
 def full_path(written: str, root: str) -> str:

@@ -35,23 +35,23 @@ def comparer(mode: str) -> Compare:
 
 
 def _exact(response: str, gt: str, question: str, finish_reason: str, answer_kind: str) -> Verdict:
-    said, truth = response.strip().lower(), gt.strip().lower()
-    if said == truth:
+    parsed, truth = response.strip().lower(), gt.strip().lower()
+    if parsed == truth:
         error = ""
     elif finish_reason == "length":
         error = "truncated"
     else:
-        error = "wrong" if said else "empty"
-    return Verdict(error, said, truth, answer_kind or "text")
+        error = "wrong" if parsed else "empty"
+    return Verdict(error, parsed, truth, answer_kind or "text")
 
 
 def _normalized(response: str, gt: str, question: str, finish_reason: str, answer_kind: str) -> Verdict:
     task = DIRECTION_TASK if answer_kind == "direction" else ""
     if response == gt and finish_reason != "length":  # right whatever it says: only the kind is wanted
         return Verdict("", response, gt, answer_kind or expected_kind(gt, question, task))
-    said, truth = parse_pair(response, gt, question, finish_reason, task)
-    error = said.status if said.status != "parsed" else ("" if said.answer == truth.answer else "wrong")
-    return Verdict(error, said.answer, truth.answer, said.kind)
+    parsed, truth = parse_pair(response, gt, question, finish_reason, task)
+    error = parsed.status if parsed.status != "parsed" else ("" if parsed.answer == truth.answer else "wrong")
+    return Verdict(error, parsed.answer, truth.answer, parsed.kind)
 
 
 def _bcq(response: str, gt: str, question: str, finish_reason: str, answer_kind: str) -> Verdict:

@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from vidqa.contract._optional import require
 from vidqa.contract.files import replacing
@@ -53,16 +53,12 @@ def _below(place: str) -> list[str]:
     return sorted(files.unstrip_protocol(name) for name in files.find(root) if name.endswith(f"/{RESULTS}"))
 
 
-@contextmanager
-def opened(path: str) -> Iterator[TextIO]:
-    """`path` as UTF-8 text, read in blocks."""
+def read_bytes(path: str) -> bytes:
     if not is_remote(path):
-        with open(path, encoding="utf-8") as stream:
-            yield stream
-        return
+        return Path(path).read_bytes()
     files, name = _filesystem(path)
-    with files.open(name, "r", encoding="utf-8") as stream:
-        yield stream
+    with files.open(name, "rb") as stream:
+        return stream.read()
 
 
 def is_folder(path: str) -> bool:

@@ -1,7 +1,7 @@
-"""What the model sees of a record and what it learns: rendered chat, media expanded, token ids, label mask.
+"""The tokens of a record: chat rendered, media expanded, token ids, and a mask of the supervised ones.
 
-Preflight, training, evaluation and preview all use this one module. Rendering and ids equal those of transformers'
-processor for the same model folder; what is learned comes from the turns, never from searching for token ids.
+Preflight, training, evaluation and preview all use this module. Rendering and ids equal those of transformers'
+processor for the same model folder. The mask comes from the turns, never from a search for token ids.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from vidqa.video.types import FramePlan
 KINDS = ("video", "image")
 EXPANSIONS_KEPT = 256  # several questions about one video come close together
 AT_ONCE = 256  # conversations that are tokenized together, on all cores
-MOST_KNOWN = 1 << 17  # conversations whose outlines are remembered: sets ask the same about many videos
+MOST_REMEMBERED = 1 << 17  # conversations whose outlines are remembered: sets ask the same about many videos
 MARK = "\0"
 RUNS = re.compile(f"{MARK}+")
 PROBE: list[Message] = [
@@ -61,19 +61,19 @@ class Encoded:
 
 @dataclass(frozen=True, slots=True)
 class Outline:
-    """What a record comes to before its media are put in: `tokens`, and how many of them are `supervised`, with each
-    medium counted as one. `head` is the ids (int32) up to and with the last medium, b"" without media; `head_learned`
-    says whether one of them is supervised.
+    """The counts of a record before its media are put in: `tokens`, and how many of them are `supervised`, with each
+    medium counted as one. `prefix` is the ids (int32) up to and with the last medium, b"" without media;
+    `prefix_supervised` says whether one of them is supervised.
     """
 
     tokens: int
     supervised: int
-    head: bytes
-    head_learned: bool
+    prefix: bytes
+    prefix_supervised: bool
 
 
-Conversation = tuple[Any, ...]  # what two records have alike that differ in nothing but their media files
-Way = tuple[str, str, bool]  # system prompt, response mode, whether it is for generation
+Conversation = tuple[Any, ...]  # equal for records that differ only in their media files
+Settings = tuple[str, str, bool]  # system prompt, response mode, whether it is for generation
 
 
 class Chat:
@@ -110,9 +110,9 @@ class Chat:
     ) -> Encoded:
         """Tokens and labels of a record; `plans` has one plan for each of `record.media`.
 
-        Learned are the assistant turns with their end-of-turn tokens, not their headers. With `for_generation` the last
-        assistant turn is replaced by the template's generation prompt and nothing is learned. Raises the problems of
-        `vidqa.families.chat.problems`; plans that do not belong to the record are a ValueError.
+        Supervised are the assistant turns with their end-of-turn tokens, not their headers. With `for_generation` the
+        last assistant turn is replaced by the template's generation prompt and nothing is supervised. Raises the
+        problems of `vidqa.families.chat.problems`; plans that do not belong to the record are a ValueError.
         """
         if [plan.kind for plan in plans] != [medium.kind for medium in record.media]:
             raise ValueError(f"{record.source or record.id}: the plans are not those of the record's media")
@@ -128,39 +128,40 @@ class Chat:
         response_mode: str = "answer",
         for_generation: bool = False,
     ) -> Iterator[Outline | list[Problem]]:
-        """What `encode` would give for each record, counted only, or the problems that it would raise.
+        """The counts of what `encode` would give for each record, or the problems that it would raise.
 
-        Far faster than `encode`: many are tokenized together, and each conversation once, whatever videos it is about.
+        Far faster than `encode`: records are tokenized in batches, and a conversation about many videos only once.
         """
-        way = (system_prompt, response_mode, for_generation)
-        known: dict[Conversation, Outline] = {}
+        settings = (system_prompt, response_mode, for_generation)
+        remembered: dict[Conversation, Outline] = {}
         for first in range(0, len(records), AT_ONCE):
             part = records[first : first + AT_ONCE]
             conversations = [_conversation(record) for record in part]
-            outlines = list(map(known.get, conversations))
+            outlines = list(map(remembered.get, conversations))
             if None in outlines:
-                if len(known) > MOST_KNOWN:
-                    known.clear()
-                unknown = zip(conversations, part, outlines, strict=True)
-                known |= self._outlined({which: record for which, record, outline in unknown if outline is None}, way)
+                if len(remembered) > MOST_REMEMBERED:
+                    remembered.clear()
+                new = zip(conversations, part, outlines, strict=True)
+                drafts = {conversation: record for conversation, record, outline in new if outline is None}
+                remembered |= self._outlined(drafts, settings)
             for conversation, record, outline in zip(conversations, part, outlines, strict=True):
-                yield outline or known.get(conversation) or self._outline_alone(record, way)
+                yield outline or remembered.get(conversation) or self._outline_alone(record, settings)
 
-    def _outlined(self, asked: Mapping[Conversation, Record], way: Way) -> dict[Conversation, Outline]:
-        """What is asked, tokenized at once. What has problems is left out: they name the record."""
+    def _outlined(self, records: Mapping[Conversation, Record], settings: Settings) -> dict[Conversation, Outline]:
+        """The outlines of conversations, tokenized at once; those with problems are left out."""
         drafts, outlines = {}, {}
-        for conversation, record in asked.items():
+        for conversation, record in records.items():
             with suppress(ProblemError):
-                drafts[conversation] = self._rendered(record, way)
+                drafts[conversation] = self._rendered(record, settings)
         encodings = self.tokens.core.encode_batch([text for text, _ in drafts.values()], add_special_tokens=False)
         for (conversation, (_, spans)), encoding in zip(drafts.items(), encodings, strict=True):
             with suppress(ProblemError):
-                outlines[conversation] = self._outline(asked[conversation], encoding, spans)
+                outlines[conversation] = self._outline(records[conversation], encoding, spans)
         return outlines
 
-    def _outline_alone(self, record: Record, way: Way) -> Outline | list[Problem]:
+    def _outline_alone(self, record: Record, settings: Settings) -> Outline | list[Problem]:
         try:
-            text, spans = self._rendered(record, way)
+            text, spans = self._rendered(record, settings)
             return self._outline(record, self.tokens.core.encode(text, add_special_tokens=False), spans)
         except ProblemError as bad:
             return bad.problems
@@ -169,40 +170,40 @@ class Chat:
         token_ids, supervised = _labelled(encoding, spans)
         found = self._placeholders(record, token_ids, [record.media[at].kind for at in shown(record)])
         end = int(found[-1]) + 1 if len(found) else 0
-        learned, before = np.count_nonzero(supervised), np.count_nonzero(supervised[:end])
-        return Outline(len(token_ids), int(learned), token_ids[:end].tobytes(), bool(before))
+        in_all, before = np.count_nonzero(supervised), np.count_nonzero(supervised[:end])
+        return Outline(len(token_ids), int(in_all), token_ids[:end].tobytes(), bool(before))
 
-    def _rendered(self, record: Record, way: Way) -> tuple[str, list[tuple[int, int]]]:
-        """The chat as text, and where in it what is learned stands."""
-        system_prompt, response_mode, for_generation = way
+    def _rendered(self, record: Record, settings: Settings) -> tuple[str, list[tuple[int, int]]]:
+        """The chat as text, and the spans of it that are supervised."""
+        system_prompt, response_mode, for_generation = settings
         self._check_texts(record, system_prompt)
         messages = messages_of(record, system_prompt, response_mode, for_generation=for_generation)
         text = self.template.render(messages, add_generation_prompt=for_generation)
-        return text, [] if for_generation else self._learned_spans(record, messages, text)
+        return text, [] if for_generation else self._supervised_spans(record, messages, text)
 
     def decode(self, token_ids: Iterable[int]) -> str:
         """Text of generated tokens, without special tokens."""
         return self.tokens.core.decode([int(token_id) for token_id in token_ids], skip_special_tokens=True)
 
-    def _learned_spans(self, record: Record, messages: list[Message], text: str) -> list[tuple[int, int]]:
+    def _supervised_spans(self, record: Record, messages: list[Message], text: str) -> list[tuple[int, int]]:
         """Where in `text` the assistant turns stand, from the end of the header to the end of the end-of-turn token.
 
-        A turn starts where the generation prompt after the earlier messages ends: what the model is given when it
-        answers is what it does not learn. That is only true if adding messages never changes what came before.
+        A turn starts where the generation prompt after the earlier messages ends, because that prompt is given when the
+        model answers. This holds only if adding messages never changes the text before them.
         """
         spans = []
         for at, message in enumerate(messages):
             if message["role"] != "assistant":
                 continue
-            head = self.template.render(messages[:at], add_generation_prompt=True)
+            prompt = self.template.render(messages[:at], add_generation_prompt=True)
             last = at == len(messages) - 1
             whole = text if last else self.template.render(messages[: at + 1], add_generation_prompt=False)
             turn = whole.rstrip()
-            if not (text.startswith(head) and text.startswith(whole) and len(head) < len(turn)):
+            if not (text.startswith(prompt) and text.startswith(whole) and len(prompt) < len(turn)):
                 raise self._unstable(record, f"turn {at} is rendered differently when other turns follow it")
             if not turn.endswith(self._end_texts):
                 raise self._unstable(record, f"turn {at} does not end with one of {', '.join(self._end_texts)}")
-            spans.append((len(head), len(turn)))
+            spans.append((len(prompt), len(turn)))
         return spans
 
     def _unstable(self, record: Record, message: str) -> Exception:
@@ -211,15 +212,15 @@ class Chat:
     def _with_media(
         self, record: Record, token_ids: np.ndarray, supervised: np.ndarray, plans: Sequence[FramePlan]
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Each placeholder replaced by its medium's tokens, none of which is learned."""
+        """Each placeholder replaced by its medium's tokens, which are not supervised."""
         found = self._placeholders(record, token_ids, [plan.kind for plan in plans])
-        ids, learned, start = [], [], 0
+        ids, labels, start = [], [], 0
         for position, plan in zip(found.tolist(), plans, strict=True):
             expansion = self.expansion(plan)
             ids += [token_ids[start:position], expansion]
-            learned += [supervised[start:position], np.zeros(len(expansion), bool)]
+            labels += [supervised[start:position], np.zeros(len(expansion), bool)]
             start = position + 1
-        return np.concatenate([*ids, token_ids[start:]]), np.concatenate([*learned, supervised[start:]])
+        return np.concatenate([*ids, token_ids[start:]]), np.concatenate([*labels, supervised[start:]])
 
     def _placeholders(self, record: Record, token_ids: np.ndarray, kinds: Sequence[str]) -> np.ndarray:
         """Where the media of these kinds stand. Raises CHAT_TEMPLATE_MEDIA where the template wrote others."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 
 from vidqa.dataset.record import Record, Turn
+from vidqa.dataset.thinking import split_thinking
 from vidqa.families.chat.problems import ANSWER_EMPTY, THINK_MISSING
 from vidqa.families.chat.template import Message
 
 RESPONSE_MODES = ("answer", "think", "hybrid")
-THOUGHT = re.compile(r"\s*<think>.*?</think>\s*", re.DOTALL)
 ANSWER = re.compile(r"\s*<answer>(.*?)</answer>\s*", re.DOTALL)
 
 
@@ -43,12 +43,12 @@ def _content(record: Record, turn: Turn, response_mode: str, learned: bool) -> s
 
 def _answer(record: Record, text: str, response_mode: str, learned: bool) -> str:
     """What the assistant says in a response mode: `answer` without its reasoning, else as written."""
-    if response_mode == "think" and learned and not THOUGHT.match(text):
+    thinking, plain = split_thinking(text)
+    if response_mode == "think" and learned and not thinking:
         message = f"response_mode is think, and the answer begins with {text[:40]!r}"
         raise THINK_MISSING.error(record.source or record.id, message)
     if response_mode != "answer":
         return text
-    plain = THOUGHT.sub("", text, count=1) if THOUGHT.match(text) else text
     wrapped = ANSWER.fullmatch(plain)
     plain = wrapped.group(1).strip() if wrapped else plain
     if learned and not plain.strip():

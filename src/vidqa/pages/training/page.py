@@ -10,9 +10,7 @@ from typing import Any
 
 from vidqa.contract.environment import redacted
 from vidqa.contract.files import write_text
-from vidqa.pages.chart import CHART
-from vidqa.pages.chart import STYLE as CHART_STYLE
-from vidqa.pages.page import PROBLEMS, TILE, page, percent
+from vidqa.pages.page import page, percent
 from vidqa.pages.training.charts import loss_chart, other_charts
 from vidqa.pages.training.read import Training, is_number, other_run
 
@@ -20,75 +18,6 @@ MOST_LISTED = 200  # samples that were left out, resumes
 WAITS_MUCH = 0.2  # share of the time of steps from which waiting for video is worth saying
 CUT_OFF_MUCH = 0.1  # share of generated answers
 ACCURACY, LOSS = "val/accuracy", "val/avg_loss"
-STYLE = (
-    CHART_STYLE
-    + """
-.tiles { grid-template-columns:repeat(auto-fit,minmax(220px,1fr)); margin-bottom:12px }
-.facts td:first-child { color:var(--soft); width:40% } .facts td { overflow-wrap:anywhere }
-.stack { display:grid; gap:12px } .charts { margin-top:12px; align-items:stretch }
-.good { color:var(--good) } pre { white-space:pre-wrap; overflow-wrap:anywhere }
-"""
-)
-BODY = (
-    TILE
-    + CHART
-    + """
-{%- macro facts(name, rows) -%}
-<div class="panel"><h3>{{ name }}</h3><table class="facts">{% for key, value in rows %}
-<tr><td>{{ key }}</td><td>{{ value }}</td></tr>{% endfor %}</table></div>
-{%- endmacro -%}
-<p class="sub">{{ sub }}</p>
-"""
-    + PROBLEMS
-    + """
-{% for line in remarks %}<div class="panel notice">{{ line }}</div>{% endfor %}
-<div class="tiles">{% for each in tiles %}{{ tile(*each) }}{% endfor %}</div>
-{% if loss %}{{ chart(loss) }}{% else %}<p class="sub">No step was logged.</p>{% endif %}
-<div class="grid charts">{% for each in charts %}{{ chart(each) }}{% endfor %}</div>
-
-{% if validations %}<h2>Validation</h2><div class="panel scroll"><table>
-<tr><th class="r">Step</th><th class="r">Loss</th><th class="r">Accuracy</th><th class="r">Cut off</th><th></th></tr>
-{% for v in validations %}<tr><td class="r">{{ v.step | number }}</td><td class="r">{{ v.loss }}</td>
-<td class="r">{{ v.accuracy }}</td><td class="r">{{ v.cut }}</td><td class="good">{{ v.said }}</td></tr>{% endfor %}
-</table>{% if validations_hidden %}<p class="note">{{ validations_hidden | number }} between them are in metrics.jsonl.
-</p>{% endif %}</div>{% endif %}
-
-<h2>What trained</h2>
-<div class="grid">
-{% if parts %}<div class="panel scroll"><h3>Parameters</h3><table><tr><th>Part</th><th class="r">In all</th>
-<th class="r">Trained</th></tr>
-{% for part in parts %}<tr><td>{{ part.name }}</td><td class="r">{{ part.parameters | number }}</td>
-<td class="r{{ ' zero' if not part.trained }}">{{ part.trained | number }}</td></tr>{% endfor %}</table></div>
-{% endif %}
-<div class="stack">{{ facts("How", how) }}{{ facts("Data", data) }}</div>
-</div>
-
-{% if left_out %}<h2>Left out ({{ n_left_out | number }})</h2>
-<div class="panel scroll"><table class="few"><tr><th>Problem</th><th>Where</th><th>What</th></tr>
-{% for p in left_out %}<tr><td>{{ p.code }}</td><td>{{ p.where }}</td><td>{{ p.message }}</td></tr>{% endfor %}</table>
-{% if n_left_out > left_out | length %}<p class="note">{{ (n_left_out - left_out | length) | number }} more are in
-plan.json and quarantine.json.</p>{% endif %}</div>{% endif %}
-
-<h2>What came out</h2>
-<div class="panel scroll">{% if exports %}<table><tr><th>Export</th><th class="r">Step</th><th class="r">Loss</th>
-<th class="r">Accuracy</th><th></th><th>Proof</th></tr>
-{% for e in exports %}<tr><td>{{ e.name }}</td><td class="r">{{ e.step | number }}</td><td class="r">{{ e.loss }}</td>
-<td class="r">{{ e.accuracy }}</td><td class="good">{{ "best" if e.best }}</td><td>{{ e.proof }}</td></tr>{% endfor %}
-</table>{% else %}<p class="note">No export.</p>{% endif %}
-<p class="note">{% if checkpoints %}Checkpoints to go on from: {{ checkpoints | join(", ") }}.{% else %}
-No checkpoint.{% endif %}</p></div>
-
-{% if resumes %}<h2>Resumed</h2><div class="panel scroll"><table><tr><th class="r">After step</th><th>From</th>
-<th>With other values</th></tr>{% for r in resumes %}<tr><td class="r">{{ r.step }}</td><td>{{ r.from }}</td>
-<td>{{ r.changed }}</td></tr>{% endfor %}</table></div>{% endif %}
-
-<h2>Recipe</h2>
-<div class="panel"><details><summary>The spec of this run</summary><pre>{{ spec or "spec.toml is not there." }}</pre>
-</details></div>
-<div class="panel" style="margin-top:12px"><details><summary>Versions and fingerprints</summary><pre>{{ made }}</pre>
-</details></div>
-"""
-)
 
 
 def write_report(training: Training) -> Path:
@@ -103,9 +32,8 @@ def report(training: Training) -> str:
     validations = _validations(training)
     ends = validations[: MOST_LISTED // 2] + validations[-MOST_LISTED // 2 :]
     return page(
-        BODY,
+        "pages/training/training.html.j2",
         title=f"Training {training.run.name}",
-        style=STYLE,
         sub=_sub(training),
         problems=training.problems[:MOST_LISTED],
         remarks=_remarks(training),
@@ -143,9 +71,9 @@ def _sub(training: Training) -> str:
     step = max((event["step"] for event in training.events), default=0) or status.get("step", 0)
     total = training.plan.get("total_steps") or status.get("total_steps", 0)
     model = _at(training.spec, "policy.model_name_or_path")
-    said = [str(status.get("state", "state unknown")), f"step {_count(step)} of {_count(total)}"]
-    said += [f"model {model}"] if model else []
-    return " · ".join([*said, *([f"written {status['updated']}"] if "updated" in status else [])])
+    words = [str(status.get("state", "state unknown")), f"step {_count(step)} of {_count(total)}"]
+    words += [f"model {model}"] if model else []
+    return " · ".join([*words, *([f"written {status['updated']}"] if "updated" in status else [])])
 
 
 def _tiles(training: Training) -> list[tuple[str, str, str, bool]]:
@@ -212,7 +140,7 @@ def _validations(training: Training) -> list[dict[str, Any]]:
             "loss": _loss(loss),
             "accuracy": percent(accuracy.get(step)),
             "cut": percent(cut.get(step)),
-            "said": "least loss" if loss == least else "",
+            "remark": "least loss" if loss == least else "",
         }
         for step, loss in losses
     ]
@@ -278,11 +206,11 @@ def _data(training: Training) -> list[tuple[str, str]]:
 def _resume(training: Training, resume: dict[str, Any]) -> dict[str, str]:
     other = other_run(resume, training.run)
     changed = resume.get("changed")
-    said = ", ".join(map(str, changed)) if isinstance(changed, list) else ""
+    words = ", ".join(map(str, changed)) if isinstance(changed, list) else ""
     return {
         "step": _count(resume.get("step")),
         "from": str(resume.get("from")) if other else f"this run, {Path(str(resume.get('from'))).name}",
-        "changed": said or "none",
+        "changed": words or "none",
     }
 
 

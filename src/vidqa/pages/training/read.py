@@ -114,16 +114,18 @@ def _exports(run: RunFolder, best: dict[str, Any], facts: dict[str, Any]) -> lis
     proved = facts.get("export_proof")
     proved = proved if isinstance(proved, dict) else {}
     for folder in run.complete(run.exports, EXPORT):
-        told, proof = object_in(folder / EXPORT), object_in(folder / PROOF)
+        export, proof = object_in(folder / EXPORT), object_in(folder / PROOF)
         if is_number(proof.get("trainer_loss")) and is_number(proof.get("reloaded_loss")):
-            said = f"loss {proof['trainer_loss']:.6f} in the trainer, {proof['reloaded_loss']:.6f} loaded again"
-        elif isinstance(told.get("unproved"), str) or proved.get("export") == folder.name:
-            said = f"unproved: {told.get('unproved') or proved.get('reason')}"
+            proof_text = f"loss {proof['trainer_loss']:.6f} in the trainer, {proof['reloaded_loss']:.6f} loaded again"
+        elif isinstance(export.get("unproved"), str) or proved.get("export") == folder.name:
+            proof_text = f"unproved: {export.get('unproved') or proved.get('reason')}"
         else:
-            said = "not loaded again: only the best one is, at the end"
-        measured = told.get("measured") if isinstance(told.get("measured"), dict) else {}
+            proof_text = "not loaded again: only the best one is, at the end"
+        measured = export.get("measured") if isinstance(export.get("measured"), dict) else {}
         numbers = {key: value for key, value in (measured or {}).items() if is_number(value)}
-        found.append(Export(folder.name, int(told.get("step", 0)), numbers, best.get("name") == folder.name, said))
+        found.append(
+            Export(folder.name, int(export.get("step", 0)), numbers, best.get("name") == folder.name, proof_text)
+        )
     return found
 
 

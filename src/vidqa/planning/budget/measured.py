@@ -1,8 +1,8 @@
 """Measured trainings: how a row of benchmarks/results describes one, and what was predicted for it.
 
-A row has `run` (its name), `gpu`, `sizes` (of the model), `spec` (the keys of KEYS), `recompute` and `stay` (a Thrift),
-`parameters`, `pack` (the largest one: padded tokens, patches, supervised tokens), and what was measured: `memory_gib`,
-`mfu` and others.
+A row has `run` (its name), `gpu`, `sizes` (of the model), `spec` (the keys of KEYS), `recompute` and `stay` (see
+`MemoryPolicy.record`), `parameters`, `pack` (the largest one: padded tokens, patches, supervised tokens), and what was
+measured: `memory_gib`, `mfu` and others.
 """
 
 from __future__ import annotations
@@ -16,7 +16,16 @@ from typing import Any
 from vidqa.contract.cli import SKILL_ROOT
 from vidqa.families.qwen3_vl_sizes import tensors
 from vidqa.families.sizes import Sizes, TextSizes, VisionSizes
-from vidqa.planning.budget.memory import Load, Model, Thrift, Way, model_of, peak_memory, way_of
+from vidqa.planning.budget.memory import (
+    MemoryPolicy,
+    MicroStep,
+    Model,
+    TrainingSetup,
+    model_of,
+    peak_memory,
+    recorded_policy,
+    setup_of,
+)
 from vidqa.planning.budget.trained import parameters
 from vidqa.spec.models import TrainSpec
 
@@ -35,14 +44,14 @@ KEYS = (
 )
 
 
-def description(spec: Any, thrift: Thrift, model: Model, load: Load) -> dict[str, Any]:
+def description(spec: Any, memory_policy: MemoryPolicy, model: Model, micro_step: MicroStep) -> dict[str, Any]:
     """What a row says of a training besides its name and its measurements."""
     return {
         "sizes": asdict(model.sizes),
         "spec": {key: _plain(spec, key) for key in KEYS},
-        **asdict(thrift),
+        **memory_policy.record(),
         "parameters": {"all": model.every.every, "trained": model.every.trained},
-        "pack": asdict(load),
+        "pack": asdict(micro_step),
     }
 
 
@@ -76,8 +85,8 @@ def compare(rows: Sequence[dict[str, Any]]) -> list[Compared]:
         if "memory_gib" not in row:
             continue
         spec = _spec(row)
-        way = way_of(spec, Thrift(row["recompute"], row["stay"]))
-        memory = peak_memory(_model(row, spec), way, Load(**row["pack"]))
+        setup = setup_of(spec, recorded_policy(row))
+        memory = peak_memory(_model(row, spec), setup, MicroStep(**row["pack"]))
         found.append(Compared(row["run"], memory.peak_gib, row["memory_gib"], memory.moment, row.get("superseded", "")))
     return found
 
@@ -133,8 +142,8 @@ FAR = 8  # times as large or as small: not like it
 ASSUMED = Efficiency(0.25, "assumed; nothing like it was measured")
 
 
-def efficiency(model: Model, way: Way) -> Efficiency:
-    """Of the measured training that is most like it: the same way of training, then the nearest size."""
+def efficiency(model: Model, setup: TrainingSetup) -> Efficiency:
+    """Of the measured training that is most like it: the same kind of training, then the nearest size."""
     rows = [row for path in result_files() for row in read_rows(path) if row.get("mfu")]
     if not rows:
         return ASSUMED
@@ -143,10 +152,10 @@ def efficiency(model: Model, way: Way) -> Efficiency:
         size = row["parameters"]["all"] / model.every.every
         is_lora, is_compiled = row["spec"]["policy.lora"] is not None, row["spec"]["train.compile"]
         return (
-            is_lora != way.lora,
-            is_compiled != way.compiled,
-            row["recompute"] != way.recompute,
-            (row["stay"] == "all") != way.keeps_weights,
+            is_lora != setup.lora,
+            is_compiled != setup.compiled,
+            row["recompute"] != setup.recompute,
+            (row["stay"] == "all") != setup.keeps_weights,
             max(size, 1 / size),
         )
 

@@ -1,6 +1,6 @@
 """Peak memory of one GPU in a training, from shapes alone: what lies there all the time, and three moments of a step.
 
-    always     master weights and Adam's averages of what trains, and frozen weights, each shared by dp_shard_size GPUs
+    always     master weights and Adam's moments of what trains, and frozen weights, each shared by dp_shard_size GPUs
     decoder    backward begins: all that forward kept is there, and the last decoder layer is at work
     vision     the decoder's gradients are there, the root's are not summed yet, and the vision tower is at work
     root       the root (embedding, head, mergers: what is in no layer or block) sums its gradients over the ranks
@@ -11,7 +11,7 @@ engine's own code, which a test does again, and the rest follows from how FSDP w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any, Literal, get_args
@@ -22,7 +22,11 @@ from vidqa.planning.budget.trained import Parameter
 GIB = 1024**3
 BYTES_OF = {"float32": 4, "bfloat16": 2, "float16": 2}
 Recompute = Literal["none", "vision", "all"]  # whose activations are computed again in backward
-Stay = Literal["all", "root", "none"]  # whose gathered weights stay between forward and backward
+Reshard = Literal[
+    "never", "layers", "always"
+]  # whose gathered weights are freed after forward: nobody's, all but the root's, all
+# What records of runs call it: whose gathered weights stay.
+STAY: dict[Reshard, str] = {"never": "all", "layers": "root", "always": "none"}
 
 
 @dataclass(frozen=True)
@@ -57,7 +61,7 @@ class Counts:
     input: Widths = Widths(hidden=1)  # all that is kept of a layer that is computed again
     in_flight: Widths = Widths(hidden=2, wide=1)  # gradients on their way through a layer
     merger: int = 4  # a merger's input, normed, widened and activated
-    averages_bytes: int = 8  # Adam's two averages in float32, of each number that trains
+    moments_bytes: int = 8  # Adam's two moments in float32, of each number that trains
     logit_bytes: int = 14  # one logit in bf16 and float32, its softmax, and the gradients of both
     logit_rows: int = 1024  # supervised tokens whose logits exist at one time
     whole_layers: int = 2  # layers that a GPU holds gathered: the one at work and the next
@@ -69,8 +73,8 @@ COUNTS = Counts()
 
 
 @dataclass(frozen=True)
-class Way:
-    """How a model is trained, as far as memory goes. `compute`, `master` and `reduce` are bytes of one number."""
+class TrainingSetup:
+    """What of a training decides its memory. `compute`, `master` and `reduce` are bytes of one number."""
 
     shard: int
     compute: int = 2
@@ -85,45 +89,60 @@ class Way:
 
 
 @dataclass(frozen=True)
-class Thrift:
-    """What speed is given up for memory."""
+class MemoryPolicy:
+    """What is computed or gathered again, so that less is kept."""
 
     recompute: Recompute
-    stay: Stay
+    reshard: Reshard
 
     def __str__(self) -> str:
-        kept = "kept through a step" if self.stay == "all" else "freed after each layer"
+        kept = "kept through a step" if self.reshard == "never" else "freed after each layer"
         return f"recomputed: {self.recompute}; gathered weights: {kept}"
 
+    def record(self) -> dict[str, str]:
+        """The keys that run.json, preflight's facts and rows of benchmarks have."""
+        return {"recompute": self.recompute, "stay": STAY[self.reshard]}
 
-def allowed_thrift(spec: Any) -> list[Thrift]:
+
+def recorded_policy(record: Mapping[str, Any]) -> MemoryPolicy:
+    """The policy that `MemoryPolicy.record` wrote."""
+    reshard = {stay: reshard for reshard, stay in STAY.items()}
+    return MemoryPolicy(record["recompute"], reshard[record["stay"]])
+
+
+def allowed_policies(spec: Any) -> list[MemoryPolicy]:
     """What a TrainSpec leaves open, fastest first."""
     recompute = get_args(Recompute) if spec.engine.recompute == "auto" else (spec.engine.recompute,)
     if not spec.policy.model_gradient_checkpointing:
         recompute = ("none",)
-    stay: dict[str, tuple[Stay, ...]] = {"default": ("all", "root"), "never": ("all",), "false": ("all",)}
-    return [Thrift(*each) for each in product(recompute, stay.get(spec.train.fsdp_reshard_after_forward, ("none",)))]
+    asked = spec.train.fsdp_reshard_after_forward
+    allowed: dict[str, tuple[Reshard, ...]] = {
+        "default": ("never", "layers"),
+        "never": ("never",),
+        "false": ("never",),
+    }
+    return [MemoryPolicy(*each) for each in product(recompute, allowed.get(asked, ("always",)))]
 
 
-def way_of(spec: Any, thrift: Thrift) -> Way:
-    """The way of a TrainSpec."""
+def setup_of(spec: Any, memory_policy: MemoryPolicy) -> TrainingSetup:
+    """The setup of a TrainSpec under a memory policy."""
     policy, train = spec.policy, spec.train
-    return Way(
+    return TrainingSetup(
         shard=policy.parallelism.dp_shard_size,
         compute=BYTES_OF[train.param_dtype],
         master=BYTES_OF[train.master_dtype],
         reduce=BYTES_OF[train.fsdp_reduce_dtype],
-        recompute=thrift.recompute,
+        recompute=memory_policy.recompute,
         compiled=train.compile,
         lora=policy.lora is not None,
         dropout=policy.lora is not None and policy.lora.lora_dropout > 0,
         shares=spec.engine.share_video_prefix,
-        keeps_weights=thrift.stay == "all",
+        keeps_weights=memory_policy.reshard == "never",
     )
 
 
 @dataclass(frozen=True)
-class Load:
+class MicroStep:
     """What one micro-step puts on a GPU. `again` says that earlier micro-steps of the step have left gradients."""
 
     tokens: int  # with padding
@@ -198,42 +217,42 @@ def model_of(sizes: Sizes, parameters: Sequence[Parameter]) -> Model:
     )
 
 
-def peak_memory(model: Model, way: Way, load: Load, counts: Counts = COUNTS) -> Memory:
+def peak_memory(model: Model, setup: TrainingSetup, micro_step: MicroStep, counts: Counts = COUNTS) -> Memory:
     """Predict what one GPU holds in a training step."""
     trained = model.every.trained
     frozen = model.every.every - trained
-    gradient = way.master / way.shard  # bytes of a summed gradient
-    kept = _kept(model, way, load, counts)
-    whole = _whole(model, way, counts)
-    layer_gradients = model.layer.trained * (way.compute + way.reduce)
-    logits = min(load.supervised, counts.logit_rows) * model.sizes.text.vocabulary * counts.logit_bytes
+    gradient = setup.master / setup.shard  # bytes of a summed gradient
+    kept = _kept(model, setup, micro_step, counts)
+    whole = _whole(model, setup, counts)
+    layer_gradients = model.layer.trained * (setup.compute + setup.reduce)
+    logits = min(micro_step.supervised, counts.logit_rows) * model.sizes.text.vocabulary * counts.logit_bytes
     decoder_trained = model.sizes.text.layers * model.layer.trained
     # With kept weights the root's gradients wait for the last micro-step, whole and in reduce precision.
-    unsummed = model.root.trained * way.reduce * (way.keeps_weights and load.again)
-    summed = trained - model.root.trained * way.keeps_weights
+    unsummed = model.root.trained * setup.reduce * (setup.keeps_weights and micro_step.again)
+    summed = trained - model.root.trained * setup.keeps_weights
     return Memory(
-        always=(trained * (way.master + counts.averages_bytes) + frozen * way.compute) / way.shard,
+        always=(trained * (setup.master + counts.moments_bytes) + frozen * setup.compute) / setup.shard,
         decoder=sum(
             (
-                gradient * summed * load.again + unsummed,
+                gradient * summed * micro_step.again + unsummed,
                 whole.root + whole.layers,
                 kept.text + kept.vision + kept.layer_at_work,
-                logits + model.head.trained * way.compute + layer_gradients,
+                logits + model.head.trained * setup.compute + layer_gradients,
             )
         ),
         vision=sum(
             (
-                gradient * (summed if load.again else decoder_trained) + unsummed,
+                gradient * (summed if micro_step.again else decoder_trained) + unsummed,
                 whole.root + whole.blocks,
-                model.root.trained * way.compute + layer_gradients,
+                model.root.trained * setup.compute + layer_gradients,
                 kept.vision + kept.block_at_work,
             )
         )
         * bool(model.vision.trained),
         root=gradient * trained
-        + model.root.trained * way.reduce
+        + model.root.trained * setup.reduce
         + unsummed
-        + (whole.root + whole.layers) * (way.keeps_weights and load.again),
+        + (whole.root + whole.layers) * (setup.keeps_weights and micro_step.again),
     )
 
 
@@ -246,12 +265,12 @@ class _Whole:
     blocks: float
 
 
-def _whole(model: Model, way: Way, counts: Counts) -> _Whole:
+def _whole(model: Model, setup: TrainingSetup, counts: Counts) -> _Whole:
     def gathered(count: Count) -> int:
         """Where nothing is sharded, frozen weights are computed with where they lie."""
-        return way.compute * (count.trained if way.shard == 1 else count.every)
+        return setup.compute * (count.trained if setup.shard == 1 else count.every)
 
-    if way.keeps_weights:
+    if setup.keeps_weights:
         all_layers = gathered(model.every) - gathered(model.root)
         return _Whole(gathered(model.root), all_layers, all_layers)
     held = counts.whole_layers
@@ -268,7 +287,7 @@ class _Kept:
     block_at_work: float
 
 
-def _kept(model: Model, way: Way, load: Load, counts: Counts) -> _Kept:
+def _kept(model: Model, setup: TrainingSetup, micro_step: MicroStep, counts: Counts) -> _Kept:
     text, vision = model.sizes.text, model.sizes.vision
 
     def of_token(widths: Widths) -> float:
@@ -278,29 +297,29 @@ def _kept(model: Model, way: Way, load: Load, counts: Counts) -> _Kept:
     def of_patch(widths: Widths) -> float:
         return widths.hidden * vision.hidden + widths.wide * vision.intermediate
 
-    layer, block = _layer_widths(way, counts), counts.compiled_vision if way.compiled else counts.eager_vision
+    layer, block = _layer_widths(setup, counts), counts.compiled_vision if setup.compiled else counts.eager_vision
     layer_work = block_work = counts.in_flight
-    if way.recompute == "all":
+    if setup.recompute == "all":
         layer, layer_work = counts.input, layer_work + layer
-    if way.recompute != "none":
+    if setup.recompute != "none":
         block, block_work = counts.input, block_work + block
     # What the decoder takes in: at the tower's end and at every tap.
     mergers = 1 + vision.taps
     features = mergers * vision.out / vision.merge**2
     inside = vision.blocks * of_patch(block) + vision.patch_values + mergers * counts.merger * vision.hidden
     return _Kept(
-        text=way.compute * load.tokens * text.layers * of_token(layer),
-        vision=way.compute * load.patches * (features + inside * bool(model.vision.trained)),
-        layer_at_work=way.compute * load.tokens * of_token(layer_work),
-        block_at_work=way.compute * load.patches * of_patch(block_work),
+        text=setup.compute * micro_step.tokens * text.layers * of_token(layer),
+        vision=setup.compute * micro_step.patches * (features + inside * bool(model.vision.trained)),
+        layer_at_work=setup.compute * micro_step.tokens * of_token(layer_work),
+        block_at_work=setup.compute * micro_step.patches * of_patch(block_work),
     )
 
 
-def _layer_widths(way: Way, counts: Counts) -> Widths:
-    if way.shares:
-        return _layer_widths(replace(way, shares=False), counts) + counts.shared
-    if way.compiled:
-        return counts.compiled + counts.compiled_dropout if way.dropout else counts.compiled
-    if not way.lora:
+def _layer_widths(setup: TrainingSetup, counts: Counts) -> Widths:
+    if setup.shares:
+        return _layer_widths(replace(setup, shares=False), counts) + counts.shared
+    if setup.compiled:
+        return counts.compiled + counts.compiled_dropout if setup.dropout else counts.compiled
+    if not setup.lora:
         return counts.eager
-    return counts.eager_lora + counts.eager_dropout if way.dropout else counts.eager_lora
+    return counts.eager_lora + counts.eager_dropout if setup.dropout else counts.eager_lora

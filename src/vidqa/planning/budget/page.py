@@ -17,7 +17,7 @@ models no download either ([preflight.md](preflight.md), "Without the model").
 ## What is counted
 
 Always there, on each GPU, divided by `dp_shard_size`: 12 bytes for every number that trains (float32 weight and Adam's
-two averages), 2 bytes (bf16) for every frozen one. Besides that, the largest of three moments of a step:
+first and second moment), 2 bytes (bf16) for every frozen one. Besides that, the largest of three moments of a step:
 
 | moment | what is there |
 |---|---|

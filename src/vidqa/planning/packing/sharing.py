@@ -1,8 +1,8 @@
 """Questions about one video share its tokens: the video stands in a pack once, and every question behind it.
 
 A video of thousands of tokens with eight short questions then costs little more than with one. Each question still sees
-what it would see alone (`model.attention.Tails`), so no loss changes; only the order of samples does, because questions
-about one video are kept together in a step.
+what it would see alone (`model.attention.Suffixes`), so no loss changes; only the order of samples does, because
+questions about one video are kept together in a step.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def units(chosen: Iterable[int], samples: Sequence[Sample], padded: Callable[[in
 
 
 def unit_length(unit: Unit, samples: Sequence[Sample], padded: Callable[[int], int]) -> int:
-    """Tokens that a unit takes of a pack: the padded prefix and the tails, or one padded sample."""
+    """Tokens that a unit takes of a pack: the padded prefix and the suffixes, or one padded sample."""
     if len(unit) == 1:
         return padded(samples[unit[0]].length)
     prefix = samples[unit[0]].prefix

@@ -17,8 +17,9 @@ from docker.errors import APIError
 import vidqa
 from vidqa.contract import environment
 from vidqa.contract.problem import Problem, ProblemError
-from vidqa.platforms import hardware, runs, verdict
-from vidqa.platforms._base import Job, Observed, Platform, Rendered, State, run_folder_log
+from vidqa.contract.versions import git_commit
+from vidqa.platforms import hardware, verdict
+from vidqa.platforms._base import OUT_OF_MEMORY, Job, Observed, Platform, Rendered, State, Submitted, run_folder_log
 from vidqa.platforms.docker import daemon as docker_daemon
 from vidqa.platforms.docker.container import CONTAINER_FILE, container_body, container_name, paths_of
 from vidqa.platforms.docker.daemon import container_facts, daemon, image_facts, is_local, refusals, unless_over
@@ -32,13 +33,13 @@ from vidqa.platforms.docker.problems import (
 )
 from vidqa.platforms.docker.site import DockerSite
 from vidqa.platforms.engine_command import engine_environment, torchrun
-from vidqa.platforms.failure import OUT_OF_MEMORY
 from vidqa.platforms.inside import SECRETS_FILE
+from vidqa.platforms.job_files import read_exit, write_exit
 from vidqa.platforms.local import gpu_problems
 from vidqa.platforms.mounts import hiding
 from vidqa.platforms.problems import PLATFORM_NODES, RUN_FOLDER_UNWRITABLE
 from vidqa.platforms.processes import Identity
-from vidqa.platforms.records import JobRecord, read_exit, settings, write_exit
+from vidqa.platforms.site import settings_of
 
 ENGINE_TITLE = "finetune-cosmos-reason-engine"  # org.opencontainers.image.title, as docker/Dockerfile labels it
 THE_IMAGES_OWN = ("/opt/vidqa", "/usr", "/etc", "/bin", "/lib", "/proc", "/sys", "/run/secrets")
@@ -73,7 +74,7 @@ def _image_problems(client: Any, image: str) -> list[Problem]:
     labels = facts["Config"].get("Labels") or {}
     if labels.get("org.opencontainers.image.title") != ENGINE_TITLE:
         return [DOCKER_NOT_AN_ENGINE.at(image, "it does not say that it is this project's engine")]
-    here = vidqa.__version__, runs.git_commit()
+    here = vidqa.__version__, git_commit()
     there = labels.get("org.opencontainers.image.version"), labels.get("org.opencontainers.image.revision")
     if all(ours == held or not ours or not held for ours, held in zip(here, there, strict=True)):
         return []
@@ -147,85 +148,85 @@ def _put_secrets(client: Any, container: str, rendered: Rendered, user: str) -> 
         docker_daemon.put_file(client, container, SECRETS_FILE, secrets, user)
 
 
-def status(record: JobRecord) -> Observed:
-    ended = _ended(record)
+def status(job: Submitted) -> Observed:
+    ended = _ended(job)
     if ended is not None:
         return ended
     try:
         with daemon() as client:
-            return _look(client, record)
+            return _look(client, job)
     except ProblemError as refused:
-        return Observed(record.state, None, f"what became of it cannot be seen: {refused.problems[0].message}")
+        return Observed(job.state, None, f"what became of it cannot be seen: {refused.problems[0].message}")
 
 
-def _look(client: Any, record: JobRecord) -> Observed:
+def _look(client: Any, job: Submitted) -> Observed:
     # Asked first: it may start its container and end while we look.
-    launching = record.reference is None and Identity.from_dict(record.launcher).may_be_alive
-    facts = container_facts(client, container_name(record.job_id))
+    launching = job.reference is None and Identity.from_dict(job.launcher).may_be_alive
+    facts = container_facts(client, container_name(job.job_id))
     stage = facts["State"]["Status"] if facts else None
     if launching and stage in (None, "created"):
         return Observed(State.PENDING)
     if facts is None:
-        return _without_container(client, record)
+        return _without_container(client, job)
     if stage == "created":
         _remove(client, facts["Id"])
-        return verdict.vanished_here(record, "the launcher ended before it had started it")
-    return _collect(client, record, facts) if stage in ("exited", "dead") else Observed(State.RUNNING)
+        return verdict.vanished_here(job, "the launcher ended before it had started it")
+    return _collect(client, job, facts) if stage in ("exited", "dead") else Observed(State.RUNNING)
 
 
-def _without_container(client: Any, record: JobRecord) -> Observed:
-    if record.reference and client.info()["ID"] != record.reference.get("daemon"):
-        return Observed(record.state, None, f"it runs with another Docker daemon than {docker_daemon.address()}")
+def _without_container(client: Any, job: Submitted) -> Observed:
+    if job.reference and client.info()["ID"] != job.reference.get("daemon"):
+        return Observed(job.state, None, f"it runs with another Docker daemon than {docker_daemon.address()}")
     # Between the first look and here another one may have found its end and removed it.
-    return _ended(record) or verdict.vanished_here(record, "its container vanished: removed by someone else")
+    return _ended(job) or verdict.vanished_here(job, "its container vanished: removed by someone else")
 
 
-def _collect(client: Any, record: JobRecord, facts: dict[str, Any]) -> Observed:
+def _collect(client: Any, job: Submitted, facts: dict[str, Any]) -> Observed:
     """Write down how a container ended, then remove it."""
     state = facts["State"]
-    _keep_last_words(client, record, facts["Id"])
+    _keep_last_words(client, job, facts["Id"])
     left = {"exit_code": state["ExitCode"], "ended": state["FinishedAt"], "out_of_memory": state["OOMKilled"]}
-    write_exit(record.job_id, left)
-    if not settings(record, DockerSite).keep_container:
+    write_exit(job.job_id, left)
+    if not settings_of(job, DockerSite).keep_container:
         _remove(client, facts["Id"])
-    return _ending(record, left)
+    return _ending(job, left)
 
 
-def _keep_last_words(client: Any, record: JobRecord, container: str) -> None:
+def _keep_last_words(client: Any, job: Submitted, container: str) -> None:
     """What a container said that ended before it could open the run's log."""
     try:
-        gained, _ = run_folder_log(record, record.log_start)
-        if gained or not os.path.isdir(record.run_dir):
+        gained, _ = run_folder_log(job, job.log_start)
+        if gained or not os.path.isdir(job.run_dir):
             return
         words = client.logs(container, tail=200)
     except (APIError, ProblemError):
         return
     try:
-        with record.log.open("ab") as log:
+        with job.log.open("ab") as log:
             log.write(words)
     except OSError:
         return  # on a full disk: how it ended is what counts
 
 
-def _ended(record: JobRecord) -> Observed | None:
-    left = read_exit(record.job_id)
-    return _ending(record, left) if isinstance(left.get("exit_code"), int) else None
+def _ended(job: Submitted) -> Observed | None:
+    left = read_exit(job.job_id)
+    return _ending(job, left) if isinstance(left.get("exit_code"), int) else None
 
 
-def _ending(record: JobRecord, left: dict[str, Any]) -> Observed:
+def _ending(job: Submitted, left: dict[str, Any]) -> Observed:
     """What the container's end, as it was written down, and the engine's own last words say together."""
-    found = verdict.ended_here(record, left["exit_code"])
+    found = verdict.ended_here(job, left["exit_code"])
     if found.state != State.ERROR or not left.get("out_of_memory"):
         return found
     limit = "the container was killed: it had reached its memory limit"
     return Observed(State.ERROR, found.exit_code, limit, {"class": OUT_OF_MEMORY, "evidence": limit})
 
 
-def cancel(record: JobRecord, grace_s: float) -> None:
+def cancel(job: Submitted, grace_s: float) -> None:
     """A container that is not there yet is left to its launcher, which sees that the job is no longer wanted."""
-    name, deadline, asked_at = container_name(record.job_id), time.monotonic() + grace_s, -math.inf
+    name, deadline, asked_at = container_name(job.job_id), time.monotonic() + grace_s, -math.inf
     with daemon() as client:
-        while not (_ended(record) or _look(client, record)).state.is_terminal:
+        while not (_ended(job) or _look(client, job)).state.is_terminal:
             now = time.monotonic()
             facts = container_facts(client, name)
             if now > deadline + FORCE_S and facts:

@@ -14,28 +14,27 @@ from typing import Any
 
 from vidqa.contract import files
 from vidqa.contract.problem import ProblemError
-from vidqa.platforms import records
-from vidqa.platforms._base import read_log_file, run_folder_log
+from vidqa.platforms import job_files
+from vidqa.platforms._base import Submitted, read_log_file, run_folder_log
 from vidqa.platforms.kubernetes.client import Answered, Cluster
 from vidqa.platforms.kubernetes.manifest import CONTAINER, NODE_LABEL, TRAINJOB_CONTAINER
 from vidqa.platforms.kubernetes.state import container_state
-from vidqa.platforms.records import JobRecord
 
 OVERLAP_S = 60
 TAIL_LINES = 200
 Json = dict[str, Any]
 
 
-def path_of(record: JobRecord) -> Path:
-    return records.folder() / f"{record.job_id}.log"
+def path_of(job: Submitted) -> Path:
+    return job_files.folder() / f"{job.job_id}.log"
 
 
-def gather(record: JobRecord, cluster: Cluster, pods: Sequence[Json]) -> None:
+def gather(job: Submitted, cluster: Cluster, pods: Sequence[Json]) -> None:
     """Append what the first node's pods have written since the last time, oldest pod first. Quiet where there is none.
 
     A pod whose log the cluster does not give (any more) adds nothing."""
-    with records.lock(f"log-{record.job_id}"):
-        known = _known(record)
+    with job_files.lock(f"log-{job.job_id}"):
+        known = _known(job)
         first = [pod for pod in pods if (pod["metadata"].get("labels") or {}).get(NODE_LABEL, "0") == "0"]
         for pod in sorted(first, key=lambda each: str(each["metadata"].get("creationTimestamp"))):
             if not {"running", "terminated"} & set(container_state(pod)):
@@ -51,9 +50,9 @@ def gather(record: JobRecord, cluster: Cluster, pods: Sequence[Json]) -> None:
                 before = known[name]["count"] if name in known and known[name]["last"] == last else 0
                 known[name] = {"last": last, "count": same + before}
                 try:
-                    with path_of(record).open("ab") as kept:
+                    with path_of(job).open("ab") as kept:
                         kept.write(b"".join(text + b"\n" for _, text in lines))
-                    files.write_json(_places(record), known)
+                    files.write_json(_places(job), known)
                 except OSError:  # neither does a full disk
                     return
 
@@ -95,13 +94,13 @@ def _instant(stamp: str) -> datetime:
     return found if found.tzinfo else found.replace(tzinfo=UTC)
 
 
-def _known(record: JobRecord) -> dict[str, Json]:
-    known = files.read_object(_places(record))
+def _known(job: Submitted) -> dict[str, Json]:
+    known = files.read_object(_places(job))
     return {name: last for name, last in known.items() if isinstance(last, dict) and {"last", "count"} <= set(last)}
 
 
-def _places(record: JobRecord) -> Path:
-    return records.folder() / f".{record.job_id}.log-places"
+def _places(job: Submitted) -> Path:
+    return job_files.folder() / f".{job.job_id}.log-places"
 
 
 def _container(pod: Json) -> str:
@@ -119,10 +118,10 @@ def tail_of(cluster: Cluster, name: str, pods: Sequence[Json]) -> str:
     return b"\n".join(text for _, text in _parsed(raw)).decode(errors="replace")
 
 
-def read_log(record: JobRecord, position: int) -> tuple[bytes, int]:
-    """From `position`, which counts from `record.log_start` on; without anything gathered, the run folder's own."""
-    path = path_of(record)
+def read_log(job: Submitted, position: int) -> tuple[bytes, int]:
+    """From `position`, which counts from `job.log_start` on; without anything gathered, the run folder's own."""
+    path = path_of(job)
     if not os.path.lexists(path):
-        return run_folder_log(record, position)
-    raw, end = read_log_file(path, position if position < 0 else max(0, position - record.log_start))
-    return raw, record.log_start + end
+        return run_folder_log(job, position)
+    raw, end = read_log_file(path, position if position < 0 else max(0, position - job.log_start))
+    return raw, job.log_start + end

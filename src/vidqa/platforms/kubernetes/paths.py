@@ -12,6 +12,8 @@ from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+import tomli_w
+
 from vidqa.contract import environment
 from vidqa.contract.problem import Problem
 from vidqa.platforms._base import Job
@@ -19,7 +21,6 @@ from vidqa.platforms.kubernetes.problems import NOT_MOUNTED, UNSEEN
 from vidqa.platforms.kubernetes.site import KubernetesSite, Volume
 from vidqa.platforms.mounts import with_targets
 from vidqa.platforms.site import is_unseen
-from vidqa.spec.text import render
 
 HUB_FOLDER = "models--"  # how the hub's cache begins the name of a model's folder
 
@@ -45,7 +46,7 @@ def in_pod(job: Job) -> Job:
         run_dir=Path(seen_at(site, job.run_dir) or job.run_dir),
         reads=tuple(Path(there[str(path)]) for path in job.reads),
         writes=tuple(Path(there[str(path)]) for path in job.writes),
-        spec_toml=render(_replaced(tomllib.loads(job.spec_toml), there), "toml") if job.spec_toml else "",
+        spec_toml=tomli_w.dumps(_replaced(tomllib.loads(job.spec_toml), there)) if job.spec_toml else "",
     )
 
 

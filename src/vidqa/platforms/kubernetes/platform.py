@@ -2,7 +2,7 @@
 
 What runs is the manifest that --dry-run prints. What is true of a job is read from the cluster: from the Job, its pods,
 and the last words that each pod leaves; the run folder may lie on a volume that the launcher does not see. What a
-cancel saw before the cluster forgot the job is kept beside the record.
+cancel saw before the cluster forgot the job is kept beside its record.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import shlex
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -22,8 +21,9 @@ from vidqa.contract._optional import PACKAGE_MISSING
 from vidqa.contract.cli import note
 from vidqa.contract.problem import Exit, Problem, ProblemError
 from vidqa.contract.run_folder import RunFolder
-from vidqa.platforms._base import SECRETS, Job, Observed, Platform, Rendered, State
+from vidqa.platforms._base import SECRETS, Job, Observed, Platform, Rendered, State, Submitted
 from vidqa.platforms.engine_command import engine_environment
+from vidqa.platforms.job_files import read_exit, write_exit
 from vidqa.platforms.kubernetes.client import PLURALS, Answered, Cluster, connect, refusal
 from vidqa.platforms.kubernetes.log import gather, read_log, tail_of
 from vidqa.platforms.kubernetes.manifest import JOB_LABEL, command, manifest, name_of, needed, objects
@@ -38,8 +38,8 @@ from vidqa.platforms.kubernetes.problems import (
 from vidqa.platforms.kubernetes.site import KubernetesSite
 from vidqa.platforms.kubernetes.state import Ending, decisive, endings, observed, stuck, verdict
 from vidqa.platforms.processes import Identity
-from vidqa.platforms.records import JobRecord, read_exit, settings, write_exit, wrong_fields
-from vidqa.platforms.verdict import Said, said_in_run_folder, vanished
+from vidqa.platforms.site import settings_of
+from vidqa.platforms.verdict import EngineStatus, status_in_run_folder, vanished
 
 MANIFEST = "manifest.yaml"
 POLL_S = 2.0  # an API server serves a whole cluster
@@ -181,101 +181,101 @@ def _hand_over(cluster: Cluster, parts: Sequence[Json], owner: Json) -> None:
             note(f"{wanted['kind']} {wanted['metadata']['name']} will stay when the job is removed: {failed}")
 
 
-def status(record: JobRecord) -> Observed:
+def status(job: Submitted) -> Observed:
     """An API server that does not answer changes nothing that is known."""
-    kept = _kept(record)
+    kept = _kept(job)
     if kept:
         return kept
     try:
-        return _look(record, connect(_site(record)))
+        return _look(job, connect(_site(job)))
     except ProblemError as away:
         if away.problems[0].code != UNREACHABLE.name:
             raise
-        return Observed(record.state, record.exit_code, f"the cluster does not answer: {away.problems[0].message}")
+        return Observed(job.state, job.exit_code, f"the cluster does not answer: {away.problems[0].message}")
     except Answered as answer:
-        return Observed(record.state, record.exit_code, f"the cluster answered {answer.status}: {answer.message}"[:300])
+        return Observed(job.state, job.exit_code, f"the cluster answered {answer.status}: {answer.message}"[:300])
 
 
-def _look(record: JobRecord, cluster: Cluster) -> Observed:
+def _look(job: Submitted, cluster: Cluster) -> Observed:
     # Asked first: it may create its Job and end while we look.
-    launching = record.reference is None and Identity.from_dict(record.launcher).may_be_alive
-    job = _job_of(record, cluster)
-    pods, _ = cluster.pods(_selector(record))
-    if job is None and not pods and launching and not record.cancel_requested:
+    launching = job.reference is None and Identity.from_dict(job.launcher).may_be_alive
+    owner = _owner_of(job, cluster)
+    pods, _ = cluster.pods(_selector(job))
+    if owner is None and not pods and launching and not job.cancel_requested:
         return Observed(State.PENDING)
-    if job is None:
-        return _gone(record, pods)
+    if owner is None:
+        return _gone(job, pods)
     deciding = decisive(pods)
     tail = tail_of(cluster, deciding.pod, pods) if deciding else ""
-    seen = observed(job, pods, record, tail)
+    seen = observed(owner, pods, job, tail)
     if seen.state.is_terminal:
-        gather(record, cluster, pods)
-        _bring_back(record, pods)
+        gather(job, cluster, pods)
+        _bring_back(job, pods)
         return seen
     blocked = stuck(pods)
-    limit = _site(record).start_limit_s
+    limit = _site(job).start_limit_s
     if blocked and (datetime.now(UTC) - blocked.since).total_seconds() > limit:
-        cluster.delete(_main(record))
+        cluster.delete(_main(job))
         failure = {"class": blocked.kind, "evidence": blocked.message}
         message = f"{NOT_STARTING.name}: it was ended after {limit} s: {blocked.message}"
-        return _keep(record, Observed(State.ERROR, int(Exit.ENVIRONMENT), message, failure))
+        return _keep(job, Observed(State.ERROR, int(Exit.ENVIRONMENT), message, failure))
     return seen
 
 
-def _job_of(record: JobRecord, cluster: Cluster) -> Json | None:
-    """The Job that is this record's, not a later one of its name."""
+def _owner_of(job: Submitted, cluster: Cluster) -> Json | None:
+    """The Job or TrainJob that was submitted, not a later one of its name."""
     try:
-        job = cluster.get(_main(record))
+        owner = cluster.get(_main(job))
     except Answered as answer:
         if answer.status == 404:
             return None
         raise
-    known = (record.reference or {}).get("uid")
-    return job if known in (None, job["metadata"]["uid"]) else None
+    known = (job.reference or {}).get("uid")
+    return owner if known in (None, owner["metadata"]["uid"]) else None
 
 
-def _gone(record: JobRecord, pods: Sequence[Json]) -> Observed:
+def _gone(job: Submitted, pods: Sequence[Json]) -> Observed:
     """The cluster has no such Job: it was cancelled, or never made, or somebody removed it."""
     ended = endings(pods)
     if len(ended) < len(pods):
         return Observed(State.RUNNING, None, "its pods are being ended")
     if ended:
-        return _keep(record, verdict(decisive(pods) or ended[-1], pods, record, ""))
-    return vanished(record, said_in_run_folder(record), "the job vanished: the cluster has neither it nor a pod of it")
+        return _keep(job, verdict(decisive(pods) or ended[-1], pods, job, ""))
+    return vanished(job, status_in_run_folder(job), "the job vanished: the cluster has neither it nor a pod of it")
 
 
-def cancel(record: JobRecord, grace_s: float) -> None:
+def cancel(job: Submitted, grace_s: float) -> None:
     """Delete the Job, so that no pod is replaced, and watch its pods end; by force after `grace_s`."""
     try:
-        _cancel(record, connect(_site(record)), grace_s)
+        _cancel(job, connect(_site(job)), grace_s)
     except Answered as answer:
-        raise ProblemError([refusal(answer, record.job_id)]) from answer
+        raise ProblemError([refusal(answer, job.job_id)]) from answer
 
 
-def _cancel(record: JobRecord, cluster: Cluster, grace_s: float) -> None:
-    pods, version = cluster.pods(_selector(record))
+def _cancel(job: Submitted, cluster: Cluster, grace_s: float) -> None:
+    pods, version = cluster.pods(_selector(job))
     seen = {pod["metadata"]["name"]: pod for pod in pods}
-    gather(record, cluster, pods)
-    if _job_of(record, cluster) is not None:
-        _unless_gone(lambda: cluster.delete(_main(record)))
+    gather(job, cluster, pods)
+    if _owner_of(job, cluster) is not None:
+        _unless_gone(lambda: cluster.delete(_main(job)))
     for name in seen:
         _unless_gone(lambda name=name: cluster.delete_pod(name, max(1, round(grace_s))))
-    left, version = _watch_end(record, cluster, seen, version, grace_s)
+    left, version = _watch_end(job, cluster, seen, version, grace_s)
     for name in left:
         _unless_gone(lambda name=name: cluster.delete_pod(name, 0))
     if left:
-        _watch_end(record, cluster, seen, version, FORCE_S)
+        _watch_end(job, cluster, seen, version, FORCE_S)
     last = list(seen.values())
-    _bring_back(record, last)
+    _bring_back(job, last)
     ending = decisive(last) or next(iter(endings(last)), None)
     if ending is not None:
-        _keep(record, verdict(ending, last, record, ""))
+        _keep(job, verdict(ending, last, job, ""))
     else:
-        _keep(record, Observed(State.CANCELED, int(Exit.JOB_FAILED), "it was ended before it had saved itself"))
+        _keep(job, Observed(State.CANCELED, int(Exit.JOB_FAILED), "it was ended before it had saved itself"))
 
 
 def _watch_end(
-    record: JobRecord, cluster: Cluster, seen: dict[str, Json], version: str, limit_s: float
+    job: Submitted, cluster: Cluster, seen: dict[str, Json], version: str, limit_s: float
 ) -> tuple[list[str], str]:
     """Follow the pods into `seen` from `version` on, until all are gone or the time is.
 
@@ -285,7 +285,7 @@ def _watch_end(
     left = set(seen)
     while left and (remaining := deadline - time.monotonic()) > 0:
         try:
-            _follow(record, cluster, seen, left, version, remaining)
+            _follow(job, cluster, seen, left, version, remaining)
         except Answered as answer:  # 410: what was to be watched from is too old
             if answer.status != 410:
                 raise
@@ -293,7 +293,7 @@ def _watch_end(
         except ProblemError:
             time.sleep(AGAIN_S)
         try:
-            now, version = cluster.pods(_selector(record))
+            now, version = cluster.pods(_selector(job))
         except ProblemError:
             continue  # the watch goes on from the version that is known
         seen |= {pod["metadata"]["name"]: pod for pod in now}
@@ -302,10 +302,10 @@ def _watch_end(
 
 
 def _follow(
-    record: JobRecord, cluster: Cluster, seen: dict[str, Json], left: set[str], version: str, limit_s: float
+    job: Submitted, cluster: Cluster, seen: dict[str, Json], left: set[str], version: str, limit_s: float
 ) -> None:
     """One watch: the pods as they change into `seen`, the names of those that are there into `left`."""
-    for kind, pod in cluster.watch_pods(_selector(record), version, limit_s):
+    for kind, pod in cluster.watch_pods(_selector(job), version, limit_s):
         name = pod["metadata"]["name"]
         seen[name] = pod
         if kind == "DELETED":
@@ -313,7 +313,7 @@ def _follow(
         else:
             left.add(name)  # one may have been made while the Job was removed
             if endings([pod]):
-                gather(record, cluster, [pod])
+                gather(job, cluster, [pod])
         if not left:
             return
 
@@ -326,11 +326,11 @@ def _unless_gone(act: Any) -> None:
             raise
 
 
-def _bring_back(record: JobRecord, pods: Sequence[Json]) -> None:
+def _bring_back(job: Submitted, pods: Sequence[Json]) -> None:
     """Give the launcher's own run folder what the engine said last, unless the engine writes into that very folder."""
-    run = RunFolder(record.log.parent)
+    run = RunFolder(job.run_dir)
     words = _first_words(endings(pods))
-    if not words or Said.of(run.read_status()).exit_code is not None:
+    if not words or EngineStatus.of(run.read_status()).exit_code is not None:
         return
     try:
         files.write_json(run.path / "status.json", words["status"])
@@ -344,48 +344,47 @@ def _first_words(ended: Sequence[Ending]) -> Json:
     return next((each.words for each in reversed(ended) if each.said.state is not None), {})
 
 
-def _keep(record: JobRecord, seen: Observed) -> Observed:
+def _keep(job: Submitted, seen: Observed) -> Observed:
     """Remember an end of which the cluster will know nothing when it is asked again."""
     kept = {"state": seen.state, "exit_code": seen.exit_code, "message": seen.message, "failure": seen.failure}
-    write_exit(record.job_id, kept)
+    write_exit(job.job_id, kept)
     return seen
 
 
-def _kept(record: JobRecord) -> Observed | None:
-    kept = read_exit(record.job_id)
+def _kept(job: Submitted) -> Observed | None:
+    kept = read_exit(job.job_id)
     try:
         seen = Observed(State(kept["state"]), kept["exit_code"], kept["message"], kept["failure"])
     except (ValueError, KeyError):
         return None
-    told = replace(record, exit_code=seen.exit_code, message=seen.message, failure=seen.failure)
-    return None if wrong_fields(told) else seen
+    return seen if seen.is_sound else None
 
 
-def log(record: JobRecord, position: int) -> tuple[bytes, int]:
-    """The first node's log, as far as the cluster has shown it, kept beside the record."""
+def log(job: Submitted, position: int) -> tuple[bytes, int]:
+    """The first node's log, as far as the cluster has shown it, kept beside its record."""
     try:
-        cluster = connect(_site(record))
-        gather(record, cluster, cluster.pods(_selector(record))[0])
+        cluster = connect(_site(job))
+        gather(job, cluster, cluster.pods(_selector(job))[0])
     except (ProblemError, Answered):
         pass  # what was gathered before is what there is
-    return read_log(record, position)
+    return read_log(job, position)
 
 
-def _site(record: JobRecord) -> KubernetesSite:
-    found: KubernetesSite = settings(record, KubernetesSite)
+def _site(job: Submitted) -> KubernetesSite:
+    found: KubernetesSite = settings_of(job, KubernetesSite)
     return found
 
 
-def _selector(record: JobRecord) -> str:
-    return f"{JOB_LABEL}={record.job_id}"
+def _selector(job: Submitted) -> str:
+    return f"{JOB_LABEL}={job.job_id}"
 
 
-def _main(record: JobRecord) -> Json:
-    """The Job or TrainJob of a record, as far as its address goes."""
-    trainjob = _site(record).form == "trainjob"
+def _main(job: Submitted) -> Json:
+    """The Job or TrainJob of a job, as far as its address goes."""
+    trainjob = _site(job).form == "trainjob"
     kind = {"apiVersion": "trainer.kubeflow.org/v1alpha1", "kind": "TrainJob"}
     batch = {"apiVersion": "batch/v1", "kind": "Job"}
-    return {**(kind if trainjob else batch), "metadata": {"name": name_of(record.job_id)}}
+    return {**(kind if trainjob else batch), "metadata": {"name": name_of(job.job_id)}}
 
 
 def _needs_image(settings: Any) -> bool:
@@ -410,5 +409,6 @@ KUBERNETES = Platform(
     by_hand=by_hand,
     away=(NO_CLUSTER.name, UNREACHABLE.name, PACKAGE_MISSING.name),
     silent=UNREACHABLE.name,
+    has_queue=True,
     poll_s=POLL_S,
 )

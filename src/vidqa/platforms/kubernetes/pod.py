@@ -20,12 +20,11 @@ from typing import Any
 
 from vidqa.contract import files
 from vidqa.contract.problem import Exit
-from vidqa.contract.run_folder import RunFolder
+from vidqa.contract.run_folder import RUN_SCHEMA, RunFolder
 from vidqa.platforms._base import State
 from vidqa.platforms.inside import copied_output
-from vidqa.platforms.runs import SCHEMA_VERSION, read_run
 from vidqa.platforms.supervisor import supervise
-from vidqa.platforms.verdict import Said, was_signalled
+from vidqa.platforms.verdict import EngineStatus, was_signalled
 
 FIRST_NODE_S = 900.0  # the other nodes' images may be pulled long after ours
 SETTLE_S = 30.0  # for the last status to be seen through a network file system
@@ -37,7 +36,7 @@ def main(words: Sequence[str]) -> int:
     run = RunFolder(options.run_dir)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(int(Exit.NOT_DONE)))  # nothing has begun yet
     if options.first_node and options.node > 0:
-        _await_name(options.first_node, run, options.job)
+        _await_first_node(options.first_node, run, options.job)
     if is_done(run, options.job):
         print("the run is complete; this pod takes the place of one that was lost after that", flush=True)
         _leave_last_words(options.last_words, run, 0)
@@ -73,16 +72,15 @@ def _options(words: Sequence[str]) -> argparse.Namespace:
 
 
 def is_done(run: RunFolder, job_id: str) -> bool:
-    """Whether this very job has completed the run: its beginning made the status another one."""
-    jobs = read_run(run.path).get("jobs") or [None]
-    return jobs[-1] == job_id and Said.of(run.read_status()).state == State.COMPLETE
+    """Whether this very job has completed the run."""
+    return _is_of(run, job_id) and EngineStatus.of(run.read_status()).state == State.COMPLETE
 
 
 def begin(run: RunFolder, given: Path, job_id: str) -> None:
     """Write spec.toml and what is missing of run.json, unless a launcher that sees the run folder has."""
-    known = read_run(run.path)
+    known = run.read_run()
     jobs = known.get("jobs", [])
-    facts = {"schema_version": SCHEMA_VERSION, "run_id": run.path.name, **known}
+    facts = {"schema_version": RUN_SCHEMA, "run_id": run.path.name, **known}
     if job_id not in jobs:
         files.write_text(run.path / "spec.toml", (given / "spec.toml").read_text(encoding="utf-8"))
     run.write_status(State.PENDING)  # before the job's name: what an earlier job has said is not this one's
@@ -90,15 +88,26 @@ def begin(run: RunFolder, given: Path, job_id: str) -> None:
     (run.path / "problems.json").unlink(missing_ok=True)
 
 
-def _await_name(host: str, run: RunFolder, job_id: str) -> None:
+def _await_first_node(host: str, run: RunFolder, job_id: str) -> None:
     """Until the first node has a name and so an address; torchrun itself would give up sooner. A node whose work is
-    done has none any more."""
+    done has none any more. One that has stopped still has the store of the attempt before: whoever met it there would
+    wait for ranks that are gone, so it is waited for until it begins anew."""
     deadline = time.monotonic() + FIRST_NODE_S
-    while not _has_address(host) and not is_done(run, job_id):
+    while not is_done(run, job_id) and (has_stopped(run, job_id) or not _has_address(host)):
         if time.monotonic() > deadline:
-            print(f"the first node {host} has no address after {FIRST_NODE_S:.0f} s", flush=True)
+            print(f"the first node {host} has not begun after {FIRST_NODE_S:.0f} s", flush=True)
             return
         time.sleep(1)
+
+
+def has_stopped(run: RunFolder, job_id: str) -> bool:
+    """Whether an attempt of this very job has saved itself and no other has begun."""
+    return _is_of(run, job_id) and EngineStatus.of(run.read_status()).state == State.STOPPED
+
+
+def _is_of(run: RunFolder, job_id: str) -> bool:
+    """Whether the status in a run folder is this job's: its beginning made that another one."""
+    return (run.read_run().get("jobs") or [None])[-1] == job_id
 
 
 def _has_address(host: str) -> bool:
@@ -114,16 +123,19 @@ def _log_name(node: int) -> str:
 
 def _settled_exit_code(run: RunFolder, ended: int, wait_s: float) -> int:
     """The engine's own exit code. A node without rank 0 waits until it sees what rank 0 wrote last, also where it was
-    asked to stop while the engine ran: its own processes may just have been the first that were done."""
+    asked to stop while the engine ran: its own processes may just have been the first that were done. Where rank 0's
+    word never shows, as another attempt has begun over it, processes that ended well had saved: the run goes on."""
     deadline = time.monotonic() + wait_s
-    passing = {0: (None, State.PENDING, State.RUNNING), int(Exit.NOT_DONE): (State.RUNNING,)}.get(ended, ())
-    while (said := Said.of(run.read_status())).state in passing and time.monotonic() < deadline:
+    passing = {0: (None, State.RUNNING), int(Exit.NOT_DONE): (State.RUNNING,)}.get(ended, ())
+    while (status := EngineStatus.of(run.read_status())).state in passing and time.monotonic() < deadline:
         time.sleep(0.5)
-    if said.state == State.COMPLETE:
+    if status.state == State.COMPLETE:
         if ended == 0 or was_signalled(ended):
             return int(Exit.OK)
-    elif said.exit_code:
-        return said.exit_code
+    elif status.exit_code:
+        return status.exit_code
+    elif ended == 0 and wait_s:
+        return int(Exit.NOT_DONE)
     return ended if ended == Exit.NOT_DONE else int(Exit.JOB_FAILED) if ended >= 0 else 128 - ended
 
 

@@ -9,11 +9,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 from vidqa.contract.problem import Exit
-from vidqa.platforms._base import Observed, State
-from vidqa.platforms.failure import IMAGE, INFRASTRUCTURE, OUT_OF_MEMORY
+from vidqa.platforms._base import IMAGE, INFRASTRUCTURE, OUT_OF_MEMORY, Observed, State, Submitted
 from vidqa.platforms.kubernetes.manifest import CONTAINER, NODE_LABEL, TRAINJOB_CONTAINER
-from vidqa.platforms.records import JobRecord
-from vidqa.platforms.verdict import Said, ended
+from vidqa.platforms.verdict import EngineStatus, ended
 
 Json = dict[str, Any]
 # Why a container waits and will go on waiting until somebody changes something, and of which class that is.
@@ -42,8 +40,8 @@ class Ending:
     disruption: str
 
     @property
-    def said(self) -> Said:
-        return Said.of(self.words.get("status"))
+    def said(self) -> EngineStatus:
+        return EngineStatus.of(self.words.get("status"))
 
 
 @dataclass(frozen=True)
@@ -55,15 +53,15 @@ class Stuck:
     since: datetime
 
 
-def observed(job: Json, pods: Sequence[Json], record: JobRecord, log_tail: str = "") -> Observed:
-    """The state of a job that the cluster knows."""
-    conditions = true_conditions(job)
+def observed(owner: Json, pods: Sequence[Json], job: Submitted, log_tail: str = "") -> Observed:
+    """The state of a job that the cluster knows: its `owner` is the Job or TrainJob to which the pods belong."""
+    conditions = true_conditions(owner)
     if "Complete" in conditions:
         said = [ending.said.message for ending in endings(pods) if ending.node == 0]
         return Observed(State.COMPLETE, 0, said[-1] if said else "")
     if "Failed" in conditions:
-        return failed(conditions["Failed"], pods, record, log_tail)
-    return _unfinished(job, pods, record)
+        return failed(conditions["Failed"], pods, job, log_tail)
+    return _unfinished(owner, pods, job)
 
 
 def true_conditions(thing: Json) -> dict[str, Json]:
@@ -72,20 +70,20 @@ def true_conditions(thing: Json) -> dict[str, Json]:
     return {each["type"]: each for each in found if each.get("status") == "True"}
 
 
-def failed(condition: Json, pods: Sequence[Json], record: JobRecord, log_tail: str) -> Observed:
+def failed(condition: Json, pods: Sequence[Json], job: Submitted, log_tail: str) -> Observed:
     """A failed Job: the pod that failed first says why; without one, the Job's own condition does."""
     ending = decisive(pods)
     if ending is None:
         reason = f"{condition.get('reason')}: {condition.get('message')}"
         evidence = {"class": INFRASTRUCTURE, "evidence": reason[:300]}
         return Observed(State.ERROR, int(Exit.JOB_FAILED), f"the cluster ended it: {reason}", evidence)
-    return verdict(ending, pods, record, log_tail)
+    return verdict(ending, pods, job, log_tail)
 
 
-def verdict(ending: Ending, pods: Sequence[Json], record: JobRecord, log_tail: str) -> Observed:
+def verdict(ending: Ending, pods: Sequence[Json], job: Submitted, log_tail: str) -> Observed:
     """What the ending of one pod means for the job."""
     code = ending.words.get("ended")
-    found = ended(record, code if isinstance(code, int) else ending.exit_code, ending.said, log_tail)
+    found = ended(job, code if isinstance(code, int) else ending.exit_code, ending.said, log_tail)
     if found.state == State.COMPLETE or found.exit_code == Exit.NOT_DONE:
         return found
     if ending.reason == "OOMKilled":
@@ -172,15 +170,15 @@ def stuck(pods: Sequence[Json]) -> Stuck | None:
     return None
 
 
-def _unfinished(job: Json, pods: Sequence[Json], record: JobRecord) -> Observed:
+def _unfinished(owner: Json, pods: Sequence[Json], job: Submitted) -> Observed:
     running = [pod for pod in pods if "running" in container_state(pod)]
-    if running and len(running) >= record.nodes:
+    if running and len(running) >= job.nodes:
         return Observed(State.RUNNING)
-    state = State.RUNNING if running or endings(pods) or record.state == State.RUNNING else State.PENDING
+    state = State.RUNNING if running or endings(pods) or job.state == State.RUNNING else State.PENDING
     found = stuck(pods)
     if found:
         return Observed(state, None, found.message)
-    if job.get("spec", {}).get("suspend"):
+    if owner.get("spec", {}).get("suspend"):
         return Observed(state, None, "it is suspended: a queue has not admitted it yet")
     unplaced = [message for pod in pods if (message := _unscheduled(pod))]
     if unplaced:

@@ -156,7 +156,7 @@ def accounted(cluster: Cluster, slurm_id: str, name: str) -> Known | None:
 
 
 def find(cluster: Cluster, name: str, patience_s: float = 0.0) -> str | None:
-    """The newest job or array of this name, by its number; None where SLURM knows none. Raises as `known` does."""
+    """The newest job of this name, by its number; None where SLURM knows none. Raises as `known` does."""
     asked = ("squeue", "--noheader", "--states=all", f"--name={name}", "--format=%F")
     listed = cluster.ask(*asked, patience_s=patience_s, nothing=NO_SUCH_JOB)
     numbers = sorted(map(int, re.findall(r"^\s*(\d+)\s*$", listed.out, re.MULTILINE)))

@@ -1,7 +1,7 @@
 """The platform "slurm": an sbatch script in the run folder, submitted here or over ssh, and SLURM's word on it.
 
 SLURM itself puts a job back into its queue after a failed node or a preemption, and the script does after the end of
-its time; every attempt goes on in the same run folder, and the record stays the same. See slurm_script.py.
+its time; every attempt goes on in the same run folder, and stays the same job. See script.py.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 import shlex
 import time
-from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -18,13 +17,23 @@ from typing import Any
 
 from vidqa.contract.problem import Exit, Problem, ProblemError
 from vidqa.platforms import verdict
-from vidqa.platforms._base import SECRETS, Job, Observed, Platform, Rendered, State, run_folder_log
-from vidqa.platforms.by_hand import SPEC, copied
-from vidqa.platforms.failure import INFRASTRUCTURE, OUT_OF_MEMORY
+from vidqa.platforms._base import (
+    INFRASTRUCTURE,
+    OUT_OF_MEMORY,
+    SECRETS,
+    SPEC_FILE,
+    Job,
+    Observed,
+    Platform,
+    Rendered,
+    State,
+    Submitted,
+    copy_command,
+    run_folder_log,
+)
 from vidqa.platforms.problems import ENV_NO_GPU, PLATFORM_TOO_FEW_GPUS
 from vidqa.platforms.processes import Identity
-from vidqa.platforms.records import JobRecord, settings
-from vidqa.platforms.site import is_unseen
+from vidqa.platforms.site import is_unseen, settings_of
 from vidqa.platforms.slurm import script as slurm_script
 from vidqa.platforms.slurm.commands import PATIENCE_S, Cluster, Known, accounted, find, known
 from vidqa.platforms.slurm.problems import (
@@ -101,7 +110,7 @@ def by_hand(job: Job, folder: Path) -> str:
     site: SlurmSite = job.settings
     if site.ssh:
         start = shlex.join(["ssh", *(["-F", site.ssh_config] if site.ssh_config else []), site.ssh, start])
-    return f"{copied((SPEC, SCRIPT, TASK), folder, job.run_dir)} && {start}"
+    return f"{copy_command((SPEC_FILE, SCRIPT, TASK), folder, job.run_dir)} && {start}"
 
 
 def submit(job: Job, rendered: Rendered) -> dict[str, Any]:
@@ -110,60 +119,46 @@ def submit(job: Job, rendered: Rendered) -> dict[str, Any]:
     return {"slurm_id": _hand_over(job, rendered, name), "name": name}
 
 
-def render_array(jobs: Sequence[Job], folder: Path, at_once: int) -> Rendered:
-    """Many jobs of one shape as one array: its script goes to `folder`, each job's node.sh to its own run folder."""
-    tasks = {str(job.run_dir / TASK): slurm_script.task(job) for job in jobs}
-    script = {str(folder / SCRIPT): slurm_script.array(jobs, at_once)}
-    return Rendered(("sbatch", "--parsable", str(folder / SCRIPT)), {}, SECRETS, {**script, **tasks})
-
-
-def submit_array(jobs: Sequence[Job], rendered: Rendered) -> list[dict[str, Any]]:
-    """Hand an array over, its files being written; one reference for each job. Raises as `submit`."""
-    name = slurm_script.name_of_array(jobs)
-    number = _hand_over(jobs[0], rendered, name)
-    return [{"slurm_id": f"{number}_{place}", "name": name} for place in range(len(jobs))]
-
-
-def status(record: JobRecord) -> Observed:
-    cluster = _cluster(record)
-    launching = _may_be_launching(record)  # asked first: it may submit and end meanwhile
+def status(job: Submitted) -> Observed:
+    cluster = _cluster(job)
+    launching = _may_be_launching(job)  # asked first: it may submit and end meanwhile
     try:
-        slurm_id = _slurm_id(record, cluster)
+        slurm_id = _slurm_id(job, cluster)
         if slurm_id is None and launching:
             return Observed(State.PENDING, None, "it is being submitted")
         if slurm_id is None:
-            return verdict.vanished(record, verdict.Said(), "its launcher ended before SLURM had taken it")
-        job = slurm_id, _name(record)
-        seen = known(cluster, *job) or _exit_code_left(record, slurm_id) or accounted(cluster, *job)
+            return verdict.vanished(job, verdict.EngineStatus(), "its launcher ended before SLURM had taken it")
+        named = slurm_id, _name(job)
+        seen = known(cluster, *named) or _exit_code_left(job, slurm_id) or accounted(cluster, *named)
     except ProblemError as silent:
-        return Observed(record.state, None, f"SLURM cannot be asked: {silent.problems[0].message}")
-    return _observed(record, slurm_id, seen)
+        return Observed(job.state, None, f"SLURM cannot be asked: {silent.problems[0].message}")
+    return _observed(job, slurm_id, seen)
 
 
-def cancel(record: JobRecord, grace_s: float) -> None:
+def cancel(job: Submitted, grace_s: float) -> None:
     """A job that waits is taken from the queue. One that runs is asked to save, again and again, as a signal that comes
     before the engine has begun is lost; it never goes back into the queue."""
-    cluster = _cluster(record)
-    slurm_id = _slurm_id(record, cluster)
+    cluster = _cluster(job)
+    slurm_id = _slurm_id(job, cluster)
     if slurm_id is None:
         return
     ask = partial(cluster.ask, patience_s=PATIENCE_S)
     ask("scontrol", "update", f"JobId={slurm_id}", "Requeue=0")
     ask("scancel", "--state=PENDING", slurm_id)
     deadline = time.monotonic() + grace_s
-    over = _is_over_within(record, 0)
+    over = _is_over_within(job, 0)
     while not over and time.monotonic() < deadline:
         ask("scancel", "--signal=USR1", slurm_id)
-        over = _is_over_within(record, min(ASK_AGAIN_S, deadline - time.monotonic()))
+        over = _is_over_within(job, min(ASK_AGAIN_S, deadline - time.monotonic()))
     if not over:
         ask("scancel", "--full", "--signal=KILL", slurm_id)
         ask("scancel", slurm_id)
-        _is_over_within(record, END_LIMIT_S)
+        _is_over_within(job, END_LIMIT_S)
 
 
-def _is_over_within(record: JobRecord, limit_s: float) -> bool:
+def _is_over_within(job: Submitted, limit_s: float) -> bool:
     deadline = time.monotonic() + limit_s
-    while not (over := status(record).state.is_terminal) and time.monotonic() < deadline:
+    while not (over := status(job).state.is_terminal) and time.monotonic() < deadline:
         time.sleep(min(0.5, SLURM.poll_s))
     return over
 
@@ -190,61 +185,61 @@ def _hand_over(job: Job, rendered: Rendered, name: str) -> str:
     return number
 
 
-def _cluster(record: JobRecord) -> Cluster:
-    site = settings(record, SlurmSite)
+def _cluster(job: Submitted) -> Cluster:
+    site = settings_of(job, SlurmSite)
     return Cluster(site.ssh, site.ssh_config)
 
 
-def _may_be_launching(record: JobRecord) -> bool:
+def _may_be_launching(job: Submitted) -> bool:
     """Whether the job's launcher may still submit it. Nobody sees whether a process of another machine lives: there the
     record's age decides, or a launcher that died would leave its job waiting for ever."""
-    launcher = Identity.from_dict(record.launcher)
-    oldest = (datetime.now(UTC) - LAUNCH_LIMIT).isoformat(timespec="seconds")  # as records.now writes it
-    return launcher.is_alive or (launcher.may_be_alive and record.created > oldest)
+    launcher = Identity.from_dict(job.launcher)
+    oldest = (datetime.now(UTC) - LAUNCH_LIMIT).isoformat(timespec="seconds")  # as files.now writes it
+    return launcher.is_alive or (launcher.may_be_alive and job.created > oldest)
 
 
-def _slurm_id(record: JobRecord, cluster: Cluster) -> str | None:
+def _slurm_id(job: Submitted, cluster: Cluster) -> str | None:
     """The job's number; where the launcher died before it could write it down, SLURM knows it by the job's name."""
-    known = (record.reference or {}).get("slurm_id")
-    if isinstance(known, str) and re.fullmatch(r"\d+(_\d+)?", known):
+    known = (job.reference or {}).get("slurm_id")
+    if isinstance(known, str) and re.fullmatch(r"\d+", known):
         return known
-    return find(cluster, slurm_script.name_of(record.job_id))
+    return find(cluster, slurm_script.name_of(job.job_id))
 
 
-def _name(record: JobRecord) -> str:
-    """By which SLURM knows the job; one of an array has the array's."""
-    name = (record.reference or {}).get("name")
-    return name if isinstance(name, str) and name.isprintable() else slurm_script.name_of(record.job_id)
+def _name(job: Submitted) -> str:
+    """By which SLURM knows the job."""
+    name = (job.reference or {}).get("name")
+    return name if isinstance(name, str) and name.isprintable() else slurm_script.name_of(job.job_id)
 
 
-def _exit_code_left(record: JobRecord, slurm_id: str) -> Known | None:
+def _exit_code_left(job: Submitted, slurm_id: str) -> Known | None:
     """How the script says it ended, where SLURM has forgotten the job already."""
     try:
-        code = int(slurm_script.exit_file(Path(record.run_dir), slurm_id).read_text())
+        code = int(slurm_script.exit_file(job.run_dir, slurm_id).read_text())
     except (OSError, ValueError):
         return None
     return Known("COMPLETED" if code == 0 else "FAILED", exit_code=code)
 
 
-def _observed(record: JobRecord, slurm_id: str, seen: Known | None) -> Observed:
+def _observed(job: Submitted, slurm_id: str, seen: Known | None) -> Observed:
     again = f"attempt {seen.restarts + 1}; " if seen and seen.restarts else ""
     if seen and seen.state in WAITS:
         return Observed(State.PENDING, None, f"{again}waits: {seen.reason or seen.state}")
     if seen and seen.state not in ENDS:
         return Observed(State.RUNNING, None, again.removesuffix("; "))
-    said = verdict.said_in_run_folder(record)
+    said = verdict.status_in_run_folder(job)
     if seen is None:
         return verdict.vanished(
-            record, said, f"it vanished: SLURM knows no job {slurm_id} of it, and it left no exit code"
+            job, said, f"it vanished: SLURM knows no job {slurm_id} of it, and it left no exit code"
         )
     if seen.state in ENDED_BY_ITSELF:
         code = int(Exit.JOB_FAILED) if seen.exit_code is None else seen.exit_code
-        return verdict.ended(record, code, said, verdict.tail(run_folder_log, record))
+        return verdict.ended(job, code, said, verdict.tail(run_folder_log, job))
     if seen.state == "CANCELLED":
-        found = verdict.vanished(record, said, "it was canceled in SLURM before it had saved itself")
+        found = verdict.vanished(job, said, "it was canceled in SLURM before it had saved itself")
         return found if found.state == State.COMPLETE else replace(found, state=State.CANCELED)
     kind, message = ENDED_BY_SLURM[seen.state]
-    found = verdict.vanished(record, said, "")
+    found = verdict.vanished(job, said, "")
     if found.state != State.COMPLETE:
         saved = "it had saved itself" if found.exit_code == Exit.NOT_DONE else "what it had not saved is lost"
         found = replace(found, message=f"{message} ({seen.state}); {saved}")
@@ -265,5 +260,6 @@ SLURM = Platform(
     by_hand=by_hand,
     silent=SLURM_SILENT.name,
     away=(SLURM_MISSING.name, SLURM_SSH.name, SLURM_SILENT.name),
+    has_queue=True,
     poll_s=POLL_S,
 )

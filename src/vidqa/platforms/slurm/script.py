@@ -1,16 +1,13 @@
 """The two files of a SLURM job: job.sbatch, which asks for nodes and waits, and node.sh, which runs on each of them.
 
-Both are meant to be read; `sbatch job.sbatch` by hand in the run folder does what a launch does. One script can also
-start many single jobs as a SLURM array, each in its own run folder: the trials of a search.
+Both are meant to be read; `sbatch job.sbatch` by hand in the run folder does what a launch does.
 """
 
 from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import vidqa
 from vidqa.contract import environment
@@ -45,7 +42,7 @@ fi
 
 # One task on each node. Asked to stop (SIGUSR1 before the end of its time, SIGTERM when preempted), the engine saves.
 rm -f "$run/status.json" "{exit_file}"  # how an earlier attempt ended no longer counts
-((restarted < {restarts})) || scontrol update "JobId={slurm_id}" Requeue=0  # the last attempt
+((restarted < {restarts})) || scontrol update "JobId=$SLURM_JOB_ID" Requeue=0  # the last attempt
 srun --export=ALL --kill-on-bad-exit=1{cores} {task}
 code=$?
 said=$(said)
@@ -58,10 +55,10 @@ fi
 # Another attempt goes on from the last checkpoint: when the engine has saved and stopped, or when a node is gone.
 if [[ $code == 6 ]]; then
     echo "saved and stopped; SLURM is asked for another attempt"
-    scontrol requeue "{slurm_id}" && sleep 600  # SLURM ends this script meanwhile
+    scontrol requeue "$SLURM_JOB_ID" && sleep 600  # SLURM ends this script meanwhile
 elif [[ $code != 0 ]] && ! timeout 90 srun --overlap --export=ALL --ntasks-per-node=1 --kill-on-bad-exit=1 true; then
     echo "a node of the job no longer answers; SLURM is asked for another attempt"
-    scontrol requeue "{slurm_id}" && sleep 600
+    scontrol requeue "$SLURM_JOB_ID" && sleep 600
 fi
 echo "$code" > "{exit_file}"
 exit "$code"
@@ -80,35 +77,7 @@ def sbatch(job: Job) -> str:
         f"run={shlex.quote(str(job.run_dir))}",
         *site.setup,
     ]
-    return "\n".join(lines) + "\n" + _body(job, "$SLURM_JOB_ID")
-
-
-def array(jobs: Sequence[Job], at_once: int) -> str:
-    """The script of many jobs of one shape, no more than `at_once` of them at a time. Raises ValueError for jobs that
-    differ in more than their run folders."""
-    first = jobs[0]
-    if any(_shape(job) != _shape(first) for job in jobs):
-        raise ValueError("the jobs of an array ask for the same nodes, GPUs, image and settings")
-    site: SlurmSite = first.settings
-    folders = [f"    {shlex.quote(str(job.run_dir))}" for job in jobs]
-    asked = {
-        "job-name": name_of_array(jobs),
-        "array": f"0-{len(jobs) - 1}%{at_once}",
-        "output": "/dev/null",
-    }
-    lines = [
-        "#!/bin/bash",
-        f"# {first.action}: {_many(len(jobs), 'job', 'jobs')} of one shape, each in its own run folder.",
-        *_directives(first, asked),
-        "",
-        "runs=(",
-        *folders,
-        ")",
-        "run=${runs[$SLURM_ARRAY_TASK_ID]}",
-        'exec >> "$run/log.txt" 2>&1',
-        *site.setup,
-    ]
-    return "\n".join(lines) + "\n" + _body(first, "${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID")
+    return "\n".join(lines) + "\n" + _body(job)
 
 
 def task(job: Job) -> str:
@@ -139,10 +108,6 @@ def task(job: Job) -> str:
 def name_of(job_id: str) -> str:
     """The job's name in SLURM, by which it is found again even if its launcher died before it knew the number."""
     return f"vidqa-{job_id}"
-
-
-def name_of_array(jobs: Sequence[Job]) -> str:
-    return f"{name_of(jobs[0].job_id)}-and-{len(jobs) - 1}-more"
 
 
 def exit_file(run_dir: Path, slurm_id: str) -> Path:
@@ -203,16 +168,15 @@ def _directives(job: Job, more: dict[str, str]) -> list[str]:
     return [directive(f"--{name}={value}") for name, value in asked.items() if value] + [*map(directive, flags)]
 
 
-def _body(job: Job, slurm_id: str) -> str:
+def _body(job: Job) -> str:
     site: SlurmSite = job.settings
     # srun does not take the number of cores over from sbatch.
     cores = f" --cpus-per-task={site.cpus_per_task}" if site.cpus_per_task else ""
     run = RUN.format(
-        slurm_id=slurm_id,
         restarts=site.restarts,
         cores=cores,
         task=_in_container(job),
-        exit_file=exit_file(Path("$run"), slurm_id),
+        exit_file=exit_file(Path("$run"), "$SLURM_JOB_ID"),
     )
     meeting = MEETING + (BY_INTERFACE.format(interface=site.interface) if site.interface else "") + "\n"
     return "\n" + meeting * (job.nodes > 1) + run
@@ -241,10 +205,6 @@ def _mounts(job: Job) -> list[str]:
 def _shown(*words: str) -> str:
     """Words for the shell, which fills in what only the node knows and reads nothing else in them."""
     return " ".join(f'"{word}"' if isinstance(word, Filled) else shlex.quote(word) for word in words)
-
-
-def _shape(job: Job) -> tuple[Any, ...]:
-    return job.action, job.processes, job.gpus, job.nodes, image_of(job), job.settings
 
 
 def _many(count: int, one: str, several: str) -> str:

@@ -1,0 +1,31 @@
+"""Where the thinking of an answer ends: in annotations, whose answers begin with it, and in what a model wrote."""
+
+from __future__ import annotations
+
+import re
+
+_LEADING = re.compile(r"\s*<think>.*?</think>\s*", re.DOTALL)
+_TAGS = re.compile(r"(</?think>)", re.IGNORECASE)
+
+
+def split_thinking(answer: str) -> tuple[str, str]:
+    """(thinking, the rest) of an annotated answer, as written; the first has its tags and the space around them, and is
+    empty where the answer does not begin with thinking."""
+    found = _LEADING.match(answer)
+    return (found.group(), answer[found.end() :]) if found else ("", answer)
+
+
+def without_thinking(response: str) -> tuple[str, bool]:
+    """(what a model said beside its thinking, whether thinking never ended).
+
+    A template may open <think> itself: then only its end is there.
+    """
+    pieces = _TAGS.split(response)
+    outside, inside = [pieces[0]], False
+    for tag, piece in zip(pieces[1::2], pieces[2::2], strict=True):
+        if tag.startswith("</"):
+            outside = [piece] if not inside else [*outside, piece]
+            inside = False
+        else:
+            inside = True
+    return "".join(outside).strip(), inside

@@ -1,0 +1,95 @@
+"""What a family is to the engine: transformers' classes and modules, and our forward over them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+from torch import nn
+
+from vidqa.engine.model.attention import Segments
+from vidqa.families import Family
+from vidqa.families.sizes import VisionSizes
+from vidqa.planning.budget.memory import Recompute
+from vidqa.planning.budget.work import FlopsModel, flops_model
+
+Grid = tuple[int, int, int]  # of a medium: (t, h, w) in patches
+
+
+class Heads(NamedTuple):
+    """Heads of attention, and the width of each."""
+
+    queries: int
+    keys: int
+    width: int
+
+
+class VisionIndex(Protocol):
+    """What the vision tower is told of a pack's media besides their patches: a dataclass of tensors and tuples, which a
+    family makes on the CPU and its own forward reads."""
+
+
+class InstallForward(Protocol):
+    def __call__(self, model: Any, *, recompute: Recompute = "none", compile: bool = False) -> None: ...
+
+
+@dataclass(frozen=True)
+class TorchFamily:
+    """The torch half of a family. Modules are those of a model that transformers built, with PEFT's adapters or not.
+
+    tables                       the half without torch: sizes, parameters, placeholders, rope positions
+    model_class                  transformers' class, made from a config and loaded with from_pretrained
+    refusal(config)              why a model with this config cannot be trained; empty where it can
+    embeddings, head             names of the two parameters that are one where the head is tied
+    vision(model)                the vision tower
+    vision_units(model)          its blocks, and
+    decoder_units(model)         the decoder's layers: each is sharded, recomputed and given a forward by itself; what
+                                 lies in none of them is the root
+    attention_heads(config)      of the decoder and of the vision tower
+    vision_index(grids, sizes, count_bits)     see VisionIndex; `count_bits` as in `attention.segments_of`
+    vision_segments(grids, count_bits)         all segments that attention in the vision tower is called with
+    install_forward(model, recompute, compile) gives model and units the packed forward: model(batch) is the negative
+                                 log-likelihood of every supervised token, float32 [N]. Units that `recompute` names
+                                 ("none", "vision", "all") keep only their inputs for backward; `compile` fuses layers
+    """
+
+    tables: Family
+    model_class: Any
+    refusal: Callable[[Any], str]
+    embeddings: str
+    head: str
+    vision: Callable[[Any], nn.Module]
+    vision_units: Callable[[Any], Sequence[nn.Module]]
+    decoder_units: Callable[[Any], Sequence[nn.Module]]
+    attention_heads: Callable[[Any], tuple[Heads, Heads]]
+    vision_index: Callable[[Sequence[Grid], VisionSizes, int | None], VisionIndex]
+    vision_segments: Callable[[Sequence[Grid], int | None], Segments]
+    install_forward: InstallForward
+
+    def units(self, model: Any) -> list[nn.Module]:
+        """Everything that is sharded by itself, in the order of the forward."""
+        return [*self.vision_units(model), *self.decoder_units(model)]
+
+    def trained_vision(self, model: Any) -> list[str]:
+        """Names of the vision tower's parameters that train."""
+        inside = {id(parameter) for parameter in self.vision(model).parameters() if parameter.requires_grad}
+        return [name for name, parameter in model.named_parameters() if id(parameter) in inside]
+
+    def flops(self, config: Any, *, vision_trains: bool, decoder_trains: bool) -> FlopsModel:
+        """Work of a model with this config. `decoder_trains` is False for LoRA, whose base has no weight gradients."""
+        sizes = self.tables.sizes(config.to_dict(), Path("config.json"))
+        return flops_model(sizes, vision_trains=vision_trains, decoder_trains=decoder_trains)
+
+    @contextmanager
+    def stock_forward(self, model: Any) -> Iterator[Any]:
+        """Inside the block the model runs transformers' own forward, e.g. for `generate`."""
+        modules = [model, *self.units(model)]
+        ours = [module.__dict__.pop("forward") for module in modules]
+        try:
+            yield model
+        finally:
+            for module, forward in zip(modules, ours, strict=True):
+                module.forward = forward

@@ -1,0 +1,101 @@
+"""The dense parts of Qwen3-VL's layers: everything before attention, and everything after it.
+
+Attention stands between two of these functions and outside of them, so that each is one graph with one dynamic size
+(the tokens of a pack) and no data-dependent shape. torch.compile then fuses norms, rotations, activations and residual
+sums, keeps only what backward cannot cheaply compute again, and compiles each function once for all layers.
+
+Shape letters: T tokens (or patches) of a pack, D width, H heads, K key heads, E values per head.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+
+from vidqa.engine.model.layers import Norm, Projection, layer_norm, project, root_mean_square_norm, rotate
+
+
+class DecoderInput(NamedTuple):
+    norm: Norm
+    query: Projection
+    key: Projection
+    value: Projection
+    query_norm: Norm
+    key_norm: Norm
+
+
+def before_decoder_attention(hidden_TD: torch.Tensor, cos_TE: torch.Tensor, sin_TE: torch.Tensor, of: DecoderInput):
+    """Query [T, H, E], key and value [T, K, E], normed and rotated."""
+    size = of.query_norm.weight.shape[0]
+    normed = root_mean_square_norm(hidden_TD, of.norm)
+    query, key, value = (part.unflatten(-1, (-1, size)) for part in project(normed, of.query, of.key, of.value))
+    query = rotate(root_mean_square_norm(query, of.query_norm), cos_TE, sin_TE)
+    key = rotate(root_mean_square_norm(key, of.key_norm), cos_TE, sin_TE)
+    return query, key, value
+
+
+class DecoderOutput(NamedTuple):
+    output: Projection
+    norm: Norm
+    gate: Projection
+    up: Projection
+    down: Projection
+
+
+def after_decoder_attention(hidden_TD: torch.Tensor, attended_TD: torch.Tensor, of: DecoderOutput) -> torch.Tensor:
+    """The layer's output from its input and what attention gave."""
+    hidden_TD = hidden_TD + project(attended_TD, of.output)[0]
+    gate, up = project(root_mean_square_norm(hidden_TD, of.norm), of.gate, of.up)
+    return hidden_TD + project(F.silu(gate) * up, of.down)[0]
+
+
+class VisionInput(NamedTuple):
+    norm: Norm
+    query_key_value: Projection
+    heads: int
+
+
+def before_vision_attention(hidden_TD: torch.Tensor, cos_TE: torch.Tensor, sin_TE: torch.Tensor, of: VisionInput):
+    """Query, key and value [T, H, E]; rotated in float32, as transformers does for the vision tower."""
+    packed = project(layer_norm(hidden_TD, of.norm), of.query_key_value)[0]
+    query, key, value = packed.unflatten(-1, (3, of.heads, -1)).unbind(1)
+    query, key = (rotate(part.float(), cos_TE, sin_TE).to(value.dtype) for part in (query, key))
+    return query, key, value.contiguous()  # a view would keep all three of them for backward
+
+
+class VisionOutput(NamedTuple):
+    output: Projection
+    norm: Norm
+    wide: Projection
+    narrow: Projection
+
+
+def after_vision_attention(hidden_TD: torch.Tensor, attended_TD: torch.Tensor, of: VisionOutput) -> torch.Tensor:
+    hidden_TD = hidden_TD + project(attended_TD, of.output)[0]
+    wide = F.gelu(project(layer_norm(hidden_TD, of.norm), of.wide)[0], approximate="tanh")
+    return hidden_TD + project(wide, of.narrow)[0]
+
+
+class Dense(NamedTuple):
+    """The four functions, eager or compiled."""
+
+    before_decoder: Callable[..., Any] = before_decoder_attention
+    after_decoder: Callable[..., Any] = after_decoder_attention
+    before_vision: Callable[..., Any] = before_vision_attention
+    after_vision: Callable[..., Any] = after_vision_attention
+
+
+EAGER = Dense()
+
+
+@cache
+def compiled() -> Dense:
+    """The same functions through torch.compile: one graph each, for any number of tokens."""
+    from vidqa.engine.model.compiling import any_length, prepare_compiler  # the compiler takes seconds to import
+
+    prepare_compiler()
+    return Dense(*(any_length(torch.compile(function, fullgraph=True)) for function in EAGER))

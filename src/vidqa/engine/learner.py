@@ -1,0 +1,122 @@
+"""One optimizer step: forward and backward over a rank's batches, one exchange between ranks, one update."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from vidqa.contract.problem import Problem
+from vidqa.engine.batch.loader import Loaded
+from vidqa.engine.distributed import World
+from vidqa.engine.model.resharding import Resharding
+from vidqa.engine.objectives import Objective
+from vidqa.engine.optimizer import clip_gradients, trained_by
+from vidqa.engine.problems import ENGINE_NO_GRADIENT
+from vidqa.engine.readback import Readback
+from vidqa.engine.signals import StopRequest
+
+
+@dataclass(frozen=True)
+class Step:
+    """What one step is taken on. `batches` are this rank's, `size` in number, which is the same on every rank; they may
+    be made only once the step before is taken. `expected` is the objective's count over all ranks where it is known
+    beforehand, and any number above 0 where it is not: the loss is divided by what was really counted."""
+
+    number: int  # from 0
+    batches: Iterable[Loaded]
+    size: int
+    expected: float
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one optimizer step did, over all ranks; times and `problems` (samples that broke) are this rank's."""
+
+    loss: float  # mean over the objective's count
+    metrics: Mapping[str, float]
+    grad_norm: float
+    count: int
+    stop_requested: bool
+    any_broken: bool
+    problems: list[Problem]
+    seconds: float
+    waited: float  # seconds without a batch
+
+    @property
+    def is_finite(self) -> bool:
+        return math.isfinite(self.loss) and math.isfinite(self.grad_norm)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Learner:
+    """A sharded model with all that changes it. `max_norm` bounds the gradient's norm (0: no bound)."""
+
+    model: Any
+    resharding: Resharding
+    optimizer: torch.optim.Optimizer
+    objective: Objective
+    max_norm: float
+    world: World
+    stop: StopRequest
+
+    def take(self, step: Step) -> Outcome:
+        """Take a step. The gradient is that of the objective's sum over all batches and ranks, divided by its count, so
+        that packing and ranks change nothing but speed."""
+        started, waited, problems = time.perf_counter(), 0.0, list[Problem]()
+        names = self.objective.metrics
+        # The sum, the count, whether any rank was asked to stop, how many samples broke, and the metrics.
+        totals = torch.zeros(4 + len(names), dtype=torch.float64, device=self.world.device)
+        batches = iter(step.batches)
+        for number in range(1, step.size + 1):
+            self.resharding.begin(more_to_come=number < step.size)
+            began_waiting = time.perf_counter()
+            loaded = next(batches)
+            waited += time.perf_counter() - began_waiting
+            problems += loaded.problems
+            sums = self.objective(self.model, loaded.batch)
+            # FSDP takes the mean of gradients over ranks; times world.size it is their sum.
+            (sums.sum * (self.world.size / step.expected)).backward()
+            totals[0] += sums.sum.detach()
+            totals[1] += sums.count
+            for place, name in enumerate(names, 4):
+                totals[place] += sums.metrics[name].detach()
+        totals[2] += self.stop.asked is not None
+        totals[3] += len(problems)
+        dist.all_reduce(totals)
+        if step.number == 0:
+            check_gradients(self.model)
+        # Samples that could not be decoded leave a smaller count than expected.
+        scale = (step.expected / totals[1].clamp(min=1)).float()
+        norm = clip_gradients(trained_by(self.optimizer), self.max_norm, scale)
+        read = Readback(torch.cat([totals, norm.double().view(1)]))
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        # The device is waited for here and nowhere else in a step, and while the host goes on it updates the weights.
+        # A loss that is not finite ends the run before it saves.
+        total, count, stop_requested, broken, *metrics, norm_value = read.wait()
+        return Outcome(
+            loss=total / max(count, 1),
+            metrics={name: value / max(count, 1) for name, value in zip(names, metrics, strict=True)},
+            grad_norm=norm_value,
+            count=int(count),
+            stop_requested=bool(stop_requested),
+            any_broken=bool(broken),
+            problems=problems,
+            seconds=time.perf_counter() - started,
+            waited=waited,
+        )
+
+
+def check_gradients(model: Any) -> None:
+    """After the first backward every trainable parameter must have a gradient."""
+    without = [name for name, p in model.named_parameters() if p.requires_grad and p.grad is None]
+    if without:
+        raise ENGINE_NO_GRADIENT.error(
+            without[0], f"{len(without)} trainable parameters got no gradient: {without[:5]}"
+        )

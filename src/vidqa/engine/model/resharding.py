@@ -1,0 +1,59 @@
+"""When FSDP's units reshard: free the weights that they gathered.
+
+Gathering a layer for every forward and every backward keeps memory small. Where there is room, weights stay gathered
+until the last backward of an optimizer step, before which they do not change: then each layer is gathered once a step,
+and the root, whose communication nothing hides, sums its gradients over the ranks once a step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from torch.distributed.fsdp import FSDPModule
+
+from vidqa.planning.budget.memory import Reshard
+
+
+class Resharding:
+    """Tells a sharded model whose gathered weights are freed after forward, as its memory policy says."""
+
+    def __init__(self, model: Any, policy: Reshard) -> None:
+        self.model, self.policy = model, policy
+        self._units = _units(model)  # found once: a walk over all modules takes milliseconds
+        self._after_forward()
+
+    def _after_forward(self) -> None:
+        self.model.set_reshard_after_forward(self.policy != "never")
+        self.model.set_reshard_after_forward(self.policy == "always", recurse=False)
+
+    def begin(self, *, more_to_come: bool) -> None:
+        """Before a micro-step; `more_to_come` says that it is not the last of its optimizer step."""
+        if self.policy == "never":
+            for unit in self._units:
+                unit.set_reshard_after_backward(not more_to_come, recurse=False)
+            self.model.set_requires_gradient_sync(not more_to_come, recurse=False)
+
+    @contextmanager
+    def everything(self) -> Iterator[None]:
+        """Inside the block every rank holds the whole model in compute precision, so that each can generate on its own
+        without meeting the others at every layer."""
+        self.model.set_reshard_after_forward(False)
+        for unit in _units(self.model):
+            unit.unshard()
+        try:
+            yield
+        finally:
+            reshard(self.model)
+            self._after_forward()
+
+
+def reshard(model: Any) -> None:
+    """Free whatever is gathered; each rank has its own rows again, as the optimizer knows them."""
+    for unit in _units(model):
+        unit.reshard()
+
+
+def _units(model: Any) -> list[FSDPModule]:
+    return [module for module in model.modules() if isinstance(module, FSDPModule)]

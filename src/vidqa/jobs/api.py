@@ -1,0 +1,152 @@
+"""Jobs for programs: submit, follow metrics, cancel, go on from a checkpoint, count the cost.
+
+    job = submit("train", Path("trial-7.toml"), "slurm", Wanted(nodes=2), ready=gate.ready)
+    for row in job.metrics():
+        if row.values.get("val/avg_loss", 0) > 3:
+            job.cancel()
+
+All that is known of a job is on disk. A program that was killed finds its job again with `attach(job_id)`, or by
+submitting the same spec: as long as nobody asks for a `new_run`, a spec with the same data, model and output folder has
+one job.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from vidqa import spec
+from vidqa.actions import action as action_of_name
+from vidqa.contract import files
+from vidqa.contract.problem import Problem
+from vidqa.contract.run_folder import TRAINER, RunFolder, read_checkpoint
+from vidqa.jobs import launch, records, watch
+from vidqa.jobs.asked import spec_of
+from vidqa.jobs.cost import Cost, cost_of
+from vidqa.jobs.launch import Launched, Ready, Wanted, not_asked
+from vidqa.jobs.metrics import Position, Row, rows_after
+from vidqa.jobs.problems import NOTHING_TO_RESUME
+from vidqa.jobs.records import JobRecord
+from vidqa.platforms import platform
+from vidqa.platforms._base import State
+from vidqa.spec.keys import with_values
+
+BEGINNING = Position()
+
+
+@dataclass(frozen=True)
+class JobHandle:
+    """A job by its id. `how` and `problems` are what its submission said: see `launch.Launched`."""
+
+    job_id: str
+    how: str = "attached"
+    problems: tuple[Problem, ...] = ()
+
+    def record(self) -> JobRecord:
+        """State, exit code, failure and where everything is, as true as it is now."""
+        return watch.find(self.job_id)
+
+    def progress(self) -> dict[str, Any]:
+        """What the engine last wrote of itself: step, total_steps, eta_s, message."""
+        return watch.progress(records.read(self.job_id))
+
+    def new_metrics(self, after: Position = BEGINNING) -> list[Row]:
+        """The rows that its run has written since a position, without waiting for more: to look at many jobs."""
+        return rows_after(self._run.path, after)
+
+    def metrics(self, after: Position = BEGINNING) -> Iterator[Row]:
+        """Every row after a position as it is written, until the job is over. A job that goes on in the same run folder
+        (`retry`) goes on with the same positions."""
+        while True:
+            record = self.record()  # first: what is written before the end is read after it
+            for row in self.new_metrics(after):
+                after = row.position
+                yield row
+            if record.state.is_terminal:
+                return
+            time.sleep(platform(record.platform).poll_s)
+
+    def wait(self, timeout_s: float | None = None, show: Callable[[str], None] | None = None) -> JobRecord:
+        """The record once the job or the time is over; `show` gets each piece of the log as it is written."""
+        return watch.wait(self.record(), timeout_s, show)
+
+    def cancel(self, grace_s: float = 300.0) -> JobRecord:
+        """Ask the job to save and stop, end it by force after `grace_s`, and return when it is over."""
+        return watch.cancel(self.job_id, grace_s)
+
+    def retry(self, *, agreed: bool = False, ready: Ready = not_asked) -> JobHandle:
+        """A job that goes on in the run folder of this one, from its newest checkpoint; the one there is, where another
+        goes on already or has completed the run. Raises what launch.retry does."""
+        record = self.record()
+        newest = next(each for each in records.scan()[0] if each.run_dir == record.run_dir)
+        if newest.job_id != self.job_id:
+            newest = watch.observe(newest)
+            if newest.state == State.COMPLETE or not newest.state.is_terminal:
+                return attach(newest.job_id)
+        return _handle(launch.retry(newest, agreed=agreed, ready=ready))
+
+    def checkpoints(self) -> list[Path]:
+        """The complete checkpoints of its run, the newest last."""
+        return self._run.complete(self._run.checkpoints, TRAINER)
+
+    def continue_from(
+        self,
+        checkpoint: Path,
+        spec_path: Path,
+        changes: dict[str, Any],
+        wanted: Wanted | None = None,
+        *,
+        ready: Ready = not_asked,
+    ) -> JobHandle:
+        """Submit its spec with other values at some dotted keys, as a run of its own that starts after just this
+        checkpoint: with train.max_num_steps = 12, step_8 is followed by 4 steps. The spec is written to `spec_path`.
+
+        Raises PLATFORM_NOTHING_TO_RESUME for a checkpoint that is not whole.
+        """
+        record = records.read(self.job_id)
+        try:
+            if (resuming := action_of_name(record.action).resuming) is None:
+                raise ValueError(f"the action {record.action} has no checkpoints")
+            read_checkpoint(checkpoint)
+        except ValueError as broken:
+            raise NOTHING_TO_RESUME.error(checkpoint, str(broken), "name one of the job's `checkpoints`") from broken
+        earlier = spec.load(spec_of(record), record.action)
+        changed = with_values(earlier, {**changes, resuming.key: str(checkpoint.absolute())})
+        files.write_text(spec_path, spec.dump(changed))
+        return submit(record.action, spec_path, record.platform, wanted, ready=ready)
+
+    def cost(self) -> Cost:
+        """What its run has cost so far, with all jobs that went on in the same run folder."""
+        return cost_of(records.read(self.job_id).run_dir)
+
+    @property
+    def _run(self) -> RunFolder:
+        return RunFolder(Path(records.read(self.job_id).run_dir))
+
+
+def submit(
+    action: str,
+    spec_path: Path,
+    platform_name: str,
+    wanted: Wanted | None = None,
+    *,
+    new_run: bool = False,
+    restart: bool = False,
+    ready: Ready = not_asked,
+) -> JobHandle:
+    """Start the job of a spec, or attach to the one there is, whatever has become of it: one that has ended otherwise
+    than complete goes on with `retry`; `restart` starts it anew. Raises ProblemError with all that is wrong."""
+    launched = launch.launch(action, spec_path, platform_name, wanted, new_run=new_run, ended=not restart, ready=ready)
+    return _handle(launched)
+
+
+def attach(job_id: str) -> JobHandle:
+    """A job that was submitted before, by whomever. Raises JOB_NOT_FOUND, JOB_RECORD_BROKEN."""
+    return JobHandle(records.read(job_id).job_id)
+
+
+def _handle(launched: Launched) -> JobHandle:
+    return JobHandle(launched.record.job_id, launched.how, tuple(launched.problems))

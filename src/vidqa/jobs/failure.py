@@ -1,0 +1,106 @@
+"""Of which class a failure is, and the line of evidence: it decides whether the same job is worth another try.
+
+Memory was full where the kernel, CUDA or the platform says so. A process that was killed may have been so by anyone.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from vidqa.contract import environment
+from vidqa.contract.problem import Exit, Problem
+from vidqa.platforms._base import IMAGE, INFRASTRUCTURE, OUT_OF_MEMORY
+
+DATA, CREDENTIAL, SPEC, PROGRAM = "data", "credential", "spec", "program"
+CLASSES = (INFRASTRUCTURE, DATA, IMAGE, CREDENTIAL, SPEC, PROGRAM, OUT_OF_MEMORY)
+FAILS_AGAIN = (SPEC, DATA, CREDENTIAL, OUT_OF_MEMORY)  # the same job would end the same way
+
+# What a problem's code begins with.
+BY_CODE = {
+    "SPEC": SPEC,
+    "AUTOML": SPEC,
+    "RESUME": SPEC,
+    "ENGINE_RESUME": SPEC,
+    "ENGINE_NOTHING_TRAINS": SPEC,
+    "ENGINE_LORA_TARGETS": SPEC,
+    "ENGINE_NO_CHECKPOINT": SPEC,
+    "ENGINE_WEIGHTS_MISMATCH": SPEC,
+    "ENGINE_NOT_FINITE": SPEC,
+    "ENGINE_BAD_SAMPLE": DATA,
+    "ENGINE_NO_SAMPLES": DATA,
+    "ENGINE_SAVE_FAILED": INFRASTRUCTURE,
+    "ENGINE_OUTPUT_UNWRITABLE": INFRASTRUCTURE,
+    "ENGINE": PROGRAM,
+    "DATA": DATA,
+    "MEDIA": DATA,
+    "MEDIA_DECODER_KILLED": INFRASTRUCTURE,
+    "VIDEO": DATA,
+    "IMAGE": DATA,
+    "SAMPLE": DATA,
+    "CHAT": DATA,
+    "MODEL": SPEC,
+    "HUB_GATED": CREDENTIAL,
+    "HUB": INFRASTRUCTURE,
+    "ENGINE_OUT_OF_MEMORY": OUT_OF_MEMORY,
+    "INTERNAL": PROGRAM,
+    "RUN": INFRASTRUCTURE,
+    "ENV": INFRASTRUCTURE,
+    "PLATFORM_DOCKER_IMAGE": IMAGE,
+    "PLATFORM_DOCKER_NOT_AN_ENGINE": IMAGE,
+    "PLATFORM": INFRASTRUCTURE,
+}
+# What a line of the log says; the first pattern that any line has wins, and of its lines the last.
+BY_LINE = (
+    (OUT_OF_MEMORY, r"OutOfMemoryError|CUDA out of memory|oom[-_]kill|OOMKilled|Out of memory: Killed"),
+    (IMAGE, r"exec \S+ failed: No such file|executable file not found in"),
+    (IMAGE, r"no kernel image is available|exec format error|manifest unknown|ImagePullBackOff|ErrImagePull"),
+    (IMAGE, r"No module named '?vidqa|CUDA driver version is insufficient|forward compatibility was attempted"),
+    (CREDENTIAL, r"\b401\b.*(?i:unauthori[sz]ed)|GatedRepoError|(?i:access to model .* is restricted)"),
+    (INFRASTRUCTURE, r"No space left on device|Disk quota exceeded|Input/output error|Stale file handle"),
+    (INFRASTRUCTURE, r"\bXid\b|uncorrectable ECC|CUDA error: .*(?:hardware|ECC|launch timed out)|fallen off the bus"),
+    (
+        INFRASTRUCTURE,
+        r"NCCL (?:error|WARN).*|Connection (?:reset|refused|closed) by|RendezvousTimeoutError|Broken pipe",
+    ),
+    (INFRASTRUCTURE, r"NODE_FAIL|PREEMPTED|BOOT_FAIL|(?i:node failure)|a node of the job no longer answers|Bus error"),
+    (PROGRAM, r"^\w*(?:Error|Exception)\b.*"),
+)
+EVIDENCE_LENGTH = 300
+
+
+def classify(exit_code: int | None, message: str, problems: Sequence[Problem], log_tail: str) -> dict[str, str]:
+    """{"class": one of CLASSES, "evidence": the problem or the line of the log that says so}."""
+    errors = [problem for problem in problems if problem.severity == "error"]
+    found = _of_code(errors[0].code) if errors else None
+    if found:
+        return _failure(found, f"{errors[0].code} at {errors[0].where}: {errors[0].message}")
+    lines, killed = log_tail.splitlines(), "SIGKILL" in message
+    for kind, pattern in BY_LINE:
+        if killed and kind != OUT_OF_MEMORY:
+            return _failure(INFRASTRUCTURE, message)  # what the log of a killed process ends with is no reason
+        hits = [line.strip() for line in lines if re.search(pattern, line)]
+        if hits:
+            return _failure(kind, hits[-1])
+    if exit_code == Exit.INPUT:
+        return _failure(DATA, message)
+    if exit_code == Exit.ENVIRONMENT or "vanished" in message:
+        return _failure(INFRASTRUCTURE, message)
+    return _failure(PROGRAM, message or next((line.strip() for line in reversed(lines) if line.strip()), ""))
+
+
+def why_not_again(failure: dict[str, str] | None) -> str | None:
+    """Why the same job would fail again; None where another try may help."""
+    if failure is None or failure.get("class") not in FAILS_AGAIN:
+        return None
+    return f"it failed for a reason of class {failure['class']}, which stays: {failure.get('evidence', '')}"
+
+
+def _of_code(code: str) -> str | None:
+    """The class of the longest beginning that is known."""
+    known = [start for start in BY_CODE if code == start or code.startswith(f"{start}_")]
+    return BY_CODE[max(known, key=len)] if known else None
+
+
+def _failure(kind: str, evidence: str) -> dict[str, str]:
+    return {"class": kind, "evidence": environment.redacted(evidence)[:EVIDENCE_LENGTH]}

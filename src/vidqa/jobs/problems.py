@@ -1,0 +1,89 @@
+"""Problems of launching jobs, of looking at them, and of trying them again."""
+
+from vidqa.contract.problem import Code, Exit
+
+OUT_UNWRITABLE = Code(
+    "PLATFORM_OUT_UNWRITABLE",
+    "The folder that the files of a dry run are to be written to cannot be written.",
+    "Let --out name a folder that you may write.",
+    Exit.ENVIRONMENT,
+)
+JOB_NOT_FOUND = Code(
+    "JOB_NOT_FOUND",
+    "There is no job of this name.",
+    "List the jobs: python scripts/jobs.py list",
+    Exit.USAGE,
+)
+JOB_ID_NEEDED = Code(
+    "JOB_ID_NEEDED",
+    "What changes a job asks for its id: the newest one need not be the one that is meant.",
+    "Look it up: python scripts/jobs.py list",
+    Exit.USAGE,
+)
+JOB_FAILED = Code(
+    "JOB_FAILED",
+    "The job ended without doing what it was asked to do.",
+    "Read its log: python scripts/jobs.py logs JOB",
+    Exit.JOB_FAILED,
+)
+JOB_INTERRUPTED = Code(
+    "JOB_INTERRUPTED",
+    "The job was ended by its machine or its platform, not by what it computed.",
+    "It goes on from its newest checkpoint: python scripts/jobs.py retry JOB",
+    Exit.JOB_FAILED,
+)
+JOB_OUT_OF_MEMORY = Code(
+    "JOB_OUT_OF_MEMORY",
+    "The memory of the machine or of the job's container was full.",
+    "Give it more memory, then python scripts/jobs.py retry JOB --yes. Or ask for less in ways that a resumed run may "
+    "change: fewer dataloader workers, engine.recompute, a smaller engine.pack_tokens; with build_spec.py train "
+    "--parent-run RUN it goes on from its newest checkpoint. The effective batch must stay as it was.",
+    Exit.JOB_FAILED,
+)
+JOB_NOT_DONE = Code(
+    "JOB_NOT_DONE",
+    "The job is still running, or it was stopped and can be resumed.",
+    "While it runs, wait longer: python scripts/jobs.py wait JOB; once it is over, python scripts/jobs.py retry JOB "
+    "resumes it.",
+    Exit.NOT_DONE,
+)
+NOTHING_TO_RESUME = Code(
+    "PLATFORM_NOTHING_TO_RESUME",
+    "train.resume is true, and there is no run of the same spec to go on with.",
+    "Let train.resume name a checkpoint folder (RUN/checkpoints/step_N), or start anew with --new-run.",
+)
+RUN_FOLDER_BUSY = Code(
+    "RUN_FOLDER_BUSY",
+    "The run that should be resumed still has a job working in its folder.",
+    "Wait for that job or cancel it (python scripts/jobs.py cancel JOB), or use --new-run.",
+    Exit.NOT_DONE,
+)
+PLATFORM_IMAGE_NOT_AGREED = Code(
+    "PLATFORM_IMAGE_NOT_AGREED",
+    "The job would run in the image that config.json records, and nobody has agreed to it.",
+    "Look at the image, then add --yes, or name one with --image.",
+    Exit.REFUSED,
+)
+PLATFORM_NO_IMAGE = Code(
+    "PLATFORM_NO_IMAGE",
+    "This platform runs jobs in an image, and none is named or recorded.",
+    "Build and record it: docker/build.sh; or name one with --image.",
+    Exit.ENVIRONMENT,
+)
+JOB_RETRY_REFUSED = Code(
+    "JOB_RETRY_REFUSED",
+    "The job would end in the same way again.",
+    "Repair what the evidence names first; --yes launches it all the same.",
+    Exit.REFUSED,
+)
+JOB_RETRY_NEEDLESS = Code(
+    "JOB_RETRY_NEEDLESS",
+    "There is nothing to launch again: the job is not over, or it is complete.",
+    "Look at it: python scripts/jobs.py status JOB",
+    Exit.USAGE,
+)
+COSMOS_CANNOT = Code(
+    "PLATFORM_COSMOS_CANNOT",
+    "NVIDIA's cosmos-rl container cannot do what is asked, or cannot be rendered for it.",
+    "Use our own engine, or change what the message names.",
+)

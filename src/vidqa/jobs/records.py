@@ -1,0 +1,178 @@
+"""Job records: one JSON file per job in the state folder, written before the job starts.
+
+A record says what was asked and what was last seen. Its terminal states never change. What of it is damaged is found
+when it is read, so that whoever looks at many jobs is stopped by none.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from types import UnionType
+from typing import Any, get_args, get_origin, get_type_hints
+
+from vidqa.contract import files
+from vidqa.contract.problem import Problem, ProblemError, control_characters
+from vidqa.jobs.problems import JOB_NOT_FOUND
+from vidqa.platforms import NAMES, job_files
+from vidqa.platforms._base import State, Submitted
+from vidqa.platforms.job_files import record_file
+from vidqa.platforms.problems import JOB_RECORD_BROKEN
+from vidqa.platforms.processes import Identity
+
+SCHEMA_VERSION = 1
+MOST_NUMBER = 1 << 53  # what any program reads exactly from JSON
+PASSED, AT_LAUNCH, SKIPPED = "passed", "without decoding", "skipped"  # what `preflight` of a record is, where known
+
+
+@dataclass(frozen=True)
+class JobRecord:
+    """`reference` is what the platform needs to find the job again; `inputs_fingerprint` covers data and model.
+
+    A resumed run goes on in the log it had: this job's part begins at byte `log_start`. `failure` is {"class",
+    "evidence"} of a job that failed; `retry_of` the job that this one was launched again for; `settings` what
+    site.toml said of the platform; `preflight` whether it was checked before. `folder` is where it was launched from,
+    and `sequence` counts the launches, whatever the clock says; a record of an earlier version has neither.
+    """
+
+    job_id: str
+    platform: str
+    action: str
+    spec: str
+    spec_fingerprint: str
+    inputs_fingerprint: str
+    output_dir: str
+    run_dir: str
+    model: str
+    processes: int
+    created: str
+    launcher: dict[str, Any]
+    sequence: int = 0
+    folder: str = ""
+    state: State = State.PENDING
+    updated: str = ""
+    parent: str | None = None
+    nodes: int = 1
+    gpus: int = 0
+    image: str | None = None
+    settings: dict[str, Any] | None = None
+    preflight: str = ""
+    retry_of: str | None = None
+    failure: dict[str, str] | None = None
+    reference: dict[str, Any] | None = None
+    cancel_requested: str | None = None
+    log_start: int = 0
+    exit_code: int | None = None
+    message: str = ""
+    schema_version: int = SCHEMA_VERSION
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @property
+    def log(self) -> Path:
+        return self.submitted.log
+
+    @property
+    def submitted(self) -> Submitted:
+        """What its platform needs to know of it."""
+        same = {each.name: getattr(self, each.name) for each in fields(Submitted)}
+        return Submitted(**{**same, "run_dir": Path(self.run_dir)})
+
+    def is_of(self, folder: Path) -> bool:
+        """Whether it was launched from this folder; an earlier version recorded the spec and the output alone."""
+        if self.folder:
+            return self.folder == str(folder)
+        return any(Path(path).is_relative_to(folder) for path in (self.spec, self.output_dir))
+
+
+def _types(kind: Any) -> tuple[type, ...]:
+    """The classes that values of an annotated type may have; of what is inside a dict nothing."""
+    kinds = get_args(kind) if isinstance(kind, UnionType) else (kind,)
+    return tuple(get_origin(each) or each for each in kinds)
+
+
+_TYPES = {name: _types(kind) for name, kind in get_type_hints(JobRecord).items()}
+_LAUNCHER = {name: _types(kind) for name, kind in get_type_hints(Identity).items()}
+
+
+def write(record: JobRecord) -> JobRecord:
+    stamped = replace(record, updated=files.now())
+    job_files.write(record_file(record.job_id), stamped.as_dict())
+    return stamped
+
+
+def read(job_id: str) -> JobRecord:
+    """The record of one job. Raises JOB_NOT_FOUND, JOB_RECORD_BROKEN."""
+    if not re.fullmatch(r"[\w.-]+", job_id) or not os.path.lexists(record_file(job_id)):
+        raise JOB_NOT_FOUND.error(job_id, f"there is no job {job_id!r} in {job_files.folder()}")
+    return _parse(record_file(job_id))
+
+
+def scan() -> tuple[list[JobRecord], list[Problem]]:
+    """All records, the one launched last first, and a warning for each that cannot be read."""
+    records, problems = [], []
+    for name in names():
+        try:
+            records.append(_parse(record_file(name)))
+        except ProblemError as broken:
+            problems += [replace(problem, severity="warning") for problem in broken.problems]
+    return sorted(records, key=lambda each: (each.sequence, each.created, each.job_id), reverse=True), problems
+
+
+def names() -> list[str]:
+    """The names of all jobs, also of those whose records cannot be read."""
+    return sorted(path.stem for path in job_files.folder().glob("*.json") if not path.name.endswith(".exit.json"))
+
+
+def last_sequence() -> int:
+    """The number of the launch that was last; 0 where none has one."""
+    found, _ = scan()
+    return found[0].sequence if found else 0
+
+
+def update(job_id: str, *, first: Callable[[], None] | None = None, **changes: Any) -> JobRecord:
+    """Change a record, unless it has ended: what a terminal record says is kept. `first` is done just before, while
+    nobody else can change it."""
+    with job_files.lock("records"):
+        record = read(job_id)
+        if record.state.is_terminal:
+            return record
+        if first:
+            first()
+        return write(replace(record, **changes))
+
+
+def _parse(path: Path) -> JobRecord:
+    try:
+        raw = files.read_json(path)
+        record = JobRecord(**{name: raw[name] for name in _TYPES if name in raw} | {"state": State(raw["state"])})
+    except (OSError, ValueError, TypeError, KeyError) as broken:
+        raise JOB_RECORD_BROKEN.error(path, f"{type(broken).__name__}: {str(broken)[:500]}") from broken
+    wrong = wrong_fields(record) or ([] if path == record_file(record.job_id) else ["job_id"])
+    if wrong:
+        raise JOB_RECORD_BROKEN.error(path, f"these are not what they must be: {', '.join(wrong)}")
+    return record
+
+
+def wrong_fields(record: JobRecord) -> list[str]:
+    """The fields of a record that are not of their type, or not in their range."""
+    wrong = [name for name, types in _TYPES.items() if not isinstance(getattr(record, name), types)]
+    return wrong or [name for name, sound in _sound(record) if not sound]
+
+
+def _sound(record: JobRecord) -> Iterator[tuple[str, bool]]:
+    """Of the fields that a type alone does not describe, whether they can be a job's."""
+    yield "platform", record.platform in NAMES
+    yield "spec_fingerprint", re.fullmatch(r"\w+", record.spec_fingerprint) is not None
+    for name in ("run_dir", "output_dir"):
+        text = str(getattr(record, name))
+        yield name, Path(text).is_absolute() and not control_characters(text)
+    for name in ("processes", "nodes", "gpus", "log_start", "sequence"):
+        yield name, 0 <= getattr(record, name) < MOST_NUMBER
+    yield "launcher", all(isinstance(record.launcher.get(name), types) for name, types in _LAUNCHER.items())
+    failure = record.failure or {"class": "", "evidence": ""}
+    yield "failure", all(isinstance(failure.get(name), str) for name in ("class", "evidence"))

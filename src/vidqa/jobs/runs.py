@@ -1,0 +1,72 @@
+"""The folder of a run: its name, what it holds before the engine starts, and which one a resumed run goes on in."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from vidqa.contract import files
+from vidqa.contract.run_folder import RUN_SCHEMA, RunFolder
+from vidqa.jobs.records import MOST_NUMBER
+from vidqa.platforms._base import State
+from vidqa.platforms.problems import RUN_FOLDER_UNWRITABLE
+
+
+def new_name(fingerprint: str, taken: set[str]) -> str:
+    """A run's name: the time, and what tells its spec from others; counted on where `taken` has it already."""
+    first = f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{fingerprint[:6]}"
+    name, count = first, 1
+    while name in taken:
+        count += 1
+        name = f"{first}-{count}"
+    return name
+
+
+def newest_run(output_dir: Path, **wanted: str) -> Path | None:
+    """The run in `output_dir` that was launched last of those whose run.json has these values. Earlier versions did not
+    count the launches: their runs come before all that are counted, by their names, which begin with the time."""
+    runs = [(RunFolder(path.parent).read_run(), path.parent) for path in output_dir.glob("*/run.json")]
+    fit = [(_sequence(run), folder.name) for run, folder in runs if wanted.items() <= run.items()]
+    return output_dir / max(fit)[1] if fit else None
+
+
+def last_sequence(output_dir: Path) -> int:
+    """The highest number of a launch in `output_dir`; 0 where none has one."""
+    return max((_sequence(RunFolder(path.parent).read_run()) for path in output_dir.glob("*/run.json")), default=0)
+
+
+def _sequence(run: dict[str, Any]) -> int:
+    number = run.get("sequence")
+    return number if isinstance(number, int) and 0 <= number < MOST_NUMBER else 0
+
+
+def run_that_made(model: Path) -> str | None:
+    """The run whose folder holds this model, as <run>/safetensors/<name>."""
+    for folder in list(model.parents)[:3]:
+        run_id = RunFolder(folder).read_run().get("run_id")
+        if run_id:
+            return str(run_id)
+    return None
+
+
+def prepare(run_dir: Path, texts: dict[str, str], facts: dict[str, Any], job_id: str) -> None:
+    """Write the files `texts`, run.json and a status.json that says PENDING; forget how an earlier job in it ended.
+
+    Raises RUN_FOLDER_UNWRITABLE.
+    """
+    run = RunFolder(run_dir).read_run() or {"schema_version": RUN_SCHEMA, "created": files.now(), **facts}
+    run["jobs"] = [*run.get("jobs", []), job_id]
+    run["preflight"] = facts["preflight"]  # of the newest job
+    try:
+        run_dir.mkdir(parents=True, exist_ok=True)
+        for name, text in texts.items():
+            files.write_text(run_dir / name, text)
+        files.write_json(run_dir / "run.json", run)
+        RunFolder(run_dir).write_status(State.PENDING)
+        (run_dir / "problems.json").unlink(missing_ok=True)
+        (run_dir / "log.txt").touch()
+        with files.open_plain(run_dir / "log.txt"):
+            pass  # a job that could not open its log would never begin
+    except OSError as failed:
+        raise RUN_FOLDER_UNWRITABLE.error(run_dir, f"it cannot be written: {failed}") from failed

@@ -1,0 +1,64 @@
+"""Files in the state folder, one folder for all jobs: how each ended, what of its log a cluster forgets, and locks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from vidqa.contract import environment, files
+from vidqa.platforms.problems import JOB_LAUNCH_BUSY, STATE_FOLDER_UNWRITABLE
+
+LOCK_WAIT_S = 60.0
+
+
+def folder() -> Path:
+    return environment.state_folder() / "jobs"
+
+
+def record_file(job_id: str) -> Path:
+    return folder() / f"{job_id}.json"
+
+
+def exit_file(job_id: str) -> Path:
+    """Where a platform keeps how a job ended, once nothing of the job is left that could be asked."""
+    return folder() / f"{job_id}.exit.json"
+
+
+def read_exit(job_id: str) -> dict[str, Any]:
+    """What the job's exit file holds; nothing where there is none that can be read."""
+    return files.read_object(exit_file(job_id))
+
+
+def write_exit(job_id: str, ending: dict[str, Any]) -> None:
+    """Raises STATE_FOLDER_UNWRITABLE."""
+    write(exit_file(job_id), ending)
+
+
+def write(path: Path, value: dict[str, Any]) -> None:
+    """Raises STATE_FOLDER_UNWRITABLE."""
+    try:
+        files.write_json(path, value)
+    except OSError as failed:
+        raise STATE_FOLDER_UNWRITABLE.error(folder(), f"writing {path.name} failed: {failed}") from failed
+
+
+@contextmanager
+def lock(name: str) -> Iterator[None]:
+    """One holder at a time among all processes; given up by the system when its holder dies. Raises JOB_LAUNCH_BUSY and
+    STATE_FOLDER_UNWRITABLE."""
+    from filelock import FileLock, Timeout  # a tenth of a second, which a look at jobs does not need
+
+    held = FileLock(folder() / f".{name}.lock", timeout=LOCK_WAIT_S, poll_interval=0.02)
+    try:
+        folder().mkdir(parents=True, exist_ok=True)
+        held.acquire()
+    except Timeout:
+        raise JOB_LAUNCH_BUSY.error(held.lock_file, f"not free after {LOCK_WAIT_S:.0f} s") from None
+    except OSError as failed:
+        raise STATE_FOLDER_UNWRITABLE.error(folder(), f"the lock cannot be made: {failed}") from failed
+    try:
+        yield
+    finally:
+        held.release()

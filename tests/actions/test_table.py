@@ -1,0 +1,83 @@
+"""The table of actions: what the declarations name exists, and reading the table costs nothing."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from vidqa import actions
+from vidqa.actions import Action, resolve
+from vidqa.contract.problem import REGISTRY, ProblemError
+from vidqa.spec.keys import flat, leaves
+
+NAMED = ("spec", "rules", "outcome", "program", "proof")
+
+
+@pytest.fixture(params=actions.HERE)
+def action(request: pytest.FixtureRequest) -> Action:
+    return actions.action(request.param)
+
+
+def test_what_a_declaration_names_can_be_imported(action: Action) -> None:
+    named = [getattr(action, name) for name in NAMED if getattr(action, name)]
+    named += [action.parent.keys, action.sampling.planner, *action.sampling.modes.values()]
+    assert all(callable(resolve(each)) for each in named)
+
+
+def test_keys_of_a_declaration_are_keys_of_its_spec(action: Action) -> None:
+    keys = [action.output_key, action.resuming.key, action.sampling.length_key, *action.not_computed]
+    keys += [key for data in action.data for key in (data.annotations, data.media, *data.root_sets)]
+    keys += [key for model in action.models for key in (model.name, model.revision, model.only_with) if key]
+    keys += [key for pair in (*action.exclusive, *action.replacing) for key in pair[:2]]
+    keys += action.shorthand.values()
+    assert set(keys) - set(leaves(action.name)) == set()
+    assert {code for _, _, code in action.exclusive} <= set(REGISTRY)
+    assert set(action.tables) <= set(action.spec_model.model_fields)
+
+
+def test_the_default_spec_is_of_its_action(action: Action) -> None:
+    spec = action.spec_model()
+    assert actions.action_for(spec) is action and action.processes(spec) == 1
+    assert action.sampling.longest(spec) <= flat(spec)[action.sampling.length_key]
+
+
+def test_every_field_of_a_declaration_is_described() -> None:
+    described = {word.strip(",;") for line in (Action.__doc__ or "").splitlines() for word in line.split()}
+    assert {field.name for field in fields(Action)} - {word.strip("`") for word in described} == set()
+
+
+def test_an_action_that_there_is_not_is_a_problem() -> None:
+    with pytest.raises(ProblemError) as refused:
+        actions.action("dance")
+    assert (refused.value.problems[0].code, "train, evaluate" in refused.value.problems[0].remedy) == (
+        "SPEC_ACTION",
+        True,
+    )
+
+
+def _installed(folder: Path, monkeypatch: pytest.MonkeyPatch, **points: str) -> None:
+    (folder / "other-1.dist-info").mkdir()
+    (folder / "other-1.dist-info/METADATA").write_text("Metadata-Version: 2.1\nName: other\nVersion: 1\n")
+    lines = "\n".join(f"{name} = {where}" for name, where in points.items())
+    (folder / "other-1.dist-info/entry_points.txt").write_text(f"[vidqa.actions]\n{lines}\n")
+    monkeypatch.syspath_prepend(folder)
+
+
+def test_a_package_that_cannot_be_loaded_is_a_problem_of_its_own_action(tmp_path: Path, monkeypatch: Any) -> None:
+    _installed(tmp_path, monkeypatch, broken="not_there:ACTION", train="not_there:TRAIN")
+    assert actions.names() == ("train", "evaluate", "broken")  # nobody takes the name of one that is here
+    assert [each.name for each in actions.every()] == ["train", "evaluate"]
+    with pytest.raises(ProblemError, match="not_there"):
+        actions.action("broken")
+
+
+def test_the_table_is_read_without_what_it_names() -> None:
+    read = "import sys, vidqa.actions as a; a.every(); a.roots()"
+    heavy = "{'pydantic', 'numpy', 'yaml', 'torch', 'vidqa.spec', 'vidqa.planning'} & set(sys.modules)"
+    done = subprocess.run([sys.executable, "-c", f"{read}; print({heavy})"], capture_output=True, text=True, check=True)
+    assert done.stdout == "set()\n"

@@ -1,0 +1,243 @@
+"""Engine processes that fork from one that has imported what they import, which costs each twelve seconds otherwise.
+
+    done = run([sys.executable, "-m", "vidqa.engine.torchrun", ...], timeout=180)     as subprocess.run
+    process = Started([...], stdout=log, stderr=log)                                  as subprocess.Popen
+
+Processes, sessions, signals, pipes and exit codes are real; the interpreter's start alone is shared. What starts
+Python by itself (scripts, platforms) is not touched, so an import that is missing or too early shows there.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import inspect
+import io
+import json
+import logging
+import os
+import runpy
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import traceback
+from functools import cache
+from pathlib import Path
+from typing import IO, Any, NoReturn
+
+# What libraries read while they are imported: a process that wants another value forks from another parent.
+READ_BY_IMPORTS = ("OMP_NUM_THREADS", "HF_HUB_OFFLINE", "HF_HOME", "HF_ENDPOINT", "TRANSFORMERS_OFFLINE")
+MODULES = ("vidqa.engine", "vidqa.engine.torchrun", "torch.distributed.run")
+FOLDERS = ("tests", "benchmarks")  # of this repository: their programs start the engine
+REPOSITORY = Path(__file__).resolve().parents[1]
+REQUEST_BYTES = 1 << 17
+EXECUTE = subprocess.Popen._execute_child
+
+
+class Started:
+    """The part of subprocess.Popen that tests use, of a process that is forked for them."""
+
+    def __init__(self, args: list[Any], *, stdout: IO[Any], stderr: IO[Any], **place: Any) -> None:
+        self.args, self.returncode = [str(word) for word in args], None
+        place = {"env": dict(os.environ), "cwd": os.getcwd(), "start_new_session": False} | place
+        request = json.dumps({"args": self.args, **place, "cwd": str(place["cwd"])}).encode()
+        self._answers, answers = os.pipe()
+        parent = _parent(tuple(place["env"].get(name) for name in READ_BY_IMPORTS))
+        socket.send_fds(parent, [request], [stdout.fileno(), stderr.fileno(), answers])
+        os.close(answers)
+        self.pid = int(self._answer())
+
+    def _answer(self) -> str:
+        answer = b""
+        while not answer.endswith(b"\n"):
+            if not (byte := os.read(self._answers, 1)):
+                raise ChildProcessError(f"the process that forks has ended: {self.args}")
+            answer += byte
+        return answer.decode()
+
+    def poll(self) -> int | None:
+        return self._ended(0)
+
+    def wait(self, timeout: float | None = None) -> int:
+        if (code := self._ended(timeout)) is None:
+            raise subprocess.TimeoutExpired(self.args, timeout or 0)
+        return code
+
+    def _ended(self, seconds: float | None) -> int | None:
+        if self.returncode is None:
+            with selectors.DefaultSelector() as selector:
+                selector.register(self._answers, selectors.EVENT_READ)
+                if selector.select(seconds):
+                    self.returncode = int(self._answer())
+                    os.close(self._answers)
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+
+def run(args: list[Any], *, timeout: float, **place: Any) -> subprocess.CompletedProcess[str]:
+    """subprocess.run with what is printed captured as text."""
+    with os.fdopen(os.memfd_create("out"), "w+b") as out, os.fdopen(os.memfd_create("err"), "w+b") as err:
+        process = Started(args, stdout=out, stderr=err, **place)
+        try:
+            code = process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            raise
+        printed = [os.pread(each.fileno(), os.fstat(each.fileno()).st_size, 0).decode() for each in (out, err)]
+    return subprocess.CompletedProcess(process.args, code, *printed)
+
+
+@cache
+def _parent(values: tuple[str | None, ...]) -> socket.socket:
+    """The socket of a process that has imported the engine under these environment variables; it ends with this one."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    chosen = {name: value for name, value in zip(READ_BY_IMPORTS, values, strict=True) if value is not None}
+    environment = {name: value for name, value in os.environ.items() if name not in READ_BY_IMPORTS} | chosen
+    words = [sys.executable, "-P", __file__, str(theirs.fileno())]
+    subprocess.Popen(words, env=environment, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
+    theirs.close()
+    return ours
+
+
+def serve(requests: socket.socket) -> None:
+    """Fork what is asked for, until whoever asks has gone."""
+    running: dict[int, tuple[Forking, int]] = {}
+    with selectors.DefaultSelector() as selector:
+        selector.register(requests, selectors.EVENT_READ)
+        while True:
+            for key, _ in selector.select():
+                if key.fd in running:
+                    process, answers = running.pop(key.fd)
+                    selector.unregister(key.fd)
+                    _tell(answers, process.wait())
+                    os.close(answers)
+                    os.close(key.fd)
+                    continue
+                message, files, *_ = socket.recv_fds(requests, REQUEST_BYTES, 3)
+                if not message:
+                    os._exit(0)
+                out, err, answers = files
+                process = Forking(stdin=subprocess.DEVNULL, stdout=out, stderr=err, **json.loads(message))
+                os.close(out)
+                os.close(err)
+                _tell(answers, process.pid)
+                ended = os.pidfd_open(process.pid)
+                running[ended] = process, answers
+                selector.register(ended, selectors.EVENT_READ)
+
+
+def _tell(answers: int, number: int) -> None:
+    try:
+        os.write(answers, f"{number}\n".encode())
+    except BrokenPipeError:
+        return  # the test that asked has ended
+
+
+class Forking(subprocess.Popen):
+    """A Popen that forks this process where it would start Python with one of MODULES or a program of FOLDERS."""
+
+    def _execute_child(self, *given: Any) -> None:
+        call = inspect.signature(EXECUTE).bind(self, *given).arguments
+        environment = os.environ if call["env"] is None else call["env"]
+        same = all(environment.get(name) == os.environ.get(name) for name in READ_BY_IMPORTS)
+        if not same or call["shell"] or not (program := _program_of(call["args"])):
+            return EXECUTE(self, *given)
+        files = [call["p2cread"], call["c2pwrite"], call["errwrite"]]
+        sys.stdout.flush()
+        sys.stderr.flush()
+        self.pid = os.fork()
+        if not self.pid:
+            _become(program, call, dict(environment), files)
+        self._child_created = True
+        pipes = ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")
+        self._close_pipe_fds(*(call[name] for name in pipes))
+        return None
+
+
+def _program_of(args: Any) -> tuple[list[str], str, list[str]] | None:
+    """The flags of Python, the module or file, and its words; None where it is not one to fork for."""
+    python, *words = [os.fspath(word) for word in args] if not isinstance(args, (str, bytes)) else [""]
+    flags = []
+    while words and words[0] in ("-u", "-P"):
+        flags.append(words.pop(0))
+    if python != sys.executable or not words:
+        return None
+    if words[0] == "-m":
+        return (flags, words[1], words[2:]) if words[1] in MODULES else None
+    ours = any(Path(words[0]).is_relative_to(REPOSITORY / folder) for folder in FOLDERS)
+    return (flags, words[0], words[1:]) if ours and words[0].endswith(".py") else None
+
+
+def _become(program: tuple[list[str], str, list[str]], call: Any, environment: dict[str, str], files: Any) -> NoReturn:
+    """In the fork: all that exec would have done, and then the program. What the parent held is never freed."""
+    code = 1
+    try:
+        if call["start_new_session"]:
+            os.setsid()
+        for number in signal.valid_signals():
+            if callable(signal.getsignal(number)):
+                signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+        for number, file in enumerate(files):
+            if file >= 0:
+                os.dup2(file, number)
+        os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+        os.environ.clear()
+        os.environ.update(environment)
+        if call["cwd"] is not None:
+            os.chdir(call["cwd"])
+        code = _run(*program)
+    except BaseException:  # noqa: BLE001  what would have ended the interpreter ends the fork
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def _run(flags: list[str], program: str, words: list[str]) -> int:
+    files = (open(number, "wb", 0, closefd=False) for number in (1, 2))  # noqa: SIM115  as long as the process
+    sys.stdout, sys.stderr = (io.TextIOWrapper(file, "utf-8", write_through=True) for file in files)
+    is_module, safe = not program.endswith(".py"), "-P" in flags or os.environ.get("PYTHONSAFEPATH")
+    first = [] if safe else [os.getcwd() if is_module else str(Path(program).parent)]
+    sys.path[:] = [*first, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)), *PATH]
+    sys.argv = [program, *words]
+    try:
+        if is_module:
+            runpy.run_module(program, run_name="__main__", alter_sys=True)
+        else:
+            runpy.run_path(program, run_name="__main__")
+    except SystemExit as ended:
+        if isinstance(ended.code, str):
+            print(ended.code, file=sys.stderr)
+            return 1
+        return ended.code or 0
+    return 0
+
+
+if __name__ == "__main__":
+    PATH = list(sys.path)
+    logging.getLogger("torch.utils._pytree").setLevel(logging.ERROR)
+    # As in the engine: what libraries made is looked through by no process that forks.
+    gc.disable()
+    for module in ("train", "prove", "evaluate", "rendezvous"):
+        importlib.import_module(f"vidqa.engine.{module}")
+    importlib.import_module("av")
+    importlib.import_module("PIL.Image").init()  # all its formats, as the first picture would
+    torchrun = importlib.import_module(
+        "torch.distributed.elastic.multiprocessing.subprocess_handler.subprocess_handler"
+    )
+    gc.freeze()
+    gc.enable()
+    subprocess.Popen = torchrun.Popen = Forking  # type: ignore[misc,attr-defined]
+    serve(socket.socket(fileno=int(sys.argv[1])))

@@ -1,0 +1,211 @@
+"""Which job is the latest: of this folder, by the order of launches and not by a clock; and who may not go by it."""
+
+from __future__ import annotations
+
+import json
+import resource
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.jobs.jobs_script import ask
+from tests.platforms.conftest import ENOUGH_S, until_engine_runs
+from vidqa.contract import files
+from vidqa.contract.problem import Exit, ProblemError
+from vidqa.jobs import records, runs
+from vidqa.jobs import watch as jobs
+from vidqa.jobs.launch import launch
+from vidqa.jobs.records import JobRecord
+from vidqa.platforms import job_files, local
+from vidqa.platforms._base import Job, Observed, Rendered, State
+from vidqa.platforms.processes import job_processes, supervisors
+
+WriteSpec = Callable[..., Path]
+
+
+def ended(spec: Path, **options: bool) -> JobRecord:
+    return jobs.wait(launch("train", spec, "local", **options).record, ENOUGH_S)
+
+
+def codes(said: dict[str, Any]) -> list[str]:
+    return [problem["code"] for problem in said["problems"]]
+
+
+def test_latest_is_of_this_folder(
+    stand_in: None, write_spec: WriteSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = {}
+    for name in ("mine", "theirs"):
+        (tmp_path / name).mkdir()
+        monkeypatch.chdir(tmp_path / name)
+        made[name] = ended(write_spec("complete", name=name), new_run=True)
+    for name, record in made.items():
+        monkeypatch.chdir(tmp_path / name)
+        for verb in ("status", "wait"):
+            assert ask(verb, "latest")["data"]["job_id"] == ask(verb)["data"]["job_id"] == record.job_id
+        shown = jobs.describe(record)
+        assert str(tmp_path / name) in shown and record.launcher["host"] in shown and record.spec in shown
+    (tmp_path / "nobody's").mkdir()
+    monkeypatch.chdir(tmp_path / "nobody's")
+    said = ask("logs", "latest")
+    assert codes(said) == ["JOB_NOT_FOUND"]
+    assert made["theirs"].job_id in said["problems"][0]["message"]
+    assert str(tmp_path / "theirs") in said["problems"][0]["message"]
+    assert {each["job_id"] for each in ask("list")["data"]["jobs"]} == {each.job_id for each in made.values()}
+
+
+@pytest.mark.parametrize("words", [(), ("latest",)])
+def test_what_changes_a_job_wants_its_id(stand_in: None, write_spec: WriteSpec, words: tuple[str, ...]) -> None:
+    assert codes(ask("cancel", *words)) == ["JOB_ID_NEEDED"]
+    record = launch("train", write_spec("hang"), "local").record
+    until_engine_runs(record)
+    for verb in ("cancel", "retry"):
+        said = ask(verb, *words)
+        (problem,) = said["problems"]
+        assert (problem["code"], problem["exit_code"]) == ("JOB_ID_NEEDED", Exit.USAGE)
+        assert f"jobs.py {verb} {record.job_id}" in problem["remedy"]
+    assert jobs.find(record.job_id).state == State.RUNNING
+    assert jobs.cancel(record.job_id, ENOUGH_S).state == State.CANCELED
+
+
+def test_a_record_that_cannot_be_read_is_told_beside_the_latest(stand_in: None, write_spec: WriteSpec) -> None:
+    record = ended(write_spec("complete"))
+    (job_files.folder() / "perhaps-later.json").write_text("{")
+    said = ask("status", "latest")
+    assert said["ok"] and said["data"]["job_id"] == record.job_id
+    assert codes(said) == ["JOB_RECORD_BROKEN"]
+
+
+@contextmanager
+def clock_ahead(days: int) -> Iterator[None]:
+    """The clock of whoever launches, so many days ahead."""
+
+    class Ahead(datetime):
+        @classmethod
+        def now(cls, tz: Any = None) -> datetime:
+            return datetime.now(tz) + timedelta(days=days)
+
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (files, runs):
+            patch.setattr(module, "datetime", Ahead)
+        yield
+
+
+def test_after_a_clock_that_jumped_the_last_launch_is_the_latest(stand_in: None, write_spec: WriteSpec) -> None:
+    with clock_ahead(days=30):
+        jumped = ended(write_spec("killed"))
+    back = ended(write_spec("killed"), new_run=True)
+    assert jumped.created > back.created and Path(jumped.run_dir).name > Path(back.run_dir).name
+    assert ask("status", "latest")["data"]["job_id"] == back.job_id
+    assert [record.job_id for record in jobs.listing()[0]] == [back.job_id, jumped.job_id]
+    resumed = ended(write_spec("killed", more="resume = true"))
+    assert resumed.run_dir == back.run_dir
+    assert [record.sequence for record in records.scan()[0]] == [3, 2, 1]
+
+
+def test_the_launches_of_an_output_folder_are_counted_without_their_records(
+    stand_in: None, write_spec: WriteSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with clock_ahead(days=30):
+        jumped = ended(write_spec("killed"))
+    monkeypatch.setenv("VIDQA_STATE_DIR", str(tmp_path / "another state"))
+    back = ended(write_spec("killed"), new_run=True)
+    assert ended(write_spec("killed", more="resume = true")).run_dir == back.run_dir != jumped.run_dir
+
+
+def test_what_an_earlier_version_left_comes_before_all_that_is_counted(
+    stand_in: None, write_spec: WriteSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its records and run folders have no sequence, and its records no folder."""
+    monkeypatch.chdir(tmp_path)
+    older = []
+    for days in (60, 30):  # of two, the one whose time is later
+        with clock_ahead(days):
+            older.append(ended(write_spec("killed"), new_run=True))
+    for record in older:
+        for path in (job_files.record_file(record.job_id), Path(record.run_dir) / "run.json"):
+            kept = json.loads(path.read_text())
+            path.write_text(json.dumps({key: kept[key] for key in kept if key not in ("sequence", "folder")}))
+    assert ask("status", "latest")["data"]["job_id"] == older[0].job_id
+    assert ended(write_spec("killed", more="resume = true")).run_dir == older[0].run_dir
+    new = ended(write_spec("killed"), new_run=True)
+    assert ask("status", "latest")["data"]["job_id"] == new.job_id
+    assert ended(write_spec("killed", more="resume = true")).run_dir == new.run_dir
+    monkeypatch.chdir("/")  # below which everything lies
+    assert ask("status", "latest")["data"]["job_id"] == older[0].job_id
+
+
+def test_a_job_whose_record_cannot_be_kept_does_not_run_on(
+    stand_in: None, write_spec: WriteSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk is full from the moment at which the job was started."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    def submit(job: Job, rendered: Rendered) -> dict[str, Any]:
+        reference = local.submit(job, rendered)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))  # no file gets another byte
+        return reference
+
+    monkeypatch.setattr(local, "LOCAL", replace(local.LOCAL, submit=submit))
+    try:
+        with pytest.raises(ProblemError) as full:
+            launch("train", write_spec("hang"), "local")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    (problem,) = full.value.problems
+    assert (problem.code, problem.exit_code) == ("STATE_FOLDER_UNWRITABLE", Exit.ENVIRONMENT)
+    (record,) = records.scan()[0]
+    assert record.job_id in problem.message and "was ended" in problem.message
+    assert not job_processes(record.job_id) and not supervisors(record.job_id)
+    assert jobs.observe(record).state.is_terminal
+
+
+def test_a_job_whose_record_was_kept_is_started_even_if_nothing_more_can_be_written(
+    stand_in: None, write_spec: WriteSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    def status(record: JobRecord) -> Observed:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
+        return Observed(State.RUNNING, None, "it has just begun")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(local, "LOCAL", replace(local.LOCAL, status=status))
+        try:
+            launched = launch("train", write_spec("hang"), "local")
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert launched.how == "started" and records.read(launched.record.job_id).reference
+    until_engine_runs(launched.record)
+    assert jobs.cancel(launched.record.job_id, ENOUGH_S).state == State.CANCELED
+
+
+def test_a_list_looks_at_no_more_jobs_than_it_shows(
+    stand_in: None, write_spec: WriteSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of them are over, and nobody has looked since."""
+    record = ended(write_spec("complete"))
+    launcher = {**record.launcher, "started": 0}
+    for number in range(3 * jobs.MOST_LISTED):
+        over = replace(record, job_id=f"job{number:03}", sequence=number + 2, launcher=launcher, state=State.RUNNING)
+        records.write(over)
+    looked: list[str] = []
+
+    def status(each: JobRecord) -> Observed:
+        looked.append(each.job_id)
+        return local.status(each)
+
+    monkeypatch.setattr(local, "LOCAL", replace(local.LOCAL, status=status))
+    newest = [f"job{number:03}" for number in reversed(range(2 * jobs.MOST_LISTED, 3 * jobs.MOST_LISTED))]
+    said = ask("list")
+    assert [(each["job_id"], each["state"]) for each in said["data"]["jobs"]] == [(name, "COMPLETE") for name in newest]
+    assert said["data"]["count"] == 3 * jobs.MOST_LISTED + 1 and looked == newest
+    ask("list")
+    assert looked == newest
+    ask("status", "latest")
+    assert looked == newest

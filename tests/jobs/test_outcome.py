@@ -1,0 +1,105 @@
+"""What `launch.py --wait` and `jobs.py status` show of a job that is done."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import subprocess
+import tomllib
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.platforms.conftest import ENOUGH_S
+from vidqa.contract.cli import Result
+from vidqa.evaluation import score
+from vidqa.jobs import records, results
+from vidqa.jobs import watch as jobs
+from vidqa.jobs.api import JobHandle
+from vidqa.jobs.launch import launch
+from vidqa.jobs.records import JobRecord
+
+WriteSpec = Callable[..., Path]
+RIGHT = [{"video_id": f"{n}.mp4", "question": "Is it?", "gt": "no", "response": "No."} for n in range(18)]
+WRONG = [{"video_id": f"w{n}.mp4", "question": "Is it?", "gt": "yes", "response": "No."} for n in range(2)]
+
+
+@pytest.fixture
+def trained(stand_in: None, write_spec: WriteSpec) -> JobRecord:
+    return jobs.wait(launch("train", write_spec("complete"), "local").record, ENOUGH_S)
+
+
+def ways(record: JobRecord) -> list[Result]:
+    """jobs.py status, jobs.py wait, launch.py --wait."""
+    return [results.of_job(record), results.of_wait(record), results.of_launch(JobHandle(record.job_id), record)]
+
+
+def as_evaluation(record: JobRecord) -> JobRecord:
+    """The record of an evaluation of the same model, with what one leaves in its run folder."""
+    run = Path(record.run_dir).with_name("evaluation")
+    run.mkdir()
+    (run / "metrics.json").write_text(json.dumps(score(RIGHT + WRONG)))
+    (run / "spec.toml").write_text('[dataset]\nannotation_path = "/kpi/a b.json"\nmedia_dir = "/kpi"\n')
+    evaluation = replace(record, job_id="evaluation", action="evaluate", run_dir=str(run))
+    return records.write(evaluation)
+
+
+def test_a_finished_evaluation_says_its_accuracy_and_what_guessing_would_get(trained: JobRecord) -> None:
+    record = as_evaluation(trained)
+    (Path(record.run_dir) / "report.html").write_text("<html>")
+    for made in ways(record):
+        assert "accuracy 90.0 % (95 % interval 6" in made.text
+        assert "the commonest answer would get 90.0 %; the model says 'no' to every yes_no question" in made.text
+        assert made.data["scores"]["accuracy"] == made.data["scores"]["majority_accuracy"] == 0.9
+        low, high = made.data["scores"]["accuracy_ci95"]
+        assert low < 0.9 < high
+        assert made.data["report"] == f"{record.run_dir}/report.html" and made.data["report"] in made.text
+
+
+@pytest.mark.parametrize("damage", [b"", b"\0" * 40, b"[1]", b'{"headline": 3}', b'{"accuracy": 1'])
+def test_damaged_scores_are_not_shown(trained: JobRecord, damage: bytes) -> None:
+    record = as_evaluation(trained)
+    (Path(record.run_dir) / "metrics.json").write_bytes(damage)
+    for made in ways(record):
+        assert "scores" not in made.data and "\nscore " not in made.text and made.code == 0
+
+
+def export(run: Path) -> None:
+    folder = run / "safetensors/step_2"
+    folder.mkdir(parents=True)
+    (folder / "model.safetensors").write_bytes(b"\0" * 8)
+    (folder / "config.json").write_text("{}")
+    (run / "best").symlink_to("safetensors/step_2")
+    (run / "best.json").write_text(json.dumps({"metric": "val/avg_loss", "value": 0.25, "step": 2, "name": "step_2"}))
+
+
+def test_after_a_training_comes_the_evaluation_of_its_best_on_what_the_base_was_measured_on(trained: JobRecord) -> None:
+    export(Path(trained.run_dir))
+    as_evaluation(trained)
+    for made in ways(trained):
+        assert re.search(r"^best +step_2, by val/avg_loss 0.25$", made.text, re.MULTILINE)
+        assert made.data["best"]["step"] == 2
+        done = subprocess.run(made.next[-1], shell=True, capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0, done.stderr
+        spec = tomllib.loads((Path(trained.run_dir) / "evaluate.toml").read_text())
+        assert spec["dataset"]["annotation_path"] == "/kpi/a b.json"
+        assert spec["model"]["model_name"] == f"{trained.run_dir}/safetensors/step_2"
+
+
+def test_where_no_evaluation_is_known_the_user_names_the_set(trained: JobRecord) -> None:
+    assert not any("build_spec" in each for each in results.of_job(trained).next)  # nothing was exported
+    export(Path(trained.run_dir))
+    words = shlex.split(results.of_job(trained).next[-1])
+    assert words[1].endswith("build_spec.py") and words[2:5] == ["evaluate", "--parent-run", trained.run_dir]
+    assert words[words.index("--eval-root") + 1] == "EVAL_ROOT"
+
+
+def test_a_job_that_runs_shows_no_page_of_an_earlier_attempt(stand_in: None, write_spec: WriteSpec) -> None:
+    record = launch("train", write_spec("hang"), "local").record
+    (Path(record.run_dir) / "report.html").write_text("<html>")
+    assert "report" not in results.of_job(record).data
+    stopped = jobs.cancel(record.job_id, ENOUGH_S)
+    assert results.of_job(stopped).data["report"] == f"{record.run_dir}/report.html"

@@ -21,13 +21,13 @@ from training import Place, Training, as_tiny, side_by_side, train
 from video_set import SetShape
 
 from vidqa.contract.files import write_json
-from vidqa.engine.prepare import training_records
 from vidqa.families import family_of
 from vidqa.planning.budget import measured
 from vidqa.planning.budget.memory import MicroStep, allowed_policies, model_of
 from vidqa.planning.budget.trained import parameters
 from vidqa.planning.packing.steps import Steps
 from vidqa.planning.samples import training_planner
+from vidqa.planning.sets import load_sets
 from vidqa.spec import load
 
 CLIP_TOKENS = 5600  # of a clip of 28.6 s, without its timestamps, question and answer
@@ -75,7 +75,7 @@ def trained(spec_path: Path, steps: int, device: str) -> dict[str, Any]:
     spec = load(spec_path, "train")
     folder, mesh = Path(spec.policy.model_name_or_path), spec.policy.parallelism
     family, ranks = family_of(folder), mesh.dp_shard_size * mesh.dp_replicate_size
-    samples, _ = training_planner(spec, folder).plan(training_records(spec)[0])
+    samples, _ = training_planner(spec, folder).plan(load_sets(spec)["train"])
     plan = Steps(spec, samples, ranks, device)
     packs = [(plan.size(pack), at > 0) for n in range(steps) for rank in plan.packs(n) for at, pack in enumerate(rank)]
     (tokens, patches, supervised), again = max(packs)

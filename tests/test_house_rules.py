@@ -36,7 +36,7 @@ MAY_KNOW = {
     "dataset": {"contract", "video"},
     "families": {"contract", "video", "dataset"},
     "storage": {"contract", "dataset"},
-    "planning": {"contract", "spec", "video", "dataset", "families"},
+    "planning": {"contract", "actions", "spec", "video", "dataset", "families"},
     "evaluation": {"contract", "pages", "dataset"},
     "datatools": {"contract", "pages", "video", "dataset", "families", "planning", "evaluation"},
     "platforms": {"contract"},

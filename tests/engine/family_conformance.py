@@ -161,8 +161,8 @@ def test_rope_positions_are_those_of_transformers(world: SimpleNamespace) -> Non
     merge = world.planner.geometry.video.merge_size
     theirs = world.model.model.get_rope_index
     for sample, frames in zip(world.samples, world.frames, strict=True):
-        token_ids = world.planner.encode(sample).token_ids
-        inputs = stock_inputs(world.planner, [token_ids], [sample.plans], [frames], torch.device("cpu"))
+        prompt = world.planner.encode(sample).token_ids
+        inputs = stock_inputs(world.planner, [prompt], [sample.plans], [frames], torch.device("cpu"))
         known = inspect.signature(theirs).parameters
         expected, _ = theirs(**{name: value for name, value in inputs.items() if name in known})
         ids = inputs["input_ids"][0].numpy()

@@ -12,10 +12,10 @@ from tests.preflight.conftest import records
 from tests.preflight.corpus import Case, machine
 from vidqa import spec as specs
 from vidqa.contract.problem import Problem
-from vidqa.engine.prepare import training_records
 from vidqa.planning.budget.memory import COUNTS
 from vidqa.planning.packing.steps import Steps
 from vidqa.planning.samples import training_planner
+from vidqa.planning.sets import load_sets
 from vidqa.preflight import memory_checks
 from vidqa.preflight.gpus import Declared
 from vidqa.preflight.report import Report
@@ -62,7 +62,7 @@ def test_the_estimate_is_always_there_and_is_of_the_heaviest_pack(case: Case) ->
     report, problems = budget(case)
     assert problems == [] and report.facts["memory"]["gpu_gib"] is None
     asked = specs.load(case.write(), "train")
-    samples, _ = training_planner(asked, case.model).plan(training_records(asked)[0])
+    samples, _ = training_planner(asked, case.model).plan(load_sets(asked)["train"])
     steps = Steps(asked, samples, 2, "cuda")
     sizes = [steps.size(pack) for step in range(9) for packs in steps.packs(step) for pack in packs]
     assert report.facts["memory"]["heaviest_pack_tokens"] == max(sizes)[0] > 0
@@ -149,7 +149,7 @@ def test_what_sharing_saves_is_what_the_steps_take_less(case: Case) -> None:
     case.spec |= {"train.train_batch_per_replica": 12, "train.epoch": 1, "custom.vision.nframes": 16}
     report, _ = budget(case)
     asked = specs.load(case.write(), "train")
-    samples, _ = training_planner(asked, case.model).plan(training_records(asked)[0])
+    samples, _ = training_planner(asked, case.model).plan(load_sets(asked)["train"])
     alone = sum(sample.length for sample in samples)
     shared = alone - sum(5 * samples[first].prefix for first in range(0, 24, 6))
     assert report.facts["sharing"]["tokens_saved"] == pytest.approx(1 - shared / alone, abs=0.001)

@@ -16,12 +16,17 @@ from tests.clips import write_clip
 from tests.hub_server import serving
 from tests.platforms.stand_in import install
 from tests.preflight.conftest import records as rows
+from vidqa import spec as specs
 from vidqa.contract.problem import Exit, Problem, ProblemError
+from vidqa.contract.run_folder import PLAN
 from vidqa.jobs import records, results
 from vidqa.jobs import watch as jobs
 from vidqa.jobs.asked import ask, fetch_weights
 from vidqa.jobs.cosmos_container import prepare
 from vidqa.jobs.launch import Launched, Wanted, dry_run, launch, retry
+from vidqa.planning import stored_plan
+from vidqa.planning.samples import training_planner
+from vidqa.planning.sets import load_sets
 from vidqa.platforms._base import State
 from vidqa.platforms.supervisor import kill_job
 from vidqa.preflight import gate, kept
@@ -242,7 +247,7 @@ def test_a_damaged_report_is_made_anew(spec: Path, capsys: pytest.CaptureFixture
 
 
 def damage(spec: Path, content: bytes | None = None, **changes: object) -> None:
-    place = kept.inputs(ask("train", spec, fetch=True), "local", "vidqa", []).place
+    place = kept.inputs(ask("train", spec, fetch=True), "local", "vidqa", None, list).place
     if content is None:
         told = json.loads(place.read_text())
         content = json.dumps({**told, "report": {**told["report"], **changes}}).encode()
@@ -252,7 +257,7 @@ def damage(spec: Path, content: bytes | None = None, **changes: object) -> None:
 
 @pytest.mark.parametrize("changes", [{"passed": "no"}, {"decoded": None}, {"lasting": 3}, {"lasting": [{"code": 1}]}])
 def test_a_report_with_other_values_is_none(spec: Path, changes: dict[str, object]) -> None:
-    kept.keep(kept.inputs(ask("train", spec, fetch=True), "local", "vidqa", []), kept.Kept(True, True, []))
+    kept.keep(kept.inputs(ask("train", spec, fetch=True), "local", "vidqa", None, list), kept.Kept(True, True, []))
     assert found(spec) == kept.Kept(True, True, [])
     damage(spec, **changes)
     assert found(spec) is None
@@ -270,8 +275,37 @@ def test_a_folder_that_cannot_be_written_keeps_no_launch_from_looking(spec: Path
 def test_only_the_newest_reports_are_kept(spec: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kept, "MOST", 3)
     for number in range(5):
-        kept.keep(kept.Inputs(f"{number:032x}", {}), kept.Kept(True, True, []))
+        kept.keep(kept.Inputs(f"{number:032x}", {}, {}), kept.Kept(True, True, []))
     assert sorted(path.name[31] for path in kept.folder().iterdir()) == ["2", "3", "4"]
+
+
+def test_only_the_newest_plans_are_kept_and_those_of_kept_reports(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kept, "MOST_PLAN_BYTES", 250)
+    for number in range(5):
+        seen = kept.Inputs(f"{number:032x}", {}, {})
+        seen.place.parent.mkdir(parents=True, exist_ok=True)
+        seen.place.with_suffix(".parquet").write_bytes(bytes(100))
+        os.utime(seen.place.with_suffix(".parquet"), (number, number))
+        if number != 4:
+            kept.keep(seen, kept.Kept(True, True, []))
+    assert sorted(path.name[31] for path in kept.folder().glob("*.parquet")) == ["2", "3", "4"]
+    kept.keep(kept.Inputs("5" * 32, {}, {}), kept.Kept(True, True, []))
+    assert sorted(path.name[31] for path in kept.folder().glob("*.parquet")) == ["3"]
+
+
+@pytest.mark.parametrize("checked", [True, False])
+def test_a_launch_hands_the_plan_to_its_run(spec: Path, checked: bool) -> None:
+    """What preflight planned, or the launch itself, is what the engine would plan now."""
+    if checked:
+        assert ready(preflight(spec, "local"))
+    run = Path(started(spec).record.run_dir)
+    asked = specs.load(run / "spec.toml", "train")
+    planner = training_planner(asked, Path(asked.policy.model_name_or_path))
+    table = stored_plan.read(run / PLAN, stored_plan.inputs_of(asked, planner))
+    assert table is not None
+    for name, rows_of in load_sets(asked).items():
+        part = stored_plan.of_table(table).sets[name]
+        assert list(part.samples) == planner.plan(rows_of)[0] and list(part.records) == rows_of
 
 
 @pytest.mark.parametrize("manner", ["killed", "resumable"])

@@ -13,13 +13,13 @@ from tests.clips import write_clip
 from tests.preflight.conftest import records
 from tests.preflight.corpus import Case
 from vidqa import spec as specs
-from vidqa.dataset import fingerprint
-from vidqa.engine.evaluate import asked as questions
+from vidqa.contract.run_folder import RunFolder
 from vidqa.engine.model.load import _meta_model
 from vidqa.engine.model.trainable import choose_trainable
-from vidqa.engine.prepare import Prepared, plan_usable, training_records
+from vidqa.engine.prepare import prepare_evaluation, prepare_training
 from vidqa.engine.resume import trainer_facts
 from vidqa.planning.samples import evaluation_planner, training_planner
+from vidqa.planning.sets import load_sets
 from vidqa.video.pool import DecodePool
 
 
@@ -36,11 +36,9 @@ def status(case: Case, name: str) -> tuple[str, str]:
 def test_the_checkpoint_of_this_very_run_is_accepted(case: Case) -> None:
     """The facts that the engine stores with a checkpoint are those that preflight compares, key by key."""
     asked = specs.load(case.write(), "train")
-    train, held = training_records(asked)
-    planner = training_planner(asked, case.shared_model)
-    samples = [plan_usable(part, planner, asked.policy.model_max_length, "fail")[0] for part in (train, held)]
-    prepared = Prepared(*samples, fingerprint([*train, *held]), [])
     world = SimpleNamespace(size=2, is_main=True, share=lambda value: value)
+    planner = training_planner(asked, case.shared_model)
+    prepared = prepare_training(asked, planner, world, RunFolder(case.folder / "run"))
     model = _meta_model(case.shared_model)
     choose_trainable(model, asked.policy)
     facts = json.loads(json.dumps(trainer_facts(asked, prepared, model, world)))
@@ -182,13 +180,15 @@ def test_missing_media_are_left_out_where_broken_ones_are(case: Case) -> None:
     assert sum("nowhere.mp4" in p.where and p.code == "VIDEO_UNREADABLE" for p in found) == 1
     report = case.report()
     asked = specs.load(case.write(), "train")
-    train, _ = training_records(asked)
-    samples, left_out = plan_usable(train, training_planner(asked, case.shared_model), 4096, "quarantine")
-    assert len(train) == 8 and len(samples) == report.facts["train"]["samples"] == 6
+    world, run = SimpleNamespace(is_main=True, share=lambda value: value), RunFolder(case.folder / "run")
+    prepared = prepare_training(asked, training_planner(asked, case.shared_model), world, run)
+    left_out = prepared.quarantined
+    assert len(load_sets(asked)["train"]) == 8 and len(prepared.train) == report.facts["train"]["samples"] == 6
     assert [p.code for p in left_out] == ["VIDEO_UNREADABLE"] * 2 and "nowhere.mp4" in left_out[0].where
     keys = {"dataset.annotation_path": str(case.folder / "train.json"), "engine.on_bad_sample": "quarantine"}
     evaluation = specs.load(case.evaluation(**keys), "evaluate")
-    records, samples, left_out = questions(evaluation, evaluation_planner(evaluation, case.shared_model))
+    planner = evaluation_planner(evaluation, case.shared_model)
+    records, samples, left_out = prepare_evaluation(evaluation, planner, world, run)
     assert (len(records), len(samples), len(left_out)) == (8, 6, 2)  # those left out count as wrong
     case.options["spec_path"] = case.folder / "evaluate.json"
     assert {p.severity for p in case.look()} == {"warning"}

@@ -88,6 +88,7 @@ class Sampling:
     length_key      the key that bounds the tokens of a sample
     longest         tokens that a sample may have
     held_out        (share or number of videos, seed) of the part of the first set that becomes the second one
+    limit           how many records of each set count, None is all
     modes           by the name of a set, mode(spec): its response mode, where it is not the planner's
     """
 
@@ -96,6 +97,7 @@ class Sampling:
     length_key: str
     longest: Callable[[Any], int]
     held_out: Callable[[Any], tuple[float | int, int] | None] = lambda spec: None
+    limit: Callable[[Any], int | None] = lambda spec: None
     modes: Mapping[str, Named] = field(default_factory=dict)
 
 

@@ -38,5 +38,6 @@ EVALUATE = Action(
         vision="vision",
         length_key="model.max_length",
         longest=longest_prompt,
+        limit=lambda spec: None if spec.evaluation.limit < 0 else spec.evaluation.limit,
     ),
 )

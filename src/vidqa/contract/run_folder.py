@@ -18,6 +18,7 @@ from vidqa.contract.problem import Problem
 
 RUN_SCHEMA = 1  # of run.json
 METRICS = "metrics.jsonl"  # one event per line
+PLAN = "plan.parquet"  # the samples of the run (vidqa.planning.stored_plan)
 TRAINER = "trainer.json"  # the facts of a checkpoint
 POLICY, METADATA = "policy", ".metadata"  # its folder of tensors, and the table of them
 UNFINISHED = ".unfinished-"  # before the name of a folder that is being written or removed

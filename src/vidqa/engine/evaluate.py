@@ -17,11 +17,9 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from vidqa.actions.evaluate import longest_prompt
 from vidqa.contract.environment import world_size
 from vidqa.contract.problem import Exit, Problem, raise_errors
 from vidqa.contract.run_folder import RunFolder
-from vidqa.dataset import load_records
 from vidqa.engine import distributed
 from vidqa.engine.answers import SavedAnswers, answer_of
 from vidqa.engine.batch.frames import FrameSource
@@ -29,13 +27,12 @@ from vidqa.engine.generators import GENERATORS
 from vidqa.engine.generators._base import Result, Sampling, Settings
 from vidqa.engine.model.load import DTYPES
 from vidqa.engine.outcome import fingerprint_model, make_recipe, require_answers, write_outcome
-from vidqa.engine.prepare import frame_cache, on_main, plan_usable
-from vidqa.engine.problems import ENGINE_NO_SAMPLES
+from vidqa.engine.prepare import frame_cache, on_main, prepare_evaluation
 from vidqa.engine.progress import Progress, Silent, open_evaluation
 from vidqa.engine.prompts import Prompts
 from vidqa.engine.quarantine import end_if_bad
 from vidqa.engine.signals import StopRequest
-from vidqa.planning.samples import Planner, Sample, evaluation_planner
+from vidqa.planning.samples import evaluation_planner
 from vidqa.spec import check_with_gpus
 
 BATCHES_AHEAD = 2  # batches whose videos are decoded while the model answers
@@ -50,7 +47,7 @@ def evaluate(spec: Any, run: RunFolder) -> int:
 
     # The questions: the same plan of frames and tokens as in training.
     planner = evaluation_planner(spec, base or folder)
-    records, samples, quarantined = on_main(world, lambda: plan_questions(spec, planner))
+    records, samples, quarantined = prepare_evaluation(spec, planner, world, run)
     recipe = on_main(world, lambda: make_recipe(spec, planner, records, fingerprint_model(folder, base)))
 
     # What has been answered before, and this rank's share of the rest.
@@ -103,18 +100,6 @@ def sampling_of(spec: Any) -> Sampling:
         repetition_penalty=generation.repetition_penalty,
         seed=spec.evaluation.seed,
     )
-
-
-def plan_questions(spec: Any, planner: Planner) -> tuple[list[Any], list[Sample], list[Problem]]:
-    """Every record to evaluate, the samples that can be answered, and why others cannot."""
-    without = spec.engine.on_bad_sample == "quarantine"
-    records = load_records(spec.dataset.annotation_path, spec.dataset.media_dir, keep_missing=without)
-    if spec.evaluation.limit >= 0:
-        records = records[: spec.evaluation.limit]
-    samples, problems = plan_usable(records, planner, longest_prompt(spec), spec.engine.on_bad_sample)
-    if not samples:
-        raise ENGINE_NO_SAMPLES.error(spec.dataset.annotation_path, "no sample can be evaluated")
-    return records, samples, problems
 
 
 @dataclass

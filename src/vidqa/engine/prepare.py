@@ -3,48 +3,91 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from vidqa.actions import action_for
+from vidqa.contract.cli import note
 from vidqa.contract.environment import cache_folder
 from vidqa.contract.files import write_json
 from vidqa.contract.problem import Problem, ProblemError
-from vidqa.contract.run_folder import RunFolder
-from vidqa.dataset import fingerprint, load_records, split_by_video
+from vidqa.contract.run_folder import PLAN, RunFolder
 from vidqa.dataset.record import Record
 from vidqa.engine.distributed import World
 from vidqa.engine.problems import ENGINE_NO_SAMPLES, unwritable
-from vidqa.planning.problems import SAMPLE_NOTHING_LEARNED
-from vidqa.planning.samples import Planner, Sample, validation_mode
+from vidqa.planning import stored_plan
+from vidqa.planning.plan import Plan, PlannedSet, make_plan, too_long, usable, without_labels
+from vidqa.planning.sample_table import column
+from vidqa.planning.samples import Planner, Sample
+from vidqa.planning.sets import load_sets, quarantines
 
 
 @dataclass(frozen=True)
 class Prepared:
     """What a run works on. `quarantined` are problems of samples that were left out."""
 
-    train: list[Sample]
-    validation: list[Sample]
+    train: Sequence[Sample]
+    validation: Sequence[Sample]
     fingerprint: str
     quarantined: list[Problem]
 
 
 def prepare_training(spec: Any, planner: Planner, world: World, run: RunFolder) -> Prepared:
-    """Rank 0 reads, probes and plans; all ranks get the result or the problems."""
+    """The samples of a TrainSpec. Raises the problems of bad samples where they fail the run."""
+    plan = shared_plan(spec, planner, world, run)
+    chosen, problems = fitting(spec, plan.sets["train"])
+    held, more = fitting(spec, plan.sets["validation"]) if "validation" in plan.sets else ([], [])
+    problems += without_labels(chosen)
+    chosen = usable(chosen, _longest(spec), trained=True)
+    if not chosen:
+        raise ENGINE_NO_SAMPLES.error(spec.custom.train_dataset.annotation_path, "no training sample is usable")
+    return Prepared(chosen, held, plan.data_fingerprint, problems + more)
 
-    def work() -> Prepared:
-        train, validation = training_records(spec)
-        longest, on_bad = spec.policy.model_max_length, spec.engine.on_bad_sample
-        chosen, problems = plan_usable(train, planner, longest, on_bad)
-        held, more = plan_usable(validation, planner, longest, on_bad, validation_mode(spec))
-        untaught = [s for s in chosen if s.supervised == 0]
-        problems += [SAMPLE_NOTHING_LEARNED.at(s.place, "no token of it is learned") for s in untaught]
-        chosen = [s for s in chosen if s.supervised]
-        if not chosen:
-            raise ENGINE_NO_SAMPLES.error(spec.custom.train_dataset.annotation_path, "no training sample is usable")
-        return Prepared(chosen, held, fingerprint([*train, *validation]), problems + more)
 
-    return on_main(world, work)
+def prepare_evaluation(
+    spec: Any, planner: Planner, world: World, run: RunFolder
+) -> tuple[Sequence[Record], Sequence[Sample], list[Problem]]:
+    """Every record to evaluate, the samples that can be answered, and why others cannot. Raises as
+    `prepare_training`."""
+    asked = shared_plan(spec, planner, world, run).sets["evaluation"]
+    samples, problems = fitting(spec, asked)
+    if not samples:
+        raise ENGINE_NO_SAMPLES.error(spec.dataset.annotation_path, "no sample can be evaluated")
+    return asked.records, samples, problems
+
+
+def shared_plan(spec: Any, planner: Planner, world: World, run: RunFolder) -> Plan:
+    """The plan of a run, on every rank: the one in its run folder where it is still true. Else rank 0 reads, probes and
+    plans, and leaves the plan there for the next attempt."""
+    found = on_main(world, lambda: _stored(spec, planner, run) or _made(spec, planner, run))
+    return found if isinstance(found, Plan) else stored_plan.of_table(found)
+
+
+def _stored(spec: Any, planner: Planner, run: RunFolder) -> Any:
+    place = run.path / PLAN
+    try:
+        return stored_plan.read(place, stored_plan.inputs_of(spec, planner)) if place.is_file() else None
+    except stored_plan.Stale as stale:
+        note(f"{PLAN} is not used, the plan is made again: {stale}")
+        return None
+
+
+def _made(spec: Any, planner: Planner, run: RunFolder) -> Any:
+    """The plan as a table, which is quickly shared; as it is where a name of a file is no text."""
+    inputs = stored_plan.inputs_of(spec, planner)
+    sets = load_sets(spec)
+    records = [record for found in sets.values() for record in found]
+    identities = stored_plan.identities_of(stored_plan.media_of(spec, records))
+    plan = make_plan(spec, planner, sets)
+    try:
+        table = stored_plan.as_table(plan, inputs, identities)
+    except UnicodeEncodeError:
+        return plan
+    with suppress(OSError):
+        stored_plan.write(run.path / PLAN, table)
+    return table
 
 
 def on_main(world: World, work: Any) -> Any:
@@ -62,35 +105,20 @@ def on_main(world: World, work: Any) -> Any:
     return world.share(value)
 
 
-def training_records(spec: Any) -> tuple[list[Record], list[Record]]:
-    """Training and validation records of a TrainSpec: a validation set of its own, or a part held out by video."""
-    without = spec.engine.on_bad_sample == "quarantine"
-    train = load_records(
-        spec.custom.train_dataset.annotation_path, spec.custom.train_dataset.media_path, keep_missing=without
-    )
-    held_out = spec.train.train_policy.dataset.test_size
-    if spec.custom.val_dataset.annotation_path:
-        validation = load_records(
-            spec.custom.val_dataset.annotation_path, spec.custom.val_dataset.media_path, keep_missing=without
-        )
-        return train, validation
-    if held_out:
-        return split_by_video(train, held_out, spec.train.train_policy.dataloader_seed)
-    return train, []
-
-
-def plan_usable(
-    records: Sequence[Record], planner: Planner, longest: int, on_bad_sample: str, response_mode: str | None = None
-) -> tuple[list[Sample], list[Problem]]:
-    """Samples that fit `longest` tokens. With on_bad_sample "fail" any problem is raised; with "quarantine" the bad
-    samples are left out and their problems returned. A sample that is too long is never cut."""
-    samples, problems = planner.plan(records, response_mode)
-    for sample in samples:
-        if sample.length > longest:
-            problems.append(sample.too_long(longest))
-    if problems and on_bad_sample == "fail":
+def fitting(spec: Any, planned: PlannedSet) -> tuple[Sequence[Sample], list[Problem]]:
+    """Samples of a set that are short enough, and why others are left out. With on_bad_sample "fail" any problem is
+    raised."""
+    longest = _longest(spec)
+    problems = [*planned.problems, *(sample.too_long(longest) for sample in too_long(planned.samples, longest))]
+    if problems and not quarantines(spec):
         raise ProblemError(problems)
-    return [sample for sample in samples if sample.length <= longest], problems
+    return usable(planned.samples, longest, trained=False), problems
+
+
+def _longest(spec: Any) -> int:
+    sampling = action_for(spec).sampling
+    assert sampling
+    return sampling.longest(spec)
 
 
 def frame_cache(engine: Any) -> Any:
@@ -105,13 +133,14 @@ def frame_cache(engine: Any) -> Any:
 
 def write_plan(run: RunFolder, prepared: Prepared, facts: dict[str, Any]) -> None:
     """plan.json: samples, tokens, steps, and what was left out."""
+    lengths = column(prepared.train, "length")
     plan = {
         "schema_version": 1,
         "train_samples": len(prepared.train),
         "validation_samples": len(prepared.validation),
-        "train_tokens_per_epoch": sum(s.length for s in prepared.train),
-        "supervised_tokens_per_epoch": sum(s.supervised for s in prepared.train),
-        "longest_sample_tokens": max(s.length for s in prepared.train),
+        "train_tokens_per_epoch": sum(lengths),
+        "supervised_tokens_per_epoch": sum(column(prepared.train, "supervised")),
+        "longest_sample_tokens": max(lengths),
         "data_fingerprint": prepared.fingerprint,
         "quarantined": [p.as_dict() for p in prepared.quarantined],
         **facts,

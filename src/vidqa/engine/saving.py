@@ -6,7 +6,8 @@ import gc
 import json
 import math
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -180,11 +181,12 @@ class Saver:
         model.train()
         return loss
 
-    def store_proof_sample(self, samples: list[Sample], source: FrameSource) -> None:
+    def store_proof_sample(self, samples: Sequence[Sample], source: FrameSource) -> None:
         """Choose the sample whose loss every export must reproduce: the first that has media and can be decoded."""
 
         def choose() -> tuple[Sample, list[np.ndarray]] | None:
-            for sample in sorted(samples, key=lambda s: not s.plans)[:20]:
+            first = chain((s for s in samples if s.plans), (s for s in samples if not s.plans))
+            for sample in islice(first, 20):
                 frames, problems = source.collect(source.request([sample]))
                 if not problems and sample.supervised:
                     return sample, [np.array(array) for array in frames[0]]

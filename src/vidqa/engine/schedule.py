@@ -8,6 +8,7 @@ from vidqa.contract.problem import raise_errors
 from vidqa.engine.distributed import World
 from vidqa.engine.prepare import Prepared
 from vidqa.planning.packing.steps import Steps
+from vidqa.planning.sample_table import column
 from vidqa.spec import DataFacts, check_with_data, total_steps, warmup_steps
 
 
@@ -15,7 +16,7 @@ class Schedule:
     """The steps of one run: a function of the spec and the planned samples alone."""
 
     def __init__(self, spec: Any, data: Prepared, world: World) -> None:
-        facts = DataFacts(len(data.train), len(data.validation), max(s.length for s in data.train))
+        facts = DataFacts(len(data.train), len(data.validation), max(column(data.train, "length")))
         raise_errors(check_with_data(spec, facts))
         self.spec, self.data, self.world = spec, data, world
         self.steps = Steps(spec, data.train, world.size, world.device.type)

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple, Protocol
 from vidqa import spec
 from vidqa.contract import files, versions
 from vidqa.contract.problem import Problem, ProblemError, raise_errors
+from vidqa.contract.run_folder import PLAN
 from vidqa.jobs import failure, images, records, runs, watch
 from vidqa.jobs.asked import Asked, ask, ask_again, fetch_weights, process_count, spec_of
 from vidqa.jobs.problems import JOB_RETRY_NEEDLESS, JOB_RETRY_REFUSED, NOTHING_TO_RESUME, RUN_FOLDER_BUSY
@@ -44,10 +45,12 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Readiness:
-    """What preflight says of a job before it starts: what its record says of it (records.PASSED), what is wrong."""
+    """What preflight says of a job before it starts: what its record says of it (records.PASSED), what is wrong, and
+    the plan of its samples where one is kept."""
 
     preflight: str = ""
     problems: list[Problem] = field(default_factory=list)
+    plan: Path | None = None
 
 
 class Ready(Protocol):
@@ -111,7 +114,7 @@ def launch(
         job = job_of(asked, where, settings, wanted, run_dir, job_id)
         problems = where.check(job)
         raise_errors(problems)
-        record = _start(asked, job, where, readiness.preflight)
+        record = _start(asked, job, where, readiness)
         return Launched("started", record, [*dict.fromkeys([*asked.warnings, *readiness.problems, *problems])])
 
 
@@ -169,7 +172,7 @@ def retry(record: JobRecord, *, agreed: bool = False, ready: Ready = not_asked) 
         job = job_of(asked, where, settings, wanted, Path(record.run_dir), job_id)
         problems = where.check(job)
         raise_errors(problems)
-        started = _start(asked, job, where, readiness.preflight, retry_of=record.job_id)
+        started = _start(asked, job, where, readiness, retry_of=record.job_id)
         return Launched("started", started, [*dict.fromkeys([*readiness.problems, *problems])])
 
 
@@ -264,14 +267,16 @@ def job_of(asked: Asked, where: Platform, settings: Any, wanted: Wanted, run_dir
     )
 
 
-def _start(asked: Asked, job: Job, where: Platform, preflight: str, retry_of: str | None = None) -> JobRecord:
+def _start(asked: Asked, job: Job, where: Platform, readiness: Readiness, retry_of: str | None = None) -> JobRecord:
     parent = runs.run_that_made(Path(asked.model_folder)) if asked.models else None
     rendered = where.render(job)
     sequence = 1 + max(records.last_sequence(), runs.last_sequence(job.run_dir.parent))
-    facts = {**_run_facts(asked, job, parent), "preflight": preflight, "sequence": sequence}
+    facts = {**_run_facts(asked, job, parent), "preflight": readiness.preflight, "sequence": sequence}
     runs.prepare(job.run_dir, {"spec.toml": job.spec_toml, **rendered.files}, facts, job.job_id)
+    if readiness.plan:
+        runs.hand_over(readiness.plan, job.run_dir / PLAN)
     record = _record(asked, job, where.name, parent)
-    record = replace(record, preflight=preflight, retry_of=retry_of, sequence=sequence)
+    record = replace(record, preflight=readiness.preflight, retry_of=retry_of, sequence=sequence)
     record = records.write(record)
     try:
         reference = where.submit(job, rendered)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -70,3 +73,14 @@ def prepare(run_dir: Path, texts: dict[str, str], facts: dict[str, Any], job_id:
             pass  # a job that could not open its log would never begin
     except OSError as failed:
         raise RUN_FOLDER_UNWRITABLE.error(run_dir, f"it cannot be written: {failed}") from failed
+
+
+def hand_over(file: Path, place: Path) -> None:
+    """Put a file that is never written to again into a run folder, as a link where that can be. A run does without it
+    where it cannot be put there."""
+    with suppress(OSError), files.replacing(place) as temporary:
+        temporary.unlink()
+        try:
+            os.link(file, temporary)
+        except OSError:
+            shutil.copyfile(file, temporary)

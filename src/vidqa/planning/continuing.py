@@ -11,10 +11,12 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from vidqa.contract.files import ends_of
 from vidqa.contract.problem import ProblemError
+from vidqa.planning.sample_table import column
+from vidqa.planning.samples import Sample
 from vidqa.spec import effective_batch, load
 from vidqa.spec.keys import flat, leaves
 
@@ -31,20 +33,13 @@ NOT_LEARNED = (
 YET_LEARNED = ("policy.lora.lora_dropout", "engine.validation_")  # of these tables, what does change it or its measure
 
 
-class Counted(Protocol):
-    """What is asked of a planned sample (`vidqa.planning.samples.Sample`)."""
-
-    @property
-    def length(self) -> int: ...
-
-
-def order_facts(spec: Any, samples: Sequence[Counted], data_fingerprint: str) -> dict[str, Any]:
+def order_facts(spec: Any, samples: Sequence[Sample], data_fingerprint: str) -> dict[str, Any]:
     """What decides the samples of every step of a TrainSpec, given the training samples that are used."""
     loading = spec.train.train_policy
     return {
         "data_fingerprint": data_fingerprint,
         "samples": len(samples),
-        "tokens": sum(sample.length for sample in samples),
+        "tokens": sum(column(samples, "length")),
         "effective_batch": effective_batch(spec),
         "seed": loading.dataloader_seed,
         "shuffle": loading.dataloader_shuffle,

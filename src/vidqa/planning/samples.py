@@ -104,6 +104,7 @@ class Planner:
 
     def __init__(self, model_folder: Path, vision: object, prompting: Prompting) -> None:
         """`vision` is the spec's table with fps, nframes, total_pixels and max_pixels."""
+        self.folder = model_folder
         self.family = family_of(model_folder)
         self.geometry = self.family.geometry(model_folder)
         self.chat: Chat = load_chat(model_folder)

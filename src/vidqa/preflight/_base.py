@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, wraps
 from pathlib import Path
@@ -18,7 +18,9 @@ from vidqa.dataset.problems import MEDIA_MISSING
 from vidqa.dataset.record import MediaRef, Record
 from vidqa.jobs.asked import model_names, process_count
 from vidqa.jobs.launch import Wanted
+from vidqa.planning.plan import Plan, PlannedSet, make_plan, usable
 from vidqa.planning.samples import Planner, Sample
+from vidqa.planning.sets import RecordSet, Source, quarantines, record_sets, sources
 from vidqa.platforms import site
 from vidqa.preflight.gpus import Declared, Gpu, declared_or_seen
 from vidqa.preflight.media_probe import Row
@@ -34,15 +36,6 @@ T = TypeVar("T")
 
 class Skip(Exception):
     """Raised by a check that cannot be carried out here or has nothing to look at; its text says why."""
-
-
-@dataclass(frozen=True)
-class Annotations:
-    """One set of records, by the name that its action gives it, or "kpi", and what is wrong with it."""
-
-    name: str
-    records: list[Record]
-    problems: list[Problem]
 
 
 def once(find: Callable[[Context], T]) -> cached_property[T]:
@@ -152,17 +145,9 @@ class Context:
         return next((folder for folder in folders if (folder / "config.json").is_file()), folders[0])
 
     @once
-    def annotations(self) -> list[Annotations]:
-        """The sets that the run will read, a validation part held out of the training set as the engine does it."""
-        without = self.bad_samples_are == "warning" or self.elsewhere
-        places = [
-            (data.name, value_at(self.spec, data.annotations), value_at(self.spec, data.media))
-            for data in self.declared_action.data
-        ]
-        answers = self.declared_action.needs_answers
-        read = [self._read(name, where, media, without, answers) for name, where, media in places if where]
-        held_out = self.sampling.held_out(self.spec) if self.declared_action.sampling else None
-        return _split(read[0], places[1][0], *held_out) if held_out else read
+    def annotations(self) -> list[RecordSet]:
+        """The sets that the run will read."""
+        return record_sets(self.spec, self._read)
 
     @once
     def evaluation(self) -> EvaluateSpec | None:
@@ -173,35 +158,42 @@ class Context:
         return cast(EvaluateSpec, spec.load(self.evaluate_spec, measure))
 
     @once
-    def kpi(self) -> Annotations | None:
+    def kpi(self) -> RecordSet | None:
         """What a trained model will be measured on, where it was given."""
         if not self.declared_action.measured_by:
             return None
         if self.evaluation is not None:
-            asked, without = self.evaluation.dataset, self.evaluation.engine.on_bad_sample == "quarantine"
-            return self._read("kpi", asked.annotation_path, asked.media_dir, without)
-        return self._read("kpi", str(self.kpi_root), "") if self.kpi_root is not None else None
+            (source,) = sources(self.evaluation)
+            return self._read(replace(source, name="kpi"))
+        return self._read(Source("kpi", str(self.kpi_root), "", False)) if self.kpi_root is not None else None
 
-    def _read(
-        self, name: str, annotation_path: str, media_path: str, keep_missing: bool = False, answers: bool = True
-    ) -> Annotations:
-        """A set of records. Those whose media folder is on the cluster alone are read all the same."""
-        self.require_seen(annotation_path)
-        if not site.is_unseen(self.site, media_path):
-            return _read(name, annotation_path, media_path, keep_missing, answers)
-        self.unseen_media.append(media_path)
-        part = _read(name, annotation_path, "", True, answers)
-        records = [replace(record, media=_placed(record.media, media_path)) for record in part.records]
+    def _read(self, source: Source) -> RecordSet:
+        """A set of records. Those whose media folder is on the cluster alone are read all the same, and where the job
+        runs elsewhere those whose media are not here."""
+        self.require_seen(source.annotation_path)
+        if not site.is_unseen(self.site, source.media_path):
+            is_kept = source.keep_missing or (self.elsewhere and source.name != "kpi")
+            return _read(replace(source, keep_missing=is_kept))
+        self.unseen_media.append(source.media_path)
+        part = _read(replace(source, media_path="", keep_missing=True))
+        records = [replace(record, media=_placed(record.media, source.media_path)) for record in part.records]
         return replace(part, records=records, problems=[p for p in part.problems if p.code != MEDIA_MISSING.name])
 
     @property
-    def media_files(self) -> list[str]:
-        """The paths of the files that hold the run's media, archives among them."""
-        found = {ref.path: None for part in self.annotations for record in part.records for ref in record.media}
-        return list(found)
+    def records(self) -> list[Record]:
+        """Those of all sets that the run will read."""
+        return [record for part in self.annotations for record in part.records]
 
     @property
-    def sets(self) -> list[Annotations]:
+    def plans_with(self) -> Planner | None:
+        """The planner, where the run's own model is here and its records become samples."""
+        try:
+            return None if self.stand_in else self.planner
+        except (ProblemError, Skip):
+            return None
+
+    @property
+    def sets(self) -> list[RecordSet]:
         return [*self.annotations, *([self.kpi] if self.kpi else [])]
 
     @once
@@ -215,19 +207,30 @@ class Context:
         return cast(Planner, make(self.spec, self.processor_folder))
 
     @once
-    def planned(self) -> dict[str, tuple[list[Sample], list[Problem]]]:
-        """Samples and problems by set."""
+    def plan(self) -> Plan:
         self.planner.take(self.headers)
-        return {part.name: self.planner.plan(part.records, self._mode_of(part.name)) for part in self.annotations}
+        return make_plan(self.spec, self.planner, {part.name: part.records for part in self.annotations})
 
-    def _mode_of(self, name: str) -> str | None:
-        mode = self.sampling.modes.get(name)
-        return actions.resolve(mode)(self.spec) if mode else None
+    @property
+    def plan_to_keep(self) -> Plan | None:
+        """The plan, where there is one that the engine would make too."""
+        try:
+            return self.plan if self.plans_with else None
+        except (ProblemError, Skip):
+            return None
+
+    @property
+    def planned(self) -> dict[str, PlannedSet]:
+        return self.plan.sets
+
+    def usable(self, name: str) -> Sequence[Sample]:
+        """The samples of a set that the run will use."""
+        return usable(self.planned[name].samples, self.longest_allowed, trained=name == "train")
 
     @once
     def to_decode(self) -> list[Sample]:
         """Every sample whose frames are looked at; those of the KPI set with the frames that training takes."""
-        samples = [sample for found, _ in self.planned.values() for sample in found]
+        samples = [sample for part in self.planned.values() for sample in part.samples]
         return [*samples, *(self.planner.plan(self.kpi.records)[0] if self.kpi else [])]
 
     @once
@@ -260,7 +263,7 @@ class Context:
     @property
     def bad_samples_are(self) -> str:
         """The severity of a sample that cannot be used: with "quarantine" the run goes on without it."""
-        return "warning" if self.decoding.on_bad_sample == "quarantine" else "error"
+        return "warning" if quarantines(self.spec) else "error"
 
     @property
     def decoding(self) -> DecodeEngine:
@@ -283,26 +286,14 @@ def _placed(media: tuple[MediaRef, ...], folder: str) -> tuple[MediaRef, ...]:
     return tuple(replace(ref, path=os.path.join(folder, ref.written)) for ref in media)
 
 
-def _read(name: str, annotation_path: str, media_path: str, keep_missing: bool, answers: bool) -> Annotations:
+def _read(source: Source) -> RecordSet:
     try:
-        annotation_path, media_path = storage.stage_set(annotation_path, media_path)
+        annotation_path, media_path = storage.stage_set(source.annotation_path, source.media_path)
     except ProblemError as absent:
-        return Annotations(name, [], absent.problems)
-    records, problems = dataset.check_records(
-        annotation_path, media_path, need_answers=answers, keep_missing=keep_missing
-    )
-    return Annotations(name, records, problems)
-
-
-def _split(whole: Annotations, name: str, share: float, seed: int) -> list[Annotations]:
-    """A set without the part that is held out of it, and that part by its own name."""
-    if not whole.records:
-        return [whole]
-    try:
-        kept, held = dataset.split_by_video(whole.records, share, seed)
-    except ProblemError as impossible:
-        return [replace(whole, problems=[*whole.problems, *impossible.problems])]
-    return [replace(whole, records=kept), Annotations(name, held, [])]
+        return RecordSet(source.name, [], absent.problems)
+    how = {"need_answers": source.need_answers, "keep_missing": source.keep_missing}
+    records, problems = dataset.check_records(annotation_path, media_path, **how)
+    return RecordSet(source.name, records, problems)
 
 
 @dataclass(frozen=True)

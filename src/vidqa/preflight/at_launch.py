@@ -15,7 +15,7 @@ from vidqa.jobs.launch import Wanted
 from vidqa.preflight import kept
 from vidqa.preflight._base import Check, Context, Skip, carry_out
 from vidqa.preflight.gpus import Declared
-from vidqa.preflight.kept import Kept
+from vidqa.preflight.kept import Inputs, Kept
 from vidqa.preflight.problems import NOT_SEEN
 from vidqa.preflight.report import Report, settle_length
 from vidqa.preflight.table import CHECKS, NOT_AT_LAUNCH, OF_THE_OUTPUT, OF_THIS_MACHINE
@@ -32,8 +32,7 @@ def look(
     not pass: what it found by decoding is so still. Where nothing is wrong that is kept, if `fetch` says so."""
     context = _context(asked, spec_path, platform, wanted, engine, known)
     unseen = _unseen(context, asked, fetch)
-    media = None if unseen else _media_files(context)
-    seen = None if media is None else kept.inputs(asked, platform, engine, media)
+    seen = None if unseen else _inputs(asked, context)
     every = [*CHECKS, *resolve(context.declared_action.checks)]
     checks = [carry_out(check, context) for check in every if _concerns(check, context, asked)]
     report = Report(context.action, [settle_length(checked, context) for checked in checks], context.facts)
@@ -41,7 +40,7 @@ def look(
     if context.elsewhere:
         problems = _of_missing_media(problems, context)
     if fetch and seen and not any(problem.severity == "error" for problem in problems):
-        kept.keep(seen, Kept(passed=True, decoded=False, lasting=[]))
+        kept.keep(seen, Kept(passed=True, decoded=False, lasting=[]), context.plan_to_keep)
     return list(dict.fromkeys(problems))
 
 
@@ -70,10 +69,10 @@ def _concerns(check: Check, context: Context, asked: Asked) -> bool:
     return check.name not in OF_THIS_MACHINE or (context.platform == "local" and context.engine == "vidqa")
 
 
-def _media_files(context: Context) -> list[str] | None:
-    """The files of the run's media; None where its annotations cannot be had."""
+def _inputs(asked: Asked, context: Context) -> Inputs | None:
+    """What is about to be looked at; None where its annotations cannot be had."""
     try:
-        return context.media_files
+        return kept.inputs(asked, context.platform, context.engine, context.plans_with, lambda: context.records)
     except (ProblemError, Skip):
         return None
 
@@ -113,7 +112,11 @@ def _unseen_path(context: Context, asked: Asked, key: str, name: str) -> list[Pr
 
 def _unseen_media(context: Context) -> list[Problem]:
     """Media in folders that are not here. One that is missing in a folder that is here is missing."""
-    absent = {os.path.dirname(path) for path in _media_files(context) or [] if not os.path.exists(path)}
+    try:
+        paths = {ref.path for record in context.records for ref in record.media}
+    except (ProblemError, Skip):
+        return []
+    absent = {os.path.dirname(path) for path in paths if not os.path.exists(path)}
     folders = sorted(folder for folder in absent if not os.path.isdir(folder))
     if not folders:
         return []

@@ -7,10 +7,9 @@ from typing import Any
 
 from vidqa import spec
 from vidqa.contract.problem import Problem, ProblemError
-from vidqa.planning.problems import SAMPLE_NOTHING_LEARNED
+from vidqa.planning.plan import too_long, without_labels
 from vidqa.planning.samples import Planner, Sample
 from vidqa.preflight._base import Context, Skip
-from vidqa.preflight.usable import usable
 from vidqa.spec.keys import value_at
 
 EXPLAINED = 10  # too long samples for which a change that fits is looked for
@@ -19,16 +18,15 @@ MEDIA_CODES = ("VIDEO_", "IMAGE_")
 
 def tokens(context: Context) -> list[Problem]:
     """Every sample planned and counted as the engine will do it."""
-    problems = [problem for _, bad in context.planned.values() for problem in bad if not _is_of_media(problem)]
-    samples = [sample for found, _ in context.planned.values() for sample in found]
+    sets = context.planned.values()
+    problems = [problem for part in sets for problem in part.problems if not _is_of_media(problem)]
     context.facts |= token_facts(context)
-    too_long = [sample for sample in samples if sample.length > context.longest_allowed]
-    for place, sample in enumerate(sorted(too_long, key=lambda sample: -sample.length)):
+    refused = [sample for part in sets for sample in too_long(part.samples, context.longest_allowed)]
+    for place, sample in enumerate(sorted(refused, key=lambda sample: -sample.length)):
         fits = changes_that_fit(context, sample) if place < EXPLAINED else None
         problems.append(sample.too_long(context.longest_allowed, fits))
     if context.training:
-        untaught = [sample for sample in context.planned["train"][0] if sample.supervised == 0]
-        problems += [SAMPLE_NOTHING_LEARNED.at(sample.place, "no token of it is learned") for sample in untaught]
+        problems += without_labels(context.planned["train"].samples)
     if context.stand_in is not None:
         return [replace(each, severity="warning", message=f"estimated: {each.message}") for each in problems]
     return [replace(problem, severity=context.bad_samples_are) for problem in problems]
@@ -38,7 +36,7 @@ def token_facts(context: Context) -> dict[str, Any]:
     """Counts of the samples that will be used, by set: they are what the engine writes into its plan."""
     facts: dict[str, Any] = {}
     for name in context.planned:
-        used = usable(context, name)
+        used = context.usable(name)
         lengths = sorted(sample.length for sample in used)
         longest = sorted(used, key=lambda sample: -sample.length)[:10]
         facts[name] = {
@@ -76,8 +74,8 @@ def steps(context: Context) -> list[Problem]:
 def _data_facts(context: Context) -> spec.DataFacts:
     """Of the samples that will be used; of all records where no model is here to plan them with."""
     try:
-        held = usable(context, "validation") if "validation" in context.planned else []
-        train = usable(context, "train")
+        held = context.usable("validation") if "validation" in context.planned else []
+        train = context.usable("train")
     except (ProblemError, Skip):
         context.facts["steps_of"] = "all records: model and media are not here to tell which can be used"
         records = {part.name: len(part.records) for part in context.annotations}

@@ -9,7 +9,8 @@ from vidqa.contract.problem import Problem
 from vidqa.dataset.record import MediaRef
 from vidqa.dataset.same_bytes import real_key, same_bytes_between
 from vidqa.evaluation.answers import parse_expected
-from vidqa.preflight._base import Annotations, Context, Skip
+from vidqa.planning.sets import RecordSet
+from vidqa.preflight._base import Context, Skip
 from vidqa.preflight.leaks import listed
 from vidqa.preflight.problems import LABELS_UNBALANCED, SPLIT_COPY, SPLIT_IDS, SPLIT_LEAK
 
@@ -31,7 +32,7 @@ def disjoint(context: Context) -> list[Problem]:
     return [problem for one, other in combinations(context.sets, 2) for problem in _apart(context, one, other)]
 
 
-def _apart(context: Context, one: Annotations, other: Annotations) -> list[Problem]:
+def _apart(context: Context, one: RecordSet, other: RecordSet) -> list[Problem]:
     where = f"{one.name} and {other.name}"
     problems = []
     mine, theirs = _media(one), _media(other)
@@ -51,7 +52,7 @@ def _apart(context: Context, one: Annotations, other: Annotations) -> list[Probl
     return problems
 
 
-def _media(part: Annotations) -> dict[str, MediaRef]:
+def _media(part: RecordSet) -> dict[str, MediaRef]:
     known = {ref.key: ref for record in part.records for ref in record.media}
     return {real_key(ref): ref for ref in known.values()}
 

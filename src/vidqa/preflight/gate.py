@@ -29,12 +29,12 @@ def ready(
     what is found now is kept, too."""
     known = kept.find(asked, platform_name, engine)
     if known and known.passed:
-        return Readiness(PASSED if known.decoded else AT_LAUNCH)
+        return Readiness(PASSED if known.decoded else AT_LAUNCH, plan=kept.plan_of(asked, platform_name, engine))
     note(LOOKING)
     from vidqa.preflight.at_launch import look  # every check, and the libraries they need
 
     found = look(asked, spec_path, platform_name, wanted, engine, known, fetch=fetch)
-    return Readiness(AT_LAUNCH, found)
+    return Readiness(AT_LAUNCH, found, kept.plan_of(asked, platform_name, engine))
 
 
 def of_engine(engine: str) -> Ready:

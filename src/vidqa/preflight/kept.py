@@ -8,24 +8,27 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from vidqa import __version__, storage
+from vidqa import __version__
 from vidqa.contract import environment
 from vidqa.contract.files import now, write_json
 from vidqa.contract.problem import Problem
-from vidqa.dataset.archive import archives_in, is_archive
+from vidqa.dataset.record import Record
 from vidqa.jobs.asked import Asked, written_anew
-from vidqa.spec.keys import value_at
+from vidqa.planning import stored_plan
+from vidqa.planning.plan import Plan
+from vidqa.planning.sample_table import Identity
+from vidqa.planning.samples import Planner
 
 SCHEMA_VERSION = 1
+PLAN = ".parquet"
 MOST = 100  # reports; the oldest go
-Identity = list[int] | None  # size and time of change in nanoseconds; None of a file that is not there
+MOST_PLAN_BYTES = 1 << 30  # of all plans; the oldest go
 
 
 @dataclass(frozen=True)
@@ -46,44 +49,65 @@ class Kept:
 
 @dataclass(frozen=True)
 class Inputs:
-    """What a report is of: everything but the media files by one hash, and these files one by one."""
+    """What a report is of: everything but the media files by one hash, and these files one by one. `plan` is what its
+    plan is made of (stored_plan.inputs_of)."""
 
     fingerprint: str
     media: dict[str, Identity]
+    plan: dict[str, str]
 
     @property
     def place(self) -> Path:
-        return folder() / f"{self.fingerprint}.json"
+        return _place(self.fingerprint)
 
 
 def folder() -> Path:
     return environment.state_folder() / "preflight"
 
 
-def inputs(asked: Asked, platform: str, engine: str, media: Iterable[str]) -> Inputs:
-    """What is about to be looked at; `media` are the paths of the files that records name."""
-    paths = dict.fromkeys([*_archives(asked), *media])
-    return Inputs(_fingerprint(asked, platform, engine), {path: _identity(path) for path in paths})
+def inputs(
+    asked: Asked, platform: str, engine: str, planner: Planner | None, read: Callable[[], Iterable[Record]]
+) -> Inputs:
+    """What is about to be looked at; `read` gives the records. Raises ProblemError."""
+    # First: what changes while records are read was not looked at.
+    made_of = stored_plan.inputs_of(asked.resolved, planner) if planner else {}
+    media = stored_plan.media_of(asked.resolved, read())
+    return Inputs(_fingerprint(asked, platform, engine), stored_plan.identities_of(media), made_of)
 
 
-def keep(seen: Inputs, report: Kept) -> None:
-    """Write the report down, in the place of an earlier one of the same. Where that fails, a launch looks itself."""
+def keep(seen: Inputs, report: Kept, plan: Plan | None = None) -> None:
+    """Write the report down, in the place of an earlier one of the same, and the plan of the run beside it. Where that
+    fails, a launch looks itself, and the engine plans."""
     told = {"schema_version": SCHEMA_VERSION, "created": now(), "report": asdict(report), "media": seen.media}
     with suppress(OSError):
         write_json(seen.place, told, indent=None)
+        if plan and seen.plan:
+            with suppress(UnicodeEncodeError):
+                table = stored_plan.as_table(plan, seen.plan, seen.media)
+                stored_plan.write(seen.place.with_suffix(PLAN), table)
         _forget_the_oldest()
 
 
 def find(asked: Asked, platform: str, engine: str) -> Kept | None:
     """The report of this spec, data and model. None where there is none that can be read, or a medium has changed."""
-    seen = Inputs(_fingerprint(asked, platform, engine), {})
     try:
-        told = json.loads(seen.place.read_text(encoding="utf-8"))
+        told = json.loads(_place(_fingerprint(asked, platform, engine)).read_text(encoding="utf-8"))
         report = _parse(told["report"]) if told["schema_version"] == SCHEMA_VERSION else None
-        unchanged = all(_identity(path) == identity for path, identity in told["media"].items())
+        before = {path: identity and tuple(identity) for path, identity in told["media"].items()}
+        unchanged = stored_plan.identities_of(list(before)) == before
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return None
     return report if unchanged else None
+
+
+def plan_of(asked: Asked, platform: str, engine: str) -> Path | None:
+    """The plan that is kept of this spec, data and model; whoever reads it makes sure that it is true."""
+    place = _place(_fingerprint(asked, platform, engine)).with_suffix(PLAN)
+    return place if place.is_file() else None
+
+
+def _place(fingerprint: str) -> Path:
+    return folder() / f"{fingerprint}.json"
 
 
 def _parse(told: dict[str, Any]) -> Kept:
@@ -101,26 +125,16 @@ def _fingerprint(asked: Asked, platform: str, engine: str) -> str:
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32]
 
 
-def _archives(asked: Asked) -> list[str]:
-    """Those that media are looked for in: files unpacked from them lie in the cache, and do not change with them."""
-    found: list[Path] = []
-    for data in asked.declared.data:
-        annotations, media = (str(value_at(asked.resolved, key)) for key in (data.annotations, data.media))
-        place = Path(media or annotations)
-        if annotations and not storage.is_remote(str(place)):
-            found += [place] if is_archive(place) else archives_in(place if place.is_dir() else place.parent)
-    return list(map(str, found))
-
-
-def _identity(path: str) -> Identity:
-    try:
-        status = os.stat(path)
-    except (OSError, ValueError):
-        return None
-    return [status.st_size, status.st_mtime_ns]
-
-
 def _forget_the_oldest() -> None:
-    by_age = sorted(folder().glob("*.json"), key=lambda path: path.stat().st_mtime_ns)
-    for path in by_age[:-MOST]:
+    for path in _by_age(".json")[MOST:]:
         path.unlink()
+    held = 0
+    for path in _by_age(PLAN):
+        held += path.stat().st_size
+        if held > MOST_PLAN_BYTES or not path.with_suffix(".json").exists():
+            path.unlink()
+
+
+def _by_age(suffix: str) -> list[Path]:
+    """The newest first."""
+    return sorted(folder().glob(f"*{suffix}"), key=lambda path: path.stat().st_mtime_ns, reverse=True)

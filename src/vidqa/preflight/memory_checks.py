@@ -20,7 +20,6 @@ from vidqa.preflight.disk_checks import STATE_PER_PARAMETER
 from vidqa.preflight.gpus import least_memory
 from vidqa.preflight.problems import HOST_MEMORY, MEMORY
 from vidqa.preflight.trained import trained_model, trained_parameters
-from vidqa.preflight.usable import usable
 from vidqa.spec.keys import with_values
 from vidqa.spec.models import TrainSpec
 
@@ -35,7 +34,7 @@ def memory(context: Context) -> list[Problem]:
     asked = context.training
     if asked is None:
         raise Skip("only a training keeps activations")
-    samples = usable(context, "train")
+    samples = context.usable("train")
     if not samples or not spec.total_steps(asked, len(samples)):
         raise Skip("there is no step to estimate")
     has_gib = least_memory(context.gpus)

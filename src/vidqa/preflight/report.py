@@ -107,7 +107,7 @@ def _inputs(context: Context) -> Inputs | None:
     try:
         known = {"target": context.target, "settings": context.site, "folders": context.models}
         asked = ask(context.action, context.spec_path, fetch=True, **known)
-        return kept.inputs(asked, context.platform, context.engine, context.media_files)
+        return kept.inputs(asked, context.platform, context.engine, context.plans_with, lambda: context.records)
     except (ProblemError, Skip):
         return None
 
@@ -115,16 +115,18 @@ def _inputs(context: Context) -> Inputs | None:
 def _keep(seen: Inputs, report: Report, context: Context) -> None:
     decoding = [checked for checked in report.checks if checked.name == "planned frames"]
     errors = [problem for checked in decoding for problem in checked.problems if problem.severity == "error"]
+    passed = not any(problem.severity == "error" for problem in report.problems)
     kept.keep(
         seen,
         Kept(
-            passed=not any(problem.severity == "error" for problem in report.problems),
+            passed=passed,
             decoded=True,
             lasting=[problem for problem in errors if problem.exit_code == Exit.INPUT],
             evaluate_spec=str(context.evaluate_spec.absolute()) if context.evaluate_spec else None,
             kpi_root=str(context.kpi_root.absolute()) if context.kpi_root else None,
             **asdict(context.declared),
         ),
+        context.plan_to_keep if passed else None,
     )
 
 

@@ -9,7 +9,6 @@ from vidqa.planning.packing.sharing import work_of
 from vidqa.planning.packing.steps import Steps
 from vidqa.preflight._base import Context, Skip
 from vidqa.preflight.trained import trained_model
-from vidqa.preflight.usable import usable
 
 MOST_STEPS = 50  # that are looked at; the others are like them
 # Less is gained than the work that is saved: two questions a video halve it and were measured at 1.5 times the samples
@@ -24,7 +23,7 @@ def sharing(context: Context) -> list[Problem]:
         raise Skip("only a training shares videos")
     if not asked.engine.packing or asked.train.fp8.enable_fp8:
         raise Skip("videos are shared inside packs, and not with 8-bit products")
-    samples = usable(context, "train")
+    samples = context.usable("train")
     total = spec.total_steps(asked, len(samples))
     if not total:
         raise Skip("there is no step to look at")

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from vidqa import dataset, spec
+from vidqa import spec
 from vidqa.contract import environment
 from vidqa.contract.problem import Problem, ProblemError
 from vidqa.families._base import read_json
@@ -17,7 +17,6 @@ from vidqa.planning import continuing
 from vidqa.preflight._base import Context, Skip
 from vidqa.preflight.problems import PAIR_FRAMES, PAIR_MODEL, RESUME_MISMATCH, RESUME_NO_CHECKPOINT
 from vidqa.preflight.trained import trained_parameters
-from vidqa.preflight.usable import usable
 from vidqa.spec.models import EvaluateSpec, TrainSpec
 from vidqa.storage import hub
 
@@ -153,5 +152,4 @@ def _weights(asked: TrainSpec, context: Context) -> dict[str, Any]:
 
 def _order(asked: TrainSpec, context: Context) -> dict[str, Any]:
     """What decides the order of samples."""
-    records = [record for part in context.annotations for record in part.records]
-    return continuing.order_facts(asked, usable(context, "train"), dataset.fingerprint(records))
+    return continuing.order_facts(asked, context.usable("train"), context.plan.data_fingerprint)

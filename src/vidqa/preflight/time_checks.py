@@ -16,7 +16,6 @@ from vidqa.planning.samples import Sample
 from vidqa.preflight._base import Context, Skip
 from vidqa.preflight.gpu_checks import NONE_HERE
 from vidqa.preflight.trained import trained_model
-from vidqa.preflight.usable import usable
 from vidqa.spec.models import TrainSpec
 
 MOST_STEPS = 200  # whose work is added up; the others are like them
@@ -29,7 +28,7 @@ def time(context: Context) -> list[Problem]:
     asked = context.training
     if asked is None:
         raise Skip("only a training is estimated")
-    samples = usable(context, "train")
+    samples = context.usable("train")
     total = spec.total_steps(asked, len(samples))
     if not total:
         raise Skip("there is no step to estimate")
@@ -72,7 +71,7 @@ def _validation(context: Context, asked: TrainSpec, total: int, flops: FlopsMode
     """A third of the work of training on as many tokens, each time."""
     if not asked.validation.enable or "validation" not in context.planned:
         return 0.0
-    held = usable(context, "validation")
+    held = context.usable("validation")
     valid = asked.validation
     times = total // valid.freq if valid.freq else asked.train.epoch // (valid.freq_in_epoch or asked.train.epoch)
     return max(1, times) * flops.of(work_of((number,), held) for number in range(len(held))) / 3

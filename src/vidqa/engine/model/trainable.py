@@ -10,33 +10,24 @@ from peft import LoraConfig, inject_adapter_in_model
 from torch import nn
 
 from vidqa.engine.problems import ENGINE_LORA_TARGETS, ENGINE_NOTHING_TRAINS
-
-ADAPTER = "default"  # PEFT's name for the one adapter
+from vidqa.planning.budget.trained import ADAPTER, is_all_linear, is_chosen
 
 
 def choose_trainable(model: nn.Module, policy: Any) -> None:
     """Apply `policy.lora`, `policy.freeze_pattern` and `policy.trainable_pattern` (a PolicySpec) to a model on any
-    device, also meta. Patterns are regular expressions searched in parameter names."""
+    device, also meta."""
     if policy.lora is not None:
         _add_lora(model, policy.lora)
     for name, parameter in model.named_parameters():
-        if policy.trainable_pattern and not _matches(policy.trainable_pattern, name):
-            parameter.requires_grad_(False)
-        if policy.freeze_pattern and _matches(policy.freeze_pattern, name):
+        if not is_chosen(name, policy):
             parameter.requires_grad_(False)
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise ENGINE_NOTHING_TRAINS.error("policy", "freeze_pattern and trainable_pattern leave nothing to train")
 
 
-def _matches(patterns: list[str], name: str) -> bool:
-    return any(re.search(pattern, name) for pattern in patterns)
-
-
 def lora_config(lora: Any) -> LoraConfig:
     """PEFT's configuration for the spec's `policy.lora`."""
-    targets = lora.target_modules
-    if targets in (["all-linear"], ("all-linear",)):
-        targets = "all-linear"
+    targets = "all-linear" if is_all_linear(lora.target_modules) else lora.target_modules
     return LoraConfig(
         r=lora.r,
         lora_alpha=lora.lora_alpha,

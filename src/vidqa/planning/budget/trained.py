@@ -1,4 +1,5 @@
-"""Which parameters of a model train: the spec's patterns and LoRA, applied to names and shapes as the engine does."""
+"""Which parameters of a model train: the spec's patterns and LoRA, applied to names and shapes. The engine applies the
+same rules to the model itself."""
 
 from __future__ import annotations
 
@@ -35,7 +36,7 @@ def parameters(tensors: Sequence[Tensor], policy: Any) -> list[Parameter]:
         found = [Parameter(each.name, each.shape, each.unit, trains=True) for each in tensors]
     else:
         found = [parameter for each in tensors for parameter in _adapted(each, policy.lora)]
-    return [replace(each, trains=each.trains and _chosen(each.name, policy)) for each in found]
+    return [replace(each, trains=each.trains and is_chosen(each.name, policy)) for each in found]
 
 
 def trainable(found: Sequence[Parameter]) -> int:
@@ -43,7 +44,9 @@ def trainable(found: Sequence[Parameter]) -> int:
     return sum(parameter.numel for parameter in found if parameter.trains)
 
 
-def _chosen(name: str, policy: Any) -> bool:
+def is_chosen(name: str, policy: Any) -> bool:
+    """Whether `freeze_pattern` and `trainable_pattern`, regular expressions searched in a parameter's name, let it
+    train."""
     wanted = not policy.trainable_pattern or any(re.search(each, name) for each in policy.trainable_pattern)
     return wanted and not any(re.search(each, name) for each in policy.freeze_pattern or ())
 
@@ -81,9 +84,14 @@ def _saved_module(name: str, asked: Sequence[str]) -> str | None:
 
 
 def _is_target(module: str, tensor: Tensor, targets: Any) -> bool:
-    if targets in ("all-linear", ["all-linear"], ("all-linear",)):
+    if is_all_linear(targets):
         return tensor.linear and module != "lm_head"
     return any(module == each or module.endswith(f".{each}") for each in targets)
+
+
+def is_all_linear(targets: Any) -> bool:
+    """Whether LoRA's targets are every linear layer but the last."""
+    return targets in ("all-linear", ["all-linear"], ("all-linear",))
 
 
 def _rank(module: str, lora: Any) -> int:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from vidqa.planning.sample_table import column
 from vidqa.planning.samples import Sample
 
 Unit = tuple[int, ...]  # numbers of samples that are computed together; more than one shares a prefix
@@ -64,7 +65,16 @@ def unit_length(unit: Unit, samples: Sequence[Sample], padded: Callable[[int], i
 
 def groups(numbers: Iterable[int], samples: Sequence[Sample]) -> list[Unit]:
     """Those of one prefix together, in the order of each group's first."""
+    return _grouped((number, samples[number].prefix_key) for number in numbers)
+
+
+def all_groups(samples: Sequence[Sample]) -> list[Unit]:
+    """The `groups` of all samples."""
+    return _grouped(enumerate(column(samples, "prefix_key")))
+
+
+def _grouped(keys: Iterable[tuple[int, bytes]]) -> list[Unit]:
     found: dict[object, list[int]] = {}
-    for number in numbers:
-        found.setdefault(samples[number].prefix_key or number, []).append(number)
+    for number, key in keys:
+        found.setdefault(key or number, []).append(number)
     return [tuple(group) for group in found.values()]

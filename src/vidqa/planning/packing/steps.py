@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from vidqa.planning.packing.packs import StepOrder, cost, padded, plan_micro_batches, plan_packs
-from vidqa.planning.packing.sharing import Unit, groups, unit_length, units, work_of
+from vidqa.planning.packing.sharing import Unit, all_groups, unit_length, units, work_of
 from vidqa.planning.samples import Sample
 from vidqa.spec import effective_batch
 
@@ -24,7 +24,7 @@ class Steps:
             seed=loading.dataloader_seed,
             shuffle=loading.dataloader_shuffle,
             drop_last=loading.dataloader_drop_last,
-            together=tuple(groups(range(len(samples)), samples)) if spec.engine.share_video_prefix else None,
+            together=tuple(all_groups(samples)) if spec.engine.share_video_prefix else None,
         )
         self.padded = partial(padded, device_type=device_type)
         self.budget = spec.engine.pack_tokens or spec.policy.model_max_length

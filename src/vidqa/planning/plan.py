@@ -1,0 +1,70 @@
+"""The plan of a run: its records by set, the samples that they become, and which of these can be used."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from vidqa.actions import action_for, resolve
+from vidqa.contract.problem import Problem
+from vidqa.dataset import fingerprint
+from vidqa.dataset.record import Record
+from vidqa.planning.problems import SAMPLE_NOTHING_LEARNED
+from vidqa.planning.sample_table import SampleTable, column
+from vidqa.planning.samples import Planner, Sample
+
+
+@dataclass(frozen=True)
+class PlannedSet:
+    """All records of a set, the samples of those that can become one, in the same order, and the others' problems."""
+
+    records: Sequence[Record]
+    samples: Sequence[Sample]
+    problems: list[Problem]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The sets of a run by name; `data_fingerprint` is of all their records."""
+
+    sets: dict[str, PlannedSet]
+    data_fingerprint: str
+
+
+def mode_of(spec: Any, name: str) -> str | None:
+    """The response mode of a set, where it is not the planner's."""
+    sampling = action_for(spec).sampling
+    mode = sampling.modes.get(name) if sampling else None
+    return resolve(mode)(spec) if mode else None
+
+
+def make_plan(spec: Any, planner: Planner, records: Mapping[str, list[Record]]) -> Plan:
+    """Plan the sets of a run (`sets.record_sets`)."""
+    sets = {}
+    for name, found in records.items():
+        samples, problems = planner.plan(found, mode_of(spec, name))
+        sets[name] = PlannedSet(found, samples, problems)
+    return Plan(sets, fingerprint(record for found in records.values() for record in found))
+
+
+def usable(samples: Sequence[Sample], longest: int, *, trained: bool) -> Sequence[Sample]:
+    """Samples of at most `longest` tokens; of those that are `trained` on the ones with a supervised token. No sample
+    is ever cut."""
+    counts = zip(column(samples, "length"), column(samples, "supervised"), strict=True)
+    numbers = [
+        at for at, (length, supervised) in enumerate(counts) if length <= longest and (supervised or not trained)
+    ]
+    if isinstance(samples, SampleTable):
+        return samples.at(numbers)
+    return [samples[at] for at in numbers]
+
+
+def too_long(samples: Sequence[Sample], longest: int) -> list[Sample]:
+    return [samples[at] for at, length in enumerate(column(samples, "length")) if length > longest]
+
+
+def without_labels(samples: Sequence[Sample]) -> list[Problem]:
+    """The problems of training samples of which no token is supervised."""
+    found = [samples[at] for at, supervised in enumerate(column(samples, "supervised")) if not supervised]
+    return [SAMPLE_NOTHING_LEARNED.at(sample.place, "no token of it is learned") for sample in found]

@@ -1,0 +1,218 @@
+"""A stored plan gives the samples that planning gives, and counts only where nothing it was made of has changed."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tarfile
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from clips import write_clip
+from tiny_world import tiny_data, tiny_model, tiny_spec
+
+from vidqa import spec as specs
+from vidqa.dataset import fingerprint
+from vidqa.planning import stored_plan
+from vidqa.planning.packing.steps import Steps
+from vidqa.planning.plan import Plan, PlannedSet, make_plan, too_long, usable, without_labels
+from vidqa.planning.sample_table import column
+from vidqa.planning.samples import Planner, training_planner
+from vidqa.planning.sets import load_sets
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model, and a set with clips, an image and a text, in which one clip is broken."""
+    folder = tmp_path_factory.mktemp("stored")
+    tiny_model(folder)
+    root = tiny_data(folder, clips=5, images=1, texts=1)
+    (root / "videos/4.mp4").write_bytes(b"no video")
+    rows = json.loads((root / "annotations.json").read_text())
+    both = {"from": "human", "value": "<video><video>\nWhich 門 is open?"}
+    rows.append(
+        {"id": "both", "videos": ["videos/1.mp4", "videos/0.mp4"], "conversations": [both, rows[0]["conversations"][1]]}
+    )
+    rows[0] |= {"video_fps": 7.5, "kind": "yes_no"}
+    (root / "annotations.json").write_text(json.dumps(rows))
+    return folder
+
+
+class Made:
+    """A plan of a copy of the shared set, and its file."""
+
+    def __init__(self, shared: Path, folder: Path, **keys: Any) -> None:
+        self.folder = folder
+        for name in ("model", "data"):
+            shutil.copytree(shared / name, folder / name)
+        self.keys = {"engine.on_bad_sample": "quarantine", "train.train_policy.dataset.test_size": 0.3, **keys}
+        self.file = folder / "plan.parquet"
+
+    @property
+    def spec(self) -> Any:
+        return specs.load(tiny_spec(self.folder, self.folder / "model", self.folder / "data", self.keys), "train")
+
+    @property
+    def planner(self) -> Planner:
+        return training_planner(self.spec, self.folder / "model")
+
+    def store(self) -> Plan:
+        inputs = stored_plan.inputs_of(self.spec, self.planner)
+        sets = load_sets(self.spec)
+        records = [record for found in sets.values() for record in found]
+        identities = stored_plan.identities_of(stored_plan.media_of(self.spec, records))
+        plan = make_plan(self.spec, self.planner, sets)
+        stored_plan.write(self.file, stored_plan.as_table(plan, inputs, identities))
+        return plan
+
+    def read(self) -> Plan | None:
+        table = stored_plan.read(self.file, stored_plan.inputs_of(self.spec, self.planner))
+        return None if table is None else stored_plan.of_table(table)
+
+    def stale(self) -> str:
+        with pytest.raises(stored_plan.Stale) as stale:
+            self.read()
+        return str(stale.value)
+
+
+@pytest.fixture
+def made(shared: Path, tmp_path: Path) -> Made:
+    return Made(shared, tmp_path)
+
+
+def test_a_stored_plan_gives_the_same_records_samples_and_problems(made: Made) -> None:
+    plan, again = made.store(), made.read()
+    assert again is not None and list(again.sets) == list(plan.sets) == ["train", "validation"]
+    for name, part in plan.sets.items():
+        found = again.sets[name]
+        assert list(found.records) == part.records and len(part.records) > 2
+        assert list(found.samples) == part.samples and found.problems == part.problems
+        assert [found.samples[at] for at in range(len(part.samples))] == part.samples
+        assert list(found.samples[1::2]) == part.samples[1::2]
+        for attribute in ("length", "supervised", "prefix", "prefix_key"):
+            assert column(found.samples, attribute) == [getattr(sample, attribute) for sample in part.samples]
+    assert sum(len(part.problems) for part in plan.sets.values()) == 2
+    everything = [record for part in plan.sets.values() for record in part.records]
+    assert again.data_fingerprint == plan.data_fingerprint == fingerprint(everything)
+
+
+@pytest.mark.parametrize("share", [False, True])
+def test_steps_and_packs_of_a_stored_plan_are_those_of_planning(made: Made, share: bool) -> None:
+    made.keys["engine.share_video_prefix"] = share
+    plan, again = made.store(), made.read()
+    assert again is not None
+    steps = [Steps(made.spec, each.sets["train"].samples, 2, "cpu") for each in (plan, again)]
+    assert steps[0].order.together == steps[1].order.together
+    for step in range(2 * steps[0].order.steps_per_epoch):
+        assert steps[0].packs(step) == steps[1].packs(step)
+
+
+def test_the_same_samples_of_a_stored_plan_are_usable(made: Made) -> None:
+    plan, again = made.store(), made.read()
+    assert again is not None
+    lists, table = plan.sets["train"].samples, again.sets["train"].samples
+    longest = sorted(column(lists, "length"))[-2]
+    for trained in (False, True):
+        assert list(usable(table, longest, trained=trained)) == usable(lists, longest, trained=trained)
+    assert 0 < len(usable(table, longest, trained=True)) < len(lists)
+    assert too_long(table, longest) == too_long(lists, longest) != []
+    assert without_labels(table) == without_labels(lists)
+
+
+def change_annotations(made: Made) -> None:
+    path = made.folder / "data/annotations.json"
+    path.write_text(path.read_text().replace("first bit", "second bit"))
+
+
+def replace_a_clip(made: Made) -> None:
+    write_clip(made.folder / "data/videos/1.mp4", frames=30, fps=8)
+
+
+def remove_a_clip(made: Made) -> None:
+    (made.folder / "data/videos/1.mp4").unlink()
+
+
+def change_tokenizer(made: Made) -> None:
+    path = made.folder / "model/tokenizer.json"
+    path.write_text(path.read_text() + "\n")
+
+
+def take_other_frames(made: Made) -> None:
+    made.keys["custom.vision.nframes"] = 6
+
+
+def split_otherwise(made: Made) -> None:
+    made.keys["train.train_policy.dataloader_seed"] = 5
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (change_annotations, "annotations"),
+        (replace_a_clip, "1 media files"),
+        (remove_a_clip, "1 media files"),
+        (change_tokenizer, "tokenizer"),
+        (take_other_frames, "spec"),
+        (split_otherwise, "spec"),
+    ],
+)
+def test_a_stored_plan_of_something_else_is_stale(made: Made, change: Callable[[Made], None], why: str) -> None:
+    made.store()
+    change(made)
+    assert why in made.stale()
+
+
+def test_a_stored_plan_outlives_what_does_not_change_samples(made: Made) -> None:
+    made.store()
+    made.keys |= {"train.optm_lr": 1.0, "policy.model_max_length": 100, "train.train_batch_per_replica": 2}
+    os.utime(made.folder / "data/annotations.json")
+    assert made.read() is not None
+
+
+def test_a_stored_plan_of_another_version_is_stale(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+    made.store()
+    monkeypatch.setattr(stored_plan, "version", lambda name: "0")
+    assert "version" in made.stale()
+
+
+def test_a_damaged_plan_is_stale_and_one_that_is_not_there_is_none(made: Made) -> None:
+    assert made.read() is None
+    made.store()
+    whole = made.file.read_bytes()
+    for damaged in (b"", whole[: len(whole) // 2], b"PAR1" + bytes(100) + b"PAR1", whole[:-40] + whole[-30:]):
+        made.file.write_bytes(damaged)
+        assert made.stale() == stored_plan.BROKEN
+    for place in range(4, len(whole) - 8, len(whole) // 40):  # a bit anywhere: found, or of no effect
+        made.file.write_bytes(whole[:place] + bytes([whole[place] ^ 16]) + whole[place + 1 :])
+        try:
+            again = made.read()
+        except stored_plan.Stale:
+            continue
+        made.file.write_bytes(whole)
+        before = made.read()
+        assert again is not None and before is not None
+        assert all(list(again.sets[name].samples) == list(part.samples) for name, part in before.sets.items())
+
+
+def test_a_file_that_comes_before_an_archive_makes_a_plan_stale(made: Made) -> None:
+    data = made.folder / "data"
+    with tarfile.open(data / "videos.tar", "w") as tar:
+        tar.add(data / "videos", "videos")
+    shutil.rmtree(data / "videos")
+    plan, again = made.store(), made.read()
+    assert again is not None and list(again.sets["train"].samples) == plan.sets["train"].samples
+    assert plan.sets["train"].samples[0].record.media[0].member
+    write_clip(data / "videos/0.mp4", frames=30, fps=8)
+    assert "1 media files" in made.stale()
+
+
+def test_names_that_are_no_text_are_told(made: Made) -> None:
+    record = load_sets(made.spec)["train"][0]
+    medium = replace(record.media[0], path=os.fsdecode(b"/data/\xff.mp4"))
+    plan = Plan({"train": PlannedSet([replace(record, media=(medium,))], [], [])}, "")
+    with pytest.raises(UnicodeEncodeError):
+        stored_plan.as_table(plan, {}, {})

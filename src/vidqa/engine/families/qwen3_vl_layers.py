@@ -16,7 +16,16 @@ from typing import Any, NamedTuple
 import torch
 import torch.nn.functional as F
 
-from vidqa.engine.model.layers import Norm, Projection, layer_norm, project, root_mean_square_norm, rotate
+from vidqa.engine.model.layers import (
+    Norm,
+    Projection,
+    is_plain,
+    layer_norm,
+    linear_gelu,
+    project,
+    root_mean_square_norm,
+    rotate,
+)
 
 
 class DecoderInput(NamedTuple):
@@ -76,7 +85,11 @@ class VisionOutput(NamedTuple):
 
 def after_vision_attention(hidden_TD: torch.Tensor, attended_TD: torch.Tensor, of: VisionOutput) -> torch.Tensor:
     hidden_TD = hidden_TD + project(attended_TD, of.output)[0]
-    wide = F.gelu(project(layer_norm(hidden_TD, of.norm), of.wide)[0], approximate="tanh")
+    normed = layer_norm(hidden_TD, of.norm)
+    if hidden_TD.is_cuda and not torch.is_grad_enabled() and is_plain(of.wide):
+        wide = linear_gelu(normed, of.wide.weight, of.wide.bias)
+    else:
+        wide = F.gelu(project(normed, of.wide)[0], approximate="tanh")
     return hidden_TD + project(wide, of.narrow)[0]
 
 

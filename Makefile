@@ -4,7 +4,7 @@ VENV := .venv
 RUN := $(VENV)/bin/python
 UV := $(VENV)/bin/uv
 INSTALLED := $(VENV)/.installed
-JOBS ?= 2
+JOBS ?= 3
 EXTRAS := engine metrics s3 wandb tensorboard kubernetes fp8 dev
 
 .DEFAULT_GOAL := help
@@ -14,7 +14,7 @@ help:
 	@echo "make install    put the locked libraries into $(VENV)"
 	@echo "make demo       the whole path on a small synthetic video set: train, evaluate, gaps"
 	@echo "make check      ruff, mypy, generated files, links and commands of the Markdown"
-	@echo "make test       the tests (JOBS=2 processes)"
+	@echo "make test       the tests (JOBS=3 processes)"
 	@echo "make generate   write schemas, templates and tables from the code"
 	@echo "make lock       resolve requirements.lock again from pyproject.toml"
 

@@ -6,7 +6,6 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from tiny_world import engine_command, tiny_data, tiny_model, tiny_spec
@@ -71,6 +70,5 @@ def test_a_question_to_torch_about_gpus(here: Path) -> None:
 def test_an_upload_after_a_training(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PYTHONSAFEPATH", raising=False)
     (here / "run").mkdir()
-    asked = SimpleNamespace(train=SimpleNamespace(ckpt=SimpleNamespace(upload_s3=True, upload_hf=False)))
-    upload(asked, RunFolder(here / "run"))
+    upload(RunFolder(here / "run"))
     assert ran(here) == []

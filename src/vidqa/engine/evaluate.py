@@ -32,7 +32,8 @@ from vidqa.engine.progress import Progress, Silent, open_evaluation
 from vidqa.engine.prompts import Prompts
 from vidqa.engine.quarantine import end_if_bad
 from vidqa.engine.signals import StopRequest
-from vidqa.planning.samples import evaluation_planner
+from vidqa.planning.packing.sharing import groups
+from vidqa.planning.samples import Sample, evaluation_planner
 from vidqa.spec import check_with_gpus
 
 BATCHES_AHEAD = 2  # batches whose videos are decoded while the model answers
@@ -54,7 +55,7 @@ def evaluate(spec: Any, run: RunFolder) -> int:
     saved = SavedAnswers(run.path / "answers", recipe, world.rank)
     done = on_main(world, lambda: saved.read() if spec.evaluation.skip_saved else saved.forget())
     todo = [sample for sample in samples if sample.record.id not in done]
-    mine = sorted(todo, key=lambda sample: -sample.length)[world.rank :: world.size]
+    mine = share_of(todo, world.rank, world.size)
 
     size, workers, on_bad = spec.evaluation.batch_size, max(1, spec.engine.decode_workers), spec.engine.on_bad_sample
     dtype, device = DTYPES[spec.model.dtype], world.device
@@ -62,7 +63,7 @@ def evaluate(spec: Any, run: RunFolder) -> int:
     with (
         open_evaluation(run, world, -(-len(mine) // size)) as progress,
         closing(FrameSource(workers, spec.engine.decode_timeout_s, frame_cache(spec.engine))) as source,
-        closing(GENERATORS["transformers"].open(settings)) as session,
+        closing(GENERATORS[spec.evaluation.generator].open(settings)) as session,
     ):
         prompts = Prompts(planner, source, sampling_of(spec), BATCHES_AHEAD * size)
         taking = Answering(saved, prompts, progress, len(mine), size, fails=on_bad == "fail")
@@ -84,6 +85,13 @@ def evaluate(spec: Any, run: RunFolder) -> int:
 
         on_main(world, conclude)
         return int(Exit.OK)
+
+
+def share_of(samples: Sequence[Sample], rank: int, ranks: int) -> list[Sample]:
+    """Of the samples a rank's share, the longest first. Those of one prefix stay together: a generator may compute it
+    once."""
+    units = sorted(groups(range(len(samples)), samples), key=lambda unit: -max(samples[i].length for i in unit))
+    return [samples[i] for unit in units[rank::ranks] for i in unit]
 
 
 def model_folders(spec: Any) -> tuple[Path, Path | None]:

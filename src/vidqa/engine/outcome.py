@@ -55,6 +55,8 @@ def make_recipe(spec: Any, planner: Planner, records: Sequence[Record], model: d
             "repetition_penalty": spec.generation.repetition_penalty,
             "seed": spec.evaluation.seed,
             "dtype": spec.model.dtype,
+            # The reference goes without a name, as in recipes from before there were others.
+            **({} if spec.evaluation.generator == "transformers" else {"generator": spec.evaluation.generator}),
         },
         "scoring": {"task_type": spec.task.type, "answer_rules": RULES},
         "versions": {name: version(name) for name in ("torch", "transformers", "peft", "av")},

@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
+import torch
 from torch import nn
 
 from vidqa.engine.model.attention import Segments
+from vidqa.engine.model.paged_cache import PagedCache
 from vidqa.families import Family
 from vidqa.families.sizes import VisionSizes
 from vidqa.planning.budget.memory import Recompute
@@ -36,6 +38,26 @@ class InstallForward(Protocol):
     def __call__(self, model: Any, *, recompute: Recompute = "none", compile: bool = False) -> None: ...
 
 
+class CachedForward(Protocol):
+    """The forward of generation, over a model without adapters; logits are float32. See `qwen3_vl_cached`."""
+
+    def prefill(
+        self, batch: Any, cache: PagedCache, source: torch.Tensor, target: torch.Tensor, last: torch.Tensor
+    ) -> torch.Tensor:
+        """Logits behind the rows `last` of a pack; its rows `source` go to the rows `target` of the cache."""
+
+    def step(
+        self,
+        token_B: torch.Tensor,
+        position_B: torch.Tensor,
+        held_B: torch.Tensor,
+        table_BP: torch.Tensor,
+        alive_B: torch.Tensor,
+        cache: PagedCache,
+    ) -> torch.Tensor:
+        """Logits behind one token of each row, which is put behind the `held_B` tokens in the pages of `table_BP`."""
+
+
 @dataclass(frozen=True)
 class TorchFamily:
     """The torch half of a family. Modules are those of a model that transformers built, with PEFT's adapters or not.
@@ -54,6 +76,7 @@ class TorchFamily:
     install_forward(model, recompute, compile) gives model and units the packed forward: model(batch) is the negative
                                  log-likelihood of every supervised token, float32 [N]. Units that `recompute` names
                                  ("none", "vision", "all") keep only their inputs for backward; `compile` fuses layers
+    cached_forward(model)        the forward of generation; it takes over the model's memory
     """
 
     tables: Family
@@ -68,6 +91,7 @@ class TorchFamily:
     vision_index: Callable[[Sequence[Grid], VisionSizes, int | None], VisionIndex]
     vision_segments: Callable[[Sequence[Grid], int | None], Segments]
     install_forward: InstallForward
+    cached_forward: Callable[[Any], CachedForward]
 
     def units(self, model: Any) -> list[nn.Module]:
         """Everything that is sharded by itself, in the order of the forward."""

@@ -129,8 +129,11 @@ def _decoder_layer(
     return dense.after_decoder(hidden_TD, attended, after)
 
 
-def _vision_tower(visual: Any, patches_PC: torch.Tensor, index: FrameIndex) -> tuple[torch.Tensor, list[torch.Tensor]]:
-    """The merged features [V, D] and one [V, D] per deepstack level."""
+def vision_tower(
+    visual: Any, patches_PC: torch.Tensor, index: FrameIndex, run: Callable[..., torch.Tensor] | None = None
+) -> tuple[torch.Tensor, list[torch.Tensor]]:
+    """The merged features [V, D] and one [V, D] per deepstack level. `run` computes a block in the place of its own
+    forward."""
     kernel = flattened(projection(visual.patch_embed.proj))
     hidden = project(patches_PC.to(kernel.weight.dtype), kernel)[0]
     hidden = hidden + (visual.pos_embed(index.table_P4) * index.weight_P4[:, :, None]).sum(1).to(hidden.dtype)
@@ -139,14 +142,15 @@ def _vision_tower(visual: Any, patches_PC: torch.Tensor, index: FrameIndex) -> t
     cos, sin = angle.cos(), angle.sin()
     deepstack = []
     for number, block in enumerate(visual.blocks):
-        hidden = block(hidden, cos, sin, index.segments)
+        inputs = (hidden, cos, sin, index.segments)
+        hidden = run(block, *inputs) if run else block(*inputs)
         if number in visual.deepstack_visual_indexes:
             level = list(visual.deepstack_visual_indexes).index(number)
             deepstack.append(visual.deepstack_merger_list[level](hidden))
     return visual.merger(hidden), deepstack
 
 
-def _text_rotation(decoder: Any, position_3T: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+def text_rotation(decoder: Any, position_3T: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
     """Interleaved multimodal rotary embedding: time, height and width take turns along the frequencies."""
     angle_3TE = position_3T[..., None].float() * decoder.rotary_emb.inv_freq.float()
     angle = angle_3TE[0].clone()
@@ -162,18 +166,20 @@ def packed_nll(model: Any, batch: Any) -> torch.Tensor:
     visual, decoder = model.model.visual, model.model.language_model
     trained = any(parameter.requires_grad for parameter in visual.parameters())
     with nullcontext() if trained else torch.no_grad():
-        features, deepstack = _vision_tower(visual, batch.patches_PC, batch.vision)
+        features, deepstack = vision_tower(visual, batch.patches_PC, batch.vision)
     hidden = decoder.embed_tokens(batch.input_ids_T)
-    hidden = _place(hidden, features, batch.visual_at_V)
-    cos, sin = _text_rotation(decoder, batch.position_3T, hidden.dtype)
+    hidden = place_features(hidden, features, batch.visual_at_V)
+    cos, sin = text_rotation(decoder, batch.position_3T, hidden.dtype)
     for number, layer in enumerate(decoder.layers):
         hidden = layer(hidden, cos, sin, batch.segments, batch.suffixes)
         if number < len(deepstack):
-            hidden = _place(hidden, deepstack[number], batch.visual_at_V, add=True)
+            hidden = place_features(hidden, deepstack[number], batch.visual_at_V, add=True)
     return head_nll(model.lm_head, decoder.norm(hidden[batch.predict_at_N]), batch.target_N)
 
 
-def _place(hidden_TD: torch.Tensor, features: torch.Tensor, at_V: torch.Tensor, *, add: bool = False) -> torch.Tensor:
+def place_features(
+    hidden_TD: torch.Tensor, features: torch.Tensor, at_V: torch.Tensor, *, add: bool = False
+) -> torch.Tensor:
     """Write (or add) vision features at their placeholders. A pack without media carries one feature row that stands
     nowhere: it is added with weight zero, so that every rank runs and differentiates the same modules."""
     if len(at_V) == 0:
@@ -209,6 +215,12 @@ def _attention_heads(config: Any) -> tuple[Heads, Heads]:
     return decoder, Heads(tower.num_heads, tower.num_heads, tower.hidden_size // tower.num_heads)
 
 
+def _cached_forward(model: Any) -> Any:
+    from vidqa.engine.families.qwen3_vl_cached import CachedQwen3VL  # which only generation needs
+
+    return CachedQwen3VL(model)
+
+
 QWEN3_VL = TorchFamily(
     tables=tables.QWEN3_VL,
     model_class=Qwen3VLForConditionalGeneration,
@@ -222,4 +234,5 @@ QWEN3_VL = TorchFamily(
     vision_index=vision_index,
     vision_segments=vision_segments,
     install_forward=install_forward,
+    cached_forward=_cached_forward,
 )

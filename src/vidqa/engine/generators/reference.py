@@ -51,7 +51,7 @@ class TransformersSession:
         output = self.model.generate(
             **inputs,
             max_new_tokens=sampling.max_tokens,
-            logits_processor=_processors(requests, recorder, device),
+            logits_processor=processors_of(requests, device, recorder),
             eos_token_id=list(requests[0].stop_ids),
             pad_token_id=self.planner.chat.pad_id,
             synced_gpus=False,  # ranks generate on their own; transformers would otherwise see FSDP and wait
@@ -93,8 +93,8 @@ def _result(request: Request, row: list[int], logprobs: list[float]) -> Result:
     return Result(request.id, "length" if stop is None else "stop", tuple(row[:end]), kept)
 
 
-def _processors(
-    requests: Sequence[Request], recorder: ChosenLogprobs | None, device: torch.device
+def processors_of(
+    requests: Sequence[Request], device: torch.device, recorder: ChosenLogprobs | None = None
 ) -> LogitsProcessorList:
     """What turns logits into scores whose largest is the next token, in the order in which transformers does it."""
     sampling = requests[0].sampling

@@ -1,0 +1,153 @@
+"""Qwen3-VL for generation: a pack of prompts into a paged cache, and one token of many rows.
+
+Products that share an input are one matrix; what stands between products is one kernel (`engine.kernels`). Rounding is
+that of transformers' own layers.
+
+Shape letters: T tokens of a pack, B rows of a step, R rows of the cache, P pages of a row, V vision tokens, D width.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+
+from vidqa.engine.families.qwen3_vl import place_features, text_rotation, vision_tower
+from vidqa.engine.families.qwen3_vl_layers import VisionOutput, after_vision_attention
+from vidqa.engine.kernels import kernels_for
+from vidqa.engine.model.attention import Segments, attend
+from vidqa.engine.model.layers import layer_norm, norm, project, projection
+from vidqa.engine.model.paged_cache import PAGE, PagedCache
+
+
+class DecoderWeights(NamedTuple):
+    """One decoder layer."""
+
+    input_norm: torch.Tensor
+    query_key_value: torch.Tensor
+    bias: torch.Tensor | None
+    query_norm: torch.Tensor
+    key_norm: torch.Tensor
+    output: torch.Tensor
+    after_norm: torch.Tensor
+    gate_up: torch.Tensor
+    down: torch.Tensor
+    epsilon: float
+
+
+def _joined(*layers: Any) -> torch.Tensor:
+    """The weights of linear layers as one matrix, of which the layers keep views: no memory twice."""
+    whole = torch.cat([layer.weight.data for layer in layers])
+    for layer, part in zip(layers, whole.split([len(layer.weight) for layer in layers]), strict=True):
+        layer.weight.data = part
+    return whole
+
+
+def _weights(layer: Any) -> DecoderWeights:
+    attention, mlp = layer.self_attn, layer.mlp
+    three = (attention.q_proj, attention.k_proj, attention.v_proj)
+    return DecoderWeights(
+        input_norm=layer.input_layernorm.weight.data,
+        query_key_value=_joined(*three),
+        bias=None if attention.q_proj.bias is None else torch.cat([each.bias.data for each in three]),
+        query_norm=attention.q_norm.weight.data,
+        key_norm=attention.k_norm.weight.data,
+        output=attention.o_proj.weight.data,
+        after_norm=layer.post_attention_layernorm.weight.data,
+        gate_up=_joined(mlp.gate_proj, mlp.up_proj),
+        down=mlp.down_proj.weight.data,
+        epsilon=layer.input_layernorm.variance_epsilon,
+    )
+
+
+class CachedQwen3VL:
+    """The forward of a stock model without adapters, whose memory it takes over."""
+
+    def __init__(self, model: Any) -> None:
+        self.visual, self.decoder, self.head = model.model.visual, model.model.language_model, model.lm_head
+        self.kernels = kernels_for(model.device)
+        self.layers = [_weights(layer) for layer in self.decoder.layers]
+        attention = self.decoder.layers[0].self_attn
+        self.width = attention.head_dim
+        self.key_heads = len(attention.k_proj.weight) // self.width
+
+    def prefill(
+        self, batch: Any, cache: PagedCache, source: torch.Tensor, target: torch.Tensor, last: torch.Tensor
+    ) -> torch.Tensor:
+        """Logits behind the rows `last` of a pack, float32; its rows `source` go to the rows `target` of the cache."""
+        features, deepstack = vision_tower(self.visual, batch.patches_PC, batch.vision, self._vision_block)
+        hidden = place_features(self.decoder.embed_tokens(batch.input_ids_T), features, batch.visual_at_V)
+        cos, sin = text_rotation(self.decoder, batch.position_3T, hidden.dtype)
+        delta = None
+        for number, of in enumerate(self.layers):
+            hidden, normed = self.kernels.add_norm(hidden, delta, of.input_norm, of.epsilon)
+            query, key, value = self._heads(normed, of)
+            query = self.kernels.rotated(query, of.query_norm, of.epsilon, cos, sin)
+            key = self.kernels.rotated(key, of.key_norm, of.epsilon, cos, sin)
+            value = value.contiguous()
+            cache.keys[number].index_copy_(0, target, key.index_select(0, source))
+            cache.values[number].index_copy_(0, target, value.index_select(0, source))
+            attended = attend(query, key, value, batch.segments, batch.suffixes, causal=True)
+            hidden, delta = self._after(hidden, attended, of)
+            if number < len(deepstack):
+                hidden, delta = place_features(hidden + delta, deepstack[number], batch.visual_at_V, add=True), None
+        return self._logits((hidden if delta is None else hidden + delta)[last])
+
+    def step(
+        self,
+        token_B: torch.Tensor,
+        position_B: torch.Tensor,
+        held_B: torch.Tensor,
+        table_BP: torch.Tensor,
+        alive_B: torch.Tensor,
+        cache: PagedCache,
+    ) -> torch.Tensor:
+        """Logits behind one token of each row, float32. A row holds `held_B` tokens in the pages of `table_BP`; the new
+        one is put behind them. Rows that are not alive (0, not 1) hold none and write to page 0."""
+        row = table_BP.gather(1, (held_B // PAGE).long()[:, None])[:, 0].long() * PAGE + held_B % PAGE
+        seen = held_B + alive_B
+        hidden = self.decoder.embed_tokens(token_B)
+        cos, sin = text_rotation(self.decoder, position_B.expand(3, -1), hidden.dtype)
+        delta = None
+        for number, of in enumerate(self.layers):
+            hidden, normed = self.kernels.add_norm(hidden, delta, of.input_norm, of.epsilon)
+            query, key, value = self._heads(normed, of)
+            query = self.kernels.rotated(query, of.query_norm, of.epsilon, cos, sin)
+            keys, values = cache.keys[number], cache.values[number]
+            self.kernels.rotate_into(keys, row, key, (of.key_norm, of.epsilon, cos, sin))
+            self.kernels.rotate_into(values, row, value, None)
+            attended = self.kernels.decode_attention(query, keys, values, table_BP, seen, PAGE)
+            hidden, delta = self._after(hidden, attended.flatten(1), of)
+        return self._logits(hidden + delta)
+
+    def _vision_block(
+        self, block: Any, hidden: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, segments: Segments
+    ) -> torch.Tensor:
+        packed = project(layer_norm(hidden, norm(block.norm1)), projection(block.attn.qkv))[0]
+        query, key, value = self.kernels.vision_heads(packed, block.attn.num_heads, cos, sin)
+        after = VisionOutput(
+            output=projection(block.attn.proj),
+            norm=norm(block.norm2),
+            wide=projection(block.mlp.linear_fc1),
+            narrow=projection(block.mlp.linear_fc2),
+        )
+        return after_vision_attention(hidden, attend(query, key, value, segments, causal=False), after)
+
+    def _heads(self, normed: torch.Tensor, of: DecoderWeights) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Query, key and value heads of one product, as views."""
+        product = F.linear(normed, of.query_key_value, of.bias)
+        keys = self.key_heads * self.width
+        parts = product.split([product.shape[1] - 2 * keys, keys, keys], dim=1)
+        query, key, value = (part.unflatten(1, (-1, self.width)) for part in parts)
+        return query, key, value
+
+    def _after(
+        self, hidden: torch.Tensor, attended: torch.Tensor, of: DecoderWeights
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """The residual stream, and what is still to be added to it."""
+        hidden, normed = self.kernels.add_norm(hidden, F.linear(attended, of.output), of.after_norm, of.epsilon)
+        return hidden, F.linear(self.kernels.silu_mul(F.linear(normed, of.gate_up)), of.down)
+
+    def _logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        return self.head(self.decoder.norm(hidden)).float()

@@ -1,0 +1,63 @@
+"""What `cuda` computes, in plain PyTorch: for a CPU, and to compare the kernels with."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+
+from vidqa.engine.model.layers import Norm, root_mean_square_norm, rotate
+
+
+def add_norm(
+    hidden_TD: torch.Tensor, delta_TD: torch.Tensor | None, weight: torch.Tensor, epsilon: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    total = hidden_TD if delta_TD is None else hidden_TD + delta_TD
+    return total, root_mean_square_norm(total, Norm(weight, None, epsilon))
+
+
+def silu_mul(both: torch.Tensor) -> torch.Tensor:
+    gate, up = both.chunk(2, dim=-1)
+    return F.silu(gate) * up
+
+
+def rotated(
+    source_THE: torch.Tensor, weight: torch.Tensor, epsilon: float, cos_TE: torch.Tensor, sin_TE: torch.Tensor
+) -> torch.Tensor:
+    return rotate(root_mean_square_norm(source_THE, Norm(weight, None, epsilon)), cos_TE, sin_TE)
+
+
+def vision_heads(
+    packed_PC: torch.Tensor, heads: int, cos_PE: torch.Tensor, sin_PE: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    query, key, value = packed_PC.unflatten(-1, (3, heads, -1)).unbind(1)
+    query, key = (rotate(part.float(), cos_PE, sin_PE).to(value.dtype) for part in (query, key))
+    return query, key, value.contiguous()
+
+
+def rotate_into(
+    cache_RKE: torch.Tensor,
+    row_T: torch.Tensor,
+    source_TKE: torch.Tensor,
+    norm: tuple[torch.Tensor, float, torch.Tensor, torch.Tensor] | None,
+) -> None:
+    cache_RKE.index_copy_(0, row_T, rotated(source_TKE, *norm) if norm else source_TKE)
+
+
+def decode_attention(
+    query_BHE: torch.Tensor,
+    key_RKE: torch.Tensor,
+    value_RKE: torch.Tensor,
+    table_BP: torch.Tensor,
+    length_B: torch.Tensor,
+    page: int,
+) -> torch.Tensor:
+    outputs = []
+    for query, pages, length in zip(query_BHE, table_BP.long(), length_B.tolist(), strict=True):
+        if length == 0:
+            outputs.append(torch.zeros_like(query))
+            continue
+        rows = (pages[: -(-length // page), None] * page + torch.arange(page, device=pages.device)).flatten()[:length]
+        key, value = (cache.index_select(0, rows).transpose(0, 1)[None] for cache in (key_RKE, value_RKE))
+        output = F.scaled_dot_product_attention(query[None, :, None], key, value, enable_gqa=True)
+        outputs.append(output[0, :, 0])
+    return torch.stack(outputs)

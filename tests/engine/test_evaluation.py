@@ -280,3 +280,12 @@ def test_validation_samples_keep_their_own_response_mode(world: SimpleNamespace)
         assert len(planner.encode(sample).token_ids) == sample.length
     assert "bits" not in planner.chat.decode(planner.encode(answer).token_ids)
     assert "bits" in planner.chat.decode(planner.encode(reasoned).token_ids)
+
+
+def test_the_native_generator_gives_the_results_of_the_reference(
+    world: SimpleNamespace, finished: Path, tmp_path: Path
+) -> None:
+    run_engine("evaluate", _spec(tmp_path, world, evaluation__generator="native"), tmp_path / "run")
+    assert _answers(tmp_path / "run") == _answers(finished)
+    native, stock = (json.loads((run / "recipe.json").read_text()) for run in (tmp_path / "run", finished))
+    assert native["generation"] == {**stock["generation"], "generator": "native"}

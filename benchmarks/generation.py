@@ -1,0 +1,164 @@
+"""Speed of answering on one GPU: the native generator beside transformers' own `generate`, prefill, one decode step.
+
+    python benchmarks/generation.py --out /tmp/generation
+
+8B shapes with random weights, real clips of 1k to 8k tokens whose frames are decoded before the clock starts. With
+--tiny it shows that it runs, and its figures mean nothing.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from statistics import median
+from types import SimpleNamespace
+from typing import Any
+
+sys.path[:0] = [str(Path(__file__).resolve().parents[1] / "src")]
+
+import torch
+from ledger import Ledger, arguments, rounded
+from shapes import write_random_model
+from video_set import SetShape, corpus, write_set
+
+from vidqa.dataset import load_records
+from vidqa.engine.batch.frames import FrameSource
+from vidqa.engine.exports import load_export
+from vidqa.engine.families import family_of
+from vidqa.engine.generators._base import Request, Sampling, Settings
+from vidqa.engine.generators.native import NativeSession
+from vidqa.engine.generators.reference import TransformersSession
+from vidqa.engine.model.paged_cache import PAGE
+from vidqa.planning.budget.work import peak_of
+from vidqa.planning.packing.sharing import groups, work_of
+from vidqa.planning.samples import Planner, Prompting, Sample
+
+FPS = 1.4  # clips of 5 to 40 seconds become 1k to 8k tokens
+BANDWIDTH = 4.0e12  # bytes a second at which an H200 reads weights and cache at best
+SETS = {"1k-8k": SetShape(64, (5, 40)), "8-questions": SetShape(8, (20, 40), questions=8)}
+TINY = {"1k-8k": SetShape(6, (1, 4), width=96, height=64), "8-questions": SetShape(2, (1, 3), 8, 96, 64)}
+BATCH = 8  # of the reference
+REPEATS = 3
+
+
+class Prompts:
+    """The samples of a set with their frames, and how they are put to a session."""
+
+    def __init__(self, model: Path, folder: Path, workers: int) -> None:
+        self.planner = Planner(model, SimpleNamespace(fps=FPS), Prompting(for_generation=True))
+        samples, problems = self.planner.plan(load_records(folder / "annotations.json", folder))
+        assert not problems, problems[0]
+        units = sorted(groups(range(len(samples)), samples), key=lambda unit: -samples[unit[0]].length)
+        self.samples: list[Sample] = [samples[i] for unit in units for i in unit]
+        self.works = [work_of(unit, samples) for unit in units]
+        source = FrameSource(workers, 300.0, None)
+        self.frames, problems = source.collect(source.request(self.samples))
+        source.close()
+        assert not problems, problems[0]
+
+    def requests(self, max_tokens: int) -> list[Request]:
+        stop_ids = tuple(self.planner.chat.eos_ids)
+        return [
+            Request(
+                sample.record.id,
+                self.planner.encode(sample).token_ids,
+                Sampling(max_tokens),
+                stop_ids,
+                sample.plans,
+                partial(list, frames),
+                prefix=sample.prefix,
+                prefix_key=sample.prefix_key,
+            )
+            for sample, frames in zip(self.samples, self.frames, strict=True)
+        ]
+
+
+def timed(work: Callable[[], Any]) -> tuple[float, Any]:
+    started = time.perf_counter()
+    found = work()
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    return time.perf_counter() - started, found
+
+
+def answered(session: Any, requests: Sequence[Request]) -> dict[str, tuple[int, ...]]:
+    return {result.id: result.token_ids for some in session.generate(requests) for result in some}
+
+
+def measure(session: Any, prompts: Prompts, max_tokens: int, repeats: int) -> tuple[list[float], Any]:
+    requests = prompts.requests(max_tokens)
+    answered(session, requests[:BATCH])  # kernels are compiled, libraries choose theirs
+    runs = [timed(lambda: answered(session, requests)) for _ in range(repeats)]
+    return [seconds for seconds, _ in runs], runs[-1][1]
+
+
+def decode_step(session: NativeSession, rows: int, context: int, weights: int) -> dict[str, float]:
+    """One step of `rows` rows that hold `context` tokens each, beside reading weights and cache once."""
+    pages = -(-(context + 1) // PAGE)
+    session.table_BP[:rows, :pages] = torch.arange(1, rows * pages + 1, device=session.device).view(rows, pages)
+    session.alive_B[:rows] = 1
+    if session.device.type == "cuda":
+        session._capture(rows)
+    run = session.graphs[rows][0].replay if session.graphs else partial(session._forward, rows)
+    seconds = []
+    for _ in range(20):
+        session.held_B[:rows] = context - 1
+        seconds.append(timed(run)[0])
+    keys = session.cache.keys
+    cache = 2 * rows * context * keys.shape[0] * keys.shape[2] * keys.shape[3] * keys.element_size()
+    return {"step_ms": 1e3 * median(seconds), "times_the_least": median(seconds) * BANDWIDTH / (weights + cache)}
+
+
+def main() -> None:
+    parser = arguments(__doc__)
+    parser.add_argument("--without-reference", action="store_true")
+    options = parser.parse_args()
+    cuda = torch.cuda.is_available() and not options.tiny
+    device = torch.device("cuda" if cuda else "cpu")
+    shape, sets, dtype = ("8b", SETS, torch.bfloat16) if cuda else ("tiny", TINY, torch.float32)
+    folder = options.out / "models" / shape
+    if not (folder / "processor_config.json").exists():
+        write_random_model(shape, folder, corpus(), device.type)
+    prompts = {
+        name: Prompts(folder, write_set(options.out / name, clips), 12 if cuda else 1) for name, clips in sets.items()
+    }
+    model = load_export(folder, None, dtype, device)
+    flops = family_of(model).flops(model.config, vision_trains=True, decoder_trains=True)
+    ledger = Ledger("generation", options)
+    reference: dict[Any, Any] = {}
+
+    def tell(row: dict[str, Any]) -> None:
+        ledger.add(row)
+        print(rounded(row), flush=True)
+
+    for name, of in prompts.items() if not options.without_reference else ():
+        longest = max(sample.length for sample in of.samples) + 64
+        stock = TransformersSession(model, of.planner, longest=longest, batch_size=BATCH)
+        for tokens in (16, 1):
+            (seconds,), reference[name, tokens] = measure(stock, of, tokens, 1)
+            tell({"run": f"transformers {name} {tokens}", "answers/s": len(of.samples) / seconds})
+    longest = max(sample.length for of in prompts.values() for sample in of.samples) + 64
+    planner = prompts["1k-8k"].planner
+    session = NativeSession(model, Settings(folder, None, dtype, device, planner, longest, 8))
+    for name, of in prompts.items():
+        for tokens in (16, 1):
+            seconds, found = measure(session, of, tokens, REPEATS)
+            row = {"run": f"native {name} {tokens}", "answers/s": len(of.samples) / median(seconds)}
+            if theirs := reference.get((name, tokens)):
+                row["same"] = sum(found[key] == ids for key, ids in theirs.items()) / len(theirs)
+            if tokens == 1 and cuda and (peak := peak_of(torch.cuda.get_device_name(device))):
+                row["prefill_mfu"] = flops.of(of.works) / 3 / median(seconds) / peak  # a third of a step is forward
+            tell(row)
+    decoder = [*model.model.language_model.layers.parameters(), model.lm_head.weight]
+    weights = sum(parameter.numel() * parameter.element_size() for parameter in decoder)
+    rows, context = (32, 4096) if cuda else (4, 64)
+    tell({"run": f"decode step, {rows} rows", **decode_step(session, rows, context, weights)})
+    ledger.conclude([])
+
+
+if __name__ == "__main__":
+    with torch.no_grad():
+        main()

@@ -225,7 +225,8 @@ class Context:
 
     def usable(self, name: str) -> Sequence[Sample]:
         """The samples of a set that the run will use."""
-        return usable(self.planned[name].samples, self.longest_allowed, trained=name == "train")
+        trained = any(data.name == name and data.teaches for data in self.declared_action.data)
+        return usable(self.planned[name].samples, self.longest_allowed, trained=trained)
 
     @once
     def to_decode(self) -> list[Sample]:

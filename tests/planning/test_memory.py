@@ -10,7 +10,7 @@ import pytest
 import torch
 from transformers import Qwen3VLConfig, Qwen3VLForConditionalGeneration
 
-from vidqa.engine.families.qwen3_vl import _decoder_layer, _vision_block
+from vidqa.engine.families.qwen3_vl import _decoder_layer, vision_block
 from vidqa.engine.families.qwen3_vl_layers import EAGER, Dense
 from vidqa.engine.model.compiling import any_length, prepare_compiler
 from vidqa.engine.model.trainable import choose_trainable
@@ -180,7 +180,7 @@ def test_what_a_vision_block_keeps(fused: bool) -> None:
         dense = compiled() if fused else EAGER
         block = tiny(256, 512, 4, 1, (hidden, wide), None).model.visual.blocks[0]
         turn = torch.randn(TOKENS, hidden // 2)
-        run = lambda x: _vision_block(dense, block, x, turn, turn, ((0, 2, TOKENS // 2),))  # noqa: E731, B023
+        run = lambda x: vision_block(dense, block, x, turn, turn, ((0, 2, TOKENS // 2),))  # noqa: E731, B023
         counts = COUNTS.compiled_vision if fused else COUNTS.eager_vision
         told = counts.hidden * hidden + counts.wide * wide
         assert kept_per_token(run, block, hidden, turn) == pytest.approx(told, rel=0.08), (hidden, wide)

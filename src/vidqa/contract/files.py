@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import os
 import secrets
@@ -97,6 +98,12 @@ def ends_of(path: str | Path, size: int, most: int = 1 << 20) -> bytes:
         first = file.read(most)
         file.seek(max(0, size - most))
         return first + file.read(most)
+
+
+def content_hash(path: Path) -> str:
+    """SHA-256 of a file. Raises OSError."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def write_link(path: Path, target: str) -> None:

@@ -61,22 +61,18 @@ def prepare_evaluation(
 def shared_plan(spec: Any, planner: Planner, world: World, run: RunFolder) -> Plan:
     """The plan of a run, on every rank: the one in its run folder where it is still true. Else rank 0 reads, probes and
     plans, and leaves the plan there for the next attempt."""
-    found = on_main(world, lambda: _stored(spec, planner, run) or _made(spec, planner, run))
+    found = on_main(world, lambda: _stored_or_made(spec, planner, run.path / PLAN))
     return found if isinstance(found, Plan) else stored_plan.of_table(found)
 
 
-def _stored(spec: Any, planner: Planner, run: RunFolder) -> Any:
-    place = run.path / PLAN
+def _stored_or_made(spec: Any, planner: Planner, place: Path) -> Any:
+    """The plan as a table, which is quickly shared; as it is where a name of a file is no text."""
+    inputs = stored_plan.inputs_of(spec, planner)  # first: what changes while records are read was not planned
     try:
-        return stored_plan.read(place, stored_plan.inputs_of(spec, planner)) if place.is_file() else None
+        if (found := stored_plan.read(place, inputs)) is not None:
+            return found
     except stored_plan.Stale as stale:
         note(f"{PLAN} is not used, the plan is made again: {stale}")
-        return None
-
-
-def _made(spec: Any, planner: Planner, run: RunFolder) -> Any:
-    """The plan as a table, which is quickly shared; as it is where a name of a file is no text."""
-    inputs = stored_plan.inputs_of(spec, planner)
     sets = load_sets(spec)
     records = [record for found in sets.values() for record in found]
     identities = stored_plan.identities_of(stored_plan.media_of(spec, records))
@@ -86,7 +82,7 @@ def _made(spec: Any, planner: Planner, run: RunFolder) -> Any:
     except UnicodeEncodeError:
         return plan
     with suppress(OSError):
-        stored_plan.write(run.path / PLAN, table)
+        stored_plan.write(place, table)
     return table
 
 

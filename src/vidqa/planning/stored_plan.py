@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any
 
 import vidqa
 from vidqa.actions import action_for
-from vidqa.contract.files import replacing
+from vidqa.contract.files import content_hash, replacing
 from vidqa.contract.problem import Problem, ProblemError
+from vidqa.dataset import open_source
 from vidqa.dataset.archive import archives_in, is_archive
-from vidqa.dataset.reader import annotation_file
 from vidqa.dataset.record import Record
 from vidqa.planning.plan import Plan, PlannedSet, mode_of
 from vidqa.planning.sample_table import Identity, RecordTable, Rows, SampleTable, schema, table_of
@@ -73,9 +73,9 @@ def _inputs(spec: Any, planner: Planner) -> dict[str, str]:
     code = [path for name in CODE for path in sorted((here / name).rglob("*.py"))]
     return {
         "spec": _hash([counted, places, sets, seen]),
-        "annotations": _hash([_content(annotation_file(each.annotation_path)) for each in found]),
-        "model": _hash([(path.name, _content(path)) for path in files]),
-        "program": _hash([[_content(path) for path in code], [(name, version(name)) for name in LIBRARIES]]),
+        "annotations": _hash([open_source(each.annotation_path).fingerprint() for each in found]),
+        "model": _hash([(path.name, content_hash(path)) for path in files]),
+        "program": _hash([[content_hash(path) for path in code], [(name, version(name)) for name in LIBRARIES]]),
     }
 
 
@@ -190,11 +190,6 @@ def _identity(path: str) -> Identity:
     except (OSError, ValueError):
         return None
     return found.st_size, found.st_mtime_ns
-
-
-def _content(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _hash(value: Any) -> str:

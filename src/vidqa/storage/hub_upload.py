@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from vidqa.contract import environment
+from vidqa.contract.files import content_hash
 from vidqa.storage.problems import DAMAGED, HUB_PUBLIC, HUB_REFUSED, UNREACHABLE
 
 BLOCK = 8 << 20
@@ -64,8 +65,7 @@ def _agrees(path: Path, there: Any) -> bool:
     if there is None or there.size != path.stat().st_size:
         return False
     if there.lfs is not None:
-        with path.open("rb") as file:
-            return bool(there.lfs.sha256 == hashlib.file_digest(file, "sha256").hexdigest())
+        return bool(there.lfs.sha256 == content_hash(path))
     content = path.read_bytes()
     return bool(there.blob_id == hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest())
 

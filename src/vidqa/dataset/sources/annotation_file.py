@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from pathlib import Path
 
+from vidqa.contract.files import content_hash
 from vidqa.dataset.media import media_source
 from vidqa.dataset.reader import annotation_file, read_rows
 from vidqa.dataset.sources._base import Source, SourceKind
@@ -16,12 +16,7 @@ def _open(annotation_path: str, media_path: str) -> Source:
     path = annotation_file(annotation_path)
     root_mode = not media_path and path != Path(os.path.expanduser(annotation_path))
     media = media_source(path, media_path, root_mode=root_mode)
-    return Source(path, media, lambda findings: read_rows(path, findings), lambda: _content_hash(path))
-
-
-def _content_hash(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    return Source(path, media, lambda findings: read_rows(path, findings), lambda: content_hash(path))
 
 
 # The last kind that is tried: a path that is nothing else is meant as an annotation file, and its problems say so.

@@ -10,6 +10,7 @@ Shape letters: T tokens of a pack, P patches, V vision tokens, N supervised toke
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -91,7 +92,7 @@ def vision_index(grids: Sequence[Grid], sizes: VisionSizes, count_bits: int | No
     )
 
 
-def _vision_block(dense: Dense, block: Any, hidden_PD: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, segments):
+def vision_block(dense: Dense, block: Any, hidden_PD: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, segments):
     attention, mlp = block.attn, block.mlp
     before = VisionInput(norm(block.norm1), projection(attention.qkv), attention.num_heads)
     query, key, value = dense.before_vision(hidden_PD, cos, sin, before)
@@ -130,10 +131,10 @@ def _decoder_layer(
 
 
 def vision_tower(
-    visual: Any, patches_PC: torch.Tensor, index: FrameIndex, run: Callable[..., torch.Tensor] | None = None
+    visual: Any, patches_PC: torch.Tensor, index: FrameIndex, run: Callable[..., torch.Tensor] = operator.call
 ) -> tuple[torch.Tensor, list[torch.Tensor]]:
-    """The merged features [V, D] and one [V, D] per deepstack level. `run` computes a block in the place of its own
-    forward."""
+    """The merged features [V, D] and one [V, D] per deepstack level. `run(block, hidden, cos, sin, segments)` computes
+    a block, by its own forward unless it is given."""
     kernel = flattened(projection(visual.patch_embed.proj))
     hidden = project(patches_PC.to(kernel.weight.dtype), kernel)[0]
     hidden = hidden + (visual.pos_embed(index.table_P4) * index.weight_P4[:, :, None]).sum(1).to(hidden.dtype)
@@ -142,8 +143,7 @@ def vision_tower(
     cos, sin = angle.cos(), angle.sin()
     deepstack = []
     for number, block in enumerate(visual.blocks):
-        inputs = (hidden, cos, sin, index.segments)
-        hidden = run(block, *inputs) if run else block(*inputs)
+        hidden = run(block, hidden, cos, sin, index.segments)
         if number in visual.deepstack_visual_indexes:
             level = list(visual.deepstack_visual_indexes).index(number)
             deepstack.append(visual.deepstack_merger_list[level](hidden))
@@ -198,7 +198,7 @@ def install_forward(model: Any, *, recompute: Recompute = "none", compile: bool 
         module.forward = bound if kept else partial(checkpoint, bound, use_reentrant=False)
 
     for block in model.model.visual.blocks:
-        install(_vision_block, block, kept=recompute == "none")
+        install(vision_block, block, kept=recompute == "none")
     for layer in model.model.language_model.layers:
         install(_decoder_layer, layer, kept=recompute != "all")
     model.forward = partial(packed_nll, model)

@@ -8,16 +8,17 @@ Shape letters: T tokens of a pack, B rows of a step, R rows of the cache, P page
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 
-from vidqa.engine.families.qwen3_vl import place_features, text_rotation, vision_tower
-from vidqa.engine.families.qwen3_vl_layers import VisionOutput, after_vision_attention
+from vidqa.engine.families.qwen3_vl import place_features, text_rotation, vision_block, vision_tower
+from vidqa.engine.families.qwen3_vl_layers import EAGER, VisionInput
 from vidqa.engine.kernels import kernels_for
-from vidqa.engine.model.attention import Segments, attend
-from vidqa.engine.model.layers import layer_norm, norm, project, projection
+from vidqa.engine.model.attention import attend
+from vidqa.engine.model.layers import layer_norm, project
 from vidqa.engine.model.paged_cache import PAGE, PagedCache
 
 
@@ -67,6 +68,7 @@ class CachedQwen3VL:
     def __init__(self, model: Any) -> None:
         self.visual, self.decoder, self.head = model.model.visual, model.model.language_model, model.lm_head
         self.kernels = kernels_for(model.device)
+        self.vision_block = partial(vision_block, EAGER._replace(before_vision=self._before_vision))
         self.layers = [_weights(layer) for layer in self.decoder.layers]
         attention = self.decoder.layers[0].self_attn
         self.width = attention.head_dim
@@ -76,7 +78,7 @@ class CachedQwen3VL:
         self, batch: Any, cache: PagedCache, source: torch.Tensor, target: torch.Tensor, last: torch.Tensor
     ) -> torch.Tensor:
         """Logits behind the rows `last` of a pack, float32; its rows `source` go to the rows `target` of the cache."""
-        features, deepstack = vision_tower(self.visual, batch.patches_PC, batch.vision, self._vision_block)
+        features, deepstack = vision_tower(self.visual, batch.patches_PC, batch.vision, self.vision_block)
         hidden = place_features(self.decoder.embed_tokens(batch.input_ids_T), features, batch.visual_at_V)
         cos, sin = text_rotation(self.decoder, batch.position_3T, hidden.dtype)
         delta = None
@@ -121,18 +123,9 @@ class CachedQwen3VL:
             hidden, delta = self._after(hidden, attended.flatten(1), of)
         return self._logits(hidden + delta)
 
-    def _vision_block(
-        self, block: Any, hidden: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, segments: Segments
-    ) -> torch.Tensor:
-        packed = project(layer_norm(hidden, norm(block.norm1)), projection(block.attn.qkv))[0]
-        query, key, value = self.kernels.vision_heads(packed, block.attn.num_heads, cos, sin)
-        after = VisionOutput(
-            output=projection(block.attn.proj),
-            norm=norm(block.norm2),
-            wide=projection(block.mlp.linear_fc1),
-            narrow=projection(block.mlp.linear_fc2),
-        )
-        return after_vision_attention(hidden, attend(query, key, value, segments, causal=False), after)
+    def _before_vision(self, hidden_PD: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, of: VisionInput) -> Any:
+        packed = project(layer_norm(hidden_PD, of.norm), of.query_key_value)[0]
+        return self.kernels.vision_heads(packed, of.heads, cos, sin)
 
     def _heads(self, normed: torch.Tensor, of: DecoderWeights) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Query, key and value heads of one product, as views."""

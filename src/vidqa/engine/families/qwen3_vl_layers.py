@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.nn.functional as F
 
+from vidqa.engine.kernels.plain import vision_heads
 from vidqa.engine.model.layers import (
     Norm,
     Projection,
@@ -71,9 +72,7 @@ class VisionInput(NamedTuple):
 def before_vision_attention(hidden_TD: torch.Tensor, cos_TE: torch.Tensor, sin_TE: torch.Tensor, of: VisionInput):
     """Query, key and value [T, H, E]; rotated in float32, as transformers does for the vision tower."""
     packed = project(layer_norm(hidden_TD, of.norm), of.query_key_value)[0]
-    query, key, value = packed.unflatten(-1, (3, of.heads, -1)).unbind(1)
-    query, key = (rotate(part.float(), cos_TE, sin_TE).to(value.dtype) for part in (query, key))
-    return query, key, value.contiguous()  # a view would keep all three of them for backward
+    return vision_heads(packed, of.heads, cos_TE, sin_TE)
 
 
 class VisionOutput(NamedTuple):

@@ -46,6 +46,16 @@ class Request:
     prefix: int = 0
     prefix_key: bytes = b""
 
+    @property
+    def length(self) -> int:
+        """Tokens of the prompt."""
+        return len(self.token_ids)
+
+    @property
+    def most(self) -> int:
+        """Tokens of the prompt and of its longest answer."""
+        return self.length + self.sampling.max_tokens
+
 
 @dataclass(frozen=True, slots=True)
 class Result:
@@ -96,9 +106,9 @@ class Generator:
 
 def ready(request: Request, longest: int) -> Sequence[np.ndarray] | Result:
     """The frames of a request that can be answered, else its result: every generator's first step."""
-    length, room = len(request.token_ids), longest - request.sampling.max_tokens
-    if length > room:
-        message = f"{length} tokens; {room} allowed beside an answer of {request.sampling.max_tokens}"
+    if request.most > longest:
+        answer = request.sampling.max_tokens
+        message = f"{request.length} tokens; {longest - answer} allowed beside an answer of {answer}"
         return Result(request.id, "error", problems=(SAMPLE_TOO_LONG.at(request.id, message),))
     try:
         return request.frames()

@@ -30,6 +30,7 @@ from vidqa.engine.model.paged_cache import PAGE, PagedCache, Pages
 PACK_TOKENS = {"cuda": 16384, "cpu": 2048}  # of prompts that are read together
 ROWS_ON_GPU = 64  # prompts that a GPU answers at a time; fewer leave it waiting for its memory
 CACHE_SHARE = 0.7  # of the memory that the model leaves free; packs take the rest
+Prompt = tuple[Request, Sequence[np.ndarray]]  # a request with its frames
 CAPTURED = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128)  # rows of the decode steps that are captured
 
 
@@ -54,31 +55,16 @@ class Row:
         return Result(self.request.id, "stop" if stopped else "length", tuple(self.token_ids), logprobs)
 
 
-@dataclass(frozen=True)
-class Prompt:
-    """A request whose frames are there, as a sample that is laid out and collated."""
-
-    request: Request
-    frames: Sequence[np.ndarray]
-
-    @property
-    def length(self) -> int:
-        return len(self.request.token_ids)
-
-    @property
-    def pages(self) -> int:
-        """Pages for the prompt and its answer."""
-        return -(-(self.length + self.request.sampling.max_tokens) // PAGE)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.request, name)  # prefix, prefix_key and plans
+def pages_of(request: Request) -> int:
+    """Pages for a prompt and its answer."""
+    return -(-request.most // PAGE)
 
 
 class PromptCollator(Collator):
     """Batches of prompts, whose tokens are given; nothing of them has a label."""
 
     def _tokens(self, sample: Any, usable: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        ids = sample.request.token_ids.astype(np.int64)
+        ids = sample.token_ids.astype(np.int64)
         merge = self.geometry.video.merge_size
         position = self.planner.family.rope_positions(ids, self.image_id, self.video_id, sample.plans, merge)
         return ids, np.zeros(len(ids), bool), position
@@ -139,9 +125,8 @@ class NativeSession:
         tokens, pages, key = 0, len(self.pages.free), b""
         for request in waiting:
             shared = request.prefix if request.prefix_key and request.prefix_key == key else 0
-            new = len(request.token_ids) - shared
-            need = -(-(len(request.token_ids) + request.sampling.max_tokens) // PAGE) - shared // PAGE
-            is_too_long = len(request.token_ids) + request.sampling.max_tokens > self.longest
+            new, need = request.length - shared, pages_of(request) - shared // PAGE
+            is_too_long = request.most > self.longest
             full = len(self.rows) + len(chosen) >= self.most or (need > pages and not is_too_long)
             if full or (chosen and tokens + new > self.pack_tokens):
                 break
@@ -157,39 +142,40 @@ class NativeSession:
             if isinstance(frames, Result):
                 results.append(frames)
             else:
-                pack.append(Prompt(request, frames))
+                pack.append((request, frames))
         return pack, results
 
     def _admit(self, pack: Sequence[Prompt]) -> list[Result]:
         """Read the prompts of a pack, and choose the first token of each."""
-        layout = lay_out(pack, self.collator.padded, share=True)  # type: ignore[arg-type]
-        batch = self.collator(range(len(pack)), pack, [prompt.frames for prompt in pack])  # type: ignore[arg-type]
-        rows, source, target = self._placed(pack, layout)
+        requests: Any = [request for request, _ in pack]  # laid out and collated as samples are
+        layout = lay_out(requests, self.collator.padded, share=True)
+        batch = self.collator(range(len(pack)), requests, [frames for _, frames in pack])
+        rows, source, target = self._placed(requests, layout)
         last = np.array([layout.rows[i][-1] for i in range(len(pack))])
         for row, position in zip(rows, batch.position_3T[:, last].amax(0).tolist(), strict=True):
             row.position = position + 1  # a prompt ends in text, whose positions are behind those of all media
         places = (torch.from_numpy(each).to(self.device) for each in (source, target, last))
         return self._choose(rows, self.forward.prefill(batch.to(self.device), self.cache, *places), new=True)
 
-    def _placed(self, pack: Sequence[Prompt], layout: Layout) -> tuple[list[Row], np.ndarray, np.ndarray]:
+    def _placed(self, requests: Sequence[Request], layout: Layout) -> tuple[list[Row], np.ndarray, np.ndarray]:
         """A row for every prompt, and which rows of the pack go to which rows of the cache. Full pages of a common
         beginning are held once; what of it lies in a page that is not full, each prompt has in a page of its own."""
         rows: dict[int, Row] = {}
         source, target = [], []
         for unit in layout.units:
-            shared = pack[unit[0]].prefix // PAGE if len(unit) > 1 else 0
+            shared = requests[unit[0]].prefix // PAGE if len(unit) > 1 else 0
             common = self.pages.take(shared)
             for number in unit:
-                prompt, first = pack[number], 0
+                request, first = requests[number], 0
                 if number != unit[0]:
                     self.pages.share(common)
                     first = shared * PAGE
-                pages = [*common, *self.pages.take(prompt.pages - shared)]
-                at = np.arange(first, prompt.length)
+                pages = [*common, *self.pages.take(pages_of(request) - shared)]
+                at = np.arange(first, request.length)
                 source.append(layout.rows[number][first:])
                 target.append(np.array(pages)[at // PAGE] * PAGE + at % PAGE)
-                rows[number] = Row(prompt.request, pages, prompt.length, processors_of([prompt.request], self.device))
-        return [rows[number] for number in range(len(pack))], np.concatenate(source), np.concatenate(target)
+                rows[number] = Row(request, pages, request.length, processors_of([request], self.device))
+        return [rows[number] for number in range(len(requests))], np.concatenate(source), np.concatenate(target)
 
     def _advance(self) -> list[Result]:
         """One more token of every row."""

@@ -31,7 +31,7 @@ def vision_heads(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     query, key, value = packed_PC.unflatten(-1, (3, heads, -1)).unbind(1)
     query, key = (rotate(part.float(), cos_PE, sin_PE).to(value.dtype) for part in (query, key))
-    return query, key, value.contiguous()
+    return query, key, value.contiguous()  # a view would keep all three of them for backward
 
 
 def rotate_into(

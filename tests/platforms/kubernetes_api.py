@@ -317,8 +317,10 @@ class Cluster(ThreadingHTTPServer):
         pod["metadata"]["deletionTimestamp"] = stamp()
         self.touch("pods", pod)
         process = self.processes.get(pod["metadata"]["name"])
-        if process is None or process.poll() is not None:
+        if process is None or self.has_ended(pod):
             return self.forget_pod(pod)
+        if process.poll() is not None:
+            return  # how it ended is about to be written; the pod goes with that
         process.send_signal(signal.SIGTERM if grace_s else signal.SIGKILL)
         if grace_s:
             timer = threading.Timer(grace_s, lambda: kill_group(process.pid))
@@ -326,6 +328,10 @@ class Cluster(ThreadingHTTPServer):
             timer.start()
         else:
             kill_group(process.pid)
+
+    def has_ended(self, pod: Json) -> bool:
+        statuses = pod["status"].get("containerStatuses", [])
+        return any("terminated" in each["state"] for each in statuses)
 
     def disrupt(self, pod: Json, reason: str, how: signal.Signals = signal.SIGTERM) -> None:
         """Take a pod away as a preemption does, or, by SIGKILL, the end of its grace."""

@@ -47,8 +47,8 @@ def stop(*_: object) -> None:
 for number in (signal.SIGTERM, signal.SIGUSR1):
     signal.signal(number, signal.SIG_IGN if manner == "stubborn" else stop)
 helper = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]) if manner != "complete" else None
-print(f"manner {manner}, rank {os.environ.get('RANK')}, threads {os.environ.get('OMP_NUM_THREADS')}", flush=True)
 say("RUNNING")
+print(f"manner {manner}, rank {os.environ.get('RANK')}, threads {os.environ.get('OMP_NUM_THREADS')}", flush=True)
 if "HF_TOKEN" in os.environ:
     print(f"HF_TOKEN has sha256 {hashlib.sha256(os.environ['HF_TOKEN'].encode()).hexdigest()}", flush=True)
 saved = (options.run_dir / "saved-by-rank-0").exists()

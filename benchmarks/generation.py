@@ -97,15 +97,15 @@ def measure(session: Any, prompts: Prompts, max_tokens: int, repeats: int) -> tu
 
 def decode_step(session: NativeSession, rows: int, context: int, weights: int) -> dict[str, float]:
     """One step of `rows` rows that hold `context` tokens each, beside reading weights and cache once."""
-    pages = -(-(context + 1) // PAGE)
-    session.table_BP[:rows, :pages] = torch.arange(1, rows * pages + 1, device=session.device).view(rows, pages)
-    session.alive_B[:rows] = 1
+    decoder, pages = session.decoder, -(-(context + 1) // PAGE)
+    decoder.table_BP[:rows, :pages] = torch.arange(1, rows * pages + 1, device=session.device).view(rows, pages)
+    decoder.alive_B[:rows] = 1
     if session.device.type == "cuda":
-        session._capture(rows)
-    run = session.graphs[rows][0].replay if session.graphs else partial(session._forward, rows)
+        decoder.capture(rows)
+    run = decoder.graphs[rows][0].replay if decoder.graphs else partial(decoder.run, rows)
     seconds = []
     for _ in range(20):
-        session.held_B[:rows] = context - 1
+        decoder.held_B[:rows] = context - 1
         seconds.append(timed(run)[0])
     keys = session.cache.keys
     cache = 2 * rows * context * keys.shape[0] * keys.shape[2] * keys.shape[3] * keys.element_size()

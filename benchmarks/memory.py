@@ -99,7 +99,7 @@ def main() -> None:
             ledger.add(row)
     write_json(place.out / "rows.json", ledger.rows)
     print(table(ledger.rows, without=["failed", "sizes", "spec", "parameters", "pack"]), "", sep="\n")
-    print(*measured.table(ledger.rows), sep="\n")
+    print(*measured.table(measured.compare(ledger.rows)), sep="\n")
     if failures := [row["failed"] for row in ledger.rows if "failed" in row]:
         sys.exit(failures[0])
 

@@ -16,7 +16,7 @@ parser = Parser(
         "python scripts/upload.py outputs/evaluate/RUN --s3 s3://bucket/scores",
     ],
 )
-parser.add_argument("run", type=Path, help="a run folder; without options its spec's [train.ckpt] says where to")
+parser.add_argument("run", type=Path, help="a run folder, whose spec can say where to, or a folder of export.py")
 parser.add_argument("--s3", metavar="ADDRESS", help="s3://bucket/prefix; the run gets a folder of its name there")
 parser.add_argument("--all", action="store_true", help="every export to S3, not only the best and the newest")
 parser.add_argument("--hub", metavar="NAME", help="organisation/name on the hub; made private where it is not there")

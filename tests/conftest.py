@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import os
 import sys
 from pathlib import Path
 
@@ -11,6 +13,15 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from s3_server import bucket, s3_endpoint  # noqa: F401  (fixtures)
 
+# Read when torch is imported: tests share few cores with each other and with the processes they start, and threads that
+# wait for one another on a busy core take several times as long.
+os.environ["OMP_NUM_THREADS"] = "1"
+# Read when the compiler is imported. It starts Python, and torch in it, for every set of vector instructions that it
+# tries, and for processes that compile.
+os.environ.update(TORCHINDUCTOR_VEC_ISA_OK="1", TORCHINDUCTOR_COMPILE_THREADS="1")
+# Looking through what libraries made takes a fifth of their import, and a third of a second at any time later.
+gc.disable()
+
 
 @pytest.fixture(autouse=True)
 def own_folders(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -18,7 +29,12 @@ def own_folders(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Mo
     home = tmp_path_factory.mktemp("vidqa-home")
     monkeypatch.setenv("VIDQA_STATE_DIR", str(home / "state"))
     monkeypatch.setenv("VIDQA_CACHE_DIR", str(home / "cache"))
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # tests share few cores with the processes they start
+
+
+def pytest_collection_finish() -> None:
+    """All libraries are imported: the garbage collector passes over what they made."""
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

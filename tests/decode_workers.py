@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
 
 def workers_of(parent: int) -> list[int]:
     """The living decode workers among the descendants of a process."""
-    children: dict[int, list[int]] = {}
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = stat.read_text().rpartition(")")[2].split()
-        except OSError:
-            continue
-        children.setdefault(int(fields[1]), []).append(int(stat.parent.name))
-    below, waiting = [], [parent]
-    while waiting:
-        found = children.get(waiting.pop(), [])
-        below += found
-        waiting += found
+    below = [parent]
+    for pid in below:
+        tasks: list[Path] = []
+        with suppress(OSError):  # it has ended
+            tasks += Path(f"/proc/{pid}/task").iterdir()
+        for task in tasks:
+            with suppress(OSError):
+                below += map(int, (task / "children").read_text().split())
     return [pid for pid in below if is_worker(pid)]
 
 

@@ -14,7 +14,6 @@ import importlib
 import inspect
 import io
 import json
-import logging
 import os
 import runpy
 import selectors
@@ -24,12 +23,13 @@ import subprocess
 import sys
 import traceback
 from functools import cache
+from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import IO, Any, NoReturn
 
 # What libraries read while they are imported: a process that wants another value forks from another parent.
 READ_BY_IMPORTS = ("OMP_NUM_THREADS", "HF_HUB_OFFLINE", "HF_HOME", "HF_ENDPOINT", "TRANSFORMERS_OFFLINE")
-MODULES = ("vidqa.engine", "vidqa.engine.torchrun", "torch.distributed.run")
+MODULES = ("vidqa.engine", "vidqa.engine.torchrun", "vidqa.engine.export", "torch.distributed.run")
 FOLDERS = ("tests", "benchmarks")  # of this repository: their programs start the engine
 REPOSITORY = Path(__file__).resolve().parents[1]
 REQUEST_BYTES = 1 << 17
@@ -192,6 +192,7 @@ def _become(program: tuple[list[str], str, list[str]], call: Any, environment: d
             if file >= 0:
                 os.dup2(file, number)
         os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+        resource_tracker._resource_tracker.__init__()  # another process's: its pipe is closed here
         os.environ.clear()
         os.environ.update(environment)
         if call["cwd"] is not None:
@@ -227,12 +228,12 @@ def _run(flags: list[str], program: str, words: list[str]) -> int:
 
 if __name__ == "__main__":
     PATH = list(sys.path)
-    logging.getLogger("torch.utils._pytree").setLevel(logging.ERROR)
     # As in the engine: what libraries made is looked through by no process that forks.
     gc.disable()
-    for module in ("train", "prove", "evaluate", "rendezvous"):
+    for module in ("train", "prove", "evaluate", "export", "rendezvous"):
         importlib.import_module(f"vidqa.engine.{module}")
-    importlib.import_module("av")
+    for late in ("av", "pandas"):  # imported where they are used
+        importlib.import_module(late)
     importlib.import_module("PIL.Image").init()  # all its formats, as the first picture would
     torchrun = importlib.import_module(
         "torch.distributed.elastic.multiprocessing.subprocess_handler.subprocess_handler"

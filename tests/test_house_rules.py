@@ -22,7 +22,7 @@ SRC = SKILL_ROOT / "src"
 MODULES = sorted((SRC / "vidqa").rglob("*.py"))
 SCRIPTS = sorted((SKILL_ROOT / "scripts").glob("*.py"))
 PROGRAMS = [*SCRIPTS, *sorted((SKILL_ROOT / "workflow").rglob("*.py"))]
-ENGINE_ONLY = {"torch", "torchvision", "transformers", "accelerate", "peft", "safetensors"}
+ENGINE_ONLY = {"torch", "torchvision", "transformers", "accelerate", "peft", "safetensors", "vllm"}
 LIGHT = {"vidqa.contract.cli", "vidqa.actions"}
 HEAVY = {"pydantic", "pandas", "pyarrow", "av", "jinja2", "tokenizers", "docker", "numpy", "yaml", "huggingface_hub"}
 
@@ -54,7 +54,9 @@ MAY_KNOW = {
         "jobs",
         "platforms",
     },
-    "engine": {"contract", "actions", "spec", "video", "dataset", "families", "planning", "evaluation"},
+    "engine": {"contract", "actions", "spec", "video", "dataset", "families", "planning", "evaluation", "serving"},
+    "release": {"contract", "spec", "families", "storage", "planning", "evaluation", "jobs"},
+    "serving": {"contract", "spec", "video", "dataset", "families", "planning", "jobs", "platforms"},
     "demo": {"contract"},
     "generate": {"contract", "actions", "import_graph", "spec", "platforms", "planning"},
     "import_graph": {"spec"},
@@ -64,6 +66,7 @@ BROAD_EXCEPTS = {
     "contract/cli.py run": "a bug in a script becomes a problem with a log file",
     "engine/__main__.py main": "the last place before torchrun",
     "engine/batch/loader.py _work": "handed to the thread that trains, which raises it",
+    "engine/generators/vllm_worker.py main": "vLLM's own exceptions are many, and who started it tells the user",
     "engine/trackers.py _carried_out": "each tracker has exceptions of its own, and none may end a training",
 }
 PREFIXES = {
@@ -75,12 +78,14 @@ PREFIXES = {
     "families": {"CHAT", "MODEL"},
     "storage": {"HUB", "MODEL", "STORAGE"},
     "planning": {"SAMPLE"},
-    "evaluation": {"GAPS", "METRIC", "POSTER", "RESULTS"},
+    "evaluation": {"COMPARISON", "GAPS", "METRIC", "POSTER", "RESULTS"},
     "datatools": {"DATATOOLS"},
     "platforms": {"ENV", "JOB", "PLATFORM", "RUN", "STATE"},
     "jobs": {"JOB", "PLATFORM", "RUN"},
     "preflight": {"BUDGET", "DATA", "ENV", "FIX", "MODEL", "PAIR", "PLATFORM", "RESUME"},
+    "serving": {"SERVE"},
     "engine": {"CACHE", "ENGINE"},
+    "release": {"EXPORT"},
 }
 VAGUE = ("utils", "util", "helper", "manager", "misc", "common")
 

@@ -37,8 +37,8 @@ def ran(world: Path) -> list[str]:
     return sorted(path.name for path in (world / "ran").iterdir())
 
 
-def spec_of_two(world: Path) -> Path:
-    small = {"policy.parallelism.dp_shard_size": 2, "train.max_num_steps": 1, "custom.vision.nframes": 2}
+def spec_of(world: Path, ranks: int) -> Path:
+    small = {"policy.parallelism.dp_shard_size": ranks, "train.max_num_steps": 1, "custom.vision.nframes": 2}
     root = tiny_data(world, clips=4, images=0, texts=0)
     return tiny_spec(world, tiny_model(world), root, small)
 
@@ -49,7 +49,7 @@ def test_the_planted_modules_would_run(here: Path) -> None:
 
 
 def test_a_training_of_two_processes_is_checked_and_launched_from_there(here: Path) -> None:
-    spec = spec_of_two(here)
+    spec = spec_of(here, ranks=2)
     for words in (["preflight.py"], ["launch.py", "train", "--wait"]):
         command = [sys.executable, str(SCRIPTS / words[0]), *words[1:], "--spec", str(spec), "--json"]
         done = subprocess.run(command, capture_output=True, text=True, timeout=400)
@@ -57,8 +57,8 @@ def test_a_training_of_two_processes_is_checked_and_launched_from_there(here: Pa
     assert json.loads(done.stdout)["data"]["state"] == "COMPLETE" and ran(here) == []
 
 
-def test_ranks_of_a_torchrun_that_is_started_by_hand(here: Path) -> None:
-    python, *words = engine_command("train", spec_of_two(here), here / "run", ranks=2)
+def test_a_rank_of_a_torchrun_that_is_started_by_hand(here: Path) -> None:
+    python, *words = engine_command("train", spec_of(here, ranks=1), here / "run")
     done = subprocess.run([python, "-P", *words], capture_output=True, text=True, timeout=400)
     assert done.returncode == 0 and ran(here) == [], done.stderr[-3000:]
 

@@ -136,8 +136,8 @@ def _the_whole_path(world: SimpleNamespace) -> None:
     evaluated = run(world, "launch", "evaluate", "--spec", "e.toml", "--platform", "local", "--wait")["data"]
     table = ("--gaps-parquet", "gaps.parquet", "--kpi-ann-path", world.root, "--jsonl", "gaps.jsonl")
     run(world, "analyze_gaps", "--results-dir", evaluated["run_dir"], *table)
-    long = ("--override", "t.toml", "--set", "train.max_num_steps=null", "--set", "train.epoch=5000")
-    run(world, "build_spec", "train", *long, "--out", "long.toml")
+    long = [f"--set={key}" for key in ("train.max_num_steps=null", "train.epoch=5000", "dp_shard_size=1")]
+    run(world, "build_spec", "train", "--override", "t.toml", *long, "--out", "long.toml")
     job = run(world, "launch", "train", "--spec", "long.toml", "--platform", "local")["data"]["job_id"]
     deadline = time.monotonic() + 600
     while not run(world, "jobs", "status", job, code=None)["data"].get("progress", {}).get("step"):

@@ -66,7 +66,8 @@ def tiny_data(folder: Path, *, clips: int = 6, images: int = 1, texts: int = 1) 
 
 
 def tiny_spec(folder: Path, model: Path, root: Path, overrides: dict[str, Any] | None = None) -> Path:
-    """A TOML file for a full fine-tune in float32 without warm-up, plus `overrides` by dotted name."""
+    """A TOML file for a full fine-tune in float32 without warm-up, plus `overrides` by dotted name. All trainings on
+    the same data share a frame cache, so that the first alone starts decode workers, which import torch."""
     table = {
         "policy.model_name_or_path": str(model),
         "policy.model_max_length": 4096,
@@ -80,7 +81,7 @@ def tiny_spec(folder: Path, model: Path, root: Path, overrides: dict[str, Any] |
         "train.optm_lr": 1e-3,
         "train.optm_warmup_steps": 0,
         "train.train_policy.dataloader_num_workers": 1,
-        "engine.frame_cache_dir": str(folder / "cache"),
+        "engine.frame_cache_dir": str(root.parent / "cache"),
         "engine.pack_tokens": 400,
         **(overrides or {}),
     }

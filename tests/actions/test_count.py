@@ -127,7 +127,12 @@ def test_its_pages_are_generated(world: Path, environment: dict[str, str]) -> No
     assert json.loads((pages / "schemas/count.schema.json").read_text())["additionalProperties"] is False
     assert "at_once: 1000" in (pages / "references/spec_template_count.yaml").read_text()
     assert "| `count.annotation_path` |" in (pages / "references/parameters_count.md").read_text()
-    assert list(json.loads((pages / "schemas/manifest.json").read_text())["actions"]) == ["train", "evaluate", "count"]
+    assert list(json.loads((pages / "schemas/manifest.json").read_text())["actions"]) == [
+        "train",
+        "evaluate",
+        "inference",
+        "count",
+    ]
     entry = json.loads((pages / "config.json").read_text())["actions"]["count"]
     assert (entry["model_key"], entry["resume_key"], entry["automl"]) == ("tokenizer", "go_on", False)
 

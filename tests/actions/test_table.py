@@ -13,7 +13,9 @@ import pytest
 from vidqa import actions
 from vidqa.actions import Action, resolve
 from vidqa.contract.problem import REGISTRY, ProblemError
+from vidqa.spec.action import action_of, require_action
 from vidqa.spec.keys import flat, leaves
+from vidqa.spec.layers import read_layer
 
 NAMED = ("spec", "rules", "outcome", "program", "proof")
 
@@ -70,8 +72,8 @@ def _installed(folder: Path, monkeypatch: pytest.MonkeyPatch, **points: str) -> 
 
 def test_a_package_that_cannot_be_loaded_is_a_problem_of_its_own_action(tmp_path: Path, monkeypatch: Any) -> None:
     _installed(tmp_path, monkeypatch, broken="not_there:ACTION", train="not_there:TRAIN")
-    assert actions.names() == ("train", "evaluate", "broken")  # nobody takes the name of one that is here
-    assert [each.name for each in actions.every()] == ["train", "evaluate"]
+    assert actions.names() == ("train", "evaluate", "inference", "broken")  # nobody takes the name of one that is here
+    assert [each.name for each in actions.every()] == ["train", "evaluate", "inference"]
     with pytest.raises(ProblemError, match="not_there"):
         actions.action("broken")
 
@@ -81,3 +83,18 @@ def test_the_table_is_read_without_what_it_names() -> None:
     heavy = "{'pydantic', 'numpy', 'yaml', 'torch', 'vidqa.spec', 'vidqa.planning'} & set(sys.modules)"
     done = subprocess.run([sys.executable, "-c", f"{read}; print({heavy})"], capture_output=True, text=True, check=True)
     assert done.stdout == "set()\n"
+
+
+def test_a_spec_of_an_inference_is_told_from_one_of_an_evaluation(tmp_path: Path) -> None:
+    """They share most of their tables; what only those have is an evaluation, as before there were others."""
+    for name, text in {
+        "inference": "[inference]\nprompt = 'Why?'\n[dataset]\nannotation_path = 'clips'\n",
+        "evaluate": "[dataset]\nannotation_path = 'a.json'\n[model]\nmodel_name = 'm'\n",
+    }.items():
+        (tmp_path / f"{name}.toml").write_text(text)
+        assert action_of(tmp_path / f"{name}.toml") == name
+    (tmp_path / "tao.toml").write_text("model_path = 'm'\nmedia = 'clips'\nnum_gpus = 1\n")
+    assert action_of(tmp_path / "tao.toml") == "inference"
+    with pytest.raises(ProblemError, match="SPEC_ACTION"):
+        require_action(read_layer(tmp_path / "inference.toml"), tmp_path / "inference.toml", "evaluate")
+    require_action(read_layer(tmp_path / "evaluate.toml"), tmp_path / "evaluate.toml", "inference")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,11 @@ from clips import write_clip
 from source_conformance import *  # noqa: F403
 from source_conformance import Made, row
 
+from vidqa.contract.problem import ProblemError
 from vidqa.dataset import check_records, load_records
 from vidqa.dataset.record import Provenance
 from vidqa.dataset.sources import SOURCE_KINDS, open_source
+from vidqa.dataset.sources.media_files import MEDIA_FILES
 from vidqa.datatools.convert import convert
 from vidqa.datatools.split import split_dataset
 
@@ -29,7 +32,7 @@ def annotation_file(folder: Path, rows: list[dict[str, Any]]) -> Path:
 MAKERS: dict[str, Made] = {"annotation file": annotation_file}
 
 
-@pytest.fixture(params=SOURCE_KINDS, ids=lambda kind: kind.name)
+@pytest.fixture(params=[kind for kind in SOURCE_KINDS if kind is not MEDIA_FILES], ids=lambda kind: kind.name)
 def made(request: pytest.FixtureRequest) -> Made:
     maker = MAKERS[request.param.name]
 
@@ -39,6 +42,40 @@ def made(request: pytest.FixtureRequest) -> Made:
         return path
 
     return make
+
+
+def test_media_alone_are_records_without_an_answer(tmp_path: Path) -> None:
+    for name in ("b.mp4", "in/a.PNG", "notes.txt"):
+        (tmp_path / "clips" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "clips" / name).write_bytes(b"x")
+    with tarfile.open(tmp_path / "clips.tar", "w") as tar:
+        tar.add(tmp_path / "clips", "clips")
+    for place in (tmp_path / "clips", tmp_path / "clips.tar"):
+        found = load_records(place, need_answers=False, prompt="Is the door open?")
+        assert [(each.media[0].kind, each.question) for each in found] == [
+            ("video", "Is the door open?"),
+            ("image", "Is the door open?"),
+        ]
+        assert [each.id.removeprefix("clips/") for each in found] == ["b.mp4", "in/a.PNG"]
+    (one,) = load_records(tmp_path / "clips/b.mp4", need_answers=False, prompt="Why?")
+    assert one.media[0].path == str(tmp_path / "clips/b.mp4")
+    before = open_source(tmp_path / "clips").fingerprint()
+    (tmp_path / "clips/c.mp4").write_bytes(b"x")
+    assert open_source(tmp_path / "clips").fingerprint() != before
+    with pytest.raises(ProblemError) as refused:
+        load_records(tmp_path / "clips")  # to learn from
+    assert "DATA_FILE_MISSING" in str(refused.value)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ProblemError) as refused:
+        load_records(tmp_path / "empty", need_answers=False)
+    assert "no video and no image" in str(refused.value)
+
+
+def test_a_record_may_be_a_question_alone_where_no_answer_is_needed(tmp_path: Path) -> None:
+    (tmp_path / "a.mp4").write_bytes(b"x")
+    rows = [{"video": "a.mp4", "question": "First <video> and then?"}, {"video": "a.mp4"}]
+    first, second = load_records(annotation_file(tmp_path, rows), need_answers=False, prompt="Why?")
+    assert first.turns[0].parts == ("First ", 0, " and then?") and second.turns[0].parts == (0, "Why?")
 
 
 def test_an_annotation_file_may_be_named_by_its_folder(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ from vidqa.engine.batch.collate import Collator
 from vidqa.engine.batch.resize import resize_frames
 from vidqa.engine.checkpoint.state import own_weights, sharded_parameters
 from vidqa.engine.distributed import World, local_part
-from vidqa.engine.exports import FORMATS, format_for
+from vidqa.engine.exports import format_of
 from vidqa.engine.exports._base import ExportFormat, Trained
 from vidqa.engine.exports.proof import prove_loss, stock_loss
 from vidqa.engine.model.load import load_sharded
@@ -106,8 +106,7 @@ def place(kind: Kind, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Plac
             loss = model.eval()(batch).mean().item()
         run = RunFolder(folder / "run")
         parameters, own = sharded_parameters(model), own_weights(model)
-        trained = Trained(run, base, spec.policy.lora, torch.float32, parameters, own)
-        assert format_for(spec.policy.lora) is kind.format
+        trained = Trained(run.exports, base, spec.policy.lora, torch.float32, parameters, own)
         export = run.publish(kind.format.write(trained, "step_1", world))
         yield Place(kind.format, trained, world, export, planner, sample, frames, loss)
 
@@ -115,9 +114,9 @@ def place(kind: Kind, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Plac
 def test_an_export_is_told_by_its_files(place: Place) -> None:
     held = {path.name for path in place.folder.iterdir()}
     assert {place.format.config, f"{place.format.stem}.safetensors"} <= held
-    assert [each.name for each in FORMATS if each.config in held] == [place.format.name]
+    assert format_of(place.folder) is place.format
     assert {"tokenizer.json", "tokenizer_config.json", "processor_config.json", "chat_template.jinja"} <= held
-    assert find_export(place.trained.run.path, "step_1") == place.folder
+    assert find_export(place.trained.exports.parent, "step_1") == place.folder
 
 
 def test_stock_libraries_load_what_the_trainer_had(place: Place) -> None:
@@ -169,4 +168,4 @@ def test_a_disk_that_takes_nothing_leaves_the_older_export(
     assert [problem.code for problem in failed.value.problems] == ["ENGINE_SAVE_FAILED"]
     assert os.strerror(number) in failed.value.problems[0].message
     assert {path: hashlib.sha256(path.read_bytes()).hexdigest() for path in place.folder.iterdir()} == before
-    assert [path.name for path in place.trained.run.exports.iterdir()] == ["step_1"]
+    assert [path.name for path in place.trained.exports.iterdir()] == ["step_1"]

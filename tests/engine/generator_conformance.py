@@ -7,113 +7,20 @@ Each prompt alone in stock transformers, in float32, is the oracle.
 
 from __future__ import annotations
 
-import json
+import math
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
-from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
-from tiny_world import tiny_data, tiny_model
-from transformers import Qwen3VLForConditionalGeneration
+from generator_world import *  # noqa: F403
+from generator_world import DRAWN, GREEDY, Answering, World, changed
 
 from vidqa.contract.problem import ProblemError
-from vidqa.dataset import load_records
-from vidqa.engine.batch.resize import resize_frames
-from vidqa.engine.generators._base import Generator, Request, Result, Sampling, Settings
-from vidqa.engine.model.stock_inputs import stock_inputs
-from vidqa.planning.samples import Planner, Prompting
-from vidqa.video import decode_frames, decode_image
+from vidqa.engine.generators._base import Generator, Request, Result, Sampling
 from vidqa.video.problems import VIDEO_UNREADABLE
-
-CPU = torch.device("cpu")
-GREEDY = Sampling(max_tokens=8)
-DRAWN = Sampling(max_tokens=8, temperature=1.0, seed=3)
-CLIPS = ("videos/0.mp4", "videos/1.mp4", "videos/2.mp4")
-Answering = Callable[..., dict[str, Result]]
-
-
-@dataclass(frozen=True)
-class World:
-    """A model and prompts for it: about text, an image, a video, and three videos at once."""
-
-    folder: Path
-    model: Any
-    planner: Planner
-    prompts: tuple[Request, ...]
-
-    def settings(self, **changes: Any) -> Settings:
-        opened = Settings(self.folder, None, torch.float32, CPU, self.planner, longest=4096, batch_size=3)
-        return replace(opened, **changes)
-
-    def forward(self, request: Request, answer: Sequence[int] = ()) -> dict[str, torch.Tensor]:
-        """What stock transformers takes for a prompt and its answer."""
-        token_ids = np.concatenate([request.token_ids, np.array(answer, np.int32)])
-        return stock_inputs(self.planner, [token_ids], [request.plans], [request.frames()], CPU)
-
-    @torch.no_grad()
-    def expected(self, request: Request) -> list[int]:
-        """The answer to a prompt alone, by stock `generate`."""
-        sampling, stop_ids = request.sampling, list(request.stop_ids)
-        settings = {"max_new_tokens": sampling.max_tokens, "eos_token_id": stop_ids, "do_sample": False}
-        output = self.model.generate(**self.forward(request), **settings, pad_token_id=self.planner.chat.pad_id)
-        return output[0, len(request.token_ids) :].tolist()
-
-    @torch.no_grad()
-    def logprobs(self, request: Request, answer: Sequence[int]) -> list[float]:
-        """Of an answer's tokens, by one stock forward over prompt and answer."""
-        logits = self.model(**self.forward(request, answer)).logits[0, len(request.token_ids) - 1 : -1]
-        return logits.float().log_softmax(-1).gather(1, torch.tensor(answer)[:, None])[:, 0].tolist()
-
-
-@pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> World:
-    folder = tmp_path_factory.mktemp("generators")
-    model, root = tiny_model(folder), tiny_data(folder, clips=3, images=1, texts=1)
-    records = json.loads((root / "annotations.json").read_text())
-    turns = [{"from": "human", "value": "<video>\n" * 3 + "Which is longest?"}, {"from": "gpt", "value": "C"}]
-    records.append({"id": "three", "video": list(CLIPS), "conversations": turns})
-    (root / "annotations.json").write_text(json.dumps(records))
-    vision = SimpleNamespace(fps=None, nframes=5, total_pixels=None)
-    planner = Planner(model, vision, Prompting("You are a helpful assistant.", for_generation=True))
-    samples, problems = planner.plan(load_records(root / "annotations.json", root))
-    assert not problems
-    stock = Qwen3VLForConditionalGeneration.from_pretrained(model, dtype=torch.float32).eval()
-    return World(model, stock, planner, tuple(_prompt(planner, sample) for sample in samples))
-
-
-def _prompt(planner: Planner, sample: Any) -> Request:
-    frames = [_frames(ref, plan) for ref, plan in zip(sample.record.media, sample.plans, strict=True)]
-    token_ids, stop_ids = planner.encode(sample).token_ids, planner.chat.eos_ids
-    shared = {"prefix": sample.prefix, "prefix_key": sample.prefix_key}
-    return Request(sample.record.id, token_ids, GREEDY, stop_ids, sample.plans, lambda: frames, logprobs=True, **shared)
-
-
-def _frames(ref: Any, plan: Any) -> np.ndarray:
-    whole = decode_image(ref.path) if ref.kind == "image" else decode_frames(ref.path, None, plan.indices)
-    return resize_frames(whole, plan.height, plan.width)
-
-
-@pytest.fixture
-def answers(generator: Generator, world: World) -> Answering:
-    """Results by id of requests to the generator, opened with other settings where they are given."""
-
-    def answered(requests: Iterable[Request], **changes: Any) -> dict[str, Result]:
-        requests = list(requests)
-        with closing(generator.open(world.settings(**changes))) as session:
-            results = [result for some in session.generate(iter(requests)) for result in some]
-        assert sorted(result.id for result in results) == sorted(request.id for request in requests)
-        return {result.id: result for result in results}
-
-    return answered
-
-
-def changed(requests: Iterable[Request], **changes: Any) -> list[Request]:
-    return [replace(request, **changes) for request in requests]
 
 
 def test_answers_are_those_of_stock_transformers_to_each_prompt_alone(world: World, answers: Answering) -> None:
@@ -128,12 +35,14 @@ def test_answers_are_those_of_stock_transformers_to_each_prompt_alone(world: Wor
 
 
 def test_logprobs_are_those_of_a_stock_forward(world: World, answers: Answering) -> None:
+    media = set(world.planner.chat.slot_ids.values())
     for sampling in (GREEDY, replace(DRAWN, temperature=0.7, top_p=0.9, top_k=50)):
         requests = changed(world.prompts, sampling=sampling)
         found = answers(requests)
         for request in requests:
             result = found[request.id]
-            assert result.logprobs == pytest.approx(world.logprobs(request, result.token_ids), abs=1e-4)
+            if not media & set(result.token_ids):  # drawn, they stand for media that the stock model would miss
+                assert result.logprobs == pytest.approx(world.logprobs(request, result.token_ids), abs=1e-4)
     silent = answers(changed(world.prompts, logprobs=False)).values()
     assert all(result.logprobs == () and result.token_ids for result in silent)
 
@@ -220,11 +129,195 @@ def test_requests_are_taken_as_they_can_be_worked_on(generator: Generator, world
     taken: list[str] = []
 
     def coming() -> Iterable[Request]:
-        for number in range(40):
+        for number in range(200):
             taken.append(str(number))
-            yield replace(world.prompts[0], id=str(number))
+            yield replace(world.prompts[0], id=str(number), sampling=Sampling(max_tokens=2))
 
     with closing(generator.open(world.settings(batch_size=2))) as session:
         results = session.generate(coming())
-        assert next(results) and len(taken) < 40
-        assert sum(len(some) for some in results) >= 36
+        found = next(results)
+        assert found and len(taken) < 200
+        found += [result for some in results for result in some]
+    assert sorted(result.id for result in found) == sorted(taken)
+
+
+def test_sampling_may_differ_from_request_to_request(world: World, answers: Answering) -> None:
+    ways = (
+        GREEDY,
+        replace(DRAWN, top_k=5),
+        Sampling(max_tokens=3),
+        replace(DRAWN, seed=9),
+        replace(GREEDY, max_tokens=5),
+    )
+    requests = [replace(request, sampling=ways[i % len(ways)]) for i, request in enumerate(world.prompts)]
+    together = answers(requests, batch_size=4)
+    alone = answers(requests, batch_size=1)
+    for name, result in together.items():
+        assert (result.token_ids, result.finish_reason) == (alone[name].token_ids, alone[name].finish_reason)
+
+
+@pytest.mark.parametrize("penalty", [0.3, 1.5])
+def test_a_repetition_penalty_sees_the_prompt_and_nothing_beside_it(
+    world: World, answers: Answering, penalty: float
+) -> None:
+    requests = changed(world.prompts, sampling=replace(GREEDY, repetition_penalty=penalty))
+    for name, result in answers(requests, batch_size=4).items():
+        (request,) = [request for request in requests if request.id == name]
+        assert list(result.token_ids) == world.expected(request), name
+
+
+def test_tokens_are_heard_as_they_come(world: World, answers: Answering) -> None:
+    heard: dict[str, list[tuple[int, float]]] = {request.id: [] for request in world.prompts}
+
+    def ear(name: str) -> Callable[[int, float], None]:
+        return lambda token, logprob: heard[name].append((token, logprob))
+
+    requests = [replace(request, on_token=ear(request.id)) for request in world.prompts]
+    silent = replace(requests[0], id="silent", logprobs=False, on_token=ear(requests[0].id))
+    for name, result in answers(requests).items():
+        assert heard[name] == list(zip(result.token_ids, result.logprobs, strict=True))
+    heard[requests[0].id].clear()
+    (result,) = answers([silent]).values()
+    assert [token for token, _ in heard[requests[0].id]] == list(result.token_ids) and result.token_ids
+    assert all(math.isnan(logprob) for _, logprob in heard[requests[0].id])
+
+
+def test_a_cancelled_request_leaves_with_what_it_has(world: World, answers: Answering) -> None:
+    """It does so behind the step in which it is cancelled, and before its frames are asked for if it has not begun."""
+    heard: list[int] = []
+    first, *others = world.prompts
+    long = replace(first, sampling=Sampling(max_tokens=50), stop_ids=())
+    leaving = replace(long, on_token=lambda token, _: heard.append(token), cancelled=lambda: len(heard) == 3)
+
+    def untouched() -> list[np.ndarray]:
+        raise AssertionError("frames were asked for")
+
+    before = replace(first, id="before", frames=untouched, cancelled=lambda: True)
+    found = answers([before, leaving, *others], batch_size=4)
+    assert (found["before"].finish_reason, found["before"].token_ids) == ("cancelled", ())
+    assert (found[first.id].finish_reason, list(found[first.id].token_ids)) == ("cancelled", heard)
+    assert heard == world.expected(long)[:3]
+    assert_others_answered(world, found, first.id)
+
+
+def test_requests_may_come_later(generator: Generator, world: World) -> None:
+    """A session neither waits for more requests before it answers those it has, nor ends when it has none."""
+    first, second = world.prompts[:2]
+    found: dict[str, Result] = {}
+    idle = 0
+
+    def coming() -> Iterable[Request | None]:
+        yield None
+        yield first
+        while first.id not in found:
+            yield None
+        while idle < 3:
+            yield None
+        yield second
+
+    with closing(generator.open(world.settings())) as session:
+        for results in session.generate(coming()):
+            idle += not results
+            found.update({result.id: result for result in results})
+    for request in (first, second):
+        assert list(found[request.id].token_ids) == world.expected(request)
+
+
+def test_a_request_enters_while_others_are_answered(generator: Generator, world: World) -> None:
+    first, second = world.prompts[:2]
+    heard: list[int] = []
+    begun = replace(first, sampling=Sampling(max_tokens=30), stop_ids=(), on_token=lambda token, _: heard.append(token))
+
+    def coming() -> Iterable[Request | None]:
+        yield begun
+        while not heard:
+            yield None
+        yield second
+
+    with closing(generator.open(world.settings())) as session:
+        found = {result.id: result for some in session.generate(coming()) for result in some}
+    assert list(found[first.id].token_ids) == world.expected(begun) == heard
+    assert list(found[second.id].token_ids) == world.expected(second)
+
+
+class Only:
+    """A constraint: at place n of an answer, the tokens of `places[n]`. It knows only the first tokens of the model."""
+
+    def __init__(self, *places: tuple[int, ...]) -> None:
+        self.places = places
+        self.asked: list[tuple[int, ...]] = []
+
+    def allowed(self, token_ids: Sequence[int]) -> torch.Tensor:
+        self.asked.append(tuple(token_ids))
+        mask = torch.zeros(100, dtype=torch.bool)
+        mask[list(self.places[len(token_ids)])] = True
+        return mask
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, replace(DRAWN, top_p=0.9)], ids=["greedy", "drawn"])
+def test_a_constraint_decides_which_tokens_may_come(world: World, answers: Answering, sampling: Sampling) -> None:
+    places = ((40, 41, 42, 43), (50, 51), (60,), (70, 71, 72))
+    sampling = replace(sampling, max_tokens=len(places))
+    free = changed(world.prompts[1:], sampling=sampling)
+    bound = Only(*places)
+    request = replace(world.prompts[0], sampling=sampling, constraint=bound)
+    found = answers([request, *free], batch_size=4)
+    result = found[request.id]
+    assert all(token in place for token, place in zip(result.token_ids, places, strict=True))
+    assert bound.asked == [result.token_ids[:count] for count in range(len(places))]
+    table = world.distributions(request, result.token_ids)  # the model's own: nothing is added to what is allowed
+    assert result.logprobs == pytest.approx(world.logprobs(request, result.token_ids), abs=1e-4)
+    if sampling.temperature == 0:
+        likeliest = [max(place, key=lambda token: row[token]) for place, row in zip(places, table, strict=True)]
+        assert list(result.token_ids) == likeliest
+    alone = answers(free)
+    assert all(found[other.id].token_ids == alone[other.id].token_ids for other in free)
+
+
+def test_the_likeliest_tokens_are_named(world: World, answers: Answering) -> None:
+    requests = [replace(request, top_logprobs=i % 3, logprobs=i % 2 == 0) for i, request in enumerate(world.prompts)]
+    found = answers(requests)
+    for request in requests:
+        result, count = found[request.id], request.top_logprobs
+        assert list(result.token_ids) == world.expected(request)
+        assert bool(result.logprobs) == request.logprobs
+        if not count:
+            assert result.top_logprobs == ()
+            continue
+        values, token_ids = world.distributions(request, result.token_ids).topk(count)
+        named = [list(zip(*place, strict=True)) for place in result.top_logprobs]
+        assert [list(place[0]) for place in named] == token_ids.tolist()
+        assert [list(place[1]) for place in named] == [pytest.approx(row, abs=1e-4) for row in values.tolist()]
+
+
+CANDIDATES = ((40,), (41,), (50, 51), (50, 52, 53), (60, 61))
+
+
+@pytest.mark.parametrize("candidates", [CANDIDATES[:2], CANDIDATES], ids=["one token", "several"])
+def test_candidates_are_scored_as_a_stock_forward_does(
+    world: World, answers: Answering, candidates: tuple[tuple[int, ...], ...]
+) -> None:
+    requests = changed(world.prompts, candidates=candidates)
+    for found in (answers(requests, batch_size=4), answers(requests[::-1], batch_size=1)):
+        for request in requests:
+            result = found[request.id]
+            assert (result.finish_reason, result.token_ids) == ("scored", ())
+            sums = [sum(world.logprobs(request, candidate)) for candidate in candidates]
+            assert result.scores == pytest.approx(sums, abs=1e-4)
+
+
+def test_scored_and_answered_requests_stand_beside_each_other(world: World, answers: Answering) -> None:
+    scored = [replace(request, id=f"{request.id}-scored", candidates=CANDIDATES) for request in world.prompts]
+    mixed = [request for pair in zip(world.prompts, scored, strict=True) for request in pair]
+    found, alone = answers(mixed, batch_size=4), answers(scored, batch_size=1)
+    for request, twin in zip(world.prompts, scored, strict=True):
+        assert list(found[request.id].token_ids) == world.expected(request)
+        assert found[twin.id].scores == pytest.approx(alone[twin.id].scores, abs=1e-4)
+
+
+def test_a_candidate_that_is_too_long_is_an_error(world: World, answers: Answering) -> None:
+    request = world.prompts[0]
+    fits, over = (replace(request, id=str(n), candidates=((40,) * n,)) for n in (4, 5))
+    found = answers([fits, over], longest=request.length + 4)
+    assert (found["4"].finish_reason, found["5"].finish_reason) == ("scored", "error")
+    assert [problem.code for problem in found["5"].problems] == ["SAMPLE_TOO_LONG"]

@@ -71,7 +71,7 @@ def prepare(folder: Path, steps: int) -> Place:
     return place
 
 
-def kill_all(place: Place, kills: int, seed: int) -> list[int]:
+def kill_all(place: Place, kills: int, seed: int, longest_s: float = LONGEST_S, early_s: float = EARLY_S) -> list[int]:
     """The newest published step at each of `kills` kills. A run that reaches its end is followed by another."""
     chance, found, attempt = random.Random(seed), [], 0
     run = place.folder / "run_0"
@@ -79,10 +79,10 @@ def kill_all(place: Place, kills: int, seed: int) -> list[int]:
         before = newest(run)
         process = start(place, run)
         if chance.random() < EARLY:  # while it loads, sweeps or resumes
-            ended = ends_within(process, chance.uniform(0, EARLY_S))
+            ended = ends_within(process, chance.uniform(0, early_s))
         else:
             came = wait_for_progress(run, process, before)
-            ended = not came or ends_within(process, chance.uniform(0, LONGEST_S))
+            ended = not came or ends_within(process, chance.uniform(0, longest_s))
         if ended:
             finish(place, run, process)
             attempt += 1

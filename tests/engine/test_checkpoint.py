@@ -19,7 +19,7 @@ from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
 from vidqa.contract.run_folder import RunFolder
 from vidqa.engine.checkpoint import shards, staging
-from vidqa.engine.checkpoint.shards import Rows, create_files, plan_shards, write_rows
+from vidqa.engine.checkpoint.shards import TensorRows, create_files, plan_shards, write_rows
 from vidqa.engine.checkpoint.staging import Staging
 
 HERE = Path(__file__).parent
@@ -88,7 +88,7 @@ def test_ranks_write_the_files_together(
     create_files(tmp_path, plan, "model")
     for rank in (1, 0, 2):
         parts = ((name, len(t) * rank // 3, t.chunk(1)[0]) for name, t in whole.items())
-        rows = [Rows(name, first, t[first : len(t) * (rank + 1) // 3]) for name, first, t in parts]
+        rows = [TensorRows(name, first, t[first : len(t) * (rank + 1) // 3]) for name, first, t in parts]
         write_rows(tmp_path, plan, rows, dtype)
     found: dict[str, torch.Tensor] = {}
     for path in sorted(tmp_path.glob("*.safetensors")):
@@ -154,6 +154,6 @@ def test_steps_go_on_while_a_slow_disk_takes_what_was_saved(world: SimpleNamespa
 
 @pytest.mark.slow
 def test_kills_at_random_moments_lose_nothing_published(tmp_path: Path) -> None:
-    """Three kills of the loop that is run with fifty."""
-    place = kill_loop.prepare(tmp_path, steps=20)
-    assert len(kill_loop.kill_all(place, kills=3, seed=1)) == 3
+    """Three kills of the loop that is run with fifty, so soon that the run does not end before them."""
+    place = kill_loop.prepare(tmp_path, steps=14)
+    assert len(kill_loop.kill_all(place, kills=3, seed=1, longest_s=1.5, early_s=3.0)) == 3

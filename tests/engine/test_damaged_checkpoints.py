@@ -47,10 +47,8 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
 
 def spec_of(world: SimpleNamespace, folder: Path, **over: Any) -> Path:
     folder.mkdir(exist_ok=True)
-    cache = {"engine.frame_cache_dir": str(world.folder / "cache")}
-    return tiny_spec(
-        folder, world.model, world.root, {**OPTIONS, **cache, **{k.replace("__", "."): v for k, v in over.items()}}
-    )
+    changes = {key.replace("__", "."): value for key, value in over.items()}
+    return tiny_spec(folder, world.model, world.root, {**OPTIONS, **changes})
 
 
 @pytest.fixture

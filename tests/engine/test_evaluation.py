@@ -16,8 +16,9 @@ import numpy as np
 import pytest
 import torch
 from forked import Started
+from text_encoder import write_encoder
 from tiny_world import engine_command, run_engine, tiny_data, tiny_model, tiny_spec
-from transformers import AutoProcessor
+from transformers import AutoProcessor, Qwen3VLForConditionalGeneration
 from transformers.video_utils import VideoMetadata
 
 from vidqa.contract.problem import ProblemError
@@ -103,7 +104,11 @@ def _spec(folder: Path, world: SimpleNamespace, **over: Any) -> Path:
 
 @pytest.fixture(scope="module")
 def finished(world: SimpleNamespace) -> Path:
-    run_engine("evaluate", _spec(world.folder, world), world.folder / "one")
+    (encoder := world.folder / "encoder").mkdir()
+    write_encoder(encoder)
+    over = {f"metrics__{key}_model": str(encoder) for key in ("bertscore", "similarity")}
+    spec = _spec(world.folder, world, metrics__names=["rouge", "bertscore", "similarity"], **over)
+    run_engine("evaluate", spec, world.folder / "one")
     return world.folder / "one"
 
 
@@ -118,9 +123,15 @@ def test_results_hold_every_record_in_order(world: SimpleNamespace, finished: Pa
     metrics = json.loads((finished / "metrics.json").read_text())
     assert metrics["n"] == len(items) and metrics["correct"] == sum(bool(item["correct"]) for item in items)
     assert metrics["majority_accuracy"] > 0 and "the commonest answer would get" in metrics["headline"]
+    text = metrics["text"]
+    assert all(
+        0 <= text[name] <= 1 for name in ("bertscore_precision", "bertscore_recall", "bertscore_f1", "similarity")
+    )
+    assert text["models"]["similarity"].endswith("encoder") and metrics["problems"] == []
     recipe = json.loads((finished / "recipe.json").read_text())
     assert recipe["frames"]["nframes"] == 5 and recipe["prompt"]["system_prompt"] == SYSTEM
     page = (finished / "report.html").read_text()
+    assert "BERTScore" in page and "Semantic similarity" in page
     assert "data:image/jpeg;base64" in page and "http://" not in page and "https://" not in page
 
 
@@ -167,10 +178,10 @@ def test_answers_that_got_lost_end_an_evaluation_that_can_go_on(
     assert _answers(run_dir) == _answers(finished)
 
 
-def _started(spec: Path, run_dir: Path, answers: int) -> Started:
-    """An evaluation that has given so many answers and goes on."""
+def _started(spec: Path, run_dir: Path, answers: int, action: str = "evaluate") -> Started:
+    """An evaluation, or an inference, that has given so many answers and goes on."""
     with open(os.devnull, "wb") as nowhere:
-        command = engine_command("evaluate", spec, run_dir)
+        command = engine_command(action, spec, run_dir)
         process = Started(command, stdout=nowhere, stderr=nowhere, start_new_session=True)
     deadline = time.monotonic() + 120
     while len(_saved(run_dir)) < answers:
@@ -179,7 +190,8 @@ def _started(spec: Path, run_dir: Path, answers: int) -> Started:
     return process
 
 
-SAVED = [("a", Answer("Yes", "stop", 2)), ("b", Answer("naïve — 是", "length", 6))]
+SCORED = Answer("Yes", "scored", 0, {"Yes": -0.25, "No": -1.5})
+SAVED = [("a", SCORED), ("b", Answer("naïve — 是", "length", 6))]
 
 
 def test_an_answer_that_was_torn_anywhere_is_asked_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -205,6 +217,7 @@ def test_an_answer_that_was_torn_anywhere_is_asked_again(tmp_path: Path, capsys:
         ({"text": 5}, "whose text is 5"),
         ({"finish_reason": ...}, "without finish_reason"),
         ({"sample_id": ...}, "without sample_id"),
+        ({"finish_reason": "scored"}, "without logprobs"),
     ],
 )
 def test_saved_answers_with_other_fields_are_named(tmp_path: Path, change: dict[str, Any], named: str) -> None:
@@ -285,7 +298,42 @@ def test_validation_samples_keep_their_own_response_mode(world: SimpleNamespace)
 def test_the_native_generator_gives_the_results_of_the_reference(
     world: SimpleNamespace, finished: Path, tmp_path: Path
 ) -> None:
-    run_engine("evaluate", _spec(tmp_path, world, evaluation__generator="native"), tmp_path / "run")
+    run_engine("evaluate", _spec(tmp_path, world, evaluation__generator="transformers"), tmp_path / "run")
     assert _answers(tmp_path / "run") == _answers(finished)
-    native, stock = (json.loads((run / "recipe.json").read_text()) for run in (tmp_path / "run", finished))
+    stock, native = (json.loads((run / "recipe.json").read_text()) for run in (tmp_path / "run", finished))
     assert native["generation"] == {**stock["generation"], "generator": "native"}
+
+
+def test_scoring_takes_the_likeliest_of_the_answers_a_question_allows(
+    world: SimpleNamespace, finished: Path, tmp_path: Path
+) -> None:
+    run_engine("evaluate", _spec(tmp_path, world, evaluation__method="score"), tmp_path / "run")
+    model = Qwen3VLForConditionalGeneration.from_pretrained(world.model, dtype=torch.float32).eval()
+    kinds: set[str] = set()
+    for sample, frames, item, free in zip(
+        world.samples, world.frames, _answers(tmp_path / "run"), _answers(finished), strict=True
+    ):
+        kinds.add(item["answer_kind"])
+        if item["answer_kind"] == "text":
+            assert item == free
+            continue
+        forms = {"yes_no": ["Yes yes True true", "No no False false"], "letter": ["A (A", "B (B"]}[item["answer_kind"]]
+        for answer, found in zip(forms, item["answer_logprobs"].values(), strict=True):
+            expected = [_logprob(model, world.planner, sample, frames, form) for form in answer.split()]
+            assert found == pytest.approx(np.logaddexp.reduce(expected), abs=1e-4)
+        assert list(item["answer_logprobs"]) == [answer.split()[0] for answer in forms]
+        assert item["response"] == max(item["answer_logprobs"], key=item["answer_logprobs"].get)
+        assert (item["parse_status"], item["finish_reason"]) == ("parsed", "scored")
+    assert kinds == {"yes_no", "letter", "text"}
+    scored, stock = (json.loads((run / "recipe.json").read_text()) for run in (tmp_path / "run", finished))
+    assert scored["scoring"] == {**stock["scoring"], "method": "score"}
+
+
+@torch.no_grad()
+def _logprob(model: Any, planner: Planner, sample: Any, frames: Any, text: str) -> float:
+    """Of a text as the beginning of the response, by a stock forward."""
+    answer = planner.chat.tokens.core.encode(text, add_special_tokens=False).ids
+    token_ids = np.concatenate([planner.encode(sample).token_ids, np.array(answer, np.int32)])
+    inputs = stock_inputs(planner, [token_ids], [sample.plans], [frames], torch.device("cpu"))
+    rows = model(**inputs).logits[0, -len(answer) - 1 : -1].float().log_softmax(-1)
+    return rows.gather(1, torch.tensor(answer)[:, None]).sum().item()

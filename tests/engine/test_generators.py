@@ -1,17 +1,21 @@
-"""The conformance suite for every generator, and what is special about the reference."""
+"""The conformance suite for every generator, and what is special about two of them."""
 
 from __future__ import annotations
+
+from contextlib import closing
+from dataclasses import replace
 
 import pytest
 import torch
 from generator_conformance import *  # noqa: F403
+from generator_world import GREEDY, World, changed
 
-from vidqa.engine.generators import GENERATORS
+from vidqa.engine.generators import GENERATORS, NATIVE
 from vidqa.engine.generators._base import Generator
-from vidqa.engine.generators.reference import SeededDraws
+from vidqa.engine.generators.choosing import SeededDraws
 
 
-@pytest.fixture(params=list(GENERATORS))
+@pytest.fixture(params=["transformers", "native"])
 def generator(request: pytest.FixtureRequest) -> Generator:
     return GENERATORS[request.param]
 
@@ -22,3 +26,21 @@ def test_draws_follow_the_models_distribution() -> None:
     drawn = SeededDraws(seeds, torch.device("cpu"))(torch.zeros(4000, 1), scores).argmax(-1)
     share = torch.bincount(drawn, minlength=4) / 4000
     torch.testing.assert_close(share, scores[0].softmax(-1), atol=0.03, rtol=0)
+
+
+def test_a_step_without_rows_leaves_those_that_are_there_alone(world: World) -> None:
+    """Such a step stands before the capture of a graph, while prompts are being answered."""
+    short, *others = changed(world.prompts[:4], sampling=replace(GREEDY, max_tokens=12), stop_ids=())
+    short = replace(short, sampling=replace(GREEDY, max_tokens=2))
+    with closing(NATIVE.open(world.settings(batch_size=4))) as session:
+        results = session.generate(iter([short, *others]))
+        found = next(results)
+        decoder = session.decoder
+        assert len(decoder.rows) == 3
+        with decoder.nobody():
+            decoder.run(4)
+        found += [result for some in results for result in some]
+    assert {result.id: list(result.token_ids) for result in found} == {
+        request.id: world.expected(request) for request in (short, *others)
+    }
+    assert not decoder.rows and len(session.pages.free) == len(session.pages.users) - 1

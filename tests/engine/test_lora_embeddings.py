@@ -19,8 +19,11 @@ from transformers import AutoProcessor, Qwen3VLForConditionalGeneration
 from vidqa.contract.run_folder import RunFolder
 from vidqa.dataset import load_records
 from vidqa.engine.batch.resize import resize_frames
+from vidqa.engine.distributed import alone
 from vidqa.engine.evaluate import evaluate
 from vidqa.engine.exports import load_export
+from vidqa.engine.exports._base import Trained
+from vidqa.engine.exports.merged import MERGED, adapter_of
 from vidqa.engine.exports.proof import stock_loss
 from vidqa.planning.samples import training_planner
 from vidqa.spec import Layer, dump, load, resolve
@@ -128,6 +131,21 @@ def test_stock_peft_has_the_trainers_loss_merged_or_not(trained: SimpleNamespace
     assert loss_of(trained, base_of(trained.world)) != pytest.approx(trainer_loss(trained), rel=1e-3)
 
 
+def test_a_merged_export_has_the_weights_that_stock_peft_merges(trained: SimpleNamespace, tmp_path: Path) -> None:
+    """Also of a head that was the embeddings, which then is one of its own, and of layers that are no linear ones."""
+    spec, model = load(trained.spec, "train"), trained.world.model
+    own = adapter_of(model, spec.policy.lora, trained.adapter, torch.float32)
+    asked = Trained(tmp_path, model, spec.policy.lora, torch.float32, {}, own)
+    export = MERGED.write(asked, "whole", alone())
+    MERGED.check(export, model)
+    ours, theirs = load_file(export / "model.safetensors"), merged(trained, trained.adapter).state_dict()
+    tied = {} if "lm_head.weight" in ours else {"lm_head.weight"}
+    assert ours.keys() == theirs.keys() - tied
+    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+    again = MERGED.load(export, model, torch.float32, torch.device("cpu")).state_dict()
+    assert all(torch.equal(again[name], theirs[name]) for name in theirs)
+
+
 def merged(trained: SimpleNamespace, adapter: Path) -> Any:
     return load_export(adapter, trained.world.model, torch.float32, torch.device("cpu"))
 
@@ -158,7 +176,7 @@ def evaluated(world: SimpleNamespace, folder: Path, **model: Any) -> list[str]:
         "model.dtype": "float32",
         "model.max_length": 4096,
         "generation.max_tokens": 8,
-        "engine.frame_cache_dir": str(world.folder / "cache"),
+        "engine.frame_cache_dir": str(world.root.parent / "cache"),
         **{f"model.{key}": value for key, value in model.items()},
     }
     folder.mkdir()

@@ -80,8 +80,7 @@ def watched(place: SimpleNamespace, load: Any) -> Any:
 def spec_of(world: SimpleNamespace, name: str, **over: Any) -> Path:
     folder = world.folder / name
     folder.mkdir(exist_ok=True)
-    cache = {"engine.frame_cache_dir": str(world.folder / "cache")}
-    return tiny_spec(folder, world.model, world.root, {**OPTIONS, **cache, **over})
+    return tiny_spec(folder, world.model, world.root, {**OPTIONS, **over})
 
 
 def facts(path: Path) -> dict[str, Any]:

@@ -53,10 +53,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
 
 def _spec(world: SimpleNamespace, name: str, over: dict[str, Any]) -> Path:
     (world.folder / name).mkdir(exist_ok=True)
-    path = tiny_spec(world.folder / name, world.model, world.root, over)
-    text = path.read_text().replace(str(world.folder / name / "cache"), str(world.folder / "cache"))
-    path.write_text(text)
-    return path
+    return tiny_spec(world.folder / name, world.model, world.root, over)
 
 
 def weights(run_dir: Path, name: str = f"step_{STEPS}") -> dict[str, torch.Tensor]:

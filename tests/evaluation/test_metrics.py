@@ -151,6 +151,19 @@ def test_metrics_that_are_not_available_are_said():
     assert [p["code"] for p in problems] == ["METRIC_UNAVAILABLE"]
 
 
+def test_a_second_models_scores_are_averaged_over_free_text():
+    asked = []
+
+    def measure(answers, expected):
+        asked.append((list(answers), list(expected)))
+        return {"similarity": [0.25, 0.75]}
+
+    items = [item("a red car", "the answer is a car"), item("a man", "a man"), item("yes", "yes")]
+    found = score(items, text_metrics=("similarity",), measures={"similarity": measure})
+    assert found["text"]["similarity"] == 0.5 and found["problems"] == []
+    assert asked == [(["a car", "a man"], ["a red car", "a man"])]
+
+
 @pytest.mark.parametrize("items", [[], [item("", "x")], yes_no_items(), [item(None, None)], [item("yes", None)]])
 def test_every_score_is_json_and_repeatable(items):
     first, second = (json.dumps(score(items), allow_nan=False) for _ in range(2))

@@ -9,7 +9,7 @@ import pytest
 
 from vidqa.contract.problem import ProblemError
 from vidqa.engine.families.tiny_qwen3_vl import write_tiny_model
-from vidqa.engine.model.load import _meta_model
+from vidqa.engine.model.load import meta_model
 from vidqa.engine.model.trainable import choose_trainable
 from vidqa.families import family_of
 from vidqa.planning.budget.trained import parameters, trainable
@@ -40,7 +40,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequ
 @pytest.mark.filterwarnings("ignore")
 def test_names_shapes_and_what_trains(folder: Path, way: str) -> None:
     policy = Policy.model_validate(WAYS[way])
-    model = _meta_model(folder)
+    model = meta_model(folder)
     choose_trainable(model, policy)
     real = {(name, tuple(p.shape), p.requires_grad) for name, p in model.named_parameters()}
     family = family_of(folder)

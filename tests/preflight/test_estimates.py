@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,7 +19,7 @@ from vidqa.planning.samples import training_planner
 from vidqa.planning.sets import load_sets
 from vidqa.preflight import memory_checks
 from vidqa.preflight.gpus import Declared
-from vidqa.preflight.report import Report
+from vidqa.preflight.report import Report, preflight
 from vidqa.spec.models import TrainSpec
 
 LARGE = {  # the sizes of an 8B model
@@ -110,6 +111,52 @@ def test_a_close_call_is_a_warning(case: Case) -> None:
     _, (problem,) = budget(case, peak + COUNTS.outside_gib + 0.5)
     assert problem.severity == "warning"
     assert budget(case, peak * 1.1 + COUNTS.outside_gib + 0.5)[1] == []
+
+
+def evaluated(case: Case, gib: float | None, **keys: Any) -> tuple[Report, list[Problem]]:
+    """The budget of an evaluation of the same model and clips."""
+    case.write()
+    asked = {"model.model_name": str(case.model), "generation.max_tokens": 16, "vision.nframes": 256, **keys}
+    case.options["spec_path"] = case.evaluation(**asked)
+    case.options["declared"] = Declared(None, gib, None)
+    report = preflight(platform="local", group="budget", **case.options)
+    return report, [problem for problem in report.problems if problem.code == "BUDGET_MEMORY"]
+
+
+@pytest.mark.parametrize(
+    ("gib", "keys", "helps"),
+    [
+        (30.0, {"model.dtype": "float32"}, "model.dtype"),
+        (20.0, {"evaluation.batch_size": 512}, "evaluation.batch_size = "),
+        (20.0, {"evaluation.generator": "native", "vision.nframes": 512}, "evaluation.batch_size = "),
+        (20.0, {"inference.batch_size": 512}, "inference.batch_size = "),
+    ],
+)
+def test_an_evaluation_that_does_not_fit_is_told_what_helps(case: Case, gib: float, keys: dict, helps: str) -> None:
+    case.held = records(range(4), 6)
+    report, (problem,) = evaluated(case, gib, **keys)
+    assert problem.severity == "error" and str(gib) in problem.message and helps in problem.remedy
+    memory = report.facts["memory"]
+    assert memory["peak_gib"] + COUNTS.outside_gib > gib and memory["cache_gib"] > 0
+    assert "of it weights" in report.text
+    for pair in problem.remedy.removeprefix("set ").split("; "):
+        key, _, value = pair.partition(" = ")
+        keys = {**keys, key: json.loads(value)}
+    assert evaluated(case, gib, **keys)[1] == []
+
+
+def test_an_evaluation_of_a_model_that_is_too_large_is_refused(case: Case) -> None:
+    _, (problem,) = evaluated(case, 10.0)
+    assert "more memory" in problem.remedy and "16.3 are weights" in problem.message
+    assert evaluated(case, None)[1] == []
+
+
+def test_folders_of_metrics_are_looked_into(case: Case) -> None:
+    case.write()
+    names = {"metrics.names": ["bertscore"], "metrics.bertscore_model": str(case.folder / "none")}
+    case.options["spec_path"] = case.evaluation(**names)
+    problems = preflight(platform="local", group="model", **case.options).problems
+    assert [problem.where for problem in problems if problem.code == "METRIC_MODEL"] == ["metrics.bertscore_model"]
 
 
 def test_time_is_told_for_gpus_whose_speed_is_known(case: Case) -> None:

@@ -14,7 +14,7 @@ from tests.preflight.conftest import records
 from tests.preflight.corpus import Case
 from vidqa import spec as specs
 from vidqa.contract.run_folder import RunFolder
-from vidqa.engine.model.load import _meta_model
+from vidqa.engine.model.load import meta_model
 from vidqa.engine.model.trainable import choose_trainable
 from vidqa.engine.prepare import prepare_evaluation, prepare_training
 from vidqa.engine.resume import trainer_facts
@@ -39,7 +39,7 @@ def test_the_checkpoint_of_this_very_run_is_accepted(case: Case) -> None:
     world = SimpleNamespace(size=2, is_main=True, share=lambda value: value)
     planner = training_planner(asked, case.shared_model)
     prepared = prepare_training(asked, planner, world, RunFolder(case.folder / "run"))
-    model = _meta_model(case.shared_model)
+    model = meta_model(case.shared_model)
     choose_trainable(model, asked.policy)
     facts = json.loads(json.dumps(trainer_facts(asked, prepared, model, world)))
     folder = case.folder / "step_4"

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from vidqa.actions import action
+from vidqa.actions import action as declared
 from vidqa.contract.problem import MOST_PROBLEMS, Problem, ProblemError
 from vidqa.spec import Layer, dump, fingerprint, load, parse_set, read_layer, resolve
 from vidqa.spec.keys import leaves
@@ -15,6 +16,7 @@ from vidqa.spec.layers import parse_value
 from vidqa.spec.sources import profile_layer
 
 TAO = json.loads((Path(__file__).parent / "tao_keys.json").read_text())
+TAOS = [(action, version) for action, versions in TAO.items() for version in versions]
 
 
 def problems(action: str, *layers: Layer) -> list[Problem]:
@@ -303,17 +305,16 @@ def test_yaml_reads_numbers_as_people_write_them(tmp_path: Path) -> None:
     assert read_layer(path).table == {"train": {"optm_lr": 1e-5, "epsilon": 1e-8}}
 
 
-@pytest.mark.parametrize("action", ["train", "evaluate"])
-@pytest.mark.parametrize("version", ["june", "current"])
+@pytest.mark.parametrize(("action", "version"), TAOS)
 def test_every_key_of_tao_is_known(action: str, version: str) -> None:
     for path in TAO[action][version]:
         path = path.removeprefix("evaluate.") if action == "evaluate" else path
+        path = declared(action).shorthand.get(path, path)
         known = path in leaves(action) or any(name.startswith(f"{path}.") for name in leaves(action))
         assert known, path
 
 
-@pytest.mark.parametrize("action", ["train", "evaluate"])
-@pytest.mark.parametrize("version", ["june", "current"])
+@pytest.mark.parametrize(("action", "version"), TAOS)
 def test_taos_own_defaults_have_the_right_types(action: str, version: str) -> None:
     """TAO's templates contradict themselves; those contradictions are all that is found in them."""
     table = {path: value for path, value in TAO[action][version].items() if value is not None}

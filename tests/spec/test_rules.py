@@ -108,6 +108,12 @@ def test_data_is_required(eval_data: Layer) -> None:
 def test_rules_of_evaluation(eval_data: Layer) -> None:
     assert found("evaluate", eval_data, Layer("x", {"model.enable_lora": True})) == {"SPEC_LORA_NO_BASE": "error"}
     assert found("evaluate", eval_data, Layer("x", {"metrics.names": ["bertscore"]})) == {"SPEC_NO_EFFECT": "warning"}
+    named = {"metrics.names": ["bertscore"], "metrics.bertscore_model": "microsoft/deberta-xlarge-mnli"}
+    assert found("evaluate", eval_data, Layer("x", named)) == {"SPEC_NO_EFFECT": "warning"}
+    assert found("evaluate", eval_data, Layer("x", {**named, "metrics.bertscore_model": "./deberta"})) == {}
+    vllm = {"evaluation.generator": "vllm"}
+    assert found("evaluate", eval_data, Layer("x", vllm)) == {"SPEC_REQUIRED": "error"}
+    assert found("evaluate", eval_data, Layer("x", {**vllm, "engine.vllm.python": "/opt/vllm/bin/python"})) == {}
 
 
 def test_a_folder_that_looks_like_an_id_is_a_folder(

@@ -13,6 +13,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import urlsplit
 
+import yaml
+
 LARGE = 1000  # bytes from which a file goes through LFS
 
 
@@ -80,6 +82,12 @@ class Answer(BaseHTTPRequestHandler):
             return self.reply(404, {"error": "Repository not found"}, **{"X-Error-Code": "RepoNotFound"})
         self.reply(200, {"id": name, "private": repo["private"], "sha": "0" * 40, "siblings": [], "tags": []})
 
+    def validate(self, body: bytes) -> None:
+        """The settings at the top of a model card: a table, if there are any."""
+        _, _, rest = json.loads(body)["content"].partition("---\n")
+        wrong = not isinstance(yaml.safe_load(rest.partition("\n---")[0] or "{}"), dict)
+        self.reply(400 if wrong else 200, {"errors": [{"message": "no table"}] * wrong, "warnings": []})
+
     def preupload(self, body: bytes, name: str) -> None:
         kinds = [
             {"path": each["path"], "uploadMode": "lfs" if each["size"] >= LARGE else "regular", "shouldIgnore": False}
@@ -122,6 +130,7 @@ class Answer(BaseHTTPRequestHandler):
         (r"POST /api/repos/create", create),
         (r"GET /api/models/([^/]+/[^/]+)", info),
         (r"GET /api/models/([^/]+/[^/]+)/revision/main", info),
+        (r"POST /api/validate-yaml", validate),
         (r"POST /api/models/([^/]+/[^/]+)/preupload/main", preupload),
         (r"POST /([^/]+/[^/]+)\.git/info/lfs/objects/batch", batch),
         (r"POST /api/models/([^/]+/[^/]+)/commit/main", commit),

@@ -129,6 +129,18 @@ def test_the_best_export_goes_to_the_hub_private(hub: Hub, run_dir: Path) -> Non
     assert not [request for request in hub.requests if request.startswith("PUT ")]  # the weights are there already
 
 
+def test_a_folder_that_is_an_export_goes_without_its_run(bucket: Any, hub: Hub, run_dir: Path) -> None:
+    export = (run_dir / "safetensors/step_2").rename(run_dir.parent / "doors")
+    (export / "README.md").write_text("---\nlicense: apache-2.0\n---\n\n# doors\n")
+    files = {path.name: path.read_bytes() for path in export.iterdir()}
+    for _ in range(2):  # the second time there is the record of the first
+        done, problems = upload(export, Destinations("s3://lake/models", hub="org/tuned"), hub.token)
+        assert problems == [] and [each["state"] for each in done.values()] == ["COMPLETE"] * 2
+        assert hub.repos["org/tuned"]["files"] == files
+    there = bucket.find("s3://lake/models/doors")
+    assert {name.rpartition("/")[2] for name in there} == set(files) and (export / RECORD).is_file()
+
+
 def test_a_public_repository_gets_nothing_unless_agreed(hub: Hub, run_dir: Path) -> None:
     hub.make("org/tuned", private=False)
     _, problems = upload(run_dir, Destinations(hub="org/tuned"), hub.token)

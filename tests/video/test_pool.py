@@ -14,7 +14,8 @@ from decode_workers import is_worker, workers_of
 
 from vidqa.contract.environment import child_environment
 from vidqa.contract.problem import Exit, Problem
-from vidqa.video.pool import DecodePool, DecodeRequest, FramesFile
+from vidqa.video import probe, probe_image
+from vidqa.video.pool import DecodePool, DecodeRequest, FramesFile, HeaderRequest
 
 NUMBERS = "slow_transform:numbers"
 
@@ -41,6 +42,17 @@ def test_every_request_gets_its_own_answer(tmp_path):
     for i, (request, frames) in enumerate(answers):
         assert frames.shape == (24, 1, 4, 6) and frames.dtype == np.uint8
         assert frames[:, 0, 0, 0].tolist() == [i + number for number in request.indices]
+
+
+def test_headers_are_read_by_a_worker_too(tmp_path):
+    clip, picture = write_clip(tmp_path / "a.mp4", frames=7, fps=5), write_image(tmp_path / "a.png")
+    (tmp_path / "broken.mp4").write_bytes(b"no video")
+    asked = [(clip, "video"), (picture, "image"), (tmp_path / "broken.mp4", "video")]
+    with DecodePool(1, 60) as pool:
+        answers = [pool.submit(HeaderRequest(str(path), None, kind)) for path, kind in asked]
+        found, shown, broken = [answer.result() for answer in answers]
+    assert (found, shown) == (probe(clip), probe_image(picture))
+    assert isinstance(broken, Problem) and broken.code == "VIDEO_UNREADABLE"
 
 
 def test_without_a_transform_frames_come_back_as_decoded(tmp_path):

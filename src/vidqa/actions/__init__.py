@@ -1,13 +1,15 @@
 """Every action is one declaration: its spec, its job, its work, and what it leaves.
 
-Two are here. A package that is installed beside this one brings others: its entry points of the group `vidqa.actions`
+Three are here. A package that is installed beside this one brings others: its entry points of the group `vidqa.actions`
 name them ("count = count_action:COUNT"), in every process that finds the package.
 """
 
 from __future__ import annotations
 
 import importlib
+import sys
 from contextlib import suppress
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from vidqa.actions._base import Action, DataSet, ModelKey, Parent, Resuming, Sampling, resolve
@@ -33,12 +35,19 @@ __all__ = [
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
-HERE = ("train", "evaluate")  # modules of this package, each with an action under its name in capitals
-COMING = ("inference", "quantize")  # named in config.json, so that an agent knows that they are not there
+HERE = ("train", "evaluate", "inference")  # modules of this package, each with an action under its name in capitals
+COMING = ("quantize",)  # named in config.json, so that an agent knows that it is not there
 GROUP = "vidqa.actions"
 
 
 def _installed() -> dict[str, EntryPoint]:
+    return _found_on(tuple(sys.path))
+
+
+@lru_cache(maxsize=1)
+def _found_on(path: tuple[str, ...]) -> dict[str, EntryPoint]:
+    """What packages on this path of Python's bring. Every package is looked at, which takes a preflight's time if it
+    is done whenever an action is asked for."""
     from importlib.metadata import entry_points  # takes longer than all else here
 
     return {each.name: each for each in entry_points(group=GROUP) if each.name not in HERE}

@@ -89,6 +89,9 @@ class Sampling:
     longest         tokens that a sample may have
     held_out        (share or number of videos, seed) of the part of the first set that becomes the second one
     limit           how many records of each set count, None is all
+    prompt          what is asked of a record without a question
+    windows         (seconds, seconds in common with the one before) of the windows that a longer video is cut into;
+                    0 seconds leave it whole
     modes           by the name of a set, mode(spec): its response mode, where it is not the planner's
     """
 
@@ -98,6 +101,8 @@ class Sampling:
     longest: Callable[[Any], int]
     held_out: Callable[[Any], tuple[float | int, int] | None] = lambda spec: None
     limit: Callable[[Any], int | None] = lambda spec: None
+    prompt: Callable[[Any], str] = lambda spec: ""
+    windows: Callable[[Any], tuple[float, float]] = lambda spec: (0.0, 0.0)
     modes: Mapping[str, Named] = field(default_factory=dict)
 
 
@@ -111,6 +116,7 @@ class Action:
     tables          the top-level tables and keys that tell its specs from those of other actions
     output_key      the folder in which a run makes its own
     models, data    what it reads
+    reads           reads(spec): further keys that name a folder or a file
     decoding        the table that says how media are decoded and cached, a DecodeEngine; empty: it decodes none
     rules           rules(spec): the problems that can be seen without the data
     built_from      options of build_spec.py, as pages show them
@@ -129,6 +135,7 @@ class Action:
                     many as the GPUs
     secrets         names of the secrets without which something that a spec asks for is not done
     packages        extras of this project that a spec needs beyond the engine's own, and the key that needs each
+    interpreters    the keys of other Pythons that a spec makes the engine start, and the library that each must have
     resuming        how a run goes on; without it an attempt starts anew
     outcome         outcome(record): what a job that is over has to show, and the commands that follow
 
@@ -138,6 +145,7 @@ class Action:
     page            the module that writes a page of the run folder when the program ends
     uploads         whether a spec wants its run uploaded when it is complete
     sampling        how records become samples; None: no samples are planned
+    answering       the table that says how a model answers them (batch_size, generator); empty: it answers none
     needs_answers   whether a record without an answer is a problem
     trains          whether it changes weights, with the tables of a TrainSpec: preflight foresees what it takes in
                     steps, memory, disk and time
@@ -152,6 +160,7 @@ class Action:
     program: str
     models: tuple[ModelKey, ...] = ()
     data: tuple[DataSet, ...] = ()
+    reads: Named = lambda spec: ()
     decoding: str = ""
     rules: Named = lambda spec: ()
     built_from: str = ""
@@ -169,12 +178,14 @@ class Action:
     fills_gpus: bool = False
     secrets: Callable[[Any], tuple[str, ...]] = lambda spec: ()
     packages: Callable[[Any], Mapping[str, str]] = lambda spec: {}
+    interpreters: Callable[[Any], Mapping[str, str]] = lambda spec: {}
     resuming: Resuming | None = None
     outcome: Named = None
     proof: str = ""
     page: str = ""
     uploads: Callable[[Any], bool] = lambda spec: False
     sampling: Sampling | None = None
+    answering: str = ""
     needs_answers: bool = True
     trains: bool = False
     measured_by: str = ""

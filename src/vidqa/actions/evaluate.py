@@ -12,6 +12,11 @@ def longest_prompt(spec: Any) -> int:
     return spec.model.max_length - spec.generation.max_tokens
 
 
+def vllm_python(spec: Any, generator: str) -> dict[str, str]:
+    """The key of the other Python that a generator needs, and what it must have."""
+    return {"engine.vllm.python": "vllm"} if generator == "vllm" else {}
+
+
 EVALUATE = Action(
     name="evaluate",
     spec="vidqa.spec.models:EvaluateSpec",
@@ -22,6 +27,7 @@ EVALUATE = Action(
     output_key="results_dir",
     models=(ModelKey("model.model_name"), ModelKey("model.base_model_path", only_with="model.enable_lora")),
     data=(DataSet("evaluation", "dataset.annotation_path", "dataset.media_dir", root="eval"),),
+    reads="vidqa.spec.metric_models:folder_keys",
     decoding="engine",
     rules="vidqa.spec.rules:evaluate_rules",
     built_from="--eval-root DATA --parent-run RUN",
@@ -30,9 +36,12 @@ EVALUATE = Action(
     parent=Parent("best", "vidqa.spec.sources:exported"),
     processes=lambda spec: spec.num_gpus,
     processes_key="num_gpus",
+    interpreters=lambda spec: vllm_python(spec, spec.evaluation.generator),
     resuming=Resuming("evaluation.skip_saved", same_inputs=True),
     outcome="vidqa.jobs.outcome:of_evaluation",
     program="vidqa.engine.evaluate:evaluate",
+    answering="evaluation",
+    checks="vidqa.preflight.answering_checks:CHECKS",
     sampling=Sampling(
         planner="vidqa.planning.samples:evaluation_planner",
         vision="vision",

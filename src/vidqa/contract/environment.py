@@ -12,8 +12,13 @@ SECRET_NAMES = (
     *("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "WANDB_API_KEY"),
     *("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"),
 )
+SERVING_KEY = "VIDQA_API_KEY"  # of clients, so that no job gets it
 SHORTEST_SECRET = 8  # characters; what is shorter is a placeholder, and occurs by chance
 _CREDENTIALS = re.compile(r"://(?:[^\s/'\"<>@]+|[^\s/'\"<>@:]*:(?!\d+/)[^\s'\"<>@]*)@")
+_OF_THIS_PROCESS = re.compile(
+    r"(TORCHELASTIC_\w+|(LOCAL_|GROUP_|ROLE_)?(RANK|WORLD_SIZE)|GROUP_WORLD_SIZE|ROLE_NAME|MASTER_(ADDR|PORT)"
+    r"|PYTHON\w+|VIRTUAL_ENV)$"
+)
 _TOKEN = re.compile(r"((?:[Aa]uthorization\W{1,5}\w+|\bBearer)\s+)[\w.~+/=-]{16,}|\bhf_[A-Za-z0-9]{20,}")
 
 
@@ -25,6 +30,11 @@ def hf_token() -> str | None:
 def hf_endpoint() -> str | None:
     """The hub's address where it is not huggingface.co: a mirror, or a server of the user's own."""
     return os.environ.get("HF_ENDPOINT") or None
+
+
+def serving_key() -> str | None:
+    """The key that clients of a server must send; None: it asks for none."""
+    return os.environ.get(SERVING_KEY) or None
 
 
 def s3_endpoint() -> str | None:
@@ -93,7 +103,7 @@ def redacted(text: str) -> str:
     """The text without secrets: values of secret variables, what looks like a token, user and password of addresses."""
     if not text:
         return text
-    for name, value in values(SECRET_NAMES).items():
+    for name, value in values((*SECRET_NAMES, SERVING_KEY)).items():
         if len(value) >= SHORTEST_SECRET:
             text = text.replace(value, f"<{name}>")
     if "@" in text:
@@ -109,3 +119,9 @@ def python_path(first: Path) -> str:
 def child_environment(**changes: str) -> dict[str, str]:
     """The environment of a child process: ours with some changes."""
     return {**os.environ, **changes}
+
+
+def foreign_environment(**changes: str) -> dict[str, str]:
+    """The environment of a child of another interpreter: ours with some changes, without what torchrun and Python have
+    set for this process."""
+    return {name: value for name, value in child_environment(**changes).items() if not _OF_THIS_PROCESS.match(name)}

@@ -19,6 +19,7 @@ from vidqa.contract.problem import Problem
 RUN_SCHEMA = 1  # of run.json
 METRICS = "metrics.jsonl"  # one event per line
 PLAN = "plan.parquet"  # the samples of the run (vidqa.planning.stored_plan)
+ANSWERS, ANSWERS_TABLE = "answers.jsonl", "answers.parquet"  # of an inference: a line, a row for each record
 TRAINER = "trainer.json"  # the facts of a checkpoint
 POLICY, METADATA = "policy", ".metadata"  # its folder of tensors, and the table of them
 UNFINISHED = ".unfinished-"  # before the name of a folder that is being written or removed
@@ -135,14 +136,16 @@ class RunFolder:
                 old.rename(doomed)
                 shutil.rmtree(doomed, ignore_errors=True)
 
-    def begin(self, folder: Path, name: str) -> Path:
+    @staticmethod
+    def begin(folder: Path, name: str) -> Path:
         """An empty folder below `folder` in which `name` is made before it is published."""
         fresh = folder / f"{UNFINISHED}{name}"
         shutil.rmtree(fresh, ignore_errors=True)
         fresh.mkdir(parents=True)
         return fresh
 
-    def publish(self, unfinished: Path) -> Path:
+    @staticmethod
+    def publish(unfinished: Path) -> Path:
         """Give what `begin` started its name, in place of an older one of that name."""
         published = unfinished.with_name(unfinished.name.removeprefix(UNFINISHED))
         older = unfinished.with_name(f"{UNFINISHED}older-{published.name}")

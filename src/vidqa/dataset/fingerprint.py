@@ -16,7 +16,7 @@ def fingerprint(records: Iterable[Record]) -> str:
     digest = hashlib.sha256()
     for record in records:
         turns = [(turn.role, turn.parts) for turn in record.turns]
-        media = [(medium.kind, medium.written, medium.size) for medium in record.media]
+        media = [(each.kind, each.written, each.size, *([each.span] if each.span else [])) for each in record.media]
         digest.update(repr((record.id, turns, media)).encode())
         digest.update(b"\n")
     return digest.hexdigest()

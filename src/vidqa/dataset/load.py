@@ -12,7 +12,8 @@ from vidqa.contract.problem import Problem, ProblemError, raise_errors
 from vidqa.dataset.findings import Findings
 from vidqa.dataset.media import MediaSource
 from vidqa.dataset.parse import RowReader
-from vidqa.dataset.problems import EMPTY
+from vidqa.dataset.problems import EMPTY, FILE_MISSING
+from vidqa.dataset.reader import NAMES
 from vidqa.dataset.record import Record
 from vidqa.dataset.sources import Rows, Source, open_source
 
@@ -49,11 +50,18 @@ def read_pairs(rows: Rows, reader: RowReader) -> list[Pair]:
 
 def load_pairs(source: Source) -> tuple[list[Pair], list[Problem]]:
     """Rows and records of a source, and its warnings. Raises ProblemError with everything that is wrong."""
+    _require_annotated(source)
     findings = Findings(str(source.path))
     reader = RowReader(source.path.name, source.media, findings, need_answers=True, by_line=source.by_line)
     pairs = read_pairs(source.rows(findings), reader)
     raise_errors(findings.problems)
     return pairs, findings.problems
+
+
+def _require_annotated(source: Source) -> None:
+    if not source.is_annotated:
+        message = f"media lie there, and no annotation file ({' or '.join(NAMES)})"
+        raise FILE_MISSING.error(source.path, message)
 
 
 def check_records(
@@ -62,14 +70,22 @@ def check_records(
     *,
     need_answers: bool = True,
     keep_missing: bool = False,
+    prompt: str = "",
 ) -> tuple[list[Record], list[Problem]]:
     """Every good record of the annotations, and what is wrong with the others (see `load_records`)."""
-    records, problems, _ = check_set(annotation_path, media_path, need_answers=need_answers, keep_missing=keep_missing)
+    records, problems, _ = check_set(
+        annotation_path, media_path, need_answers=need_answers, keep_missing=keep_missing, prompt=prompt
+    )
     return records, problems
 
 
 def check_set(
-    annotation_path: str | Path, media_path: str | Path, *, need_answers: bool = True, keep_missing: bool = False
+    annotation_path: str | Path,
+    media_path: str | Path,
+    *,
+    need_answers: bool = True,
+    keep_missing: bool = False,
+    prompt: str = "",
 ) -> tuple[list[Record], list[Problem], MediaSource | None]:
     """What `check_records` gives, and where the media are; None where there is no such place."""
     findings = Findings(str(annotation_path))
@@ -78,6 +94,8 @@ def check_set(
     try:
         with paused():
             source = open_source(annotation_path, media_path)
+            if need_answers:
+                _require_annotated(source)
             media, findings.file = source.media, str(source.path)
             reader = RowReader(
                 source.path.name,
@@ -86,6 +104,7 @@ def check_set(
                 need_answers,
                 by_line=source.by_line,
                 keep_missing=keep_missing,
+                prompt=prompt,
             )
             for pair in pairs_of(source.rows(findings), reader):
                 records.append(pair.record)
@@ -100,6 +119,7 @@ def load_records(
     *,
     need_answers: bool = True,
     keep_missing: bool = False,
+    prompt: str = "",
 ) -> list[Record]:
     """The records of a source, in its order. Raises ProblemError with everything that is wrong.
 
@@ -107,9 +127,12 @@ def load_records(
     are named relative to that folder and must lie in it). `media_path` is a folder or a tar of media; without it media
     are named relative to the annotation file. Absolute names are kept as written. A folder's own videos.tar(.gz) and
     images.tar(.gz) are searched for what the folder itself lacks. Without `need_answers` a record may end with a
-    question. With `keep_missing` records whose media are not there are kept; where the media are probed they turn out
-    to be broken, and are dealt with like any other broken file.
+    question, and `prompt` is asked where there is none; `annotation_path` may be media alone then. With `keep_missing`
+    records whose media are not there are kept; where the media are probed they turn out to be broken, and are dealt
+    with like any other broken file.
     """
-    records, problems = check_records(annotation_path, media_path, need_answers=need_answers, keep_missing=keep_missing)
+    records, problems = check_records(
+        annotation_path, media_path, need_answers=need_answers, keep_missing=keep_missing, prompt=prompt
+    )
     raise_errors(problems)
     return records

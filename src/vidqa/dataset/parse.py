@@ -27,7 +27,8 @@ class RowReader:
     """Reads the rows of one file; what is wrong goes to `findings`. Ids must be unique among its rows, and those of
     `ids`, the ids of earlier files with the places of their rows.
 
-    With `need_answers` every conversation must end with an assistant turn; without, the question is enough. With
+    With `need_answers` every conversation must end with an assistant turn; without, the question is enough: in a
+    conversation, in the field `question`, or `prompt` for a record that has none. With
     `by_line` the indices of rows are the lines of the file on which they begin, and are shown as editors write them.
     With `keep_missing` a record whose medium is not there is warned of and kept: who probes the medium finds it broken.
     """
@@ -42,6 +43,7 @@ class RowReader:
         by_line: bool = False,
         keep_missing: bool = False,
         ids: dict[str, int] | None = None,
+        prompt: str = "",
     ) -> None:
         self.name = name
         self.source = source
@@ -50,6 +52,7 @@ class RowReader:
         self.by_line = by_line
         self.keep_missing = keep_missing
         self.ids = {} if ids is None else ids
+        self.prompt = prompt
         self.rows = 0  # read so far
 
     def place(self, file: str, index: int) -> str:
@@ -76,6 +79,7 @@ class _Row:
     def __init__(self, reader: RowReader, index: int, row: Any) -> None:
         self.reader, self.index, self.row = reader, index, row
         self.id: str | None = None
+        self.is_unasked = False
 
     def where(self, field: str) -> str:
         shown = f" id {SHORT.repr(self.id)}" if self.id is not None else ""
@@ -179,6 +183,8 @@ class _Row:
     def _conversation(self) -> list[Spoken] | None:
         field = "conversations" if self.row.get("conversations") is not None else "messages"
         turns = self.row.get(field)
+        if turns is None and not self.reader.need_answers:
+            return self._question()
         if turns is None:
             self._conversation_missing()
             return None
@@ -188,6 +194,15 @@ class _Row:
             return None
         spoken = [self._turn(turn, f"{field}[{at}]") for at, turn in enumerate(turns)]
         return [turn for turn in spoken if turn is not None] if all(spoken) else None
+
+    def _question(self) -> list[Spoken] | None:
+        """The conversation of a record that is a question alone, or only media, about which others know what to ask."""
+        question = self.row.get("question")
+        if question is None and not self.reader.prompt:
+            self.is_unasked = True
+            return [("user", [])]
+        pieces = self._content(self.reader.prompt if question is None else question, "user", "question")
+        return None if pieces is None else [("user", tidy(pieces))]
 
     def _conversation_missing(self) -> None:
         keys = ", ".join(sorted(map(str, self.row))[:8])
@@ -276,7 +291,7 @@ class _Row:
         for at, (role, pieces) in enumerate(spoken):
             if not pieces and role == "assistant":
                 self.wrong(problems.ANSWER_EMPTY, f"{field}[{at}]", "the assistant says nothing")
-            elif not pieces and role == "user":
+            elif not pieces and role == "user" and not self.is_unasked:
                 self.wrong(problems.QUESTION_EMPTY, f"{field}[{at}]", "the user says nothing and shows nothing")
 
     def _place(

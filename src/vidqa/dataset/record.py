@@ -12,7 +12,8 @@ class MediaRef:
     """One video or image of a record.
 
     `written` is what the annotation says; `path` is the file that holds it: the media file itself, or a tar archive
-    together with `member`, the name inside it. `size` is its length in bytes when the annotations were read.
+    together with `member`, the name inside it. `size` is its length in bytes when the annotations were read. `span` is
+    the part of a video that is shown, (start, end) in seconds of the file; None is all of it.
     """
 
     kind: str  # "video" | "image"
@@ -20,11 +21,17 @@ class MediaRef:
     path: str
     member: str | None = None
     size: int = 0
+    span: tuple[float, float] | None = None
+
+    @property
+    def file(self) -> str:
+        """Names the file among all others: `path`, or `path!member` inside an archive."""
+        return self.path if self.member is None else f"{self.path}!{self.member}"
 
     @property
     def key(self) -> str:
-        """Names this medium among all others: `path`, or `path!member` inside an archive."""
-        return self.path if self.member is None else f"{self.path}!{self.member}"
+        """Names this medium among all others: its file, and the part of it (`file#t=start,end`)."""
+        return self.file if self.span is None else f"{self.file}#t={self.span[0]:.10g},{self.span[1]:.10g}"
 
 
 @dataclass(frozen=True, slots=True)

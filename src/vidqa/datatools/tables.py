@@ -13,15 +13,15 @@ from typing import Any
 
 from vidqa.dataset.findings import Findings
 from vidqa.dataset.record import Record
+from vidqa.dataset.sources import Rows
+from vidqa.dataset.sources.media_files import kind_of
 from vidqa.datatools.problems import COLUMNS, SEVERAL_SPLITS, TABLE_UNREADABLE
 from vidqa.datatools.shapes import table_row
 
-Rows = Iterator[tuple[int, Any]]
 SHARD = re.compile(r"(.+)-\d{5}-of-\d{5}")  # as the hub names them: train-00000-of-00002
 LONGEST_CELL = 1 << 24
 MEDIA = ("video", "videos", "image", "images")
 ALIASES = ("file", "path", "filename", "clip")  # columns that name the medium where none of MEDIA is there
-IMAGES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff")
 BATCH = 4096
 CARD = """---
 configs:
@@ -95,7 +95,7 @@ def _with_medium(row: dict[str, Any]) -> dict[str, Any]:
     alias = next((name for name in ALIASES if name in row), None)
     if alias is None or any(name in row for name in MEDIA):
         return row
-    kind = "image" if row[alias].lower().endswith(IMAGES) else "video"
+    kind = "image" if kind_of(row[alias]) == "image" else "video"
     return {kind if name == alias else name: value for name, value in row.items()}
 
 

@@ -5,17 +5,16 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from vidqa.dataset.findings import Findings
 from vidqa.dataset.reader import TOO_DEEP, is_deep, type_name
+from vidqa.dataset.sources import Rows
 from vidqa.datatools.problems import TAO_SHAPE
 
 COSMOS = "cosmos-reason-v1.0"
 TAO_VL = "tao-vl-reason-v1.0"
-Rows = Iterator[tuple[int, Any]]
 
 
 def read_object(path: Path, findings: Findings | None = None) -> dict[str, Any] | None:

@@ -6,9 +6,7 @@ import os
 from collections.abc import Iterator
 
 from vidqa.dataset.media import MediaSource
-from vidqa.datatools.tables import IMAGES
-
-VIDEOS = (".mp4", ".mov", ".m4v", ".mkv", ".webm", ".avi", ".mpg", ".mpeg", ".ts", ".wmv", ".flv", ".3gp", ".ogv")
+from vidqa.dataset.sources.media_files import kind_of
 
 
 def unused_media(source: MediaSource) -> list[str]:
@@ -37,4 +35,4 @@ def _files(folder: str | None) -> Iterator[str]:
 
 
 def _is_medium(name: str) -> bool:
-    return not os.path.basename(name).startswith(".") and name.lower().endswith((*VIDEOS, *IMAGES))
+    return not os.path.basename(name).startswith(".") and kind_of(name) is not None

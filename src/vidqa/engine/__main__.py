@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import gc
-import logging
 import signal
 import subprocess
 import sys
@@ -114,8 +113,6 @@ def report(run: RunFolder, page: str) -> None:
 def _program(named: str) -> Callable[[Any, RunFolder], int]:
     """Import what carries out an action, and keep Python's garbage collector from what the libraries made: looking
     through it takes a tenth of the import, and later a third of a second whenever it falls into a step."""
-    # To every process torchao says, by way of PyTorch, that a later PyTorch will want other calls of it.
-    logging.getLogger("torch.utils._pytree").setLevel(logging.ERROR)
     gc.disable()
     program = actions.resolve(named)
     gc.freeze()

@@ -7,7 +7,7 @@ import json
 import os
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,17 +17,19 @@ from vidqa.engine.problems import ENGINE_ANSWERS_UNREADABLE
 from vidqa.evaluation.recipes import FREE
 from vidqa.families.chat import Chat
 
-KINDS = {"str": str, "int": int}
+KINDS = {"sample_id": str, "text": str, "finish_reason": str, "tokens": int}
 
 
 @dataclass(frozen=True)
 class Answer:
-    """`finish_reason` is "stop" when the model ended its turn and "length" when it was cut off. `tokens` counts those
-    of the text, without the one that ends the turn."""
+    """`finish_reason` is "stop" when the model ended its turn, "length" when it was cut off, and "scored" when it was
+    not generated: then `logprobs` has the log-probability of each allowed answer. `tokens` counts those of a generated
+    text, without the one that ends the turn."""
 
     text: str
     finish_reason: str
     tokens: int
+    logprobs: dict[str, float] | None = None
 
 
 def answer_of(result: Result, chat: Chat) -> Answer:
@@ -51,7 +53,8 @@ class SavedAnswers:
         self.folder.mkdir(parents=True, exist_ok=True)
         with self.path.open("a", encoding="utf-8") as file:
             for sample_id, answer in answers:
-                file.write(json.dumps({"sample_id": sample_id, **vars(answer)}, ensure_ascii=False) + "\n")
+                found = {name: value for name, value in vars(answer).items() if value is not None}
+                file.write(json.dumps({"sample_id": sample_id, **found}, ensure_ascii=False) + "\n")
             file.flush()
             os.fsync(file.fileno())
 
@@ -86,9 +89,9 @@ class SavedAnswers:
 
 def _answer(item: Any, where: str) -> tuple[str, Answer]:
     """The sample id and the answer of one line."""
-    kinds = {"sample_id": str, **{field.name: KINDS[str(field.type)] for field in fields(Answer)}}
     if not isinstance(item, dict):
         raise ENGINE_ANSWERS_UNREADABLE.error(where, f"the line holds {type(item).__name__}, not an object")
+    kinds = {**KINDS, "logprobs": dict} if item.get("finish_reason") == "scored" else KINDS
     wrong = [f"without {name}" for name in kinds if name not in item]
     wrong += [f"with {name}, which no answer has" for name in item if name not in kinds]
     wrong += [

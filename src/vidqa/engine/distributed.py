@@ -45,6 +45,8 @@ class World:
 
     def gather(self, value: Any) -> list[Any]:
         """Every rank's value, in rank order, on every rank."""
+        if self.size == 1:
+            return [value]
         values: list[Any] = [None] * self.size
         dist.all_gather_object(values, value, group=self.objects)
         return values
@@ -65,6 +67,13 @@ def start(dp_replicate: int, dp_shard: int, timeout_s: float) -> World:
         objects=dist.new_group(backend="gloo", timeout=timeout),
         saving=dist.new_group(backend="gloo", timeout=timeout),
     )
+
+
+def alone() -> World:
+    """The world of a process that torchrun did not start: it has no mesh, and nothing in it is collective."""
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    nobody: Any = None
+    return World(rank=0, size=1, device=device, mesh=nobody, objects=nobody, saving=nobody)
 
 
 def _mesh(dp_replicate: int, dp_shard: int, device_type: str) -> DeviceMesh:

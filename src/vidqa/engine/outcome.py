@@ -17,10 +17,13 @@ from vidqa.engine.answers import Answer
 from vidqa.engine.problems import ENGINE_ANSWERS_MISSING, ENGINE_NOT_ANSWERED
 from vidqa.evaluation import make_item, score
 from vidqa.evaluation.answers import RULES
+from vidqa.evaluation.metrics import Measure
 from vidqa.evaluation.posters import poster_frames
 from vidqa.evaluation.report import write_report
 from vidqa.planning.continuing import weights_hash
 from vidqa.planning.samples import Planner, Sample
+from vidqa.spec.keys import value_at
+from vidqa.spec.metric_models import metric_models
 
 NAMED = 5  # samples that a message names
 POSTERS = 4  # frames shown of one failure
@@ -29,6 +32,17 @@ UNDECODABLE = "error"  # finish_reason of a sample whose video could not be read
 
 def make_recipe(spec: Any, planner: Planner, records: Sequence[Record], model: dict[str, Any]) -> dict[str, Any]:
     """How a score is made: two scores compare only if these agree (the model apart)."""
+    found = answers_recipe(spec, spec.evaluation, planner, records, model)
+    scoring = {"task_type": spec.task.type, "answer_rules": RULES}
+    if spec.evaluation.method != "generate":  # the first way goes without a name, as in recipes from before
+        scoring["method"] = spec.evaluation.method
+    return {**found, "scoring": scoring, "versions": found["versions"]}
+
+
+def answers_recipe(
+    spec: Any, how: Any, planner: Planner, records: Sequence[Record], model: dict[str, Any]
+) -> dict[str, Any]:
+    """How answers are made. `how` is the spec's table with seed and generator."""
     rules = planner.vision.video
     return {
         "schema_version": 1,
@@ -53,12 +67,11 @@ def make_recipe(spec: Any, planner: Planner, records: Sequence[Record], model: d
             "max_tokens": spec.generation.max_tokens,
             "temperature": spec.generation.temperature,
             "repetition_penalty": spec.generation.repetition_penalty,
-            "seed": spec.evaluation.seed,
+            "seed": how.seed,
             "dtype": spec.model.dtype,
             # The reference goes without a name, as in recipes from before there were others.
-            **({} if spec.evaluation.generator == "transformers" else {"generator": spec.evaluation.generator}),
+            **({} if how.generator == "transformers" else {"generator": how.generator}),
         },
-        "scoring": {"task_type": spec.task.type, "answer_rules": RULES},
         "versions": {name: version(name) for name in ("torch", "transformers", "peft", "av")},
     }
 
@@ -104,6 +117,7 @@ def write_outcome(
     samples: Sequence[Sample],
     recipe: dict[str, Any],
     bad: Sequence[Problem],
+    measures: Mapping[str, Measure],
 ) -> None:
     """Judge, score and write. A record without an answer (its video could not be read) counts as not answered."""
     task = "its_directionality" if spec.task.type == "its_directionality" else ""
@@ -111,11 +125,14 @@ def write_outcome(
     for record in records:
         answer = answers.get(record.id)
         text, reason = (answer.text, answer.finish_reason) if answer else (None, UNDECODABLE)
-        items.append(make_item(record, text, reason, task))
+        item = make_item(record, text, reason, task)
+        items.append({**item, "answer_logprobs": answer.logprobs} if answer and answer.logprobs else item)
     soft = spec.evaluation.soft_accuracy
-    metrics = score(items, task, soft.f1_threshold, spec.metrics.names)
+    metrics = score(items, task, soft.f1_threshold, spec.metrics.names, measures)
     if not soft.enabled:
         metrics.pop("soft_accuracy", None)
+    if measures and "text" in metrics:
+        metrics["text"]["models"] = {name: value_at(spec, key) for name, key in metric_models(spec).items()}
     metrics["quarantined"] = [problem.as_dict() for problem in bad]
     metrics["problems"] += [problem.as_dict() for problem in _not_answered(records, answers, run)]
     write_json(run.path / "results.json", items)

@@ -11,8 +11,10 @@ from typing import Any, TypeVar
 import numpy as np
 
 from vidqa.contract.problem import ProblemError
+from vidqa.engine.answers import Answer, answer_of
 from vidqa.engine.batch.frames import FrameSource
-from vidqa.engine.generators._base import Request, Sampling
+from vidqa.engine.choices import Choices
+from vidqa.engine.generators._base import Request, Result, Sampling
 from vidqa.planning.samples import Planner, Sample
 
 Item = TypeVar("Item")
@@ -20,10 +22,14 @@ Item = TypeVar("Item")
 
 class Prompts:
     """Requests for samples; `planner` must be one for generation. While one is worked on, the videos of the next
-    `ahead` are decoded. `waited` counts the seconds for which frames were waited for."""
+    `ahead` are decoded. With `choices`, questions that have some are scored. `waited` counts the seconds for which
+    frames were waited for."""
 
-    def __init__(self, planner: Planner, source: FrameSource, sampling: Sampling, ahead: int) -> None:
+    def __init__(
+        self, planner: Planner, source: FrameSource, sampling: Sampling, ahead: int, choices: Choices | None = None
+    ) -> None:
         self.planner, self.source, self.sampling, self.ahead = planner, source, sampling, ahead
+        self.choices = choices
         self.stop_ids = tuple(sorted(planner.chat.eos_ids))
         self.waited = 0.0
 
@@ -39,7 +45,13 @@ class Prompts:
                 partial(self._frames, ticket),
                 prefix=sample.prefix,
                 prefix_key=sample.prefix_key,
+                candidates=self.choices.candidates(sample.record) if self.choices else (),
             )
+
+    def answer(self, result: Result) -> Answer:
+        """What a result without problems says."""
+        scored = self.choices if result.finish_reason == "scored" else None
+        return scored.answer(result) if scored else answer_of(result, self.planner.chat)
 
     def _frames(self, ticket: list[Any]) -> Sequence[np.ndarray]:
         started = time.perf_counter()

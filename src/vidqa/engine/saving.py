@@ -141,7 +141,7 @@ class Saver:
         """Write, check, publish: an export that is not the model never gets a name. The older ones go last, so that
         `best` leads somewhere at any moment."""
         world = self.background.world
-        trained = Trained(self.run, self.base, self.spec.policy.lora, self.dtype, parameters, tensors)
+        trained = Trained(self.run.exports, self.base, self.spec.policy.lora, self.dtype, parameters, tensors)
         folder = self.format.write(trained, name, world)
 
         def publish() -> None:

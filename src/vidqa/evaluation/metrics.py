@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from statistics import fmean
+from types import MappingProxyType
 from typing import Any
 
 from vidqa.contract._optional import require
@@ -17,6 +18,8 @@ from vidqa.evaluation.results import Item, judged
 from vidqa.evaluation.text import rouge_l, token_f1
 
 SCHEMA = "vidqa.metrics.v1"
+# Of answers and expected answers: by the score's name, one value for each pair.
+Measure = Callable[[Sequence[str], Sequence[str]], Mapping[str, Sequence[float]]]
 UNANSWERED = ("unparsed", "truncated", "empty")  # columns of their own, after the classes
 OTHER = "other"  # a parsed answer that is none of the expected classes
 MOST_CLASSES = 12
@@ -27,8 +30,10 @@ def score(
     task_type: str = "",
     soft_f1_threshold: float = 0.8,
     text_metrics: Sequence[str] = ("bleu", "rouge"),
+    measures: Mapping[str, Measure] = MappingProxyType({}),
 ) -> dict[str, Any]:
-    """The content of metrics.json: JSON-serialisable, the same for the same items.
+    """The content of metrics.json: JSON-serialisable, the same for the same items. `measures` compute those of
+    `text_metrics` that need a second model, by the metric's name.
 
     Shares are 0..1 and null where their denominator is 0; BLEU is 0..100. Unparsed, truncated and empty answers count
     in every denominator and are never counted as a wrong class. Items without `parse_status` are judged first.
@@ -60,20 +65,23 @@ def score(
     if task_type == DIRECTION_TASK:
         found[DIRECTION_TASK] = confusion(by_answer.get("direction", []), ("left", "right", "straight"))
     if "text" in by_answer:
-        found["text"] = _text_table(by_answer["text"], soft_f1_threshold, text_metrics)
+        found["text"] = _text_table(by_answer["text"], soft_f1_threshold, text_metrics, measures)
     found["headline"] = headline(found)
-    problems = [*one_answer_problems(found["one_answer"]), *metric_problems(text_metrics)]
+    problems = [*one_answer_problems(found["one_answer"]), *metric_problems(text_metrics, measures)]
     found["problems"] = [problem.as_dict() for problem in problems]
     return found
 
 
-def metric_problems(names: Sequence[str]) -> list[Problem]:
-    """A warning for each metric that cannot be computed here, so that a run can say so before it starts."""
+def metric_problems(names: Sequence[str], measures: Collection[str] = ()) -> list[Problem]:
+    """A warning for each metric that cannot be computed here. `measures` are those whose second model is here."""
     found = []
     for name in names:
-        if name == "bertscore":
-            message = "BERTScore needs a second model and is not computed; bleu, rouge and token F1 are"
-            found.append(METRIC_UNAVAILABLE.at("metrics.names", message, "Leave bertscore out.", severity="warning"))
+        if name in measures:
+            continue
+        if name in ("bertscore", "similarity"):
+            message = f"{name} needs a second model, of which metrics.{name}_model names no folder; it is not computed"
+            remedy = f"let metrics.{name}_model be the path of a model's folder, or leave {name} out"
+            found.append(METRIC_UNAVAILABLE.at("metrics.names", message, remedy, severity="warning"))
         elif name == "bleu" and _bleu_library() is None:
             message = "bleu needs the package sacrebleu, which is not installed"
             found.append(METRIC_UNAVAILABLE.at("metrics.names", message, severity="warning"))
@@ -149,7 +157,9 @@ def _column(item: Item, classes: Sequence[str]) -> str:
     return item["parsed_response"] if item["parsed_response"] in classes else OTHER
 
 
-def _text_table(items: Sequence[Item], threshold: float, metrics: Sequence[str]) -> dict[str, Any]:
+def _text_table(
+    items: Sequence[Item], threshold: float, metrics: Sequence[str], measures: Mapping[str, Measure]
+) -> dict[str, Any]:
     """Free-text answers, both sides read alike (without thinking and tags). Exact match and token F1 are on normalised
     text, BLEU and ROUGE-L on the answer's own wording."""
     predicted = [_said(item) for item in items]
@@ -166,6 +176,8 @@ def _text_table(items: Sequence[Item], threshold: float, metrics: Sequence[str])
         bleu = library.BLEU(effective_order=True)
         table["bleu"] = round(bleu.corpus_score(predicted, [truth]).score, 4)
         table["bleu_signature"] = str(bleu.get_signature())
+    for measure in measures.values():
+        table |= {name: round(fmean(values), 6) for name, values in measure(predicted, truth).items()}
     return table
 
 

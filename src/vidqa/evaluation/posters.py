@@ -15,6 +15,7 @@ import numpy as np
 from av.error import FFmpegError
 from PIL import Image
 
+from vidqa.dataset.archive import archive_and_member
 from vidqa.evaluation.problems import POSTER_UNREADABLE
 
 LIMIT_S = 20.0  # per file: a report never waits longer for one
@@ -40,6 +41,23 @@ def poster_frames(path: str, member: str | None, indices: Sequence[int], width: 
             return [_jpeg(frames.get(max(0, index), last), width) for index in indices]
     except (FFmpegError, OSError, tarfile.TarError, KeyError, IndexError) as wrong:
         raise POSTER_UNREADABLE.error(where, f"{type(wrong).__name__}: {wrong}") from wrong
+
+
+def spread_frames(name: str, count: int) -> list[bytes]:
+    """JPEG of `count` frames, evenly over a video that is named as results name it: a path, or archive.tar!member.
+    Raises as `poster_frames`."""
+    path, member = archive_and_member(name) or (name, None)
+    try:
+        with _media(path, member) as source, av.open(source, timeout=(LIMIT_S, LIMIT_S), options=LIMITS) as container:
+            stream = container.streams.video[0]
+            seconds = (
+                float((stream.duration or 0) * (stream.time_base or 0)) or (container.duration or 0) / av.time_base
+            )
+            frames = stream.frames or int(seconds * float(stream.average_rate or 0)) or 1
+    except (FFmpegError, OSError, tarfile.TarError, KeyError, IndexError) as wrong:
+        raise POSTER_UNREADABLE.error(name, f"{type(wrong).__name__}: {wrong}") from wrong
+    shown = min(count, frames)
+    return poster_frames(path, member, [at * frames // shown for at in range(shown)])
 
 
 @contextmanager

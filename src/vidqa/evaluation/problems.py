@@ -42,10 +42,26 @@ RESULTS_MORE = Code(
     "More places have the same problem than are listed.",
     "Correct the listed ones first; they usually share one cause.",
 )
+RESULTS_TWICE = Code(
+    "RESULTS_TWICE",
+    "A question about a video has two answers in one results folder.",
+    "Nothing, if the evaluation was run again on purpose; otherwise remove the older answers.",
+)
+RESULTS_OUT = Code(
+    "RESULTS_OUT",
+    "The folder for scored results holds something else, or cannot be made.",
+    "Let --out name a new folder.",
+)
 METRIC_UNAVAILABLE = Code(
     "METRIC_UNAVAILABLE",
     "A metric was asked for that cannot be computed here; the others were.",
-    "Choose among bleu and rouge; bleu needs pip install -e '.[metrics]' in the repository.",
+    "bleu needs pip install -e '.[metrics]' in the repository; bertscore and similarity need the folder of a model.",
+)
+METRIC_MODEL = Code(
+    "METRIC_MODEL",
+    "The folder that a metric's key names holds no model that the metric can be computed with.",
+    "Name the folder of a text encoder with its weights and tokenizer (for similarity one of sentence-transformers "
+    "that pools by mean or by its first token), or leave the metric out of metrics.names.",
 )
 METRIC_ONE_ANSWER = Code(
     "METRIC_ONE_ANSWER",
@@ -58,4 +74,25 @@ POSTER_UNREADABLE = Code(
     "Poster frames could not be read from a video or image.",
     "Check that the file still is where it was during the evaluation and plays.",
     Exit.INPUT,
+)
+
+COMPARISON_RECIPES = Code(
+    "COMPARISON_RECIPES",
+    "Two evaluations were made in different ways, so that their scores do not compare.",
+    "Evaluate again with what the message names made equal: build the second spec with the first one's settings.",
+)
+COMPARISON_NO_RECIPE = Code(
+    "COMPARISON_NO_RECIPE",
+    "Nothing says how two scores were made; they are compared all the same.",
+    "Make sure that frames, prompts and generation settings were equal, or evaluate both with scripts/launch.py.",
+)
+COMPARISON_OTHER_QUESTIONS = Code(
+    "COMPARISON_OTHER_QUESTIONS",
+    "Two evaluations did not ask the same questions with the same expected answers, each once.",
+    "Compare evaluations of one annotation file; score what another program wrote with its own ids and questions.",
+)
+COMPARISON_WORSE = Code(
+    "COMPARISON_WORSE",
+    "The second evaluation is worse than the first, and --fail-if-worse was given.",
+    "Keep the first model; --html shows what the second one broke.",
 )

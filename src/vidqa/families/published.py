@@ -31,3 +31,16 @@ def _table() -> dict[str, Published]:
     return {
         name.lower(): Published(each["config"], read["processor"]) for each in read["models"] for name in each["names"]
     }
+
+
+def license_of(repository: str) -> dict[str, str]:
+    """The license of a model of the table, as the keys of a model card; nothing for others."""
+    return dict(_licenses().get(repository.lower(), {}))
+
+
+@cache
+def _licenses() -> dict[str, dict[str, str]]:
+    read = json.loads(TABLE.read_text(encoding="utf-8"))
+    by_owner = read["licenses"]
+    names = [name for each in read["models"] for name in each["names"]]
+    return {name.lower(): by_owner[owner] for name in names if (owner := name.partition("/")[0]) in by_owner}

@@ -71,7 +71,7 @@ class JobSpec:
     def reads(self) -> tuple[Path, ...]:
         """What the spec names that the job reads, absolute: models, annotations, media, the checkpoint it starts
         from."""
-        keys = _read_keys(self.declared)
+        keys = _read_keys(self.declared, self.spec)
         return tuple(dict.fromkeys((*_local_paths(self.resolved, [*self.models, *keys]), *self.to_come)))
 
     def media_elsewhere(self) -> list[Path]:
@@ -245,10 +245,10 @@ def _sets_of_buckets(declared: Action, resolved: Spec, bring: Callable[[str, str
     return found
 
 
-def _read_keys(declared: Action) -> list[str]:
+def _read_keys(declared: Action, asked: Spec) -> list[str]:
     """The keys that hold a path that a run reads, beside its models."""
     data = [key for each in declared.data for key in (each.annotations, each.media)]
-    return [*data, *([declared.resuming.key] if declared.resuming else [])]
+    return [*data, *actions.resolve(declared.reads)(asked), *([declared.resuming.key] if declared.resuming else [])]
 
 
 def _written_keys(declared: Action) -> list[str]:
@@ -268,7 +268,8 @@ def _local_paths(resolved: Spec, keys: list[str]) -> tuple[Path, ...]:
 
 
 def _absolute_paths(declared: Action, asked: Spec) -> dict[str, str]:
-    written = {key: value_at(asked, key) for key in (*_read_keys(declared), *_written_keys(declared))}
+    keys = (*_read_keys(declared, asked), *_written_keys(declared), *declared.interpreters(asked))
+    written = {key: value_at(asked, key) for key in keys}
     return {
         key: os.path.abspath(os.path.expanduser(value))
         for key, value in written.items()

@@ -13,6 +13,7 @@ from vidqa import actions
 from vidqa.contract.cli import command
 from vidqa.contract.files import open_plain, read_object
 from vidqa.contract.problem import ProblemError
+from vidqa.contract.run_folder import ANSWERS
 from vidqa.jobs import records
 from vidqa.jobs.records import JobRecord
 from vidqa.platforms._base import State
@@ -74,6 +75,20 @@ def of_evaluation(record: JobRecord) -> Outcome:
         return Outcome(next=_gaps(record))
     scores = {name: metrics.get(name) for name in SCORES}
     return Outcome({"scores": scores}, {"score": metrics["headline"]}, _gaps(record))
+
+
+def of_inference(record: JobRecord) -> Outcome:
+    """Where the answers are, and how many records have one."""
+    if record.state != State.COMPLETE:
+        return Outcome()
+    run = Path(record.run_dir)
+    summary = read_object(run / "summary.json")
+    statuses = summary.get("statuses")
+    if not isinstance(statuses, dict):
+        return Outcome()
+    shown = ", ".join(f"{count} {status}" for status, count in statuses.items())
+    facts = {"answers": str(run / ANSWERS), "statuses": statuses}
+    return Outcome(facts, {"answers": str(run / ANSWERS), "records": shown})
 
 
 def _gaps(record: JobRecord) -> list[str]:

@@ -8,6 +8,11 @@ OUT_UNWRITABLE = Code(
     "Let --out name a folder that you may write.",
     Exit.ENVIRONMENT,
 )
+RUN_FOLDER_TAKEN = Code(
+    "RUN_FOLDER_TAKEN",
+    "The folder that answers are to be kept in holds something else.",
+    "Let --out name a new folder, or the one of earlier answers.",
+)
 JOB_NOT_FOUND = Code(
     "JOB_NOT_FOUND",
     "There is no job of this name.",

@@ -28,7 +28,7 @@ KEPT = 1 << 12  # samples and media that stay made: a step asks for its samples 
 AT_ONCE = 1 << 10  # rows that are made together where all are asked for
 Identity = tuple[int, int] | None  # size in bytes and time of change in nanoseconds; None of a file that is not there
 COUNTS = {"length": "tokens", "supervised": "supervised", "prefix": "prefix", "prefix_key": "prefix_key"}
-REF = ("kind", "written", "path", "member", "size")
+REF = ("kind", "written", "path", "member", "size", "span")
 PLAN = ("indices", "times_s", "height", "width", "grid", "tokens", "patches", "patch_times_s")
 
 
@@ -38,7 +38,7 @@ def schema() -> pyarrow.Schema:
     numbers, seconds = pa.list_(pa.int32()), pa.list_(pa.float64())
     medium = {
         **{"kind": pa.string(), "written": pa.string(), "path": pa.string(), "member": pa.string()},
-        **{"size": pa.int64(), "file_bytes": pa.int64(), "file_mtime_ns": pa.int64()},
+        **{"size": pa.int64(), "span": seconds, "file_bytes": pa.int64(), "file_mtime_ns": pa.int64()},
         **{"indices": numbers, "times_s": seconds, "height": pa.int32(), "width": pa.int32(), "grid": numbers},
         **{"tokens": pa.int32(), "patches": pa.int64(), "patch_times_s": seconds},
     }
@@ -100,7 +100,7 @@ def _medium(ref: MediaRef, plan: FramePlan | None, identity: Identity) -> dict[s
     return row | {name: getattr(plan, name) for name in PLAN if plan}
 
 
-class Rows:
+class StoredRows:
     """The rows of a table, which become objects."""
 
     def __init__(self, table: pyarrow.Table) -> None:
@@ -151,7 +151,8 @@ class Rows:
         return Sample(self._record(row), plans, prompting, *(row[name] for name in COUNTS.values()))
 
     def _ref(self, number: int) -> MediaRef:
-        return MediaRef(*(self._media[name][number].as_py() for name in REF))
+        values: dict[str, Any] = {name: self._media[name][number].as_py() for name in REF}
+        return MediaRef(**values | {"span": values["span"] and tuple(values["span"])})
 
     def _plan(self, number: int) -> FramePlan:
         found = [self._media[name][number].as_py() for name in ("kind", *PLAN)]
@@ -201,16 +202,16 @@ class _Table(Sequence[T]):
 
 
 class RecordTable(_Table[Record]):
-    """Records, as `Rows` makes them."""
+    """Records, as `StoredRows` makes them."""
 
-    def __init__(self, rows: Rows, numbers: np.ndarray) -> None:
+    def __init__(self, rows: StoredRows, numbers: np.ndarray) -> None:
         super().__init__(numbers, rows.records)
 
 
 class SampleTable(_Table[Sample]):
-    """Samples, as `Rows` makes them; their counts are read without making any."""
+    """Samples, as `StoredRows` makes them; their counts are read without making any."""
 
-    def __init__(self, rows: Rows, numbers: np.ndarray, prompting: Prompting) -> None:
+    def __init__(self, rows: StoredRows, numbers: np.ndarray, prompting: Prompting) -> None:
         super().__init__(numbers, partial(rows.samples, prompting=prompting))
         self.rows = rows
 

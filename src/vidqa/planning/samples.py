@@ -116,13 +116,19 @@ class Planner:
             max_pixels=getattr(vision, "max_pixels", None),
         )
         self.prompting = prompting
-        self._plans: dict[str, FramePlan | tuple[Problem, ...]] = {}
-        self._media: dict[str, Medium] = {}
+        self._headers: dict[str, Header] = {}
+        self._media: dict[str, Medium | tuple[Problem, ...]] = {}
 
     def for_generation(self) -> Planner:
         """The same planner for prompts that end where the answer begins; it shares what was probed."""
         twin = copy(self)
         twin.prompting = replace(self.prompting, for_generation=True)
+        return twin
+
+    def anew(self, vision: VisionSpec) -> Planner:
+        """A planner of the same model and prompts that takes frames by `vision` and has probed no file yet."""
+        twin = copy(self)
+        twin.vision, twin._headers, twin._media = vision, {}, {}
         return twin
 
     def encode(self, sample: Sample) -> Encoded:
@@ -136,7 +142,7 @@ class Planner:
         prompting = replace(self.prompting, response_mode=response_mode or self.prompting.response_mode)
         new: dict[str, MediaRef] = {}
         for ref in (ref for record in records for ref in record.media):
-            if ref.key not in self._plans:
+            if ref.key not in self._headers:
                 new.setdefault(ref.key, ref)
         self.take(dict(zip(new, read_headers(new.values()), strict=True)))
         samples: list[Sample] = []
@@ -168,13 +174,9 @@ class Planner:
     def _medium_of(self, ref: MediaRef) -> Medium:
         medium = self._media.get(ref.key)
         if medium is None:
-            plan = self._plans[ref.key]
-            if isinstance(plan, tuple):
-                raise ProblemError(plan)
-            token_ids = self.chat.expansion(plan)
-            last = int(np.flatnonzero(token_ids == self.chat.slot_ids[plan.kind])[-1])
-            identity = blake2b(repr((ref.key, plan)).encode(), digest_size=16).digest()
-            medium = self._media[ref.key] = Medium(plan, len(token_ids), last, identity)
+            medium = self._media[ref.key] = self._planned(ref)
+        if isinstance(medium, tuple):
+            raise ProblemError(medium)
         if medium.plan.kind != ref.kind:
             message = f"it is named as {ref.kind} here, and as {medium.plan.kind} elsewhere"
             raise SAMPLE_TWO_KINDS.error(ref.key, message)
@@ -183,15 +185,21 @@ class Planner:
     def take(self, headers: Mapping[str, Header]) -> None:
         """Plan media whose headers have been read, by their keys: they are not read again."""
         for key, header in headers.items():
-            self._plans[key] = self._planned(header)
+            self._headers[key] = header
             self._media.pop(key, None)
 
-    def _planned(self, header: Header) -> FramePlan | tuple[Problem, ...]:
+    def _planned(self, ref: MediaRef) -> Medium | tuple[Problem, ...]:
+        header = self._headers[ref.key]
         if isinstance(header, list):
             return tuple(header)
         try:
             if isinstance(header, ImageMeta):
-                return plan_image(header.width, header.height, self.vision)
-            return plan_frames(header, self.vision)
+                plan = plan_image(header.width, header.height, self.vision)
+            else:
+                plan = plan_frames(header, self.vision, ref.span)
         except ProblemError as bad:
             return tuple(bad.problems)
+        token_ids = self.chat.expansion(plan)
+        last = int(np.flatnonzero(token_ids == self.chat.slot_ids[plan.kind])[-1])
+        identity = blake2b(repr((ref.key, plan)).encode(), digest_size=16).digest()
+        return Medium(plan, len(token_ids), last, identity)

@@ -13,22 +13,28 @@ from typing import Any
 
 from vidqa.actions import action_for
 from vidqa.contract.problem import Problem, ProblemError
-from vidqa.dataset import load_records, split_by_video
-from vidqa.dataset.reader import annotation_file
+from vidqa.dataset import load_records, open_source, split_by_video
 from vidqa.dataset.record import Record
+from vidqa.planning.windows import windowed
 from vidqa.spec.keys import value_at
 
 
 @dataclass(frozen=True)
-class Source:
+class SetSource:
     """The annotations of one set, as the spec writes them. With `keep_missing` a record whose medium is not there is a
-    bad sample and not an error."""
+    bad sample and not an error. `prompt` is asked of a record without a question."""
 
     name: str
     annotation_path: str
     media_path: str
     keep_missing: bool = False
     need_answers: bool = True
+    prompt: str = ""
+
+    @property
+    def how(self) -> dict[str, Any]:
+        """How its records are read: the options of `load_records`."""
+        return {"need_answers": self.need_answers, "keep_missing": self.keep_missing, "prompt": self.prompt}
 
 
 @dataclass(frozen=True)
@@ -40,7 +46,7 @@ class RecordSet:
     problems: list[Problem]
 
 
-Read = Callable[[Source], RecordSet]
+Read = Callable[[SetSource], RecordSet]
 
 
 def quarantines(spec: Any) -> bool:
@@ -49,27 +55,29 @@ def quarantines(spec: Any) -> bool:
     return bool(table) and value_at(spec, table).on_bad_sample == "quarantine"
 
 
-def sources(spec: Any) -> list[Source]:
+def sources(spec: Any) -> list[SetSource]:
     """The annotations that a spec names."""
     action, without = action_for(spec), quarantines(spec)
     found = [(data.name, value_at(spec, data.annotations), value_at(spec, data.media)) for data in action.data]
-    return [Source(*each, without, action.needs_answers) for each in found if each[1]]
+    prompt = action.sampling.prompt(spec) if action.sampling else ""
+    return [SetSource(*each, without, action.needs_answers, prompt) for each in found if each[1]]
 
 
 def looked_in(spec: Any) -> list[Path]:
     """Where media are looked for, one for each source: a folder, or an archive. Raises DATA_FILE_MISSING."""
-    places = [each.media_path or annotation_file(each.annotation_path).parent for each in sources(spec)]
+    places = [open_source(each.annotation_path, each.media_path).media.root for each in sources(spec)]
     return [Path(os.path.abspath(os.path.expanduser(place))) for place in places]
 
 
 def record_sets(spec: Any, read: Read) -> list[RecordSet]:
     """The sets of a run: what `read` gives of each source. The second one may be held out of the first, by video; where
-    the action has a limit, the first records count."""
+    the action has a limit, the first records count; long videos are cut into the action's windows."""
     found, action = [read(source) for source in sources(spec)], action_for(spec)
     if action.sampling is None:
         return found
     limit = action.sampling.limit(spec)
-    found = [replace(part, records=part.records[:limit]) for part in found]
+    seconds = action.sampling.windows(spec)
+    found = [replace(part, records=windowed(part.records[:limit], *seconds)) for part in found]
     held_out = action.sampling.held_out(spec)
     if not held_out or not found[0].records:
         return found
@@ -84,9 +92,8 @@ def record_sets(spec: Any, read: Read) -> list[RecordSet]:
 def load_sets(spec: Any) -> dict[str, list[Record]]:
     """The records of a run by set. Raises ProblemError where annotations are wrong, or cannot be split."""
 
-    def read(source: Source) -> RecordSet:
-        how = {"need_answers": source.need_answers, "keep_missing": source.keep_missing}
-        return RecordSet(source.name, load_records(source.annotation_path, source.media_path, **how), [])
+    def read(source: SetSource) -> RecordSet:
+        return RecordSet(source.name, load_records(source.annotation_path, source.media_path, **source.how), [])
 
     found = record_sets(spec, read)
     if problems := [problem for part in found for problem in part.problems]:

@@ -25,14 +25,14 @@ from vidqa.dataset import open_source
 from vidqa.dataset.archive import archives_in, is_archive
 from vidqa.dataset.record import Record
 from vidqa.planning.plan import Plan, PlannedSet, mode_of
-from vidqa.planning.sample_table import Identity, RecordTable, Rows, SampleTable, schema, table_of
+from vidqa.planning.sample_table import Identity, RecordTable, SampleTable, StoredRows, schema, table_of
 from vidqa.planning.samples import Planner, Prompting
 from vidqa.planning.sets import looked_in, sources
 
 if TYPE_CHECKING:
     import pyarrow
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 FACTS = b"vidqa.plan"  # in the metadata of the table: all that is no row
 MODEL_FILES = ("*.json", "*.jinja")
 CODE = ("actions", "contract", "video", "dataset", "families", "planning")  # packages that decide what a plan is
@@ -63,10 +63,10 @@ def inputs_of(spec: Any, planner: Planner) -> dict[str, str]:
 def _inputs(spec: Any, planner: Planner) -> dict[str, str]:
     found, action = sources(spec), action_for(spec)
     sampling = action.sampling
-    counted = [sampling.held_out(spec), sampling.limit(spec)] if sampling else []
+    counted = [sampling.held_out(spec), sampling.limit(spec), sampling.windows(spec)] if sampling else []
     places = [[_absolute(path) for path in (each.annotation_path, each.media_path)] for each in found]
     modes = {data.name: mode_of(spec, data.name) for data in action.data}
-    sets = [modes, *((each.name, each.keep_missing, each.need_answers) for each in found)]
+    sets = [modes, *((each.name, each.how) for each in found)]
     seen = [asdict(planner.prompting), asdict(planner.vision)]
     files = sorted(path for pattern in MODEL_FILES for path in planner.folder.glob(pattern) if path.is_file())
     here = Path(vidqa.__file__).parent
@@ -118,7 +118,7 @@ def as_table(plan: Plan, inputs: Mapping[str, str], identities: Mapping[str, Ide
 
 def of_table(table: pyarrow.Table) -> Plan:
     """The plan whose `as_table` this is."""
-    facts, rows = _facts_of(table), Rows(table)
+    facts, rows = _facts_of(table), StoredRows(table)
     sets = {}
     for name, part in facts["sets"].items():
         samples = SampleTable(rows, rows.of(name, planned=True), Prompting(**part["prompting"]))
@@ -151,7 +151,7 @@ def read(path: Path, inputs: Mapping[str, str]) -> pyarrow.Table | None:
         if not table.schema.equals(schema()):
             raise Stale(BROKEN)
         others = {place: identity and tuple(identity) for place, identity in facts["other_files"].items()}
-        before = {**Rows(table).identities(), **others}
+        before = {**StoredRows(table).identities(), **others}
         of_table(table)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError, pyarrow.ArrowException) as broken:
         raise Stale(BROKEN) from broken

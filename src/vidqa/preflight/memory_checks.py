@@ -15,6 +15,7 @@ from vidqa.planning.budget.memory import COUNTS, GIB, fits
 from vidqa.planning.budget.trained import trainable
 from vidqa.planning.packing.steps import Steps
 from vidqa.planning.samples import Sample
+from vidqa.preflight import answering_checks
 from vidqa.preflight._base import Context, Skip
 from vidqa.preflight.disk_checks import STATE_PER_PARAMETER
 from vidqa.preflight.gpus import least_memory
@@ -33,7 +34,7 @@ def memory(context: Context) -> list[Problem]:
     """The peak of one GPU for the heaviest pack, against the memory of the GPUs that are here or declared."""
     asked = context.training
     if asked is None:
-        raise Skip("only a training keeps activations")
+        return answering_checks.memory(context)
     samples = context.usable("train")
     if not samples or not spec.total_steps(asked, len(samples)):
         raise Skip("there is no step to estimate")

@@ -14,6 +14,12 @@ TORCH_PAIR = Code(
     "Install the two together: pip install --upgrade torch torchvision",
     Exit.ENVIRONMENT,
 )
+NO_INTERPRETER = Code(
+    "ENV_NO_INTERPRETER",
+    "A Python that the engine would start in another environment does not run, or has not what it is started for.",
+    "Make the environment with vLLM (make vllm) and name its Python in engine.vllm.python.",
+    Exit.ENVIRONMENT,
+)
 DISK_SMALL = Code(
     "ENV_DISK_SMALL",
     "A disk has less space than the weights to fetch, the checkpoints and the exports will need.",
@@ -134,7 +140,8 @@ RESUME_MISMATCH = Code(
 )
 MEMORY = Code(
     "BUDGET_MEMORY",
-    "The longest pack of the data does not fit into a GPU's memory: training would end with CUDA out of memory.",
+    "What the data makes a GPU hold at one time does not fit into its memory: the job would end with CUDA out of "
+    "memory.",
     "Make the change that the problem names; it was tried with the same estimate.",
 )
 HOST_MEMORY = Code(

@@ -96,11 +96,11 @@ def _trains(facts: Facts) -> Iterator[Line]:
 def _memory(facts: Facts) -> Iterator[Line]:
     if memory := facts.get("memory"):
         of = f" of {memory['gpu_gib']:.1f}" if memory["gpu_gib"] else ""
-        yield (
-            "GPU memory",
-            f"about {memory['peak_gib']:.1f}{of} GiB on each, {memory['weights_and_optimizer_gib']:.1f} of it weights "
-            f"and optimizer; {recorded_policy(memory)}",
-        )
+        if "cache_gib" in memory:
+            held = f"{memory['weights_gib']:.1f} of it weights, {memory['cache_gib']:.1f} the cache"
+        else:
+            held = f"{memory['weights_and_optimizer_gib']:.1f} of it weights and optimizer; {recorded_policy(memory)}"
+        yield "GPU memory", f"about {memory['peak_gib']:.1f}{of} GiB on each, {held}"
         yield "heaviest pack", f"{memory['heaviest_pack_tokens']:,} tokens, {memory['heaviest_pack_patches']:,} patches"
 
 
@@ -132,6 +132,8 @@ def _hardware(facts: Facts) -> Iterator[Line]:
         yield "GPUs", f"{facts.get('gpus', '')} {kinds}".strip()
     if "processes" in facts:
         yield "processes", f"{facts['processes']}, on {facts['cores']} cores"
+    for key, found in facts.get("interpreters", {}).items():
+        yield key, ", ".join([found["path"], *(f"{name} {version}" for name, version in found["versions"].items())])
 
 
 def _duration(seconds: float) -> str:

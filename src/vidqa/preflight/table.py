@@ -21,6 +21,7 @@ from vidqa.preflight._base import Check
 CHECKS = (
     Check("environment", "packages", environment_checks.packages),
     Check("environment", "packages of options", environment_checks.optional_packages, ("spec",)),
+    Check("environment", "vLLM's environment", environment_checks.interpreters, ("spec",)),
     Check("environment", "torch and torchvision", environment_checks.torch_pair),
     Check("environment", "GPUs", gpu_checks.gpus),
     Check("environment", "8-bit products", gpu_checks.eight_bits, ("spec",)),
@@ -62,8 +63,8 @@ NOT_AT_LAUNCH = (
 )
 # What a launch looks at only where the job runs on this machine and out of this environment.
 OF_THIS_MACHINE = (
-    *("packages", "packages of options", "torch and torchvision", "open files", "shared memory", "host memory"),
-    "ports",
+    *("packages", "packages of options", "vLLM's environment", "torch and torchvision", "open files"),
+    *("shared memory", "host memory", "ports"),
 )
 OF_THE_OUTPUT = ("output folder", "disk")  # and only where the output folder is here
 GROUPS = ("environment", "model", "spec", "data", "media", "budget", "platform")

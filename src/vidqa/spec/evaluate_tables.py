@@ -11,6 +11,7 @@ from vidqa.spec.compat.keys import with_compat_keys
 from vidqa.spec.policy_tables import DEFAULT_MODEL
 from vidqa.spec.run_tables import DecodeEngine
 
+GeneratorName = Literal["transformers", "native", "vllm"]
 Penalty = Annotated[float, Field(ge=-2, le=2)]
 
 
@@ -51,11 +52,18 @@ class Evaluation(Table):
     batch_size: Positive = key(8, "Batch", "Questions answered at once per GPU. 8 fits 80 GB with 8 frames.")
     limit: Annotated[int, Field(ge=-1)] = key(-1, "Most samples", "Samples to evaluate; -1 is all.")
     seed: Count = key(1, "Seed", "Seed of sampling.")
-    generator: Literal["transformers", "native"] = key(
-        "transformers",
+    generator: GeneratorName = key(
+        "native",
         "Generator",
-        "transformers: its own generate, the reference. native: our packed forward with a paged cache, which gives the "
-        "same answers faster; on a GPU it answers 64 questions at a time or more, whatever batch_size says.",
+        "native: our packed forward with a paged cache. transformers: its own generate, the reference, which gives the "
+        "same answers more slowly. vllm: vLLM in an environment of its own (engine.vllm.python). On a GPU native and "
+        "vllm answer 64 questions at a time or more, whatever batch_size says.",
+    )
+    method: Literal["generate", "score"] = key(
+        "generate",
+        "Method",
+        "generate: the model writes its answer. score: of the answers that a yes/no question or a question with "
+        "lettered options allows, the one that it finds likeliest; other questions are answered as before.",
     )
     skip_saved: bool = key(False, "Continue", "Keep answers that an earlier, stopped evaluation has already given.")
     soft_accuracy: SoftAccuracy = table(SoftAccuracy, "Soft accuracy", "Accuracy by shared words.")
@@ -72,8 +80,19 @@ class Generation(Table):
 
 @with_compat_keys
 class Metrics(Table):
-    names: list[Literal["bleu", "rouge", "bertscore"]] = key(
-        ["bleu", "rouge"], "Text metrics", "Scores of free text. bertscore is accepted and not computed."
+    names: list[Literal["bleu", "rouge", "bertscore", "similarity"]] = key(
+        ["bleu", "rouge"], "Text metrics", "Scores of free text. bertscore and similarity need a model of their own."
+    )
+    bertscore_model: str = key(
+        "", "BERTScore model", "Folder of the text encoder that BERTScore compares tokens with. No name of the hub."
+    )
+    bertscore_layer: Count = key(
+        0,
+        "BERTScore layer",
+        "Hidden layer whose vectors are compared; 0 is the last one. 17 is usual for roberta-large.",
+    )
+    similarity_model: str = key(
+        "", "Similarity model", "Folder of a sentence-transformers model; the score is the cosine of two embeddings."
     )
 
 
@@ -82,5 +101,15 @@ class Results(Table):
     pass
 
 
+class Vllm(Table):
+    python: str = key(
+        "",
+        "Python with vLLM",
+        "The interpreter of an environment that has vLLM, where the job runs: .vllm/bin/python after `make vllm`, "
+        "/opt/vllm/bin/python in the image with vLLM. Only read with the generator vllm.",
+    )
+
+
 class EvaluateEngine(DecodeEngine):
     decode_workers: Count = key(2, "Decode workers", "Processes per GPU that decode videos.")
+    vllm: Vllm = table(Vllm, "vLLM", "The environment in which vLLM answers.")

@@ -1,4 +1,4 @@
-"""The specs of our own actions: what one training or one evaluation is asked to do. Their defaults are the template."""
+"""The specs of our own actions: what one run is asked to do. Their defaults are the template."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from vidqa.spec.evaluate_tables import (
     Results,
     Task,
 )
+from vidqa.spec.inference_tables import Inference, InferenceDataset, InferenceEngine
 from vidqa.spec.policy_tables import Policy
 from vidqa.spec.run_tables import Custom, Logging, TrainEngine, Validation, Vision
 from vidqa.spec.train_tables import Train
@@ -56,3 +57,19 @@ class EvaluateSpec(Spec):
     engine: EvaluateEngine = table(EvaluateEngine, "Engine", "Keys of our own engine.")
     num_gpus: Positive = key(1, "GPUs", "GPUs that share the work; each holds the whole model.")
     results_dir: str = key("results", "Results folder", "Folder in which the run makes its own folder.")
+
+
+class InferenceSpec(Spec):
+    """Answering questions about videos and images that nobody has answered yet."""
+
+    dataset: InferenceDataset = table(InferenceDataset, "Data", "What is asked about.")
+    model: Model = table(Model, "Model", "What answers.")
+    inference: Inference = table(Inference, "Inference", "How the set is worked through.")
+    vision: Vision = table(Vision, "Vision", "How a video becomes frames. The same as in training.")
+    generation: Generation = table(Generation, "Generation", "How answers are generated.")
+    engine: InferenceEngine = table(InferenceEngine, "Engine", "Keys of our own engine.")
+    num_gpus: Positive = key(1, "GPUs", "GPUs that share the work; each holds the whole model.")
+    results_dir: str = key("results", "Results folder", "Folder in which the run makes its own folder.")
+    type: Literal["", "video", "image"] = key("", "Kind of media", "A file's own kind is used.", native="no effect")
+    device_map: str = key("auto", "Device map", "A GPU is used where there is one.", native="no effect")
+    torch_dtype: str = key("auto", "Precision", "TAO's precision.", native="no effect", instead="model.dtype")

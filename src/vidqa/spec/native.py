@@ -16,7 +16,6 @@ from vidqa.spec.problems import NO_EFFECT, NOT_SUPPORTED
 
 # Items of a list that change nothing: why, and what to do instead.
 IDLE_ITEMS = {
-    "metrics.names": ("bertscore", "bertscore is not computed", 'use ["bleu", "rouge"]'),
     "logging.logger": ("tao", "there is no tracker tao here", 'use ["console"]'),
 }
 TESTS: dict[str, Callable[[Any], bool]] = {"one number": lambda value: isinstance(value, int | float)}

@@ -136,7 +136,12 @@ LORA_OVERLAP = Code(
     "Take it out of policy.lora.target_modules or policy.lora.modules_to_save.",
 )
 LORA_NO_BASE = Code(
-    "SPEC_LORA_NO_BASE", "An adapter is evaluated without a base model.", "Set model.base_model_path to its base model."
+    "SPEC_LORA_NO_BASE", "An adapter is asked without a base model.", "Set model.base_model_path to its base model."
+)
+WINDOW_OVERLAP = Code(
+    "SPEC_WINDOW_OVERLAP",
+    "Windows of a video have all of their time, or more, in common with the window before.",
+    "Set inference.overlap_s below inference.window_s, for example window_s = 30 and overlap_s = 5.",
 )
 PATTERN = Code("SPEC_PATTERN", "A pattern is not a regular expression.", "Correct it; names are searched, not matched.")
 FREEZE_AND_TRAIN = Code(

@@ -15,7 +15,7 @@ from vidqa.contract.problem import REGISTRY, Problem, ProblemError, bounded, con
 from vidqa.spec._field import Table
 from vidqa.spec.keys import flat, leaves, table_of
 from vidqa.spec.layers import DEEPEST, Layer, brief, entries, place, read_layer, texts
-from vidqa.spec.models import EvaluateSpec, Spec, TrainSpec
+from vidqa.spec.models import EvaluateSpec, InferenceSpec, Spec, TrainSpec
 from vidqa.spec.problems import CONTROL_CHARACTER, NOT_SFT, RANGE, SECRET, SYNTAX, TYPE, UNKNOWN_KEY
 from vidqa.spec.rules import check
 from vidqa.spec.shape import expected
@@ -43,6 +43,10 @@ def load(path: Path | str, action: Literal["train"]) -> TrainSpec: ...
 
 @overload
 def load(path: Path | str, action: Literal["evaluate"]) -> EvaluateSpec: ...
+
+
+@overload
+def load(path: Path | str, action: Literal["inference"]) -> InferenceSpec: ...
 
 
 @overload

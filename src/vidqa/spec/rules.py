@@ -9,8 +9,10 @@ from dataclasses import dataclass
 
 from vidqa.actions import action_for, resolve
 from vidqa.contract.problem import Problem
+from vidqa.spec import metric_models
 from vidqa.spec import problems as codes
-from vidqa.spec.models import EvaluateSpec, Spec, TrainSpec
+from vidqa.spec.evaluate_tables import EvaluateEngine, Model
+from vidqa.spec.models import EvaluateSpec, InferenceSpec, Spec, TrainSpec
 from vidqa.spec.native import native_problems
 from vidqa.spec.policy_tables import Lora
 from vidqa.spec.run_tables import Vision
@@ -133,11 +135,39 @@ def evaluate_rules(spec: EvaluateSpec) -> Iterator[Problem]:
     yield from _required("dataset.media_dir", spec.dataset.media_dir)
     yield from _required("results_dir", spec.results_dir)
     yield from _vision(spec.vision, "vision")
-    yield from _model_name("model.model_name", spec.model.model_name)
-    if spec.model.enable_lora and not spec.model.base_model_path:
+    yield from _answering_model(spec.model)
+    yield from _vllm(spec.evaluation.generator, spec.engine)
+    for name, key in metric_models.KEYS.items():
+        if name in spec.metrics.names and name not in metric_models.metric_models(spec):
+            message = f"{name} is not computed: metrics.{key} names no folder"
+            remedy = f"let metrics.{key} be the path of a model's folder, or leave {name} out of metrics.names"
+            yield codes.NO_EFFECT.at("metrics.names", message, remedy, severity="warning")
+
+
+def inference_rules(spec: InferenceSpec) -> Iterator[Problem]:
+    """What is wrong with an inference, whatever its data."""
+    yield from _required("dataset.annotation_path", spec.dataset.annotation_path)
+    yield from _required("results_dir", spec.results_dir)
+    yield from _vision(spec.vision, "vision")
+    yield from _answering_model(spec.model)
+    yield from _vllm(spec.inference.generator, spec.engine)
+    window, overlap = spec.inference.window_s, spec.inference.overlap_s
+    if overlap and overlap >= window:
+        message = f"overlap_s is {overlap:g} and window_s is {window:g}"
+        yield codes.WINDOW_OVERLAP.at("inference.overlap_s", message)
+
+
+def _answering_model(model: Model) -> Iterator[Problem]:
+    yield from _model_name("model.model_name", model.model_name)
+    if model.enable_lora and not model.base_model_path:
         yield codes.LORA_NO_BASE.at("model.base_model_path", "enable_lora is true and base_model_path is empty")
-    elif spec.model.enable_lora:
-        yield from _model_name("model.base_model_path", spec.model.base_model_path)
+    elif model.enable_lora:
+        yield from _model_name("model.base_model_path", model.base_model_path)
+
+
+def _vllm(generator: str, engine: EvaluateEngine) -> Iterator[Problem]:
+    if generator == "vllm":
+        yield from _required("engine.vllm.python", engine.vllm.python)
 
 
 def _required(path: str, value: str) -> Iterator[Problem]:

@@ -69,6 +69,28 @@ def parent_layer(action: str, run: Path, which: str | None) -> Layer:
     return Layer(f"{PARENT_LAYER} {run} ({which})", actions.resolve(parent.keys)(run, run_folder_of(run), which))
 
 
+def model_layer(action: str, name: str, which: str | None = None) -> Layer:
+    """The model that a user names to be asked: a run (its best export, or `which`), an export in it, another folder of
+    weights or of an adapter, a name of the hub. What a run knows of its frames and its system prompt comes with it.
+
+    Raises SPEC_PARENT_RUN, SPEC_PARENT_EXPORT.
+    """
+    place = Path(os.path.expanduser(name)).absolute()
+    if "://" in name:
+        return Layer(f"model {name}", {"model.model_name": name})
+    if not any((place / file).is_file() for file in ("config.json", ADAPTER)):
+        return parent_layer(action, place, which)
+    if which is not None:
+        raise NO_RUN.error("--which", f"{which} is asked for, and {place} is a model, not a run", "leave it out")
+    run = place.parent.parent
+    if place.parent.name == "safetensors" and (run / "run.json").is_file():
+        return parent_layer(action, run, place.name)
+    table: dict[str, Any] = {"model.model_name": str(place)}
+    if (place / ADAPTER).is_file():
+        table |= {"model.enable_lora": True, "model.base_model_path": _base_of(place, None)}
+    return Layer(f"model {name}", table)
+
+
 def continued(run: Path, home: Path, which: str) -> dict[str, Any]:
     """What a training that goes on takes: the run's spec, and its checkpoint to start from."""
     checkpoint = find_checkpoint(run, which)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,11 @@ from vidqa.storage.problems import DAMAGED, HUB_PUBLIC, HUB_REFUSED, UNREACHABLE
 BLOCK = 8 << 20
 
 
-def upload_export(folder: Path, name: str, run_id: str, *, token: str | None, public: bool) -> dict[str, Any]:
-    """Commit the files of an export to organisation/name, made where it is not there; {"commit", "files", "bytes"}.
+def upload_export(
+    folder: Path, name: str, message: str, *, token: str | None, public: bool, without: str
+) -> dict[str, Any]:
+    """Commit the files of an export, but the one called `without`, to organisation/name, made where it is not there;
+    {"commit", "files", "bytes"}.
 
     Files that the hub has already are not sent again. Raises STORAGE_HUB_PUBLIC, STORAGE_HUB_REFUSED,
     STORAGE_UNREACHABLE, STORAGE_DAMAGED.
@@ -28,8 +32,9 @@ def upload_export(folder: Path, name: str, run_id: str, *, token: str | None, pu
         api.create_repo(name, private=not public, exist_ok=True)
         if not public and not api.model_info(name).private:
             raise HUB_PUBLIC.error(name, "it is public")
-        made = api.upload_folder(repo_id=name, folder_path=folder, commit_message=f"Export {folder.name} of {run_id}")
-        damaged = _differences(api, name, str(made.oid), folder)
+        made = api.upload_folder(repo_id=name, folder_path=folder, commit_message=message, ignore_patterns=[without])
+        files = _files(folder, without)
+        damaged = _differences(api, name, str(made.oid), folder, files)
     except OfflineModeIsEnabled as offline:
         raise UNREACHABLE.error(
             name, "HF_HUB_OFFLINE forbids asking the hub", "unset it and run this again"
@@ -42,22 +47,19 @@ def upload_export(folder: Path, name: str, run_id: str, *, token: str | None, pu
         raise HUB_REFUSED.error(name, _short(refused, token), "correct the name") from refused
     if damaged:
         raise DAMAGED.error(name, f"differs from {folder}: {', '.join(damaged[:10])}")
-    sizes = [path.stat().st_size for path in _files(folder)]
+    sizes = [path.stat().st_size for path in files]
     return {"commit": str(made.oid), "export": folder.name, "files": len(sizes), "bytes": sum(sizes)}
 
 
-def _files(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.rglob("*") if path.is_file() and ".cache" not in path.parts)
+def _files(folder: Path, without: str) -> list[Path]:
+    found = (path for path in folder.rglob("*") if path.is_file() and path.relative_to(folder).as_posix() != without)
+    return sorted(path for path in found if ".cache" not in path.parts)
 
 
-def _differences(api: Any, name: str, commit: str, folder: Path) -> list[str]:
+def _differences(api: Any, name: str, commit: str, folder: Path, files: Sequence[Path]) -> list[str]:
     """The files of the folder that the hub does not have in that commit, bit by bit."""
     there = {each.path: each for each in api.list_repo_tree(name, recursive=True, revision=commit)}
-    return [
-        relative
-        for path in _files(folder)
-        if not _agrees(path, there.get(relative := path.relative_to(folder).as_posix()))
-    ]
+    return [relative for path in files if not _agrees(path, there.get(relative := path.relative_to(folder).as_posix()))]
 
 
 def _agrees(path: Path, there: Any) -> bool:

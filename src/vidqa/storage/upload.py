@@ -1,4 +1,4 @@
-"""Uploads a run's files and exports to a bucket and to the hub: python -m vidqa.storage.upload RUN_FOLDER
+"""Uploads a run's files and exports, or one export, to a bucket and to the hub: python -m vidqa.storage.upload RUN
 
 [train.ckpt] of the run's spec names the destinations. uploads.json in the run folder records what was uploaded and what
 failed; an upload never changes the state of the run. Safe to run again: it sends only what is missing.
@@ -75,7 +75,9 @@ def upload(run_dir: Path, to: Destinations, token: str | None) -> tuple[dict[str
     if to.hub:
         best = best_export(run_dir, chosen)
         name, public = to.hub, to.public
-        places[f"hub:{name}"] = lambda: upload_export(best, name, run_dir.name, token=token, public=public)
+        places[f"hub:{name}"] = lambda: upload_export(
+            best, name, f"Export {best.name} of {run_dir.name}", token=token, public=public, without=RECORD
+        )
     return _carry_out(run_dir, places)
 
 
@@ -95,7 +97,10 @@ def _carry_out(run_dir: Path, places: dict[str, Callable[[], dict[str, Any]]]) -
 
 
 def exports(run_dir: Path, which: str) -> list[Path]:
-    """The complete exports of a run, oldest first: all, or the best and the newest."""
+    """The complete exports of a run, oldest first: all, or the best and the newest. A folder that is an export itself,
+    such as scripts/export.py writes, is its own."""
+    if (run_dir / EXPORT).is_file():
+        return [run_dir]
     run = RunFolder(run_dir)
     found = run.complete(run.exports, EXPORT)
     if which == "all" or len(found) < 2:
@@ -118,7 +123,7 @@ def run_files(run_dir: Path, chosen: list[Path]) -> list[Path]:
     own = [
         path for path in run_dir.iterdir() if path.is_file() and not path.name.startswith(".") and path.name != RECORD
     ]
-    inside = [path for folder in chosen for path in folder.rglob("*") if path.is_file()]
+    inside = [path for folder in chosen if folder != run_dir for path in folder.rglob("*") if path.is_file()]
     return sorted(own) + sorted(inside)
 
 

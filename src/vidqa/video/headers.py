@@ -27,9 +27,13 @@ class Medium(Protocol):
 
 
 def read_headers(media: Iterable[Medium]) -> list[Header]:
-    """What the probe of each medium found, in their order: what it is, or what is wrong with it."""
+    """What the probe of each medium found, in their order: what it is, or what is wrong with it. A file of which
+    several media are parts is read once."""
+    media = list(media)
+    files = {(each.kind, each.path, each.member): each for each in media}
     with ThreadPoolExecutor(THREADS) as pool:
-        return list(pool.map(_header, media))
+        found = dict(zip(files, pool.map(_header, files.values()), strict=True))
+    return [found[each.kind, each.path, each.member] for each in media]
 
 
 def _header(medium: Medium) -> Header:

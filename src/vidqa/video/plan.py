@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from vidqa.video.problems import MEDIA_TOO_NARROW, VIDEO_BUDGET_TOO_SMALL
+from vidqa.video.problems import MEDIA_TOO_NARROW, VIDEO_BUDGET_TOO_SMALL, VIDEO_SPAN_EMPTY
 from vidqa.video.types import FramePlan, PixelRules, VideoMeta, VisionSpec
 
 if TYPE_CHECKING:
@@ -35,8 +36,9 @@ def vision_spec(
     return VisionSpec(geometry.video, geometry.image, fps, nframes, total_pixels, max_pixels)
 
 
-def plan_frames(meta: VideoMeta, vision: VisionSpec) -> FramePlan:
-    """The frames, size, grid and tokens of one video.
+def plan_frames(meta: VideoMeta, vision: VisionSpec, span: tuple[float, float] | None = None) -> FramePlan:
+    """The frames, size, grid and tokens of one video, or of its `span` (start, end) in seconds: that of a clip which
+    had been cut out of it, except that `indices` count the file's frames.
 
     As transformers does it, with longest_edge = total_pixels * temporal_patch_size (and no more than max_pixels for
     each frame), except where it must differ:
@@ -46,9 +48,14 @@ def plan_frames(meta: VideoMeta, vision: VisionSpec) -> FramePlan:
       frame of odd counts, a side never falls below one factor, and small videos are enlarged to its lower bound), the
       size is what it gives for the largest smaller longest_edge tried that fits.
     * A single frame is doubled; transformers refuses it.
-    Raises VIDEO_BUDGET_TOO_SMALL when the budget is less than one token per temporal patch, MEDIA_TOO_NARROW.
+    Raises VIDEO_BUDGET_TOO_SMALL when the budget is less than one token per temporal patch, MEDIA_TOO_NARROW, and
+    VIDEO_SPAN_EMPTY for a span without a frame.
     """
     rules = vision.video
+    if span is not None:
+        first, meta = _cut(meta, span)
+        plan = plan_frames(meta, vision)
+        return replace(plan, indices=tuple(first + index for index in plan.indices))
     indices = _sample(meta, vision)
     source_times_s = _times(meta, indices)
     padded = [*source_times_s, *source_times_s[-1:] * (-len(indices) % rules.temporal_patch_size)]
@@ -73,6 +80,22 @@ def plan_image(width: int, height: int, vision: VisionSpec) -> FramePlan:
 
     height_out, width_out = _within_budget(sides, 1, 1, rules, vision)
     return _plan("image", (0,), (0.0,), (0.0,), height_out, width_out, rules)
+
+
+def _cut(meta: VideoMeta, span: tuple[float, float]) -> tuple[int, VideoMeta]:
+    """The first frame of a span, and what a probe would find in a file of the span alone: the frames whose time is
+    within it, its end excluded."""
+    if meta.frame_times_s is None:
+        first, end = (min(meta.frame_count, math.ceil(round(at * meta.source_fps, 6))) for at in span)
+    else:
+        first, end = np.searchsorted(meta.frame_times_s, span).tolist()
+    if span[1] >= meta.duration_s:
+        end = meta.frame_count
+    if first >= end:
+        raise VIDEO_SPAN_EMPTY.error("span", f"no frame lies from {span[0]:g} to {span[1]:g} s; {meta.duration_s:g} s")
+    times_s = meta.frame_times_s and tuple(at - meta.frame_times_s[first] for at in meta.frame_times_s[first:end])
+    duration_s = min(span[1], meta.duration_s) - span[0]
+    return first, replace(meta, frame_count=end - first, duration_s=duration_s, frame_times_s=times_s)
 
 
 def _sample(meta: VideoMeta, vision: VisionSpec) -> tuple[int, ...]:

@@ -28,6 +28,7 @@ from vidqa.contract.environment import child_environment
 from vidqa.contract.problem import Code, Problem
 from vidqa.video.problems import IMAGE_UNREADABLE, MEDIA_DECODER_KILLED, VIDEO_DECODE_TIMEOUT, VIDEO_UNREADABLE
 from vidqa.video.source import place
+from vidqa.video.types import ImageMeta, VideoMeta
 
 START_LIMIT_S = 300.0  # a worker imports its transform before its first request; torch from a cold disk is slow
 RETIRE_AFTER = 2000  # requests; decoders lose some memory with every file, and a new worker begins without
@@ -56,6 +57,19 @@ class DecodeRequest:
 
 
 @dataclass(frozen=True, slots=True)
+class HeaderRequest:
+    """What a file is. A file that nobody vouches for is not even opened in a process that others depend on."""
+
+    path: str
+    member: str | None
+    kind: str  # "video" | "image"
+
+    @property
+    def where(self) -> str:
+        return place(self.path, self.member)
+
+
+@dataclass(frozen=True, slots=True)
 class FramesFile:
     """The frames of a request lie in a file that the worker has written, instead of in this process's memory."""
 
@@ -63,11 +77,13 @@ class FramesFile:
 
 
 Decoded = np.ndarray | Problem
+Asked = DecodeRequest | HeaderRequest
+Answered = Decoded | FramesFile | VideoMeta | ImageMeta
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Job:
-    request: DecodeRequest
+    request: Asked
     answer: Future[Any]
     admit: Callable[[], bool] | None
     store_at: str
@@ -101,10 +117,9 @@ class DecodePool:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def submit(
-        self, request: DecodeRequest, *, store_at: str = "", admit: Callable[[], bool] | None = None
-    ) -> Future[Any]:
-        """Resolves to uint8 frames or to the Problem that stands for them.
+    def submit(self, request: Asked, *, store_at: str = "", admit: Callable[[], bool] | None = None) -> Future[Any]:
+        """Resolves to uint8 frames, to what the header says where that is asked for, or to the Problem that stands for
+        them.
 
         With `store_at` it resolves to FramesFile once the frames are in that file, or to the frames where it cannot be
         written. `admit`, which must not raise, is asked when a worker is free for the request, in one of the pool's
@@ -212,7 +227,7 @@ class _Server(threading.Thread):
             process.kill()
             process.wait()
 
-    def _serve(self, request: DecodeRequest, store_at: str) -> Decoded | FramesFile:
+    def _serve(self, request: Asked, store_at: str) -> Answered:
         try:
             with self.lock.shared():
                 return self._attempt(request, store_at)
@@ -225,7 +240,7 @@ class _Server(threading.Thread):
             message = f"the decoder {again} while it decoded this file, and once more while no other decoder worked"
             return MEDIA_DECODER_KILLED.at(request.where, message)
 
-    def _attempt(self, request: DecodeRequest, store_at: str) -> Decoded | FramesFile:
+    def _attempt(self, request: Asked, store_at: str) -> Answered:
         if self.served >= RETIRE_AFTER:
             self.stop_worker()
         if self.process is None or self.process.poll() is not None:
@@ -242,10 +257,10 @@ class _Server(threading.Thread):
         except (EOFError, OSError):
             return _unreadable(request).at(request.where, f"the decoder {self._ending()}")
 
-    def _receive(self) -> Decoded | FramesFile:
+    def _receive(self) -> Answered:
         assert self.pipe is not None
         header = self.pipe.recv()
-        if isinstance(header, (Problem, FramesFile)):
+        if isinstance(header, (Problem, FramesFile, VideoMeta, ImageMeta)):
             return header
         frames = np.empty(header, np.uint8)
         self.pipe.recv_bytes_into(frames.reshape(-1).view(np.uint8).data)
@@ -302,5 +317,5 @@ class _Killed(Exception):
     """A worker that was ended for a reason outside the file, as the kernel does when memory is full."""
 
 
-def _unreadable(request: DecodeRequest) -> Code:
+def _unreadable(request: Asked) -> Code:
     return IMAGE_UNREADABLE if request.kind == "image" else VIDEO_UNREADABLE

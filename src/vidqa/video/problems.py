@@ -50,6 +50,11 @@ VIDEO_BUDGET_TOO_SMALL = Code(
     "total_pixels or max_pixels allows fewer tokens than one for each pair of frames.",
     "Raise what it names, or take fewer frames (lower vision.fps or vision.nframes).",
 )
+VIDEO_SPAN_EMPTY = Code(
+    "VIDEO_SPAN_EMPTY",
+    "No frame of a video lies in the part of it that is asked about.",
+    "Ask about a part within the video; a longer inference.window_s holds more frames.",
+)
 MEDIA_TOO_NARROW = Code(
     "MEDIA_TOO_NARROW",
     "A video or image is more than 200 times as long on one side as on the other; the model's processor refuses it.",

@@ -24,6 +24,12 @@ HASHED_AT_ONCE = 1 << 20  # bytes
 # is guessed from the first pictures where the header does not say it.
 SELF_DESCRIBING = ("mov", "matroska", "avi")
 MOST_PIXELS = 8192 * 8192  # of one picture; a decoder holds up to 17 of them
+# What holds its pictures itself. A playlist, a manifest or a list of files leads to others, which whoever sent the file
+# may not be meant to see; the rest are devices, sound, text and pictures.
+SELF_CONTAINED = (
+    "mov,matroska,avi,mpegts,mpeg,mpegvideo,m4v,h264,hevc,vvc,av1,obu,ivf,flv,live_flv,asf,asf_o,ogg,gif,apng,mxf,nut,dv,"
+    "wtv,rm,nsv,nuv,yuv4mpegpipe,mjpeg,dirac,vc1,h263,h261,gxf,swf,dhav,film_cpk,roq,smk,bink,webp_pipe,jpegxl_anim"
+)
 LIMITS = {"max_pixels": str(MOST_PIXELS)}  # FFmpeg's own, for pictures that are larger than the header says
 HEADER_ALONE = {"codec_whitelist": "none", "probesize": "32"}
 
@@ -75,8 +81,7 @@ def open_container(
 ) -> Iterator[InputContainer]:
     """An FFmpeg container; whatever FFmpeg refuses, here or in the block, becomes an `unreadable` problem.
 
-    Only local files are ever opened: a playlist that names a network address is refused by FFmpeg. `options` are
-    FFmpeg's own.
+    Only this file is ever opened: playlists, which name others, are refused. `options` are FFmpeg's own.
     """
     import av
 
@@ -86,7 +91,11 @@ def open_container(
     # PyAV fails on titles that are not UTF-8 unless it is told not to; since 19 it never does, and cannot be told.
     lenient: dict[str, Any] = {"metadata_errors": "replace"} if int(av.__version__.split(".")[0]) < 19 else {}
     try:
-        options = {"protocol_whitelist": "file,subfile", **LIMITS, **(options or {})}
+        options = {
+            **{"protocol_whitelist": "file,subfile", "format_whitelist": SELF_CONTAINED},
+            **LIMITS,
+            **(options or {}),
+        }
         with av.open(url, options=options, **lenient) as container:
             yield container
     except av.error.FFmpegError as broken:

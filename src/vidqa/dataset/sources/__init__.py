@@ -6,8 +6,9 @@ from pathlib import Path
 
 from vidqa.dataset.sources._base import Rows, Source, SourceKind
 from vidqa.dataset.sources.annotation_file import ANNOTATION_FILE
+from vidqa.dataset.sources.media_files import MEDIA_FILES
 
-SOURCE_KINDS = (ANNOTATION_FILE,)  # in the order in which they are tried
+SOURCE_KINDS = (MEDIA_FILES, ANNOTATION_FILE)  # in the order in which they are tried
 
 __all__ = ["SOURCE_KINDS", "Rows", "Source", "SourceKind", "open_source"]
 

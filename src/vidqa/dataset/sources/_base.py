@@ -23,7 +23,8 @@ class Source:
 
     `path` names it in problems, its last part in records. `rows` gives every row in order, the same ones each time;
     what cannot be read becomes a finding, and the others are still given. `fingerprint` changes when a row does; it
-    reads no record and no medium. With `by_line` the indices of rows are the lines on which they begin.
+    reads no record and no medium. With `by_line` the indices of rows are the lines on which they begin. `is_annotated`
+    is false of media alone, whose rows hold no conversation.
     """
 
     path: Path
@@ -31,6 +32,7 @@ class Source:
     rows: Callable[[Findings], Rows]
     fingerprint: Callable[[], str]
     by_line: bool = False
+    is_annotated: bool = True
 
 
 @dataclass(frozen=True)

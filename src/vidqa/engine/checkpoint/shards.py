@@ -33,8 +33,8 @@ class Shard:
 
 
 @dataclass(frozen=True)
-class Rows:
-    """Rows of the tensor `name`, from row `first` on."""
+class TensorRows:
+    """TensorRows of the tensor `name`, from row `first` on."""
 
     name: str
     first: int
@@ -85,7 +85,7 @@ def create_files(folder: Path, shards: Sequence[Shard], stem: str) -> None:
         write_json(folder / f"{stem}.safetensors.index.json", index)
 
 
-def write_rows(folder: Path, shards: Sequence[Shard], rows: Iterable[Rows], dtype: torch.dtype) -> None:
+def write_rows(folder: Path, shards: Sequence[Shard], rows: Iterable[TensorRows], dtype: torch.dtype) -> None:
     """Write rows into files that `create_files` made; ranks may write at the same time. On disk when it returns."""
     place = {name: (number, begin) for number, shard in enumerate(shards) for name, begin in shard.begins.items()}
     handles: dict[int, int] = {}

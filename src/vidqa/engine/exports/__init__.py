@@ -2,7 +2,8 @@
 
     <run>/safetensors/<name>/   a full fine-tune: the model folder again, with the trained weights
                                 LoRA: adapter_config.json and adapter_model.safetensors for stock PEFT
-Both carry the complete processor and tokenizer of the base model.
+    merged                      LoRA folded into its base, a model folder again: what scripts/export.py writes
+All carry the complete processor and tokenizer of the base model.
 """
 
 from pathlib import Path
@@ -12,14 +13,20 @@ import torch
 
 from vidqa.engine.exports._base import ExportFormat
 from vidqa.engine.exports.adapter import ADAPTER
+from vidqa.engine.exports.merged import MERGED
 from vidqa.engine.exports.weights import WEIGHTS
 
-FORMATS = (WEIGHTS, ADAPTER)
+FORMATS = (MERGED, WEIGHTS, ADAPTER)
 
 
 def format_for(lora: Any) -> ExportFormat:
     """What a run with this `policy.lora` exports."""
     return WEIGHTS if lora is None else ADAPTER
+
+
+def format_of(export: Path) -> ExportFormat | None:
+    """The format of an export, by its files; None for a folder that is none."""
+    return next((each for each in FORMATS if (export / each.config).is_file()), None)
 
 
 def load_export(export: Path, base: Path | None, dtype: torch.dtype, device: torch.device) -> Any:

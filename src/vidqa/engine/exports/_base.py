@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from vidqa.contract.run_folder import RunFolder
 from vidqa.engine.distributed import World
 
 EXPORT = "export.json"  # the facts of an export: step, spec, data, the trainer's loss
@@ -18,11 +17,11 @@ EXPORT = "export.json"  # the facts of an export: step, spec, data, the trainer'
 
 @dataclass(frozen=True)
 class Trained:
-    """What is exported: the model of `run`, which started from the model folder `base`. `parameters` are the model's,
-    of which only names and placement are looked at: `own` holds the values that are the run's, on any device, and the
-    others still are the base model's. `lora` is the spec's table, None for a full fine-tune."""
+    """What is exported into a folder of `exports`: a model that started from the model folder `base`. `parameters` are
+    the model's, of which only names and placement are looked at: `own` holds the values that are the run's, on any
+    device, and the others still are the base model's. `lora` is the spec's table, None for a full fine-tune."""
 
-    run: RunFolder
+    exports: Path
     base: Path
     lora: Any
     dtype: torch.dtype
@@ -34,7 +33,8 @@ class Trained:
 class ExportFormat:
     """A kind of export.
 
-    config                             a folder that holds this file is an export of this format
+    config                             a folder that holds this file is an export of this format; of several formats
+                                       the first in `FORMATS`
     stem                               its tensors are in `stem`.safetensors, or in several files and an index
     write(trained, name, world)        the folder of an export that is not published yet; every rank takes part.
                                        Raises ENGINE_SAVE_FAILED on all of them, and leaves earlier exports alone

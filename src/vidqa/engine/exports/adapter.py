@@ -13,7 +13,7 @@ from torch import nn
 from vidqa.engine.distributed import World
 from vidqa.engine.exports._base import ExportFormat, Trained
 from vidqa.engine.exports.weights import load_weights
-from vidqa.engine.exports.writing import copy_settings, write_together
+from vidqa.engine.exports.writing import copy_settings, rows_as_trained, shapes_of, write_together
 from vidqa.engine.model.stored import stored_tensors
 from vidqa.engine.model.trainable import adapter_name, is_adapter, lora_config
 from vidqa.engine.problems import ENGINE_WEIGHTS_MISMATCH
@@ -37,7 +37,8 @@ def _write(trained: Trained, name: str, world: World) -> Path:
             config.target_modules = sorted(config.target_modules)
         config.save_pretrained(folder)
 
-    return write_together(trained, name, STEM, names, world, settings)
+    shapes, rows = shapes_of(trained, names), rows_as_trained(trained, names, world)
+    return write_together(trained, name, STEM, shapes, rows, world, settings)
 
 
 def _check(export: Path, base: Path) -> None:

@@ -17,6 +17,7 @@ from vidqa.engine.model.stock_inputs import stock_inputs
 from vidqa.engine.problems import ENGINE_EXPORT_UNPROVEN
 from vidqa.planning.samples import Planner, Sample
 
+PROOF = "proof.json"  # in an export that is proved
 # Two orders of summation, in the precision of the export.
 TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 5e-2}
 
@@ -55,5 +56,5 @@ def prove_loss(
     if not abs(reloaded - trainer_loss) <= allowed:
         message = f"loss of sample {sample.record.id}: trainer {trainer_loss:.6f}, reloaded {reloaded:.6f}"
         raise ENGINE_EXPORT_UNPROVEN.error(export, message)
-    write_json(export / "proof.json", proof)
+    write_json(export / PROOF, proof)
     return proof

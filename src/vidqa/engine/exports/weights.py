@@ -11,7 +11,7 @@ from safetensors import SafetensorError
 
 from vidqa.engine.distributed import World
 from vidqa.engine.exports._base import ExportFormat, Trained
-from vidqa.engine.exports.writing import copy_settings, write_together
+from vidqa.engine.exports.writing import copy_settings, rows_as_trained, shapes_of, write_together
 from vidqa.engine.families import torch_half
 from vidqa.engine.model.stored import stored_tensors
 from vidqa.engine.model.trainable import base_name
@@ -24,10 +24,11 @@ STEM = "model"
 
 def _write(trained: Trained, name: str, world: World) -> Path:
     names = {base_name(inside): inside for inside in sorted(trained.parameters) if ".original_module." not in inside}
-    return write_together(trained, name, STEM, names, world, lambda folder: copy_settings(trained.base, folder))
+    shapes, rows = shapes_of(trained, names), rows_as_trained(trained, names, world)
+    return write_together(trained, name, STEM, shapes, rows, world, lambda folder: copy_settings(trained.base, folder))
 
 
-def _check(export: Path, base: Path) -> None:
+def check_tensors(export: Path, base: Path) -> None:
     """It holds the base model's tensors, name by name and shape by shape."""
     ours, theirs = stored_tensors(export), stored_tensors(base)
     # A tied head may be stored once or twice.
@@ -61,4 +62,4 @@ def _load(export: Path, base: Path, dtype: torch.dtype, device: torch.device) ->
     return load_weights(export, dtype).to(device).eval()
 
 
-WEIGHTS = ExportFormat("weights", "config.json", STEM, _write, _check, _load)
+WEIGHTS = ExportFormat("weights", "config.json", STEM, _write, check_tensors, _load)

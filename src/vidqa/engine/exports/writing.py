@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -12,7 +12,8 @@ from torch.distributed.tensor import DTensor
 
 from vidqa.contract.files import write_json
 from vidqa.contract.problem import ProblemError
-from vidqa.engine.checkpoint.shards import Rows, create_files, plan_shards, write_rows
+from vidqa.contract.run_folder import RunFolder
+from vidqa.engine.checkpoint.shards import TensorRows, create_files, plan_shards, write_rows
 from vidqa.engine.distributed import World, local_part
 from vidqa.engine.exports._base import Trained
 from vidqa.engine.model.load import local_rows
@@ -30,23 +31,23 @@ def write_together(
     trained: Trained,
     name: str,
     stem: str,
-    names: Mapping[str, str],
+    shapes: Mapping[str, Sequence[int]],
+    rows: Iterable[TensorRows],
     world: World,
     settings: Callable[[Path], None],
 ) -> Path:
-    """Write an export into a folder that is not published yet: the tensors (`names` gives for the name in the file that
-    in the model) and what `settings` writes. Raises ENGINE_SAVE_FAILED on every rank when one cannot write."""
-    shapes = {tensor: tuple(trained.parameters[inside].shape) for tensor, inside in names.items()}
+    """Write an export into a folder that is not published yet: tensors of these shapes, of which `rows` are this rank's
+    part, and what `settings` writes. Raises ENGINE_SAVE_FAILED on every rank when one cannot write."""
     shards = plan_shards(shapes, trained.dtype, stem)
 
     def begin() -> Path:
-        folder = trained.run.begin(trained.run.exports, name)
+        folder = RunFolder.begin(trained.exports, name)
         create_files(folder, shards, stem)
         return folder
 
     folder, failure = on_main(world, begin), None
     try:
-        write_rows(folder, shards, _rows(trained, names, world), trained.dtype)
+        write_rows(folder, shards, rows, trained.dtype)
         if world.is_main:
             settings(folder)
     except (OSError, RuntimeError, ProblemError) as full:
@@ -55,11 +56,16 @@ def write_together(
         if world.is_main:
             shutil.rmtree(folder, ignore_errors=True)
         message = f"the export {name} could not be written: {failures[0]}"
-        raise ENGINE_SAVE_FAILED.error(trained.run.exports, message)
+        raise ENGINE_SAVE_FAILED.error(trained.exports, message)
     return folder
 
 
-def _rows(trained: Trained, names: Mapping[str, str], world: World) -> Iterator[Rows]:
+def shapes_of(trained: Trained, names: Mapping[str, str]) -> dict[str, tuple[int, ...]]:
+    """The shapes of the tensors of a file; `names` gives for the name in the file that in the model."""
+    return {tensor: tuple(trained.parameters[inside].shape) for tensor, inside in names.items()}
+
+
+def rows_as_trained(trained: Trained, names: Mapping[str, str], world: World) -> Iterator[TensorRows]:
     """What this rank writes: its rows of sharded tensors; of several ranks that hold the same rows, the first."""
     stored = stored_tensors(trained.base)
     for tensor, inside in names.items():
@@ -69,12 +75,13 @@ def _rows(trained: Trained, names: Mapping[str, str], world: World) -> Iterator[
         local, rows = local_rows(parameter)
         first = rows[0].start
         if inside in trained.own:
-            yield Rows(tensor, first, local_part(trained.own[inside]))
+            yield TensorRows(tensor, first, local_part(trained.own[inside]))
         else:
-            yield Rows(tensor, first, _read(stored[base_name(inside)], first, len(local)))
+            yield TensorRows(tensor, first, read_part(stored[base_name(inside)], first, len(local)))
 
 
-def _read(stored: StoredTensor, first: int, count: int) -> torch.Tensor:
+def read_part(stored: StoredTensor, first: int, count: int) -> torch.Tensor:
+    """Rows of a tensor of the base model, in the precision that it is stored in."""
     values = torch.empty((count, *stored.shape[1:]), dtype=stored.dtype)
     read_rows([RowRead(stored, first, values)])
     return values

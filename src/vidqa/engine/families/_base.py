@@ -66,6 +66,7 @@ class TorchFamily:
     model_class                  transformers' class, made from a config and loaded with from_pretrained
     refusal(config)              why a model with this config cannot be trained; empty where it can
     embeddings, head             names of the two parameters that are one where the head is tied
+    decoder_layers               name of the module that holds the decoder's layers
     vision(model)                the vision tower
     vision_units(model)          its blocks, and
     decoder_units(model)         the decoder's layers: each is sharded, recomputed and given a forward by itself; what
@@ -84,6 +85,7 @@ class TorchFamily:
     refusal: Callable[[Any], str]
     embeddings: str
     head: str
+    decoder_layers: str
     vision: Callable[[Any], nn.Module]
     vision_units: Callable[[Any], Sequence[nn.Module]]
     decoder_units: Callable[[Any], Sequence[nn.Module]]

@@ -227,6 +227,7 @@ QWEN3_VL = TorchFamily(
     refusal=_refusal,
     embeddings="model.language_model.embed_tokens.weight",
     head="lm_head.weight",
+    decoder_layers="model.language_model.layers",
     vision=lambda model: model.model.visual,
     vision_units=lambda model: model.model.visual.blocks,
     decoder_units=lambda model: model.model.language_model.layers,

@@ -146,10 +146,12 @@ def _initialise(model: torch.nn.Module) -> None:
             torch.nn.init.normal_(weights, std=0.02 if looked_up else weights[0].numel() ** -0.5)
 
 
-def write_tiny_model(folder: Path, corpus: Iterable[str] = (), *, seed: int = 0, tie: bool = False) -> Path:
+def write_tiny_model(
+    folder: Path, corpus: Iterable[str] = (), *, seed: int = 0, tie: bool = False, hidden: int = 64
+) -> Path:
     """Write the model folder and return it."""
     processor = tiny_processor(corpus)
-    config = tiny_config(processor.tokenizer, tie=tie)
+    config = tiny_config(processor.tokenizer, hidden, tie=tie)
     torch.manual_seed(seed)
     model = Qwen3VLForConditionalGeneration(config)
     _initialise(model)

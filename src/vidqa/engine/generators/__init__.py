@@ -2,5 +2,6 @@
 
 from vidqa.engine.generators.native import NATIVE
 from vidqa.engine.generators.reference import TRANSFORMERS
+from vidqa.engine.generators.vllm import VLLM
 
-GENERATORS = {generator.name: generator for generator in (TRANSFORMERS, NATIVE)}
+GENERATORS = {generator.name: generator for generator in (TRANSFORMERS, NATIVE, VLLM)}

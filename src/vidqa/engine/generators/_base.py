@@ -29,12 +29,30 @@ class Sampling:
     seed: int = 0
 
 
+class Constraint(Protocol):
+    """Which tokens may come next in an answer."""
+
+    def allowed(self, token_ids: Sequence[int]) -> torch.Tensor:
+        """Bool [V], at least one of them true: which tokens may follow those of the answer so far. What the model has
+        beyond V may not. It is asked once for every token, each time with one more."""
+
+
+def _never() -> bool:
+    return False
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Request:
     """A prompt: `token_ids` int32 [S] with a placeholder for every token of its media, of which `plans` says what they
     are. `frames` waits for their pixels, uint8 [n, 3, height, width] each, and raises a ProblemError where there are
     none; it is called when the prompt's turn has come. Requests with the same `prefix_key` have their first `prefix`
-    tokens and all their media in common."""
+    tokens and all their media in common.
+
+    `on_token` hears each token of the answer as soon as the host knows it, with its log-probability (nan without
+    `logprobs`). `cancelled` is looked at before the prompt is read and before each step. With `top_logprobs`, the
+    result names as many of the likeliest tokens at each step. With `candidates`, none of them empty, nothing is
+    generated: each is scored as the answer. `draws` names what is drawn, in place of the id, where a request that is
+    asked again shall be answered alike."""
 
     id: str
     token_ids: np.ndarray
@@ -45,6 +63,12 @@ class Request:
     logprobs: bool = False
     prefix: int = 0
     prefix_key: bytes = b""
+    on_token: Callable[[int, float], None] | None = None
+    cancelled: Callable[[], bool] = _never
+    constraint: Constraint | None = None
+    top_logprobs: int = 0
+    candidates: tuple[tuple[int, ...], ...] = ()
+    draws: str = ""
 
     @property
     def length(self) -> int:
@@ -54,19 +78,23 @@ class Request:
     @property
     def most(self) -> int:
         """Tokens of the prompt and of its longest answer."""
-        return self.length + self.sampling.max_tokens
+        return self.length + (max(map(len, self.candidates)) if self.candidates else self.sampling.max_tokens)
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What came of a request. "stop": the last of `token_ids` is a stop id; "length": cut off at `max_tokens`; "error":
-    `problems` say why there are none. `logprobs` has the natural log-probability of each token under the model's own
-    distribution, before temperature, penalty and cuts, where the request wants them."""
+    """What came of a request. "stop": the last of `token_ids` is a stop id; "length": cut off at `max_tokens`;
+    "cancelled": `token_ids` are those until then; "scored": `scores` has the log-probability of each candidate, the sum
+    of its tokens'; "error": `problems` say why there are none. `logprobs` has the natural log-probability of each token
+    and `top_logprobs` the likeliest tokens at its place with theirs, likeliest first, where the request wants them. All
+    of them are under the model's own distribution, before temperature, penalty, constraint and cuts."""
 
     id: str
-    finish_reason: Literal["stop", "length", "error"]
+    finish_reason: Literal["stop", "length", "cancelled", "scored", "error"]
     token_ids: tuple[int, ...] = ()
     logprobs: tuple[float, ...] = ()
+    top_logprobs: tuple[tuple[tuple[int, float], ...], ...] = ()
+    scores: tuple[float, ...] = ()
     problems: tuple[Problem, ...] = ()
 
 
@@ -74,7 +102,7 @@ class Result:
 class Settings:
     """What is opened: the model in `folder`, or the adapter in it on the model in `base`. `planner` is the one that
     planned the prompts; prompt and answer have at most `longest` tokens. `batch_size` is how many prompts may be
-    answered at a time."""
+    answered at a time. `vllm_python` is the interpreter that has vLLM."""
 
     folder: Path
     base: Path | None
@@ -83,14 +111,17 @@ class Settings:
     planner: Planner
     longest: int
     batch_size: int
+    vllm_python: str = ""
 
 
 class Session(Protocol):
     """A model that answers."""
 
-    def generate(self, requests: Iterable[Request]) -> Iterator[list[Result]]:
+    def generate(self, requests: Iterable[Request | None]) -> Iterator[list[Result]]:
         """The results of all requests, some at a time, as they are finished and in any order. Requests are taken as
-        they can be worked on. A result depends on its request alone; one that fails leaves the others as they are."""
+        they can be worked on. None among them says that there is nothing to take now: the session goes on with what it
+        has and asks again later; when it has nothing, it yields an empty list, so that the caller can wait. A result
+        depends on its request alone; one that fails leaves the others as they are."""
 
     def close(self) -> None:
         """Let go of the model, and of the process that holds it where it is another one."""
@@ -106,8 +137,10 @@ class Generator:
 
 def ready(request: Request, longest: int) -> Sequence[np.ndarray] | Result:
     """The frames of a request that can be answered, else its result: every generator's first step."""
+    if request.cancelled():
+        return Result(request.id, "cancelled")
     if request.most > longest:
-        answer = request.sampling.max_tokens
+        answer = request.most - request.length
         message = f"{request.length} tokens; {longest - answer} allowed beside an answer of {answer}"
         return Result(request.id, "error", problems=(SAMPLE_TOO_LONG.at(request.id, message),))
     try:

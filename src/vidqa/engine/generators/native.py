@@ -1,63 +1,50 @@
-"""Our own forward: prompts packed without padding, a paged cache, and decode steps that a GPU replays as one graph.
+"""Our own forward: prompts packed without padding, a paged cache, then decode steps of all prompts (`decoding`).
 
 Prompts with a common beginning stand in a pack behind it, as in training: its video and its tokens are computed once,
-and all of them read its pages. Rows that are finished leave, prompts that wait take their places.
-
-Shape letters: B rows of a decode step, P pages of a row.
+and all of them read its pages. Rows that are finished leave, prompts that wait take their places. Candidates to be
+scored stand in the pack behind their prompt; they take no pages.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from functools import partial
-from itertools import islice
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
-from transformers import LogitsProcessorList
 
 from vidqa.engine.batch.collate import Collator
 from vidqa.engine.batch.layout import Layout, lay_out
 from vidqa.engine.exports import load_export
 from vidqa.engine.families import family_of
 from vidqa.engine.generators._base import Generator, Request, Result, Settings, ready
-from vidqa.engine.generators.reference import processors_of
+from vidqa.engine.generators.choosing import Draft, write_tokens
+from vidqa.engine.generators.decoding import Decoder, Row
+from vidqa.engine.generators.scoring import heads_of, scored
 from vidqa.engine.model.paged_cache import PAGE, PagedCache, Pages
+from vidqa.planning.budget import answering
 
-PACK_TOKENS = {"cuda": 16384, "cpu": 2048}  # of prompts that are read together
-ROWS_ON_GPU = 64  # prompts that a GPU answers at a time; fewer leave it waiting for its memory
-CACHE_SHARE = 0.7  # of the memory that the model leaves free; packs take the rest
+PACK_TOKENS = {"cuda": answering.PACK_TOKENS, "cpu": 2048}  # of prompts that are read together
 Prompt = tuple[Request, Sequence[np.ndarray]]  # a request with its frames
-CAPTURED = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128)  # rows of the decode steps that are captured
-
-
-@dataclass(eq=False)
-class Row:
-    """A prompt that is being answered: its pages, the tokens that they hold, and the position of the next one."""
-
-    request: Request
-    pages: list[int]
-    held: int
-    scores: LogitsProcessorList
-    position: int = 0
-    token_ids: list[int] = field(default_factory=list)
-    logprobs: list[float] = field(default_factory=list)
-
-    def result(self) -> Result | None:
-        """What came of it, once it is finished."""
-        stopped = self.token_ids[-1] in self.request.stop_ids
-        if not stopped and len(self.token_ids) < self.request.sampling.max_tokens:
-            return None
-        logprobs = tuple(self.logprobs) if self.request.logprobs else ()
-        return Result(self.request.id, "stop" if stopped else "length", tuple(self.token_ids), logprobs)
 
 
 def pages_of(request: Request) -> int:
     """Pages for a prompt and its answer."""
-    return -(-request.most // PAGE)
+    return 0 if request.candidates else -(-request.most // PAGE)
+
+
+def read_for(request: Request) -> list[Request]:
+    """What stands in a pack for a request: its prompt, or the prompt with each head of its candidates behind it, which
+    share the prompt's media or, where it shares nothing with other prompts, all but its last token."""
+    if not request.candidates:
+        return [request]
+    heads = heads_of(request)
+    if len(heads) > 1 and not request.prefix_key:
+        request = replace(request, prefix=request.length - 1, prefix_key=f"candidates of {request.id}".encode())
+    ids = [np.concatenate([request.token_ids, np.array(head, np.int32)]) for head in heads]
+    return [replace(request, token_ids=each) for each in ids]
 
 
 class PromptCollator(Collator):
@@ -78,64 +65,77 @@ class NativeSession:
         self.forward, heads = family.cached_forward(model), family.attention_heads(model.config)[0]
         self.planner, self.longest = settings.planner, settings.longest
         on_gpu = self.device.type == "cuda"
-        self.most = max(settings.batch_size, ROWS_ON_GPU) if on_gpu else settings.batch_size
+        self.most = max(settings.batch_size, answering.ROWS) if on_gpu else settings.batch_size
         self.pack_tokens = PACK_TOKENS[self.device.type]
         sizes = family.tables.sizes_of(settings.base or settings.folder)
         self.collator = PromptCollator(settings.planner, sizes.vision, self.device.type, share=True)
         shape = (sizes.text.layers, heads.keys, heads.width, settings.dtype)
         width = -(-self.longest // PAGE)
-        count = self.most * width
         if on_gpu:
-            free = torch.cuda.mem_get_info(self.device)[0] * CACHE_SHARE
-            count = max(width, min(count, int(free / (PagedCache.bytes_per_token(*shape) * PAGE))))
+            free = torch.cuda.mem_get_info(self.device)[0]
+            count = answering.cache_pages(self.most, self.longest, free, PagedCache.bytes_per_token(*shape))
         else:
-            count = min(count, max(width, 2 * self.most))
+            count = min(self.most * width, max(width, 2 * self.most))
         self.pages = Pages(count + 1)
         self.cache = PagedCache.of(count + 1, *shape, self.device)
-        self.rows: list[Row] = []
-        zeros = partial(torch.zeros, self.most, device=self.device)
-        self.token_B, self.position_B = zeros(dtype=torch.int64), zeros(dtype=torch.int64)
-        self.held_B, self.alive_B = zeros(dtype=torch.int32), zeros(dtype=torch.int32)
-        self.table_BP = torch.zeros(self.most, width, device=self.device, dtype=torch.int32)
-        self.graphs: dict[int, tuple[Any, torch.Tensor]] = {}
+        self.decoder = Decoder(self.forward, self.cache, self.most, width, self.device)
 
     @torch.no_grad()
-    def generate(self, requests: Iterable[Request]) -> Iterator[list[Result]]:
+    def generate(self, requests: Iterable[Request | None]) -> Iterator[list[Result]]:
         source, waiting = iter(requests), deque[Request]()
-        while True:
-            waiting.extend(islice(source, self.most - len(waiting)))
-            if not waiting and not self.rows:
-                return
-            pack, results = self._next_pack(waiting)
-            if pack:
-                results += self._admit(pack)
-            elif self.rows:
-                results += self._advance()
-            if results:
-                yield results
+        ended = False
+        try:
+            while not ended or waiting or self.decoder.rows:
+                ended = ended or self._take(source, waiting)
+                pack, results = self._next_pack(waiting)
+                if pack:
+                    results += self._admit(pack)
+                elif self.decoder.rows:
+                    results += self._advance()
+                if results or not (ended or waiting or self.decoder.rows):
+                    yield results
+        finally:
+            self._leave(list(self.decoder.rows))
 
     def close(self) -> None:
-        self.graphs.clear()
-        del self.forward, self.cache
+        del self.forward, self.cache, self.decoder
+
+    def _take(self, source: Iterator[Request | None], waiting: deque[Request]) -> bool:
+        """Take requests until enough wait or there is none now. Says whether there will be no more."""
+        while len(waiting) < self.most:
+            try:
+                request = next(source)
+            except StopIteration:
+                return True
+            if request is None:
+                break
+            waiting.append(request)
+        return False
 
     def _next_pack(self, waiting: deque[Request]) -> tuple[list[Prompt], list[Result]]:
         """The first of the prompts that wait, as many as a pack, the rows and the cache take; none while the pack would
         be a small one and others are being answered. And the results of those that cannot be answered."""
+        cancelled = [request for request in waiting if request.cancelled()]
+        for request in cancelled:
+            waiting.remove(request)
+        results = [Result(request.id, "cancelled") for request in cancelled]
         chosen: list[Request] = []
         tokens, pages, key = 0, len(self.pages.free), b""
         for request in waiting:
+            parts = read_for(request)
             shared = request.prefix if request.prefix_key and request.prefix_key == key else 0
-            new, need = request.length - shared, pages_of(request) - shared // PAGE
+            new = sum(part.length for part in parts) - parts[0].prefix * (len(parts) - 1) - shared
+            need = pages_of(request) - (0 if chosen and chosen[-1].candidates else shared // PAGE)
             is_too_long = request.most > self.longest
-            full = len(self.rows) + len(chosen) >= self.most or (need > pages and not is_too_long)
+            full = len(self.decoder.rows) + len(chosen) >= self.most or (need > pages and not is_too_long)
             if full or (chosen and tokens + new > self.pack_tokens):
                 break
             chosen.append(request)
             if not is_too_long:
-                tokens, pages, key = tokens + new, pages - need, request.prefix_key
-        if self.rows and tokens < self.pack_tokens // 2 and len(chosen) < len(waiting):
-            return [], []
-        pack, results = [], []
+                tokens, pages, key = tokens + new, pages - max(need, 0), request.prefix_key
+        if self.decoder.rows and tokens < self.pack_tokens // 2 and len(chosen) < len(waiting):
+            return [], results
+        pack = []
         for _ in chosen:
             request = waiting.popleft()
             frames = ready(request, self.longest)
@@ -146,122 +146,81 @@ class NativeSession:
         return pack, results
 
     def _admit(self, pack: Sequence[Prompt]) -> list[Result]:
-        """Read the prompts of a pack, and choose the first token of each."""
-        requests: Any = [request for request, _ in pack]  # laid out and collated as samples are
-        layout = lay_out(requests, self.collator.padded, share=True)
-        batch = self.collator(range(len(pack)), requests, [frames for _, frames in pack])
-        rows, source, target = self._placed(requests, layout)
-        last = np.array([layout.rows[i][-1] for i in range(len(pack))])
-        for row, position in zip(rows, batch.position_3T[:, last].amax(0).tolist(), strict=True):
-            row.position = position + 1  # a prompt ends in text, whose positions are behind those of all media
-        places = (torch.from_numpy(each).to(self.device) for each in (source, target, last))
-        return self._choose(rows, self.forward.prefill(batch.to(self.device), self.cache, *places), new=True)
+        """Read the prompts of a pack; choose the first token of each, or score its candidates."""
+        parts: Any = [part for request, _ in pack for part in read_for(request)]  # laid out and collated as samples are
+        of = [i for i, (request, _) in enumerate(pack) for _ in read_for(request)]
+        heads = [part.length - pack[i][0].length for part, i in zip(parts, of, strict=True)]
+        layout = lay_out(parts, self.collator.padded, share=True)
+        batch = self.collator(range(len(parts)), parts, [pack[i][1] for i in of])
+        rows, source, target = self._placed(parts, layout)
+        ends = [layout.rows[i][-heads[i] - 1 :] for i in range(len(parts))]
+        for i, row in rows.items():
+            # A prompt ends in text, whose positions are behind those of all media.
+            row.position = int(batch.position_3T[:, ends[i][-1]].amax()) + 1
+        places = (torch.from_numpy(each).to(self.device) for each in (source, target, np.concatenate(ends)))
+        logits = self.forward.prefill(batch.to(self.device), self.cache, *places)
+        results, first = [], []
+        found = iter(logits.split([len(end) for end in ends]))
+        for request, _ in pack:
+            mine = [next(found) for _ in read_for(request)]
+            if request.candidates:
+                results.append(scored(request, heads_of(request), mine))
+            else:
+                first += mine
+        if rows:
+            self.decoder.rows += rows.values()
+            self._choose(list(rows.values()), torch.cat(first))
+        return results + self._finished(list(rows.values()))
 
-    def _placed(self, requests: Sequence[Request], layout: Layout) -> tuple[list[Row], np.ndarray, np.ndarray]:
-        """A row for every prompt, and which rows of the pack go to which rows of the cache. Full pages of a common
-        beginning are held once; what of it lies in a page that is not full, each prompt has in a page of its own."""
+    def _placed(self, parts: Sequence[Request], layout: Layout) -> tuple[dict[int, Row], np.ndarray, np.ndarray]:
+        """A row for every prompt that is to be answered, in the order of `parts`, and which rows of the pack go to
+        which rows of the cache. Full pages of a common beginning are held once; what of it lies in a page that is not
+        full, each prompt has in a page of its own."""
         rows: dict[int, Row] = {}
-        source, target = [], []
+        source, target = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
         for unit in layout.units:
-            shared = requests[unit[0]].prefix // PAGE if len(unit) > 1 else 0
+            answered = [number for number in unit if not parts[number].candidates]
+            shared = parts[unit[0]].prefix // PAGE if len(answered) > 1 else 0
             common = self.pages.take(shared)
-            for number in unit:
-                request, first = requests[number], 0
-                if number != unit[0]:
+            for number in answered:
+                request, first = parts[number], 0
+                if number != answered[0]:
                     self.pages.share(common)
                     first = shared * PAGE
                 pages = [*common, *self.pages.take(pages_of(request) - shared)]
                 at = np.arange(first, request.length)
                 source.append(layout.rows[number][first:])
                 target.append(np.array(pages)[at // PAGE] * PAGE + at % PAGE)
-                rows[number] = Row(request, pages, request.length, processors_of([request], self.device))
-        return [rows[number] for number in range(len(requests))], np.concatenate(source), np.concatenate(target)
+                rows[number] = Row(Draft.of(request, self.device), pages, request.length)
+        return dict(sorted(rows.items())), np.concatenate(source), np.concatenate(target)
 
     def _advance(self) -> list[Result]:
         """One more token of every row."""
-        logits = self._step()
-        for row in self.rows:
-            row.held += 1
-            row.position += 1
-        return self._choose(list(self.rows), logits, new=False)
+        rows, logits = list(self.decoder.rows), self.decoder.step()
+        chosen, drawn = self._choose(rows, logits)
+        if drawn:
+            self.decoder.go_on_with(chosen)
+        return self._finished(rows)
 
-    def _step(self) -> torch.Tensor:
-        count = len(self.rows)
-        if self.device.type != "cuda":
-            return self._forward(count)
-        size = min(self.most, next((size for size in CAPTURED if size >= count), self.most))
-        if size not in self.graphs:
-            self._capture(size)
-        graph, logits = self.graphs[size]
-        graph.replay()
-        return logits[:count]
+    def _choose(self, rows: Sequence[Row], logits: torch.Tensor) -> tuple[torch.Tensor, bool]:
+        """The next token of each row, which its draft has then, and whether any may be another than the likeliest."""
+        chosen, drafts = logits.argmax(-1), [row.draft for row in rows]
+        choosers = {i: draft.chooser for i, draft in enumerate(drafts) if draft.chooser}
+        for i, chooser in choosers.items():
+            chosen[i] = chooser.scores(drafts[i].token_ids, logits[i : i + 1]).argmax()
+        write_tokens(drafts, logits, chosen)
+        return chosen, bool(choosers)
 
-    def _forward(self, count: int) -> torch.Tensor:
-        """Logits of the first rows, which then are where the likeliest token puts them."""
-        token, position, held, alive = (
-            each[:count] for each in (self.token_B, self.position_B, self.held_B, self.alive_B)
-        )
-        logits = self.forward.step(token, position, held, self.table_BP[:count], alive, self.cache)
-        token.copy_(logits.argmax(-1))
-        position.add_(alive)
-        held.add_(alive)
-        return logits
+    def _finished(self, rows: Sequence[Row]) -> list[Result]:
+        """The results of rows that are finished, which leave."""
+        results = {row: result for row in rows if (result := row.draft.result())}
+        self._leave(results)
+        return list(results.values())
 
-    def _capture(self, size: int) -> None:
-        buffers = (self.token_B, self.position_B, self.held_B, self.alive_B)
-        kept = [buffer.clone() for buffer in buffers]
-        self.alive_B.zero_()
-        self.held_B.zero_()
-        stream = torch.cuda.Stream()
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):  # kernels are compiled and libraries set up before the capture
-            self._forward(size)
-        torch.cuda.current_stream().wait_stream(stream)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            logits = self._forward(size)
-        self.graphs[size] = graph, logits
-        for buffer, values in zip(buffers, kept, strict=True):
-            buffer.copy_(values)
-
-    def _choose(self, rows: Sequence[Row], logits: torch.Tensor, *, new: bool) -> list[Result]:
-        """The next token of each row; rows that are finished leave."""
-        chosen = logits.argmax(-1)
-        drawn = [i for i, row in enumerate(rows) if row.scores]
-        for i in drawn:
-            row = rows[i]
-            seen = torch.tensor([[*row.request.token_ids.tolist(), *row.token_ids]], device=self.device)
-            chosen[i] = row.scores(seen, logits[i : i + 1]).argmax()
-        values = [chosen.double()]
-        if any(row.request.logprobs for row in rows):
-            values.append((logits.gather(1, chosen[:, None])[:, 0] - logits.logsumexp(-1)).double())
-        tokens, *logprobs = torch.stack(values).tolist()  # the one time that the host waits for a step
-        results = []
-        for i, row in enumerate(rows):
-            row.token_ids.append(int(tokens[i]))
-            row.logprobs += [each[i] for each in logprobs]
-            if result := row.result():
-                results.append(result)
-                self.pages.give_back(row.pages)
-                if not new:
-                    self.rows.remove(row)
-            elif new:
-                self.rows.append(row)
-        if new or results or drawn:
-            self._write_rows()
-        return results
-
-    def _write_rows(self) -> None:
-        """The rows as they are now, on the device."""
-        table = np.zeros(tuple(self.table_BP.shape), np.int32)
-        numbers = np.zeros((4, self.most), np.int64)
-        for place, row in enumerate(self.rows):
-            table[place, : len(row.pages)] = row.pages
-            numbers[:, place] = row.token_ids[-1], row.position, row.held, 1
-        self.table_BP.copy_(torch.from_numpy(table))
-        buffers = (self.token_B, self.position_B, self.held_B, self.alive_B)
-        for buffer, values in zip(buffers, torch.from_numpy(numbers).to(self.device), strict=True):
-            buffer.copy_(values)
+    def _leave(self, rows: Collection[Row]) -> None:
+        self.decoder.leave(rows)
+        for row in rows:
+            self.pages.give_back(row.pages)
 
 
 def _open(settings: Settings) -> NativeSession:

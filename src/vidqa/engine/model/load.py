@@ -45,7 +45,7 @@ def load_sharded(
     """The model of `folder`: `policy` and `train` are the spec's tables. Trainable parameters are kept in
     `train.master_dtype`, frozen ones and all computation in `train.param_dtype`. Inside the block it can compute, with
     weights that are still being read; after it, with the right ones."""
-    model = _meta_model(folder)
+    model = meta_model(folder)
     choose_trainable(model, policy)
     compute, master = DTYPES[train.param_dtype], DTYPES[train.master_dtype]
     for parameter in model.parameters():
@@ -67,7 +67,7 @@ def load_sharded(
     _initialise_adapters(model, train.seed or 0, policy.lora)
 
 
-def _meta_model(folder: Path) -> Any:
+def meta_model(folder: Path) -> Any:
     try:
         config = AutoConfig.from_pretrained(folder)
     except (OSError, ValueError, KeyError, TypeError, StrictDataclassError) as broken:

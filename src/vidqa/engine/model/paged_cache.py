@@ -7,7 +7,9 @@ from dataclasses import dataclass
 
 import torch
 
-PAGE = 64  # tokens of a page
+from vidqa.planning.budget import answering
+
+PAGE = answering.PAGE  # tokens of a page
 
 
 @dataclass(frozen=True)

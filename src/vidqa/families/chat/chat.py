@@ -185,6 +185,10 @@ class Chat:
         """Text of generated tokens, without special tokens."""
         return self.tokens.core.decode([int(token_id) for token_id in token_ids], skip_special_tokens=True)
 
+    def text_ids(self, text: str) -> tuple[int, ...]:
+        """Ids of plain text, as it stands at the beginning of an answer."""
+        return tuple(self.tokens.core.encode(text, add_special_tokens=False).ids)
+
     def _supervised_spans(self, record: Record, messages: list[Message], text: str) -> list[tuple[int, int]]:
         """Where in `text` the assistant turns stand, from the end of the header to the end of the end-of-turn token.
 

@@ -16,6 +16,7 @@ from typing import Any
 from vidqa.contract.cli import SKILL_ROOT
 from vidqa.families.qwen3_vl_sizes import tensors
 from vidqa.families.sizes import Sizes, TextSizes, VisionSizes
+from vidqa.planning.budget.answering import AnsweringSetup, Reading, answering_memory
 from vidqa.planning.budget.memory import (
     MemoryPolicy,
     MicroStep,
@@ -103,23 +104,49 @@ def _spec(row: dict[str, Any]) -> TrainSpec:
 
 
 def _model(row: dict[str, Any], spec: TrainSpec) -> Model:
-    sizes = Sizes(TextSizes(**row["sizes"]["text"]), VisionSizes(**row["sizes"]["vision"]))
+    sizes = _sizes(row)
     return model_of(sizes, parameters(tensors(sizes), spec.policy))
+
+
+def _sizes(row: dict[str, Any]) -> Sizes:
+    return Sizes(TextSizes(**row["sizes"]["text"]), VisionSizes(**row["sizes"]["vision"]))
+
+
+def answering_description(
+    sizes: Sizes, parameters: int, setup: AnsweringSetup, reading: Reading, gpu_gib: float | None
+) -> dict[str, Any]:
+    """What a row says of an evaluation besides its name and its measurements."""
+    described = {"sizes": asdict(sizes), "parameters": parameters, "setup": asdict(setup), "reading": asdict(reading)}
+    return {**described, "gpu_gib": gpu_gib}
+
+
+def compare_answering(rows: Sequence[dict[str, Any]]) -> list[Compared]:
+    """Every row of an evaluation that measured something."""
+    found = []
+    for row in rows:
+        setup, reading = AnsweringSetup(**row["setup"]), Reading(**row["reading"])
+        memory = answering_memory(_sizes(row), row["parameters"], setup, reading, row["gpu_gib"])
+        found.append(Compared(row["run"], memory.peak_gib, row["memory_gib"], memory.moment))
+    return found
 
 
 def result_files() -> list[Path]:
     return sorted(RESULTS.glob("memory-*.json"))
 
 
+def answering_files() -> list[Path]:
+    return sorted(RESULTS.glob("answering-*.json"))
+
+
 def read_rows(path: Path) -> list[dict[str, Any]]:
     return json.loads(path.read_text(encoding="utf-8"))
 
 
-def table(rows: Sequence[dict[str, Any]]) -> list[str]:
+def table(compared: Sequence[Compared]) -> list[str]:
     """Markdown: predicted against measured."""
     lines = ["| run | predicted GiB | measured GiB | error | peak at |", "|---|---|---|---|---|"]
     remarks = []
-    for each in compare(rows):
+    for each in compared:
         mark = "" if not each.superseded else " (*)"
         remarks += [f"(*) {each.superseded}"] if each.superseded else []
         values = f"{each.predicted_gib:.1f} | {each.measured_gib:.1f} | {each.error:+.1%}"

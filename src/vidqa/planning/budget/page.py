@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from vidqa.planning.budget.measured import read_rows, result_files, table
+from vidqa.planning.budget.answering import CACHE_SHARE, PACK_TOKENS, ROWS
+from vidqa.planning.budget.measured import (
+    answering_files,
+    compare,
+    compare_answering,
+    read_rows,
+    result_files,
+    table,
+)
 from vidqa.planning.budget.memory import COUNTS
 from vidqa.spec.pages import GENERATED
 
@@ -10,7 +18,7 @@ TEXT = f"""# GPU memory: what preflight predicts, and what was measured
 
 {GENERATED}
 
-Read it when preflight reports `BUDGET_MEMORY`, or to choose GPUs for a training. The estimate takes the model's
+Read it when preflight reports `BUDGET_MEMORY`, or to choose GPUs. The estimate of a training takes the model's
 `config.json`, the spec, and the heaviest pack that the data really makes; no GPU is needed for it, and of the usual
 models no download either ([preflight.md](preflight.md), "Without the model").
 
@@ -63,6 +71,24 @@ Preflight tries, in this order, and names the first that fits; failing that, sev
 3. smaller packs (`engine.pack_tokens`), down to the longest sample;
 4. LoRA.
 
+## Answering
+
+Every GPU of an evaluation holds the whole model. The estimate takes the prompts that are read together: with
+`transformers` the batches that each rank will make, padded to their longest prompt, with `native` every run of
+neighbours that fits a pack of {PACK_TOKENS:,} tokens.
+
+| | `transformers` | `native` |
+|---|---|---|
+| always | weights | weights, the cache, the logits of captured steps |
+| `vision` | pixels in float32, one vision block at work | frames as bytes, pixels in float32, one block at work |
+| `decoder` | the tower's output twice, the cache of the prompts, padding's mask, one layer at work | its output once, \
+one layer at work |
+| `decode` | the cache of prompts and longest answers, once more in one layer | nothing more |
+
+The native cache takes {CACHE_SHARE:.0%} of what the model leaves free, or what {ROWS} prompts as long as the longest
+need if that is less; one of them it must hold. A test counts what blocks and layers hold while both generators run.
+Preflight tries, in this order: `evaluation.generator = "native"`, smaller batches, bf16.
+
 ## On disk
 
 A checkpoint is 12 bytes for every number that trains. An export is every weight in `train.param_dtype`, or with LoRA
@@ -72,7 +98,8 @@ being written.
 ## Predicted against measured
 
 The largest tensors' memory of a step (`torch.cuda.max_memory_allocated`); "kept" means `engine.recompute = "none"`.
-Made from `benchmarks/results`; `benchmarks/memory.py` measures such rows.
+Made from `benchmarks/results`; `benchmarks/memory.py` measures such rows, and `benchmarks/answering_memory.py` those of
+evaluations, of which none has been measured yet.
 """
 
 
@@ -80,7 +107,9 @@ def memory_page() -> str:
     """Markdown with one table for every file of measured runs."""
     parts = [TEXT.format(kept=_kept())]
     for path in result_files():
-        parts += [f"### {path.stem}", "", *table(read_rows(path)), ""]
+        parts += [f"### {path.stem}", "", *table(compare(read_rows(path))), ""]
+    for path in answering_files():
+        parts += [f"### {path.stem}", "", *table(compare_answering(read_rows(path))), ""]
     return "\n".join(parts)
 
 

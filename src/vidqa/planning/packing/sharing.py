@@ -68,6 +68,18 @@ def groups(numbers: Iterable[int], samples: Sequence[Sample]) -> list[Unit]:
     return _grouped((number, samples[number].prefix_key) for number in numbers)
 
 
+def share_of(samples: Sequence[Sample], rank: int, ranks: int) -> list[Sample]:
+    """Of samples that are answered a rank's share, the longest first. Those of one prefix stay together: a generator
+    may compute it once."""
+    units = sorted(groups(range(len(samples)), samples), key=lambda unit: -max(samples[i].length for i in unit))
+    return [samples[i] for unit in units[rank::ranks] for i in unit]
+
+
+def longest_of(samples: Iterable[Sample]) -> int:
+    """Tokens of the longest sample; 0 where there is none."""
+    return max((sample.length for sample in samples), default=0)
+
+
 def all_groups(samples: Sequence[Sample]) -> list[Unit]:
     """The `groups` of all samples."""
     return _grouped(enumerate(column(samples, "prefix_key")))

@@ -73,7 +73,6 @@ NO_EFFECT: list[tuple[Any, ...]] = [
     ("Evaluation", "answer_type", str, "freeform", "Answer type", "Answers are parsed by their content."),
     ("Evaluation", "num_processes", Positive, 40, "Processes", "Loader processes.", "engine.decode_workers"),
     ("Generation", "max_retries", Count, 10, "Retries", "Attempts per answer."),
-    ("Metrics", "bertscore_model", str, "", "BERTScore model", "Model of BERTScore."),
     ("Metrics", "bertscore_lang", str, "en", "BERTScore language", "Language of BERTScore."),
     ("Metrics", "bertscore_device", str, "cpu", "BERTScore device", "Device of BERTScore."),
     ("Metrics", "bertscore_batch_size", Positive, 1, "BERTScore batch", "Batch of BERTScore."),

@@ -1,0 +1,55 @@
+"""Make an export of a run ready for others, LoRA merged into its base: python scripts/export.py RUN --merge --out M"""
+
+import sys
+from argparse import Namespace
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
+
+from vidqa.contract.cli import Parser, Result, command, run
+
+parser = Parser(
+    "Write an export of a run into a folder of its own, proved, with a model card; safe to run again.",
+    examples=[
+        "python scripts/export.py outputs/train/20260101T120000Z-1a2b3c --merge --out models/doors",
+        "python scripts/export.py outputs/train/RUN/safetensors/step_40 --out models/doors-adapter",
+    ],
+)
+parser.add_argument("run", metavar="RUN", help="a run folder, one of its exports, or latest: the newest run from here")
+parser.add_argument("--which", help="of a run: best (default), latest, step_N or epoch_N")
+parser.add_argument("--merge", action="store_true", help="merge LoRA adapters into the base model")
+parser.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="a new folder, or one that has it")
+
+
+def main(options: Namespace) -> Result:
+    from vidqa.release.handing_on import hand_on
+    from vidqa.release.source import find
+
+    source = find(options.run, options.which)
+    made = hand_on(source, options.out.expanduser().absolute(), merge=options.merge)
+    proof = made.proof
+    lines = [
+        f"{made.how:<8} {made.folder} ({made.format}) of {source.export.name} of {source.run.path.name}",
+        f"{'proved':<8} sample {proof['sample_id']}: trainer's loss {proof['trainer_loss']:.6f}, "
+        f"loaded again {proof['reloaded_loss']:.6f}",
+    ]
+    lines += [f"{'score':<8} {each.export.name}: {each.export.metrics.get('headline')}" for each in made.scores]
+    lines += [] if made.scores else [f"{'score':<8} none: no evaluation of these weights is beside the run"]
+    following = [command("upload", made.folder, "--hub", "ORGANISATION/NAME")]
+    if not made.scores:
+        asked = ("--parent-run", source.run.path, "--which", source.export.name, "--eval-root", "EVAL_ROOT")
+        following.insert(0, command("build_spec", "evaluate", *asked, "--out", f"{source.run.path}/evaluate.toml"))
+    data = {
+        "folder": str(made.folder),
+        "how": made.how,
+        "format": made.format,
+        "run": str(source.run.path),
+        "export": source.export.name,
+        "proof": proof,
+        "scores": [each.as_dict() for each in made.scores],
+    }
+    return Result(data, "\n".join(lines), next=following)
+
+
+if __name__ == "__main__":
+    sys.exit(run(parser, main))

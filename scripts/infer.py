@@ -1,0 +1,54 @@
+"""Ask a model about videos: python scripts/infer.py --model RUN --video clip.mp4 --question "Is the door open?" """
+
+import sys
+from argparse import Namespace
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
+
+from vidqa.contract.cli import Parser, Result, run
+
+parser = Parser(
+    "Ask a trained model about videos and images, without a spec and without annotations, on a GPU or a CPU.",
+    examples=[
+        'python scripts/infer.py --model outputs/train/RUN --video clip.mp4 --question "Is the door open?"',
+        "python scripts/infer.py --model FOLDER --video clips/ --questions questions.txt --jsonl answers.jsonl",
+        "python scripts/infer.py --model RUN --video long.mp4 --set inference.window_s=30 --set inference.overlap_s=5",
+    ],
+)
+parser.add_argument("--model", required=True, help="a run (its best export), an export, or a folder of weights")
+parser.add_argument("--which", help="of a run: best, latest, step_N or epoch_N")
+parser.add_argument("--video", "--image", nargs="+", action="extend", default=[], metavar="FILE", help="or a folder")
+parser.add_argument("--question", action="append", default=[], metavar="TEXT", help="may be given several times")
+parser.add_argument("--questions", type=Path, metavar="FILE", help="a text file with one question a line")
+parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="see parameters_inference.md")
+parser.add_argument("--jsonl", type=Path, metavar="FILE", help="write the answers as JSON lines")
+parser.add_argument("--out", type=Path, metavar="DIR", help="keep the run here; the same command goes on in it")
+
+
+def main(options: Namespace) -> Result:
+    from vidqa.jobs.ask import Question, ask, lines_of, problems_of, shown, write_lines
+
+    if not options.video:
+        parser.error("name at least one file or folder with --video or --image")
+    questions = [*options.question, *(lines_of(options.questions) if options.questions else [])]
+    asked = Question(
+        options.model,
+        tuple(options.video),
+        tuple(questions),
+        which=options.which,
+        sets=tuple(options.set),
+        out=options.out,
+    )
+    rows = ask(asked)
+    if options.jsonl:
+        write_lines(options.jsonl, rows)
+    kept = [str(place) for place in (options.jsonl, options.out) if place]
+    data = {"answers": rows[:MOST], "count": len(rows), "kept_in": kept}
+    return Result(data, shown(rows[:MOST], len(rows), kept), problems_of(rows))
+
+
+MOST = 200  # answers that are printed; files hold all
+
+if __name__ == "__main__":
+    sys.exit(run(parser, main))

@@ -1,0 +1,41 @@
+"""Serve a model to OpenAI's clients: python scripts/serve.py --model RUN --port 8000"""
+
+import sys
+from argparse import Namespace
+from pathlib import Path
+from typing import NoReturn
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
+
+from vidqa.contract.cli import Parser, run
+
+parser = Parser(
+    "Answer questions about videos and images over HTTP, for OpenAI's clients; by default for this machine alone.",
+    examples=[
+        "python scripts/serve.py --model outputs/train/RUN --port 8000",
+        "python scripts/serve.py --model FOLDER --host 0.0.0.0 --allow-path /data/videos",
+    ],
+)
+add = parser.add_argument
+add("--model", required=True, metavar="RUN", help="a run (its best export), an export, or a folder of weights")
+add("--which", help="of a run: best, latest, step_N or epoch_N")
+add("--set", action="append", default=[], metavar="KEY=VALUE", help="keys of references/parameters_inference.md")
+add("--name", metavar="NAME", help="what clients call the model; default: the last part of --model")
+add("--host", default="127.0.0.1", metavar="ADDRESS", help="0.0.0.0 for all machines; needs VIDQA_API_KEY")
+add("--port", type=int, default=8000, metavar="P", help="default 8000; 0 takes a free one")
+add("--allow-path", action="append", default=[], metavar="DIR", help="file:// may name what is in it")
+add("--allow-host", action="append", default=[], metavar="HOST", help="http(s):// may name HOST or HOST:PORT")
+add("--queue", type=int, default=64, metavar="N", help="requests that may wait (default 64)")
+add("--max-body-mb", type=int, default=100, metavar="N", help="largest request (default 100)")
+add("--max-media-mb", type=int, default=256, metavar="N", help="largest file or download (default 256)")
+
+
+def main(options: Namespace) -> NoReturn:
+    """The engine takes the place of this process: signals reach it, and what it prints is the result."""
+    from vidqa.serving.start import start
+
+    start(options)
+
+
+if __name__ == "__main__":
+    sys.exit(run(parser, main))

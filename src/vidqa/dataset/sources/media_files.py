@@ -1,0 +1,67 @@
+"""Videos and images as they are: a file, a folder or an archive of them, each of which is a record without a question.
+
+A folder that holds an annotation file is a dataset folder instead.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from pathlib import Path
+
+from vidqa.dataset.archive import is_archive, open_archive
+from vidqa.dataset.findings import Findings
+from vidqa.dataset.media import MediaSource
+from vidqa.dataset.problems import FILE_MISSING
+from vidqa.dataset.reader import NAMES
+from vidqa.dataset.sources._base import Rows, Source, SourceKind
+
+VIDEOS = (".mp4", ".mov", ".m4v", ".mkv", ".webm", ".avi", ".mpg", ".mpeg", ".ts", ".wmv", ".flv", ".3gp", ".ogv")
+IMAGES = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff")
+
+
+def kind_of(name: str) -> str | None:
+    """video or image, by the ending of a file's name; None for other files."""
+    lower = name.lower()
+    return "video" if lower.endswith(VIDEOS) else "image" if lower.endswith(IMAGES) else None
+
+
+def _recognises(path: str) -> bool:
+    place = os.path.expanduser(path)
+    if os.path.isdir(place):
+        return not any(os.path.isfile(os.path.join(place, name)) for name in NAMES)
+    return kind_of(place) is not None or is_archive(place)
+
+
+def _open(path: str, media_path: str) -> Source:
+    """`media_path` is not used: the files are named by `path`."""
+    place = Path(os.path.abspath(os.path.expanduser(path)))
+    if place.is_dir():
+        media = MediaSource(str(place))
+    elif is_archive(place) and place.is_file():
+        media = MediaSource(None, [place])
+    else:
+        media = MediaSource(str(place.parent))
+
+    def names() -> list[str]:
+        if place.is_dir():
+            found = [file.relative_to(place).as_posix() for file in place.rglob("*") if file.is_file()]
+        elif media.archive_paths:
+            found = list(open_archive(place).members)
+        else:
+            found = [place.name]
+        return sorted(name for name in found if kind_of(name))
+
+    def rows(findings: Findings) -> Rows:
+        if not (found := names()):
+            findings.add(FILE_MISSING, str(place), "no video and no image lies in it, and no annotation file")
+        yield from ((at, {"id": name, str(kind_of(name)): name}) for at, name in enumerate(found))
+
+    def fingerprint() -> str:
+        return hashlib.sha256(json.dumps(names()).encode("utf-8", "surrogateescape")).hexdigest()
+
+    return Source(place, media, rows, fingerprint, is_annotated=False)
+
+
+MEDIA_FILES = SourceKind("media files", _recognises, _open)

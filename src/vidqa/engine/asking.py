@@ -1,0 +1,145 @@
+"""Asking a model: planned samples in, answers on disk. Evaluation and inference differ in what they make of them.
+
+Each rank holds the whole model and answers its share; an answer is on disk before the next batch begins, so that a run
+that was stopped or killed loses at most one batch, and goes on with what is missing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from vidqa.contract.problem import Problem
+from vidqa.contract.run_folder import RunFolder
+from vidqa.engine.answers import Answer, SavedAnswers
+from vidqa.engine.batch.frames import FrameSource
+from vidqa.engine.choices import Choices
+from vidqa.engine.distributed import World
+from vidqa.engine.generators import GENERATORS
+from vidqa.engine.generators._base import Result, Sampling, Settings
+from vidqa.engine.model.load import DTYPES
+from vidqa.engine.prepare import frame_cache, on_main
+from vidqa.engine.progress import Progress, Silent, open_evaluation
+from vidqa.engine.prompts import Prompts
+from vidqa.engine.quarantine import end_if_bad
+from vidqa.engine.signals import StopRequest
+from vidqa.planning.packing.sharing import longest_of, share_of
+from vidqa.planning.samples import Planner, Sample
+
+BATCHES_AHEAD = 2  # batches whose videos are decoded while the model answers
+Failed = dict[str, list[Problem]]  # by sample id, why it has no answer
+
+
+@dataclass(frozen=True)
+class Work:
+    """What is to be done and where. `how` is the spec's table with batch_size, seed, generator and skip_saved."""
+
+    spec: Any
+    how: Any
+    world: World
+    run: RunFolder
+    stop: StopRequest
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What came of asking, on every rank: the answers are on disk, `failed` is of all ranks."""
+
+    saved: SavedAnswers
+    failed: Failed
+    was_stopped: bool
+
+    def answers(self) -> dict[str, Answer]:
+        """All answers by sample id; on rank 0, once every rank has ended."""
+        return self.saved.read()
+
+
+def ask_all(
+    work: Work, planner: Planner, samples: Sequence[Sample], recipe: dict[str, Any], choices: Choices | None = None
+) -> Asked:
+    """Answer the samples that have no answer under this recipe yet; those that have `choices` are scored. A signal
+    stops it after what is being answered."""
+    spec, how, world, run, stop = work.spec, work.how, work.world, work.run, work.stop
+    folder, base = model_folders(spec)
+    saved = SavedAnswers(run.path / "answers", recipe, world.rank)
+    done = on_main(world, lambda: saved.read() if how.skip_saved else saved.forget())
+    mine = share_of([sample for sample in samples if sample.record.id not in done], world.rank, world.size)
+
+    size, workers = how.batch_size, max(1, spec.engine.decode_workers)
+    # No prompt needs more, and what a generator sets aside for one grows with it.
+    longest = min(spec.model.max_length, longest_of(mine) + spec.generation.max_tokens)
+    dtype, vllm = DTYPES[spec.model.dtype], spec.engine.vllm.python
+    settings = Settings(folder, base, dtype, world.device, planner, longest, batch_size=size, vllm_python=vllm)
+    with (
+        open_evaluation(run, world, -(-len(mine) // size)) as progress,
+        closing(FrameSource(workers, spec.engine.decode_timeout_s, frame_cache(spec.engine))) as source,
+        closing(GENERATORS[how.generator].open(settings)) as session,
+    ):
+        prompts = Prompts(planner, source, sampling_of(spec, how.seed), BATCHES_AHEAD * size, choices)
+        taking = Answering(saved, prompts, progress, len(mine), size, fails=spec.engine.on_bad_sample == "fail")
+        for results in session.generate(prompts.of(mine)):
+            taking.take(results)
+            if stop.asked:
+                break
+        everyone = world.gather((stop.asked is not None, taking.failed))
+        was_stopped = any(stopped for stopped, _ in everyone)
+        if was_stopped:
+            progress.say("stopped; the same spec with skip_saved = true continues it")
+    return Asked(saved, {name: found for _, failed in everyone for name, found in failed.items()}, was_stopped)
+
+
+def model_folders(spec: Any) -> tuple[Path, Path | None]:
+    """The folder to load and, for an adapter, the base model under it."""
+    folder = Path(spec.model.model_name)
+    return folder, Path(spec.model.base_model_path) if spec.model.enable_lora else None
+
+
+def sampling_of(spec: Any, seed: int) -> Sampling:
+    generation = spec.generation
+    return Sampling(
+        generation.max_tokens,
+        generation.temperature,
+        repetition_penalty=generation.repetition_penalty,
+        seed=seed,
+    )
+
+
+@dataclass
+class Answering:
+    """Takes results as they come and saves them; `failed` says why samples have no answer. Progress is counted in
+    batches of `size`, whatever the generator works on at a time."""
+
+    saved: SavedAnswers
+    prompts: Prompts
+    progress: Progress | Silent
+    expected: int
+    size: int
+    fails: bool
+    failed: Failed = field(default_factory=dict)
+    answered: int = 0
+    reported: tuple[int, int, float] = field(default_factory=lambda: (0, 0, time.perf_counter()))
+
+    def take(self, results: Sequence[Result]) -> None:
+        """Results are on disk when this returns. A sample that cannot be decoded is left out, or ends the run."""
+        failed = {result.id: list(result.problems) for result in results if result.problems}
+        end_if_bad([problem for problems in failed.values() for problem in problems], fails=self.fails)
+        self.failed |= failed
+        answers = [(result.id, self.prompts.answer(result)) for result in results if not result.problems]
+        self.saved.append(answers)
+        self.answered += len(answers)
+        self._report()
+
+    def _report(self) -> None:
+        """One line for each batch."""
+        finished, (batches, answered, at) = self.answered + len(self.failed), self.reported
+        full = -(-finished // self.size) if finished == self.expected else finished // self.size
+        if full > batches:
+            now = time.perf_counter()
+            seconds, self.prompts.waited = now - at - self.prompts.waited, 0.0
+            line = f"{self.answered - answered} answers in {seconds:.1f} s"
+            self.progress.log(full, {"perf/batch_s": seconds}, line=line)
+            self.reported = (full, self.answered, now)

@@ -1,0 +1,131 @@
+"""How the next token of an answer is chosen, and what is kept of it: the same in every generator of this process.
+
+Shape letters: B answers, V tokens that the model knows.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from transformers import (
+    LogitsProcessor,
+    LogitsProcessorList,
+    RepetitionPenaltyLogitsProcessor,
+    TemperatureLogitsWarper,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+)
+
+from vidqa.engine.generators._base import Request, Result, Sampling
+
+
+@dataclass(eq=False)
+class Draft:
+    """An answer that is being written."""
+
+    request: Request
+    chooser: Chooser | None  # None: always the likeliest token
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    top_logprobs: list[tuple[tuple[int, float], ...]] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, request: Request, device: torch.device) -> Draft:
+        greedy = request.sampling.temperature == 0 and request.sampling.repetition_penalty == 1.0
+        return cls(request, None if greedy and not request.constraint else Chooser(request, device))
+
+    def add(self, token: int, logprob: float, likeliest: tuple[tuple[int, float], ...]) -> None:
+        self.token_ids.append(token)
+        if self.request.logprobs:
+            self.logprobs.append(logprob)
+        if self.request.top_logprobs:
+            self.top_logprobs.append(likeliest[: self.request.top_logprobs])
+        if self.request.on_token:
+            self.request.on_token(token, logprob if self.request.logprobs else math.nan)
+
+    def result(self) -> Result | None:
+        """What came of it, once it is finished."""
+        request = self.request
+        kept = (tuple(self.token_ids), tuple(self.logprobs), tuple(self.top_logprobs))
+        if self.token_ids and self.token_ids[-1] in request.stop_ids:
+            return Result(request.id, "stop", *kept)
+        if len(self.token_ids) >= request.sampling.max_tokens:
+            return Result(request.id, "length", *kept)
+        return Result(request.id, "cancelled", *kept) if request.cancelled() else None
+
+
+class Chooser:
+    """Turns logits into scores whose largest is the next token of one answer, in the order in which transformers does:
+    penalty, constraint, temperature, cuts."""
+
+    def __init__(self, request: Request, device: torch.device) -> None:
+        sampling = request.sampling
+        self.constraint, self.device = request.constraint, device
+        self.penalty = None
+        if sampling.repetition_penalty != 1.0:
+            self.penalty = RepetitionPenaltyLogitsProcessor(sampling.repetition_penalty)
+            self.seen = torch.from_numpy(request.token_ids).long().to(device)[None]
+        self.warpers = _warpers(sampling, request.draws or request.id, device)
+
+    def scores(self, answer: Sequence[int], logits_1V: torch.Tensor) -> torch.Tensor:
+        """Scores [1, V] of what may follow the tokens of the answer so far; asked once for every token."""
+        scores = logits_1V
+        if self.penalty is not None:
+            if answer:
+                self.seen = torch.cat([self.seen, torch.tensor([answer[-1:]], device=self.device)], dim=1)
+            scores = self.penalty(self.seen, scores)
+        if self.constraint is not None:
+            mask = self.constraint.allowed(answer).to(self.device)
+            cut = torch.full_like(scores, -math.inf)
+            cut[:, : len(mask)] = scores[:, : len(mask)].masked_fill(~mask, -math.inf)
+            scores = cut
+        return self.warpers(None, scores)
+
+
+def _warpers(sampling: Sampling, request_id: str, device: torch.device) -> LogitsProcessorList:
+    if sampling.temperature == 0:
+        return LogitsProcessorList()
+    chain: list[LogitsProcessor] = [TemperatureLogitsWarper(sampling.temperature)]
+    if sampling.top_k:
+        chain.append(TopKLogitsWarper(sampling.top_k))
+    if sampling.top_p < 1.0:
+        chain.append(TopPLogitsWarper(sampling.top_p))
+    return LogitsProcessorList([*chain, SeededDraws([(sampling.seed, request_id)], device)])
+
+
+class SeededDraws(LogitsProcessor):
+    """Makes the largest score a draw from the distribution: the logarithm of an exponential variate is taken from every
+    score. Each row has its variates from a generator that its (seed, id) alone starts."""
+
+    def __init__(self, seeds: Sequence[tuple[int, str]], device: torch.device) -> None:
+        self.generators = [torch.Generator(device) for _ in seeds]
+        for generator, (seed, request_id) in zip(self.generators, seeds, strict=True):
+            digest = hashlib.sha256(f"{seed} {request_id}".encode()).digest()
+            generator.manual_seed(int.from_bytes(digest[:8], "big"))
+
+    def __call__(self, input_ids: torch.Tensor | None, scores: torch.Tensor) -> torch.Tensor:
+        variates = torch.empty_like(scores)
+        for row, generator in zip(variates, self.generators, strict=True):
+            row.exponential_(generator=generator)
+        return scores - variates.log()
+
+
+def write_tokens(drafts: Sequence[Draft], logits_BV: torch.Tensor, chosen_B: torch.Tensor) -> None:
+    """Add the chosen token to each draft, with what its request wants to know of it. Here the host waits for a step,
+    once. What is counted of the logits is float32."""
+    columns = [chosen_B[:, None].double()]
+    most = max(draft.request.top_logprobs for draft in drafts)
+    if most or any(draft.request.logprobs for draft in drafts):
+        total = logits_BV.logsumexp(-1, keepdim=True)
+        columns.append((logits_BV.gather(1, chosen_B[:, None]) - total).double())
+    if most:
+        values, token_ids = logits_BV.topk(most)
+        columns += [token_ids.double(), (values - total).double()]
+    for draft, (token, *rest) in zip(drafts, torch.cat(columns, dim=1).tolist(), strict=True):
+        logprob, likeliest = (rest[0], rest[1:]) if rest else (math.nan, [])
+        pairs = zip(map(int, likeliest[:most]), likeliest[most:], strict=True)
+        draft.add(int(token), logprob, tuple(pairs))

@@ -1,0 +1,251 @@
+"""vLLM, which lives in an environment of its own: a process of another interpreter answers, and this one feeds it.
+
+Its pins of torch and transformers are not the trainer's, so nothing of it is imported here. The process gets planned
+token ids, frames of their planned size and their times, and samples nothing of a video itself; a prompt of which it
+makes other tokens is an error. A constraint and candidates become requests for one token each, of which vLLM's cache
+holds the prompt.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from vidqa.contract.problem import ProblemError
+from vidqa.engine.families import torch_half
+from vidqa.engine.generators._base import Generator, Request, Result, Settings, ready
+from vidqa.engine.generators.choosing import Draft
+from vidqa.engine.generators.vllm_process import Process
+from vidqa.engine.model.stored import stored_tensors
+from vidqa.engine.problems import ENGINE_VLLM_ADAPTER, ENGINE_VLLM_PROMPT
+from vidqa.families import adapters, family_of
+from vidqa.families._base import read_json
+from vidqa.planning.samples import Planner
+
+ROWS_ON_GPU = 64  # prompts that a GPU answers at a time, at least
+SHARE_OF_GPU = 0.9  # of its memory
+RANKS = (8, 16, 32, 64, 128, 256, 320, 512)  # of which vLLM wants one as the largest
+# What vLLM does not do with an adapter, or its older versions leave out without a word.
+NOT_TAKEN = ("use_dora", "modules_to_save", "rank_pattern", "alpha_pattern", "lora_bias", "layer_replication")
+Tokens = tuple[int, ...]  # tokens behind the prompt
+
+
+@dataclass(eq=False)
+class Row:
+    """A prompt that is being answered; the process holds it as `name`. `found` has the log-probability of the last
+    token of each beginning of a candidate."""
+
+    name: str
+    draft: Draft
+    found: dict[Tokens, float] = field(default_factory=dict)
+
+    @property
+    def request(self) -> Request:
+        return self.draft.request
+
+    def scores(self) -> tuple[float, ...]:
+        found = self.found
+        return tuple(sum(found[each[:end]] for end in range(1, len(each) + 1)) for each in self.request.candidates)
+
+
+class VllmSession:
+    """Answers with a model that `process` holds. `asked` has the row of each request to vLLM and, where a candidate is
+    scored, which beginning of it."""
+
+    def __init__(self, process: Process, settings: Settings) -> None:
+        self.process, self.planner = process, settings.planner
+        self.longest = min(settings.longest, process.longest)
+        self.most = _rows(settings)
+        self.rows: dict[str, Row] = {}
+        self.asked: dict[str, tuple[Row, Tokens]] = {}
+
+    def generate(self, requests: Iterable[Request | None]) -> Iterator[list[Result]]:
+        source, more = iter(requests), True
+        try:
+            while more or self.rows:
+                results: list[Result] = []
+                while more and not results and len(self.rows) < self.most:
+                    try:
+                        request = next(source)
+                    except StopIteration:
+                        more = False
+                        break
+                    if request is None:
+                        break
+                    results += self._admit(request)
+                if self.rows:
+                    results += self._step()
+                if results or (more and not self.rows):
+                    yield results
+        finally:  # whoever reads no further wants no more answers; of a process that has ended they know already
+            with suppress(ProblemError):
+                for row in list(self.rows.values()):
+                    self._leave(row)
+
+    def close(self) -> None:
+        self.process.close()
+
+    def _admit(self, request: Request) -> list[Result]:
+        """Hand a prompt over and begin with it; the result of one that cannot be answered."""
+        frames = ready(request, self.longest)
+        if isinstance(frames, Result):
+            return [frames]
+        depth = self.planner.geometry.video.temporal_patch_size
+        media = [
+            # Every frame of a patch gets the patch's time: vLLM takes the mean of its first and its last one.
+            {"kind": plan.kind, "shape": array.shape, "times_s": np.repeat(plan.patch_times_s, depth).tolist()}
+            for plan, array in zip(request.plans, frames, strict=True)
+        ]
+        row = Row(self.process.name(), Draft(request, None))
+        self.rows[row.name] = row
+        token_ids, planned = contracted(request, self.planner), request.token_ids.tolist()
+        self.process.tell({"hold": row.name, "token_ids": token_ids, "planned": planned, "media": media}, frames)
+        if request.candidates:
+            self._ask_for(row, request.candidates[0][:1])
+        elif request.constraint:
+            self._ask_next(row)
+        else:
+            self._ask(row, (), (), sampling_of(request), last=True)
+        return []
+
+    def _ask(self, row: Row, more: Tokens, of: Tokens, sampling: dict[str, Any], *, last: bool = False) -> None:
+        name = self.process.name()
+        self.asked[name] = row, of
+        self.process.tell({"ask": name, "of": row.name, "more": more, "sampling": sampling, "last": last})
+
+    def _ask_for(self, row: Row, beginning: Tokens) -> None:
+        """The log-probability of the last token behind those before it: of an answer that can be no other."""
+        sampling = {"max_tokens": 1, "temperature": 0.0, "allowed_token_ids": [beginning[-1]], "logprobs": 0}
+        self._ask(row, beginning[:-1], beginning, sampling)
+
+    def _ask_next(self, row: Row) -> None:
+        """One more token of an answer whose constraint has to be asked before each."""
+        constraint, answer = row.request.constraint, row.draft.token_ids
+        assert constraint
+        allowed = constraint.allowed(tuple(answer)).nonzero()[:, 0].tolist()
+        sampling = sampling_of(row.request, place=len(answer))
+        self._ask(row, tuple(answer), (), {**sampling, "max_tokens": 1, "allowed_token_ids": allowed})
+
+    def _step(self) -> list[Result]:
+        """What the process says next, taken in."""
+        results = []
+        for name, token_ids, logprobs, likeliest, reason in self.process.hear()["steps"]:
+            row, beginning = self.asked.get(name, (None, ()))
+            if row is None:  # it has left
+                continue
+            if reason:
+                del self.asked[name]
+            if reason not in (None, "stop", "length"):
+                problem = ENGINE_VLLM_PROMPT.at(row.request.id, reason)
+                result: Result | None = Result(row.request.id, "error", problems=(problem,))
+            elif beginning:
+                result = self._scored(row, beginning, logprobs[0])
+            else:
+                result = self._written(row, token_ids, logprobs, likeliest, reason)
+            if result:
+                self._leave(row)
+                results.append(result)
+        return results
+
+    def _scored(self, row: Row, beginning: Tokens, logprob: float) -> Result | None:
+        request = row.request
+        if request.cancelled():
+            return Result(request.id, "cancelled")
+        row.found[beginning] = logprob
+        wanted = dict.fromkeys(each[:end] for each in request.candidates for end in range(1, len(each) + 1))
+        if len(row.found) == len(wanted):
+            return Result(request.id, "scored", scores=row.scores())
+        if len(row.found) == 1:  # the prompt is in vLLM's cache now
+            for other in wanted:
+                if other not in row.found:
+                    self._ask_for(row, other)
+        return None
+
+    def _written(self, row: Row, token_ids: Any, logprobs: Any, likeliest: Any, reason: str | None) -> Result | None:
+        for place, token in enumerate(token_ids):
+            logprob = logprobs[place] if logprobs else 0.0
+            row.draft.add(token, logprob, tuple(map(tuple, likeliest[place])) if likeliest else ())
+            if result := row.draft.result():
+                return result
+        if row.request.constraint and reason:
+            self._ask_next(row)
+        return None
+
+    def _leave(self, row: Row) -> None:
+        del self.rows[row.name]
+        for name in [name for name, (other, _) in self.asked.items() if other is row]:
+            del self.asked[name]
+            self.process.tell({"cancel": name})
+        self.process.tell({"forget": row.name})
+
+
+def contracted(request: Request, planner: Planner) -> list[int]:
+    """The prompt as vLLM takes it: one placeholder for each medium, which it expands itself."""
+    token_ids, chat, start = request.token_ids.tolist(), planner.chat, 0
+    for plan in request.plans:
+        slot, expansion = chat.slot_ids[plan.kind], chat.expansion(plan).tolist()
+        start = token_ids.index(slot, start) - expansion.index(slot)
+        token_ids[start : start + len(expansion)] = [slot]
+        start += 1
+    return token_ids
+
+
+def sampling_of(request: Request, place: int = 0) -> dict[str, Any]:
+    """How vLLM is to choose tokens, the first of them at `place` of the answer."""
+    sampling = request.sampling
+    digest = hashlib.sha256(f"{sampling.seed} {request.draws or request.id} {place}".encode()).digest()
+    return {
+        "max_tokens": sampling.max_tokens,
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
+        "top_k": sampling.top_k,
+        "repetition_penalty": sampling.repetition_penalty,
+        "seed": int.from_bytes(digest[:7], "big") if sampling.temperature > 0 else None,
+        "stop_token_ids": list(request.stop_ids),
+        "logprobs": request.top_logprobs if request.logprobs or request.top_logprobs else None,
+    }
+
+
+def _rows(settings: Settings) -> int:
+    return max(settings.batch_size, ROWS_ON_GPU) if settings.device.type == "cuda" else settings.batch_size
+
+
+def _open(settings: Settings) -> VllmSession:
+    options: dict[str, Any] = {
+        "model": str(settings.base or settings.folder),
+        "dtype": str(settings.dtype).removeprefix("torch."),
+        "max_model_len": settings.longest,
+        "max_num_seqs": _rows(settings),
+        "gpu_memory_utilization": SHARE_OF_GPU,
+        "enforce_eager": settings.device.type == "cpu",
+    }
+    adapter = None
+    if settings.base:
+        adapter, layers = settings.folder, torch_half(family_of(settings.base)).decoder_layers
+        options |= {"enable_lora": True, "max_lora_rank": _rank(adapter, layers)}
+    process = Process(settings.vllm_python, settings.device, adapter=adapter and str(adapter), **options)
+    return VllmSession(process, settings)
+
+
+def _rank(adapter: Path, layers: str) -> int:
+    """The rank that vLLM makes room for; it adapts what is in the module `layers`. Raises ENGINE_VLLM_ADAPTER where it
+    would leave out a part of the adapter."""
+    adapters.check_adapter(adapter)
+    config = read_json(adapter, adapters.CONFIG)
+    parts = [name for name in NOT_TAKEN if config.get(name)]
+    parts += sorted(name for name in stored_tensors(adapter) if f".{layers}." not in name or ".lora_" not in name)
+    rank = config.get("r", 8)
+    if rank > RANKS[-1]:
+        parts.append(f"rank {rank}")
+    if parts:
+        raise ENGINE_VLLM_ADAPTER.error(adapter, f"it has {', '.join(parts[:3])}{', ...' if len(parts) > 3 else ''}")
+    return next(each for each in RANKS if each >= rank)
+
+
+VLLM = Generator("vllm", _open)

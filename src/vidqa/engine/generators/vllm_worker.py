@@ -1,0 +1,152 @@
+"""The process that holds vLLM: a file run by the interpreter that has it, which needs what vLLM brings with it alone.
+
+    PYTHON -I vllm_worker.py DESCRIPTOR
+
+Over the pipe DESCRIPTOR it is told what to load, prompts to hold, and what to ask of them; it says there what every
+step has brought. A message is JSON; what it says of arrays follows in messages of their bytes. The end of the pipe ends
+the process.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+import traceback
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+import vllm
+from PIL import Image
+from vllm import EngineArgs, LLMEngine, SamplingParams, exceptions
+from vllm.lora.request import LoRARequest
+from vllm.sampling_params import RequestOutputKind
+
+ENGINE = {
+    "mm_processor_kwargs": {"do_resize": False},  # frames have their planned size
+    "generation_config": "vllm",  # a model folder's own sampling settings would be part of no recipe
+    "max_logprobs": 20,
+    "disable_log_stats": True,
+}
+SAMPLING = {
+    "output_kind": RequestOutputKind.DELTA,
+    "detokenize": False,
+    "ignore_eos": True,  # stop ids are told
+}
+
+REFUSAL = getattr(exceptions, "VLLMClientError", ValueError)  # older versions have no name of their own for it
+
+
+@dataclass
+class Prompt:
+    """Token ids with one placeholder for each medium, the media, and the token ids that vLLM must make of them."""
+
+    token_ids: list[int]
+    media: dict[str, list[Any]]
+    planned: list[int]
+
+
+class Worker:
+    """`expected` has the token ids of the prompts that vLLM has been asked and has not shown yet."""
+
+    def __init__(self, pipe: Connection) -> None:
+        self.pipe = pipe
+        self.prompts: dict[str, Prompt] = {}
+        self.expected: dict[str, list[int]] = {}
+        settings = self._read()
+        adapter = settings.pop("adapter")
+        self.lora = LoRARequest("adapter", 1, adapter) if adapter else None
+        self.engine = LLMEngine.from_engine_args(EngineArgs(**settings, **ENGINE))
+        versions = {module.__name__: module.__version__ for module in (vllm, torch, transformers)}
+        self._say(longest=self.engine.model_config.max_model_len, versions=versions)
+
+    def work(self) -> None:
+        while True:
+            while self.pipe.poll(0 if self.engine.has_unfinished_requests() else None):
+                self._take(self._read())
+            self._say(steps=[self._told(output) for output in self.engine.step()])
+
+    def _take(self, message: dict[str, Any]) -> None:
+        if "hold" in message:
+            media: dict[str, list[Any]] = {}
+            for told in message["media"]:
+                media.setdefault(told["kind"], []).append(self._medium(told))
+            self.prompts[message["hold"]] = Prompt(message["token_ids"], media, message["planned"])
+        elif "ask" in message:
+            self._ask(message["ask"], message)
+        elif "cancel" in message:
+            self.expected.pop(message["cancel"], None)
+            self.engine.abort_request([message["cancel"]])
+        elif "forget" in message:
+            self.prompts.pop(message["forget"], None)
+        elif "end" in message:
+            raise EOFError
+
+    def _ask(self, name: str, message: dict[str, Any]) -> None:
+        of, more = message["of"], message["more"]
+        prompt = self.prompts.pop(of) if message["last"] else self.prompts[of]
+        told = {"prompt_token_ids": [*prompt.token_ids, *more], "multi_modal_data": prompt.media}
+        try:
+            sampling = SamplingParams(**message["sampling"], **SAMPLING)
+            self.engine.add_request(name, told, sampling, lora_request=self.lora)
+        except (ValueError, REFUSAL) as refused:  # what vLLM does not take: a medium above its limits, say
+            self._say(steps=[[name, [], [], [], str(refused)]])
+            return
+        self.expected[name] = [*prompt.planned, *more]
+
+    def _medium(self, told: dict[str, Any]) -> Any:
+        frames = np.frombuffer(self.pipe.recv_bytes(), np.uint8).reshape(told["shape"]).transpose(0, 2, 3, 1)
+        if told["kind"] == "image":
+            return Image.fromarray(frames[0])
+        times_s = told["times_s"]  # with one frame a second, a frame's number is its time
+        metadata = {
+            "fps": 1.0,
+            "duration": times_s[-1] + 1,
+            "total_num_frames": len(times_s),
+            "frames_indices": times_s,
+            "video_backend": "planned",
+            "do_sample_frames": False,
+        }
+        return np.ascontiguousarray(frames), metadata
+
+    def _told(self, output: Any) -> list[Any]:
+        """What a step has brought for one prompt: its name, token ids, their log-probabilities, the likeliest tokens
+        with theirs, and why it is finished or null."""
+        name, (answer,) = output.request_id, output.outputs
+        planned = self.expected.pop(name, None)
+        if planned is not None and (found := list(output.prompt_token_ids)) != planned:
+            self._take({"cancel": name})
+            differ = sum(a != b for a, b in zip(found, planned, strict=False))
+            return [name, [], [], [], f"vLLM has {len(found)} tokens, planned are {len(planned)}; {differ} differ"]
+        token_ids, steps = list(answer.token_ids), answer.logprobs or []
+        chosen = [step[token].logprob for token, step in zip(token_ids, steps, strict=False)]
+        ranked = [sorted(step.items(), key=lambda item: item[1].rank) for step in steps]
+        likeliest = [[[token, each.logprob] for token, each in step] for step in ranked]
+        return [name, token_ids, chosen, likeliest, answer.finish_reason]
+
+    def _read(self) -> Any:
+        return json.loads(self.pipe.recv_bytes())
+
+    def _say(self, **message: Any) -> None:
+        self.pipe.send_bytes(json.dumps(message).encode())
+
+
+def main() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # who started it decides what an interrupt means
+    pipe = Connection(int(sys.argv[1]))
+    try:
+        Worker(pipe).work()
+    except (EOFError, ConnectionError):
+        return
+    except Exception as failed:  # noqa: BLE001  vLLM's own are many; who started it tells the user
+        traceback.print_exc()
+        pipe.send_bytes(json.dumps({"failed": f"{type(failed).__name__}: {failed}"}).encode())
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,138 @@
+"""The server: one process that speaks HTTP and answers with one model.
+
+    python -P -m vidqa.engine.serve '{"spec": "...", "name": "my-model", "host": "127.0.0.1", "port": 8000, ...}'
+
+`scripts/serve.py` makes the spec and starts it. It ends on SIGINT or SIGTERM with 0, and with 5 where the model failed.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import sys
+import tempfile
+import threading
+import tomllib
+from argparse import Namespace
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+import uvicorn
+
+from vidqa.contract import environment
+from vidqa.contract.cli import Parser, Result, note, run
+from vidqa.contract.problem import Problem
+from vidqa.engine.answerer import Answerer as Backend
+from vidqa.engine.asking import model_folders
+from vidqa.engine.batch.frames import FrameSource
+from vidqa.engine.generators import GENERATORS
+from vidqa.engine.generators._base import Settings
+from vidqa.engine.model.load import DTYPES
+from vidqa.engine.prepare import frame_cache
+from vidqa.planning.samples import evaluation_planner
+from vidqa.serving._base import MB, Limits
+from vidqa.serving.answering import Answerer, Defaults
+from vidqa.serving.app import House
+from vidqa.serving.doors import hosts_of, listen, served_key
+from vidqa.serving.download import Hosts
+from vidqa.serving.media import Folder, Gate
+from vidqa.serving.problems import FAILED
+from vidqa.spec import Layer, resolve
+
+parser = Parser("Serve a model over HTTP; scripts/serve.py starts it.")
+parser.add_argument("asked", type=json.loads, help="its options and its spec")
+GRACE_S = 5  # for requests that are being answered when the server is told to end
+
+
+def main(given: Namespace) -> Result:
+    options = Namespace(**given.asked)
+    key = served_key(options.host, environment.serving_key())
+    spec = resolve("inference", [Layer("spec", tomllib.loads(options.spec))]).spec
+    # To every process torchao says, by way of PyTorch, that a later PyTorch will want other calls of it.
+    logging.getLogger("torch.utils._pytree").setLevel(logging.ERROR)
+    with (
+        closing(listen(options.host, options.port)) as door,
+        tempfile.TemporaryDirectory(prefix="vidqa-media-") as own,
+        opened(spec) as backend,
+    ):
+        app = house(options, spec, backend, key, Path(own)).app()
+        server = Server(uvicorn.Config(app, log_level="warning", **SPOKEN), backend)
+        backend.ended = server.end
+        if not backend.is_answering:
+            return Result(problems=backend.problems or [failure()])
+        host, port = door.getsockname()[:2]
+        note(f"{options.name} answers at http://{host}:{port}/v1")
+        server.run(sockets=[door])
+    return Result({"model": options.name}, f"{options.name} has ended", [failure()] if backend.has_failed else [])
+
+
+def failure() -> Problem:
+    return FAILED.at("server", "generating has failed; the log says why")
+
+
+SPOKEN: dict[str, Any] = {
+    "access_log": False,
+    "http": "h11",
+    "ws": "none",
+    "lifespan": "off",
+    "server_header": False,
+    "timeout_graceful_shutdown": 2 * GRACE_S,
+}
+
+
+class Server(uvicorn.Server):
+    """Ends when it is told to, by a signal or because nothing generates any more: what is being answered then has
+    GRACE_S. The process goes on to clean up."""
+
+    def __init__(self, config: uvicorn.Config, backend: Backend) -> None:
+        super().__init__(config)
+        self.late = threading.Timer(GRACE_S, backend.stop)
+        self.late.daemon = True
+
+    def end(self, *_: object) -> None:
+        if not self.should_exit:
+            self.should_exit = True
+            self.late.start()
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """uvicorn's own would raise the signal again once all is done."""
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, self.end)
+        yield
+
+
+@contextmanager
+def opened(spec: Any) -> Iterator[Backend]:
+    """The thread that generates, its model loaded."""
+    folder, base = model_folders(spec)
+    planner = evaluation_planner(spec, base or folder)
+    device = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
+    most, longest = spec.inference.batch_size, spec.model.max_length
+    dtype, vllm = DTYPES[spec.model.dtype], spec.engine.vllm.python
+    settings = Settings(folder, base, dtype, device, planner, longest, batch_size=most, vllm_python=vllm)
+    generator, workers = GENERATORS[spec.inference.generator], max(1, spec.engine.decode_workers)
+    with closing(FrameSource(workers, spec.engine.decode_timeout_s, frame_cache(spec.engine))) as source:
+        backend = Backend(lambda: generator.open(settings), planner, source, longest=longest, most=most)
+        with closing(backend):
+            backend.start()
+            backend.opened.wait()
+            yield backend
+
+
+def house(options: Namespace, spec: Any, backend: Backend, key: str | None, own: Path) -> House:
+    limits = Limits(options.max_body_mb * MB, options.max_media_mb * MB, options.queue)
+    folders = tuple(os.path.realpath(folder) for folder in options.allow_path)
+    gate = Gate(folders, Hosts.of(options.allow_host), Folder(own), limits)
+    usual = spec.generation
+    answerer = Answerer(backend, gate, Defaults(usual.max_tokens, usual.temperature, usual.repetition_penalty))
+    return House(options.name, answerer, limits, key, hosts_of(options.host) if key is None else frozenset())
+
+
+if __name__ == "__main__":
+    sys.exit(run(parser, main))

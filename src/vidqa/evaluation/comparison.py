@@ -1,0 +1,222 @@
+"""Two evaluations of the same questions, compared question by question.
+
+Both models answered the same questions, so that what counts is where they differ: questions that the second one has
+fixed, and those that it has broken. Questions about one video stand or fall together; videos are what is drawn again in
+an interval, and what is turned around in a test.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from vidqa.contract.files import read_object
+from vidqa.contract.problem import Problem
+from vidqa.evaluation.baseline import groups
+from vidqa.evaluation.other_results import read_evaluation
+from vidqa.evaluation.problems import COMPARISON_NO_RECIPE, COMPARISON_OTHER_QUESTIONS, COMPARISON_RECIPES
+from vidqa.evaluation.recipes import compare_recipes
+from vidqa.evaluation.results import Item
+
+SCHEMA = "vidqa.comparison.v1"
+SEED = 1
+DRAWS = 10_000  # of an interval, and of a test
+AT_ONCE = 1 << 22  # videos that are drawn in one array
+LEVEL = 0.05
+Pair = tuple[Item, Item]
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The second accuracy minus the first, over `n` questions about `n_videos` videos.
+
+    `ci95` is the interval of the difference by bootstrap of videos. `p_value` is that of a test that turns videos
+    around: how often a difference as large would come about if the two models were alike; `p_corrected` is Holm's, for
+    as many slices as were looked at. `mcnemar_p` is McNemar's exact test, which takes every question as independent.
+    """
+
+    n: int
+    n_videos: int
+    before: float
+    after: float
+    difference: float
+    ci95: tuple[float, float]
+    fixed: int
+    broken: int
+    p_value: float
+    mcnemar_p: float
+    p_corrected: float
+    name: str = ""
+
+    @property
+    def verdict(self) -> str:
+        """better, worse, or not told apart: both the interval and the test must say so."""
+        if self.p_corrected >= LEVEL or self.ci95[0] <= 0 <= self.ci95[1]:
+            return "not told apart"
+        return "better" if self.difference > 0 else "worse"
+
+    def as_dict(self) -> dict[str, Any]:
+        return {**asdict(self), "verdict": self.verdict}
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Two evaluations, the whole difference, that of every slice, and the questions that changed sides."""
+
+    folders: tuple[str, str]
+    whole: Difference
+    by: str
+    slices: list[Difference]
+    fixed: list[Pair]
+    broken: list[Pair]
+    problems: list[Problem] = field(default_factory=list)
+
+    def as_dict(self) -> dict[str, Any]:
+        names = {"fixed": [a["sample_id"] for a, _ in self.fixed], "broken": [a["sample_id"] for a, _ in self.broken]}
+        return {
+            "schema": SCHEMA,
+            "before": self.folders[0],
+            "after": self.folders[1],
+            "verdict": self.whole.verdict,
+            "whole": self.whole.as_dict(),
+            "by": self.by,
+            "slices": [each.as_dict() for each in self.slices],
+            "samples": names,
+        }
+
+
+def compare(before: Path, after: Path, by: str = "kind") -> Comparison:
+    """Compare the results of two evaluation folders, by the item's field `by`.
+
+    Raises COMPARISON_RECIPES where the scores were made in different ways, COMPARISON_OTHER_QUESTIONS where they are of
+    other questions, and the problems of results that cannot be read.
+    """
+    problems = _recipe_problems(before, after)
+    found = [read_evaluation(place) for place in (before, after)]
+    first, second = ([item for item in items if item["correct"] is not None] for items, _ in found)
+    pairs = paired(first, second, str(after))
+    changed = [(a, b) for a, b in pairs if a["correct"] != b["correct"]]
+    slices = [
+        difference([pair for pair in pairs if pair[0][by] == name], str(name))
+        for name in dict(groups([a for a, _ in pairs], by))
+    ]
+    return Comparison(
+        (str(before), str(after)),
+        difference(pairs),
+        by,
+        corrected(slices),
+        [pair for pair in changed if pair[1]["correct"]],
+        [pair for pair in changed if not pair[1]["correct"]],
+        [*problems, *(problem for _, warnings in found for problem in warnings)],
+    )
+
+
+def _recipe_problems(before: Path, after: Path) -> list[Problem]:
+    """Raises COMPARISON_RECIPES. A warning where nobody knows how the scores were made."""
+    recipes = [read_object((place if place.is_dir() else place.parent) / "recipe.json") for place in (before, after)]
+    if not any(recipes):
+        return [COMPARISON_NO_RECIPE.at(after, "neither of the two has a recipe.json", severity="warning")]
+    if not all(recipes):
+        missing = after if recipes[0] else before
+        raise COMPARISON_RECIPES.error(missing, "it has no recipe.json, and the other one does")
+    if differences := compare_recipes(*recipes):
+        more = f"; and {len(differences) - 8} more" if len(differences) > 8 else ""
+        raise COMPARISON_RECIPES.error(after, f"{'; '.join(differences[:8])}{more}")
+    return []
+
+
+def paired(before: Sequence[Item], after: Sequence[Item], where: str) -> list[Pair]:
+    """Items of the same question, in the order of `before`. Raises COMPARISON_OTHER_QUESTIONS."""
+    first, second = ({_question(item): item for item in items} for items in (before, after))
+    twice = len(before) - len(first) + len(after) - len(second)
+    only = len(first.keys() - second.keys()), len(second.keys() - first.keys())
+    changed = [key for key in first if key in second and first[key]["gt"] != second[key]["gt"]]
+    if not before or twice or any(only) or changed:
+        message = (
+            f"{len(before)} and {len(after)} judged questions; only in one: {only[0]} and {only[1]}, twice: {twice}, "
+            f"with another expected answer: {len(changed)}"
+        )
+        raise COMPARISON_OTHER_QUESTIONS.error(where, message)
+    return [(item, second[key]) for key, item in first.items()]
+
+
+def _question(item: Item) -> tuple[str, str, str]:
+    """What tells a question from others; a results file of another program may have no ids."""
+    return item["sample_id"], "" if item["sample_id"] else item["video_id"], item["question"]
+
+
+def difference(pairs: Sequence[Pair], name: str = "") -> Difference:
+    """What the second model has changed over some questions."""
+    before, after = ([bool(pair[side]["correct"]) for pair in pairs] for side in (0, 1))
+    videos = {video: at for at, video in enumerate(dict.fromkeys(a["video_id"] for a, _ in pairs))}
+    at = np.array([videos[a["video_id"]] for a, _ in pairs])
+    change = np.array(after, np.int64) - np.array(before, np.int64)
+    sums, counts = np.bincount(at, change, len(videos)), np.bincount(at, minlength=len(videos))
+    fixed, broken = int((change > 0).sum()), int((change < 0).sum())
+    p_value = sign_flip_p(sums)
+    return Difference(
+        n=len(pairs),
+        n_videos=len(videos),
+        before=round(sum(before) / len(pairs), 6),
+        after=round(sum(after) / len(pairs), 6),
+        difference=round(float(change.mean()), 6),
+        ci95=bootstrap(sums, counts),
+        fixed=fixed,
+        broken=broken,
+        p_value=p_value,
+        mcnemar_p=mcnemar_p(fixed, broken),
+        p_corrected=p_value,
+        name=name,
+    )
+
+
+def bootstrap(sums: np.ndarray, counts: np.ndarray) -> tuple[float, float]:
+    """The 95 % percentile interval of sum(sums) / sum(counts), videos drawn with replacement."""
+    random = np.random.default_rng(SEED)
+    draws: list[np.ndarray] = []
+    for size in _chunks(len(sums)):
+        chosen = random.integers(0, len(sums), (size, len(sums)))
+        draws.append(sums[chosen].sum(1) / counts[chosen].sum(1))
+    low, high = np.quantile(np.concatenate(draws), [0.025, 0.975])
+    return round(float(low), 6), round(float(high), 6)
+
+
+def sign_flip_p(sums: np.ndarray) -> float:
+    """The two-sided p-value of a sum over videos, each of which could as well have the other sign."""
+    moved = np.abs(sums[sums != 0])
+    if not len(moved):
+        return 1.0
+    random, reached, total = np.random.default_rng(SEED), 0, abs(float(sums.sum()))
+    for size in _chunks(len(moved)):
+        signs = random.integers(0, 2, (size, len(moved))) * 2 - 1
+        reached += int((np.abs((signs * moved).sum(1)) >= total - 1e-9).sum())
+    return round((reached + 1) / (DRAWS + 1), 6)
+
+
+def _chunks(width: int) -> list[int]:
+    size = max(1, min(DRAWS, AT_ONCE // width))
+    return [min(size, DRAWS - done) for done in range(0, DRAWS, size)]
+
+
+def mcnemar_p(fixed: int, broken: int) -> float:
+    """McNemar's exact two-sided test: of fixed + broken questions, either is as likely if the models are alike."""
+    n, fewer = fixed + broken, min(fixed, broken)
+    logs = [
+        math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1) - n * math.log(2) for k in range(fewer + 1)
+    ]
+    return round(min(1.0, 2 * math.fsum(map(math.exp, logs))), 6)
+
+
+def corrected(slices: Sequence[Difference]) -> list[Difference]:
+    """Slices with Holm's correction: among many, some differ by chance."""
+    order = sorted(range(len(slices)), key=lambda i: slices[i].p_value)
+    found, highest = {}, 0.0
+    for rank, i in enumerate(order):
+        highest = max(highest, min(1.0, slices[i].p_value * (len(slices) - rank)))
+        found[i] = round(highest, 6)
+    return [Difference(**{**asdict(each), "p_corrected": found[i]}) for i, each in enumerate(slices)]

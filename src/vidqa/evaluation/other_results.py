@@ -1,0 +1,76 @@
+"""The results of an evaluation, whoever made it: ours and TAO's results.json, or cosmos-reason1's folders of answers.
+
+cosmos-reason1 writes a file for each video, <results>/<model>/<answer type>/<dataset>/<video>.json, a list of objects
+with video_id, prompt, correct_answer and full_response.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from vidqa.contract.problem import Problem, ProblemError
+from vidqa.evaluation.json_items import json_items
+from vidqa.evaluation.problems import RESULTS_MISSING, RESULTS_OUT, RESULTS_TWICE
+from vidqa.evaluation.results import Bounded, Item, check_results, judged, usable
+from vidqa.pages.page import percent
+
+FILE = "results.json"
+SHOWN = 40  # kinds on the terminal
+THEIRS = {"prompt": "question", "correct_answer": "gt", "full_response": "response", "datasource": "kind"}
+OWN = {"metrics.json", "recipe.json", "run.json", "status.json", "problems.json"}
+
+
+def read_evaluation(place: Path) -> tuple[list[Item], list[Problem]]:
+    """The judged results of a folder or file, and warnings. Raises RESULTS_MISSING, and every error of the files."""
+    path = place / FILE if place.is_dir() else place
+    if path.is_file():
+        items, problems = check_results(path)
+    elif place.is_dir() and (files := list(_files_of_videos(place))):
+        items, problems = _of_videos(place, files)
+    else:
+        raise RESULTS_MISSING.error(path, "there is no such file, and no folder of answers by video")
+    if any(problem.severity == "error" for problem in problems):
+        raise ProblemError(problems)
+    return items, problems
+
+
+def _files_of_videos(place: Path) -> Iterator[Path]:
+    return (path for path in sorted(place.rglob("*.json")) if path.name not in OWN)
+
+
+def _of_videos(place: Path, files: list[Path]) -> tuple[list[Item], list[Problem]]:
+    """Of an answer that was given again the last one counts: a second run appends to the files of the first."""
+    problems, found = Bounded(), dict[str, Item]()
+    for path in files:
+        name, seen = path.relative_to(place).with_suffix("").as_posix(), dict[Any, int]()
+        for index, value in json_items(path.read_bytes(), str(path), problems):
+            if isinstance(value, dict):
+                value = {THEIRS.get(key, key): part for key, part in value.items()}
+                question = value.get("question")
+                if (first := seen.setdefault(question if isinstance(question, str) else index, index)) != index:
+                    message = f"the question of answer {first} is answered again; the last answer counts"
+                    problems.append(RESULTS_TWICE.at(f"{path}[{index}]", message, severity="warning"))
+                value["sample_id"] = f"{name}[{first}]"
+            if (item := usable(value, str(path), index, problems)) is not None:
+                found[item["sample_id"]] = judged(item)
+    return list(found.values()), problems.closed()
+
+
+def require_empty(out: Path) -> None:
+    """Make a folder for scored results. Raises RESULTS_OUT where something is in it, or it cannot be made."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        taken = sorted(path.name for path in out.iterdir())
+    except OSError as refused:
+        raise RESULTS_OUT.error(out, f"it cannot be made: {refused.strerror or refused}") from refused
+    if taken:
+        raise RESULTS_OUT.error(out, f"it holds {', '.join(taken[:3])}")
+
+
+def score_text(metrics: dict[str, Any]) -> str:
+    """The headline, and a line for each kind of question."""
+    kinds = metrics["by_kind"]
+    lines = [f"  {name[:24] or '(none)':24} {row['n']:6}  {percent(row['accuracy']):>8}" for name, row in kinds.items()]
+    return "\n".join([metrics["headline"], *(lines[:SHOWN] if len(lines) > 1 else [])])

@@ -1,0 +1,93 @@
+"""Answers about the windows of a long video, merged into one by a rule that the answer names.
+
+A yes/no question: yes if any window says yes, with the windows that do; no if every window says no. A choice: the one
+that most windows say; none where two are said equally often. Other answers stand beside each other.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from vidqa.evaluation.options import options_of
+
+RULES = {
+    "yes_no": "yes if any window says yes, no if all say no",
+    "letter": "the choice of most windows",
+    "number": "not merged",
+    "direction": "not merged",
+    "text": "not merged",
+}
+Span = tuple[float, float]
+# "Is the door open?", also after other sentences; "Is it red or blue?" asks for something else.
+_ASKS_YES_NO = re.compile(
+    r"(?:^|[.!?\n])\s*(?:is|are|was|were|do|does|did|has|have|had|can|could|will|would|should|must)\b(?![^?]*\bor\b)[^?]*\?",
+    re.IGNORECASE,
+)
+
+
+def expected_of(question: str) -> str | None:
+    """What an answer to a question is expected to be like, where its words tell: yes for one that asks yes or no."""
+    return "yes" if _ASKS_YES_NO.search(question) and not options_of(question) else None
+
+
+@dataclass(frozen=True)
+class Said:
+    """What was said about one window: `answer`, `kind` and `status` are those of a parsed answer."""
+
+    span: Span
+    response: str
+    answer: str
+    kind: str
+    status: str
+
+
+@dataclass(frozen=True)
+class Merged:
+    """The answer about all windows; `spans` are those that say it, neighbours joined. `status` is "parsed", "undecided"
+    where the rule gives no answer, or "separate" where windows are not merged."""
+
+    response: str
+    answer: str
+    kind: str
+    status: str
+    spans: tuple[Span, ...]
+    rule: str
+
+
+def merged(windows: Sequence[Said], count: int) -> Merged:
+    """The answer about all of a video from those of its `count` windows that were answered, in the order of time."""
+    kind = Counter(each.kind for each in windows).most_common(1)[0][0]
+    rule = RULES[kind]
+    if rule == RULES["text"]:
+        lines = "\n".join(f"{start:g}-{end:g} s: {each.response}" for each in windows for start, end in [each.span])
+        return Merged(lines, "", kind, "separate", (), rule)
+    given = [each for each in windows if each.status == "parsed"]
+    answer = _any_yes(given, count) if kind == "yes_no" else _most(given)
+    spans = joined([each.span for each in given if answer and each.answer == answer])
+    return Merged(answer, answer, kind, "parsed" if answer else "undecided", spans, rule)
+
+
+def joined(spans: Sequence[Span]) -> tuple[Span, ...]:
+    """Spans in the order of time, those that touch or overlap as one."""
+    found: list[Span] = []
+    for start, end in spans:
+        if found and start <= found[-1][1]:
+            found[-1] = (found[-1][0], max(end, found[-1][1]))
+        else:
+            found.append((start, end))
+    return tuple(found)
+
+
+def _any_yes(given: Sequence[Said], windows: int) -> str:
+    if any(each.answer == "yes" for each in given):
+        return "yes"
+    return "no" if given and len(given) == windows else ""
+
+
+def _most(given: Sequence[Said]) -> str:
+    counts = Counter(each.answer for each in given).most_common(2)
+    tied = len(counts) > 1 and counts[0][1] == counts[1][1]
+    return counts[0][0] if counts and not tied else ""

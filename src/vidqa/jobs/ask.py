@@ -1,0 +1,150 @@
+"""Questions about files, answered by an engine process of this machine while somebody waits.
+
+rows = ask(Question("outputs/train/RUN", media=("clip.mp4",), questions=("Is the door open?",)))
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from vidqa.contract import environment
+from vidqa.contract.files import open_plain, write_text
+from vidqa.contract.problem import Exit, Problem, ProblemError
+from vidqa.contract.run_folder import ANSWERS, RunFolder
+from vidqa.dataset import load_records
+from vidqa.dataset.problems import EMPTY, FILE_MISSING
+from vidqa.jobs.here import ACTION, inference_job
+from vidqa.jobs.problems import JOB_FAILED, JOB_NOT_DONE, OUT_UNWRITABLE, RUN_FOLDER_TAKEN
+from vidqa.platforms import local
+from vidqa.platforms._base import Job
+from vidqa.spec import Layer, parse_set
+from vidqa.spec.sources import model_layer
+
+MOST_WORKERS = 2
+ASKED = "asked.jsonl"  # in the run folder: what was asked, as annotations without answers
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is asked: every question about each of the media, which are files or folders; without a question, the usual
+    one. `which` export of a run answers. `sets` are keys as KEY=VALUE. `out` keeps the run folder, in which a second
+    call goes on; without it nothing is kept."""
+
+    model: str
+    media: tuple[str, ...]
+    questions: tuple[str, ...] = ()
+    which: str | None = None
+    sets: tuple[str, ...] = ()
+    out: Path | None = None
+
+
+def ask(question: Question) -> list[Row]:
+    """A row for every question about every file, as in answers.jsonl. Raises the problems of what is asked, and of an
+    engine that did not end well."""
+    layers = [model_layer(ACTION, question.model, question.which), parse_set(question.sets)]
+    rows = [row for place in question.media for row in _rows(place, question.questions)]
+    few = Layer("infer.py", {"engine.decode_workers": min(len(rows), MOST_WORKERS)})  # each takes seconds to start
+    with _run_folder(question.out) as folder:
+        write_text(folder / ASKED, "".join(json.dumps({"id": str(at), **row}) + "\n" for at, row in enumerate(rows)))
+        own = {
+            "dataset.annotation_path": str(folder / ASKED),
+            "results_dir": str(folder),
+            "inference.skip_saved": question.out is not None,
+        }
+        _carry_out(inference_job([few, *layers, Layer("infer.py", own)], folder))
+        lines = (folder / ANSWERS).read_text(encoding="utf-8").splitlines()
+        return [json.loads(line) for line in lines]
+
+
+def _rows(place: str, questions: tuple[str, ...]) -> Iterator[Row]:
+    """An annotation without an answer for each question about each file of a place. Raises what `load_records` does."""
+    for record in load_records(os.path.abspath(os.path.expanduser(place)), need_answers=False):
+        shown = {ref.kind: ref.key for ref in record.media}
+        yield from ({**shown, "question": question} for question in questions)
+        if not questions:
+            yield shown
+
+
+@contextmanager
+def _run_folder(out: Path | None) -> Iterator[Path]:
+    """Raises RUN_FOLDER_TAKEN for the folder of something else."""
+    if out is None:
+        with TemporaryDirectory(prefix="vidqa-infer-") as folder:
+            yield Path(folder)
+        return
+    if out.exists() and not (out / ASKED).is_file() and (not out.is_dir() or any(out.iterdir())):
+        raise RUN_FOLDER_TAKEN.error(out, "it holds something else than the answers to earlier questions")
+    out.mkdir(parents=True, exist_ok=True)
+    yield out.absolute()
+
+
+def _carry_out(job: Job) -> None:
+    """Run the engine; what it says goes to the terminal. Raises its problems."""
+    rendered = local.render(job)
+    done = subprocess.run(
+        rendered.command, env=environment.child_environment(**rendered.environment), stdin=subprocess.DEVNULL, stdout=2
+    )
+    run = RunFolder(job.run_dir)
+    status = run.read_status()
+    if status.get("state") == "COMPLETE":
+        return
+    if status.get("exit_code") == Exit.NOT_DONE:
+        raise JOB_NOT_DONE.error(job.run_dir, "it was stopped; with --out it goes on where it ended", "ask again")
+    raise ProblemError(run.read_problems() or [JOB_FAILED.at(job.run_dir, f"the engine ended with {done.returncode}")])
+
+
+def problems_of(rows: list[Row]) -> list[Problem]:
+    """Why files have no answer, each once."""
+    return list(dict.fromkeys(Problem(**row["problem"]) for row in rows if row["problem"]))
+
+
+def lines_of(path: Path) -> list[str]:
+    """The questions in a text file, one a line. Raises DATA_FILE_MISSING, DATA_EMPTY."""
+    try:
+        with open_plain(path) as file:
+            found = [line.strip() for line in file.read().decode("utf-8-sig").splitlines()]
+    except (OSError, UnicodeDecodeError) as unreadable:
+        raise FILE_MISSING.error(path, f"it cannot be read as text: {unreadable}", "name a text file") from unreadable
+    if not any(found):
+        raise EMPTY.error(path, "it holds no question", "write one question a line")
+    return [line for line in found if line]
+
+
+def write_lines(path: Path, rows: list[Row]) -> None:
+    """Raises PLATFORM_OUT_UNWRITABLE."""
+    try:
+        write_text(path, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
+    except OSError as refused:
+        raise OUT_UNWRITABLE.error(path, f"it cannot be written: {refused.strerror or refused}") from refused
+
+
+def shown(rows: list[Row], count: int, kept: list[str]) -> str:
+    """The answers for a person: one alone as it is, several with what was asked about what."""
+    if count == 1 and not rows[0]["windows"]:
+        return _answer(rows[0])
+    parts = [f"{', '.join(map(os.path.basename, row['media']))}: {row['question']}\n{_answer(row)}" for row in rows]
+    if count > len(rows):
+        parts.append(
+            f"... and {count - len(rows)} more{', in ' + kept[0] if kept else '; --jsonl FILE keeps them all'}"
+        )
+    return "\n\n".join(parts)
+
+
+def _answer(row: Row) -> str:
+    if row["status"] == "error":
+        return "(no answer)"
+    text = row["response"] or f"({row['status']})"
+    if row["finish_reason"] == "length":
+        text += f"\n(cut off after {row['tokens']} tokens; --set generation.max_tokens=N allows more)"
+    if row["spans_s"]:
+        text += f"\n(from {', '.join(f'{start:g} to {end:g} s' for start, end in row['spans_s'])}; {row['rule']})"
+    return text

@@ -1,0 +1,29 @@
+"""An inference that a script carries out on this machine while somebody waits, without a record of a job."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from vidqa.contract.files import write_text
+from vidqa.contract.problem import raise_errors
+from vidqa.jobs.job_spec import fetch_weights, load_job_spec
+from vidqa.platforms import hardware, local
+from vidqa.platforms._base import Job
+from vidqa.spec import Layer, dump, resolve
+
+ACTION = "inference"
+
+
+def inference_job(layers: Iterable[Layer], folder: Path) -> Job:
+    """The job whose run folder is `folder`; its spec, of these layers, is written there, and its models are fetched.
+    Raises the problems of the spec and of what it names, and PLATFORM_TOO_FEW_GPUS."""
+    spec_path = folder / "spec.toml"
+    write_text(spec_path, dump(resolve(ACTION, layers).spec))
+    asked = load_job_spec(ACTION, spec_path, fetch=True)
+    fetch_weights(asked)
+    processes = asked.declared.processes(asked.resolved)
+    job = Job(folder.name, ACTION, folder, processes=processes, gpus=hardware.gpu_count())
+    raise_errors(local.gpu_problems(job))
+    write_text(job.spec, dump(asked.resolved))
+    return job

@@ -1,0 +1,212 @@
+"""Peak memory of one GPU that answers questions, from shapes alone: what lies there all the time, and three moments.
+
+    always     the weights, and with `native` the whole cache and the logits of its captured steps
+    vision     the vision tower is at work on the media of the prompts that are read
+    decoder    they are in the last decoder layer; with `transformers` the cache has grown to their length
+    decode     with `transformers` the cache has grown to its longest
+
+What a block or a layer holds at one time is counted in the code that runs, which a test does again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from vidqa.families.sizes import Sizes
+from vidqa.planning.budget.memory import BYTES_OF, COUNTS, GIB
+from vidqa.planning.packing.packs import padded
+from vidqa.planning.packing.sharing import share_of
+from vidqa.planning.samples import Sample
+
+PAGE = 64  # tokens of a page of the native generator's cache
+PACK_TOKENS = 16384  # of prompts that it reads together on a GPU
+ROWS = 64  # prompts that it answers at a time on a GPU, or more; fewer leave it waiting for its memory
+CACHE_SHARE = 0.7  # of the memory that the model leaves free; packs take the rest
+PREDICTED = ("transformers", "native")  # generators whose memory is counted here
+CAPTURED = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128)  # rows of the decode steps that it captures
+FLOAT = 4  # bytes of a float32: pixels, positions, rotations, logits
+PLACE_BYTES = 640  # of a patch: its place in the frame, and the angles of its rotation
+
+
+def cache_bytes_per_token(sizes: Sizes, compute: int) -> int:
+    """Keys and values of all layers; `compute` is bytes of one number."""
+    return 2 * sizes.text.layers * sizes.text.keys * compute
+
+
+def cache_pages(rows: int, longest: int, free: float, bytes_per_token: int) -> int:
+    """Pages of the native generator's cache where a model leaves `free` bytes of a GPU: for every row its longest, or
+    as many as its share allows, and no fewer than one row needs."""
+    width = -(-longest // PAGE)
+    return max(width, min(rows * width, int(free * CACHE_SHARE / (bytes_per_token * PAGE))))
+
+
+@dataclass(frozen=True)
+class AnsweringSetup:
+    """What of a spec decides the memory of answering. `compute` is bytes of one number, `longest` tokens of a prompt
+    and its answer at most, `answer` of an answer."""
+
+    generator: str
+    compute: int
+    batch: int
+    longest: int
+    answer: int
+
+    @property
+    def rows(self) -> int:
+        """Prompts that are answered at a time."""
+        return max(self.batch, ROWS) if self.generator == "native" else self.batch
+
+
+def answering_setup(spec: Any, work: Any, longest: int) -> AnsweringSetup:
+    """Of a spec whose table `work` says how its samples are answered; the longest of them has `longest` tokens."""
+    answer = spec.generation.max_tokens
+    most = min(spec.model.max_length, longest + answer)
+    return AnsweringSetup(work.generator, BYTES_OF[spec.model.dtype], work.batch_size, most, answer)
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Prompts that a GPU reads at one time: how many, and their tokens with padding, the longest one's tokens, patches
+    of their media, and the tokens that prompts about a shared video attend to, all of them together. `masked`: they are
+    of different lengths and padded to one."""
+
+    prompts: int
+    tokens: int
+    longest: int
+    patches: int
+    seen: int = 0
+    masked: bool = False
+
+
+def readings(setup: AnsweringSetup, samples: Sequence[Sample], ranks: int) -> list[Reading]:
+    """What each rank may read at one time, all that could be the heaviest."""
+    found: set[Reading] = set()
+    for rank in range(ranks):
+        share = share_of(samples, rank, ranks)
+        found.update(_packs(share, setup.rows) if setup.generator == "native" else _batches(share, setup.batch))
+    return sorted(found, key=lambda one: (-one.tokens, -one.patches))
+
+
+def _batches(share: Sequence[Sample], size: int) -> Iterator[Reading]:
+    for start in range(0, len(share), size):
+        batch = share[start : start + size]
+        lengths = {sample.length for sample in batch}
+        longest, patches = max(lengths), sum(sample.patches for sample in batch)
+        yield Reading(len(batch), len(batch) * longest, longest, patches, masked=len(lengths) > 1)
+
+
+def _packs(share: Sequence[Sample], rows: int) -> Iterator[Reading]:
+    """The prompts from each one on that a pack takes: packs begin wherever rows come free."""
+    for start in range(len(share)):
+        tokens = patches = seen = count = 0
+        for before, sample in zip([None, *share[start:]], share[start : start + rows], strict=False):
+            joins = before is not None and sample.prefix_key != b"" and sample.prefix_key == before.prefix_key
+            new = sample.length - sample.prefix if joins else padded(sample.length, "cuda")
+            if count and tokens + new > PACK_TOKENS:
+                break
+            count, tokens = count + 1, tokens + new
+            patches += 0 if joins else sample.patches
+            seen += sample.length if joins else 0
+        yield Reading(count, tokens, max(sample.length for sample in share[start : start + count]), patches, seen)
+        if start + count == len(share):
+            return  # what begins later is a part of it
+
+
+@dataclass(frozen=True)
+class AnsweringMemory:
+    """Bytes on one GPU: `always`, and beside it at three moments. `weights` and `cache`, at its longest, are told of
+    these."""
+
+    weights: float
+    always: float
+    cache: float
+    vision: float
+    decoder: float
+    decode: float
+
+    @property
+    def moment(self) -> str:
+        """The moment of the peak."""
+        return max(("vision", "decoder", "decode"), key=lambda name: getattr(self, name))
+
+    @property
+    def peak_gib(self) -> float:
+        """The most that PyTorch's tensors take (`torch.cuda.max_memory_allocated`)."""
+        return (self.always + getattr(self, self.moment)) / GIB
+
+
+def answering_memory(
+    sizes: Sizes, parameters: int, setup: AnsweringSetup, reading: Reading, gpu_gib: float | None
+) -> AnsweringMemory:
+    """What a GPU of `gpu_gib` holds that answers with a model of so many parameters. The native generator's cache
+    takes what a GPU has; where that is not known, as little as it can do with."""
+    if setup.generator == "native":
+        return _native(sizes, parameters, setup, reading, gpu_gib)
+    assert setup.generator in PREDICTED, setup.generator
+    return _stock(sizes, parameters, setup, reading)
+
+
+def _stock(sizes: Sizes, parameters: int, setup: AnsweringSetup, reading: Reading) -> AnsweringMemory:
+    """transformers' own `generate`: padded prompts, a cache that grows, pixels that stay in float32 to the end."""
+    text, vision, compute = sizes.text, sizes.vision, setup.compute
+    feature = compute * vision.out / vision.merge**2
+    pixels = (FLOAT * vision.patch_values + PLACE_BYTES) * reading.patches
+    copied = compute != FLOAT  # pixels on their way in, and heads before they are rotated in float32
+    block = max(
+        (5 * compute + (5 + 2 * copied) * FLOAT) * vision.hidden,  # heads are rotated
+        (10 * compute + FLOAT) * vision.hidden,  # attention has ended
+        (3 * compute + FLOAT) * vision.hidden + 2 * compute * vision.intermediate,
+    )
+    tower = compute * vision.patch_values * copied + block + vision.taps * feature
+    # The tower's output and its features stay beside the copies that the decoder takes in.
+    kept = compute * vision.hidden + 2 * (1 + vision.taps) * feature
+    mask = reading.tokens * reading.longest * reading.masked
+    layer = compute * max(
+        reading.tokens * (4 * text.hidden + 3 * text.intermediate),
+        reading.tokens * (3 * text.hidden + 4 * text.queries) + mask,  # which attention needs as numbers
+    )
+    angles = 2 * compute * text.head_dim * reading.tokens
+    per_token = cache_bytes_per_token(sizes, compute)
+    longest = reading.prompts * (reading.longest + setup.answer)
+    logits = reading.prompts * text.vocabulary * (compute + 2 * FLOAT)
+    return AnsweringMemory(
+        weights=parameters * compute,
+        always=parameters * compute,
+        cache=per_token * longest,
+        vision=pixels + tower * reading.patches,
+        decoder=pixels + kept * reading.patches + per_token * reading.tokens + angles + mask + layer,
+        decode=pixels + per_token * longest * (1 + 0.5 / text.layers) + logits,
+    )
+
+
+def _native(
+    sizes: Sizes, parameters: int, setup: AnsweringSetup, reading: Reading, gpu_gib: float | None
+) -> AnsweringMemory:
+    """Our own forward: packs without padding, and a cache of pages that is there from the beginning."""
+    text, vision, compute = sizes.text, sizes.vision, setup.compute
+    feature = compute * vision.out / vision.merge**2
+    weights, per_token = parameters * compute, cache_bytes_per_token(sizes, compute)
+    free = 0.0 if gpu_gib is None else (gpu_gib - COUNTS.outside_gib) * GIB - weights
+    cache = (cache_pages(setup.rows, setup.longest, max(0.0, free), per_token) + 1) * PAGE * per_token
+    captured = sum(size for size in CAPTURED if size <= setup.rows) * text.vocabulary * FLOAT
+    frames = vision.patch_values + PLACE_BYTES
+    block = max(
+        2 * FLOAT * vision.patch_values,  # each medium's pixels, and those of all as one
+        FLOAT * vision.patch_values + (5 * compute + 4 * FLOAT) * vision.hidden,  # positions are added in float32
+        FLOAT * vision.patch_values + compute * (8 * vision.hidden + vision.intermediate) + vision.taps * feature,
+    )
+    layer = 2 * text.head_dim * reading.tokens + max(
+        reading.tokens * (5 * text.hidden + 2 * text.queries + 2 * text.keys + 3 * text.intermediate),
+        reading.tokens * (3 * text.hidden + 4 * text.queries + 2 * text.keys) + reading.seen * 2 * text.keys,
+    )
+    logits = reading.prompts * text.vocabulary * (compute + 2 * FLOAT)
+    return AnsweringMemory(
+        weights=weights,
+        always=weights + cache + captured,
+        cache=cache,
+        vision=(frames + block) * reading.patches,
+        decoder=(frames + (1 + vision.taps) * feature) * reading.patches + compute * layer,
+        decode=logits,
+    )

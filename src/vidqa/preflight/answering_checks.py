@@ -1,0 +1,159 @@
+"""Answering: whether the heaviest prompts that are read together fit into a GPU, and what helps if not; whether models
+that score texts are there."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from vidqa.contract.problem import Problem
+from vidqa.evaluation.problems import METRIC_MODEL
+from vidqa.families import family_of
+from vidqa.families.sizes import Sizes
+from vidqa.planning.budget.answering import (
+    PREDICTED,
+    AnsweringMemory,
+    AnsweringSetup,
+    Reading,
+    answering_memory,
+    answering_setup,
+    readings,
+)
+from vidqa.planning.budget.memory import BYTES_OF, COUNTS, GIB, fits
+from vidqa.planning.packing.sharing import longest_of
+from vidqa.planning.sample_table import column
+from vidqa.planning.samples import Sample
+from vidqa.preflight._base import Check, Context, Skip
+from vidqa.preflight.gpus import least_memory
+from vidqa.preflight.problems import MEMORY
+from vidqa.spec.keys import value_at, with_values
+from vidqa.spec.metric_models import metric_models
+
+WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
+MOST_SAMPLES = 20_000  # the longest ones; the others take less
+Change = dict[str, Any]
+NOTHING_HELPS = (
+    "no change of the spec makes it fit: use GPUs with more memory, a smaller model, or fewer and smaller frames"
+)
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """The most that one GPU holds, when it reads what."""
+
+    memory: AnsweringMemory
+    reading: Reading
+    setup: AnsweringSetup
+
+
+def memory(context: Context) -> list[Problem]:
+    """The peak of one GPU that answers, against the memory of the GPUs that are here or declared."""
+    if not context.declared_action.answering:
+        raise Skip("nothing is trained or answered")
+    generator = value_at(context.spec, context.declared_action.answering).generator
+    if generator not in PREDICTED:
+        raise Skip(f"what {generator} takes of a GPU is its own to say")
+    samples = [sample for name in context.planned for sample in _longest(context.usable(name))]
+    if not samples:
+        raise Skip("there is nothing to answer")
+    sizes, parameters = _model(context)
+    has_gib = least_memory(context.gpus)
+
+    def judged(asked: Any) -> Estimate:
+        return estimate(asked, value_at(asked, context.declared_action.answering), sizes, parameters, samples, has_gib)
+
+    found = judged(context.spec)
+    context.facts["memory"] = _facts(found, has_gib)
+    if has_gib is None or fits(found.memory.peak_gib, has_gib):
+        return []
+    sure = found.memory.peak_gib + COUNTS.outside_gib > has_gib
+    heaviest = found.reading
+    message = (
+        f"about {found.memory.peak_gib:.1f} GiB, and {COUNTS.outside_gib:.0f} for CUDA, of {has_gib:.1f} GiB a GPU; "
+        f"{found.memory.weights / GIB:.1f} are weights, {found.memory.cache / GIB:.1f} the cache; {heaviest.prompts} "
+        f"prompts read together have {heaviest.tokens} tokens and {heaviest.patches} patches"
+    )
+    remedy = NOTHING_HELPS
+    for change in _changes(context.declared_action.answering, found.setup):
+        if fits(judged(with_values(context.spec, change)).memory.peak_gib, has_gib):
+            remedy = "set " + "; ".join(f"{key} = {json.dumps(value)}" for key, value in change.items())
+            break
+    return [MEMORY.at("GPU memory", message, remedy, severity="error" if sure else "warning")]
+
+
+def estimate(
+    asked: Any, work: Any, sizes: Sizes, parameters: int, samples: Sequence[Sample], has_gib: float | None
+) -> Estimate:
+    """Every candidate is judged by this one function."""
+    setup = answering_setup(asked, work, longest_of(samples))
+    each = (
+        Estimate(answering_memory(sizes, parameters, setup, reading, has_gib), reading, setup)
+        for reading in readings(setup, samples, asked.num_gpus)
+    )
+    return max(each, key=lambda one: one.memory.peak_gib)
+
+
+def _longest(samples: Sequence[Sample]) -> list[Sample]:
+    lengths = column(samples, "length")
+    return [samples[i] for i in sorted(range(len(samples)), key=lambda i: -lengths[i])[:MOST_SAMPLES]]
+
+
+def _model(context: Context) -> tuple[Sizes, int]:
+    family = family_of(context.processor_folder)
+    sizes = family.sizes_of(context.processor_folder)
+    return sizes, sum(tensor.numel for tensor in family.tensors(sizes))
+
+
+def _changes(table: str, setup: AnsweringSetup) -> Iterator[Change]:
+    """In the order of what they cost: the generator that pads nothing, fewer prompts at a time, half the bytes of a
+    number."""
+    native: Change = {f"{table}.generator": "native"}
+    smaller: Change = {}
+    if setup.generator == "native":
+        smaller = {f"{table}.generator": "transformers"}
+    else:
+        yield native
+    size = setup.batch
+    while size > 1:
+        size //= 2
+        smaller = {**smaller, f"{table}.batch_size": size}
+        yield smaller
+    if setup.compute == BYTES_OF["float32"]:
+        half: Change = {"model.dtype": "bfloat16"}
+        yield from (half, {**half, **native}, {**half, **smaller})
+
+
+def _facts(found: Estimate, has_gib: float | None) -> dict[str, Any]:
+    memory, heaviest = found.memory, found.reading
+    return {
+        "peak_gib": round(memory.peak_gib, 1),
+        "gpu_gib": has_gib,
+        "weights_gib": round(memory.weights / GIB, 1),
+        "cache_gib": round(memory.cache / GIB, 1),
+        "prompts_read_together": heaviest.prompts,
+        "heaviest_pack_tokens": heaviest.tokens,
+        "heaviest_pack_patches": heaviest.patches,
+    }
+
+
+def metric_folders(context: Context) -> list[Problem]:
+    """The folders of the models that score free text."""
+    keys = metric_models(context.spec)
+    if not keys:
+        raise Skip("no metric needs a model of its own")
+    folders = {key: Path(os.path.expanduser(value_at(context.spec, key))) for key in keys.values()}
+    context.require_seen(*folders.values())
+    problems = []
+    for key, folder in folders.items():
+        if not (folder / "config.json").is_file():
+            problems.append(METRIC_MODEL.at(key, f"there is no {folder / 'config.json'}"))
+        elif not any((folder / name).is_file() for name in WEIGHTS):
+            problems.append(METRIC_MODEL.at(key, f"{folder} holds none of {', '.join(WEIGHTS)}"))
+    return problems
+
+
+CHECKS = (Check("model", "models of metrics", metric_folders, ("spec",)),)

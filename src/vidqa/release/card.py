@@ -1,0 +1,203 @@
+"""The model card of an export: README.md as model hubs show it, from what the run, its spec and its scores say.
+
+No path of this machine goes into it: the card is published with the weights.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+
+from vidqa.contract.files import read_object
+from vidqa.evaluation.text import as_text
+from vidqa.release.origin import FENCE, Origin
+from vidqa.release.scores import Scores
+from vidqa.release.source import ExportSource
+from vidqa.spec import effective_batch
+
+HUB = "https://huggingface.co/"
+NO_SCORES = "**Not evaluated.** No evaluation of these weights was found beside the run."
+ORDER = ("license", "license_name", "license_link", "base_model", "base_model_relation", "library_name", "pipeline_tag")
+FULL_USE = """from transformers import AutoModelForImageTextToText, AutoProcessor
+
+model = AutoModelForImageTextToText.from_pretrained("{name}", dtype="auto")
+processor = AutoProcessor.from_pretrained("{name}")"""
+ADAPTER_USE = """from peft import PeftModel
+from transformers import AutoModelForImageTextToText, AutoProcessor
+
+base = AutoModelForImageTextToText.from_pretrained("{base}", dtype="auto")
+model = PeftModel.from_pretrained(base, "{name}")
+processor = AutoProcessor.from_pretrained("{name}")"""
+
+
+@dataclass(frozen=True)
+class Card:
+    """`name` is that of the folder; `merged` says that an adapter went into its base; `proof` is proof.json."""
+
+    source: ExportSource
+    origin: Origin
+    name: str
+    merged: bool
+    scores: Sequence[Scores]
+    proof: Mapping[str, Any]
+
+    @property
+    def stays_adapter(self) -> bool:
+        return self.source.is_adapter and not self.merged
+
+    def text(self) -> str:
+        parts = [self._front(), f"# {_plain(self.name)}", self._what(), "## Scores", *self._scores()]
+        parts += ["## Training", _table(("", ""), self._training()), *self._prompt()]
+        parts += ["## Proof", self._proof(), "## Use", self._use(), "## License", self._license()]
+        return "\n\n".join(parts) + "\n"
+
+    def _front(self) -> str:
+        base = self.origin.repository or self.origin.ancestor
+        table = {
+            **self.origin.license,
+            **({"base_model": [base], "base_model_relation": self._relation()} if base else {}),
+            "library_name": "peft" if self.stays_adapter else "transformers",
+            "pipeline_tag": "image-text-to-text",
+            "tags": ["video", "video-question-answering", *(["lora"] if self.source.is_adapter else [])],
+        }
+        return f"{FENCE}\n{yaml.safe_dump(table, sort_keys=False, allow_unicode=True)}{FENCE}"
+
+    def _relation(self) -> str:
+        return "adapter" if self.stays_adapter else "finetune"
+
+    def _what(self) -> str:
+        repository = self.origin.repository
+        base = f"[{repository}]({HUB}{repository})" if repository else f"the local model `{_plain(self.origin.name)}`"
+        form = "It was trained in full; nothing else is needed."
+        if self.stays_adapter:
+            form = "This folder holds LoRA adapters, which need that model beside them."
+        elif self.merged:
+            form = "It was trained with LoRA; the adapters are merged into the weights, and nothing else is needed."
+        return f"A model that answers questions about videos, fine-tuned from {base}. {form}"
+
+    def _scores(self) -> list[str]:
+        if not self.scores:
+            return [NO_SCORES]
+        head = ("questions", "samples", "accuracy [95 % interval]", "base model", "most common answer")
+        rows = [
+            (
+                _plain(each.export.name),
+                f"{each.export.metrics.get('n')}",
+                _accuracy(each.export.metrics),
+                _accuracy(each.base.metrics) if each.base else "not evaluated",
+                _share(each.export.metrics.get("majority_accuracy")),
+            )
+            for each in self.scores
+        ]
+        about = "Every score is on questions with known answers; intervals are by video."
+        return [_table(head, rows), f"{about} {self._asked()}"]
+
+    def _asked(self) -> str:
+        """How the answers were generated."""
+        ways = {str(each.export.recipe.get("generation", {})): each.export.recipe for each in self.scores}
+        told = []
+        for recipe in ways.values():
+            generation, frames = recipe.get("generation", {}), recipe.get("frames", {})
+            shown = _sampling(frames.get("fps"), frames.get("nframes"))
+            most, temperature, dtype = (generation.get(key) for key in ("max_tokens", "temperature", "dtype"))
+            told.append(f"{shown}, at most {most} tokens, temperature {temperature}, {dtype}")
+        return f"Asked with {'; '.join(told)}."
+
+    def _training(self) -> list[tuple[str, str]]:
+        spec, run = self.source.spec, self.source.run
+        facts, plan, train = run.read_run(), read_object(run.path / "plan.json"), spec.train
+        best = read_object(run.path / "best.json")
+        order = self.source.facts.get("order", {})
+        vision, lora = spec.custom.vision, spec.policy.lora
+        rows: dict[str, object] = {
+            "data fingerprint": facts.get("data_fingerprint") or order.get("data_fingerprint"),
+            "samples": plan.get("train_samples") or order.get("samples"),
+            "steps": self.source.facts.get("step"),
+            "epochs asked for": train.epoch,
+            "samples a step": effective_batch(spec),
+            "learning rate": train.optm_lr,
+            "precision": train.param_dtype,
+            "seed": train.seed,
+            "what trains": _lora(lora) if lora else "full fine-tune",
+            "frozen": ", ".join(spec.policy.freeze_pattern or ()),
+            "frames of a video": _sampling(vision.fps, vision.nframes),
+            "context": f"{spec.policy.model_max_length} tokens",
+            "chosen": _chosen(best) if best.get("name") == self.source.export.name else "",
+            "run": f"{run.path.name}, {self.source.export.name}",
+            "program": f"finetune-cosmos-reason {facts.get('vidqa_version', '')}".strip(),
+        }
+        return [(key, _plain(as_text(value))) for key, value in rows.items() if value not in (None, "", 0)]
+
+    def _prompt(self) -> list[str]:
+        prompt = self.source.spec.custom.system_prompt
+        fence = "`" * max(3, 1 + max((len(run) for run in re.findall("`+", prompt)), default=0))
+        return [f"System prompt:\n\n{fence}text\n{prompt}\n{fence}"] if prompt else []
+
+    def _proof(self) -> str:
+        return (
+            f"These files were loaded again with {'PEFT' if self.stays_adapter else 'transformers'}: on the sample "
+            f"`{_plain(str(self.proof.get('sample_id')))}` their loss is {_loss(self.proof.get('reloaded_loss'))}; the "
+            f"trainer's was {_loss(self.proof.get('trainer_loss'))}."
+        )
+
+    def _use(self) -> str:
+        load = ADAPTER_USE if self.stays_adapter else FULL_USE
+        code = load.format(name=self.name, base=self.origin.name)
+        vision, prompt = self.source.spec.custom.vision, self.source.spec.custom.system_prompt
+        asked = " and with the system prompt above" if prompt else ""
+        shown = f"Show it videos as in the training, with {_sampling(vision.fps, vision.nframes)}{asked}."
+        return f"```python\n{code}\n```\n\n{shown}"
+
+    def _license(self) -> str:
+        known = self.origin.license
+        if not known:
+            return "The license of the base model is not known here. It holds for these weights too: look it up."
+        name = known.get("license_name") or known["license"]
+        link = known.get("license_link", "")
+        shown = f"[{_plain(name)}]({link})" if re.match("https?://", link) else _plain(name)
+        return f"The base model's license holds for these weights too: {shown}."
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _plain(text: str) -> str:
+    """Words of others as part of a line of Markdown: no line, cell, link or tag begins in them."""
+    return re.sub(r"([\\`*\[\]<>|])", r"\\\1", " ".join(text.split()))
+
+
+def _share(value: object) -> str:
+    return f"{100 * value:.1f} %" if isinstance(value, int | float) else "unknown"
+
+
+def _accuracy(metrics: Mapping[str, Any]) -> str:
+    interval = metrics.get("accuracy_ci95")
+    shown = f" [{100 * interval[0]:.1f}, {100 * interval[1]:.1f}]" if interval else " (no interval: too few videos)"
+    return _share(metrics.get("accuracy")) + shown
+
+
+def _sampling(fps: object, nframes: object) -> str:
+    return f"{nframes} frames of each video" if nframes else f"{fps} frames a second"
+
+
+def _lora(lora: Any) -> str:
+    targets = lora.target_modules if isinstance(lora.target_modules, str) else ", ".join(lora.target_modules)
+    also = f"; in full: {', '.join(lora.modules_to_save)}" if lora.modules_to_save else ""
+    return f"LoRA, r {lora.r}, alpha {lora.lora_alpha:g}, on {targets}{also}"
+
+
+def _chosen(best: Mapping[str, Any]) -> str:
+    value = best.get("value")
+    if not isinstance(value, float):
+        return "the run's newest; nothing was measured during the training"
+    return f"the run's best, by {best.get('metric')} {value:.4g}"
+
+
+def _loss(value: object) -> str:
+    return f"{value:.6f}" if isinstance(value, float) else "unknown"

@@ -1,0 +1,128 @@
+"""Makes a folder for others of an export: weights, tokenizer and processor, the proof, and a model card.
+
+The weights are written beside the folder and get its name when they are proved. A folder that is there already gets a
+new card only, with the scores that have come since.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from vidqa.contract.cli import SKILL_ROOT
+from vidqa.contract.environment import child_environment, python_path
+from vidqa.contract.files import now, read_object, write_json, write_text
+from vidqa.contract.problem import Problem, ProblemError
+from vidqa.contract.run_folder import UNFINISHED, RunFolder
+from vidqa.families.weights import check_weights
+from vidqa.release.card import Card
+from vidqa.release.origin import origin_of, point_to_hub
+from vidqa.release.problems import FAILED, OUT
+from vidqa.release.scores import Scores, scores_of
+from vidqa.release.source import EXPORT, ExportSource
+
+CARD = "README.md"
+PROOF = "proof.json"
+
+
+@dataclass(frozen=True)
+class HandedOn:
+    """`how` is made, or found where only the card was written. `proof` has the losses, `scores` what the card shows."""
+
+    folder: Path
+    how: str
+    format: str
+    proof: dict[str, Any]
+    scores: list[Scores]
+
+
+def hand_on(source: ExportSource, out: Path, *, merge: bool) -> HandedOn:
+    """Export once more into `out`, `merge` for an adapter that goes into its base. Raises EXPORT_OUT, EXPORT_FAILED,
+    and whatever is wrong with the weights or with the proof's sample."""
+    merge = merge and source.is_adapter
+    identity = {"run": source.run.path.name, "export": source.export.name, "sha256": source.sha256, "merged": merge}
+    found = read_object(out / EXPORT)
+    how = "found" if _is_whole(out, found, identity) else "made"
+    try:
+        if how == "made":
+            _require_free(out, found, identity)
+            found = _make(source, out, identity, merge=merge)
+        return _with_card(source, out, how, found, merge=merge)
+    except OSError as failed:
+        raise OUT.error(out, f"it cannot be written: {failed.strerror or failed}") from failed
+
+
+def _is_whole(out: Path, found: dict[str, Any], identity: dict[str, Any]) -> bool:
+    """Whether `out` has this very export already, with all of its files."""
+    return found.get("made_of") == identity and _holds(out, PROOF) and not check_weights(out)
+
+
+def _holds(folder: Path, name: str) -> bool:
+    return (folder / name).is_file()
+
+
+def _require_free(out: Path, found: dict[str, Any], identity: dict[str, Any]) -> None:
+    """Raises EXPORT_OUT for a folder with anything in it but this export, damaged."""
+    if out.exists() and not out.is_dir():
+        raise OUT.error(out, "it is a file")
+    if not out.is_dir() or not any(out.iterdir()) or found.get("made_of") == identity:
+        return
+    of = found.get("made_of")
+    if not isinstance(of, dict):
+        raise OUT.error(out, "it holds files that this script has not written")
+    kind = "merged" if of.get("merged") else "as it is"
+    raise OUT.error(out, f"it holds the export {of.get('export')} of the run {of.get('run')}, {kind}, or an older one")
+
+
+def _make(source: ExportSource, out: Path, identity: dict[str, Any], *, merge: bool) -> dict[str, Any]:
+    """The facts of the export that is published as `out`."""
+    out.parent.mkdir(parents=True, exist_ok=True)
+    words = ["--run", source.run.path, "--export", source.export, "--out", out, *(["--merge"] if merge else [])]
+    unfinished = out.with_name(f"{UNFINISHED}{out.name}")
+    try:
+        made = _in_engine([*map(str, words)])
+    except ProblemError:
+        shutil.rmtree(unfinished, ignore_errors=True)
+        raise
+    facts = {
+        "schema_version": 1,
+        "step": source.facts.get("step", 0),
+        "created": now(),
+        "made_of": identity,
+        "format": made["format"],
+        "trainer_loss": made["proof"]["trainer_loss"],
+        "proof_sample": made["proof"]["sample_id"],
+    }
+    write_json(unfinished / EXPORT, facts)
+    RunFolder.publish(unfinished)
+    return facts
+
+
+def _in_engine(words: list[str]) -> dict[str, Any]:
+    """What the program that knows the libraries of models says it has made: its memory is free again when it ends."""
+    environment = child_environment(PYTHONPATH=python_path(SKILL_ROOT / "src"))
+    program = [sys.executable, "-P", "-m", "vidqa.engine.export", *words, "--json"]
+    done = subprocess.run(program, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, env=environment)
+    try:
+        said = json.loads(done.stdout)
+        problems = [Problem(**fields) for fields in said["problems"]]
+    except (ValueError, TypeError, KeyError) as nothing:
+        raise FAILED.error(words[-1], f"it ended with {done.returncode} and said nothing") from nothing
+    if done.returncode:
+        raise ProblemError(problems) if problems else FAILED.error(words[-1], f"it ended with {done.returncode}")
+    made: dict[str, Any] = said["data"]
+    return made
+
+
+def _with_card(source: ExportSource, out: Path, how: str, facts: dict[str, Any], *, merge: bool) -> HandedOn:
+    origin, proof = origin_of(source), read_object(out / PROOF)
+    if source.is_adapter and not merge:
+        point_to_hub(out, origin)
+    scores = scores_of(source, out)
+    write_text(out / CARD, Card(source, origin, out.name, merge, scores, proof).text())
+    return HandedOn(out, how, str(facts.get("format")), proof, scores)

@@ -1,0 +1,84 @@
+"""The evaluations of an export, and of the model that it started from: those whose recipe names these very weights."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from vidqa.contract.files import open_plain, read_object
+from vidqa.evaluation.recipes import compare_recipes
+from vidqa.jobs import records
+from vidqa.planning.continuing import weights_hash
+from vidqa.release.source import ExportSource
+
+RECIPE, METRICS = "recipe.json", "metrics.json"
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """A finished evaluation; `name` is that of its set of questions."""
+
+    folder: Path
+    name: str
+    recipe: dict[str, Any]
+    metrics: dict[str, Any]
+
+    @property
+    def weights(self) -> str:
+        model = self.recipe.get("model")
+        return str(model.get("sha256_sampled")) if isinstance(model, dict) else ""
+
+
+@dataclass(frozen=True)
+class Scores:
+    """An evaluation of the export, and one of its base model that compares with it."""
+
+    export: Evaluation
+    base: Evaluation | None
+
+    def as_dict(self) -> dict[str, Any]:
+        found = {"folder": str(self.export.folder), "set": self.export.name, **_figures(self.export.metrics)}
+        return {**found, "base": _figures(self.base.metrics) if self.base else None}
+
+
+def _figures(metrics: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: metrics.get(key) for key in ("n", "accuracy", "accuracy_ci95", "majority_accuracy")}
+
+
+def scores_of(source: ExportSource, out: Path) -> list[Scores]:
+    """Every way in which the export, or what was made of it in `out`, was evaluated; of equal ways the newest."""
+    own = {source.sha256, weights_hash(out)}
+    found = sorted(_evaluations(source), key=lambda each: (each.folder / METRICS).stat().st_mtime, reverse=True)
+    of_base = weights_hash(source.base)
+    bases = [each for each in found if each.weights == of_base]
+    scores: list[Scores] = []
+    for each in found:
+        same = any(not compare_recipes(each.recipe, other.export.recipe) for other in scores)
+        if each.weights in own and not same:
+            base = next((other for other in bases if not compare_recipes(each.recipe, other.recipe)), None)
+            scores.append(Scores(each, base))
+    return sorted(scores, key=lambda each: (each.export.name, str(each.export.folder)))
+
+
+def _evaluations(source: ExportSource) -> Iterator[Evaluation]:
+    """Those beside the run, in the folders beside that of its runs, and of the jobs that were launched here."""
+    home = source.run.path
+    beside = [recipe.parent for pattern in ("*", "*/*") for recipe in home.parent.parent.glob(f"{pattern}/{RECIPE}")]
+    launched = [Path(record.run_dir) for record in records.scan()[0]]
+    for folder in dict.fromkeys(each.resolve() for each in [*beside, *launched]):
+        recipe, metrics = read_object(folder / RECIPE), read_object(folder / METRICS)
+        if recipe and isinstance(metrics.get("accuracy"), int | float):
+            yield Evaluation(folder, _set_of(folder), recipe, metrics)
+
+
+def _set_of(folder: Path) -> str:
+    """A short name for the questions of an evaluation: the folder of the annotations, or their file's name."""
+    try:
+        with open_plain(folder / "spec.toml") as file:
+            path = Path(str(tomllib.load(file)["dataset"]["annotation_path"]))
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
+        return "questions"
+    return path.parent.name if path.stem == "annotations" and path.parent.name else path.stem

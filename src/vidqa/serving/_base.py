@@ -1,0 +1,101 @@
+"""What HTTP and what generates know of each other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+
+from vidqa.contract.problem import Problem
+from vidqa.dataset.record import MediaRef
+from vidqa.planning.samples import Planner, Sample
+
+MB = 1 << 20
+Top = tuple[tuple[int, float], ...]  # the likeliest tokens at a place, with their log-probabilities
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What the server takes. `queue` requests wait beside those that are answered; `body_s` and `fetch_s` bound the
+    time in which a body and a file from another host have to be there."""
+
+    body_bytes: int = 100 * MB
+    media_bytes: int = 256 * MB
+    queue: int = 64
+    body_s: float = 60.0
+    fetch_s: float = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Drawing:
+    """How the tokens of an answer are chosen, as `generators.Sampling` has it."""
+
+    max_tokens: int
+    temperature: float
+    top_p: float
+    top_k: int
+    repetition_penalty: float
+    seed: int
+
+
+class Mask(Protocol):
+    """Which tokens may come next."""
+
+    def allowed(self, token_ids: Sequence[int]) -> np.ndarray:
+        """Bool [V], for the token after the answer's `token_ids` so far."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How an answer ended: "stop", "length", "cancelled", or "error" with `problems`."""
+
+    reason: str
+    top_logprobs: Sequence[Top] = ()
+    problems: Sequence[Problem] = ()
+
+
+@dataclass(eq=False)
+class Order:
+    """One answer that is wanted. What is drawn depends on `draws` and the seed alone; `id` is nobody else's.
+
+    `take` hears each token with its log-probability (nan without `logprobs`), and `done` how the answer ended; both in
+    the thread that generates, which they must not keep waiting. Whoever sets `unwanted` ends the answer early.
+    """
+
+    id: str
+    draws: str
+    sample: Sample
+    token_ids: np.ndarray
+    drawing: Drawing
+    take: Callable[[int, float], None]
+    done: Callable[[Outcome], None]
+    logprobs: bool = False
+    top_logprobs: int = 0
+    mask: Mask | None = None
+    unwanted: bool = field(default=False)
+
+
+class Backend(Protocol):
+    """What generates. `planner` plans prompts for it; prompt and answer have at most `longest` tokens; `most` prompts
+    are answered at a time."""
+
+    planner: Planner
+    longest: int
+    most: int
+
+    def headers(self, media: Sequence[MediaRef]) -> list[Future[Any]]:
+        """For each medium a VideoMeta, an ImageMeta or a Problem, read in a process that may hang or die."""
+
+    def submit(self, order: Order) -> None:
+        """Answer it when its turn comes. `done` is called for every order, also where the backend fails or closes."""
+
+    @property
+    def waiting(self) -> int:
+        """Orders whose turn has not come."""
+
+    @property
+    def is_answering(self) -> bool:
+        """Whether it still answers."""

@@ -1,0 +1,203 @@
+"""One request, from what it says to the pieces of its answers."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, TypeVar
+
+from vidqa.contract.problem import Problem, ProblemError
+from vidqa.dataset.record import Record
+from vidqa.planning.problems import SAMPLE_TOO_LONG
+from vidqa.planning.samples import Planner, Sample
+from vidqa.serving._base import Backend, Drawing, Order, Outcome
+from vidqa.serving.conversation import conversation
+from vidqa.serving.grammar import Grammars
+from vidqa.serving.media import Gate
+from vidqa.serving.problems import MEDIA_TOO_LARGE
+from vidqa.serving.schema import ChatRequest
+from vidqa.serving.transcript import OPENS, Piece, Transcript
+from vidqa.video import vision_spec
+from vidqa.video.types import ImageMeta, VideoMeta
+
+MOST_PIXELS = 8192 * 8192  # of an image; a video's pictures are bounded as much by what opens it
+Value = TypeVar("Value")
+
+
+@dataclass(frozen=True)
+class Defaults:
+    """What holds where a request says nothing: the spec's own [generation]."""
+
+    max_tokens: int
+    temperature: float
+    repetition_penalty: float
+
+
+@dataclass(eq=False)
+class Answers:
+    """The answers to one request, as they come. `pieces` gives (number of the choice, a piece or how it ended)."""
+
+    sample: Sample
+    max_tokens: int
+    orders: list[Order]
+    transcripts: list[Transcript]
+    queue: asyncio.Queue[tuple[int, Piece | Outcome]]
+    began: float = field(default_factory=time.perf_counter)
+
+    async def pieces(self) -> AsyncIterator[tuple[int, Piece | Outcome]]:
+        """Ends with the last choice. Raises the problems of an answer that failed."""
+        left = len(self.orders)
+        while left:
+            number, found = await self.queue.get()
+            if isinstance(found, Outcome):
+                left -= 1
+                if found.reason == "error":
+                    raise ProblemError(found.problems)
+            yield number, found
+
+    def leave(self) -> None:
+        """Nobody waits for them any more."""
+        for order in self.orders:
+            order.unwanted = True
+
+
+class Answerer:
+    """Turns requests into orders for the backend."""
+
+    def __init__(self, backend: Backend, gate: Gate, defaults: Defaults) -> None:
+        self.backend, self.gate, self.defaults = backend, gate, defaults
+        self.grammars = Grammars(backend.planner.chat)
+        self.threads = ThreadPoolExecutor(backend.most + gate.limits.queue, "request")  # one for each request
+
+    async def plan(self, request: ChatRequest, held: ExitStack) -> Sample:
+        """The sample of a request; its media are there until `held` is closed. Raises what is wrong with it."""
+        turns, wanted = conversation(request.messages)
+        media = [await self.in_thread(self.gate.fetch, each, held) for each in wanted]
+        places = {ref.path: ref.written for ref in media}
+        headers = [await asyncio.wrap_future(each) for each in self.backend.headers(media)]
+        problems = [each for each in headers if isinstance(each, Problem)]
+        problems += [
+            MEDIA_TOO_LARGE.at(ref.written, f"{header.width} x {header.height} pixels; {MOST_PIXELS:,} are taken")
+            for ref, header in zip(media, headers, strict=True)
+            if isinstance(header, (ImageMeta, VideoMeta)) and header.width * header.height > MOST_PIXELS
+        ]
+        if problems:
+            raise ProblemError([in_request(each, places) for each in problems])
+        planner = self._planner(request)
+        planner.take({ref.key: header for ref, header in zip(media, headers, strict=True)})
+        record = Record("request", turns, tuple(media), source="messages")
+        samples, problems = await self.in_thread(planner.plan, [record])
+        if problems:
+            raise ProblemError([in_request(each, places) for each in problems])
+        return samples[0]
+
+    def _planner(self, request: ChatRequest) -> Planner:
+        """A planner that has seen no file yet, with the request's own way of taking frames."""
+        planner = self.backend.planner
+        asked = request.mm_processor_kwargs
+        if asked is None:
+            return planner.anew(planner.vision)
+        given = {key: value for key, value in asked.model_dump().items() if value is not None}
+        usual = {key: getattr(planner.vision, key) for key in ("total_pixels", "max_pixels")}
+        if "fps" not in given and "nframes" not in given:
+            usual |= {key: getattr(planner.vision, key) for key in ("fps", "nframes")}
+        return planner.anew(vision_spec(planner.geometry, **{**usual, **given}))
+
+    async def begin(self, request: ChatRequest, sample: Sample) -> Answers:
+        """Order the answers to a planned request. Raises SAMPLE_TOO_LONG, SERVE_CONSTRAINT."""
+        most = self._most(request, sample)
+        encoded = await self.in_thread(self.backend.planner.encode, sample)
+        thinking = encoded.text.rstrip().endswith(OPENS)
+        make_mask = await self.in_thread(partial(self.grammars.of, request, thinking=thinking))
+        loop, answers = asyncio.get_running_loop(), Answers(sample, most, [], [], asyncio.Queue())
+        drawing, tell = self._drawing(request, most), partial(_tell, loop, answers.queue)
+        for number in range(request.n or 1):
+            transcript = Transcript(
+                self.backend.planner.chat, request.stops, thinking=thinking, logprobs=bool(request.logprobs)
+            )
+            order = Order(
+                f"{secrets.token_hex(8)}-{number}",
+                str(number),
+                sample,
+                encoded.token_ids,
+                drawing,
+                lambda token_id, logprob: None,
+                lambda outcome: None,
+                bool(request.logprobs),
+                request.top_logprobs or 0,
+                make_mask() if make_mask else None,
+            )
+            order.take, order.done = _listeners(order, transcript, partial(tell, number))
+            answers.orders.append(order)
+            answers.transcripts.append(transcript)
+        for order in answers.orders:
+            self.backend.submit(order)
+        return answers
+
+    def _most(self, request: ChatRequest, sample: Sample) -> int:
+        """Tokens that an answer may have; what a request names is never made less."""
+        longest, asked = self.backend.longest, request.max_completion_tokens or request.max_tokens
+        left = longest - sample.length
+        if left < (asked or 1):
+            beside = f"; with {asked} for the answer {sample.length + asked}" if asked else ""
+            message = f"{sample.length} tokens, {sample.media_tokens} of them video or image{beside}; {longest} allowed"
+            remedy = "Ask for fewer frames (mm_processor_kwargs) or a shorter answer, or cut the video."
+            raise SAMPLE_TOO_LONG.error("messages", message, remedy)
+        return asked or min(left, self.defaults.max_tokens)
+
+    def _drawing(self, request: ChatRequest, most: int) -> Drawing:
+        usual = self.defaults
+        temperature = usual.temperature if request.temperature is None else request.temperature
+        seed = secrets.randbits(62) if request.seed is None else request.seed
+        penalty = request.repetition_penalty or usual.repetition_penalty
+        return Drawing(most, temperature, request.top_p or 1.0, max(0, request.top_k or 0), penalty, seed)
+
+    async def in_thread(self, work: Callable[..., Value], *given: Any) -> Value:
+        """The value of a call that takes its time. Who leaves meanwhile waits until it has ended, so that nothing that
+        it makes is left behind."""
+        running = asyncio.get_running_loop().run_in_executor(self.threads, work, *given)
+        try:
+            return await asyncio.shield(running)
+        except asyncio.CancelledError:
+            await asyncio.wait([running])
+            raise
+
+
+def _listeners(
+    order: Order, transcript: Transcript, tell: Callable[[Piece | Outcome], None]
+) -> tuple[Callable[[int, float], None], Callable[[Outcome], None]]:
+    """What the thread that generates calls for one answer."""
+
+    def take(token_id: int, logprob: float) -> None:
+        piece = transcript.take(token_id, logprob)
+        if transcript.stopped:
+            order.unwanted = True
+        if piece:
+            tell(piece)
+
+    def done(outcome: Outcome) -> None:
+        if outcome.reason != "error":
+            tell(transcript.end())
+        tell(replace(outcome, reason="stop") if transcript.stopped else outcome)
+
+    return take, done
+
+
+def _tell(loop: asyncio.AbstractEventLoop, queue: asyncio.Queue[Any], number: int, found: Piece | Outcome) -> None:
+    if not loop.is_closed():
+        loop.call_soon_threadsafe(queue.put_nowait, (number, found))
+
+
+def in_request(problem: Problem, places: dict[str, str]) -> Problem:
+    """A problem with the request's own names of media in place of this machine's files."""
+    where, message = problem.where, problem.message
+    for path, place in places.items():
+        where, message = where.replace(path, place), message.replace(path, place)
+    where = where.removeprefix("messages (id request): ").removeprefix("messages (id request)") or "messages"
+    return replace(problem, where=where, message=message)

@@ -1,0 +1,323 @@
+"""The addresses of the server, who may use them, and what they take."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import json
+import secrets
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
+
+from vidqa.contract.cli import note
+from vidqa.contract.problem import Problem, ProblemError
+from vidqa.serving import replies
+from vidqa.serving._base import MB, Limits, Outcome
+from vidqa.serving.answering import Answerer, Answers
+from vidqa.serving.metrics import Figures
+from vidqa.serving.problems import BODY, BODY_TOO_LARGE, BUSY, FAILED, NOT_FOUND, UNAUTHORIZED
+from vidqa.serving.replies import Choice, Head
+from vidqa.serving.schema import ChatRequest, parse_request
+
+LEFT = 499  # the status of a request whose client has gone, in logs and figures alone
+RETRY_S = "1"
+DRAINED = 4  # times the largest body
+DRAIN_S = 10.0
+Endpoint = Callable[[Request], Awaitable[Response]]
+
+
+@dataclass(eq=False)
+class House:
+    """The server's state. `name` is what the model is called; `hosts` are the names by which it may be spoken to, all
+    of them where there is none."""
+
+    name: str
+    answerer: Answerer
+    limits: Limits
+    key: str | None
+    hosts: frozenset[str] = frozenset()
+    inside: int = 0  # requests
+    created: int = field(default_factory=replies.now)
+
+    def __post_init__(self) -> None:
+        backend = self.answerer.backend
+        self.figures = Figures(lambda: self.inside, lambda: backend.waiting)
+        self.room = backend.most + self.limits.queue
+
+    def app(self) -> Starlette:
+        routes = [
+            Route("/health", self.health, methods=["GET"]),
+            Route("/metrics", self.metrics, methods=["GET"]),
+            Route("/v1/models", self._guarded(self.models), methods=["GET"]),
+            Route("/v1/models/{name:path}", self._guarded(self.model), methods=["GET"]),
+            Route("/v1/chat/completions", self._guarded(self.chat), methods=["POST"]),
+        ]
+        unknown = NOT_FOUND.at("address", "there is nothing here", "references/serving.md lists the addresses.")
+
+        async def nothing(request: Request, failed: Exception) -> Response:
+            return failure([unknown], getattr(failed, "status_code", 404))
+
+        return Starlette(routes=routes, exception_handlers={404: nothing, 405: nothing})
+
+    async def health(self, request: Request) -> Response:
+        if self.answerer.backend.is_answering:
+            return JSONResponse({"status": "ok", "model": self.name})
+        return failure([FAILED.at("server", "no answers are generated any more")])
+
+    async def metrics(self, request: Request) -> Response:
+        return Response(self.figures.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+    async def models(self, request: Request) -> Response:
+        return JSONResponse({"object": "list", "data": [self._model()]})
+
+    async def model(self, request: Request) -> Response:
+        if (name := request.path_params["name"]) != self.name:
+            raise self._no_model(name)
+        return JSONResponse(self._model())
+
+    def _model(self) -> dict[str, Any]:
+        longest = self.answerer.backend.longest
+        return {
+            "id": self.name,
+            "object": "model",
+            "created": self.created,
+            "owned_by": "vidqa",
+            "max_model_len": longest,
+        }
+
+    def _no_model(self, name: str) -> ProblemError:
+        return NOT_FOUND.error("model", f"there is no model {name[:100]!r}; this one is {self.name!r}")
+
+    def _guarded(self, endpoint: Endpoint) -> Endpoint:
+        """Only for those who have the key; problems become their status, and every request is counted."""
+
+        async def guarded(request: Request) -> Response:
+            started = time.perf_counter()
+            try:
+                self._admit(request)
+                response = await endpoint(request)
+            except ProblemError as refused:
+                response = failure(refused.problems)
+                await self._drain(request)
+            except ClientDisconnect:
+                response = Response(status_code=LEFT)
+                self.figures.left.inc()
+            status = str(response.status_code)
+            self.figures.requests.labels(status).inc()
+            note(f"{request.method} {request.url.path} {status} {time.perf_counter() - started:.2f} s")
+            return response
+
+        return guarded
+
+    def _admit(self, request: Request) -> None:
+        if self.hosts and (request.url.hostname or "") not in self.hosts:
+            message = "the request names another host than this one"
+            raise UNAUTHORIZED.error("Host", message, f"Use one of {', '.join(sorted(self.hosts))}, or set a key.")
+        if self.key is not None:
+            given = request.headers.get("authorization", "").partition(" ")[2].strip()
+            if not hmac.compare_digest(given.encode(), self.key.encode()):
+                raise UNAUTHORIZED.error("Authorization", "the key is missing or wrong")
+
+    async def chat(self, request: Request) -> Response:
+        if self.inside >= self.room:
+            raise BUSY.error("server", f"{self.inside} requests are being answered or wait")
+        self.inside += 1
+        with ExitStack() as held:
+            held.callback(self._leave)
+            # Bound to no name here: a request may hold megabytes of video, and is let go once they are in a file.
+            in_thread = self.answerer.in_thread
+            return await until_left(
+                request, self._answered(await in_thread(self._parsed, await self._body(request)), held)
+            )
+
+    def _parsed(self, body: bytes) -> ChatRequest:
+        asked = parse_request(body)
+        if asked.model != self.name:
+            raise self._no_model(asked.model)
+        return asked
+
+    def _leave(self) -> None:
+        self.inside -= 1
+
+    async def _body(self, request: Request) -> bytes:
+        """Raises SERVE_BODY, ClientDisconnect."""
+        most = self.limits.body_bytes
+        too_large = BODY_TOO_LARGE.at("body", f"more than {most / MB:.0f} MB")
+        if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
+            raise BODY.error("Content-Type", "it is not application/json")
+        with suppress(ValueError):
+            if int(request.headers.get("content-length", "0")) > most:
+                raise ProblemError([too_large])
+        body = bytearray()
+        try:
+            async with asyncio.timeout(self.limits.body_s):
+                async for chunk in request.stream():
+                    body += chunk
+                    if len(body) > most:
+                        raise ProblemError([too_large])
+        except TimeoutError:
+            raise BODY.error("body", f"not there within {self.limits.body_s:g} s") from None
+        request.state.is_read = True
+        return bytes(body)
+
+    async def _drain(self, request: Request) -> None:
+        """Read what else a refused client sends, within bounds: it reads the answer once it has sent all."""
+        left = 0 if getattr(request.state, "is_read", False) else DRAINED * self.limits.body_bytes
+        with suppress(TimeoutError):
+            async with asyncio.timeout(DRAIN_S):
+                while left > 0 and (message := await request.receive())["type"] == "http.request":
+                    left = left - len(message.get("body", b"")) if message.get("more_body") else 0
+
+    async def _answered(self, asked: ChatRequest, held: ExitStack) -> Response:
+        began = time.perf_counter()
+        sample = await self.answerer.plan(asked, held)
+        asked = asked.model_copy(update={"messages": []})
+        self.figures.media_s.observe(time.perf_counter() - began)
+        answers = await self.answerer.begin(asked, sample)
+        held.callback(answers.leave)
+        facts = replies.seen(sample, answers.max_tokens, self.answerer.backend.longest)
+        self.figures.prompt_tokens.inc(sample.length)
+        head = Head(f"chatcmpl-{secrets.token_hex(12)}", replies.now(), self.name)
+        told = Telling(self, asked, answers, head, facts, held)
+        return await (told.as_stream() if asked.stream else told.as_whole())
+
+
+@dataclass(eq=False)
+class Telling:
+    """The answers to one request on their way to its client."""
+
+    house: House
+    asked: ChatRequest
+    answers: Answers
+    head: Head
+    facts: dict[str, Any]
+    held: ExitStack
+
+    def __post_init__(self) -> None:
+        self.choices = [Choice() for _ in self.answers.orders]
+        self.chat = self.house.answerer.backend.planner.chat
+
+    async def pieces(self) -> AsyncIterator[tuple[int, Any]]:
+        """Those of the answers, each taken down here, too."""
+        figures, began = self.house.figures, self.answers.began
+        is_first = True
+        async for number, found in self.answers.pieces():
+            choice = self.choices[number]
+            if is_first:
+                figures.first_token_s.observe(time.perf_counter() - began)
+                is_first = False
+            if isinstance(found, Outcome):
+                choice.reason, choice.top = found.reason, found.top_logprobs
+                choice.count = self.answers.transcripts[number].count
+                figures.answer_tokens.inc(choice.count)
+            else:
+                choice.content += [found.content] if found.content else []
+                choice.reasoning += [found.reasoning] if found.reasoning else []
+                choice.tokens += found.tokens
+            yield number, found
+        figures.answer_s.observe(time.perf_counter() - began)
+
+    async def as_whole(self) -> Response:
+        async for _ in self.pieces():
+            pass
+        logprobs = bool(self.asked.logprobs)
+        return JSONResponse(replies.whole(self.head, self.choices, self.chat, self.facts, logprobs=logprobs))
+
+    async def as_stream(self) -> Response:
+        """Begins with the first piece: what fails before has a status of its own."""
+        pieces = self.pieces()
+        first = await anext(pieces)
+        return Events(self._events(first, pieces), self.held.pop_all(), self.house.figures)
+
+    async def _events(self, first: tuple[int, Any], others: AsyncIterator[tuple[int, Any]]) -> AsyncIterator[bytes]:
+        for number in range(len(self.choices)):
+            role = replies.part(self.head, number, {"role": "assistant", "content": ""})
+            yield event(role if number else {**role, "vidqa": self.facts})
+        try:
+            for chunk in self._chunks(*first):
+                yield chunk
+            async for number, found in others:
+                for chunk in self._chunks(number, found):
+                    yield chunk
+        except ProblemError as failed:
+            yield event(replies.error(failed.problems)[1])
+            return
+        if self.asked.stream_options and self.asked.stream_options.include_usage:
+            usage = replies.usage_of(self.answers.sample.length, self.choices)
+            yield event(self.head.of("chat.completion.chunk", [], usage=usage))
+        yield b"data: [DONE]\n\n"
+
+    def _chunks(self, number: int, found: Any) -> list[bytes]:
+        if isinstance(found, Outcome):
+            return [event(replies.part(self.head, number, {}, reason=found.reason))]
+        words = None
+        if self.asked.logprobs:
+            words = {"content": replies.logprobs_of(found.tokens, (), self.chat)}
+        said = {"reasoning_content": found.reasoning, "content": found.content}
+        delta = {name: text for name, text in said.items() if text}
+        return [event(replies.part(self.head, number, delta, words))] if delta or (words and words["content"]) else []
+
+
+class Events(Response):
+    """A stream of server-sent events; a client that leaves ends it at once."""
+
+    media_type = "text/event-stream"
+
+    def __init__(self, events: AsyncIterator[bytes], held: ExitStack, figures: Figures) -> None:
+        super().__init__(headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"})
+        del self.headers["content-length"]
+        self.events, self.held, self.figures = events, held, figures
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def all_of_them() -> None:
+            await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+            async for chunk in self.events:
+                await send({"type": "http.response.body", "body": chunk, "more_body": True})
+            await send({"type": "http.response.body", "body": b""})
+
+        try:
+            await until_left(Request(scope, receive), all_of_them())
+        except ClientDisconnect:
+            self.figures.left.inc()
+        finally:
+            self.held.close()
+
+
+async def until_left(request: Request, work: Any) -> Any:
+    """What `work` gives; it is cancelled when the client leaves, and ClientDisconnect is raised."""
+    working, leaving = asyncio.ensure_future(work), asyncio.ensure_future(_left(request))
+    try:
+        await asyncio.wait([working, leaving], return_when=asyncio.FIRST_COMPLETED)
+        if working.done():
+            return working.result()
+        raise ClientDisconnect
+    finally:
+        for task in (working, leaving):
+            task.cancel()
+        await asyncio.wait([working, leaving])
+
+
+async def _left(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+def event(table: dict[str, Any]) -> bytes:
+    return b"data: " + json.dumps(table, ensure_ascii=False, separators=(",", ":")).encode() + b"\n\n"
+
+
+def failure(problems: list[Problem], status: int | None = None) -> Response:
+    code, body = replies.error(problems, status)
+    headers = {"Retry-After": RETRY_S} if code == 429 else {}
+    if code == 401:
+        headers = {"WWW-Authenticate": "Bearer"}
+    return JSONResponse(body, status_code=code, headers=headers)

@@ -1,0 +1,41 @@
+"""Where a server listens, and to whom."""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+
+from vidqa.serving.problems import ADDRESS, EXPOSED, KEY_SHORT
+
+SHORTEST_KEY = 16  # characters
+LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
+
+
+def served_key(host: str, key: str | None) -> str | None:
+    """The key that clients need. Raises SERVE_EXPOSED, SERVE_KEY_SHORT."""
+    if key is None and host not in LOOPBACK:
+        raise EXPOSED.error("--host", f"{host} is reached by other machines, and VIDQA_API_KEY is not set")
+    if key is not None and len(key) < SHORTEST_KEY:
+        raise KEY_SHORT.error("VIDQA_API_KEY", f"{len(key)} characters; {SHORTEST_KEY} are needed")
+    return key
+
+
+def hosts_of(host: str) -> frozenset[str]:
+    """The names by which a page in a browser may not make it speak for somebody else: those of this machine alone."""
+    return LOOPBACK | {host}
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A socket at which requests arrive from now on. Raises SERVE_ADDRESS."""
+    try:
+        family = socket.AF_INET6 if ipaddress.ip_address(host).version == 6 else socket.AF_INET
+    except ValueError:
+        family = socket.AF_INET
+    door = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        door.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        door.bind((host, port))
+    except (OSError, OverflowError) as taken:
+        door.close()
+        raise ADDRESS.error(f"{host}:{port}", str(taken)) from taken
+    return door

@@ -1,0 +1,123 @@
+"""Fetches a medium from an allowed host, and from nowhere else: a request must not make this machine speak to the
+machines beside it.
+
+The name is looked up once and the connection goes to an address that was judged, so that a name whose answer changes
+leads nowhere else. Redirects are not followed.
+"""
+
+from __future__ import annotations
+
+import http.client
+import ipaddress
+import socket
+import ssl
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from urllib.parse import SplitResult, urlsplit
+
+from vidqa.serving._base import MB, Limits
+from vidqa.serving.problems import MEDIA_REFUSED, MEDIA_TOO_LARGE, MEDIA_UNAVAILABLE
+
+CHUNK = 1 << 16
+PORTS = {"http": 80, "https": 443}
+BROKEN = (OSError, http.client.HTTPException, ValueError)  # ValueError: what is no header or no host name
+
+
+@dataclass(frozen=True)
+class Hosts:
+    """Allowed hosts, each as `name`, `name:port` or `[address]:port`; without a port, its scheme's own. A private
+    address is reached only where it is itself allowed, not by a name that stands for it."""
+
+    names: frozenset[tuple[str, int | None]]
+
+    @staticmethod
+    def of(written: Iterable[str]) -> Hosts:
+        """Raises ValueError for what is no host."""
+        names = set()
+        for each in written:
+            parts = urlsplit(f"//{each}")
+            if not parts.hostname or each != parts.netloc or parts.username is not None:
+                raise ValueError(f"{each!r} is not HOST or HOST:PORT")
+            names.add((parts.hostname, parts.port))
+        return Hosts(frozenset(names))
+
+    def allow(self, host: str, port: int, scheme: str) -> bool:
+        return (host, port) in self.names or ((host, None) in self.names and port == PORTS[scheme])
+
+
+def download(url: str, hosts: Hosts, limits: Limits, where: str) -> bytes:
+    """The bytes at an address. Raises SERVE_MEDIA_REFUSED, SERVE_MEDIA_UNAVAILABLE, SERVE_MEDIA_TOO_LARGE."""
+    deadline = time.monotonic() + limits.fetch_s
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname or "", parts.port or PORTS[parts.scheme]
+    except ValueError as broken:
+        raise MEDIA_REFUSED.error(where, f"the address cannot be read: {broken}") from broken
+    if parts.username is not None or not hosts.allow(host, port, parts.scheme):
+        raise MEDIA_REFUSED.error(where, f"the host {host}:{port} is not allowed")
+    try:
+        address = _judged(host, port, where)
+        return _read(parts, address, port, deadline, limits, where)
+    except BROKEN as failed:
+        reason = str(failed) or type(failed).__name__
+        raise MEDIA_UNAVAILABLE.error(where, f"{host}:{port} gives no file: {reason}") from failed
+
+
+def _judged(host: str, port: int, where: str) -> str:
+    """An address of the host that may be spoken to. Raises SERVE_MEDIA_REFUSED, OSError."""
+    found = {str(each[4][0]) for each in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)}
+    if found == {host}:  # allowed as an address: whoever started the server knows where it leads
+        return host
+    private = [each for each in found if not _is_public(each)]
+    if private:
+        message = f"{host} leads to {private[0]}, which is not a public address"
+        raise MEDIA_REFUSED.error(where, message, "Allow the address itself, and write it into the request.")
+    return min(found)
+
+
+def _is_public(address: str) -> bool:
+    """Whether an address is one of the open internet, also where it is an IPv4 address inside an IPv6 one."""
+    found = ipaddress.ip_address(address.partition("%")[0])
+    if isinstance(found, ipaddress.IPv6Address):
+        inner = found.ipv4_mapped or found.sixtofour or (found.teredo[1] if found.teredo else None)
+        if inner is None and found in ipaddress.ip_network("64:ff9b::/96"):
+            inner = ipaddress.IPv4Address(int(found) & 0xFFFFFFFF)
+        if inner is not None:
+            return _is_public(str(inner))
+    return found.is_global and not found.is_multicast
+
+
+def _read(parts: SplitResult, address: str, port: int, deadline: float, limits: Limits, where: str) -> bytes:
+    """What a GET gives, at `address`. Raises BROKEN."""
+
+    def left() -> float:
+        if (seconds := deadline - time.monotonic()) <= 0:
+            raise TimeoutError(f"not there within {limits.fetch_s:g} s")
+        return seconds
+
+    host = parts.hostname or ""
+    connection = http.client.HTTPConnection(host, port, timeout=left())
+    with socket.create_connection((address, port), left()) as plain:
+        sock = plain
+        if parts.scheme == "https":
+            sock = ssl.create_default_context().wrap_socket(plain, server_hostname=host)
+        connection.sock = sock
+        target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+        connection.request("GET", target, headers={"Accept-Encoding": "identity", "User-Agent": "vidqa"})
+        response = connection.getresponse()
+        if response.status != 200:
+            kind = "a redirect, which is not followed" if 300 <= response.status < 400 else "no file"
+            raise OSError(f"it answers {response.status}, {kind}")
+        data = bytearray()
+        while True:
+            sock.settimeout(left())
+            if not (piece := response.read1(CHUNK)):
+                break
+            data += piece
+            if len(data) > limits.media_bytes or (response.length or 0) > limits.media_bytes:
+                message = f"more than {limits.media_bytes / MB:.0f} MB"
+                raise MEDIA_TOO_LARGE.error(where, message)
+        if response.length:
+            raise OSError(f"it ended {response.length} bytes early")
+        return bytes(data)

@@ -1,0 +1,133 @@
+"""Media of requests: those sent along, files in allowed folders, and what allowed hosts have."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import os
+import threading
+from collections import Counter
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from vidqa.dataset.record import MediaRef
+from vidqa.serving._base import MB, Limits
+from vidqa.serving.conversation import Wanted
+from vidqa.serving.download import Hosts, download
+from vidqa.serving.problems import MEDIA_REFUSED, MEDIA_TOO_LARGE, MEDIA_UNAVAILABLE
+
+KINDS = {"video": ("video/", "application/octet-stream"), "image": ("image/", "application/octet-stream")}
+SHOWN = 200  # characters of an address
+
+
+class Folder:
+    """Media that have no file of their own, each under the hash of its bytes and for as long as a request holds it.
+
+    The same bytes have the same name, so that questions about one video share what is computed of it; and always the
+    same time, by which the frame cache knows it again.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._holders: Counter[str] = Counter()
+        self._lock = threading.Lock()
+
+    def hold(self, data: bytes, held: ExitStack) -> str:
+        """The file with these bytes; it is there until `held` is closed. Raises OSError."""
+        path = str(self.path / hashlib.sha256(data).hexdigest())
+        with self._lock:
+            self._holders[path] += 1
+            held.callback(self._let_go, path)
+            if self._holders[path] == 1:
+                Path(path).write_bytes(data)
+                os.utime(path, ns=(0, 0))
+        return path
+
+    def _let_go(self, path: str) -> None:
+        with self._lock:
+            self._holders[path] -= 1
+            if not self._holders[path]:
+                del self._holders[path]
+                with suppress(OSError):
+                    os.unlink(path)
+
+
+@dataclass(frozen=True)
+class Gate:
+    """Where media may come from. `folders` are real paths."""
+
+    folders: tuple[str, ...]
+    hosts: Hosts
+    store: Folder
+    limits: Limits
+
+    def fetch(self, wanted: Wanted, held: ExitStack) -> MediaRef:
+        """The file of a medium, which is there until `held` is closed. Raises SERVE_MEDIA_*."""
+        url = wanted.url
+        scheme = url[:16].partition(":")[0].lower()
+        if scheme == "file":
+            path, size = self._local(wanted)
+            return MediaRef(wanted.kind, wanted.where, path, size=size)
+        if scheme == "data":
+            data = _from_data_url(wanted)
+        elif scheme in ("http", "https"):
+            data = download(url, self.hosts, self.limits, wanted.where)
+        else:
+            message = f"{_shown(url)} is neither a data, file, http nor https address"
+            raise MEDIA_REFUSED.error(wanted.where, message)
+        if not data:
+            raise MEDIA_UNAVAILABLE.error(wanted.where, "it has no bytes")
+        try:
+            path = self.store.hold(data, held)
+        except OSError as full:
+            raise MEDIA_UNAVAILABLE.error(wanted.where, f"it cannot be kept: {full.strerror}") from full
+        return MediaRef(wanted.kind, wanted.where, path, size=len(data))
+
+    def _local(self, wanted: Wanted) -> tuple[str, int]:
+        """A file of an allowed folder. What lies elsewhere is refused alike, whether it is there or not."""
+        parts = urlsplit(wanted.url)
+        name = unquote(parts.path)
+        refused = MEDIA_REFUSED.error(wanted.where, f"{_shown(wanted.url)} lies in no folder that is allowed")
+        if parts.netloc not in ("", "localhost") or not name.startswith("/") or "\0" in name:
+            raise refused
+        path = os.path.realpath(name)
+        if not any(os.path.commonpath([path, folder]) == folder for folder in self.folders):
+            raise refused
+        try:
+            size = os.stat(path).st_size
+        except OSError as missing:
+            message = f"{_shown(wanted.url)}: {missing.strerror}"
+            raise MEDIA_UNAVAILABLE.error(wanted.where, message) from missing
+        if not os.path.isfile(path):
+            raise MEDIA_UNAVAILABLE.error(wanted.where, f"{_shown(wanted.url)} is no file")
+        if size > self.limits.media_bytes:
+            message = f"{size / MB:.0f} MB; {self.limits.media_bytes / MB:.0f} MB are taken"
+            raise MEDIA_TOO_LARGE.error(wanted.where, message)
+        return path, size
+
+
+def _from_data_url(wanted: Wanted) -> bytes:
+    """The bytes that data:video/mp4;base64,... holds."""
+    head, comma, body = wanted.url.partition(",")
+    kind, *parameters = head[len("data:") :].lower().split(";")
+    if not comma or "base64" not in parameters:
+        raise MEDIA_REFUSED.error(wanted.where, "a data URL has the form data:video/mp4;base64,...", "Encode it so.")
+    if kind and not kind.startswith(KINDS[wanted.kind]):
+        message = f"{_shown(kind)} is not the type of a {wanted.kind} file"
+        raise MEDIA_REFUSED.error(wanted.where, message, f"Name it as {wanted.kind}/..., or as what it is.")
+    if wanted.kind == "video" and "," in body:
+        message = "several parts: single frames are not taken, only a video file, whose times are known"
+        raise MEDIA_REFUSED.error(wanted.where, message, "Send the video file, or the frames as images.")
+    try:
+        return base64.b64decode(body, validate=True)
+    except (binascii.Error, ValueError) as broken:
+        raise MEDIA_UNAVAILABLE.error(wanted.where, f"its base64 is broken: {broken}") from broken
+
+
+def _shown(url: str) -> str:
+    """An address without what may be a secret in it."""
+    plain = url.partition("?")[0].partition("#")[0]
+    return plain if len(plain) <= SHOWN else f"{plain[:SHOWN]}..."

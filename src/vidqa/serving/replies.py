@@ -1,0 +1,148 @@
+"""What clients get: OpenAI's objects, with a table `vidqa` of what the model saw."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+from vidqa.contract.problem import Exit, Problem
+from vidqa.families.chat import Chat
+from vidqa.planning.samples import Sample
+from vidqa.serving import problems as codes
+from vidqa.serving._base import Top
+
+STATUS = {
+    codes.UNAUTHORIZED.name: 401,
+    codes.MEDIA_REFUSED.name: 403,
+    codes.NOT_FOUND.name: 404,
+    codes.BODY_TOO_LARGE.name: 413,
+    codes.MEDIA_TOO_LARGE.name: 413,
+    codes.BUSY.name: 429,
+    codes.STOPPING.name: 503,
+    codes.FAILED.name: 503,
+}
+KINDS = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "rate_limit_error"}
+
+
+@dataclass(slots=True)
+class Choice:
+    """One answer, as far as it has come. `reason` is empty until it has ended."""
+
+    content: list[str] = field(default_factory=list)
+    reasoning: list[str] = field(default_factory=list)
+    tokens: list[tuple[int, float]] = field(default_factory=list)
+    top: Sequence[Top] = ()
+    reason: str = ""
+    count: int = 0
+
+
+@dataclass(frozen=True)
+class Head:
+    """What all objects of one answer have in common."""
+
+    id: str
+    created: int
+    model: str
+
+    def of(self, kind: str, choices: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
+        return {"id": self.id, "object": kind, "created": self.created, "model": self.model, "choices": choices, **more}
+
+
+def seen(sample: Sample, max_tokens: int, longest: int) -> dict[str, Any]:
+    """What the model was shown, in figures."""
+    shown = [
+        {
+            "kind": plan.kind,
+            "frames": len(plan.indices),
+            "timestamps_s": [round(time_s, 3) for time_s in plan.times_s] if plan.kind == "video" else [],
+            "width": plan.width,
+            "height": plan.height,
+            "tokens": plan.tokens,
+        }
+        for plan in sample.plans
+    ]
+    facts = {"prompt_tokens": sample.length, "media_tokens": sample.media_tokens}
+    return {"media": shown, **facts, "max_tokens": max_tokens, "context_tokens": longest}
+
+
+def whole(
+    head: Head, choices: Sequence[Choice], chat: Chat, facts: dict[str, Any], *, logprobs: bool
+) -> dict[str, Any]:
+    """A chat.completion."""
+    found = []
+    for number, choice in enumerate(choices):
+        message: dict[str, Any] = {"role": "assistant", "content": "".join(choice.content), "refusal": None}
+        if choice.reasoning:
+            message["reasoning_content"] = "".join(choice.reasoning).strip()
+        words = {"content": logprobs_of(choice.tokens, choice.top, chat)} if logprobs else None
+        found.append({"index": number, "message": message, "logprobs": words, "finish_reason": choice.reason})
+    truncated = any(choice.reason == "length" for choice in choices)
+    usage = usage_of(facts["prompt_tokens"], choices)
+    return head.of("chat.completion", found, usage=usage, vidqa={**facts, "truncated": truncated})
+
+
+def part(
+    head: Head, number: int, delta: dict[str, Any], words: Any = None, reason: str | None = None
+) -> dict[str, Any]:
+    """A chat.completion.chunk of one choice."""
+    choice = {"index": number, "delta": delta, "logprobs": words, "finish_reason": reason}
+    return head.of("chat.completion.chunk", [choice])
+
+
+def usage_of(prompt: int, choices: Sequence[Choice]) -> dict[str, int]:
+    answered = sum(choice.count for choice in choices)
+    return {"prompt_tokens": prompt, "completion_tokens": answered, "total_tokens": prompt + answered}
+
+
+def logprobs_of(tokens: Iterable[tuple[int, float]], top: Sequence[Top], chat: Chat) -> list[dict[str, Any]]:
+    """Of each token its text, bytes and log-probability, and those of the likeliest ones in its place."""
+    return [
+        {**_token(chat, *each), "top_logprobs": [_token(chat, *other) for other in (top[at] if at < len(top) else ())]}
+        for at, each in enumerate(tokens)
+    ]
+
+
+def _token(chat: Chat, token_id: int, logprob: float) -> dict[str, Any]:
+    data = token_bytes(chat, token_id)
+    return {"token": data.decode("utf-8", "replace"), "logprob": logprob, "bytes": list(data)}
+
+
+def token_bytes(chat: Chat, token_id: int) -> bytes:
+    """The bytes that a token of a byte-level vocabulary stands for; an added token stands for its own text."""
+    text = chat.tokens.text_of(token_id)
+    letters = _letters()
+    if all(letter in letters for letter in text):
+        return bytes(letters[letter] for letter in text)
+    return text.encode()
+
+
+@cache
+def _letters() -> dict[str, int]:
+    """The letters by which a byte-level vocabulary writes bytes: printable ones as they are, others from 256 on."""
+    plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = [byte for byte in range(256) if byte not in plain]
+    return {chr(byte): byte for byte in plain} | {chr(256 + at): byte for at, byte in enumerate(others)}
+
+
+def status_of(problem: Problem) -> int:
+    """The HTTP status of a problem: what its code says, else by whose fault it is."""
+    if problem.code in STATUS:
+        return STATUS[problem.code]
+    return {Exit.INPUT: 400, Exit.USAGE: 400, Exit.NOT_DONE: 503}.get(Exit(problem.exit_code), 500)
+
+
+def error(problems: Sequence[Problem], status: int | None = None) -> tuple[int, dict[str, Any]]:
+    """The status and the body for problems; of several, the first is the error, and all are listed."""
+    first = problems[0]
+    status = status or status_of(first)
+    kind = KINDS.get(status, "invalid_request_error" if status < 500 else "server_error")
+    table = {"message": first.message, "type": kind, "param": first.where, "code": first.code, "remedy": first.remedy}
+    others = [{"message": each.message, "param": each.where, "code": each.code} for each in problems[1:]]
+    return status, {"error": {**table, **({"others": others} if others else {})}}
+
+
+def now() -> int:
+    return int(time.time())

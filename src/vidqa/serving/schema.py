@@ -1,0 +1,228 @@
+"""What a request for a chat completion may say: OpenAI's fields, and those that vLLM's clients know."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic_core import from_json
+
+from vidqa.contract.problem import Problem, ProblemError
+from vidqa.serving.problems import BODY, REQUEST
+
+MOST_CHOICES = 16  # answers to one request
+MOST_TOP = 20  # as with OpenAI
+MOST_STOPS = 16
+LONGEST_STOP = 1000  # characters
+LONGEST_FORM = 65_536  # characters of a schema; a compiler of grammars is no place for more
+# Says who asks, and changes no answer.
+IGNORED = ("user", "metadata", "safety_identifier", "prompt_cache_key")
+# What changes answers in ways that are not here may be there only as what changes nothing.
+NEUTRAL: dict[str, tuple[Any, ...]] = {
+    "presence_penalty": (0,),
+    "frequency_penalty": (0,),
+    "logit_bias": ({},),
+    "modalities": (["text"],),
+    "tools": ([],),
+    "tool_choice": ("none", "auto"),
+    "parallel_tool_calls": (True, False),
+    "store": (False,),
+    "service_tier": ("auto", "default"),
+    "echo": (False,),
+}
+
+
+class Strict(BaseModel):
+    """Fields that are not named are errors, and values are not converted."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
+
+
+class Address(Strict):
+    url: str
+    detail: Literal["auto"] | None = None
+
+
+class TextPart(Strict):
+    type: Literal["text"]
+    text: str
+
+
+class ImagePart(Strict):
+    type: Literal["image_url"]
+    image_url: Address
+
+
+class VideoPart(Strict):
+    type: Literal["video_url"]
+    video_url: Address
+
+
+Part = Annotated[TextPart | ImagePart | VideoPart, Field(discriminator="type")]
+
+
+class Message(Strict):
+    """An earlier answer comes back with all that it was given with; only its content is shown to the model."""
+
+    role: Literal["system", "developer", "user", "assistant"]
+    content: str | list[Part] | None = None
+    reasoning_content: str | None = None
+    name: None = None
+    refusal: None = None
+    annotations: list[Any] | None = Field(default=None, max_length=0)
+    audio: None = None
+    function_call: None = None
+    tool_calls: list[Any] | None = Field(default=None, max_length=0)
+
+
+class JsonSchema(Strict):
+    name: str
+    schema_: dict[str, Any] = Field(alias="schema")
+    description: str | None = None
+    strict: bool | None = None
+
+
+class ResponseFormat(Strict):
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: JsonSchema | None = None
+
+
+Choices = Annotated[list[str], Field(min_length=1, max_length=1000)]
+
+
+class StructuredOutputs(Strict):
+    choice: Choices | None = None
+    json_: dict[str, Any] | None = Field(default=None, alias="json")
+
+
+class StreamOptions(Strict):
+    include_usage: bool | None = None
+    include_obfuscation: Literal[False] | None = None
+
+
+class FrameOptions(Strict):
+    """In place of the server's own [vision]: how a video becomes frames."""
+
+    fps: Annotated[float, Field(gt=0, le=1000)] | None = None
+    nframes: Annotated[int, Field(ge=1, le=768)] | None = None
+    total_pixels: Annotated[int, Field(ge=1)] | None = None
+    max_pixels: Annotated[int, Field(ge=1)] | None = None
+
+
+Stop = Annotated[str, Field(min_length=1, max_length=LONGEST_STOP)]
+Tokens = Annotated[int, Field(ge=1)]
+
+
+class ChatRequest(Strict):
+    model: str
+    messages: Annotated[list[Message], Field(min_length=1)]
+    max_tokens: Tokens | None = None
+    max_completion_tokens: Tokens | None = None
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    top_k: Annotated[int, Field(ge=-1)] | None = None
+    repetition_penalty: Annotated[float, Field(ge=0.1, le=2)] | None = None
+    seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
+    n: Annotated[int, Field(ge=1, le=MOST_CHOICES)] | None = None
+    stop: Stop | Annotated[list[Stop], Field(max_length=MOST_STOPS)] | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=MOST_TOP)] | None = None
+    response_format: ResponseFormat | None = None
+    structured_outputs: StructuredOutputs | None = None
+    guided_choice: Choices | None = None
+    mm_processor_kwargs: FrameOptions | None = None
+
+    @property
+    def stops(self) -> tuple[str, ...]:
+        return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
+
+    @property
+    def choices(self) -> list[str] | None:
+        """The answers that may be given, where the request names them."""
+        return self.guided_choice or (self.structured_outputs.choice if self.structured_outputs else None)
+
+    @property
+    def json_form(self) -> dict[str, Any] | None:
+        """The schema that the answer keeps to; that of any object where the request says no more than JSON."""
+        if self.structured_outputs and self.structured_outputs.json_ is not None:
+            return self.structured_outputs.json_
+        if self.response_format is None or self.response_format.type == "text":
+            return None
+        asked = self.response_format.json_schema
+        return asked.schema_ if asked else {"type": "object"}
+
+
+def parse_request(body: bytes) -> ChatRequest:
+    """The request in a body. Raises SERVE_BODY, SERVE_REQUEST."""
+    try:
+        found = from_json(body, allow_inf_nan=False)
+    except ValueError as broken:
+        raise BODY.error("body", f"it is not JSON: {broken}") from broken
+    if not isinstance(found, dict):
+        raise BODY.error("body", f"it holds {type(found).__name__}, not an object")
+    for name in IGNORED:
+        found.pop(name, None)
+    for name, values in NEUTRAL.items():
+        if name in found and (value := found.pop(name)) is not None and value not in values:
+            raise REQUEST.error(name, f"{_shown(value)} is not supported", f"Leave {name} out.")
+    try:
+        request = ChatRequest.model_validate(found)
+    except ValidationError as wrong:
+        raise ProblemError(_wrong(wrong, found)) from wrong
+    _check(request)
+    return request
+
+
+def _check(request: ChatRequest) -> None:
+    """What fields say together."""
+    if request.max_tokens and request.max_completion_tokens:
+        raise REQUEST.error("max_completion_tokens", "max_tokens is its older name; both are there")
+    if request.top_logprobs and not request.logprobs:
+        raise REQUEST.error("top_logprobs", "it needs logprobs: true")
+    if request.top_logprobs and request.stream:
+        raise REQUEST.error("top_logprobs", "a stream has the log-probability of each chosen token alone")
+    if request.stream_options and not request.stream:
+        raise REQUEST.error("stream_options", "it needs stream: true")
+    form = request.response_format
+    if form and (form.type == "json_schema") != (form.json_schema is not None):
+        raise REQUEST.error("response_format", "json_schema belongs to the type json_schema")
+    named = (request.guided_choice, request.structured_outputs, form if form and form.type != "text" else None)
+    if sum(each is not None for each in named) > 1:
+        raise REQUEST.error("response_format", "the answer can be given one form only; several are asked for")
+    structured = request.structured_outputs
+    if structured and (structured.choice is None) == (structured.json_ is None):
+        raise REQUEST.error("structured_outputs", "exactly one of choice and json is needed")
+    frames = request.mm_processor_kwargs
+    if frames and frames.fps is not None and frames.nframes is not None:
+        raise REQUEST.error("mm_processor_kwargs", "fps and nframes exclude each other")
+    if request.messages[-1].role != "user":
+        raise REQUEST.error(f"messages[{len(request.messages) - 1}]", "the last message must be the user's")
+
+
+def _wrong(found: ValidationError, given: dict[str, Any]) -> list[Problem]:
+    """What is wrong, each at its place. What a kind of value that was not meant has to say is left out."""
+    said: dict[str, str] = {}
+    for each in found.errors(include_url=False):
+        said.setdefault(_place(each["loc"], given), each["msg"])
+    deepest = [place for place in said if not any(other != place and other.startswith(place) for other in said)]
+    return [REQUEST.at(place, said[place][:300]) for place in deepest[:5]]
+
+
+def _place(path: Sequence[int | str], value: Any) -> str:
+    """("messages", 0, "content") as messages[0].content; names of kinds of values, which pydantic puts between, are
+    left out."""
+    text = ""
+    for at, each in enumerate(path):
+        if isinstance(value, list) and isinstance(each, int) and each < len(value):
+            text, value = f"{text}[{each}]", value[each]
+        elif isinstance(value, dict) and isinstance(each, str) and (each in value or at == len(path) - 1):
+            text, value = f"{text}.{each}" if text else each, value.get(each)
+    return text or "body"
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."

@@ -1,0 +1,69 @@
+"""Starts a server: its spec is that of an inference whose questions clients bring."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from argparse import Namespace
+from collections.abc import Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import NoReturn
+
+from vidqa.contract import environment
+from vidqa.jobs.here import ACTION, inference_job
+from vidqa.platforms import local
+from vidqa.serving.doors import served_key
+from vidqa.serving.download import Hosts
+from vidqa.serving.problems import OPTION
+from vidqa.spec import Layer, parse_set
+from vidqa.spec.sources import model_layer
+
+ENGINE = "vidqa.engine.serve"
+# Of the C library's memory. With one for each of its threads, a server grows for thousands of requests, by a third.
+ARENAS = "MALLOC_ARENA_MAX"
+# The reference admits no request while others are answered; and room is set aside for the longest prompt there may be.
+OF_A_SERVER = {"inference.generator": "native", "model.max_length": 32_768}
+NO_QUESTION = '{"id": "0", "question": "clients ask"}'
+
+
+def start(options: Namespace) -> NoReturn:
+    """Put the engine in the place of this process. Raises what is wrong with the options, the model or this machine."""
+    served_key(options.host, environment.serving_key())
+    _check(options)
+    with TemporaryDirectory(prefix="vidqa-serve-") as folder:
+        job = inference_job(serving_layers(options.model, options.which, options.set, Path(folder)), Path(folder))
+        variables = local.render(job).environment
+        if not environment.has(ARENAS):
+            variables[ARENAS] = "2"
+        asked = {**vars(options), "name": options.name or name_of(options.model), "spec": job.spec.read_text("utf-8")}
+    words = [sys.executable, "-P", "-m", ENGINE, json.dumps(asked), *(["--json"] if options.json else [])]
+    os.execve(sys.executable, words, environment.child_environment(**variables))
+
+
+def _check(options: Namespace) -> None:
+    try:
+        Hosts.of(options.allow_host)
+    except ValueError as wrong:
+        raise OPTION.error("--allow-host", str(wrong)) from wrong
+    for folder in options.allow_path:
+        if not os.path.isdir(folder):
+            raise OPTION.error("--allow-path", f"there is no folder {folder}")
+    for name in ("queue", "max_body_mb", "max_media_mb"):
+        if (value := getattr(options, name)) < 1:
+            raise OPTION.error(f"--{name.replace('_', '-')}", f"{value} is less than 1")
+
+
+def serving_layers(model: str, which: str | None, sets: Sequence[str], folder: Path) -> list[Layer]:
+    """The spec for a run (with its own frames and system prompt) or a folder of weights, and the user's own values over
+    it. What it asks about is a file in `folder`. Raises the problems of what is named."""
+    questions = folder / "questions.jsonl"
+    questions.write_text(NO_QUESTION, encoding="utf-8")
+    own = {**OF_A_SERVER, "dataset.annotation_path": str(questions), "results_dir": str(folder), "num_gpus": 1}
+    return [Layer("serve.py", own), model_layer(ACTION, model, which), parse_set(sets)]
+
+
+def name_of(model: str) -> str:
+    """What clients call the model: the last part of what the user calls it."""
+    return Path(model.rstrip("/")).name or "model"

@@ -1,0 +1,132 @@
+"""From tokens, as they come, to text: stop texts end it, and thinking is told from the answer."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from vidqa.families.chat import Chat
+
+OPENS, CLOSES = "<think>", "</think>"
+UNFINISHED = "\ufffd"  # how a letter is decoded whose last bytes are still to come
+
+
+@dataclass(slots=True)
+class Piece:
+    """A part of an answer: what it says, what it thinks, and the tokens that were chosen meanwhile with their
+    log-probabilities."""
+
+    content: str = ""
+    reasoning: str = ""
+    tokens: list[tuple[int, float]] = field(default_factory=list)
+
+
+class Transcript:
+    """The text of one answer. A stop text that begins at the end of what is there is kept back until more is known."""
+
+    def __init__(self, chat: Chat, stops: Sequence[str], *, thinking: bool, logprobs: bool) -> None:
+        self.chat, self.stops, self.logprobs = chat, stops, logprobs
+        self.count = 0  # tokens, the one that ends the turn among them
+        self.stopped = False  # by a stop text
+        self._ids: list[int] = []
+        self._window = (0, 0)  # the tokens of the last text, which decide how the next ones are written
+        self._raw = ""  # all text so far
+        self._pending = ""
+        self._thought = _Thinking(thinking)
+        self._tokens: list[tuple[int, float]] = []
+
+    def take(self, token_id: int, logprob: float) -> Piece | None:
+        """The text that is sure once this token is there."""
+        if self.stopped:
+            return None
+        self.count += 1
+        if token_id in self.chat.eos_ids:
+            return None
+        if self.logprobs:
+            self._tokens.append((token_id, logprob if math.isfinite(logprob) else -9999.0))
+        self._ids.append(token_id)
+        new = self._new_text()
+        return self._piece(new) if new else None
+
+    def _new_text(self) -> str:
+        """What the tokens add to the text; empty while they end inside a letter."""
+        first, last = self._window
+        before, now = self.chat.decode(self._ids[first:last]), self.chat.decode(self._ids[first:])
+        if len(now) <= len(before) or now.endswith(UNFINISHED):
+            return ""
+        self._window = (last, len(self._ids))
+        return now[len(before) :]
+
+    def end(self) -> Piece:
+        """What was kept back, once no more tokens come."""
+        whole = self.chat.decode(self._ids)
+        rest = whole[len(self._raw) :] if whole.startswith(self._raw) and not self.stopped else ""
+        piece = self._piece(rest, last=True) or Piece()
+        content, reasoning = self._thought.end()
+        return Piece(piece.content + content, piece.reasoning + reasoning, piece.tokens)
+
+    def _piece(self, new: str, *, last: bool = False) -> Piece | None:
+        self._raw += new
+        sure = self._up_to_stop(new, last)
+        content, reasoning = self._thought.take(sure)
+        if not (content or reasoning or last):
+            return None
+        tokens, self._tokens = self._tokens, []
+        return Piece(content, reasoning, tokens)
+
+    def _up_to_stop(self, new: str, last: bool) -> str:
+        text, self._pending = self._pending + new, ""
+        found = [at for stop in self.stops if (at := text.find(stop)) >= 0]
+        if found:
+            self.stopped = True
+            return text[: min(found)]
+        if not last:
+            kept = _begun(text, self.stops)
+            text, self._pending = text[: len(text) - kept], text[len(text) - kept :]
+        return text
+
+
+class _Thinking:
+    """Tells thinking from the answer; `inside` where the prompt has opened it already."""
+
+    def __init__(self, inside: bool) -> None:
+        self.state = "thinking" if inside else "start"
+        self.held = ""
+
+    def take(self, text: str) -> tuple[str, str]:
+        """(content, reasoning) that is sure."""
+        text, self.held = self.held + text, ""
+        reasoning = ""
+        if self.state == "start" and text:
+            begun = text.lstrip()
+            if begun.startswith(OPENS):
+                self.state, text = "thinking", begun[len(OPENS) :]
+            elif OPENS.startswith(begun):
+                self.held = text
+                return "", ""
+            else:
+                self.state = "answer"
+        if self.state == "thinking":
+            at = text.find(CLOSES)
+            if at < 0:
+                kept = _begun(text, [CLOSES])
+                self.held = text[len(text) - kept :]
+                return "", text[: len(text) - kept]
+            reasoning, text, self.state = text[:at], text[at + len(CLOSES) :], "between"
+        if self.state == "between":
+            text = text.lstrip()
+            self.state = "answer" if text else "between"
+        return text, reasoning
+
+    def end(self) -> tuple[str, str]:
+        return ("", self.held) if self.state == "thinking" else (self.held, "")
+
+
+def _begun(text: str, words: Sequence[str]) -> int:
+    """Characters at the end of `text` with which one of the words may begin."""
+    longest = max((len(word) for word in words), default=1) - 1
+    for length in range(min(longest, len(text)), 0, -1):
+        if any(word.startswith(text[-length:]) for word in words):
+            return length
+    return 0

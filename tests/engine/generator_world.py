@@ -1,0 +1,124 @@
+"""What generators are tested with: a tiny model, prompts of all media, and what stock transformers says to them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tiny_world import tiny_data, tiny_model
+from transformers import Qwen3VLForConditionalGeneration
+
+from vidqa.dataset import load_records
+from vidqa.engine.batch.resize import resize_frames
+from vidqa.engine.generators._base import Generator, Request, Result, Sampling, Settings
+from vidqa.engine.model.stock_inputs import stock_inputs
+from vidqa.planning.samples import Planner, Prompting
+from vidqa.video import decode_frames, decode_image
+
+CPU = torch.device("cpu")
+GREEDY = Sampling(max_tokens=8)
+DRAWN = Sampling(max_tokens=8, temperature=1.0, seed=3)
+CLIPS = ("videos/0.mp4", "videos/1.mp4", "videos/2.mp4")
+Answering = Callable[..., dict[str, Result]]
+
+
+@dataclass(frozen=True)
+class World:
+    """A model and prompts for it: about text, an image, a video, and three videos at once."""
+
+    folder: Path
+    model: Any
+    planner: Planner
+    prompts: tuple[Request, ...]
+
+    def settings(self, **changes: Any) -> Settings:
+        opened = Settings(self.folder, None, torch.float32, CPU, self.planner, longest=4096, batch_size=3)
+        return replace(opened, **changes)
+
+    def forward(self, request: Request, answer: Sequence[int] = ()) -> dict[str, torch.Tensor]:
+        """What stock transformers takes for a prompt and its answer."""
+        token_ids = np.concatenate([request.token_ids, np.array(answer, np.int32)])
+        return stock_inputs(self.planner, [token_ids], [request.plans], [request.frames()], CPU)
+
+    @torch.no_grad()
+    def expected(self, request: Request) -> list[int]:
+        """The answer to a prompt alone, by stock `generate`."""
+        sampling, stop_ids = request.sampling, list(request.stop_ids)
+        settings = {"max_new_tokens": sampling.max_tokens, "eos_token_id": stop_ids, "do_sample": False}
+        settings["repetition_penalty"] = sampling.repetition_penalty
+        output = self.model.generate(**self.forward(request), **settings, pad_token_id=self.planner.chat.pad_id)
+        return output[0, len(request.token_ids) :].tolist()
+
+    @torch.no_grad()
+    def distributions(self, request: Request, answer: Sequence[int]) -> torch.Tensor:
+        """Log-probabilities [S, V] at the places of an answer's tokens, by one stock forward over prompt and answer."""
+        logits = self.model(**self.forward(request, answer)).logits[0, len(request.token_ids) - 1 : -1]
+        return logits.float().log_softmax(-1)
+
+    def logprobs(self, request: Request, answer: Sequence[int]) -> list[float]:
+        """Of an answer's tokens."""
+        found = self.distributions(request, answer)
+        return found.gather(1, torch.tensor(answer)[:, None])[:, 0].tolist()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> Iterator[None]:
+    """A model this small is ten times slower where several threads wait for each other beside other tests."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> World:
+    folder = tmp_path_factory.mktemp("generators")
+    model, root = tiny_model(folder), tiny_data(folder, clips=3, images=1, texts=1)
+    records = json.loads((root / "annotations.json").read_text())
+    turns = [{"from": "human", "value": "<video>\n" * 3 + "Which is longest?"}, {"from": "gpt", "value": "C"}]
+    records.append({"id": "three", "video": list(CLIPS), "conversations": turns})
+    (root / "annotations.json").write_text(json.dumps(records))
+    vision = SimpleNamespace(fps=None, nframes=5, total_pixels=None)
+    planner = Planner(model, vision, Prompting("You are a helpful assistant.", for_generation=True))
+    samples, problems = planner.plan(load_records(root / "annotations.json", root))
+    assert not problems
+    stock = Qwen3VLForConditionalGeneration.from_pretrained(model, dtype=torch.float32).eval()
+    return World(model, stock, planner, tuple(_prompt(planner, sample) for sample in samples))
+
+
+def _prompt(planner: Planner, sample: Any) -> Request:
+    frames = [_frames(ref, plan) for ref, plan in zip(sample.record.media, sample.plans, strict=True)]
+    token_ids, stop_ids = planner.encode(sample).token_ids, planner.chat.eos_ids
+    shared = {"prefix": sample.prefix, "prefix_key": sample.prefix_key}
+    return Request(sample.record.id, token_ids, GREEDY, stop_ids, sample.plans, lambda: frames, logprobs=True, **shared)
+
+
+def _frames(ref: Any, plan: Any) -> np.ndarray:
+    whole = decode_image(ref.path) if ref.kind == "image" else decode_frames(ref.path, None, plan.indices)
+    return resize_frames(whole, plan.height, plan.width)
+
+
+@pytest.fixture
+def answers(generator: Generator, world: World) -> Answering:
+    """Results by id of requests to the generator, opened with other settings where they are given."""
+
+    def answered(requests: Iterable[Request], **changes: Any) -> dict[str, Result]:
+        requests = list(requests)
+        with closing(generator.open(world.settings(**changes))) as session:
+            results = [result for some in session.generate(iter(requests)) for result in some]
+        assert sorted(result.id for result in results) == sorted(request.id for request in requests)
+        return {result.id: result for result in results}
+
+    return answered
+
+
+def changed(requests: Iterable[Request], **changes: Any) -> list[Request]:
+    return [replace(request, **changes) for request in requests]

@@ -1,0 +1,244 @@
+"""A model is given the same prompt ids and the same pixels by everything that reads videos.
+
+Each of READERS says what it gives for every awkward video; all of them say what training does. Who reads videos adds
+itself with one row.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from awkward import AWKWARD, write_awkward
+from tiny_world import QUESTIONS, tiny_model, tiny_spec
+
+from vidqa.contract.cli import SKILL_ROOT
+from vidqa.engine.answerer import Answerer as Backend
+from vidqa.engine.batch.collate import Collator
+from vidqa.engine.batch.frames import FrameSource
+from vidqa.engine.batch.loader import Loader
+from vidqa.engine.generators import vllm_process
+from vidqa.engine.generators._base import Request, Result, Sampling, Session, Settings
+from vidqa.engine.generators.native import PromptCollator
+from vidqa.engine.generators.reference import TRANSFORMERS
+from vidqa.engine.generators.vllm import VLLM
+from vidqa.engine.model.stock_inputs import stock_inputs
+from vidqa.engine.prepare import frame_cache
+from vidqa.engine.prompts import Prompts
+from vidqa.families import family_of
+from vidqa.planning.samples import evaluation_planner, training_planner
+from vidqa.planning.sets import load_sets
+from vidqa.serving._base import Limits
+from vidqa.serving.answering import Answerer, Defaults
+from vidqa.serving.download import Hosts
+from vidqa.serving.media import Folder, Gate
+from vidqa.serving.schema import ChatRequest
+from vidqa.spec import Layer, load, resolve
+
+CPU = torch.device("cpu")
+SYSTEM = "You look closely."
+SAMPLING = {"fps": 4.0, "total_pixels": 12 * 64 * 64}  # a budget that long videos exceed
+
+
+class Given(NamedTuple):
+    """What a model is given for a video: the ids of the prompt, and sha256 of the patches, float32 [P, C]."""
+
+    token_ids: tuple[int, ...]
+    patches: str
+
+
+@dataclass(frozen=True)
+class World:
+    """A model, and one record for each of AWKWARD."""
+
+    folder: Path
+    model: Path
+    root: Path
+
+    def keys(self, action: str) -> dict[str, Any]:
+        """Of a spec of an action that answers."""
+        asked = "questions.json" if action == "inference" else "annotations.json"
+        return {
+            "dataset.annotation_path": str(self.root / asked),
+            "dataset.media_dir": str(self.root),
+            "dataset.system_prompt": SYSTEM,
+            "model.model_name": str(self.model),
+            "engine.frame_cache_dir": str(self.folder / f"cache-{action}"),
+            **{f"vision.{key}": value for key, value in SAMPLING.items()},
+        }
+
+
+def sha256(patches: torch.Tensor) -> str:
+    return hashlib.sha256(patches.contiguous().numpy().tobytes()).hexdigest()
+
+
+def trained(world: World) -> dict[str, Given]:
+    """What the collator gives to training, up to where the answer begins; frames decoded afresh."""
+    vision = {"custom.vision.nframes": None, **{f"custom.vision.{k}": v for k, v in SAMPLING.items()}}
+    spec = load(tiny_spec(world.folder, world.model, world.root, {"custom.system_prompt": SYSTEM, **vision}), "train")
+    planner = training_planner(spec, world.model)
+    samples, problems = planner.plan(load_sets(spec)["train"])
+    assert not problems
+    collator = Collator(planner, family_of(world.model).sizes_of(world.model).vision, "cpu")
+    found = {}
+    with closing(FrameSource(2, 60.0, None)) as source:
+        packs = [[number] for number in range(len(samples))]
+        with Loader(packs, samples, source, collator, CPU) as batches:
+            for loaded, sample in zip(batches, samples, strict=True):
+                assert not loaded.problems
+                answer = int(loaded.batch.predict_at_N[0]) + 1
+                ids = loaded.batch.input_ids_T[:answer].tolist()
+                found[sample.record.id] = Given(tuple(ids), sha256(loaded.batch.patches_PC))
+    return found
+
+
+def requested(world: World, action: str) -> Iterable[tuple[Any, Request]]:
+    """What generators are asked by a spec of `action`, and the planner; frames by way of the frame cache."""
+    spec = resolve(action, [Layer("test", world.keys(action))]).spec
+    planner = evaluation_planner(spec, world.model)
+    (records,) = load_sets(spec).values()
+    samples, problems = planner.plan(records)
+    assert not problems
+    with closing(FrameSource(2, 60.0, frame_cache(spec.engine))) as source:
+        for request in Prompts(planner, source, Sampling(4), ahead=4).of(samples):
+            yield planner, request
+
+
+def by_the_reference(world: World, action: str = "evaluate") -> dict[str, Given]:
+    """What the transformers generator gives to the stock model."""
+    found = {}
+    for planner, request in requested(world, action):
+        found[request.id] = given_to_stock(planner, request, request.frames())
+    return found
+
+
+def given_to_stock(planner: Any, request: Request, frames: Any) -> Given:
+    inputs = stock_inputs(planner, [request.token_ids], [request.plans], [frames], CPU)
+    return Given(tuple(inputs["input_ids"][0].tolist()), sha256(inputs["pixel_values_videos"]))
+
+
+def by_the_native(world: World, action: str = "evaluate") -> dict[str, Given]:
+    """What the native generator gives to our forward."""
+    found = {}
+    sizes = family_of(world.model).sizes_of(world.model).vision
+    for planner, request in requested(world, action):
+        batch: Any = PromptCollator(planner, sizes, "cpu", share=True)([0], [request], [request.frames()])
+        ids = batch.input_ids_T[: request.length].tolist()
+        found[request.id] = Given(tuple(ids), sha256(batch.patches_PC))
+    return found
+
+
+@dataclass
+class Hearing:
+    """A session that keeps what another one is asked."""
+
+    session: Session
+    planner: Any
+    heard: list[Given]
+
+    def generate(self, requests: Iterable[Request | None]) -> Iterator[list[Result]]:
+        return self.session.generate(request and self._hear(request) for request in requests)
+
+    def _hear(self, request: Request) -> Request:
+        frames = request.frames()
+        self.heard.append(given_to_stock(self.planner, request, frames))
+        return replace(request, frames=lambda: frames)
+
+    def close(self) -> None:
+        self.session.close()
+
+
+def served(world: World) -> dict[str, Given]:
+    """What the server's generator is asked by requests that name the files."""
+    spec = resolve("inference", [Layer("test", world.keys("inference"))]).spec
+    planner, limits, heard = evaluation_planner(spec, world.model), Limits(), []
+    settings = Settings(world.model, None, torch.float32, CPU, planner, longest=4096, batch_size=1)
+
+    async def ask(answerer: Answerer, path: Path) -> None:
+        content = [
+            {"type": "video_url", "video_url": {"url": path.resolve().as_uri()}},
+            {"type": "text", "text": QUESTIONS[0][0]},
+        ]
+        messages = [{"role": "user", "content": content}]
+        request = ChatRequest.model_validate({"model": "tiny", "messages": messages, "max_tokens": 1})
+        with ExitStack() as held:
+            answers = await answerer.begin(request, await answerer.plan(request, held))
+            assert [piece async for piece in answers.pieces()]
+
+    async def ask_all(answerer: Answerer) -> None:
+        for name in AWKWARD:
+            await ask(answerer, world.root / name)
+
+    with closing(FrameSource(2, 60.0, None)) as source:
+        opened = partial(Hearing, TRANSFORMERS.open(settings), planner, heard)
+        with closing(Backend(opened, planner, source, longest=4096, most=1)) as backend:
+            backend.start()
+            gate = Gate((os.path.realpath(world.root),), Hosts.of([]), Folder(world.folder), limits)
+            asyncio.run(ask_all(Answerer(backend, gate, Defaults(1, 0.0, 1.0))))
+    return dict(zip(AWKWARD, heard, strict=True))
+
+
+def by_vllm(world: World) -> dict[str, Given]:
+    """What vLLM gives to its model, in the environment that `make vllm` makes."""
+    python = SKILL_ROOT / ".vllm/bin/python"
+    if not python.exists():
+        pytest.skip("there is no environment with vLLM; `make vllm` makes it")
+    planner = evaluation_planner(resolve("evaluate", [Layer("test", world.keys("evaluate"))]).spec, world.model)
+    settings = Settings(world.model, None, torch.float32, CPU, planner, 4096, 4, vllm_python=str(python))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(vllm_process, "PROGRAM", Path(__file__).with_name("vllm_given.py"))
+        with closing(VLLM.open(settings)) as session:
+            results = session.generate(request for _, request in requested(world, "evaluate"))
+            said = {result.id: json.loads(result.problems[0].message) for some in results for result in some}
+    return {name: Given(tuple(each["token_ids"]), each["patches"]) for name, each in said.items()}
+
+
+READERS: dict[str, Callable[[World], dict[str, Given]]] = {
+    "evaluate": by_the_reference,
+    "evaluate, native": by_the_native,
+    "evaluate, vllm": by_vllm,
+    "inference": partial(by_the_reference, action="inference"),
+    "serve": served,
+}
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
+    folder = tmp_path_factory.mktemp("same")
+    root = folder / "data"
+    question, answer = QUESTIONS[0]
+    turns = [{"from": "human", "value": f"<video>\n{question}"}, {"from": "gpt", "value": answer}]
+    records = [{"id": name, "video": path.name, "conversations": turns} for name, path in write_awkward(root).items()]
+    (root / "annotations.json").write_text(json.dumps(records), encoding="utf-8")
+    asked = [{**record, "conversations": turns[:1]} for record in records]
+    (root / "questions.json").write_text(json.dumps(asked), encoding="utf-8")
+    made = World(folder, tiny_model(folder), root)
+    return SimpleNamespace(world=made, trained=trained(made))
+
+
+def test_they_are_all_different_videos_that_training_reads(world: SimpleNamespace) -> None:
+    assert len(AWKWARD) >= 50 and list(world.trained) == list(AWKWARD)
+    assert len({given.patches for given in world.trained.values()}) > len(world.trained) / 2
+
+
+@pytest.mark.parametrize("reader", list(READERS))
+def test_the_model_is_given_what_it_was_trained_with(world: SimpleNamespace, reader: str) -> None:
+    given = READERS[reader](world.world)
+    assert set(given) == set(world.trained)
+    unlike = {
+        name: sorted(field for field in Given._fields if getattr(given[name], field) != getattr(of, field))
+        for name, of in world.trained.items()
+        if given[name] != of
+    }
+    assert unlike == {}

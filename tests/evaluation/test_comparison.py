@@ -1,0 +1,196 @@
+"""Two evaluations are compared question by question; what cannot be compared is refused with what differs."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from clips import write_clip
+
+from vidqa.contract.cli import SKILL_ROOT
+from vidqa.contract.problem import ProblemError
+from vidqa.evaluation.comparison import bootstrap, compare, corrected, difference, mcnemar_p, sign_flip_p
+from vidqa.evaluation.comparison_page import comparison_page, comparison_text
+from vidqa.evaluation.results import Item, judged
+
+RECIPE = {"model": {"folder": "a"}, "samples": 60, "frames": {"nframes": 8}, "versions": {"torch": "2"}}
+
+
+def items(right: list[int], *, videos: int = 0, kinds: int = 1, video: str = "v{}.mp4") -> list[Item]:
+    """Judged yes/no results, those of `right` right; each about a video of its own unless `videos` says otherwise."""
+    return [
+        judged(
+            {
+                "sample_id": f"q{at}",
+                "video_id": video.format(at % (videos or len(right))),
+                "question": "Is it open? yes or no",
+                "gt": "yes",
+                "response": "Yes" if value else "No",
+                "kind": f"k{at % kinds}",
+            }
+        )
+        for at, value in enumerate(right)
+    ]
+
+
+def folder(place: Path, results: list[Item], recipe: dict[str, Any] | None = None) -> Path:
+    place.mkdir(parents=True)
+    (place / "results.json").write_text(json.dumps(results))
+    if recipe is not None:
+        (place / "recipe.json").write_text(json.dumps(recipe))
+    return place
+
+
+def pairs(before: list[int], after: list[int], **how: int) -> list[tuple[Item, Item]]:
+    return list(zip(items(before, **how), items(after, **how), strict=True))
+
+
+def test_what_changed_is_counted_and_tested() -> None:
+    found = difference(pairs([1] * 30 + [0] * 30, [1] * 28 + [0] * 2 + [1] * 20 + [0] * 10))
+    assert (found.before, found.after, found.difference) == (0.5, 0.8, 0.3)
+    assert (found.fixed, found.broken, found.verdict) == (20, 2, "better")
+    assert 0.1 < found.ci95[0] < 0.2 and 0.4 < found.ci95[1] < 0.5 and found.p_value < 0.001
+    turned = difference(pairs([1] * 28 + [0] * 2 + [1] * 20 + [0] * 10, [1] * 30 + [0] * 30))
+    assert turned.verdict == "worse" and turned.ci95 == (-found.ci95[1], -found.ci95[0])
+
+
+def test_mcnemars_test_is_the_exact_binomial_one() -> None:
+    assert mcnemar_p(10, 2) == pytest.approx(0.038574, abs=1e-6)
+    assert mcnemar_p(5, 5) == mcnemar_p(0, 0) == 1.0
+    assert mcnemar_p(0, 10) == pytest.approx(2 / 2**10, abs=1e-6)
+    assert mcnemar_p(5200, 4800) == pytest.approx(6.6e-5, rel=0.05)
+
+
+def test_one_question_a_video_tests_like_mcnemar() -> None:
+    found = difference(pairs([0] * 10 + [1] * 2 + [1] * 20, [1] * 10 + [0] * 2 + [1] * 20))
+    assert found.p_value == pytest.approx(found.mcnemar_p, abs=0.01)
+
+
+def test_questions_about_one_video_count_together() -> None:
+    """Twelve questions about two videos show no more than two videos can."""
+    found = difference(pairs([0] * 12, [1] * 12, videos=2))
+    assert found.mcnemar_p < 0.001 and found.p_value > 0.4 and found.verdict == "not told apart"
+
+
+def test_models_that_are_alike_are_rarely_told_apart() -> None:
+    random = np.random.default_rng(0)
+    told = 0
+    for _ in range(200):
+        tendency = np.repeat(random.random((2, 40)), 3, axis=1)  # three questions about each of 40 videos, alike
+        before, after = (random.random((2, 120)) < tendency).astype(int)
+        at = np.repeat(np.arange(40), 3)
+        sums = np.bincount(at, after - before, 40)
+        low, high = bootstrap(sums, np.full(40, 3))
+        told += bool(sign_flip_p(sums) < 0.05 and not low <= 0 <= high)
+    assert told <= 18  # 10 are expected at a level of 0.05
+
+
+def test_many_slices_are_corrected() -> None:
+    slices = [difference(pairs([0] * 8 + [1] * 20, [1] * 8 + [1] * 20)) for _ in range(4)]
+    found = corrected(slices)
+    assert slices[0].p_value < 0.01 and found[0].p_corrected == pytest.approx(4 * slices[0].p_value)
+    assert slices[0].verdict == "better" and corrected(slices * 5)[0].verdict == "not told apart"
+
+
+def test_no_change_is_not_told_apart() -> None:
+    found = difference(pairs([1, 0, 1], [1, 0, 1]))
+    assert (found.verdict, found.p_value, found.difference) == ("not told apart", 1.0, 0.0)
+
+
+def test_scores_that_were_made_differently_are_refused(tmp_path: Path) -> None:
+    a = folder(tmp_path / "a", items([1, 0]), RECIPE)
+    b = folder(tmp_path / "b", items([1, 1]), {**RECIPE, "model": {"folder": "b"}, "frames": {"nframes": 16}})
+    with pytest.raises(ProblemError) as refused:
+        compare(a, b)
+    (problem,) = refused.value.problems
+    assert problem.code == "COMPARISON_RECIPES" and "frames.nframes: 8 -> 16" in problem.message
+    with pytest.raises(ProblemError, match="COMPARISON_RECIPES"):
+        compare(a, folder(tmp_path / "c", items([1, 1])))
+    neither = compare(folder(tmp_path / "d", items([1, 1])), tmp_path / "c")
+    assert [each.code for each in neither.problems] == ["COMPARISON_NO_RECIPE"]
+
+
+def test_other_questions_are_refused(tmp_path: Path) -> None:
+    a = folder(tmp_path / "a", items([1, 0, 1]))
+    other = items([1, 0, 1])
+    for name, changed in {"fewer": other[:2], "gt": [*other[:2], judged({**other[2], "gt": "no"})]}.items():
+        with pytest.raises(ProblemError, match="COMPARISON_OTHER_QUESTIONS"):
+            compare(a, folder(tmp_path / name, changed))
+    with pytest.raises(ProblemError, match="COMPARISON_OTHER_QUESTIONS"):
+        compare(a, folder(tmp_path / "twice", [*other, other[0]]))
+
+
+def test_results_without_ids_are_paired_by_video_and_question(tmp_path: Path) -> None:
+    plain = [
+        [{key: item[key] for key in ("video_id", "question", "gt", "response")} for item in items(right)]
+        for right in ([1, 0, 0], [1, 1, 0])
+    ]
+    found = compare(folder(tmp_path / "a", plain[0]), folder(tmp_path / "b", list(reversed(plain[1]))))
+    assert (found.whole.fixed, found.whole.broken) == (1, 0)
+
+
+def test_answers_of_cosmos_reason1_are_scored_by_the_same_rules(tmp_path: Path) -> None:
+    def answered(letter: str, said: str) -> dict[str, Any]:
+        prompt = f"Which? (A) red (B) blue {letter}"
+        return {
+            "datasource": "robovqa",
+            "video_id": "v1",
+            "prompt": prompt,
+            "correct_answer": letter,
+            "answer": said,
+        } | {
+            "full_response": f"<think>hm</think><answer>{said}</answer>",
+            "is_correct": False,
+        }
+
+    place = tmp_path / "results/model/reasoning/robovqa"
+    place.mkdir(parents=True)
+    (place / "v1.json").write_text(json.dumps([answered("A", "A"), answered("B", "A"), answered("B", "(B)")]))
+    (place / "v2.json").write_text(json.dumps([answered("A", "none")]))
+    command = [sys.executable, str(SKILL_ROOT / "scripts/score_results.py"), str(tmp_path / "results"), "--json"]
+    done = subprocess.run([*command, "--out", str(tmp_path / "out")], capture_output=True, text=True)
+    found = json.loads(done.stdout)
+    metrics = found["data"]["metrics"]
+    assert (metrics["n"], metrics["correct"], metrics["parse_status"]["unparsed"]) == (3, 2, 1)
+    assert [problem["code"] for problem in found["problems"]] == ["RESULTS_TWICE"]
+    assert json.loads((tmp_path / "out/metrics.json").read_text()) == metrics
+    again = subprocess.run([*command, "--out", str(tmp_path / "out")], capture_output=True, text=True)
+    assert again.returncode == 3 and "RESULTS_OUT" in again.stdout
+    same = compare(tmp_path / "results", tmp_path / "out")
+    assert (same.whole.fixed, same.whole.broken, same.whole.n) == (0, 0, 3)
+
+
+def test_the_script_writes_a_page_with_the_frames_of_what_changed(tmp_path: Path) -> None:
+    clip = write_clip(tmp_path / "clip.mp4", frames=24)
+    video = str(clip).replace("clip", "cli{}")
+    before, after = items([1, 0] * 20, kinds=2, video=video), items([0, 1] * 20, kinds=2, video=video)
+    for item in (*before, *after):
+        item["video_id"] = str(clip) if item["sample_id"] in ("q0", "q1") else item["video_id"]
+    after[1]["response"] = "<script>alert(1)</script> Yes"
+    a, b = folder(tmp_path / "a", before, RECIPE), folder(tmp_path / "b", after, RECIPE)
+    command = [
+        sys.executable,
+        str(SKILL_ROOT / "scripts/compare.py"),
+        str(a),
+        str(b),
+        "--html",
+        str(tmp_path / "c.html"),
+    ]
+    done = subprocess.run([*command, "--json"], capture_output=True, text=True)
+    data = json.loads(done.stdout)["data"]
+    assert done.returncode == 0, done.stderr
+    assert data["verdict"] == "not told apart" and [each["verdict"] for each in data["slices"]] == ["worse", "better"]
+    assert data["samples"]["broken"][0] == "q0" and len(data["samples"]["fixed"]) == 20
+    text = (tmp_path / "c.html").read_text(encoding="utf-8")
+    assert text.count("data:image/jpeg;base64") == 8 and "<script>alert" not in text
+    assert "worse" in comparison_text(compare(a, b)) and "POSTER" not in comparison_page(compare(a, b))
+    only = [item for item in after if item["kind"] == "k0"], [item for item in before if item["kind"] == "k0"]
+    better, worse = (folder(tmp_path / name, found) for name, found in zip("xy", reversed(only), strict=True))
+    command[2:] = [str(better), str(worse), "--fail-if-worse"]
+    failed = subprocess.run(command, capture_output=True, text=True)
+    assert failed.returncode == 3 and "COMPARISON_WORSE" in failed.stderr and failed.stdout.startswith("worse: 100.0 %")

@@ -1,0 +1,98 @@
+"""infer.py: questions about files, answered by a real engine; what cannot be asked is said before one starts."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tiny_world import tiny_data, tiny_model
+
+from vidqa.contract.cli import SKILL_ROOT
+from vidqa.contract.problem import ProblemError
+from vidqa.jobs.ask import Question, ask, shown
+from vidqa.spec.sources import model_layer
+
+TINY = ("--set", "model.dtype=float32", "--set", "generation.max_tokens=6", "--set", "vision.nframes=4")
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("asked")
+    tiny_model(folder)
+    tiny_data(folder, clips=2)
+    (folder / "data/videos/2.mp4").write_bytes(b"no video")
+    return folder
+
+
+def infer(*words: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(SKILL_ROOT / "scripts/infer.py"), *map(str, words)]
+    return subprocess.run(command, capture_output=True, text=True)
+
+
+def test_every_question_is_asked_about_every_file(world: Path, tmp_path: Path) -> None:
+    (tmp_path / "questions.txt").write_text("Is it (A) few or (B) many?\n\n  Why?\n", encoding="utf-8")
+    media = ("--video", world / "data/videos", "--image", world / "data/images/0.png")
+    words = ("--questions", tmp_path / "questions.txt", "--out", tmp_path / "run", "--jsonl", tmp_path / "all.jsonl")
+    done = infer("--model", world / "model", *media, *words, *TINY, "--json")
+    assert done.returncode == 3, done.stderr  # one file is broken; the others are answered
+    found = json.loads(done.stdout)
+    rows = found["data"]["answers"]
+    assert [(Path(row["media"][0]).name, row["question"]) for row in rows] == [
+        (name, question)
+        for name in ("0.mp4", "1.mp4", "2.mp4", "0.png")
+        for question in ("Is it (A) few or (B) many?", "Why?")
+    ]
+    assert [row["status"] == "error" for row in rows] == [False] * 4 + [True] * 2 + [False] * 2
+    assert {problem["code"] for problem in found["problems"]} == {"VIDEO_UNREADABLE"}
+    assert [json.loads(line) for line in (tmp_path / "all.jsonl").read_text().splitlines()] == rows
+    assert (tmp_path / "run/answers.parquet").is_file() and found["data"]["count"] == 8
+    assert "Loading weights" not in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        ({"media": ("absent.mp4",)}, "DATA_MEDIA_MISSING"),
+        ({"model": "absent"}, "SPEC_PARENT_RUN"),
+        ({"sets": ("inference.window=3",)}, "SPEC_UNKNOWN_KEY"),
+        ({"sets": ("inference.window_s=3", "inference.overlap_s=3")}, "SPEC_WINDOW_OVERLAP"),
+        ({"which": "best"}, "SPEC_PARENT_RUN"),
+        ({"out": Path("data")}, "RUN_FOLDER_TAKEN"),
+    ],
+)
+def test_what_cannot_be_asked_is_said_before_an_engine_starts(
+    world: Path, monkeypatch: pytest.MonkeyPatch, words: dict[str, Any], code: str
+) -> None:
+    monkeypatch.chdir(world)
+    with pytest.raises(ProblemError) as refused:
+        ask(Question(**{"model": "model", "media": ("data/videos/0.mp4",), **words}))
+    assert [problem.code for problem in refused.value.problems] == [code]
+
+
+def test_a_command_line_without_a_file_is_wrong(world: Path) -> None:
+    assert infer("--model", world / "model").returncode == 2
+
+
+def test_an_adapter_outside_of_a_run_names_its_base(tmp_path: Path) -> None:
+    (tmp_path / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": "hf_model://nvidia/X"}))
+    table = model_layer("inference", str(tmp_path)).table
+    assert table["model.enable_lora"] and table["model.base_model_path"] == "hf_model://nvidia/X"
+
+
+ROW = {"media": ["/data/a.mp4"], "question": "Is it?", "response": "Yes.", "status": "parsed", "finish_reason": "stop"}
+
+
+def test_one_answer_stands_alone_and_several_with_their_questions() -> None:
+    row = {**ROW, "tokens": 1, "windows": [], "spans_s": [], "rule": ""}
+    assert shown([row], 1, []) == "Yes."
+    long = {**row, "windows": [{}], "spans_s": [[0, 30.0]], "rule": "yes if any says yes"}
+    assert shown([row, long], 3, ["all.jsonl"]) == (
+        "a.mp4: Is it?\nYes.\n\na.mp4: Is it?\nYes.\n(from 0 to 30 s; yes if any says yes)\n\n"
+        "... and 1 more, in all.jsonl"
+    )
+    cut = {**row, "finish_reason": "length", "tokens": 6}
+    assert "cut off after 6 tokens" in shown([cut], 1, [])

@@ -1,0 +1,277 @@
+"""scripts/export.py: what it makes of real runs, what its card says, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import runpy
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import forked
+import pytest
+import torch
+from engine.in_process import one_rank, train_here
+from huggingface_hub import ModelCard
+from safetensors.torch import load_file, save_file
+from tiny_world import tiny_data, tiny_model, tiny_spec
+
+from vidqa.contract import cli
+from vidqa.contract.cli import SKILL_ROOT
+from vidqa.contract.files import now, read_object, write_json
+from vidqa.contract.problem import ProblemError
+from vidqa.contract.run_folder import RunFolder
+from vidqa.engine.evaluate import evaluate
+from vidqa.engine.exports import load_export
+from vidqa.jobs import records
+from vidqa.jobs.records import JobRecord
+from vidqa.platforms.processes import this_process
+from vidqa.release import handing_on
+from vidqa.release.handing_on import hand_on
+from vidqa.release.source import ExportSource, find
+from vidqa.spec import Layer, dump, load, resolve
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*tie_word_embeddings")
+CPU = torch.device("cpu")
+LORA = {
+    "policy.lora.r": 4,
+    "policy.lora.target_modules": ["q_proj", "v_proj", "attn.qkv", "embed_tokens"],
+    "policy.lora.r_pattern": {"v_proj": 2},
+    "policy.lora.use_rslora": True,
+    "policy.lora.modules_to_save": ["merger.norm"],
+    "train.param_dtype": "bfloat16",
+}
+SHORT = {"train.max_num_steps": 2, "train.epoch": 2, "train.optm_lr": 2e-2, "custom.system_prompt": "Look | closely."}
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
+    """A LoRA training in bfloat16 of a model whose head is its embeddings, and a full one."""
+    folder = tmp_path_factory.mktemp("handing-on")
+    model, root = tiny_model(folder, tie=True), tiny_data(folder, clips=2)
+
+    def train(name: str, options: dict[str, Any]) -> Path:
+        run = folder / "outputs/train" / name
+        run.mkdir(parents=True)
+        spec = tiny_spec(run, model, root, {**SHORT, **options, "engine.frame_cache_dir": str(folder / "cache")})
+        write_json(run / "run.json", {"schema_version": 1, "models": {"policy.model_name_or_path": str(model)}})
+        return train_here(spec, run)
+
+    return SimpleNamespace(folder=folder, model=model, root=root, lora=train("lora", LORA), full=train("full", {}))
+
+
+@pytest.fixture(autouse=True)
+def quick_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The engine's process is real; it forks from one that has imported its libraries."""
+
+    def run(program: list[str], *, env: dict[str, str], **_: Any) -> Any:
+        return forked.run(program, timeout=120, env=env)
+
+    monkeypatch.setattr(handing_on.subprocess, "run", run)
+
+
+@pytest.fixture
+def copy_of(runs: SimpleNamespace, tmp_path: Path) -> Iterator[ExportSource]:
+    """The LoRA run once more, to be damaged."""
+    yield find(str(shutil.copytree(runs.lora, tmp_path / "outputs/train/lora", symlinks=True)))
+
+
+def codes(refused: pytest.ExceptionInfo[ProblemError]) -> list[str]:
+    return [problem.code for problem in refused.value.problems]
+
+
+def evaluated(runs: SimpleNamespace, name: str, **model: Any) -> Path:
+    """A real evaluation in a folder beside those of the trainings."""
+    folder = runs.folder / "outputs/evaluate" / name
+    table = {
+        "dataset.annotation_path": str(runs.root / "annotations.json"),
+        "dataset.media_dir": str(runs.root),
+        "results_dir": str(folder),
+        "vision.nframes": 4,
+        "model.dtype": "float32",
+        "model.max_length": 4096,
+        "generation.max_tokens": 2,
+        "engine.frame_cache_dir": str(runs.folder / "cache"),
+        **{f"model.{key}": value for key, value in model.items()},
+    }
+    folder.mkdir(parents=True)
+    (folder / "spec.toml").write_text(dump(resolve("evaluate", [Layer("test", table)]).spec), encoding="utf-8")
+    with one_rank():
+        assert evaluate(load(folder / "spec.toml", "evaluate"), RunFolder(folder)) == 0
+    return folder
+
+
+def test_a_merged_export_is_what_peft_merges_and_its_card_gets_the_scores_that_come(runs: SimpleNamespace) -> None:
+    source, out = find(str(runs.lora)), runs.folder / "models/doors"
+    made = hand_on(source, out, merge=True)
+    assert (made.how, made.format, made.scores) == ("made", "merged", [])
+    assert made.proof["reloaded_loss"] == pytest.approx(source.facts["trainer_loss"], rel=5e-2)
+    ours = load_file(out / "model.safetensors")
+    theirs = load_export(source.export, runs.model, torch.bfloat16, CPU).state_dict()
+    assert ours.keys() == theirs.keys() and all(torch.equal(ours[name], theirs[name]) for name in theirs)
+    again = load_export(out, None, torch.bfloat16, CPU).state_dict()
+    assert all(torch.equal(again[name], theirs[name]) for name in theirs)
+    card = ModelCard.load(out / "README.md")
+    assert card.data.library_name == "transformers" and card.data.pipeline_tag == "image-text-to-text"
+    assert "Not evaluated" in card.text and f"{made.proof['reloaded_loss']:.6f}" in card.text
+    assert read_object(runs.lora / "run.json")["data_fingerprint"] in card.text
+    assert "LoRA, r 4" in card.text and "Look | closely." in card.text and "4 frames" in card.text
+    texts = [path.read_text() for path in out.iterdir() if path.suffix in (".md", ".json", ".jinja")]
+    assert not any(str(runs.folder) in text for text in texts), "a path of this machine would be published"
+
+    adapter = {"model_name": str(source.export), "enable_lora": True, "base_model_path": str(runs.model)}
+    of_adapter = evaluated(runs, "after", **adapter)
+    evaluated(runs, "before", model_name=str(runs.model))
+    weights = (out / "model.safetensors").stat().st_mtime_ns
+    found = hand_on(source, out, merge=True)
+    assert found.how == "found" and found.proof == made.proof
+    assert (out / "model.safetensors").stat().st_mtime_ns == weights
+    metrics = read_object(of_adapter / "metrics.json")
+    (scores,) = found.scores
+    assert scores.export.metrics == metrics and scores.base is not None and scores.export.name == "data"
+    low, high = (f"{100 * each:.1f}" for each in metrics["accuracy_ci95"])
+    text = (out / "README.md").read_text()
+    assert f"| data | {metrics['n']} | {100 * metrics['accuracy']:.1f} % [{low}, {high}] |" in text
+    assert "Not evaluated" not in text
+
+
+def test_a_full_export_is_taken_as_it_is(runs: SimpleNamespace, tmp_path: Path) -> None:
+    source = find(str(runs.full / "best"))
+    made = hand_on(source, tmp_path / "m", merge=True)
+    assert made.format == "weights" and not (tmp_path / "m/merged.json").exists()
+    ours, theirs = (load_file(folder / "model.safetensors") for folder in (tmp_path / "m", source.export))
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+    assert "trained in full" in (tmp_path / "m/README.md").read_text()
+
+
+def test_an_adapter_that_stays_one_names_its_base_as_the_hub_does(copy_of: ExportSource, tmp_path: Path) -> None:
+    write_json(
+        copy_of.run.path / "run.json", {"models": {"policy.model_name_or_path": "hf_model://nvidia/Cosmos-Reason2-8B"}}
+    )
+    made = hand_on(copy_of, tmp_path / "m", merge=False)
+    assert made.format == "adapter"
+    assert read_object(made.folder / "adapter_config.json")["base_model_name_or_path"] == "nvidia/Cosmos-Reason2-8B"
+    data = ModelCard.load(made.folder / "README.md").data
+    assert data.base_model == ["nvidia/Cosmos-Reason2-8B"] and data["base_model_relation"] == "adapter"
+    assert (data.library_name, data.license, data["license_name"]) == ("peft", "other", "nvidia-open-model-license")
+    assert hand_on(copy_of, tmp_path / "m", merge=False).how == "found"
+    with pytest.raises(ProblemError) as refused:
+        hand_on(copy_of, tmp_path / "m", merge=True)
+    assert codes(refused) == ["EXPORT_OUT"] and "as it is" in refused.value.problems[0].message
+
+
+@pytest.mark.parametrize("there", ["file", "folder", "run"])
+def test_a_folder_with_something_else_is_left_alone(runs: SimpleNamespace, tmp_path: Path, there: str) -> None:
+    out = tmp_path / "out"
+    if there == "file":
+        out.write_text("mine")
+    else:
+        out.mkdir()
+        (out / ("notes.txt" if there == "folder" else "export.json")).write_text("{}")
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(ProblemError) as refused:
+        hand_on(find(str(runs.lora)), out, merge=True)
+    assert codes(refused) == ["EXPORT_OUT"] and sorted(tmp_path.rglob("*")) == before
+
+
+def test_what_a_kill_left_and_what_was_cut_off_is_made_again(runs: SimpleNamespace, tmp_path: Path) -> None:
+    source, out = find(str(runs.lora)), tmp_path / "out"
+    (tmp_path / ".unfinished-out").mkdir()
+    (tmp_path / ".unfinished-out/model.safetensors").write_bytes(b"half")
+    assert hand_on(source, out, merge=True).how == "made"
+    whole = (out / "model.safetensors").read_bytes()
+    (out / "model.safetensors").write_bytes(whole[:-1000])
+    assert hand_on(source, out, merge=True).how == "made"
+    assert (out / "model.safetensors").read_bytes() == whole
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def _cut_off(source: ExportSource) -> None:
+    path = source.export / "adapter_model.safetensors"
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+def _lacks_one(source: ExportSource) -> None:
+    path = source.export / "adapter_model.safetensors"
+    tensors = load_file(path)
+    tensors.pop(next(name for name in tensors if "lora_B" in name))
+    save_file(tensors, path)
+
+
+def _noise(source: ExportSource) -> None:
+    path = source.export / "adapter_model.safetensors"
+    tensors = load_file(path)
+    noise = torch.Generator().manual_seed(0)
+    save_file({name: torch.randn(each.shape, generator=noise).to(each.dtype) for name, each in tensors.items()}, path)
+
+
+def _facts(source: ExportSource, **changes: Any) -> None:
+    write_json(source.export / "export.json", {**source.facts, **changes})
+
+
+BROKEN = {
+    "cut off": (_cut_off, "MODEL_WEIGHTS_BROKEN"),
+    "a tensor is missing": (_lacks_one, "ENGINE_WEIGHTS_MISMATCH"),
+    "other values": (_noise, "ENGINE_EXPORT_UNPROVEN"),
+    "never proved": (lambda source: _facts(source, trainer_loss=None), "EXPORT_UNPROVED"),
+    "unprovable": (lambda source: _facts(source, unproved="no sample could be decoded"), "EXPORT_UNPROVED"),
+    "no facts": (lambda source: (source.export / "export.json").unlink(), "EXPORT_UNPROVED"),
+    "no sample": (lambda source: _facts(source, proof_sample="gone"), "ENGINE_PROOF_SAMPLE"),
+    "another base": (lambda source: _facts(source, weights={"base_model": "0" * 64}), "ENGINE_WEIGHTS_MISMATCH"),
+}
+
+
+@pytest.mark.parametrize("damage", BROKEN)
+def test_a_broken_or_unproved_adapter_ends_with_its_problem(copy_of: ExportSource, tmp_path: Path, damage: str) -> None:
+    break_it, code = BROKEN[damage]
+    break_it(copy_of)
+    with pytest.raises(ProblemError) as refused:
+        hand_on(find(str(copy_of.run.path)), tmp_path / "m", merge=True)
+    assert codes(refused) == [code] and [path.name for path in tmp_path.iterdir()] == ["outputs"]
+
+
+def test_an_export_is_found_by_run_name_and_latest(
+    runs: SimpleNamespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    export = find(str(runs.lora)).export
+    assert export == (runs.lora / "best").resolve()
+    assert find(str(export)).export == find(str(runs.lora), export.name).export == export
+    monkeypatch.chdir(tmp_path)
+    for name, sequence in (("full", 1), ("lora", 2)):
+        facts = {"job_id": name, "run_dir": str(runs.folder / "outputs/train" / name), "sequence": sequence}
+        records.write(_record(folder=str(tmp_path), **facts))
+    records.write(_record(job_id="scores", run_dir=str(tmp_path), sequence=3, folder=str(tmp_path)))
+    assert find("latest").export == export
+    elsewhere = shutil.copytree(export, tmp_path / "alone")
+    for named, which, code in (
+        (str(tmp_path / "absent"), None, "EXPORT_NOT_FOUND"),
+        (str(elsewhere), None, "EXPORT_NOT_FOUND"),
+        (str(export), "best", "USAGE"),
+        (str(runs.lora), "step_77", "SPEC_PARENT_EXPORT"),
+    ):
+        with pytest.raises(ProblemError) as refused:
+            find(named, which)
+        assert codes(refused) == [code]
+
+
+def _record(**facts: Any) -> JobRecord:
+    texts = dict.fromkeys(("action", "spec", "spec_fingerprint", "inputs_fingerprint", "model"), "a")
+    launcher = this_process().as_dict()
+    place = {"platform": "local", "processes": 1, "created": now(), "launcher": launcher, "output_dir": "/outputs"}
+    return JobRecord(**place, **texts, **facts)
+
+
+def test_the_script_says_the_proof_and_what_to_do_next(
+    runs: SimpleNamespace, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    script = runpy.run_path(str(SKILL_ROOT / "scripts/export.py"))
+    words = [str(runs.lora), "--merge", "--out", str(tmp_path / "m"), "--json"]
+    assert cli.run(script["parser"], script["main"], words) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said["data"]["proof"].keys() == {"sample_id", "trainer_loss", "reloaded_loss"}
+    assert f"upload.py {tmp_path / 'm'} --hub" in said["next"][-1]
+    assert cli.run(script["parser"], script["main"], words[:-1]) == 0
+    shown = capsys.readouterr().out
+    assert f"trainer's loss {said['data']['proof']['trainer_loss']:.6f}" in shown and shown.startswith("found")

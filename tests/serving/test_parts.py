@@ -1,0 +1,146 @@
+"""The parts of a server that need no model: text from tokens, addresses, options, who is let in."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from server import asked
+from tiny_world import tiny_model
+
+from vidqa.contract.problem import ProblemError
+from vidqa.families.chat import Chat, load_chat
+from vidqa.serving.doors import listen, served_key
+from vidqa.serving.download import Hosts, _is_public
+from vidqa.serving.replies import token_bytes
+from vidqa.serving.schema import parse_request
+from vidqa.serving.start import name_of, serving_layers
+from vidqa.serving.transcript import Transcript
+from vidqa.spec import resolve
+
+ACCENTS = "Ça va: “naïve” 視頻 🎬!"
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_model(tmp_path_factory.mktemp("parts"))
+
+
+@pytest.fixture(scope="module")
+def chat(model: Path) -> Chat:
+    return load_chat(model)
+
+
+def told(chat: Chat, text: str, stops: tuple[str, ...] = (), *, thinking: bool = False) -> tuple[str, str, list[str]]:
+    """(content, reasoning, pieces of content) of a text that comes token by token."""
+    transcript = Transcript(chat, stops, thinking=thinking, logprobs=False)
+    ids = chat.tokens.core.encode(text, add_special_tokens=False).ids
+    pieces = [piece for token_id in ids if (piece := transcript.take(token_id, math.nan))]
+    pieces.append(transcript.end())
+    content = [piece.content for piece in pieces]
+    return "".join(content), "".join(piece.reasoning for piece in pieces), content
+
+
+def test_text_is_whole_letters_and_all_of_them(chat: Chat) -> None:
+    content, reasoning, pieces = told(chat, ACCENTS)
+    assert (content, reasoning) == (ACCENTS, "") and len(pieces) > 3
+    assert all("�" not in piece for piece in pieces)
+    transcript = Transcript(chat, (), thinking=False, logprobs=False)
+    *ids, _ = chat.tokens.core.encode("🎬", add_special_tokens=False).ids
+    assert [transcript.take(token_id, math.nan) for token_id in ids] == [None] * len(ids)
+    assert transcript.end().content == chat.decode(ids)  # what was cut off inside a letter is not lost
+
+
+@pytest.mark.parametrize("stop", ["va", "a: “n", "視", ACCENTS[-1], ACCENTS])
+def test_a_stop_text_is_never_begun(chat: Chat, stop: str) -> None:
+    content, _, pieces = told(chat, ACCENTS, ("not in it", stop))
+    assert content == ACCENTS[: ACCENTS.index(stop)]
+    assert not any(stop.startswith(piece) and piece for piece in pieces[1:-1] if len(stop) > 1)
+
+
+def test_the_earliest_stop_text_counts(chat: Chat) -> None:
+    assert told(chat, "one two three", ("three", "two"))[0] == "one "
+    assert told(chat, "one two thre", ("three",))[0] == "one two thre"
+
+
+@pytest.mark.parametrize(
+    ("text", "thinking", "content", "reasoning"),
+    [
+        ("<think>\nA door.\n</think>\n\nYes", False, "Yes", "\nA door.\n"),
+        ("A door.</think>Yes", True, "Yes", "A door."),
+        ("No <think> at first", False, "No <think> at first", ""),
+        ("<thin", False, "<thin", ""),
+        ("<think>cut </thi", False, "", "cut </thi"),
+        ("never closed", True, "", "never closed"),
+    ],
+)
+def test_thinking_is_told_from_the_answer(chat: Chat, text: str, thinking: bool, content: str, reasoning: str) -> None:
+    assert told(chat, text, thinking=thinking)[:2] == (content, reasoning)
+
+
+def test_bytes_of_tokens_are_those_of_the_text(chat: Chat) -> None:
+    ids = chat.tokens.core.encode(f"{ACCENTS} \n\x7f", add_special_tokens=False).ids
+    assert b"".join(token_bytes(chat, token_id) for token_id in ids) == f"{ACCENTS} \n\x7f".encode()
+    assert token_bytes(chat, chat.eos_ids[0]) == chat.tokens.text_of(chat.eos_ids[0]).encode()
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        *("127.0.0.1", "10.1.2.3", "172.16.0.1", "192.168.1.1", "169.254.169.254", "100.64.0.1", "0.0.0.0"),
+        *("224.0.0.1", "255.255.255.255", "198.18.0.1", "::1", "::", "fe80::1%eth0", "fc00::1", "ff02::1"),
+        *("::ffff:127.0.0.1", "::ffff:10.0.0.1", "64:ff9b::7f00:1", "2002:7f00:1::", "2001:db8::1"),
+    ],
+)
+def test_addresses_that_are_not_of_the_open_internet(address: str) -> None:
+    assert not _is_public(address)
+
+
+def test_addresses_of_the_open_internet() -> None:
+    assert all(map(_is_public, ("8.8.8.8", "2606:4700::1111", "::ffff:8.8.8.8", "64:ff9b::808:808")))
+
+
+def test_hosts_are_allowed_with_their_ports() -> None:
+    hosts = Hosts.of(["media.example", "Other.example:8443", "[::1]:80"])
+    assert hosts.allow("media.example", 443, "https") and hosts.allow("media.example", 80, "http")
+    assert hosts.allow("other.example", 8443, "https") and hosts.allow("::1", 80, "http")
+    assert not hosts.allow("media.example", 8080, "http") and not hosts.allow("a.media.example", 443, "https")
+    for wrong in ("https://media.example", "a@b", "", "host/path", "host:port"):
+        with pytest.raises(ValueError):
+            Hosts.of([wrong])
+
+
+def test_a_problem_names_the_place_in_the_request() -> None:
+    with pytest.raises(ProblemError) as wrong:
+        parse_request(
+            b'{"model": "m", "temperature": 9, "messages": [{"role": "user", "content": [{"type": "text"}]}]}'
+        )
+    assert [problem.where for problem in wrong.value.problems] == ["messages[0].content[0].text", "temperature"]
+    silent = parse_request(
+        str(asked("Hi", user=None, tools=None, presence_penalty=0.0)).replace("None", "null").replace("'", '"').encode()
+    )
+    assert silent.stops == () and silent.choices is None and silent.json_form is None
+
+
+def test_other_machines_need_a_key() -> None:
+    assert served_key("127.0.0.1", None) is None and served_key("0.0.0.0", "0123456789abcdef") == "0123456789abcdef"
+    for host, key, code in (("0.0.0.0", None, "SERVE_EXPOSED"), ("127.0.0.1", "short", "SERVE_KEY_SHORT")):
+        with pytest.raises(ProblemError, match=code):
+            served_key(host, key)
+
+
+def test_a_port_that_is_taken_is_a_problem() -> None:
+    with listen("127.0.0.1", 0) as door:
+        door.listen()
+        with pytest.raises(ProblemError, match="SERVE_ADDRESS"):
+            listen("127.0.0.1", door.getsockname()[1])
+
+
+def test_a_folder_of_weights_is_served_with_the_users_values(model: Path, tmp_path: Path) -> None:
+    spec: Any = resolve("inference", serving_layers(str(model), None, ["vision.nframes=12"], tmp_path)).spec
+    assert (spec.model.model_name, spec.vision.nframes, spec.inference.generator) == (str(model), 12, "native")
+    assert name_of("outputs/train/my-run/") == "my-run" and name_of("hf_model://nvidia/Cosmos") == "Cosmos"
+    with pytest.raises(ProblemError, match="SPEC_PARENT_RUN"):
+        serving_layers(str(model.parent / "absent"), None, [], tmp_path)

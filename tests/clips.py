@@ -6,9 +6,11 @@ frame_numbers(decoded)          # [0, 1, 2, ...] from uint8[N, H, W, 3], also af
 
 from __future__ import annotations
 
+import os
 import struct
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -36,6 +38,16 @@ def frame_numbers(frames: np.ndarray) -> list[int]:
     return [int((frame << np.arange(CELLS * CELLS)).sum()) for frame in bits]
 
 
+@contextmanager
+def _ordinary_scheduling() -> Iterator[None]:
+    """Undo what SVT-AV1 does for root: it leaves its caller, and all that this starts later, in the real-time class."""
+    policy, parameters = os.sched_getscheduler(0), os.sched_getparam(0)
+    try:
+        yield
+    finally:
+        os.sched_setscheduler(0, policy, parameters)
+
+
 def write_clip(
     path: Path,
     *,
@@ -61,7 +73,7 @@ def write_clip(
     rate = Fraction(fps).limit_denominator(100000)
     count = frames if times_ms is None else len(times_ms)
     turned = rotation % 180 != 0
-    with av.open(str(path), "w") as container:
+    with _ordinary_scheduling(), av.open(str(path), "w") as container:
         stream = container.add_stream(codec, rate=rate)
         stream.width, stream.height = (height, width) if turned else (width, height)
         stream.pix_fmt = pix_fmt

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,16 @@ def own_folders(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Mo
     home = tmp_path_factory.mktemp("vidqa-home")
     monkeypatch.setenv("VIDQA_STATE_DIR", str(home / "state"))
     monkeypatch.setenv("VIDQA_CACHE_DIR", str(home / "cache"))
+
+
+@pytest.fixture(autouse=True)
+def ordinary_scheduling() -> Iterator[None]:
+    """A library that puts its caller into the real-time class starves the machine: the test that calls it fails."""
+    yield
+    policy = os.sched_getscheduler(0)
+    if policy != os.SCHED_OTHER:
+        os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
+        pytest.fail(f"the test left its process in scheduling class {policy}")
 
 
 def pytest_collection_finish() -> None:

@@ -19,6 +19,7 @@ from typing import Any
 
 sys.path[:0] = [str(Path(__file__).resolve().parents[1] / "src")]
 
+import numpy as np
 import torch
 from ledger import Ledger, arguments, rounded
 from shapes import write_random_model
@@ -42,6 +43,7 @@ SETS = {"1k-8k": SetShape(64, (5, 40)), "8-questions": SetShape(8, (20, 40), que
 TINY = {"1k-8k": SetShape(6, (1, 4), width=96, height=64), "8-questions": SetShape(2, (1, 3), 8, 96, 64)}
 BATCH = 8  # of the reference
 REPEATS = 3
+Answers = dict[str, tuple[int, ...]]
 
 
 class Prompts:
@@ -59,7 +61,7 @@ class Prompts:
         source.close()
         assert not problems, problems[0]
 
-    def requests(self, max_tokens: int) -> list[Request]:
+    def requests(self, max_tokens: int, candidates: tuple[tuple[int, ...], ...] = ()) -> list[Request]:
         stop_ids = tuple(self.planner.chat.eos_ids)
         return [
             Request(
@@ -71,6 +73,7 @@ class Prompts:
                 partial(list, frames),
                 prefix=sample.prefix,
                 prefix_key=sample.prefix_key,
+                candidates=candidates,
             )
             for sample, frames in zip(self.samples, self.frames, strict=True)
         ]
@@ -95,6 +98,27 @@ def measure(session: Any, prompts: Prompts, max_tokens: int, repeats: int) -> tu
     return [seconds for seconds, _ in runs], runs[-1][1]
 
 
+def same(found: Answers, theirs: Answers) -> float:
+    return sum(found[key] == ids for key, ids in theirs.items()) / len(theirs)
+
+
+def letters(session: Any, prompts: Prompts) -> np.ndarray:
+    """Log-probabilities [samples, 4] of the letters A to D as the whole answer."""
+    candidates = tuple(prompts.planner.chat.text_ids(letter) for letter in "ABCD")
+    found = {result.id: result.scores for some in session.generate(prompts.requests(1, candidates)) for result in some}
+    return np.array([found[sample.record.id] for sample in prompts.samples])
+
+
+def agreement(ours: np.ndarray, theirs: np.ndarray) -> dict[str, float]:
+    """How often the same letter wins, and how far log-probabilities are apart beside how far letters are."""
+    spread = np.sort(theirs, axis=1)
+    return {
+        "same": float((ours.argmax(1) == theirs.argmax(1)).mean()),
+        "apart": float(np.abs(ours - theirs).mean()),
+        "lead": float(np.median(spread[:, -1] - spread[:, -2])),
+    }
+
+
 def decode_step(session: NativeSession, rows: int, context: int, weights: int) -> dict[str, float]:
     """One step of `rows` rows that hold `context` tokens each, beside reading weights and cache once."""
     decoder, pages = session.decoder, -(-(context + 1) // PAGE)
@@ -115,6 +139,7 @@ def decode_step(session: NativeSession, rows: int, context: int, weights: int) -
 def main() -> None:
     parser = arguments(__doc__)
     parser.add_argument("--without-reference", action="store_true")
+    parser.add_argument("--sets", nargs="+", choices=list(SETS), default=list(SETS))
     options = parser.parse_args()
     cuda = torch.cuda.is_available() and not options.tiny
     device = torch.device("cuda" if cuda else "cpu")
@@ -123,7 +148,7 @@ def main() -> None:
     if not (folder / "processor_config.json").exists():
         write_random_model(shape, folder, corpus(), device.type)
     prompts = {
-        name: Prompts(folder, write_set(options.out / name, clips), 12 if cuda else 1) for name, clips in sets.items()
+        name: Prompts(folder, write_set(options.out / name, sets[name]), 12 if cuda else 1) for name in options.sets
     }
     model = load_export(folder, None, dtype, device)
     flops = family_of(model).flops(model.config, vision_trains=True, decoder_trains=True)
@@ -140,18 +165,26 @@ def main() -> None:
         for tokens in (16, 1):
             (seconds,), reference[name, tokens] = measure(stock, of, tokens, 1)
             tell({"run": f"transformers {name} {tokens}", "answers/s": len(of.samples) / seconds})
+        reference[name] = letters(stock, of)
+        if name == "1k-8k":  # how far the reference, in batches, is from itself
+            single = TransformersSession(model, of.planner, longest=longest, batch_size=1)
+            _, found = measure(single, of, 16, 1)
+            row = {"run": "transformers, one at a time", "same": same(found, reference[name, 16])}
+            tell(row)
     longest = max(sample.length for of in prompts.values() for sample in of.samples) + 64
-    planner = prompts["1k-8k"].planner
+    planner = prompts[options.sets[0]].planner
     session = NativeSession(model, Settings(folder, None, dtype, device, planner, longest, 8))
     for name, of in prompts.items():
         for tokens in (16, 1):
             seconds, found = measure(session, of, tokens, REPEATS)
             row = {"run": f"native {name} {tokens}", "answers/s": len(of.samples) / median(seconds)}
             if theirs := reference.get((name, tokens)):
-                row["same"] = sum(found[key] == ids for key, ids in theirs.items()) / len(theirs)
+                row["same"] = same(found, theirs)
             if tokens == 1 and cuda and (peak := peak_of(torch.cuda.get_device_name(device))):
                 row["prefill_mfu"] = flops.of(of.works) / 3 / median(seconds) / peak  # a third of a step is forward
             tell(row)
+        if name in reference:
+            tell({"run": f"letters {name}", **agreement(letters(session, of), reference[name])})
     decoder = [*model.model.language_model.layers.parameters(), model.lm_head.weight]
     weights = sum(parameter.numel() * parameter.element_size() for parameter in decoder)
     rows, context = (32, 4096) if cuda else (4, 64)

@@ -151,7 +151,7 @@ def _attend_suffixes(
     """Each suffix over all of its prefix and causally over itself, which is its own end of the keys. Queries are those
     of suffixes alone."""
     key_KHD, value_KHD = (part.index_select(0, suffixes.seen_at_K) for part in (key_TKD, value_TKD))
-    if query_THD.is_cuda:
+    if query_THD.is_cuda and query_THD.dtype != torch.float32:  # no kernel for ragged lengths takes float32
         longest = [max(column) for column in zip(*suffixes.lengths, strict=True)]
         bounds = (suffixes.query_bounds, suffixes.key_bounds, *longest)
         return varlen_attn(query_THD, key_KHD, value_KHD, *bounds, window_size=(-1, 0), **GROUPED)
@@ -159,7 +159,8 @@ def _attend_suffixes(
     outputs = []
     for parts in zip(query_THD.split(own), key_KHD.split(seen), value_KHD.split(seen), strict=True):
         query, key, value = (part.transpose(0, 1) for part in parts)
-        visible = torch.ones(query.shape[1], key.shape[1], dtype=torch.bool).tril(key.shape[1] - query.shape[1])
+        shape, offset = (query.shape[1], key.shape[1]), key.shape[1] - query.shape[1]
+        visible = torch.ones(shape, dtype=torch.bool, device=query.device).tril(offset)
         grouped = query.shape[0] != key.shape[0]
         output = F.scaled_dot_product_attention(query[None], key[None], value[None], visible, enable_gqa=grouped)
         outputs.append(output[0].transpose(0, 1))

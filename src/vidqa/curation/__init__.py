@@ -1,0 +1,1 @@
+"""Curation: data for the next round: mined, made, assembled, checked against leaks."""

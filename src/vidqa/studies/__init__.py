@@ -1,0 +1,1 @@
+"""Studies: programs over jobs that look for a better spec."""

@@ -45,7 +45,7 @@ def made(request: pytest.FixtureRequest) -> Made:
 
 
 def test_media_alone_are_records_without_an_answer(tmp_path: Path) -> None:
-    for name in ("b.mp4", "in/a.PNG", "notes.txt"):
+    for name in ("b.mp4", "in/a.PNG", "notes.txt", "._b.mp4", ".Trash/c.mp4"):  # the last two are hidden
         (tmp_path / "clips" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "clips" / name).write_bytes(b"x")
     with tarfile.open(tmp_path / "clips.tar", "w") as tar:

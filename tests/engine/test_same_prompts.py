@@ -24,7 +24,7 @@ from awkward import AWKWARD, write_awkward
 from tiny_world import QUESTIONS, tiny_model, tiny_spec
 
 from vidqa.contract.cli import SKILL_ROOT
-from vidqa.engine.answerer import Answerer as Backend
+from vidqa.engine.answering_thread import AnsweringThread as Backend
 from vidqa.engine.batch.collate import Collator
 from vidqa.engine.batch.frames import FrameSource
 from vidqa.engine.batch.loader import Loader

@@ -27,7 +27,6 @@ from tiny_world import tiny_data, tiny_model
 
 from vidqa.dataset import load_records
 from vidqa.dataset.record import Record, Turn
-from vidqa.engine.answerer import Answerer
 from vidqa.engine.batch.frames import FrameSource
 from vidqa.engine.batch.resize import resize_frames
 from vidqa.engine.generators import GENERATORS
@@ -305,7 +304,7 @@ def test_a_model_that_fails_ends_the_server_and_every_answer(served: Served) -> 
     samples, _ = planner.plan([Record("r", (Turn("user", ("Hi",)),))])
     outcomes: list[Outcome] = []
     with closing(FrameSource(1, 60, None)) as source:
-        backend = Answerer(Failing, planner, source, longest=4096, most=2)
+        backend = AnsweringThread(Failing, planner, source, longest=4096, most=2)
         backend.ended = lambda: outcomes.append(Outcome("ended"))
         drawing = Drawing(8, 0.0, 1.0, 0, 1.0, 0)
         orders = [

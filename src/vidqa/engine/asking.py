@@ -70,9 +70,7 @@ def ask_all(
     mine = share_of([sample for sample in samples if sample.record.id not in done], world.rank, world.size)
 
     size, workers = how.batch_size, max(1, spec.engine.decode_workers)
-    # No prompt needs more, and what a generator sets aside for one grows with it.
-    longest = min(spec.model.max_length, longest_of(mine) + spec.generation.max_tokens)
-    dtype, vllm = DTYPES[spec.model.dtype], spec.engine.vllm.python
+    longest, dtype, vllm = longest_asked(spec, mine), DTYPES[spec.model.dtype], spec.engine.vllm.python
     settings = Settings(folder, base, dtype, world.device, planner, longest, batch_size=size, vllm_python=vllm)
     with (
         open_evaluation(run, world, -(-len(mine) // size)) as progress,
@@ -90,6 +88,11 @@ def ask_all(
         if was_stopped:
             progress.say("stopped; the same spec with skip_saved = true continues it")
     return Asked(saved, {name: found for _, failed in everyone for name, found in failed.items()}, was_stopped)
+
+
+def longest_asked(spec: Any, samples: Sequence[Sample]) -> int:
+    """Tokens of the longest prompt with its answer: no generator needs to set aside more for one."""
+    return min(spec.model.max_length, longest_of(samples) + spec.generation.max_tokens)
 
 
 def model_folders(spec: Any) -> tuple[Path, Path | None]:

@@ -22,7 +22,7 @@ import torch
 from vidqa.contract.cli import note
 from vidqa.contract.files import write_json
 from vidqa.contract.problem import Problem, ProblemError, exit_code_of
-from vidqa.engine.asking import BATCHES_AHEAD, model_folders, sampling_of
+from vidqa.engine.asking import BATCHES_AHEAD, longest_asked, model_folders, sampling_of
 from vidqa.engine.batch.frames import FrameSource
 from vidqa.engine.generators import GENERATORS
 from vidqa.engine.generators._base import Request, Result, Settings
@@ -45,7 +45,8 @@ BOUNDS = {"float32": (1.0, 1e-4), "bfloat16": (0.99, 0.5), "float16": (0.99, 0.1
 
 @dataclass(frozen=True)
 class Answered:
-    """What a generator has given, by sample id."""
+    """What a generator has given, by sample id, and the seconds that it took. Waiting for frames is not counted: who
+    comes later finds them decoded."""
 
     results: Mapping[str, Result]
     seconds: float
@@ -60,9 +61,8 @@ def parity(spec: Any, names: Sequence[str], bounds: tuple[float, float]) -> tupl
     if not samples:
         raise ENGINE_NO_SAMPLES.error(spec.dataset.annotation_path, "no sample can be asked")
     # vLLM first: it wants most of a GPU, of which this process then holds nothing yet.
-    answered = {
-        name: _answered(spec, name, planner, samples) for name in sorted(names, key=lambda each: each != "vllm")
-    }
+    in_turn = sorted(names, key=lambda each: each != "vllm")
+    answered = {name: _answered(spec, name, planner, samples) for name in in_turn}
     reference = REFERENCE if REFERENCE in names else names[0]
     others = [name for name in names if name != reference]
     compared = {name: compare(answered[reference].results, answered[name].results, planner.chat) for name in others}
@@ -86,7 +86,7 @@ def _answered(spec: Any, name: str, planner: Planner, samples: Sequence[Sample])
     device = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
     size, dtype, python = spec.inference.batch_size, DTYPES[spec.model.dtype], spec.engine.vllm.python
     workers = max(1, spec.engine.decode_workers)
-    settings = Settings(folder, base, dtype, device, planner, spec.model.max_length, size, vllm_python=python)
+    settings = Settings(folder, base, dtype, device, planner, longest_asked(spec, samples), size, vllm_python=python)
     note(f"{name} answers {len(samples)} samples")
     with (
         closing(FrameSource(workers, spec.engine.decode_timeout_s, frame_cache(spec.engine))) as source,
@@ -95,7 +95,7 @@ def _answered(spec: Any, name: str, planner: Planner, samples: Sequence[Sample])
         started = time.perf_counter()
         prompts = Prompts(planner, source, replace(sampling_of(spec, 0), temperature=0.0), BATCHES_AHEAD * size)
         results = {r.id: r for some in session.generate(_asked(prompts, samples)) for r in some}
-        seconds = time.perf_counter() - started
+        seconds = time.perf_counter() - started - prompts.waited
     gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()

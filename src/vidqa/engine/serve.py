@@ -27,7 +27,7 @@ import uvicorn
 from vidqa.contract import environment
 from vidqa.contract.cli import Parser, Result, note, run
 from vidqa.contract.problem import Problem
-from vidqa.engine.answerer import Answerer as Backend
+from vidqa.engine.answering_thread import AnsweringThread as Backend
 from vidqa.engine.asking import model_folders
 from vidqa.engine.batch.frames import FrameSource
 from vidqa.engine.generators import GENERATORS

@@ -23,22 +23,19 @@ from vidqa.planning.budget.answering import (
     answering_setup,
     readings,
 )
-from vidqa.planning.budget.memory import BYTES_OF, COUNTS, GIB, fits
+from vidqa.planning.budget.memory import BYTES_OF, GIB, fits
 from vidqa.planning.packing.sharing import longest_of
 from vidqa.planning.sample_table import column
 from vidqa.planning.samples import Sample
 from vidqa.preflight._base import Check, Context, Skip
+from vidqa.preflight.gpu_memory import NOTHING_HELPS, too_much
 from vidqa.preflight.gpus import least_memory
-from vidqa.preflight.problems import MEMORY
 from vidqa.spec.keys import value_at, with_values
 from vidqa.spec.metric_models import metric_models
 
 WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
 MOST_SAMPLES = 20_000  # the longest ones; the others take less
 Change = dict[str, Any]
-NOTHING_HELPS = (
-    "no change of the spec makes it fit: use GPUs with more memory, a smaller model, or fewer and smaller frames"
-)
 
 
 @dataclass(frozen=True)
@@ -68,21 +65,19 @@ def memory(context: Context) -> list[Problem]:
 
     found = judged(context.spec)
     context.facts["memory"] = _facts(found, has_gib)
-    if has_gib is None or fits(found.memory.peak_gib, has_gib):
-        return []
-    sure = found.memory.peak_gib + COUNTS.outside_gib > has_gib
     heaviest = found.reading
-    message = (
-        f"about {found.memory.peak_gib:.1f} GiB, and {COUNTS.outside_gib:.0f} for CUDA, of {has_gib:.1f} GiB a GPU; "
+    details = (
         f"{found.memory.weights / GIB:.1f} are weights, {found.memory.cache / GIB:.1f} the cache; {heaviest.prompts} "
         f"prompts read together have {heaviest.tokens} tokens and {heaviest.patches} patches"
     )
-    remedy = NOTHING_HELPS
-    for change in _changes(context.declared_action.answering, found.setup):
-        if fits(judged(with_values(context.spec, change)).memory.peak_gib, has_gib):
-            remedy = "set " + "; ".join(f"{key} = {json.dumps(value)}" for key, value in change.items())
-            break
-    return [MEMORY.at("GPU memory", message, remedy, severity="error" if sure else "warning")]
+
+    def remedy(limit: float) -> str:
+        for change in _changes(context.declared_action.answering, found.setup):
+            if fits(judged(with_values(context.spec, change)).memory.peak_gib, limit):
+                return "set " + "; ".join(f"{key} = {json.dumps(value)}" for key, value in change.items())
+        return NOTHING_HELPS
+
+    return too_much(found.memory.peak_gib, has_gib, details, remedy)
 
 
 def estimate(

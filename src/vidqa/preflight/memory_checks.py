@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +12,16 @@ from vidqa import spec
 from vidqa.contract.problem import Problem
 from vidqa.jobs.job_spec import process_count
 from vidqa.planning.budget.forecast import Forecast, forecast, heaviest_micro_steps
-from vidqa.planning.budget.memory import COUNTS, GIB, fits
+from vidqa.planning.budget.memory import GIB, fits
 from vidqa.planning.budget.trained import trainable
 from vidqa.planning.packing.steps import Steps
 from vidqa.planning.samples import Sample
 from vidqa.preflight import answering_checks
 from vidqa.preflight._base import Context, Skip
 from vidqa.preflight.disk_checks import STATE_PER_PARAMETER
+from vidqa.preflight.gpu_memory import NOTHING_HELPS, too_much
 from vidqa.preflight.gpus import least_memory
-from vidqa.preflight.problems import HOST_MEMORY, MEMORY
+from vidqa.preflight.problems import HOST_MEMORY
 from vidqa.preflight.trained import trained_model, trained_parameters
 from vidqa.spec.keys import with_values
 from vidqa.spec.models import TrainSpec
@@ -41,16 +43,8 @@ def memory(context: Context) -> list[Problem]:
     has_gib = least_memory(context.gpus)
     found = estimate(context, asked, samples, has_gib)
     context.facts["memory"] = _facts(found, has_gib)
-    if has_gib is None or fits(found.memory.peak_gib, has_gib):
-        return []
-    sure = found.memory.peak_gib + COUNTS.outside_gib > has_gib
-    heaviest = found.micro_step
-    message = (
-        f"about {found.memory.peak_gib:.1f} GiB, and {COUNTS.outside_gib:.0f} for CUDA, of {has_gib:.1f} GiB a GPU; "
-        f"the heaviest pack has {heaviest.tokens} tokens and {heaviest.patches} patches"
-    )
-    remedy = _remedy(context, asked, samples, has_gib)
-    return [MEMORY.at("GPU memory", message, remedy, severity="error" if sure else "warning")]
+    details = f"the heaviest pack has {found.micro_step.tokens} tokens and {found.micro_step.patches} patches"
+    return too_much(found.memory.peak_gib, has_gib, details, partial(_remedy, context, asked, samples))
 
 
 def host_memory(context: Context) -> list[Problem]:
@@ -112,7 +106,7 @@ def _remedy(context: Context, asked: TrainSpec, samples: Sequence[Sample], has_g
         together |= tried  # the farthest of its kind
         if len(together) > len(tried) and judged(together):
             return f"set {_shown(together)}"
-    return "no change of the spec makes it fit: use GPUs with more memory, a smaller model, or fewer and smaller frames"
+    return NOTHING_HELPS
 
 
 def _recompute(asked: TrainSpec, _: Sequence[Sample]) -> Iterator[Change]:

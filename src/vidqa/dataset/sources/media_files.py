@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 from vidqa.dataset.archive import is_archive, open_archive
@@ -25,6 +26,20 @@ def kind_of(name: str) -> str | None:
     """video or image, by the ending of a file's name; None for other files."""
     lower = name.lower()
     return "video" if lower.endswith(VIDEOS) else "image" if lower.endswith(IMAGES) else None
+
+
+def is_medium(name: str) -> bool:
+    """Whether a file is a video or an image by its name, and neither hidden nor in a hidden folder: other systems leave
+    such files beside those of a user."""
+    parts = name.split("/")
+    return not any(part.startswith(".") and part != "." for part in parts) and kind_of(name) is not None
+
+
+def media_below(folder: str) -> Iterator[str]:
+    """The paths of all videos and images in a folder and its folders, but the hidden ones."""
+    for above, inner, names in os.walk(folder):
+        inner[:] = [name for name in inner if not name.startswith(".")]
+        yield from (os.path.join(above, name) for name in names if is_medium(name))
 
 
 def _recognises(path: str) -> bool:
@@ -46,12 +61,10 @@ def _open(path: str, media_path: str) -> Source:
 
     def names() -> list[str]:
         if place.is_dir():
-            found = [file.relative_to(place).as_posix() for file in place.rglob("*") if file.is_file()]
-        elif media.archive_paths:
-            found = list(open_archive(place).members)
-        else:
-            found = [place.name]
-        return sorted(name for name in found if kind_of(name))
+            return sorted(os.path.relpath(path, place) for path in media_below(str(place)))
+        if media.archive_paths:
+            return sorted(name for name in open_archive(place).members if is_medium(name))
+        return [place.name]
 
     def rows(findings: Findings) -> Rows:
         if not (found := names()):

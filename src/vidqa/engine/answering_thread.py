@@ -29,7 +29,7 @@ from vidqa.video.pool import DecodePool, HeaderRequest
 Ticket = list[list[Any]]
 
 
-class Answerer(threading.Thread):
+class AnsweringThread(threading.Thread):
     """A `serving.Backend`. `opened` is set once the model is loaded, or cannot be; `ended` is called when nothing is
     answered any more."""
 

@@ -79,9 +79,9 @@ def _carried_out(asked: Comparison, spec_path: Path, out: Path) -> tuple[dict[st
 
 def _run(words: list[str]) -> int:
     """A module of this project in a process of its own; what it says goes to the terminal."""
-    variables = {"PYTHONPATH": environment.python_path(Path(vidqa.__file__).parents[1]), "HF_HUB_OFFLINE": "1"}
+    path = environment.python_path(Path(vidqa.__file__).parents[1])
     command = [sys.executable, "-P", "-m", *words]
-    env = environment.child_environment(**variables)
+    env = environment.child_environment(PYTHONPATH=path, **environment.OF_THE_ENGINE)
     return subprocess.run(command, env=env, stdin=subprocess.DEVNULL, stdout=2).returncode
 
 

@@ -57,7 +57,7 @@ MAY_KNOW = {
     "engine": {"contract", "actions", "spec", "video", "dataset", "families", "planning", "evaluation", "serving"},
     "release": {"contract", "spec", "families", "storage", "planning", "evaluation", "jobs"},
     "serving": {"contract", "spec", "video", "dataset", "families", "planning", "jobs", "platforms"},
-    "studies": set(),
+    "studies": {"contract", "actions", "spec"},
     "curation": set(),
     "deft": set(),
     "demo": {"contract"},
@@ -89,6 +89,7 @@ PREFIXES = {
     "serving": {"SERVE"},
     "engine": {"CACHE", "ENGINE"},
     "release": {"EXPORT"},
+    "studies": {"AUTOML"},
 }
 VAGUE = ("utils", "util", "helper", "manager", "misc", "common")
 

@@ -85,7 +85,11 @@ class Parameter:
             value = math.exp(math.log(self._low) + unit * (math.log(self._high) - math.log(self._low)))
         else:
             value = self._low + unit * (self._high - self._low)
-        return min(max(float(f"{value:.6g}"), self._low), self._high)  # digits that nobody needs are hard to read
+        return self.rounded(value)
+
+    def rounded(self, value: float) -> float:
+        """A number of the range without the digits that nobody needs."""
+        return min(max(float(f"{value:.6g}"), self._low), self._high)
 
     def unit(self, value: Any) -> float:
         """The place of a value in [0, 1], the middle of its share where it has one. A number outside of the range is

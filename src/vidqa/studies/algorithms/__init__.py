@@ -5,16 +5,26 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from vidqa.studies.algorithms._base import Fidelity, Task
-from vidqa.studies.algorithms.plain import random_search
+from vidqa.studies.algorithms.cma_es import CmaEs
+from vidqa.studies.algorithms.model_based import Bayesian, Nsga2
+from vidqa.studies.algorithms.plain import Agent, GridSearch, QuasiRandom, RandomSearch
 from vidqa.studies.moves import Algorithm, Goal
 from vidqa.studies.space import Space
 from vidqa.studies.space_problems import ALGORITHM, FIDELITY, GOALS
 
 MAKERS: dict[str, Callable[[Task], Algorithm]] = {
-    "random": random_search,
+    "bayesian": Bayesian,
+    "random": RandomSearch,
+    "grid": GridSearch,
+    "qmc": QuasiRandom,
+    "cma-es": CmaEs,
+    "nsga2": Nsga2,
+    "agent": Agent,
 }
 NAMES = tuple(MAKERS)
-GOALS_OF = {"random": range(1, 10)}  # how many metrics each takes; one, where nothing else is said
+MANY = range(1, 10)
+# How many metrics each takes; one, where nothing else is said.
+GOALS_OF = {"bayesian": MANY, "random": MANY, "grid": MANY, "qmc": MANY, "agent": MANY, "nsga2": range(2, 10)}
 
 __all__ = ["NAMES", "Fidelity", "algorithm"]
 

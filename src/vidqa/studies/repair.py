@@ -88,8 +88,10 @@ def _warmup(space: Space, spec: TrainSpec, values: Values) -> list[Change]:
 
 def _targets(space: Space, spec: TrainSpec, values: Values) -> list[Change]:
     """No module has an adapter and trains in full."""
-    targets, saved = (_value(key, space, spec, values) if spec.policy.lora else None for key in (TARGETS, SAVED))
-    if not saved or not ({TARGETS, SAVED} & values.keys()):
+    if spec.policy.lora is None or not {TARGETS, SAVED} & values.keys():
+        return []
+    targets, saved = (_value(key, space, spec, values) for key in (TARGETS, SAVED))
+    if not saved:
         return []
     given = {targets} if isinstance(targets, str) else set(targets)
     clash = given & ({*saved, *VISION_TARGETS} if any("visual" in each for each in saved) else set(saved))

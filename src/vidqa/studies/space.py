@@ -226,9 +226,10 @@ def _with_batches(
     if low == high:
         notes.append(f"{BATCH} is not searched: {low} is the only batch that is possible")
         return [each for each in found if each.name != BATCH]
-    step = step if step % micro == 0 else micro
-    step = None if step == 1 or (batch.log and micro == 1) else step
-    made = replace(batch, low=int(low), high=int(high), step=step, log=batch.log and step is None)
+    step = micro if batch.log or step % micro else step
+    made = replace(
+        batch, low=int(low), high=int(high), step=None if step == 1 else int(step), log=batch.log and step == 1
+    )
     return [made if each.name == BATCH else each for each in found]
 
 

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from vidqa.studies.algorithms._base import Fidelity, Task
+from vidqa.studies.algorithms.asha import Asha
+from vidqa.studies.algorithms.brackets import Bohb, Dehb, Hyperband
 from vidqa.studies.algorithms.cma_es import CmaEs
 from vidqa.studies.algorithms.model_based import Bayesian, Nsga2
+from vidqa.studies.algorithms.pbt import Pbt
 from vidqa.studies.algorithms.plain import Agent, GridSearch, QuasiRandom, RandomSearch
 from vidqa.studies.moves import Algorithm, Goal
 from vidqa.studies.space import Space
@@ -18,6 +21,11 @@ MAKERS: dict[str, Callable[[Task], Algorithm]] = {
     "grid": GridSearch,
     "qmc": QuasiRandom,
     "cma-es": CmaEs,
+    "hyperband": Hyperband,
+    "asha": Asha,
+    "bohb": Bohb,
+    "dehb": Dehb,
+    "pbt": Pbt,
     "nsga2": Nsga2,
     "agent": Agent,
 }

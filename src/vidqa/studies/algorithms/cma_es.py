@@ -1,7 +1,7 @@
 """CMA-ES: a normal distribution that moves and stretches towards the better half of each generation.
 
-The strategy's state is made anew from the trials: their extra says to which generation each belongs and, from the second
-generation on, which trials the one before was judged by.
+The strategy's state is made anew from the trials: their extra says to which generation each belongs and, from the
+second generation on, which trials the one before was judged by.
 """
 
 from __future__ import annotations
@@ -68,8 +68,9 @@ class CmaEs(Searcher):
     def _values(self, strategy: Any, generation: int, member: int) -> dict[str, Any]:
         solution = self._asked(strategy, generation, member)
         values: dict[str, Any] = {}
-        for names, found in ((self._free, solution.x), (self._stepped, solution.z)):
-            values |= {each.name: each.at(float(unit)) for each, unit in zip(names, () if found is None else found)}
+        for numbers, found in ((self._free, solution.x), (self._stepped, solution.z)):
+            for place, each in enumerate(numbers):
+                values[each.name] = each.at(float(found[place]))
         for place, each in enumerate(self._named):
             values[each.name] = each.options[int(solution.c[place].argmax())]
         return self.task.space.within(values)
@@ -101,7 +102,9 @@ class CmaEs(Searcher):
             x_space=[[0.0, 1.0]] * len(self._free) or None,
             z_space=[_places(each) for each in self._stepped] or None,
             c_space=[len(each.options) for each in self._named] or None,
-            population_size=max(4, min(4 + int(3 * np.log(len(self.task.space.parameters))), self.task.max_trials // 4)),
+            population_size=max(
+                4, min(4 + int(3 * np.log(len(self.task.space.parameters))), self.task.max_trials // 4)
+            ),
             mean=mean if numbers else None,
             sigma=1.0 if numbers else None,
             cov=np.diag([WIDTH**2] * len(numbers)) if numbers else None,

@@ -54,11 +54,22 @@ MAY_KNOW = {
         "jobs",
         "platforms",
     },
-    "engine": {"contract", "actions", "spec", "video", "dataset", "families", "planning", "evaluation", "serving"},
+    "engine": {
+        "contract",
+        "actions",
+        "spec",
+        "video",
+        "dataset",
+        "families",
+        "planning",
+        "evaluation",
+        "serving",
+        "curation",
+    },
     "release": {"contract", "spec", "families", "storage", "planning", "evaluation", "jobs"},
     "serving": {"contract", "spec", "video", "dataset", "families", "planning", "jobs", "platforms"},
     "studies": set(),
-    "curation": set(),
+    "curation": {"contract"},
     "deft": set(),
     "demo": {"contract"},
     "generate": {"contract", "actions", "import_graph", "spec", "platforms", "planning"},
@@ -89,6 +100,7 @@ PREFIXES = {
     "serving": {"SERVE"},
     "engine": {"CACHE", "ENGINE"},
     "release": {"EXPORT"},
+    "curation": {"CURATION"},
 }
 VAGUE = ("utils", "util", "helper", "manager", "misc", "common")
 

@@ -86,7 +86,7 @@ class Learner:
             totals[1] += sums.count
             for place, name in enumerate(names, 4):
                 totals[place] += sums.metrics[name].detach()
-        totals[2] += self.stop.asked is not None
+        totals[2] += self.stop.signal_name is not None
         totals[3] += len(problems)
         dist.all_reduce(totals)
         if step.number == 0:

@@ -45,12 +45,12 @@ from vidqa.serving.problems import FAILED
 from vidqa.spec import Layer, resolve
 
 parser = Parser("Serve a model over HTTP; scripts/serve.py starts it.")
-parser.add_argument("asked", type=json.loads, help="its options and its spec")
+parser.add_argument("arguments", type=json.loads, help="its options and its spec")
 GRACE_S = 5  # for requests that are being answered when the server is told to end
 
 
 def main(given: Namespace) -> Result:
-    options = Namespace(**given.asked)
+    options = Namespace(**given.arguments)
     key = served_key(options.host, environment.serving_key())
     spec = resolve("inference", [Layer("spec", tomllib.loads(options.spec))]).spec
     # To every process torchao says, by way of PyTorch, that a later PyTorch will want other calls of it.

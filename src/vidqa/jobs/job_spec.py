@@ -179,11 +179,11 @@ def _snapshot_and_blobs(folder: Path) -> tuple[Path, Path]:
     return folder, (folder / "../../blobs").resolve()
 
 
-def fetch_weights(asked: JobSpec) -> None:
-    """Bring the weights of the hub's models into the folders that `asked` names: of those commits, wherever the branch
-    is by now. Raises what hub.resolve_model does."""
-    for key, name in asked.models.items():
-        folder = Path(str(value_at(asked.resolved, key)))
+def fetch_weights(job_spec: JobSpec) -> None:
+    """Bring the weights of the hub's models into the folders that `job_spec` names: of those commits, wherever the
+    branch is by now. Raises what hub.resolve_model does."""
+    for key, name in job_spec.models.items():
+        folder = Path(str(value_at(job_spec.resolved, key)))
         if hub.is_hub_name(name) and hub.is_snapshot(folder):
             hub.resolve_model(hub.at_commit(name, folder.name), token=environment.hf_token())
 
@@ -196,43 +196,43 @@ def spec_of(record: JobRecord) -> Path:
 def job_spec_of(record: JobRecord, settings: Any = None) -> JobSpec:
     """What the job of a record was asked, from the run folder's own spec, to go on where it ended. Its checkpoints
     come before any that it started from."""
-    asked = load_job_spec(record.action, spec_of(record), fetch=True, settings=settings)
+    loaded = load_job_spec(record.action, spec_of(record), fetch=True, settings=settings)
     begun = any((Path(record.run_dir) / "checkpoints").glob("*_*"))
-    resuming = asked.declared.resuming
-    goes_on = resuming and (begun or not isinstance(value_at(asked.spec, resuming.key), str))
+    resuming = loaded.declared.resuming
+    goes_on = resuming and (begun or not isinstance(value_at(loaded.spec, resuming.key), str))
     changes = {resuming.key: True} if resuming and goes_on else {}
     return replace(
-        asked,
+        loaded,
         spec_path=Path(record.spec),
-        spec=with_values(asked.spec, changes),
-        resolved=with_values(asked.resolved, changes),
-        models={key: record.model if not at else name for at, (key, name) in enumerate(asked.models.items())},
+        spec=with_values(loaded.spec, changes),
+        resolved=with_values(loaded.resolved, changes),
+        models={key: record.model if not at else name for at, (key, name) in enumerate(loaded.models.items())},
         spec_fingerprint=record.spec_fingerprint,
     )
 
 
-def model_names(asked: Spec) -> dict[str, str]:
+def model_names(run_spec: Spec) -> dict[str, str]:
     """The models of a spec by dotted key, the revision joined to a hub name; the one that is trained or asked first."""
     names: dict[str, str] = {}
-    for key in actions.action_for(asked).models:
-        if key.only_with and not value_at(asked, key.only_with):
+    for key in actions.action_for(run_spec).models:
+        if key.only_with and not value_at(run_spec, key.only_with):
             continue
-        name, revision = value_at(asked, key.name), value_at(asked, key.revision) if key.revision else ""
+        name, revision = value_at(run_spec, key.name), value_at(run_spec, key.revision) if key.revision else ""
         joins = revision and hub.is_hub_name(name) and "@" not in name
         names[key.name] = f"{name}@{revision}" if joins else name
     return names
 
 
-def process_count(asked: Spec) -> int:
+def process_count(run_spec: Spec) -> int:
     """How many engine processes a spec asks for."""
-    return actions.action_for(asked).processes(asked)
+    return actions.action_for(run_spec).processes(run_spec)
 
 
-def written_anew(asked: SpecT) -> SpecT:
+def written_anew(run_spec: SpecT) -> SpecT:
     """The same spec of a run that does not go on with an earlier one: going on asks for the same outcome."""
-    resuming = actions.action_for(asked).resuming
-    goes_on = resuming is not None and value_at(asked, resuming.key) is True
-    return with_values(asked, {resuming.key: False}) if resuming and goes_on else asked
+    resuming = actions.action_for(run_spec).resuming
+    goes_on = resuming is not None and value_at(run_spec, resuming.key) is True
+    return with_values(run_spec, {resuming.key: False}) if resuming and goes_on else run_spec
 
 
 def _sets_of_buckets(declared: Action, resolved: Spec, bring: Callable[[str, str], tuple[str, str]]) -> dict[str, str]:
@@ -245,18 +245,18 @@ def _sets_of_buckets(declared: Action, resolved: Spec, bring: Callable[[str, str
     return found
 
 
-def _read_keys(declared: Action, asked: Spec) -> list[str]:
+def _read_keys(declared: Action, run_spec: Spec) -> list[str]:
     """The keys that hold a path that a run reads, beside its models."""
     data = [key for each in declared.data for key in (each.annotations, each.media)]
-    return [*data, *actions.resolve(declared.reads)(asked), *([declared.resuming.key] if declared.resuming else [])]
+    return [*data, *actions.resolve(declared.reads)(run_spec), *([declared.resuming.key] if declared.resuming else [])]
 
 
 def _written_keys(declared: Action) -> list[str]:
     return [declared.output_key, *([f"{declared.decoding}.frame_cache_dir"] if declared.decoding else [])]
 
 
-def _start(declared: Action, asked: Spec) -> str:
-    start = value_at(asked, declared.resuming.key) if declared.resuming else ""
+def _start(declared: Action, run_spec: Spec) -> str:
+    start = value_at(run_spec, declared.resuming.key) if declared.resuming else ""
     return start if isinstance(start, str) else ""
 
 
@@ -267,9 +267,9 @@ def _local_paths(resolved: Spec, keys: list[str]) -> tuple[Path, ...]:
     return tuple(dict.fromkeys(paths))
 
 
-def _absolute_paths(declared: Action, asked: Spec) -> dict[str, str]:
-    keys = (*_read_keys(declared, asked), *_written_keys(declared), *declared.interpreters(asked))
-    written = {key: value_at(asked, key) for key in keys}
+def _absolute_paths(declared: Action, run_spec: Spec) -> dict[str, str]:
+    keys = (*_read_keys(declared, run_spec), *_written_keys(declared), *declared.interpreters(run_spec))
+    written = {key: value_at(run_spec, key) for key in keys}
     return {
         key: os.path.abspath(os.path.expanduser(value))
         for key, value in written.items()

@@ -57,11 +57,13 @@ class Ready(Protocol):
     """Whether the job of the spec at `spec_path` may start. Without `fetch` nothing is fetched or written for it."""
 
     def __call__(
-        self, asked: JobSpec, spec_path: Path, platform_name: str, resources: Resources, *, fetch: bool
+        self, job_spec: JobSpec, spec_path: Path, platform_name: str, resources: Resources, *, fetch: bool
     ) -> Readiness: ...
 
 
-def unchecked(asked: JobSpec, spec_path: Path, platform_name: str, resources: Resources, *, fetch: bool) -> Readiness:
+def unchecked(
+    job_spec: JobSpec, spec_path: Path, platform_name: str, resources: Resources, *, fetch: bool
+) -> Readiness:
     """For callers that have made sure of it themselves."""
     return Readiness()
 
@@ -100,22 +102,24 @@ def launch(
     resources = resources or Resources()
     where = platform(platform_name)
     settings = site.read(platform_name, resources.site)
-    asked = load_job_spec(action, spec_path, fetch=True, settings=settings)
-    if not new_run and (earlier := earlier_job(asked, platform_name, ended=ended)):
+    job_spec = load_job_spec(action, spec_path, fetch=True, settings=settings)
+    if not new_run and (earlier := earlier_job(job_spec, platform_name, ended=ended)):
         return _found(earlier)
-    readiness = ready(asked, spec_path, platform_name, resources, fetch=True)
+    readiness = ready(job_spec, spec_path, platform_name, resources, fetch=True)
     raise_errors(readiness.problems)
     resources = with_image(where, settings, resources, fetch=True)
-    fetch_weights(asked)
+    fetch_weights(job_spec)
     with job_files.lock("launch"):
-        if not new_run and (earlier := earlier_job(asked, platform_name, ended=ended)):  # of another launch, meanwhile
+        if not new_run and (
+            earlier := earlier_job(job_spec, platform_name, ended=ended)
+        ):  # of another launch, meanwhile
             return _found(earlier)
-        run_dir, job_id = name_run(asked, new_run=new_run)
-        job = job_of(asked, where, settings, resources, run_dir, job_id)
+        run_dir, job_id = name_run(job_spec, new_run=new_run)
+        job = job_of(job_spec, where, settings, resources, run_dir, job_id)
         problems = where.check(job)
         raise_errors(problems)
-        record = _start(asked, job, where, readiness)
-        return Launched("started", record, [*dict.fromkeys([*asked.warnings, *readiness.problems, *problems])])
+        record = _start(job_spec, job, where, readiness)
+        return Launched("started", record, [*dict.fromkeys([*job_spec.warnings, *readiness.problems, *problems])])
 
 
 def _found(earlier: JobRecord) -> Launched:
@@ -136,14 +140,14 @@ def dry_run(
     resources = resources or Resources()
     where = platform(platform_name)
     settings = site.read(platform_name, resources.site)
-    unasked = image_problems(where, settings, resources)
+    image_warnings = image_problems(where, settings, resources)
     resources = with_image(where, settings, replace(resources, agreed=True), fetch=False)
-    asked = load_job_spec(action, spec_path, fetch=False, settings=settings)
-    found = ready(asked, spec_path, platform_name, resources, fetch=False).problems
-    run_dir, job_id = name_run(asked, new_run=new_run)
-    job = job_of(asked, where, settings, resources, run_dir, job_id)
+    job_spec = load_job_spec(action, spec_path, fetch=False, settings=settings)
+    found = ready(job_spec, spec_path, platform_name, resources, fetch=False).problems
+    run_dir, job_id = name_run(job_spec, new_run=new_run)
+    job = job_of(job_spec, where, settings, resources, run_dir, job_id)
     checked = [replace(p, severity="warning") if p.code in where.away else p for p in where.check(job)]
-    problems = [*dict.fromkeys([*asked.warnings, *found, *checked, *unasked])]
+    problems = [*dict.fromkeys([*job_spec.warnings, *found, *checked, *image_warnings])]
     return DryRun(job, where.render(job), job.spec_toml, problems)
 
 
@@ -161,30 +165,30 @@ def retry(record: JobRecord, *, agreed: bool = False, ready: Ready = unchecked) 
     settings = site.settings_of(record.submitted, where.settings)
     gpus = record.gpus if where.visible_gpus(settings) is None else None
     resources = Resources(record.nodes, gpus, record.image)
-    asked = job_spec_of(record, settings)
+    job_spec = job_spec_of(record, settings)
     _refuse_busy(Path(record.run_dir))
-    readiness = ready(asked, spec_of(record), record.platform, resources, fetch=True)
+    readiness = ready(job_spec, spec_of(record), record.platform, resources, fetch=True)
     raise_errors(readiness.problems)
     resources = with_image(where, settings, resources, fetch=True)
     with job_files.lock("launch"):
         _refuse_busy(Path(record.run_dir))
         job_id = runs.new_name(record.spec_fingerprint, set(records.names()))
-        job = job_of(asked, where, settings, resources, Path(record.run_dir), job_id)
+        job = job_of(job_spec, where, settings, resources, Path(record.run_dir), job_id)
         problems = where.check(job)
         raise_errors(problems)
-        started = _start(asked, job, where, readiness, retry_of=record.job_id)
+        started = _start(job_spec, job, where, readiness, retry_of=record.job_id)
         return Launched("started", started, [*dict.fromkeys([*readiness.problems, *problems])])
 
 
-def earlier_job(asked: JobSpec, platform_name: str, *, ended: bool = False) -> JobRecord | None:
+def earlier_job(job_spec: JobSpec, platform_name: str, *, ended: bool = False) -> JobRecord | None:
     """The newest job that does the same and runs, or has completed and still has its run folder; where there is none,
     with `ended` the newest of the others that still have theirs."""
     same = {
         "platform": platform_name,
-        "action": asked.action,
-        "spec_fingerprint": asked.spec_fingerprint,
-        "inputs_fingerprint": asked.inputs_fingerprint,
-        "output_dir": str(asked.output_dir),
+        "action": job_spec.action,
+        "spec_fingerprint": job_spec.spec_fingerprint,
+        "inputs_fingerprint": job_spec.inputs_fingerprint,
+        "output_dir": str(job_spec.output_dir),
     }
     others = []
     for record in records.scan()[0]:
@@ -198,18 +202,18 @@ def earlier_job(asked: JobSpec, platform_name: str, *, ended: bool = False) -> J
     return others[0] if ended and others else None
 
 
-def name_run(asked: JobSpec, *, new_run: bool) -> tuple[Path, str]:
+def name_run(job_spec: JobSpec, *, new_run: bool) -> tuple[Path, str]:
     """The run folder and the job's name: those of a new run, or the folder of the run that is to be resumed.
 
     Raises RUN_FOLDER_BUSY where another job is in that folder, NOTHING_TO_RESUME where a training is to go on and no
     run of its spec is there: it would start from the base weights again.
     """
-    out = asked.output_dir
+    out = job_spec.output_dir
     taken = {*records.names(), *(path.name for path in out.glob("*"))}
-    job_id = runs.new_name(asked.spec_fingerprint, taken)
-    earlier = None if new_run or not asked.resumes else _run_to_resume(asked)
-    resuming = asked.declared.resuming
-    if earlier is None and asked.resumes and resuming and resuming.must_exist and not new_run:
+    job_id = runs.new_name(job_spec.spec_fingerprint, taken)
+    earlier = None if new_run or not job_spec.resumes else _run_to_resume(job_spec)
+    resuming = job_spec.declared.resuming
+    if earlier is None and job_spec.resumes and resuming and resuming.must_exist and not new_run:
         raise NOTHING_TO_RESUME.error(resuming.key, f"no run of this spec is in {out}")
     if earlier is None:
         return out / job_id, job_id
@@ -222,8 +226,8 @@ def image_problems(where: Platform, settings: Any, resources: Resources) -> list
     try:
         if where.needs_image(settings):
             images.choose(resources.image, agreed=resources.agreed)
-    except ProblemError as asked:
-        return [replace(problem, severity="warning") for problem in asked.problems]
+    except ProblemError as unpinned:
+        return [replace(problem, severity="warning") for problem in unpinned.problems]
     return []
 
 
@@ -241,43 +245,45 @@ def with_image(where: Platform, settings: Any, resources: Resources, *, fetch: b
     return replace(resources, image=where.pin_image(image, settings, fetch))
 
 
-def job_of(asked: JobSpec, where: Platform, settings: Any, resources: Resources, run_dir: Path, job_id: str) -> Job:
+def job_of(job_spec: JobSpec, where: Platform, settings: Any, resources: Resources, run_dir: Path, job_id: str) -> Job:
     """The job as the platform will see it. Raises PLATFORM_NODES."""
-    processes = process_count(asked.spec)
+    processes = process_count(job_spec.spec)
     if resources.nodes < 1 or processes % resources.nodes:
         raise PLATFORM_NODES.error(
             "--nodes", f"{processes} processes do not spread over {resources.nodes} nodes evenly"
         )
     gpus = resources.gpus if resources.gpus is not None else where.visible_gpus(settings)
-    elsewhere, named = ([], []) if where.sees_all(settings) else (asked.media_elsewhere(), asked.media_named())
+    elsewhere, named = ([], []) if where.sees_all(settings) else (job_spec.media_elsewhere(), job_spec.media_named())
     return Job(
         job_id=job_id,
-        action=asked.action,
+        action=job_spec.action,
         run_dir=run_dir,
         processes=processes,
         gpus=processes // resources.nodes if gpus is None else gpus,
         nodes=resources.nodes,
         image=resources.image,
-        reads=(*asked.reads, *elsewhere),
-        writes=asked.writes,
+        reads=(*job_spec.reads, *elsewhere),
+        writes=job_spec.writes,
         settings=settings,
-        spec_toml=spec.dump(asked.resolved),
+        spec_toml=spec.dump(job_spec.resolved),
         named=tuple(named),
-        needs=asked.needs,
-        to_come=asked.to_come,
-        fetch=asked.fetch,
+        needs=job_spec.needs,
+        to_come=job_spec.to_come,
+        fetch=job_spec.fetch,
     )
 
 
-def _start(asked: JobSpec, job: Job, where: Platform, readiness: Readiness, retry_of: str | None = None) -> JobRecord:
-    parent = runs.run_that_made(Path(asked.model_folder)) if asked.models else None
+def _start(
+    job_spec: JobSpec, job: Job, where: Platform, readiness: Readiness, retry_of: str | None = None
+) -> JobRecord:
+    parent = runs.run_that_made(Path(job_spec.model_folder)) if job_spec.models else None
     rendered = where.render(job)
     sequence = 1 + max(records.last_sequence(), runs.last_sequence(job.run_dir.parent))
-    facts = {**_run_facts(asked, job, parent), "preflight": readiness.preflight, "sequence": sequence}
+    facts = {**_run_facts(job_spec, job, parent), "preflight": readiness.preflight, "sequence": sequence}
     runs.prepare(job.run_dir, {"spec.toml": job.spec_toml, **rendered.files}, facts, job.job_id)
     if readiness.plan:
         runs.hand_over(readiness.plan, job.run_dir / PLAN)
-    record = _record(asked, job, where.name, parent)
+    record = _record(job_spec, job, where.name, parent)
     record = replace(record, preflight=readiness.preflight, retry_of=retry_of, sequence=sequence)
     record = records.write(record)
     try:
@@ -320,17 +326,17 @@ def _perhaps_started(silent: ProblemError, record: JobRecord) -> ProblemError:
     return ProblemError([replace(first, remedy=f"{first.remedy} {advice}"), *others])
 
 
-def _record(asked: JobSpec, job: Job, platform_name: str, parent: str | None) -> JobRecord:
+def _record(job_spec: JobSpec, job: Job, platform_name: str, parent: str | None) -> JobRecord:
     return JobRecord(
         job_id=job.job_id,
         platform=platform_name,
-        action=asked.action,
-        spec=str(asked.spec_path),
-        spec_fingerprint=asked.spec_fingerprint,
-        inputs_fingerprint=asked.inputs_fingerprint,
-        output_dir=str(asked.output_dir),
+        action=job_spec.action,
+        spec=str(job_spec.spec_path),
+        spec_fingerprint=job_spec.spec_fingerprint,
+        inputs_fingerprint=job_spec.inputs_fingerprint,
+        output_dir=str(job_spec.output_dir),
         run_dir=str(job.run_dir),
-        model=asked.model,
+        model=job_spec.model,
         folder=str(Path.cwd()),
         processes=job.processes,
         created=files.now(),
@@ -344,14 +350,14 @@ def _record(asked: JobSpec, job: Job, platform_name: str, parent: str | None) ->
     )
 
 
-def _run_facts(asked: JobSpec, job: Job, parent: str | None) -> dict[str, Any]:
+def _run_facts(job_spec: JobSpec, job: Job, parent: str | None) -> dict[str, Any]:
     return {
         "run_id": job.run_dir.name,
-        "action": asked.action,
-        "spec": str(asked.spec_path),
-        "spec_fingerprint": asked.spec_fingerprint,
-        "inputs_fingerprint": asked.inputs_fingerprint,
-        "models": asked.models,
+        "action": job_spec.action,
+        "spec": str(job_spec.spec_path),
+        "spec_fingerprint": job_spec.spec_fingerprint,
+        "inputs_fingerprint": job_spec.inputs_fingerprint,
+        "models": job_spec.models,
         "parent": parent,
         "versions": versions.versions(),
         "image_digest": job.image,
@@ -359,9 +365,9 @@ def _run_facts(asked: JobSpec, job: Job, parent: str | None) -> dict[str, Any]:
     }
 
 
-def _run_to_resume(asked: JobSpec) -> Path | None:
+def _run_to_resume(job_spec: JobSpec) -> Path | None:
     """The newest run of this spec. Saved answers are of no use with another model or other questions."""
-    values = {"action": asked.action, "spec_fingerprint": asked.spec_fingerprint}
-    if asked.declared.resuming and asked.declared.resuming.same_inputs:
-        values["inputs_fingerprint"] = asked.inputs_fingerprint
-    return runs.newest_run(asked.output_dir, **values)
+    values = {"action": job_spec.action, "spec_fingerprint": job_spec.spec_fingerprint}
+    if job_spec.declared.resuming and job_spec.declared.resuming.same_inputs:
+        values["inputs_fingerprint"] = job_spec.inputs_fingerprint
+    return runs.newest_run(job_spec.output_dir, **values)

@@ -94,20 +94,20 @@ def of_inference(record: JobRecord) -> Outcome:
 def _gaps(record: JobRecord) -> list[str]:
     """The command that looks at what an evaluation got wrong, as long as its run folder is there."""
     words = ["--results-dir", record.run_dir, "--gaps-parquet", f"{record.run_dir}/gaps.parquet"]
-    if not (asked := dataset_of(record)):
+    if not (dataset := dataset_of(record)):
         return []
-    words += ["--kpi-ann-path", asked["annotation_path"]]
-    words += ["--kpi-media-path", asked["media_dir"]] if asked["media_dir"] else []
+    words += ["--kpi-ann-path", dataset["annotation_path"]]
+    words += ["--kpi-media-path", dataset["media_dir"]] if dataset["media_dir"] else []
     return [command("analyze_gaps", *words)]
 
 
 def _evaluation(trained: JobRecord) -> str:
     """The command that builds the evaluation of what was trained, on what its base model was evaluated on. Where no
     such evaluation is known, EVAL_ROOT stands for the set that the user has to name."""
-    known = _evaluated_on(trained)
+    dataset = _evaluated_on(trained)
     words = ["--eval-root", "EVAL_ROOT"]
-    if known:
-        words = [word for key, value in known.items() for word in ("--set", f"{key}={value}")]
+    if dataset:
+        words = [word for key, value in dataset.items() for word in ("--set", f"{key}={value}")]
     measure = actions.action(trained.action).measured_by
     out = Path(trained.run_dir) / f"{measure}.toml"
     where = ("--platform", trained.platform)
@@ -120,8 +120,8 @@ def _evaluated_on(trained: JobRecord) -> dict[str, str]:
     for record in records.scan()[0]:
         if record.action != measure or record.model != trained.model:
             continue
-        if asked := dataset_of(record):
-            return {f"dataset.{name}": value for name, value in asked.items()}
+        if dataset := dataset_of(record):
+            return {f"dataset.{name}": value for name, value in dataset.items()}
     return {}
 
 
@@ -129,8 +129,8 @@ def dataset_of(evaluation: JobRecord) -> dict[str, str]:
     """The annotations and media of an evaluation, from its run folder's spec; nothing where that cannot be read."""
     try:
         with open_plain(Path(evaluation.run_dir) / "spec.toml") as file:
-            asked = tomllib.load(file)["dataset"]
-        return {"annotation_path": str(asked["annotation_path"]), "media_dir": str(asked.get("media_dir", ""))}
+            dataset = tomllib.load(file)["dataset"]
+        return {"annotation_path": str(dataset["annotation_path"]), "media_dir": str(dataset.get("media_dir", ""))}
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
         return {}
 

@@ -44,19 +44,23 @@ class Comparison:
     largest_difference: float | None = None
 
 
-def compare(asked: Comparison) -> tuple[dict[str, Any], list[Problem]]:
+def compare(comparison: Comparison) -> tuple[dict[str, Any], list[Problem]]:
     """The figures, and the problems of samples and of generators that are out of bounds. Raises the problems of what
     is asked."""
-    layers = [Layer("parity.py", USUAL), model_layer(ACTION, asked.model, asked.which), parse_set(asked.sets)]
+    layers = [
+        Layer("parity.py", USUAL),
+        model_layer(ACTION, comparison.model, comparison.which),
+        parse_set(comparison.sets),
+    ]
     with TemporaryDirectory(prefix="vidqa-parity-") as folder:
         place = Path(folder)
-        annotations, media = (asked.annotations, asked.media) if asked.annotations else _made(place)
+        annotations, media = (comparison.annotations, comparison.media) if comparison.annotations else _made(place)
         own = {"dataset.annotation_path": annotations, "dataset.media_dir": media, "results_dir": folder}
-        if "vllm" in asked.generators:
+        if "vllm" in comparison.generators:
             own["inference.generator"] = "vllm"
             layers[0] = Layer("parity.py", {**USUAL, **({"engine.vllm.python": str(VLLM)} if VLLM.exists() else {})})
         job = inference_job([*layers, Layer("parity.py", own)], place)
-        return _carried_out(asked, job.spec, place / "parity.json")
+        return _carried_out(comparison, job.spec, place / "parity.json")
 
 
 def _made(folder: Path) -> tuple[str, str]:
@@ -66,15 +70,18 @@ def _made(folder: Path) -> tuple[str, str]:
     return str(folder / "clips/train/annotations.json"), str(folder / "clips/train")
 
 
-def _carried_out(asked: Comparison, spec_path: Path, out: Path) -> tuple[dict[str, Any], list[Problem]]:
-    words = ["--spec", str(spec_path), "--out", str(out), "--generators", ",".join(asked.generators)]
-    for option, bound in (("--least-same", asked.least_same), ("--largest-difference", asked.largest_difference)):
+def _carried_out(comparison: Comparison, spec_path: Path, out: Path) -> tuple[dict[str, Any], list[Problem]]:
+    words = ["--spec", str(spec_path), "--out", str(out), "--generators", ",".join(comparison.generators)]
+    for option, bound in (
+        ("--least-same", comparison.least_same),
+        ("--largest-difference", comparison.largest_difference),
+    ):
         words += [] if bound is None else [option, str(bound)]
     code = _run(["vidqa.engine.parity", *words])
     if not out.exists():
         raise JOB_FAILED.error("vidqa.engine.parity", f"the engine ended with {code}; what it said is above")
-    said = json.loads(out.read_text(encoding="utf-8"))
-    return said["figures"], [Problem(**problem) for problem in said["problems"]]
+    report = json.loads(out.read_text(encoding="utf-8"))
+    return report["figures"], [Problem(**problem) for problem in report["problems"]]
 
 
 def _run(words: list[str]) -> int:

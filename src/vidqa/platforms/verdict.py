@@ -54,20 +54,20 @@ def tail(log: Callable[[Any, int], tuple[bytes, int]], job: Submitted) -> str:
     return written[max(0, earlier) :].decode(errors="replace")
 
 
-def ended(job: Submitted, exit_code: int, said: EngineStatus, log_tail: str) -> Observed:
+def ended(job: Submitted, exit_code: int, status: EngineStatus, log_tail: str) -> Observed:
     """What a job is whose command ended with `exit_code`. A signal that comes when all is done changes nothing."""
-    if said.state == State.COMPLETE and (exit_code == 0 or was_signalled(exit_code)):
-        return Observed(State.COMPLETE, 0, said.message)
-    message = said.message
-    if exit_code == 0 and said.state != State.STOPPED:
-        message = f"it ended with exit code 0 but its status says {said.state}: {message}".removesuffix(": ")
-    elif said.state == State.COMPLETE or not said.exit_code:
+    if status.state == State.COMPLETE and (exit_code == 0 or was_signalled(exit_code)):
+        return Observed(State.COMPLETE, 0, status.message)
+    message = status.message
+    if exit_code == 0 and status.state != State.STOPPED:
+        message = f"it ended with exit code 0 but its status says {status.state}: {message}".removesuffix(": ")
+    elif status.state == State.COMPLETE or not status.exit_code:
         message = how_it_died(exit_code, log_tail)
     # torchrun ends with 1 whatever its workers ended with; the engine's own word is more exact.
-    known = said.exit_code if said.state != State.COMPLETE else None
-    if not known and exit_code == Exit.NOT_DONE and not job.cancel_requested:
+    reported = status.exit_code if status.state != State.COMPLETE else None
+    if not reported and exit_code == Exit.NOT_DONE and not job.cancel_requested:
         return Observed(State.STOPPED, int(Exit.NOT_DONE), "it was asked to stop before the engine had begun")
-    return _unfinished(job, known or int(Exit.JOB_FAILED), message)
+    return _unfinished(job, reported or int(Exit.JOB_FAILED), message)
 
 
 def ended_here(job: Submitted, exit_code: int) -> Observed:
@@ -85,12 +85,12 @@ def was_signalled(exit_code: int) -> bool:
     return exit_code == Exit.NOT_DONE or exit_code < 0 or 128 < exit_code <= 128 + signal.NSIG
 
 
-def vanished(job: Submitted, said: EngineStatus, message: str) -> Observed:
+def vanished(job: Submitted, status: EngineStatus, message: str) -> Observed:
     """What a job is of which the platform knows nothing any more: what the engine wrote last decides."""
-    if said.state == State.COMPLETE:
-        return Observed(State.COMPLETE, 0, said.message)
-    if said.exit_code:
-        return _unfinished(job, said.exit_code, said.message)
+    if status.state == State.COMPLETE:
+        return Observed(State.COMPLETE, 0, status.message)
+    if status.exit_code:
+        return _unfinished(job, status.exit_code, status.message)
     return _unfinished(job, int(Exit.JOB_FAILED), message)
 
 
@@ -99,11 +99,11 @@ def how_it_died(exit_code: int, log_tail: str) -> str:
     numbers = [int(number) for number in re.findall(r"exitcode: -(\d+)", log_tail)]
     if not numbers:
         numbers = [-exit_code if exit_code < 0 else exit_code - 128]
-    known = [each for number in numbers for each in signal.Signals if each == number]
-    if signal.SIGKILL in known:
+    signals = [each for number in numbers for each in signal.Signals if each == number]
+    if signal.SIGKILL in signals:
         return "an engine process was killed (SIGKILL), by someone or something outside of it"
-    if known:
-        return f"an engine process was ended by signal {known[0].name}"
+    if signals:
+        return f"an engine process was ended by signal {signals[0].name}"
     return f"it ended with exit code {exit_code}"
 
 

@@ -64,7 +64,7 @@ class Context:
     platform: str
     probe_sample: int | None = None  # how many files are decoded; None is all
     declared: Declared = field(default_factory=Declared)
-    wanted: Resources = field(default_factory=Resources)  # what a launch would be asked for beyond the spec
+    resources: Resources = field(default_factory=Resources)  # what a launch would be asked for beyond the spec
     engine: str = "vidqa"  # whose image the job runs in: a key of gpus.IMAGE_ARCHITECTURES
     evaluate_spec: Path | None = None  # the evaluation that a training is measured with
     kpi_root: Path | None = None  # its data, where there is no spec of it
@@ -102,7 +102,7 @@ class Context:
     def site(self) -> Any:
         """The settings of the place; None where they cannot be read, which the platform's check reports."""
         try:
-            return site.read(self.platform, self.wanted.site)
+            return site.read(self.platform, self.resources.site)
         except ProblemError:
             return None
 
@@ -127,8 +127,8 @@ class Context:
             _ = self.models
         except ProblemError:
             folder = TemporaryDirectory(prefix="vidqa-known-")
-            if known := write_stand_in(model_names(self.spec).values(), Path(folder.name)):
-                self.facts["estimated_for"] = known
+            if model := write_stand_in(model_names(self.spec).values(), Path(folder.name)):
+                self.facts["estimated_for"] = model
                 return folder
             folder.cleanup()
         return None

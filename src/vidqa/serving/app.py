@@ -140,10 +140,10 @@ class House:
             )
 
     def _parsed(self, body: bytes) -> ChatRequest:
-        asked = parse_request(body)
-        if asked.model != self.name:
-            raise self._no_model(asked.model)
-        return asked
+        request = parse_request(body)
+        if request.model != self.name:
+            raise self._no_model(request.model)
+        return request
 
     def _leave(self) -> None:
         self.inside -= 1
@@ -177,18 +177,18 @@ class House:
                 while left > 0 and (message := await request.receive())["type"] == "http.request":
                     left = left - len(message.get("body", b"")) if message.get("more_body") else 0
 
-    async def _answered(self, asked: ChatRequest, held: ExitStack) -> Response:
+    async def _answered(self, request: ChatRequest, held: ExitStack) -> Response:
         began = time.perf_counter()
-        sample = await self.answerer.plan(asked, held)
-        asked = asked.model_copy(update={"messages": []})
+        sample = await self.answerer.plan(request, held)
+        request = request.model_copy(update={"messages": []})
         self.figures.media_s.observe(time.perf_counter() - began)
-        answers = await self.answerer.begin(asked, sample)
+        answers = await self.answerer.begin(request, sample)
         held.callback(answers.leave)
         facts = replies.seen(sample, answers.max_tokens, self.answerer.backend.longest)
         self.figures.prompt_tokens.inc(sample.length)
         head = Head(f"chatcmpl-{secrets.token_hex(12)}", replies.now(), self.name)
-        told = Telling(self, asked, answers, head, facts, held)
-        return await (told.as_stream() if asked.stream else told.as_whole())
+        reply = Telling(self, request, answers, head, facts, held)
+        return await (reply.as_stream() if request.stream else reply.as_whole())
 
 
 @dataclass(eq=False)
@@ -196,7 +196,7 @@ class Telling:
     """The answers to one request on their way to its client."""
 
     house: House
-    asked: ChatRequest
+    request: ChatRequest
     answers: Answers
     head: Head
     facts: dict[str, Any]
@@ -229,7 +229,7 @@ class Telling:
     async def as_whole(self) -> Response:
         async for _ in self.pieces():
             pass
-        logprobs = bool(self.asked.logprobs)
+        logprobs = bool(self.request.logprobs)
         return JSONResponse(replies.whole(self.head, self.choices, self.chat, self.facts, logprobs=logprobs))
 
     async def as_stream(self) -> Response:
@@ -251,7 +251,7 @@ class Telling:
         except ProblemError as failed:
             yield event(replies.error(failed.problems)[1])
             return
-        if self.asked.stream_options and self.asked.stream_options.include_usage:
+        if self.request.stream_options and self.request.stream_options.include_usage:
             usage = replies.usage_of(self.answers.sample.length, self.choices)
             yield event(self.head.of("chat.completion.chunk", [], usage=usage))
         yield b"data: [DONE]\n\n"
@@ -260,10 +260,10 @@ class Telling:
         if isinstance(found, Outcome):
             return [event(replies.part(self.head, number, {}, reason=found.reason))]
         words = None
-        if self.asked.logprobs:
+        if self.request.logprobs:
             words = {"content": replies.logprobs_of(found.tokens, (), self.chat)}
-        said = {"reasoning_content": found.reasoning, "content": found.content}
-        delta = {name: text for name, text in said.items() if text}
+        texts = {"reasoning_content": found.reasoning, "content": found.content}
+        delta = {name: text for name, text in texts.items() if text}
         return [event(replies.part(self.head, number, delta, words))] if delta or (words and words["content"]) else []
 
 

@@ -63,7 +63,7 @@ class VllmSession:
         self.longest = min(settings.longest, process.longest)
         self.most = _rows(settings)
         self.rows: dict[str, Row] = {}
-        self.asked: dict[str, tuple[Row, Tokens]] = {}
+        self.pending: dict[str, tuple[Row, Tokens]] = {}
 
     def generate(self, requests: Iterable[Request | None]) -> Iterator[list[Result]]:
         source, more = iter(requests), True
@@ -116,7 +116,7 @@ class VllmSession:
 
     def _ask(self, row: Row, more: Tokens, of: Tokens, sampling: dict[str, Any], *, last: bool = False) -> None:
         name = self.process.name()
-        self.asked[name] = row, of
+        self.pending[name] = row, of
         self.process.tell({"ask": name, "of": row.name, "more": more, "sampling": sampling, "last": last})
 
     def _ask_for(self, row: Row, beginning: Tokens) -> None:
@@ -136,11 +136,11 @@ class VllmSession:
         """What the process says next, taken in."""
         results = []
         for name, token_ids, logprobs, likeliest, reason in self.process.hear()["steps"]:
-            row, beginning = self.asked.get(name, (None, ()))
+            row, beginning = self.pending.get(name, (None, ()))
             if row is None:  # it has left
                 continue
             if reason:
-                del self.asked[name]
+                del self.pending[name]
             if reason not in (None, "stop", "length"):
                 problem = ENGINE_VLLM_PROMPT.at(row.request.id, reason)
                 result: Result | None = Result(row.request.id, "error", problems=(problem,))
@@ -158,11 +158,11 @@ class VllmSession:
         if request.cancelled():
             return Result(request.id, "cancelled")
         row.found[beginning] = logprob
-        wanted = dict.fromkeys(each[:end] for each in request.candidates for end in range(1, len(each) + 1))
-        if len(row.found) == len(wanted):
+        beginnings = dict.fromkeys(each[:end] for each in request.candidates for end in range(1, len(each) + 1))
+        if len(row.found) == len(beginnings):
             return Result(request.id, "scored", scores=row.scores())
         if len(row.found) == 1:  # the prompt is in vLLM's cache now
-            for other in wanted:
+            for other in beginnings:
                 if other not in row.found:
                     self._ask_for(row, other)
         return None
@@ -179,8 +179,8 @@ class VllmSession:
 
     def _leave(self, row: Row) -> None:
         del self.rows[row.name]
-        for name in [name for name, (other, _) in self.asked.items() if other is row]:
-            del self.asked[name]
+        for name in [name for name, (other, _) in self.pending.items() if other is row]:
+            del self.pending[name]
             self.process.tell({"cancel": name})
         self.process.tell({"forget": row.name})
 

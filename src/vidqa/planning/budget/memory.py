@@ -115,13 +115,13 @@ def allowed_policies(spec: Any) -> list[MemoryPolicy]:
     recompute = get_args(Recompute) if spec.engine.recompute == "auto" else (spec.engine.recompute,)
     if not spec.policy.model_gradient_checkpointing:
         recompute = ("none",)
-    asked = spec.train.fsdp_reshard_after_forward
+    reshard = spec.train.fsdp_reshard_after_forward
     allowed: dict[str, tuple[Reshard, ...]] = {
         "default": ("never", "layers"),
         "never": ("never",),
         "false": ("never",),
     }
-    return [MemoryPolicy(*each) for each in product(recompute, allowed.get(asked, ("always",)))]
+    return [MemoryPolicy(*each) for each in product(recompute, allowed.get(reshard, ("always",)))]
 
 
 def setup_of(spec: Any, memory_policy: MemoryPolicy) -> TrainingSetup:

@@ -34,48 +34,49 @@ def gather(job: Submitted, cluster: Cluster, pods: Sequence[Json]) -> None:
 
     A pod whose log the cluster does not give (any more) adds nothing."""
     with job_files.lock(f"log-{job.job_id}"):
-        known = _known(job)
+        places = _places(job)
         first = [pod for pod in pods if (pod["metadata"].get("labels") or {}).get(NODE_LABEL, "0") == "0"]
         for pod in sorted(first, key=lambda each: str(each["metadata"].get("creationTimestamp"))):
             if not {"running", "terminated"} & set(container_state(pod)):
                 continue
             name = pod["metadata"]["name"]
             try:
-                lines = _new_lines(cluster, name, _container(pod), known.get(name))
+                lines = _new_lines(cluster, name, _container(pod), places.get(name))
             except (Answered, ProblemError):  # a lost node's log never comes: that keeps no job from its end
                 continue
             if lines:
                 last = lines[-1][0]
                 same = sum(1 for stamp, _ in lines if stamp == last)
-                before = known[name]["count"] if name in known and known[name]["last"] == last else 0
-                known[name] = {"last": last, "count": same + before}
+                before = places[name]["count"] if name in places and places[name]["last"] == last else 0
+                places[name] = {"last": last, "count": same + before}
                 try:
                     with path_of(job).open("ab") as kept:
                         kept.write(b"".join(text + b"\n" for _, text in lines))
-                    files.write_json(_places(job), known)
+                    files.write_json(_places_file(job), places)
                 except OSError:  # neither does a full disk
                     return
 
 
-def _new_lines(cluster: Cluster, pod: str, container: str, known: Json | None) -> list[tuple[str, bytes]]:
-    """(time, text) of every line after the last known one. Where our clock and the cluster's differ, all is asked."""
-    if known is None:
+def _new_lines(cluster: Cluster, pod: str, container: str, place: Json | None) -> list[tuple[str, bytes]]:
+    """(time, text) of every line after the last one that is kept. Where our clock and the cluster's differ, the whole
+    log is read."""
+    if place is None:
         return _parsed(cluster.log(pod, container, None))
-    age = (datetime.now(UTC) - _instant(known["last"])).total_seconds()
+    age = (datetime.now(UTC) - _instant(place["last"])).total_seconds()
     lines = _parsed(cluster.log(pod, container, max(OVERLAP_S, round(age) + OVERLAP_S)))
-    if known["last"] not in {stamp for stamp, _ in lines}:
+    if place["last"] not in {stamp for stamp, _ in lines}:
         lines = _parsed(cluster.log(pod, container, None))
-    return _after(lines, known)
+    return _after(lines, place)
 
 
-def _after(lines: list[tuple[str, bytes]], known: Json) -> list[tuple[str, bytes]]:
-    """The lines behind the last known one, in the order of the file: a node's clock may be set back.
+def _after(lines: list[tuple[str, bytes]], place: Json) -> list[tuple[str, bytes]]:
+    """The lines after the last one that is kept, in the order of the file: a node's clock may be set back.
 
     Only where the file no longer has that line, because it was rotated, do the times decide."""
-    places = [place for place, (stamp, _) in enumerate(lines) if stamp == known["last"]]
-    if len(places) >= known["count"]:
-        return lines[places[known["count"] - 1] + 1 :]
-    return [line for line in lines if _instant(line[0]) > _instant(known["last"])]
+    matches = [at for at, (stamp, _) in enumerate(lines) if stamp == place["last"]]
+    if len(matches) >= place["count"]:
+        return lines[matches[place["count"] - 1] + 1 :]
+    return [line for line in lines if _instant(line[0]) > _instant(place["last"])]
 
 
 def _parsed(raw: bytes) -> list[tuple[str, bytes]]:
@@ -94,12 +95,12 @@ def _instant(stamp: str) -> datetime:
     return found if found.tzinfo else found.replace(tzinfo=UTC)
 
 
-def _known(job: Submitted) -> dict[str, Json]:
-    known = files.read_object(_places(job))
-    return {name: last for name, last in known.items() if isinstance(last, dict) and {"last", "count"} <= set(last)}
+def _places(job: Submitted) -> dict[str, Json]:
+    places = files.read_object(_places_file(job))
+    return {name: last for name, last in places.items() if isinstance(last, dict) and {"last", "count"} <= set(last)}
 
 
-def _places(job: Submitted) -> Path:
+def _places_file(job: Submitted) -> Path:
     return job_files.folder() / f".{job.job_id}.log-places"
 
 

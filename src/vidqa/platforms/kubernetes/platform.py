@@ -64,29 +64,29 @@ def check(job: Job) -> list[Problem]:
 def _missing_secrets(job: Job, cluster: Cluster) -> list[Problem]:
     """The keys that the spec needs and the cluster's Secret lacks. Where we may not look, the pod will not start."""
     where = f"Secret {cluster.namespace}/{site_of(job).secret}"
-    if not (wanted := needed(job)):
+    if not (required := needed(job)):
         return []
     try:
         has = cluster.secret_keys(site_of(job).secret)
     except Answered as answer:
         if answer.status == 403:
-            message = f"whether it has {', '.join(wanted)} cannot be seen: {answer.message}"
+            message = f"whether it has {', '.join(required)} cannot be seen: {answer.message}"
             return [SECRET_MISSING.at(where, message, severity="warning")]
         if answer.status != 404:
             raise
-        return [SECRET_MISSING.at(where, f"there is no such Secret, and the spec needs {', '.join(wanted)}")]
-    missing = [name for name in wanted if name not in has]
+        return [SECRET_MISSING.at(where, f"there is no such Secret, and the spec needs {', '.join(required)}")]
+    missing = [name for name in required if name not in has]
     return [SECRET_MISSING.at(where, f"it lacks {', '.join(missing)}, which the spec needs")] if missing else []
 
 
 def _admission(job: Job, cluster: Cluster) -> list[Problem]:
     """What the cluster would answer to each object, and what it does not let us do."""
     problems: list[Problem] = []
-    for wanted in objects(job):
+    for body in objects(job):
         try:
-            cluster.create(wanted, dry_run=True)
+            cluster.create(body, dry_run=True)
         except Answered as answer:
-            problems.append(refusal(answer, f"{wanted['kind']} {cluster.namespace}/{wanted['metadata']['name']}"))
+            problems.append(refusal(answer, f"{body['kind']} {cluster.namespace}/{body['metadata']['name']}"))
     if not problems:
         missing = _missing_rights(cluster, objects(job)[-1])
         if missing:
@@ -120,8 +120,8 @@ def submit(job: Job, rendered: Rendered) -> Json:
     cluster = connect(site_of(job))
     *parts, main = yaml.safe_load_all(rendered.files[MANIFEST])
     try:
-        for wanted in parts:
-            _create(cluster, wanted, job)
+        for part in parts:
+            _create(cluster, part, job)
         made = _create(cluster, main, job)
     except Answered as answer:
         _take_back(cluster, (main, *parts), job)
@@ -132,24 +132,24 @@ def submit(job: Job, rendered: Rendered) -> Json:
     return {**owner, "namespace": cluster.namespace}
 
 
-def _create(cluster: Cluster, wanted: Json, job: Job) -> Json:
+def _create(cluster: Cluster, body: Json, job: Job) -> Json:
     """Create an object, a second time where no answer came: one that is there by then is the one we asked for."""
     try:
         try:
-            return cluster.create(wanted)
+            return cluster.create(body)
         except ProblemError:
             time.sleep(1)
-            return cluster.create(wanted)
+            return cluster.create(body)
     except Answered as answer:
         if answer.status != 409:
             raise
-        return _there_already(cluster, wanted, job)
+        return _there_already(cluster, body, job)
 
 
-def _there_already(cluster: Cluster, wanted: Json, job: Job) -> Json:
-    there = cluster.get(wanted)
+def _there_already(cluster: Cluster, body: Json, job: Job) -> Json:
+    there = cluster.get(body)
     if not _is_of(job, there):
-        where = f"{wanted['kind']} {cluster.namespace}/{wanted['metadata']['name']}"
+        where = f"{body['kind']} {cluster.namespace}/{body['metadata']['name']}"
         raise CONFLICT.error(where, "the cluster has another object of this name")
     return there
 
@@ -160,13 +160,13 @@ def _is_of(job: Job, there: Json) -> bool:
 
 def _take_back(cluster: Cluster, things: Sequence[Json], job: Job) -> None:
     """Remove what a launch that was refused has made, also where the answer to its creation was lost."""
-    for wanted in things:
+    for thing in things:
         try:
-            if _is_of(job, cluster.get(wanted)):
-                cluster.delete(wanted)
+            if _is_of(job, cluster.get(thing)):
+                cluster.delete(thing)
         except Answered as answer:
             if answer.status != 404:
-                note(f"{wanted['kind']} {wanted['metadata']['name']} stays in the cluster: {answer}")
+                note(f"{thing['kind']} {thing['metadata']['name']} stays in the cluster: {answer}")
         except ProblemError as away:
             note(f"remove what the cluster may have kept with the label {JOB_LABEL}={job.job_id}: {away}")
             return
@@ -174,11 +174,11 @@ def _take_back(cluster: Cluster, things: Sequence[Json], job: Job) -> None:
 
 def _hand_over(cluster: Cluster, parts: Sequence[Json], owner: Json) -> None:
     """Let the parts go when the Job goes. The job runs whether or not this succeeds."""
-    for wanted in parts:
+    for part in parts:
         try:
-            cluster.patch(wanted, {"metadata": {"ownerReferences": [owner]}})
+            cluster.patch(part, {"metadata": {"ownerReferences": [owner]}})
         except (Answered, ProblemError) as failed:
-            note(f"{wanted['kind']} {wanted['metadata']['name']} will stay when the job is removed: {failed}")
+            note(f"{part['kind']} {part['metadata']['name']} will stay when the job is removed: {failed}")
 
 
 def status(job: Submitted) -> Observed:
@@ -230,8 +230,8 @@ def _owner_of(job: Submitted, cluster: Cluster) -> Json | None:
         if answer.status == 404:
             return None
         raise
-    known = (job.reference or {}).get("uid")
-    return owner if known in (None, owner["metadata"]["uid"]) else None
+    uid = (job.reference or {}).get("uid")
+    return owner if uid in (None, owner["metadata"]["uid"]) else None
 
 
 def _gone(job: Submitted, pods: Sequence[Json]) -> Observed:
@@ -341,7 +341,7 @@ def _bring_back(job: Submitted, pods: Sequence[Json]) -> None:
 
 
 def _first_words(ended: Sequence[Ending]) -> Json:
-    return next((each.words for each in reversed(ended) if each.said.state is not None), {})
+    return next((each.words for each in reversed(ended) if each.status.state is not None), {})
 
 
 def _keep(job: Submitted, seen: Observed) -> Observed:

@@ -144,10 +144,10 @@ def slurm_job(cluster: SlurmCommands, slurm_id: str, name: str) -> SlurmJob | No
 
 
 def accounted(cluster: SlurmCommands, slurm_id: str, name: str) -> SlurmJob | None:
-    """How a job ended, from the accounts; None where there are none or it is not in them. Raises as `known`."""
-    asked = ("sacct", "-j", slurm_id, f"--name={name}", "-X", "-n", "-P", "-o", "State,ExitCode")
+    """How a job ended, from the accounts; None where there are none or it is not in them. Raises as `slurm_job`."""
+    words = ("sacct", "-j", slurm_id, f"--name={name}", "-X", "-n", "-P", "-o", "State,ExitCode")
     try:
-        kept = cluster.ask(*asked, nothing=NO_ACCOUNTS)
+        kept = cluster.ask(*words, nothing=NO_ACCOUNTS)
     except ProblemError as stopped:
         if stopped.problems[0].code == SLURM_MISSING.name:
             return None
@@ -156,9 +156,9 @@ def accounted(cluster: SlurmCommands, slurm_id: str, name: str) -> SlurmJob | No
 
 
 def find(cluster: SlurmCommands, name: str, patience_s: float = 0.0) -> str | None:
-    """The newest job of this name, by its number; None where SLURM knows none. Raises as `known` does."""
-    asked = ("squeue", "--noheader", "--states=all", f"--name={name}", "--format=%F")
-    listed = cluster.ask(*asked, patience_s=patience_s, nothing=NO_SUCH_JOB)
+    """The newest job of this name, by its number; None where SLURM knows none. Raises as `slurm_job`."""
+    words = ("squeue", "--noheader", "--states=all", f"--name={name}", "--format=%F")
+    listed = cluster.ask(*words, patience_s=patience_s, nothing=NO_SUCH_JOB)
     numbers = sorted(map(int, re.findall(r"^\s*(\d+)\s*$", listed.out, re.MULTILINE)))
     return str(numbers[-1]) if numbers else None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from vidqa.actions._base import Action, DataSet, ModelKey, Parent, Resuming, Sampling
+from vidqa.actions._base import Action, DataSet, ModelKey, Parent, RecordSampling, Resuming
 
 
 def longest_prompt(spec: Any) -> int:
@@ -37,7 +37,7 @@ def asking(name: str, table: str, *, data: str, sampling: Mapping[str, Any] | No
         interpreters=interpreters,
         resuming=Resuming(f"{table}.skip_saved", same_inputs=True),
         answering=table,
-        sampling=Sampling(
+        sampling=RecordSampling(
             planner="vidqa.planning.samples:evaluation_planner",
             vision="vision",
             length_key="model.max_length",

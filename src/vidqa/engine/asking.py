@@ -35,7 +35,7 @@ Failed = dict[str, list[Problem]]  # by sample id, why it has no answer
 
 
 @dataclass(frozen=True)
-class Work:
+class AnsweringTask:
     """What is to be done and where. `how` is the spec's table with batch_size, seed, generator and skip_saved."""
 
     spec: Any
@@ -59,7 +59,11 @@ class AnsweringResult:
 
 
 def ask_all(
-    work: Work, planner: Planner, samples: Sequence[Sample], recipe: dict[str, Any], choices: Choices | None = None
+    work: AnsweringTask,
+    planner: Planner,
+    samples: Sequence[Sample],
+    recipe: dict[str, Any],
+    choices: Choices | None = None,
 ) -> AnsweringResult:
     """Answer the samples that have no answer under this recipe yet; those that have `choices` are scored. A signal
     stops it after what is being answered."""

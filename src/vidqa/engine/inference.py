@@ -22,7 +22,7 @@ from vidqa.contract.run_folder import ANSWERS, ANSWERS_TABLE, RunFolder
 from vidqa.dataset.record import Record
 from vidqa.engine import distributed
 from vidqa.engine.answers import Answer
-from vidqa.engine.asking import Failed, Work, ask_all, model_folders
+from vidqa.engine.asking import AnsweringTask, Failed, ask_all, model_folders
 from vidqa.engine.outcome import answers_recipe, fingerprint_model, require_answers
 from vidqa.engine.prepare import fitting, on_main, shared_plan
 from vidqa.engine.signals import StopRequest
@@ -51,7 +51,7 @@ def inference(spec: Any, run: RunFolder) -> int:
     model = on_main(world, lambda: fingerprint_model(folder, base))
     recipe = answers_recipe(spec, spec.inference, planner, plan.records, model)
 
-    result = ask_all(Work(spec, spec.inference, world, run, stop), planner, samples, recipe)
+    result = ask_all(AnsweringTask(spec, spec.inference, world, run, stop), planner, samples, recipe)
     if result.was_stopped:
         return int(Exit.NOT_DONE)
 

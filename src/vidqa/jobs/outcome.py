@@ -32,7 +32,7 @@ PAGE = "report.html"
 
 
 @dataclass(frozen=True)
-class Outcome:
+class JobOutcome:
     """`facts` for --json, `rows` by name for a person, `next` the commands that follow."""
 
     facts: dict[str, Any] = field(default_factory=dict)
@@ -40,55 +40,55 @@ class Outcome:
     next: list[str] = field(default_factory=list)
 
 
-def outcome_of(record: JobRecord) -> Outcome:
+def outcome_of(record: JobRecord) -> JobOutcome:
     """What there is to show of a job that is over; of one that is not, nothing."""
     if not record.state.is_terminal:
-        return Outcome()
+        return JobOutcome()
     try:
         show = actions.action(record.action).outcome
     except ProblemError:  # of a plug-in that is not here any more
         show = None
-    found = actions.resolve(show)(record) if show else Outcome()
+    found = actions.resolve(show)(record) if show else JobOutcome()
     page = Path(record.run_dir) / PAGE
     shown = {"report": str(page)} if page.is_file() else {}
-    return Outcome({**found.facts, **shown}, {**found.rows, **shown}, found.next)
+    return JobOutcome({**found.facts, **shown}, {**found.rows, **shown}, found.next)
 
 
-def of_training(record: JobRecord) -> Outcome:
+def of_training(record: JobRecord) -> JobOutcome:
     """The best export, and the command that measures it."""
     run = Path(record.run_dir)
     is_measured = record.state == State.COMPLETE and (run / "best").is_dir()
     following = [_evaluation(record)] if is_measured else []
     best = read_object(run / "best.json")
     if not best:
-        return Outcome(next=following)
+        return JobOutcome(next=following)
     row = f"{best.get('name')}, by {best.get('metric')} {_shown(best.get('value'))}".rstrip()
-    return Outcome({"best": best}, {"best": row}, following)
+    return JobOutcome({"best": best}, {"best": row}, following)
 
 
-def of_evaluation(record: JobRecord) -> Outcome:
+def of_evaluation(record: JobRecord) -> JobOutcome:
     """The scores, and the command that looks at what the model got wrong."""
     if record.state != State.COMPLETE:
-        return Outcome()
+        return JobOutcome()
     metrics = read_object(Path(record.run_dir) / "metrics.json")
     if not isinstance(metrics.get("headline"), str):
-        return Outcome(next=_gaps(record))
+        return JobOutcome(next=_gaps(record))
     scores = {name: metrics.get(name) for name in SCORES}
-    return Outcome({"scores": scores}, {"score": metrics["headline"]}, _gaps(record))
+    return JobOutcome({"scores": scores}, {"score": metrics["headline"]}, _gaps(record))
 
 
-def of_inference(record: JobRecord) -> Outcome:
+def of_inference(record: JobRecord) -> JobOutcome:
     """Where the answers are, and how many records have one."""
     if record.state != State.COMPLETE:
-        return Outcome()
+        return JobOutcome()
     run = Path(record.run_dir)
     summary = read_object(run / "summary.json")
     statuses = summary.get("statuses")
     if not isinstance(statuses, dict):
-        return Outcome()
+        return JobOutcome()
     shown = ", ".join(f"{count} {status}" for status, count in statuses.items())
     facts = {"answers": str(run / ANSWERS), "statuses": statuses}
-    return Outcome(facts, {"answers": str(run / ANSWERS), "records": shown})
+    return JobOutcome(facts, {"answers": str(run / ANSWERS), "records": shown})
 
 
 def _gaps(record: JobRecord) -> list[str]:

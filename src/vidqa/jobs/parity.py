@@ -1,6 +1,6 @@
 """Generators compared by an engine process of this machine while somebody waits.
 
-compared = compare(Comparison("outputs/train/RUN", ("transformers", "native")))
+compared = compare(ParityRequest("outputs/train/RUN", ("transformers", "native")))
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ VLLM = SKILL_ROOT / ".vllm/bin/python"  # what `make vllm` makes
 
 
 @dataclass(frozen=True)
-class Comparison:
+class ParityRequest:
     """What is compared: the model (`which` export of a run), and the samples in `annotations` with media in `media`;
     without them, clips that are made for it. `sets` are keys as KEY=VALUE. Bounds that are None are those of the
     precision."""
@@ -44,7 +44,7 @@ class Comparison:
     largest_difference: float | None = None
 
 
-def compare(comparison: Comparison) -> tuple[dict[str, Any], list[Problem]]:
+def compare(comparison: ParityRequest) -> tuple[dict[str, Any], list[Problem]]:
     """The figures, and the problems of samples and of generators that are out of bounds. Raises the problems of what
     is asked."""
     layers = [
@@ -70,7 +70,7 @@ def _made(folder: Path) -> tuple[str, str]:
     return str(folder / "clips/train/annotations.json"), str(folder / "clips/train")
 
 
-def _carried_out(comparison: Comparison, spec_path: Path, out: Path) -> tuple[dict[str, Any], list[Problem]]:
+def _carried_out(comparison: ParityRequest, spec_path: Path, out: Path) -> tuple[dict[str, Any], list[Problem]]:
     words = ["--spec", str(spec_path), "--out", str(out), "--generators", ",".join(comparison.generators)]
     for option, bound in (
         ("--least-same", comparison.least_same),

@@ -29,7 +29,7 @@ MAX_PROBLEMS = 50
 Interface = Annotated[str, Field(pattern=r"^[\w.-]{0,15}$")]
 
 
-class Settings(BaseModel):
+class SiteSettings(BaseModel):
     """The settings of one platform: strict types, no unknown keys, every field with a description."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)

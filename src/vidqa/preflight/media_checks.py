@@ -17,7 +17,7 @@ from vidqa.platforms.hardware import cpu_count
 from vidqa.preflight import media_probe
 from vidqa.preflight._base import Context, Skip
 from vidqa.preflight.leaks import listed
-from vidqa.preflight.media_probe import Row, Rows
+from vidqa.preflight.media_probe import ProbeRow, Rows
 from vidqa.preflight.problems import PROBE_UNWRITABLE, SPLIT_NEAR
 from vidqa.video import VideoMeta, fps_disagreement
 from vidqa.video.headers import Header
@@ -94,7 +94,7 @@ def _requests(context: Context) -> Iterator[DecodeRequest]:
                 yield DecodeRequest(ref.path, ref.member, ref.kind, plan.indices, plan.height, plan.width)
 
 
-def _still_true(request: DecodeRequest, rows: Rows) -> Row | None:
+def _still_true(request: DecodeRequest, rows: Rows) -> ProbeRow | None:
     """The row of an earlier preflight, where the file is the same. A file that only took too long is tried again."""
     row = rows.get((request.path, request.member, media_probe.plan_key(request)))
     if row is None or row.code == VIDEO_DECODE_TIMEOUT.name:
@@ -119,11 +119,11 @@ def _decode(requests: Iterable[DecodeRequest], timeout_s: float) -> Iterator[tup
                 yield request, ended.result(), time.monotonic() - started
 
 
-def _row(request: DecodeRequest, header: Header, answer: Decoded, seconds: float) -> Row:
+def _row(request: DecodeRequest, header: Header, answer: Decoded, seconds: float) -> ProbeRow:
     video = header if isinstance(header, VideoMeta) else None
     size = None if isinstance(header, list) else header
     problem = answer if isinstance(answer, Problem) else None
-    return Row(
+    return ProbeRow(
         path=request.path,
         member=request.member,
         kind=request.kind,

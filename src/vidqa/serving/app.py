@@ -36,7 +36,7 @@ Endpoint = Callable[[Request], Awaitable[Response]]
 
 
 @dataclass(eq=False)
-class House:
+class ServerApp:
     """The server's state. `name` is what the model is called; `hosts` are the names by which it may be spoken to, all
     of them where there is none."""
 
@@ -51,7 +51,7 @@ class House:
     def __post_init__(self) -> None:
         backend = self.answerer.backend
         self.figures = Figures(lambda: self.inside, lambda: backend.waiting)
-        self.room = backend.most + self.limits.queue
+        self.capacity = backend.most + self.limits.queue
 
     def app(self) -> Starlette:
         routes = [
@@ -128,7 +128,7 @@ class House:
                 raise UNAUTHORIZED.error("Authorization", "the key is missing or wrong")
 
     async def chat(self, request: Request) -> Response:
-        if self.inside >= self.room:
+        if self.inside >= self.capacity:
             raise BUSY.error("server", f"{self.inside} requests are being answered or wait")
         self.inside += 1
         with ExitStack() as held:
@@ -187,15 +187,15 @@ class House:
         facts = replies.seen(sample, answers.max_tokens, self.answerer.backend.longest)
         self.figures.prompt_tokens.inc(sample.length)
         head = Head(f"chatcmpl-{secrets.token_hex(12)}", replies.now(), self.name)
-        reply = Telling(self, request, answers, head, facts, held)
+        reply = ReplyWriter(self, request, answers, head, facts, held)
         return await (reply.as_stream() if request.stream else reply.as_whole())
 
 
 @dataclass(eq=False)
-class Telling:
+class ReplyWriter:
     """The answers to one request on their way to its client."""
 
-    house: House
+    server: ServerApp
     request: ChatRequest
     answers: Answers
     head: Head
@@ -204,11 +204,11 @@ class Telling:
 
     def __post_init__(self) -> None:
         self.choices = [Choice() for _ in self.answers.orders]
-        self.chat = self.house.answerer.backend.planner.chat
+        self.chat = self.server.answerer.backend.planner.chat
 
     async def pieces(self) -> AsyncIterator[tuple[int, Any]]:
         """Those of the answers, each taken down here, too."""
-        figures, began = self.house.figures, self.answers.began
+        figures, began = self.server.figures, self.answers.began
         is_first = True
         async for number, found in self.answers.pieces():
             choice = self.choices[number]
@@ -236,7 +236,7 @@ class Telling:
         """Begins with the first piece: what fails before has a status of its own."""
         pieces = self.pieces()
         first = await anext(pieces)
-        return Events(self._events(first, pieces), self.held.pop_all(), self.house.figures)
+        return Events(self._events(first, pieces), self.held.pop_all(), self.server.figures)
 
     async def _events(self, first: tuple[int, Any], others: AsyncIterator[tuple[int, Any]]) -> AsyncIterator[bytes]:
         for number in range(len(self.choices)):

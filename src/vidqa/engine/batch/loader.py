@@ -17,7 +17,7 @@ import torch
 from vidqa.contract.problem import Problem
 from vidqa.engine.batch.collate import Batch, Collator
 from vidqa.engine.batch.frames import FrameSource
-from vidqa.engine.batch.staging import Sent, Staging
+from vidqa.engine.batch.staging import BatchSender, SentBatch
 from vidqa.planning.samples import Sample
 
 DECODE_AHEAD = 1 << 30  # bytes of frames that are asked for and not yet collated
@@ -60,7 +60,7 @@ class Loader:
         device: torch.device,
     ) -> None:
         self._packs, self._samples, self._source, self._collator = iter(packs), samples, source, collator
-        self._staging = Staging(device)
+        self._staging = BatchSender(device)
         self._ready = BoundedQueue(READY_AHEAD)
         self._thread = threading.Thread(target=self._work, name="loader", daemon=True)
 
@@ -88,7 +88,7 @@ class Loader:
         except BaseException as failed:  # noqa: BLE001  handed to the thread that trains, which raises it
             self._ready.put(failed, 0)
 
-    def _load(self) -> Iterator[tuple[Sent, list[Problem]]]:
+    def _load(self) -> Iterator[tuple[SentBatch, list[Problem]]]:
         requested: deque[_Requested] = deque()
         ahead = 0
         for pack in self._packs:
@@ -107,7 +107,7 @@ class Loader:
         samples = [self._samples[i] for i in numbers]
         return _Requested(numbers, samples, self._source.request(samples), frame_bytes(samples))
 
-    def _collated(self, requested: _Requested) -> tuple[Sent, list[Problem]]:
+    def _collated(self, requested: _Requested) -> tuple[SentBatch, list[Problem]]:
         frames, problems = self._source.collect(requested.ticket)
         return self._staging.send(self._collator(requested.numbers, requested.samples, frames)), problems
 

@@ -23,7 +23,7 @@ PLURALS = {"Job": "jobs", "ConfigMap": "configmaps", "Service": "services", "Tra
 Json = dict[str, Any]
 
 
-class Answered(Exception):
+class ApiError(Exception):
     """The API server refuses: 403, 404, 409 ... That it cannot answer now (429, 5xx) is UNREACHABLE instead."""
 
     def __init__(self, status: int, reason: str, message: str) -> None:
@@ -33,7 +33,7 @@ class Answered(Exception):
 
 @dataclass(frozen=True)
 class Cluster:
-    """One namespace of one cluster. Every method raises Answered, or UNREACHABLE as a ProblemError."""
+    """One namespace of one cluster. Every method raises ApiError, or UNREACHABLE as a ProblemError."""
 
     api: Any  # kubernetes.client.ApiClient
     namespace: str
@@ -64,7 +64,7 @@ class Cluster:
         return listed.get("items", []), listed["metadata"]["resourceVersion"]
 
     def watch_pods(self, selector: str, version: str, timeout_s: float) -> Iterator[tuple[str, Json]]:
-        """(ADDED | MODIFIED | DELETED, pod) from `version` on until the server ends it. 410 is Answered like others."""
+        """(ADDED | MODIFIED | DELETED, pod) from `version` on until the server ends it. Raises ApiError (410 too)."""
         query = [
             ("labelSelector", selector),
             ("watch", "true"),
@@ -149,7 +149,7 @@ class Cluster:
 
     def _error(self, status: int, body: Json) -> Exception:
         """A refusal; UNREACHABLE for what another attempt may get past: too many requests, the server's own failure."""
-        answer = Answered(status, str(body.get("reason") or ""), str(body.get("message") or ""))
+        answer = ApiError(status, str(body.get("reason") or ""), str(body.get("message") or ""))
         if status == 429 or status >= 500:
             return UNREACHABLE.error(self.api.configuration.host, _shown(answer))
         return answer
@@ -177,13 +177,13 @@ def connect(site: KubernetesSite) -> Cluster:
     return Cluster(client.ApiClient(configuration), site.namespace)
 
 
-def refusal(answer: Answered, what: str) -> Any:
+def refusal(answer: ApiError, what: str) -> Any:
     """A problem for an answer that ends a launch."""
     code = FORBIDDEN if answer.status in (401, 403) and "exceeded quota" not in answer.message else REFUSED
     return code.at(what, _shown(answer))
 
 
-def _shown(answer: Answered) -> str:
+def _shown(answer: ApiError) -> str:
     return f"{answer.status} {answer.reason}: {answer.message}"[:600]
 
 

@@ -16,7 +16,7 @@ from vidqa.contract import files
 from vidqa.contract.problem import ProblemError
 from vidqa.platforms import job_files
 from vidqa.platforms._base import Submitted, read_log_file, run_folder_log
-from vidqa.platforms.kubernetes.client import Answered, Cluster
+from vidqa.platforms.kubernetes.client import ApiError, Cluster
 from vidqa.platforms.kubernetes.manifest import CONTAINER, NODE_LABEL, TRAINJOB_CONTAINER
 from vidqa.platforms.kubernetes.state import container_state
 
@@ -42,7 +42,7 @@ def gather(job: Submitted, cluster: Cluster, pods: Sequence[Json]) -> None:
             name = pod["metadata"]["name"]
             try:
                 lines = _new_lines(cluster, name, _container(pod), places.get(name))
-            except (Answered, ProblemError):  # a lost node's log never comes: that keeps no job from its end
+            except (ApiError, ProblemError):  # a lost node's log never comes: that keeps no job from its end
                 continue
             if lines:
                 last = lines[-1][0]
@@ -114,7 +114,7 @@ def tail_of(cluster: Cluster, name: str, pods: Sequence[Json]) -> str:
     pod = next(each for each in pods if each["metadata"]["name"] == name)
     try:
         raw = cluster.log(name, _container(pod), None, TAIL_LINES)
-    except (Answered, ProblemError):
+    except (ApiError, ProblemError):
         return ""
     return b"\n".join(text for _, text in _parsed(raw)).decode(errors="replace")
 

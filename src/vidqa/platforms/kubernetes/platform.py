@@ -24,7 +24,7 @@ from vidqa.contract.run_folder import RunFolder
 from vidqa.platforms._base import SECRETS, Job, Observed, Platform, Rendered, State, Submitted
 from vidqa.platforms.engine_command import engine_environment
 from vidqa.platforms.job_files import read_exit, write_exit
-from vidqa.platforms.kubernetes.client import PLURALS, Answered, Cluster, connect, refusal
+from vidqa.platforms.kubernetes.client import PLURALS, ApiError, Cluster, connect, refusal
 from vidqa.platforms.kubernetes.log import gather, read_log, tail_of
 from vidqa.platforms.kubernetes.manifest import JOB_LABEL, command, manifest, name_of, needed, objects
 from vidqa.platforms.kubernetes.paths import path_problems, site_of
@@ -57,7 +57,7 @@ def check(job: Job) -> list[Problem]:
         return [*problems, *_missing_secrets(job, cluster), *_admission(job, cluster)]
     except ProblemError as unreachable:
         return [*problems, *unreachable.problems]
-    except Answered as answer:  # to the question what we may do
+    except ApiError as answer:  # to the question what we may do
         return [*problems, refusal(answer, job.job_id)]
 
 
@@ -68,7 +68,7 @@ def _missing_secrets(job: Job, cluster: Cluster) -> list[Problem]:
         return []
     try:
         has = cluster.secret_keys(site_of(job).secret)
-    except Answered as answer:
+    except ApiError as answer:
         if answer.status == 403:
             message = f"whether it has {', '.join(required)} cannot be seen: {answer.message}"
             return [SECRET_MISSING.at(where, message, severity="warning")]
@@ -85,12 +85,12 @@ def _admission(job: Job, cluster: Cluster) -> list[Problem]:
     for body in objects(job):
         try:
             cluster.create(body, dry_run=True)
-        except Answered as answer:
+        except ApiError as answer:
             problems.append(refusal(answer, f"{body['kind']} {cluster.namespace}/{body['metadata']['name']}"))
     if not problems:
         missing = _missing_rights(cluster, objects(job)[-1])
         if missing:
-            problems.append(refusal(Answered(403, "Forbidden", f"not allowed: {', '.join(missing)}"), job.job_id))
+            problems.append(refusal(ApiError(403, "Forbidden", f"not allowed: {', '.join(missing)}"), job.job_id))
     return problems
 
 
@@ -123,7 +123,7 @@ def submit(job: Job, rendered: Rendered) -> Json:
         for part in parts:
             _create(cluster, part, job)
         made = _create(cluster, main, job)
-    except Answered as answer:
+    except ApiError as answer:
         _take_back(cluster, (main, *parts), job)
         raise ProblemError([refusal(answer, f"{cluster.namespace}/{main['metadata']['name']}")]) from answer
     names = {key: made["metadata"][key] for key in ("name", "uid")}
@@ -140,7 +140,7 @@ def _create(cluster: Cluster, body: Json, job: Job) -> Json:
         except ProblemError:
             time.sleep(1)
             return cluster.create(body)
-    except Answered as answer:
+    except ApiError as answer:
         if answer.status != 409:
             raise
         return _there_already(cluster, body, job)
@@ -164,7 +164,7 @@ def _take_back(cluster: Cluster, things: Sequence[Json], job: Job) -> None:
         try:
             if _is_of(job, cluster.get(thing)):
                 cluster.delete(thing)
-        except Answered as answer:
+        except ApiError as answer:
             if answer.status != 404:
                 note(f"{thing['kind']} {thing['metadata']['name']} stays in the cluster: {answer}")
         except ProblemError as away:
@@ -177,7 +177,7 @@ def _hand_over(cluster: Cluster, parts: Sequence[Json], owner: Json) -> None:
     for part in parts:
         try:
             cluster.patch(part, {"metadata": {"ownerReferences": [owner]}})
-        except (Answered, ProblemError) as failed:
+        except (ApiError, ProblemError) as failed:
             note(f"{part['kind']} {part['metadata']['name']} will stay when the job is removed: {failed}")
 
 
@@ -192,7 +192,7 @@ def status(job: Submitted) -> Observed:
         if away.problems[0].code != UNREACHABLE.name:
             raise
         return Observed(job.state, job.exit_code, f"the cluster does not answer: {away.problems[0].message}")
-    except Answered as answer:
+    except ApiError as answer:
         return Observed(job.state, job.exit_code, f"the cluster answered {answer.status}: {answer.message}"[:300])
 
 
@@ -226,7 +226,7 @@ def _owner_of(job: Submitted, cluster: Cluster) -> Json | None:
     """The Job or TrainJob that was submitted, not a later one of its name."""
     try:
         owner = cluster.get(_main(job))
-    except Answered as answer:
+    except ApiError as answer:
         if answer.status == 404:
             return None
         raise
@@ -248,7 +248,7 @@ def cancel(job: Submitted, grace_s: float) -> None:
     """Delete the Job, so that no pod is replaced, and watch its pods end; by force after `grace_s`."""
     try:
         _cancel(job, connect(_site(job)), grace_s)
-    except Answered as answer:
+    except ApiError as answer:
         raise ProblemError([refusal(answer, job.job_id)]) from answer
 
 
@@ -286,7 +286,7 @@ def _watch_end(
     while left and (remaining := deadline - time.monotonic()) > 0:
         try:
             _follow(job, cluster, seen, left, version, remaining)
-        except Answered as answer:  # 410: what was to be watched from is too old
+        except ApiError as answer:  # 410: what was to be watched from is too old
             if answer.status != 410:
                 raise
             time.sleep(AGAIN_S)
@@ -321,7 +321,7 @@ def _follow(
 def _unless_gone(act: Any) -> None:
     try:
         act()
-    except Answered as answer:
+    except ApiError as answer:
         if answer.status != 404:
             raise
 
@@ -365,7 +365,7 @@ def log(job: Submitted, position: int) -> tuple[bytes, int]:
     try:
         cluster = connect(_site(job))
         gather(job, cluster, cluster.pods(_selector(job))[0])
-    except (ProblemError, Answered):
+    except (ProblemError, ApiError):
         pass  # what was gathered before is what there is
     return read_log(job, position)
 

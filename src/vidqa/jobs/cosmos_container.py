@@ -1,7 +1,7 @@
-"""A training for NVIDIA's cosmos-rl container: its TOML, and what starts it on a platform, as files to submit.
+"""Files for a training in NVIDIA's cosmos-rl container: its TOML, and the script or manifest that starts it.
 
-That engine writes no status of ours, stops without saving and cannot be observed as our jobs are. So these files are
-rendered and never started from here; what the container cannot do is refused before.
+cosmos-rl writes no status.json, stops without saving and cannot be observed as our jobs are. So the files are rendered
+and never submitted from here; a spec that the container cannot run is refused.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ from vidqa.spec.models import TrainSpec
 
 TARGET = "cosmos-rl"
 TOML = "cosmos.toml"
-PROGRAM = "/opt/cosmos_rl/tao_sft_example.py"  # the training program of NVIDIA's image; custom_script names another
-# No token goes along, and nothing is imported from the folder that it is started in.
+PROGRAM = "/opt/cosmos_rl/tao_sft_example.py"  # the training program of NVIDIA's image; custom_script replaces it
+# No token is passed, and nothing is imported from the working folder.
 SETTINGS = {"HF_HUB_OFFLINE": "1", "WANDB_MODE": "offline", "PYTHONUNBUFFERED": "1", "PYTHONSAFEPATH": "1"}
-# What lies beside the training program it imports all the same, before whatever the image has on its path.
+# It still imports modules beside the training program, before those on the image's path.
 BESIDE = ("sh", "-c", 'PYTHONPATH=$0${PYTHONPATH:+:$PYTHONPATH} exec "$@"')
 
 
 @dataclass(frozen=True)
 class ContainerFiles:
-    """`files` by name, for `folder`; `submit` is the shell command that starts them, once they are `written`, and
-    what is not here yet has been fetched by the commands of `fetch`. `preflight` is as in launch.Readiness."""
+    """`files` by name, for `folder`. `submit` is the shell command that starts the training, once the files are
+    `written` and the commands of `fetch` have run. `preflight` is as in launch.Readiness."""
 
     folder: Path
     files: dict[str, str]

@@ -3,8 +3,8 @@
     launch("train", Path("spec.toml"), "local")
     launch("train", Path("spec.toml"), "docker", Resources(image="registry/engine:0.1.0"))
 
-A second launch of the same spec, data and model attaches to the job that runs, or says that it is done. Scripts give
-`ready`, by which preflight decides whether a job may start (`vidqa.preflight.gate`).
+A second launch of the same spec, data and model attaches to the running job, or reports that it is done. Scripts pass
+`ready`, which asks preflight whether a job may start (`vidqa.preflight.gate`).
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ STOP_S = 30.0  # for a job that has just begun and has nothing to save
 
 @dataclass(frozen=True)
 class Resources:
-    """Where and with what a job is to run, beyond its spec. `gpus` are those of a node, where the launcher cannot see
-    them; `agreed` stands for --yes; `site` is a file with the settings of the place."""
+    """Where a job runs and with what, beyond its spec. `gpus` counts the GPUs of a node that the launcher cannot see;
+    `agreed` stands for --yes; `site` is a file of platform settings."""
 
     nodes: int = 1
     gpus: int | None = None
@@ -45,7 +45,7 @@ class Resources:
 
 @dataclass(frozen=True)
 class Readiness:
-    """What preflight says of a job before it starts: what its record says of it (records.PASSED), what is wrong, and
+    """The verdict of preflight on a job before it starts: the word for its record (records.PASSED), the problems, and
     the plan of its samples where one is kept."""
 
     preflight: str = ""
@@ -64,7 +64,7 @@ class Ready(Protocol):
 def unchecked(
     job_spec: JobSpec, spec_path: Path, platform_name: str, resources: Resources, *, fetch: bool
 ) -> Readiness:
-    """For callers that have made sure of it themselves."""
+    """For callers that have checked the spec themselves."""
     return Readiness()
 
 
@@ -79,8 +79,8 @@ class DryRun(NamedTuple):
 
 @dataclass(frozen=True)
 class Launched:
-    """`how` is "started", "attached" (to a running job), "done" (an earlier job has done just this), or "ended" (one
-    was to do it and has failed, stopped or been cancelled)."""
+    """`how` is "started", "attached" (to a running job), "done" (an earlier job has done the same), or "ended" (an
+    earlier job for the same failed, stopped or was cancelled)."""
 
     how: str
     record: JobRecord
@@ -97,8 +97,8 @@ def launch(
     ended: bool = False,
     ready: Ready = unchecked,
 ) -> Launched:
-    """Start the job of a spec, or find the one that does the same; with `ended` also one that has ended otherwise than
-    complete, which `retry` goes on with. Raises ProblemError with all that is wrong."""
+    """Start the job of a spec, or find an earlier job that does the same. With `ended` this may be a job that ended
+    incomplete, for `retry` to continue. Raises ProblemError with every problem."""
     resources = resources or Resources()
     where = platform(platform_name)
     settings = site.read(platform_name, resources.site)
@@ -136,7 +136,7 @@ def dry_run(
     new_run: bool = False,
     ready: Ready = unchecked,
 ) -> DryRun:
-    """What `launch` would run now, and what would keep it from it. Nothing is fetched, written or started."""
+    """The job that `launch` would start now, and its problems. Nothing is fetched, written or started."""
     resources = resources or Resources()
     where = platform(platform_name)
     settings = site.read(platform_name, resources.site)
@@ -154,7 +154,7 @@ def dry_run(
 def retry(record: JobRecord, *, agreed: bool = False, ready: Ready = unchecked) -> Launched:
     """Launch the job of a record again: in its run folder and with its image, from its newest checkpoint.
 
-    Raises JOB_RETRY_NEEDLESS where it is not over or has done all, and JOB_RETRY_REFUSED where it would fail again.
+    Raises JOB_RETRY_NEEDLESS where the job still runs or is complete, and JOB_RETRY_REFUSED where it would fail again.
     """
     if not record.state.is_terminal or record.state == State.COMPLETE:
         raise JOB_RETRY_NEEDLESS.error(record.job_id, f"the job is {record.state}")
@@ -181,8 +181,8 @@ def retry(record: JobRecord, *, agreed: bool = False, ready: Ready = unchecked) 
 
 
 def earlier_job(job_spec: JobSpec, platform_name: str, *, ended: bool = False) -> JobRecord | None:
-    """The newest job that does the same and runs, or has completed and still has its run folder; where there is none,
-    with `ended` the newest of the others that still have theirs."""
+    """The newest job of the same spec, data and model that runs, or is complete and still has its run folder. Without
+    one, `ended` gives the newest job that ended otherwise and still has its run folder."""
     same = {
         "platform": platform_name,
         "action": job_spec.action,
@@ -203,10 +203,10 @@ def earlier_job(job_spec: JobSpec, platform_name: str, *, ended: bool = False) -
 
 
 def name_run(job_spec: JobSpec, *, new_run: bool) -> tuple[Path, str]:
-    """The run folder and the job's name: those of a new run, or the folder of the run that is to be resumed.
+    """The run folder and the job id: of a new run, or of the run to resume.
 
-    Raises RUN_FOLDER_BUSY where another job is in that folder, NOTHING_TO_RESUME where a training is to go on and no
-    run of its spec is there: it would start from the base weights again.
+    Raises RUN_FOLDER_BUSY where another job uses that folder, and NOTHING_TO_RESUME where a training should resume and
+    there is no run of its spec: it would start from the base weights again.
     """
     out = job_spec.output_dir
     taken = {*records.names(), *(path.name for path in out.glob("*"))}
@@ -222,7 +222,7 @@ def name_run(job_spec: JobSpec, *, new_run: bool) -> tuple[Path, str]:
 
 
 def image_problems(where: Platform, settings: Any, resources: Resources) -> list[Problem]:
-    """What `launch` would ask about the image first, as warnings."""
+    """The problems of choosing an image, as warnings."""
     try:
         if where.needs_image(settings):
             images.choose(resources.image, agreed=resources.agreed)
@@ -299,16 +299,15 @@ def _start(
         record = records.update(record.job_id, reference=reference)
     except ProblemError as unwritten:
         raise _stopped_again(unwritten, where, replace(record, reference=reference)) from unwritten
-    if record.cancel_requested:  # by someone who found nothing to cancel yet, whatever was made of that
+    if record.cancel_requested:  # before there was anything to cancel
         where.cancel(replace(record, reference=reference).submitted, 0)
-    with suppress(ProblemError):  # it was started; who looks at it next is told what keeps them from it
+    with suppress(ProblemError):  # it was started; the next observation reports the problem
         record = watch.observe(record)
     return record
 
 
 def _stopped_again(unwritten: ProblemError, where: Platform, record: JobRecord) -> ProblemError:
-    """A job whose record cannot be kept, as on a full disk, is ended: who is told that a launch failed looks for no job
-    that runs."""
+    """End a job whose record cannot be written, as on a full disk: after a failed launch no job may be left running."""
     first, *others = unwritten.problems
     try:
         where.cancel(replace(record, cancel_requested=files.now()).submitted, STOP_S)
@@ -319,8 +318,8 @@ def _stopped_again(unwritten: ProblemError, where: Platform, record: JobRecord) 
 
 
 def _perhaps_started(silent: ProblemError, record: JobRecord) -> ProblemError:
-    """A job that was handed over and whose receipt never came may run. Its record stays as it is: who asks for its
-    status looks for it by its name."""
+    """A submission without an answer may have started the job. Its record is kept, and a later status finds the job by
+    its name."""
     first, *others = silent.problems
     advice = f"It may have started all the same; once there is an answer: python scripts/jobs.py status {record.job_id}"
     return ProblemError([replace(first, remedy=f"{first.remedy} {advice}"), *others])

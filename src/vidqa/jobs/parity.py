@@ -1,4 +1,4 @@
-"""Generators compared by an engine process of this machine while somebody waits.
+"""Compares generators in an engine process of this machine, and waits for it.
 
 compared = compare(ParityRequest("outputs/train/RUN", ("transformers", "native")))
 """
@@ -22,17 +22,16 @@ from vidqa.jobs.problems import JOB_FAILED
 from vidqa.spec import Layer, parse_set
 from vidqa.spec.sources import model_layer
 
-CLIPS = 8  # of those that are made where the user names no samples
-# What is compared where the user says nothing else: long enough for answers to part.
+CLIPS = 8  # generated where the user names no samples
+# The defaults: answers long enough to differ.
 USUAL = {"generation.max_tokens": 32, "inference.limit": 50}
 VLLM = SKILL_ROOT / ".vllm/bin/python"  # what `make vllm` makes
 
 
 @dataclass(frozen=True)
 class ParityRequest:
-    """What is compared: the model (`which` export of a run), and the samples in `annotations` with media in `media`;
-    without them, clips that are made for it. `sets` are keys as KEY=VALUE. Bounds that are None are those of the
-    precision."""
+    """The model (`which` export of a run) and the samples in `annotations` with media in `media`; without them,
+    generated clips. `sets` are keys as KEY=VALUE. Bounds that are None are those of the precision."""
 
     model: str
     generators: tuple[str, ...]
@@ -45,8 +44,7 @@ class ParityRequest:
 
 
 def compare(comparison: ParityRequest) -> tuple[dict[str, Any], list[Problem]]:
-    """The figures, and the problems of samples and of generators that are out of bounds. Raises the problems of what
-    is asked."""
+    """The figures, and the problems of samples and of generators out of bounds. Raises the problems of the request."""
     layers = [
         Layer("parity.py", USUAL),
         model_layer(ACTION, comparison.model, comparison.which),
@@ -85,7 +83,7 @@ def _carried_out(comparison: ParityRequest, spec_path: Path, out: Path) -> tuple
 
 
 def _run(words: list[str]) -> int:
-    """A module of this project in a process of its own; what it says goes to the terminal."""
+    """Run a module of this project in a subprocess with its output on the terminal."""
     variables = {"PYTHONPATH": environment.python_path(Path(vidqa.__file__).parents[1]), "HF_HUB_OFFLINE": "1"}
     command = [sys.executable, "-P", "-m", *words]
     env = environment.child_environment(**variables)

@@ -1,4 +1,4 @@
-"""What a launch looks at itself where no passed preflight is kept: everything that is found without decoding."""
+"""The checks of a launch without a passed preflight: everything that needs no decoding."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def look(
 def _context(
     job_spec: JobSpec, spec_path: Path, platform: str, resources: Resources, engine: str, earlier: Kept | None
 ) -> Context:
-    """With the options of the preflight that did not pass, so that it is the same that is looked at."""
+    """A context with the options of the earlier preflight, so that both check the same."""
     context = Context(spec_path, job_spec.action, platform, resources=resources, engine=engine, at_launch=True)
     context.elsewhere = platform not in HERE
     if earlier:
@@ -62,12 +62,13 @@ def _context(
         context.evaluate_spec = Path(earlier.evaluate_spec) if earlier.evaluate_spec else None
         context.kpi_root = Path(earlier.kpi_root) if earlier.kpi_root else None
     if context.elsewhere and not context.declared.anything:
-        context.gpus = []  # those that are here are not the job's
+        context.gpus = []  # the GPUs of this machine are not the job's
     return context
 
 
 def _concerns(check: Check, context: Context, job_spec: JobSpec) -> bool:
-    """Whether a launch looks at this: not at another machine, nor whether there is room for saves that are there."""
+    """Whether a launch carries out this check: not for another machine, and not the disk check for a run whose saves
+    exist."""
     if check.name in NOT_AT_LAUNCH or (check.name == "disk" and job_spec.resumes):
         return False
     if check.name in OF_THE_OUTPUT and context.elsewhere:
@@ -79,7 +80,7 @@ def _concerns(check: Check, context: Context, job_spec: JobSpec) -> bool:
 
 
 def _inputs(job_spec: JobSpec, context: Context) -> Inputs | None:
-    """What is about to be looked at; None where its annotations cannot be had."""
+    """What the checks are about to read; None where the annotations cannot be read."""
     try:
         return kept.inputs(job_spec, context.platform, context.engine, context.plans_with, lambda: context.records)
     except (ProblemError, Skip):
@@ -87,8 +88,8 @@ def _inputs(job_spec: JobSpec, context: Context) -> Inputs | None:
 
 
 def _unseen(context: Context, job_spec: JobSpec, fetch: bool) -> list[Problem]:
-    """What the job reads and this machine does not see: warnings. The checks that need it are not carried out; models
-    are as the launch has found them."""
+    """Warnings about what the job reads and this machine does not see. Checks that need it are skipped; models are
+    those that the launch found."""
     models = [
         problem for key, name in job_spec.models.items() for problem in _unseen_path(context, job_spec, key, name)
     ]
@@ -115,7 +116,7 @@ def _unseen_checkpoint(context: Context, job_spec: JobSpec) -> list[Problem]:
 
 
 def _unseen_path(context: Context, job_spec: JobSpec, key: str, name: str) -> list[Problem]:
-    """What is not here, though the job will have it: `name` as it is written, and the path that it stands for."""
+    """A warning for a path that only the job will see. `name` is the value as written."""
     path = str(value_at(job_spec.resolved, key))
     if os.path.exists(path) or not (hub.is_hub_name(name) or context.elsewhere):
         return []
@@ -124,7 +125,7 @@ def _unseen_path(context: Context, job_spec: JobSpec, key: str, name: str) -> li
 
 
 def _unseen_media(context: Context) -> list[Problem]:
-    """Media in folders that are not here. One that is missing in a folder that is here is missing."""
+    """Media whose folders are not here. A missing file in a folder that is here is an error, not a warning."""
     try:
         paths = {ref.path for record in context.records for ref in record.media}
     except (ProblemError, Skip):
@@ -138,7 +139,7 @@ def _unseen_media(context: Context) -> list[Problem]:
 
 
 def _of_missing_media(problems: list[Problem], context: Context) -> list[Problem]:
-    """Missing media were read as what may be elsewhere; where it is not, they are the bad samples that they are."""
+    """Missing media are bad samples, unless their folder is on another machine."""
     if "headers" in context.missing:
         return [problem for problem in problems if problem.code != MEDIA_MISSING.name]
     return [

@@ -1,4 +1,4 @@
-"""Memory: whether the heaviest pack that the data makes fits into a GPU and saves into the host; what helps if not."""
+"""Memory: whether the heaviest pack fits into a GPU and saves fit into the host, and which change helps if not."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ ADAPTERS: Change = {"policy.lora": {}, "policy.freeze_pattern": None, "policy.tr
 
 
 def memory(context: Context) -> list[Problem]:
-    """The peak of one GPU for the heaviest pack, against the memory of the GPUs that are here or declared."""
+    """Compare the peak of one GPU for the heaviest pack with the memory of the GPUs, found or declared."""
     train_spec = context.training
     if train_spec is None:
         return answering_checks.memory(context)
@@ -48,7 +48,7 @@ def memory(context: Context) -> list[Problem]:
 
 
 def host_memory(context: Context) -> list[Problem]:
-    """Saves that go on beside the training keep a copy of weights and moments in this machine's memory."""
+    """Asynchronous saves keep a copy of weights and Adam moments in this machine's memory."""
     train_spec = context.training
     if train_spec is None or not train_spec.train.ckpt.enable_checkpoint:
         raise Skip("nothing is saved")
@@ -64,14 +64,14 @@ def host_memory(context: Context) -> list[Problem]:
 
 
 def available_gib() -> float:
-    """What this machine can give without swapping."""
+    """Free memory of this machine, without swapping."""
     lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
     kibibytes = next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable:"))
     return kibibytes / 1024**2
 
 
 def estimate(context: Context, train_spec: TrainSpec, samples: Sequence[Sample], has_gib: float | None) -> Forecast:
-    """Every candidate is judged by this one function."""
+    """Memory of a training with this spec; every candidate change is judged by it."""
     steps = Steps(train_spec, samples, process_count(train_spec), "cuda")
     total = max(1, spec.total_steps(train_spec, len(samples)))
     return forecast(train_spec, trained_model(context, train_spec), heaviest_micro_steps(steps, total), has_gib)
@@ -90,7 +90,7 @@ def _facts(found: Forecast, has_gib: float | None) -> dict[str, Any]:
 
 
 def _remedy(context: Context, train_spec: TrainSpec, samples: Sequence[Sample], has_gib: float) -> str:
-    """The first single change that fits, in the order of what it costs; else the fewest of them together."""
+    """The cheapest single change that fits; else the fewest changes together."""
 
     def judged(change: Change) -> bool:
         changed = with_values(train_spec, change)
@@ -110,7 +110,7 @@ def _remedy(context: Context, train_spec: TrainSpec, samples: Sequence[Sample], 
 
 
 def _recompute(train_spec: TrainSpec, _: Sequence[Sample]) -> Iterator[Change]:
-    """Weights gathered more often, activations computed again, or both: slower by up to a third, and nothing else."""
+    """Reshard more, recompute activations, or both: up to a third slower, same result."""
     gather: Change = {}
     if train_spec.train.fsdp_reshard_after_forward in ("never", "false"):
         gather = {"train.fsdp_reshard_after_forward": "default"}
@@ -125,7 +125,7 @@ def _recompute(train_spec: TrainSpec, _: Sequence[Sample]) -> Iterator[Change]:
 
 
 def _shards(train_spec: TrainSpec, _: Sequence[Sample]) -> Iterator[Change]:
-    """More GPUs share weights and optimizer; the batch of each becomes smaller, so that a step stays what it is."""
+    """Shard over more GPUs, with a smaller batch on each, so that the step is the same."""
     mesh, batch = train_spec.policy.parallelism, train_spec.train.train_batch_per_replica
     shard = mesh.dp_shard_size
     while shard * 2 <= MOST_SHARDS:

@@ -1,4 +1,4 @@
-"""The addresses of the server, who may use them, and what they take."""
+"""The HTTP endpoints of the server: routes, access, limits."""
 
 from __future__ import annotations
 
@@ -37,8 +37,7 @@ Endpoint = Callable[[Request], Awaitable[Response]]
 
 @dataclass(eq=False)
 class ServerApp:
-    """The server's state. `name` is what the model is called; `hosts` are the names by which it may be spoken to, all
-    of them where there is none."""
+    """The server's state. `name` is the model's name in the API; `hosts` are the accepted host names, empty for all."""
 
     name: str
     answerer: Answerer
@@ -98,7 +97,7 @@ class ServerApp:
         return NOT_FOUND.error("model", f"there is no model {name[:100]!r}; this one is {self.name!r}")
 
     def _guarded(self, endpoint: Endpoint) -> Endpoint:
-        """Only for those who have the key; problems become their status, and every request is counted."""
+        """Check the key, turn problems into HTTP statuses, and count every request."""
 
         async def guarded(request: Request) -> Response:
             started = time.perf_counter()
@@ -133,7 +132,7 @@ class ServerApp:
         self.inside += 1
         with ExitStack() as held:
             held.callback(self._leave)
-            # Bound to no name here: a request may hold megabytes of video, and is let go once they are in a file.
+            # Bound to no name: the body may hold megabytes of video, which are freed once they are in a file.
             in_thread = self.answerer.in_thread
             return await until_left(
                 request, self._answered(await in_thread(self._parsed, await self._body(request)), held)
@@ -170,7 +169,7 @@ class ServerApp:
         return bytes(body)
 
     async def _drain(self, request: Request) -> None:
-        """Read what else a refused client sends, within bounds: it reads the answer once it has sent all."""
+        """Read the rest of a refused request, within bounds: clients read the answer after they sent all."""
         left = 0 if getattr(request.state, "is_read", False) else DRAINED * self.limits.body_bytes
         with suppress(TimeoutError):
             async with asyncio.timeout(DRAIN_S):
@@ -193,7 +192,7 @@ class ServerApp:
 
 @dataclass(eq=False)
 class ReplyWriter:
-    """The answers to one request on their way to its client."""
+    """Writes the answers to one request to its client."""
 
     server: ServerApp
     request: ChatRequest
@@ -207,7 +206,7 @@ class ReplyWriter:
         self.chat = self.server.answerer.backend.planner.chat
 
     async def pieces(self) -> AsyncIterator[tuple[int, Any]]:
-        """Those of the answers, each taken down here, too."""
+        """The pieces of the answers, which are also collected in `choices`."""
         figures, began = self.server.figures, self.answers.began
         is_first = True
         async for number, found in self.answers.pieces():
@@ -233,7 +232,7 @@ class ReplyWriter:
         return JSONResponse(replies.whole(self.head, self.choices, self.chat, self.facts, logprobs=logprobs))
 
     async def as_stream(self) -> Response:
-        """Begins with the first piece: what fails before has a status of its own."""
+        """The stream begins with the first piece; a failure before it gets an HTTP status."""
         pieces = self.pieces()
         first = await anext(pieces)
         return Events(self._events(first, pieces), self.held.pop_all(), self.server.figures)
@@ -293,7 +292,7 @@ class Events(Response):
 
 
 async def until_left(request: Request, work: Any) -> Any:
-    """What `work` gives; it is cancelled when the client leaves, and ClientDisconnect is raised."""
+    """The result of `work`. When the client leaves, `work` is cancelled and ClientDisconnect raised."""
     working, leaving = asyncio.ensure_future(work), asyncio.ensure_future(_left(request))
     try:
         await asyncio.wait([working, leaving], return_when=asyncio.FIRST_COMPLETED)

@@ -1,4 +1,4 @@
-"""Media of requests: those sent along, files in allowed folders, and what allowed hosts have."""
+"""Media of requests: sent in the request, read from allowed folders, or downloaded from allowed hosts."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ SHOWN = 200  # characters of an address
 
 
 class Folder:
-    """Media that have no file of their own, each under the hash of its bytes and for as long as a request holds it.
+    """Files for media that came as bytes: named by the hash of the bytes, kept while a request holds them.
 
-    The same bytes have the same name, so that questions about one video share what is computed of it; and always the
-    same time, by which the frame cache knows it again.
+    The same bytes have the same name and modification time. So questions about one video share its computation, and the
+    frame cache finds its frames.
     """
 
     def __init__(self, path: Path) -> None:
@@ -87,7 +87,7 @@ class Gate:
         return MediaRef(medium.kind, medium.where, path, size=len(data))
 
     def _local(self, medium: NamedMedium) -> tuple[str, int]:
-        """A file of an allowed folder. What lies elsewhere is refused alike, whether it is there or not."""
+        """A file of an allowed folder. Files elsewhere get the same refusal whether they exist or not."""
         parts = urlsplit(medium.url)
         name = unquote(parts.path)
         refused = MEDIA_REFUSED.error(medium.where, f"{_shown(medium.url)} lies in no folder that is allowed")
@@ -128,6 +128,6 @@ def _from_data_url(medium: NamedMedium) -> bytes:
 
 
 def _shown(url: str) -> str:
-    """An address without what may be a secret in it."""
+    """An address without the parts that may hold a secret."""
     plain = url.partition("?")[0].partition("#")[0]
     return plain if len(plain) <= SHOWN else f"{plain[:SHOWN]}..."

@@ -39,9 +39,9 @@ class _Pending:
 class FrameSource:
     """`request` starts decoding what is not cached; `collect` waits for it.
 
-    A medium is decoded once: for all who ask for it while it is being decoded, in this process or in others that share
-    the cache. Decoded frames go from the worker into the cache and are mapped from there, so that frames which wait for
-    their turn cost this process no memory. Without a cache they come through the worker's pipe and are held.
+    A medium is decoded once, for this process and for all others that share the cache. The worker writes decoded frames
+    into the cache, and this process maps them: frames that wait cost it no memory. Without a cache they come through
+    the worker's pipe and are held.
     """
 
     def __init__(self, workers: int, timeout_s: float, cache: FrameCache | None) -> None:
@@ -73,7 +73,7 @@ class FrameSource:
         return [[None if isinstance(item, Problem) else item for item in media] for media in found], problems
 
     def close(self) -> None:
-        """Stops at once; what was asked for and has not come is cancelled."""
+        """Stop at once and cancel the pending requests."""
         self._closing = True
         if self.cache:
             self._waiting.close()
@@ -102,7 +102,7 @@ class FrameSource:
         future.add_done_callback(partial(self._decoded, pending, store_at))
 
     def _admit(self, pending: _Pending) -> bool:
-        """A worker is free for it. Not so fast, where another process decodes the same video now, or just has."""
+        """Whether a free worker should decode it: not if another process decodes it now or has just done so."""
         assert self.cache
         if not self._claims.take(pending.key):
             self._waiting.add(pending)
@@ -114,7 +114,7 @@ class FrameSource:
         return True
 
     def _claimed(self, pending: _Pending) -> None:
-        """The process that this one waited for has ended its attempt: with frames, with a problem, or by dying."""
+        """Another process has ended its attempt: with frames, with a problem, or by dying."""
         assert self.cache
         found: Decoded | None = self.cache.get(pending.key)
         if found is None:
@@ -134,7 +134,7 @@ class FrameSource:
             self._end(pending, partial(pending.answer.set_exception, failed))
 
     def _taken_in(self, pending: _Pending, store_at: str, result: Decoded | FramesFile) -> Decoded:
-        """What a worker answered, its frames in the cache."""
+        """A worker's result, with its frames put into the cache."""
         warning = None
         if isinstance(result, FramesFile):
             assert self.cache
@@ -150,12 +150,12 @@ class FrameSource:
 
     def _settle(self, pending: _Pending, result: Decoded) -> None:
         failed = result if isinstance(result, Problem) and not self._closing else None
-        if failed and failed.exit_code != Exit.INPUT:  # the machine's failure: others may well decode it
+        if failed and failed.exit_code != Exit.INPUT:  # the machine failed, not the file: other processes may decode it
             failed = None
         self._end(pending, partial(pending.answer.set_result, result), failed)
 
     def _end(self, pending: _Pending, answer: Callable[[], object], failed: Problem | None = None) -> None:
-        """Tell everyone who waits: those of this process by the answer, other processes by the claim."""
+        """Answer all waiters: those of this process by the future, other processes by the claim."""
         if self.cache and pending.key:
             self._claims.release(pending.key, failed)
         answer()

@@ -1,7 +1,7 @@
-"""The log of a job in a cluster, kept beside its record: the cluster forgets it together with the pods.
+"""The log of a job in a cluster, kept beside its record: the cluster deletes it with the pods.
 
-The API gives a pod's log by time, not by byte. So what is gathered is asked from a little before the last line that is
-known, and what is known already is left out.
+The API selects log lines by time, not by byte. So each request starts a little before the last kept line, and lines
+that are already kept are dropped.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ def path_of(job: Submitted) -> Path:
 
 
 def gather(job: Submitted, cluster: Cluster, pods: Sequence[Json]) -> None:
-    """Append what the first node's pods have written since the last time, oldest pod first. Quiet where there is none.
+    """Append the new log lines of the first node's pods, oldest pod first.
 
-    A pod whose log the cluster does not give (any more) adds nothing."""
+    A pod without a log adds nothing."""
     with job_files.lock(f"log-{job.job_id}"):
         places = _places(job)
         first = [pod for pod in pods if (pod["metadata"].get("labels") or {}).get(NODE_LABEL, "0") == "0"]
@@ -42,7 +42,7 @@ def gather(job: Submitted, cluster: Cluster, pods: Sequence[Json]) -> None:
             name = pod["metadata"]["name"]
             try:
                 lines = _new_lines(cluster, name, _container(pod), places.get(name))
-            except (ApiError, ProblemError):  # a lost node's log never comes: that keeps no job from its end
+            except (ApiError, ProblemError):  # the log of a lost node never comes; the job ends all the same
                 continue
             if lines:
                 last = lines[-1][0]
@@ -53,7 +53,7 @@ def gather(job: Submitted, cluster: Cluster, pods: Sequence[Json]) -> None:
                     with path_of(job).open("ab") as kept:
                         kept.write(b"".join(text + b"\n" for _, text in lines))
                     files.write_json(_places_file(job), places)
-                except OSError:  # neither does a full disk
+                except OSError:  # a full disk does not end the job either
                     return
 
 
@@ -70,9 +70,9 @@ def _new_lines(cluster: Cluster, pod: str, container: str, place: Json | None) -
 
 
 def _after(lines: list[tuple[str, bytes]], place: Json) -> list[tuple[str, bytes]]:
-    """The lines after the last one that is kept, in the order of the file: a node's clock may be set back.
+    """The lines after the last kept one, in the order of the log: a node's clock may be set back.
 
-    Only where the file no longer has that line, because it was rotated, do the times decide."""
+    The times decide only where the log was rotated and that line is gone."""
     matches = [at for at, (stamp, _) in enumerate(lines) if stamp == place["last"]]
     if len(matches) >= place["count"]:
         return lines[matches[place["count"] - 1] + 1 :]
@@ -80,14 +80,14 @@ def _after(lines: list[tuple[str, bytes]], place: Json) -> list[tuple[str, bytes
 
 
 def _parsed(raw: bytes) -> list[tuple[str, bytes]]:
-    """Whole lines only: the last one may still be in the making."""
+    """Whole lines only: the last one may be incomplete."""
     whole = raw[: raw.rfind(b"\n") + 1] if b"\n" in raw else b""
     pairs = (line.partition(b" ") for line in whole.split(b"\n")[:-1])
     return [(stamp.decode(errors="replace"), text) for stamp, _, text in pairs]
 
 
 def _instant(stamp: str) -> datetime:
-    """The time that RFC 3339 spells, in whatever offset; now, for what is none."""
+    """An RFC 3339 time with any offset; now, for other text."""
     try:
         found = datetime.fromisoformat(stamp)
     except ValueError:
@@ -110,7 +110,7 @@ def _container(pod: Json) -> str:
 
 
 def tail_of(cluster: Cluster, name: str, pods: Sequence[Json]) -> str:
-    """The last lines of one pod, without their times; empty where the cluster does not give them."""
+    """The last lines of one pod, without times; empty where the cluster has none."""
     pod = next(each for each in pods if each["metadata"]["name"] == name)
     try:
         raw = cluster.log(name, _container(pod), None, TAIL_LINES)
@@ -120,7 +120,7 @@ def tail_of(cluster: Cluster, name: str, pods: Sequence[Json]) -> str:
 
 
 def read_log(job: Submitted, position: int) -> tuple[bytes, int]:
-    """From `position`, which counts from `job.log_start` on; without anything gathered, the run folder's own."""
+    """The log from `position`, counted from `job.log_start`; without a gathered log, that of the run folder."""
     path = path_of(job)
     if not os.path.lexists(path):
         return run_folder_log(job, position)

@@ -88,15 +88,15 @@ def _step_rules(spec: TrainSpec, facts: DataFacts) -> Iterator[Problem]:
 
 def unreached_steps(spec: TrainSpec, train_samples: int) -> Iterator[Problem]:
     """SPEC_MAX_STEPS_UNREACHED, a warning with the arithmetic, where the epochs end before train.max_num_steps."""
-    asked, each = spec.train.max_num_steps, steps_per_epoch(spec, train_samples)
+    limit, each = spec.train.max_num_steps, steps_per_epoch(spec, train_samples)
     planned = spec.train.epoch * each
-    if asked is None or not each or planned >= asked:
+    if limit is None or not each or planned >= limit:
         return
     message = (
-        f"max_num_steps is {asked}, and {spec.train.epoch} epochs of {each} steps ({train_samples} samples in batches "
+        f"max_num_steps is {limit}, and {spec.train.epoch} epochs of {each} steps ({train_samples} samples in batches "
         f"of {effective_batch(spec)}) are {planned} steps: training ends there"
     )
-    remedy = f"set train.epoch to {-(-asked // each)} for {asked} steps, or leave train.max_num_steps out"
+    remedy = f"set train.epoch to {-(-limit // each)} for {limit} steps, or leave train.max_num_steps out"
     yield codes.MAX_STEPS_UNREACHED.at("train.max_num_steps", message, remedy, severity="warning")
 
 

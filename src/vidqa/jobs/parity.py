@@ -84,9 +84,9 @@ def _carried_out(comparison: ParityRequest, spec_path: Path, out: Path) -> tuple
 
 def _run(words: list[str]) -> int:
     """Run a module of this project in a subprocess with its output on the terminal."""
-    variables = {"PYTHONPATH": environment.python_path(Path(vidqa.__file__).parents[1]), "HF_HUB_OFFLINE": "1"}
+    path = environment.python_path(Path(vidqa.__file__).parents[1])
     command = [sys.executable, "-P", "-m", *words]
-    env = environment.child_environment(**variables)
+    env = environment.child_environment(PYTHONPATH=path, **environment.OF_THE_ENGINE)
     return subprocess.run(command, env=env, stdin=subprocess.DEVNULL, stdout=2).returncode
 
 

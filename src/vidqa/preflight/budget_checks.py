@@ -12,12 +12,12 @@ from vidqa.planning.samples import Planner, Sample
 from vidqa.preflight._base import Context, Skip
 from vidqa.spec.keys import value_at
 
-EXPLAINED = 10  # too long samples for which a change that fits is looked for
+EXPLAINED = 10  # too long samples that get a suggested change
 MEDIA_CODES = ("VIDEO_", "IMAGE_")
 
 
 def tokens(context: Context) -> list[Problem]:
-    """Every sample planned and counted as the engine will do it."""
+    """Plan every sample and count its tokens as the engine does."""
     sets = context.planned.values()
     problems = [problem for part in sets for problem in part.problems if not _is_of_media(problem)]
     context.facts |= token_facts(context)
@@ -33,7 +33,7 @@ def tokens(context: Context) -> list[Problem]:
 
 
 def token_facts(context: Context) -> dict[str, Any]:
-    """Counts of the samples that will be used, by set: they are what the engine writes into its plan."""
+    """Counts of the usable samples by set, as in plan.json of the engine."""
     facts: dict[str, Any] = {}
     for name in context.planned:
         used = context.usable(name)
@@ -72,7 +72,7 @@ def steps(context: Context) -> list[Problem]:
 
 
 def _data_facts(context: Context) -> spec.DataFacts:
-    """Of the samples that will be used; of all records where no model is here to plan them with."""
+    """Counts of usable samples; of all records where there is no model to plan with."""
     try:
         held = context.usable("validation") if "validation" in context.planned else []
         train = context.usable("train")
@@ -86,7 +86,7 @@ def _data_facts(context: Context) -> spec.DataFacts:
 
 @dataclass(frozen=True)
 class Sampling:
-    """The part of a vision table that a planner reads."""
+    """The keys of a vision table that a planner reads."""
 
     fps: float | None
     nframes: int | None

@@ -45,7 +45,7 @@ class MediaSource:
     closed: bool = False
     own: bool = False
     named: Mapping[str, str] | None = None
-    _known: dict[tuple[str, str], MediaRef | NotFound] = field(default_factory=dict)
+    _found: dict[tuple[str, str], MediaRef | NotFound] = field(default_factory=dict)
     _folders: dict[str, str] = field(default_factory=dict)
     _due: dict[str, tuple[Archive, set[str]]] = field(default_factory=dict)  # members found and not unpacked yet
     _named: dict[str, Archive] = field(default_factory=dict)
@@ -63,9 +63,9 @@ class MediaSource:
 
     def find(self, kind: str, written: str) -> MediaRef | NotFound:
         """The medium that an annotation calls `written`."""
-        found = self._known.get((kind, written))
+        found = self._found.get((kind, written))
         if found is None:
-            found = self._known[kind, written] = self._look_up(kind, written)
+            found = self._found[kind, written] = self._look_up(kind, written)
         return found
 
     def unpack(self) -> None:
@@ -76,7 +76,7 @@ class MediaSource:
 
     def found(self) -> list[MediaRef]:
         """Every medium that was asked for and is there."""
-        return [ref for ref in self._known.values() if isinstance(ref, MediaRef)]
+        return [ref for ref in self._found.values() if isinstance(ref, MediaRef)]
 
     def _look_up(self, kind: str, written: str) -> MediaRef | NotFound:
         name = written.removeprefix("file://")

@@ -35,7 +35,7 @@ Failed = dict[str, list[Problem]]  # by sample id, why it has no answer
 
 
 @dataclass(frozen=True)
-class Work:
+class AnsweringTask:
     """What is to be done and where. `how` is the spec's table with batch_size, seed, generator and skip_saved."""
 
     spec: Any
@@ -46,7 +46,7 @@ class Work:
 
 
 @dataclass(frozen=True)
-class Asked:
+class AnsweringResult:
     """What came of asking, on every rank: the answers are on disk, `failed` is of all ranks."""
 
     saved: SavedAnswers
@@ -59,8 +59,12 @@ class Asked:
 
 
 def ask_all(
-    work: Work, planner: Planner, samples: Sequence[Sample], recipe: dict[str, Any], choices: Choices | None = None
-) -> Asked:
+    work: AnsweringTask,
+    planner: Planner,
+    samples: Sequence[Sample],
+    recipe: dict[str, Any],
+    choices: Choices | None = None,
+) -> AnsweringResult:
     """Answer the samples that have no answer under this recipe yet; those that have `choices` are scored. A signal
     stops it after what is being answered."""
     spec, how, world, run, stop = work.spec, work.how, work.world, work.run, work.stop
@@ -70,7 +74,7 @@ def ask_all(
     mine = share_of([sample for sample in samples if sample.record.id not in done], world.rank, world.size)
 
     size, workers = how.batch_size, max(1, spec.engine.decode_workers)
-    longest, dtype, vllm = longest_asked(spec, mine), DTYPES[spec.model.dtype], spec.engine.vllm.python
+    longest, dtype, vllm = longest_sequence(spec, mine), DTYPES[spec.model.dtype], spec.engine.vllm.python
     settings = Settings(folder, base, dtype, world.device, planner, longest, batch_size=size, vllm_python=vllm)
     with (
         open_evaluation(run, world, -(-len(mine) // size)) as progress,
@@ -81,16 +85,18 @@ def ask_all(
         taking = Answering(saved, prompts, progress, len(mine), size, fails=spec.engine.on_bad_sample == "fail")
         for results in session.generate(prompts.of(mine)):
             taking.take(results)
-            if stop.asked:
+            if stop.signal_name:
                 break
-        everyone = world.gather((stop.asked is not None, taking.failed))
+        everyone = world.gather((stop.signal_name is not None, taking.failed))
         was_stopped = any(stopped for stopped, _ in everyone)
         if was_stopped:
             progress.say("stopped; the same spec with skip_saved = true continues it")
-    return Asked(saved, {name: found for _, failed in everyone for name, found in failed.items()}, was_stopped)
+    return AnsweringResult(
+        saved, {name: found for _, failed in everyone for name, found in failed.items()}, was_stopped
+    )
 
 
-def longest_asked(spec: Any, samples: Sequence[Sample]) -> int:
+def longest_sequence(spec: Any, samples: Sequence[Sample]) -> int:
     """Tokens of the longest prompt with its answer: no generator needs to set aside more for one."""
     return min(spec.model.max_length, longest_of(samples) + spec.generation.max_tokens)
 

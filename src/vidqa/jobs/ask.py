@@ -29,7 +29,7 @@ from vidqa.spec import Layer, parse_set
 from vidqa.spec.sources import model_layer
 
 MOST_WORKERS = 2
-ASKED = "asked.jsonl"  # in the run folder: what was asked, as annotations without answers
+QUESTIONS = "asked.jsonl"  # in the run folder: what was asked, as annotations without answers
 Row = dict[str, Any]
 
 
@@ -54,9 +54,11 @@ def ask(question: Question) -> list[Row]:
     rows = [row for place in question.media for row in _rows(place, question.questions)]
     few = Layer("infer.py", {"engine.decode_workers": min(len(rows), MOST_WORKERS)})  # each takes seconds to start
     with _run_folder(question.out) as folder:
-        write_text(folder / ASKED, "".join(json.dumps({"id": str(at), **row}) + "\n" for at, row in enumerate(rows)))
+        write_text(
+            folder / QUESTIONS, "".join(json.dumps({"id": str(at), **row}) + "\n" for at, row in enumerate(rows))
+        )
         own = {
-            "dataset.annotation_path": str(folder / ASKED),
+            "dataset.annotation_path": str(folder / QUESTIONS),
             "results_dir": str(folder),
             "inference.skip_saved": question.out is not None,
         }
@@ -81,7 +83,7 @@ def _run_folder(out: Path | None) -> Iterator[Path]:
         with TemporaryDirectory(prefix="vidqa-infer-") as folder:
             yield Path(folder)
         return
-    if out.exists() and not (out / ASKED).is_file() and (not out.is_dir() or any(out.iterdir())):
+    if out.exists() and not (out / QUESTIONS).is_file() and (not out.is_dir() or any(out.iterdir())):
         raise RUN_FOLDER_TAKEN.error(out, "it holds something else than the answers to earlier questions")
     out.mkdir(parents=True, exist_ok=True)
     yield out.absolute()

@@ -98,8 +98,8 @@ def why_not_again(failure: dict[str, str] | None) -> str | None:
 
 def _of_code(code: str) -> str | None:
     """The class of the longest beginning that is known."""
-    known = [start for start in BY_CODE if code == start or code.startswith(f"{start}_")]
-    return BY_CODE[max(known, key=len)] if known else None
+    matching = [start for start in BY_CODE if code == start or code.startswith(f"{start}_")]
+    return BY_CODE[max(matching, key=len)] if matching else None
 
 
 def _failure(kind: str, evidence: str) -> dict[str, str]:

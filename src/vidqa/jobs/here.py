@@ -20,10 +20,10 @@ def inference_job(layers: Iterable[Layer], folder: Path) -> Job:
     Raises the problems of the spec and of what it names, and PLATFORM_TOO_FEW_GPUS."""
     spec_path = folder / "spec.toml"
     write_text(spec_path, dump(resolve(ACTION, layers).spec))
-    asked = load_job_spec(ACTION, spec_path, fetch=True)
-    fetch_weights(asked)
-    processes = asked.declared.processes(asked.resolved)
+    job_spec = load_job_spec(ACTION, spec_path, fetch=True)
+    fetch_weights(job_spec)
+    processes = job_spec.declared.processes(job_spec.resolved)
     job = Job(folder.name, ACTION, folder, processes=processes, gpus=hardware.gpu_count())
     raise_errors(local.gpu_problems(job))
-    write_text(job.spec, dump(asked.resolved))
+    write_text(job.spec, dump(job_spec.resolved))
     return job

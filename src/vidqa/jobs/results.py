@@ -99,9 +99,9 @@ def of_job(record: JobRecord) -> Result:
 def of_listing(found: list[JobRecord], problems: list[Problem]) -> Result:
     """The newest jobs, and a line for each record that cannot be read; all records are in the folder that is named."""
     shown = found[:MOST_LISTED]
-    known = {record.job_id for record in found}
+    readable = {record.job_id for record in found}
     named = [Path(problem.where).stem for problem in problems if problem.code == JOB_RECORD_BROKEN.name]
-    broken = [job_id for job_id in named if job_id not in known]
+    broken = [job_id for job_id in named if job_id not in readable]
     lines = [f"{r.job_id}  {r.action:<8}  {r.platform}  {r.state:<8}  {r.run_dir}" for r in shown]
     if len(found) > len(shown):
         lines.append(f"and {len(found) - len(shown)} older ones, in {job_files.folder()}")

@@ -72,10 +72,10 @@ def _settle_run_folder(ended: JobRecord) -> None:
     run = RunFolder(Path(ended.run_dir))
     if not os.path.isdir(run.path):  # False, too, for a name that no folder can have
         return
-    said = run.read_status()
+    status = run.read_status()
     try:
-        if said.get("state") not in (State.STOPPED, State.ERROR, ended.state):
-            steps = {name: said[name] for name in ("step", "total_steps") if name in said}
+        if status.get("state") not in (State.STOPPED, State.ERROR, ended.state):
+            steps = {name: status[name] for name in ("step", "total_steps") if name in status}
             run.write_status(ended.state, **steps, message=ended.message, exit_code=ended.exit_code)
         if ended.state == State.ERROR and not run.read_problems():
             run.write_problems([_problem_of(ended)])
@@ -139,13 +139,13 @@ def progress(record: JobRecord) -> dict[str, Any]:
 
 def describe(record: JobRecord) -> str:
     """A job in a few lines for a person."""
-    said = progress(record)
-    steps = f"{said.get('step')} of {said['total_steps']}" if said.get("total_steps") else "-"
-    left = f", about {said['eta_s']:.0f} s left" if said.get("eta_s") and not record.state.is_terminal else ""
+    status = progress(record)
+    steps = f"{status.get('step')} of {status['total_steps']}" if status.get("total_steps") else "-"
+    left = f", about {status['eta_s']:.0f} s left" if status.get("eta_s") and not record.state.is_terminal else ""
     processes = f"{record.processes} process" + "es" * (record.processes != 1)
     rows = {
         "job": f"{record.job_id} ({record.action} on {record.platform}, {processes})",
-        "state": f"{record.state} {record.message or said.get('message') or ''}".rstrip(),
+        "state": f"{record.state} {record.message or status.get('message') or ''}".rstrip(),
         **({"failure": f"{record.failure['class']}: {record.failure['evidence']}"} if record.failure else {}),
         **({"preflight": record.preflight} if record.preflight else {}),
         "step": steps + left,

@@ -99,8 +99,8 @@ def identities_of(paths: Sequence[str]) -> dict[str, Identity]:
     parts = [paths[first::THREADS] for first in range(THREADS)]
     with ThreadPoolExecutor(THREADS) as pool:
         found = pool.map(lambda part: [(path, _identity(path)) for path in part], parts)
-        known = dict(pair for pairs in found for pair in pairs)
-    return {path: known[path] for path in paths}
+        by_path = dict(pair for pairs in found for pair in pairs)
+    return {path: by_path[path] for path in paths}
 
 
 def as_table(plan: Plan, inputs: Mapping[str, str], identities: Mapping[str, Identity]) -> pyarrow.Table:

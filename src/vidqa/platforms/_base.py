@@ -152,8 +152,8 @@ class Observed:
     @property
     def is_sound(self) -> bool:
         """Whether what was read from a file is of the types that it must be."""
-        told = self.failure or {"class": "", "evidence": ""}
-        texts = self.message, *((told.get("class"), told.get("evidence")) if isinstance(told, dict) else (None,))
+        cause = self.failure or {"class": "", "evidence": ""}
+        texts = self.message, *((cause.get("class"), cause.get("evidence")) if isinstance(cause, dict) else (None,))
         return isinstance(self.exit_code, int | None) and all(isinstance(text, str) for text in texts)
 
 

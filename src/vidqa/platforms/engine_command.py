@@ -59,7 +59,7 @@ def engine_environment(job: Job, cores: int | None = None) -> dict[str, str]:
     settings = {
         "PYTHONUNBUFFERED": "1",
         "PYTHONSAFEPATH": "1",  # no program of the job imports what lies in the folder it was started in
-        "HF_HUB_OFFLINE": "1",  # the model was fetched before; no rank asks the hub again
+        **environment.OF_THE_ENGINE,
         "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(SAVE_S),
         "PYTORCH_ALLOC_CONF": ALLOCATOR,
         **addresses,

@@ -57,16 +57,16 @@ def copied_output(log: Path) -> Iterator[None]:
 
 def _copy(reading: int, output: int, log: Path) -> None:
     """Until the last writer is gone. A log that cannot be written, on a full disk, ends no job."""
-    said = False
+    warned = False
     while piece := os.read(reading, 1 << 16):
         os.write(output, piece)
         try:
             with log.open("ab") as file:
                 file.write(piece)
         except OSError as failed:
-            if not said:
+            if not warned:
                 os.write(output, f"the log cannot be written: {failed}\n".encode())
-            said = True
+            warned = True
 
 
 if __name__ == "__main__":

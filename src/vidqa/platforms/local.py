@@ -128,12 +128,12 @@ def _supervisor_lives(job: Submitted) -> bool:
 
 def cancel(job: Submitted, grace_s: float) -> None:
     deadline = time.monotonic() + grace_s
-    asked: set[Identity] = set()
+    signaled: set[Identity] = set()
     while not status(job).state.is_terminal and time.monotonic() < deadline:
         found = set(engine_processes(job.job_id) or job_processes(job.job_id))
-        for process in found - asked:
+        for process in found - signaled:
             process.send(signal.SIGTERM)
-        asked |= found
+        signaled |= found
         time.sleep(0.05)
     kill_job(job.job_id)
     _await_supervisor(job)

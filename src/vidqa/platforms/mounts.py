@@ -22,20 +22,20 @@ def mounts(job: Job, also_read: Iterable[Path] = ()) -> list[Mount]:
     Links are followed: a snapshot in the hub's cache holds links to files elsewhere in the cache.
     """
     writable = _outermost([job.run_dir, *job.writes])
-    wanted = [place for path in [*job.reads, *also_read] for place in with_targets(path)]
-    readable = [path for path in _outermost(wanted) if not _inside_any(path, writable)]
+    targets = [place for path in [*job.reads, *also_read] for place in with_targets(path)]
+    readable = [path for path in _outermost(targets) if not _inside_any(path, writable)]
     found = [Mount(path, True) for path in readable] + [Mount(path, False) for path in writable]
     return sorted(found, key=lambda mount: mount.path.parts)
 
 
-def media_folders(paths: Iterable[str], known: Iterable[Path]) -> list[Path]:
+def media_folders(paths: Iterable[str], mounted: Iterable[Path]) -> list[Path]:
     """The folders of media files that no known folder holds, those of the files that links stand for among them."""
     folders: dict[Path, None] = {}
     for path in paths:
         folders[Path(path).parent] = None
         folders[Path(os.path.realpath(path)).parent] = None
-    known = list(known)
-    return _outermost([folder for folder in folders if not _inside_any(folder, known)])
+    mounted = list(mounted)
+    return _outermost([folder for folder in folders if not _inside_any(folder, mounted)])
 
 
 def hiding(found: Iterable[Mount], places: Iterable[str]) -> list[Path]:

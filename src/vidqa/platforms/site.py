@@ -29,7 +29,7 @@ MAX_PROBLEMS = 50
 Interface = Annotated[str, Field(pattern=r"^[\w.-]{0,15}$")]
 
 
-class Settings(BaseModel):
+class SiteSettings(BaseModel):
     """The settings of one platform: strict types, no unknown keys, every field with a description."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
@@ -65,9 +65,9 @@ def settings_of(job: Submitted, model: type[Any] | None) -> Any:
     version knows are left out. None for a platform without settings. Raises JOB_RECORD_BROKEN."""
     if model is None:
         return None
-    known = {name: value for name, value in (job.settings or {}).items() if name in model.model_fields}
+    values = {name: value for name, value in (job.settings or {}).items() if name in model.model_fields}
     try:
-        return model.model_validate(known)
+        return model.model_validate(values)
     except ValueError as wrong:
         message = f"its settings are none of {model.__name__}: {str(wrong)[:500]}"
         raise JOB_RECORD_BROKEN.error(record_file(job.job_id), message) from wrong
@@ -119,13 +119,13 @@ def _problem(model: type[Any], error: Any, where: str) -> Problem:
     if error["type"] != "extra_forbidden":
         value = environment.redacted(repr(error.get("input")))
         return SITE_VALUE.at(f"{where} {place}", f"{error['msg']}; it is {value:.100}")
-    known = list(model.model_fields) if len(error["loc"]) == 1 else []
-    return SITE_UNKNOWN_KEY.at(f"{where} {place}", f"there is no key {error['loc'][-1]!r}{_nearest(place, known)}")
+    names = list(model.model_fields) if len(error["loc"]) == 1 else []
+    return SITE_UNKNOWN_KEY.at(f"{where} {place}", f"there is no key {error['loc'][-1]!r}{_nearest(place, names)}")
 
 
-def _nearest(name: str, known: Any) -> str:
-    close = difflib.get_close_matches(name, list(known), n=3, cutoff=0.5)
-    return f"; near it: {', '.join(close)}" if close else f"; there are: {', '.join(known)}" if known else ""
+def _nearest(name: str, names: Any) -> str:
+    close = difflib.get_close_matches(name, list(names), n=3, cutoff=0.5)
+    return f"; near it: {', '.join(close)}" if close else f"; there are: {', '.join(names)}" if names else ""
 
 
 def _documented(model: type[Any]) -> list[str]:

@@ -23,9 +23,9 @@ LEFTOVER_GRACE_S = 30.0  # for engine processes whose torchrun was killed under 
 
 def supervise(job_id: str, exit_file: Path | None, command: Sequence[str]) -> int:
     """The exit code of the command; that of a signal is negative."""
-    asked: set[Identity] = set()
+    signaled: set[Identity] = set()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
-        signal.signal(number, lambda *_: stop_engine(job_id, asked))
+        signal.signal(number, lambda *_: stop_engine(job_id, signaled))
     variables = environment.child_environment(**{JOB_VARIABLE: job_id})
     before = memory_kills.kills()
     try:
@@ -36,8 +36,8 @@ def supervise(job_id: str, exit_file: Path | None, command: Sequence[str]) -> in
         print(f"the job did not start: {failed}", flush=True)
         exit_code = 127
     end_leftovers(job_id)
-    if exit_code and (said := memory_kills.evidence_since(before, memory_kills.kills())):
-        print(said, flush=True)
+    if exit_code and (evidence := memory_kills.evidence_since(before, memory_kills.kills())):
+        print(evidence, flush=True)
     try:
         if exit_file:
             files.write_json(exit_file, {"exit_code": exit_code, "ended": files.now()})
@@ -56,13 +56,13 @@ def leave_warnings_to_us() -> None:
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)
 
 
-def stop_engine(job_id: str, asked: set[Identity]) -> None:
+def stop_engine(job_id: str, signaled: set[Identity]) -> None:
     """Ask the engine to save and stop. Before it has processes of its own, what would start them is ended; once they
-    have been `asked`, torchrun is left to end with the last of them, which may be on another node."""
+    have been `signaled`, torchrun is left to end with the last of them, which may be on another node."""
     engine = engine_processes(job_id)
-    for process in engine or ([] if asked else job_processes(job_id)):
+    for process in engine or ([] if signaled else job_processes(job_id)):
         process.send(signal.SIGTERM)
-    asked.update(engine)
+    signaled.update(engine)
 
 
 def end_leftovers(job_id: str) -> None:

@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, TypeVar, cast
 
 from vidqa import actions, dataset, spec, storage
-from vidqa.actions import Action, Sampling
+from vidqa.actions import Action, RecordSampling
 from vidqa.contract import environment
 from vidqa.contract.problem import Problem, ProblemError, bounded
 from vidqa.dataset.problems import MEDIA_MISSING
@@ -23,7 +23,7 @@ from vidqa.planning.samples import Planner, Sample
 from vidqa.planning.sets import RecordSet, SetSource, quarantines, record_sets, sources
 from vidqa.platforms import site
 from vidqa.preflight.gpus import Declared, Gpu, declared_or_seen
-from vidqa.preflight.media_probe import Row
+from vidqa.preflight.media_probe import ProbeRow
 from vidqa.preflight.stand_in import write_stand_in
 from vidqa.spec.keys import value_at
 from vidqa.spec.models import EvaluateSpec, Spec, TrainSpec
@@ -64,14 +64,14 @@ class Context:
     platform: str
     probe_sample: int | None = None  # how many files are decoded; None is all
     declared: Declared = field(default_factory=Declared)
-    wanted: Resources = field(default_factory=Resources)  # what a launch would be asked for beyond the spec
+    resources: Resources = field(default_factory=Resources)  # what a launch would be asked for beyond the spec
     engine: str = "vidqa"  # whose image the job runs in: a key of gpus.IMAGE_ARCHITECTURES
     evaluate_spec: Path | None = None  # the evaluation that a training is measured with
     kpi_root: Path | None = None  # its data, where there is no spec of it
     at_launch: bool = False  # a launch looks: nothing is written beside the spec
     elsewhere: bool = False  # the job runs on another machine, where media may be that are not here
     facts: dict[str, Any] = field(default_factory=dict)
-    rows: dict[str, Row] = field(default_factory=dict)  # what decoding found, by the medium's key
+    rows: dict[str, ProbeRow] = field(default_factory=dict)  # what decoding found, by the medium's key
     missing: dict[str, list[Problem]] = field(default_factory=dict)  # parts that cannot be had, and why
     unseen_media: list[str] = field(default_factory=list)  # folders of the sets that have been read
     leaks: dict[str, dict[str, list[Any]]] = field(default_factory=dict)  # what two sets share, by sets and reason
@@ -102,7 +102,7 @@ class Context:
     def site(self) -> Any:
         """The settings of the place; None where they cannot be read, which the platform's check reports."""
         try:
-            return site.read(self.platform, self.wanted.site)
+            return site.read(self.platform, self.resources.site)
         except ProblemError:
             return None
 
@@ -127,8 +127,8 @@ class Context:
             _ = self.models
         except ProblemError:
             folder = TemporaryDirectory(prefix="vidqa-known-")
-            if known := write_stand_in(model_names(self.spec).values(), Path(folder.name)):
-                self.facts["estimated_for"] = known
+            if model := write_stand_in(model_names(self.spec).values(), Path(folder.name)):
+                self.facts["estimated_for"] = model
                 return folder
             folder.cleanup()
         return None
@@ -255,7 +255,7 @@ class Context:
         return self.sampling.longest(self.spec)
 
     @property
-    def sampling(self) -> Sampling:
+    def sampling(self) -> RecordSampling:
         """How the action's records become samples. Raises Skip where they do not."""
         if self.declared_action.sampling is None:
             raise Skip(f"{self.action} plans no samples")

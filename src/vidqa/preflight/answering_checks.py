@@ -60,8 +60,10 @@ def memory(context: Context) -> list[Problem]:
     sizes, parameters = _model(context)
     has_gib = least_memory(context.gpus)
 
-    def judged(asked: Any) -> Estimate:
-        return estimate(asked, value_at(asked, context.declared_action.answering), sizes, parameters, samples, has_gib)
+    def judged(run_spec: Any) -> Estimate:
+        return estimate(
+            run_spec, value_at(run_spec, context.declared_action.answering), sizes, parameters, samples, has_gib
+        )
 
     found = judged(context.spec)
     context.facts["memory"] = _facts(found, has_gib)
@@ -81,13 +83,13 @@ def memory(context: Context) -> list[Problem]:
 
 
 def estimate(
-    asked: Any, work: Any, sizes: Sizes, parameters: int, samples: Sequence[Sample], has_gib: float | None
+    run_spec: Any, work: Any, sizes: Sizes, parameters: int, samples: Sequence[Sample], has_gib: float | None
 ) -> Estimate:
     """Every candidate is judged by this one function."""
-    setup = answering_setup(asked, work, longest_of(samples))
+    setup = answering_setup(run_spec, work, longest_of(samples))
     each = (
         Estimate(answering_memory(sizes, parameters, setup, reading, has_gib), reading, setup)
-        for reading in readings(setup, samples, asked.num_gpus)
+        for reading in readings(setup, samples, run_spec.num_gpus)
     )
     return max(each, key=lambda one: one.memory.peak_gib)
 

@@ -57,18 +57,18 @@ def token_facts(context: Context) -> dict[str, Any]:
 
 def steps(context: Context) -> list[Problem]:
     """Steps of a training, and the rules of the spec that need to know the data."""
-    asked = context.training
-    if asked is None:
+    train_spec = context.training
+    if train_spec is None:
         return []
     facts = _data_facts(context)
     context.facts |= {
-        "effective_batch": spec.effective_batch(asked),
-        "steps_per_epoch": spec.steps_per_epoch(asked, facts.train_samples),
-        "total_steps": spec.total_steps(asked, facts.train_samples),
-        "warmup_steps": spec.warmup_steps(asked, facts.train_samples),
+        "effective_batch": spec.effective_batch(train_spec),
+        "steps_per_epoch": spec.steps_per_epoch(train_spec, facts.train_samples),
+        "total_steps": spec.total_steps(train_spec, facts.train_samples),
+        "warmup_steps": spec.warmup_steps(train_spec, facts.train_samples),
     }
-    said = set(spec.check(asked))
-    return [problem for problem in spec.check_with_data(asked, facts) if problem not in said]
+    reported = set(spec.check(train_spec))
+    return [problem for problem in spec.check_with_data(train_spec, facts) if problem not in reported]
 
 
 def _data_facts(context: Context) -> spec.DataFacts:

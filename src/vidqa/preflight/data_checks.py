@@ -53,8 +53,8 @@ def _apart(context: Context, one: RecordSet, other: RecordSet) -> list[Problem]:
 
 
 def _media(part: RecordSet) -> dict[str, MediaRef]:
-    known = {ref.key: ref for record in part.records for ref in record.media}
-    return {real_key(ref): ref for ref in known.values()}
+    by_key = {ref.key: ref for record in part.records for ref in record.media}
+    return {real_key(ref): ref for ref in by_key.values()}
 
 
 def answers(context: Context) -> list[Problem]:
@@ -70,7 +70,9 @@ def answers(context: Context) -> list[Problem]:
         context.facts[f"{part.name}_answers"] = dict(forms.most_common())
         if part.name != "train":
             context.facts[f"{part.name}_gap_analysis"] = _gap_analysis(forms)
-        problems += [found for kind, said in sorted(by_kind.items()) if (found := _unbalanced(part.name, kind, said))]
+        problems += [
+            found for kind, counts in sorted(by_kind.items()) if (found := _unbalanced(part.name, kind, counts))
+        ]
     return problems
 
 
@@ -81,9 +83,9 @@ def _gap_analysis(forms: Counter[str]) -> str:
     return f"{free} of {sum(forms.values())} expected answers are free text, which counts as a gap unless it is equal"
 
 
-def _unbalanced(name: str, kind: str, said: Counter[str]) -> Problem | None:
-    total = sum(said.values())
-    (most, count), *_ = said.most_common(1)
+def _unbalanced(name: str, kind: str, counts: Counter[str]) -> Problem | None:
+    total = sum(counts.values())
+    (most, count), *_ = counts.most_common(1)
     if total < FEWEST_ANSWERS or count <= MOST_OF_ONE * total:
         return None
     message = f"{most[:60]!r} is {count} of the {total} answers of kind {kind}"

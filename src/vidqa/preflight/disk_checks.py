@@ -74,26 +74,26 @@ def _published_bytes(context: Context) -> int:
 
 def _kept(context: Context) -> list[Need]:
     """Checkpoints and exports that lie there at one time."""
-    asked = context.training
-    if asked is None:
+    train_spec = context.training
+    if train_spec is None:
         return []
-    every = trained_parameters(context, asked)
+    every = trained_parameters(context, train_spec)
     trained = trainable(every)
     checkpoint = STATE_PER_PARAMETER * trained
-    exported = [each for each in every if each.added or asked.policy.lora is None]
-    export = BYTES_OF[asked.train.param_dtype] * sum(parameter.numel for parameter in exported)
-    saves = asked.train.ckpt
+    exported = [each for each in every if each.added or train_spec.policy.lora is None]
+    export = BYTES_OF[train_spec.train.param_dtype] * sum(parameter.numel for parameter in exported)
+    saves = train_spec.train.ckpt
     one = checkpoint * saves.enable_checkpoint + export * saves.export_safetensors
-    times = kept_saves(asked)
+    times = kept_saves(train_spec)
     context.facts |= {"trainable_parameters": trained, "checkpoint_bytes": checkpoint, "export_bytes": export}
     context.facts["saves_kept"] = times
     return [Need(existing(context.output_dir), times * one, f"{times} checkpoint{'s' * (times > 1)}, exports included")]
 
 
-def kept_saves(asked: TrainSpec) -> int:
+def kept_saves(train_spec: TrainSpec) -> int:
     """The most saves that lie there at one time: the newest `max_keep`, the best one, and the one that is written
     before the oldest goes; no more than the run makes, as far as the spec alone tells."""
-    saves, train = asked.train.ckpt, asked.train
+    saves, train = train_spec.train.ckpt, train_spec.train
     kept = max(saves.max_keep, 1) + 2 if saves.max_keep >= 0 else math.inf
     if saves.save_freq and train.max_num_steps:
         made: float = train.max_num_steps // saves.save_freq + 1

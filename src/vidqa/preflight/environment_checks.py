@@ -61,21 +61,23 @@ def _unfit(context: Context, extra: str, why: str) -> list[Problem]:
     problems = []
     versions: dict[str, str | None] = context.facts.setdefault("packages", {})
     for text in tomllib.loads((SKILL_ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"][extra]:
-        wanted = Requirement(text)
-        version = versions[wanted.name] = installed(wanted.name)
+        requirement = Requirement(text)
+        version = versions[requirement.name] = installed(requirement.name)
         if version is None:
-            problems.append(PACKAGE_MISSING.at(wanted.name, f"{why} needs {text}"))
-        elif not wanted.specifier.contains(version.partition("+")[0], prereleases=True):
-            problems.append(PACKAGE_OLD.at(wanted.name, f"{wanted.name} {version} is installed, {text} is needed"))
+            problems.append(PACKAGE_MISSING.at(requirement.name, f"{why} needs {text}"))
+        elif not requirement.specifier.contains(version.partition("+")[0], prereleases=True):
+            problems.append(
+                PACKAGE_OLD.at(requirement.name, f"{requirement.name} {version} is installed, {text} is needed")
+            )
     return problems
 
 
 def interpreters(context: Context) -> list[Problem]:
     """Whether the other Pythons that the engine would start have what they are started for; they say their versions."""
-    wanted = context.declared_action.interpreters(context.spec)
-    if wanted and context.platform != "local":
-        raise Skip(f"{', '.join(wanted)} is looked at where the job runs")
-    return [problem for key, library in wanted.items() for problem in _interpreter(context, key, library)]
+    named = context.declared_action.interpreters(context.spec)
+    if named and context.platform != "local":
+        raise Skip(f"{', '.join(named)} is looked at where the job runs")
+    return [problem for key, library in named.items() for problem in _interpreter(context, key, library)]
 
 
 def _interpreter(context: Context, key: str, library: str) -> list[Problem]:
@@ -84,8 +86,8 @@ def _interpreter(context: Context, key: str, library: str) -> list[Problem]:
         return []  # the rules have said so
     python = os.path.abspath(os.path.expanduser(named))
     try:
-        asked = subprocess.run([python, "-I", "-c", VERSIONS], capture_output=True, timeout=ANSWER_S, check=True)
-        versions = json.loads(asked.stdout)
+        answer = subprocess.run([python, "-I", "-c", VERSIONS], capture_output=True, timeout=ANSWER_S, check=True)
+        versions = json.loads(answer.stdout)
     except (OSError, subprocess.SubprocessError, ValueError) as failed:
         return [NO_INTERPRETER.at(key, f"{python} does not run: {failed}")]
     context.facts.setdefault("interpreters", {})[key] = {"path": python, "versions": versions}
@@ -102,9 +104,11 @@ def torch_pair(context: Context) -> list[Problem]:
     torch, torchvision = installed("torch"), installed("torchvision")
     if torch is None or torchvision is None:
         return []  # the packages check has said so
-    wanted = [Requirement(text) for text in metadata.requires("torchvision") or []]
-    fits = all(w.specifier.contains(torch.partition("+")[0], prereleases=True) for w in wanted if w.name == "torch")
-    needs = ", ".join(str(w) for w in wanted if w.name == "torch")
+    requirements = [Requirement(text) for text in metadata.requires("torchvision") or []]
+    fits = all(
+        w.specifier.contains(torch.partition("+")[0], prereleases=True) for w in requirements if w.name == "torch"
+    )
+    needs = ", ".join(str(w) for w in requirements if w.name == "torch")
     return [] if fits else [TORCH_PAIR.at("torchvision", f"torchvision {torchvision} needs {needs}; torch is {torch}")]
 
 

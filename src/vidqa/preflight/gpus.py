@@ -114,10 +114,10 @@ def driver_cuda() -> str | None:
 @cache
 def engine_build() -> Build | None:
     """What the installed torch was compiled for, asked of torch itself in a process of its own."""
-    said = _ask(sys.executable, "-P", "-c", ASK_TORCH, limit_s=TORCH_LIMIT_S)
-    if said is None:
+    output = _ask(sys.executable, "-P", "-c", ASK_TORCH, limit_s=TORCH_LIMIT_S)
+    if output is None:
         return None
-    cuda, architectures = json.loads(said)
+    cuda, architectures = json.loads(output)
     return Build(cuda or "", tuple(architectures))
 
 

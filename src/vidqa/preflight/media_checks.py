@@ -17,7 +17,7 @@ from vidqa.platforms.hardware import cpu_count
 from vidqa.preflight import media_probe
 from vidqa.preflight._base import Context, Skip
 from vidqa.preflight.leaks import listed
-from vidqa.preflight.media_probe import Row, Rows
+from vidqa.preflight.media_probe import ProbeRow, Rows
 from vidqa.preflight.problems import PROBE_UNWRITABLE, SPLIT_NEAR
 from vidqa.video import VideoMeta, fps_disagreement
 from vidqa.video.headers import Header
@@ -54,8 +54,8 @@ def decoded(context: Context) -> list[Problem]:
     earlier preflight found in a file that has not changed holds."""
     requests = list(_requests(context))[: context.probe_sample]
     place = media_probe.place_for(context.spec_path)
-    known = media_probe.read_rows(place)
-    found = {request.where: row for request in requests if (row := _still_true(request, known)) is not None}
+    rows = media_probe.read_rows(place)
+    found = {request.where: row for request in requests if (row := _still_true(request, rows)) is not None}
     left = [request for request in requests if request.where not in found]
     context.facts |= {"media_decoded": len(requests), "media_reused": len(found), "media_probe": str(place)}
     unwritable: list[Problem] = []
@@ -66,14 +66,14 @@ def decoded(context: Context) -> list[Problem]:
                 row = _row(request, context.headers[request.where], answer, seconds)
                 found[request.where] = row
                 if row.exit_code in (Exit.OK, Exit.INPUT):  # what the machine failed at is not a fact of the file
-                    known[row.identity] = row
+                    rows[row.identity] = row
                 advance()
                 if time.monotonic() - last > SAVE_EVERY_S:
-                    _save(place, known)
+                    _save(place, rows)
                     last = time.monotonic()
         finally:  # also where a person interrupts it
             if left:
-                unwritable = _save(place, known)
+                unwritable = _save(place, rows)
     context.rows |= found
     broken = []
     for request in requests:
@@ -94,9 +94,9 @@ def _requests(context: Context) -> Iterator[DecodeRequest]:
                 yield DecodeRequest(ref.path, ref.member, ref.kind, plan.indices, plan.height, plan.width)
 
 
-def _still_true(request: DecodeRequest, known: Rows) -> Row | None:
+def _still_true(request: DecodeRequest, rows: Rows) -> ProbeRow | None:
     """The row of an earlier preflight, where the file is the same. A file that only took too long is tried again."""
-    row = known.get((request.path, request.member, media_probe.plan_key(request)))
+    row = rows.get((request.path, request.member, media_probe.plan_key(request)))
     if row is None or row.code == VIDEO_DECODE_TIMEOUT.name:
         return None
     return row if row.content_key and row.content_key == media_probe.content_key(request.path) else None
@@ -119,11 +119,11 @@ def _decode(requests: Iterable[DecodeRequest], timeout_s: float) -> Iterator[tup
                 yield request, ended.result(), time.monotonic() - started
 
 
-def _row(request: DecodeRequest, header: Header, answer: Decoded, seconds: float) -> Row:
+def _row(request: DecodeRequest, header: Header, answer: Decoded, seconds: float) -> ProbeRow:
     video = header if isinstance(header, VideoMeta) else None
     size = None if isinstance(header, list) else header
     problem = answer if isinstance(answer, Problem) else None
-    return Row(
+    return ProbeRow(
         path=request.path,
         member=request.member,
         kind=request.kind,

@@ -20,7 +20,7 @@ EDGE_BYTES = 1 << 16  # read from each end of a file to tell whether it has chan
 
 
 @dataclass(frozen=True)
-class Row:
+class ProbeRow:
     """One file decoded by one plan. `content_key` changes with the file, `plan_key` with the frames that are asked
     for. `fps` to `rotation` are None where the header cannot be read; `code` is empty where all frames decoded;
     `glance` is the signature that near duplicates are found by."""
@@ -49,7 +49,7 @@ class Row:
         return (self.path, self.member, self.plan_key)
 
 
-Rows = dict[tuple[str, str | None, str], Row]
+Rows = dict[tuple[str, str | None, str], ProbeRow]
 
 
 def plan_key(request: DecodeRequest) -> str:
@@ -91,16 +91,16 @@ def read_rows(path: Path) -> Rows:
         return {}
     try:
         with pyarrow.parquet.ParquetFile(path) as file:  # read_table would import pandas
-            table = file.read([field.name for field in fields(Row)])
+            table = file.read([field.name for field in fields(ProbeRow)])
         if not table.schema.equals(_schema(pyarrow)):
             return {}
-        rows = [Row(**row) for row in table.to_pylist()]
+        rows = [ProbeRow(**row) for row in table.to_pylist()]
     except (OSError, ValueError, KeyError, TypeError, pyarrow.ArrowException):
         return {}
     return {row.identity: row for row in rows}
 
 
-def write_rows(path: Path, rows: Iterable[Row]) -> None:
+def write_rows(path: Path, rows: Iterable[ProbeRow]) -> None:
     """Replace the file; rows whose media file is gone are left out. Raises OSError."""
     import pyarrow
     import pyarrow.parquet
@@ -121,4 +121,4 @@ def _schema(pyarrow: Any) -> Any:
         "float | None": pyarrow.float64(),
         "bytes | None": pyarrow.binary(),
     }
-    return pyarrow.schema([(field.name, types[str(field.type)]) for field in fields(Row)])
+    return pyarrow.schema([(field.name, types[str(field.type)]) for field in fields(ProbeRow)])

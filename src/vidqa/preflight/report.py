@@ -89,13 +89,13 @@ def preflight(
     **more: Any,
 ) -> Report:
     """Carry out every check (of one group, or those that find leaks). `more` are further fields of Context: declared,
-    wanted, engine, evaluate_spec, kpi_root. A report of all groups is kept for the launch. Raises ProblemError only
+    resources, engine, evaluate_spec, kpi_root. A report of all groups is kept for the launch. Raises ProblemError only
     where the spec is not a spec at all."""
     context = Context(spec_path, action or action_of(spec_path), platform, probe_sample, **more)
     seen = _inputs(context) if group is None else None  # first: what changes meanwhile was not looked at
     every = [*CHECKS, *resolve(context.declared_action.checks)]
-    asked = (check for check in every if group in (None, check.group) or (group == LEAKS and check.leaks))
-    checks = [carry_out(check, context) for check in asked]
+    chosen = (check for check in every if group in (None, check.group) or (group == LEAKS and check.leaks))
+    checks = [carry_out(check, context) for check in chosen]
     report = Report(context.action, [settle_length(checked, context) for checked in checks], context.facts)
     if seen:
         _keep(seen, report, context)
@@ -105,9 +105,9 @@ def preflight(
 def _inputs(context: Context) -> Inputs | None:
     """What is to be looked at; None where it is not all there, so that no launch can be of the same."""
     try:
-        known = {"target": context.target, "settings": context.site, "folders": context.models}
-        asked = load_job_spec(context.action, context.spec_path, fetch=True, **known)
-        return kept.inputs(asked, context.platform, context.engine, context.plans_with, lambda: context.records)
+        resolved = {"target": context.target, "settings": context.site, "folders": context.models}
+        job_spec = load_job_spec(context.action, context.spec_path, fetch=True, **resolved)
+        return kept.inputs(job_spec, context.platform, context.engine, context.plans_with, lambda: context.records)
     except (ProblemError, Skip):
         return None
 

@@ -43,9 +43,9 @@ def evaluation_rules(context: Context) -> list[Problem]:
 
 def same_model(context: Context) -> list[Problem]:
     """The model that is evaluated is the one that is trained, an export of it, or an adapter on it."""
-    asked, judged = _pair(context)
-    trained = next(iter(model_names(asked).values()))
-    key, evaluated = list(model_names(judged).items())[-1]  # an adapter's base model comes last
+    train_spec, eval_spec = _pair(context)
+    trained = next(iter(model_names(train_spec).values()))
+    key, evaluated = list(model_names(eval_spec).items())[-1]  # an adapter's base model comes last
     if trained == evaluated or _folder(trained) == _folder(evaluated):
         return []
     differing = [f"{name} {a} and {b}" for name, a, b in _differences(_sizes(trained), _sizes(evaluated))]
@@ -58,9 +58,11 @@ def same_model(context: Context) -> list[Problem]:
 
 def same_frames(context: Context) -> list[Problem]:
     """Training and evaluation see the same frames and the same system prompt."""
-    asked, judged = _pair(context)
-    pairs = [(f"vision.{name}", getattr(asked.custom.vision, name), getattr(judged.vision, name)) for name in VISION]
-    pairs.append(("system_prompt", asked.custom.system_prompt, judged.dataset.system_prompt))
+    train_spec, eval_spec = _pair(context)
+    pairs = [
+        (f"vision.{name}", getattr(train_spec.custom.vision, name), getattr(eval_spec.vision, name)) for name in VISION
+    ]
+    pairs.append(("system_prompt", train_spec.custom.system_prompt, eval_spec.dataset.system_prompt))
     return [
         PAIR_FRAMES.at(
             context.evaluate_spec, f"{name} is {a!r} in training and {b!r} in evaluation", severity="warning"
@@ -101,18 +103,18 @@ def _differences(one: dict[str, Any], other: dict[str, Any]) -> list[tuple[str, 
 def resume_target(context: Context) -> list[Problem]:
     """The checkpoint that the spec names is complete, its samples come in the order that this spec asks for, and its
     weights are those of this model: the engine's own rule (`vidqa.planning.continuing`)."""
-    asked = context.training
-    if asked is None or not asked.train.resume:
+    train_spec = context.training
+    if train_spec is None or not train_spec.train.resume:
         raise Skip("the spec resumes nothing")
-    if asked.train.resume is True:
+    if train_spec.train.resume is True:
         raise Skip("the launch finds the run that goes on, and refuses where there is none")
-    folder = Path(os.path.expanduser(str(asked.train.resume)))
+    folder = Path(os.path.expanduser(str(train_spec.train.resume)))
     context.require_seen(folder)
     folder = folder.parent if folder.name == "policy" else folder
     before = _trainer(folder)
-    problems = _changed(folder, "weights", before, _weights(asked, context))
+    problems = _changed(folder, "weights", before, _weights(train_spec, context))
     try:
-        order = _order(asked, context)
+        order = _order(train_spec, context)
     except ProblemError as unknown:
         if problems:
             return problems
@@ -139,17 +141,17 @@ def _trainer(folder: Path) -> dict[str, Any]:
     return written
 
 
-def _weights(asked: TrainSpec, context: Context) -> dict[str, Any]:
+def _weights(train_spec: TrainSpec, context: Context) -> dict[str, Any]:
     """What the saved weights have to mean; the base model is left out while its weights are not here."""
     try:
-        trained = [(each.name, each.shape) for each in trained_parameters(context, asked) if each.trains]
+        trained = [(each.name, each.shape) for each in trained_parameters(context, train_spec) if each.trains]
     except ProblemError as unknown:
         raise Skip(f"the model cannot be compared: {unknown.problems[0].code}") from unknown
     folder = context.processor_folder
     base = continuing.weights_hash(folder) if weight_files(folder) else None
-    return continuing.weights_facts(asked, trained, base)
+    return continuing.weights_facts(train_spec, trained, base)
 
 
-def _order(asked: TrainSpec, context: Context) -> dict[str, Any]:
+def _order(train_spec: TrainSpec, context: Context) -> dict[str, Any]:
     """What decides the order of samples."""
-    return continuing.order_facts(asked, context.usable("train"), context.plan.data_fingerprint)
+    return continuing.order_facts(train_spec, context.usable("train"), context.plan.data_fingerprint)

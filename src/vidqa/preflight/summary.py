@@ -81,11 +81,11 @@ def _sharing(facts: Facts) -> Iterator[Line]:
     if found is None or not found["tokens_saved"]:
         return
     saved = f"{found['tokens_saved']:.0%} of the tokens, {found['work_saved']:.0%} of the work"
-    asked = f"{found['questions_per_video']:.1f} questions a video in a step"
+    questions = f"{found['questions_per_video']:.1f} questions a video in a step"
     if found["on"]:
-        yield "shared videos", f"{asked}: saves {saved}"
+        yield "shared videos", f"{questions}: saves {saved}"
     elif found["pays"]:
-        yield "shared videos", f"{asked}: on GPUs --set engine.share_video_prefix=true saves {saved}"
+        yield "shared videos", f"{questions}: on GPUs --set engine.share_video_prefix=true saves {saved}"
 
 
 def _trains(facts: Facts) -> Iterator[Line]:

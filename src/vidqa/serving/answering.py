@@ -77,8 +77,8 @@ class Answerer:
 
     async def plan(self, request: ChatRequest, held: ExitStack) -> Sample:
         """The sample of a request; its media are there until `held` is closed. Raises what is wrong with it."""
-        turns, wanted = conversation(request.messages)
-        media = [await self.in_thread(self.gate.fetch, each, held) for each in wanted]
+        turns, named_media = conversation(request.messages)
+        media = [await self.in_thread(self.gate.fetch, each, held) for each in named_media]
         places = {ref.path: ref.written for ref in media}
         headers = [await asyncio.wrap_future(each) for each in self.backend.headers(media)]
         problems = [each for each in headers if isinstance(each, Problem)]
@@ -100,10 +100,10 @@ class Answerer:
     def _planner(self, request: ChatRequest) -> Planner:
         """A planner that has seen no file yet, with the request's own way of taking frames."""
         planner = self.backend.planner
-        asked = request.mm_processor_kwargs
-        if asked is None:
+        options = request.mm_processor_kwargs
+        if options is None:
             return planner.anew(planner.vision)
-        given = {key: value for key, value in asked.model_dump().items() if value is not None}
+        given = {key: value for key, value in options.model_dump().items() if value is not None}
         usual = {key: getattr(planner.vision, key) for key in ("total_pixels", "max_pixels")}
         if "fps" not in given and "nframes" not in given:
             usual |= {key: getattr(planner.vision, key) for key in ("fps", "nframes")}
@@ -142,14 +142,14 @@ class Answerer:
 
     def _most(self, request: ChatRequest, sample: Sample) -> int:
         """Tokens that an answer may have; what a request names is never made less."""
-        longest, asked = self.backend.longest, request.max_completion_tokens or request.max_tokens
+        longest, named_tokens = self.backend.longest, request.max_completion_tokens or request.max_tokens
         left = longest - sample.length
-        if left < (asked or 1):
-            beside = f"; with {asked} for the answer {sample.length + asked}" if asked else ""
+        if left < (named_tokens or 1):
+            beside = f"; with {named_tokens} for the answer {sample.length + named_tokens}" if named_tokens else ""
             message = f"{sample.length} tokens, {sample.media_tokens} of them video or image{beside}; {longest} allowed"
             remedy = "Ask for fewer frames (mm_processor_kwargs) or a shorter answer, or cut the video."
             raise SAMPLE_TOO_LONG.error("messages", message, remedy)
-        return asked or min(left, self.defaults.max_tokens)
+        return named_tokens or min(left, self.defaults.max_tokens)
 
     def _drawing(self, request: ChatRequest, most: int) -> Drawing:
         usual = self.defaults

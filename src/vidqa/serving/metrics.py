@@ -28,7 +28,7 @@ class Figures:
         self.answer_s = Histogram(
             "vidqa_answer_seconds", "From the request to its whole answer.", buckets=SECONDS, registry=registry
         )
-        Gauge("vidqa_requests_running", "Requests in the house.", registry=registry).set_function(running)
+        Gauge("vidqa_requests_running", "Requests that wait or are answered.", registry=registry).set_function(running)
         Gauge("vidqa_answers_waiting", "Answers that wait for their turn.", registry=registry).set_function(waiting)
 
     def text(self) -> bytes:

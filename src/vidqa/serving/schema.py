@@ -151,8 +151,8 @@ class ChatRequest(Strict):
             return self.structured_outputs.json_
         if self.response_format is None or self.response_format.type == "text":
             return None
-        asked = self.response_format.json_schema
-        return asked.schema_ if asked else {"type": "object"}
+        form = self.response_format.json_schema
+        return form.schema_ if form else {"type": "object"}
 
 
 def parse_request(body: bytes) -> ChatRequest:
@@ -204,11 +204,11 @@ def _check(request: ChatRequest) -> None:
 
 def _wrong(found: ValidationError, given: dict[str, Any]) -> list[Problem]:
     """What is wrong, each at its place. What a kind of value that was not meant has to say is left out."""
-    said: dict[str, str] = {}
+    messages: dict[str, str] = {}
     for each in found.errors(include_url=False):
-        said.setdefault(_place(each["loc"], given), each["msg"])
-    deepest = [place for place in said if not any(other != place and other.startswith(place) for other in said)]
-    return [REQUEST.at(place, said[place][:300]) for place in deepest[:5]]
+        messages.setdefault(_place(each["loc"], given), each["msg"])
+    deepest = [place for place in messages if not any(other != place and other.startswith(place) for other in messages)]
+    return [REQUEST.at(place, messages[place][:300]) for place in deepest[:5]]
 
 
 def _place(path: Sequence[int | str], value: Any) -> str:

@@ -37,8 +37,12 @@ def start(options: Namespace) -> NoReturn:
         variables = local.render(job).environment
         if not environment.has(ARENAS):
             variables[ARENAS] = "2"
-        asked = {**vars(options), "name": options.name or name_of(options.model), "spec": job.spec.read_text("utf-8")}
-    words = [sys.executable, "-P", "-m", ENGINE, json.dumps(asked), *(["--json"] if options.json else [])]
+        arguments = {
+            **vars(options),
+            "name": options.name or name_of(options.model),
+            "spec": job.spec.read_text("utf-8"),
+        }
+    words = [sys.executable, "-P", "-m", ENGINE, json.dumps(arguments), *(["--json"] if options.json else [])]
     os.execve(sys.executable, words, environment.child_environment(**variables))
 
 

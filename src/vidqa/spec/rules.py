@@ -12,7 +12,7 @@ from vidqa.contract.problem import Problem
 from vidqa.spec import metric_models
 from vidqa.spec import problems as codes
 from vidqa.spec.evaluate_tables import EvaluateEngine, Model
-from vidqa.spec.models import EvaluateSpec, InferenceSpec, Spec, TrainSpec
+from vidqa.spec.models import EmbedSpec, EvaluateSpec, InferenceSpec, Spec, TrainSpec
 from vidqa.spec.native import native_problems
 from vidqa.spec.policy_tables import Lora
 from vidqa.spec.run_tables import Vision
@@ -88,15 +88,15 @@ def _step_rules(spec: TrainSpec, facts: DataFacts) -> Iterator[Problem]:
 
 def unreached_steps(spec: TrainSpec, train_samples: int) -> Iterator[Problem]:
     """SPEC_MAX_STEPS_UNREACHED, a warning with the arithmetic, where the epochs end before train.max_num_steps."""
-    asked, each = spec.train.max_num_steps, steps_per_epoch(spec, train_samples)
+    limit, each = spec.train.max_num_steps, steps_per_epoch(spec, train_samples)
     planned = spec.train.epoch * each
-    if asked is None or not each or planned >= asked:
+    if limit is None or not each or planned >= limit:
         return
     message = (
-        f"max_num_steps is {asked}, and {spec.train.epoch} epochs of {each} steps ({train_samples} samples in batches "
+        f"max_num_steps is {limit}, and {spec.train.epoch} epochs of {each} steps ({train_samples} samples in batches "
         f"of {effective_batch(spec)}) are {planned} steps: training ends there"
     )
-    remedy = f"set train.epoch to {-(-asked // each)} for {asked} steps, or leave train.max_num_steps out"
+    remedy = f"set train.epoch to {-(-limit // each)} for {limit} steps, or leave train.max_num_steps out"
     yield codes.MAX_STEPS_UNREACHED.at("train.max_num_steps", message, remedy, severity="warning")
 
 
@@ -153,6 +153,17 @@ def inference_rules(spec: InferenceSpec) -> Iterator[Problem]:
     if overlap and overlap >= window:
         message = f"overlap_s is {overlap:g} and window_s is {window:g}"
         yield codes.WINDOW_OVERLAP.at("inference.overlap_s", message)
+
+
+def embed_rules(spec: EmbedSpec) -> Iterator[Problem]:
+    """What is wrong with an embedding, whatever its data."""
+    yield from _required("dataset.annotation_path", spec.dataset.annotation_path)
+    yield from _required("results_dir", spec.results_dir)
+    yield from _vision(spec.vision, "vision")
+    yield from _answering_model(spec.model)
+    if (name := spec.embed.text_model) and not metric_models.is_folder(name):
+        message = f"{name!r} names no folder"
+        yield codes.REQUIRED.at("embed.text_model", message, "write ./NAME, or the whole path of a model's folder")
 
 
 def _answering_model(model: Model) -> Iterator[Problem]:

@@ -173,12 +173,12 @@ class _Names(MediaSource):
     """Collects every name instead of looking for a file."""
 
     def find(self, kind: str, written: str) -> MediaRef | NotFound:
-        self._known.setdefault((kind, written), MediaRef(kind, written, written, size=0))
-        return self._known[kind, written]
+        self._found.setdefault((kind, written), MediaRef(kind, written, written, size=0))
+        return self._found[kind, written]
 
     @property
     def names(self) -> list[str]:
-        return list(dict.fromkeys(written for _, written in self._known))
+        return list(dict.fromkeys(written for _, written in self._found))
 
 
 def named_media(annotations: Path) -> tuple[list[str], list[Problem]]:

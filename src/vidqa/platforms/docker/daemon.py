@@ -86,18 +86,18 @@ def unreachable(failed: BaseException) -> ProblemError:
 
 
 @contextmanager
-def refusals(where: object, known: Refusals = OF_A_CONTAINER) -> Iterator[None]:
+def refusals(where: object, patterns: Refusals = OF_A_CONTAINER) -> Iterator[None]:
     """What the daemon refuses inside becomes a problem at `where`."""
     try:
         yield
     except APIError as refused:
-        raise refusal(where, refused, known) from refused
+        raise refusal(where, refused, patterns) from refused
 
 
-def refusal(where: object, refused: APIError, known: Refusals = OF_A_CONTAINER) -> ProblemError:
-    said = environment.redacted(re.sub(r"\s+", " ", str(refused.explanation or refused)))[:400]
-    code = next(code for pattern, code in known if re.search(pattern, said, re.IGNORECASE))
-    return code.error(where, f"the daemon says: {said}")
+def refusal(where: object, refused: APIError, patterns: Refusals = OF_A_CONTAINER) -> ProblemError:
+    message = environment.redacted(re.sub(r"\s+", " ", str(refused.explanation or refused)))[:400]
+    code = next(code for pattern, code in patterns if re.search(pattern, message, re.IGNORECASE))
+    return code.error(where, f"the daemon says: {message}")
 
 
 @contextmanager

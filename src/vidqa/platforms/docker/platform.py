@@ -224,7 +224,7 @@ def _ending(job: Submitted, left: dict[str, Any]) -> Observed:
 
 def cancel(job: Submitted, grace_s: float) -> None:
     """A container that is not there yet is left to its launcher, which sees that the job is no longer wanted."""
-    name, deadline, asked_at = container_name(job.job_id), time.monotonic() + grace_s, -math.inf
+    name, deadline, signaled_at = container_name(job.job_id), time.monotonic() + grace_s, -math.inf
     with daemon() as client:
         while not (_ended(job) or _look(client, job)).state.is_terminal:
             now = time.monotonic()
@@ -233,10 +233,10 @@ def cancel(job: Submitted, grace_s: float) -> None:
                 _remove(client, name)
             if now > deadline and (not facts or facts["State"]["Status"] == "created"):
                 return
-            if facts and facts["State"]["Running"] and (now > deadline or now > asked_at + ASK_AGAIN_S):
+            if facts and facts["State"]["Running"] and (now > deadline or now > signaled_at + ASK_AGAIN_S):
                 with unless_over():
                     client.kill(name, "SIGTERM" if now < deadline else "SIGKILL")
-                asked_at = now
+                signaled_at = now
             time.sleep(POLL_S)
 
 

@@ -23,7 +23,7 @@ PLURALS = {"Job": "jobs", "ConfigMap": "configmaps", "Service": "services", "Tra
 Json = dict[str, Any]
 
 
-class Answered(Exception):
+class ApiError(Exception):
     """The API server refuses: 403, 404, 409 ... That it cannot answer now (429, 5xx) is UNREACHABLE instead."""
 
     def __init__(self, status: int, reason: str, message: str) -> None:
@@ -33,26 +33,26 @@ class Answered(Exception):
 
 @dataclass(frozen=True)
 class Cluster:
-    """One namespace of one cluster. Every method raises Answered, or UNREACHABLE as a ProblemError."""
+    """One namespace of one cluster. Every method raises ApiError, or UNREACHABLE as a ProblemError."""
 
     api: Any  # kubernetes.client.ApiClient
     namespace: str
 
-    def create(self, wanted: Json, *, dry_run: bool = False) -> Json:
+    def create(self, body: Json, *, dry_run: bool = False) -> Json:
         query = [("dryRun", "All")] if dry_run else []
-        return self._json("POST", self._collection(wanted), query, wanted)
+        return self._json("POST", self._collection(body), query, body)
 
-    def get(self, wanted: Json) -> Json:
-        return self._json("GET", self._path(wanted))
+    def get(self, body: Json) -> Json:
+        return self._json("GET", self._path(body))
 
-    def delete(self, wanted: Json) -> None:
+    def delete(self, body: Json) -> None:
         """Remove an object and what belongs to it; the server goes on with that after the answer."""
         options = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background"}
-        self._json("DELETE", self._path(wanted), [], options)
+        self._json("DELETE", self._path(body), [], options)
 
-    def patch(self, wanted: Json, change: Json) -> Json:
+    def patch(self, body: Json, change: Json) -> Json:
         """Merge a change into an object."""
-        return self._json("PATCH", self._path(wanted), [], change)
+        return self._json("PATCH", self._path(body), [], change)
 
     def delete_pod(self, name: str, grace_s: int) -> None:
         options = {"apiVersion": "v1", "kind": "DeleteOptions", "gracePeriodSeconds": grace_s}
@@ -64,7 +64,7 @@ class Cluster:
         return listed.get("items", []), listed["metadata"]["resourceVersion"]
 
     def watch_pods(self, selector: str, version: str, timeout_s: float) -> Iterator[tuple[str, Json]]:
-        """(ADDED | MODIFIED | DELETED, pod) from `version` on until the server ends it. 410 is Answered like others."""
+        """(ADDED | MODIFIED | DELETED, pod) from `version` on until the server ends it. Raises ApiError (410 too)."""
         query = [
             ("labelSelector", selector),
             ("watch", "true"),
@@ -94,11 +94,11 @@ class Cluster:
 
     def may(self, verb: str, resource: str, group: str = "", subresource: str = "") -> bool:
         """Whether whoever we are may do this in the namespace."""
-        wanted = {"namespace": self.namespace, "verb": verb, "resource": resource, "group": group}
+        attributes = {"namespace": self.namespace, "verb": verb, "resource": resource, "group": group}
         review = {
             "apiVersion": "authorization.k8s.io/v1",
             "kind": "SelfSubjectAccessReview",
-            "spec": {"resourceAttributes": {**wanted, "subresource": subresource}},
+            "spec": {"resourceAttributes": {**attributes, "subresource": subresource}},
         }
         answer = self._json("POST", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", [], review)
         return bool(answer.get("status", {}).get("allowed"))
@@ -107,13 +107,13 @@ class Cluster:
     def _core(self) -> str:
         return f"/api/v1/namespaces/{self.namespace}"
 
-    def _collection(self, wanted: Json) -> str:
-        group = wanted["apiVersion"]
+    def _collection(self, body: Json) -> str:
+        group = body["apiVersion"]
         root = f"/api/{group}" if "/" not in group else f"/apis/{group}"
-        return f"{root}/namespaces/{self.namespace}/{PLURALS[wanted['kind']]}"
+        return f"{root}/namespaces/{self.namespace}/{PLURALS[body['kind']]}"
 
-    def _path(self, wanted: Json) -> str:
-        return f"{self._collection(wanted)}/{wanted['metadata']['name']}"
+    def _path(self, body: Json) -> str:
+        return f"{self._collection(body)}/{body['metadata']['name']}"
 
     def _json(self, method: str, path: str, query: list[tuple[str, str]] | None = None, body: Any = None) -> Json:
         with self._open(method, path, query or [], body, READ_S) as response:
@@ -149,7 +149,7 @@ class Cluster:
 
     def _error(self, status: int, body: Json) -> Exception:
         """A refusal; UNREACHABLE for what another attempt may get past: too many requests, the server's own failure."""
-        answer = Answered(status, str(body.get("reason") or ""), str(body.get("message") or ""))
+        answer = ApiError(status, str(body.get("reason") or ""), str(body.get("message") or ""))
         if status == 429 or status >= 500:
             return UNREACHABLE.error(self.api.configuration.host, _shown(answer))
         return answer
@@ -160,30 +160,30 @@ def connect(site: KubernetesSite) -> Cluster:
     config = require("kubernetes.config", "kubernetes")
     client = require("kubernetes.client", "kubernetes")
     yaml = require("yaml", "kubernetes")
-    wanted = client.Configuration()
-    wanted.retries = 1  # of connections that could not be made; a request that was sent is not sent again
+    configuration = client.Configuration()
+    configuration.retries = 1  # of connections that could not be made; a request that was sent is not sent again
     try:
         files = environment.kubeconfig()
-        config.load_kube_config(files, site.context or None, client_configuration=wanted, persist_config=False)
+        config.load_kube_config(files, site.context or None, client_configuration=configuration, persist_config=False)
     # The client takes a kubeconfig's structure for granted: the last three are its ways to meet another one.
     except (config.ConfigException, yaml.YAMLError, OSError, ValueError, TypeError, LookupError, AttributeError) as bad:
         unusable = NO_CLUSTER.error(site.context or "kubeconfig", f"{type(bad).__name__}: {_short(bad)}")
         if site.context:  # it names a cluster: no other one may take its place
             raise unusable from bad
         try:
-            config.load_incluster_config(client_configuration=wanted)
+            config.load_incluster_config(client_configuration=configuration)
         except config.ConfigException:
             raise unusable from bad
-    return Cluster(client.ApiClient(wanted), site.namespace)
+    return Cluster(client.ApiClient(configuration), site.namespace)
 
 
-def refusal(answer: Answered, what: str) -> Any:
+def refusal(answer: ApiError, what: str) -> Any:
     """A problem for an answer that ends a launch."""
     code = FORBIDDEN if answer.status in (401, 403) and "exceeded quota" not in answer.message else REFUSED
     return code.at(what, _shown(answer))
 
 
-def _shown(answer: Answered) -> str:
+def _shown(answer: ApiError) -> str:
     return f"{answer.status} {answer.reason}: {answer.message}"[:600]
 
 

@@ -105,8 +105,8 @@ def _remedy_for_the_hub(path: Path) -> str | None:
 
 def _volume_of(site: KubernetesSite, path: Path) -> Volume | None:
     """The volume that holds a path of the launcher: of several the one that holds it most closely."""
-    wanted = Path(os.path.normpath(path))
-    holding = [volume for volume in site.volumes if wanted.is_relative_to(volume.here)]
+    target = Path(os.path.normpath(path))
+    holding = [volume for volume in site.volumes if target.is_relative_to(volume.here)]
     return max(holding, key=lambda volume: len(volume.here), default=None)
 
 

@@ -24,7 +24,7 @@ from vidqa.contract.run_folder import RunFolder
 from vidqa.platforms._base import SECRETS, Job, Observed, Platform, Rendered, State, Submitted
 from vidqa.platforms.engine_command import engine_environment
 from vidqa.platforms.job_files import read_exit, write_exit
-from vidqa.platforms.kubernetes.client import PLURALS, Answered, Cluster, connect, refusal
+from vidqa.platforms.kubernetes.client import PLURALS, ApiError, Cluster, connect, refusal
 from vidqa.platforms.kubernetes.log import gather, read_log, tail_of
 from vidqa.platforms.kubernetes.manifest import JOB_LABEL, command, manifest, name_of, needed, objects
 from vidqa.platforms.kubernetes.paths import path_problems, site_of
@@ -57,40 +57,40 @@ def check(job: Job) -> list[Problem]:
         return [*problems, *_missing_secrets(job, cluster), *_admission(job, cluster)]
     except ProblemError as unreachable:
         return [*problems, *unreachable.problems]
-    except Answered as answer:  # to the question what we may do
+    except ApiError as answer:  # to the question what we may do
         return [*problems, refusal(answer, job.job_id)]
 
 
 def _missing_secrets(job: Job, cluster: Cluster) -> list[Problem]:
     """The keys that the spec needs and the cluster's Secret lacks. Where we may not look, the pod will not start."""
     where = f"Secret {cluster.namespace}/{site_of(job).secret}"
-    if not (wanted := needed(job)):
+    if not (required := needed(job)):
         return []
     try:
         has = cluster.secret_keys(site_of(job).secret)
-    except Answered as answer:
+    except ApiError as answer:
         if answer.status == 403:
-            message = f"whether it has {', '.join(wanted)} cannot be seen: {answer.message}"
+            message = f"whether it has {', '.join(required)} cannot be seen: {answer.message}"
             return [SECRET_MISSING.at(where, message, severity="warning")]
         if answer.status != 404:
             raise
-        return [SECRET_MISSING.at(where, f"there is no such Secret, and the spec needs {', '.join(wanted)}")]
-    missing = [name for name in wanted if name not in has]
+        return [SECRET_MISSING.at(where, f"there is no such Secret, and the spec needs {', '.join(required)}")]
+    missing = [name for name in required if name not in has]
     return [SECRET_MISSING.at(where, f"it lacks {', '.join(missing)}, which the spec needs")] if missing else []
 
 
 def _admission(job: Job, cluster: Cluster) -> list[Problem]:
     """What the cluster would answer to each object, and what it does not let us do."""
     problems: list[Problem] = []
-    for wanted in objects(job):
+    for body in objects(job):
         try:
-            cluster.create(wanted, dry_run=True)
-        except Answered as answer:
-            problems.append(refusal(answer, f"{wanted['kind']} {cluster.namespace}/{wanted['metadata']['name']}"))
+            cluster.create(body, dry_run=True)
+        except ApiError as answer:
+            problems.append(refusal(answer, f"{body['kind']} {cluster.namespace}/{body['metadata']['name']}"))
     if not problems:
         missing = _missing_rights(cluster, objects(job)[-1])
         if missing:
-            problems.append(refusal(Answered(403, "Forbidden", f"not allowed: {', '.join(missing)}"), job.job_id))
+            problems.append(refusal(ApiError(403, "Forbidden", f"not allowed: {', '.join(missing)}"), job.job_id))
     return problems
 
 
@@ -120,10 +120,10 @@ def submit(job: Job, rendered: Rendered) -> Json:
     cluster = connect(site_of(job))
     *parts, main = yaml.safe_load_all(rendered.files[MANIFEST])
     try:
-        for wanted in parts:
-            _create(cluster, wanted, job)
+        for part in parts:
+            _create(cluster, part, job)
         made = _create(cluster, main, job)
-    except Answered as answer:
+    except ApiError as answer:
         _take_back(cluster, (main, *parts), job)
         raise ProblemError([refusal(answer, f"{cluster.namespace}/{main['metadata']['name']}")]) from answer
     names = {key: made["metadata"][key] for key in ("name", "uid")}
@@ -132,24 +132,24 @@ def submit(job: Job, rendered: Rendered) -> Json:
     return {**owner, "namespace": cluster.namespace}
 
 
-def _create(cluster: Cluster, wanted: Json, job: Job) -> Json:
+def _create(cluster: Cluster, body: Json, job: Job) -> Json:
     """Create an object, a second time where no answer came: one that is there by then is the one we asked for."""
     try:
         try:
-            return cluster.create(wanted)
+            return cluster.create(body)
         except ProblemError:
             time.sleep(1)
-            return cluster.create(wanted)
-    except Answered as answer:
+            return cluster.create(body)
+    except ApiError as answer:
         if answer.status != 409:
             raise
-        return _there_already(cluster, wanted, job)
+        return _there_already(cluster, body, job)
 
 
-def _there_already(cluster: Cluster, wanted: Json, job: Job) -> Json:
-    there = cluster.get(wanted)
+def _there_already(cluster: Cluster, body: Json, job: Job) -> Json:
+    there = cluster.get(body)
     if not _is_of(job, there):
-        where = f"{wanted['kind']} {cluster.namespace}/{wanted['metadata']['name']}"
+        where = f"{body['kind']} {cluster.namespace}/{body['metadata']['name']}"
         raise CONFLICT.error(where, "the cluster has another object of this name")
     return there
 
@@ -160,13 +160,13 @@ def _is_of(job: Job, there: Json) -> bool:
 
 def _take_back(cluster: Cluster, things: Sequence[Json], job: Job) -> None:
     """Remove what a launch that was refused has made, also where the answer to its creation was lost."""
-    for wanted in things:
+    for thing in things:
         try:
-            if _is_of(job, cluster.get(wanted)):
-                cluster.delete(wanted)
-        except Answered as answer:
+            if _is_of(job, cluster.get(thing)):
+                cluster.delete(thing)
+        except ApiError as answer:
             if answer.status != 404:
-                note(f"{wanted['kind']} {wanted['metadata']['name']} stays in the cluster: {answer}")
+                note(f"{thing['kind']} {thing['metadata']['name']} stays in the cluster: {answer}")
         except ProblemError as away:
             note(f"remove what the cluster may have kept with the label {JOB_LABEL}={job.job_id}: {away}")
             return
@@ -174,11 +174,11 @@ def _take_back(cluster: Cluster, things: Sequence[Json], job: Job) -> None:
 
 def _hand_over(cluster: Cluster, parts: Sequence[Json], owner: Json) -> None:
     """Let the parts go when the Job goes. The job runs whether or not this succeeds."""
-    for wanted in parts:
+    for part in parts:
         try:
-            cluster.patch(wanted, {"metadata": {"ownerReferences": [owner]}})
-        except (Answered, ProblemError) as failed:
-            note(f"{wanted['kind']} {wanted['metadata']['name']} will stay when the job is removed: {failed}")
+            cluster.patch(part, {"metadata": {"ownerReferences": [owner]}})
+        except (ApiError, ProblemError) as failed:
+            note(f"{part['kind']} {part['metadata']['name']} will stay when the job is removed: {failed}")
 
 
 def status(job: Submitted) -> Observed:
@@ -192,7 +192,7 @@ def status(job: Submitted) -> Observed:
         if away.problems[0].code != UNREACHABLE.name:
             raise
         return Observed(job.state, job.exit_code, f"the cluster does not answer: {away.problems[0].message}")
-    except Answered as answer:
+    except ApiError as answer:
         return Observed(job.state, job.exit_code, f"the cluster answered {answer.status}: {answer.message}"[:300])
 
 
@@ -226,12 +226,12 @@ def _owner_of(job: Submitted, cluster: Cluster) -> Json | None:
     """The Job or TrainJob that was submitted, not a later one of its name."""
     try:
         owner = cluster.get(_main(job))
-    except Answered as answer:
+    except ApiError as answer:
         if answer.status == 404:
             return None
         raise
-    known = (job.reference or {}).get("uid")
-    return owner if known in (None, owner["metadata"]["uid"]) else None
+    uid = (job.reference or {}).get("uid")
+    return owner if uid in (None, owner["metadata"]["uid"]) else None
 
 
 def _gone(job: Submitted, pods: Sequence[Json]) -> Observed:
@@ -248,7 +248,7 @@ def cancel(job: Submitted, grace_s: float) -> None:
     """Delete the Job, so that no pod is replaced, and watch its pods end; by force after `grace_s`."""
     try:
         _cancel(job, connect(_site(job)), grace_s)
-    except Answered as answer:
+    except ApiError as answer:
         raise ProblemError([refusal(answer, job.job_id)]) from answer
 
 
@@ -286,7 +286,7 @@ def _watch_end(
     while left and (remaining := deadline - time.monotonic()) > 0:
         try:
             _follow(job, cluster, seen, left, version, remaining)
-        except Answered as answer:  # 410: what was to be watched from is too old
+        except ApiError as answer:  # 410: what was to be watched from is too old
             if answer.status != 410:
                 raise
             time.sleep(AGAIN_S)
@@ -321,7 +321,7 @@ def _follow(
 def _unless_gone(act: Any) -> None:
     try:
         act()
-    except Answered as answer:
+    except ApiError as answer:
         if answer.status != 404:
             raise
 
@@ -341,7 +341,7 @@ def _bring_back(job: Submitted, pods: Sequence[Json]) -> None:
 
 
 def _first_words(ended: Sequence[Ending]) -> Json:
-    return next((each.words for each in reversed(ended) if each.said.state is not None), {})
+    return next((each.words for each in reversed(ended) if each.status.state is not None), {})
 
 
 def _keep(job: Submitted, seen: Observed) -> Observed:
@@ -365,7 +365,7 @@ def log(job: Submitted, position: int) -> tuple[bytes, int]:
     try:
         cluster = connect(_site(job))
         gather(job, cluster, cluster.pods(_selector(job))[0])
-    except (ProblemError, Answered):
+    except (ProblemError, ApiError):
         pass  # what was gathered before is what there is
     return read_log(job, position)
 

@@ -78,9 +78,9 @@ def is_done(run: RunFolder, job_id: str) -> bool:
 
 def begin(run: RunFolder, given: Path, job_id: str) -> None:
     """Write spec.toml and what is missing of run.json, unless a launcher that sees the run folder has."""
-    known = run.read_run()
-    jobs = known.get("jobs", [])
-    facts = {"schema_version": RUN_SCHEMA, "run_id": run.path.name, **known}
+    earlier = run.read_run()
+    jobs = earlier.get("jobs", [])
+    facts = {"schema_version": RUN_SCHEMA, "run_id": run.path.name, **earlier}
     if job_id not in jobs:
         files.write_text(run.path / "spec.toml", (given / "spec.toml").read_text(encoding="utf-8"))
     run.write_status(State.PENDING)  # before the job's name: what an earlier job has said is not this one's

@@ -40,7 +40,7 @@ class Ending:
     disruption: str
 
     @property
-    def said(self) -> EngineStatus:
+    def status(self) -> EngineStatus:
         return EngineStatus.of(self.words.get("status"))
 
 
@@ -57,8 +57,8 @@ def observed(owner: Json, pods: Sequence[Json], job: Submitted, log_tail: str = 
     """The state of a job that the cluster knows: its `owner` is the Job or TrainJob to which the pods belong."""
     conditions = true_conditions(owner)
     if "Complete" in conditions:
-        said = [ending.said.message for ending in endings(pods) if ending.node == 0]
-        return Observed(State.COMPLETE, 0, said[-1] if said else "")
+        messages = [ending.status.message for ending in endings(pods) if ending.node == 0]
+        return Observed(State.COMPLETE, 0, messages[-1] if messages else "")
     if "Failed" in conditions:
         return failed(conditions["Failed"], pods, job, log_tail)
     return _unfinished(owner, pods, job)
@@ -83,7 +83,7 @@ def failed(condition: Json, pods: Sequence[Json], job: Submitted, log_tail: str)
 def verdict(ending: Ending, pods: Sequence[Json], job: Submitted, log_tail: str) -> Observed:
     """What the ending of one pod means for the job."""
     code = ending.words.get("ended")
-    found = ended(job, code if isinstance(code, int) else ending.exit_code, ending.said, log_tail)
+    found = ended(job, code if isinstance(code, int) else ending.exit_code, ending.status, log_tail)
     if found.state == State.COMPLETE or found.exit_code == Exit.NOT_DONE:
         return found
     if ending.reason == "OOMKilled":
@@ -189,8 +189,8 @@ def _unfinished(owner: Json, pods: Sequence[Json], job: Submitted) -> Observed:
         return Observed(state, None, f"a pod is started again; pod {back[-1].pod} {why}")
     preparing = [pod["metadata"]["name"] for pod in pods if _is_prepared(pod)]
     if preparing:
-        asked = f"`kubectl describe pod {preparing[0]}` says what holds it up"
-        return Observed(state, None, f"{len(preparing)} pod(s) wait for their image and volumes: {asked}")
+        advice = f"`kubectl describe pod {preparing[0]}` says what holds it up"
+        return Observed(state, None, f"{len(preparing)} pod(s) wait for their image and volumes: {advice}")
     return Observed(state, None, "" if running else "its pods are being made")
 
 

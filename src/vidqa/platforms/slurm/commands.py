@@ -31,7 +31,7 @@ NO_ACCOUNTS = "accounting storage is disabled"
 
 
 @dataclass(frozen=True)
-class Answer:
+class CommandResult:
     """What a command of SLURM answered."""
 
     code: int
@@ -71,7 +71,7 @@ class SlurmCommands:
         secrets: tuple[str, ...] = (),
         patience_s: float = 0.0,
         nothing: str = "",
-    ) -> Answer:
+    ) -> CommandResult:
         """Run one command with `given` on its standard input, and the secrets that are set in its environment. For a
         question, `nothing` is what it fails with where there is nothing to tell.
 
@@ -85,7 +85,7 @@ class SlurmCommands:
             time.sleep(1)
         return answer
 
-    def _ask_once(self, words: tuple[str, ...], given: str, secrets: tuple[str, ...]) -> Answer:
+    def _ask_once(self, words: tuple[str, ...], given: str, secrets: tuple[str, ...]) -> CommandResult:
         passed = environment.values(secrets)
         if not self.ssh:
             return self._run(words, given, environment.child_environment(**passed))
@@ -94,7 +94,7 @@ class SlurmCommands:
         head = "".join(f"{name}={value}\n" for name, value in passed.items()) + "\n"
         return self._run(("ssh", *config, *SSH, *SSH_LIMIT, self.ssh, remote), head + given, None)
 
-    def _run(self, words: tuple[str, ...], given: str, variables: dict[str, str] | None) -> Answer:
+    def _run(self, words: tuple[str, ...], given: str, variables: dict[str, str] | None) -> CommandResult:
         where = self.ssh or words[0]
         try:
             done = subprocess.run(
@@ -106,7 +106,7 @@ class SlurmCommands:
             raise SLURM_SILENT.error(where, f"no answer within {TIMEOUT_S} s") from late
         except OSError as failed:
             raise PLATFORM_UNSUITABLE.error(where, f"it cannot be run: {failed}") from failed
-        answer = Answer(done.returncode, done.stdout, done.stderr)
+        answer = CommandResult(done.returncode, done.stdout, done.stderr)
         if self.ssh and answer.code == SSH_FAILED:
             raise SLURM_SSH.error(self.ssh, answer.complaint)
         if self.ssh and answer.code == NOT_FOUND:
@@ -114,7 +114,7 @@ class SlurmCommands:
         return answer
 
 
-def _may_repeat(words: tuple[str, ...], answer: Answer) -> bool:
+def _may_repeat(words: tuple[str, ...], answer: CommandResult) -> bool:
     """Two sbatch are two jobs, unless the first could not even connect to the controller. All else we ask for is so
     however often it is asked for."""
     return words[0] != "sbatch" or "connect failure" in answer.complaint
@@ -144,10 +144,10 @@ def slurm_job(cluster: SlurmCommands, slurm_id: str, name: str) -> SlurmJob | No
 
 
 def accounted(cluster: SlurmCommands, slurm_id: str, name: str) -> SlurmJob | None:
-    """How a job ended, from the accounts; None where there are none or it is not in them. Raises as `known`."""
-    asked = ("sacct", "-j", slurm_id, f"--name={name}", "-X", "-n", "-P", "-o", "State,ExitCode")
+    """How a job ended, from the accounts; None where there are none or it is not in them. Raises as `slurm_job`."""
+    words = ("sacct", "-j", slurm_id, f"--name={name}", "-X", "-n", "-P", "-o", "State,ExitCode")
     try:
-        kept = cluster.ask(*asked, nothing=NO_ACCOUNTS)
+        kept = cluster.ask(*words, nothing=NO_ACCOUNTS)
     except ProblemError as stopped:
         if stopped.problems[0].code == SLURM_MISSING.name:
             return None
@@ -156,9 +156,9 @@ def accounted(cluster: SlurmCommands, slurm_id: str, name: str) -> SlurmJob | No
 
 
 def find(cluster: SlurmCommands, name: str, patience_s: float = 0.0) -> str | None:
-    """The newest job of this name, by its number; None where SLURM knows none. Raises as `known` does."""
-    asked = ("squeue", "--noheader", "--states=all", f"--name={name}", "--format=%F")
-    listed = cluster.ask(*asked, patience_s=patience_s, nothing=NO_SUCH_JOB)
+    """The newest job of this name, by its number; None where SLURM knows none. Raises as `slurm_job`."""
+    words = ("squeue", "--noheader", "--states=all", f"--name={name}", "--format=%F")
+    listed = cluster.ask(*words, patience_s=patience_s, nothing=NO_SUCH_JOB)
     numbers = sorted(map(int, re.findall(r"^\s*(\d+)\s*$", listed.out, re.MULTILINE)))
     return str(numbers[-1]) if numbers else None
 

@@ -200,9 +200,9 @@ def _may_be_launching(job: Submitted) -> bool:
 
 def _slurm_id(job: Submitted, cluster: SlurmCommands) -> str | None:
     """The job's number; where the launcher died before it could write it down, SLURM knows it by the job's name."""
-    known = (job.reference or {}).get("slurm_id")
-    if isinstance(known, str) and re.fullmatch(r"\d+", known):
-        return known
+    slurm_id = (job.reference or {}).get("slurm_id")
+    if isinstance(slurm_id, str) and re.fullmatch(r"\d+", slurm_id):
+        return slurm_id
     return find(cluster, slurm_script.name_of(job.job_id))
 
 
@@ -227,19 +227,19 @@ def _observed(job: Submitted, slurm_id: str, seen: SlurmJob | None) -> Observed:
         return Observed(State.PENDING, None, f"{again}waits: {seen.reason or seen.state}")
     if seen and seen.state not in ENDS:
         return Observed(State.RUNNING, None, again.removesuffix("; "))
-    said = verdict.status_in_run_folder(job)
+    engine_status = verdict.status_in_run_folder(job)
     if seen is None:
         return verdict.vanished(
-            job, said, f"it vanished: SLURM knows no job {slurm_id} of it, and it left no exit code"
+            job, engine_status, f"it vanished: SLURM knows no job {slurm_id} of it, and it left no exit code"
         )
     if seen.state in ENDED_BY_ITSELF:
         code = int(Exit.JOB_FAILED) if seen.exit_code is None else seen.exit_code
-        return verdict.ended(job, code, said, verdict.tail(run_folder_log, job))
+        return verdict.ended(job, code, engine_status, verdict.tail(run_folder_log, job))
     if seen.state == "CANCELLED":
-        found = verdict.vanished(job, said, "it was canceled in SLURM before it had saved itself")
+        found = verdict.vanished(job, engine_status, "it was canceled in SLURM before it had saved itself")
         return found if found.state == State.COMPLETE else replace(found, state=State.CANCELED)
     kind, message = ENDED_BY_SLURM[seen.state]
-    found = verdict.vanished(job, said, "")
+    found = verdict.vanished(job, engine_status, "")
     if found.state != State.COMPLETE:
         saved = "it had saved itself" if found.exit_code == Exit.NOT_DONE else "what it had not saved is lost"
         found = replace(found, message=f"{message} ({seen.state}); {saved}")

@@ -32,10 +32,10 @@ OWN=$(ip -o -4 address show dev {interface} | sed -n 's/.* inet \\([0-9.]*\\).*/
 FIRST_NODE=${{OWN:-$FIRST_NODE}}
 """
 RUN = """\
-# How it ended, the engine knows best: status.json has its exit code.
-said() {{ sed -n 's/.*"exit_code": \\([0-9][0-9]*\\).*/\\1/p' "$run/status.json" 2>/dev/null; }}
+# The engine's own exit code, from status.json.
+reported_code() {{ sed -n 's/.*"exit_code": \\([0-9][0-9]*\\).*/\\1/p' "$run/status.json" 2>/dev/null; }}
 restarted=${{SLURM_RESTART_COUNT:-0}}
-if ((restarted)) && [[ $(said) == 0 ]]; then
+if ((restarted)) && [[ $(reported_code) == 0 ]]; then
     echo 0 > "{exit_file}"  # an earlier attempt was complete when SLURM took its nodes
     exit 0
 fi
@@ -45,11 +45,11 @@ rm -f "$run/status.json" "{exit_file}"  # how an earlier attempt ended no longer
 ((restarted < {restarts})) || scontrol update "JobId=$SLURM_JOB_ID" Requeue=0  # the last attempt
 srun --export=ALL --kill-on-bad-exit=1{cores} {task}
 code=$?
-said=$(said)
-if [[ $said == 0 ]]; then
+reported=$(reported_code)
+if [[ $reported == 0 ]]; then
     ((code == 6 || code > 128)) && code=0  # the signal came when all was done
-elif [[ -n $said ]]; then
-    code=$said
+elif [[ -n $reported ]]; then
+    code=$reported
 fi
 
 # Another attempt goes on from the last checkpoint: when the engine has saved and stopped, or when a node is gone.
@@ -147,7 +147,7 @@ def _directives(job: Job, more: dict[str, str]) -> list[str]:
     """Lines of #SBATCH; what the site leaves empty is left out."""
     site: SlurmSite = job.settings
     kind = f"{site.gpu_type}:" if site.gpu_type else ""
-    asked = {
+    options = {
         **more,
         "open-mode": "append",
         "nodes": str(job.nodes),
@@ -165,7 +165,7 @@ def _directives(job: Job, more: dict[str, str]) -> list[str]:
         "export": ",".join(SECRETS),
     }
     flags = ["--exclusive"] * site.exclusive + ["--requeue", *site.options]
-    return [directive(f"--{name}={value}") for name, value in asked.items() if value] + [*map(directive, flags)]
+    return [directive(f"--{name}={value}") for name, value in options.items() if value] + [*map(directive, flags)]
 
 
 def _body(job: Job) -> str:

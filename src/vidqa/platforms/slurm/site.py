@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field
 
 from vidqa.contract.problem import Problem
-from vidqa.platforms.site import Interface, Settings, is_unseen
+from vidqa.platforms.site import Interface, SiteSettings, is_unseen
 from vidqa.platforms.slurm.problems import SLURM_IMAGE, SLURM_NO_IMAGE
 
 IMAGE_FILES = (".sif", ".sqsh", ".squashfs", ".img")
@@ -30,7 +30,7 @@ AbsolutePath = Annotated[str, Field(pattern=r"^/[\P{Cc}\t]*$")]
 Option = Annotated[str, Field(pattern=r"^--[a-z][\P{Cc}\t]*$"), AfterValidator(_of_this_cluster)]
 
 
-class SlurmSite(Settings):
+class SlurmSite(SiteSettings):
     """Settings of the platform slurm. An empty text leaves an option to the cluster's own default."""
 
     backend: Literal["venv", "apptainer", "pyxis"] = Field(

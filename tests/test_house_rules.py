@@ -76,6 +76,7 @@ MAY_KNOW = {
     "import_graph": {"spec"},
 }
 BROAD_EXCEPTS = {
+    "dataset/sources/function_process.py main": "whatever a user's function raises becomes a problem with its line",
     "families/chat/tokens.py _core": "the tokenizers library raises Exception itself for a file that it does not know",
     "contract/cli.py run": "a bug in a script becomes a problem with a log file",
     "engine/__main__.py main": "the last place before torchrun",

@@ -54,11 +54,22 @@ MAY_KNOW = {
         "jobs",
         "platforms",
     },
-    "engine": {"contract", "actions", "spec", "video", "dataset", "families", "planning", "evaluation", "serving"},
+    "engine": {
+        "contract",
+        "actions",
+        "spec",
+        "video",
+        "dataset",
+        "families",
+        "planning",
+        "evaluation",
+        "serving",
+        "curation",
+    },
     "release": {"contract", "spec", "families", "storage", "planning", "evaluation", "jobs"},
     "serving": {"contract", "spec", "video", "dataset", "families", "planning", "jobs", "platforms"},
     "studies": {"contract", "actions", "spec"},
-    "curation": set(),
+    "curation": {"contract"},
     "deft": set(),
     "demo": {"contract"},
     "generate": {"contract", "actions", "import_graph", "spec", "platforms", "planning"},
@@ -90,6 +101,7 @@ PREFIXES = {
     "engine": {"CACHE", "ENGINE"},
     "release": {"EXPORT"},
     "studies": {"AUTOML"},
+    "curation": {"CURATION"},
 }
 VAGUE = ("utils", "util", "helper", "manager", "misc", "common")
 

@@ -1,6 +1,6 @@
 """Every action is one declaration: its spec, its job, its work, and what it leaves.
 
-Three are here. A package that is installed beside this one brings others: its entry points of the group `vidqa.actions`
+Four are here. A package that is installed beside this one brings others: its entry points of the group `vidqa.actions`
 name them ("count = count_action:COUNT"), in every process that finds the package.
 """
 
@@ -35,7 +35,12 @@ __all__ = [
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
-HERE = ("train", "evaluate", "inference")  # modules of this package, each with an action under its name in capitals
+HERE = (
+    "train",
+    "evaluate",
+    "inference",
+    "embed",
+)  # modules of this package, each with an action under its name in capitals
 COMING = ("quantize",)  # named in config.json, so that an agent knows that it is not there
 GROUP = "vidqa.actions"
 

@@ -58,14 +58,14 @@ def inference(spec: Any, run: RunFolder) -> int:
     def conclude() -> None:
         answers = asked.answers()
         require_answers(samples, answers, asked.failed.keys(), run)
-        write_answers(run, rows_of(plan, samples, answers, _failures(plan, problems) | asked.failed))
+        write_answers(run, rows_of(plan, samples, answers, failures(plan, problems) | asked.failed))
         write_json(run.path / "recipe.json", recipe)
 
     on_main(world, conclude)
     return int(Exit.OK)
 
 
-def _failures(plan: PlannedSet, problems: Sequence[Problem]) -> Failed:
+def failures(plan: PlannedSet, problems: Sequence[Problem]) -> Failed:
     """Why records did not become samples, by their ids: the place of such a problem begins with the record's."""
     found: Failed = {}
     for record in plan.records if problems else ():

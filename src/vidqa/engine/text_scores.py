@@ -110,10 +110,7 @@ def bertscore(model: TextModel, layer: int) -> Measure:
 def similarity(model: TextModel) -> Measure:
     """The cosine of the two texts' embeddings, by a folder of sentence-transformers; of a folder without modules.json
     the mean of the token vectors. A text that is empty is like nothing."""
-    pool = _pooling(model)
-
-    def embedded(texts: Sequence[str]) -> Sequence[torch.Tensor]:
-        return [normalize(pool(vectors), dim=-1) for _, vectors in model.vectors(texts)]
+    embedded = sentences(model)
 
     def measure(answers: Sequence[str], expected: Sequence[str]) -> Scores:
         found = _of_texts(embedded, answers, expected)
@@ -121,6 +118,12 @@ def similarity(model: TextModel) -> Measure:
         return {"similarity": [(found[a] @ found[e]).item() if a and e else 0.0 for a, e in pairs]}
 
     return measure
+
+
+def sentences(model: TextModel) -> Callable[[Sequence[str]], Sequence[torch.Tensor]]:
+    """What gives texts their embeddings, float32 [D] of length 1 each. Raises METRIC_MODEL."""
+    pool = _pooling(model)
+    return lambda texts: [normalize(pool(vectors), dim=-1) for _, vectors in model.vectors(texts)]
 
 
 def _of_texts(work: Callable[[Sequence[str]], Sequence[Any]], *texts: Sequence[str]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from vidqa import actions
 from vidqa.contract.cli import command
 from vidqa.contract.files import open_plain, read_object
 from vidqa.contract.problem import ProblemError
-from vidqa.contract.run_folder import ANSWERS
+from vidqa.contract.run_folder import ANSWERS, EMBEDDINGS
 from vidqa.jobs import records
 from vidqa.jobs.records import JobRecord
 from vidqa.platforms._base import State
@@ -89,6 +89,17 @@ def of_inference(record: JobRecord) -> Outcome:
     shown = ", ".join(f"{count} {status}" for status, count in statuses.items())
     facts = {"answers": str(run / ANSWERS), "statuses": statuses}
     return Outcome(facts, {"answers": str(run / ANSWERS), "records": shown})
+
+
+def of_embedding(record: JobRecord) -> Outcome:
+    """Where the vectors are, and how many records have one."""
+    run = Path(record.run_dir)
+    summary = read_object(run / "summary.json") if record.state == State.COMPLETE else {}
+    if not isinstance(counts := summary.get("counts"), dict):
+        return Outcome()
+    shown = ", ".join(f"{count} {name}" for name, count in counts.items())
+    facts = {"embeddings": str(run / EMBEDDINGS), "counts": counts}
+    return Outcome(facts, {"embeddings": str(run / EMBEDDINGS), "records": shown})
 
 
 def _gaps(record: JobRecord) -> list[str]:

@@ -12,7 +12,7 @@ from vidqa.contract.problem import Problem
 from vidqa.spec import metric_models
 from vidqa.spec import problems as codes
 from vidqa.spec.evaluate_tables import EvaluateEngine, Model
-from vidqa.spec.models import EvaluateSpec, InferenceSpec, Spec, TrainSpec
+from vidqa.spec.models import EmbedSpec, EvaluateSpec, InferenceSpec, Spec, TrainSpec
 from vidqa.spec.native import native_problems
 from vidqa.spec.policy_tables import Lora
 from vidqa.spec.run_tables import Vision
@@ -155,6 +155,17 @@ def inference_rules(spec: InferenceSpec) -> Iterator[Problem]:
     if overlap and overlap >= window:
         message = f"overlap_s is {overlap:g} and window_s is {window:g}"
         yield codes.WINDOW_OVERLAP.at("inference.overlap_s", message)
+
+
+def embed_rules(spec: EmbedSpec) -> Iterator[Problem]:
+    """What is wrong with an embedding, whatever its data."""
+    yield from _required("dataset.annotation_path", spec.dataset.annotation_path)
+    yield from _required("results_dir", spec.results_dir)
+    yield from _vision(spec.vision, "vision")
+    yield from _answering_model(spec.model)
+    if (name := spec.embed.text_model) and not metric_models.is_folder(name):
+        message = f"{name!r} names no folder"
+        yield codes.REQUIRED.at("embed.text_model", message, "write ./NAME, or the whole path of a model's folder")
 
 
 def _answering_model(model: Model) -> Iterator[Problem]:

@@ -215,6 +215,12 @@ def _attention_heads(config: Any) -> tuple[Heads, Heads]:
     return decoder, Heads(tower.num_heads, tower.num_heads, tower.hidden_size // tower.num_heads)
 
 
+@torch.no_grad()
+def vision_features(model: Any, patches_PC: torch.Tensor, index: Any) -> torch.Tensor:
+    """The merged features [V, D] of media, by a stock model whose forward is not installed."""
+    return vision_tower(model.model.visual, patches_PC, index, partial(vision_block, EAGER))[0]
+
+
 def _cached_forward(model: Any) -> Any:
     from vidqa.engine.families.qwen3_vl_cached import CachedQwen3VL  # which only generation needs
 
@@ -235,5 +241,6 @@ QWEN3_VL = TorchFamily(
     vision_index=vision_index,
     vision_segments=vision_segments,
     install_forward=install_forward,
+    vision_features=vision_features,
     cached_forward=_cached_forward,
 )

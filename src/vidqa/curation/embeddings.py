@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 SCHEMA_VERSION = 1
 FACTS = b"vidqa.embeddings"  # in the metadata: model, frames, dimensions
-SAME = ("model", "vision", "dimensions", "text_model")  # what two tables must agree in to be compared
+SAME = ("model", "vision", "dimensions", "text_model", "widths")  # what two tables must agree in to be compared
 VECTORS = ("media_embedding", "text_embedding")
 PART = 65_536  # rows at a time
 
@@ -85,6 +85,31 @@ class Table:
             )
         )
         return Part(columns, media, text)
+
+    def spread(self, most: int) -> Part:
+        """About `most` rows' vectors, in whole row groups that are spread over the table."""
+        groups = self._file.metadata.num_row_groups
+        wanted = max(1, min(groups, most * groups // max(1, self.rows)))
+        picked = sorted({at * groups // wanted for at in range(wanted)}) if groups else []
+        read = self._file.read_row_groups(picked, columns=list(VECTORS)).combine_chunks()
+        columns = [read.column(name).combine_chunks() for name in VECTORS]
+        return Part({}, *(_matrix(each, width) for each, width in zip(columns, self.widths, strict=True)))
+
+    def texts(self, names: Sequence[str]) -> Iterator[tuple[int, Any]]:
+        """(number of the first row, a pyarrow batch of these columns) for all rows; vectors are not read."""
+        start = 0
+        for batch in self._file.iter_batches(PART, columns=list(names)):
+            yield start, batch
+            start += len(batch)
+
+    def texts_at(self, rows: np.ndarray, names: Sequence[str]) -> dict[int, dict[str, Any]]:
+        """Texts of some rows, by row."""
+        found: dict[int, dict[str, Any]] = {}
+        wanted = np.unique(rows)
+        for start, batch in self.texts(names):
+            here = wanted[(wanted >= start) & (wanted < start + len(batch))]
+            found |= dict(zip(here.tolist(), batch.take(here - start).to_pylist(), strict=True))
+        return found
 
     def require_like(self, other: Table) -> None:
         """Raises CURATION_UNLIKE where the two were not made alike."""

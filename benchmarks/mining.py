@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
@@ -23,7 +22,7 @@ from ledger import Ledger, arguments, table
 
 from vidqa.curation import choosing
 from vidqa.curation.choosing import Limits
-from vidqa.curation.embeddings import Table, schema
+from vidqa.curation.embeddings import Table, schema, table_of
 from vidqa.curation.mining import TEXTS
 from vidqa.curation.search import centre_of, nearest
 
@@ -53,17 +52,11 @@ def write_pool(place: Path, rows: int, directions: np.ndarray) -> None:
             vectors = draw.standard_normal((len(numbers), 2 * WIDTH), np.float32) + 1
             near = kind_of(numbers, rows)
             vectors[near >= 0] = 3 * directions[near[near >= 0]] + vectors[near >= 0]
-            media, text = (pa.array(list(_unit(part)), pa.list_(pa.float32())) for part in np.split(vectors, 2, 1))
             names = [f"p{number}" for number in numbers]
-            texts = [
-                names,
-                names,
-                ["Why?"] * len(names),
-                ["yes" if n % 2 else "no" for n in numbers],
-                [None] * len(names),
-            ]
-            arrays = [*(pa.array(each, pa.string()) for each in texts), media, text, pa.nulls(len(names), pa.string())]
-            writer.write_table(pa.Table.from_arrays(arrays, schema=columns))
+            texts: dict[str, list[str | None]] = {"sample_id": names, "media": names, "question": ["Why?"] * len(names)}
+            texts["answer"] = ["yes" if number % 2 else "no" for number in numbers]
+            texts |= dict.fromkeys(("kind", "problem"), [None] * len(names))
+            writer.write_table(table_of(texts, *(list(_unit(part)) for part in np.split(vectors, 2, 1)), columns))
 
 
 def kind_of(numbers: np.ndarray, rows: int) -> np.ndarray:

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from clips import write_clip
 
-from vidqa.curation.embeddings import schema
+from vidqa.curation.embeddings import VECTORS, schema, table_of
 from vidqa.evaluation.gaps.table import SCHEMA
 
 
@@ -27,8 +27,8 @@ def write_table(
     """An embed run's table; rows name `media_embedding` and `text_embedding` (arrays, or None)."""
     columns = schema(facts(widths[0], widths[1], **other))
     folder.mkdir(parents=True, exist_ok=True)
-    full = [{name: row.get(name) for name in columns.names} for row in rows]
-    table = pa.Table.from_pylist(full, schema=columns)
+    texts = {name: [row.get(name) for row in rows] for name in columns.names if name not in VECTORS}
+    table = table_of(texts, *([row.get(name) for row in rows] for name in VECTORS), columns)
     pq.write_table(table, folder / "embeddings.parquet", row_group_size=group)
     return folder
 

@@ -16,6 +16,7 @@ from vidqa.contract import environment
 from vidqa.contract.cli import command
 from vidqa.contract.problem import Problem
 from vidqa.dataset import check_records, open_source
+from vidqa.dataset.sources import file_of, made_absolute, read_by
 from vidqa.jobs.records import JobRecord
 from vidqa.platforms.mounts import media_folders
 from vidqa.platforms.site import is_unseen
@@ -70,8 +71,10 @@ class JobSpec:
     @property
     def reads(self) -> tuple[Path, ...]:
         """Absolute paths that the job reads: models, annotations, media, the checkpoint it starts from."""
-        keys = _read_keys(self.declared, self.spec)
-        return tuple(dict.fromkeys((*_local_paths(self.resolved, [*self.models, *keys]), *self.to_come)))
+        keys = [key for key in _read_keys(self.declared, self.spec) if key not in _annotation_keys(self.declared)]
+        named = [str(value_at(self.resolved, key)) for key in _annotation_keys(self.declared)]
+        sets = [Path(place) for name in named if name and "://" not in name for place in read_by(name)]
+        return tuple(dict.fromkeys((*_local_paths(self.resolved, [*self.models, *keys]), *sets, *self.to_come)))
 
     def media_elsewhere(self) -> list[Path]:
         """Folders of media that the annotations name outside the spec's own paths. Reads all annotations; broken
@@ -151,10 +154,10 @@ def load_job_spec(
     resolved = with_values(written, {**_absolute_paths(declared, written), **found})
     sets = _sets_of_buckets(declared, resolved, storage.stage_set if fetch else storage.expected_set)
     resolved = with_values(resolved, sets)
-    not_here = [Path(path) for path in sets.values() if not os.path.exists(path)]
+    not_here = [Path(file_of(path)) for path in sets.values() if path and not os.path.exists(file_of(path))]
     to_stage = [TO_STAGE.at(path, "a launch puts them there before its job", severity="warning") for path in not_here]
     annotations = [path for data in declared.data if (path := str(value_at(resolved, data.annotations)))]
-    unread = [path for path in annotations if Path(path) in not_here or is_unseen(settings, path)]
+    unread = [path for path in annotations if Path(file_of(path)) in not_here or is_unseen(settings, path)]
     data = [path if path in unread else open_source(path).fingerprint() for path in annotations]
     absent = [each for each in expected.values() if not each.is_here]
     return JobSpec(
@@ -251,6 +254,10 @@ def _read_keys(declared: Action, run_spec: Spec) -> list[str]:
     return [*data, *actions.resolve(declared.reads)(run_spec), *([declared.resuming.key] if declared.resuming else [])]
 
 
+def _annotation_keys(declared: Action) -> list[str]:
+    return [data.annotations for data in declared.data]
+
+
 def _written_keys(declared: Action) -> list[str]:
     return [declared.output_key, *([f"{declared.decoding}.frame_cache_dir"] if declared.decoding else [])]
 
@@ -271,7 +278,7 @@ def _absolute_paths(declared: Action, run_spec: Spec) -> dict[str, str]:
     keys = (*_read_keys(declared, run_spec), *_written_keys(declared), *declared.interpreters(run_spec))
     written = {key: value_at(run_spec, key) for key in keys}
     return {
-        key: os.path.abspath(os.path.expanduser(value))
+        key: made_absolute(value) if key in _annotation_keys(declared) else os.path.abspath(os.path.expanduser(value))
         for key, value in written.items()
         if isinstance(value, str) and value and "://" not in value
     }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +13,11 @@ from vidqa.contract.files import write_json
 from vidqa.contract.problem import Problem, raise_errors
 from vidqa.dataset import problems as codes
 from vidqa.dataset.findings import Findings
-from vidqa.dataset.media import MediaSource, media_source
+from vidqa.dataset.media import MediaSource
 from vidqa.dataset.parse import ROLES, RowReader
 from vidqa.dataset.place import KINDS, TAG
-from vidqa.dataset.reader import annotation_file, read_rows
 from vidqa.dataset.record import Record
+from vidqa.dataset.sources import open_source
 from vidqa.preflight import media_probe
 from vidqa.preflight.problems import FIX_EXISTS, FIX_NOTHING_LEFT
 from vidqa.spec.keys import value_at
@@ -70,16 +70,17 @@ def fix_annotations(spec_path: Path, action: str, target: Path) -> Fixed:
         raise FIX_EXISTS.error(target, "there is a file of this name already")
     run_spec, (data, *_) = spec.load(spec_path, action), actions.action(action).data
     path, media_path = value_at(run_spec, data.annotations), value_at(run_spec, data.media)
-    original = annotation_file(path)
+    source = open_source(path, str(media_path))
+    original = source.path
     findings = Findings(str(original))
-    rows = list(read_rows(original, findings))
+    rows = list(source.rows(findings))
     if not rows:
         raise_errors(findings.problems)
     fixed = Fixed(target, original)
     for unread in findings.problems:
         fixed.dropped += 1
         fixed.note("left out", unread.where, f"left out: {unread.message}")
-    mender = _Mender(media_source(original, str(media_path), root_mode=False), original.name, _broken_before(spec_path))
+    mender = _Mender(replace(source.media, closed=False), original.name, _broken_before(spec_path))
     kept = mender.mend(rows, fixed)
     if not kept:
         raise FIX_NOTHING_LEFT.error(original, f"none of {len(rows)} records can be used")

@@ -210,6 +210,7 @@ def job_spec_of(record: JobRecord, settings: Any = None) -> JobSpec:
         resolved=with_values(loaded.resolved, changes),
         models={key: record.model if not at else name for at, (key, name) in enumerate(loaded.models.items())},
         spec_fingerprint=record.spec_fingerprint,
+        warnings=[],  # of the first launch
     )
 
 

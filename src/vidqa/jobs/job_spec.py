@@ -223,6 +223,13 @@ def model_names(asked: Spec) -> dict[str, str]:
     return names
 
 
+def with_absolute_paths(asked: SpecT) -> SpecT:
+    """The same spec for a program that works in another folder: the paths that it names in full, models among them."""
+    models = {key.name: value_at(asked, key.name) for key in actions.action_for(asked).models}
+    folders = {key: os.path.abspath(name) for key, name in models.items() if name and os.path.isdir(name)}
+    return with_values(asked, {**_absolute_paths(actions.action_for(asked), asked), **folders})
+
+
 def process_count(asked: Spec) -> int:
     """How many engine processes a spec asks for."""
     return actions.action_for(asked).processes(asked)

@@ -24,7 +24,7 @@ from vidqa.studies.history import Entry, History
 from vidqa.studies.journal import SCHEMA_VERSION, Event, Journal, only_controller
 from vidqa.studies.moves import Done, Move, Promote, Prune, Start, Wait
 from vidqa.studies.repair import repaired
-from vidqa.studies.retention import bytes_of, remove, removable
+from vidqa.studies.retention import bytes_of, removable, remove
 from vidqa.studies.study import Study, open_study
 from vidqa.studies.study_problems import STUDY_STUCK
 from vidqa.studies.trials import TEMPLATE, Trials
@@ -100,8 +100,7 @@ class Controller:
     def step(self) -> bool:
         """Look once at everything, and do what follows. Whether something did."""
         before = self.journal.count
-        for request in requests.pending(self.study.folder):
-            self._take(request)
+        self.take_requests()
         if self.history.stopped:
             return True
         for entry in list(self.history.running):
@@ -117,6 +116,10 @@ class Controller:
         if self.history.searched is not None and not self.history.running:
             self.after.advance(self.elapsed_s)
         return self.journal.count > before
+
+    def take_requests(self) -> None:
+        for request in requests.pending(self.study.folder):
+            self._take(request)
 
     def _take(self, request: requests.Request) -> None:
         """Write down what somebody asks for, and let it be done; a request that was taken before is forgotten."""
@@ -184,7 +187,8 @@ class Controller:
 
     def _begin(self, move: Start) -> Entry:
         """Write down a new trial; its job follows. One that breaks a rule of the spec has failed."""
-        number, values, repairs, wrong = len(self.history.trials), dict(move.values), (), ""
+        number, values, wrong = len(self.history.trials), dict(move.values), ""
+        repairs: tuple[str, ...] = ()
         try:
             values, repairs = repaired(self.study.space, self.study.base, move.values)
         except ProblemError as broken:
@@ -233,8 +237,10 @@ def _line(event: Event) -> str:
     """An event as a line of the controller's log; empty for what nobody needs to follow."""
     kind = event["event"]
     if kind == "trial":
-        values = ", ".join(f"{name} = {value:.4g}" if isinstance(value, float) else f"{name} = {value}"
-                           for name, value in event["values"].items())
+        values = ", ".join(
+            f"{name} = {value:.4g}" if isinstance(value, float) else f"{name} = {value}"
+            for name, value in event["values"].items()
+        )
         return f"trial {event['number']} ({event['proposer']}): {values}"
     if kind == "measured":
         shown = ", ".join(f"{value:.5g}" for value in event["objectives"])

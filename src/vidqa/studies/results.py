@@ -42,7 +42,7 @@ def evaluation_metrics(run_dir: Path) -> dict[str, Any]:
     """The numbers of metrics.json by dotted name, and the intervals and slices that reports show."""
     metrics = read_object(run_dir / "metrics.json")
     found = _numbers(metrics)
-    kept = {name: metrics[name] for name in ("accuracy_ci95", "headline", "by_kind") if name in metrics}
+    kept: dict[str, Any] = {name: metrics[name] for name in ("accuracy_ci95", "headline", "by_kind") if name in metrics}
     return {**found, **kept, "run_dir": str(run_dir)}
 
 

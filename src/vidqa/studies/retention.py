@@ -25,6 +25,8 @@ def removable(study: Study, history: History) -> list[Path]:
             found.append(run / "checkpoints")
             if entry.number not in kept:
                 found.append(run / "safetensors")
+    reruns = [Path(score["train_run"]) for score in history.scores.values() if score.get("train_run")]
+    found += [run / "checkpoints" for run in reruns]
     return [path for path in found if str(path) not in history.removed and path.is_dir()]
 
 
@@ -44,4 +46,3 @@ def _runs(history: History, entry: Entry) -> list[Path]:
     names = [f"trial-{entry.number}/rung-{rung}/train" for rung in range(entry.rung + 1)]
     ended = [work.ended for name in names if (work := history.work.get(name)) and work.ended]
     return [Path(each["run_dir"]) for each in ended if each["run_dir"]]
-

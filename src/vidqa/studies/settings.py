@@ -38,50 +38,58 @@ class GoalSetting(_Table):
 class Limits(_Table):
     """A study ends when its trials are done, or when the first of these is reached; nothing is no limit."""
 
-    wall_hours: float | None = Field(None, gt=0, description="Hours that controllers of the study have worked.")
-    gpu_hours: float | None = Field(None, gt=0, description="GPU hours of all its jobs.")
-    target: float | None = Field(None, description="Value of the first goal that is good enough.")
-    no_progress: int | None = Field(None, ge=1, description="Trials in a row without a better value.")
-    failures_in_a_row: int = Field(3, ge=1, description="Failed trials in a row.")
-    retries: int = Field(3, ge=0, description="Times that one job is tried again after its machine failed.")
+    wall_hours: float | None = Field(default=None, gt=0, description="Hours that controllers of the study have worked.")
+    gpu_hours: float | None = Field(default=None, gt=0, description="GPU hours of all its jobs.")
+    target: float | None = Field(default=None, description="Value of the first goal that is good enough.")
+    no_progress: int | None = Field(default=None, ge=1, description="Trials in a row without a better value.")
+    failures_in_a_row: int = Field(default=3, ge=1, description="Failed trials in a row.")
+    retries: int = Field(default=3, ge=0, description="Times that one job is tried again after its machine failed.")
 
 
 class Finals(_Table):
     """What happens after the search. An empty list of seeds leaves it out."""
 
-    top: int = Field(3, ge=1, description="Best trials that are trained again.")
-    seeds: list[int] = Field([1, 2, 3], description="Seeds with which each of them and the template is trained.")
+    top: int = Field(default=3, ge=1, description="Best trials that are trained again.")
+    seeds: list[int] = Field(default=[1, 2, 3], description="Seeds of the re-runs.")
+
+
+class Steps(_Table):
+    """Optimizer steps of a trial; unset, it trains as long as the template, or as its own epochs say."""
+
+    shortest: int | None = Field(default=None, ge=1, description="End of the first rung; unset: longest / reduction^2.")
+    longest: int | None = Field(default=None, ge=1, description="Of the longest training; unset: the template's.")
+    reduction: int = Field(default=3, ge=2, description="Each rung is so many times longer than the one below it.")
 
 
 class Place(_Table):
     """Where jobs run, as for scripts/launch.py."""
 
-    nodes: int = Field(1, ge=1, description="Machines that share a job's processes.")
-    gpus: int | None = Field(None, ge=0, description="GPUs of a node, where they cannot be seen from here.")
-    image: str | None = Field(None, description="Engine image.")
-    site: str | None = Field(None, description="File with the settings of your place.")
-    agreed: bool = Field(False, description="Agree to the image that config.json records.")
+    nodes: int = Field(default=1, ge=1, description="Machines that share a job's processes.")
+    gpus: int | None = Field(default=None, ge=0, description="GPUs of a node, where they cannot be seen from here.")
+    image: str | None = Field(default=None, description="Engine image.")
+    site: str | None = Field(default=None, description="File with the settings of your place.")
+    agreed: bool = Field(default=False, description="Agree to the image that config.json records.")
 
 
 class Settings(_Table):
     """Everything that a search depends on, beside the specs."""
 
-    platform: str = Field("local", description="local, docker, slurm or kubernetes.")
-    algorithm: str = Field("bayesian", description="How values are chosen.")
+    platform: str = Field(default="local", description="local, docker, slurm or kubernetes.")
+    algorithm: str = Field(default="bayesian", description="How values are chosen.")
     goals: list[GoalSetting] = Field(min_length=1, description="What is to become better; several for nsga2.")
-    max_trials: int = Field(20, ge=1, description="Trials in all, the template's among them.")
-    max_concurrent: int = Field(1, ge=1, description="Trials that run at one time.")
-    seed: int = Field(0, ge=0, description="Of the algorithm.")
-    rungs: list[int] = Field([], description="Optimizer steps in all at the end of each rung, ascending.")
-    keep: Literal["best", "all"] = Field("best", description="Checkpoints that stay: of what can still be used, or all.")
-    spec: str = Field(TRAIN, description="The training that is searched around.")
-    evaluation: str | None = Field(None, description="Spec of the evaluation that measures the goal.")
-    test: str | None = Field(None, description="Spec of the evaluation that is made once, of the winner.")
-    resources: Place = Field(Place(), description="Where jobs run.")
-    limits: Limits = Field(Limits(), description="When it ends.")
-    finals: Finals = Field(Finals(), description="What follows the search.")
-    ranges: dict[str, str] = Field({}, description="Other ranges of keys, or further keys: LOW..HIGH:log or A,B,C.")
-    fixed: dict[str, Any] = Field({}, description="Keys that keep one value.")
+    max_trials: int = Field(default=20, ge=1, description="Trials in all, the template's among them.")
+    max_concurrent: int = Field(default=1, ge=1, description="Trials that run at one time.")
+    seed: int = Field(default=0, ge=0, description="Of the algorithm.")
+    steps: Steps = Field(default=Steps(), description="How long trials train, where the algorithm has rungs.")
+    keep: Literal["best", "all"] = Field(default="best", description="Checkpoints that stay: what can be used, or all.")
+    spec: str = Field(default=TRAIN, description="The training that is searched around.")
+    evaluation: str | None = Field(default=None, description="Spec of the evaluation that measures the goal.")
+    test: str | None = Field(default=None, description="Spec of the evaluation that is made once, of the winner.")
+    resources: Place = Field(default=Place(), description="Where jobs run.")
+    limits: Limits = Field(default=Limits(), description="When it ends.")
+    finals: Finals = Field(default=Finals(), description="What follows the search.")
+    ranges: dict[str, str] = Field(default={}, description="Keys and ranges: LOW..HIGH:log or A,B,C.")
+    fixed: dict[str, Any] = Field(default={}, description="Keys that keep one value.")
 
     @property
     def as_goals(self) -> tuple[Goal, ...]:
@@ -115,8 +123,6 @@ def checked(table: dict[str, Any], where: Path) -> Settings:
         made = Settings.model_validate(table)
     except ValidationError as wrong:
         raise ProblemError([_problem(each, where) for each in wrong.errors(include_url=False)]) from wrong
-    if made.rungs != sorted(set(made.rungs)) or any(steps < 1 for steps in made.rungs):
-        raise STUDY_SETTINGS.error(f"{where} rungs", f"they must be ascending numbers of steps; they are {made.rungs}")
     if made.limits.target is not None and len(made.goals) > 1:
         raise STUDY_SETTINGS.error(f"{where} limits.target", "a target is of one goal; the study has several")
     return made

@@ -47,16 +47,16 @@ def trial_changes(study: Study, values: Mapping[str, Any], steps: int | None, ou
 def rerun(study: Study, entry: Entry, seed: int, folder: Path) -> dict[str, Any]:
     """What a re-run of a trial's values has otherwise than the template: it trains to the end, with another seed."""
     changes = {**study.space.fixed, **study.space.within(entry.values)}
-    if study.settings.rungs:
+    if study.by_steps:
         changes["train.epoch"], _ = _to_the_last_rung(study, entry.values)
-        changes["train.max_num_steps"] = max(bracket[-1] for bracket in study.algorithm.rungs)
+        changes["train.max_num_steps"] = study.longest
     seeds = {"train.seed": seed, "train.train_policy.dataloader_seed": seed}
     return {**changes, **seeds, "train.output_dir": str(folder / "runs"), "train.resume": False}
 
 
 def _to_the_last_rung(study: Study, values: Mapping[str, Any]) -> tuple[int, int]:
     """Epochs that are enough for the last rung, and the steps of warm-up of a training to its end."""
-    most = max(bracket[-1] for bracket in study.algorithm.rungs)
+    most = study.longest
     asked = study.space.applied(study.base, values)
     samples = train_samples(asked)
     per_epoch = spec.steps_per_epoch(asked, samples) if samples else 0
@@ -85,7 +85,7 @@ def write_evaluation(study: Study, name: str, run_dir: Path, folder: Path) -> Pa
 
 
 def write_baseline(study: Study, name: str, folder: Path) -> Path:
-    """Write the spec `name` as one that evaluates the model before any training, with the template's view of a video."""
+    """Write the spec `name` as one of the model before training, with the template's view of a video."""
     model, revision = study.base.policy.model_name_or_path, study.base.policy.model_revision
     table = {mine: value_at(study.base, theirs) for mine, theirs in SAME_IN_BOTH.items()}
     table |= {"model.model_name": f"{model}@{revision}" if revision else model, "model.enable_lora": False}

@@ -13,7 +13,7 @@ from vidqa import spec
 from vidqa.contract.files import content_hash
 from vidqa.spec import TrainSpec
 from vidqa.spec.build import train_samples
-from vidqa.studies.algorithms import algorithm
+from vidqa.studies.algorithms import Fidelity, algorithm
 from vidqa.studies.history import History
 from vidqa.studies.journal import read
 from vidqa.studies.moves import Algorithm, Goal
@@ -30,19 +30,7 @@ class Study:
     settings: Settings
     base: TrainSpec
     space: Space
-
-    @cached_property
-    def algorithm(self) -> Algorithm:
-        asked = self.settings
-        return algorithm(
-            asked.algorithm,
-            self.space,
-            asked.as_goals,
-            seed=asked.seed,
-            max_trials=asked.max_trials,
-            max_concurrent=asked.max_concurrent,
-            rungs=asked.rungs,
-        )
+    algorithm: Algorithm
 
     @property
     def goal(self) -> Goal:
@@ -51,7 +39,17 @@ class Study:
 
     @property
     def has_rungs(self) -> bool:
-        return any(len(bracket) > 1 for bracket in self.algorithm.rungs)
+        return _has_rungs(self.algorithm)
+
+    @property
+    def by_steps(self) -> bool:
+        """Whether the study says how many steps a trial takes, and not the trial's epochs."""
+        return self.has_rungs or self.settings.steps.longest is not None
+
+    @property
+    def longest(self) -> int:
+        """Steps of a training to the last rung."""
+        return max(bracket[-1] for bracket in self.algorithm.rungs)
 
     @cached_property
     def space_dict(self) -> dict[str, Any]:
@@ -107,16 +105,43 @@ def study_of(folder: Path, settings: Settings) -> Study:
         if name:
             spec.load(folder / name, "evaluate")
     check_goals(settings, base)
+    space = _space(settings, base, by_steps=settings.steps.longest is not None)
+    made = _algorithm(settings, base, space)
+    if _has_rungs(made) and settings.steps.longest is None:
+        space = _space(settings, base, by_steps=True)
+        made = _algorithm(settings, base, space)
+    return Study(folder, settings, base, space, made)
+
+
+def _space(settings: Settings, base: TrainSpec, *, by_steps: bool) -> Space:
     mesh = base.policy.parallelism
-    space = space_of(
+    return space_of(
         base,
         ranges=settings.ranges,
         fixed=settings.fixed,
         samples=train_samples(base),
         ranks=mesh.dp_shard_size * mesh.dp_replicate_size,
-        by_steps=bool(settings.rungs),
+        by_steps=by_steps,
     )
-    return Study(folder, settings, base, space)
+
+
+def _algorithm(settings: Settings, base: TrainSpec, space: Space) -> Algorithm:
+    asked = settings.steps
+    longest = asked.longest or spec.total_steps(base, train_samples(base) or 0) or 1
+    shortest = asked.shortest or max(1, longest // asked.reduction**2)
+    return algorithm(
+        settings.algorithm,
+        space,
+        settings.as_goals,
+        seed=settings.seed,
+        max_trials=settings.max_trials,
+        max_concurrent=settings.max_concurrent,
+        rungs=Fidelity(shortest, longest, asked.reduction),
+    )
+
+
+def _has_rungs(made: Algorithm) -> bool:
+    return any(len(bracket) > 1 for bracket in made.rungs)
 
 
 def history_of(folder: Path) -> tuple[History, str]:
@@ -144,5 +169,7 @@ def check_goals(settings: Settings, base: TrainSpec) -> None:
             remedy = "set validation.enable = true and a validation set (custom.val_dataset, or a test_size)"
             raise STUDY_GOAL.error("goals", message, remedy)
         if goal.metric == "val/accuracy" and not base.engine.validation_generate:
-            message = "val/accuracy is measured where validation samples are answered, and engine.validation_generate is 0"
+            message = (
+                "val/accuracy is measured where validation samples are answered, and engine.validation_generate is 0"
+            )
             raise STUDY_GOAL.error("goals", message, "set engine.validation_generate, or name an evaluation spec")

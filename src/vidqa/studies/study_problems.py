@@ -35,8 +35,8 @@ STUDY_CHANGED = Code(
 STUDY_JOURNAL = Code(
     "STUDY_JOURNAL",
     "The journal of the study is damaged: what it says cannot be trusted.",
-    "Restore journal.jsonl from a copy. If only lines after the named one are lost, cut it there: the jobs of lost lines "
-    "are found again.",
+    "Restore journal.jsonl from a copy, or cut it before the line that is named: the jobs of lost lines are found "
+    "again.",
 )
 STUDY_BUSY = Code(
     "STUDY_BUSY",
@@ -84,4 +84,10 @@ STUDY_NOT_DONE = Code(
     "The study has not ended, or was stopped.",
     "Go on with it: run_automl.py start.",
     Exit.NOT_DONE,
+)
+STUDY_DISK = Code(
+    "STUDY_DISK",
+    "The trials of the study would keep more than the disk has room for.",
+    "Run fewer at a time, keep fewer checkpoints (train.ckpt.max_keep), or let --study name a larger disk.",
+    Exit.ENVIRONMENT,
 )

@@ -1,4 +1,4 @@
-"""Trials as jobs: a training up to the end of a rung, an evaluation where the goal asks for one, and what they reached."""
+"""Trials as jobs: a training to the end of a rung, an evaluation where the goal asks for one, and what they reached."""
 
 from __future__ import annotations
 
@@ -69,7 +69,9 @@ class Trials:
     def train_again(self, entry: Entry, seed: int, work: str) -> JobHandle:
         """The whole training of a trial's values, as the template's schedule says, with another seed."""
         folder = self.study.folder / folder_of(work)
-        return self._submit("train", specs.write_training(self.study, specs.rerun(self.study, entry, seed, folder), folder))
+        return self._submit(
+            "train", specs.write_training(self.study, specs.rerun(self.study, entry, seed, folder), folder)
+        )
 
     @property
     def _evaluation(self) -> str:
@@ -103,7 +105,7 @@ class Trials:
 
     def _target(self, entry: Entry) -> int | None:
         """Steps in all at the end of the present rung; None where a training ends by itself."""
-        if not self.study.settings.rungs:
+        if not self.study.by_steps:
             return None
         return self.study.algorithm.rungs[entry.bracket][entry.rung]
 

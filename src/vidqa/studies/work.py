@@ -89,7 +89,9 @@ class Jobs:
             return
         asked = record.cancel_requested is not None  # by `stop`: going on is no sign of trouble
         if known.retries >= self.retries and not asked:
-            raise STUDY_INTERRUPTED.error(name, f"job {record.job_id} ended {known.retries + 1} times: {why['evidence']}")
+            raise STUDY_INTERRUPTED.error(
+                name, f"job {record.job_id} ended {known.retries + 1} times: {why['evidence']}"
+            )
         try:
             job = attach(known.job_id).retry(ready=self.ready)
         except ProblemError as refused:

@@ -16,12 +16,14 @@ parser = Parser(
         "python scripts/run_automl.py start --study study",
     ],
 )
-parser.add_argument("verb", choices=VERBS)
+parser.add_argument("verb", choices=VERBS, metavar="VERB", help=", ".join(VERBS))
 parser.add_argument("--study", type=Path, required=True, metavar="DIR", help="folder of the study")
 parser.add_argument("--spec", type=Path, metavar="FILE", help="plan: the training to improve; its values are trial 0")
 parser.add_argument("--evaluate", type=Path, metavar="FILE", help="plan: evaluation that measures the goal")
 parser.add_argument("--test", type=Path, metavar="FILE", help="plan: evaluation that is made once, of the winner")
-parser.add_argument("--metric", action="append", default=[], help="plan: the goal, such as accuracy or val/avg_loss")
+parser.add_argument(
+    "--metric", action="append", default=[], metavar="M", help="plan: the goal, such as accuracy or val/avg_loss"
+)
 parser.add_argument("--algorithm", metavar="NAME", help="plan: how values are chosen (default bayesian)")
 parser.add_argument("--trials", type=int, metavar="N", help="plan: trials in all (default 20)")
 parser.add_argument("--concurrent", type=int, metavar="N", help="plan: trials at one time (default 1)")
@@ -29,8 +31,10 @@ parser.add_argument("--platform", help="plan: local (default), docker, slurm, ku
 parser.add_argument("--range", action="append", default=[], metavar="KEY=RANGE", help="plan: LOW..HIGH:log or A,B,C")
 parser.add_argument("--fix", action="append", default=[], metavar="KEY=VALUE", help="plan: a key that is not searched")
 parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="plan: settings; else: values")
-parser.add_argument("--objective", type=float, action="append", default=[], help="tell: what the trial reached")
-parser.add_argument("--proposer", default="agent", help="enqueue, tell: who chose the values (default agent)")
+parser.add_argument("--objective", type=float, action="append", default=[], metavar="X", help="tell: what it reached")
+parser.add_argument(
+    "--proposer", default="agent", metavar="WHO", help="enqueue, tell: who chose the values (default agent)"
+)
 parser.add_argument("--count", type=int, default=1, help="suggest: how many (default 1)")
 parser.add_argument("--wait", action="store_true", help="start: show the log until the study ends or stops")
 parser.add_argument("--timeout", type=float, metavar="S", help="start --wait: no longer than this; the study goes on")

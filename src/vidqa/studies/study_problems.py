@@ -6,6 +6,7 @@ STUDY_MISSING = Code(
     "STUDY_MISSING",
     "The folder holds no study, or nothing of it was started.",
     "Plan one: python scripts/run_automl.py plan --study FOLDER --spec train.toml",
+    Exit.USAGE,
 )
 STUDY_SETTINGS = Code(
     "STUDY_SETTINGS",
@@ -49,11 +50,6 @@ STUDY_UNWRITABLE = Code(
     "The folder of the study cannot be written.",
     "Make room, or let --study name a folder that you may write.",
     Exit.ENVIRONMENT,
-)
-STUDY_VALUES = Code(
-    "STUDY_VALUES",
-    "Values that were proposed are outside the space of the study.",
-    "Propose values that `run_automl.py plan` lists.",
 )
 STUDY_FAILING = Code(
     "STUDY_FAILING",

@@ -27,10 +27,11 @@ parser.add_argument(
 parser.add_argument("--algorithm", metavar="NAME", help="plan: how values are chosen (default bayesian)")
 parser.add_argument("--trials", type=int, metavar="N", help="plan: trials in all (default 20)")
 parser.add_argument("--concurrent", type=int, metavar="N", help="plan: trials at one time (default 1)")
-parser.add_argument("--platform", help="plan: local (default), docker, slurm, kubernetes")
 parser.add_argument("--range", action="append", default=[], metavar="KEY=RANGE", help="plan: LOW..HIGH:log or A,B,C")
 parser.add_argument("--fix", action="append", default=[], metavar="KEY=VALUE", help="plan: a key that is not searched")
-parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="plan: settings; else: values")
+parser.add_argument(
+    "--set", action="append", default=[], metavar="KEY=VALUE", help="plan: settings, as platform=slurm; else: values"
+)
 parser.add_argument("--objective", type=float, action="append", default=[], metavar="X", help="tell: what it reached")
 parser.add_argument(
     "--proposer", default="agent", metavar="WHO", help="enqueue, tell: who chose the values (default agent)"
@@ -46,7 +47,6 @@ def main(options: Namespace) -> Result:
         from vidqa.studies.plan import Asked, plan
 
         named = {"algorithm": options.algorithm, "max_trials": options.trials, "max_concurrent": options.concurrent}
-        named["platform"] = options.platform
         words = (tuple(options.metric), tuple(options.range), tuple(options.fix), tuple(options.set), named)
         return plan(folder, Asked(options.spec, options.evaluate, options.test, *words) if options.spec else None)
     if options.verb in ("suggest", "enqueue", "tell"):

@@ -106,7 +106,7 @@ def test_without_the_libraries_the_remedy_is_named(script: Path, tmp_path: Path)
     command = [sys.executable, "-S", str(script), *words, "--json"]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
     said = json.loads(done.stdout)
-    if script.stem in ("jobs", "route_train", "run_automl", "upload"):  # these problems are found before any package is needed
+    if script.stem in ("jobs", "route_train", "run_automl", "upload"):  # found before any package is needed
         assert done.returncode in (Exit.ENVIRONMENT, Exit.USAGE)
         return
     assert done.returncode == Exit.ENVIRONMENT, said

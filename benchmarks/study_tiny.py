@@ -51,7 +51,9 @@ def main() -> None:
     data, model = out / "data", out / "model"
     if not model.exists():
         python("-m", "vidqa.demo", "--out", data, "--clips", clips, "--seed", 0)
-        python("-m", "vidqa.engine.families.tiny_qwen3_vl", "--out", model, "--corpus", data / "corpus.txt", "--seed", 0)
+        python(
+            "-m", "vidqa.engine.families.tiny_qwen3_vl", "--out", model, "--corpus", data / "corpus.txt", "--seed", 0
+        )
     build("train", out / "train.toml", "--train-root", data / "train", model, {**TRAIN, "train.max_num_steps": steps})
     build("evaluate", out / "test.toml", "--eval-root", data / "eval", model, EVALUATE)
     study = out / f"study-{options.algorithm}"

@@ -149,9 +149,10 @@ def only_controller(folder: Path) -> Iterator[None]:
             raise STUDY_BUSY.error(folder, f"its controller is {_shown(read_object(path))}") from None
         os.ftruncate(handle, 0)
         os.pwrite(handle, json.dumps(this_process().as_dict()).encode(), 0)
-        os.fsync(handle)
-        yield
-        os.ftruncate(handle, 0)
+        try:
+            yield
+        finally:
+            os.ftruncate(handle, 0)
     finally:
         os.close(handle)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from vidqa.studies.history import History, better
 from vidqa.studies.settings import Limits
 from vidqa.studies.study import Study
@@ -14,9 +16,15 @@ def raise_failing(history: History, limits: Limits) -> None:
     row = history.failures[-limits.failures_in_a_row :]
     if len(row) < limits.failures_in_a_row:
         return
-    kinds = {why.partition(":")[0] for why in row}
-    shared = f"all for one reason ({kinds.pop()}), the last: {row[-1]}" if len(kinds) == 1 else "; ".join(row)
+    reasons = {_reason(why) for why in row}
+    shared = f"all for one reason ({reasons.pop()}), the last: {row[-1]}" if len(reasons) == 1 else "; ".join(row)
     raise STUDY_FAILING.error("trials", f"{len(row)} trials in a row failed, {shared}")
+
+
+def _reason(why: str) -> str:
+    """The class of a failure, and the code of its problem where it has one."""
+    found = re.match(r"\w+(: [A-Z]+(_[A-Z]+)+)?", why)
+    return found[0] if found else why
 
 
 def reached(study: Study, history: History, elapsed_s: float, jobs: Jobs) -> str:

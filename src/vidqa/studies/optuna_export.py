@@ -29,7 +29,7 @@ def export(study: Study, history: History, path: Path) -> None:
     made = optuna.create_study(
         storage=storage, study_name=study.folder.name, directions=[goal.direction for goal in goals]
     )
-    made.set_metric_names([goal.metric for goal in goals])
+    made.set_user_attr("goals", [goal.metric for goal in goals])
     made.add_trials([_trial(study, entry) for entry in history.trials if entry.state in STATES])
 
 

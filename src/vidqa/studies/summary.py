@@ -1,4 +1,4 @@
-"""What a study found, as a table with intervals: the model before training, the template, the best trials, the winner."""
+"""What a study found, as a table with intervals: the untrained model, the template, the best trials, the winner."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from vidqa import spec
 from vidqa.contract import files
 from vidqa.contract.cli import Result, command
 from vidqa.jobs.launch import unchecked
-from vidqa.pages.chart import Drawn, Line, draw
+from vidqa.pages.chart import Drawn, Line, Point, draw
 from vidqa.pages.page import page
 from vidqa.spec.keys import with_values
 from vidqa.studies import summary
@@ -97,7 +97,8 @@ def _page(study: Study, history: History, data: dict[str, Any]) -> str:
 
 
 def _history(study: Study, history: History) -> Drawn | None:
-    points, best = [], []
+    points: list[Point] = []
+    best: list[Point] = []
     for entry in history.completed:
         value = entry.measured[-1].objectives[0]
         points.append((float(entry.number), value))

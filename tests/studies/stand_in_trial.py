@@ -25,6 +25,7 @@ train, manner = spec["train"], spec["logging"]["experiment_name"]
 steps, rate = train.get("max_num_steps", 6), train["optm_lr"]
 first = not (run / "attempted").exists()
 (run / "attempted").touch()
+(run / "gpus").write_text(os.environ.get("CUDA_VISIBLE_DEVICES", ""))
 
 
 def write(name: str, value: object) -> None:

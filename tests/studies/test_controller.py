@@ -12,6 +12,7 @@ import threading
 import time
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 from small_studies import RATE, carry_out, history, write_study
@@ -21,6 +22,7 @@ from vidqa.contract.cli import SKILL_ROOT
 from vidqa.contract.problem import ProblemError
 from vidqa.jobs import records
 from vidqa.jobs.launch import unchecked
+from vidqa.platforms import hardware
 from vidqa.studies import journal, proposing, requests
 from vidqa.studies.controller import Controller
 from vidqa.studies.history import History
@@ -214,3 +216,25 @@ def test_status_of_a_thousand_trials_takes_less_than_a_second_and_no_lock(tmp_pa
     assert said["data"]["trials"] == {"complete": 1000} and said["data"]["best"]["number"] == 0
     assert now.children_user - used.children_user + now.children_system - used.children_system < 1.0
     assert time.process_time() - before < 1.0
+
+
+def test_trials_at_the_same_time_share_no_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hardware, "_installed_gpus", lambda: 3)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,6")
+    study = write_study(tmp_path, max_trials=3, max_concurrent=3)
+    seen: list[list[str]] = []
+
+    def taken(event: str, **fields: Any) -> Any:
+        made = append(event, **fields)
+        seen.append([gpu for _, work in controller.jobs.open_work() for gpu in work.gpus])
+        return made
+
+    with only_controller(study):
+        controller = Controller(open_study(study), unchecked)
+        append, controller.jobs.append = controller.append, taken
+        controller.run()
+        controller.journal.close()
+    assert {work.gpus for work in controller.history.work.values()} == {("4",), ("6",)}
+    assert all(len(gpus) == len(set(gpus)) <= 2 for gpus in seen) and ["4", "6"] in seen
+    told = {(path / "gpus").read_text() for path in study.glob("trials/*/runs/*")}
+    assert told == {"4", "6"}, "a job sees its own"

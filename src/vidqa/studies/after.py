@@ -36,8 +36,8 @@ class After:
     def candidates(self) -> list[Entry]:
         """The best trials of the search, and the template's."""
         best = ranked(self.history, self.study.goal)[: self.study.settings.finals.top]
-        template = [entry for entry in self.history.trials[:1] if entry.measured and entry not in best]
-        return [*best, *template]
+        template = self.history.template
+        return [*best, template] if template and template.measured and template not in best else best
 
     def winner(self) -> Entry | None:
         """By the mean over re-runs where all candidates have some, else by the search itself."""
@@ -73,7 +73,7 @@ class After:
 
     def _rerun_one(self, entry: Entry, seed: int) -> None:
         name = _final(entry, seed)
-        trained = self.jobs.look(f"{name}/train", lambda: self.trials.train_again(entry, seed, name))
+        trained = self.jobs.look(f"{name}/train", self.trials.ranks, lambda: self.trials.train_again(entry, seed, name))
         if trained is None:
             return
         metrics: dict[str, Any] = {"failed": trained["failure"]["evidence"]} if trained["failure"] else {}
@@ -81,7 +81,10 @@ class After:
         if not metrics:
             metrics = training_metrics(run_dir)
             if evaluation := self.study.settings.evaluation:
-                evaluated = self.jobs.look(f"{name}/evaluate", lambda: self.trials.evaluate(evaluation, run_dir, name))
+                ranks = self.trials.asking(evaluation)
+                evaluated = self.jobs.look(
+                    f"{name}/evaluate", ranks, lambda: self.trials.evaluate(evaluation, run_dir, name)
+                )
                 if evaluated is None:
                     return
                 why = evaluated["failure"]
@@ -116,8 +119,8 @@ class After:
         if not test:
             return True
         works = {f"{TESTS}/baseline": None, **self._runs("winner", winner)}
-        template = self.history.trials[0]
-        if template.measured and template is not winner:
+        template = self.history.template
+        if template and template.measured and template is not winner:
             works |= self._runs("template", template)
         open_works = [work for work in works.items() if work[0] not in self.history.scores]
         for name, run_dir in open_works[: self.study.settings.max_concurrent]:
@@ -130,7 +133,7 @@ class After:
                 return self.trials.evaluate_model(test, name)
             return self.trials.evaluate(test, run_dir, name)
 
-        if ended := self.jobs.look(name, submit):
+        if ended := self.jobs.look(name, self.trials.asking(test), submit):
             why = ended["failure"]
             metrics = {"failed": why["evidence"]} if why else evaluation_metrics(Path(ended["run_dir"]))
             self.jobs.append("scored", work=name, metrics=finite(metrics))

@@ -20,14 +20,15 @@ from vidqa.jobs.launch import Ready
 from vidqa.platforms import platform
 from vidqa.studies import journal, limits, requests
 from vidqa.studies.after import After
-from vidqa.studies.history import Entry, History
+from vidqa.studies.history import TEMPLATE, Entry, History
 from vidqa.studies.journal import SCHEMA_VERSION, Event, Journal, only_controller
 from vidqa.studies.moves import Done, Move, Promote, Prune, Start, Wait
+from vidqa.studies.places import Places
 from vidqa.studies.repair import repaired
 from vidqa.studies.retention import bytes_of, removable, remove
 from vidqa.studies.study import Study, open_study
 from vidqa.studies.study_problems import STUDY_STUCK
-from vidqa.studies.trials import TEMPLATE, Trials
+from vidqa.studies.trials import Trials
 from vidqa.studies.work import Jobs
 
 BY_HAND = "agent"  # the algorithm that proposes nothing itself
@@ -57,9 +58,11 @@ class Controller:
         self.journal = Journal(study.folder, found)
         if found.note:
             note(f"journal: {found.note}")
-        self.jobs = Jobs(self.history, self.append, study.settings.limits.retries, ready)
+        places = Places(study.settings.platform, study.settings.resources.gpus)
+        self.jobs = Jobs(self.history, self.append, study.settings.limits.retries, ready, places)
         self.trials = Trials(study, self.jobs)
         self.after = After(study, self.trials)
+        self.waits_since = -1  # events there were when the algorithm said that it waits
 
     def append(self, event: str, **fields: Any) -> Event:
         made = self.journal.append(event, self.elapsed_s, **fields)
@@ -105,7 +108,8 @@ class Controller:
             return True
         for entry in list(self.history.running):
             self.trials.advance(entry)
-        self.trials.baseline()
+        if self.trials.lacks_baseline:
+            self.trials.baseline()
         if self.history.searched is None:
             limits.raise_failing(self.history, self.study.settings.limits)
             if why := limits.reached(self.study, self.history, self.elapsed_s, self.jobs):
@@ -157,7 +161,10 @@ class Controller:
         self.jobs.stop()
 
     def _make_moves(self) -> None:
-        while len(self.history.running) < self.study.settings.max_concurrent:
+        """As many as there are free places; the model before training takes one. An algorithm that waits is asked again
+        when something has changed."""
+        most = self.study.settings.max_concurrent - self.trials.lacks_baseline
+        while len(self.history.running) < most and self.waits_since != self.journal.count:
             move = self._next()
             if isinstance(move, Start):
                 self._begin(move)
@@ -172,12 +179,13 @@ class Controller:
                 return
             else:
                 self._wait()
+                self.waits_since = self.journal.count
                 return
 
     def _next(self) -> Move:
         """The template first, then what others enqueued, then what the algorithm says."""
         made, most = len(self.history.trials), self.study.settings.max_trials
-        if made == 0:
+        if self.history.template is None:
             return Start(self.study.space.default(self.study.base), TEMPLATE)
         if self.history.queue and made < most:
             asked = self.history.queue[0]

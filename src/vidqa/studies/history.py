@@ -10,14 +10,16 @@ from vidqa.studies.journal import Event
 from vidqa.studies.moves import Goal, Measured, State, Trial
 
 BASELINE = "baseline"
+TEMPLATE = "template"  # who proposes the template's own values
 
 
 @dataclass
 class Work:
-    """One piece of work and its job. `ended` is its last event, once it is over; `retries` count how often its platform
-    had ended it before."""
+    """One piece of work and its job. `gpus` are those of this machine that it was given; `ended` is its last event,
+    once it is over; `retries` count how often its platform had ended it before."""
 
     job_id: str = ""
+    gpus: tuple[str, ...] = ()
     retries: int = 0
     ended: Event | None = None
 
@@ -100,6 +102,11 @@ class History:
         return self.created["rungs"] if self.created else []
 
     @property
+    def template(self) -> Entry | None:
+        """The trial of the template's own values, which comes before what the algorithm proposes."""
+        return next((each for each in self.trials if each.proposer == TEMPLATE), None)
+
+    @property
     def running(self) -> list[Entry]:
         return [each for each in self.trials if each.state == "running"]
 
@@ -130,7 +137,7 @@ class History:
         entry.state, entry.why = "pruned", event["why"]
 
     def _submitted(self, event: Event) -> None:
-        self.work.setdefault(event["work"], Work()).job_id = event["job_id"]
+        self.work[event["work"]] = Work(event["job_id"], tuple(event["gpus"]))
 
     def _retried(self, event: Event) -> None:
         work = self.work.setdefault(event["work"], Work())

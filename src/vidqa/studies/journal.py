@@ -31,7 +31,7 @@ EVENTS = {
     "trial": {"number", "values", "proposer", "rung", "bracket", "parent", "extra", "repairs"},
     "promoted": {"number", "rung"},
     "pruned": {"number", "why"},
-    "submitted": {"work", "job_id", "how"},
+    "submitted": {"work", "job_id", "how", "gpus"},
     "retried": {"work", "job_id", "why"},
     "ended": {"work", "state", "job_id", "run_dir", "seconds", "gpu_seconds", "failure"},
     "measured": {"number", "rung", "steps", "objectives", "metrics", "state"},

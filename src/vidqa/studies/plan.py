@@ -13,14 +13,13 @@ from vidqa.contract.cli import Result, command
 from vidqa.jobs.job_spec import with_absolute_paths
 from vidqa.spec.layers import parse_set
 from vidqa.studies import estimate, specs
-from vidqa.studies.history import History
+from vidqa.studies.history import TEMPLATE, History
 from vidqa.studies.journal import read
 from vidqa.studies.moves import Start, Trial
 from vidqa.studies.repair import repaired
 from vidqa.studies.settings import EVALUATE, FILE, TEST, TRAIN, checked, write_settings
 from vidqa.studies.study import Study, open_study
 from vidqa.studies.study_problems import STUDY_BEGUN, STUDY_UNWRITABLE
-from vidqa.studies.trials import TEMPLATE
 
 FIRST = 3  # trials whose specs are shown before they start
 LESS_IS_BETTER = ("loss", "perplexity", "error", "false_positive", "false_negative", "latency")

@@ -17,6 +17,7 @@ from vidqa.studies import summary
 from vidqa.studies.after import After
 from vidqa.studies.history import History, better, ranked
 from vidqa.studies.importance import coordinates, importance
+from vidqa.studies.places import Places
 from vidqa.studies.retention import removable
 from vidqa.studies.status import row_of
 from vidqa.studies.study import Study, history_of, open_study
@@ -34,7 +35,7 @@ def report(folder: Path) -> Result:
     study = open_study(folder)
     history, note = history_of(folder)
     study.fits(history)
-    after = After(study, Trials(study, Jobs(history, _never, 0, unchecked)))
+    after = After(study, Trials(study, Jobs(history, _never, 0, unchecked, Places("", 0))))
     best = history.trials[history.winner] if history.winner is not None else after.winner()
     if best is None:
         raise STUDY_MISSING.error(

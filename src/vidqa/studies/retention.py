@@ -15,7 +15,7 @@ def removable(study: Study, history: History) -> list[Path]:
     paused, nor may be another's parent; exports of trials that are neither the template nor among the best."""
     if study.settings.keep == "all":
         return []
-    kept = {0, *(entry.number for entry in ranked(history, study.goal)[: study.settings.finals.top])}
+    kept = {entry.number for entry in ranked(history, study.goal)[: study.settings.finals.top]}
     has_children = study.settings.algorithm == "pbt" and not history.searched
     found: list[Path] = []
     for entry in history.trials:
@@ -23,7 +23,7 @@ def removable(study: Study, history: History) -> list[Path]:
             continue
         for run in _runs(history, entry):
             found.append(run / "checkpoints")
-            if entry.number not in kept:
+            if entry.number not in kept and entry is not history.template:
                 found.append(run / "safetensors")
     reruns = [Path(score["train_run"]) for score in history.scores.values() if score.get("train_run")]
     found += [run / "checkpoints" for run in reruns]

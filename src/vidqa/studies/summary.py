@@ -18,7 +18,7 @@ Row = dict[str, Any]
 def table_of(study: Study, history: History, after: After) -> list[Row]:
     """A row for the baseline, the template, each of the best trials; the winner is named."""
     top = ranked(history, study.goal)[: study.settings.finals.top]
-    template = [entry for entry in history.trials[:1] if entry.measured and entry not in top]
+    template = [entry for entry in after.candidates() if entry not in top]
     rows = [_baseline(study, history)] if BASELINE in history.scores else []
     return rows + [_row(study, history, after, entry) for entry in [*template, *top]]
 
@@ -39,7 +39,9 @@ def _baseline(study: Study, history: History) -> Row:
 def _row(study: Study, history: History, after: After, entry: Entry) -> Row:
     again = after.reached_again(entry)
     names = [
-        name for name, is_it in (("template", entry.number == 0), ("winner", entry.number == history.winner)) if is_it
+        name
+        for name, is_it in (("template", entry is history.template), ("winner", entry.number == history.winner))
+        if is_it
     ]
     return {
         "who": ", ".join(names) or f"trial {entry.number}",

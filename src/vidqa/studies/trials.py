@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
+from vidqa import spec
 from vidqa.jobs.api import JobHandle, attach, submit
+from vidqa.jobs.job_spec import process_count
 from vidqa.studies import specs
 from vidqa.studies.history import BASELINE, Entry
 from vidqa.studies.journal import Event
@@ -22,8 +25,6 @@ from vidqa.studies.results import (
 from vidqa.studies.study import Study
 from vidqa.studies.work import CANCELED, Jobs
 
-TEMPLATE = "template"  # proposer of trial 0
-
 
 class Trials:
     """The trials of a study; `advance` brings a running one a step further, whatever became of it meanwhile."""
@@ -33,30 +34,34 @@ class Trials:
 
     def advance(self, entry: Entry) -> None:
         name = work_name(entry.number, entry.rung)
-        trained = self.jobs.look(f"{name}/train", lambda: self._train(entry))
+        trained = self.jobs.look(f"{name}/train", self.ranks, lambda: self._train(entry))
         if trained is None or self._is_over(entry, trained):
             return
         run_dir = Path(trained["run_dir"])
         metrics = training_metrics(run_dir)
         if self.study.settings.evaluation:
-            evaluated = self.jobs.look(f"{name}/evaluate", lambda: self.evaluate(self._evaluation, run_dir, name))
+            work = f"{name}/evaluate"
+            evaluated = self.jobs.look(
+                work, self.asking(self._evaluation), lambda: self.evaluate(self._evaluation, run_dir, name)
+            )
             if evaluated is None or self._is_over(entry, evaluated):
                 return
             metrics |= evaluation_metrics(Path(evaluated["run_dir"]))
         self._measure(entry, run_dir, metrics)
 
-    def baseline(self) -> bool:
-        """Measure the model before any training; whether that is done. A training measures itself first."""
-        if BASELINE in self.history.scores:
-            return True
-        if not self.study.settings.evaluation:
-            return False  # trial 0 tells
-        ended = self.jobs.look(BASELINE, lambda: self.evaluate_model(self._evaluation, BASELINE))
-        if ended is None:
-            return False
-        why = ended["failure"]
-        self._score(BASELINE, {"failed": _said(why)} if why else evaluation_metrics(Path(ended["run_dir"])))
-        return True
+    @property
+    def lacks_baseline(self) -> bool:
+        """Whether the model before training is still to be evaluated. Without an evaluation, the template's training
+        measures it before its first step."""
+        return bool(self.study.settings.evaluation) and BASELINE not in self.history.scores
+
+    def baseline(self) -> None:
+        """Bring the evaluation of the model before training a step further."""
+        ranks = self.asking(self._evaluation)
+        ended = self.jobs.look(BASELINE, ranks, lambda: self.evaluate_model(self._evaluation, BASELINE))
+        if ended is not None:
+            why = ended["failure"]
+            self._score(BASELINE, {"failed": _said(why)} if why else evaluation_metrics(Path(ended["run_dir"])))
 
     def evaluate(self, spec_name: str, run_dir: Path, work: str) -> JobHandle:
         path = specs.write_evaluation(self.study, spec_name, run_dir, self.study.folder / folder_of(work))
@@ -73,6 +78,15 @@ class Trials:
             "train", specs.write_training(self.study, specs.rerun(self.study, entry, seed, folder), folder)
         )
 
+    @cached_property
+    def ranks(self) -> int:
+        """Processes of a training."""
+        return process_count(self.study.base)
+
+    def asking(self, spec_name: str) -> int:
+        """Processes of an evaluation."""
+        return _processes(self.study.folder / spec_name)
+
     @property
     def _evaluation(self) -> str:
         assert self.study.settings.evaluation
@@ -83,7 +97,7 @@ class Trials:
         changes = specs.trial_changes(self.study, entry.values, self._target(entry), folder.parent / "runs")
         source = self._source(entry)
         if source is None:
-            if entry.number == 0 and not self.study.settings.evaluation:
+            if entry is self.history.template and not self.study.settings.evaluation:
                 changes["validation.val_before_train"] = True
             return self._submit("train", specs.write_training(self.study, changes, folder))
         trial, reached = source
@@ -136,8 +150,8 @@ class Trials:
         if (target := self._target(entry)) is not None and self.study.has_rungs:
             source = self._source(entry)
             check_steps(run_dir, source[1].steps if source else 0, target)
-        if entry.number == 0 and BASELINE not in self.history.scores and (first := before_training(run_dir)):
-            self._score(BASELINE, first)
+        if entry is self.history.template and BASELINE not in self.history.scores:
+            self._score(BASELINE, before_training(run_dir))
         is_last = entry.rung == len(self.study.algorithm.rungs[entry.bracket]) - 1
         self.jobs.append(
             "measured",
@@ -151,6 +165,11 @@ class Trials:
 
     def _score(self, work: str, metrics: dict[str, Any]) -> None:
         self.jobs.append("scored", work=work, metrics=finite(metrics))
+
+
+@cache
+def _processes(path: Path) -> int:
+    return process_count(spec.load(path, "evaluate"))
 
 
 def work_name(number: int, rung: int) -> str:

@@ -20,6 +20,7 @@ from vidqa.jobs.records import JobRecord
 from vidqa.platforms._base import INFRASTRUCTURE, State
 from vidqa.studies.history import History, Work
 from vidqa.studies.journal import Event
+from vidqa.studies.places import Places
 from vidqa.studies.study_problems import STUDY_INTERRUPTED
 
 AGAIN_S = 10.0  # before a submission that its platform refused is tried again
@@ -34,14 +35,16 @@ class Append(Protocol):
 class Jobs:
     """`append` writes to the journal and lets the history know."""
 
-    def __init__(self, history: History, append: Append, retries: int, ready: Ready) -> None:
+    def __init__(self, history: History, append: Append, retries: int, ready: Ready, places: Places) -> None:
         self.history, self.append, self.retries, self.ready = history, append, retries, ready
+        self.places = places
         self.not_before: dict[str, float] = {}  # by work, on the monotonic clock
         self.refused: dict[str, int] = {}
         self.seen: set[str] = set()  # works that this controller saw running
 
-    def look(self, name: str, submit: Callable[[], JobHandle]) -> Event | None:
-        """How a piece of work ended; None while it runs. It is submitted where it has no job yet.
+    def look(self, name: str, processes: int, submit: Callable[[], JobHandle]) -> Event | None:
+        """How a piece of work ended; None while it runs. It is submitted where it has no job yet, as soon as there are
+        GPUs for its processes.
 
         Raises STUDY_INTERRUPTED where its platform ends it too often.
         """
@@ -49,7 +52,9 @@ class Jobs:
         if known and known.ended:
             return known.ended
         if known is None:
-            self._submit(name, submit)
+            gpus = self.places.free(self._taken(), processes)
+            if gpus is not None and time.monotonic() >= self.not_before.get(name, 0.0):
+                self._submit(name, submit, gpus)
             return None
         record = attach(known.job_id).record()
         if not record.state.is_terminal:
@@ -64,11 +69,13 @@ class Jobs:
             return None
         return self._end(name, record, _failure(record))
 
-    def _submit(self, name: str, submit: Callable[[], JobHandle]) -> None:
-        if time.monotonic() < self.not_before.get(name, 0.0):
-            return
+    def _taken(self) -> list[str]:
+        return [gpu for _, work in self.open_work() for gpu in work.gpus]
+
+    def _submit(self, name: str, submit: Callable[[], JobHandle], gpus: list[str]) -> None:
         try:
-            job = submit()
+            with self.places.only(gpus):
+                job = submit()
         except ProblemError as refused:
             why = failure.classify(refused.exit_code, str(refused), refused.problems, "")
             if why["class"] != INFRASTRUCTURE:
@@ -81,7 +88,7 @@ class Jobs:
             note(f"{name} could not be submitted and is tried again: {why['evidence']}")
             self.not_before[name] = time.monotonic() + AGAIN_S
             return
-        self.append("submitted", work=name, job_id=job.job_id, how=job.how)
+        self.append("submitted", work=name, job_id=job.job_id, how=job.how, gpus=gpus)
 
     def _again(self, name: str, known: Work, record: JobRecord) -> None:
         why = _failure(record)
@@ -93,7 +100,8 @@ class Jobs:
                 name, f"job {record.job_id} ended {known.retries + 1} times: {why['evidence']}"
             )
         try:
-            job = attach(known.job_id).retry(ready=self.ready)
+            with self.places.only(known.gpus):
+                job = attach(known.job_id).retry(ready=self.ready)
         except ProblemError as refused:
             self.not_before[name] = time.monotonic() + AGAIN_S
             self.refused[name] = count = self.refused.get(name, 0) + 1

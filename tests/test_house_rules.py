@@ -69,13 +69,14 @@ MAY_KNOW = {
     "release": {"contract", "spec", "families", "storage", "planning", "evaluation", "jobs"},
     "serving": {"contract", "spec", "video", "dataset", "families", "planning", "jobs", "platforms"},
     "studies": {"contract", "actions", "spec", "jobs", "platforms", "preflight", "pages", "evaluation"},
-    "curation": {"contract"},
+    "curation": {"contract", "pages", "dataset", "evaluation", "datatools"},
     "deft": set(),
     "demo": {"contract"},
     "generate": {"contract", "actions", "import_graph", "spec", "platforms", "planning"},
     "import_graph": {"spec"},
 }
 BROAD_EXCEPTS = {
+    "dataset/sources/function_process.py main": "whatever a user's function raises becomes a problem with its line",
     "families/chat/tokens.py _core": "the tokenizers library raises Exception itself for a file that it does not know",
     "contract/cli.py run": "a bug in a script becomes a problem with a log file",
     "engine/__main__.py main": "the last place before torchrun",

@@ -48,9 +48,9 @@ class TextModel:
         self.folder, self.key, self.device = folder, key, device
         # Words are cut alike at the beginning of a text and inside of it.
         self.before = " " if isinstance(self.tokenizer, RobertaTokenizer) else ""
-        known = self.tokenizer.model_max_length
+        limit = self.tokenizer.model_max_length
         # RoBERTa's positions begin behind that of its padding.
-        self.longest = known if known < LONGEST else getattr(self.model.config, "max_position_embeddings", 514) - 2
+        self.longest = limit if limit < LONGEST else getattr(self.model.config, "max_position_embeddings", 514) - 2
 
     def token_ids(self, text: str) -> list[int]:
         return self.tokenizer.encode(self.before + text.strip(), truncation=True, max_length=self.longest)
@@ -144,10 +144,10 @@ def _pooling(model: TextModel) -> Callable[[torch.Tensor], torch.Tensor]:
         elif kind == "Pooling":
             named = config.get("pooling_mode")
             modes = [named] if isinstance(named, str) else named or [name for name in config if config[name] is True]
-            asked = [name for name in modes if name != "include_prompt"]
-            if len(asked) != 1 or asked[0] not in POOLING:
-                raise _refused(model, f"pools by {', '.join(asked) or 'nothing'}; mean and cls are computed here")
-            mode = POOLING[asked[0]]
+            pooling = [name for name in modes if name != "include_prompt"]
+            if len(pooling) != 1 or pooling[0] not in POOLING:
+                raise _refused(model, f"pools by {', '.join(pooling) or 'nothing'}; mean and cls are computed here")
+            mode = POOLING[pooling[0]]
         elif kind not in PASSED_OVER:
             raise _refused(model, f"has a part {kind}, which is not computed here")
     if _read(model.folder / "config_sentence_transformers.json", {}).get("default_prompt_name"):

@@ -226,6 +226,13 @@ def model_names(run_spec: Spec) -> dict[str, str]:
     return names
 
 
+def with_absolute_paths(run_spec: SpecT) -> SpecT:
+    """The same spec for a program that works in another folder: the paths that it names in full, models among them."""
+    models = {key.name: value_at(run_spec, key.name) for key in actions.action_for(run_spec).models}
+    folders = {key: os.path.abspath(name) for key, name in models.items() if name and os.path.isdir(name)}
+    return with_values(run_spec, {**_absolute_paths(actions.action_for(run_spec), run_spec), **folders})
+
+
 def process_count(run_spec: Spec) -> int:
     """The number of engine processes."""
     return actions.action_for(run_spec).processes(run_spec)

@@ -15,7 +15,7 @@ from itertools import product
 
 import numpy as np
 
-from vidqa.curation.frame_looks import GRID, SIDE, Look, cells_of
+from vidqa.curation.frame_looks import ACTIVE, GRID, SIDE, Look, cells_of
 
 SAME, SAME_ACTIVE = 6.0, 14.0  # levels, root mean square: of the whole frame; of the cells in which something goes on
 SAME_STILL = 3.0  # of a frame in which nothing does
@@ -102,20 +102,34 @@ def _stretch(scale: float, start: float) -> np.ndarray:
 
 
 def _shares_cropped(whole: Look, part: Look) -> bool:
-    """Whether the second is a crop of the first: moments of the first, cropped, are frames of the second."""
-    if not len(whole.probes):
+    """Whether the second is a crop of the first: moments of the first, all cropped alike, are frames of the second."""
+    needed = min(NEEDED, len(whole.probes))
+    if not needed:
         return False
     likeness = _crop_cells(whole) @ _unit(part.cells).T  # [V, K, N]
-    for way in np.argsort(-likeness.max(axis=(1, 2)))[:WAYS].tolist():
-        places = likeness[way].argmax(axis=1).tolist()
-        found = [
-            (float(whole.times_s[whole.probes[number]]), float(part.times_s[at]))
-            for number, at in enumerate(places)
-            if likeness[way, number, at] >= LIKELY and _fits(whole, number, part, at, CROPS[way])
-        ]
-        if _enough(found, whole):
+    best_VK = likeness.max(axis=2)
+    # As many moments as are needed must be likely; of a crop that is roughly placed, the second best counts.
+    likely = np.sort(best_VK, axis=1)[:, -needed]
+    for way in np.argsort(-likely)[:WAYS].tolist():
+        if likely[way] < LIKELY:
+            break
+        number = int(best_VK[way].argmax())
+        moments = whole.frames[whole.probes]
+        crop = _placed(moments[number], part.cells[int(likeness[way, number].argmax())], CROPS[way])
+        if _enough(_matches(whole, cells_of(cropped(moments, crop)), part), whole):
             return True
     return False
+
+
+def _matches(whole: Look, moments: np.ndarray, part: Look) -> list[tuple[float, float]]:
+    """(time in one, time in the other) of cropped moments [K, C] that are frames of the part."""
+    apart = _squares(moments, part.cells)
+    found = []
+    for number, at in enumerate(apart.argmin(axis=1).tolist()):
+        going_on = np.abs(part.cells[at] - part.still) > ACTIVE
+        if _is_same(moments[number], part.cells[at], going_on):
+            found.append((float(whole.times_s[whole.probes[number]]), float(part.times_s[at])))
+    return found
 
 
 @lru_cache(maxsize=4096)
@@ -125,10 +139,8 @@ def _crop_cells(whole: Look) -> np.ndarray:
     return np.stack([_unit(cells_of(cropped(moments, crop))) for crop in CROPS])
 
 
-def _fits(whole: Look, number: int, part: Look, at: int, rough: tuple[float, float, float]) -> bool:
-    """Whether the crop, placed finely, is the frame."""
-    moment, target = whole.frames[whole.probes[number]], part.cells[at]
-    still = np.abs(target - part.still) <= 10
+def _placed(moment: np.ndarray, target: np.ndarray, rough: tuple[float, float, float]) -> tuple[float, float, float]:
+    """The crop near a rough one that makes a moment [32, 32] most like the cells [C]."""
     crop, step = rough, 4 * FINE
     while step >= FINE / 2:
         near = [
@@ -136,10 +148,11 @@ def _fits(whole: Look, number: int, part: Look, at: int, rough: tuple[float, flo
             for scale, top, left in product(*((value - step, value, value + step) for value in crop))
             if 0.5 <= scale <= 1 and 0 <= top <= 1 - scale + 1e-6 and 0 <= left <= 1 - scale + 1e-6
         ]
-        made = cells_of(np.stack([cropped(moment[None], each)[0] for each in [crop, *near]]))
+        made = cells_of(np.concatenate([cropped(moment[None], each) for each in [crop, *near]]))
         best = int(((made - target) ** 2).mean(1).argmin())
-        crop, step = [crop, *near][best], step if best else step / 2
-    return _is_same(target, made[best], ~still)
+        better = [crop, *near][best]
+        crop, step = better, step if better != crop else step / 2
+    return crop
 
 
 def _unit(vectors: np.ndarray) -> np.ndarray:

@@ -27,6 +27,7 @@ WRONG = {
     "compare": (["absent", "absent"], Exit.INPUT, "RESULTS_MISSING"),
     "convert_dataset": (["--in", "absent.csv", "--to", "llava", "--out", "out"], Exit.INPUT, "DATA_FILE_MISSING"),
     "export": (["absent", "--out", "out"], Exit.USAGE, "EXPORT_NOT_FOUND"),
+    "fetch_data": (["nothing", "--out", "out"], Exit.INPUT, "HUB_NOT_FOUND"),
     "infer": (["--model", "absent", "--video", "a.mp4"], Exit.INPUT, "SPEC_PARENT_RUN"),
     "inspect_dataset": (["--annotations", "absent.json"], Exit.INPUT, "DATA_FILE_MISSING"),
     "jobs": (["status", "no-such-job"], Exit.USAGE, "JOB_NOT_FOUND"),

@@ -24,6 +24,7 @@ from vidqa.planning.continuing import weights_hash
 from vidqa.planning.samples import Planner, Sample
 from vidqa.spec.keys import value_at
 from vidqa.spec.metric_models import metric_models
+from vidqa.video.types import VisionSpec
 
 NAMED = 5  # samples that a message names
 POSTERS = 4  # frames shown of one failure
@@ -37,6 +38,12 @@ def make_recipe(spec: Any, planner: Planner, records: Sequence[Record], model: d
     if spec.evaluation.method != "generate":  # left out for generate, as in older recipes
         scoring["method"] = spec.evaluation.method
     return {**found, "scoring": scoring, "versions": found["versions"]}
+
+
+def _asked_beside(vision: VisionSpec) -> dict[str, Any]:
+    """What is asked of frames beside the usual; nothing where nothing is, so that earlier recipes stay the same."""
+    found = {"min_frame_pixels": vision.min_pixels, "sides": vision.sides, "shown_s": vision.shown}
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def answers_recipe(
@@ -54,6 +61,7 @@ def answers_recipe(
             "nframes": planner.vision.nframes,
             "total_pixels": planner.vision.total_pixels,
             "max_frame_pixels": planner.vision.max_pixels,
+            **_asked_beside(planner.vision),
             "min_pixels": rules.min_pixels,
             "max_pixels": rules.max_pixels,
             "patch_size": rules.patch_size,

@@ -197,3 +197,9 @@ AUTOML_NOT_RUNNABLE = Code(
     "Run `make generate`, or train directly with --automl-policy off.",
     Exit.ENVIRONMENT,
 )
+VISION_BOUNDS = Code(
+    "SPEC_VISION_BOUNDS",
+    "Two keys of how frames are taken contradict each other.",
+    "Set resized_height and resized_width together and no bound in pixels beside them; let every lower bound be below "
+    "its upper one; use min_frames and max_frames with fps alone.",
+)

@@ -55,7 +55,7 @@ def stage_dataset(written: str) -> str:
     try:
         found = listing(name)
     except ProblemError as refused:
-        cached = _cached(name, None) if refused.problems[0].code == HUB_UNREACHABLE.name else None
+        cached = _cached(name) if refused.problems[0].code == HUB_UNREACHABLE.name else None
         if cached is None:
             raise
         return _with_part(cached, part)
@@ -69,7 +69,7 @@ def expected_dataset(written: str) -> str:
     try:
         commit = hub.ask(name, token=environment.hf_token(), pauses_s=(), kind=KIND)
     except ProblemError:
-        cached = _cached(name, None)
+        cached = _cached(name)
         commit = cached.name if cached else hub.UNKNOWN
     return _with_part(hub.snapshots(hub.parse(name).repository, KIND) / commit, part)
 
@@ -145,18 +145,14 @@ def _may_be_of(name: str, subset: str, names: set[str]) -> bool:
     return name.startswith(f"{subset}/") if has_folder else True
 
 
-def _cached(name: str, commit: str | None) -> Path | None:
-    import huggingface_hub
-    from huggingface_hub.errors import LocalEntryNotFoundError
-
+def _cached(name: str) -> Path | None:
+    """The snapshot that was fetched last, of the commit where the name has one."""
     repository, revision = hub.parse(name)
-    try:
-        folder = huggingface_hub.snapshot_download(
-            repository, repo_type=KIND, revision=commit or revision, local_files_only=True
-        )
-    except LocalEntryNotFoundError:
-        return None
-    return Path(folder)
+    folder = hub.snapshots(repository, KIND)
+    if revision and (folder / revision).is_dir():
+        return folder / revision
+    found = [each for each in folder.iterdir() if each.is_dir()] if folder.is_dir() else []
+    return max(found, key=lambda each: each.stat().st_mtime, default=None)
 
 
 def _parted(written: str) -> tuple[str, str]:

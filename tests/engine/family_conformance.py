@@ -158,7 +158,6 @@ def test_flops_are_those_of_the_products(world: SimpleNamespace) -> None:
 
 def test_rope_positions_are_those_of_transformers(world: SimpleNamespace) -> None:
     image_id, video_id = (world.planner.chat.slot_ids[kind] for kind in ("image", "video"))
-    merge = world.planner.geometry.video.merge_size
     theirs = world.model.model.get_rope_index
     for sample, frames in zip(world.samples, world.frames, strict=True):
         prompt = world.planner.encode(sample).token_ids
@@ -166,5 +165,5 @@ def test_rope_positions_are_those_of_transformers(world: SimpleNamespace) -> Non
         known = inspect.signature(theirs).parameters
         expected, _ = theirs(**{name: value for name, value in inputs.items() if name in known})
         ids = inputs["input_ids"][0].numpy()
-        found = world.planner.family.rope_positions(ids, image_id, video_id, sample.plans, merge)
+        found = world.planner.family.rope_positions(ids, image_id, video_id, sample.plans, world.planner.geometry)
         assert (found == expected[:, 0].numpy()).all(), sample.record.id

@@ -33,7 +33,10 @@ class TextSizes:
 
 @dataclass(frozen=True)
 class VisionSizes:
-    """A vision tower; `taps` counts the blocks whose features the decoder takes in besides the last one's."""
+    """A vision tower; `taps` counts the blocks whose features the decoder takes in besides the last one's.
+
+    With a `window`, which is its side in patches, attention stays inside of windows of a frame in all but `whole`
+    blocks. `positions` are those of a trained table, 0 where there is none; `gated` tells the form of the MLP."""
 
     hidden: int
     blocks: int
@@ -45,6 +48,9 @@ class VisionSizes:
     merge: int
     channels: int
     positions: int
+    gated: bool = False
+    window: int = 0
+    whole: int = 0
 
     @property
     def merged(self) -> int:

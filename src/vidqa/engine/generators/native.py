@@ -52,8 +52,8 @@ class PromptCollator(Collator):
 
     def _tokens(self, sample: Any, usable: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         ids = sample.token_ids.astype(np.int64)
-        merge = self.geometry.video.merge_size
-        position = self.planner.family.rope_positions(ids, self.image_id, self.video_id, sample.plans, merge)
+        positions = self.planner.family.rope_positions
+        position = positions(ids, self.image_id, self.video_id, sample.plans, self.geometry)
         return ids, np.zeros(len(ids), bool), position
 
 

@@ -41,6 +41,7 @@ class Family:
                                 they are not those of the placeholders
     sizes(config, where)        the sizes in a config.json, which `where` names in problems
     tensors(sizes)              every parameter, as the model names it
+    parameter_name(stored)      the model's name of a tensor that its files name `stored`; files may have that one, too
     """
 
     name: str
@@ -52,6 +53,7 @@ class Family:
     rope_positions: Callable[..., np.ndarray]
     sizes: Callable[[dict, Path], Sizes]
     tensors: Callable[[Sizes], list[Tensor]]
+    parameter_name: Callable[[str], str] = str
 
     def sizes_of(self, folder: Path) -> Sizes:
         """The sizes of the model in `folder`. Raises MODEL_FILE_MISSING, MODEL_UNSUPPORTED."""

@@ -67,6 +67,15 @@ def _times(plan: FramePlan, geometry: Geometry) -> np.ndarray:
     return (np.arange(plan.grid[0], dtype=np.float32) * step).astype(np.int64)
 
 
+def parameter_name(stored: str) -> str:
+    """Files keep the names of older classes: visual beside model, which was the decoder."""
+    if stored.startswith("visual."):
+        return f"model.{stored}"
+    part, _, rest = stored.partition(".")
+    is_old = part == "model" and rest.partition(".")[0] in ("embed_tokens", "layers", "norm")
+    return f"model.language_model.{rest}" if is_old else stored
+
+
 QWEN2_5_VL = Family(
     name="qwen2_5_vl",
     model_types=("qwen2_5_vl",),
@@ -77,4 +86,5 @@ QWEN2_5_VL = Family(
     rope_positions=rope_positions,
     sizes=sizes,
     tensors=tensors,
+    parameter_name=parameter_name,
 )

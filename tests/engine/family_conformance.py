@@ -34,6 +34,7 @@ from vidqa.video import decode_frames, decode_image
 __all__ = [
     "test_adapters_find_linear_layers",
     "test_flops_are_those_of_the_products",
+    "test_gradients_are_those_of_stock_transformers",
     "test_packed_samples_have_the_loss_of_stock_transformers",
     "test_rope_positions_are_those_of_transformers",
     "test_shard_units_and_root_are_the_whole_model",
@@ -99,6 +100,21 @@ def test_packed_samples_have_the_loss_of_stock_transformers(world: SimpleNamespa
         for number, sample in enumerate(world.samples):
             expected = stock_loss(world.model, world.planner, sample, world.frames[number])
             assert found[number].mean().item() == pytest.approx(expected, rel=1e-5), sample.record.id
+
+
+def test_gradients_are_those_of_stock_transformers(world: SimpleNamespace) -> None:
+    numbers = list(range(len(world.samples)))
+    ours = gradient(world, [numbers])
+    world.model.zero_grad()
+    with world.family.stock_forward(world.model):
+        for sample, frames in zip(world.samples, world.frames, strict=True):
+            encoded = world.planner.encode(sample)
+            inputs = stock_inputs(world.planner, [encoded.token_ids], [sample.plans], [frames], torch.device("cpu"))
+            at = torch.from_numpy(np.flatnonzero(encoded.supervised))
+            logits = world.model(**inputs, use_cache=False).logits[0, at - 1]
+            torch.nn.functional.cross_entropy(logits, inputs["input_ids"][0, at], reduction="sum").backward()
+    theirs = torch.cat([p.grad.flatten() for p in world.model.parameters()])
+    assert (ours - theirs).norm() / theirs.norm() < 1e-5
 
 
 def test_shared_videos_change_no_loss_and_no_gradient(world: SimpleNamespace) -> None:

@@ -19,7 +19,7 @@ VISION_DEFAULTS = {
     "tokens_per_second": 4,
 }
 TEXT_NEVER_NULL = ("hidden_act", "max_position_embeddings", "rms_norm_eps", "initializer_range")
-VISION_NEVER_NULL = ("hidden_act", "num_heads", "initializer_range")
+VISION_NEVER_NULL = ("hidden_act", "num_heads", "tokens_per_second", "initializer_range")
 
 
 def sizes(config: dict[str, Any], where: Path) -> Sizes:

@@ -57,6 +57,8 @@ class Counts:
     compiled_dropout: Widths = Widths(queries=1)
     eager_vision: Widths = Widths(hidden=8, wide=2)
     compiled_vision: Widths = Widths(hidden=6, wide=1)
+    eager_gated_vision: Widths = Widths(hidden=13, wide=4)
+    compiled_gated_vision: Widths = Widths(hidden=6, wide=2)
     shared: Widths = Widths(queries=1)  # what questions about one video attended, joined with what the video did
     input: Widths = Widths(hidden=1)  # all that is kept of a layer that is computed again
     in_flight: Widths = Widths(hidden=2, wide=1)  # gradients on their way through a layer
@@ -297,7 +299,7 @@ def _kept(model: Model, setup: TrainingSetup, micro_step: MicroStep, counts: Cou
     def of_patch(widths: Widths) -> float:
         return widths.hidden * vision.hidden + widths.wide * vision.intermediate
 
-    layer, block = _layer_widths(setup, counts), counts.compiled_vision if setup.compiled else counts.eager_vision
+    layer, block = _layer_widths(setup, counts), _block_widths(setup, counts, gated=vision.gated)
     layer_work = block_work = counts.in_flight
     if setup.recompute == "all":
         layer, layer_work = counts.input, layer_work + layer
@@ -313,6 +315,12 @@ def _kept(model: Model, setup: TrainingSetup, micro_step: MicroStep, counts: Cou
         layer_at_work=setup.compute * micro_step.tokens * of_token(layer_work),
         block_at_work=setup.compute * micro_step.patches * of_patch(block_work),
     )
+
+
+def _block_widths(setup: TrainingSetup, counts: Counts, *, gated: bool) -> Widths:
+    if gated:
+        return counts.compiled_gated_vision if setup.compiled else counts.eager_gated_vision
+    return counts.compiled_vision if setup.compiled else counts.eager_vision
 
 
 def _layer_widths(setup: TrainingSetup, counts: Counts) -> Widths:

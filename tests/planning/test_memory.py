@@ -122,16 +122,16 @@ def tiny(hidden: int, wide: int, heads: int, kv_heads: int, vision: tuple[int, i
     return in_bf16(model, lora)
 
 
-def tiny_gated(vision: tuple[int, int]) -> Any:
-    """Of the family whose vision blocks have a gated MLP."""
-    text = {"hidden_size": 256, "intermediate_size": 512, "num_attention_heads": 2, "num_key_value_heads": 1}
+def tiny_gated(vision: tuple[int, int], wide: int = 512, kv_heads: int = 1, lora: float | None = None) -> Any:
+    """Of the family whose vision blocks have a gated MLP, and whose heads have no norms."""
+    text = {"hidden_size": 512, "intermediate_size": wide, "num_attention_heads": 4, "num_key_value_heads": kv_heads}
     text |= {"num_hidden_layers": 1, "vocab_size": 64}
     text["rope_parameters"] = {"rope_type": "default", "mrope_section": [16, 24, 24], "rope_theta": 1e6}
     tower = {"hidden_size": vision[0], "intermediate_size": vision[1], "num_heads": 2, "depth": 1}
     model = Qwen2_5_VLForConditionalGeneration(
-        Qwen2_5_VLConfig(text_config=text, vision_config={**tower, "out_hidden_size": 256})
+        Qwen2_5_VLConfig(text_config=text, vision_config={**tower, "out_hidden_size": 512})
     )
-    return in_bf16(model, None)
+    return in_bf16(model, lora)
 
 
 def in_bf16(model: Any, lora: float | None) -> Any:
@@ -180,6 +180,22 @@ def test_what_a_decoder_layer_keeps(fused: bool, dropout: float | None) -> None:
         # A CPU's dropout keeps a mask as wide as its input; a GPU's is of bytes.
         masks = 0.0 if not dropout or fused else 0.5 * (5 * hidden + heads * 128 + wide)
         assert found - masks == pytest.approx(told, rel=0.08), (hidden, wide, heads, kv_heads)
+
+
+@pytest.mark.parametrize(
+    ("fused", "dropout"), [(False, None), (True, None), (False, 0.0), (True, 0.0), (False, 0.05)]
+)
+def test_what_a_decoder_layer_without_norms_of_heads_keeps(fused: bool, dropout: float | None) -> None:
+    setup = TrainingSetup(1, compiled=fused, lora=dropout is not None, dropout=bool(dropout))
+    counts, hidden = _layer_widths(setup, COUNTS, head_norms=False), 512
+    for wide, kv_heads in ((512, 1),) if fused else ((512, 1), (1024, 2)):
+        dense = compiled() if fused else EAGER
+        layer = tiny_gated((64, 128), wide, kv_heads, dropout).model.language_model.layers[0]
+        turn = torch.randn(TOKENS, 128, dtype=torch.bfloat16)
+        run = lambda x: decoder_layer(dense, layer, x, turn, turn, ((0, 1, TOKENS),), None)  # noqa: E731, B023
+        found = kept_per_token(run, layer, hidden, turn, compiles=fused)
+        masks = 0.0 if not dropout else 0.5 * (5 * hidden + hidden + wide)
+        assert found - masks == pytest.approx(told_of(counts, hidden, wide, hidden, kv_heads * 128), rel=0.08)
 
 
 def test_a_compiled_layer_keeps_no_more_than_it_needs() -> None:

@@ -86,5 +86,6 @@ QWEN2_5_VL = Family(
     rope_positions=rope_positions,
     sizes=sizes,
     tensors=tensors,
+    in_vllm=False,
     parameter_name=parameter_name,
 )

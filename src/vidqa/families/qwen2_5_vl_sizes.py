@@ -34,7 +34,7 @@ def sizes(config: dict[str, Any], where: Path) -> Sizes:
     if text["use_sliding_window"]:
         raise MODEL_UNSUPPORTED.error(where, f"{part}.use_sliding_window is true; only whole attention is trained")
     tied = bool(config.get("tie_word_embeddings", text.get("tie_word_embeddings", False)))
-    text_sizes = common.text_sizes(text, part, where, tied=tied, attention_bias=True)
+    text_sizes = common.text_sizes(text, part, where, tied=tied, attention_bias=True, head_norms=False)
     vision = _vision_of(config, where)
     found = common.numbers(vision, common.VISION_NAMES, "vision_config", where)
     side = common.numbers(vision, {"window": "window_size"}, "vision_config", where)["window"]
@@ -74,7 +74,7 @@ def _vision_of(config: dict[str, Any], where: Path) -> dict[str, Any]:
 def tensors(model: Sizes) -> list[Tensor]:
     """Every parameter as transformers names it."""
     vision = _vision("model.visual", model.vision)
-    return [*vision, *common.decoder(model.text, output_bias=False, head_norms=False)]
+    return [*vision, *common.decoder(model.text, output_bias=False)]
 
 
 def _vision(name: str, vision: VisionSizes) -> Iterator[Tensor]:

@@ -71,4 +71,5 @@ QWEN3_VL = Family(
     rope_positions=rope_positions,
     sizes=sizes,
     tensors=tensors,
+    in_vllm=True,
 )

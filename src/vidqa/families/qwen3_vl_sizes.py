@@ -42,7 +42,7 @@ def sizes(config: dict[str, Any], where: Path) -> Sizes:
 def tensors(model: Sizes) -> list[Tensor]:
     """Every parameter as transformers names it."""
     vision = _vision("model.visual", model.vision)
-    return [*vision, *common.decoder(model.text, output_bias=model.text.attention_bias, head_norms=True)]
+    return [*vision, *common.decoder(model.text, output_bias=model.text.attention_bias)]
 
 
 def _vision(name: str, vision: VisionSizes) -> Iterator[Tensor]:

@@ -95,25 +95,24 @@ def short(value: object) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def decoder(text: TextSizes, *, output_bias: bool, head_norms: bool) -> Iterator[Tensor]:
-    """The decoder and its head; a tied head is the embeddings' other name. `head_norms`: queries and keys have norms of
-    their own."""
+def decoder(text: TextSizes, *, output_bias: bool) -> Iterator[Tensor]:
+    """The decoder and its head; a tied head is the embeddings' other name."""
     vocabulary = (text.vocabulary, text.hidden)
     yield Tensor(f"{MODEL}.embed_tokens.weight", vocabulary, tied=HEAD if text.tied else "")
     for number in range(text.layers):
-        yield from _layer(f"{MODEL}.layers.{number}", text, output_bias, head_norms)
+        yield from _layer(f"{MODEL}.layers.{number}", text, output_bias)
     yield Tensor(f"{MODEL}.norm.weight", (text.hidden,))
     if not text.tied:
         yield Tensor(HEAD, vocabulary, linear=True)
 
 
-def _layer(name: str, text: TextSizes, output_bias: bool, head_norms: bool) -> Iterator[Tensor]:
+def _layer(name: str, text: TextSizes, output_bias: bool) -> Iterator[Tensor]:
     attention, bias = f"{name}.self_attn", text.attention_bias
     yield from linear(f"{attention}.q_proj", text.queries, text.hidden, name, bias=bias)
     yield from linear(f"{attention}.k_proj", text.keys, text.hidden, name, bias=bias)
     yield from linear(f"{attention}.v_proj", text.keys, text.hidden, name, bias=bias)
     yield from linear(f"{attention}.o_proj", text.hidden, text.queries, name, bias=output_bias)
-    if head_norms:
+    if text.head_norms:
         yield Tensor(f"{attention}.q_norm.weight", (text.head_dim,), name)
         yield Tensor(f"{attention}.k_norm.weight", (text.head_dim,), name)
     yield from gated_mlp(f"{name}.mlp", text.hidden, text.intermediate, name, bias=False)

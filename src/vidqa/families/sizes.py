@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class TextSizes:
-    """A decoder with grouped-query attention and a gated MLP."""
+    """A decoder with grouped-query attention and a gated MLP. `head_norms`: queries and keys have norms of their own."""
 
     hidden: int
     layers: int
@@ -19,6 +19,7 @@ class TextSizes:
     vocabulary: int
     tied: bool  # one matrix is both embedding and head
     attention_bias: bool = False
+    head_norms: bool = True
 
     @property
     def queries(self) -> int:

@@ -34,7 +34,7 @@ tar --exclude=__pycache__ --exclude='*.egg-info' --sort=name --mtime=@0 --owner=
 
 if [ -n "$vllm" ]; then
   docker tag "$tag" "$tag-engine"
-  docker build --file docker/Dockerfile.vllm --tag "$tag" --build-arg ENGINE_IMAGE="$tag-engine" docker
+  docker build --file docker/Dockerfile.vllm --tag "$tag" --build-arg ENGINE_IMAGE="$tag-engine" "$@" docker
 fi
 
 image=$(docker image inspect --format '{{.Id}}' "$tag")

@@ -54,17 +54,29 @@ MAY_KNOW = {
         "jobs",
         "platforms",
     },
-    "engine": {"contract", "actions", "spec", "video", "dataset", "families", "planning", "evaluation", "serving"},
+    "engine": {
+        "contract",
+        "actions",
+        "spec",
+        "video",
+        "dataset",
+        "families",
+        "planning",
+        "evaluation",
+        "serving",
+        "curation",
+    },
     "release": {"contract", "spec", "families", "storage", "planning", "evaluation", "jobs"},
     "serving": {"contract", "spec", "video", "dataset", "families", "planning", "jobs", "platforms"},
-    "studies": set(),
-    "curation": set(),
+    "studies": {"contract", "actions", "spec"},
+    "curation": {"contract", "pages", "dataset", "evaluation", "datatools"},
     "deft": set(),
     "demo": {"contract"},
     "generate": {"contract", "actions", "import_graph", "spec", "platforms", "planning"},
     "import_graph": {"spec"},
 }
 BROAD_EXCEPTS = {
+    "dataset/sources/function_process.py main": "whatever a user's function raises becomes a problem with its line",
     "families/chat/tokens.py _core": "the tokenizers library raises Exception itself for a file that it does not know",
     "contract/cli.py run": "a bug in a script becomes a problem with a log file",
     "engine/__main__.py main": "the last place before torchrun",
@@ -89,6 +101,8 @@ PREFIXES = {
     "serving": {"SERVE"},
     "engine": {"CACHE", "ENGINE"},
     "release": {"EXPORT"},
+    "studies": {"AUTOML"},
+    "curation": {"CURATION"},
 }
 VAGUE = ("utils", "util", "helper", "manager", "misc", "common")
 

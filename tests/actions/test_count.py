@@ -131,6 +131,7 @@ def test_its_pages_are_generated(world: Path, environment: dict[str, str]) -> No
         "train",
         "evaluate",
         "inference",
+        "embed",
         "count",
     ]
     entry = json.loads((pages / "config.json").read_text())["actions"]["count"]

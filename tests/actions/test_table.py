@@ -72,8 +72,9 @@ def _installed(folder: Path, monkeypatch: pytest.MonkeyPatch, **points: str) -> 
 
 def test_a_package_that_cannot_be_loaded_is_a_problem_of_its_own_action(tmp_path: Path, monkeypatch: Any) -> None:
     _installed(tmp_path, monkeypatch, broken="not_there:ACTION", train="not_there:TRAIN")
-    assert actions.names() == ("train", "evaluate", "inference", "broken")  # nobody takes the name of one that is here
-    assert [each.name for each in actions.every()] == ["train", "evaluate", "inference"]
+    here = ("train", "evaluate", "inference", "embed")
+    assert actions.names() == (*here, "broken")  # nobody takes the name of one that is here
+    assert [each.name for each in actions.every()] == list(here)
     with pytest.raises(ProblemError, match="not_there"):
         actions.action("broken")
 
@@ -89,6 +90,7 @@ def test_a_spec_of_an_inference_is_told_from_one_of_an_evaluation(tmp_path: Path
     """They share most of their tables; what only those have is an evaluation, as before there were others."""
     for name, text in {
         "inference": "[inference]\nprompt = 'Why?'\n[dataset]\nannotation_path = 'clips'\n",
+        "embed": "[embed]\ndimensions = 64\n[dataset]\nannotation_path = 'clips'\n",
         "evaluate": "[dataset]\nannotation_path = 'a.json'\n[model]\nmodel_name = 'm'\n",
     }.items():
         (tmp_path / f"{name}.toml").write_text(text)

@@ -13,7 +13,7 @@ import torch
 from vidqa.engine.batch.loader import BoundedQueue
 from vidqa.engine.batch.pixels import Pixels, pixels_of
 from vidqa.engine.batch.resize import patchify
-from vidqa.engine.batch.staging import Staging, mapped
+from vidqa.engine.batch.staging import BatchSender, mapped
 from vidqa.video.types import PixelRules
 
 UNEVEN = PixelRules(16, 2, 2, 1, 1 << 20, mean=(122.8, 116.7, 104.1), std=(68.5, 66.6, 70.3))
@@ -62,7 +62,7 @@ def flat(load: Load) -> list[torch.Tensor]:
 @pytest.mark.parametrize("name", DEVICES)
 def test_what_arrives_is_what_was_sent_in_one_area(name: str) -> None:
     device = torch.device(name)
-    staging = Staging(device)
+    staging = BatchSender(device)
     loads = [load_of(seed) for seed in range(9)]
     arrived = [staging.send(load).received() for load in loads]
     for load, other in zip(loads, arrived, strict=True):
@@ -76,7 +76,7 @@ def test_what_arrives_is_what_was_sent_in_one_area(name: str) -> None:
 def test_the_sender_may_change_its_tensors() -> None:
     load = load_of(3)
     before = load.ids_T.clone()
-    sent = Staging(torch.device("cpu")).send(load)
+    sent = BatchSender(torch.device("cpu")).send(load)
     load.ids_T.zero_()
     assert torch.equal(sent.received().ids_T, before)
 
@@ -92,7 +92,7 @@ def test_patches_of_bytes_are_those_of_floats_to_the_bit(name: str) -> None:
         pixels = torch.cat([pixels, pixels[-1:]]) if len(pixels) % 2 else pixels
         blocks = pixels.view(len(pixels) // 2, 2, 3, 1, 2, 16, 2, 2, 16)
         expected.append(blocks.permute(0, 3, 6, 4, 7, 2, 1, 5, 8).reshape(-1, 1536))
-    pixels = Staging(torch.device(name)).send(load).received().pixels
+    pixels = BatchSender(torch.device(name)).send(load).received().pixels
     assert torch.equal(pixels.patches().cpu(), torch.cat(expected))
     assert pixels.patches().dtype == torch.float32
 

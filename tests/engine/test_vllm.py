@@ -36,7 +36,7 @@ class Kept(VllmSession):
     """A session whose process outlives it: to start one takes most of a minute."""
 
     def close(self) -> None:
-        assert not self.rows and not self.asked
+        assert not self.rows and not self.pending
 
 
 @pytest.fixture(scope="module")
@@ -186,7 +186,7 @@ def test_reading_no_further_leaves_nothing_behind(world: World, generator: Gener
     results = session.generate([*world.prompts[:1], *long])
     next(results)
     results.close()
-    assert not session.rows and not session.asked
+    assert not session.rows and not session.pending
     ((result,),) = session.generate(world.prompts[:1])
     assert list(result.token_ids) == world.expected(world.prompts[0])
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from vidqa.evaluation.windows import Said, expected_of, joined, merged
+from vidqa.evaluation.windows import WindowAnswer, expected_of, joined, merged
 
 SPANS = [(0.0, 30.0), (25.0, 55.0), (50.0, 80.0), (90.0, 95.0)]
 
 
-def said(kind: str, *answers: str) -> list[Said]:
+def said(kind: str, *answers: str) -> list[WindowAnswer]:
     """One answer a window; "" is one that could not be read."""
     return [
-        Said(span, f"It is {each}.", each, kind, "parsed" if each else "unparsed")
+        WindowAnswer(span, f"It is {each}.", each, kind, "parsed" if each else "unparsed")
         for span, each in zip(SPANS, answers, strict=False)
     ]
 

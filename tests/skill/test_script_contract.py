@@ -30,7 +30,17 @@ WRONG = {
     "infer": (["--model", "absent", "--video", "a.mp4"], Exit.INPUT, "SPEC_PARENT_RUN"),
     "inspect_dataset": (["--annotations", "absent.json"], Exit.INPUT, "DATA_FILE_MISSING"),
     "jobs": (["status", "no-such-job"], Exit.USAGE, "JOB_NOT_FOUND"),
+    "label_samples": (
+        ["--tasks", "absent.json", "--labels", "absent.json", "--out", "out.json"],
+        Exit.INPUT,
+        "CURATION_LABELS",
+    ),
     "launch": (["train", "--spec", "absent.toml"], Exit.INPUT, "SPEC_FILE"),
+    "mine_samples": (
+        ["--gaps", "absent.parquet", "--pool", "absent", "--query", "absent", "--out", "out"],
+        Exit.INPUT,
+        "CURATION_EMBEDDINGS",
+    ),
     "parity": (["--model", "absent"], Exit.INPUT, "SPEC_PARENT_RUN"),
     "preflight": (["--spec", "absent.toml"], Exit.INPUT, "SPEC_FILE"),
     "preview_samples": (["--spec", "absent.toml"], Exit.INPUT, "SPEC_FILE"),

@@ -33,7 +33,7 @@ def test_check_names_what_differs_and_writes_nothing(tmp_path: Path, capsys: pyt
     assert capsys.readouterr().out == "differs: references/parameters_train.md\n"
 
 
-@pytest.mark.parametrize("action", ["train", "evaluate", "inference"])
+@pytest.mark.parametrize("action", ["train", "evaluate", "inference", "embed"])
 def test_the_template_read_back_is_the_default_spec(tmp_path: Path, action: str, data: Layer, eval_data: Layer) -> None:
     path = tmp_path / "t.yaml"
     path.write_text(template(action))
@@ -49,7 +49,7 @@ def test_the_templates_numbers_are_numbers_to_any_yaml_reader() -> None:
     assert "lora" not in read["policy"]  # there as a comment
 
 
-@pytest.mark.parametrize("action", ["train", "evaluate", "inference"])
+@pytest.mark.parametrize("action", ["train", "evaluate", "inference", "embed"])
 def test_every_key_has_its_row(action: str) -> None:
     rows = [line for line in parameters(action).splitlines() if line.startswith("| `")]
     assert [row.split("`")[1] for row in rows] == list(leaves(action))

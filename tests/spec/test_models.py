@@ -55,6 +55,7 @@ def test_search_ranges_do_not_bound_what_is_valid() -> None:
     assert search["train.epoch"]["max"] == 20 and search["custom.vision.nframes"]["max"] == 8
     chosen = {path for path, automl in search.items() if automl["default"]}
     assert chosen == {
+        "train.epoch",
         "train.optm_lr",
         "train.optm_decay_type",
         "train.optm_weight_decay",

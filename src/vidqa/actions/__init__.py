@@ -1,6 +1,6 @@
 """Every action is one declaration: its spec, its job, its work, and what it leaves.
 
-Three are here. A package that is installed beside this one brings others: its entry points of the group `vidqa.actions`
+Four are here. A package that is installed beside this one brings others: its entry points of the group `vidqa.actions`
 name them ("count = count_action:COUNT"), in every process that finds the package.
 """
 
@@ -12,7 +12,7 @@ from contextlib import suppress
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from vidqa.actions._base import Action, DataSet, ModelKey, Parent, Resuming, Sampling, resolve
+from vidqa.actions._base import Action, DataSet, ModelKey, Parent, RecordSampling, Resuming, resolve
 from vidqa.actions.problems import ACTION
 from vidqa.contract.problem import ProblemError
 
@@ -21,8 +21,8 @@ __all__ = [
     "DataSet",
     "ModelKey",
     "Parent",
+    "RecordSampling",
     "Resuming",
-    "Sampling",
     "action",
     "action_for",
     "every",
@@ -35,7 +35,12 @@ __all__ = [
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
-HERE = ("train", "evaluate", "inference")  # modules of this package, each with an action under its name in capitals
+HERE = (
+    "train",
+    "evaluate",
+    "inference",
+    "embed",
+)  # modules of this package, each with an action under its name in capitals
 COMING = ("quantize",)  # named in config.json, so that an agent knows that it is not there
 GROUP = "vidqa.actions"
 

@@ -13,6 +13,8 @@ SECRET_NAMES = (
     *("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"),
 )
 SERVING_KEY = "VIDQA_API_KEY"  # of clients, so that no job gets it
+# Processes of the engine get this: models were fetched before, and a log shows no progress bar.
+OF_THE_ENGINE = {"HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
 SHORTEST_SECRET = 8  # characters; what is shorter is a placeholder, and occurs by chance
 _CREDENTIALS = re.compile(r"://(?:[^\s/'\"<>@]+|[^\s/'\"<>@:]*:(?!\d+/)[^\s'\"<>@]*)@")
 _OF_THIS_PROCESS = re.compile(

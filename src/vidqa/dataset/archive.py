@@ -10,6 +10,7 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
@@ -47,6 +48,11 @@ class Archive:
         if self.unpacked and names:
             with _sound(self.path):
                 self.unpacked.unpack(names)
+
+    @cached_property
+    def last_names(self) -> dict[str, str]:
+        """The first member of each last name."""
+        return {PurePosixPath(member).name: member for member in reversed(self.members)}
 
     def find(self, name: str) -> str | None:
         """The member that an annotation means by `name`: as written, or with the top folder added or left out."""

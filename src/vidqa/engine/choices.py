@@ -16,19 +16,19 @@ class Choices:
 
     def __init__(self, chat: Chat, task_type: str) -> None:
         self.chat, self.task_type = chat, task_type
-        self.asked: dict[str, dict[tuple[int, ...], str]] = {}
+        self.forms: dict[str, dict[tuple[int, ...], str]] = {}
 
     def candidates(self, record: Record) -> tuple[tuple[int, ...], ...]:
         """What a response may begin with, in token ids; none for a question that is to be answered freely."""
         allowed = allowed_answers(record.question, record.answer, self.task_type)
         forms = {self.chat.text_ids(form): answer for answer, found in allowed.items() for form in found}
         if forms:
-            self.asked[record.id] = forms
+            self.forms[record.id] = forms
         return tuple(forms)
 
     def answer(self, result: Result) -> Answer:
         """The likeliest answer. An answer is as likely as all of its forms together."""
-        forms = self.asked.pop(result.id)
+        forms = self.forms.pop(result.id)
         scores: dict[str, list[float]] = {answer: [] for answer in forms.values()}
         for answer, score in zip(forms.values(), result.scores, strict=True):
             scores[answer].append(score)

@@ -22,12 +22,12 @@ from vidqa.contract.run_folder import ANSWERS, ANSWERS_TABLE, RunFolder
 from vidqa.dataset.record import Record
 from vidqa.engine import distributed
 from vidqa.engine.answers import Answer
-from vidqa.engine.asking import Failed, Work, ask_all, model_folders
+from vidqa.engine.asking import AnsweringTask, Failed, ask_all, model_folders
 from vidqa.engine.outcome import answers_recipe, fingerprint_model, require_answers
 from vidqa.engine.prepare import fitting, on_main, shared_plan
 from vidqa.engine.signals import StopRequest
 from vidqa.evaluation.answers import parse_answer
-from vidqa.evaluation.windows import Said, expected_of, merged
+from vidqa.evaluation.windows import WindowAnswer, expected_of, merged
 from vidqa.planning.plan import PlannedSet
 from vidqa.planning.samples import Sample, evaluation_planner
 from vidqa.planning.windows import span_of, whole_id
@@ -51,21 +51,21 @@ def inference(spec: Any, run: RunFolder) -> int:
     model = on_main(world, lambda: fingerprint_model(folder, base))
     recipe = answers_recipe(spec, spec.inference, planner, plan.records, model)
 
-    asked = ask_all(Work(spec, spec.inference, world, run, stop), planner, samples, recipe)
-    if asked.was_stopped:
+    result = ask_all(AnsweringTask(spec, spec.inference, world, run, stop), planner, samples, recipe)
+    if result.was_stopped:
         return int(Exit.NOT_DONE)
 
     def conclude() -> None:
-        answers = asked.answers()
-        require_answers(samples, answers, asked.failed.keys(), run)
-        write_answers(run, rows_of(plan, samples, answers, _failures(plan, problems) | asked.failed))
+        answers = result.answers()
+        require_answers(samples, answers, result.failed.keys(), run)
+        write_answers(run, rows_of(plan, samples, answers, failures(plan, problems) | result.failed))
         write_json(run.path / "recipe.json", recipe)
 
     on_main(world, conclude)
     return int(Exit.OK)
 
 
-def _failures(plan: PlannedSet, problems: Sequence[Problem]) -> Failed:
+def failures(plan: PlannedSet, problems: Sequence[Problem]) -> Failed:
     """Why records did not become samples, by their ids: the place of such a problem begins with the record's."""
     found: Failed = {}
     for record in plan.records if problems else ():
@@ -113,7 +113,7 @@ def _whole(name: str, records: Sequence[Record], rows: Sequence[Row]) -> Row:
     """The row of a video that was cut into windows. Its times are those of the file."""
     spans = [span for record in records if (span := span_of(record))]
     answered = [
-        Said(span, row["response"], row["answer"], row["kind"], row["status"])
+        WindowAnswer(span, row["response"], row["answer"], row["kind"], row["status"])
         for span, row in zip(spans, rows, strict=True)
         if row["status"] != "error"
     ]

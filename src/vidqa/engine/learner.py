@@ -35,7 +35,7 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class StepOutcome:
     """What one optimizer step did, over all ranks; times and `problems` (samples that broke) are this rank's."""
 
     loss: float  # mean over the objective's count
@@ -65,7 +65,7 @@ class Learner:
     world: World
     stop: StopRequest
 
-    def take(self, step: Step) -> Outcome:
+    def take(self, step: Step) -> StepOutcome:
         """Take a step. The gradient is that of the objective's sum over all batches and ranks, divided by its count, so
         that packing and ranks change nothing but speed."""
         started, waited, problems = time.perf_counter(), 0.0, list[Problem]()
@@ -86,7 +86,7 @@ class Learner:
             totals[1] += sums.count
             for place, name in enumerate(names, 4):
                 totals[place] += sums.metrics[name].detach()
-        totals[2] += self.stop.asked is not None
+        totals[2] += self.stop.signal_name is not None
         totals[3] += len(problems)
         dist.all_reduce(totals)
         if step.number == 0:
@@ -100,7 +100,7 @@ class Learner:
         # The device is waited for here and nowhere else in a step, and while the host goes on it updates the weights.
         # A loss that is not finite ends the run before it saves.
         total, count, stop_requested, broken, *metrics, norm_value = read.wait()
-        return Outcome(
+        return StepOutcome(
             loss=total / max(count, 1),
             metrics={name: value / max(count, 1) for name, value in zip(names, metrics, strict=True)},
             grad_norm=norm_value,

@@ -22,7 +22,7 @@ import torch
 from vidqa.contract.cli import note
 from vidqa.contract.files import write_json
 from vidqa.contract.problem import Problem, ProblemError, exit_code_of
-from vidqa.engine.asking import BATCHES_AHEAD, longest_asked, model_folders, sampling_of
+from vidqa.engine.asking import BATCHES_AHEAD, longest_sequence, model_folders, sampling_of
 from vidqa.engine.batch.frames import FrameSource
 from vidqa.engine.generators import GENERATORS
 from vidqa.engine.generators._base import Request, Result, Settings
@@ -86,7 +86,7 @@ def _answered(spec: Any, name: str, planner: Planner, samples: Sequence[Sample])
     device = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
     size, dtype, python = spec.inference.batch_size, DTYPES[spec.model.dtype], spec.engine.vllm.python
     workers = max(1, spec.engine.decode_workers)
-    settings = Settings(folder, base, dtype, device, planner, longest_asked(spec, samples), size, vllm_python=python)
+    settings = Settings(folder, base, dtype, device, planner, longest_sequence(spec, samples), size, vllm_python=python)
     note(f"{name} answers {len(samples)} samples")
     with (
         closing(FrameSource(workers, spec.engine.decode_timeout_s, frame_cache(spec.engine))) as source,
@@ -94,7 +94,7 @@ def _answered(spec: Any, name: str, planner: Planner, samples: Sequence[Sample])
     ):
         started = time.perf_counter()
         prompts = Prompts(planner, source, replace(sampling_of(spec, 0), temperature=0.0), BATCHES_AHEAD * size)
-        results = {r.id: r for some in session.generate(_asked(prompts, samples)) for r in some}
+        results = {r.id: r for some in session.generate(_requests(prompts, samples)) for r in some}
         seconds = time.perf_counter() - started - prompts.waited
     gc.collect()
     if device.type == "cuda":
@@ -102,7 +102,7 @@ def _answered(spec: Any, name: str, planner: Planner, samples: Sequence[Sample])
     return Answered(results, seconds)
 
 
-def _asked(prompts: Prompts, samples: Sequence[Sample]) -> Iterator[Request]:
+def _requests(prompts: Prompts, samples: Sequence[Sample]) -> Iterator[Request]:
     return (replace(request, logprobs=True, top_logprobs=LIKELIEST) for request in prompts.of(samples))
 
 
@@ -113,11 +113,11 @@ def _undecoded(answered: Answered) -> list[Problem]:
 def compare(expected: Mapping[str, Result], found: Mapping[str, Result], chat: Chat) -> dict[str, Any]:
     """How far the results of one generator are from those of the reference. Log-probabilities are compared up to the
     first token that differs: behind it they are of different texts."""
-    asked = {name: result for name, result in expected.items() if result.finish_reason != "error"}
+    answered = {name: result for name, result in expected.items() if result.finish_reason != "error"}
     differences: list[float] = []
     apart: list[dict[str, Any]] = []
     refused = failed = 0
-    for name, result in asked.items():
+    for name, result in answered.items():
         other = found[name]
         if other.finish_reason == "error":
             failed += 1
@@ -128,7 +128,7 @@ def compare(expected: Mapping[str, Result], found: Mapping[str, Result], chat: C
         differences += [abs(mine - theirs) for mine, theirs in pairs]
         if result.token_ids != other.token_ids:
             apart.append(_difference(name, result, other, same, chat))
-    count = len(asked)
+    count = len(answered)
     return {
         "prompts": count,
         "prompts_with_planned_ids": count - refused,
@@ -152,13 +152,13 @@ def _difference(name: str, result: Result, other: Result, at: int, chat: Chat) -
     to nothing where rounding decides. It is null where the other one is not among the likeliest."""
     likeliest = dict(result.top_logprobs[at]) if at < len(result.top_logprobs) else {}
     mine, theirs = result.token_ids[at : at + 1], other.token_ids[at : at + 1]
-    known = bool(mine and theirs) and mine[0] in likeliest and theirs[0] in likeliest
+    both_ranked = bool(mine and theirs) and mine[0] in likeliest and theirs[0] in likeliest
     return {
         "sample_id": name,
         "token": at,
         "reference": chat.decode(result.token_ids[at:]),
         "other": chat.decode(other.token_ids[at:]),
-        "margin": likeliest[mine[0]] - likeliest[theirs[0]] if known else None,
+        "margin": likeliest[mine[0]] - likeliest[theirs[0]] if both_ranked else None,
     }
 
 
@@ -188,9 +188,9 @@ def main() -> int:
     figures: dict[str, Any] = {}
     try:
         spec = load(options.spec, "inference")
-        asked = (options.least_same, options.largest_difference)
-        pairs = zip(asked, BOUNDS[spec.model.dtype], strict=True)
-        least, largest = (usual if said is None else said for said, usual in pairs)
+        given = (options.least_same, options.largest_difference)
+        pairs = zip(given, BOUNDS[spec.model.dtype], strict=True)
+        least, largest = (usual if bound is None else bound for bound, usual in pairs)
         figures, problems = parity(spec, options.generators.split(","), (least, largest))
     except ProblemError as stopped:
         problems = stopped.problems

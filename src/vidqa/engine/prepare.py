@@ -51,11 +51,11 @@ def prepare_evaluation(
 ) -> tuple[Sequence[Record], Sequence[Sample], list[Problem]]:
     """Every record to evaluate, the samples that can be answered, and why others cannot. Raises as
     `prepare_training`."""
-    asked = shared_plan(spec, planner, world, run).sets["evaluation"]
-    samples, problems = fitting(spec, asked)
+    planned = shared_plan(spec, planner, world, run).sets["evaluation"]
+    samples, problems = fitting(spec, planned)
     if not samples:
         raise ENGINE_NO_SAMPLES.error(spec.dataset.annotation_path, "no sample can be evaluated")
-    return asked.records, samples, problems
+    return planned.records, samples, problems
 
 
 def shared_plan(spec: Any, planner: Planner, world: World, run: RunFolder) -> Plan:

@@ -35,7 +35,7 @@ class Prompts:
 
     def of(self, samples: Iterable[Sample]) -> Iterator[Request]:
         begun = ((sample, self.source.request([sample])) for sample in samples)
-        for sample, ticket in _early(begun, self.ahead):
+        for sample, ticket in early(begun, self.ahead):
             yield Request(
                 sample.record.id,
                 self.planner.encode(sample).token_ids,
@@ -63,7 +63,7 @@ class Prompts:
         return frames
 
 
-def _early(items: Iterable[Item], count: int) -> Iterator[Item]:
+def early(items: Iterable[Item], count: int) -> Iterator[Item]:
     """The items, each taken when `count` others are still to be given before it."""
     taken: deque[Item] = deque()
     for item in items:

@@ -18,18 +18,18 @@ class Quarantine:
 
     def __init__(self, run: RunFolder, world: World, on_bad_sample: str) -> None:
         self.run, self.world, self.fails = run, world, on_bad_sample == "fail"
-        self.known: dict[Problem, None] = {}
+        self.reported: dict[Problem, None] = {}
 
     def take(self, found: Sequence[Problem]) -> None:
         """Gather this rank's problems with the others'. Raises ENGINE_BAD_SAMPLE, MEDIA_DECODER_KILLED."""
         everyone = [problem for problems in self.world.gather(list(found)) for problem in problems]
-        new = [problem for problem in dict.fromkeys(everyone) if problem not in self.known]
+        new = [problem for problem in dict.fromkeys(everyone) if problem not in self.reported]
         end_if_bad(new, fails=self.fails)
-        self.known.update(dict.fromkeys(new))
+        self.reported.update(dict.fromkeys(new))
         if new and self.world.is_main:
             for problem in new:
                 note(f"left out: {problem.code} at {problem.where}: {problem.message}")
-            self.run.write_quarantine(list(self.known))
+            self.run.write_quarantine(list(self.reported))
 
 
 def end_if_bad(problems: Sequence[Problem], *, fails: bool) -> None:

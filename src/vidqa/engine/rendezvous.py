@@ -64,9 +64,9 @@ def prepare(options: argparse.Namespace) -> None:
     registry.register(BACKEND, _create)
 
 
-def _create(asked: RendezvousParameters) -> RendezvousHandler:
-    host, port = parse_rendezvous_endpoint(asked.endpoint, USUAL_PORT)
-    return Rendezvous(host, port, int(asked.get("rank")), asked.max_nodes, asked.run_id, LIMIT_S)
+def _create(parameters: RendezvousParameters) -> RendezvousHandler:
+    host, port = parse_rendezvous_endpoint(parameters.endpoint, USUAL_PORT)
+    return Rendezvous(host, port, int(parameters.get("rank")), parameters.max_nodes, parameters.run_id, LIMIT_S)
 
 
 def _listening(host: str, port: int) -> socket.socket | None:

@@ -51,15 +51,15 @@ class Start:
     trainer: Mapping[str, Any] = field(default_factory=dict)
 
 
-def start_of(asked: bool | str, run: RunFolder, world: World) -> Start:
-    """`asked` is the spec's train.resume: true is the newest whole checkpoint of this run (none yet: step 0, said
+def start_of(resume_from: bool | str, run: RunFolder, world: World) -> Start:
+    """`resume_from` is the spec's train.resume: true is the newest whole checkpoint of this run (none yet: step 0, said
     aloud), a path is that checkpoint and no other. Never starts again from the base weights in silence."""
     skipped: list[str] = []
-    for folder in on_main(world, lambda: _checkpoints(asked, run)):
+    for folder in on_main(world, lambda: _checkpoints(resume_from, run)):
         try:
             trainer = inspect(folder, world)
         except ProblemError as damaged:
-            if asked is not True:
+            if resume_from is not True:
                 raise
             skipped.append(f"{folder.name}: {damaged.problems[0].message}")
             if world.is_main:
@@ -73,9 +73,9 @@ def start_of(asked: bool | str, run: RunFolder, world: World) -> Start:
 
 def resume(start: Start, run: RunFolder, facts: dict[str, Any], model: Any, optimizer: Any, world: World) -> None:
     """Give model and optimizer the state of `start`, and say what is another now. Raises ENGINE_RESUME_MISMATCH."""
-    told: list[str] = []
+    differences: list[str] = []
     if start.folder:
-        told = _compare(start.folder, start.trainer, facts)
+        differences = _compare(start.folder, start.trainer, facts)
         load_state(start.folder, start.step, model, optimizer, world)
     if world.is_main:
         run.forget_metrics_after(start.step)
@@ -83,9 +83,9 @@ def resume(start: Start, run: RunFolder, facts: dict[str, Any], model: Any, opti
             note(f"set aside the checkpoint {name}: this run goes on from step {start.step}")
         if start.folder:
             note(f"resumed after step {start.step} from {start.folder}")
-            if told:
-                note(f"with other values than the checkpoint was trained with: {', '.join(told)}")
-            run.add_resume({"from": str(start.folder.resolve()), "step": start.step, "changed": told})
+            if differences:
+                note(f"with other values than the checkpoint was trained with: {', '.join(differences)}")
+            run.add_resume({"from": str(start.folder.resolve()), "step": start.step, "changed": differences})
 
 
 def _compare(folder: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
@@ -96,20 +96,20 @@ def _compare(folder: Path, before: Mapping[str, Any], now: Mapping[str, Any]) ->
     recorded = recorded_spec(folder, before)
     if recorded is None:
         return ["unknown: the checkpoint does not say with which spec it was trained"]
-    refused, told = spec_changes(recorded, now["spec"])
+    refused, differences = spec_changes(recorded, now["spec"])
     if refused:
         raise ENGINE_RESUME_MISMATCH.error(folder, f"{SAMPLES} would change: {', '.join(refused)}")
-    return told
+    return differences
 
 
-def _checkpoints(asked: bool | str, run: RunFolder) -> list[Path]:
+def _checkpoints(resume_from: bool | str, run: RunFolder) -> list[Path]:
     """The checkpoint folders to start from, the first that is whole; none is a start at step 0. The run is swept of
     what a kill left behind."""
     run.sweep()
-    if not asked:
+    if not resume_from:
         return []
-    if asked is not True:
-        folder = Path(str(asked))
+    if resume_from is not True:
+        folder = Path(str(resume_from))
         return [folder.parent if folder.name == "policy" else folder]
     found = run.newest_checkpoints()
     if not found:

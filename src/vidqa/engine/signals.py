@@ -12,9 +12,9 @@ class StopRequest:
     """`asked` is the signal's name once one has come."""
 
     def __init__(self) -> None:
-        self.asked: str | None = None
+        self.signal_name: str | None = None
         for number in STOP_SIGNALS:
             signal.signal(number, self._note)
 
     def _note(self, number: int, _frame: FrameType | None) -> None:
-        self.asked = signal.Signals(number).name
+        self.signal_name = signal.Signals(number).name

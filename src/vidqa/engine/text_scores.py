@@ -48,9 +48,9 @@ class TextModel:
         self.folder, self.key, self.device = folder, key, device
         # Words are cut alike at the beginning of a text and inside of it.
         self.before = " " if isinstance(self.tokenizer, RobertaTokenizer) else ""
-        known = self.tokenizer.model_max_length
+        limit = self.tokenizer.model_max_length
         # RoBERTa's positions begin behind that of its padding.
-        self.longest = known if known < LONGEST else getattr(self.model.config, "max_position_embeddings", 514) - 2
+        self.longest = limit if limit < LONGEST else getattr(self.model.config, "max_position_embeddings", 514) - 2
 
     def token_ids(self, text: str) -> list[int]:
         return self.tokenizer.encode(self.before + text.strip(), truncation=True, max_length=self.longest)
@@ -110,10 +110,7 @@ def bertscore(model: TextModel, layer: int) -> Measure:
 def similarity(model: TextModel) -> Measure:
     """The cosine of the two texts' embeddings, by a folder of sentence-transformers; of a folder without modules.json
     the mean of the token vectors. A text that is empty is like nothing."""
-    pool = _pooling(model)
-
-    def embedded(texts: Sequence[str]) -> Sequence[torch.Tensor]:
-        return [normalize(pool(vectors), dim=-1) for _, vectors in model.vectors(texts)]
+    embedded = sentences(model)
 
     def measure(answers: Sequence[str], expected: Sequence[str]) -> Scores:
         found = _of_texts(embedded, answers, expected)
@@ -121,6 +118,12 @@ def similarity(model: TextModel) -> Measure:
         return {"similarity": [(found[a] @ found[e]).item() if a and e else 0.0 for a, e in pairs]}
 
     return measure
+
+
+def sentences(model: TextModel) -> Callable[[Sequence[str]], Sequence[torch.Tensor]]:
+    """What gives texts their embeddings, float32 [D] of length 1 each. Raises METRIC_MODEL."""
+    pool = _pooling(model)
+    return lambda texts: [normalize(pool(vectors), dim=-1) for _, vectors in model.vectors(texts)]
 
 
 def _of_texts(work: Callable[[Sequence[str]], Sequence[Any]], *texts: Sequence[str]) -> dict[str, Any]:
@@ -141,10 +144,10 @@ def _pooling(model: TextModel) -> Callable[[torch.Tensor], torch.Tensor]:
         elif kind == "Pooling":
             named = config.get("pooling_mode")
             modes = [named] if isinstance(named, str) else named or [name for name in config if config[name] is True]
-            asked = [name for name in modes if name != "include_prompt"]
-            if len(asked) != 1 or asked[0] not in POOLING:
-                raise _refused(model, f"pools by {', '.join(asked) or 'nothing'}; mean and cls are computed here")
-            mode = POOLING[asked[0]]
+            pooling = [name for name in modes if name != "include_prompt"]
+            if len(pooling) != 1 or pooling[0] not in POOLING:
+                raise _refused(model, f"pools by {', '.join(pooling) or 'nothing'}; mean and cls are computed here")
+            mode = POOLING[pooling[0]]
         elif kind not in PASSED_OVER:
             raise _refused(model, f"has a part {kind}, which is not computed here")
     if _read(model.folder / "config_sentence_transformers.json", {}).get("default_prompt_name"):

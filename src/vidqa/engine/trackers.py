@@ -60,11 +60,11 @@ class Tracker:
         try:
             return call()
         except Exception as failed:  # noqa: BLE001  each tracker has exceptions of its own, and none may end a training
-            said = f"{type(failed).__name__}: {failed}".splitlines()[0][:300]
+            message = f"{type(failed).__name__}: {failed}".splitlines()[0][:300]
             note(
                 str(
                     ENGINE_TRACKER_FAILED.at(
-                        f"{self.name} of {self.run.path}", f"{said}; {otherwise}", severity="warning"
+                        f"{self.name} of {self.run.path}", f"{message}; {otherwise}", severity="warning"
                     )
                 )
             )

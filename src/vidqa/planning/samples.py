@@ -133,8 +133,8 @@ class Planner:
 
     def encode(self, sample: Sample) -> Encoded:
         """The sample's tokens, as the model will see them; a planner for generation leaves the answer out."""
-        wanted = replace(sample.prompting, for_generation=self.prompting.for_generation)
-        return self.chat.encode(sample.record, sample.plans, **asdict(wanted))
+        prompting = replace(sample.prompting, for_generation=self.prompting.for_generation)
+        return self.chat.encode(sample.record, sample.plans, **asdict(prompting))
 
     def plan(self, records: Sequence[Record], response_mode: str | None = None) -> tuple[list[Sample], list[Problem]]:
         """Samples in the order of their records, and the problems of records that cannot become one. `response_mode`

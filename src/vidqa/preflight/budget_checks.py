@@ -12,12 +12,12 @@ from vidqa.planning.samples import Planner, Sample
 from vidqa.preflight._base import Context, Skip
 from vidqa.spec.keys import value_at
 
-EXPLAINED = 10  # too long samples for which a change that fits is looked for
+EXPLAINED = 10  # too long samples that get a suggested change
 MEDIA_CODES = ("VIDEO_", "IMAGE_")
 
 
 def tokens(context: Context) -> list[Problem]:
-    """Every sample planned and counted as the engine will do it."""
+    """Plan every sample and count its tokens as the engine does."""
     sets = context.planned.values()
     problems = [problem for part in sets for problem in part.problems if not _is_of_media(problem)]
     context.facts |= token_facts(context)
@@ -33,7 +33,7 @@ def tokens(context: Context) -> list[Problem]:
 
 
 def token_facts(context: Context) -> dict[str, Any]:
-    """Counts of the samples that will be used, by set: they are what the engine writes into its plan."""
+    """Counts of the usable samples by set, as in plan.json of the engine."""
     facts: dict[str, Any] = {}
     for name in context.planned:
         used = context.usable(name)
@@ -57,22 +57,22 @@ def token_facts(context: Context) -> dict[str, Any]:
 
 def steps(context: Context) -> list[Problem]:
     """Steps of a training, and the rules of the spec that need to know the data."""
-    asked = context.training
-    if asked is None:
+    train_spec = context.training
+    if train_spec is None:
         return []
     facts = _data_facts(context)
     context.facts |= {
-        "effective_batch": spec.effective_batch(asked),
-        "steps_per_epoch": spec.steps_per_epoch(asked, facts.train_samples),
-        "total_steps": spec.total_steps(asked, facts.train_samples),
-        "warmup_steps": spec.warmup_steps(asked, facts.train_samples),
+        "effective_batch": spec.effective_batch(train_spec),
+        "steps_per_epoch": spec.steps_per_epoch(train_spec, facts.train_samples),
+        "total_steps": spec.total_steps(train_spec, facts.train_samples),
+        "warmup_steps": spec.warmup_steps(train_spec, facts.train_samples),
     }
-    said = set(spec.check(asked))
-    return [problem for problem in spec.check_with_data(asked, facts) if problem not in said]
+    reported = set(spec.check(train_spec))
+    return [problem for problem in spec.check_with_data(train_spec, facts) if problem not in reported]
 
 
 def _data_facts(context: Context) -> spec.DataFacts:
-    """Of the samples that will be used; of all records where no model is here to plan them with."""
+    """Counts of usable samples; of all records where there is no model to plan with."""
     try:
         held = context.usable("validation") if "validation" in context.planned else []
         train = context.usable("train")
@@ -86,7 +86,7 @@ def _data_facts(context: Context) -> spec.DataFacts:
 
 @dataclass(frozen=True)
 class Sampling:
-    """The part of a vision table that a planner reads."""
+    """The keys of a vision table that a planner reads."""
 
     fps: float | None
     nframes: int | None

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from vidqa.contract.cli import SKILL_ROOT
-from vidqa.contract.environment import child_environment, python_path
+from vidqa.contract.environment import OF_THE_ENGINE, child_environment, python_path
 from vidqa.contract.files import now, read_object, write_json, write_text
 from vidqa.contract.problem import Problem, ProblemError
 from vidqa.contract.run_folder import UNFINISHED, RunFolder
@@ -105,17 +105,17 @@ def _make(source: ExportSource, out: Path, identity: dict[str, Any], *, merge: b
 
 def _in_engine(words: list[str]) -> dict[str, Any]:
     """What the program that knows the libraries of models says it has made: its memory is free again when it ends."""
-    environment = child_environment(PYTHONPATH=python_path(SKILL_ROOT / "src"))
+    environment = child_environment(PYTHONPATH=python_path(SKILL_ROOT / "src"), **OF_THE_ENGINE)
     program = [sys.executable, "-P", "-m", "vidqa.engine.export", *words, "--json"]
     done = subprocess.run(program, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, env=environment)
     try:
-        said = json.loads(done.stdout)
-        problems = [Problem(**fields) for fields in said["problems"]]
+        report = json.loads(done.stdout)
+        problems = [Problem(**fields) for fields in report["problems"]]
     except (ValueError, TypeError, KeyError) as nothing:
         raise FAILED.error(words[-1], f"it ended with {done.returncode} and said nothing") from nothing
     if done.returncode:
         raise ProblemError(problems) if problems else FAILED.error(words[-1], f"it ended with {done.returncode}")
-    made: dict[str, Any] = said["data"]
+    made: dict[str, Any] = report["data"]
     return made
 
 

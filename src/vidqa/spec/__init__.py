@@ -1,7 +1,7 @@
 """What a run shall do: tables of keys, layers over a template, rules, TOML in and out."""
 
 from vidqa.spec.layers import Layer, parse_set, read_layer
-from vidqa.spec.models import EvaluateSpec, InferenceSpec, Spec, TrainSpec
+from vidqa.spec.models import EmbedSpec, EvaluateSpec, InferenceSpec, Spec, TrainSpec
 from vidqa.spec.resolve import Resolved, load, resolve
 from vidqa.spec.rules import DataFacts, check, check_with_data, check_with_gpus
 from vidqa.spec.schedule import effective_batch, steps_per_epoch, total_steps, warmup_steps
@@ -9,6 +9,7 @@ from vidqa.spec.text import dump, explain, fingerprint
 
 __all__ = [
     "DataFacts",
+    "EmbedSpec",
     "EvaluateSpec",
     "InferenceSpec",
     "Layer",

@@ -46,7 +46,10 @@ def key(
     native   "used", or "no effect": accepted so that a file moves over, a warning when it is not the default
     only     the values our own engine takes (another value is an error), or the name of a test in `native.TESTS`
     instead  the key to use in place of this one
-    automl   search range for hyper-parameter search: min, max, choices, scale, weights, condition, depends_on, default
+    automl   how a search treats the key: min and max with a scale (log; log2 for powers of two), or choices, and their
+             weights; with_lora (what differs where LoRA trains); default (searched unless the user says otherwise);
+             depends_on (chosen after that key); only_where (values of another key beside which it means something);
+             shapes_weights (a trial that goes on from another's weights keeps its value)
     """
     extra: dict[str, Any] = {"x-native": native if only is None else {"only": only}}
     if instead:

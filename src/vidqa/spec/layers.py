@@ -160,11 +160,11 @@ def _place(
 ) -> Iterator[tuple[str, Any] | Problem]:
     first, _, rest = name.partition(".")
     path = prefix + first
-    known = cls.model_fields.get(first)
-    if known is None:
+    model_field = cls.model_fields.get(first)
+    if model_field is None:
         yield from _elsewhere(action, layer, prefix + name, value)
         return
-    inner = table_of(known)
+    inner = table_of(model_field)
     if rest:
         if inner is None:
             yield _unknown(action, layer, prefix + name)
@@ -176,7 +176,7 @@ def _place(
         yield path, {}
         for key, part in value.items():
             yield from _place(action, layer, inner, str(key), part, f"{path}.")
-    elif value is None and not known.is_required() and known.default is None:
+    elif value is None and not model_field.is_required() and model_field.default is None:
         yield path, None
     else:
         yield TYPE.at(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from vidqa.spec._field import Positive, Table, key, table
+from vidqa.spec.embed_tables import Embed, EmbedDataset, EmbedEngine
 from vidqa.spec.evaluate_tables import (
     EvaluateDataset,
     EvaluateEngine,
@@ -73,3 +74,15 @@ class InferenceSpec(Spec):
     type: Literal["", "video", "image"] = key("", "Kind of media", "A file's own kind is used.", native="no effect")
     device_map: str = key("auto", "Device map", "A GPU is used where there is one.", native="no effect")
     torch_dtype: str = key("auto", "Precision", "TAO's precision.", native="no effect", instead="model.dtype")
+
+
+class EmbedSpec(Spec):
+    """Vectors of videos and of the questions about them."""
+
+    dataset: EmbedDataset = table(EmbedDataset, "Data", "What is embedded.")
+    model: Model = table(Model, "Model", "What embeds.")
+    embed: Embed = table(Embed, "Embedding", "How the set is worked through.")
+    vision: Vision = table(Vision, "Vision", "How a video becomes frames. The same for all that is compared.")
+    engine: EmbedEngine = table(EmbedEngine, "Engine", "Keys of our own engine.")
+    num_gpus: Positive = key(1, "GPUs", "GPUs that share the work; each holds the whole model.")
+    results_dir: str = key("results", "Results folder", "Folder in which the run makes its own folder.")

@@ -34,13 +34,13 @@ class Lora(Table):
         16,
         "Rank",
         "Rank of the adapters; 16 learns most video-QA tasks with about 0.5 % of the weights.",
-        automl={"min": 1, "max": 256, "condition": "^ 2", "scale": "log2", "default": True},
+        automl={"min": 1, "max": 256, "scale": "log2", "shapes_weights": True, "default": True},
     )
     lora_alpha: PositiveFloat = key(
         32.0,
         "Alpha",
         "Strength of the adapters; they are scaled by alpha / r. Twice the rank is a good start.",
-        automl={"min": 1, "max": 1024, "condition": "^ 2", "scale": "log2", "default": True},
+        automl={"min": 1, "max": 1024, "scale": "log2", "default": True},
     )
     lora_dropout: Annotated[float, Field(ge=0, lt=1)] = key(
         0.05,
@@ -55,8 +55,9 @@ class Lora(Table):
         "are the vision tower's; all-linear adapts every linear layer but the head, vision tower included. lm_head and "
         "embed_tokens are named apart.",
         automl={
-            "choices": [*DECODER_PROJECTIONS, "attn.qkv", "attn.proj", "all-linear"],
+            "choices": [["q_proj", "v_proj"], DECODER_PROJECTIONS[:4], DECODER_PROJECTIONS, "all-linear"],
             "depends_on": "policy.lora.modules_to_save",
+            "shapes_weights": True,
             "default": False,
         },
     )
@@ -64,7 +65,7 @@ class Lora(Table):
         None,
         "Modules trained in full",
         "Modules that train without adapters and are saved with them, such as visual.",
-        automl={"choices": ["visual"], "default": False},
+        automl={"choices": [None, ["visual"]], "shapes_weights": True, "default": False},
     )
     r_pattern: dict[str, Positive] | None = key(
         None, "Rank by module", "Another rank for modules whose name matches a regular expression; the first one wins."

@@ -71,8 +71,8 @@ def resolve(action: str, layers: Iterable[Layer], target: str = "native") -> Res
         wrong = _explain(action, pile, invalid)
         beside = _rules_beside(action, pile, invalid, target)
         raise ProblemError(bounded([*pile.problems, *wrong, *beside])) from invalid
-    known = {problem.code for problem in pile.problems if problem.code != UNKNOWN_KEY.name}
-    problems = bounded([*pile.problems, *(found for found in check(spec, target) if found.code not in known)])
+    reported = {problem.code for problem in pile.problems if problem.code != UNKNOWN_KEY.name}
+    problems = bounded([*pile.problems, *(found for found in check(spec, target) if found.code not in reported)])
     raise_errors(problems)
     origins = {path: pile.origin(path) for path in flat(spec)}
     return Resolved(spec, origins, problems, tuple(pile.layers))
@@ -174,8 +174,8 @@ def _explain(action: str, pile: _Pile, invalid: ValidationError) -> list[Problem
         in_range = any(error["type"].startswith(RANGE_ERRORS) or "pattern" in error["type"] for error in errors)
         field = leaves(action).get(path)
         code = UNKNOWN_KEY if field is None else RANGE if in_range else TYPE
-        wanted = expected(action, path)
-        problems.append(code.at(where, f"{path} must be {wanted}; got {shown}", f"set {path} to {wanted}"))
+        rule = expected(action, path)
+        problems.append(code.at(where, f"{path} must be {rule}; got {shown}", f"set {path} to {rule}"))
     return problems
 
 

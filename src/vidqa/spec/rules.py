@@ -12,7 +12,7 @@ from vidqa.contract.problem import Problem
 from vidqa.spec import metric_models
 from vidqa.spec import problems as codes
 from vidqa.spec.evaluate_tables import EvaluateEngine, Model
-from vidqa.spec.models import EvaluateSpec, InferenceSpec, Spec, TrainSpec
+from vidqa.spec.models import EmbedSpec, EvaluateSpec, InferenceSpec, Spec, TrainSpec
 from vidqa.spec.native import native_problems
 from vidqa.spec.policy_tables import Lora
 from vidqa.spec.run_tables import Vision
@@ -88,15 +88,15 @@ def _step_rules(spec: TrainSpec, facts: DataFacts) -> Iterator[Problem]:
 
 def unreached_steps(spec: TrainSpec, train_samples: int) -> Iterator[Problem]:
     """SPEC_MAX_STEPS_UNREACHED, a warning with the arithmetic, where the epochs end before train.max_num_steps."""
-    asked, each = spec.train.max_num_steps, steps_per_epoch(spec, train_samples)
+    limit, each = spec.train.max_num_steps, steps_per_epoch(spec, train_samples)
     planned = spec.train.epoch * each
-    if asked is None or not each or planned >= asked:
+    if limit is None or not each or planned >= limit:
         return
     message = (
-        f"max_num_steps is {asked}, and {spec.train.epoch} epochs of {each} steps ({train_samples} samples in batches "
+        f"max_num_steps is {limit}, and {spec.train.epoch} epochs of {each} steps ({train_samples} samples in batches "
         f"of {effective_batch(spec)}) are {planned} steps: training ends there"
     )
-    remedy = f"set train.epoch to {-(-asked // each)} for {asked} steps, or leave train.max_num_steps out"
+    remedy = f"set train.epoch to {-(-limit // each)} for {limit} steps, or leave train.max_num_steps out"
     yield codes.MAX_STEPS_UNREACHED.at("train.max_num_steps", message, remedy, severity="warning")
 
 
@@ -105,7 +105,6 @@ def train_rules(spec: TrainSpec) -> Iterator[Problem]:
     data = spec.custom.train_dataset
     yield from _required("train.output_dir", spec.train.output_dir)
     yield from _required("custom.train_dataset.annotation_path", data.annotation_path)
-    yield from _required("custom.train_dataset.media_path", data.media_path)
     yield from _vision(spec.custom.vision, "custom.vision")
     yield from _model_name("policy.model_name_or_path", spec.policy.model_name_or_path)
     yield from _optimizer(spec)
@@ -132,7 +131,6 @@ def train_rules(spec: TrainSpec) -> Iterator[Problem]:
 def evaluate_rules(spec: EvaluateSpec) -> Iterator[Problem]:
     """What is wrong with an evaluation, whatever its data."""
     yield from _required("dataset.annotation_path", spec.dataset.annotation_path)
-    yield from _required("dataset.media_dir", spec.dataset.media_dir)
     yield from _required("results_dir", spec.results_dir)
     yield from _vision(spec.vision, "vision")
     yield from _answering_model(spec.model)
@@ -155,6 +153,17 @@ def inference_rules(spec: InferenceSpec) -> Iterator[Problem]:
     if overlap and overlap >= window:
         message = f"overlap_s is {overlap:g} and window_s is {window:g}"
         yield codes.WINDOW_OVERLAP.at("inference.overlap_s", message)
+
+
+def embed_rules(spec: EmbedSpec) -> Iterator[Problem]:
+    """What is wrong with an embedding, whatever its data."""
+    yield from _required("dataset.annotation_path", spec.dataset.annotation_path)
+    yield from _required("results_dir", spec.results_dir)
+    yield from _vision(spec.vision, "vision")
+    yield from _answering_model(spec.model)
+    if (name := spec.embed.text_model) and not metric_models.is_folder(name):
+        message = f"{name!r} names no folder"
+        yield codes.REQUIRED.at("embed.text_model", message, "write ./NAME, or the whole path of a model's folder")
 
 
 def _answering_model(model: Model) -> Iterator[Problem]:
@@ -213,8 +222,6 @@ def _validation(spec: TrainSpec) -> Iterator[Problem]:
         yield codes.NO_VALIDATION_SET.at("validation.enable", "neither custom.val_dataset nor test_size is set")
     if valid.enable and not valid.freq and not valid.freq_in_epoch:
         yield codes.VALIDATION_NEVER.at("validation.freq_in_epoch", "freq and freq_in_epoch are both 0")
-    if given:
-        yield from _required("custom.val_dataset.media_path", spec.custom.val_dataset.media_path)
     if given and part is not None:
         message = "custom.val_dataset is used and test_size is not"
         yield codes.VALIDATION_UNUSED.at("train.train_policy.dataset.test_size", message, severity="warning")

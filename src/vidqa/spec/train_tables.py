@@ -25,6 +25,7 @@ Recipe = Literal["dynamic_scaling", "delayed_scaling"]
 Granularity = Literal["rowwise", "tensorwise"]
 Beta = Annotated[float, Field(ge=0, lt=1)]
 Decay = Annotated[Literal["linear", "sqrt", "cosine", "none"], null_is("none")]
+FALLING = {"train.optm_decay_type": ["linear", "sqrt", "cosine"]}
 LearningRate = NotNegative | list[NotNegative] | dict[str, NotNegative]
 
 
@@ -132,7 +133,7 @@ class Train(Table):
         3,
         "Epochs",
         "Passes over the training set. Three suit a few thousand questions; watch validation for more.",
-        automl={"min": 1, "max": 20, "default": False},
+        automl={"min": 1, "max": 20, "scale": "log", "default": True},
     )
     max_num_steps: Positive | None = key(
         None,
@@ -152,7 +153,7 @@ class Train(Table):
         "Learning rate",
         "Peak learning rate. 1e-5 moves an 8B model without making it forget; LoRA wants about ten times more.",
         only="one number",
-        automl={"min": 1e-6, "max": 1e-3, "scale": "log", "default": True},
+        automl={"min": 1e-6, "max": 1e-3, "scale": "log", "with_lora": {"min": 1e-5}, "default": True},
     )
     optm_impl: Literal["fused", "foreach", "for-loop"] = key(
         "fused", "Optimizer kernel", "How PyTorch computes the update; fused is the fastest on GPUs."
@@ -175,12 +176,13 @@ class Train(Table):
         "Warm-up",
         "Steps over which the learning rate rises: a whole number of steps, or a fraction (written with a point, up to "
         "1.0) of all steps. 5 % keeps Adam's first, noisy steps small. Excludes optm_warmup_epochs.",
+        automl={"min": 0.0, "max": 0.2, "default": False},
     )
     optm_warmup_epochs: NotNegative | None = key(
         None,
         "Warm-up in epochs",
         "The same in epochs, parts allowed. Excludes optm_warmup_steps.",
-        automl={"min": 0, "max": 5, "condition": "/ 2", "depends_on": "train.epoch", "default": False},
+        automl={"min": 0.0, "max": 5.0, "depends_on": "train.epoch", "default": False},
     )
     optm_warmup_start_factor: Share = key(0.0, "Warm-up start", "Share of the peak rate at which warm-up begins.")
     optm_decay_type: Decay = key(
@@ -194,10 +196,16 @@ class Train(Table):
         },
     )
     optm_decay_ratio: Share | None = key(
-        None, "Decay part", "Share of all steps, at the end, over which the rate falls; unset is all after warm-up."
+        None,
+        "Decay part",
+        "Share of all steps, at the end, over which the rate falls; unset is all after warm-up.",
+        automl={"min": 0.1, "max": 1.0, "only_where": FALLING, "default": False},
     )
     optm_min_lr_factor: Share = key(
-        0.1, "Lowest rate", "Share of the peak rate at the end. A tenth lets the last batches still count."
+        0.1,
+        "Lowest rate",
+        "Share of the peak rate at the end. A tenth lets the last batches still count.",
+        automl={"min": 0.0, "max": 0.5, "only_where": FALLING, "default": False},
     )
     optm_grad_norm_clip: NotNegative = key(1.0, "Gradient clip", "Largest gradient norm; 0 is off.")
     master_dtype: Dtype = key("float32", "Master weights", "What the optimizer keeps.", only=["float32"])

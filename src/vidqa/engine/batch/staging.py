@@ -18,7 +18,7 @@ ROOM = 1.25  # a pinned area that must grow takes this much more than asked for,
 
 
 @dataclass(frozen=True)
-class Sent:
+class SentBatch:
     """A batch whose bytes may still be on their way into `area`; `copied` is None on a CPU."""
 
     value: Any
@@ -34,7 +34,7 @@ class Sent:
         return self.value
 
 
-class Staging:
+class BatchSender:
     """Sends batches to one device. `send` is called by one thread, `received` by another."""
 
     def __init__(self, device: torch.device) -> None:
@@ -44,14 +44,14 @@ class Staging:
             self._stream = torch.cuda.Stream(device)
             self._pinned = [_Pinned(), _Pinned()]
 
-    def send(self, value: Any) -> Sent:
+    def send(self, value: Any) -> SentBatch:
         """`value` is a dataclass of CPU tensors, at any depth; they may change as soon as this returns."""
         tensors = _tensors(value)
         places, size = _layout(tensors)
         if not self._pinned:
             area = torch.empty(size, dtype=torch.uint8)
             _gather(tensors, places, area)
-            return Sent(_spread(value, places, area), area, None)
+            return SentBatch(_spread(value, places, area), area, None)
         pinned = self._pinned.pop(0)
         self._pinned.append(pinned)
         with torch.cuda.stream(self._stream):
@@ -60,7 +60,7 @@ class Staging:
             area.copy_(pinned.area[:size], non_blocking=True)
             pinned.copied = torch.cuda.Event(blocking=True)
             pinned.copied.record(self._stream)
-        return Sent(_spread(value, places, area), area, pinned.copied)
+        return SentBatch(_spread(value, places, area), area, pinned.copied)
 
 
 class _Pinned:

@@ -79,6 +79,7 @@ class TorchFamily:
     install_forward(model, recompute, compile) gives model and units the packed forward: model(batch) is the negative
                                  log-likelihood of every supervised token, float32 [N]. Units that `recompute` names
                                  ("none", "vision", "all") keep only their inputs for backward; `compile` fuses layers
+    vision_features(model, patches, index)     merged features [V, D] of media, without gradients
     cached_forward(model)        the forward of generation; it takes over the model's memory
     """
 
@@ -96,6 +97,7 @@ class TorchFamily:
     vision_segments: Callable[[Sequence[Grid], VisionSizes, int | None], Segments]
     video_inputs: Callable[[Sequence[FramePlan]], dict[str, torch.Tensor]]
     install_forward: InstallForward
+    vision_features: Callable[[Any, torch.Tensor, VisionIndex], torch.Tensor]
     cached_forward: Callable[[Any], CachedForward]
 
     def units(self, model: Any) -> list[nn.Module]:

@@ -157,6 +157,12 @@ def attention_heads(config: Any) -> tuple[Heads, Heads]:
     return decoder, Heads(tower.num_heads, tower.num_heads, tower.hidden_size // tower.num_heads)
 
 
+@torch.no_grad()
+def vision_features(parts: Parts, model: Any, patches_PC: torch.Tensor, index: Any) -> torch.Tensor:
+    """The merged features [V, D] of media, by a stock model whose forward is not installed."""
+    return parts.tower(model.model.visual, patches_PC, index, partial(vision_block, parts, EAGER))[0]
+
+
 def cached_forward(parts: Parts, model: Any) -> Any:
     from vidqa.engine.families.qwen_vl_cached import CachedQwenVL  # which only generation needs
 
@@ -180,5 +186,6 @@ def family_parts(parts: Parts) -> dict[str, Any]:
         "decoder_units": lambda model: model.model.language_model.layers,
         "attention_heads": attention_heads,
         "install_forward": partial(install_forward, parts),
+        "vision_features": partial(vision_features, parts),
         "cached_forward": partial(cached_forward, parts),
     }

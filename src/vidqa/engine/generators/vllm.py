@@ -37,7 +37,7 @@ Tokens = tuple[int, ...]  # tokens behind the prompt
 
 
 @dataclass(eq=False)
-class Row:
+class VllmRow:
     """A prompt that is being answered; the process holds it as `name`. `found` has the log-probability of the last
     token of each beginning of a candidate."""
 
@@ -62,8 +62,8 @@ class VllmSession:
         self.process, self.planner = process, settings.planner
         self.longest = min(settings.longest, process.longest)
         self.most = _rows(settings)
-        self.rows: dict[str, Row] = {}
-        self.asked: dict[str, tuple[Row, Tokens]] = {}
+        self.rows: dict[str, VllmRow] = {}
+        self.pending: dict[str, tuple[VllmRow, Tokens]] = {}
 
     def generate(self, requests: Iterable[Request | None]) -> Iterator[list[Result]]:
         source, more = iter(requests), True
@@ -102,7 +102,7 @@ class VllmSession:
             {"kind": plan.kind, "shape": array.shape, "times_s": np.repeat(plan.patch_times_s, depth).tolist()}
             for plan, array in zip(request.plans, frames, strict=True)
         ]
-        row = Row(self.process.name(), Draft(request, None))
+        row = VllmRow(self.process.name(), Draft(request, None))
         self.rows[row.name] = row
         token_ids, planned = contracted(request, self.planner), request.token_ids.tolist()
         self.process.tell({"hold": row.name, "token_ids": token_ids, "planned": planned, "media": media}, frames)
@@ -114,17 +114,17 @@ class VllmSession:
             self._ask(row, (), (), sampling_of(request), last=True)
         return []
 
-    def _ask(self, row: Row, more: Tokens, of: Tokens, sampling: dict[str, Any], *, last: bool = False) -> None:
+    def _ask(self, row: VllmRow, more: Tokens, of: Tokens, sampling: dict[str, Any], *, last: bool = False) -> None:
         name = self.process.name()
-        self.asked[name] = row, of
+        self.pending[name] = row, of
         self.process.tell({"ask": name, "of": row.name, "more": more, "sampling": sampling, "last": last})
 
-    def _ask_for(self, row: Row, beginning: Tokens) -> None:
+    def _ask_for(self, row: VllmRow, beginning: Tokens) -> None:
         """The log-probability of the last token behind those before it: of an answer that can be no other."""
         sampling = {"max_tokens": 1, "temperature": 0.0, "allowed_token_ids": [beginning[-1]], "logprobs": 0}
         self._ask(row, beginning[:-1], beginning, sampling)
 
-    def _ask_next(self, row: Row) -> None:
+    def _ask_next(self, row: VllmRow) -> None:
         """One more token of an answer whose constraint has to be asked before each."""
         constraint, answer = row.request.constraint, row.draft.token_ids
         assert constraint
@@ -136,11 +136,11 @@ class VllmSession:
         """What the process says next, taken in."""
         results = []
         for name, token_ids, logprobs, likeliest, reason in self.process.hear()["steps"]:
-            row, beginning = self.asked.get(name, (None, ()))
+            row, beginning = self.pending.get(name, (None, ()))
             if row is None:  # it has left
                 continue
             if reason:
-                del self.asked[name]
+                del self.pending[name]
             if reason not in (None, "stop", "length"):
                 problem = ENGINE_VLLM_PROMPT.at(row.request.id, reason)
                 result: Result | None = Result(row.request.id, "error", problems=(problem,))
@@ -153,21 +153,23 @@ class VllmSession:
                 results.append(result)
         return results
 
-    def _scored(self, row: Row, beginning: Tokens, logprob: float) -> Result | None:
+    def _scored(self, row: VllmRow, beginning: Tokens, logprob: float) -> Result | None:
         request = row.request
         if request.cancelled():
             return Result(request.id, "cancelled")
         row.found[beginning] = logprob
-        wanted = dict.fromkeys(each[:end] for each in request.candidates for end in range(1, len(each) + 1))
-        if len(row.found) == len(wanted):
+        beginnings = dict.fromkeys(each[:end] for each in request.candidates for end in range(1, len(each) + 1))
+        if len(row.found) == len(beginnings):
             return Result(request.id, "scored", scores=row.scores())
         if len(row.found) == 1:  # the prompt is in vLLM's cache now
-            for other in wanted:
+            for other in beginnings:
                 if other not in row.found:
                     self._ask_for(row, other)
         return None
 
-    def _written(self, row: Row, token_ids: Any, logprobs: Any, likeliest: Any, reason: str | None) -> Result | None:
+    def _written(
+        self, row: VllmRow, token_ids: Any, logprobs: Any, likeliest: Any, reason: str | None
+    ) -> Result | None:
         for place, token in enumerate(token_ids):
             logprob = logprobs[place] if logprobs else 0.0
             row.draft.add(token, logprob, tuple(map(tuple, likeliest[place])) if likeliest else ())
@@ -177,10 +179,10 @@ class VllmSession:
             self._ask_next(row)
         return None
 
-    def _leave(self, row: Row) -> None:
+    def _leave(self, row: VllmRow) -> None:
         del self.rows[row.name]
-        for name in [name for name, (other, _) in self.asked.items() if other is row]:
-            del self.asked[name]
+        for name in [name for name, (other, _) in self.pending.items() if other is row]:
+            del self.pending[name]
             self.process.tell({"cancel": name})
         self.process.tell({"forget": row.name})
 

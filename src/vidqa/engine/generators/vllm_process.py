@@ -122,9 +122,9 @@ def _variables(device: torch.device) -> dict[str, str]:
             "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
             "VLLM_LOGGING_LEVEL": "ERROR",
         }
-    wanted = {name: value for name, value in ours.items() if not environment.has(name)}
+    variables = {name: value for name, value in ours.items() if not environment.has(name)}
     if device.type == "cuda":
         number = device.index or 0
         visible = environment.visible_gpus()
-        wanted["CUDA_VISIBLE_DEVICES"] = visible[number] if visible else str(number)
-    return wanted
+        variables["CUDA_VISIBLE_DEVICES"] = visible[number] if visible else str(number)
+    return variables

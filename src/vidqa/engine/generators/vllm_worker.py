@@ -68,13 +68,13 @@ class Worker:
         while True:
             while self.pipe.poll(0 if self.engine.has_unfinished_requests() else None):
                 self._take(self._read())
-            self._say(steps=[self._told(output) for output in self.engine.step()])
+            self._say(steps=[self._step_row(output) for output in self.engine.step()])
 
     def _take(self, message: dict[str, Any]) -> None:
         if "hold" in message:
             media: dict[str, list[Any]] = {}
-            for told in message["media"]:
-                media.setdefault(told["kind"], []).append(self._medium(told))
+            for medium in message["media"]:
+                media.setdefault(medium["kind"], []).append(self._medium(medium))
             self.prompts[message["hold"]] = Prompt(message["token_ids"], media, message["planned"])
         elif "ask" in message:
             self._ask(message["ask"], message)
@@ -89,20 +89,20 @@ class Worker:
     def _ask(self, name: str, message: dict[str, Any]) -> None:
         of, more = message["of"], message["more"]
         prompt = self.prompts.pop(of) if message["last"] else self.prompts[of]
-        told = {"prompt_token_ids": [*prompt.token_ids, *more], "multi_modal_data": prompt.media}
+        inputs = {"prompt_token_ids": [*prompt.token_ids, *more], "multi_modal_data": prompt.media}
         try:
             sampling = SamplingParams(**message["sampling"], **SAMPLING)
-            self.engine.add_request(name, told, sampling, lora_request=self.lora)
+            self.engine.add_request(name, inputs, sampling, lora_request=self.lora)
         except (ValueError, REFUSAL) as refused:  # what vLLM does not take: a medium above its limits, say
             self._say(steps=[[name, [], [], [], str(refused)]])
             return
         self.expected[name] = [*prompt.planned, *more]
 
-    def _medium(self, told: dict[str, Any]) -> Any:
-        frames = np.frombuffer(self.pipe.recv_bytes(), np.uint8).reshape(told["shape"]).transpose(0, 2, 3, 1)
-        if told["kind"] == "image":
+    def _medium(self, header: dict[str, Any]) -> Any:
+        frames = np.frombuffer(self.pipe.recv_bytes(), np.uint8).reshape(header["shape"]).transpose(0, 2, 3, 1)
+        if header["kind"] == "image":
             return Image.fromarray(frames[0])
-        times_s = told["times_s"]  # with one frame a second, a frame's number is its time
+        times_s = header["times_s"]  # with one frame a second, a frame's number is its time
         metadata = {
             "fps": 1.0,
             "duration": times_s[-1] + 1,
@@ -113,7 +113,7 @@ class Worker:
         }
         return np.ascontiguousarray(frames), metadata
 
-    def _told(self, output: Any) -> list[Any]:
+    def _step_row(self, output: Any) -> list[Any]:
         """What a step has brought for one prompt: its name, token ids, their log-probabilities, the likeliest tokens
         with theirs, and why it is finished or null."""
         name, (answer,) = output.request_id, output.outputs

@@ -1,0 +1,46 @@
+"""Problems of choosing, making and assembling training data."""
+
+from vidqa.contract.problem import Code, Exit
+
+NO_EMBEDDINGS = Code(
+    "CURATION_EMBEDDINGS",
+    "A table of embeddings is missing, or is none.",
+    "Name the run folder of a finished embed job, or its embeddings.parquet.",
+)
+UNLIKE = Code(
+    "CURATION_UNLIKE",
+    "Two tables of embeddings were made by other models, of other frames or with other dimensions.",
+    "Embed both with one spec, changing the dataset alone.",
+)
+NO_GAPS = Code(
+    "CURATION_NO_GAPS",
+    "The gap table names no sample that the KPI embeddings have a vector of: there is nothing to look for.",
+    "Where the model makes no mistakes, stop here; else embed the very annotations that were evaluated.",
+)
+EMPTY_POOL = Code(
+    "CURATION_EMPTY_POOL",
+    "The pool has no row with a vector.",
+    "Name a pool with videos that can be decoded; summary.json of its embed job says what was wrong with them.",
+)
+NOTHING_FOUND = Code(
+    "CURATION_NOTHING_FOUND",
+    "No row of the pool may be taken for any gap.",
+    "Lower --threshold, or bring a pool that has what the gaps show; the counts say why rows were left out.",
+)
+NOT_IN_ANNOTATIONS = Code(
+    "CURATION_NOT_IN_ANNOTATIONS",
+    "Rows that were chosen are not in the annotations of the pool.",
+    "Name with --pool-annotations the annotations that the pool was embedded from.",
+)
+VALUE = Code(
+    "CURATION_VALUE",
+    "An option has a value that makes no sense.",
+    "The message says what is allowed.",
+    Exit.USAGE,
+)
+LABELS = Code(
+    "CURATION_LABELS",
+    "A file of answers, or the tasks that they answer, cannot be used.",
+    "Give the JSON that annotate.html saved, an export of Label Studio (JSON), or samples.json of FiftyOne, and the "
+    "tasks.json of the same mining.",
+)

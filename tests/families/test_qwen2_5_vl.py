@@ -132,9 +132,7 @@ def test_null_is_refused_where_transformers_refuses_it(tmp_path: Path, part: str
     write(tmp_path, "config.json", config)
     with torch.device("meta"):
         try:
-            theirs = sum(
-                p.numel() for p in Qwen2_5_VLForConditionalGeneration(Qwen2_5_VLConfig(**config)).parameters()
-            )
+            theirs = sum(p.numel() for p in Qwen2_5_VLForConditionalGeneration(Qwen2_5_VLConfig(**config)).parameters())
         except (StrictDataclassError, TypeError):
             with pytest.raises(ProblemError) as caught:
                 QWEN2_5_VL.sizes_of(tmp_path)
@@ -190,9 +188,7 @@ samplings = st.one_of(
 def test_a_plan_is_what_the_video_processor_does(meta, sampling, bounds, tokens):
     assume(max(meta.width, meta.height) <= 200 * min(meta.width, meta.height))
     sides = {"shortest_edge": bounds[0], "longest_edge": bounds[1]}
-    processor = Qwen2VLVideoProcessor(
-        size=sides, cap_pixels_per_frame=tokens is not None, max_video_tokens=tokens or 1
-    )
+    processor = Qwen2VLVideoProcessor(size=sides, cap_pixels_per_frame=tokens is not None, max_video_tokens=tokens or 1)
     rules = rules_of(*bounds, tokens and int(tokens * 28 * 28 * 0.9))
     plan = plan_frames(meta, VisionSpec(rules, IMAGE, **sampling))
     metadata = VideoMetadata(total_num_frames=meta.frame_count, fps=meta.source_fps)

@@ -182,9 +182,7 @@ def test_what_a_decoder_layer_keeps(fused: bool, dropout: float | None) -> None:
         assert found - masks == pytest.approx(told, rel=0.08), (hidden, wide, heads, kv_heads)
 
 
-@pytest.mark.parametrize(
-    ("fused", "dropout"), [(False, None), (True, None), (False, 0.0), (True, 0.0), (False, 0.05)]
-)
+@pytest.mark.parametrize(("fused", "dropout"), [(False, None), (True, None), (False, 0.0), (True, 0.0), (False, 0.05)])
 def test_what_a_decoder_layer_without_norms_of_heads_keeps(fused: bool, dropout: float | None) -> None:
     setup = TrainingSetup(1, compiled=fused, lora=dropout is not None, dropout=bool(dropout))
     counts, hidden = _layer_widths(setup, COUNTS, head_norms=False), 512

@@ -93,6 +93,15 @@ def test_the_sizes_that_are_shipped_are_those_that_were_measured() -> None:
         assert sizes in measured.values()
 
 
+def test_the_second_family_is_known_by_name_and_estimated(write_spec: WriteSpec) -> None:
+    found = published("nvidia/cosmos-reason1-7b")
+    assert found == published("Qwen/Qwen2.5-VL-7B-Instruct") and found.processor != published(NAME).processor
+    report = looked_at(write_spec, "nvidia/Cosmos-Reason1-7B")
+    assert report.facts["trainable_parameters"] == 8_292_166_656  # as many as were published
+    assert {p.code for p in report.problems if p.severity == "error"} == {"HUB_UNREACHABLE"}, report.text
+    assert report.facts["memory"]["peak_gib"] > 50
+
+
 @pytest.mark.parametrize(
     ("name", "parameters"),
     [("2B", 2_127_532_032), ("4B", 4_437_815_808), ("8B", 8_767_123_696), ("32B", 33_357_390_064)],

@@ -58,12 +58,12 @@ def text_sizes(text: dict[str, Any], part: str, where: Path, **more: Any) -> Tex
     """The decoder's sizes; `more` are its other fields. Raises MODEL_UNSUPPORTED, also for scaled positions."""
     if text.get("num_key_value_heads", 0) is None:  # the one size that may be null: as many as there are heads
         text = {**text, "num_key_value_heads": text.get("num_attention_heads")}
-    found = numbers(text, TEXT_NAMES, part, where)
+    found: dict[str, Any] = {**numbers(text, TEXT_NAMES, part, where), **more}
     if found["heads"] % found["kv_heads"]:
         message = "num_attention_heads ({heads}) is not a multiple of num_key_value_heads ({kv_heads})"
         raise MODEL_UNSUPPORTED.error(where, f"{part}.{message.format(**found)}")
     _require_plain_rope(text, part, where)
-    return TextSizes(**found, **more)
+    return TextSizes(**found)
 
 
 def numbers(found: dict[str, Any], names: dict[str, str], part: str, where: Path) -> dict[str, int]:

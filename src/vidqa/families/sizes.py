@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class TextSizes:
-    """A decoder with grouped-query attention and a gated MLP. `head_norms`: queries and keys have norms of their own."""
+    """A decoder with grouped-query attention and a gated MLP; `head_norms` are norms of its queries and keys."""
 
     hidden: int
     layers: int

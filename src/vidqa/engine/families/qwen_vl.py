@@ -38,9 +38,9 @@ from vidqa.planning.budget.memory import Recompute
 class Parts(NamedTuple):
     """What differs between the two.
 
-    tower(visual, patches_PC, index, run)      the merged features [V, D], and one [V, D] for each of the decoder's first
-                                               layers that takes in more. `run(block, hidden, cos, sin, segments)`
-                                               computes a block
+    tower(visual, patches_PC, index, run)      the merged features [V, D], and one [V, D] for each of the decoder's
+                                               first layers that takes in more. `run(block, hidden, cos, sin, segments)`
+                                               computes a block, by its own forward unless it is given
     mlp(block)                                 of a vision block: (wide, narrow, gate or None)
     rotation(decoder, position_3T, dtype)      cosine and sine [T, E] of the decoder's rotary embedding
     """

@@ -1,6 +1,6 @@
 """A tiny Qwen2.5-VL made from a config: a real model folder of half a million parameters, for the tests.
 
-    python -m vidqa.engine.families.tiny_qwen2_5_vl --out tiny-qwen2.5-vl
+python -m vidqa.engine.families.tiny_qwen2_5_vl --out tiny-qwen2.5-vl
 """
 
 from __future__ import annotations

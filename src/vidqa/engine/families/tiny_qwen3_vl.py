@@ -1,6 +1,6 @@
 """A tiny Qwen3-VL made from a config: a real model folder of half a million parameters, for the demo and the tests.
 
-    python -m vidqa.engine.families.tiny_qwen3_vl --out tiny-qwen3-vl
+python -m vidqa.engine.families.tiny_qwen3_vl --out tiny-qwen3-vl
 """
 
 from __future__ import annotations

@@ -82,7 +82,9 @@ def _tensors(path: Path) -> dict[str, StoredTensor]:
     begin = path.stat().st_size - max((tensor["data_offsets"][1] for tensor in header.values()), default=0)
     try:
         return {
-            name: StoredTensor(name, path, begin + tensor["data_offsets"][0], TYPES[tensor["dtype"]], tuple(tensor["shape"]))
+            name: StoredTensor(
+                name, path, begin + tensor["data_offsets"][0], TYPES[tensor["dtype"]], tuple(tensor["shape"])
+            )
             for name, tensor in header.items()
         }
     except KeyError as unknown:

@@ -305,7 +305,10 @@ def _kept(model: Model, setup: TrainingSetup, micro_step: MicroStep, counts: Cou
     def of_patch(widths: Widths) -> float:
         return widths.hidden * vision.hidden + widths.wide * vision.intermediate
 
-    layer, block = _layer_widths(setup, counts, head_norms=text.head_norms), _block_widths(setup, counts, gated=vision.gated)
+    layer, block = (
+        _layer_widths(setup, counts, head_norms=text.head_norms),
+        _block_widths(setup, counts, gated=vision.gated),
+    )
     layer_work = block_work = counts.in_flight
     if setup.recompute == "all":
         layer, layer_work = counts.input, layer_work + layer

@@ -18,8 +18,8 @@ PEAKS = {"H200": 989e12, "H100": 989e12, "H20": 148e12, "B200": 2250e12, "A100":
 
 @dataclass(frozen=True)
 class FlopsModel:
-    """Operations per token, token pair, patch and patch pair of one model, of pairs inside a window of so many patches a
-    side apart."""
+    """Operations per token, token pair, patch and patch pair of one model. Pairs of blocks that attend inside windows,
+    of `window` patches a side, count apart."""
 
     per_token: float
     per_pair: float

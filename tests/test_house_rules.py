@@ -68,8 +68,8 @@ MAY_KNOW = {
     },
     "release": {"contract", "spec", "families", "storage", "planning", "evaluation", "jobs"},
     "serving": {"contract", "spec", "video", "dataset", "families", "planning", "jobs", "platforms"},
-    "studies": {"contract", "actions", "spec"},
-    "curation": {"contract"},
+    "studies": {"contract", "actions", "spec", "jobs", "platforms", "preflight", "pages", "evaluation"},
+    "curation": {"contract", "pages", "dataset", "evaluation", "datatools"},
     "deft": set(),
     "demo": {"contract"},
     "generate": {"contract", "actions", "import_graph", "spec", "platforms", "planning"},
@@ -101,7 +101,7 @@ PREFIXES = {
     "serving": {"SERVE"},
     "engine": {"CACHE", "ENGINE"},
     "release": {"EXPORT"},
-    "studies": {"AUTOML"},
+    "studies": {"AUTOML", "STUDY"},
     "curation": {"CURATION"},
 }
 VAGUE = ("utils", "util", "helper", "manager", "misc", "common")

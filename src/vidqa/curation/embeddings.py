@@ -6,7 +6,7 @@ for part in Table(RUN).parts(): part.media is float32 [N, D], with rows of zeros
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,9 +21,10 @@ if TYPE_CHECKING:
 
 SCHEMA_VERSION = 1
 FACTS = b"vidqa.embeddings"  # in the metadata: model, frames, dimensions
-SAME = ("model", "vision", "dimensions", "text_model")  # what two tables must agree in to be compared
+SAME = ("model", "vision", "dimensions", "text_model", "widths")  # what two tables must agree in to be compared
 VECTORS = ("media_embedding", "text_embedding")
-PART = 65_536  # rows at a time
+PART = 16_384  # rows at a time
+Vectors = Sequence[np.ndarray | None]
 
 
 def schema(facts: dict[str, Any]) -> pa.Schema:
@@ -33,6 +34,26 @@ def schema(facts: dict[str, Any]) -> pa.Schema:
     texts = ("sample_id", "media", "question", "answer", "kind")
     columns = [*((name, pa.string()) for name in texts), *((name, pa.list_(pa.float32())) for name in VECTORS)]
     return pa.schema([*columns, ("problem", pa.string())], {FACTS: json.dumps(facts).encode()})
+
+
+def table_of(texts: Mapping[str, Sequence[str | None]], media: Vectors, text: Vectors, columns: pa.Schema) -> pa.Table:
+    """Rows of these texts and vectors, None where there is none."""
+    import pyarrow as pa
+
+    arrays = {name: pa.array(values, pa.string()) for name, values in texts.items()}
+    arrays |= dict(zip(VECTORS, (_column(media), _column(text)), strict=True))
+    return pa.Table.from_arrays([arrays[name] for name in columns.names], schema=columns)
+
+
+def _column(vectors: Vectors) -> pa.Array:
+    """Lists of float32, without a Python number for each of them."""
+    import pyarrow as pa
+
+    there = np.array([vector is not None for vector in vectors], bool)
+    found = [np.asarray(vector, np.float32) for vector in vectors if vector is not None]
+    offsets = np.concatenate([[0], np.cumsum(np.where(there, len(found[0]) if found else 0, 0))]).astype(np.int32)
+    flat = np.concatenate(found) if found else np.zeros(0, np.float32)
+    return pa.ListArray.from_arrays(offsets, pa.array(flat), mask=pa.array(~there))
 
 
 @dataclass(frozen=True)
@@ -85,6 +106,31 @@ class Table:
             )
         )
         return Part(columns, media, text)
+
+    def spread(self, most: int) -> Part:
+        """About `most` rows' vectors, in whole row groups that are spread over the table."""
+        groups = self._file.metadata.num_row_groups
+        wanted = max(1, min(groups, most * groups // max(1, self.rows)))
+        picked = sorted({at * groups // wanted for at in range(wanted)}) if groups else []
+        read = self._file.read_row_groups(picked, columns=list(VECTORS)).combine_chunks()
+        columns = [read.column(name).combine_chunks() for name in VECTORS]
+        return Part({}, *(_matrix(each, width) for each, width in zip(columns, self.widths, strict=True)))
+
+    def texts(self, names: Sequence[str]) -> Iterator[tuple[int, Any]]:
+        """(number of the first row, a pyarrow batch of these columns) for all rows; vectors are not read."""
+        start = 0
+        for batch in self._file.iter_batches(PART, columns=list(names)):
+            yield start, batch
+            start += len(batch)
+
+    def texts_at(self, rows: np.ndarray, names: Sequence[str]) -> dict[int, dict[str, Any]]:
+        """Texts of some rows, by row."""
+        found: dict[int, dict[str, Any]] = {}
+        wanted = np.unique(rows)
+        for start, batch in self.texts(names):
+            here = wanted[(wanted >= start) & (wanted < start + len(batch))]
+            found |= dict(zip(here.tolist(), batch.take(here - start).to_pylist(), strict=True))
+        return found
 
     def require_like(self, other: Table) -> None:
         """Raises CURATION_UNLIKE where the two were not made alike."""

@@ -1,6 +1,6 @@
 """Problems of choosing, making and assembling training data."""
 
-from vidqa.contract.problem import Code
+from vidqa.contract.problem import Code, Exit
 
 NO_EMBEDDINGS = Code(
     "CURATION_EMBEDDINGS",
@@ -11,4 +11,46 @@ UNLIKE = Code(
     "CURATION_UNLIKE",
     "Two tables of embeddings were made by other models, of other frames or with other dimensions.",
     "Embed both with one spec, changing the dataset alone.",
+)
+NO_GAPS = Code(
+    "CURATION_NO_GAPS",
+    "The gap table names no sample that the KPI embeddings have a vector of: there is nothing to look for.",
+    "Where the model makes no mistakes, stop here; else embed the very annotations that were evaluated.",
+)
+EMPTY_POOL = Code(
+    "CURATION_EMPTY_POOL",
+    "The pool has no row with a vector.",
+    "Name a pool with videos that can be decoded; summary.json of its embed job says what was wrong with them.",
+)
+NOTHING_FOUND = Code(
+    "CURATION_NOTHING_FOUND",
+    "No row of the pool may be taken for any gap.",
+    "Lower --threshold, or bring a pool that has what the gaps show; the counts say why rows were left out.",
+)
+NOT_IN_ANNOTATIONS = Code(
+    "CURATION_NOT_IN_ANNOTATIONS",
+    "Rows that were chosen are not in the annotations of the pool.",
+    "Name with --pool-annotations the annotations that the pool was embedded from.",
+)
+VALUE = Code(
+    "CURATION_VALUE",
+    "An option has a value that makes no sense.",
+    "The message says what is allowed.",
+    Exit.USAGE,
+)
+LABELS = Code(
+    "CURATION_LABELS",
+    "A file of answers, or the tasks that they answer, cannot be used.",
+    "Give the JSON that annotate.html saved, an export of Label Studio (JSON), or samples.json of FiftyOne, and the "
+    "tasks.json of the same mining.",
+)
+LEAK = Code(
+    "CURATION_LEAK",
+    "New rows show what a protected set (KPI, validation, test) shows; nothing was assembled.",
+    "Take the rows that leaks.json names out of what is added. Where two are no copies, look at both first.",
+)
+NOTHING_NEW = Code(
+    "CURATION_NOTHING_NEW",
+    "No row that was given is new to the base set.",
+    "Mine or make others; stop the loop where there are none.",
 )

@@ -56,9 +56,9 @@ def cut_rows(cut: Cut, count: Callable[[], int], rows: Callable[[], Iterator[obj
     if cut.is_whole:
         yield from rows()
         return
-    wanted = cut.range_of(count())
+    span = cut.range_of(count())
     for at, row in enumerate(rows()):
-        if at >= wanted.stop:
+        if at >= span.stop:
             return
-        if at >= wanted.start:
+        if at >= span.start:
             yield row

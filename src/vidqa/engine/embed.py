@@ -29,7 +29,7 @@ from vidqa.contract.environment import world_size
 from vidqa.contract.files import replacing, write_json
 from vidqa.contract.problem import Exit, Problem, raise_errors
 from vidqa.contract.run_folder import EMBEDDINGS, RunFolder
-from vidqa.curation.embeddings import SCHEMA_VERSION, schema
+from vidqa.curation.embeddings import SCHEMA_VERSION, VECTORS, schema, table_of
 from vidqa.dataset.record import MediaRef, Record
 from vidqa.engine import distributed
 from vidqa.engine.asking import Failed, model_folders
@@ -193,7 +193,6 @@ def write_table(
     run: RunFolder, plan: PlannedSet, samples: Sequence[Sample], stores: Stores, facts: dict[str, Any], why: Failed
 ) -> None:
     """embeddings.parquet, a row for every record in order, and summary.json."""
-    import pyarrow
     import pyarrow.parquet
 
     keys = {sample.record.id: keys_of(sample) for sample in samples}
@@ -205,7 +204,9 @@ def write_table(
             for start in range(0, len(plan.records), ROWS):
                 rows = [_row(each, keys.get(each.id), stores, why) for each in plan.records[start : start + ROWS]]
                 counts.update("error" if row["problem"] else "embedded" for row in rows)
-                writer.write_table(pyarrow.Table.from_pylist(rows, schema=columns))
+                media, text = ([row.pop(name) for row in rows] for name in VECTORS)
+                texts = {name: [row[name] for row in rows] for name in rows[0]}
+                writer.write_table(table_of(texts, media, text, columns))
     problems = [found[0].as_dict() for found in why.values()]
     write_json(run.path / "summary.json", {"counts": dict(counts), "facts": facts, "problems": problems})
 

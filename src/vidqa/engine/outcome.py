@@ -1,4 +1,4 @@
-"""What an evaluation leaves: results.json, metrics.json, recipe.json and report.html."""
+"""The outcome of an evaluation: results.json, metrics.json, recipe.json and report.html."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ UNDECODABLE = "error"  # finish_reason of a sample whose video could not be read
 
 
 def make_recipe(spec: Any, planner: Planner, records: Sequence[Record], model: dict[str, Any]) -> dict[str, Any]:
-    """How a score is made: two scores compare only if these agree (the model apart)."""
+    """The recipe of a score: two scores compare only if their recipes agree, apart from the model."""
     found = answers_recipe(spec, spec.evaluation, planner, records, model)
     scoring = {"task_type": spec.task.type, "answer_rules": RULES}
-    if spec.evaluation.method != "generate":  # the first way goes without a name, as in recipes from before
+    if spec.evaluation.method != "generate":  # left out for generate, as in older recipes
         scoring["method"] = spec.evaluation.method
     return {**found, "scoring": scoring, "versions": found["versions"]}
 
@@ -54,7 +54,7 @@ def _likeliest(spec: Any) -> dict[str, tuple[float, float]]:
 def answers_recipe(
     spec: Any, how: Any, planner: Planner, records: Sequence[Record], model: dict[str, Any]
 ) -> dict[str, Any]:
-    """How answers are made. `how` is the spec's table with seed and generator."""
+    """The recipe of answers. `how` is the spec's table with seed and generator."""
     rules = planner.vision.video
     return {
         "schema_version": 1,
@@ -83,7 +83,7 @@ def answers_recipe(
             **{name: value for name, (value, usual) in _likeliest(spec).items() if value != usual},
             "seed": how.seed,
             "dtype": spec.model.dtype,
-            # The reference goes without a name, as in recipes from before there were others.
+            # Left out for the reference, as in older recipes.
             **({} if how.generator == "transformers" else {"generator": how.generator}),
         },
         "versions": {name: version(name) for name in ("torch", "transformers", "peft", "av")},
@@ -91,7 +91,7 @@ def answers_recipe(
 
 
 def fingerprint_model(folder: Path, base: Path | None) -> dict[str, Any]:
-    """Names the weights that are evaluated."""
+    """Identifies the evaluated weights."""
     sampled = weights_hash(folder, base)
     return {"folder": str(folder), "base": str(base) if base else None, "sha256_sampled": sampled}
 
@@ -113,7 +113,7 @@ def require_answers(
 
 
 def _not_answered(records: Sequence[Record], answers: Mapping[str, Answer], run: RunFolder) -> list[Problem]:
-    """A warning that counts and names the samples that could not be asked."""
+    """A warning with the number and names of samples without an answer."""
     left = [record.id for record in records if record.id not in answers]
     message = f"{len(left)} of {len(records)} samples were not asked: {_first(left)}"
     return [ENGINE_NOT_ANSWERED.at(run.path / "metrics.json", message, severity="warning")] if left else []
@@ -133,7 +133,7 @@ def write_outcome(
     bad: Sequence[Problem],
     measures: Mapping[str, Measure],
 ) -> None:
-    """Judge, score and write. A record without an answer (its video could not be read) counts as not answered."""
+    """Judge, score and write. A record whose video could not be read counts as not answered."""
     task = "its_directionality" if spec.task.type == "its_directionality" else ""
     items = []
     for record in records:

@@ -1,4 +1,4 @@
-"""Questions about files, answered by an engine process of this machine while somebody waits.
+"""Answers questions about files in an engine process of this machine, and waits for it.
 
 rows = ask(Question("outputs/train/RUN", media=("clip.mp4",), questions=("Is the door open?",)))
 """
@@ -30,16 +30,15 @@ from vidqa.spec.prompt_files import prompt_layer, with_reasoning
 from vidqa.spec.sources import model_layer
 
 MOST_WORKERS = 2
-QUESTIONS = "asked.jsonl"  # in the run folder: what was asked, as annotations without answers
+QUESTIONS = "asked.jsonl"  # in the run folder: the questions, as annotations without answers
 Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Question:
-    """What is asked: every question about each of the media, which are files or folders; without a question, the usual
-    one, or that of `prompt_file`. With `reasoning` the model is asked to think first. `which` export of a run answers.
-    `sets` are keys as KEY=VALUE. `out` keeps the run folder, in which a second call goes on; without it nothing is
-    kept."""
+    """Every question about each of the media, which are files or folders; without a question, the default one
+    or that of `prompt_file`. With `reasoning` the model is asked to think first. `which` selects the export of a run.
+    `sets` are keys as KEY=VALUE. `out` keeps the run folder, which a second call continues; without it nothing is kept."""
 
     model: str
     media: tuple[str, ...]
@@ -52,8 +51,8 @@ class Question:
 
 
 def ask(question: Question) -> list[Row]:
-    """A row for every question about every file, as in answers.jsonl. Raises the problems of what is asked, and of an
-    engine that did not end well."""
+    """A row for every question about every file, as in answers.jsonl. Raises the problems of the question and of the
+    engine."""
     asks = prompt_layer(question.prompt_file, reasoning=question.reasoning)
     layers = [model_layer(ACTION, question.model, question.which), asks, parse_set(question.sets)]
     questions = tuple(map(with_reasoning, question.questions)) if question.reasoning else question.questions
@@ -84,7 +83,7 @@ def _rows(place: str, questions: tuple[str, ...]) -> Iterator[Row]:
 
 @contextmanager
 def _run_folder(out: Path | None) -> Iterator[Path]:
-    """Raises RUN_FOLDER_TAKEN for the folder of something else."""
+    """Raises RUN_FOLDER_TAKEN for a folder with other contents."""
     if out is None:
         with TemporaryDirectory(prefix="vidqa-infer-") as folder:
             yield Path(folder)
@@ -96,7 +95,7 @@ def _run_folder(out: Path | None) -> Iterator[Path]:
 
 
 def _carry_out(job: Job) -> None:
-    """Run the engine; what it says goes to the terminal. Raises its problems."""
+    """Run the engine with its output on the terminal. Raises its problems."""
     rendered = local.render(job)
     done = subprocess.run(
         rendered.command, env=environment.child_environment(**rendered.environment), stdin=subprocess.DEVNULL, stdout=2
@@ -111,7 +110,7 @@ def _carry_out(job: Job) -> None:
 
 
 def problems_of(rows: list[Row]) -> list[Problem]:
-    """Why files have no answer, each once."""
+    """The problems of files without an answer, each once."""
     return list(dict.fromkeys(Problem(**row["problem"]) for row in rows if row["problem"]))
 
 
@@ -136,7 +135,7 @@ def write_lines(path: Path, rows: list[Row]) -> None:
 
 
 def shown(rows: list[Row], count: int, kept: list[str]) -> str:
-    """The answers for a person: one alone as it is, several with what was asked about what."""
+    """The answers for a person: one alone as it is, several each with file and question."""
     if count == 1 and not rows[0]["windows"]:
         return _answer(rows[0])
     parts = [f"{', '.join(map(os.path.basename, row['media']))}: {row['question']}\n{_answer(row)}" for row in rows]

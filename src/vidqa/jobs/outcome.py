@@ -1,5 +1,5 @@
-"""What a job that is over has to show, by the functions that its action names: the scores of an evaluation, the best
-export of a training, its page, and the commands that follow. A run folder that is gone or damaged has nothing to show.
+"""The results of a job that is over, from the functions that its action names: the scores of an evaluation, the best
+export of a training, its page, and the next commands. A missing or damaged run folder gives no results.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ PAGE = "report.html"
 
 @dataclass(frozen=True)
 class JobOutcome:
-    """`facts` for --json, `rows` by name for a person, `next` the commands that follow."""
+    """`facts` for --json, `rows` by name for a person, `next` for the next commands."""
 
     facts: dict[str, Any] = field(default_factory=dict)
     rows: dict[str, str] = field(default_factory=dict)
@@ -41,12 +41,12 @@ class JobOutcome:
 
 
 def outcome_of(record: JobRecord) -> JobOutcome:
-    """What there is to show of a job that is over; of one that is not, nothing."""
+    """The results of a job that is over; empty for others."""
     if not record.state.is_terminal:
         return JobOutcome()
     try:
         show = actions.action(record.action).outcome
-    except ProblemError:  # of a plug-in that is not here any more
+    except ProblemError:  # the plug-in of the action is not installed any more
         show = None
     found = actions.resolve(show)(record) if show else JobOutcome()
     page = Path(record.run_dir) / PAGE
@@ -55,7 +55,7 @@ def outcome_of(record: JobRecord) -> JobOutcome:
 
 
 def of_training(record: JobRecord) -> JobOutcome:
-    """The best export, and the command that measures it."""
+    """The best export, and the command that evaluates it."""
     run = Path(record.run_dir)
     is_measured = record.state == State.COMPLETE and (run / "best").is_dir()
     following = [_evaluation(record)] if is_measured else []
@@ -67,7 +67,7 @@ def of_training(record: JobRecord) -> JobOutcome:
 
 
 def of_evaluation(record: JobRecord) -> JobOutcome:
-    """The scores, and the command that looks at what the model got wrong."""
+    """The scores, and the command that analyzes wrong answers."""
     if record.state != State.COMPLETE:
         return JobOutcome()
     metrics = read_object(Path(record.run_dir) / "metrics.json")
@@ -78,7 +78,7 @@ def of_evaluation(record: JobRecord) -> JobOutcome:
 
 
 def of_inference(record: JobRecord) -> JobOutcome:
-    """Where the answers are, and how many records have one."""
+    """The file of answers, and the number of records with one."""
     if record.state != State.COMPLETE:
         return JobOutcome()
     run = Path(record.run_dir)
@@ -103,7 +103,7 @@ def of_embedding(record: JobRecord) -> JobOutcome:
 
 
 def _gaps(record: JobRecord) -> list[str]:
-    """The command that looks at what an evaluation got wrong, as long as its run folder is there."""
+    """The command that analyzes an evaluation's wrong answers, while its run folder exists."""
     words = ["--results-dir", record.run_dir, "--gaps-parquet", f"{record.run_dir}/gaps.parquet"]
     if not (dataset := dataset_of(record)):
         return []
@@ -113,8 +113,8 @@ def _gaps(record: JobRecord) -> list[str]:
 
 
 def _evaluation(trained: JobRecord) -> str:
-    """The command that builds the evaluation of what was trained, on what its base model was evaluated on. Where no
-    such evaluation is known, EVAL_ROOT stands for the set that the user has to name."""
+    """The command that builds an evaluation of the trained model, on the data of its base model's evaluation. Without
+    such an evaluation, EVAL_ROOT stands for the data that the user names."""
     dataset = _evaluated_on(trained)
     words = ["--eval-root", "EVAL_ROOT"]
     if dataset:
@@ -126,7 +126,7 @@ def _evaluation(trained: JobRecord) -> str:
 
 
 def _evaluated_on(trained: JobRecord) -> dict[str, str]:
-    """The annotations and media of the newest evaluation of the model that a training began with."""
+    """The annotations and media of the newest evaluation of a training's base model."""
     measure = actions.action(trained.action).measured_by
     for record in records.scan()[0]:
         if record.action != measure or record.model != trained.model:
@@ -137,7 +137,7 @@ def _evaluated_on(trained: JobRecord) -> dict[str, str]:
 
 
 def dataset_of(evaluation: JobRecord) -> dict[str, str]:
-    """The annotations and media of an evaluation, from its run folder's spec; nothing where that cannot be read."""
+    """The annotations and media of an evaluation, from its run folder's spec; empty where that cannot be read."""
     try:
         with open_plain(Path(evaluation.run_dir) / "spec.toml") as file:
             dataset = tomllib.load(file)["dataset"]

@@ -1,5 +1,5 @@
-"""Answering: whether the heaviest prompts that are read together fit into a GPU, and what helps if not; whether models
-that score texts are there."""
+"""Answering: whether the heaviest batch of prompts fits into a GPU, and which change helps if not; whether the models
+that score free text are there."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ Change = dict[str, Any]
 
 @dataclass(frozen=True)
 class Estimate:
-    """The most that one GPU holds, when it reads what."""
+    """The peak memory of one GPU, and the batch that causes it."""
 
     memory: AnsweringMemory
     reading: Reading
@@ -48,7 +48,7 @@ class Estimate:
 
 
 def memory(context: Context) -> list[Problem]:
-    """The peak of one GPU that answers, against the memory of the GPUs that are here or declared."""
+    """Compare the peak of one GPU with the memory of the GPUs, found or declared."""
     if not context.declared_action.answering:
         raise Skip("nothing is trained or answered")
     generator = value_at(context.spec, context.declared_action.answering).generator
@@ -85,7 +85,7 @@ def memory(context: Context) -> list[Problem]:
 def estimate(
     run_spec: Any, work: Any, sizes: Sizes, parameters: int, samples: Sequence[Sample], has_gib: float | None
 ) -> Estimate:
-    """Every candidate is judged by this one function."""
+    """Memory of answering with this spec; every candidate change is judged by it."""
     setup = answering_setup(run_spec, work, longest_of(samples))
     each = (
         Estimate(answering_memory(sizes, parameters, setup, reading, has_gib), reading, setup)
@@ -106,8 +106,7 @@ def _model(context: Context) -> tuple[Sizes, int]:
 
 
 def _changes(table: str, setup: AnsweringSetup) -> Iterator[Change]:
-    """In the order of what they cost: the generator that pads nothing, fewer prompts at a time, half the bytes of a
-    number."""
+    """Changes, cheapest first: the generator without padding, smaller batches, 16-bit numbers."""
     native: Change = {f"{table}.generator": "native"}
     smaller: Change = {}
     if setup.generator == "native":

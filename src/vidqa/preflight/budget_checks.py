@@ -13,12 +13,12 @@ from vidqa.preflight._base import Context, Skip
 from vidqa.spec.keys import value_at
 from vidqa.spec.run_tables import Vision
 
-EXPLAINED = 10  # too long samples for which a change that fits is looked for
+EXPLAINED = 10  # too long samples that get a suggested change
 MEDIA_CODES = ("VIDEO_", "IMAGE_")
 
 
 def tokens(context: Context) -> list[Problem]:
-    """Every sample planned and counted as the engine will do it."""
+    """Plan every sample and count its tokens as the engine does."""
     sets = context.planned.values()
     problems = [problem for part in sets for problem in part.problems if not _is_of_media(problem)]
     context.facts |= token_facts(context)
@@ -34,7 +34,7 @@ def tokens(context: Context) -> list[Problem]:
 
 
 def token_facts(context: Context) -> dict[str, Any]:
-    """Counts of the samples that will be used, by set: they are what the engine writes into its plan."""
+    """Counts of the usable samples by set, as in plan.json of the engine."""
     facts: dict[str, Any] = {}
     for name in context.planned:
         used = context.usable(name)
@@ -73,7 +73,7 @@ def steps(context: Context) -> list[Problem]:
 
 
 def _data_facts(context: Context) -> spec.DataFacts:
-    """Of the samples that will be used; of all records where no model is here to plan them with."""
+    """Counts of usable samples; of all records where there is no model to plan with."""
     try:
         held = context.usable("validation") if "validation" in context.planned else []
         train = context.usable("train")

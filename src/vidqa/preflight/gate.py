@@ -1,8 +1,8 @@
-"""Whether a job may start: a kept report of preflight says so, or the launch looks itself, without decoding.
+"""Whether a job may start: by a kept report of preflight, or by checks of the launch, which do not decode.
 
     launch.launch("train", path, "local", ready=gate.ready)
 
-With gate.skipped, which is --skip-preflight, nothing is looked at, and the job's record says so.
+With gate.skipped, which is --skip-preflight, nothing is checked, and the job's record says so.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ LOOKING = (
 def ready(
     job_spec: JobSpec, spec_path: Path, platform_name: str, resources: Resources, *, fetch: bool, engine: str = "vidqa"
 ) -> Readiness:
-    """What a kept report says; where it did not pass, or nothing is kept, the problems that are found now. With `fetch`
-    what is found now is kept, too."""
+    """The verdict of the kept report; if it did not pass, or there is none, of the checks at launch. With `fetch` their
+    result is kept."""
     report = kept.find(job_spec, platform_name, engine)
     if report and report.passed:
         return Readiness(PASSED if report.decoded else AT_LAUNCH, plan=kept.plan_of(job_spec, platform_name, engine))

@@ -1,4 +1,4 @@
-"""media_probe.parquet: what decoding found in every file, kept so that an unchanged file is not decoded again."""
+"""media_probe.parquet: the result of decoding each file, so that an unchanged file is not decoded again."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ EDGE_BYTES = 1 << 16  # read from each end of a file to tell whether it has chan
 
 @dataclass(frozen=True)
 class ProbeRow:
-    """One file decoded by one plan. `content_key` changes with the file, `plan_key` with the frames that are asked
-    for. `fps` to `rotation` are None where the header cannot be read; `code` is empty where all frames decoded;
+    """One file decoded by one plan. `content_key` changes with the file, `plan_key` with the planned
+    frames. `fps` to `rotation` are None where the header cannot be read; `code` is empty where all frames decoded;
     `glance` is the signature that near duplicates are found by."""
 
     path: str
@@ -53,12 +53,12 @@ Rows = dict[tuple[str, str | None, str], ProbeRow]
 
 
 def plan_key(request: DecodeRequest) -> str:
-    """The same for the same frames of a file."""
+    """A key of the planned frames of a file."""
     return hashlib.sha256(repr((DECODING_VERSION, request.kind, request.indices)).encode()).hexdigest()[:16]
 
 
 def content_key(path: str) -> str:
-    """Changes when a file does: its size, time of change, first and last 64 KiB. Empty where it cannot be read."""
+    """A hash of a file's size, modification time, first and last 64 KiB. Empty where it cannot be read."""
     try:
         status = os.stat(path)
         return _content_key(path, status.st_size, status.st_mtime_ns)
@@ -66,7 +66,7 @@ def content_key(path: str) -> str:
         return ""
 
 
-@lru_cache(maxsize=64)  # members of one archive ask again and again
+@lru_cache(maxsize=64)  # all members of an archive share it
 def _content_key(path: str, size: int, mtime_ns: int) -> str:
     digest = hashlib.sha256(f"{size} {mtime_ns}".encode())
     if os.path.isfile(path):
@@ -75,7 +75,7 @@ def _content_key(path: str, size: int, mtime_ns: int) -> str:
 
 
 def place_for(spec_path: Path) -> Path:
-    """Beside the spec; in the cache folder where files cannot be made there."""
+    """The file beside the spec; in the cache folder if that folder is read-only."""
     folder = spec_path.absolute().parent
     if os.access(folder, os.W_OK):
         return folder / NAME

@@ -1,4 +1,4 @@
-"""Platform: what it can tell before a job is sent to it."""
+"""Platform: the platform's own check before a job is submitted."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from vidqa.preflight.problems import NO_LOOPBACK
 
 
 def suitable(context: Context) -> list[Problem]:
-    """The platform's own check of the job that would be launched, with its site settings and its image."""
+    """Check the job as a launch would make it, with site settings and image."""
     context.facts |= {"gpus": len(context.gpus), "cores": cpu_count(), "processes": context.processes}
     where, declared = platform(context.platform), context.declared.anything
     settings = site.read(context.platform, context.resources.site)

@@ -1,4 +1,4 @@
-"""Whether computing a video once for all questions about it would pay: what it saves on the steps of this data."""
+"""Whether sharing a video among its questions pays: the share of work saved on this data."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from vidqa.planning.packing.steps import Steps
 from vidqa.preflight._base import Context, Skip
 from vidqa.preflight.trained import trained_model
 
-MOST_STEPS = 50  # that are looked at; the others are like them
-# Less is gained than the work that is saved: two questions a video halve it and were measured at 1.5 times the samples
-# a second. Where less than this share is saved, nothing is suggested.
+MOST_STEPS = 50  # sampled; the others are like them
+# The speedup is smaller than the share of work saved: two questions a video halve the work and gave 1.5 times the
+# samples/s. Below this share nothing is suggested.
 PAYS = 1 / 3
 
 

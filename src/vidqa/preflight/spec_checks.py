@@ -1,4 +1,4 @@
-"""Spec: every rule, the evaluation that belongs to a training, and the checkpoint that it would go on from."""
+"""Spec: all rules, the evaluation that belongs to a training, and the checkpoint to resume from."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ NO_EVALUATION = "no spec of an evaluation was given (--evaluate-spec)"
 
 
 def rules(context: Context) -> list[Problem]:
-    """All errors and warnings; whether a short model_max_length matters is known once the tokens are counted."""
+    """All errors and warnings. The one about a short model_max_length is settled once tokens are counted."""
     return context.resolved.warnings
 
 
@@ -43,7 +43,7 @@ def evaluation_rules(context: Context) -> list[Problem]:
 
 
 def same_model(context: Context) -> list[Problem]:
-    """The model that is evaluated is the one that is trained, an export of it, or an adapter on it."""
+    """The evaluated model is the trained one, an export of it, or an adapter on it."""
     train_spec, eval_spec = _pair(context)
     trained = next(iter(model_names(train_spec).values()))
     key, evaluated = list(model_names(eval_spec).items())[-1]  # an adapter's base model comes last
@@ -58,7 +58,7 @@ def same_model(context: Context) -> list[Problem]:
 
 
 def same_frames(context: Context) -> list[Problem]:
-    """Training and evaluation see the same frames and the same system prompt."""
+    """Training and evaluation use the same frames and system prompt."""
     train_spec, eval_spec = _pair(context)
     pairs = [
         (f"vision.{name}", getattr(train_spec.custom.vision, name), getattr(eval_spec.vision, name)) for name in VISION
@@ -102,8 +102,8 @@ def _differences(one: dict[str, Any], other: dict[str, Any]) -> list[tuple[str, 
 
 
 def resume_target(context: Context) -> list[Problem]:
-    """The checkpoint that the spec names is complete, its samples come in the order that this spec asks for, and its
-    weights are those of this model: the engine's own rule (`vidqa.planning.continuing`)."""
+    """The checkpoint of the spec is complete, has the same order of samples and the weights of the same model, by the
+    engine's own rule (`vidqa.planning.continuing`)."""
     train_spec = context.training
     if train_spec is None or not train_spec.train.resume:
         raise Skip("the spec resumes nothing")
@@ -130,7 +130,7 @@ def _changed(folder: Path, part: str, before: dict[str, Any], now: dict[str, Any
 
 
 def _trainer(folder: Path) -> dict[str, Any]:
-    """What a checkpoint was trained with: its `order` and its `weights`."""
+    """A checkpoint's trainer.json with its `order` and `weights` facts."""
     try:
         written = json.loads((folder / "trainer.json").read_text(encoding="utf-8"))
         if not all(isinstance(written[part], dict) for part in continuing.MEANING):
@@ -143,7 +143,7 @@ def _trainer(folder: Path) -> dict[str, Any]:
 
 
 def _weights(train_spec: TrainSpec, context: Context) -> dict[str, Any]:
-    """What the saved weights have to mean; the base model is left out while its weights are not here."""
+    """The facts that saved weights must match; without the base model while its weights are not here."""
     try:
         trained = [(each.name, each.shape) for each in trained_parameters(context, train_spec) if each.trains]
     except ProblemError as unknown:
@@ -154,5 +154,5 @@ def _weights(train_spec: TrainSpec, context: Context) -> dict[str, Any]:
 
 
 def _order(train_spec: TrainSpec, context: Context) -> dict[str, Any]:
-    """What decides the order of samples."""
+    """The facts that decide the order of samples."""
     return continuing.order_facts(train_spec, context.usable("train"), context.plan.data_fingerprint)

@@ -1,4 +1,4 @@
-"""Time: hours of GPUs and of decoding, from the work that the data asks for and the speed of measured trainings."""
+"""Time: GPU hours and decoding hours, from the work of the data and the speed of measured trainings."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from vidqa.preflight.gpu_checks import NONE_HERE
 from vidqa.preflight.trained import trained_model
 from vidqa.spec.models import TrainSpec
 
-MOST_STEPS = 200  # whose work is added up; the others are like them
-# A GPU that is declared has no name: what its architecture usually is.
+MOST_STEPS = 200  # whose work is summed; the others are like them
+# The usual GPU of an architecture, for declared GPUs, which have no name.
 USUAL = {"sm_80": "A100", "sm_89": "L40S", "sm_90": "H100", "sm_100": "B200"}
 
 
 def time(context: Context) -> list[Problem]:
-    """How long the job will take from its start, and how long the CPUs will decode."""
+    """Estimate the hours of the job and of decoding."""
     train_spec = context.training
     if train_spec is None:
         raise Skip("only a training is estimated")
@@ -62,7 +62,7 @@ def time(context: Context) -> list[Problem]:
 
 
 def _training(train_spec: TrainSpec, samples: Sequence[Sample], total: int, flops: FlopsModel) -> float:
-    """Operations of all steps: those of the first ones, made as many as there are."""
+    """FLOPs of all steps, extrapolated from the first ones."""
     steps = Steps(train_spec, samples, train_spec.policy.parallelism.dp_shard_size, "cuda")
     looked_at = min(total, MOST_STEPS, steps.order.steps_per_epoch)
     done = sum(flops.of(work_of(unit, samples) for unit in steps.units(step)) for step in range(looked_at))
@@ -70,7 +70,7 @@ def _training(train_spec: TrainSpec, samples: Sequence[Sample], total: int, flop
 
 
 def _validation(context: Context, train_spec: TrainSpec, total: int, flops: FlopsModel) -> float:
-    """A third of the work of training on as many tokens, each time."""
+    """FLOPs of all validations: each a third of training on the same tokens."""
     if not train_spec.validation.enable or "validation" not in context.planned:
         return 0.0
     held = context.usable("validation")
@@ -82,7 +82,7 @@ def _validation(context: Context, train_spec: TrainSpec, total: int, flops: Flop
 
 
 def _decoding(context: Context, train_spec: TrainSpec) -> dict[str, Any]:
-    """Hours of decoding every file once, by the measured seconds; files that were not decoded take the average."""
+    """Hours of decoding every file once, from the measured seconds; other files count as the average."""
     timed = [row.decode_s for row in context.rows.values() if not row.code]
     if not timed:
         return {}

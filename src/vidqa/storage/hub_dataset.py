@@ -59,8 +59,8 @@ def stage_dataset(written: str) -> str:
         if cached is None:
             raise
         return _with_part(cached, part)
-    wanted = [file for file in found.files if _is_wanted(file.name, subset, {each.name for each in found.files})]
-    return _with_part(_fetched(name, found, wanted), part)
+    files = [file for file in found.files if _may_be_of(file.name, subset, {each.name for each in found.files})]
+    return _with_part(_fetched(name, found, files), part)
 
 
 def expected_dataset(written: str) -> str:
@@ -97,12 +97,12 @@ def listing(name: str) -> Listing:
     return Listing(repository, commit, files)
 
 
-def _fetched(name: str, found: Listing, wanted: list[RemoteFile]) -> Path:
+def _fetched(name: str, found: Listing, files: list[RemoteFile]) -> Path:
     import huggingface_hub
     from huggingface_hub.errors import HTTPError, LocalEntryNotFoundError
 
     folder = hub.snapshots(found.repository, KIND) / found.commit
-    due = [file for file in wanted if not (folder / file.name).is_file()]
+    due = [file for file in files if not (folder / file.name).is_file()]
     require_room(folder, sum(file.size for file in due), name)
     if due:
         note(f"fetching {len(due)} files of {name}, {sum(file.size for file in due) / 1e6:,.1f} MB, into {folder}")
@@ -113,7 +113,7 @@ def _fetched(name: str, found: Listing, wanted: list[RemoteFile]) -> Path:
             revision=found.commit,
             endpoint=environment.hf_endpoint(),
             token=environment.hf_token(),
-            allow_patterns=[_literal(file.name) for file in wanted],
+            allow_patterns=[_literal(file.name) for file in files],
         )
     except (HTTPError, LocalEntryNotFoundError) as failed:
         raise ProblemError([hub.refusal(name, failed)]) from failed
@@ -137,7 +137,7 @@ def _literal(name: str) -> str:
     return "".join(f"[{each}]" if each in "*?[" else each for each in name)
 
 
-def _is_wanted(name: str, subset: str, names: set[str]) -> bool:
+def _may_be_of(name: str, subset: str, names: set[str]) -> bool:
     """Whether a file may be of a subset: below its folder, or called by its name; others where there is no subset."""
     if not subset or "/" not in name:
         return True

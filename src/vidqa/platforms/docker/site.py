@@ -1,4 +1,4 @@
-"""What site.toml may say about Docker."""
+"""The table [docker] of site.toml."""
 
 from __future__ import annotations
 

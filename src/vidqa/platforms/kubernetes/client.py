@@ -1,7 +1,7 @@
-"""The few requests that jobs need of a cluster's API server, through the official client.
+"""The requests to a cluster's API server that jobs need, through the official client.
 
-The client finds the cluster, signs and encrypts; what is sent and received are plain dicts, as in the manifest, so that
-another version of the cluster's types never stands between a job and its state.
+The official client finds the cluster, authenticates and encrypts. Objects are plain dicts, as in the manifest, so that
+they do not depend on the client's version of the types.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Json = dict[str, Any]
 
 
 class ApiError(Exception):
-    """The API server refuses: 403, 404, 409 ... That it cannot answer now (429, 5xx) is UNREACHABLE instead."""
+    """The API server refuses: 403, 404, 409 ... A server that cannot answer now (429, 5xx) is UNREACHABLE instead."""
 
     def __init__(self, status: int, reason: str, message: str) -> None:
         super().__init__(message)
@@ -46,7 +46,7 @@ class Cluster:
         return self._json("GET", self._path(body))
 
     def delete(self, body: Json) -> None:
-        """Remove an object and what belongs to it; the server goes on with that after the answer."""
+        """Delete an object and its dependents; the server continues after the answer."""
         options = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background"}
         self._json("DELETE", self._path(body), [], options)
 
@@ -59,7 +59,7 @@ class Cluster:
         self._json("DELETE", f"{self._core}/pods/{name}", [], options)
 
     def pods(self, selector: str) -> tuple[list[Json], str]:
-        """The pods with these labels, and the version from which a watch goes on."""
+        """The pods with these labels, and the resource version from which a watch continues."""
         listed = self._json("GET", f"{self._core}/pods", [("labelSelector", selector)])
         return listed.get("items", []), listed["metadata"]["resourceVersion"]
 
@@ -81,11 +81,11 @@ class Cluster:
                     yield event["type"], event["object"]
 
     def secret_keys(self, name: str) -> set[str]:
-        """The names of what a Secret holds; its values are dropped here."""
+        """The keys of a Secret, without the values."""
         return set(self._json("GET", f"{self._core}/secrets/{name}").get("data") or {})
 
     def log(self, pod: str, container: str, since_s: int | None, tail_lines: int | None = None) -> bytes:
-        """What a pod has written, every line after its RFC 3339 time; of the last `since_s` seconds only."""
+        """The log of a pod, each line after its RFC 3339 time; only the last `since_s` seconds."""
         query = [("container", container), ("timestamps", "true")]
         query += [("sinceSeconds", str(since_s))] if since_s else []
         query += [("tailLines", str(tail_lines))] if tail_lines else []
@@ -93,7 +93,7 @@ class Cluster:
             return bytes(response.read())
 
     def may(self, verb: str, resource: str, group: str = "", subresource: str = "") -> bool:
-        """Whether whoever we are may do this in the namespace."""
+        """Whether we may do this in the namespace."""
         attributes = {"namespace": self.namespace, "verb": verb, "resource": resource, "group": group}
         review = {
             "apiVersion": "authorization.k8s.io/v1",
@@ -122,12 +122,12 @@ class Cluster:
 
     @contextmanager
     def _open(self, method: str, path: str, query: list[tuple[str, str]], body: Any, read_s: float) -> Iterator[Any]:
-        """One request; the response is still to be read. Errors of the wire become UNREACHABLE wherever they occur."""
+        """One request, with the response unread. Network errors become UNREACHABLE, also while reading."""
         urllib3 = require("urllib3", "kubernetes")
         place = self.api.configuration
         kind = "application/merge-patch+json" if method == "PATCH" else "application/json"
         headers = {"Content-Type": kind, "Accept": "application/json"}
-        for token in place.auth_settings().values():  # refreshed by the client where it is about to expire
+        for token in place.auth_settings().values():  # refreshed by the client before it expires
             headers[token["key"]] = token["value"]
         try:
             response = self.api.rest_client.pool_manager.request(
@@ -148,7 +148,7 @@ class Cluster:
             raise UNREACHABLE.error(place.host, f"{type(failed).__name__}: {_short(failed)}") from failed
 
     def _error(self, status: int, body: Json) -> Exception:
-        """A refusal; UNREACHABLE for what another attempt may get past: too many requests, the server's own failure."""
+        """The exception for a status: UNREACHABLE where another attempt may succeed (429, 5xx), else ApiError."""
         answer = ApiError(status, str(body.get("reason") or ""), str(body.get("message") or ""))
         if status == 429 or status >= 500:
             return UNREACHABLE.error(self.api.configuration.host, _shown(answer))
@@ -156,19 +156,19 @@ class Cluster:
 
 
 def connect(site: KubernetesSite) -> Cluster:
-    """The cluster of the kubeconfig; else, if no context is asked for, that in whose pod we run. Raises NO_CLUSTER."""
+    """The cluster of the kubeconfig; else, if the site names no context, the cluster of this pod. Raises NO_CLUSTER."""
     config = require("kubernetes.config", "kubernetes")
     client = require("kubernetes.client", "kubernetes")
     yaml = require("yaml", "kubernetes")
     configuration = client.Configuration()
-    configuration.retries = 1  # of connections that could not be made; a request that was sent is not sent again
+    configuration.retries = 1  # of connections only; a request that was sent is not sent again
     try:
         files = environment.kubeconfig()
         config.load_kube_config(files, site.context or None, client_configuration=configuration, persist_config=False)
-    # The client takes a kubeconfig's structure for granted: the last three are its ways to meet another one.
+    # The client does not validate a kubeconfig: a wrong structure raises one of the last three.
     except (config.ConfigException, yaml.YAMLError, OSError, ValueError, TypeError, LookupError, AttributeError) as bad:
         unusable = NO_CLUSTER.error(site.context or "kubeconfig", f"{type(bad).__name__}: {_short(bad)}")
-        if site.context:  # it names a cluster: no other one may take its place
+        if site.context:  # it names a cluster, and no other may replace it
             raise unusable from bad
         try:
             config.load_incluster_config(client_configuration=configuration)
@@ -178,7 +178,7 @@ def connect(site: KubernetesSite) -> Cluster:
 
 
 def refusal(answer: ApiError, what: str) -> Any:
-    """A problem for an answer that ends a launch."""
+    """The problem of an error that ends a launch."""
     code = FORBIDDEN if answer.status in (401, 403) and "exceeded quota" not in answer.message else REFUSED
     return code.at(what, _shown(answer))
 
@@ -197,7 +197,7 @@ def _status_object(body: bytes) -> Json:
 
 
 def _lines(response: Any) -> Iterator[bytes]:
-    """The lines of a stream as they come."""
+    """The lines of a stream as they arrive."""
     rest = b""
     for chunk in response.stream(2**16, decode_content=False):
         *whole, rest = (rest + chunk).split(b"\n")

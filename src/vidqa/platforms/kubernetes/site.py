@@ -1,4 +1,4 @@
-"""What is particular to one Kubernetes cluster: the table [kubernetes] of site.toml."""
+"""Settings of one Kubernetes cluster: the table [kubernetes] of site.toml."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Capability = Annotated[str, Field(pattern=r"^[A-Z_]+$")]
 
 
 def _fit_to_be_read(text: str) -> str:
-    """Refuse what only a Secret may hold: a manifest is for all to read."""
+    """Refuse credentials, which belong into a Secret: a manifest is readable for all."""
     if text in SECRET_NAMES or redacted(text) != text:
         raise ValueError("a manifest is for all to read: put it into the Secret")
     return text
@@ -60,7 +60,7 @@ class Volume(SiteSettings):
 
     @property
     def here(self) -> str:
-        """Where the launcher sees it."""
+        """The folder of the launcher."""
         return self.launcher_path or self.mount_path
 
 

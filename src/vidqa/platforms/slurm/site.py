@@ -1,4 +1,4 @@
-"""What is particular to one SLURM cluster: the table [slurm] of site.toml."""
+"""Settings of one SLURM cluster: the table [slurm] of site.toml."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ IMAGE_FILES = (".sif", ".sqsh", ".squashfs", ".img")
 
 
 def _of_this_cluster(option: str) -> str:
-    """Refuse --clusters, and what sbatch reads as its short form."""
+    """Refuse --clusters and its short form."""
     if option.startswith("--cl") and not option.startswith("--cluster-constraint"):
         raise ValueError("the job would go to another cluster, where nobody looks for it; let `ssh` name a host there")
     return option
@@ -66,8 +66,8 @@ class SlurmSite(SiteSettings):
 
 
 def image_problems(site: SlurmSite, image: str) -> list[Problem]:
-    """What keeps the image of a job from being found on the nodes. A file is named absolutely: they know no folder that
-    the launch was made in, and pyxis takes any other name for one in a registry."""
+    """Problems of the image on the nodes. A file needs an absolute path: nodes do not share the working folder, and
+    pyxis takes any other name for one in a registry."""
     if site.backend == "venv":
         return []
     if not image:

@@ -1,0 +1,33 @@
+"""Make annotations of answers: python scripts/label_samples.py --tasks mined/tasks.json --labels labels.json"""
+
+import sys
+from argparse import Namespace
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
+
+from vidqa.contract.cli import Parser, Result, run
+
+parser = Parser(
+    "Turn the answers to mined clips into annotations: from annotate.html, Label Studio or FiftyOne.",
+    examples=[
+        "python scripts/label_samples.py --tasks mined/tasks.json --labels labels.json --out mined/labelled.json"
+    ],
+)
+parser.add_argument("--tasks", type=Path, required=True, help="tasks.json of the mining")
+parser.add_argument("--labels", type=Path, required=True, help="what was saved or exported, JSON")
+parser.add_argument("--out", type=Path, required=True, help="annotations to write")
+
+
+def main(options: Namespace) -> Result:
+    from vidqa.curation.labels import labelled
+    from vidqa.datatools.outputs import json_list, write_new
+
+    rows, left = labelled(options.tasks, options.labels)
+    write_new({options.out: json_list(rows)})
+    data = {"labelled": len(rows), "not_answered": left, "out": str(options.out)}
+    return Result(data, f"{len(rows)} answered, {left} not: {options.out}")
+
+
+if __name__ == "__main__":
+    sys.exit(run(parser, main))

@@ -1,0 +1,53 @@
+"""Find in a pool what is like the gaps: python scripts/mine_samples.py --gaps gaps.parquet --pool RUN --query RUN"""
+
+import sys
+from argparse import Namespace
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
+
+from vidqa.contract.cli import Parser, Result, command, run
+
+RUN = "python scripts/mine_samples.py --gaps gaps.parquet --pool POOL_RUN --query KPI_RUN"
+parser = Parser(
+    "Choose from a pool of clips those that are most like what a model gets wrong; both were embedded before.",
+    examples=[
+        f"{RUN} --pool-annotations pool/annotations.json --out mined",
+        f"{RUN} --out mined --per-gap 40   # a pool of videos alone: writes annotate.html",
+    ],
+)
+parser.add_argument("--gaps", type=Path, required=True, help="the table that analyze_gaps.py wrote")
+parser.add_argument("--pool", type=Path, required=True, help="embed run of the pool, or its embeddings.parquet")
+parser.add_argument("--query", type=Path, required=True, help="embed run of the KPI set, made with the same spec")
+parser.add_argument("--pool-annotations", default="", help="annotations of the pool, where it has some")
+parser.add_argument("--pool-media", default="", help="where their media are (default: beside the annotations)")
+parser.add_argument("--out", type=Path, required=True, help="folder for mined.json, mined.parquet, mined.html")
+parser.add_argument("--per-gap", type=int, default=20, help="rows that one gap takes at most (20)")
+parser.add_argument("--most", type=int, default=0, help="rows of all gaps together; 0 is no limit")
+parser.add_argument("--threshold", type=float, default=0.5, help="least similarity of a row that is taken (0.5)")
+parser.add_argument("--near-copy", type=float, default=0.999, help="cosine of media from which two are copies (0.999)")
+parser.add_argument("--media-weight", type=float, default=0.5, help="0 compares questions alone, 1 videos alone (0.5)")
+parser.add_argument("--round", type=int, default=1, help="round of the loop, for the provenance (1)")
+parser.add_argument("--seed", type=int, default=0, help="order in which gaps take turns, and the random control (0)")
+
+
+def main(options: Namespace) -> Result:
+    from vidqa.curation.choosing import Limits
+    from vidqa.curation.mining import Mining, mine
+
+    if options.per_gap < 1 or not 0 <= options.media_weight <= 1:
+        parser.error("--per-gap is at least 1, --media-weight between 0 and 1")
+    limits = Limits(options.per_gap, options.most, options.threshold, options.near_copy, options.seed)
+    places = (options.gaps, options.pool, options.query, options.out, options.pool_annotations, options.pool_media)
+    found = mine(Mining(*places, options.media_weight, limits, options.round)).as_dict()
+    shown = "\n".join(f"{name}: {value}" for name, value in found.items())
+    tasks = ("--tasks", options.out / "tasks.json", "--labels", "labels.json", "--out", options.out / "labelled.json")
+    return Result(
+        {**found, "out": str(options.out), "page": str(options.out / "mined.html")},
+        f"{shown}\n{options.out / 'mined.html'}",
+        next=[command("label_samples", *tasks)] if found["to_label"] else [],
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(run(parser, main))

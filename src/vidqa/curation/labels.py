@@ -1,0 +1,139 @@
+"""Clips without an answer: a task for a person, in a page of our own, in Label Studio or in FiftyOne, and the answers
+that come back.
+
+    write_tasks(folder, tasks)                 tasks.json, annotate.html, label_studio.json + .xml, fiftyone/
+    labelled(folder / "tasks.json", answers)   annotations of what was answered
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from vidqa.contract.files import parse_json, write_json, write_text
+from vidqa.curation.problems import LABELS
+from vidqa.curation.rows import Row
+from vidqa.dataset.record import Provenance
+from vidqa.dataset.sources.media_files import kind_of
+from vidqa.datatools.outputs import write_page
+from vidqa.evaluation.answers import parse_expected
+from vidqa.pages.page import page
+
+TASKS = "tasks.json"
+FRAMES, SHOWN = 6, 200  # pictures of one clip; clips on the page, the others are in tasks.json
+MOST_BYTES = 1 << 30
+STUDIO = """<View>
+  <Video name="video" value="$media"/>
+  <TextArea name="question" toName="video" value="$question" rows="1" maxSubmissions="1" placeholder="question"/>
+  <TextArea name="answer" toName="video" rows="1" maxSubmissions="1" placeholder="answer"/>
+</View>
+"""
+
+
+def task(texts: Mapping[str, Any], gap: Mapping[str, Any], provenance: Provenance, details: Mapping[str, Any]) -> Row:
+    """A clip to be asked about. Without a question of its own it gets that of the gap which took it."""
+    question = texts["question"] or gap["question"]
+    expected = parse_expected(gap["ground_truth"], gap["question"])
+    return {
+        "id": texts["sample_id"],
+        "media": texts["media"],
+        "medium": kind_of(texts["media"]) or "video",
+        "question": question,
+        "choices": ["yes", "no"] if expected.kind == "yes_no" else [],
+        "kind": texts["kind"] or gap["kind"],
+        "provenance": provenance.as_field(),
+        "curation": dict(details),
+    }
+
+
+def write_tasks(folder: Path, tasks: Sequence[Row]) -> None:
+    """The same tasks in every form."""
+    from vidqa.curation.mined_page import pictures
+
+    write_json(folder / TASKS, list(tasks))
+    shown = [{**each, "frames": pictures(each["media"], FRAMES)} for each in tasks[:SHOWN]]
+    write_page(
+        folder / "annotate.html",
+        page("curation/annotate.html.j2", title="Answer these", tasks=shown, more=len(tasks) - len(shown)),
+    )
+    studio = [{"data": {name: each[name] for name in ("id", "media", "question")}} for each in tasks]
+    write_json(folder / "label_studio.json", studio)
+    write_text(folder / "label_studio.xml", STUDIO)
+    fields = [{name: each[name] for name in ("question", "kind")} for each in tasks]
+    samples = [
+        {"filepath": each["media"], "tags": ["to label"], "sample_id": each["id"], **own, "answer": None}
+        for each, own in zip(tasks, fields, strict=True)
+    ]
+    (folder / "fiftyone").mkdir(exist_ok=True)
+    write_json(folder / "fiftyone" / "metadata.json", {"name": "to label", "media_type": "video"})
+    write_json(folder / "fiftyone" / "samples.json", {"samples": samples})
+
+
+def labelled(tasks: Path, answers: Path) -> tuple[list[Row], int]:
+    """(annotations of what was answered, how many tasks were not). Raises CURATION_LABELS."""
+    asked = {each["id"]: each for each in _read(tasks)}
+    found = [_annotation(asked, name, question, answer) for name, question, answer in _answers(_read(answers), answers)]
+    unknown = [name for name, annotation in found if annotation is None]
+    if unknown:
+        raise LABELS.error(answers, f"{len(unknown)} answers are to no task, such as {unknown[0]!r}")
+    rows = list({name: annotation for name, annotation in found if annotation}.values())
+    return rows, len(asked) - len(rows)
+
+
+def _annotation(asked: Mapping[str, Row], name: str, question: str, answer: str) -> tuple[str, Row | None]:
+    about = asked.get(name)
+    if about is None:
+        return name, None
+    turns = [
+        {"from": "human", "value": f"<{about['medium']}>\n{question or about['question']}"},
+        {"from": "gpt", "value": answer},
+    ]
+    kind = {"kind": about["kind"]} if about["kind"] else {}
+    details = {"provenance": about["provenance"], "curation": {**about["curation"], "labelled": "by a person"}}
+    return name, {"id": name, about["medium"]: about["media"], **kind, "conversations": turns, **details}
+
+
+def _read(path: Path) -> Any:
+    try:
+        return parse_json(path, MOST_BYTES)
+    except (OSError, ValueError) as broken:
+        raise LABELS.error(path, f"it cannot be read: {broken}") from broken
+
+
+def _answers(value: Any, path: Path) -> list[tuple[str, str, str]]:
+    """(id, question or "", answer) of what was answered, by what the file looks like."""
+    items = value.get("samples") if isinstance(value, dict) else value
+    if not isinstance(items, list) or not all(isinstance(each, dict) for each in items):
+        raise LABELS.error(path, "it holds no list of answers")
+    found = []
+    for at, each in enumerate(items):
+        try:
+            name, question, answer = _answer(each)
+        except (KeyError, TypeError, IndexError, AttributeError) as unlike:
+            message = f"[{at}] is an answer of no kind that is known: {type(unlike).__name__} {unlike}"
+            raise LABELS.error(path, message) from unlike
+        if answer.strip():
+            found.append((name, question.strip(), answer.strip()))
+    return found
+
+
+def _answer(item: Mapping[str, Any]) -> tuple[str, str, str]:
+    """Of annotate.html, of Label Studio's JSON or JSON-MIN, or of FiftyOne's samples."""
+    if "data" in item:  # Label Studio
+        written = {
+            result["from_name"]: " ".join(result["value"]["text"])
+            for annotation in item.get("annotations", [])
+            for result in annotation["result"]
+            if result.get("type") == "textarea"
+        }
+        return item["data"]["id"], written.get("question", ""), written.get("answer", "")
+    if "filepath" in item:  # FiftyOne
+        answer = item.get("answer") or ""
+        return item["sample_id"], item.get("question") or "", answer["label"] if isinstance(answer, dict) else answer
+    return item["id"], _text(item.get("question")), _text(item.get("answer"))
+
+
+def _text(value: Any) -> str:
+    """Label Studio's JSON-MIN writes one text, or a list of several."""
+    return " ".join(value) if isinstance(value, list) else str(value or "")

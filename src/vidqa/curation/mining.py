@@ -1,0 +1,174 @@
+"""Mining: what of a pool is like the gaps. Labelled finds become annotations, the others a task for a person.
+
+mined = mine(Mining(gaps, pool, query, pool_annotations, out))
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from vidqa.contract.files import replacing, write_json
+from vidqa.curation import choosing, labels, mined_page, problems
+from vidqa.curation.choosing import Choice, Chosen, Limits
+from vidqa.curation.embeddings import Part, Table
+from vidqa.curation.rows import Row, counted, read_rows, written
+from vidqa.curation.search import centre_of, nearest
+from vidqa.dataset.record import Provenance
+from vidqa.datatools.outputs import json_list
+from vidqa.evaluation.answers import parse_expected
+
+TEXTS = ("sample_id", "media", "question", "answer", "kind", "problem")
+DEEPER = 4  # times as many neighbours are looked at as a gap may take: some are near copies, or of the other answer
+ANNOTATIONS, TABLE, PAGE, CONTROL, SUMMARY = "mined.json", "mined.parquet", "mined.html", "control.json", "summary.json"
+
+
+@dataclass(frozen=True)
+class Mining:
+    """What is asked for. `pool_annotations` is empty for a pool of media alone."""
+
+    gaps: Path
+    pool: Path
+    query: Path
+    out: Path
+    pool_annotations: str = ""
+    pool_media: str = ""
+    weight: float = 0.5
+    limits: Limits = field(default_factory=Limits)
+    round: int = 1
+
+
+@dataclass
+class Mined:
+    """What came of it: finds in order, with the texts of their rows of the pool."""
+
+    finds: list[Chosen]
+    texts: dict[int, dict[str, Any]]
+    gaps: list[dict[str, Any]]
+    left_out: dict[str, int]
+    annotations: list[Row] = field(default_factory=list)
+    tasks: list[Row] = field(default_factory=list)
+
+    def as_dict(self) -> dict[str, Any]:
+        takers = {each.gap for each in self.finds}
+        return {
+            "gaps": len(self.gaps),
+            "gaps_served": len(takers),
+            "mined": len(self.annotations),
+            "to_label": len(self.tasks),
+            "by_kind": counted(self.annotations),
+            "similarity": _spread([each.similarity for each in self.finds]),
+            "left_out": self.left_out,
+        }
+
+
+def mine(asked: Mining) -> Mined:
+    """Choose, and write what was chosen to `asked.out`. Raises CURATION_* problems."""
+    pool, query = Table(asked.pool), Table(asked.query)
+    pool.require_like(query)
+    kpi = query.whole(TEXTS)
+    gaps, vectors = _gaps_of(asked.gaps, kpi)
+    centre = centre_of(pool, asked.weight)
+    if not pool.rows or not (centre.media.any() or centre.text.any()):
+        raise problems.EMPTY_POOL.error(pool.path, f"{pool.rows} rows, none with a vector that tells it from others")
+    found = nearest(pool, centre.queries(vectors), max(50, DEEPER * asked.limits.per_gap), centre)
+    texts = pool.texts_at(found.row[found.row >= 0], TEXTS)
+    classes = {row: _answer_class(each) for row, each in texts.items() if each["answer"]}
+    forbidden = frozenset(name for name in kpi.columns["media"] if name)
+    choice = choosing.choose(found, texts, classes, asked.limits, forbidden)
+    if not choice.rows:
+        shown = ", ".join(f"{count} {why}" for why, count in choice.left_out.items()) or "no neighbours"
+        raise problems.NOTHING_FOUND.error(pool.path, f"none of the rows nearest to {len(gaps)} gaps: {shown}")
+    mined = _made(asked, choice, texts, gaps)
+    control = choosing.random_rows(pool, len(mined.annotations), asked.limits.seed, forbidden)
+    _write(asked, mined, pool.texts_at(control, TEXTS))
+    return mined
+
+
+def _gaps_of(place: Path, kpi: Part) -> tuple[list[dict[str, Any]], Part]:
+    """The gaps that have a vector, and their vectors. Raises CURATION_NO_GAPS."""
+    import pyarrow
+    import pyarrow.parquet
+
+    try:
+        columns = ["sample_id", "video_id", "question", "ground_truth", "kind"]
+        table = pyarrow.parquet.read_table(place, columns=columns).to_pylist()
+    except (OSError, pyarrow.ArrowException) as broken:
+        raise problems.NO_GAPS.error(
+            place, f"it is no gap table: {broken}", "write it with analyze_gaps.py"
+        ) from broken
+    names = kpi.columns
+    by_id = {name: at for at, name in enumerate(names["sample_id"])}
+    by_pair = {pair: at for at, pair in enumerate(zip(names["media"], names["question"], strict=True))}
+    rows: dict[int, dict[str, Any]] = {}
+    for gap in table:
+        at = by_id.get(gap["sample_id"], by_pair.get((gap["video_id"], gap["question"])))
+        if at is not None and (kpi.media[at].any() or kpi.text[at].any()):
+            rows.setdefault(at, {**gap, "sample_id": names["sample_id"][at]})
+    if not rows:
+        raise problems.NO_GAPS.error(place, f"{len(table)} gaps, none of them has a vector")
+    order = list(rows)
+    return list(rows.values()), Part({}, kpi.media[order], kpi.text[order])
+
+
+def _answer_class(texts: dict[str, Any]) -> str:
+    parsed = parse_expected(texts["answer"], texts["question"] or "")
+    return parsed.answer or " ".join(texts["answer"].casefold().split())
+
+
+def _made(asked: Mining, choice: Choice, texts: dict[int, dict[str, Any]], gaps: list[dict[str, Any]]) -> Mined:
+    """Annotations of the labelled finds, tasks of the others."""
+    mined = Mined(choice.rows, texts, gaps, dict(choice.left_out))
+    labelled = {texts[each.row]["sample_id"]: each for each in choice.rows if texts[each.row]["answer"]}
+    pairs = read_rows(asked.pool_annotations, asked.pool_media, labelled.keys()) if asked.pool_annotations else []
+    rows = {record.id: (row, record) for row, record in pairs}
+    if missing := [name for name in labelled if name not in rows]:
+        message = f"{len(missing)} of {len(labelled)} chosen rows, such as {missing[0]!r}"
+        raise problems.NOT_IN_ANNOTATIONS.error(asked.pool_annotations or "--pool-annotations", message)
+    for each in choice.rows:
+        gap, own = gaps[each.gap], texts[each.row]
+        provenance = Provenance("mined", asked.round, gap["sample_id"])
+        details = {"similarity": round(each.similarity, 4)}
+        if own["answer"]:
+            mined.annotations.append(written(*rows[own["sample_id"]], provenance, details))
+        else:
+            mined.tasks.append(labels.task(own, gap, provenance, details))
+    return mined
+
+
+def _write(asked: Mining, mined: Mined, control: dict[int, dict[str, Any]]) -> None:
+    import pyarrow
+    import pyarrow.parquet
+
+    asked.out.mkdir(parents=True, exist_ok=True)
+    (asked.out / ANNOTATIONS).write_bytes(json_list(mined.annotations))
+    rows = [
+        {
+            **{name: mined.texts[each.row][name] for name in TEXTS if name != "problem"},
+            "gap": mined.gaps[each.gap]["sample_id"],
+            "similarity": each.similarity,
+            "round": asked.round,
+        }
+        for each in mined.finds
+    ]
+    with replacing(asked.out / TABLE) as temporary:
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), temporary)
+    if control:
+        names = {each["sample_id"] for each in control.values()}
+        drawn = read_rows(asked.pool_annotations, asked.pool_media, names)
+        random = [written(*pair, Provenance("mined", asked.round), {"drawn": "at random"}) for pair in drawn]
+        (asked.out / CONTROL).write_bytes(json_list(random))
+    if mined.tasks:
+        labels.write_tasks(asked.out, mined.tasks)
+    write_json(asked.out / SUMMARY, {"schema_version": 1, **mined.as_dict()})
+    mined_page.write(asked.out / PAGE, mined)
+
+
+def _spread(values: list[float]) -> dict[str, float]:
+    if not values:
+        return {}
+    least, middle, most = np.quantile(values, (0, 0.5, 1)).round(4).tolist()
+    return {"least": least, "median": middle, "most": most}

@@ -1,0 +1,82 @@
+"""Answers of people come back from the page, from Label Studio and from FiftyOne."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from clips import write_clip
+
+from vidqa.contract.problem import ProblemError
+from vidqa.curation.labels import labelled, task, write_tasks
+from vidqa.dataset import load_records
+from vidqa.dataset.record import Provenance
+
+GAP = {"sample_id": "k", "question": "Is it open?", "ground_truth": "Yes.", "kind": "door"}
+
+
+@pytest.fixture
+def tasks(tmp_path: Path) -> Path:
+    rows = []
+    for name in ("a", "b", "</script>"):
+        media = str(write_clip(tmp_path / f"{len(rows)}.mp4", frames=4))
+        texts = {"sample_id": name, "media": media, "question": None, "kind": None}
+        rows.append(task(texts, GAP, Provenance("mined", 2, "k"), {"similarity": 0.9}))
+    write_tasks(tmp_path, rows)
+    return tmp_path
+
+
+def given(folder: Path, value: Any) -> Path:
+    (folder / "answers.json").write_text(json.dumps(value))
+    return folder / "answers.json"
+
+
+def studio(name: str, answer: str) -> dict[str, Any]:
+    result = {"from_name": "answer", "to_name": "video", "type": "textarea", "value": {"text": [answer]}}
+    return {"id": 7, "data": {"id": name, "question": "Is it open?"}, "annotations": [{"result": [result]}]}
+
+
+@pytest.mark.parametrize(
+    "answers",
+    [
+        [{"id": "a", "question": "Is the gate open?", "answer": "yes"}, {"id": "b", "question": "", "answer": " "}],
+        [studio("a", "yes"), {"data": {"id": "b"}, "annotations": []}],
+        [{"id": "a", "answer": ["yes"]}],
+        {"samples": [{"filepath": "0.mp4", "sample_id": "a", "answer": {"_cls": "Classification", "label": "yes"}}]},
+    ],
+    ids=["page", "label studio", "label studio min", "fiftyone"],
+)
+def test_answers_come_back_as_annotations(tasks: Path, answers: Any) -> None:
+    rows, left = labelled(tasks / "tasks.json", given(tasks, answers))
+    (tasks / "labelled.json").write_text(json.dumps(rows))
+    (record,) = load_records(tasks / "labelled.json")
+    assert (record.id, record.answer, record.kind, left) == ("a", "yes", "door", 2)
+    assert record.question in ("Is the gate open?", "Is it open?")
+    assert record.provenance == Provenance("mined", 2, "k") and record.media[0].path == str(tasks / "0.mp4")
+
+
+def test_what_was_exported_can_be_imported(tasks: Path) -> None:
+    samples = json.loads((tasks / "fiftyone/samples.json").read_text())
+    samples["samples"][1]["answer"] = "no"
+    rows, left = labelled(tasks / "tasks.json", given(tasks, samples))
+    assert [(row["id"], left) for row in rows] == [("b", 2)]
+    exported = json.loads((tasks / "label_studio.json").read_text())
+    assert [each["data"]["id"] for each in exported] == ["a", "b", "</script>"]
+    for name in ("question", "answer"):
+        assert f'name="{name}"' in (tasks / "label_studio.xml").read_text()
+
+
+def test_the_page_shows_every_clip_and_loads_nothing(tasks: Path) -> None:
+    page = (tasks / "annotate.html").read_text()
+    assert page.count("data:image/jpeg") == 3 * 4 and page.count("<article") == 3
+    assert page.count("</script>") == 1 and 'data-id="&lt;/script&gt;"' in page
+    assert re.findall(r'(?:src|href)="(?!data:)', page) == [] and "script-src 'sha256-" in page
+
+
+@pytest.mark.parametrize("answers", [{"no": 1}, [{"what": 1}], [3], [{"id": "unknown", "answer": "yes"}]])
+def test_other_files_are_refused(tasks: Path, answers: Any) -> None:
+    with pytest.raises(ProblemError, match="CURATION_LABELS"):
+        labelled(tasks / "tasks.json", given(tasks, answers))

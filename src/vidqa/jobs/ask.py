@@ -38,7 +38,7 @@ Row = dict[str, Any]
 class Question:
     """Every question about each of the media, which are files or folders; without a question, the default one
     or that of `prompt_file`. With `reasoning` the model is asked to think first. `which` selects the export of a run.
-    `sets` are keys as KEY=VALUE. `out` keeps the run folder, which a second call continues; without it nothing is kept."""
+    `sets` are keys as KEY=VALUE. `out` keeps the run folder, which a second call continues; without it nothing stays."""
 
     model: str
     media: tuple[str, ...]

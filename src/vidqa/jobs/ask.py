@@ -36,9 +36,9 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Question:
-    """Every question about each of the media, which are files or folders; without a question, the default one
-    or that of `prompt_file`. With `reasoning` the model is asked to think first. `which` selects the export of a run.
-    `sets` are keys as KEY=VALUE. `out` keeps the run folder, which a second call continues; without it nothing stays."""
+    """Every question about each of the media, which are files or folders; without a question, the default one or that
+    of `prompt_file`. With `reasoning` the model is asked to think first. `which` selects the export of a run. `sets`
+    are keys as KEY=VALUE. `out` keeps the run folder, which a second call continues; without it nothing is kept."""
 
     model: str
     media: tuple[str, ...]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vidqa.contract.files import read_json, read_object, write_json, write_text
+from vidqa.contract.files import parse_json, read_object, write_json, write_text
 from vidqa.contract.problem import ProblemError
 from vidqa.dataset.brief import brief
 from vidqa.deft.state import LoopState, RoundState
@@ -24,6 +24,7 @@ CARDS = 12  # samples of each kind that are shown with frames, of each round
 FRAMES = 4
 SHOWN = 600  # characters of one text
 ADDED = ("mined", "augmented")
+MOST_BYTES = 1 << 30  # of the annotations of what was added
 Row = dict[str, Any]
 
 
@@ -139,7 +140,7 @@ def _path(each: RoundState, name: str) -> Path | None:
 def _added(each: RoundState, name: str) -> list[Row]:
     place = _path(each, name)
     cards = []
-    for row in read_json(place)[:CARDS] if place else []:
+    for row in parse_json(place, MOST_BYTES)[:CARDS] if place else []:
         said = brief(row)
         item = {"question": said.question, "gt": said.answer, "kind": said.kind, "sample_id": row.get("id")}
         cards.append(_card(str(place.parent / str(said.medium)) if place else "", item))

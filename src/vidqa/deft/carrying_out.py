@@ -7,7 +7,9 @@ submitted by its spec, so that a loop which was killed finds it again.
 from __future__ import annotations
 
 import importlib.util
+import json
 import sys
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -34,17 +36,15 @@ def script(name: str, *words: object) -> Result:
     return result
 
 
-def exists(name: str) -> bool:
-    return _path(name).is_file()
-
-
-def _path(name: str) -> Path:
-    return SKILL_ROOT / "scripts" / f"{name}.py"
+def sets(keys: Mapping[str, object]) -> list[str]:
+    """--set words for keys of a spec."""
+    texts = {key: value if isinstance(value, str) else json.dumps(value, default=str) for key, value in keys.items()}
+    return [word for key, text in texts.items() for word in ("--set", f"{key}={text}")]
 
 
 @cache
 def _script(name: str) -> ModuleType:
-    path = _path(name)
+    path = SKILL_ROOT / "scripts" / f"{name}.py"
     if not path.is_file():
         raise DEFT_STAGE_MISSING.error(path, "there is no such script")
     found = importlib.util.spec_from_file_location(f"vidqa_script_{name}", path)

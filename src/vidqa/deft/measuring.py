@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from vidqa.contract.files import read_object, write_json
@@ -55,14 +54,12 @@ _RESULTS = {
 def model_words(model: str) -> list[str]:
     """A run (its best export, also an adapter), a folder of weights, or a name of the hub, over what a recipe names."""
     keys = {"model.enable_lora": False, **model_layer("evaluate", model).table}
-    return [word for key, value in keys.items() if key.startswith("model.") for word in ("--set", f"{key}={value}")]
+    return carrying_out.sets({key: value for key, value in keys.items() if key.startswith("model.")})
 
 
 def data_words(folder: str) -> list[str]:
     """A set as an evaluation names it: its folder, or an annotation file with the media beside it."""
-    place = Path(folder)
-    annotations = annotations_in(folder)
-    return ["--set", f"dataset.annotation_path={annotations}", "--set", f"dataset.media_dir={place}"]
+    return carrying_out.sets({"dataset.annotation_path": str(annotations_in(folder)), "dataset.media_dir": folder})
 
 
 def _facts_of(scores: dict[str, Any]) -> dict[str, Fact]:

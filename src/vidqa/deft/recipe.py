@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from vidqa.deft import carrying_out
 from vidqa.deft.problems import DEFT_GATE
 from vidqa.deft.turn import TRAIN_SPEC, Turn
 from vidqa.spec.parents import ADAPTER, find_export
@@ -15,14 +16,14 @@ def train_words(turn: Turn, annotations: Path, out: Path) -> list[object]:
     Raises DEFT_GATE where the last one is an adapter.
     """
     sets = {
-        "custom.train_dataset.annotation_path": annotations,
-        "custom.train_dataset.media_path": annotations.parent,
-        "train.resume": "false",
+        "custom.train_dataset.annotation_path": str(annotations),
+        "custom.train_dataset.media_path": str(annotations.parent),
+        "train.resume": False,
     }
     words: list[object] = ["--override", turn.folder / TRAIN_SPEC, "--results-dir", turn.runs]
     if turn.settings.continue_from == "last":
         words += ["--model", _weights(turn.accepted.model)]
-    words += [word for key, value in sets.items() for word in ("--set", f"{key}={value}")]
+    words += carrying_out.sets(sets)
     return [*words, *(word for each in turn.settings.train for word in ("--set", each)), "--out", out]
 
 

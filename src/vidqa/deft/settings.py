@@ -73,7 +73,6 @@ class Settings(Strict):
     )
     audit_from: Share = Field(default=0.5, description="probability of an error from which a label is asked about")
     control: bool = Field(default=False, description="also train on as many random samples of the pool, for comparison")
-    seed: int = Field(default=0, ge=0, description="of the control's random samples")
     where: Where = Where()
     stop: Stop = Stop()
 

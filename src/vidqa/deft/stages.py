@@ -28,7 +28,7 @@ RULES = {
     "budget": "the agreed hours of jobs are spent",
     "hard gate": "a stage has found an error; it waits, and goes on when the loop is run again",
     "audit needed": "labels are suspected to be wrong; it waits for a person's answers",
-    "labels needed": "what was mined has no answers; it waits for a person's annotations",
+    "labels needed": "what was found in the pool has no answers; a person has to give them",
 }
 
 
@@ -114,8 +114,8 @@ TURN = (
         "take samples from the pool that are like the gaps",
         adding.mine,
         "python scripts/mine_samples.py --gaps GAPS --pool EMBEDDINGS --query EMBEDDINGS --out FOLDER --json",
-        ("gaps", "pool embeddings", "selection embeddings", "settings.words"),
-        ("mined",),
+        ("gaps", "pool", "pool embeddings", "selection embeddings", "settings.words", "settings.control"),
+        ("mined", "mined table", "random"),
         "vidqa.annotations.v1",
     ),
     Stage(
@@ -161,7 +161,7 @@ TURN = (
         "the same with as many random samples",
         training.control_assemble,
         ASSEMBLE,
-        ("pool", "mined", "augmented", "base set", "settings.seed", "settings.words"),
+        ("random", "base set", "selection", "kpi", "test", "settings.words"),
         ("control set",),
         "vidqa.annotations.v1",
     ),

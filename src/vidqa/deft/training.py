@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import random
 from pathlib import Path
 
-from vidqa.contract.files import read_json, write_json
 from vidqa.deft import carrying_out
 from vidqa.deft.adding import assembled, validated
-from vidqa.deft.turn import Done, Turn, annotations_in
+from vidqa.deft.turn import Done, Turn
 
 
 def train(turn: Turn) -> Done:
@@ -23,19 +21,7 @@ def _trained(turn: Turn, asked: str) -> Done:
 
 def control_assemble(turn: Turn) -> Done:
     """As many random samples of the pool as were mined, in place of these."""
-    pool = annotations_in(turn.settings.sets.pool)
-    rows = read_json(pool) if pool and pool.is_file() else []
-    count = sum(int(turn.fact(stage, "samples")) for stage in ("mine", "augment") if turn.has(stage))
-    chosen = random.Random(f"{turn.settings.seed} {turn.number}").sample(range(len(rows)), min(count, len(rows)))
-    place = turn.place / "control" / "annotations.json"
-    media = Path(str(turn.settings.sets.pool)).absolute()
-    write_json(place, [_with_full_paths(rows[at], media) for at in sorted(chosen)])
-    return assembled(turn, [place], "control_set", "control set")
-
-
-def _with_full_paths(row: dict[str, object], media: Path) -> dict[str, object]:
-    named = {kind: str(media / str(row[kind])) for kind in ("video", "image") if isinstance(row.get(kind), str)}
-    return {**row, **named}
+    return assembled(turn, [Path(str(turn.output("random")))], "control_set", "control set")
 
 
 def control_validate(turn: Turn) -> Done:

@@ -15,7 +15,7 @@ from vidqa.deft.loop import Loop, only_one, write_state
 from vidqa.deft.problems import DEFT_FOLDER_TAKEN, DEFT_OTHER_LOOP, DEFT_SAME_SET, DEFT_SETTING
 from vidqa.deft.settings import CHANGEABLE, Settings, settings_of, with_sets
 from vidqa.deft.state import fold
-from vidqa.deft.turn import EVALUATE_SPEC, LOCK, LOG, TRAIN_SPEC
+from vidqa.deft.turn import EVALUATE_SPEC, LOG, TRAIN_SPEC
 
 
 @dataclass(frozen=True)
@@ -83,8 +83,9 @@ def _check_sets(settings: Settings) -> None:
 
 
 def _free(folder: Path) -> Path:
-    ours = {TRAIN_SPEC, EVALUATE_SPEC, LOCK}
-    others = [path.name for path in folder.iterdir() if path.name not in ours] if folder.is_dir() else []
+    """What a beginning that was killed has left does not count; unfinished files have names that begin with a dot."""
+    names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
+    others = [name for name in names if name not in (TRAIN_SPEC, EVALUATE_SPEC) and not name.startswith(".")]
     if others and LOG not in others:
         raise DEFT_FOLDER_TAKEN.error(folder, f"it holds {', '.join(sorted(others)[:3])}")
     return folder

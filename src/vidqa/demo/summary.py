@@ -32,17 +32,6 @@ def summary(before: Path, trained: Path, after: Path, gaps: Path) -> str:
     return "\n".join([*lines, "", *(f"{name:<9} {place}" for name, place in places.items())])
 
 
-def loop_summary(loop: Path, after: Path) -> str:
-    """The KPI set by kind before the loop (the evaluation `after` training) and after it, and how the loop ended."""
-    table = json.loads((loop / "report.json").read_text(encoding="utf-8"))
-    first, last = _scores(after), _scores(Path(table["final"]["kpi"]["run_dir"]))
-    rows: list[tuple[str, ...]] = [("kind", "questions", "before", "after the loop", "95 % interval")]
-    rows += [_row(kind, first["by_kind"][kind], row) for kind, row in sorted(last["by_kind"].items())]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-    return "\n".join([*lines, "", table["ending"]["sentence"], f"report    {loop / 'report.html'}"])
-
-
 def _scores(run: Path) -> dict[str, Any]:
     return json.loads((run / "metrics.json").read_text(encoding="utf-8"))
 

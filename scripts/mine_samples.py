@@ -16,6 +16,7 @@ parser = Parser(
         f"{RUN} --out mined --per-gap 40   # a pool of videos alone: writes annotate.html",
     ],
 )
+parser.usage = "mine_samples.py --gaps FILE --pool RUN --query RUN --out DIR [options]"
 parser.add_argument("--gaps", type=Path, required=True, help="the table that analyze_gaps.py wrote")
 parser.add_argument("--pool", type=Path, required=True, help="embed run of the pool, or its embeddings.parquet")
 parser.add_argument("--query", type=Path, required=True, help="embed run of the KPI set, made with the same spec")

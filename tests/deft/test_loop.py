@@ -140,7 +140,10 @@ def test_rules_of_a_loop_can_change_and_nothing_else(cheap: Cheap, tmp_path: Pat
     assert how == "changed" and isinstance(again.due(), Due)
     assert to_the_end(again).rule == "rounds" and again.state.rounds[-1].number == 2
     assert cheap.calls.count("None test") == 1  # once, whatever follows
-    for other in (wanted(tmp_path, "stop.rounds=2", "augment=true"), wanted(tmp_path, "stop.rounds=2", model=str(tmp_path))):
+    for other in (
+        wanted(tmp_path, "stop.rounds=2", "augment=true"),
+        wanted(tmp_path, "stop.rounds=2", model=str(tmp_path)),
+    ):
         with pytest.raises(ProblemError, match="DEFT_OTHER_LOOP"):
             begin(loop.folder, other)
 

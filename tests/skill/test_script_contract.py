@@ -48,6 +48,7 @@ WRONG = {
     "score_results": (["absent"], Exit.INPUT, "RESULTS_MISSING"),
     "serve": (["--model", "absent"], Exit.INPUT, "SPEC_PARENT_RUN"),
     "split_dataset": (["--annotations", "absent.json", "--out", "out"], Exit.INPUT, "DATA_FILE_MISSING"),
+    "run_deft": (["status", "absent"], Exit.USAGE, "DEFT_NO_LOOP"),
     "upload": (["absent"], Exit.USAGE, "STORAGE_NOTHING_TO_UPLOAD"),
     "route_train": (["--automl-policy", "sometimes"], Exit.USAGE, "USAGE"),
     "run_automl": (["status", "--study", "absent"], Exit.USAGE, "STUDY_MISSING"),

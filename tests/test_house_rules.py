@@ -69,7 +69,7 @@ MAY_KNOW = {
     "release": {"contract", "spec", "families", "storage", "planning", "evaluation", "jobs"},
     "serving": {"contract", "spec", "video", "dataset", "families", "planning", "jobs", "platforms"},
     "studies": {"contract", "actions", "spec"},
-    "curation": {"contract", "pages", "dataset", "evaluation", "datatools"},
+    "curation": {"contract", "pages", "video", "dataset", "evaluation", "datatools"},
     "deft": set(),
     "demo": {"contract"},
     "generate": {"contract", "actions", "import_graph", "spec", "platforms", "planning"},

@@ -54,3 +54,14 @@ NOTHING_NEW = Code(
     "No row that was given is new to the base set.",
     "Mine or make others; stop the loop where there are none.",
 )
+VARIANT = Code(
+    "CURATION_VARIANT",
+    "A clip cannot be read, so that no variant of it was made; the others were.",
+    "Check the file, or leave it out of what is augmented.",
+)
+GENERATOR = Code(
+    "CURATION_GENERATOR",
+    "A generator of the user's cannot be used, or did not write annotations.",
+    "It reads one JSON object on stdin and writes LLaVA annotations to its `write_annotations`; name its --licence and "
+    "--source.",
+)

@@ -91,10 +91,10 @@ def measure(row: Row, folder: Path, prompts: Prompts, device: torch.device, gpu_
     sizes = family.sizes_of(folder)
     parameters = sum(tensor.numel for tensor in family.tensors(sizes))
 
-    def told(reading: Reading) -> float:
+    def predicted(reading: Reading) -> float:
         return answering_memory(sizes, parameters, setup, reading, gpu_gib).peak_gib
 
-    heaviest = max(readings(setup, prompts.samples, 1), key=told)
+    heaviest = max(readings(setup, prompts.samples, 1), key=predicted)
     described = measured.answering_description(sizes, parameters, setup, heaviest, gpu_gib)
     return {"run": row.name, **described, "memory_gib": peak / GIB, "reserved_gib": reserved}
 

@@ -44,7 +44,7 @@ class Work:
     """One kernel (or operation): what asked for it, on which shapes, and when it ran, in microseconds."""
 
     name: str
-    asked_by: str
+    caller: str
     sizes: tuple[int, ...]
     start: float
     end: float
@@ -60,15 +60,15 @@ def works_of(trace: Path) -> list[Work]:
         return list(_own_times(operations))
     works = []
     for event in device:
-        asked = by_id.get(event.get("args", {}).get("External id"), {})
-        works.append(_work(event, asked.get("name", ""), asked, event["ts"] + event["dur"]))
+        operation = by_id.get(event.get("args", {}).get("External id"), {})
+        works.append(_work(event, operation.get("name", ""), operation, event["ts"] + event["dur"]))
     return works
 
 
-def _work(event: Any, asked_by: str, operation: Any, end: float) -> Work:
+def _work(event: Any, caller: str, operation: Any, end: float) -> Work:
     shapes = operation.get("args", {}).get("Input Dims", [])
     sizes = tuple(size for shape in shapes if isinstance(shape, list) for size in shape if isinstance(size, int))
-    return Work(event["name"], asked_by, sizes, event["ts"], end)
+    return Work(event["name"], caller, sizes, event["ts"], end)
 
 
 def _own_times(operations: Sequence[Any]) -> Iterator[Work]:
@@ -91,7 +91,7 @@ def _own_times(operations: Sequence[Any]) -> Iterator[Work]:
 
 def kind_of(work: Work, vision: frozenset[int]) -> str:
     """Its row of the table. `vision` are sizes that only the vision tower has."""
-    words = f"{work.name} {work.asked_by}".lower()
+    words = f"{work.name} {work.caller}".lower()
     kind = next((kind for kind, marks in KINDS if any(mark in words for mark in marks)), REST)
     if kind in ("GEMM", "attention"):
         return f"{kind} {'vision' if vision.intersection(work.sizes) else 'decoder'}"

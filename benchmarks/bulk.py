@@ -51,20 +51,22 @@ def questions(count: int) -> Iterator[tuple[str, str, str, str]]:
     for number in range(count):
         kind = ("yes_no", "letter", "text")[number % 3]
         if kind == "yes_no":
-            asked = f"Does vehicle {number % 1000} stop at the line before it turns?"
+            question = f"Does vehicle {number % 1000} stop at the line before it turns?"
             answer, other = chance.sample(("Yes", "No"), 2)
         elif kind == "letter":
-            asked = f"Which is first at crossing {number % 5000}?\nA. the red car\nB. the blue truck\nC. the bus"
+            question = f"Which is first at crossing {number % 5000}?\nA. the red car\nB. the blue truck\nC. the bus"
             answer, other = chance.sample("ABC", 2)
         else:
-            asked = f"Describe what vehicle {number} does."
+            question = f"Describe what vehicle {number} does."
             answer, other = (" ".join(chance.choices(WORDS, k=8)) for _ in range(2))
-        said = other if chance.random() < 0.3 else answer
+        response = other if chance.random() < 0.3 else answer
         if chance.random() < 0.5:
-            said = {"yes_no": f"{said}, vehicle {number} does.", "letter": f"The answer is ({said}).", "text": said}[
-                kind
-            ]
-        yield kind, asked, answer, said
+            response = {
+                "yes_no": f"{response}, vehicle {number} does.",
+                "letter": f"The answer is ({response}).",
+                "text": response,
+            }[kind]
+        yield kind, question, answer, response
 
 
 def write_list(path: Path, items: Iterator[dict[str, Any]]) -> None:
@@ -74,24 +76,24 @@ def write_list(path: Path, items: Iterator[dict[str, Any]]) -> None:
         file.write("]\n")
 
 
-def record(number: int, video: str, asked: str, answer: str) -> dict[str, Any]:
-    turns = [{"from": "human", "value": f"<video>\n{asked}"}, {"from": "gpt", "value": answer}]
+def record(number: int, video: str, question: str, answer: str) -> dict[str, Any]:
+    turns = [{"from": "human", "value": f"<video>\n{question}"}, {"from": "gpt", "value": answer}]
     return {"id": f"kpi_{number:07d}", "video": video, "video_fps": 30, "conversations": turns}
 
 
 def make_evaluation(folder: Path, count: int) -> None:
     """Annotations and results that name a video of its own each, without the files, as results come home."""
     folder.mkdir(parents=True)
-    asked = list(questions(count))
+    made = list(questions(count))
     names = [f"clips/site{number % 97:03d}/camera_{number % 13}/{number:07d}.mp4" for number in range(count)]
-    rows = ((n, names[n], question, answer) for n, (_, question, answer, _) in enumerate(asked))
+    rows = ((n, names[n], question, answer) for n, (_, question, answer, _) in enumerate(made))
     write_list(folder / "annotations.json", (record(*row) for row in rows))
 
     def result(number: int) -> dict[str, Any]:
-        kind, question, answer, said = asked[number]
-        named = {"video_id": f"/data/kpi/{names[number]}", "response": said, "question": question, "gt": answer}
-        judged = {"answer_kind": kind, "parsed_response": said.lower(), "parsed_gt": answer.lower()}
-        more = {"correct": said == answer, "parse_status": "parsed", "finish_reason": "stop"}
+        kind, question, answer, response = made[number]
+        named = {"video_id": f"/data/kpi/{names[number]}", "response": response, "question": question, "gt": answer}
+        judged = {"answer_kind": kind, "parsed_response": response.lower(), "parsed_gt": answer.lower()}
+        more = {"correct": response == answer, "parse_status": "parsed", "finish_reason": "stop"}
         return {**named, "sample_id": f"kpi_{number:07d}", "kind": kind, **judged, **more}
 
     write_list(folder / "results.json", map(result, range(count)))
@@ -108,7 +110,7 @@ def make_videos(folder: Path, files: int, records: int, frames: int) -> None:
             name.parent.mkdir(parents=True, exist_ok=True)
             os.link(clip, name)
     names = sorted(str(path.relative_to(folder)) for path in folder.glob("videos/*/*/*"))
-    rows = ((n, names[n * len(names) // records], asked[1], asked[2]) for n, asked in enumerate(questions(records)))
+    rows = ((n, names[n * len(names) // records], words[1], words[2]) for n, words in enumerate(questions(records)))
     write_list(folder / "annotations.json", (record(*row) for row in rows))
 
 

@@ -62,9 +62,9 @@ class Ledger:
         self.rows.append(rounded(row))
         self._write()
 
-    def conclude(self, told: Sequence[Mapping[str, Any]]) -> None:
+    def conclude(self, lines: Sequence[Mapping[str, Any]]) -> None:
         """What the rows come to."""
-        self.call["told"] = rounded(told)
+        self.call["told"] = rounded(lines)
         self._write()
 
     def _write(self) -> None:
@@ -86,15 +86,15 @@ def commit() -> str | None:
     """Of this code, with "-dirty" where files were changed since; None in a copy without its history."""
     if not (git := shutil.which("git")):
         return None
-    asked = [git, "-C", str(RESULTS.parent), "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
-    return subprocess.run(asked, capture_output=True, text=True).stdout.strip() or None
+    command = [git, "-C", str(RESULTS.parent), "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
+    return subprocess.run(command, capture_output=True, text=True).stdout.strip() or None
 
 
 def machine() -> str:
     """The GPUs with their memory and driver, or the processor where there are none."""
     if program := shutil.which("nvidia-smi"):
-        asked = [program, "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader"]
-        lines = subprocess.run(asked, capture_output=True, text=True).stdout.splitlines()
+        command = [program, "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader"]
+        lines = subprocess.run(command, capture_output=True, text=True).stdout.splitlines()
         if gpus := [line.strip() for line in lines if line.strip()]:
             return f"{len(gpus)} x {gpus[0]}"
     model = [line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]

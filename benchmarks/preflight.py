@@ -49,8 +49,8 @@ def make_set(folder: Path, records: int, files: int) -> Path:
         work = [(folder / name, lengths[n], WIDTH, HEIGHT, n) for n, name in enumerate(names)]
         for future in [pool.submit(write_moving_clip, *words) for words in work]:
             future.result()
-    asked = enumerate(questions(records))
-    rows = (record(n, names[n * files // records], *words[1:3]) for n, words in asked)
+    numbered = enumerate(questions(records))
+    rows = (record(n, names[n * files // records], *words[1:3]) for n, words in numbered)
     write_list(folder / "annotations.json.new", ({**row, "video_fps": 24} for row in rows))
     (folder / "annotations.json.new").rename(folder / "annotations.json")
     return folder

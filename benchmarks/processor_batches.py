@@ -26,8 +26,8 @@ COUNTS = ("samples", "tokens", "pairs", "supervised", "patches", "patch_pairs")
 def conversation(record: dict[str, Any]) -> list[dict[str, Any]]:
     """A record as messages of transformers' chat templates."""
     question, answer = (turn["value"] for turn in record["conversations"])
-    asked = [{"type": "video"}, {"type": "text", "text": question.removeprefix("<video>\n")}]
-    return [{"role": "user", "content": asked}, {"role": "assistant", "content": [{"type": "text", "text": answer}]}]
+    content = [{"type": "video"}, {"type": "text", "text": question.removeprefix("<video>\n")}]
+    return [{"role": "user", "content": content}, {"role": "assistant", "content": [{"type": "text", "text": answer}]}]
 
 
 def decoder() -> str:

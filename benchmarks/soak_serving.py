@@ -62,7 +62,7 @@ class Asking:
         number += self.first
         kind, began = KINDS[number % len(KINDS)], time.perf_counter()
         try:
-            found = self._asked(kind, number)
+            found = self._outcome(kind, number)
         except openai.APIStatusError as refused:
             found = str(refused.code)
         self.ended[found] += 1
@@ -70,7 +70,7 @@ class Asking:
             self.wrong.append(f"request {number}, {kind}: {found}")
         self.seconds.append(time.perf_counter() - began)
 
-    def _asked(self, kind: str, number: int) -> str:
+    def _outcome(self, kind: str, number: int) -> str:
         clip, question = self.clips[number % len(self.clips)], QUESTIONS[number % len(QUESTIONS)]
         data = {"sent": clip.read_bytes() + number.to_bytes(4, "big"), "broken": b"no video" * 99}.get(kind)
         url = f"data:video/mp4;base64,{base64.b64encode(data).decode()}" if data else clip.as_uri()
@@ -79,17 +79,17 @@ class Asking:
         extra: dict[str, Any] = {"mm_processor_kwargs": {"nframes": 1 + number % 16}}
         if kind == "json":
             extra["structured_outputs"] = {"choice": ["yes", "no"]}
-        asked = {"model": "tiny", "messages": [{"role": "user", "content": content}], "extra_body": extra}
+        request = {"model": "tiny", "messages": [{"role": "user", "content": content}], "extra_body": extra}
         tokens = 2000 if kind == "leaving" else TOKENS
         create = self.client.chat.completions.create
         if kind in ("stream", "leaving"):
-            stream = create(**asked, max_tokens=tokens, stream=True, temperature=1.0)
+            stream = create(**request, max_tokens=tokens, stream=True, temperature=1.0)
             if kind == "leaving":
                 next(iter(stream))
                 stream.close()
                 return "left"
             return "answered" if [part for part in stream][-1].choices[0].finish_reason else "cut off"
-        answers = create(**asked, max_tokens=tokens, n=3 if kind == "several" else 1, logprobs=kind == "several")
+        answers = create(**request, max_tokens=tokens, n=3 if kind == "several" else 1, logprobs=kind == "several")
         return "answered" if all(choice.finish_reason for choice in answers.choices) else "cut off"
 
 

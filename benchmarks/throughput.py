@@ -96,7 +96,7 @@ ROWS: dict[str, list[Row]] = {
 }
 
 
-def asked() -> argparse.Namespace:
+def command_line() -> argparse.Namespace:
     parser = arguments(__doc__, gpus=4, timeout=180)
     parser.add_argument("--row", nargs="+", default=["all"], choices=["all", *ROWS])
     parser.add_argument("--minutes", type=float, default=9.0, help="for everything; what is left out is named")
@@ -144,14 +144,14 @@ def judged(rows: Sequence[str], found: Mapping[str, Mapping[str, Any]]) -> list[
     lines = []
     for number in rows:
         for row in ROWS[number]:
-            told = row.value(*(found.get(name, {}) for name in row.runs))
-            line = {"row": number, "what": row.says, "unit": row.unit, "value": told, "must": row.must, "aim": row.aim}
-            lines.append({**line, "reached": row.reached(told)})
+            value = row.value(*(found.get(name, {}) for name in row.runs))
+            line = {"row": number, "what": row.says, "unit": row.unit, "value": value, "must": row.must, "aim": row.aim}
+            lines.append({**line, "reached": row.reached(value)})
     return lines
 
 
 def main() -> None:
-    options, began = asked(), time.monotonic()
+    options, began = command_line(), time.monotonic()
     rows = list(ROWS) if "all" in options.row else options.row
     place = Place(options.out.resolve())
     ledger = Ledger("throughput", options, go_on=options.go_on)
@@ -166,9 +166,9 @@ def main() -> None:
     for name, runs in PROGRAMS.items():
         if missing.intersection(runs):
             measure_program(name, place, ledger, options, until)
-    told = judged(rows, {row["run"]: row for row in ledger.rows})
-    ledger.conclude(told)
-    print(table([row for row in ledger.rows if "step_s" in row]), "", table(told), sep="\n", flush=True)
+    lines = judged(rows, {row["run"]: row for row in ledger.rows})
+    ledger.conclude(lines)
+    print(table([row for row in ledger.rows if "step_s" in row]), "", table(lines), sep="\n", flush=True)
     if left := missing - set(complete(ledger)):
         sys.exit(f"not measured, or not to the end: {', '.join(sorted(left))}")
 

@@ -109,7 +109,7 @@ def write_spec(training: Training, place: Place, sets: Sequence[str]) -> Path:
     shutil.rmtree(run, ignore_errors=True)
     run.mkdir(parents=True)
     adapts = any(name.startswith("policy.lora.") for name in training.over)
-    asked = {
+    values = {
         "policy.model_name_or_path": str(place.model(training.shape)),
         "policy.parallelism.dp_shard_size": 1 if adapts else training.gpus,
         "policy.parallelism.dp_replicate_size": training.gpus if adapts else 1,
@@ -129,7 +129,7 @@ def write_spec(training: Training, place: Place, sets: Sequence[str]) -> Path:
         **training.over,
     }
     path = run / "spec.toml"
-    resolved = resolve("train", [Layer(training.name, asked), parse_set(sets)])
+    resolved = resolve("train", [Layer(training.name, values), parse_set(sets)])
     path.write_text(dump(resolved.spec), encoding="utf-8")
     return path
 

@@ -48,9 +48,9 @@ def main(args: argparse.Namespace) -> Result:
     from vidqa.spec.build import Request, build, output_format, train_samples, write_spec
 
     form = output_format(args.format, args.out)
-    asked = {name: getattr(args, name) for name in ("profile", "parent_run", "which", "model", "results_dir", "target")}
+    named = {name: getattr(args, name) for name in ("profile", "parent_run", "which", "model", "results_dir", "target")}
     folders = tuple((part, root) for part in roots() if (root := getattr(args, f"{part}_root")))
-    resolved = build(Request(args.action, roots=folders, overrides=tuple(args.override), sets=tuple(args.set), **asked))
+    resolved = build(Request(args.action, roots=folders, overrides=tuple(args.override), sets=tuple(args.set), **named))
     samples = train_samples(resolved.spec) if args.target == "cosmos-rl" else None
     text = dump(resolved.spec, form, args.target, samples)
     data = {"action": args.action, "fingerprint": fingerprint(resolved.spec), "target": args.target, "spec": text}

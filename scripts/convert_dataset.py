@@ -37,7 +37,6 @@ parser.add_argument("--to", required=True, choices=[*JSON, *TABLES], help="forma
 parser.add_argument(
     "--in",
     dest="paths",
-    type=Path,
     required=True,
     action="append",
     metavar="PATH",

@@ -37,8 +37,8 @@ def main(options: Namespace) -> Result:
     lines += [] if made.scores else [f"{'score':<8} none: no evaluation of these weights is beside the run"]
     following = [command("upload", made.folder, "--hub", "ORGANISATION/NAME")]
     if not made.scores:
-        asked = ("--parent-run", source.run.path, "--which", source.export.name, "--eval-root", "EVAL_ROOT")
-        following.insert(0, command("build_spec", "evaluate", *asked, "--out", f"{source.run.path}/evaluate.toml"))
+        words = ("--parent-run", source.run.path, "--which", source.export.name, "--eval-root", "EVAL_ROOT")
+        following.insert(0, command("build_spec", "evaluate", *words, "--out", f"{source.run.path}/evaluate.toml"))
     data = {
         "folder": str(made.folder),
         "how": made.how,

@@ -32,7 +32,7 @@ def main(options: Namespace) -> Result:
     if not options.video:
         parser.error("name at least one file or folder with --video or --image")
     questions = [*options.question, *(lines_of(options.questions) if options.questions else [])]
-    asked = Question(
+    question = Question(
         options.model,
         tuple(options.video),
         tuple(questions),
@@ -40,7 +40,7 @@ def main(options: Namespace) -> Result:
         sets=tuple(options.set),
         out=options.out,
     )
-    rows = ask(asked)
+    rows = ask(question)
     if options.jsonl:
         write_lines(options.jsonl, rows)
     kept = [str(place) for place in (options.jsonl, options.out) if place]

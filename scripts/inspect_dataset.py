@@ -45,8 +45,8 @@ def main(options: argparse.Namespace) -> Result:
 
     model = options.model and hub.resolve_model(options.model, token=environment.hf_token(), weights=False)
     nframes = options.nframes or (None if options.fps else 8)
-    asked = {"model": model, "fps": options.fps, "nframes": nframes, "ignore_looks": options.ignore_looks}
-    found = inspect_dataset(options.annotations, options.media_path, **asked)
+    settings = {"model": model, "fps": options.fps, "nframes": nframes, "ignore_looks": options.ignore_looks}
+    found = inspect_dataset(options.annotations, options.media_path, **settings)
     if options.html:
         from vidqa.datatools.inspection_page import inspection_page
         from vidqa.datatools.outputs import write_page

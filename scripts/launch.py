@@ -41,14 +41,16 @@ def main(options: Namespace) -> Result:
     if options.out and not options.dry_run:
         parser.error("--out needs --dry-run: a launch writes the files into its run folder")
     ready = gate.skipped if options.skip_preflight else gate.of_engine(options.engine)
-    wanted = launch.Resources(options.nodes, options.gpus, options.image, options.site, options.yes)
-    asked = (options.action, options.spec, options.platform, wanted)
+    resources = launch.Resources(options.nodes, options.gpus, options.image, options.site, options.yes)
+    arguments = (options.action, options.spec, options.platform, resources)
     if options.engine == "cosmos-rl":
-        return results.of_files(cosmos_container.prepare(*asked, write=not options.dry_run, ready=ready), options.out)
+        return results.of_files(
+            cosmos_container.prepare(*arguments, write=not options.dry_run, ready=ready), options.out
+        )
     if options.dry_run:
-        made = launch.dry_run(*asked, new_run=options.new_run, ready=ready)
+        made = launch.dry_run(*arguments, new_run=options.new_run, ready=ready)
         return results.of_dry_run(made, platform(options.platform), options.out)
-    job = api.submit(*asked, new_run=options.new_run, restart=True, ready=ready)
+    job = api.submit(*arguments, new_run=options.new_run, restart=True, ready=ready)
     note(f"{job.how}: job {job.job_id}; run folder {job.record().run_dir}")
     return results.of_launch(job, job.wait(options.timeout, note) if options.wait else None)
 

@@ -50,7 +50,7 @@ def main(options: argparse.Namespace) -> Result:
     o = options
     more = {"evaluate_spec": o.evaluate_spec, "kpi_root": o.kpi_root, "engine": o.engine}
     more["declared"] = Declared(o.gpu_count, o.gpu_memory_gb, o.gpu_arch)
-    more["wanted"] = Resources(nodes=o.nodes, image=o.image, site=o.site)
+    more["resources"] = Resources(nodes=o.nodes, image=o.image, site=o.site)
     report = preflight(o.spec, o.platform, o.action, o.only, o.probe_sample, **more)
     result = Result(report.as_dict(), report.text, report.problems)
     if o.fix:

@@ -36,8 +36,8 @@ def main(options: argparse.Namespace) -> Result:
     from vidqa.datatools.split import split_dataset, table
 
     o = options
-    asked = (o.annotations, o.media_path, o.out, o.share, o.seed, o.stratify, o.group_by)
-    made = split_dataset(*asked, ignore_looks=o.ignore_looks)
+    arguments = (o.annotations, o.media_path, o.out, o.share, o.seed, o.stratify, o.group_by)
+    made = split_dataset(*arguments, ignore_looks=o.ignore_looks)
     lists = o.out / "together.json"
     shown = {**made.facts, "written": made.written, "root_mode": made.roots, "together_file": lists}
     shown["strata"] = dict(list(made.facts["strata"].items())[:40])

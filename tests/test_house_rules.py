@@ -68,7 +68,7 @@ MAY_KNOW = {
     },
     "release": {"contract", "spec", "families", "storage", "planning", "evaluation", "jobs"},
     "serving": {"contract", "spec", "video", "dataset", "families", "planning", "jobs", "platforms"},
-    "studies": {"contract", "actions", "spec"},
+    "studies": {"contract", "actions", "spec", "jobs", "platforms", "preflight", "pages", "evaluation"},
     "curation": {"contract", "pages", "video", "dataset", "evaluation", "datatools"},
     "deft": set(),
     "demo": {"contract"},
@@ -76,6 +76,7 @@ MAY_KNOW = {
     "import_graph": {"spec"},
 }
 BROAD_EXCEPTS = {
+    "dataset/sources/function_process.py main": "whatever a user's function raises becomes a problem with its line",
     "families/chat/tokens.py _core": "the tokenizers library raises Exception itself for a file that it does not know",
     "contract/cli.py run": "a bug in a script becomes a problem with a log file",
     "engine/__main__.py main": "the last place before torchrun",
@@ -100,7 +101,7 @@ PREFIXES = {
     "serving": {"SERVE"},
     "engine": {"CACHE", "ENGINE"},
     "release": {"EXPORT"},
-    "studies": {"AUTOML"},
+    "studies": {"AUTOML", "STUDY"},
     "curation": {"CURATION"},
 }
 VAGUE = ("utils", "util", "helper", "manager", "misc", "common")

@@ -6,7 +6,7 @@ from typing import Any
 from vidqa.contract.files import read_object
 from vidqa.contract.problem import Problem
 from vidqa.dataset.problems import MEDIA_MISSING
-from vidqa.jobs.outcome import Outcome
+from vidqa.jobs.outcome import JobOutcome
 from vidqa.preflight._base import Check, Context
 
 
@@ -18,9 +18,9 @@ def few(context: Context) -> list[Problem]:
     )
 
 
-def outcome(record: Any) -> Outcome:
+def outcome(record: Any) -> JobOutcome:
     total = sum(read_object(Path(record.run_dir) / "counts.json").values())
-    return Outcome({"tokens": total}, {"tokens": f"{total:,}"}, ["echo done"])
+    return JobOutcome({"tokens": total}, {"tokens": f"{total:,}"}, ["echo done"])
 
 
 CHECKS = (Check("data", "enough to count", few, ("annotations",)),)

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
+import os
 import tarfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from clips import write_clip
 from source_conformance import *  # noqa: F403
@@ -14,8 +20,11 @@ from source_conformance import Made, row
 
 from vidqa.contract.problem import ProblemError
 from vidqa.dataset import check_records, load_records
+from vidqa.dataset.findings import Findings
+from vidqa.dataset.media import NotFound
 from vidqa.dataset.record import Provenance
-from vidqa.dataset.sources import SOURCE_KINDS, open_source
+from vidqa.dataset.sources import SOURCE_KINDS, file_of, made_absolute, open_source, read_by
+from vidqa.dataset.sources.captions import CAPTIONS_FOLDER
 from vidqa.dataset.sources.media_files import MEDIA_FILES
 from vidqa.datatools.convert import convert
 from vidqa.datatools.split import split_dataset
@@ -29,10 +38,58 @@ def annotation_file(folder: Path, rows: list[dict[str, Any]]) -> Path:
     return path
 
 
-MAKERS: dict[str, Made] = {"annotation file": annotation_file}
+def csv_file(folder: Path, rows: list[dict[str, Any]]) -> Path:
+    columns = ["video", "question", "answer", *sorted({name for row in rows for name in row} - {"video"})]
+    with (folder / "rows.csv").open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(columns)
+        for each in rows:
+            cells = [each.get(name, "") for name in columns]
+            writer.writerow([cell if isinstance(cell, str | int) else json.dumps(cell) for cell in cells])
+    return folder / "rows.csv"
 
 
-@pytest.fixture(params=[kind for kind in SOURCE_KINDS if kind is not MEDIA_FILES], ids=lambda kind: kind.name)
+def saved_to_disk(folder: Path, rows: list[dict[str, Any]]) -> Path:
+    """As `datasets.Dataset.save_to_disk` leaves it, the turns as text."""
+    names = {"conversations": None, **dict.fromkeys(name for row in rows for name in row)}
+    texts = [{**row, "conversations": json.dumps(row["conversations"])} for row in rows]
+    table = pa.table({name: [text.get(name) for text in texts] for name in names})
+    file = "data-00000-of-00001.arrow"
+    with pa.OSFile(str(folder / file), "wb") as out, pa.ipc.new_stream(out, table.schema) as stream:
+        stream.write_table(table)
+    (folder / "state.json").write_text(json.dumps({"_data_files": [{"filename": file}]}))
+    return folder
+
+
+def web_dataset(folder: Path, rows: list[dict[str, Any]]) -> Path:
+    with tarfile.open(folder / "shard-00.tar", "w") as tar:
+        for number, each in enumerate(rows):
+            write_member(tar, f"{number:04}.json", json.dumps(each).encode())
+    return folder / "shard-{00..00}.tar"
+
+
+def write_member(tar: tarfile.TarFile, name: str, content: bytes) -> None:
+    member = tarfile.TarInfo(name)
+    member.size = len(content)
+    tar.addfile(member, io.BytesIO(content))
+
+
+def user_function(folder: Path, rows: list[dict[str, Any]]) -> Path:
+    (folder / "mine.py").write_text(f"def records():\n    yield from {rows!r}\n")
+    return folder / "mine.py:records"
+
+
+MAKERS: dict[str, Made] = {
+    "annotation file": annotation_file,
+    "CSV file": csv_file,
+    "data set folder": saved_to_disk,
+    "WebDataset": web_dataset,
+    "user's function": user_function,
+}
+WITHOUT = (MEDIA_FILES, CAPTIONS_FOLDER)  # they cannot hold whatever a row may say
+
+
+@pytest.fixture(params=[kind for kind in SOURCE_KINDS if kind not in WITHOUT], ids=lambda kind: kind.name)
 def made(request: pytest.FixtureRequest) -> Made:
     maker = MAKERS[request.param.name]
 
@@ -128,3 +185,227 @@ def test_provenance_stays_in_both_parts_of_a_split_and_in_a_merged_set(tmp_path:
     assert {record.id: record.provenance for record in records} == wanted
     merged = convert(parts, tmp_path / "all.json", "llava", media_path=str(tmp_path)).files[0]
     assert {record.id: record.provenance for record in load_records(merged, tmp_path)} == wanted
+
+
+def turns(answer: str = "Yes") -> list[dict[str, Any]]:
+    return [{"role": "user", "content": "Is it open?"}, {"role": "assistant", "content": answer}]
+
+
+def test_a_save_to_disk_folder_of_several_splits_is_cut_as_it_says(tmp_path: Path) -> None:
+    (tmp_path / "a.mp4").write_bytes(b"x")
+    for name, count in (("train", 25), ("test", 3)):
+        (tmp_path / name).mkdir()
+        saved_to_disk(tmp_path / name, [row(f"{name}{number}") for number in range(count)])
+    (tmp_path / "dataset_dict.json").write_text('{"splits": ["train", "test"]}')
+
+    def ids(part: str) -> list[str]:
+        return [record.id for record in load_records(f"{tmp_path}#{part}", tmp_path)]
+
+    assert ids("train[:2]") == ["train0", "train1"] and ids("train[-2:]") == ["train23", "train24"]
+    assert ids("train[:10%]") == ["train0", "train1"] and len(ids("train[10%:]")) == 23  # 2.5, to the even one
+    assert ids("train[20:]+test[:1]") == [*(f"train{number}" for number in range(20, 25)), "test0"]
+    assert open_source(f"{tmp_path}#train[:2]").fingerprint() != open_source(f"{tmp_path}#train[:3]").fingerprint()
+    for part, code in (("dev", "DATA_SPLIT_UNKNOWN"), ("train[", "DATA_SPLIT_UNKNOWN"), ("", "DATA_SEVERAL_SPLITS")):
+        (problem,) = check_records(f"{tmp_path}#{part}" if part else tmp_path, tmp_path)[1]
+        assert problem.code == code and ("test, train" in problem.message or part == "train[")
+
+
+def test_media_that_a_column_holds_are_read(tmp_path: Path) -> None:
+    write_clip(tmp_path / "a.mp4", frames=4)
+    content = (tmp_path / "a.mp4").read_bytes()
+    videos = [{"bytes": content, "path": "x/one.mp4"}, {"bytes": content, "path": "two.mp4"}]
+    videos.append({"bytes": None, "path": "a.mp4"})
+    table = pa.table({"video": videos, "question": ["Is it?"] * 3, "answer": ["Yes", "No", "Yes"]})
+    pq.write_table(table, tmp_path / "rows.parquet")
+    records = load_records(tmp_path / "rows.parquet")
+    paths = [record.media[0].path for record in records]
+    assert paths[0] == paths[1] != paths[2] == str(tmp_path / "a.mp4")  # the same bytes are one file
+    assert [Path(path).read_bytes() == content for path in paths] == [True] * 3
+    assert "cache" in paths[0] or "archives" in paths[0]
+    made = convert(tmp_path / "rows.parquet", tmp_path / "out.json", "llava")
+    assert [record.media[0].path for record in load_records(tmp_path / "out.json", made.media_path)] == paths
+
+
+CARD = """---
+configs:
+- config_name: robovqa
+  data_files:
+  - split: understanding
+    path: robovqa/robovqa_understanding.json
+  - split: reasoning
+    path: [robovqa/robovqa_reasoning.json]
+- config_name: av
+  data_files: av/*.json
+---
+"""
+
+
+@pytest.mark.parametrize("card", [CARD, ""])
+def test_a_snapshot_of_a_hub_dataset_has_subsets_and_splits(tmp_path: Path, card: str) -> None:
+    """As Cosmos-Reason1-SFT-Dataset has them: clips in compressed archives, found by their last names."""
+    write_clip(tmp_path / "one.mp4", frames=4)
+    (tmp_path / "robovqa/clips").mkdir(parents=True)
+    (tmp_path / "av").mkdir()
+    with tarfile.open(tmp_path / "robovqa/clips/000.tar.gz", "w:gz") as tar:
+        tar.add(tmp_path / "one.mp4", "some/where/one.mp4")
+    for split in ("understanding", "reasoning"):
+        rows = [{"video": "clips/elsewhere/one.mp4", "conversations": turns(split)}]
+        (tmp_path / f"robovqa/robovqa_{split}.json").write_text(json.dumps(rows))
+    (tmp_path / "av/av.json").write_text(json.dumps([{"video": "none.mp4", "conversations": turns()}]))
+    (tmp_path / "README.md").write_text(card)
+    (record,) = load_records(f"{tmp_path}#robovqa:understanding")
+    assert record.answer == "understanding" and Path(record.media[0].path).stat().st_size > 0
+    assert load_records(f"{tmp_path}#robovqa:reasoning")[0].answer == "reasoning"
+    for place in ("train/good", "train/bad"):  # two files of one last name: the one whose path ends like the name
+        (tmp_path / "robovqa/more" / place).mkdir(parents=True)
+        write_clip(tmp_path / "robovqa/more" / place / "two.mp4", frames=4)
+    source = open_source(f"{tmp_path}#robovqa:reasoning").media
+    assert source.find("video", "bad/two.mp4") == replace(
+        source.find("video", "robovqa/more/train/bad/two.mp4"), written="bad/two.mp4"
+    )
+    assert isinstance(source.find("video", "two.mp4"), NotFound)
+    made = convert(f"{tmp_path}#robovqa:reasoning", tmp_path / "out.json", "llava", form="hf")
+    assert load_records(tmp_path / "out.json", made.media_path)[0].media[0].path == record.media[0].path
+    (problem,) = check_records(f"{tmp_path}#robovqa")[1]  # which is no split
+    assert problem.code == ("DATA_SEVERAL_SPLITS" if card else "DATA_SPLIT_UNKNOWN")
+
+
+def test_a_web_dataset_has_its_media_in_its_shards(tmp_path: Path) -> None:
+    write_clip(tmp_path / "one.mp4", frames=4)
+    content = (tmp_path / "one.mp4").read_bytes()
+    for shard, ending, mode in (("000", ".tar", "w"), ("001", ".tar", "w")):
+        with tarfile.open(tmp_path / f"s-{shard}{ending}", mode) as tar:
+            for number in range(2):
+                write_member(
+                    tar, f"x/{shard}{number}.json", json.dumps({"question": "Is it?", "answer": "Yes"}).encode()
+                )
+                write_member(tar, f"x/{shard}{number}.mp4", content)
+            write_member(tar, f"x/{shard}9.txt", b"no question")
+    (tmp_path / "one.mp4").unlink()
+    for path in (tmp_path, tmp_path / "s-{000..001}.tar", tmp_path / "s-*.tar"):
+        records, problems = check_records(path)
+        assert [record.id for record in records] == ["x/0000", "x/0001", "x/0010", "x/0011"]
+        assert [problem.code for problem in problems] == ["DATA_FIELD_MISSING"] * 2  # the records of text alone
+        assert records[0].media[0].file == f"{tmp_path}/s-000.tar!x/0000.mp4"
+    assert len(load_records(tmp_path / "s-000.tar", need_answers=False)) == 3
+    (problem,) = check_records(tmp_path / "s-{000..003}.tar")[1]
+    assert problem.code == "DATA_FILE_MISSING" and "2 of 4 shards" in problem.message
+
+
+def test_captions_are_the_kept_keys_and_are_asked_as_a_file_says(tmp_path: Path) -> None:
+    for name in ("videos", "metas"):
+        (tmp_path / name).mkdir()
+    write_clip(tmp_path / "videos/a.camera_front_wide_120fov.mp4", frames=4)
+    write_clip(tmp_path / "videos/a.camera_rear.mp4", frames=4)
+    write_clip(tmp_path / "videos/b.any.mp4", frames=4)
+    for name in ("a", "b", "c"):
+        label = {"weather": "Overcast", "critical_object": [1], "rule_violation": "False", "lighting": name}
+        (tmp_path / f"metas/{name}.label.json").write_text(json.dumps(label))
+    records, (problem,) = check_records(tmp_path)
+    assert [record.media[0].written for record in records] == [
+        "videos/a.camera_front_wide_120fov.mp4",
+        "videos/b.any.mp4",
+    ]
+    assert problem.code == "DATA_MEDIA_MISSING" and "c.camera_front" in problem.message
+    answer = records[0].answer.removeprefix("```json\n").removesuffix("\n```")
+    assert len(json.loads(answer)) == 15 and "critical_object" not in answer and answer.startswith('{\n  "weather"')
+    before = open_source(tmp_path).fingerprint()
+    (tmp_path / "captions.yaml").write_text("user_prompt: What is it like?\nkeys: [lighting]\nsystem_prompt: ''\n")
+    (record, _), _ = check_records(tmp_path)
+    assert record.question == "What is it like?" and record.answer == '```json\n{\n  "lighting": "a"\n}\n```'
+    assert [turn.role for turn in record.turns] == ["user", "assistant"]
+    assert open_source(tmp_path).fingerprint() != before
+    (tmp_path / "other.yaml").write_text("keys: weather\n")
+    assert [each.code for each in check_records(f"{tmp_path}#{tmp_path}/other.yaml")[1]] == ["DATA_CAPTIONS"]
+
+
+def test_questions_with_lettered_answers_are_records(tmp_path: Path) -> None:
+    (tmp_path / "clips").mkdir()
+    (tmp_path / "clips/x.mp4").write_bytes(b"x")
+    pair = {"question": "Which?", "index2ans": {"B": "left", "A": "right"}, "answer": "B"}
+    again = {"question": "Where to?", "correct_answer": "to the right"}
+    rows = [{"video": "clips/x.mp4", "qa_pairs": [pair, again]}, {"id": "q", "video": "clips/x.mp4", "qa_pairs": pair}]
+    records = load_records(annotation_file(tmp_path, rows))
+    assert [(record.id, record.answer) for record in records] == [("0-0", "B"), ("0-1", "to the right"), ("q", "B")]
+    assert records[0].question.splitlines()[:3] == ["Which?", "(A) right", "(B) left"]
+    assert len(records[0].question.splitlines()) == 4 and records[1].question == "Where to?"
+    made = convert(tmp_path / "annotations.json", tmp_path / "out.jsonl", "jsonl")
+    assert [record.turns for record in load_records(tmp_path / "out.jsonl", made.media_path)] == [
+        record.turns for record in records
+    ]
+    wrong = annotation_file(tmp_path, [{"video": "clips/x.mp4", "qa_pairs": ["a"]}])
+    assert [problem.code for problem in check_records(wrong)[1]] == ["DATA_FIELD_MISSING"]
+
+
+def function(folder: Path, body: str) -> str:
+    (folder / "mine.py").write_text(body)
+    return f"{folder}/mine.py:records"
+
+
+GOOD = '{"video": "a.mp4", "question": "Is it?", "answer": "Yes"}'
+
+
+@pytest.mark.parametrize(
+    ("body", "line", "said", "good"),
+    [
+        (f"def records():\n    yield {GOOD}\n    1 / 0\n", 3, "ZeroDivisionError", 1),
+        (f"import sys\ndef records():\n    yield {GOOD}\n    sys.exit(0)\n", 4, "SystemExit", 1),
+        ("def records(:\n", 1, "SyntaxError", 0),
+        ("import no_such_module\n", 1, "No module named", 0),
+        ("def other():\n    return []\n", None, "no function records", 0),
+        ("def records():\n    return 3\n", None, "not iterable", 0),
+        ("def records():\n    yield {'video': {1}}\n", None, "set is no text", 0),
+        ("import os\ndef records():\n    yield 1\n    os._exit(3)\n", None, "exit code 3", 0),
+        ("import json\ndef records():\n    json.loads('x')\n    yield 1\n", 3, "JSONDecodeError", 0),
+    ],
+)
+def test_what_is_wrong_with_a_users_function_is_a_problem_with_its_line(
+    tmp_path: Path, body: str, line: int | None, said: str, good: int
+) -> None:
+    (tmp_path / "a.mp4").write_bytes(b"x")
+    records, problems = check_records(function(tmp_path, body))
+    found = [problem for problem in problems if problem.code == "DATA_FUNCTION"]
+    assert len(records) == good and len(found) == 1 and said in found[0].message
+    assert line is None or found[0].where == f"{tmp_path}/mine.py:{line}"
+
+
+def test_a_users_function_has_its_own_process_and_its_own_imports(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """It prints, changes folders and what Python itself is, imports what lies beside it, and gives paths."""
+    (tmp_path / "a.mp4").write_bytes(b"x")
+    (tmp_path / "beside.py").write_text("ANSWER = 'Yes'\n")
+    body = """
+import builtins, os, pathlib, random, sys
+from beside import ANSWER
+print("loud")
+def records(word):
+    os.chdir("/")
+    builtins.sorted = None
+    for name in {"b", "a", "c"}:
+        question = f"{name} {random.random()} {word}"
+        yield {"video": pathlib.Path(__file__).parent / "a.mp4", "question": question, "answer": ANSWER}
+    yield {"video": "none.mp4", "question": "", "answer": 3}
+"""
+    path = function(tmp_path, body) + "#train"
+    here = Path.cwd()
+    source = open_source(path)
+    findings = Findings("x")
+    assert list(source.rows(findings)) == list(source.rows(findings))  # of any order and chance
+    records, problems = check_records(path)
+    assert len(records) == 3 and all(record.question.endswith(" train") for record in records)
+    assert {problem.code for problem in problems} == {"DATA_FIELD_TYPE"} and Path.cwd() == here
+    assert "loud" not in capfd.readouterr().out
+    assert open_source(path).fingerprint() != open_source(path.replace("train", "test")).fingerprint()
+
+
+def test_names_with_a_hash_are_files_where_there_are_such_files(tmp_path: Path) -> None:
+    (tmp_path / "a.mp4").write_bytes(b"x")
+    path = annotation_file(tmp_path, [row("a")]).rename(tmp_path / "set#1.json")
+    assert len(load_records(path)) == 1
+    assert file_of(f"{tmp_path}#train") == str(tmp_path) and file_of(str(path)) == str(path)
+    here = os.getcwd()
+    assert made_absolute("sets/x.py:f#train") == f"{here}/sets/x.py:f#train"
+    assert made_absolute(f"x.py:f#{path}") == f"{here}/x.py:f#{path}" and made_absolute("a.json") == f"{here}/a.json"
+    assert read_by("/sets/x.py:f#train") == ["/sets"] and read_by(f"/sets/x.py:f#{path}") == ["/sets", str(path)]
+    assert read_by("/sets/s-{0..3}.tar") == ["/sets"] and read_by("/sets/nexar#train[:9]") == ["/sets/nexar"]

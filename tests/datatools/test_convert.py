@@ -170,9 +170,10 @@ def test_splits_are_not_mixed(tmp_path: Path) -> None:
     convert(made, tmp_path / "hf", "hf")
     shard = tmp_path / "hf/data/train-00000-of-00001.parquet"
     shutil.copy(shard, tmp_path / "hf/data/test-00000-of-00001.parquet")
+    (tmp_path / "hf/README.md").unlink()  # which names the one that is meant
     with pytest.raises(ProblemError) as stopped:
         convert(tmp_path / "hf", tmp_path / "o.json", "llava")
-    assert codes(stopped) == {"DATATOOLS_SEVERAL_SPLITS"} and "test, train" in str(stopped.value)
+    assert codes(stopped) == {"DATA_SEVERAL_SPLITS"} and "test, train" in str(stopped.value)
     convert(shard, tmp_path / "o.json", "llava", media_path=str(made))
     arrow_folder(tmp_path / "dict/train", [{"id": "x", "video": "a.mp4", "conversations": turns()}])
     (tmp_path / "dict/dataset_dict.json").write_text('{"splits": ["train"]}')
@@ -180,7 +181,7 @@ def test_splits_are_not_mixed(tmp_path: Path) -> None:
     arrow_folder(tmp_path / "dict/test", [{"id": "y"}])
     with pytest.raises(ProblemError) as stopped:
         convert(tmp_path / "dict", tmp_path / "o.json", "llava")
-    assert codes(stopped) == {"DATATOOLS_SEVERAL_SPLITS"}
+    assert codes(stopped) == {"DATA_SEVERAL_SPLITS"}
 
 
 CSV = """Video,question,answer,id,kind,options,camera
@@ -248,7 +249,7 @@ def test_columns_are_renamed(tmp_path: Path) -> None:
     for wrong in ({"video": "absent"}, {"video": "Recording"}, {}):  # not there; two of one name; not all are there
         with pytest.raises(ProblemError) as stopped:
             convert(table, tmp_path / "p.json", "llava", columns=wrong)
-        assert codes(stopped) == {"DATATOOLS_COLUMNS"} and "recording" in str(stopped.value)
+        assert codes(stopped) == {"DATA_COLUMNS"} and "recording" in str(stopped.value)
     jsonl = tmp_path / "q.jsonl"
     jsonl.write_text(json.dumps({"recording": "a.mp4", "conversations": turns()}))
     convert(jsonl, tmp_path / "j.json", "llava", columns={"video": "recording"})
@@ -265,7 +266,7 @@ def test_problems_of_a_csv_name_the_line_that_an_editor_shows(tmp_path: Path) ->
     assert found == [
         ("DATA_QUESTION_EMPTY", ":5"),
         ("DATA_MEDIA_MISSING", ":6"),
-        ("DATATOOLS_TABLE_UNREADABLE", ":8"),
+        ("DATA_TABLE_UNREADABLE", ":8"),
     ]
     twice = csv(tmp_path, "id,video,question,answer\nx,a.mp4,q,a\n\nx,a.mp4,q,a\n")
     with pytest.raises(ProblemError, match="line 2 has the same id"):
@@ -410,11 +411,11 @@ def test_wrong_tao_vl_reason(tmp_path: Path, more: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     "text, code",
     [
-        ("video,question\na.mp4,q\n", "DATATOOLS_COLUMNS"),
-        ("", "DATATOOLS_COLUMNS"),
-        ("video,question,answer\na.mp4,q,a,more\n", "DATATOOLS_TABLE_UNREADABLE"),
-        ("video,question,answer\na.mp4,q\n", "DATATOOLS_TABLE_UNREADABLE"),
-        ('video,question,answer\na.mp4,"q,a\n', "DATATOOLS_TABLE_UNREADABLE"),
+        ("video,question\na.mp4,q\n", "DATA_COLUMNS"),
+        ("", "DATA_COLUMNS"),
+        ("video,question,answer\na.mp4,q,a,more\n", "DATA_TABLE_UNREADABLE"),
+        ("video,question,answer\na.mp4,q\n", "DATA_TABLE_UNREADABLE"),
+        ('video,question,answer\na.mp4,"q,a\n', "DATA_TABLE_UNREADABLE"),
         ("video,question,answer\nabsent.mp4,q,a\n", "DATA_MEDIA_MISSING"),
         ("video,question,answer\na.mp4,,a\n", "DATA_QUESTION_EMPTY"),
         ("video,question,answer\na.mp4,q,\n", "DATA_ANSWER_EMPTY"),
@@ -479,7 +480,7 @@ def test_inputs_that_are_nothing(tmp_path: Path) -> None:
         "absent": "DATA_FILE_MISSING",
         "x.txt": "DATATOOLS_FORMAT_UNKNOWN",
         "empty": "DATATOOLS_FORMAT_UNKNOWN",
-        "x.parquet": "DATATOOLS_TABLE_UNREADABLE",
+        "x.parquet": "DATA_TABLE_UNREADABLE",
     }
     for name, code in wanted.items():
         with pytest.raises(ProblemError) as stopped:

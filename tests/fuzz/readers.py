@@ -256,7 +256,7 @@ def a_parquet() -> bytes:
 
 
 def a_probe_table() -> bytes:
-    row = probe_table.Row(
+    row = probe_table.ProbeRow(
         **{"path": "/", "member": None, "kind": "video", "content_key": "c", "plan_key": "p"},
         **{"fps": 8.0, "frames": 6, "width": 48, "height": 32, "duration_s": 0.75, "rotation": 0},
         **{"frames_decoded": 4, "decode_s": 0.1, "glance": bytes(192)},

@@ -664,7 +664,7 @@ def test_a_job_whose_receipt_never_came_is_found_by_its_name(
     def unanswered(self: Any, what: Any, *, dry_run: bool = False) -> Any:
         if what["kind"] != "Job" or dry_run:
             return create(self, what, dry_run=dry_run)
-        with suppress(kubernetes_client.Answered):  # asked again, it says that there is one
+        with suppress(kubernetes_client.ApiError):  # asked again, it says that there is one
             create(self, what)
         raise UNREACHABLE.error("the cluster", "timed out")
 

@@ -17,15 +17,15 @@ def errors(report: Report) -> list[str]:
     return [problem.code for problem in report.problems if problem.severity == "error"]
 
 
-def test_a_docker_daemon_that_is_not_there(
+def test_docker_daemon_that_does_not_run(
     write_spec: WriteSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/none.sock")
-    report = preflight(write_spec(), "docker", group="platform", wanted=Resources(image="engine:1"))
+    report = preflight(write_spec(), "docker", group="platform", resources=Resources(image="engine:1"))
     assert errors(report) == ["PLATFORM_DOCKER_NO_DAEMON"], report.text
 
 
-def test_an_engine_image_that_nobody_named(write_spec: WriteSpec) -> None:
+def test_engine_image_without_a_name(write_spec: WriteSpec) -> None:
     report = preflight(write_spec(), "docker", group="platform")
     assert errors(report) == ["PLATFORM_NO_IMAGE"], report.text
 
@@ -35,33 +35,33 @@ def test_slurm_without_its_commands(write_spec: WriteSpec, monkeypatch: pytest.M
     assert "PLATFORM_SLURM_MISSING" in errors(preflight(write_spec(), "slurm", group="platform"))
 
 
-def test_a_cluster_that_is_not_configured(
+def test_kubernetes_without_a_kubeconfig(
     write_spec: WriteSpec, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
-    report = preflight(write_spec(), "kubernetes", group="platform", wanted=Resources(image="engine:1"))
+    report = preflight(write_spec(), "kubernetes", group="platform", resources=Resources(image="engine:1"))
     # Nothing mounts the spec's folders into a pod either, as no site.toml says how: one report names both.
     assert {"PLATFORM_KUBERNETES_NO_CLUSTER", "PLATFORM_KUBERNETES_NOT_MOUNTED"} == set(errors(report)), report.text
 
 
-def test_settings_of_the_place_are_read(write_spec: WriteSpec, tmp_path: Path) -> None:
+def test_site_settings_are_read(write_spec: WriteSpec, tmp_path: Path) -> None:
     site = tmp_path / "site.toml"
     site.write_text('[slurm]\npartitoin = "gpu"\n')
-    report = preflight(write_spec(), "slurm", group="platform", wanted=Resources(site=site))
+    report = preflight(write_spec(), "slurm", group="platform", resources=Resources(site=site))
     assert len(errors(report)) == 1 and "partition" in report.problems[-1].message + report.problems[-1].remedy
 
 
 def test_processes_that_do_not_spread_over_the_nodes(write_spec: WriteSpec) -> None:
-    report = preflight(write_spec(), "local", group="platform", wanted=Resources(nodes=3))
+    report = preflight(write_spec(), "local", group="platform", resources=Resources(nodes=3))
     assert "PLATFORM_NODES" in errors(report), report.text
 
 
-def test_what_is_on_the_cluster_alone_is_not_looked_at_and_said(write_spec: WriteSpec, tmp_path: Path) -> None:
+def test_paths_only_on_the_cluster_are_skipped_with_a_warning(write_spec: WriteSpec, tmp_path: Path) -> None:
     site = tmp_path / "site.toml"
     site.write_text('[slurm]\ncluster_paths = ["/nodes"]\n')
     away = {f"custom.{part}_dataset.annotation_path": f"/nodes/{part}.json" for part in ("train", "val")}
     away |= {"policy.model_name_or_path": "/nodes/model"}
-    report = preflight(write_spec(**away), "slurm", wanted=Resources(site=site))
+    report = preflight(write_spec(**away), "slurm", resources=Resources(site=site))
     skipped = {checked.name: checked.why for checked in report.checks if "/nodes" in checked.why}
     assert {checked.status for checked in report.checks if checked.name in skipped} == {"skipped"}
     assert {"access", "weights", "annotations", "planned frames", "tokens", "steps", "GPU memory"} <= skipped.keys()
@@ -69,7 +69,7 @@ def test_what_is_on_the_cluster_alone_is_not_looked_at_and_said(write_spec: Writ
     assert told.severity == "warning" and "/nodes/model" in told.message and "/nodes/val.json" in told.message
     assert {code for code in errors(report) if not code.startswith("PLATFORM_SLURM")} == set(), report.text
     media = {f"custom.{part}_dataset.media_path": f"/nodes/{part}" for part in ("train", "val")}
-    report = preflight(write_spec(**media), "slurm", wanted=Resources(site=site))
+    report = preflight(write_spec(**media), "slurm", resources=Resources(site=site))
     states = {checked.name: checked.status for checked in report.checks}
     assert states["annotations"] == states["sets apart"] == states["steps"] == "ok", report.text
     assert states["headers"] == states["near duplicates"] == states["tokens"] == states["GPU memory"] == "skipped"

@@ -27,6 +27,7 @@ from tiny_world import tiny_data, tiny_model
 
 from vidqa.dataset import load_records
 from vidqa.dataset.record import Record, Turn
+from vidqa.engine.answering_thread import AnsweringThread
 from vidqa.engine.batch.frames import FrameSource
 from vidqa.engine.batch.resize import resize_frames
 from vidqa.engine.generators import GENERATORS

@@ -90,6 +90,23 @@ without tuning
 HPO-free training please
 cancel the hyper-parameter search and train
 We can do without AutoML.
+don't use AutoML
+disable HPO
+just train
+no hyper-parameter search
+SKIP THE TUNING
+Just train on my videos
+just fine-tune it on data/videos, 8 frames
+no automl and no hpo
+fine-tune it, don't spend time on HPO
+don't waste GPU hours on hyperparameter search
+please refrain from HPO
+automl_policy: off
+--automl-policy off
+--no-automl
+no-hpo
+a single run, default settings
+I'd rather you didn't run HPO
 """
 ON = """\
 use AutoML
@@ -110,6 +127,13 @@ sweep over learning rates
 Start an HPO job on 8 GPUs
 The lights turn off in the video; use AutoML
 find when the machine is turned off with AutoML
+Do not disable AutoML
+do a hyperparameter search with 20 trials
+run 20 trials
+try 20 configurations
+train with HPO on 4 GPUs, at most 10 hours
+keep AutoML enabled
+use bayesian search with 30 trials
 """
 UNCLEAR = """\
 how does AutoML work
@@ -132,6 +156,8 @@ AutoML
 what does turn off AutoML do
 no people are in these videos of AutoML
 HPO yes or no
+do HPO jobs take long
+use AutoML and no HPO
 """
 NONE = """\
 fine-tune on my videos
@@ -157,6 +183,9 @@ without sound
 avoid long videos
 just train the projector
 set the learning rate to 1e-5
+only train on the first 10 videos
+compare 20 videos
+one run per camera
 """
 
 

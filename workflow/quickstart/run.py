@@ -60,8 +60,8 @@ def build(action: str, out: Path, *words: object, overrides: dict[str, object]) 
 
 def launch(action: str, spec: Path) -> Path:
     """Run the job of `spec` to its end and return its run folder."""
-    said = script("launch", action, "--spec", spec, "--platform", "local", "--new-run", "--wait", "--json", read=True)
-    return Path(json.loads(said)["data"]["run_dir"])
+    answer = script("launch", action, "--spec", spec, "--platform", "local", "--new-run", "--wait", "--json", read=True)
+    return Path(json.loads(answer)["data"]["run_dir"])
 
 
 def script(name: str, *words: object, read: bool = False) -> str:

@@ -12,7 +12,7 @@ from contextlib import suppress
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from vidqa.actions._base import Action, DataSet, ModelKey, Parent, Resuming, Sampling, resolve
+from vidqa.actions._base import Action, DataSet, ModelKey, Parent, RecordSampling, Resuming, resolve
 from vidqa.actions.problems import ACTION
 from vidqa.contract.problem import ProblemError
 
@@ -21,8 +21,8 @@ __all__ = [
     "DataSet",
     "ModelKey",
     "Parent",
+    "RecordSampling",
     "Resuming",
-    "Sampling",
     "action",
     "action_for",
     "every",

@@ -80,7 +80,7 @@ class Resuming:
 
 
 @dataclass(frozen=True)
-class Sampling:
+class RecordSampling:
     """How records become samples.
 
     planner         planner(spec, model folder), a vidqa.planning.samples.Planner
@@ -184,7 +184,7 @@ class Action:
     proof: str = ""
     page: str = ""
     uploads: Callable[[Any], bool] = lambda spec: False
-    sampling: Sampling | None = None
+    sampling: RecordSampling | None = None
     answering: str = ""
     needs_answers: bool = True
     trains: bool = False

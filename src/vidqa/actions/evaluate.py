@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from vidqa.actions._asking import asking
+from vidqa.actions._reading import answering
 
-EVALUATE = asking(
+EVALUATE = answering(
     "evaluate",
     "evaluation",
     data="evaluation",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from vidqa.actions._base import Action, DataSet, ModelKey, Parent, Resuming, Sampling
+from vidqa.actions._base import Action, DataSet, ModelKey, Parent, RecordSampling, Resuming
 
 
 def _processes(spec: Any) -> int:
@@ -103,7 +103,7 @@ TRAIN = Action(
     proof="vidqa.engine.prove:prove",
     page="vidqa.pages.training",
     uploads=lambda spec: bool(spec.train.ckpt.upload_s3 or spec.train.ckpt.upload_hf),
-    sampling=Sampling(
+    sampling=RecordSampling(
         planner="vidqa.planning.samples:training_planner",
         vision="custom.vision",
         length_key="policy.model_max_length",

@@ -25,9 +25,9 @@ def versions() -> dict[str, str | None]:
 def git_commit() -> str | None:
     """The commit of this skill, where it is a git checkout."""
     try:
-        asked = subprocess.run(
+        answer = subprocess.run(
             ["git", "-C", str(SKILL_ROOT), "rev-parse", "HEAD"], capture_output=True, text=True, timeout=10
         )
     except (OSError, subprocess.SubprocessError):
         return None
-    return asked.stdout.strip() or None
+    return answer.stdout.strip() or None

@@ -1,6 +1,6 @@
 """Problems of choosing, making and assembling training data."""
 
-from vidqa.contract.problem import Code, Exit
+from vidqa.contract.problem import Code
 
 NO_EMBEDDINGS = Code(
     "CURATION_EMBEDDINGS",
@@ -31,12 +31,6 @@ NOT_IN_ANNOTATIONS = Code(
     "CURATION_NOT_IN_ANNOTATIONS",
     "Rows that were chosen are not in the annotations of the pool.",
     "Name with --pool-annotations the annotations that the pool was embedded from.",
-)
-VALUE = Code(
-    "CURATION_VALUE",
-    "An option has a value that makes no sense.",
-    "The message says what is allowed.",
-    Exit.USAGE,
 )
 LABELS = Code(
     "CURATION_LABELS",

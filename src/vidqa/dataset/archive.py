@@ -7,9 +7,11 @@ import os
 import re
 import tarfile
 import zlib
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
@@ -47,6 +49,12 @@ class Archive:
         if self.unpacked and names:
             with _sound(self.path):
                 self.unpacked.unpack(names)
+
+    @cached_property
+    def last_names(self) -> dict[str, str]:
+        """Members by their last names, where no other has the same."""
+        counted = Counter(PurePosixPath(member).name for member in self.members)
+        return {last: member for member in self.members if counted[last := PurePosixPath(member).name] == 1}
 
     def find(self, name: str) -> str | None:
         """The member that an annotation means by `name`: as written, or with the top folder added or left out."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -35,14 +36,16 @@ class MediaSource:
     `folder` is absolute. With `closed` (root mode) absolute names must lie inside it, too. With `own` the folder holds
     the annotations as well, as a set that somebody sent does: links in it are followed only where they stay in it.
     Archives are opened when a name is not found in the folder. What is found in a compressed one is there to be read
-    after `unpack`: one reading of the archive for all that was asked for.
+    after `unpack`: one reading of the archive for all that was asked for. `named` are files by their last names, for
+    sets whose records name no folder; with it, members of archives are found by their last names, too.
     """
 
     folder: str | None
     archive_paths: list[Path] = field(default_factory=list)
     closed: bool = False
     own: bool = False
-    _known: dict[tuple[str, str], MediaRef | NotFound] = field(default_factory=dict)
+    named: Mapping[str, Sequence[str]] | None = None
+    _found: dict[tuple[str, str], MediaRef | NotFound] = field(default_factory=dict)
     _folders: dict[str, str] = field(default_factory=dict)
     _due: dict[str, tuple[Archive, set[str]]] = field(default_factory=dict)  # members found and not unpacked yet
     _named: dict[str, Archive] = field(default_factory=dict)
@@ -60,9 +63,9 @@ class MediaSource:
 
     def find(self, kind: str, written: str) -> MediaRef | NotFound:
         """The medium that an annotation calls `written`."""
-        found = self._known.get((kind, written))
+        found = self._found.get((kind, written))
         if found is None:
-            found = self._known[kind, written] = self._look_up(kind, written)
+            found = self._found[kind, written] = self._look_up(kind, written)
         return found
 
     def unpack(self) -> None:
@@ -73,7 +76,7 @@ class MediaSource:
 
     def found(self) -> list[MediaRef]:
         """Every medium that was asked for and is there."""
-        return [ref for ref in self._known.values() if isinstance(ref, MediaRef)]
+        return [ref for ref in self._found.values() if isinstance(ref, MediaRef)]
 
     def _look_up(self, kind: str, written: str) -> MediaRef | NotFound:
         name = written.removeprefix("file://")
@@ -91,8 +94,8 @@ class MediaSource:
         size = _file_size(path) if os.path.isabs(path) else None
         if size is not None:
             return self._led_out(written, path) or MediaRef(kind, written, path, size=size)
-        inside = self._in_named_archive(kind, written, path) or self._in_archives(kind, written, name)
-        return inside or self._missing(written, name, path)
+        inside = self._in_named_archive(kind, written, path) or self._by_last_name(kind, written, name)
+        return inside or self._in_archives(kind, written, name) or self._missing(written, name, path)
 
     def _in_named_archive(self, kind: str, written: str, path: str) -> MediaRef | NotFound | None:
         """What is written as archive.tar!member, as results and gap tables name it."""
@@ -112,6 +115,20 @@ class MediaSource:
         for archive in self.archives:
             member = archive.find(name)
             if member is not None:
+                return self._led_out(written, archive.path) or self._member(kind, written, archive, member)
+        return None
+
+    def _by_last_name(self, kind: str, written: str, name: str) -> MediaRef | NotFound | None:
+        """The one file whose path ends like the name, or else the one of its last name; in the archives, too."""
+        if self.named is None:
+            return None
+        last = os.path.basename(name)
+        paths = self.named.get(last, ())
+        paths = [path for path in paths if path.endswith(f"{os.sep}{name}")] or paths
+        if len(paths) == 1 and (size := _file_size(paths[0])) is not None:
+            return self._led_out(written, paths[0]) or MediaRef(kind, written, paths[0], size=size)
+        for archive in self.archives:
+            if not paths and (member := archive.find(name) or archive.last_names.get(last)):
                 return self._led_out(written, archive.path) or self._member(kind, written, archive, member)
         return None
 

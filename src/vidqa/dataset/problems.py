@@ -106,3 +106,35 @@ SPLIT_IMPOSSIBLE = Code(
     "The records cannot be split as asked into training and validation without a video on both sides.",
     "Choose a test_size between 0 and the number of records, have at least two videos, or give a validation set.",
 )
+TABLE_UNREADABLE = Code(
+    "DATA_TABLE_UNREADABLE",
+    "A CSV, parquet or Arrow file cannot be read, or a row of it does not fit its columns.",
+    "Write the file again; a CSV needs a header line, UTF-8 text, and quotes around cells with commas or line breaks.",
+)
+COLUMNS = Code(
+    "DATA_COLUMNS",
+    "A table lacks columns that make a record.",
+    "Name the columns video (or image, file, path, filename, clip), question and answer, or give --column video=NAME; "
+    "id, kind, video_fps and options (a|b|c) are optional.",
+)
+SEVERAL_SPLITS = Code(
+    "DATA_SEVERAL_SPLITS",
+    "The folder holds several splits; to put them together would mix training and test.",
+    "Name the split behind the folder, such as FOLDER#train or FOLDER#train[:100].",
+)
+SPLIT_UNKNOWN = Code(
+    "DATA_SPLIT_UNKNOWN",
+    "The part of a data set that is named behind # is not there, or is not written as one.",
+    "Write FOLDER#SPLIT, such as FOLDER#train[:100], or FOLDER#SUBSET:SPLIT.",
+)
+FUNCTION = Code(
+    "DATA_FUNCTION",
+    "The user's function that gives records cannot be found, has failed, or gave something that is no record.",
+    "Correct the function at the line that is named: it yields one dictionary for each record, in the same order each "
+    "time; python FILE.py is a quick way to try it.",
+)
+CAPTIONS = Code(
+    "DATA_CAPTIONS",
+    "The file that says how captions are asked for is not as it should be.",
+    "captions.yaml may hold system_prompt (text), user_prompt (text) and keys (a list of names).",
+)

@@ -75,9 +75,9 @@ class Unpacked:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.folder = cache_folder() / "archives" / _content_key(path)
+        self.folder = cache_folder() / "archives" / content_key(path)
         self.folder.parent.mkdir(parents=True, exist_ok=True)
-        _use(self.folder)
+        in_use(self.folder)
         with self._alone():
             index = _read_index(self.folder / INDEX)
             if index is None:  # not here yet, or of a process that was killed
@@ -103,7 +103,7 @@ class Unpacked:
             due = {self._index[name][0]: name for name in names if not self._is_there(name)}
             if not due:
                 return
-            self._make_room(sum(self._index[name][1] for name in due.values()))
+            make_room(self.folder, sum(self._index[name][1] for name in due.values()), self.path)
             partial = self.folder / PARTIAL
             try:
                 with open_tar(self.path, "r:gz") as tar:
@@ -135,27 +135,29 @@ class Unpacked:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
 
-    def _make_room(self, needed: int) -> None:
-        """Evict what was not used for longest until `needed` bytes have room beside the rest."""
-        root = self.folder.parent
-        held = {folder: _bytes_below(folder) for folder in root.iterdir() if folder.is_dir()}
-        total, free = sum(held.values()), shutil.disk_usage(root).free
-        limit = int(SHARE * (free + total))
-        for folder in sorted(held, key=_last_used):
-            if total + needed <= limit:
-                return
-            if folder != self.folder and _evict(folder):
-                total -= held[folder]
-        if total + needed > limit:
-            message = (
-                f"the records name {needed / 1e6:,.1f} MB more of it, {total / 1e6:,.1f} MB of archives in use are "
-                f"unpacked in {root}, and all may take {limit / 1e6:,.1f} MB, half of what that disk has left"
-            )
-            raise TAR_NO_ROOM.error(self.path, message)
+
+def make_room(own: Path, needed: int, source: Path) -> None:
+    """Evict what was not used for longest until `needed` bytes of `source` have room in the folder `own` beside the
+    rest. Raises DATA_TAR_NO_ROOM."""
+    root = own.parent
+    held = {folder: _bytes_below(folder) for folder in root.iterdir() if folder.is_dir()}
+    total, free = sum(held.values()), shutil.disk_usage(root).free
+    limit = int(SHARE * (free + total))
+    for folder in sorted(held, key=_last_used):
+        if total + needed <= limit:
+            return
+        if folder != own and _evict(folder):
+            total -= held[folder]
+    if total + needed > limit:
+        message = (
+            f"the records name {needed / 1e6:,.1f} MB more of it, {total / 1e6:,.1f} MB of archives in use are "
+            f"unpacked in {root}, and all may take {limit / 1e6:,.1f} MB, half of what that disk has left"
+        )
+        raise TAR_NO_ROOM.error(source, message)
 
 
 @cache
-def _use(folder: Path) -> int:
+def in_use(folder: Path) -> int:
     """Keep a folder from being evicted until this process ends; gives the open file that does it."""
     handle = os.open(folder.with_suffix(".used"), os.O_RDWR | os.O_CREAT, 0o666)
     fcntl.flock(handle, fcntl.LOCK_SH)
@@ -200,7 +202,7 @@ def _write(tar: tarfile.TarFile, member: tarfile.TarInfo, target: Path) -> None:
         os.utime(target, (member.mtime, member.mtime))
 
 
-def _content_key(path: Path) -> str:
+def content_key(path: Path) -> str:
     size = path.stat().st_size
     digest = hashlib.sha256(str(size).encode())
     digest.update(ends_of(path, size))

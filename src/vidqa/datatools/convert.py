@@ -5,19 +5,28 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from vidqa.contract.problem import Problem, ProblemError, raise_errors
 from vidqa.dataset import fingerprint
+from vidqa.dataset.data_files import holds_tables
 from vidqa.dataset.findings import Findings
-from vidqa.dataset.load import read_pairs
+from vidqa.dataset.load import Pair, load_pairs, read_pairs
 from vidqa.dataset.media import MediaSource, media_source
 from vidqa.dataset.parse import RowReader
 from vidqa.dataset.problems import FILE_MISSING
 from vidqa.dataset.reader import NAMES, annotation_file, read_rows
-from vidqa.dataset.record import Record
+from vidqa.dataset.record import MediaRef, Record
+from vidqa.dataset.shapes import shaped
+from vidqa.dataset.sources import SOURCE_KINDS, Rows, Source
+from vidqa.dataset.sources.address import address_of
+from vidqa.dataset.sources.captions import CAPTIONS_FOLDER
+from vidqa.dataset.sources.data_folder import DataFolder
+from vidqa.dataset.sources.user_function import USER_FUNCTION
+from vidqa.dataset.sources.web_dataset import WEB_DATASET
+from vidqa.dataset.tables import csv_rows, rename_fields
 from vidqa.datatools import prompts, tables, tao
 from vidqa.datatools.merge import Imported, merged
 from vidqa.datatools.outputs import json_lines, json_list, write_new
@@ -28,6 +37,7 @@ JSON_FORMATS = ("llava", "messages", "jsonl")
 FROM = ("auto", *JSON_FORMATS, "parquet", "hf", "csv", tao.COSMOS, tao.TAO_VL)
 TO = (*JSON_FORMATS, "parquet", "hf")
 SUFFIX = {"llava": ".json", "messages": ".json", "jsonl": ".jsonl", "parquet": ".parquet"}
+AS_SOURCES = (USER_FUNCTION, CAPTIONS_FOLDER, WEB_DATASET)  # kinds of which one form alone is known
 MOST_NAMED = 20  # dropped fields in the warning; the facts have all
 
 
@@ -42,7 +52,7 @@ class Converted:
 
 
 def convert(
-    path: Path | Sequence[Path],
+    path: str | Path | Sequence[str | Path],
     out: Path,
     to: str,
     form: str = "auto",
@@ -56,10 +66,10 @@ def convert(
     read by. `out` is a file where it has the format's own ending (.json, .jsonl, .parquet), otherwise a folder. Media
     keep the names they have, relative to the media path that is given back (of several sets see `merged`); nothing is
     copied.
-    Raises everything that is wrong with the records, DATATOOLS_FORMAT_UNKNOWN, _TABLE_UNREADABLE, _COLUMNS,
-    _SEVERAL_SPLITS, _TAO_SHAPE, _NOT_AN_OPTION, _MEDIA_PATHS, _MERGE_ARCHIVE and _OUTPUT_*.
+    Raises everything that is wrong with the records, DATATOOLS_FORMAT_UNKNOWN, _TAO_SHAPE, _NOT_AN_OPTION,
+    _MEDIA_PATHS, _MERGE_ARCHIVE and _OUTPUT_*.
     """
-    paths = [path] if isinstance(path, Path) else list(path)
+    paths = [path] if isinstance(path, str | Path) else list(path)
     places = [media_path] if isinstance(media_path, str) else list(media_path) or [""]
     if len(places) not in (1, len(paths)):
         raise MEDIA_PATHS.error("--media-path", f"{len(places)} are given for {len(paths)} inputs")
@@ -146,36 +156,65 @@ def _output(out: Path, to: str) -> Path:
     return out / f"annotations{ending}" if ending else out
 
 
-def read_source(path: Path, form: str, media_path: str, columns: Mapping[str, str]) -> Imported:
+def read_source(path: str | Path, form: str, media_path: str, columns: Mapping[str, str]) -> Imported:
     """The data set at `path`. Raises what is wrong with it."""
-    path = Path(os.path.abspath(os.path.expanduser(path)))
+    kind = next(kind for kind in SOURCE_KINDS if kind.recognises(str(path)))
+    if form == "auto" and kind in AS_SOURCES:
+        return _of_source(kind.name, kind.open(str(path), media_path), columns)
+    place, part = address_of(str(path))
+    path = Path(os.path.abspath(place))
     if not os.path.exists(path):
         raise FILE_MISSING.error(path, "there is no such file or folder")
     form = detected(path) if form == "auto" else form
     dropped: Counter[str] = Counter()
     if form == tao.TAO_VL:
         return _tao_vl(path, media_path, dropped)
+    if form in ("parquet", "hf"):
+        folder = DataFolder(path, part, media_path, columns)
+        return _of_source(form, Source(path, folder.media, folder.rows, folder.fingerprint), {})
     findings = Findings(str(path))
     source = _media(path, form, media_path)
-    rows = _rows(path, form, findings, dropped, columns)
+    rows = shaped(_rows(path, form, findings, dropped, columns))
     reader = RowReader(Path(findings.file).name, source, findings, need_answers=True, by_line=form == "csv")
     pairs = read_pairs(rows, reader)
     raise_errors(findings.problems)
     return Imported(form, pairs, source.root, dropped, findings.problems)
 
 
+def _of_source(form: str, source: Source, columns: Mapping[str, str]) -> Imported:
+    """What a source gives. Raises what is wrong with it."""
+
+    def rows(findings: Findings) -> Rows:
+        return shaped((index, rename_fields(row, columns)) for index, row in source.rows(findings))
+
+    pairs, warnings = load_pairs(replace(source, rows=rows))
+    root = source.media.root
+    named = [Pair(pair.row, _named_from(pair.record, root)) for pair in pairs]
+    return Imported(form, named, root, Counter(), warnings)
+
+
+def _named_from(record: Record, root: str) -> Record:
+    """The record with names by which an annotation file reaches media that were found by their last names."""
+    media = [replace(ref, written=_name_from(ref, root)) for ref in record.media]
+    return replace(record, media=tuple(media))
+
+
+def _name_from(ref: MediaRef, root: str) -> str:
+    if os.path.join(root, ref.written) in (ref.path, f"{ref.path}!{ref.member}"):
+        return ref.written
+    return os.path.relpath(ref.file, root) if ref.file.startswith(root + os.sep) else ref.file
+
+
 def _rows(
     path: Path, form: str, findings: Findings, dropped: Counter[str], columns: Mapping[str, str]
 ) -> Iterator[tuple[int, Any]]:
     if form == "csv":
-        return tables.csv_rows(path, findings, columns)
+        return csv_rows(path, findings, columns)
     if form == tao.COSMOS:
         return tao.cosmos_rows(path if path.is_dir() else path.parent, findings, dropped)
-    if form in ("parquet", "hf"):
-        return tables.parquet_rows(tables.table_files(path) if path.is_dir() else [path], findings, columns)
     file = annotation_file(path)
     findings.file = str(file)
-    return ((index, tables.rename_fields(row, columns)) for index, row in read_rows(file, findings))
+    return ((index, rename_fields(row, columns)) for index, row in read_rows(file, findings))
 
 
 def _media(path: Path, form: str, media_path: str) -> MediaSource:
@@ -214,7 +253,7 @@ def detected(path: Path) -> str:
         return "llava"
     if (path / "meta.json").is_file():
         return tao.COSMOS
-    if (path / "dataset_dict.json").is_file() or tables.table_files(path):
+    if holds_tables(path):
         return "hf"
     if tao.tao_vl_files(path):
         return tao.TAO_VL

@@ -80,22 +80,6 @@ FORMAT_UNKNOWN = Code(
     "The input is in no format that can be told from its files.",
     "Say which it is with --from, and check that --in is the file or the folder that holds the data set.",
 )
-TABLE_UNREADABLE = Code(
-    "DATATOOLS_TABLE_UNREADABLE",
-    "A CSV, parquet or Arrow file cannot be read, or a row of it does not fit its columns.",
-    "Write the file again; a CSV needs a header line, UTF-8 text, and quotes around cells with commas or line breaks.",
-)
-COLUMNS = Code(
-    "DATATOOLS_COLUMNS",
-    "A table lacks columns that make a record.",
-    "Name the columns video (or image, file, path, filename, clip), question and answer, or give --column video=NAME; "
-    "id, kind, video_fps and options (a|b|c) are optional.",
-)
-SEVERAL_SPLITS = Code(
-    "DATATOOLS_SEVERAL_SPLITS",
-    "The folder holds several splits; to put them together would mix training and test.",
-    "Give the file or folder of one split as --in.",
-)
 TAO_SHAPE = Code(
     "DATATOOLS_TAO_SHAPE",
     "A data set in one of TAO's formats is not as that format says.",

@@ -58,8 +58,8 @@ def write_demo_set(folder: Path, train_count: int, seed: int = 0) -> dict[str, i
     for split, clips in splits.items():
         shutil.rmtree(folder / split, ignore_errors=True)
         counts[split] = write_split(folder / split, clips)
-    asked = [question for clips in splits.values() for clip in clips for question in clip.questions]
-    texts = dict.fromkeys(text for question in asked for text in (question.text, question.answer))
+    questions = [question for clips in splits.values() for clip in clips for question in clip.questions]
+    texts = dict.fromkeys(text for question in questions for text in (question.text, question.answer))
     write_text(folder / "corpus.txt", "".join(f"{text}\n" for text in texts))
     return counts
 

@@ -2,8 +2,7 @@
 
     python -P -m vidqa.engine.torchrun --standalone --nproc-per-node 2 -m vidqa.engine train --spec S.toml --run-dir RUN
 
-Exit codes are those of every script; status.json in the run folder carries them too, because torchrun's own exit code
-says only that a process failed.
+Exit codes are those of the scripts. status.json has them too: torchrun's exit code says only that a process failed.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from vidqa.engine.signals import STOP_SIGNALS
 from vidqa.spec import load
 from vidqa.spec.keys import with_values
 
-REPORT_S = 60.0  # for the report of a training, which takes less than a second
+REPORT_S = 60.0  # for a report, which takes less than a second
 
 
 def main() -> int:
@@ -53,7 +52,7 @@ def main() -> int:
     try:
         run.path.mkdir(parents=True, exist_ok=True)
         if rank() == 0:
-            run.write_status("RUNNING", message="starting")  # how an earlier attempt ended no longer counts
+            run.write_status("RUNNING", message="starting")  # replaces the status of an earlier attempt
         spec = load(options.spec, options.action)
         program = _program(action.proof if options.prove else action.program)
         code = program(going_on(spec, run) if options.go_on else spec, run)
@@ -62,7 +61,7 @@ def main() -> int:
     except OSError as failed:
         return _fail(run, action.page, [unwritable(failed)])
     except Exception as bug:  # noqa: BLE001  the last place before torchrun; the log keeps the traceback
-        if run.read_status().get("state") == "ERROR":  # another rank failed first, and this one lost it
+        if run.read_status().get("state") == "ERROR":  # another rank failed first, and this one lost the connection
             print(f"rank {rank()} ends because another rank did: {type(bug).__name__}", file=sys.stderr)
             return int(Exit.JOB_FAILED)
         print(redacted(traceback.format_exc()), file=sys.stderr)
@@ -80,17 +79,17 @@ def main() -> int:
 
 
 def going_on(spec: Any, run: RunFolder) -> Any:
-    """The spec of another attempt: platforms start a job again in its run folder after a node failed or its time was
-    up. It resumes from the run's own newest checkpoint, or keeps the answers there are; a first attempt has neither."""
+    """The spec for another attempt, after a platform restarted the job in its run folder: it resumes from the newest
+    checkpoint of the run, or keeps the saved answers. A first attempt has neither."""
     resuming = actions.action_for(spec).resuming
     return with_values(spec, {resuming.key: True}) if resuming and resuming.begun(run) else spec
 
 
 def upload(run: RunFolder) -> None:
-    """What the spec asks for, in a process of its own: whatever becomes of it, the run stays complete. Whoever asks
-    the run to stop now stops the upload; scripts/upload.py goes on with it."""
+    """Run the upload of the spec in a subprocess: the run stays complete if it fails. A stop request now stops the
+    upload, which scripts/upload.py can continue."""
     program = [sys.executable, "-P", "-m", "vidqa.storage.upload", str(run.path)]
-    # Weights were fetched before the job, which is offline therefore; an upload cannot be.
+    # The job runs offline, since weights are already downloaded; the upload must not.
     sending = subprocess.Popen(program, env=child_environment(HF_HUB_OFFLINE="0"))
     for number in (signal.SIGTERM, signal.SIGUSR1):
         signal.signal(number, lambda *_: sending.terminate())
@@ -99,8 +98,8 @@ def upload(run: RunFolder) -> None:
 
 
 def report(run: RunFolder, page: str) -> None:
-    """Write the page of a run by the module `page`, if its action has one, in a process of its own: whatever becomes of
-    it, the run ends as it has ended."""
+    """Write the page of a run by the module `page`, if any, in a subprocess: its failure does not change the end of the
+    run."""
     if not page:
         return
     program = [sys.executable, "-P", "-m", page, str(run.path)]
@@ -111,8 +110,8 @@ def report(run: RunFolder, page: str) -> None:
 
 
 def _program(named: str) -> Callable[[Any, RunFolder], int]:
-    """Import what carries out an action, and keep Python's garbage collector from what the libraries made: looking
-    through it takes a tenth of the import, and later a third of a second whenever it falls into a step."""
+    """Import the program of an action, and freeze the garbage collector's view of the imported objects: scanning them
+    takes a tenth of the import, and later a third of a second inside a step."""
     gc.disable()
     program = actions.resolve(named)
     gc.freeze()
@@ -127,9 +126,9 @@ def _problem_of(bug: Exception, run: RunFolder) -> Problem:
 
 
 def _fail(run: RunFolder, page: str, problems: list[Problem]) -> int:
-    """Say what went wrong in the log, in problems.json and in status.json; the first rank to fail writes them."""
+    """Write the problems to the log, problems.json and status.json; the first failing rank does."""
     code = exit_code_of(problems)
-    run.sweep()  # on a full disk, what was being written makes room to tell of the end
+    run.sweep()  # on a full disk, removing partial files makes room for the status
     for problem in problems[:50]:
         print(problem, file=sys.stderr, flush=True)
     try:
@@ -137,7 +136,7 @@ def _fail(run: RunFolder, page: str, problems: list[Problem]) -> int:
             run.write_problems(problems)
             state = "STOPPED" if code == Exit.NOT_DONE else "ERROR"
             run.write_status(state, message=f"{problems[0].code}: {problems[0].message}", exit_code=code)
-            if (run.path / "plan.json").exists():  # it had begun
+            if (run.path / "plan.json").exists():  # the run had begun
                 report(run, page)
     except OSError as unwritable:
         print(f"the run folder cannot be written: {unwritable}", file=sys.stderr)
@@ -145,16 +144,16 @@ def _fail(run: RunFolder, page: str, problems: list[Problem]) -> int:
 
 
 def _leave(code: int) -> None:
-    """End this process. A rank that failed must not wait for the others in the farewell of a broken group."""
+    """End this process. A failed rank must not wait for the others when the process group is destroyed."""
     if code not in (Exit.OK, Exit.NOT_DONE):
         leave(code, orderly=False)
     from vidqa.engine.distributed import stop
 
-    # All is saved and said: a signal that comes now has nothing to stop.
+    # All is saved: ignore signals from now on.
     for number in STOP_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     stop()
-    leave(0)  # for torchrun, a run that saved and stopped did not fail; status.json says 6
+    leave(0)  # 0 for torchrun: a run that saved and stopped did not fail; status.json has 6
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""The thread that owns the model: orders come from a queue as the generator's requests, and leave as they are finished.
+"""The thread that owns the model: it takes orders from a queue, passes them to the generator, and answers them.
 
-An order whose frames are decoded overtakes one whose video still is: nobody waits for another's slow file.
+An order with decoded frames overtakes one that is still decoding, so that a slow file delays only its own order.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ Ticket = list[list[Any]]
 
 
 class AnsweringThread(threading.Thread):
-    """A `serving.Backend`. `opened` is set once the model is loaded, or cannot be; `ended` is called when nothing is
-    answered any more."""
+    """A `serving.Backend`. `opened` is set once the model is loaded or has failed to load; `ended` is called when the
+    thread stops answering."""
 
     def __init__(
         self,
@@ -50,8 +50,8 @@ class AnsweringThread(threading.Thread):
         self.has_failed = False
         self._open, self._source = open_session, source
         self._probes = DecodePool(1, source.pool.timeout_s)
-        self._waiting: deque[tuple[Order, Ticket]] = deque()  # their media are being decoded
-        self._orders: deque[Order] = deque()  # behind those
+        self._waiting: deque[tuple[Order, Ticket]] = deque()  # orders whose media are being decoded
+        self._orders: deque[Order] = deque()  # orders behind these
         self._given: dict[str, Order] = {}
         self._lock, self._news = threading.Lock(), threading.Event()
         self._closing = False
@@ -85,7 +85,7 @@ class AnsweringThread(threading.Thread):
                     if not results:
                         self._news.wait()
                         self._news.clear()
-        except ProblemError as refused:  # the model cannot be opened
+        except ProblemError as refused:  # the model cannot be loaded
             self.problems = refused.problems
         finally:
             self._leave()
@@ -96,7 +96,7 @@ class AnsweringThread(threading.Thread):
         self._probes.close()
 
     def stop(self) -> None:
-        """What is being answered is cut off, and ends with SERVE_STOPPING."""
+        """Stop: running answers end with SERVE_STOPPING."""
         with self._lock:
             self._closing = True
             for order in [*self._given.values(), *self._orders, *(order for order, _ in self._waiting)]:
@@ -119,7 +119,7 @@ class AnsweringThread(threading.Thread):
             yield self._next()
 
     def _next(self) -> Request | None:
-        """The first order whose frames are there; None while there is none."""
+        """The first order with decoded frames, if any."""
         with self._lock:
             while self._orders and len(self._waiting) < self.most:
                 order = self._orders.popleft()
@@ -136,7 +136,7 @@ class AnsweringThread(threading.Thread):
         return None
 
     def _begin(self, order: Order) -> Ticket:
-        """Have its media decoded."""
+        """Start decoding its media."""
         ticket = [] if order.unwanted else self._source.request([order.sample])
         for item in (item for media in ticket for item in media if isinstance(item, Future)):
             item.add_done_callback(lambda _: self._news.set())
@@ -182,7 +182,7 @@ def _cut_off(code: Code) -> Problem:
 
 
 class Constrained:
-    """A mask as generators take it."""
+    """A mask as a constraint of generators."""
 
     def __init__(self, mask: Mask) -> None:
         self.mask = mask

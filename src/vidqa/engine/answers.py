@@ -22,8 +22,8 @@ KINDS = {"sample_id": str, "text": str, "finish_reason": str, "tokens": int}
 
 @dataclass(frozen=True)
 class Answer:
-    """`finish_reason` is "stop" when the model ended its turn, "length" when it was cut off, and "scored" when it was
-    not generated: then `logprobs` has the log-probability of each allowed answer. `tokens` counts those of a generated
+    """`finish_reason` is "stop" if the model ended its turn, "length" if it was cut off, and "scored" if it was not
+    generated: then `logprobs` has the log-probability of each allowed answer. `tokens` counts those of a generated
     text, without the one that ends the turn."""
 
     text: str
@@ -42,7 +42,7 @@ class SavedAnswers:
     """Answers given under one recipe; those of another recipe are never mixed in."""
 
     def __init__(self, folder: Path, recipe: dict[str, Any], rank: int) -> None:
-        # What may differ between comparable scores may differ here too, except the model that answers.
+        # Keys that may differ between comparable scores may differ here, except the model.
         fixed = {key: value for key, value in recipe.items() if key not in FREE or key == "model"}
         digest = hashlib.sha256(json.dumps(fixed, sort_keys=True, default=str).encode()).hexdigest()[:12]
         self.folder = folder / digest
@@ -60,7 +60,7 @@ class SavedAnswers:
 
     def read(self) -> dict[str, Answer]:
         """All ranks' answers by sample id; the first answer of an id counts. A torn last line is cut off the file, and
-        lines that hold no JSON are left out: those samples are answered again. Both are reported. Call it while no rank
+        lines without JSON are skipped: those samples are answered again. Both are reported. Call it while no rank
         writes. Raises ENGINE_ANSWERS_UNREADABLE for JSON that is not an answer."""
         answers: dict[str, Answer] = {}
         for path in sorted(self.folder.glob("rank-*.jsonl")):

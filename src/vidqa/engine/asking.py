@@ -1,7 +1,7 @@
-"""Asking a model: planned samples in, answers on disk. Evaluation and inference differ in what they make of them.
+"""Answering: planned samples in, answers on disk. Evaluation and inference differ in the use of the answers.
 
-Each rank holds the whole model and answers its share; an answer is on disk before the next batch begins, so that a run
-that was stopped or killed loses at most one batch, and goes on with what is missing.
+Each rank holds the whole model and answers its share. Answers are on disk before the next batch begins, so that a
+killed run loses at most one batch, and a later run answers the rest.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from vidqa.engine.signals import StopRequest
 from vidqa.planning.packing.sharing import longest_of, share_of
 from vidqa.planning.samples import Planner, Sample
 
-BATCHES_AHEAD = 2  # batches whose videos are decoded while the model answers
-Failed = dict[str, list[Problem]]  # by sample id, why it has no answer
+BATCHES_AHEAD = 2  # batches that are decoded while the model answers
+Failed = dict[str, list[Problem]]  # problems of samples without an answer, by sample id
 
 
 @dataclass(frozen=True)
-class Work:
-    """What is to be done and where. `how` is the spec's table with batch_size, seed, generator and skip_saved."""
+class AnsweringTask:
+    """The spec and where it runs. `how` is the spec's table with batch_size, seed, generator and skip_saved."""
 
     spec: Any
     how: Any
@@ -46,8 +46,8 @@ class Work:
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What came of asking, on every rank: the answers are on disk, `failed` is of all ranks."""
+class AnsweringResult:
+    """The outcome on every rank: the answers are on disk, `failed` is of all ranks."""
 
     saved: SavedAnswers
     failed: Failed
@@ -59,10 +59,14 @@ class Asked:
 
 
 def ask_all(
-    work: Work, planner: Planner, samples: Sequence[Sample], recipe: dict[str, Any], choices: Choices | None = None
-) -> Asked:
+    work: AnsweringTask,
+    planner: Planner,
+    samples: Sequence[Sample],
+    recipe: dict[str, Any],
+    choices: Choices | None = None,
+) -> AnsweringResult:
     """Answer the samples that have no answer under this recipe yet; those that have `choices` are scored. A signal
-    stops it after what is being answered."""
+    stops it after the current batch."""
     spec, how, world, run, stop = work.spec, work.how, work.world, work.run, work.stop
     folder, base = model_folders(spec)
     saved = SavedAnswers(run.path / "answers", recipe, world.rank)
@@ -70,7 +74,7 @@ def ask_all(
     mine = share_of([sample for sample in samples if sample.record.id not in done], world.rank, world.size)
 
     size, workers = how.batch_size, max(1, spec.engine.decode_workers)
-    longest, dtype, vllm = longest_asked(spec, mine), DTYPES[spec.model.dtype], spec.engine.vllm.python
+    longest, dtype, vllm = longest_sequence(spec, mine), DTYPES[spec.model.dtype], spec.engine.vllm.python
     settings = Settings(folder, base, dtype, world.device, planner, longest, batch_size=size, vllm_python=vllm)
     with (
         open_evaluation(run, world, -(-len(mine) // size)) as progress,
@@ -81,17 +85,19 @@ def ask_all(
         taking = Answering(saved, prompts, progress, len(mine), size, fails=spec.engine.on_bad_sample == "fail")
         for results in session.generate(prompts.of(mine)):
             taking.take(results)
-            if stop.asked:
+            if stop.signal_name:
                 break
-        everyone = world.gather((stop.asked is not None, taking.failed))
+        everyone = world.gather((stop.signal_name is not None, taking.failed))
         was_stopped = any(stopped for stopped, _ in everyone)
         if was_stopped:
             progress.say("stopped; the same spec with skip_saved = true continues it")
-    return Asked(saved, {name: found for _, failed in everyone for name, found in failed.items()}, was_stopped)
+    return AnsweringResult(
+        saved, {name: found for _, failed in everyone for name, found in failed.items()}, was_stopped
+    )
 
 
-def longest_asked(spec: Any, samples: Sequence[Sample]) -> int:
-    """Tokens of the longest prompt with its answer: no generator needs to set aside more for one."""
+def longest_sequence(spec: Any, samples: Sequence[Sample]) -> int:
+    """Tokens of the longest prompt with its answer, the most that a generator has to allocate for one."""
     return min(spec.model.max_length, longest_of(samples) + spec.generation.max_tokens)
 
 
@@ -113,8 +119,8 @@ def sampling_of(spec: Any, seed: int) -> Sampling:
 
 @dataclass
 class Answering:
-    """Takes results as they come and saves them; `failed` says why samples have no answer. Progress is counted in
-    batches of `size`, whatever the generator works on at a time."""
+    """Saves results as they come; `failed` has the problems of samples without an answer. Progress is counted in
+    batches of `size`, whatever the generator's own batches are."""
 
     saved: SavedAnswers
     prompts: Prompts

@@ -98,11 +98,11 @@ def embed(spec: Any, run: RunFolder) -> int:
             stores.media.append(found)
             failed |= bad
             progress.log(number, {}, line=f"{number * spec.embed.batch_size} of {len(left)} videos")
-            if stop.asked:
+            if stop.signal_name:
                 break
-    if not stop.asked:
+    if not stop.signal_name:
         _embed_texts(plan.records, stores, embedder, world)
-    everyone = world.gather((stop.asked is not None, failed))
+    everyone = world.gather((stop.signal_name is not None, failed))
     if any(stopped for stopped, _ in everyone):
         return int(Exit.NOT_DONE)
     bad = {keys: found for _, each in everyone for keys, found in each.items()}

@@ -15,7 +15,7 @@ from vidqa.contract.environment import world_size
 from vidqa.contract.problem import Exit, raise_errors
 from vidqa.contract.run_folder import RunFolder
 from vidqa.engine import distributed
-from vidqa.engine.asking import Work, ask_all, model_folders
+from vidqa.engine.asking import AnsweringTask, ask_all, model_folders
 from vidqa.engine.choices import Choices
 from vidqa.engine.outcome import fingerprint_model, make_recipe, require_answers, write_outcome
 from vidqa.engine.prepare import on_main, prepare_evaluation
@@ -41,13 +41,13 @@ def evaluate(spec: Any, run: RunFolder) -> int:
     recipe = on_main(world, lambda: make_recipe(spec, planner, records, fingerprint_model(folder, base)))
 
     choices = Choices(planner.chat, spec.task.type) if spec.evaluation.method == "score" else None
-    asked = ask_all(Work(spec, spec.evaluation, world, run, stop), planner, samples, recipe, choices)
-    if asked.was_stopped:
+    result = ask_all(AnsweringTask(spec, spec.evaluation, world, run, stop), planner, samples, recipe, choices)
+    if result.was_stopped:
         return int(Exit.NOT_DONE)
 
     def conclude() -> None:
-        answers, bad = asked.answers(), list(dict.fromkeys(chain(quarantined, *asked.failed.values())))
-        require_answers(samples, answers, asked.failed.keys(), run)
+        answers, bad = result.answers(), list(dict.fromkeys(chain(quarantined, *result.failed.values())))
+        require_answers(samples, answers, result.failed.keys(), run)
         write_outcome(spec, run, records, answers, samples, recipe, bad, measures)
 
     on_main(world, conclude)

@@ -22,19 +22,19 @@ from vidqa.contract.run_folder import ANSWERS, ANSWERS_TABLE, RunFolder
 from vidqa.dataset.record import Record
 from vidqa.engine import distributed
 from vidqa.engine.answers import Answer
-from vidqa.engine.asking import Failed, Work, ask_all, model_folders
+from vidqa.engine.asking import AnsweringTask, Failed, ask_all, model_folders
 from vidqa.engine.outcome import answers_recipe, fingerprint_model, require_answers
 from vidqa.engine.prepare import fitting, on_main, shared_plan
 from vidqa.engine.signals import StopRequest
 from vidqa.evaluation.answers import parse_answer
-from vidqa.evaluation.windows import Said, expected_of, merged
+from vidqa.evaluation.windows import WindowAnswer, expected_of, merged
 from vidqa.planning.plan import PlannedSet
 from vidqa.planning.samples import Sample, evaluation_planner
 from vidqa.planning.windows import span_of, whole_id
 from vidqa.spec import check_with_gpus
 
 Row = dict[str, Any]
-NOT_CUT: Row = {"rule": "", "spans_s": [], "windows": []}  # of a video that was asked about as a whole
+NOT_CUT: Row = {"rule": "", "spans_s": [], "windows": []}  # of a video without windows
 OF_A_WINDOW = ("response", "answer", "status", "finish_reason", "tokens", "prompt_tokens")
 
 
@@ -51,14 +51,14 @@ def inference(spec: Any, run: RunFolder) -> int:
     model = on_main(world, lambda: fingerprint_model(folder, base))
     recipe = answers_recipe(spec, spec.inference, planner, plan.records, model)
 
-    asked = ask_all(Work(spec, spec.inference, world, run, stop), planner, samples, recipe)
-    if asked.was_stopped:
+    result = ask_all(AnsweringTask(spec, spec.inference, world, run, stop), planner, samples, recipe)
+    if result.was_stopped:
         return int(Exit.NOT_DONE)
 
     def conclude() -> None:
-        answers = asked.answers()
-        require_answers(samples, answers, asked.failed.keys(), run)
-        write_answers(run, rows_of(plan, samples, answers, failures(plan, problems) | asked.failed))
+        answers = result.answers()
+        require_answers(samples, answers, result.failed.keys(), run)
+        write_answers(run, rows_of(plan, samples, answers, failures(plan, problems) | result.failed))
         write_json(run.path / "recipe.json", recipe)
 
     on_main(world, conclude)
@@ -66,7 +66,7 @@ def inference(spec: Any, run: RunFolder) -> int:
 
 
 def failures(plan: PlannedSet, problems: Sequence[Problem]) -> Failed:
-    """Why records did not become samples, by their ids: the place of such a problem begins with the record's."""
+    """The problems of records that did not become samples, by id: their place begins with the record's."""
     found: Failed = {}
     for record in plan.records if problems else ():
         place = f"{record.source} (id {record.id})"
@@ -78,7 +78,7 @@ def failures(plan: PlannedSet, problems: Sequence[Problem]) -> Failed:
 def rows_of(
     plan: PlannedSet, samples: Sequence[Sample], answers: Mapping[str, Answer], failed: Mapping[str, list[Problem]]
 ) -> list[Row]:
-    """A row for every record, in order; one that was cut into windows has their answers in `windows`."""
+    """A row for every record, in order; for a video in windows, `windows` has their answers."""
     planned = {sample.record.id: sample for sample in samples}
 
     rows = []
@@ -113,7 +113,7 @@ def _whole(name: str, records: Sequence[Record], rows: Sequence[Row]) -> Row:
     """The row of a video that was cut into windows. Its times are those of the file."""
     spans = [span for record in records if (span := span_of(record))]
     answered = [
-        Said(span, row["response"], row["answer"], row["kind"], row["status"])
+        WindowAnswer(span, row["response"], row["answer"], row["kind"], row["status"])
         for span, row in zip(spans, rows, strict=True)
         if row["status"] != "error"
     ]

@@ -69,8 +69,8 @@ def learning_rate(step: int, total: int, warmup: int, train: Any) -> float:
     if step < warmup:
         start = train.optm_warmup_start_factor
         return train.optm_lr * (start + (1 - start) * (step + 1) / warmup)
-    asked = total if train.optm_decay_ratio is None else round(total * train.optm_decay_ratio)
-    decay = min(asked, total - warmup)
+    decay_steps = total if train.optm_decay_ratio is None else round(total * train.optm_decay_ratio)
+    decay = min(decay_steps, total - warmup)
     progress = min(max(step - (total - decay), 0) / max(decay, 1), 1.0)
     floor = train.optm_min_lr_factor
     return train.optm_lr * (floor + (1 - floor) * _decay(train.optm_decay_type, progress))

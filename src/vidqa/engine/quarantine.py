@@ -1,4 +1,4 @@
-"""Samples that turn out to be broken while the engine runs: all ranks learn of them together, each is named once."""
+"""Samples that fail while the engine runs: reported once, and known on all ranks."""
 
 from __future__ import annotations
 
@@ -13,28 +13,27 @@ from vidqa.engine.problems import ENGINE_BAD_SAMPLE
 
 class Quarantine:
     """`take` is called by every rank at the same places. With on_bad_sample "fail" it ends the run on all of them; with
-    "quarantine" the samples are left out and named in the log and in quarantine.json. What is not the data's fault ends
-    the run either way, as what it is."""
+    "quarantine" the samples are left out and named in the log and in quarantine.json. A problem that is not of the data
+    ends the run either way, under its own code."""
 
     def __init__(self, run: RunFolder, world: World, on_bad_sample: str) -> None:
         self.run, self.world, self.fails = run, world, on_bad_sample == "fail"
-        self.known: dict[Problem, None] = {}
+        self.reported: dict[Problem, None] = {}
 
     def take(self, found: Sequence[Problem]) -> None:
         """Gather this rank's problems with the others'. Raises ENGINE_BAD_SAMPLE, MEDIA_DECODER_KILLED."""
         everyone = [problem for problems in self.world.gather(list(found)) for problem in problems]
-        new = [problem for problem in dict.fromkeys(everyone) if problem not in self.known]
+        new = [problem for problem in dict.fromkeys(everyone) if problem not in self.reported]
         end_if_bad(new, fails=self.fails)
-        self.known.update(dict.fromkeys(new))
+        self.reported.update(dict.fromkeys(new))
         if new and self.world.is_main:
             for problem in new:
                 note(f"left out: {problem.code} at {problem.where}: {problem.message}")
-            self.run.write_quarantine(list(self.known))
+            self.run.write_quarantine(list(self.reported))
 
 
 def end_if_bad(problems: Sequence[Problem], *, fails: bool) -> None:
-    """Raises the problems that are the machine's and not the data's; where a bad sample `fails` the run, the others as
-    ENGINE_BAD_SAMPLE."""
+    """Raises problems of the machine as they are; if a bad sample `fails` the run, the others as ENGINE_BAD_SAMPLE."""
     outside = [problem for problem in problems if problem.exit_code != Exit.INPUT]
     if outside:
         raise ProblemError(outside)

@@ -1,4 +1,4 @@
-"""Where a run starts: at step 0, or exactly where a checkpoint left off."""
+"""The start of a run: at step 0, or exactly after a checkpoint."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from vidqa.spec import fingerprint
 
 
 def trainer_facts(spec: Any, data: Prepared, model: Any, world: World) -> dict[str, Any]:
-    """What a checkpoint records besides its step and files: what `planning.continuing` compares when a run goes on."""
+    """The facts that a checkpoint records for `planning.continuing` to compare on a resume."""
     base = on_main(world, lambda: weights_hash(Path(spec.policy.model_name_or_path)))
     trained = [(name, p.shape) for name, p in model.named_parameters() if p.requires_grad]
     return {
@@ -44,22 +44,22 @@ def trainer_facts(spec: Any, data: Prepared, model: Any, world: World) -> dict[s
 
 @dataclass(frozen=True)
 class Start:
-    """The first step to take, from 0, and the checkpoint that it follows: its folder and what trainer.json says."""
+    """The first step to take, from 0, and its checkpoint: the folder and trainer.json."""
 
     step: int = 0
     folder: Path | None = None
     trainer: Mapping[str, Any] = field(default_factory=dict)
 
 
-def start_of(asked: bool | str, run: RunFolder, world: World) -> Start:
-    """`asked` is the spec's train.resume: true is the newest whole checkpoint of this run (none yet: step 0, said
-    aloud), a path is that checkpoint and no other. Never starts again from the base weights in silence."""
+def start_of(resume_from: bool | str, run: RunFolder, world: World) -> Start:
+    """`resume_from` is the spec's train.resume: true is the newest complete checkpoint of this run (without one, step 0
+    with a note), a path is that checkpoint. Never restarts from the base weights silently."""
     skipped: list[str] = []
-    for folder in on_main(world, lambda: _checkpoints(asked, run)):
+    for folder in on_main(world, lambda: _checkpoints(resume_from, run)):
         try:
             trainer = inspect(folder, world)
         except ProblemError as damaged:
-            if asked is not True:
+            if resume_from is not True:
                 raise
             skipped.append(f"{folder.name}: {damaged.problems[0].message}")
             if world.is_main:
@@ -72,10 +72,11 @@ def start_of(asked: bool | str, run: RunFolder, world: World) -> Start:
 
 
 def resume(start: Start, run: RunFolder, facts: dict[str, Any], model: Any, optimizer: Any, world: World) -> None:
-    """Give model and optimizer the state of `start`, and say what is another now. Raises ENGINE_RESUME_MISMATCH."""
-    told: list[str] = []
+    """Load the state of `start` into model and optimizer, and report changed settings. Raises
+    ENGINE_RESUME_MISMATCH."""
+    differences: list[str] = []
     if start.folder:
-        told = _compare(start.folder, start.trainer, facts)
+        differences = _compare(start.folder, start.trainer, facts)
         load_state(start.folder, start.step, model, optimizer, world)
     if world.is_main:
         run.forget_metrics_after(start.step)
@@ -83,33 +84,32 @@ def resume(start: Start, run: RunFolder, facts: dict[str, Any], model: Any, opti
             note(f"set aside the checkpoint {name}: this run goes on from step {start.step}")
         if start.folder:
             note(f"resumed after step {start.step} from {start.folder}")
-            if told:
-                note(f"with other values than the checkpoint was trained with: {', '.join(told)}")
-            run.add_resume({"from": str(start.folder.resolve()), "step": start.step, "changed": told})
+            if differences:
+                note(f"with other values than the checkpoint was trained with: {', '.join(differences)}")
+            run.add_resume({"from": str(start.folder.resolve()), "step": start.step, "changed": differences})
 
 
 def _compare(folder: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """What differs from what the checkpoint was trained with. Raises ENGINE_RESUME_MISMATCH where it may not."""
+    """The settings that differ from the checkpoint's. Raises ENGINE_RESUME_MISMATCH for those that must not."""
     for part, what in MEANING.items():
         if changed := changes(before.get(part, {}), now[part]):
             raise ENGINE_RESUME_MISMATCH.error(folder, f"{what} would change: {', '.join(changed)}")
     recorded = recorded_spec(folder, before)
     if recorded is None:
         return ["unknown: the checkpoint does not say with which spec it was trained"]
-    refused, told = spec_changes(recorded, now["spec"])
+    refused, differences = spec_changes(recorded, now["spec"])
     if refused:
         raise ENGINE_RESUME_MISMATCH.error(folder, f"{SAMPLES} would change: {', '.join(refused)}")
-    return told
+    return differences
 
 
-def _checkpoints(asked: bool | str, run: RunFolder) -> list[Path]:
-    """The checkpoint folders to start from, the first that is whole; none is a start at step 0. The run is swept of
-    what a kill left behind."""
+def _checkpoints(resume_from: bool | str, run: RunFolder) -> list[Path]:
+    """The checkpoint folders to try, in order; none is a start at step 0. Removes partial files of a killed run."""
     run.sweep()
-    if not asked:
+    if not resume_from:
         return []
-    if asked is not True:
-        folder = Path(str(asked))
+    if resume_from is not True:
+        folder = Path(str(resume_from))
         return [folder.parent if folder.name == "policy" else folder]
     found = run.newest_checkpoints()
     if not found:

@@ -37,7 +37,7 @@ from vidqa.engine.prepare import frame_cache
 from vidqa.planning.samples import evaluation_planner
 from vidqa.serving._base import MB, Limits
 from vidqa.serving.answering import Answerer, Defaults
-from vidqa.serving.app import House
+from vidqa.serving.app import ServerApp
 from vidqa.serving.doors import hosts_of, listen, served_key
 from vidqa.serving.download import Hosts
 from vidqa.serving.media import Folder, Gate
@@ -45,12 +45,12 @@ from vidqa.serving.problems import FAILED
 from vidqa.spec import Layer, resolve
 
 parser = Parser("Serve a model over HTTP; scripts/serve.py starts it.")
-parser.add_argument("asked", type=json.loads, help="its options and its spec")
+parser.add_argument("arguments", type=json.loads, help="its options and its spec")
 GRACE_S = 5  # for requests that are being answered when the server is told to end
 
 
 def main(given: Namespace) -> Result:
-    options = Namespace(**given.asked)
+    options = Namespace(**given.arguments)
     key = served_key(options.host, environment.serving_key())
     spec = resolve("inference", [Layer("spec", tomllib.loads(options.spec))]).spec
     # To every process torchao says, by way of PyTorch, that a later PyTorch will want other calls of it.
@@ -60,7 +60,7 @@ def main(given: Namespace) -> Result:
         tempfile.TemporaryDirectory(prefix="vidqa-media-") as own,
         opened(spec) as backend,
     ):
-        app = house(options, spec, backend, key, Path(own)).app()
+        app = server_app(options, spec, backend, key, Path(own)).app()
         server = Server(uvicorn.Config(app, log_level="warning", **SPOKEN), backend)
         backend.ended = server.end
         if not backend.is_answering:
@@ -125,13 +125,13 @@ def opened(spec: Any) -> Iterator[Backend]:
             yield backend
 
 
-def house(options: Namespace, spec: Any, backend: Backend, key: str | None, own: Path) -> House:
+def server_app(options: Namespace, spec: Any, backend: Backend, key: str | None, own: Path) -> ServerApp:
     limits = Limits(options.max_body_mb * MB, options.max_media_mb * MB, options.queue)
     folders = tuple(os.path.realpath(folder) for folder in options.allow_path)
     gate = Gate(folders, Hosts.of(options.allow_host), Folder(own), limits)
     usual = spec.generation
     answerer = Answerer(backend, gate, Defaults(usual.max_tokens, usual.temperature, usual.repetition_penalty))
-    return House(options.name, answerer, limits, key, hosts_of(options.host) if key is None else frozenset())
+    return ServerApp(options.name, answerer, limits, key, hosts_of(options.host) if key is None else frozenset())
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""SIGTERM, SIGUSR1 and Ctrl-C ask a run to save and stop; the training loop looks at the flag between steps."""
+"""SIGTERM, SIGUSR1 and Ctrl-C ask a run to save and stop; the training loop checks for it between steps."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
 
 
 class StopRequest:
-    """`asked` is the signal's name once one has come."""
+    """`signal_name` is the name of the received signal, or None."""
 
     def __init__(self) -> None:
-        self.asked: str | None = None
+        self.signal_name: str | None = None
         for number in STOP_SIGNALS:
             signal.signal(number, self._note)
 
     def _note(self, number: int, _frame: FrameType | None) -> None:
-        self.asked = signal.Signals(number).name
+        self.signal_name = signal.Signals(number).name

@@ -59,7 +59,7 @@ def parse_answer(
     """
     question = clean(question)
     if expected is None:
-        kind, truth = _kind_asked(question, task_type), ""
+        kind, truth = _kind_of_question(question, task_type), ""
     else:
         truth = final_answer(expected).text  # a ground truth may hold thinking too
         kind = kind_of(truth, question, task_type)
@@ -173,7 +173,7 @@ def kind_of(expected: str, question: str, task_type: str = "") -> str:
     return "number" if is_number(text) else "text"
 
 
-def _kind_asked(question: str, task_type: str) -> str:
+def _kind_of_question(question: str, task_type: str) -> str:
     if task_type == DIRECTION_TASK:
         return "direction"
     if options_of(question):

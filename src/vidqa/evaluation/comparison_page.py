@@ -66,9 +66,9 @@ def _cards(pairs: Sequence[Pair]) -> list[dict[str, Any]]:
         if video not in frames:
             frames[video] = _frames(video)
         texts = {name: as_text(after[name])[:SHOWN] for name in ("sample_id", "kind", "question", "gt", "video_id")}
-        said = {name: as_text(item["response"])[:SHOWN] for name, item in (("before", before), ("after", after))}
+        responses = {name: as_text(item["response"])[:SHOWN] for name, item in (("before", before), ("after", after))}
         images, fault = frames[video]
-        cards.append({**texts, **said, "frames": images, "fault": fault})
+        cards.append({**texts, **responses, "frames": images, "fault": fault})
     return cards
 
 

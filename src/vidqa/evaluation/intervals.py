@@ -53,15 +53,15 @@ def _likeness(videos: Sequence[Sequence[int]]) -> float:
     """
     n, rights = sum(count for count, _ in videos), sum(right for _, right in videos)
     rare = [right if 2 * rights <= n else count - right for count, right in videos]
-    known = min(sum(map(bool, rare)), len(videos) - 1)
-    if not known or n == len(videos):
+    informative = min(sum(map(bool, rare)), len(videos) - 1)
+    if not informative or n == len(videos):
         return 1.0
     share = rights / n
     between = sum(count * (right / count - share) ** 2 for count, right in videos) / (len(videos) - 1)
     within = sum(right * (count - right) / count for count, right in videos) / (n - len(videos))
     size = (n - sum(count * count for count, _ in videos) / n) / (len(videos) - 1)
     estimate = (between - within) / (between + (size - 1) * within)
-    return (known * min(max(estimate, 0.0), 1.0) + _CAUTION) / (known + _CAUTION)
+    return (informative * min(max(estimate, 0.0), 1.0) + _CAUTION) / (informative + _CAUTION)
 
 
 def _limits(share: float, n: float) -> tuple[float, float]:

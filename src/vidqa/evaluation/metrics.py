@@ -162,7 +162,7 @@ def _text_table(
 ) -> dict[str, Any]:
     """Free-text answers, both sides read alike (without thinking and tags). Exact match and token F1 are on normalised
     text, BLEU and ROUGE-L on the answer's own wording."""
-    predicted = [_said(item) for item in items]
+    predicted = [_predicted_text(item) for item in items]
     truth = [answer_text(item["gt"]) for item in items]
     table: dict[str, Any] = {
         "n": len(items),
@@ -188,7 +188,7 @@ def _bleu_library() -> Any:
         return None
 
 
-def _said(item: Item) -> str:
+def _predicted_text(item: Item) -> str:
     """The answer as given; empty where it was truncated, so that half an answer earns nothing."""
     return answer_text(item["response"]) if item["parse_status"] == "parsed" else ""
 
@@ -196,7 +196,7 @@ def _said(item: Item) -> str:
 def _soft(item: Item, threshold: float) -> bool:
     if item["answer_kind"] != "text" or item["correct"]:
         return bool(item["correct"])
-    return token_f1(_said(item), answer_text(item["gt"])) >= threshold
+    return token_f1(_predicted_text(item), answer_text(item["gt"])) >= threshold
 
 
 def _kind_row(items: Sequence[Item]) -> dict[str, Any]:

@@ -34,7 +34,7 @@ def expected_of(question: str) -> str | None:
 
 
 @dataclass(frozen=True)
-class Said:
+class WindowAnswer:
     """What was said about one window: `answer`, `kind` and `status` are those of a parsed answer."""
 
     span: Span
@@ -57,7 +57,7 @@ class Merged:
     rule: str
 
 
-def merged(windows: Sequence[Said], count: int) -> Merged:
+def merged(windows: Sequence[WindowAnswer], count: int) -> Merged:
     """The answer about all of a video from those of its `count` windows that were answered, in the order of time."""
     kind = Counter(each.kind for each in windows).most_common(1)[0][0]
     rule = RULES[kind]
@@ -81,13 +81,13 @@ def joined(spans: Sequence[Span]) -> tuple[Span, ...]:
     return tuple(found)
 
 
-def _any_yes(given: Sequence[Said], windows: int) -> str:
+def _any_yes(given: Sequence[WindowAnswer], windows: int) -> str:
     if any(each.answer == "yes" for each in given):
         return "yes"
     return "no" if given and len(given) == windows else ""
 
 
-def _most(given: Sequence[Said]) -> str:
+def _most(given: Sequence[WindowAnswer]) -> str:
     counts = Counter(each.answer for each in given).most_common(2)
     tied = len(counts) > 1 and counts[0][1] == counts[1][1]
     return counts[0][0] if counts and not tied else ""

@@ -80,8 +80,8 @@ def family_of(folder: Path) -> Family:
         if model_type in family.model_types:
             _require_plain_weights(config, folder)
             return family
-    known = ", ".join(t for family in families for t in family.model_types)
-    raise MODEL_UNSUPPORTED.error(folder / "config.json", f"model_type is {model_type!r}; supported: {known}")
+    supported = ", ".join(t for family in families for t in family.model_types)
+    raise MODEL_UNSUPPORTED.error(folder / "config.json", f"model_type is {model_type!r}; supported: {supported}")
 
 
 def _require_plain_weights(config: dict, folder: Path) -> None:
@@ -91,7 +91,7 @@ def _require_plain_weights(config: dict, folder: Path) -> None:
     tables = {"": config, **{f"{name}.": value for name, value in config.items() if isinstance(value, dict)}}
     for prefix, table in tables.items():
         for key in QUANTIZED:
-            if asked := table.get(key):
-                method = asked.get("quant_method") if isinstance(asked, dict) else asked
+            if quantization := table.get(key):
+                method = quantization.get("quant_method") if isinstance(quantization, dict) else quantization
                 message = f"{prefix}{key} says that the weights are quantized ({method})"
                 raise MODEL_QUANTIZED.error(folder / "config.json", message)

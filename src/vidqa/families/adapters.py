@@ -30,9 +30,9 @@ def check_adapter(folder: Path) -> None:
     for name, tensor in read_header(folder / WEIGHTS).items():
         shape = tensor["shape"]
         if any(part in name for part in RANK_ROWS) and (not shape or shape[0] not in ranks):
-            wanted = " or ".join(map(str, sorted(ranks)))
+            allowed = " or ".join(map(str, sorted(ranks)))
             raise MODEL_WEIGHTS_BROKEN.error(
-                folder / WEIGHTS, f"{name} has shape {shape}; {CONFIG} says rank {wanted}", "Export the adapter again."
+                folder / WEIGHTS, f"{name} has shape {shape}; {CONFIG} says rank {allowed}", "Export the adapter again."
             )
 
 

@@ -1,13 +1,12 @@
-"""Jobs for programs: submit, follow metrics, cancel, go on from a checkpoint, count the cost.
+"""Jobs for programs: submit, follow metrics, cancel, continue from a checkpoint, count the cost.
 
     job = submit("train", Path("trial-7.toml"), "slurm", Resources(nodes=2), ready=gate.ready)
     for row in job.metrics():
         if row.values.get("val/avg_loss", 0) > 3:
             job.cancel()
 
-All that is known of a job is on disk. A program that was killed finds its job again with `attach(job_id)`, or by
-submitting the same spec: as long as nobody asks for a `new_run`, a spec with the same data, model and output folder has
-one job.
+The state of a job is on disk. A program that was killed finds its job again with `attach(job_id)`, or by submitting the
+same spec: without `new_run`, a spec with the same data, model and output folder has one job.
 """
 
 from __future__ import annotations
@@ -39,29 +38,29 @@ BEGINNING = Position()
 
 @dataclass(frozen=True)
 class JobHandle:
-    """A job by its id. `how` and `problems` are what its submission said: see `launch.Launched`."""
+    """A job by its id. `how` and `problems` are of its submission: see `launch.Launched`."""
 
     job_id: str
     how: str = "attached"
     problems: tuple[Problem, ...] = ()
 
     def record(self) -> JobRecord:
-        """State, exit code, failure and where everything is, as true as it is now."""
+        """State, exit code, failure and paths of the job, as observed now."""
         return watch.find(self.job_id)
 
     def progress(self) -> dict[str, Any]:
-        """What the engine last wrote of itself: step, total_steps, eta_s, message."""
+        """The engine's last status.json: step, total_steps, eta_s, message."""
         return watch.progress(records.read(self.job_id))
 
     def new_metrics(self, after: Position = BEGINNING) -> list[Row]:
-        """The rows that its run has written since a position, without waiting for more: to look at many jobs."""
+        """The rows written after a position, without waiting for more: for programs that watch many jobs."""
         return rows_after(self._run.path, after)
 
     def metrics(self, after: Position = BEGINNING) -> Iterator[Row]:
-        """Every row after a position as it is written, until the job is over. A job that goes on in the same run folder
-        (`retry`) goes on with the same positions."""
+        """Every row after a position as it is written, until the job is over. Positions stay valid when a job continues
+        in the same run folder (`retry`)."""
         while True:
-            record = self.record()  # first: what is written before the end is read after it
+            record = self.record()  # first: rows written before the end are still read
             for row in self.new_metrics(after):
                 after = row.position
                 yield row
@@ -70,7 +69,7 @@ class JobHandle:
             time.sleep(platform(record.platform).poll_s)
 
     def wait(self, timeout_s: float | None = None, show: Callable[[str], None] | None = None) -> JobRecord:
-        """The record once the job or the time is over; `show` gets each piece of the log as it is written."""
+        """Wait for the end of the job, at most `timeout_s`; `show` gets each piece of the log as it is written."""
         return watch.wait(self.record(), timeout_s, show)
 
     def cancel(self, grace_s: float = 300.0) -> JobRecord:
@@ -78,8 +77,8 @@ class JobHandle:
         return watch.cancel(self.job_id, grace_s)
 
     def retry(self, *, agreed: bool = False, ready: Ready = unchecked) -> JobHandle:
-        """A job that goes on in the run folder of this one, from its newest checkpoint; the one there is, where another
-        goes on already or has completed the run. Raises what launch.retry does."""
+        """A job that continues in the same run folder, from the newest checkpoint. If another job continues the run
+        already, or has completed it, that job. Raises what launch.retry does."""
         record = self.record()
         newest = next(each for each in records.scan()[0] if each.run_dir == record.run_dir)
         if newest.job_id != self.job_id:
@@ -101,8 +100,8 @@ class JobHandle:
         *,
         ready: Ready = unchecked,
     ) -> JobHandle:
-        """Submit its spec with other values at some dotted keys, as a run of its own that starts after just this
-        checkpoint: with train.max_num_steps = 12, step_8 is followed by 4 steps. The spec is written to `spec_path`.
+        """Submit its spec with other values at some dotted keys, as a new run that starts from this checkpoint: with
+        train.max_num_steps = 12, step_8 is followed by 4 steps. The spec is written to `spec_path`.
 
         Raises PLATFORM_NOTHING_TO_RESUME for a checkpoint that is not whole.
         """
@@ -119,7 +118,7 @@ class JobHandle:
         return submit(record.action, spec_path, record.platform, resources, ready=ready)
 
     def cost(self) -> Cost:
-        """What its run has cost so far, with all jobs that went on in the same run folder."""
+        """The cost of its run so far, over all jobs of the run folder."""
         return cost_of(records.read(self.job_id).run_dir)
 
     @property
@@ -137,8 +136,8 @@ def submit(
     restart: bool = False,
     ready: Ready = unchecked,
 ) -> JobHandle:
-    """Start the job of a spec, or attach to the one there is, whatever has become of it: one that has ended otherwise
-    than complete goes on with `retry`; `restart` starts it anew. Raises ProblemError with all that is wrong."""
+    """Start the job of a spec, or attach to its earlier job in any state. An earlier job that ended incomplete
+    continues with `retry`; `restart` starts a new one. Raises ProblemError with every problem."""
     launched = launch.launch(
         action, spec_path, platform_name, resources, new_run=new_run, ended=not restart, ready=ready
     )
@@ -146,7 +145,7 @@ def submit(
 
 
 def attach(job_id: str) -> JobHandle:
-    """A job that was submitted before, by whomever. Raises JOB_NOT_FOUND, JOB_RECORD_BROKEN."""
+    """A job that was submitted before. Raises JOB_NOT_FOUND, JOB_RECORD_BROKEN."""
     return JobHandle(records.read(job_id).job_id)
 
 

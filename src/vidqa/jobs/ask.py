@@ -1,4 +1,4 @@
-"""Questions about files, answered by an engine process of this machine while somebody waits.
+"""Answers questions about files in an engine process of this machine, and waits for it.
 
 rows = ask(Question("outputs/train/RUN", media=("clip.mp4",), questions=("Is the door open?",)))
 """
@@ -29,15 +29,15 @@ from vidqa.spec import Layer, parse_set
 from vidqa.spec.sources import model_layer
 
 MOST_WORKERS = 2
-ASKED = "asked.jsonl"  # in the run folder: what was asked, as annotations without answers
+QUESTIONS = "asked.jsonl"  # in the run folder: the questions, as annotations without answers
 Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Question:
-    """What is asked: every question about each of the media, which are files or folders; without a question, the usual
-    one. `which` export of a run answers. `sets` are keys as KEY=VALUE. `out` keeps the run folder, in which a second
-    call goes on; without it nothing is kept."""
+    """Every question about each of the media, which are files or folders; without a question, the default one. `which`
+    selects the export of a run. `sets` are keys as KEY=VALUE. `out` keeps the run folder, which a second call
+    continues; without it nothing is kept."""
 
     model: str
     media: tuple[str, ...]
@@ -48,15 +48,17 @@ class Question:
 
 
 def ask(question: Question) -> list[Row]:
-    """A row for every question about every file, as in answers.jsonl. Raises the problems of what is asked, and of an
-    engine that did not end well."""
+    """A row for every question about every file, as in answers.jsonl. Raises the problems of the question and of the
+    engine."""
     layers = [model_layer(ACTION, question.model, question.which), parse_set(question.sets)]
     rows = [row for place in question.media for row in _rows(place, question.questions)]
     few = Layer("infer.py", {"engine.decode_workers": min(len(rows), MOST_WORKERS)})  # each takes seconds to start
     with _run_folder(question.out) as folder:
-        write_text(folder / ASKED, "".join(json.dumps({"id": str(at), **row}) + "\n" for at, row in enumerate(rows)))
+        write_text(
+            folder / QUESTIONS, "".join(json.dumps({"id": str(at), **row}) + "\n" for at, row in enumerate(rows))
+        )
         own = {
-            "dataset.annotation_path": str(folder / ASKED),
+            "dataset.annotation_path": str(folder / QUESTIONS),
             "results_dir": str(folder),
             "inference.skip_saved": question.out is not None,
         }
@@ -76,19 +78,19 @@ def _rows(place: str, questions: tuple[str, ...]) -> Iterator[Row]:
 
 @contextmanager
 def _run_folder(out: Path | None) -> Iterator[Path]:
-    """Raises RUN_FOLDER_TAKEN for the folder of something else."""
+    """Raises RUN_FOLDER_TAKEN for a folder with other contents."""
     if out is None:
         with TemporaryDirectory(prefix="vidqa-infer-") as folder:
             yield Path(folder)
         return
-    if out.exists() and not (out / ASKED).is_file() and (not out.is_dir() or any(out.iterdir())):
+    if out.exists() and not (out / QUESTIONS).is_file() and (not out.is_dir() or any(out.iterdir())):
         raise RUN_FOLDER_TAKEN.error(out, "it holds something else than the answers to earlier questions")
     out.mkdir(parents=True, exist_ok=True)
     yield out.absolute()
 
 
 def _carry_out(job: Job) -> None:
-    """Run the engine; what it says goes to the terminal. Raises its problems."""
+    """Run the engine with its output on the terminal. Raises its problems."""
     rendered = local.render(job)
     done = subprocess.run(
         rendered.command, env=environment.child_environment(**rendered.environment), stdin=subprocess.DEVNULL, stdout=2
@@ -103,7 +105,7 @@ def _carry_out(job: Job) -> None:
 
 
 def problems_of(rows: list[Row]) -> list[Problem]:
-    """Why files have no answer, each once."""
+    """The problems of files without an answer, each once."""
     return list(dict.fromkeys(Problem(**row["problem"]) for row in rows if row["problem"]))
 
 
@@ -128,7 +130,7 @@ def write_lines(path: Path, rows: list[Row]) -> None:
 
 
 def shown(rows: list[Row], count: int, kept: list[str]) -> str:
-    """The answers for a person: one alone as it is, several with what was asked about what."""
+    """The answers for a person: one alone as it is, several each with file and question."""
     if count == 1 and not rows[0]["windows"]:
         return _answer(rows[0])
     parts = [f"{', '.join(map(os.path.basename, row['media']))}: {row['question']}\n{_answer(row)}" for row in rows]

@@ -3,7 +3,7 @@
     made = dry_run("train", Path("spec.toml"), "slurm")
     submit = write(made, platform("slurm"), Path("look"))       # mkdir -p RUN && cp look/... RUN && sbatch ...
 
-A launch writes the same files into the run folder; they name it, so it is where they have to be when they run.
+A launch writes the same files into the run folder. They name that folder, so they must lie there when they run.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from vidqa.platforms._base import RUN_SCRIPT, SPEC_FILE, Platform
 
 
 def files_of(made: DryRun) -> dict[str, str]:
-    """Text by name: the spec that the job gets, and what is submitted, or else the command that runs."""
+    """Text by file name: the spec of the job, and the script to submit, or else the command to run."""
     command = {RUN_SCRIPT: f"#!/bin/bash\nexec {made.rendered.shown}\n"}
     return {SPEC_FILE: made.spec_toml, **(made.rendered.files or command)}
 
 
 def write(made: DryRun, where: Platform, folder: Path) -> str:
-    """Write the files of a dry run into `folder`; the command that submits them, "" where no command can.
+    """Write the files of a dry run into `folder`. Returns the command that submits them, "" where there is none.
 
     Raises PLATFORM_OUT_UNWRITABLE.
     """

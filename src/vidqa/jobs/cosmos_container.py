@@ -1,7 +1,7 @@
-"""A training for NVIDIA's cosmos-rl container: its TOML, and what starts it on a platform, as files to submit.
+"""Files for a training in NVIDIA's cosmos-rl container: its TOML, and the script or manifest that starts it.
 
-That engine writes no status of ours, stops without saving and cannot be observed as our jobs are. So these files are
-rendered and never started from here; what the container cannot do is refused before.
+cosmos-rl writes no status.json, stops without saving and cannot be observed as our jobs are. So the files are rendered
+and never submitted from here; a spec that the container cannot run is refused.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ from vidqa.spec.models import TrainSpec
 
 TARGET = "cosmos-rl"
 TOML = "cosmos.toml"
-PROGRAM = "/opt/cosmos_rl/tao_sft_example.py"  # the training program of NVIDIA's image; custom_script names another
-# No token goes along, and nothing is imported from the folder that it is started in.
+PROGRAM = "/opt/cosmos_rl/tao_sft_example.py"  # the training program of NVIDIA's image; custom_script replaces it
+# No token is passed, and nothing is imported from the working folder.
 SETTINGS = {"HF_HUB_OFFLINE": "1", "WANDB_MODE": "offline", "PYTHONUNBUFFERED": "1", "PYTHONSAFEPATH": "1"}
-# What lies beside the training program it imports all the same, before whatever the image has on its path.
+# It still imports modules beside the training program, before those on the image's path.
 BESIDE = ("sh", "-c", 'PYTHONPATH=$0${PYTHONPATH:+:$PYTHONPATH} exec "$@"')
 
 
 @dataclass(frozen=True)
 class ContainerFiles:
-    """`files` by name, for `folder`; `submit` is the shell command that starts them, once they are `written`, and
-    what is not here yet has been fetched by the commands of `fetch`. `preflight` is as in launch.Readiness."""
+    """`files` by name, for `folder`. `submit` is the shell command that starts the training, once the files are
+    `written` and the commands of `fetch` have run. `preflight` is as in launch.Readiness."""
 
     folder: Path
     files: dict[str, str]
@@ -67,23 +67,23 @@ def prepare(
     if not actions.action(action).cosmos:
         raise COSMOS_CANNOT.error(action, "only training is rendered for the container", "use our own engine")
     settings = site.read(platform_name, resources.site)
-    asked = load_job_spec(action, spec_path, fetch=write, target=TARGET, settings=settings)
-    trained = cast(TrainSpec, asked.resolved)
+    job_spec = load_job_spec(action, spec_path, fetch=write, target=TARGET, settings=settings)
+    trained = cast(TrainSpec, job_spec.resolved)
     samples = train_samples(trained)
     table_problems = cosmos_table(trained, samples)[1]
     image = resources.image or getattr(settings, "image", "")  # local and docker have no such setting
     problems = [
-        *asked.warnings,
+        *job_spec.warnings,
         *table_problems,
         *video_fps_problems(trained),
         *_refused(platform_name, resources, image),
     ]
     raise_errors(problems)
-    readiness = ready(asked, spec_path, platform_name, resources, fetch=write)
+    readiness = ready(job_spec, spec_path, platform_name, resources, fetch=write)
     if write:
         raise_errors(readiness.problems)
-        fetch_weights(asked)
-    job = _job(asked, platform_name, settings, image)
+        fetch_weights(job_spec)
+    job = _job(job_spec, platform_name, settings, image)
     problems += _unmountable(platform_name, job)
     raise_errors(problems)
     problems = [*dict.fromkeys([*problems, *readiness.problems])]  # without `write` only shown
@@ -95,7 +95,7 @@ def prepare(
         for name, content in made.items():
             files.write_text(job.run_dir / name, content)
     submit = f"{starter} {shlex.quote(str(job.run_dir / script))}"
-    return ContainerFiles(job.run_dir, made, submit, problems, write, readiness.preflight, asked.fetch)
+    return ContainerFiles(job.run_dir, made, submit, problems, write, readiness.preflight, job_spec.fetch)
 
 
 def _command(job: Job, program: str) -> tuple[str, ...]:
@@ -130,14 +130,14 @@ def _unmountable(platform_name: str, job: Job) -> list[Problem]:
     return [COSMOS_CANNOT.at(path, "to docker run a colon divides paths", remedy) for path in found if ":" in str(path)]
 
 
-def _job(asked: JobSpec, platform_name: str, settings: Any, image: str | None) -> Job:
-    taken = {path.name for path in asked.output_dir.glob("*")}
-    name = new_name(asked.spec_fingerprint, taken)
-    count = process_count(asked.spec)
-    folder = asked.output_dir / name
-    elsewhere = [] if platform(platform_name).sees_all(settings) else asked.media_elsewhere()
-    reads = (*asked.reads, *elsewhere)
-    return Job(name, asked.action, folder, count, count, 1, image, reads, asked.writes, settings)
+def _job(job_spec: JobSpec, platform_name: str, settings: Any, image: str | None) -> Job:
+    taken = {path.name for path in job_spec.output_dir.glob("*")}
+    name = new_name(job_spec.spec_fingerprint, taken)
+    count = process_count(job_spec.spec)
+    folder = job_spec.output_dir / name
+    elsewhere = [] if platform(platform_name).sees_all(settings) else job_spec.media_elsewhere()
+    reads = (*job_spec.reads, *elsewhere)
+    return Job(name, job_spec.action, folder, count, count, 1, image, reads, job_spec.writes, settings)
 
 
 def _lines(*lines: str) -> str:
@@ -164,7 +164,7 @@ def _docker(job: Job, words: tuple[str, ...], _: str) -> tuple[str, str, str]:
 def _slurm(job: Job, words: tuple[str, ...], _: str) -> tuple[str, str, str]:
     """One task on one node: in the cluster's own environment, in Apptainer, or in pyxis."""
     place = job.settings
-    asked = {
+    flags = {
         "job-name": name_of(job.job_id),
         "output": as_pattern(job.log),
         "nodes": "1",
@@ -174,7 +174,7 @@ def _slurm(job: Job, words: tuple[str, ...], _: str) -> tuple[str, str, str]:
         "mem": place.memory,
         **{name: getattr(place, name) for name in ("partition", "account", "qos", "reservation", "constraint", "time")},
     }
-    head = [directive(f"--{name}={value}") for name, value in asked.items() if value]
+    head = [directive(f"--{name}={value}") for name, value in flags.items() if value]
     head += [directive(flag) for flag in ["--exclusive"] * place.exclusive + place.options]
     folders = [f"{mount.path}:{mount.path}" + ":ro" * mount.read_only for mount in mounts(job)] + place.mounts
     if place.backend == "apptainer":

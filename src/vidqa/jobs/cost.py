@@ -1,7 +1,7 @@
-"""What a run has cost so far: the time that its jobs ran, and their GPUs.
+"""The cost of a run so far: the hours of its jobs and their GPUs.
 
-A cluster's queue costs nothing. So when a job there begins to run, and when it has to wait again, is written down
-beside its record as soon as somebody sees it. Any other job runs from its launch on, and so does one that nobody saw.
+Waiting in a queue costs nothing. So each observation of a job on a cluster records whether it runs or waits, beside the
+job's record. Jobs elsewhere, and jobs never observed, count from their launch.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from vidqa.platforms._base import State
 
 @dataclass(frozen=True)
 class Cost:
-    """Of all jobs of one run folder: the `seconds` they ran, the same times their GPUs, and how many they were."""
+    """Over all jobs of one run folder: `seconds` of running, the same times GPUs, and the number of jobs."""
 
     seconds: float
     gpu_seconds: float
@@ -28,7 +28,7 @@ class Cost:
 
 
 def cost_of(run_dir: str) -> Cost:
-    """The cost of a run: of its first job and of all that went on with it. A GPU is counted for each process."""
+    """The cost of a run: of its first job and of all that continued it. Each process counts as one GPU."""
     found = [record for record in records.scan()[0] if record.run_dir == run_dir]
     seconds = [running_s(record) for record in found]
     gpus = [record.processes if record.gpus else 0 for record in found]
@@ -36,7 +36,7 @@ def cost_of(run_dir: str) -> Cost:
 
 
 def running_s(record: JobRecord) -> float:
-    """How long a job has run, over all attempts that its platform made of it."""
+    """Seconds that a job ran, over all attempts of its platform."""
     spans = _spans(record.job_id) or [[record.created, ""]]
     last = _end_of(record)
     times = [(_instant(since, last), _instant(until, last)) for since, until in spans]
@@ -44,8 +44,8 @@ def running_s(record: JobRecord) -> float:
 
 
 def write_span(job_id: str, state: State) -> None:
-    """Keep that a job of a platform with a queue runs now, or waits. What cannot be kept, on a full disk, makes the
-    cost less exact and nothing else."""
+    """Record that a job of a platform with a queue runs now, or waits. A failure to write, as on a full disk, only
+    makes the cost less exact."""
     spans = _spans(job_id)
     if state == State.RUNNING and (not spans or spans[-1][1]):
         spans.append([_microseconds(), ""])
@@ -64,7 +64,7 @@ def _file(job_id: str) -> Path:
 
 
 def _spans(job_id: str) -> list[list[str]]:
-    """[since, until] of each time that a job was seen running, `until` empty for the last; none where none is kept."""
+    """[since, until] of each span in which a job was seen running; `until` is empty for the last one."""
     kept: Any = files.read_object(_file(job_id)).get("spans")
     if not isinstance(kept, list) or not all(isinstance(each, list) and len(each) == 2 for each in kept):
         return []
@@ -72,7 +72,7 @@ def _spans(job_id: str) -> list[list[str]]:
 
 
 def _end_of(record: JobRecord) -> datetime:
-    """When a job ended: as its platform wrote it down, or as it was seen; now, for one that is not over."""
+    """When a job ended: as its platform recorded, or as it was observed; now, for a running job."""
     now = datetime.now(UTC)
     if not record.state.is_terminal:
         return now

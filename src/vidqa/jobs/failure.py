@@ -1,6 +1,6 @@
-"""Of which class a failure is, and the line of evidence: it decides whether the same job is worth another try.
+"""The class of a failure and its line of evidence; they decide whether a retry of the job can succeed.
 
-Memory was full where the kernel, CUDA or the platform says so. A process that was killed may have been so by anyone.
+A failure is out-of-memory only where the kernel, CUDA or the platform says so: a killed process alone proves nothing.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ DATA, CREDENTIAL, SPEC, PROGRAM = "data", "credential", "spec", "program"
 CLASSES = (INFRASTRUCTURE, DATA, IMAGE, CREDENTIAL, SPEC, PROGRAM, OUT_OF_MEMORY)
 FAILS_AGAIN = (SPEC, DATA, CREDENTIAL, OUT_OF_MEMORY)  # the same job would end the same way
 
-# What a problem's code begins with.
+# The class of problem codes by prefix.
 BY_CODE = {
     "SPEC": SPEC,
     "AUTOML": SPEC,
@@ -50,7 +50,7 @@ BY_CODE = {
     "PLATFORM_DOCKER_NOT_AN_ENGINE": IMAGE,
     "PLATFORM": INFRASTRUCTURE,
 }
-# What a line of the log says; the first pattern that any line has wins, and of its lines the last.
+# Patterns of log lines. The first pattern with a match wins, with its last matching line.
 BY_LINE = (
     (OUT_OF_MEMORY, r"OutOfMemoryError|CUDA out of memory|oom[-_]kill|OOMKilled|Out of memory: Killed"),
     (IMAGE, r"exec \S+ failed: No such file|executable file not found in"),
@@ -70,7 +70,7 @@ EVIDENCE_LENGTH = 300
 
 
 def classify(exit_code: int | None, message: str, problems: Sequence[Problem], log_tail: str) -> dict[str, str]:
-    """{"class": one of CLASSES, "evidence": the problem or the line of the log that says so}."""
+    """{"class": one of CLASSES, "evidence": the problem or the log line}."""
     errors = [problem for problem in problems if problem.severity == "error"]
     found = _of_code(errors[0].code) if errors else None
     if found:
@@ -78,7 +78,7 @@ def classify(exit_code: int | None, message: str, problems: Sequence[Problem], l
     lines, killed = log_tail.splitlines(), "SIGKILL" in message
     for kind, pattern in BY_LINE:
         if killed and kind != OUT_OF_MEMORY:
-            return _failure(INFRASTRUCTURE, message)  # what the log of a killed process ends with is no reason
+            return _failure(INFRASTRUCTURE, message)  # the last log line of a killed process is no evidence
         hits = [line.strip() for line in lines if re.search(pattern, line)]
         if hits:
             return _failure(kind, hits[-1])
@@ -97,9 +97,9 @@ def why_not_again(failure: dict[str, str] | None) -> str | None:
 
 
 def _of_code(code: str) -> str | None:
-    """The class of the longest beginning that is known."""
-    known = [start for start in BY_CODE if code == start or code.startswith(f"{start}_")]
-    return BY_CODE[max(known, key=len)] if known else None
+    """The class of the longest prefix in BY_CODE."""
+    matching = [start for start in BY_CODE if code == start or code.startswith(f"{start}_")]
+    return BY_CODE[max(matching, key=len)] if matching else None
 
 
 def _failure(kind: str, evidence: str) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""An inference that a script carries out on this machine while somebody waits, without a record of a job."""
+"""An inference that a script runs on this machine and waits for, without a job record."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ ACTION = "inference"
 
 
 def inference_job(layers: Iterable[Layer], folder: Path) -> Job:
-    """The job whose run folder is `folder`; its spec, of these layers, is written there, and its models are fetched.
-    Raises the problems of the spec and of what it names, and PLATFORM_TOO_FEW_GPUS."""
+    """The job with run folder `folder`: writes the spec of these layers there and downloads the models. Raises the
+    problems of the spec and of its inputs, and PLATFORM_TOO_FEW_GPUS."""
     spec_path = folder / "spec.toml"
     write_text(spec_path, dump(resolve(ACTION, layers).spec))
-    asked = load_job_spec(ACTION, spec_path, fetch=True)
-    fetch_weights(asked)
-    processes = asked.declared.processes(asked.resolved)
+    job_spec = load_job_spec(ACTION, spec_path, fetch=True)
+    fetch_weights(job_spec)
+    processes = job_spec.declared.processes(job_spec.resolved)
     job = Job(folder.name, ACTION, folder, processes=processes, gpus=hardware.gpu_count())
     raise_errors(local.gpu_problems(job))
-    write_text(job.spec, dump(asked.resolved))
+    write_text(job.spec, dump(job_spec.resolved))
     return job

@@ -1,4 +1,4 @@
-"""Which image a job runs in: the one that was named, or the one that config.json records, by tag and digest.
+"""The container image of a job: the one that the user names, or the one that config.json records by tag and digest.
 
 python -m vidqa.jobs.images TAG IMAGE [CONFIG]     records an image; docker/build.sh calls it
 """
@@ -33,7 +33,7 @@ def choose(named: str | None, *, agreed: bool) -> str:
 
 
 def recorded(config: Path) -> tuple[str, str] | None:
-    """The tag and what to run for it: REPOSITORY@DIGEST of a pushed image, the bare id of one that was only built."""
+    """The tag, and REPOSITORY@DIGEST of a pushed image or the bare id of a local one."""
     engine = json.loads(config.read_text(encoding="utf-8"))["images"]["engine"]
     return (engine["tag"], engine["image"]) if engine else None
 

@@ -1,4 +1,4 @@
-"""What a spec asks of this machine: its models as folders, its paths absolute, and fingerprints of what goes in."""
+"""A spec resolved for this machine: models as folders, absolute paths, and fingerprints of its inputs."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from vidqa.contract import environment
 from vidqa.contract.cli import command
 from vidqa.contract.problem import Problem
 from vidqa.dataset import check_records, open_source
+from vidqa.dataset.sources import file_of, made_absolute, read_by
 from vidqa.jobs.records import JobRecord
 from vidqa.platforms.mounts import media_folders
 from vidqa.platforms.site import is_unseen
@@ -30,8 +31,8 @@ from vidqa.storage.problems import TO_STAGE
 class JobSpec:
     """A spec as written and as the job gets it. `models` maps dotted keys to the names that were written.
 
-    What a launch has to fetch first, `resolved` names where it will be: in the folders `to_come`, once the commands of
-    `fetch` have run.
+    For inputs that a launch fetches first, `resolved` has the future paths: in the folders `to_come`, which the
+    commands of `fetch` fill.
     `spec_fingerprint` is of the spec as written; `inputs_fingerprint` covers the annotations, the models' files and
     the checkpoint that a run starts from.
     """
@@ -50,12 +51,12 @@ class JobSpec:
 
     @property
     def declared(self) -> Action:
-        """What its action is."""
+        """The declaration of its action."""
         return actions.action(self.action)
 
     @property
     def output_dir(self) -> Path:
-        """The folder in which the run makes its own."""
+        """The folder that gets the run folder."""
         return Path(value_at(self.resolved, self.declared.output_key))
 
     @property
@@ -69,14 +70,15 @@ class JobSpec:
 
     @property
     def reads(self) -> tuple[Path, ...]:
-        """What the spec names that the job reads, absolute: models, annotations, media, the checkpoint it starts
-        from."""
-        keys = _read_keys(self.declared, self.spec)
-        return tuple(dict.fromkeys((*_local_paths(self.resolved, [*self.models, *keys]), *self.to_come)))
+        """Absolute paths that the job reads: models, annotations, media, the checkpoint it starts from."""
+        keys = [key for key in _read_keys(self.declared, self.spec) if key not in _annotation_keys(self.declared)]
+        named = [str(value_at(self.resolved, key)) for key in _annotation_keys(self.declared)]
+        sets = [Path(place) for name in named if name and "://" not in name for place in read_by(name)]
+        return tuple(dict.fromkeys((*_local_paths(self.resolved, [*self.models, *keys]), *sets, *self.to_come)))
 
     def media_elsewhere(self) -> list[Path]:
-        """The folders of media that the annotations name outside of what the spec names. Every annotation is read for
-        it; records that are wrong are left for preflight and the engine."""
+        """Folders of media that the annotations name outside the spec's own paths. Reads all annotations; broken
+        records are left to preflight and the engine."""
         return media_folders((path for path, _ in self._media), [*self.reads, *self.writes])
 
     def media_named(self) -> list[Path]:
@@ -96,7 +98,7 @@ class JobSpec:
 
     @property
     def needs(self) -> tuple[str, ...]:
-        """The secrets without which something that the spec asks for is not done: trackers and uploads."""
+        """The secrets that the spec needs, for trackers and uploads."""
         return self.declared.secrets(self.resolved)
 
     @property
@@ -129,9 +131,9 @@ def load_job_spec(
 ) -> JobSpec:
     """Load a spec and resolve what it names.
 
-    Of models of the hub `fetch` brings the small files (`fetch_weights` the others); without it, they are named by
-    where a launch will put them. `folders` are those of the models, where they are known. What the platform's
-    `settings` declare to be on the cluster alone is taken as it is written. Raises ProblemError.
+    With `fetch` the small files of hub models are downloaded (`fetch_weights` brings the weights); without it, models
+    are the paths where a launch will put them. `folders` overrides the model folders. Paths that the platform's
+    `settings` declare to be on the cluster are taken as written. Raises ProblemError.
     """
     layer = spec.read_layer(spec_path)
     require_action(layer, spec_path, action)
@@ -152,10 +154,10 @@ def load_job_spec(
     resolved = with_values(written, {**_absolute_paths(declared, written), **found})
     sets = _sets_of_buckets(declared, resolved, storage.stage_set if fetch else storage.expected_set)
     resolved = with_values(resolved, sets)
-    not_here = [Path(path) for path in sets.values() if not os.path.exists(path)]
+    not_here = [Path(file_of(path)) for path in sets.values() if path and not os.path.exists(file_of(path))]
     to_stage = [TO_STAGE.at(path, "a launch puts them there before its job", severity="warning") for path in not_here]
     annotations = [path for data in declared.data if (path := str(value_at(resolved, data.annotations)))]
-    unread = [path for path in annotations if Path(path) in not_here or is_unseen(settings, path)]
+    unread = [path for path in annotations if Path(file_of(path)) in not_here or is_unseen(settings, path)]
     data = [path if path in unread else open_source(path).fingerprint() for path in annotations]
     absent = [each for each in expected.values() if not each.is_here]
     return JobSpec(
@@ -179,11 +181,11 @@ def _snapshot_and_blobs(folder: Path) -> tuple[Path, Path]:
     return folder, (folder / "../../blobs").resolve()
 
 
-def fetch_weights(asked: JobSpec) -> None:
-    """Bring the weights of the hub's models into the folders that `asked` names: of those commits, wherever the branch
-    is by now. Raises what hub.resolve_model does."""
-    for key, name in asked.models.items():
-        folder = Path(str(value_at(asked.resolved, key)))
+def fetch_weights(job_spec: JobSpec) -> None:
+    """Download the weights of hub models into the folders of `job_spec`, at the commits recorded there. Raises what
+    hub.resolve_model does."""
+    for key, name in job_spec.models.items():
+        folder = Path(str(value_at(job_spec.resolved, key)))
         if hub.is_hub_name(name) and hub.is_snapshot(folder):
             hub.resolve_model(hub.at_commit(name, folder.name), token=environment.hf_token())
 
@@ -194,49 +196,57 @@ def spec_of(record: JobRecord) -> Path:
 
 
 def job_spec_of(record: JobRecord, settings: Any = None) -> JobSpec:
-    """What the job of a record was asked, from the run folder's own spec, to go on where it ended. Its checkpoints
-    come before any that it started from."""
-    asked = load_job_spec(record.action, spec_of(record), fetch=True, settings=settings)
+    """The job spec of a record, from its run folder, set to continue where the job ended: from its own checkpoints if
+    it has any, else from the one that it started from."""
+    loaded = load_job_spec(record.action, spec_of(record), fetch=True, settings=settings)
     begun = any((Path(record.run_dir) / "checkpoints").glob("*_*"))
-    resuming = asked.declared.resuming
-    goes_on = resuming and (begun or not isinstance(value_at(asked.spec, resuming.key), str))
+    resuming = loaded.declared.resuming
+    goes_on = resuming and (begun or not isinstance(value_at(loaded.spec, resuming.key), str))
     changes = {resuming.key: True} if resuming and goes_on else {}
     return replace(
-        asked,
+        loaded,
         spec_path=Path(record.spec),
-        spec=with_values(asked.spec, changes),
-        resolved=with_values(asked.resolved, changes),
-        models={key: record.model if not at else name for at, (key, name) in enumerate(asked.models.items())},
+        spec=with_values(loaded.spec, changes),
+        resolved=with_values(loaded.resolved, changes),
+        models={key: record.model if not at else name for at, (key, name) in enumerate(loaded.models.items())},
         spec_fingerprint=record.spec_fingerprint,
+        warnings=[],  # of the first launch
     )
 
 
-def model_names(asked: Spec) -> dict[str, str]:
-    """The models of a spec by dotted key, the revision joined to a hub name; the one that is trained or asked first."""
+def model_names(run_spec: Spec) -> dict[str, str]:
+    """The models of a spec by dotted key, the revision joined to a hub name; the trained or answering model first."""
     names: dict[str, str] = {}
-    for key in actions.action_for(asked).models:
-        if key.only_with and not value_at(asked, key.only_with):
+    for key in actions.action_for(run_spec).models:
+        if key.only_with and not value_at(run_spec, key.only_with):
             continue
-        name, revision = value_at(asked, key.name), value_at(asked, key.revision) if key.revision else ""
+        name, revision = value_at(run_spec, key.name), value_at(run_spec, key.revision) if key.revision else ""
         joins = revision and hub.is_hub_name(name) and "@" not in name
         names[key.name] = f"{name}@{revision}" if joins else name
     return names
 
 
-def process_count(asked: Spec) -> int:
-    """How many engine processes a spec asks for."""
-    return actions.action_for(asked).processes(asked)
+def with_absolute_paths(run_spec: SpecT) -> SpecT:
+    """The same spec for a program that works in another folder: the paths that it names in full, models among them."""
+    models = {key.name: value_at(run_spec, key.name) for key in actions.action_for(run_spec).models}
+    folders = {key: os.path.abspath(name) for key, name in models.items() if name and os.path.isdir(name)}
+    return with_values(run_spec, {**_absolute_paths(actions.action_for(run_spec), run_spec), **folders})
 
 
-def written_anew(asked: SpecT) -> SpecT:
-    """The same spec of a run that does not go on with an earlier one: going on asks for the same outcome."""
-    resuming = actions.action_for(asked).resuming
-    goes_on = resuming is not None and value_at(asked, resuming.key) is True
-    return with_values(asked, {resuming.key: False}) if resuming and goes_on else asked
+def process_count(run_spec: Spec) -> int:
+    """The number of engine processes."""
+    return actions.action_for(run_spec).processes(run_spec)
+
+
+def written_anew(run_spec: SpecT) -> SpecT:
+    """The spec without resuming: a resumed run and a new one have the same result."""
+    resuming = actions.action_for(run_spec).resuming
+    goes_on = resuming is not None and value_at(run_spec, resuming.key) is True
+    return with_values(run_spec, {resuming.key: False}) if resuming and goes_on else run_spec
 
 
 def _sets_of_buckets(declared: Action, resolved: Spec, bring: Callable[[str, str], tuple[str, str]]) -> dict[str, str]:
-    """The paths of a spec's data that lie in a bucket, by dotted key, as `bring` gives them."""
+    """The local paths, from `bring`, of data that lies in a bucket, by dotted key."""
     found: dict[str, str] = {}
     for data in declared.data:
         addresses = str(value_at(resolved, data.annotations)), str(value_at(resolved, data.media))
@@ -245,41 +255,45 @@ def _sets_of_buckets(declared: Action, resolved: Spec, bring: Callable[[str, str
     return found
 
 
-def _read_keys(declared: Action, asked: Spec) -> list[str]:
+def _read_keys(declared: Action, run_spec: Spec) -> list[str]:
     """The keys that hold a path that a run reads, beside its models."""
     data = [key for each in declared.data for key in (each.annotations, each.media)]
-    return [*data, *actions.resolve(declared.reads)(asked), *([declared.resuming.key] if declared.resuming else [])]
+    return [*data, *actions.resolve(declared.reads)(run_spec), *([declared.resuming.key] if declared.resuming else [])]
+
+
+def _annotation_keys(declared: Action) -> list[str]:
+    return [data.annotations for data in declared.data]
 
 
 def _written_keys(declared: Action) -> list[str]:
     return [declared.output_key, *([f"{declared.decoding}.frame_cache_dir"] if declared.decoding else [])]
 
 
-def _start(declared: Action, asked: Spec) -> str:
-    start = value_at(asked, declared.resuming.key) if declared.resuming else ""
+def _start(declared: Action, run_spec: Spec) -> str:
+    start = value_at(run_spec, declared.resuming.key) if declared.resuming else ""
     return start if isinstance(start, str) else ""
 
 
 def _local_paths(resolved: Spec, keys: list[str]) -> tuple[Path, ...]:
-    """The values of these keys that are paths on a file system: neither empty, nor addresses, nor names of the hub."""
+    """The values of these keys that are file system paths, not empty and no URL."""
     values = [value_at(resolved, key) for key in keys]
     paths = [Path(value) for value in values if isinstance(value, str) and value and "://" not in value]
     return tuple(dict.fromkeys(paths))
 
 
-def _absolute_paths(declared: Action, asked: Spec) -> dict[str, str]:
-    keys = (*_read_keys(declared, asked), *_written_keys(declared), *declared.interpreters(asked))
-    written = {key: value_at(asked, key) for key in keys}
+def _absolute_paths(declared: Action, run_spec: Spec) -> dict[str, str]:
+    keys = (*_read_keys(declared, run_spec), *_written_keys(declared), *declared.interpreters(run_spec))
+    written = {key: value_at(run_spec, key) for key in keys}
     return {
-        key: os.path.abspath(os.path.expanduser(value))
+        key: made_absolute(value) if key in _annotation_keys(declared) else os.path.abspath(os.path.expanduser(value))
         for key, value in written.items()
         if isinstance(value, str) and value and "://" not in value
     }
 
 
 def _model_identity(name: str) -> str:
-    """Names, sizes and times of a model folder's files: another training into the same folder is another model. A
-    snapshot of the hub is named by its commit, however much of it is here."""
+    """The identity of a model folder: names, sizes and times of its files. A hub snapshot is identified by its commit
+    alone, since parts of it may be missing."""
     folder = Path(name)
     if hub.is_snapshot(folder):
         return repr(name)

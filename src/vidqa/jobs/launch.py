@@ -3,8 +3,8 @@
     launch("train", Path("spec.toml"), "local")
     launch("train", Path("spec.toml"), "docker", Resources(image="registry/engine:0.1.0"))
 
-A second launch of the same spec, data and model attaches to the job that runs, or says that it is done. Scripts give
-`ready`, by which preflight decides whether a job may start (`vidqa.preflight.gate`).
+A second launch of the same spec, data and model attaches to the running job, or reports that it is done. Scripts pass
+`ready`, which asks preflight whether a job may start (`vidqa.preflight.gate`).
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ STOP_S = 30.0  # for a job that has just begun and has nothing to save
 
 @dataclass(frozen=True)
 class Resources:
-    """Where and with what a job is to run, beyond its spec. `gpus` are those of a node, where the launcher cannot see
-    them; `agreed` stands for --yes; `site` is a file with the settings of the place."""
+    """Where a job runs and with what, beyond its spec. `gpus` counts the GPUs of a node that the launcher cannot see;
+    `agreed` stands for --yes; `site` is a file of platform settings."""
 
     nodes: int = 1
     gpus: int | None = None
@@ -45,7 +45,7 @@ class Resources:
 
 @dataclass(frozen=True)
 class Readiness:
-    """What preflight says of a job before it starts: what its record says of it (records.PASSED), what is wrong, and
+    """The verdict of preflight on a job before it starts: the word for its record (records.PASSED), the problems, and
     the plan of its samples where one is kept."""
 
     preflight: str = ""
@@ -57,12 +57,14 @@ class Ready(Protocol):
     """Whether the job of the spec at `spec_path` may start. Without `fetch` nothing is fetched or written for it."""
 
     def __call__(
-        self, asked: JobSpec, spec_path: Path, platform_name: str, resources: Resources, *, fetch: bool
+        self, job_spec: JobSpec, spec_path: Path, platform_name: str, resources: Resources, *, fetch: bool
     ) -> Readiness: ...
 
 
-def unchecked(asked: JobSpec, spec_path: Path, platform_name: str, resources: Resources, *, fetch: bool) -> Readiness:
-    """For callers that have made sure of it themselves."""
+def unchecked(
+    job_spec: JobSpec, spec_path: Path, platform_name: str, resources: Resources, *, fetch: bool
+) -> Readiness:
+    """For callers that have checked the spec themselves."""
     return Readiness()
 
 
@@ -77,8 +79,8 @@ class DryRun(NamedTuple):
 
 @dataclass(frozen=True)
 class Launched:
-    """`how` is "started", "attached" (to a running job), "done" (an earlier job has done just this), or "ended" (one
-    was to do it and has failed, stopped or been cancelled)."""
+    """`how` is "started", "attached" (to a running job), "done" (an earlier job has done the same), or "ended" (an
+    earlier job for the same failed, stopped or was cancelled)."""
 
     how: str
     record: JobRecord
@@ -95,27 +97,24 @@ def launch(
     ended: bool = False,
     ready: Ready = unchecked,
 ) -> Launched:
-    """Start the job of a spec, or find the one that does the same; with `ended` also one that has ended otherwise than
-    complete, which `retry` goes on with. Raises ProblemError with all that is wrong."""
+    """Start the job of a spec, or find an earlier job that does the same. With `ended` this may be a job that ended
+    incomplete, for `retry` to continue. Raises ProblemError with every problem."""
     resources = resources or Resources()
     where = platform(platform_name)
     settings = site.read(platform_name, resources.site)
-    asked = load_job_spec(action, spec_path, fetch=True, settings=settings)
-    if not new_run and (earlier := earlier_job(asked, platform_name, ended=ended)):
+    job_spec = load_job_spec(action, spec_path, fetch=True, settings=settings)
+    if not new_run and (earlier := earlier_job(job_spec, platform_name, ended=ended)):
         return _found(earlier)
-    readiness = ready(asked, spec_path, platform_name, resources, fetch=True)
+    readiness = ready(job_spec, spec_path, platform_name, resources, fetch=True)
     raise_errors(readiness.problems)
     resources = with_image(where, settings, resources, fetch=True)
-    fetch_weights(asked)
+    fetch_weights(job_spec)
     with job_files.lock("launch"):
-        if not new_run and (earlier := earlier_job(asked, platform_name, ended=ended)):  # of another launch, meanwhile
+        # Again: another launch may have started it meanwhile.
+        if not new_run and (earlier := earlier_job(job_spec, platform_name, ended=ended)):
             return _found(earlier)
-        run_dir, job_id = name_run(asked, new_run=new_run)
-        job = job_of(asked, where, settings, resources, run_dir, job_id)
-        problems = where.check(job)
-        raise_errors(problems)
-        record = _start(asked, job, where, readiness)
-        return Launched("started", record, [*dict.fromkeys([*asked.warnings, *readiness.problems, *problems])])
+        job = job_of(job_spec, where, settings, resources, *name_run(job_spec, new_run=new_run))
+        return _started(job_spec, job, where, readiness)
 
 
 def _found(earlier: JobRecord) -> Launched:
@@ -132,25 +131,24 @@ def dry_run(
     new_run: bool = False,
     ready: Ready = unchecked,
 ) -> DryRun:
-    """What `launch` would run now, and what would keep it from it. Nothing is fetched, written or started."""
+    """The job that `launch` would start now, and its problems. Nothing is fetched, written or started."""
     resources = resources or Resources()
     where = platform(platform_name)
     settings = site.read(platform_name, resources.site)
-    unasked = image_problems(where, settings, resources)
+    image_warnings = image_problems(where, settings, resources)
     resources = with_image(where, settings, replace(resources, agreed=True), fetch=False)
-    asked = load_job_spec(action, spec_path, fetch=False, settings=settings)
-    found = ready(asked, spec_path, platform_name, resources, fetch=False).problems
-    run_dir, job_id = name_run(asked, new_run=new_run)
-    job = job_of(asked, where, settings, resources, run_dir, job_id)
+    job_spec = load_job_spec(action, spec_path, fetch=False, settings=settings)
+    found = ready(job_spec, spec_path, platform_name, resources, fetch=False).problems
+    job = job_of(job_spec, where, settings, resources, *name_run(job_spec, new_run=new_run))
     checked = [replace(p, severity="warning") if p.code in where.away else p for p in where.check(job)]
-    problems = [*dict.fromkeys([*asked.warnings, *found, *checked, *unasked])]
+    problems = [*dict.fromkeys([*job_spec.warnings, *found, *checked, *image_warnings])]
     return DryRun(job, where.render(job), job.spec_toml, problems)
 
 
 def retry(record: JobRecord, *, agreed: bool = False, ready: Ready = unchecked) -> Launched:
     """Launch the job of a record again: in its run folder and with its image, from its newest checkpoint.
 
-    Raises JOB_RETRY_NEEDLESS where it is not over or has done all, and JOB_RETRY_REFUSED where it would fail again.
+    Raises JOB_RETRY_NEEDLESS where the job still runs or is complete, and JOB_RETRY_REFUSED where it would fail again.
     """
     if not record.state.is_terminal or record.state == State.COMPLETE:
         raise JOB_RETRY_NEEDLESS.error(record.job_id, f"the job is {record.state}")
@@ -161,30 +159,27 @@ def retry(record: JobRecord, *, agreed: bool = False, ready: Ready = unchecked) 
     settings = site.settings_of(record.submitted, where.settings)
     gpus = record.gpus if where.visible_gpus(settings) is None else None
     resources = Resources(record.nodes, gpus, record.image)
-    asked = job_spec_of(record, settings)
+    job_spec = job_spec_of(record, settings)
     _refuse_busy(Path(record.run_dir))
-    readiness = ready(asked, spec_of(record), record.platform, resources, fetch=True)
+    readiness = ready(job_spec, spec_of(record), record.platform, resources, fetch=True)
     raise_errors(readiness.problems)
     resources = with_image(where, settings, resources, fetch=True)
     with job_files.lock("launch"):
         _refuse_busy(Path(record.run_dir))
         job_id = runs.new_name(record.spec_fingerprint, set(records.names()))
-        job = job_of(asked, where, settings, resources, Path(record.run_dir), job_id)
-        problems = where.check(job)
-        raise_errors(problems)
-        started = _start(asked, job, where, readiness, retry_of=record.job_id)
-        return Launched("started", started, [*dict.fromkeys([*readiness.problems, *problems])])
+        job = job_of(job_spec, where, settings, resources, Path(record.run_dir), job_id)
+        return _started(job_spec, job, where, readiness, retry_of=record.job_id)
 
 
-def earlier_job(asked: JobSpec, platform_name: str, *, ended: bool = False) -> JobRecord | None:
-    """The newest job that does the same and runs, or has completed and still has its run folder; where there is none,
-    with `ended` the newest of the others that still have theirs."""
+def earlier_job(job_spec: JobSpec, platform_name: str, *, ended: bool = False) -> JobRecord | None:
+    """The newest job of the same spec, data and model that runs, or is complete and still has its run folder. Without
+    one, `ended` gives the newest job that ended otherwise and still has its run folder."""
     same = {
         "platform": platform_name,
-        "action": asked.action,
-        "spec_fingerprint": asked.spec_fingerprint,
-        "inputs_fingerprint": asked.inputs_fingerprint,
-        "output_dir": str(asked.output_dir),
+        "action": job_spec.action,
+        "spec_fingerprint": job_spec.spec_fingerprint,
+        "inputs_fingerprint": job_spec.inputs_fingerprint,
+        "output_dir": str(job_spec.output_dir),
     }
     others = []
     for record in records.scan()[0]:
@@ -198,18 +193,18 @@ def earlier_job(asked: JobSpec, platform_name: str, *, ended: bool = False) -> J
     return others[0] if ended and others else None
 
 
-def name_run(asked: JobSpec, *, new_run: bool) -> tuple[Path, str]:
-    """The run folder and the job's name: those of a new run, or the folder of the run that is to be resumed.
+def name_run(job_spec: JobSpec, *, new_run: bool) -> tuple[Path, str]:
+    """The run folder and the job id: of a new run, or of the run to resume.
 
-    Raises RUN_FOLDER_BUSY where another job is in that folder, NOTHING_TO_RESUME where a training is to go on and no
-    run of its spec is there: it would start from the base weights again.
+    Raises RUN_FOLDER_BUSY where another job uses that folder, and NOTHING_TO_RESUME where a training should resume and
+    there is no run of its spec: it would start from the base weights again.
     """
-    out = asked.output_dir
+    out = job_spec.output_dir
     taken = {*records.names(), *(path.name for path in out.glob("*"))}
-    job_id = runs.new_name(asked.spec_fingerprint, taken)
-    earlier = None if new_run or not asked.resumes else _run_to_resume(asked)
-    resuming = asked.declared.resuming
-    if earlier is None and asked.resumes and resuming and resuming.must_exist and not new_run:
+    job_id = runs.new_name(job_spec.spec_fingerprint, taken)
+    earlier = None if new_run or not job_spec.resumes else _run_to_resume(job_spec)
+    resuming = job_spec.declared.resuming
+    if earlier is None and job_spec.resumes and resuming and resuming.must_exist and not new_run:
         raise NOTHING_TO_RESUME.error(resuming.key, f"no run of this spec is in {out}")
     if earlier is None:
         return out / job_id, job_id
@@ -218,12 +213,12 @@ def name_run(asked: JobSpec, *, new_run: bool) -> tuple[Path, str]:
 
 
 def image_problems(where: Platform, settings: Any, resources: Resources) -> list[Problem]:
-    """What `launch` would ask about the image first, as warnings."""
+    """The problems of choosing an image, as warnings."""
     try:
         if where.needs_image(settings):
             images.choose(resources.image, agreed=resources.agreed)
-    except ProblemError as asked:
-        return [replace(problem, severity="warning") for problem in asked.problems]
+    except ProblemError as unpinned:
+        return [replace(problem, severity="warning") for problem in unpinned.problems]
     return []
 
 
@@ -241,43 +236,53 @@ def with_image(where: Platform, settings: Any, resources: Resources, *, fetch: b
     return replace(resources, image=where.pin_image(image, settings, fetch))
 
 
-def job_of(asked: JobSpec, where: Platform, settings: Any, resources: Resources, run_dir: Path, job_id: str) -> Job:
+def job_of(job_spec: JobSpec, where: Platform, settings: Any, resources: Resources, run_dir: Path, job_id: str) -> Job:
     """The job as the platform will see it. Raises PLATFORM_NODES."""
-    processes = process_count(asked.spec)
+    processes = process_count(job_spec.spec)
     if resources.nodes < 1 or processes % resources.nodes:
         raise PLATFORM_NODES.error(
             "--nodes", f"{processes} processes do not spread over {resources.nodes} nodes evenly"
         )
     gpus = resources.gpus if resources.gpus is not None else where.visible_gpus(settings)
-    elsewhere, named = ([], []) if where.sees_all(settings) else (asked.media_elsewhere(), asked.media_named())
+    elsewhere, named = ([], []) if where.sees_all(settings) else (job_spec.media_elsewhere(), job_spec.media_named())
     return Job(
         job_id=job_id,
-        action=asked.action,
+        action=job_spec.action,
         run_dir=run_dir,
         processes=processes,
         gpus=processes // resources.nodes if gpus is None else gpus,
         nodes=resources.nodes,
         image=resources.image,
-        reads=(*asked.reads, *elsewhere),
-        writes=asked.writes,
+        reads=(*job_spec.reads, *elsewhere),
+        writes=job_spec.writes,
         settings=settings,
-        spec_toml=spec.dump(asked.resolved),
+        spec_toml=spec.dump(job_spec.resolved),
         named=tuple(named),
-        needs=asked.needs,
-        to_come=asked.to_come,
-        fetch=asked.fetch,
+        needs=job_spec.needs,
+        to_come=job_spec.to_come,
+        fetch=job_spec.fetch,
     )
 
 
-def _start(asked: JobSpec, job: Job, where: Platform, readiness: Readiness, retry_of: str | None = None) -> JobRecord:
-    parent = runs.run_that_made(Path(asked.model_folder)) if asked.models else None
+def _started(
+    job_spec: JobSpec, job: Job, where: Platform, readiness: Readiness, retry_of: str | None = None
+) -> Launched:
+    """Check a job with its platform and start it. Raises ProblemError with what the platform finds wrong."""
+    problems = where.check(job)
+    raise_errors(problems)
+    record = _start(job_spec, job, where, readiness, retry_of)
+    return Launched("started", record, [*dict.fromkeys([*job_spec.warnings, *readiness.problems, *problems])])
+
+
+def _start(job_spec: JobSpec, job: Job, where: Platform, readiness: Readiness, retry_of: str | None) -> JobRecord:
+    parent = runs.run_that_made(Path(job_spec.model_folder)) if job_spec.models else None
     rendered = where.render(job)
     sequence = 1 + max(records.last_sequence(), runs.last_sequence(job.run_dir.parent))
-    facts = {**_run_facts(asked, job, parent), "preflight": readiness.preflight, "sequence": sequence}
+    facts = {**_run_facts(job_spec, job, parent), "preflight": readiness.preflight, "sequence": sequence}
     runs.prepare(job.run_dir, {"spec.toml": job.spec_toml, **rendered.files}, facts, job.job_id)
     if readiness.plan:
         runs.hand_over(readiness.plan, job.run_dir / PLAN)
-    record = _record(asked, job, where.name, parent)
+    record = _record(job_spec, job, where.name, parent)
     record = replace(record, preflight=readiness.preflight, retry_of=retry_of, sequence=sequence)
     record = records.write(record)
     try:
@@ -293,16 +298,15 @@ def _start(asked: JobSpec, job: Job, where: Platform, readiness: Readiness, retr
         record = records.update(record.job_id, reference=reference)
     except ProblemError as unwritten:
         raise _stopped_again(unwritten, where, replace(record, reference=reference)) from unwritten
-    if record.cancel_requested:  # by someone who found nothing to cancel yet, whatever was made of that
+    if record.cancel_requested:  # before there was anything to cancel
         where.cancel(replace(record, reference=reference).submitted, 0)
-    with suppress(ProblemError):  # it was started; who looks at it next is told what keeps them from it
+    with suppress(ProblemError):  # it was started; the next observation reports the problem
         record = watch.observe(record)
     return record
 
 
 def _stopped_again(unwritten: ProblemError, where: Platform, record: JobRecord) -> ProblemError:
-    """A job whose record cannot be kept, as on a full disk, is ended: who is told that a launch failed looks for no job
-    that runs."""
+    """End a job whose record cannot be written, as on a full disk: after a failed launch no job may be left running."""
     first, *others = unwritten.problems
     try:
         where.cancel(replace(record, cancel_requested=files.now()).submitted, STOP_S)
@@ -313,24 +317,24 @@ def _stopped_again(unwritten: ProblemError, where: Platform, record: JobRecord) 
 
 
 def _perhaps_started(silent: ProblemError, record: JobRecord) -> ProblemError:
-    """A job that was handed over and whose receipt never came may run. Its record stays as it is: who asks for its
-    status looks for it by its name."""
+    """A submission without an answer may have started the job. Its record is kept, and a later status finds the job by
+    its name."""
     first, *others = silent.problems
     advice = f"It may have started all the same; once there is an answer: python scripts/jobs.py status {record.job_id}"
     return ProblemError([replace(first, remedy=f"{first.remedy} {advice}"), *others])
 
 
-def _record(asked: JobSpec, job: Job, platform_name: str, parent: str | None) -> JobRecord:
+def _record(job_spec: JobSpec, job: Job, platform_name: str, parent: str | None) -> JobRecord:
     return JobRecord(
         job_id=job.job_id,
         platform=platform_name,
-        action=asked.action,
-        spec=str(asked.spec_path),
-        spec_fingerprint=asked.spec_fingerprint,
-        inputs_fingerprint=asked.inputs_fingerprint,
-        output_dir=str(asked.output_dir),
+        action=job_spec.action,
+        spec=str(job_spec.spec_path),
+        spec_fingerprint=job_spec.spec_fingerprint,
+        inputs_fingerprint=job_spec.inputs_fingerprint,
+        output_dir=str(job_spec.output_dir),
         run_dir=str(job.run_dir),
-        model=asked.model,
+        model=job_spec.model,
         folder=str(Path.cwd()),
         processes=job.processes,
         created=files.now(),
@@ -344,14 +348,14 @@ def _record(asked: JobSpec, job: Job, platform_name: str, parent: str | None) ->
     )
 
 
-def _run_facts(asked: JobSpec, job: Job, parent: str | None) -> dict[str, Any]:
+def _run_facts(job_spec: JobSpec, job: Job, parent: str | None) -> dict[str, Any]:
     return {
         "run_id": job.run_dir.name,
-        "action": asked.action,
-        "spec": str(asked.spec_path),
-        "spec_fingerprint": asked.spec_fingerprint,
-        "inputs_fingerprint": asked.inputs_fingerprint,
-        "models": asked.models,
+        "action": job_spec.action,
+        "spec": str(job_spec.spec_path),
+        "spec_fingerprint": job_spec.spec_fingerprint,
+        "inputs_fingerprint": job_spec.inputs_fingerprint,
+        "models": job_spec.models,
         "parent": parent,
         "versions": versions.versions(),
         "image_digest": job.image,
@@ -359,9 +363,9 @@ def _run_facts(asked: JobSpec, job: Job, parent: str | None) -> dict[str, Any]:
     }
 
 
-def _run_to_resume(asked: JobSpec) -> Path | None:
+def _run_to_resume(job_spec: JobSpec) -> Path | None:
     """The newest run of this spec. Saved answers are of no use with another model or other questions."""
-    values = {"action": asked.action, "spec_fingerprint": asked.spec_fingerprint}
-    if asked.declared.resuming and asked.declared.resuming.same_inputs:
-        values["inputs_fingerprint"] = asked.inputs_fingerprint
-    return runs.newest_run(asked.output_dir, **values)
+    values = {"action": job_spec.action, "spec_fingerprint": job_spec.spec_fingerprint}
+    if job_spec.declared.resuming and job_spec.declared.resuming.same_inputs:
+        values["inputs_fingerprint"] = job_spec.inputs_fingerprint
+    return runs.newest_run(job_spec.output_dir, **values)

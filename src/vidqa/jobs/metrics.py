@@ -1,7 +1,7 @@
-"""The metrics of a run as they come: each row of its metrics.jsonl once, from any position on.
+"""The metrics of a run as they are written: each row of metrics.jsonl once, from any position on.
 
-A run that goes on from a checkpoint rewrites the file without the steps that it will take again. A position therefore
-says by content where its reader is; rows of steps that are taken again are passed over, as their reader has them.
+A resumed run rewrites the file without the steps that it repeats. So a position identifies the last row by content, and
+rows of repeated steps that the reader already has are skipped.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from vidqa.contract.run_folder import METRICS, parse_metric
 
 @dataclass(frozen=True)
 class Position:
-    """Behind a line of `length` bytes and checksum `crc32` that ends at byte `offset` and is row `row` of its `step`;
-    the defaults are the beginning. `dataclasses.asdict` makes it JSON, so that a reader can go on after it was killed.
+    """The position after a line of `length` bytes and checksum `crc32` that ends at byte `offset` and is row `row` of
+    its `step`; the defaults are the beginning of the file. `dataclasses.asdict` gives JSON for a reader that restarts.
     """
 
     offset: int = 0
@@ -29,15 +29,15 @@ class Position:
 
 
 class Row(NamedTuple):
-    """One event of a run, such as {"step": 3, "time": ..., "train/loss": ...}, and the position behind it."""
+    """One event of a run, such as {"step": 3, "time": ..., "train/loss": ...}, and the position after it."""
 
     values: dict[str, Any]
     position: Position
 
 
 def rows_after(run_dir: Path, position: Position) -> list[Row]:
-    """What a run has written since `position`; nothing yet where there is no such file. Half a last line is left for
-    the next time, and a line that a kill cut off is passed over. Raises OSError."""
+    """The rows after `position`; none where the file is missing. An incomplete last line is left for the next call, and
+    a truncated line is skipped. Raises OSError."""
     try:
         with files.open_plain(run_dir / METRICS) as file:
             is_there = _is_there(file, position)
@@ -59,6 +59,6 @@ def rows_after(run_dir: Path, position: Position) -> list[Row]:
 
 
 def _is_there(file: BinaryIO, position: Position) -> bool:
-    """Whether the file still holds the line that was read last, at its place."""
+    """Whether the file still has the line that was read last, at its offset."""
     file.seek(position.offset - position.length)
     return zlib.crc32(file.read(position.length)) == position.crc32

@@ -1,6 +1,6 @@
-"""Generators compared by an engine process of this machine while somebody waits.
+"""Compares generators in an engine process of this machine, and waits for it.
 
-compared = compare(Comparison("outputs/train/RUN", ("transformers", "native")))
+compared = compare(ParityRequest("outputs/train/RUN", ("transformers", "native")))
 """
 
 from __future__ import annotations
@@ -22,17 +22,16 @@ from vidqa.jobs.problems import JOB_FAILED
 from vidqa.spec import Layer, parse_set
 from vidqa.spec.sources import model_layer
 
-CLIPS = 8  # of those that are made where the user names no samples
-# What is compared where the user says nothing else: long enough for answers to part.
+CLIPS = 8  # generated where the user names no samples
+# The defaults: answers long enough to differ.
 USUAL = {"generation.max_tokens": 32, "inference.limit": 50}
 VLLM = SKILL_ROOT / ".vllm/bin/python"  # what `make vllm` makes
 
 
 @dataclass(frozen=True)
-class Comparison:
-    """What is compared: the model (`which` export of a run), and the samples in `annotations` with media in `media`;
-    without them, clips that are made for it. `sets` are keys as KEY=VALUE. Bounds that are None are those of the
-    precision."""
+class ParityRequest:
+    """The model (`which` export of a run) and the samples in `annotations` with media in `media`; without them,
+    generated clips. `sets` are keys as KEY=VALUE. Bounds that are None are those of the precision."""
 
     model: str
     generators: tuple[str, ...]
@@ -44,19 +43,22 @@ class Comparison:
     largest_difference: float | None = None
 
 
-def compare(asked: Comparison) -> tuple[dict[str, Any], list[Problem]]:
-    """The figures, and the problems of samples and of generators that are out of bounds. Raises the problems of what
-    is asked."""
-    layers = [Layer("parity.py", USUAL), model_layer(ACTION, asked.model, asked.which), parse_set(asked.sets)]
+def compare(comparison: ParityRequest) -> tuple[dict[str, Any], list[Problem]]:
+    """The figures, and the problems of samples and of generators out of bounds. Raises the problems of the request."""
+    layers = [
+        Layer("parity.py", USUAL),
+        model_layer(ACTION, comparison.model, comparison.which),
+        parse_set(comparison.sets),
+    ]
     with TemporaryDirectory(prefix="vidqa-parity-") as folder:
         place = Path(folder)
-        annotations, media = (asked.annotations, asked.media) if asked.annotations else _made(place)
+        annotations, media = (comparison.annotations, comparison.media) if comparison.annotations else _made(place)
         own = {"dataset.annotation_path": annotations, "dataset.media_dir": media, "results_dir": folder}
-        if "vllm" in asked.generators:
+        if "vllm" in comparison.generators:
             own["inference.generator"] = "vllm"
             layers[0] = Layer("parity.py", {**USUAL, **({"engine.vllm.python": str(VLLM)} if VLLM.exists() else {})})
         job = inference_job([*layers, Layer("parity.py", own)], place)
-        return _carried_out(asked, job.spec, place / "parity.json")
+        return _carried_out(comparison, job.spec, place / "parity.json")
 
 
 def _made(folder: Path) -> tuple[str, str]:
@@ -66,19 +68,22 @@ def _made(folder: Path) -> tuple[str, str]:
     return str(folder / "clips/train/annotations.json"), str(folder / "clips/train")
 
 
-def _carried_out(asked: Comparison, spec_path: Path, out: Path) -> tuple[dict[str, Any], list[Problem]]:
-    words = ["--spec", str(spec_path), "--out", str(out), "--generators", ",".join(asked.generators)]
-    for option, bound in (("--least-same", asked.least_same), ("--largest-difference", asked.largest_difference)):
+def _carried_out(comparison: ParityRequest, spec_path: Path, out: Path) -> tuple[dict[str, Any], list[Problem]]:
+    words = ["--spec", str(spec_path), "--out", str(out), "--generators", ",".join(comparison.generators)]
+    for option, bound in (
+        ("--least-same", comparison.least_same),
+        ("--largest-difference", comparison.largest_difference),
+    ):
         words += [] if bound is None else [option, str(bound)]
     code = _run(["vidqa.engine.parity", *words])
     if not out.exists():
         raise JOB_FAILED.error("vidqa.engine.parity", f"the engine ended with {code}; what it said is above")
-    said = json.loads(out.read_text(encoding="utf-8"))
-    return said["figures"], [Problem(**problem) for problem in said["problems"]]
+    report = json.loads(out.read_text(encoding="utf-8"))
+    return report["figures"], [Problem(**problem) for problem in report["problems"]]
 
 
 def _run(words: list[str]) -> int:
-    """A module of this project in a process of its own; what it says goes to the terminal."""
+    """Run a module of this project in a subprocess with its output on the terminal."""
     path = environment.python_path(Path(vidqa.__file__).parents[1])
     command = [sys.executable, "-P", "-m", *words]
     env = environment.child_environment(PYTHONPATH=path, **environment.OF_THE_ENGINE)

@@ -1,7 +1,7 @@
 """Job records: one JSON file per job in the state folder, written before the job starts.
 
-A record says what was asked and what was last seen. Its terminal states never change. What of it is damaged is found
-when it is read, so that whoever looks at many jobs is stopped by none.
+A record holds the request and the last observed state. Terminal states never change. Damage is found when a record is
+read, so that one damaged record does not stop a listing.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from vidqa.platforms.problems import JOB_RECORD_BROKEN
 from vidqa.platforms.processes import Identity
 
 SCHEMA_VERSION = 1
-MOST_NUMBER = 1 << 53  # what any program reads exactly from JSON
-PASSED, AT_LAUNCH, SKIPPED = "passed", "without decoding", "skipped"  # what `preflight` of a record is, where known
+MOST_NUMBER = 1 << 53  # the largest integer that every JSON reader keeps exact
+PASSED, AT_LAUNCH, SKIPPED = "passed", "without decoding", "skipped"  # of `preflight` in a record
 
 
 @dataclass(frozen=True)
 class JobRecord:
     """`reference` is what the platform needs to find the job again; `inputs_fingerprint` covers data and model.
 
-    A resumed run goes on in the log it had: this job's part begins at byte `log_start`. `failure` is {"class",
-    "evidence"} of a job that failed; `retry_of` the job that this one was launched again for; `settings` what
-    site.toml said of the platform; `preflight` whether it was checked before. `folder` is where it was launched from,
-    and `sequence` counts the launches, whatever the clock says; a record of an earlier version has neither.
+    A resumed run appends to its log: this job's part begins at byte `log_start`. `failure` is {"class",
+    "evidence"} of a job that failed; `retry_of` is the job that this one retries; `settings` the platform's settings
+    from site.toml; `preflight` whether it was checked before. `folder` is the working folder of the launch, and
+    `sequence` numbers the launches independently of the clock; records of earlier versions have neither.
     """
 
     job_id: str
@@ -78,19 +78,20 @@ class JobRecord:
 
     @property
     def submitted(self) -> Submitted:
-        """What its platform needs to know of it."""
+        """The part of the record that platforms get."""
         same = {each.name: getattr(self, each.name) for each in fields(Submitted)}
         return Submitted(**{**same, "run_dir": Path(self.run_dir)})
 
     def is_of(self, folder: Path) -> bool:
-        """Whether it was launched from this folder; an earlier version recorded the spec and the output alone."""
+        """Whether it was launched from this folder; records of an earlier version have only the spec and the output
+        folder."""
         if self.folder:
             return self.folder == str(folder)
         return any(Path(path).is_relative_to(folder) for path in (self.spec, self.output_dir))
 
 
 def _types(kind: Any) -> tuple[type, ...]:
-    """The classes that values of an annotated type may have; of what is inside a dict nothing."""
+    """The classes that values of an annotated type may have; the contents of a dict are not checked."""
     kinds = get_args(kind) if isinstance(kind, UnionType) else (kind,)
     return tuple(get_origin(each) or each for each in kinds)
 
@@ -129,14 +130,13 @@ def names() -> list[str]:
 
 
 def last_sequence() -> int:
-    """The number of the launch that was last; 0 where none has one."""
+    """The number of the last launch; 0 where there is none."""
     found, _ = scan()
     return found[0].sequence if found else 0
 
 
 def update(job_id: str, *, first: Callable[[], None] | None = None, **changes: Any) -> JobRecord:
-    """Change a record, unless it has ended: what a terminal record says is kept. `first` is done just before, while
-    nobody else can change it."""
+    """Change a record, unless its state is terminal. `first` is called just before, under the lock of records."""
     with job_files.lock("records"):
         record = read(job_id)
         if record.state.is_terminal:
@@ -165,7 +165,7 @@ def wrong_fields(record: JobRecord) -> list[str]:
 
 
 def _sound(record: JobRecord) -> Iterator[tuple[str, bool]]:
-    """Of the fields that a type alone does not describe, whether they can be a job's."""
+    """Whether the fields have valid values, where their type alone does not tell."""
     yield "platform", record.platform in NAMES
     yield "spec_fingerprint", re.fullmatch(r"\w+", record.spec_fingerprint) is not None
     for name in ("run_dir", "output_dir"):

@@ -1,4 +1,4 @@
-"""What the scripts that launch jobs and look at them say: one result for each outcome."""
+"""The results of the scripts that launch and inspect jobs."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from vidqa.platforms import job_files
 from vidqa.platforms._base import Platform, State, copy_command
 from vidqa.platforms.problems import JOB_RECORD_BROKEN
 
-if TYPE_CHECKING:  # half a second that a look at a job does not need
+if TYPE_CHECKING:  # these imports cost half a second
     from vidqa.jobs.api import JobHandle
     from vidqa.jobs.cosmos_container import ContainerFiles
     from vidqa.jobs.launch import DryRun
 
 
 def of_dry_run(made: DryRun, where: Platform, out: Path | None = None) -> Result:
-    """The spec that the job would get, and exactly what would run; also as files in `out`, and how to submit them.
+    """The spec of the job and what would run; with `out` also as files, and the command to submit them.
 
     Raises PLATFORM_OUT_UNWRITABLE.
     """
@@ -49,8 +49,8 @@ def of_dry_run(made: DryRun, where: Platform, out: Path | None = None) -> Result
 
 
 def of_files(made: ContainerFiles, out: Path | None = None) -> Result:
-    """The files of a training for NVIDIA's container, and the command that submits them where they were written: the
-    run folder, or `out`. Raises PLATFORM_OUT_UNWRITABLE."""
+    """The files of a training for NVIDIA's container in the run folder or `out`, and the command that submits
+    them. Raises PLATFORM_OUT_UNWRITABLE."""
     submit = made.submit
     if out:
         from vidqa.jobs import by_hand
@@ -65,23 +65,23 @@ def of_files(made: ContainerFiles, out: Path | None = None) -> Result:
 
 
 def of_launch(job: JobHandle, waited: JobRecord | None = None) -> Result:
-    """A job that was started or found, and what became of it where it was waited for."""
+    """A job that was started or found, and its end where the script waited."""
     made = of_job(job.record()) if waited is None else of_wait(waited)
     return replace(made, data={"how": job.how, **made.data}, problems=[*job.problems, *made.problems])
 
 
 def of_wait(record: JobRecord) -> Result:
-    """A job that was waited for: with what is wrong with it, and its exit code."""
+    """A job after waiting: its problems and its exit code."""
     return replace(of_job(record), problems=watch.problems_of(record), exit_code=watch.exit_code(record))
 
 
 def of_cancel(record: JobRecord) -> Result:
-    """A job that has ended as it was asked to is no failure."""
+    """A cancelled job is no failure."""
     return of_job(record) if record.state == State.CANCELED else of_wait(record)
 
 
 def of_job(record: JobRecord) -> Result:
-    """A job as it is now, and what can be done with it."""
+    """The state of a job, and the commands for it."""
     verbs = ["logs"] if record.state.is_terminal else ["status", "logs"]
     if record.state in (State.STOPPED, State.CANCELED, State.ERROR) and not failure.why_not_again(record.failure):
         verbs.append("retry")
@@ -93,15 +93,15 @@ def of_job(record: JobRecord) -> Result:
     commands += shown.next
     text = "\n".join([watch.describe(record), *(f"{name:<9} {value}" for name, value in shown.rows.items())])
     problems = watch.problems_of(record) if record.state == State.ERROR else []
-    return Result(data, text, problems, commands, exit_code=int(Exit.OK))  # it was looked at
+    return Result(data, text, problems, commands, exit_code=int(Exit.OK))  # the look at it succeeded
 
 
 def of_listing(found: list[JobRecord], problems: list[Problem]) -> Result:
-    """The newest jobs, and a line for each record that cannot be read; all records are in the folder that is named."""
+    """The newest jobs, and a line for each record that cannot be read; `folder` has all records."""
     shown = found[:MOST_LISTED]
-    known = {record.job_id for record in found}
+    readable = {record.job_id for record in found}
     named = [Path(problem.where).stem for problem in problems if problem.code == JOB_RECORD_BROKEN.name]
-    broken = [job_id for job_id in named if job_id not in known]
+    broken = [job_id for job_id in named if job_id not in readable]
     lines = [f"{r.job_id}  {r.action:<8}  {r.platform}  {r.state:<8}  {r.run_dir}" for r in shown]
     if len(found) > len(shown):
         lines.append(f"and {len(found) - len(shown)} older ones, in {job_files.folder()}")

@@ -1,4 +1,4 @@
-"""The folder of a run: its name, what it holds before the engine starts, and which one a resumed run goes on in."""
+"""The run folder: its name, its files before the engine starts, and the folder that a resumed run continues."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from vidqa.platforms.problems import RUN_FOLDER_UNWRITABLE
 
 
 def new_name(fingerprint: str, taken: set[str]) -> str:
-    """A run's name: the time, and what tells its spec from others; counted on where `taken` has it already."""
+    """A run's name: the time and the spec's fingerprint, with a number where `taken` has it already."""
     first = f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{fingerprint[:6]}"
     name, count = first, 1
     while name in taken:
@@ -27,15 +27,15 @@ def new_name(fingerprint: str, taken: set[str]) -> str:
 
 
 def newest_run(output_dir: Path, **values: str) -> Path | None:
-    """The run in `output_dir` that was launched last of those whose run.json has these values. Earlier versions did not
-    count the launches: their runs come before all that are counted, by their names, which begin with the time."""
+    """The last launched run in `output_dir` whose run.json has these values. Runs of earlier versions have no launch
+    number: they come first, ordered by name, which begins with the time."""
     runs = [(RunFolder(path.parent).read_run(), path.parent) for path in output_dir.glob("*/run.json")]
     fit = [(_sequence(run), folder.name) for run, folder in runs if values.items() <= run.items()]
     return output_dir / max(fit)[1] if fit else None
 
 
 def last_sequence(output_dir: Path) -> int:
-    """The highest number of a launch in `output_dir`; 0 where none has one."""
+    """The highest launch number in `output_dir`; 0 where there is none."""
     return max((_sequence(RunFolder(path.parent).read_run()) for path in output_dir.glob("*/run.json")), default=0)
 
 
@@ -54,7 +54,7 @@ def run_that_made(model: Path) -> str | None:
 
 
 def prepare(run_dir: Path, texts: dict[str, str], facts: dict[str, Any], job_id: str) -> None:
-    """Write the files `texts`, run.json and a status.json that says PENDING; forget how an earlier job in it ended.
+    """Write the files `texts`, run.json and a PENDING status.json; remove the problems of an earlier job in it.
 
     Raises RUN_FOLDER_UNWRITABLE.
     """
@@ -70,14 +70,14 @@ def prepare(run_dir: Path, texts: dict[str, str], facts: dict[str, Any], job_id:
         (run_dir / "problems.json").unlink(missing_ok=True)
         (run_dir / "log.txt").touch()
         with files.open_plain(run_dir / "log.txt"):
-            pass  # a job that could not open its log would never begin
+            pass  # the log must be writable before the job starts
     except OSError as failed:
         raise RUN_FOLDER_UNWRITABLE.error(run_dir, f"it cannot be written: {failed}") from failed
 
 
 def hand_over(file: Path, place: Path) -> None:
-    """Put a file that is never written to again into a run folder, as a link where that can be. A run does without it
-    where it cannot be put there."""
+    """Put a finished file into a run folder, as a hard link where possible. A failure is no error: the file is
+    optional."""
     with suppress(OSError), files.replacing(place) as temporary:
         temporary.unlink()
         try:

@@ -1,4 +1,4 @@
-"""Looks at jobs, waits for them, follows their logs and cancels them, whatever platform runs them."""
+"""Observes jobs, waits for them, follows their logs and cancels them, on any platform."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ MOST_LISTED = 50
 
 
 def observe(record: JobRecord) -> JobRecord:
-    """The record as the platform sees the job now; what has changed is stored."""
+    """The record with the state that the platform reports now; changes are stored."""
     if record.state.is_terminal:
         return record
     seen = platform(record.platform).status(record.submitted)
@@ -39,13 +39,13 @@ def observe(record: JobRecord) -> JobRecord:
         return record
     if seen.state.is_terminal and not record.cancel_requested:
         stored = records.read(record.job_id)
-        if stored.cancel_requested:  # after we had read it, and before the job could end of it
+        if stored.cancel_requested:  # requested after we read the record
             return _cancelled(stored)
     return _store(record, seen)
 
 
 def _cancelled(record: JobRecord) -> JobRecord:
-    """What a job is that is over and was to be: what was kept of its end by one who did not know is no other state."""
+    """The record of a job that is over and was cancelled, even if its end was first stored as another state."""
     seen = platform(record.platform).status(record.submitted)
     state = State.CANCELED if seen.state in (State.STOPPED, State.ERROR) else seen.state
     return _store(record, replace(seen, state=state))
@@ -67,20 +67,20 @@ def _store(record: JobRecord, seen: Observed) -> JobRecord:
 
 
 def _settle_run_folder(ended: JobRecord) -> None:
-    """Let status.json and problems.json say how the job ended, where an engine that was killed could not. That it saved
-    itself, or failed, is its own word and stays."""
+    """Write the end of the job into status.json and problems.json where a killed engine could not. A status STOPPED or
+    ERROR of the engine itself is kept."""
     run = RunFolder(Path(ended.run_dir))
-    if not os.path.isdir(run.path):  # False, too, for a name that no folder can have
+    if not os.path.isdir(run.path):  # also False for an invalid path
         return
-    said = run.read_status()
+    status = run.read_status()
     try:
-        if said.get("state") not in (State.STOPPED, State.ERROR, ended.state):
-            steps = {name: said[name] for name in ("step", "total_steps") if name in said}
+        if status.get("state") not in (State.STOPPED, State.ERROR, ended.state):
+            steps = {name: status[name] for name in ("step", "total_steps") if name in status}
             run.write_status(ended.state, **steps, message=ended.message, exit_code=ended.exit_code)
         if ended.state == State.ERROR and not run.read_problems():
             run.write_problems([_problem_of(ended)])
     except OSError:
-        return  # on a full disk, or on a cluster's own: the record has what counts
+        return  # full disk, or a disk of the cluster: the record is enough
 
 
 def _failure_of(record: JobRecord, seen: Observed) -> dict[str, str]:
@@ -89,13 +89,13 @@ def _failure_of(record: JobRecord, seen: Observed) -> dict[str, str]:
 
 
 def find(job_id: str) -> JobRecord:
-    """The record of a job, as true as it is now. Raises JOB_NOT_FOUND, JOB_RECORD_BROKEN."""
+    """The record of a job, as observed now. Raises JOB_NOT_FOUND, JOB_RECORD_BROKEN."""
     return observe(records.read(job_id))
 
 
 def latest() -> tuple[JobRecord, list[Problem]]:
-    """The job that was launched last from the present folder, as true as it is now, and a warning for each record that
-    cannot be read. Raises JOB_NOT_FOUND, which names the last one of another folder."""
+    """The job launched last from the working folder, as observed now, and a warning for each unreadable record. Raises
+    JOB_NOT_FOUND, which names the last job of another folder."""
     here, (found, problems) = Path.cwd(), records.scan()
     of_here = next((record for record in found if record.is_of(here)), None)
     if of_here:
@@ -108,7 +108,7 @@ def latest() -> tuple[JobRecord, list[Problem]]:
 
 
 def id_needed(verb: str) -> ProblemError:
-    """JOB_ID_NEEDED for what would change "latest"; it names the command with the id of the job that this is now."""
+    """JOB_ID_NEEDED for a verb that changes the job "latest"; the fix has the command with the id of that job."""
     try:
         record, _ = latest()
     except ProblemError:
@@ -119,8 +119,8 @@ def id_needed(verb: str) -> ProblemError:
 
 
 def listing() -> tuple[list[JobRecord], list[Problem]]:
-    """Every job, the one launched last first, and a warning for each record that cannot be read and each job that
-    cannot be looked at. The first MOST_LISTED are as they are now, the others as they were last seen."""
+    """Every job, the last launched first, and a warning for each unreadable record and each job that cannot be
+    observed. The first MOST_LISTED are observed now, the others as last stored."""
     found, problems = records.scan()
     shown = []
     for record in found[:MOST_LISTED]:
@@ -133,19 +133,19 @@ def listing() -> tuple[list[JobRecord], list[Problem]]:
 
 
 def progress(record: JobRecord) -> dict[str, Any]:
-    """What the engine says of itself in status.json: step, total_steps, eta_s, message."""
+    """The engine's status.json: step, total_steps, eta_s, message."""
     return RunFolder(Path(record.run_dir)).read_status()
 
 
 def describe(record: JobRecord) -> str:
     """A job in a few lines for a person."""
-    said = progress(record)
-    steps = f"{said.get('step')} of {said['total_steps']}" if said.get("total_steps") else "-"
-    left = f", about {said['eta_s']:.0f} s left" if said.get("eta_s") and not record.state.is_terminal else ""
+    status = progress(record)
+    steps = f"{status.get('step')} of {status['total_steps']}" if status.get("total_steps") else "-"
+    left = f", about {status['eta_s']:.0f} s left" if status.get("eta_s") and not record.state.is_terminal else ""
     processes = f"{record.processes} process" + "es" * (record.processes != 1)
     rows = {
         "job": f"{record.job_id} ({record.action} on {record.platform}, {processes})",
-        "state": f"{record.state} {record.message or said.get('message') or ''}".rstrip(),
+        "state": f"{record.state} {record.message or status.get('message') or ''}".rstrip(),
         **({"failure": f"{record.failure['class']}: {record.failure['evidence']}"} if record.failure else {}),
         **({"preflight": record.preflight} if record.preflight else {}),
         "step": steps + left,
@@ -158,7 +158,7 @@ def describe(record: JobRecord) -> str:
 
 
 def wait(record: JobRecord, timeout_s: float | None, show: Callable[[str], None] | None = None) -> JobRecord:
-    """Wait until the job is over or the time is; `show` gets each piece of the log as it is written."""
+    """Wait until the job or the time is over; `show` gets each piece of the log as it is written."""
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
     position = record.log_start
     while True:
@@ -201,7 +201,7 @@ def problems_of(record: JobRecord) -> list[Problem]:
 
 
 def _problem_of(record: JobRecord) -> Problem:
-    """What is wrong with a job that failed, where its engine could not say it."""
+    """The problem of a failed job whose engine wrote none."""
     kind, message = (record.failure or {}).get("class"), record.message or "the job failed"
     if kind == failure.OUT_OF_MEMORY:
         return JOB_OUT_OF_MEMORY.at(record.job_id, f"{message}: {(record.failure or {})['evidence']}")
@@ -222,7 +222,7 @@ def exit_code(record: JobRecord) -> int:
 
 
 def _show_from(record: JobRecord, position: int, show: Callable[[str], None]) -> int:
-    """Show what the log has gained since `position`, only whole lines before the job's end; the new position."""
+    """Show the log after `position`, whole lines only before the job's end. Returns the new position."""
     gained, end = platform(record.platform).log(record.submitted, position)
     whole = gained if record.state.is_terminal else gained[: gained.rfind(b"\n") + 1]
     if whole:

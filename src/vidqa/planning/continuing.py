@@ -68,8 +68,8 @@ def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
 
 def spec_facts(spec: Any) -> dict[str, Any]:
     """The keys of a TrainSpec that a checkpoint records: all that have an effect, with their values."""
-    known = leaves("train")
-    return {key: value for key, value in flat(spec).items() if key not in known or _has_effect(known[key])}
+    keys = leaves("train")
+    return {key: value for key, value in flat(spec).items() if key not in keys or _has_effect(keys[key])}
 
 
 def _has_effect(field: Any) -> bool:

@@ -24,6 +24,7 @@ from vidqa.contract.problem import Problem, ProblemError
 from vidqa.dataset import open_source
 from vidqa.dataset.archive import archives_in, is_archive
 from vidqa.dataset.record import Record
+from vidqa.dataset.sources import made_absolute
 from vidqa.planning.plan import Plan, PlannedSet, mode_of
 from vidqa.planning.sample_table import Identity, RecordTable, SampleTable, StoredRows, schema, table_of
 from vidqa.planning.samples import Planner, Prompting
@@ -64,7 +65,7 @@ def _inputs(spec: Any, planner: Planner) -> dict[str, str]:
     found, action = sources(spec), action_for(spec)
     sampling = action.sampling
     counted = [sampling.held_out(spec), sampling.limit(spec), sampling.windows(spec)] if sampling else []
-    places = [[_absolute(path) for path in (each.annotation_path, each.media_path)] for each in found]
+    places = [[made_absolute(each.annotation_path), _absolute(each.media_path)] for each in found]
     modes = {data.name: mode_of(spec, data.name) for data in action.data}
     sets = [modes, *((each.name, each.how) for each in found)]
     seen = [asdict(planner.prompting), asdict(planner.vision)]
@@ -98,8 +99,8 @@ def identities_of(paths: Sequence[str]) -> dict[str, Identity]:
     parts = [paths[first::THREADS] for first in range(THREADS)]
     with ThreadPoolExecutor(THREADS) as pool:
         found = pool.map(lambda part: [(path, _identity(path)) for path in part], parts)
-        known = dict(pair for pairs in found for pair in pairs)
-    return {path: known[path] for path in paths}
+        by_path = dict(pair for pairs in found for pair in pairs)
+    return {path: by_path[path] for path in paths}
 
 
 def as_table(plan: Plan, inputs: Mapping[str, str], identities: Mapping[str, Identity]) -> pyarrow.Table:

@@ -1,4 +1,4 @@
-"""What a platform is: functions that render, submit, observe and cancel one job, and the types they share."""
+"""The type of platforms: functions that render, submit, observe and cancel one job, and the types they share."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from vidqa.contract.problem import Problem, control_characters, raise_errors
 from vidqa.platforms import hardware
 from vidqa.platforms.problems import PLATFORM_PATH, RUN_LOG_UNREADABLE
 
-# A job gets them by name, from the environment of whoever launches it.
+# Passed to a job by name, from the environment of the launcher.
 SECRETS = SECRET_NAMES
-# Addresses that an upload at the end of a job needs where they are not the usual ones.
+# Endpoints for the upload at the end of a job, if not the default ones.
 ADDRESSES = ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_DEFAULT_REGION", "HF_ENDPOINT")
-SAVE_S = 600  # how long torchrun lets its processes finish a checkpoint once they are asked to stop
-# Classes of failures that a platform itself can tell; jobs/failure.py has the others.
+SAVE_S = 600  # how long torchrun lets its processes write a checkpoint after a stop request
+# Classes of failures that a platform recognises; jobs/failure.py has the others.
 INFRASTRUCTURE, IMAGE, OUT_OF_MEMORY = "infrastructure", "image", "out of memory"
 SPEC_FILE, RUN_SCRIPT = (
     "spec.toml",
@@ -29,7 +29,7 @@ SPEC_FILE, RUN_SCRIPT = (
 
 
 class State(StrEnum):
-    """What is known of a job. The last four are terminal: they never change."""
+    """The state of a job. The last four are terminal: they never change."""
 
     PENDING = "PENDING"
     RUNNING = "RUNNING"
@@ -48,8 +48,8 @@ class Job:
     """One run as a platform sees it: `processes` engine processes over `nodes` nodes of `gpus` GPUs (0: on the CPU).
 
     `reads` and `writes` are the absolute files and folders that the spec names: where the job runs, they must be at
-    the same paths. Those `to_come` are there once the commands of `fetch` have run ("" where there is none), which a
-    launch does before. `settings` are the platform's own, from site.toml, as its settings model.
+    the same paths. The paths in `to_come` exist once the commands of `fetch` have run, which a launch does
+    first. `settings` are the platform's own, from site.toml, as its settings model.
     """
 
     job_id: str
@@ -62,14 +62,14 @@ class Job:
     reads: tuple[Path, ...] = ()
     writes: tuple[Path, ...] = ()
     settings: Any = None
-    spec_toml: str = ""  # the text of `spec`, for where the run folder cannot be reached from here
+    spec_toml: str = ""  # the text of `spec`, for jobs whose run folder this machine does not see
     named: tuple[Path, ...] = ()  # folders of media that the annotations name by absolute paths
-    needs: tuple[str, ...] = ()  # names of the secrets that the spec asks for something with
+    needs: tuple[str, ...] = ()  # names of the secrets that the spec needs
     to_come: tuple[Path, ...] = ()
     fetch: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        """Raises PLATFORM_PATH: scripts of every platform hold these paths, and the cache's."""
+        """Raises PLATFORM_PATH for paths that scripts of the platforms cannot hold, the cache's among them."""
         paths = dict.fromkeys(map(str, (self.run_dir, *self.reads, *self.writes, environment.cache_folder())))
         odd = [(path, found) for path in paths if (found := control_characters(path))]
         raise_errors([PLATFORM_PATH.at(repr(path), f"it holds {found}") for path, found in odd])
@@ -102,7 +102,7 @@ class Rendered:
 
     @property
     def shown(self) -> str:
-        """The files that are submitted; without any, one shell command that does the same in the foreground."""
+        """The files to submit; without any, a shell command that does the same in the foreground."""
         if self.files:
             return "\n".join(f"# {name}\n{text.rstrip()}" for name, text in self.files.items())
         settings = [f"{name}={value}" for name, value in self.environment.items()]
@@ -111,11 +111,11 @@ class Rendered:
 
 @dataclass(frozen=True)
 class Submitted:
-    """A job that was handed over, as far as a platform needs to know it to find it again.
+    """What a platform needs to find a submitted job again.
 
-    `launcher` is the `processes.Identity` of who submitted it, `reference` what `submit` returned (None: not yet), and
-    `settings` the platform's own as they were written down (`site.settings_of`). `state`, `exit_code` and `message` are
-    what was last seen. In a log that an earlier job began, this one's part begins at byte `log_start`.
+    `launcher` is the `processes.Identity` of the launcher, `reference` the result of `submit` (None: not yet), and
+    `settings` the platform's settings as recorded (`site.settings_of`). `state`, `exit_code` and `message` are the last
+    observed ones. In a log shared with earlier jobs, this job's part begins at byte `log_start`.
     """
 
     job_id: str
@@ -138,7 +138,8 @@ class Submitted:
 
 @dataclass(frozen=True)
 class Observed:
-    """What the platform sees of a job now. `exit_code` is the engine's, a `contract.problem.Exit`, once it is known.
+    """The state of a job as the platform sees it now. `exit_code` is the engine's, a `contract.problem.Exit`, once
+    known.
 
     `failure` is {"class": ..., "evidence": ...} where the platform itself knows why the job failed; otherwise what the
     engine and the log say decides.
@@ -151,20 +152,20 @@ class Observed:
 
     @property
     def is_sound(self) -> bool:
-        """Whether what was read from a file is of the types that it must be."""
-        told = self.failure or {"class": "", "evidence": ""}
-        texts = self.message, *((told.get("class"), told.get("evidence")) if isinstance(told, dict) else (None,))
+        """Whether the fields, when read from a file, have the right types."""
+        cause = self.failure or {"class": "", "evidence": ""}
+        texts = self.message, *((cause.get("class"), cause.get("evidence")) if isinstance(cause, dict) else (None,))
         return isinstance(self.exit_code, int | None) and all(isinstance(text, str) for text in texts)
 
 
 def run_folder_log(job: Submitted, position: int) -> tuple[bytes, int]:
-    """What log.txt in the run folder holds from byte `position` on, or its last bytes where that is negative; and the
-    position after it. Raises RUN_LOG_UNREADABLE."""
+    """log.txt of the run folder from byte `position` on (negative: the last bytes), and the position after it. Raises
+    RUN_LOG_UNREADABLE."""
     return read_log_file(job.log, position)
 
 
 def read_log_file(path: Path, position: int) -> tuple[bytes, int]:
-    """As `run_folder_log`, of any file."""
+    """Like `run_folder_log`, for any file."""
     try:
         with files.open_plain(path) as file:
             size = file.seek(0, 2)
@@ -178,7 +179,7 @@ def read_log_file(path: Path, position: int) -> tuple[bytes, int]:
 
 
 def copy_command(names: Iterable[str], folder: Path, run_dir: Path) -> str:
-    """The shell command that puts files of `folder` into the run folder."""
+    """The shell command that copies files of `folder` into the run folder."""
     run, sources = shlex.quote(str(run_dir)), shlex.join([str(folder / name) for name in names])
     return f"mkdir -p {run} && cp {sources} {run}"
 

@@ -8,23 +8,23 @@ from vidqa.platforms.problems import PLATFORM_NODES, SITE_VALUE
 
 RENDEZVOUS_PORT = 29500
 TORCHRUN = ("-m", "vidqa.engine.torchrun")
-GO_ON = "--go-on"  # to the engine, where the platform starts a job again by the same command
+GO_ON = "--go-on"  # tells the engine to resume, where the platform restarts a job with the same command
 
 
 def engine_words(job: Job) -> tuple[str, ...]:
-    """What torchrun starts in every process."""
+    """The command of each process of torchrun."""
     return ("-m", "vidqa.engine", job.action, "--spec", str(job.spec), "--run-dir", str(job.run_dir))
 
 
 class Filled(str):
-    """A word whose placeholders the node itself fills in, as its platform spells them. Nothing of the user's is in it:
-    every other word means what it says, whatever characters it is made of."""
+    """A word with placeholders that the node fills in, as its platform writes them. It holds no text of the user; all
+    other words are literal, whatever their characters."""
 
 
 def torchrun(python: str, job: Job, first_node: str | None = None, node_rank: str | None = None) -> tuple[str, ...]:
     """The command of one node. Several nodes meet at `first_node`, "HOST:PORT", which is the node of rank 0.
 
-    Both may hold placeholders; the words that are made of them are Filled. Raises PLATFORM_NODES without them.
+    Both may hold placeholders; words made of them are Filled. Raises PLATFORM_NODES without them.
     """
     start = (python, *TORCHRUN)
     share = f"--nproc-per-node={job.processes_per_node}"
@@ -33,7 +33,7 @@ def torchrun(python: str, job: Job, first_node: str | None = None, node_rank: st
     if first_node is None or node_rank is None:
         raise PLATFORM_NODES.error("--nodes", f"this platform is one machine, {job.nodes} nodes are asked for")
     host, _, port = first_node.rpartition(":")
-    # Ranks that are given: a job that starts again computes with the same ranks, so its sums are the same.
+    # Fixed ranks: a restarted job computes with the same ranks, so its sums are the same.
     meeting = (f"--node-rank={node_rank}", f"--master-addr={host}", f"--master-port={port}")
     return (*start, f"--nnodes={job.nodes}", *map(Filled, meeting), share, *engine_words(job))
 
@@ -44,9 +44,9 @@ ALLOCATOR = "expandable_segments:True,pinned_use_cuda_host_register:True,pinned_
 
 
 def engine_environment(job: Job, cores: int | None = None) -> dict[str, str]:
-    """What every job's environment holds. `cores` of a node, where known, are shared out when there is no GPU.
+    """The environment of every job. Without a GPU, `cores` of a node, if known, are divided among processes.
 
-    Raises SITE_VALUE for an address with a password: scripts, manifests and records show what stands here to others.
+    Raises SITE_VALUE for an address with a password: scripts, manifests and records show these values.
     """
     addresses = environment.values(ADDRESSES)
     for name, value in addresses.items():
@@ -58,7 +58,7 @@ def engine_environment(job: Job, cores: int | None = None) -> dict[str, str]:
             )
     settings = {
         "PYTHONUNBUFFERED": "1",
-        "PYTHONSAFEPATH": "1",  # no program of the job imports what lies in the folder it was started in
+        "PYTHONSAFEPATH": "1",  # nothing is imported from the working folder
         **environment.OF_THE_ENGINE,
         "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(SAVE_S),
         "PYTORCH_ALLOC_CONF": ALLOCATOR,
@@ -66,7 +66,7 @@ def engine_environment(job: Job, cores: int | None = None) -> dict[str, str]:
         **environment.values(["PYTORCH_ALLOC_CONF"]),
     }
     interface = getattr(job.settings, "interface", "")
-    if interface and job.nodes > 1:  # on one node, the loopback
+    if interface and job.nodes > 1:  # one node uses the loopback
         settings |= {"NCCL_SOCKET_IFNAME": f"={interface}", "GLOO_SOCKET_IFNAME": interface}
     if job.gpus == 0 and cores:
         settings["OMP_NUM_THREADS"] = str(max(1, cores // job.processes_per_node))

@@ -1,4 +1,4 @@
-"""What this machine has to run on, found without torch."""
+"""The GPUs and cores of this machine, without torch."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from vidqa.contract import environment
 
 
 def gpu_count() -> int:
-    """How many NVIDIA GPUs a job started here would see."""
+    """The number of NVIDIA GPUs that a job started here would see."""
     present = _installed_gpus()
     allowed = environment.visible_gpus()
     return present if allowed is None else min(present, len(allowed))
 
 
 def cpu_count() -> int:
-    """How many cores this process may use."""
+    """The number of cores that this process may use."""
     return len(os.sched_getaffinity(0))
 
 

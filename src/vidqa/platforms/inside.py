@@ -1,7 +1,7 @@
 """Runs a job's command inside a container: python -m vidqa.platforms.inside JOB LOG_FILE COMMAND...
 
-It takes the secrets from a file that was put there for it alone, removes that file, and writes what the command says
-both to the run's log and to the container's own. Signals, the end of all processes and the exit code: the supervisor.
+It reads the secrets from a file, removes the file, and copies the command's output to the run's log and the container's
+own. The supervisor handles signals, the end of all processes and the exit code.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from vidqa.contract import environment
 from vidqa.platforms.supervisor import as_of_a_shell, supervise
 
 SECRETS_FILE = Path("/run/secrets/vidqa.json")
-LAST_WORDS_S = 10.0  # for a process that outlived the command and still holds its output
+LAST_WORDS_S = 10.0  # for a process that outlives the command and holds its output open
 
 
 def main(words: Sequence[str]) -> int:
@@ -37,7 +37,7 @@ def take_secrets(file: Path) -> None:
 
 @contextmanager
 def copied_output(log: Path) -> Iterator[None]:
-    """Whatever we and our children write meanwhile goes to our output and, appended, to the log file."""
+    """Copies the output of this process and its children to its own output and, appended, to the log file."""
     sys.stdout.flush()
     reading, writing = os.pipe()
     kept = os.dup(1)
@@ -56,17 +56,17 @@ def copied_output(log: Path) -> Iterator[None]:
 
 
 def _copy(reading: int, output: int, log: Path) -> None:
-    """Until the last writer is gone. A log that cannot be written, on a full disk, ends no job."""
-    said = False
+    """Copies until the last writer is gone. An unwritable log, as on a full disk, does not end the job."""
+    warned = False
     while piece := os.read(reading, 1 << 16):
         os.write(output, piece)
         try:
             with log.open("ab") as file:
                 file.write(piece)
         except OSError as failed:
-            if not said:
+            if not warned:
                 os.write(output, f"the log cannot be written: {failed}\n".encode())
-            said = True
+            warned = True
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Files in the state folder, one folder for all jobs: how each ended, what of its log a cluster forgets, and locks."""
+"""Files of jobs in the state folder: exit files, logs that a cluster deletes, and locks."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ def record_file(job_id: str) -> Path:
 
 
 def exit_file(job_id: str) -> Path:
-    """Where a platform keeps how a job ended, once nothing of the job is left that could be asked."""
+    """The file in which a platform stores the end of a job, for when the job itself is gone."""
     return folder() / f"{job_id}.exit.json"
 
 
 def read_exit(job_id: str) -> dict[str, Any]:
-    """What the job's exit file holds; nothing where there is none that can be read."""
+    """The contents of the job's exit file; empty where it is missing or unreadable."""
     return files.read_object(exit_file(job_id))
 
 
@@ -46,9 +46,9 @@ def write(path: Path, value: dict[str, Any]) -> None:
 
 @contextmanager
 def lock(name: str) -> Iterator[None]:
-    """One holder at a time among all processes; given up by the system when its holder dies. Raises JOB_LAUNCH_BUSY and
+    """A lock among all processes, released by the system when its holder dies. Raises JOB_LAUNCH_BUSY and
     STATE_FOLDER_UNWRITABLE."""
-    from filelock import FileLock, Timeout  # a tenth of a second, which a look at jobs does not need
+    from filelock import FileLock, Timeout  # the import costs a tenth of a second
 
     held = FileLock(folder() / f".{name}.lock", timeout=LOCK_WAIT_S, poll_interval=0.02)
     try:

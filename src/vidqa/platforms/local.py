@@ -1,7 +1,7 @@
-"""The platform "local": torchrun on this machine, detached from whoever launched it.
+"""The platform "local": torchrun on this machine, detached from the launcher.
 
-A small supervisor process, in a session of its own, starts torchrun and writes down its exit code. What is true of a
-job is read from that file and from the processes that carry the job's name, never from what was last seen.
+A small supervisor process, in its own session, starts torchrun and stores its exit code. The state of a job is read
+from that file and from the processes with the job's name, never from an earlier observation.
 """
 
 from __future__ import annotations
@@ -106,19 +106,19 @@ def status(job: Submitted) -> Observed:
     launcher = Identity.from_dict(job.launcher)
     if launcher.host != this_process().host:
         return Observed(job.state, None, f"it was started on {launcher.host}; ask there")
-    launching = job.reference is None and launcher.is_alive  # asked first: it may start its job and end meanwhile
+    launching = job.reference is None and launcher.is_alive  # first: it may start its job and end meanwhile
     if engine_processes(job.job_id):
         return Observed(State.RUNNING)
     if _supervisor_lives(job) or job_processes(job.job_id):
         return Observed(State.PENDING if job.state == State.PENDING else State.RUNNING)
     if launching:
         return Observed(State.PENDING)
-    # Between the first look and here it may have ended in the ordinary way.
+    # It may have ended normally meanwhile.
     return _ended(job) or verdict.vanished_here(job, "the process vanished, and no exit code of it can be read")
 
 
 def _supervisor_lives(job: Submitted) -> bool:
-    """By its number first: for a moment after a process has begun its environment cannot be read."""
+    """By its pid first: the environment of a new process cannot be read for a moment."""
     pid = (job.reference or {}).get("pid")
     process = Identity.of(pid) if isinstance(pid, int) else None
     if process and process.as_dict() == job.reference:
@@ -128,29 +128,29 @@ def _supervisor_lives(job: Submitted) -> bool:
 
 def cancel(job: Submitted, grace_s: float) -> None:
     deadline = time.monotonic() + grace_s
-    asked: set[Identity] = set()
+    signaled: set[Identity] = set()
     while not status(job).state.is_terminal and time.monotonic() < deadline:
         found = set(engine_processes(job.job_id) or job_processes(job.job_id))
-        for process in found - asked:
+        for process in found - signaled:
             process.send(signal.SIGTERM)
-        asked |= found
+        signaled |= found
         time.sleep(0.05)
     kill_job(job.job_id)
     _await_supervisor(job)
 
 
 def _await_supervisor(job: Submitted) -> None:
-    """Let the supervisor write its file; one that does not is ended too."""
+    """Wait for the supervisor to write its file, and end one that does not."""
     deadline = time.monotonic() + 10
     while (found := supervisors(job.job_id)) and time.monotonic() < deadline:
         time.sleep(0.02)
     for supervisor in found:
         supervisor.send(signal.SIGKILL)
-    kill_job(job.job_id)  # what one had just started that was slow
+    kill_job(job.job_id)  # a process that was just starting
 
 
 def _ended(job: Submitted) -> Observed | None:
-    """What the exit file and the engine's own last words say; None while there is no exit file that can be read."""
+    """The end state, from the exit file and the engine's status; None without a readable exit file."""
     exit_code = read_exit(job.job_id).get("exit_code")
     return verdict.ended_here(job, exit_code) if isinstance(exit_code, int) else None
 

@@ -1,6 +1,6 @@
-"""How often the kernel has ended processes for want of memory: its own counter, of the control group that we are in.
+"""The number of processes that the kernel killed for lack of memory, from the counter of our control group.
 
-A process that was killed does not say by whom. Only this counter tells a full memory from a person or a program.
+Only this counter tells an out-of-memory kill from a SIGKILL of a person or program.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ OWN = Path("/proc/self/cgroup")
 
 
 class Kills(NamedTuple):
-    """`number` as the kernel keeps it in the file `where`."""
+    """The counter `number` of the file `where`."""
 
     where: Path
     number: int
 
 
 def kills(own: Path = OWN, cgroups: Path = CGROUPS) -> Kills | None:
-    """The counter of this process's control group; None where the system shows none."""
+    """The counter of this process's control group; None where there is none."""
     for where in _files(own, cgroups):
         try:
             found = re.search(r"^oom_kill (\d+)$", where.read_text(encoding="utf-8"), re.MULTILINE)
@@ -33,15 +33,15 @@ def kills(own: Path = OWN, cgroups: Path = CGROUPS) -> Kills | None:
 
 
 def evidence_since(before: Kills | None, now: Kills | None) -> str:
-    """The line for a job's log that says it; empty where nothing was ended for want of memory in between."""
+    """The line for a job's log; empty if no process was killed for memory in between."""
     if before is None or now is None or now.where != before.where or now.number <= before.number:
         return ""
     return f"the kernel ended {now.number - before.number} process(es) for want of memory: oom_kill in {now.where}"
 
 
 def _files(own: Path, cgroups: Path) -> list[Path]:
-    """Where the counter may be: in the second version of control groups and in the first. A container may name the
-    group as the host does, and yet show its own as the root."""
+    """Where the counter may be, in control groups v2 and v1. A container may show the host's name of the group while
+    its own group is the root."""
     try:
         lines = [line.split(":", 2) for line in own.read_text(encoding="utf-8").splitlines()]
     except OSError:

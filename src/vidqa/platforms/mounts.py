@@ -1,4 +1,4 @@
-"""Which folders a container has to see, at the very paths they have outside."""
+"""The folders to mount into a container, at their own paths."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ class Mount:
 
 
 def mounts(job: Job, also_read: Iterable[Path] = ()) -> list[Mount]:
-    """The folders and files of a job, outermost first; none that another one already holds in the same manner.
+    """The mounts of a job, outermost first, without those inside another mount of the same mode.
 
     Links are followed: a snapshot in the hub's cache holds links to files elsewhere in the cache.
     """
     writable = _outermost([job.run_dir, *job.writes])
-    wanted = [place for path in [*job.reads, *also_read] for place in with_targets(path)]
-    readable = [path for path in _outermost(wanted) if not _inside_any(path, writable)]
+    targets = [place for path in [*job.reads, *also_read] for place in with_targets(path)]
+    readable = [path for path in _outermost(targets) if not _inside_any(path, writable)]
     found = [Mount(path, True) for path in readable] + [Mount(path, False) for path in writable]
     return sorted(found, key=lambda mount: mount.path.parts)
 
 
-def media_folders(paths: Iterable[str], known: Iterable[Path]) -> list[Path]:
-    """The folders of media files that no known folder holds, those of the files that links stand for among them."""
+def media_folders(paths: Iterable[str], mounted: Iterable[Path]) -> list[Path]:
+    """The folders of media files outside the mounted folders, those of link targets among them."""
     folders: dict[Path, None] = {}
     for path in paths:
         folders[Path(path).parent] = None
         folders[Path(os.path.realpath(path)).parent] = None
-    known = list(known)
-    return _outermost([folder for folder in folders if not _inside_any(folder, known)])
+    mounted = list(mounted)
+    return _outermost([folder for folder in folders if not _inside_any(folder, mounted)])
 
 
 def hiding(found: Iterable[Mount], places: Iterable[str]) -> list[Path]:
-    """The mounts that would cover one of these places of an image, or lie inside one."""
+    """The mounts that cover one of these folders of an image, or lie inside one."""
     own = [Path(place) for place in places]
     return [
         mount.path
@@ -49,7 +49,7 @@ def hiding(found: Iterable[Mount], places: Iterable[str]) -> list[Path]:
 
 
 def with_targets(path: Path) -> list[Path]:
-    """The path and, where it or what is directly in it is a link, the folder of what the link stands for."""
+    """The path, and the folders of link targets, if it or one of its entries is a link."""
     entries = [path, *path.iterdir()] if path.is_dir() and _is_small(path) else [path]
     targets = [entry.resolve() for entry in entries if entry.is_symlink()]
     return [path, *dict.fromkeys(target if target.is_dir() else target.parent for target in targets)]

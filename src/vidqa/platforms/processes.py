@@ -1,7 +1,7 @@
-"""Processes of this machine, known by more than a number that the system may give to another one later.
+"""Processes of this machine, identified beyond the pid, which the system may reuse.
 
-A process is its pid together with the time it started and the boot it started in. A job's processes carry the job's
-name in their environment, which children inherit, so that all of them can be found whatever became of their parents.
+A process is identified by pid, start time and boot. A job's processes have the job's name in their environment, which
+children inherit, so all of them are found even if their parents have ended.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from typing import Any
 
 PROC = Path("/proc")
 JOB_VARIABLE = "VIDQA_JOB"  # in every process of a job
-SUPERVISOR_VARIABLE = "VIDQA_SUPERVISOR"  # in the one process that waits for a job's end
+SUPERVISOR_VARIABLE = "VIDQA_SUPERVISOR"  # in the supervisor of a job
 
 
 @dataclass(frozen=True)
 class Identity:
-    """`started` is in clock ticks since `boot`; `host` tells whether this machine can look at all."""
+    """A process. `started` is in clock ticks since `boot`; on another `host` its state is unknown."""
 
     pid: int
     started: int
@@ -30,7 +30,7 @@ class Identity:
 
     @staticmethod
     def of(pid: int) -> Identity | None:
-        """The process that has this pid now, unless it has ended (a zombie has)."""
+        """The live process with this pid; None if it has ended or is a zombie."""
         try:
             # The name of the program, in brackets, may hold spaces and brackets itself.
             fields = (PROC / str(pid) / "stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
@@ -52,11 +52,11 @@ class Identity:
 
     @property
     def may_be_alive(self) -> bool:
-        """Whether it is, or may be for all we know: on another machine we cannot look."""
+        """Whether it is alive, or on another machine and thus unknown."""
         return self.host != socket.gethostname() or self.is_alive
 
     def send(self, number: signal.Signals) -> bool:
-        """Signal this very process and no later owner of its pid; False where it is gone."""
+        """Signal this process and no later owner of its pid; False if it is gone."""
         try:
             handle = os.pidfd_open(self.pid)
         except ProcessLookupError:
@@ -84,18 +84,18 @@ def this_process() -> Identity:
 
 
 def job_processes(job_id: str) -> list[Identity]:
-    """Every live process of a job, its supervisor not among them."""
+    """Every live process of a job but its supervisor."""
     return [process for process, environment in _processes(job_id) if environment.get(JOB_VARIABLE) == job_id]
 
 
 def engine_processes(job_id: str) -> list[Identity]:
-    """The processes of a job that train or evaluate: those whom torchrun gave a rank, without their own children."""
+    """The processes of a job with a rank from torchrun, without their children."""
     of_job = {p.pid: (p, e) for p, e in _processes(job_id) if e.get(JOB_VARIABLE) == job_id and "RANK" in e}
     return [process for process, _ in of_job.values() if parent(process.pid) not in of_job]
 
 
 def supervisors(job_id: str) -> list[Identity]:
-    """The process that waits for the job's end; a list because it may be gone."""
+    """The supervisor of a job, as a list, since it may be gone."""
     return [
         process
         for process, environment in _processes(job_id)
@@ -111,7 +111,7 @@ def parent(pid: int) -> int | None:
 
 
 def _processes(job_id: str) -> Iterator[tuple[Identity, dict[str, str]]]:
-    """The live processes, of those whose environment we may read, that have a job's name somewhere in it."""
+    """The live processes with the job's name in their environment, if we may read it."""
     for folder in PROC.iterdir():
         if not folder.name.isdigit():
             continue

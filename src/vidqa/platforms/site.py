@@ -1,9 +1,9 @@
-"""What is particular to a place: one TOML with a table per platform, checked before anything is launched.
+"""Site settings: one TOML file with a table per platform, validated before a launch.
 
     [docker]
     shm_gb = 32
 
-Read from `--site FILE`, else from site.toml in the state folder where there is one. references/site_template.toml,
+Read from `--site FILE`, else from site.toml in the state folder, if any. references/site_template.toml,
 which is generated from the models, documents every key.
 """
 
@@ -29,14 +29,14 @@ MAX_PROBLEMS = 50
 Interface = Annotated[str, Field(pattern=r"^[\w.-]{0,15}$")]
 
 
-class Settings(BaseModel):
+class SiteSettings(BaseModel):
     """The settings of one platform: strict types, no unknown keys, every field with a description."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
 def is_unseen(settings: Any, path: str | Path) -> bool:
-    """Whether a path is on the cluster alone, as the settings of its platform declare."""
+    """Whether the platform settings declare that a path is only on the cluster."""
     return any(Path(path).is_relative_to(folder) for folder in getattr(settings, "cluster_paths", ()))
 
 
@@ -45,9 +45,9 @@ def default_file() -> Path:
 
 
 def read(name: str, file: Path | None = None) -> Any:
-    """The settings of the platform of this name; its defaults where no file says anything. None where it has none.
+    """The settings of a platform, or its defaults. None for a platform without settings.
 
-    Raises ProblemError with everything that is wrong in the file's table, and with tables of unknown names.
+    Raises ProblemError with every problem of the file's table, and with unknown tables.
     """
     path = file or default_file()
     tables = _tables(path) if file or path.is_file() else {}
@@ -61,21 +61,21 @@ def read(name: str, file: Path | None = None) -> Any:
 
 
 def settings_of(job: Submitted, model: type[Any] | None) -> Any:
-    """What site.toml said of a job's platform when it was submitted, as its settings model; keys that only another
-    version knows are left out. None for a platform without settings. Raises JOB_RECORD_BROKEN."""
+    """The platform settings of a job as recorded at its launch; keys of other versions are left out. None for a
+    platform without settings. Raises JOB_RECORD_BROKEN."""
     if model is None:
         return None
-    known = {name: value for name, value in (job.settings or {}).items() if name in model.model_fields}
+    values = {name: value for name, value in (job.settings or {}).items() if name in model.model_fields}
     try:
-        return model.model_validate(known)
+        return model.model_validate(values)
     except ValueError as wrong:
         message = f"its settings are none of {model.__name__}: {str(wrong)[:500]}"
         raise JOB_RECORD_BROKEN.error(record_file(job.job_id), message) from wrong
 
 
 def validate(model: type[Any] | None, table: dict[str, Any], where: str) -> Any:
-    """A table as its model, None for a platform that has none. Raises ProblemError with every key that is unknown and
-    every value that is wrong."""
+    """A table as its settings model, None for a platform without one. Raises ProblemError with every unknown key and
+    wrong value."""
     if model is None:
         if table:
             raise SITE_UNKNOWN_KEY.error(where, f"this platform has no settings; here are: {', '.join(table)}")
@@ -119,26 +119,26 @@ def _problem(model: type[Any], error: Any, where: str) -> Problem:
     if error["type"] != "extra_forbidden":
         value = environment.redacted(repr(error.get("input")))
         return SITE_VALUE.at(f"{where} {place}", f"{error['msg']}; it is {value:.100}")
-    known = list(model.model_fields) if len(error["loc"]) == 1 else []
-    return SITE_UNKNOWN_KEY.at(f"{where} {place}", f"there is no key {error['loc'][-1]!r}{_nearest(place, known)}")
+    names = list(model.model_fields) if len(error["loc"]) == 1 else []
+    return SITE_UNKNOWN_KEY.at(f"{where} {place}", f"there is no key {error['loc'][-1]!r}{_nearest(place, names)}")
 
 
-def _nearest(name: str, known: Any) -> str:
-    close = difflib.get_close_matches(name, list(known), n=3, cutoff=0.5)
-    return f"; near it: {', '.join(close)}" if close else f"; there are: {', '.join(known)}" if known else ""
+def _nearest(name: str, names: Any) -> str:
+    close = difflib.get_close_matches(name, list(names), n=3, cutoff=0.5)
+    return f"; near it: {', '.join(close)}" if close else f"; there are: {', '.join(names)}" if names else ""
 
 
 def _documented(model: type[Any]) -> list[str]:
     lines = []
     for name, field in model.model_fields.items():
-        # TOML has no word for what is not set: without its comment sign, such a line is a comment still.
+        # TOML has no null: such a line is a comment even when uncommented.
         shown = f"# {name} = (not set)" if field.default is None else f"{name} = {_toml(field.default)}"
         lines += [f"# {shown}", f"#     {field.description}"]
     return lines
 
 
 def _toml(value: Any) -> str:
-    """One value as TOML writes it within a line."""
+    """One value as inline TOML."""
     import tomli_w
 
     if isinstance(value, dict):

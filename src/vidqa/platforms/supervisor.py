@@ -1,8 +1,7 @@
-"""Waits for a job's end and writes it down: python -m vidqa.platforms.supervisor JOB EXIT_FILE COMMAND...
+"""Waits for a job's end and stores it: python -m vidqa.platforms.supervisor JOB EXIT_FILE COMMAND...
 
-It outlives the launcher. What it writes (unless EXIT_FILE is "-"), and ends with, is the exit code of COMMAND, however
-that ended; SIGTERM and SIGUSR1 it passes on to the engine, so that the engine saves. Nothing of the job is left running
-when it ends.
+It outlives the launcher. It writes the exit code of COMMAND to EXIT_FILE (unless "-") and exits with it. It passes
+SIGTERM and SIGUSR1 on to the engine, which saves. When it ends, no process of the job is left.
 """
 
 from __future__ import annotations
@@ -18,14 +17,14 @@ from vidqa.contract import environment, files
 from vidqa.platforms import memory_kills
 from vidqa.platforms.processes import JOB_VARIABLE, Identity, engine_processes, job_processes
 
-LEFTOVER_GRACE_S = 30.0  # for engine processes whose torchrun was killed under them
+LEFTOVER_GRACE_S = 30.0  # for engine processes whose torchrun was killed
 
 
 def supervise(job_id: str, exit_file: Path | None, command: Sequence[str]) -> int:
     """The exit code of the command; that of a signal is negative."""
-    asked: set[Identity] = set()
+    signaled: set[Identity] = set()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
-        signal.signal(number, lambda *_: stop_engine(job_id, asked))
+        signal.signal(number, lambda *_: stop_engine(job_id, signaled))
     variables = environment.child_environment(**{JOB_VARIABLE: job_id})
     before = memory_kills.kills()
     try:
@@ -36,8 +35,8 @@ def supervise(job_id: str, exit_file: Path | None, command: Sequence[str]) -> in
         print(f"the job did not start: {failed}", flush=True)
         exit_code = 127
     end_leftovers(job_id)
-    if exit_code and (said := memory_kills.evidence_since(before, memory_kills.kills())):
-        print(said, flush=True)
+    if exit_code and (evidence := memory_kills.evidence_since(before, memory_kills.kills())):
+        print(evidence, flush=True)
     try:
         if exit_file:
             files.write_json(exit_file, {"exit_code": exit_code, "ended": files.now()})
@@ -47,26 +46,27 @@ def supervise(job_id: str, exit_file: Path | None, command: Sequence[str]) -> in
 
 
 def as_of_a_shell(exit_code: int) -> int:
-    """128 and more for a signal, as a process can end with no negative number."""
+    """128 + n for signal n, as in a shell, since exit codes cannot be negative."""
     return exit_code if exit_code >= 0 else 128 - exit_code
 
 
 def leave_warnings_to_us() -> None:
-    """Where a batch system sends its warning to every process of a job, torchrun would die of it."""
+    """Ignore SIGUSR1 in the child: a batch system may send its warning to every process, and torchrun would die of
+    it."""
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)
 
 
-def stop_engine(job_id: str, asked: set[Identity]) -> None:
-    """Ask the engine to save and stop. Before it has processes of its own, what would start them is ended; once they
-    have been `asked`, torchrun is left to end with the last of them, which may be on another node."""
+def stop_engine(job_id: str, signaled: set[Identity]) -> None:
+    """Ask the engine to save and stop. If it has no processes yet, end those that would start them. Once its processes
+    are `signaled`, torchrun is left alone: it ends with the last of them, which may be on another node."""
     engine = engine_processes(job_id)
-    for process in engine or ([] if asked else job_processes(job_id)):
+    for process in engine or ([] if signaled else job_processes(job_id)):
         process.send(signal.SIGTERM)
-    asked.update(engine)
+    signaled.update(engine)
 
 
 def end_leftovers(job_id: str) -> None:
-    """End what outlived the command: decode workers, or an engine whose torchrun died."""
+    """End processes that outlived the command: decode workers, or an engine whose torchrun died."""
     for process in engine_processes(job_id):
         process.send(signal.SIGTERM)
     deadline = time.monotonic() + LEFTOVER_GRACE_S
@@ -76,7 +76,7 @@ def end_leftovers(job_id: str) -> None:
 
 
 def kill_job(job_id: str) -> None:
-    """End every process of the job by force; again until a look finds none, as one may start another meanwhile."""
+    """Kill every process of the job, again until none is found, since one may start another meanwhile."""
     deadline = time.monotonic() + 10
     while (found := job_processes(job_id)) and time.monotonic() < deadline:
         for process in found:

@@ -1,6 +1,6 @@
-"""What became of a job that has ended: from its exit code, what the engine wrote last, and the end of its log.
+"""The end state of a job: from its exit code, the last status of the engine, and the end of its log.
 
-Platforms differ in how they learn that a job is over; what that means is decided here, once.
+Platforms differ in how they see that a job ended; what the end means is decided here.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ TAIL_BYTES = 20_000
 
 @dataclass(frozen=True)
 class EngineStatus:
-    """The engine's own last words in status.json; nothing where it is missing or broken."""
+    """The engine's last status.json; empty where the file is missing or broken."""
 
     state: State | None = None
     exit_code: int | None = None
@@ -44,8 +44,8 @@ def status_in_run_folder(job: Submitted) -> EngineStatus:
 
 
 def tail(log: Callable[[Any, int], tuple[bytes, int]], job: Submitted) -> str:
-    """The end of what this job has written to its log; what an earlier job of a resumed run wrote is left out. Nothing
-    where the log cannot be read: the job has ended all the same."""
+    """The end of what this job wrote to its log, without the lines of earlier jobs of a resumed run. Empty where the
+    log cannot be read."""
     try:
         written, end = log(job, -TAIL_BYTES)
     except ProblemError:
@@ -54,20 +54,20 @@ def tail(log: Callable[[Any, int], tuple[bytes, int]], job: Submitted) -> str:
     return written[max(0, earlier) :].decode(errors="replace")
 
 
-def ended(job: Submitted, exit_code: int, said: EngineStatus, log_tail: str) -> Observed:
-    """What a job is whose command ended with `exit_code`. A signal that comes when all is done changes nothing."""
-    if said.state == State.COMPLETE and (exit_code == 0 or was_signalled(exit_code)):
-        return Observed(State.COMPLETE, 0, said.message)
-    message = said.message
-    if exit_code == 0 and said.state != State.STOPPED:
-        message = f"it ended with exit code 0 but its status says {said.state}: {message}".removesuffix(": ")
-    elif said.state == State.COMPLETE or not said.exit_code:
+def ended(job: Submitted, exit_code: int, status: EngineStatus, log_tail: str) -> Observed:
+    """The state of a job whose command ended with `exit_code`. A signal after the work is complete changes nothing."""
+    if status.state == State.COMPLETE and (exit_code == 0 or was_signalled(exit_code)):
+        return Observed(State.COMPLETE, 0, status.message)
+    message = status.message
+    if exit_code == 0 and status.state != State.STOPPED:
+        message = f"it ended with exit code 0 but its status says {status.state}: {message}".removesuffix(": ")
+    elif status.state == State.COMPLETE or not status.exit_code:
         message = how_it_died(exit_code, log_tail)
-    # torchrun ends with 1 whatever its workers ended with; the engine's own word is more exact.
-    known = said.exit_code if said.state != State.COMPLETE else None
-    if not known and exit_code == Exit.NOT_DONE and not job.cancel_requested:
+    # torchrun exits with 1 whatever its workers exited with; the engine's status is more exact.
+    reported = status.exit_code if status.state != State.COMPLETE else None
+    if not reported and exit_code == Exit.NOT_DONE and not job.cancel_requested:
         return Observed(State.STOPPED, int(Exit.NOT_DONE), "it was asked to stop before the engine had begun")
-    return _unfinished(job, known or int(Exit.JOB_FAILED), message)
+    return _unfinished(job, reported or int(Exit.JOB_FAILED), message)
 
 
 def ended_here(job: Submitted, exit_code: int) -> Observed:
@@ -81,29 +81,29 @@ def vanished_here(job: Submitted, message: str) -> Observed:
 
 
 def was_signalled(exit_code: int) -> bool:
-    """Whether this is the exit code of torchrun that was asked to stop, or of a command that a signal ended."""
+    """Whether the exit code is that of torchrun after a stop request, or of a command ended by a signal."""
     return exit_code == Exit.NOT_DONE or exit_code < 0 or 128 < exit_code <= 128 + signal.NSIG
 
 
-def vanished(job: Submitted, said: EngineStatus, message: str) -> Observed:
-    """What a job is of which the platform knows nothing any more: what the engine wrote last decides."""
-    if said.state == State.COMPLETE:
-        return Observed(State.COMPLETE, 0, said.message)
-    if said.exit_code:
-        return _unfinished(job, said.exit_code, said.message)
+def vanished(job: Submitted, status: EngineStatus, message: str) -> Observed:
+    """The state of a job that the platform no longer lists: the last status of the engine decides."""
+    if status.state == State.COMPLETE:
+        return Observed(State.COMPLETE, 0, status.message)
+    if status.exit_code:
+        return _unfinished(job, status.exit_code, status.message)
     return _unfinished(job, int(Exit.JOB_FAILED), message)
 
 
 def how_it_died(exit_code: int, log_tail: str) -> str:
-    """How the processes ended, for an engine that could not say it: torchrun's log has each worker's exit code."""
+    """How the processes ended, where the engine wrote nothing: torchrun's log has each worker's exit code."""
     numbers = [int(number) for number in re.findall(r"exitcode: -(\d+)", log_tail)]
     if not numbers:
         numbers = [-exit_code if exit_code < 0 else exit_code - 128]
-    known = [each for number in numbers for each in signal.Signals if each == number]
-    if signal.SIGKILL in known:
+    signals = [each for number in numbers for each in signal.Signals if each == number]
+    if signal.SIGKILL in signals:
         return "an engine process was killed (SIGKILL), by someone or something outside of it"
-    if known:
-        return f"an engine process was ended by signal {known[0].name}"
+    if signals:
+        return f"an engine process was ended by signal {signals[0].name}"
     return f"it ended with exit code {exit_code}"
 
 

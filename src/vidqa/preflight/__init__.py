@@ -1,1 +1,1 @@
-"""Checks before a launch: they find what would make the job fail, in one report."""
+"""Checks before a launch: one report of everything that would make the job fail."""

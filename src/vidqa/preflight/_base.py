@@ -1,4 +1,4 @@
-"""What a check is, what it may look at, and what becomes of it."""
+"""The type of checks, their context, and their results."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, TypeVar, cast
 
 from vidqa import actions, dataset, spec, storage
-from vidqa.actions import Action, Sampling
+from vidqa.actions import Action, RecordSampling
 from vidqa.contract import environment
 from vidqa.contract.problem import Problem, ProblemError, bounded
 from vidqa.dataset.problems import MEDIA_MISSING
@@ -23,7 +23,7 @@ from vidqa.planning.samples import Planner, Sample
 from vidqa.planning.sets import RecordSet, SetSource, quarantines, record_sets, sources
 from vidqa.platforms import site
 from vidqa.preflight.gpus import Declared, Gpu, declared_or_seen
-from vidqa.preflight.media_probe import Row
+from vidqa.preflight.media_probe import ProbeRow
 from vidqa.preflight.stand_in import write_stand_in
 from vidqa.spec.keys import value_at
 from vidqa.spec.models import EvaluateSpec, Spec, TrainSpec
@@ -35,11 +35,11 @@ T = TypeVar("T")
 
 
 class Skip(Exception):
-    """Raised by a check that cannot be carried out here or has nothing to look at; its text says why."""
+    """Raised by a check that does not apply or cannot run here; its text says why."""
 
 
 def once(find: Callable[[Context], T]) -> cached_property[T]:
-    """A cached property that also remembers why it cannot be had, so that a hub that keeps silent is asked once."""
+    """A cached property that also caches its failure, so that a hub that does not answer is asked once."""
 
     @wraps(find)
     def found(context: Context) -> T:
@@ -56,25 +56,25 @@ def once(find: Callable[[Context], T]) -> cached_property[T]:
 
 @dataclass
 class Context:
-    """What checks look at. Each part is found once, when a check first needs it; a part that cannot be had raises the
-    problems that say why. `facts` collects what the checks measured."""
+    """The inputs of checks. Each part is computed once, when a check first needs it; a part that is not available
+    raises its problems. `facts` collects measurements of the checks."""
 
     spec_path: Path
     action: str
     platform: str
     probe_sample: int | None = None  # how many files are decoded; None is all
     declared: Declared = field(default_factory=Declared)
-    wanted: Resources = field(default_factory=Resources)  # what a launch would be asked for beyond the spec
+    resources: Resources = field(default_factory=Resources)  # options of a launch beyond the spec
     engine: str = "vidqa"  # whose image the job runs in: a key of gpus.IMAGE_ARCHITECTURES
     evaluate_spec: Path | None = None  # the evaluation that a training is measured with
     kpi_root: Path | None = None  # its data, where there is no spec of it
-    at_launch: bool = False  # a launch looks: nothing is written beside the spec
-    elsewhere: bool = False  # the job runs on another machine, where media may be that are not here
+    at_launch: bool = False  # run by a launch: nothing is written beside the spec
+    elsewhere: bool = False  # the job runs on another machine, which may have media that this one has not
     facts: dict[str, Any] = field(default_factory=dict)
-    rows: dict[str, Row] = field(default_factory=dict)  # what decoding found, by the medium's key
-    missing: dict[str, list[Problem]] = field(default_factory=dict)  # parts that cannot be had, and why
+    rows: dict[str, ProbeRow] = field(default_factory=dict)  # what decoding found, by the medium's key
+    missing: dict[str, list[Problem]] = field(default_factory=dict)  # parts that are not available, and why
     unseen_media: list[str] = field(default_factory=list)  # folders of the sets that have been read
-    leaks: dict[str, dict[str, list[Any]]] = field(default_factory=dict)  # what two sets share, by sets and reason
+    leaks: dict[str, dict[str, list[Any]]] = field(default_factory=dict)  # shared items, by sets and reason
 
     @once
     def resolved(self) -> spec.Resolved:
@@ -82,7 +82,7 @@ class Context:
 
     @property
     def target(self) -> str:
-        """What the spec is for, as spec.resolve has it."""
+        """The target of the spec, as spec.resolve takes it."""
         return self.engine if self.engine == "cosmos-rl" else "native"
 
     @property
@@ -95,25 +95,25 @@ class Context:
 
     @property
     def training(self) -> TrainSpec | None:
-        """The spec where it is of an action that trains; None for the others."""
+        """The spec if its action trains, else None."""
         return cast(TrainSpec, self.spec) if self.declared_action.trains else None
 
     @cached_property
     def site(self) -> Any:
-        """The settings of the place; None where they cannot be read, which the platform's check reports."""
+        """The platform settings; None where they cannot be read, which the platform's check reports."""
         try:
-            return site.read(self.platform, self.wanted.site)
+            return site.read(self.platform, self.resources.site)
         except ProblemError:
             return None
 
     def require_seen(self, *paths: str | Path) -> None:
-        """Raises Skip where one of these is on the cluster alone, as the settings of the place declare."""
+        """Raises Skip where the platform settings declare that one of these is only on the cluster."""
         if unseen := [path for path in paths if site.is_unseen(self.site, path)]:
             raise Skip(f"{unseen[0]} is on the cluster alone, as `cluster_paths` declares")
 
     @once
     def models(self) -> dict[str, Path]:
-        """The folders of the spec's models by dotted key. Of a model on the hub only the small files are fetched."""
+        """The folders of the spec's models by dotted key. Of hub models only the small files are downloaded."""
         token = environment.hf_token()
         self.require_seen(*model_names(self.spec).values())
         return {
@@ -122,21 +122,22 @@ class Context:
 
     @cached_property
     def stand_in(self) -> TemporaryDirectory | None:
-        """The folder of a known model of the hub that cannot be had now; None where the models are here, or unknown."""
+        """A stand-in folder for a published model that is not available now; None where the models are here or not
+        known."""
         try:
             _ = self.models
         except ProblemError:
             folder = TemporaryDirectory(prefix="vidqa-known-")
-            if known := write_stand_in(model_names(self.spec).values(), Path(folder.name)):
-                self.facts["estimated_for"] = known
+            if model := write_stand_in(model_names(self.spec).values(), Path(folder.name)):
+                self.facts["estimated_for"] = model
                 return folder
             folder.cleanup()
         return None
 
     @property
     def processor_folder(self) -> Path:
-        """The folder whose tokenizer and processor are used: an adapter's own, or its base model's. A known model that
-        cannot be had has one for estimates."""
+        """The folder with tokenizer and processor: the adapter's own, or its base model's. A published model that is
+        not available has a stand-in for estimates."""
         if self.stand_in is not None:
             return Path(self.stand_in.name)
         folders = list(self.models.values())
@@ -151,7 +152,7 @@ class Context:
 
     @once
     def evaluation(self) -> EvaluateSpec | None:
-        """The spec of the evaluation that belongs to a training, where one was given."""
+        """The evaluation spec given with a training, if any."""
         measure = self.declared_action.measured_by
         if self.evaluate_spec is None or not measure:
             return None
@@ -159,7 +160,7 @@ class Context:
 
     @once
     def kpi(self) -> RecordSet | None:
-        """What a trained model will be measured on, where it was given."""
+        """The evaluation data given with a training, if any."""
         if not self.declared_action.measured_by:
             return None
         if self.evaluation is not None:
@@ -168,8 +169,8 @@ class Context:
         return self._read(SetSource("kpi", str(self.kpi_root), "", False)) if self.kpi_root is not None else None
 
     def _read(self, source: SetSource) -> RecordSet:
-        """A set of records. Those whose media folder is on the cluster alone are read all the same, and where the job
-        runs elsewhere those whose media are not here."""
+        """A set of records. Records are also read where their media are only on the cluster or on the machine of the
+        job."""
         self.require_seen(source.annotation_path)
         if not site.is_unseen(self.site, source.media_path):
             is_kept = source.keep_missing or (self.elsewhere and source.name != "kpi")
@@ -181,12 +182,12 @@ class Context:
 
     @property
     def records(self) -> list[Record]:
-        """Those of all sets that the run will read."""
+        """The records of all sets that the run reads."""
         return [record for part in self.annotations for record in part.records]
 
     @property
     def plans_with(self) -> Planner | None:
-        """The planner, where the run's own model is here and its records become samples."""
+        """The planner, if the run's model is here and its action plans samples."""
         try:
             return None if self.stand_in else self.planner
         except (ProblemError, Skip):
@@ -198,7 +199,7 @@ class Context:
 
     @once
     def gpus(self) -> list[Gpu]:
-        """The GPUs that are declared, or else those that are visible here."""
+        """The declared GPUs, else those of this machine."""
         return declared_or_seen(self.declared, lambda: self.processes)
 
     @once
@@ -213,7 +214,7 @@ class Context:
 
     @property
     def plan_to_keep(self) -> Plan | None:
-        """The plan, where there is one that the engine would make too."""
+        """The plan, if the engine would make the same one."""
         try:
             return self.plan if self.plans_with else None
         except (ProblemError, Skip):
@@ -230,7 +231,7 @@ class Context:
 
     @once
     def to_decode(self) -> list[Sample]:
-        """Every sample whose frames are looked at; those of the KPI set with the frames that training takes."""
+        """The samples to decode; those of the KPI set with the frames of the training."""
         samples = [sample for part in self.planned.values() for sample in part.samples]
         return [*samples, *(self.planner.plan(self.kpi.records)[0] if self.kpi else [])]
 
@@ -246,7 +247,7 @@ class Context:
 
     @once
     def headers(self) -> dict[str, Header]:
-        """What the header of every file says, by its key."""
+        """The header of every file, by its key."""
         self.require_seen(*self.unseen_media)
         return dict(zip(self.media, read_headers(ref for ref, _ in self.media.values()), strict=True))
 
@@ -255,15 +256,15 @@ class Context:
         return self.sampling.longest(self.spec)
 
     @property
-    def sampling(self) -> Sampling:
-        """How the action's records become samples. Raises Skip where they do not."""
+    def sampling(self) -> RecordSampling:
+        """How the action plans samples. Raises Skip for an action without samples."""
         if self.declared_action.sampling is None:
             raise Skip(f"{self.action} plans no samples")
         return self.declared_action.sampling
 
     @property
     def bad_samples_are(self) -> str:
-        """The severity of a sample that cannot be used: with "quarantine" the run goes on without it."""
+        """The severity of an unusable sample: with "quarantine" the run leaves it out."""
         return "warning" if quarantines(self.spec) else "error"
 
     @property
@@ -274,7 +275,7 @@ class Context:
 
     @property
     def output_dir(self) -> Path:
-        """The folder in which the run would make its own."""
+        """The folder that gets the run folder."""
         return Path(os.path.expanduser(value_at(self.spec, self.declared_action.output_key))).absolute()
 
     @property
@@ -283,7 +284,7 @@ class Context:
 
 
 def _placed(media: tuple[MediaRef, ...], folder: str) -> tuple[MediaRef, ...]:
-    """The media of a record, in a folder that cannot be looked into."""
+    """The media of a record, in a folder that this machine does not see."""
     return tuple(replace(ref, path=os.path.join(folder, ref.written)) for ref in media)
 
 
@@ -298,8 +299,8 @@ def _read(source: SetSource) -> RecordSet:
 
 @dataclass(frozen=True)
 class Check:
-    """One thing that is looked at. `needs` names the parts of the context without which it is skipped; `leaks` tells
-    whether it is one of those that find what two sets share, which can be asked for on their own."""
+    """One check. `needs` names the parts of the context without which it is blocked or skipped; `leaks` marks checks
+    that compare two sets, which can be run on their own."""
 
     group: str
     name: str
@@ -310,8 +311,8 @@ class Check:
 
 @dataclass(frozen=True)
 class Checked:
-    """What became of a check: "ok", "warning", "error", "skipped" (there was nothing to look at) or "blocked" (what it
-    needs cannot be had, because of the problems `blocked_by`); `why` says why it was not carried out."""
+    """The result of a check: "ok", "warning", "error", "skipped" (it does not apply) or "blocked" (a part that it needs
+    is not available, because of the problems `blocked_by`); `why` says why it did not run."""
 
     group: str
     name: str

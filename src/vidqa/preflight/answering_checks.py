@@ -1,5 +1,5 @@
-"""Answering: whether the heaviest prompts that are read together fit into a GPU, and what helps if not; whether models
-that score texts are there."""
+"""Answering: whether the heaviest batch of prompts fits into a GPU, and which change helps if not; whether the models
+that score free text are there."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ Change = dict[str, Any]
 
 @dataclass(frozen=True)
 class Estimate:
-    """The most that one GPU holds, when it reads what."""
+    """The peak memory of one GPU, and the batch that causes it."""
 
     memory: AnsweringMemory
     reading: Reading
@@ -48,7 +48,7 @@ class Estimate:
 
 
 def memory(context: Context) -> list[Problem]:
-    """The peak of one GPU that answers, against the memory of the GPUs that are here or declared."""
+    """Compare the peak of one GPU with the memory of the GPUs, found or declared."""
     if not context.declared_action.answering:
         raise Skip("nothing is trained or answered")
     generator = value_at(context.spec, context.declared_action.answering).generator
@@ -60,8 +60,10 @@ def memory(context: Context) -> list[Problem]:
     sizes, parameters = _model(context)
     has_gib = least_memory(context.gpus)
 
-    def judged(asked: Any) -> Estimate:
-        return estimate(asked, value_at(asked, context.declared_action.answering), sizes, parameters, samples, has_gib)
+    def judged(run_spec: Any) -> Estimate:
+        return estimate(
+            run_spec, value_at(run_spec, context.declared_action.answering), sizes, parameters, samples, has_gib
+        )
 
     found = judged(context.spec)
     context.facts["memory"] = _facts(found, has_gib)
@@ -81,13 +83,13 @@ def memory(context: Context) -> list[Problem]:
 
 
 def estimate(
-    asked: Any, work: Any, sizes: Sizes, parameters: int, samples: Sequence[Sample], has_gib: float | None
+    run_spec: Any, work: Any, sizes: Sizes, parameters: int, samples: Sequence[Sample], has_gib: float | None
 ) -> Estimate:
-    """Every candidate is judged by this one function."""
-    setup = answering_setup(asked, work, longest_of(samples))
+    """Memory of answering with this spec; every candidate change is judged by it."""
+    setup = answering_setup(run_spec, work, longest_of(samples))
     each = (
         Estimate(answering_memory(sizes, parameters, setup, reading, has_gib), reading, setup)
-        for reading in readings(setup, samples, asked.num_gpus)
+        for reading in readings(setup, samples, run_spec.num_gpus)
     )
     return max(each, key=lambda one: one.memory.peak_gib)
 
@@ -104,8 +106,7 @@ def _model(context: Context) -> tuple[Sizes, int]:
 
 
 def _changes(table: str, setup: AnsweringSetup) -> Iterator[Change]:
-    """In the order of what they cost: the generator that pads nothing, fewer prompts at a time, half the bytes of a
-    number."""
+    """Changes, cheapest first: the generator without padding, smaller batches, 16-bit numbers."""
     native: Change = {f"{table}.generator": "native"}
     smaller: Change = {}
     if setup.generator == "native":

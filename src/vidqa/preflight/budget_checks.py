@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from vidqa import spec
@@ -11,13 +11,14 @@ from vidqa.planning.plan import too_long, without_labels
 from vidqa.planning.samples import Planner, Sample
 from vidqa.preflight._base import Context, Skip
 from vidqa.spec.keys import value_at
+from vidqa.spec.run_tables import Vision
 
-EXPLAINED = 10  # too long samples for which a change that fits is looked for
+EXPLAINED = 10  # too long samples that get a suggested change
 MEDIA_CODES = ("VIDEO_", "IMAGE_")
 
 
 def tokens(context: Context) -> list[Problem]:
-    """Every sample planned and counted as the engine will do it."""
+    """Plan every sample and count its tokens as the engine does."""
     sets = context.planned.values()
     problems = [problem for part in sets for problem in part.problems if not _is_of_media(problem)]
     context.facts |= token_facts(context)
@@ -33,7 +34,7 @@ def tokens(context: Context) -> list[Problem]:
 
 
 def token_facts(context: Context) -> dict[str, Any]:
-    """Counts of the samples that will be used, by set: they are what the engine writes into its plan."""
+    """Counts of the usable samples by set, as in plan.json of the engine."""
     facts: dict[str, Any] = {}
     for name in context.planned:
         used = context.usable(name)
@@ -57,22 +58,22 @@ def token_facts(context: Context) -> dict[str, Any]:
 
 def steps(context: Context) -> list[Problem]:
     """Steps of a training, and the rules of the spec that need to know the data."""
-    asked = context.training
-    if asked is None:
+    train_spec = context.training
+    if train_spec is None:
         return []
     facts = _data_facts(context)
     context.facts |= {
-        "effective_batch": spec.effective_batch(asked),
-        "steps_per_epoch": spec.steps_per_epoch(asked, facts.train_samples),
-        "total_steps": spec.total_steps(asked, facts.train_samples),
-        "warmup_steps": spec.warmup_steps(asked, facts.train_samples),
+        "effective_batch": spec.effective_batch(train_spec),
+        "steps_per_epoch": spec.steps_per_epoch(train_spec, facts.train_samples),
+        "total_steps": spec.total_steps(train_spec, facts.train_samples),
+        "warmup_steps": spec.warmup_steps(train_spec, facts.train_samples),
     }
-    said = set(spec.check(asked))
-    return [problem for problem in spec.check_with_data(asked, facts) if problem not in said]
+    reported = set(spec.check(train_spec))
+    return [problem for problem in spec.check_with_data(train_spec, facts) if problem not in reported]
 
 
 def _data_facts(context: Context) -> spec.DataFacts:
-    """Of the samples that will be used; of all records where no model is here to plan them with."""
+    """Counts of usable samples; of all records where there is no model to plan with."""
     try:
         held = context.usable("validation") if "validation" in context.planned else []
         train = context.usable("train")
@@ -82,16 +83,6 @@ def _data_facts(context: Context) -> spec.DataFacts:
         return spec.DataFacts(records["train"], records.get("validation", 0), None)
     longest = None if context.stand_in else max((sample.length for sample in train), default=None)
     return spec.DataFacts(len(train), len(held), longest)
-
-
-@dataclass(frozen=True)
-class Sampling:
-    """The part of a vision table that a planner reads."""
-
-    fps: float | None
-    nframes: int | None
-    total_pixels: int | None
-    max_pixels: int | None = None
 
 
 def changes_that_fit(context: Context, sample: Sample) -> str:
@@ -113,14 +104,18 @@ def _fewer_frames(context: Context, sample: Sample) -> str | None:
     low, high = 0, most  # `low` fits or is nothing, `high` does not fit
     while high - low > 1:
         middle = (low + high) // 2
-        tried = replace(vision, nframes=middle) if vision.nframes else replace(vision, fps=_sixteenths(vision, middle))
+        tried = _with(vision, nframes=middle) if vision.nframes else _with(vision, fps=_sixteenths(vision, middle))
         low, high = (middle, high) if _fits(context, sample, tried) else (low, middle)
     if low == 0:
         return None
     return f"nframes = {low}" if vision.nframes else f"fps = {_sixteenths(vision, low):g}"
 
 
-def _sixteenths(vision: Sampling, count: int) -> float:
+def _with(vision: Vision, **changes: float) -> Vision:
+    return vision.model_copy(update=changes)
+
+
+def _sixteenths(vision: Vision, count: int) -> float:
     return (vision.fps or 0) * count / 16
 
 
@@ -128,20 +123,19 @@ def _smaller_frames(context: Context, sample: Sample) -> str | None:
     """The total_pixels that leaves each medium an equal share of what its text leaves."""
     media_tokens = (context.longest_allowed - (sample.length - sample.media_tokens)) // max(1, len(sample.plans))
     pixels = media_tokens * context.planner.geometry.video.factor**2
-    if pixels <= 0 or not _fits(context, sample, replace(_sampling(context), total_pixels=pixels)):
+    if pixels <= 0 or not _fits(context, sample, _with(_sampling(context), total_pixels=pixels)):
         return None
     return f"total_pixels = {pixels}"
 
 
-def _fits(context: Context, sample: Sample, vision: Sampling) -> bool:
+def _fits(context: Context, sample: Sample, vision: Vision) -> bool:
     planner = Planner(context.processor_folder, vision, sample.prompting)
     planned, problems = planner.plan([sample.record])
     return not problems and planned[0].length <= context.longest_allowed
 
 
-def _sampling(context: Context) -> Sampling:
-    vision = value_at(context.spec, context.sampling.vision)
-    return Sampling(vision.fps, vision.nframes, vision.total_pixels, vision.max_pixels)
+def _sampling(context: Context) -> Vision:
+    return value_at(context.spec, context.sampling.vision)
 
 
 def _is_of_media(problem: Problem) -> bool:

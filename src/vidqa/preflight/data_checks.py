@@ -1,4 +1,4 @@
-"""Data: every annotation is valid, what is measured on was not trained on, and answers are worth learning."""
+"""Data: annotations are valid, training and evaluation data are disjoint, and answers are balanced."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from vidqa.preflight._base import Context, Skip
 from vidqa.preflight.leaks import listed
 from vidqa.preflight.problems import LABELS_UNBALANCED, SPLIT_COPY, SPLIT_IDS, SPLIT_LEAK
 
-FEWEST_ANSWERS = 20  # of one kind, below which their balance says nothing
+FEWEST_ANSWERS = 20  # of one kind; fewer say nothing about balance
 MOST_OF_ONE = 0.9
 CONSTRAINED = {"yes_no", "letter", "direction", "number"}
 
@@ -26,7 +26,8 @@ def records(context: Context) -> list[Problem]:
 
 
 def disjoint(context: Context) -> list[Problem]:
-    """No two sets share a file, a copy of a file, or an id. An id that is only a number may be a mere position."""
+    """No two sets share a file, a copy of a file, or an id. Ids that are plain numbers may be positions and do not
+    count."""
     if len(context.sets) < 2:
         raise Skip("there is only one set of records")
     return [problem for one, other in combinations(context.sets, 2) for problem in _apart(context, one, other)]
@@ -53,12 +54,12 @@ def _apart(context: Context, one: RecordSet, other: RecordSet) -> list[Problem]:
 
 
 def _media(part: RecordSet) -> dict[str, MediaRef]:
-    known = {ref.key: ref for record in part.records for ref in record.media}
-    return {real_key(ref): ref for ref in known.values()}
+    by_key = {ref.key: ref for record in part.records for ref in record.media}
+    return {real_key(ref): ref for ref in by_key.values()}
 
 
 def answers(context: Context) -> list[Problem]:
-    """One answer should not be nearly all there is to learn; and what form the expected answers have."""
+    """Whether one answer dominates, and the forms of the expected answers."""
     problems = []
     for part in context.sets:
         forms: Counter[str] = Counter()
@@ -70,7 +71,9 @@ def answers(context: Context) -> list[Problem]:
         context.facts[f"{part.name}_answers"] = dict(forms.most_common())
         if part.name != "train":
             context.facts[f"{part.name}_gap_analysis"] = _gap_analysis(forms)
-        problems += [found for kind, said in sorted(by_kind.items()) if (found := _unbalanced(part.name, kind, said))]
+        problems += [
+            found for kind, counts in sorted(by_kind.items()) if (found := _unbalanced(part.name, kind, counts))
+        ]
     return problems
 
 
@@ -81,9 +84,9 @@ def _gap_analysis(forms: Counter[str]) -> str:
     return f"{free} of {sum(forms.values())} expected answers are free text, which counts as a gap unless it is equal"
 
 
-def _unbalanced(name: str, kind: str, said: Counter[str]) -> Problem | None:
-    total = sum(said.values())
-    (most, count), *_ = said.most_common(1)
+def _unbalanced(name: str, kind: str, counts: Counter[str]) -> Problem | None:
+    total = sum(counts.values())
+    (most, count), *_ = counts.most_common(1)
     if total < FEWEST_ANSWERS or count <= MOST_OF_ONE * total:
         return None
     message = f"{most[:60]!r} is {count} of the {total} answers of kind {kind}"

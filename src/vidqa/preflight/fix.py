@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +13,11 @@ from vidqa.contract.files import write_json
 from vidqa.contract.problem import Problem, raise_errors
 from vidqa.dataset import problems as codes
 from vidqa.dataset.findings import Findings
-from vidqa.dataset.media import MediaSource, media_source
+from vidqa.dataset.media import MediaSource
 from vidqa.dataset.parse import ROLES, RowReader
 from vidqa.dataset.place import KINDS, TAG
-from vidqa.dataset.reader import annotation_file, read_rows
 from vidqa.dataset.record import Record
+from vidqa.dataset.sources import open_source
 from vidqa.preflight import media_probe
 from vidqa.preflight.problems import FIX_EXISTS, FIX_NOTHING_LEFT
 from vidqa.spec.keys import value_at
@@ -68,18 +68,19 @@ def fix_annotations(spec_path: Path, action: str, target: Path) -> Fixed:
     """
     if target.exists():
         raise FIX_EXISTS.error(target, "there is a file of this name already")
-    asked, (data, *_) = spec.load(spec_path, action), actions.action(action).data
-    path, media_path = value_at(asked, data.annotations), value_at(asked, data.media)
-    original = annotation_file(path)
+    run_spec, (data, *_) = spec.load(spec_path, action), actions.action(action).data
+    path, media_path = value_at(run_spec, data.annotations), value_at(run_spec, data.media)
+    source = open_source(path, str(media_path))
+    original = source.path
     findings = Findings(str(original))
-    rows = list(read_rows(original, findings))
+    rows = list(source.rows(findings))
     if not rows:
         raise_errors(findings.problems)
     fixed = Fixed(target, original)
     for unread in findings.problems:
         fixed.dropped += 1
         fixed.note("left out", unread.where, f"left out: {unread.message}")
-    mender = _Mender(media_source(original, str(media_path), root_mode=False), original.name, _broken_before(spec_path))
+    mender = _Mender(replace(source.media, closed=False), original.name, _broken_before(spec_path))
     kept = mender.mend(rows, fixed)
     if not kept:
         raise FIX_NOTHING_LEFT.error(original, f"none of {len(rows)} records can be used")
@@ -129,8 +130,8 @@ class _Mender:
         """The record of a row, which is changed, or why it has none."""
         for repair in (_roles, _tags) if isinstance(row, dict) else ():
             found = {problem.code for problem in self._read(row, index)[1]}
-            if repair.code in found and (said := repair.change(row)):
-                fixed.note(repair.what, self._place(index), said)
+            if repair.code in found and (change := repair.change(row)):
+                fixed.note(repair.what, self._place(index), change)
         record, problems = self._read(row, index)
         if problems or record is None:
             return f"{problems[0].code}: {problems[0].message}" if problems else "it holds no record"
@@ -179,23 +180,23 @@ def _turns(row: Row) -> list[Row]:
 
 
 def _name_roles(row: Row) -> str | None:
-    said = []
+    changes = []
     for turn in _turns(row):
         key = "from" if "from" in turn else "role"
         role = turn.get(key)
         small = role.strip().lower() if isinstance(role, str) else ""
         right = small if small in ROLES else OTHER_ROLES.get(small)
         if right and right != role:
-            said.append(f"{role!r} -> {right!r}")
+            changes.append(f"{role!r} -> {right!r}")
             turn[key] = right
-    return "role " + ", ".join(dict.fromkeys(said)) if said else None
+    return "role " + ", ".join(dict.fromkeys(changes)) if changes else None
 
 
 def _set_tags(row: Row) -> str | None:
     """One tag for each listed medium, at the start of the first question, as most data sets have it."""
     tags = "".join(f"<{kind}>\n" * len(_listed(row, kind)) for kind in KINDS)
-    asked = [turn for turn in _turns(row) if ROLES.get(str(turn.get("from", turn.get("role")))) == "user"]
-    texts = [(turn, "value" if "value" in turn else "content") for turn in asked]
+    questions = [turn for turn in _turns(row) if ROLES.get(str(turn.get("from", turn.get("role")))) == "user"]
+    texts = [(turn, "value" if "value" in turn else "content") for turn in questions]
     if not texts or not all(isinstance(turn.get(key), str) for turn, key in texts):
         return None
     for turn, key in texts:

@@ -1,8 +1,8 @@
-"""Whether a job may start: a kept report of preflight says so, or the launch looks itself, without decoding.
+"""Whether a job may start: by a kept report of preflight, or by checks of the launch, which do not decode.
 
     launch.launch("train", path, "local", ready=gate.ready)
 
-With gate.skipped, which is --skip-preflight, nothing is looked at, and the job's record says so.
+With gate.skipped, which is --skip-preflight, nothing is checked, and the job's record says so.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ LOOKING = (
 
 
 def ready(
-    asked: JobSpec, spec_path: Path, platform_name: str, wanted: Resources, *, fetch: bool, engine: str = "vidqa"
+    job_spec: JobSpec, spec_path: Path, platform_name: str, resources: Resources, *, fetch: bool, engine: str = "vidqa"
 ) -> Readiness:
-    """What a kept report says; where it did not pass, or nothing is kept, the problems that are found now. With `fetch`
-    what is found now is kept, too."""
-    known = kept.find(asked, platform_name, engine)
-    if known and known.passed:
-        return Readiness(PASSED if known.decoded else AT_LAUNCH, plan=kept.plan_of(asked, platform_name, engine))
+    """The verdict of the kept report; if it did not pass, or there is none, of the checks at launch. With `fetch` their
+    result is kept."""
+    report = kept.find(job_spec, platform_name, engine)
+    if report and report.passed:
+        return Readiness(PASSED if report.decoded else AT_LAUNCH, plan=kept.plan_of(job_spec, platform_name, engine))
     note(LOOKING)
     from vidqa.preflight.at_launch import look  # every check, and the libraries they need
 
-    found = look(asked, spec_path, platform_name, wanted, engine, known, fetch=fetch)
-    return Readiness(AT_LAUNCH, found, kept.plan_of(asked, platform_name, engine))
+    found = look(job_spec, spec_path, platform_name, resources, engine, report, fetch=fetch)
+    return Readiness(AT_LAUNCH, found, kept.plan_of(job_spec, platform_name, engine))
 
 
 def of_engine(engine: str) -> Ready:
     return partial(ready, engine=engine)
 
 
-def skipped(asked: JobSpec, spec_path: Path, platform_name: str, wanted: Resources, *, fetch: bool) -> Readiness:
+def skipped(job_spec: JobSpec, spec_path: Path, platform_name: str, resources: Resources, *, fetch: bool) -> Readiness:
     return Readiness(SKIPPED)

@@ -1,4 +1,4 @@
-"""Whether a predicted peak fits into a GPU, said alike of trainings and of answering."""
+"""Whether a predicted peak fits into a GPU, for training and answering."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ NOTHING_HELPS = (
 
 
 def too_much(peak_gib: float, has_gib: float | None, details: str, remedy: Callable[[float], str]) -> list[Problem]:
-    """MEMORY where the peak does not fit: an error where it cannot, a warning where the prediction may be wrong by as
-    much. `remedy` finds what helps within a GPU's memory, in GiB; it is called only where something must."""
+    """MEMORY if the peak does not fit: an error, or a warning if it may fit within the error of the prediction.
+    `remedy` finds a change that fits a GPU of that many GiB; it is called only when needed."""
     if has_gib is None or fits(peak_gib, has_gib):
         return []
     message = f"about {peak_gib:.1f} GiB, and {COUNTS.outside_gib:.0f} for CUDA, of {has_gib:.1f} GiB a GPU; {details}"

@@ -1,4 +1,4 @@
-"""The GPUs of this machine by nvidia-smi, or as declared, and what they can run; found without torch."""
+"""The GPUs of this machine by nvidia-smi, or as declared, and what code they run, without torch."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LIMIT_S = 20.0
 TORCH_LIMIT_S = 120.0  # torch from a cold disk
 ASK_TORCH = "import json, torch; print(json.dumps([torch.version.cuda, torch.cuda.get_arch_list()]))"
 
-# What each engine's image was compiled for; None: our own image has whatever torch is installed, which is asked.
+# The architectures of each engine's image; None: those of the installed torch.
 IMAGE_ARCHITECTURES: dict[str, tuple[str, ...] | None] = {
     "vidqa": None,
     "cosmos-rl": ("sm_80", "sm_90", "sm_100", "sm_120"),
@@ -29,7 +29,7 @@ IMAGE_ARCHITECTURES: dict[str, tuple[str, ...] | None] = {
 
 @dataclass(frozen=True)
 class Declared:
-    """Hardware that the job will have and that is not visible from here; None is not said."""
+    """Hardware of the job that this machine does not see; None where not declared."""
 
     gpu_count: int | None = None
     gpu_memory_gb: float | None = None
@@ -42,7 +42,7 @@ class Declared:
 
 @dataclass(frozen=True)
 class Gpu:
-    """One GPU; what is not known is None. `memory_gb` counts 2**30 bytes."""
+    """One GPU; unknown fields are None. `memory_gb` counts 2**30 bytes."""
 
     name: str
     memory_gb: float | None = None
@@ -59,8 +59,8 @@ class Build:
 
 
 def declared_or_seen(declared: Declared, processes: Callable[[], int]) -> list[Gpu]:
-    """What is declared wins over what is seen. Where only their kind is declared and none is seen, there are as many
-    GPUs as the spec has processes."""
+    """The GPUs as declared, else as found. If only their kind is declared and none is found, one per process of the
+    spec."""
     seen = seen_gpus()
     if not declared.anything:
         return seen
@@ -74,12 +74,12 @@ def declared_or_seen(declared: Declared, processes: Callable[[], int]) -> list[G
 def _number(processes: Callable[[], int]) -> int:
     try:
         return processes()
-    except ProblemError:  # the spec is wrong, which its own check says
+    except ProblemError:  # the check of the spec reports it
         return 1
 
 
 def seen_gpus() -> list[Gpu]:
-    """The GPUs that CUDA_VISIBLE_DEVICES leaves. Without a working nvidia-smi they are counted and nothing else."""
+    """The GPUs in CUDA_VISIBLE_DEVICES. Without a working nvidia-smi they are only counted."""
     listed = _ask("nvidia-smi", f"--query-gpu={QUERY}", "--format=csv,noheader,nounits")
     if listed is None:
         return [Gpu("unknown")] * hardware.gpu_count()
@@ -113,11 +113,11 @@ def driver_cuda() -> str | None:
 
 @cache
 def engine_build() -> Build | None:
-    """What the installed torch was compiled for, asked of torch itself in a process of its own."""
-    said = _ask(sys.executable, "-P", "-c", ASK_TORCH, limit_s=TORCH_LIMIT_S)
-    if said is None:
+    """The architectures that the installed torch was compiled for, from a subprocess."""
+    output = _ask(sys.executable, "-P", "-c", ASK_TORCH, limit_s=TORCH_LIMIT_S)
+    if output is None:
         return None
-    cuda, architectures = json.loads(said)
+    cuda, architectures = json.loads(output)
     return Build(cuda or "", tuple(architectures))
 
 
@@ -134,7 +134,7 @@ def runs_on(arch: str, built: Sequence[str]) -> bool:
 
 
 def version_of(arch: str) -> tuple[int, int]:
-    """(9, 0) of "sm_90"; (0, 0) of what is no architecture."""
+    """(9, 0) of "sm_90"; (0, 0) for other text."""
     found = re.fullmatch(r"(?:sm|compute)_(\d+)(\d)[af]?", arch)
     return (int(found[1]), int(found[2])) if found else (0, 0)
 

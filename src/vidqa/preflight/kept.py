@@ -1,7 +1,7 @@
-"""Reports of preflight that are kept in the state folder: a launch of the same spec, data and model finds its own.
+"""Preflight reports in the state folder, found by a launch of the same spec, data and model.
 
-A report is found by what the job gets as its spec, by the annotations' bytes and by the model's files. It names every
-media file with its size and time of change, and counts as long as all of them are what they were.
+The key is a hash of the resolved spec, the annotations' bytes and the model's files. A report lists every media file
+with its size and modification time, and is valid while these are unchanged.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ MOST_PLAN_BYTES = 1 << 30  # of all plans; the oldest go
 
 @dataclass(frozen=True)
 class Kept:
-    """A report. `passed` tells that it had no error; `decoded` that preflight made it, and not a launch without looking
-    at frames. `lasting` are the errors that only decoding finds, and that stay as long as no file changes; the others
-    are for each launch to find. The remaining fields are options that it was made with (preflight.report.preflight)."""
+    """A report. `passed`: it had no error. `decoded`: it is of preflight, which decodes, and not of a launch. `lasting`
+    are the errors that only decoding finds; they hold while no file changes. Each launch finds the others again. The
+    remaining fields are the options of preflight.report.preflight."""
 
     passed: bool
     decoded: bool
@@ -49,8 +49,8 @@ class Kept:
 
 @dataclass(frozen=True)
 class Inputs:
-    """What a report is of: everything but the media files by one hash, and these files one by one. `plan` is what its
-    plan is made of (stored_plan.inputs_of)."""
+    """The inputs of a report: one hash of everything but the media files, and the identity of each of these. `plan` are
+    the inputs of its plan (stored_plan.inputs_of)."""
 
     fingerprint: str
     media: dict[str, Identity]
@@ -66,21 +66,21 @@ def folder() -> Path:
 
 
 def inputs(
-    asked: JobSpec, platform: str, engine: str, planner: Planner | None, read: Callable[[], Iterable[Record]]
+    job_spec: JobSpec, platform: str, engine: str, planner: Planner | None, read: Callable[[], Iterable[Record]]
 ) -> Inputs:
-    """What is about to be looked at; `read` gives the records. Raises ProblemError."""
-    # First: what changes while records are read was not looked at.
-    made_of = stored_plan.inputs_of(asked.resolved, planner) if planner else {}
-    media = stored_plan.media_of(asked.resolved, read())
-    return Inputs(_fingerprint(asked, platform, engine), stored_plan.identities_of(media), made_of)
+    """The inputs as they are now; `read` gives the records. Raises ProblemError."""
+    # First: a change while records are read must make the report stale.
+    made_of = stored_plan.inputs_of(job_spec.resolved, planner) if planner else {}
+    media = stored_plan.media_of(job_spec.resolved, read())
+    return Inputs(_fingerprint(job_spec, platform, engine), stored_plan.identities_of(media), made_of)
 
 
 def keep(seen: Inputs, report: Kept, plan: Plan | None = None) -> None:
-    """Write the report down, in the place of an earlier one of the same, and the plan of the run beside it. Where that
-    fails, a launch looks itself, and the engine plans."""
-    told = {"schema_version": SCHEMA_VERSION, "created": now(), "report": asdict(report), "media": seen.media}
+    """Write the report over an earlier one of the same inputs, and the plan of the run beside it. A failure to write is
+    no error: the launch checks again, and the engine plans again."""
+    content = {"schema_version": SCHEMA_VERSION, "created": now(), "report": asdict(report), "media": seen.media}
     with suppress(OSError):
-        write_json(seen.place, told, indent=None)
+        write_json(seen.place, content, indent=None)
         if plan and seen.plan:
             with suppress(UnicodeEncodeError):
                 table = stored_plan.as_table(plan, seen.plan, seen.media)
@@ -88,21 +88,21 @@ def keep(seen: Inputs, report: Kept, plan: Plan | None = None) -> None:
         _forget_the_oldest()
 
 
-def find(asked: JobSpec, platform: str, engine: str) -> Kept | None:
-    """The report of this spec, data and model. None where there is none that can be read, or a medium has changed."""
+def find(job_spec: JobSpec, platform: str, engine: str) -> Kept | None:
+    """The report of this spec, data and model; None where it is missing, unreadable or stale."""
     try:
-        told = json.loads(_place(_fingerprint(asked, platform, engine)).read_text(encoding="utf-8"))
-        report = _parse(told["report"]) if told["schema_version"] == SCHEMA_VERSION else None
-        before = {path: identity and tuple(identity) for path, identity in told["media"].items()}
+        content = json.loads(_place(_fingerprint(job_spec, platform, engine)).read_text(encoding="utf-8"))
+        report = _parse(content["report"]) if content["schema_version"] == SCHEMA_VERSION else None
+        before = {path: identity and tuple(identity) for path, identity in content["media"].items()}
         unchanged = stored_plan.identities_of(list(before)) == before
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return None
     return report if unchanged else None
 
 
-def plan_of(asked: JobSpec, platform: str, engine: str) -> Path | None:
-    """The plan that is kept of this spec, data and model; whoever reads it makes sure that it is true."""
-    place = _place(_fingerprint(asked, platform, engine)).with_suffix(PLAN)
+def plan_of(job_spec: JobSpec, platform: str, engine: str) -> Path | None:
+    """The plan file of this spec, data and model; its reader verifies the fingerprint."""
+    place = _place(_fingerprint(job_spec, platform, engine)).with_suffix(PLAN)
     return place if place.is_file() else None
 
 
@@ -110,18 +110,18 @@ def _place(fingerprint: str) -> Path:
     return folder() / f"{fingerprint}.json"
 
 
-def _parse(told: dict[str, Any]) -> Kept:
-    """Raises KeyError, TypeError, ValueError for what `keep` did not write."""
-    values = {field.name: told[field.name] for field in fields(Kept)}
+def _parse(content: dict[str, Any]) -> Kept:
+    """Raises KeyError, TypeError, ValueError for content that `keep` did not write."""
+    values = {field.name: content[field.name] for field in fields(Kept)}
     if not isinstance(values["passed"], bool) or not isinstance(values["decoded"], bool):
         raise ValueError("a verdict is true or false")
     return Kept(**{**values, "lasting": [Problem(**problem) for problem in values["lasting"]]})
 
 
-def _fingerprint(asked: JobSpec, platform: str, engine: str) -> str:
-    """The same for a run that goes on, and for the job of a run that is launched again from its own folder."""
-    resolved = written_anew(asked.resolved).model_dump(mode="json")
-    parts = [__version__, asked.action, platform, engine, resolved, asked.inputs_fingerprint]
+def _fingerprint(job_spec: JobSpec, platform: str, engine: str) -> str:
+    """The hash of the inputs: the same for a resumed run and for a retry from its run folder."""
+    resolved = written_anew(job_spec.resolved).model_dump(mode="json")
+    parts = [__version__, job_spec.action, platform, engine, resolved, job_spec.inputs_fingerprint]
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32]
 
 

@@ -1,4 +1,4 @@
-"""leaks.json: everything that two sets share, in full, where problems name only the first few."""
+"""leaks.json: everything that two sets share; problems name only the first few."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ SHOWN = 3  # that a problem names
 
 
 def listed(context: Context, where: str, what: str, found: Sequence[Any]) -> str:
-    """The first of what two sets share in words, and the file that has all; nothing found is written down, too, where
-    an earlier file says otherwise."""
+    """The first shared items in words, and the file with all of them. An empty result is written, too, over an earlier
+    file."""
     place = media_probe.place_for(context.spec_path).with_name(NAME)
     context.leaks.setdefault(where, {})[what] = list(found)
     counts = {sets: {name: len(each) for name, each in shared.items()} for sets, shared in context.leaks.items()}
@@ -26,6 +26,6 @@ def listed(context: Context, where: str, what: str, found: Sequence[Any]) -> str
         return shown
     try:
         write_json(place, context.leaks)
-    except (OSError, ValueError):  # a name that no file can hold
+    except (OSError, ValueError):  # a name that cannot be encoded
         return shown
     return f"{shown}; all are listed in {place}"

@@ -1,4 +1,4 @@
-"""Media: every file can be read, every frame that the run will ask for can be decoded, no file has a twin elsewhere."""
+"""Media: every file can be read, every planned frame decodes, and no file has a near duplicate in another set."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from vidqa.platforms.hardware import cpu_count
 from vidqa.preflight import media_probe
 from vidqa.preflight._base import Context, Skip
 from vidqa.preflight.leaks import listed
-from vidqa.preflight.media_probe import Row, Rows
+from vidqa.preflight.media_probe import ProbeRow, Rows
 from vidqa.preflight.problems import PROBE_UNWRITABLE, SPLIT_NEAR
 from vidqa.video import VideoMeta, fps_disagreement
 from vidqa.video.headers import Header
 from vidqa.video.pool import Decoded, DecodePool, DecodeRequest
 from vidqa.video.problems import VIDEO_DECODE_TIMEOUT
 
-SAVE_EVERY_S = 20.0  # an interrupted preflight loses no more than this
-# The frames themselves are not wanted here; small pictures of them are less to send between processes.
+SAVE_EVERY_S = 20.0  # the most that an interrupted preflight loses
+# Only thumbnails are sent between processes, not the frames.
 
 
 def probed(context: Context) -> list[Problem]:
@@ -50,12 +50,12 @@ def _claims(meta: VideoMeta, used_by: list[Record]) -> Iterator[Problem]:
 
 
 def decoded(context: Context) -> list[Problem]:
-    """Every planned frame of every file (of `probe_sample` files), in workers that are killed when they hang. What an
-    earlier preflight found in a file that has not changed holds."""
+    """Decode every planned frame of every file (of `probe_sample` files), in workers that are killed when they hang.
+    Results of an earlier preflight hold for unchanged files."""
     requests = list(_requests(context))[: context.probe_sample]
     place = media_probe.place_for(context.spec_path)
-    known = media_probe.read_rows(place)
-    found = {request.where: row for request in requests if (row := _still_true(request, known)) is not None}
+    rows = media_probe.read_rows(place)
+    found = {request.where: row for request in requests if (row := _still_true(request, rows)) is not None}
     left = [request for request in requests if request.where not in found]
     context.facts |= {"media_decoded": len(requests), "media_reused": len(found), "media_probe": str(place)}
     unwritable: list[Problem] = []
@@ -65,15 +65,15 @@ def decoded(context: Context) -> list[Problem]:
             for request, answer, seconds in _decode(left, context.decoding.decode_timeout_s):
                 row = _row(request, context.headers[request.where], answer, seconds)
                 found[request.where] = row
-                if row.exit_code in (Exit.OK, Exit.INPUT):  # what the machine failed at is not a fact of the file
-                    known[row.identity] = row
+                if row.exit_code in (Exit.OK, Exit.INPUT):  # a failure of the machine is not kept for the file
+                    rows[row.identity] = row
                 advance()
                 if time.monotonic() - last > SAVE_EVERY_S:
-                    _save(place, known)
+                    _save(place, rows)
                     last = time.monotonic()
-        finally:  # also where a person interrupts it
+        finally:  # also on an interrupt
             if left:
-                unwritable = _save(place, known)
+                unwritable = _save(place, rows)
     context.rows |= found
     broken = []
     for request in requests:
@@ -94,17 +94,17 @@ def _requests(context: Context) -> Iterator[DecodeRequest]:
                 yield DecodeRequest(ref.path, ref.member, ref.kind, plan.indices, plan.height, plan.width)
 
 
-def _still_true(request: DecodeRequest, known: Rows) -> Row | None:
-    """The row of an earlier preflight, where the file is the same. A file that only took too long is tried again."""
-    row = known.get((request.path, request.member, media_probe.plan_key(request)))
+def _still_true(request: DecodeRequest, rows: Rows) -> ProbeRow | None:
+    """The row of an earlier preflight if the file is unchanged. A file that took too long is decoded again."""
+    row = rows.get((request.path, request.member, media_probe.plan_key(request)))
     if row is None or row.code == VIDEO_DECODE_TIMEOUT.name:
         return None
     return row if row.content_key and row.content_key == media_probe.content_key(request.path) else None
 
 
 def _decode(requests: Iterable[DecodeRequest], timeout_s: float) -> Iterator[tuple[DecodeRequest, Decoded, float]]:
-    """(request, its frames or problem, seconds) of every request, as they end. No more are handed out than there are
-    workers, so that the time of each is the time that its decoding took."""
+    """(request, its frames or problem, seconds) of every request, as they end. At most one per worker is submitted, so
+    that the seconds are those of decoding."""
     workers = max(1, cpu_count())
     waiting: dict[Future[Decoded], tuple[DecodeRequest, float]] = {}
     remaining = iter(requests)
@@ -119,11 +119,11 @@ def _decode(requests: Iterable[DecodeRequest], timeout_s: float) -> Iterator[tup
                 yield request, ended.result(), time.monotonic() - started
 
 
-def _row(request: DecodeRequest, header: Header, answer: Decoded, seconds: float) -> Row:
+def _row(request: DecodeRequest, header: Header, answer: Decoded, seconds: float) -> ProbeRow:
     video = header if isinstance(header, VideoMeta) else None
     size = None if isinstance(header, list) else header
     problem = answer if isinstance(answer, Problem) else None
-    return Row(
+    return ProbeRow(
         path=request.path,
         member=request.member,
         kind=request.kind,
@@ -154,8 +154,8 @@ def _save(place: Path, rows: Rows) -> list[Problem]:
 
 
 def near_duplicates(context: Context) -> list[Problem]:
-    """Files that look alike on two sides of a split: the same scene, cut or encoded again. Planned frames that were
-    decoded are compared; where none were, three frames of each file."""
+    """Files of two sets that look alike: the same scene, cut or encoded again. Compares the decoded planned frames;
+    without them, three frames of each file."""
     if len(context.sets) < 2:
         raise Skip("there is only one set of records")
     seen = {key: row.glance for key, row in context.rows.items() if row.glance is not None}

@@ -1,4 +1,4 @@
-"""media_probe.parquet: what decoding found in every file, kept so that an unchanged file is not decoded again."""
+"""media_probe.parquet: the result of decoding each file, so that an unchanged file is not decoded again."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ EDGE_BYTES = 1 << 16  # read from each end of a file to tell whether it has chan
 
 
 @dataclass(frozen=True)
-class Row:
-    """One file decoded by one plan. `content_key` changes with the file, `plan_key` with the frames that are asked
-    for. `fps` to `rotation` are None where the header cannot be read; `code` is empty where all frames decoded;
+class ProbeRow:
+    """One file decoded by one plan. `content_key` changes with the file, `plan_key` with the planned
+    frames. `fps` to `rotation` are None where the header cannot be read; `code` is empty where all frames decoded;
     `glance` is the signature that near duplicates are found by."""
 
     path: str
@@ -49,16 +49,16 @@ class Row:
         return (self.path, self.member, self.plan_key)
 
 
-Rows = dict[tuple[str, str | None, str], Row]
+Rows = dict[tuple[str, str | None, str], ProbeRow]
 
 
 def plan_key(request: DecodeRequest) -> str:
-    """The same for the same frames of a file."""
+    """A key of the planned frames of a file."""
     return hashlib.sha256(repr((DECODING_VERSION, request.kind, request.indices)).encode()).hexdigest()[:16]
 
 
 def content_key(path: str) -> str:
-    """Changes when a file does: its size, time of change, first and last 64 KiB. Empty where it cannot be read."""
+    """A hash of a file's size, modification time, first and last 64 KiB. Empty where it cannot be read."""
     try:
         status = os.stat(path)
         return _content_key(path, status.st_size, status.st_mtime_ns)
@@ -66,7 +66,7 @@ def content_key(path: str) -> str:
         return ""
 
 
-@lru_cache(maxsize=64)  # members of one archive ask again and again
+@lru_cache(maxsize=64)  # all members of an archive share it
 def _content_key(path: str, size: int, mtime_ns: int) -> str:
     digest = hashlib.sha256(f"{size} {mtime_ns}".encode())
     if os.path.isfile(path):
@@ -75,7 +75,7 @@ def _content_key(path: str, size: int, mtime_ns: int) -> str:
 
 
 def place_for(spec_path: Path) -> Path:
-    """Beside the spec; in the cache folder where files cannot be made there."""
+    """The file beside the spec; in the cache folder if that folder is read-only."""
     folder = spec_path.absolute().parent
     if os.access(folder, os.W_OK):
         return folder / NAME
@@ -91,16 +91,16 @@ def read_rows(path: Path) -> Rows:
         return {}
     try:
         with pyarrow.parquet.ParquetFile(path) as file:  # read_table would import pandas
-            table = file.read([field.name for field in fields(Row)])
+            table = file.read([field.name for field in fields(ProbeRow)])
         if not table.schema.equals(_schema(pyarrow)):
             return {}
-        rows = [Row(**row) for row in table.to_pylist()]
+        rows = [ProbeRow(**row) for row in table.to_pylist()]
     except (OSError, ValueError, KeyError, TypeError, pyarrow.ArrowException):
         return {}
     return {row.identity: row for row in rows}
 
 
-def write_rows(path: Path, rows: Iterable[Row]) -> None:
+def write_rows(path: Path, rows: Iterable[ProbeRow]) -> None:
     """Replace the file; rows whose media file is gone are left out. Raises OSError."""
     import pyarrow
     import pyarrow.parquet
@@ -121,4 +121,4 @@ def _schema(pyarrow: Any) -> Any:
         "float | None": pyarrow.float64(),
         "bytes | None": pyarrow.binary(),
     }
-    return pyarrow.schema([(field.name, types[str(field.type)]) for field in fields(Row)])
+    return pyarrow.schema([(field.name, types[str(field.type)]) for field in fields(ProbeRow)])

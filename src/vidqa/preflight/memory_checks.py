@@ -1,4 +1,4 @@
-"""Memory: whether the heaviest pack that the data makes fits into a GPU and saves into the host; what helps if not."""
+"""Memory: whether the heaviest pack fits into a GPU and saves fit into the host, and which change helps if not."""
 
 from __future__ import annotations
 
@@ -33,30 +33,30 @@ ADAPTERS: Change = {"policy.lora": {}, "policy.freeze_pattern": None, "policy.tr
 
 
 def memory(context: Context) -> list[Problem]:
-    """The peak of one GPU for the heaviest pack, against the memory of the GPUs that are here or declared."""
-    asked = context.training
-    if asked is None:
+    """Compare the peak of one GPU for the heaviest pack with the memory of the GPUs, found or declared."""
+    train_spec = context.training
+    if train_spec is None:
         return answering_checks.memory(context)
     samples = context.usable("train")
-    if not samples or not spec.total_steps(asked, len(samples)):
+    if not samples or not spec.total_steps(train_spec, len(samples)):
         raise Skip("there is no step to estimate")
     has_gib = least_memory(context.gpus)
-    found = estimate(context, asked, samples, has_gib)
+    found = estimate(context, train_spec, samples, has_gib)
     context.facts["memory"] = _facts(found, has_gib)
     details = f"the heaviest pack has {found.micro_step.tokens} tokens and {found.micro_step.patches} patches"
-    return too_much(found.memory.peak_gib, has_gib, details, partial(_remedy, context, asked, samples))
+    return too_much(found.memory.peak_gib, has_gib, details, partial(_remedy, context, train_spec, samples))
 
 
 def host_memory(context: Context) -> list[Problem]:
-    """Saves that go on beside the training keep a copy of weights and moments in this machine's memory."""
-    asked = context.training
-    if asked is None or not asked.train.ckpt.enable_checkpoint:
+    """Asynchronous saves keep a copy of weights and Adam moments in this machine's memory."""
+    train_spec = context.training
+    if train_spec is None or not train_spec.train.ckpt.enable_checkpoint:
         raise Skip("nothing is saved")
-    if asked.train.ckpt.save_mode != "async":
+    if train_spec.train.ckpt.save_mode != "async":
         raise Skip("saves are not made beside the training")
     if context.declared.anything or not (context.gpus or context.platform == "local"):
         raise Skip("the machine that trains is not this one")
-    needed = STATE_PER_PARAMETER * trainable(trained_parameters(context, asked)) / GIB
+    needed = STATE_PER_PARAMETER * trainable(trained_parameters(context, train_spec)) / GIB
     has = available_gib()
     context.facts["host_memory"] = {"copy_gib": round(needed, 1), "available_gib": round(has, 1)}
     message = f"the copy takes {needed:.1f} GiB of host memory; {has:.1f} are available"
@@ -64,17 +64,17 @@ def host_memory(context: Context) -> list[Problem]:
 
 
 def available_gib() -> float:
-    """What this machine can give without swapping."""
+    """Free memory of this machine, without swapping."""
     lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
     kibibytes = next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable:"))
     return kibibytes / 1024**2
 
 
-def estimate(context: Context, asked: TrainSpec, samples: Sequence[Sample], has_gib: float | None) -> Forecast:
-    """Every candidate is judged by this one function."""
-    steps = Steps(asked, samples, process_count(asked), "cuda")
-    total = max(1, spec.total_steps(asked, len(samples)))
-    return forecast(asked, trained_model(context, asked), heaviest_micro_steps(steps, total), has_gib)
+def estimate(context: Context, train_spec: TrainSpec, samples: Sequence[Sample], has_gib: float | None) -> Forecast:
+    """Memory of a training with this spec; every candidate change is judged by it."""
+    steps = Steps(train_spec, samples, process_count(train_spec), "cuda")
+    total = max(1, spec.total_steps(train_spec, len(samples)))
+    return forecast(train_spec, trained_model(context, train_spec), heaviest_micro_steps(steps, total), has_gib)
 
 
 def _facts(found: Forecast, has_gib: float | None) -> dict[str, Any]:
@@ -89,18 +89,18 @@ def _facts(found: Forecast, has_gib: float | None) -> dict[str, Any]:
     }
 
 
-def _remedy(context: Context, asked: TrainSpec, samples: Sequence[Sample], has_gib: float) -> str:
-    """The first single change that fits, in the order of what it costs; else the fewest of them together."""
+def _remedy(context: Context, train_spec: TrainSpec, samples: Sequence[Sample], has_gib: float) -> str:
+    """The cheapest single change that fits; else the fewest changes together."""
 
     def judged(change: Change) -> bool:
-        changed = with_values(asked, change)
+        changed = with_values(train_spec, change)
         has_steps = spec.total_steps(changed, len(samples)) > 0
         return has_steps and fits(estimate(context, changed, samples, has_gib).memory.peak_gib, has_gib)
 
     together: Change = {}
     for kind in (_recompute, _shards, _packs, _adapters):
         tried: Change = {}
-        for tried in kind(asked, samples):
+        for tried in kind(train_spec, samples):
             if judged(tried):
                 return f"set {_shown(tried)}"
         together |= tried  # the farthest of its kind
@@ -109,49 +109,49 @@ def _remedy(context: Context, asked: TrainSpec, samples: Sequence[Sample], has_g
     return NOTHING_HELPS
 
 
-def _recompute(asked: TrainSpec, _: Sequence[Sample]) -> Iterator[Change]:
-    """Weights gathered more often, activations computed again, or both: slower by up to a third, and nothing else."""
+def _recompute(train_spec: TrainSpec, _: Sequence[Sample]) -> Iterator[Change]:
+    """Reshard more, recompute activations, or both: up to a third slower, same result."""
     gather: Change = {}
-    if asked.train.fsdp_reshard_after_forward in ("never", "false"):
+    if train_spec.train.fsdp_reshard_after_forward in ("never", "false"):
         gather = {"train.fsdp_reshard_after_forward": "default"}
     again: Change = {}
-    if not asked.policy.model_gradient_checkpointing:
+    if not train_spec.policy.model_gradient_checkpointing:
         again = {"policy.model_gradient_checkpointing": True, "engine.recompute": "auto"}
-    elif asked.engine.recompute in ("none", "vision"):
+    elif train_spec.engine.recompute in ("none", "vision"):
         again = {"engine.recompute": "auto"}
     yield from (change for change in (gather, again) if change)
     if gather and again:
         yield gather | again
 
 
-def _shards(asked: TrainSpec, _: Sequence[Sample]) -> Iterator[Change]:
-    """More GPUs share weights and optimizer; the batch of each becomes smaller, so that a step stays what it is."""
-    mesh, batch = asked.policy.parallelism, asked.train.train_batch_per_replica
+def _shards(train_spec: TrainSpec, _: Sequence[Sample]) -> Iterator[Change]:
+    """Shard over more GPUs, with a smaller batch on each, so that the step is the same."""
+    mesh, batch = train_spec.policy.parallelism, train_spec.train.train_batch_per_replica
     shard = mesh.dp_shard_size
     while shard * 2 <= MOST_SHARDS:
         shard *= 2
         change: Change = {"policy.parallelism.dp_shard_size": shard}
         smaller = batch * mesh.dp_shard_size // shard
-        if smaller and smaller % asked.train.train_policy.mini_batch == 0:
+        if smaller and smaller % train_spec.train.train_policy.mini_batch == 0:
             change["train.train_batch_per_replica"] = smaller
         yield change
 
 
-def _packs(asked: TrainSpec, samples: Sequence[Sample]) -> Iterator[Change]:
+def _packs(train_spec: TrainSpec, samples: Sequence[Sample]) -> Iterator[Change]:
     """Smaller packs, down to the longest sample: more and smaller micro-steps."""
-    if not asked.engine.packing:
-        if asked.train.train_policy.mini_batch > 1:
+    if not train_spec.engine.packing:
+        if train_spec.train.train_policy.mini_batch > 1:
             yield {"train.train_policy.mini_batch": 1}
         return
     longest = -(-max(sample.length for sample in samples) // COARSE) * COARSE
-    budget = asked.engine.pack_tokens or asked.policy.model_max_length
+    budget = train_spec.engine.pack_tokens or train_spec.policy.model_max_length
     while budget > longest:
         budget = max(longest, budget // 2 // COARSE * COARSE)
         yield {"engine.pack_tokens": budget}
 
 
-def _adapters(asked: TrainSpec, _: Sequence[Sample]) -> Iterator[Change]:
-    if asked.policy.lora is None:
+def _adapters(train_spec: TrainSpec, _: Sequence[Sample]) -> Iterator[Change]:
+    if train_spec.policy.lora is None:
         yield ADAPTERS
 
 

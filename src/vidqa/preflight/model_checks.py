@@ -1,4 +1,4 @@
-"""Credentials and model: the hub gives it, the folder is complete, the architecture is one that trains."""
+"""Credentials and model: the hub grants access, the folder is complete, the architecture is supported."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TIED = ("embed_tokens", "lm_head")
 
 
 def access(context: Context) -> list[Problem]:
-    """The hub lets our token read every model that has to be fetched; or the model's folder is there."""
+    """The token may read every hub model, or the model's folder exists."""
     context.facts["hf_token"] = "set" if environment.hf_token() else "not set"
     problems = []
     context.require_seen(*model_names(context.spec).values())
@@ -33,7 +33,7 @@ def access(context: Context) -> list[Problem]:
 
 
 def weights(context: Context) -> list[Problem]:
-    """Every weight file is whole. A model of the hub whose weights are not here yet is fetched by the launch."""
+    """Every weight file is complete. Missing weights of a hub model are downloaded by the launch."""
     problems = []
     for key, folder in context.models.items():
         if hub.is_hub_name(model_names(context.spec)[key]) and not weight_files(folder):
@@ -46,7 +46,7 @@ def weights(context: Context) -> list[Problem]:
 
 
 def architecture(context: Context) -> list[Problem]:
-    """A family that this program knows, of sizes that a model can have; of an adapter also its ranks."""
+    """A supported family with valid sizes; for an adapter also its ranks."""
     family = family_of(context.processor_folder)
     context.facts["family"] = family.name
     family.sizes_of(context.processor_folder)
@@ -57,7 +57,7 @@ def architecture(context: Context) -> list[Problem]:
 
 
 def tied_adapters(context: Context) -> list[Problem]:
-    """A tied head is the matrix of the embeddings; an adapter is of the one or of the other."""
+    """A tied head shares the matrix of the embeddings: an adapter may be on one of them only."""
     lora = context.training.policy.lora if context.training else None
     if lora is None or not family_of(context.processor_folder).sizes_of(context.processor_folder).text.tied:
         return []

@@ -1,4 +1,4 @@
-"""Platform: what it can tell before a job is sent to it."""
+"""Platform: the platform's own check before a job is submitted."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from vidqa.preflight.problems import NO_LOOPBACK
 
 
 def suitable(context: Context) -> list[Problem]:
-    """The platform's own check of the job that would be launched, with its site settings and its image."""
+    """Check the job as a launch would make it, with site settings and image."""
     context.facts |= {"gpus": len(context.gpus), "cores": cpu_count(), "processes": context.processes}
     where, declared = platform(context.platform), context.declared.anything
-    settings = site.read(context.platform, context.wanted.site)
-    wanted = replace(context.wanted, gpus=len(context.gpus) if declared else None)
-    unasked = launch.image_problems(where, settings, wanted)
-    wanted = launch.with_image(where, settings, replace(wanted, agreed=True), fetch=False)
+    settings = site.read(context.platform, context.resources.site)
+    resources = replace(context.resources, gpus=len(context.gpus) if declared else None)
+    image_warnings = launch.image_problems(where, settings, resources)
+    resources = launch.with_image(where, settings, replace(resources, agreed=True), fetch=False)
     try:
-        asked = load_job_spec(context.action, context.spec_path, fetch=False, settings=settings)
+        job_spec = load_job_spec(context.action, context.spec_path, fetch=False, settings=settings)
     except ProblemError as unresolved:
         first = unresolved.problems[0]
         raise Skip(f"the job cannot be put together: {first.code} at {first.where}") from unresolved
-    job = launch.job_of(asked, where, settings, wanted, asked.output_dir / "preflight", "preflight")
-    return [*unasked, *where.check(job)]
+    job = launch.job_of(job_spec, where, settings, resources, job_spec.output_dir / "preflight", "preflight")
+    return [*image_warnings, *where.check(job)]
 
 
 def ports(context: Context) -> list[Problem]:

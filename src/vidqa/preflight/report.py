@@ -1,4 +1,4 @@
-"""Carries out the checks and says what they found, for a person and for a program."""
+"""Runs the checks and reports their results, for people and programs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SHOWN = ("ok", "skipped", "warning", "blocked", "error")
 
 @dataclass(frozen=True)
 class Report:
-    """What preflight found. It is ready for a launch when no check found an error."""
+    """The results of preflight. Without an error the job may be launched."""
 
     action: str
     checks: list[Checked]
@@ -34,8 +34,8 @@ class Report:
 
     @property
     def problems(self) -> list[Problem]:
-        """Every problem once, though two checks may have met it. Where no check found the error that kept another from
-        being carried out (only one group was asked for), that error is among them."""
+        """Every problem once. If a check was blocked by an error that no check of the chosen group reports, that error
+        is included."""
         found = list(dict.fromkeys(problem for checked in self.checks for problem in checked.problems))
         if not any(problem.severity == "error" for problem in found):
             found += dict.fromkeys(problem for checked in self.checks for problem in bounded(list(checked.blocked_by)))
@@ -55,7 +55,7 @@ class Report:
 
     @property
     def text(self) -> str:
-        """The verdict, one line per group with what is not ok below it, and what the run will take."""
+        """The verdict, one line per group with its problems, and the summary of facts."""
         lines = [self._verdict(), ""]
         for name in GROUPS:
             lines += self._group_lines([checked for checked in self.checks if checked.group == name])
@@ -88,14 +88,14 @@ def preflight(
     probe_sample: int | None = None,
     **more: Any,
 ) -> Report:
-    """Carry out every check (of one group, or those that find leaks). `more` are further fields of Context: declared,
-    wanted, engine, evaluate_spec, kpi_root. A report of all groups is kept for the launch. Raises ProblemError only
+    """Run every check (of one group, or those that find leaks). `more` are further fields of Context: declared,
+    resources, engine, evaluate_spec, kpi_root. A report of all groups is kept for the launch. Raises ProblemError only
     where the spec is not a spec at all."""
     context = Context(spec_path, action or action_of(spec_path), platform, probe_sample, **more)
-    seen = _inputs(context) if group is None else None  # first: what changes meanwhile was not looked at
+    seen = _inputs(context) if group is None else None  # first: a change during the checks must make the report stale
     every = [*CHECKS, *resolve(context.declared_action.checks)]
-    asked = (check for check in every if group in (None, check.group) or (group == LEAKS and check.leaks))
-    checks = [carry_out(check, context) for check in asked]
+    chosen = (check for check in every if group in (None, check.group) or (group == LEAKS and check.leaks))
+    checks = [carry_out(check, context) for check in chosen]
     report = Report(context.action, [settle_length(checked, context) for checked in checks], context.facts)
     if seen:
         _keep(seen, report, context)
@@ -103,11 +103,11 @@ def preflight(
 
 
 def _inputs(context: Context) -> Inputs | None:
-    """What is to be looked at; None where it is not all there, so that no launch can be of the same."""
+    """The inputs of the report; None where some are missing, so that no launch can match it."""
     try:
-        known = {"target": context.target, "settings": context.site, "folders": context.models}
-        asked = load_job_spec(context.action, context.spec_path, fetch=True, **known)
-        return kept.inputs(asked, context.platform, context.engine, context.plans_with, lambda: context.records)
+        resolved = {"target": context.target, "settings": context.site, "folders": context.models}
+        job_spec = load_job_spec(context.action, context.spec_path, fetch=True, **resolved)
+        return kept.inputs(job_spec, context.platform, context.engine, context.plans_with, lambda: context.records)
     except (ProblemError, Skip):
         return None
 
@@ -131,7 +131,7 @@ def _keep(seen: Inputs, report: Report, context: Context) -> None:
 
 
 def settle_length(checked: Checked, context: Context) -> Checked:
-    """A short model_max_length is no longer worth a warning once every sample is known to fit."""
+    """Drop the warning about a short model_max_length if every sample fits."""
     longest = context.facts.get("train", {}).get("tokens_per_sample")
     if checked.group != "spec" or longest is None or context.stand_in or not checked.problems:
         return checked

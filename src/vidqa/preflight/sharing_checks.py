@@ -1,4 +1,4 @@
-"""Whether computing a video once for all questions about it would pay: what it saves on the steps of this data."""
+"""Whether sharing a video among its questions pays: the share of work saved on this data."""
 
 from __future__ import annotations
 
@@ -10,36 +10,38 @@ from vidqa.planning.packing.steps import Steps
 from vidqa.preflight._base import Context, Skip
 from vidqa.preflight.trained import trained_model
 
-MOST_STEPS = 50  # that are looked at; the others are like them
-# Less is gained than the work that is saved: two questions a video halve it and were measured at 1.5 times the samples
-# a second. Where less than this share is saved, nothing is suggested.
+MOST_STEPS = 50  # sampled; the others are like them
+# The speedup is smaller than the share of work saved: two questions a video halve the work and gave 1.5 times the
+# samples/s. Below this share nothing is suggested.
 PAYS = 1 / 3
 
 
 def sharing(context: Context) -> list[Problem]:
     """The share of tokens and of work that `engine.share_video_prefix` saves, or would save."""
-    asked = context.training
-    if asked is None:
+    train_spec = context.training
+    if train_spec is None:
         raise Skip("only a training shares videos")
-    if not asked.engine.packing or asked.train.fp8.enable_fp8:
+    if not train_spec.engine.packing or train_spec.train.fp8.enable_fp8:
         raise Skip("videos are shared inside packs, and not with 8-bit products")
     samples = context.usable("train")
-    total = spec.total_steps(asked, len(samples))
+    total = spec.total_steps(train_spec, len(samples))
     if not total:
         raise Skip("there is no step to look at")
-    engine = asked.engine.model_copy(update={"share_video_prefix": True})
-    steps = Steps(asked.model_copy(update={"engine": engine}), samples, context.processes, "cuda")
+    engine = train_spec.engine.model_copy(update={"share_video_prefix": True})
+    steps = Steps(train_spec.model_copy(update={"engine": engine}), samples, context.processes, "cuda")
     looked_at = min(total, MOST_STEPS, steps.order.steps_per_epoch)
     together = [unit for step in range(looked_at) for unit in steps.units(step)]
     alone = [(number,) for unit in together for number in unit]
-    model = trained_model(context, asked)
-    flops = flops_model(model.sizes, vision_trains=model.vision.trained > 0, decoder_trains=asked.policy.lora is None)
+    model = trained_model(context, train_spec)
+    flops = flops_model(
+        model.sizes, vision_trains=model.vision.trained > 0, decoder_trains=train_spec.policy.lora is None
+    )
     both = [[work_of(unit, samples) for unit in units] for units in (together, alone)]
     tokens = [sum(one.tokens for one in works) for works in both]
     work = [flops.of(works) for works in both]
     with_media = [len(unit) for unit in together if samples[unit[0]].plans]
     context.facts["sharing"] = {
-        "on": asked.engine.share_video_prefix,
+        "on": train_spec.engine.share_video_prefix,
         "questions_per_video": round(sum(with_media) / max(1, len(with_media)), 2),
         "tokens_saved": round(1 - tokens[0] / tokens[1], 3),
         "work_saved": round(saved := 1 - work[0] / work[1], 3),

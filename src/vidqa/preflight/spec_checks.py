@@ -1,4 +1,4 @@
-"""Spec: every rule, the evaluation that belongs to a training, and the checkpoint that it would go on from."""
+"""Spec: all rules, the evaluation that belongs to a training, and the checkpoint to resume from."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ from vidqa.preflight._base import Context, Skip
 from vidqa.preflight.problems import PAIR_FRAMES, PAIR_MODEL, RESUME_MISMATCH, RESUME_NO_CHECKPOINT
 from vidqa.preflight.trained import trained_parameters
 from vidqa.spec.models import EvaluateSpec, TrainSpec
+from vidqa.spec.run_tables import Vision
 from vidqa.storage import hub
 
 SIZES = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "vocab_size", "depth")
-VISION = ("fps", "nframes", "total_pixels", "max_pixels")
+VISION = tuple(Vision.model_fields)
 REMEDIES = {
     "order": "restore what changed, or start a new run from the earlier run's export",
     "weights": "name the base model, the trained parts and the adapters of the earlier run, or start a new run",
@@ -30,7 +31,7 @@ NO_EVALUATION = "no spec of an evaluation was given (--evaluate-spec)"
 
 
 def rules(context: Context) -> list[Problem]:
-    """All errors and warnings; whether a short model_max_length matters is known once the tokens are counted."""
+    """All errors and warnings. The one about a short model_max_length is settled once tokens are counted."""
     return context.resolved.warnings
 
 
@@ -42,10 +43,10 @@ def evaluation_rules(context: Context) -> list[Problem]:
 
 
 def same_model(context: Context) -> list[Problem]:
-    """The model that is evaluated is the one that is trained, an export of it, or an adapter on it."""
-    asked, judged = _pair(context)
-    trained = next(iter(model_names(asked).values()))
-    key, evaluated = list(model_names(judged).items())[-1]  # an adapter's base model comes last
+    """The evaluated model is the trained one, an export of it, or an adapter on it."""
+    train_spec, eval_spec = _pair(context)
+    trained = next(iter(model_names(train_spec).values()))
+    key, evaluated = list(model_names(eval_spec).items())[-1]  # an adapter's base model comes last
     if trained == evaluated or _folder(trained) == _folder(evaluated):
         return []
     differing = [f"{name} {a} and {b}" for name, a, b in _differences(_sizes(trained), _sizes(evaluated))]
@@ -57,10 +58,12 @@ def same_model(context: Context) -> list[Problem]:
 
 
 def same_frames(context: Context) -> list[Problem]:
-    """Training and evaluation see the same frames and the same system prompt."""
-    asked, judged = _pair(context)
-    pairs = [(f"vision.{name}", getattr(asked.custom.vision, name), getattr(judged.vision, name)) for name in VISION]
-    pairs.append(("system_prompt", asked.custom.system_prompt, judged.dataset.system_prompt))
+    """Training and evaluation use the same frames and system prompt."""
+    train_spec, eval_spec = _pair(context)
+    pairs = [
+        (f"vision.{name}", getattr(train_spec.custom.vision, name), getattr(eval_spec.vision, name)) for name in VISION
+    ]
+    pairs.append(("system_prompt", train_spec.custom.system_prompt, eval_spec.dataset.system_prompt))
     return [
         PAIR_FRAMES.at(
             context.evaluate_spec, f"{name} is {a!r} in training and {b!r} in evaluation", severity="warning"
@@ -99,20 +102,20 @@ def _differences(one: dict[str, Any], other: dict[str, Any]) -> list[tuple[str, 
 
 
 def resume_target(context: Context) -> list[Problem]:
-    """The checkpoint that the spec names is complete, its samples come in the order that this spec asks for, and its
-    weights are those of this model: the engine's own rule (`vidqa.planning.continuing`)."""
-    asked = context.training
-    if asked is None or not asked.train.resume:
+    """The checkpoint of the spec is complete, has the same order of samples and the weights of the same model, by the
+    engine's own rule (`vidqa.planning.continuing`)."""
+    train_spec = context.training
+    if train_spec is None or not train_spec.train.resume:
         raise Skip("the spec resumes nothing")
-    if asked.train.resume is True:
+    if train_spec.train.resume is True:
         raise Skip("the launch finds the run that goes on, and refuses where there is none")
-    folder = Path(os.path.expanduser(str(asked.train.resume)))
+    folder = Path(os.path.expanduser(str(train_spec.train.resume)))
     context.require_seen(folder)
     folder = folder.parent if folder.name == "policy" else folder
     before = _trainer(folder)
-    problems = _changed(folder, "weights", before, _weights(asked, context))
+    problems = _changed(folder, "weights", before, _weights(train_spec, context))
     try:
-        order = _order(asked, context)
+        order = _order(train_spec, context)
     except ProblemError as unknown:
         if problems:
             return problems
@@ -127,7 +130,7 @@ def _changed(folder: Path, part: str, before: dict[str, Any], now: dict[str, Any
 
 
 def _trainer(folder: Path) -> dict[str, Any]:
-    """What a checkpoint was trained with: its `order` and its `weights`."""
+    """A checkpoint's trainer.json with its `order` and `weights` facts."""
     try:
         written = json.loads((folder / "trainer.json").read_text(encoding="utf-8"))
         if not all(isinstance(written[part], dict) for part in continuing.MEANING):
@@ -139,17 +142,17 @@ def _trainer(folder: Path) -> dict[str, Any]:
     return written
 
 
-def _weights(asked: TrainSpec, context: Context) -> dict[str, Any]:
-    """What the saved weights have to mean; the base model is left out while its weights are not here."""
+def _weights(train_spec: TrainSpec, context: Context) -> dict[str, Any]:
+    """The facts that saved weights must match; without the base model while its weights are not here."""
     try:
-        trained = [(each.name, each.shape) for each in trained_parameters(context, asked) if each.trains]
+        trained = [(each.name, each.shape) for each in trained_parameters(context, train_spec) if each.trains]
     except ProblemError as unknown:
         raise Skip(f"the model cannot be compared: {unknown.problems[0].code}") from unknown
     folder = context.processor_folder
     base = continuing.weights_hash(folder) if weight_files(folder) else None
-    return continuing.weights_facts(asked, trained, base)
+    return continuing.weights_facts(train_spec, trained, base)
 
 
-def _order(asked: TrainSpec, context: Context) -> dict[str, Any]:
-    """What decides the order of samples."""
-    return continuing.order_facts(asked, context.usable("train"), context.plan.data_fingerprint)
+def _order(train_spec: TrainSpec, context: Context) -> dict[str, Any]:
+    """The facts that decide the order of samples."""
+    return continuing.order_facts(train_spec, context.usable("train"), context.plan.data_fingerprint)

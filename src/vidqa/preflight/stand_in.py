@@ -1,7 +1,7 @@
-"""A folder in place of a model of the hub that is not available now, so that its budget can be estimated.
+"""A stand-in folder for a hub model that is not available now, for estimates.
 
-Sizes, and the tokens of videos, are those of the published model. Its tokenizer is not here: text is counted in pieces
-of up to six letters, single digits and single signs, which is close to what such a tokenizer does.
+Sizes and video tokens are those of the published model. Without its tokenizer, text is counted in pieces of up to six
+letters, single digits and single signs, which is close to such a tokenizer.
 """
 
 from __future__ import annotations

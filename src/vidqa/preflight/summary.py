@@ -1,4 +1,4 @@
-"""The facts of a report in words: a few lines that a person reads before a launch; --json has all of them."""
+"""A summary of the facts of a report for people; --json has all facts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Line = tuple[str, str]
 
 
 def summary(facts: Facts) -> list[Line]:
-    """(what, text) of everything that is known."""
+    """(what, text) lines for the facts that are there."""
     parts = (_estimated, _samples, _answers, _media, _steps, _sharing, _trains, _memory, _time, _disk, _hardware)
     return [line for part in parts for line in part(facts)]
 
@@ -76,16 +76,16 @@ def _steps(facts: Facts) -> Iterator[Line]:
 
 
 def _sharing(facts: Facts) -> Iterator[Line]:
-    """What sharing does, or would do; nothing where each video has one question."""
+    """The gain of sharing videos; no line where each video has one question."""
     found = facts.get("sharing")
     if found is None or not found["tokens_saved"]:
         return
     saved = f"{found['tokens_saved']:.0%} of the tokens, {found['work_saved']:.0%} of the work"
-    asked = f"{found['questions_per_video']:.1f} questions a video in a step"
+    questions = f"{found['questions_per_video']:.1f} questions a video in a step"
     if found["on"]:
-        yield "shared videos", f"{asked}: saves {saved}"
+        yield "shared videos", f"{questions}: saves {saved}"
     elif found["pays"]:
-        yield "shared videos", f"{asked}: on GPUs --set engine.share_video_prefix=true saves {saved}"
+        yield "shared videos", f"{questions}: on GPUs --set engine.share_video_prefix=true saves {saved}"
 
 
 def _trains(facts: Facts) -> Iterator[Line]:

@@ -1,4 +1,4 @@
-"""Every check, in the order in which it is carried out and reported."""
+"""Every check, in the order of running and reporting."""
 
 from __future__ import annotations
 
@@ -56,16 +56,16 @@ CHECKS = (
     Check("platform", "job", platform_checks.suitable, ("spec",)),
     Check("platform", "ports", platform_checks.ports),
 )
-# What a launch leaves to preflight: it decodes, says how things are, or is what the launch does in any case.
+# Checks that a launch leaves out: they decode, only inform, or are part of the launch anyway.
 NOT_AT_LAUNCH = (
     *("access", "answers", "planned frames", "near duplicates", "frame cache", "shared videos", "time"),
     "job",
 )
-# What a launch looks at only where the job runs on this machine and out of this environment.
+# Checks at launch only for jobs on this machine and in this environment.
 OF_THIS_MACHINE = (
     *("packages", "packages of options", "vLLM's environment", "torch and torchvision", "open files"),
     *("shared memory", "host memory", "ports"),
 )
-OF_THE_OUTPUT = ("output folder", "disk")  # and only where the output folder is here
+OF_THE_OUTPUT = ("output folder", "disk")  # only where the output folder is on this machine
 GROUPS = ("environment", "model", "spec", "data", "media", "budget", "platform")
-LEAKS = "leaks"  # asked for like a group: what training and KPI set share, found without the model
+LEAKS = "leaks"  # a group name: checks that compare training and KPI set, without the model

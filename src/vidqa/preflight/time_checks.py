@@ -1,4 +1,4 @@
-"""Time: hours of GPUs and of decoding, from the work that the data asks for and the speed of measured trainings."""
+"""Time: GPU hours and decoding hours, from the work of the data and the speed of measured trainings."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from vidqa.preflight.gpu_checks import NONE_HERE
 from vidqa.preflight.trained import trained_model
 from vidqa.spec.models import TrainSpec
 
-MOST_STEPS = 200  # whose work is added up; the others are like them
-# A GPU that is declared has no name: what its architecture usually is.
+MOST_STEPS = 200  # whose work is summed; the others are like them
+# The usual GPU of an architecture, for declared GPUs, which have no name.
 USUAL = {"sm_80": "A100", "sm_89": "L40S", "sm_90": "H100", "sm_100": "B200"}
 
 
 def time(context: Context) -> list[Problem]:
-    """How long the job will take from its start, and how long the CPUs will decode."""
-    asked = context.training
-    if asked is None:
+    """Estimate the hours of the job and of decoding."""
+    train_spec = context.training
+    if train_spec is None:
         raise Skip("only a training is estimated")
     samples = context.usable("train")
-    total = spec.total_steps(asked, len(samples))
+    total = spec.total_steps(train_spec, len(samples))
     if not total:
         raise Skip("there is no step to estimate")
-    context.facts["time"] = facts = _decoding(context, asked)
+    context.facts["time"] = facts = _decoding(context, train_spec)
     if not context.gpus:
         raise Skip(NONE_HERE)
     gpu = context.gpus[0]
@@ -40,12 +40,14 @@ def time(context: Context) -> list[Problem]:
     peak = peak_of(name)
     if peak is None:
         raise Skip(f"the speed of {gpu.name} ({gpu.arch}) is not known")
-    model = trained_model(context, asked)
-    flops = flops_model(model.sizes, vision_trains=model.vision.trained > 0, decoder_trains=asked.policy.lora is None)
-    work = _training(asked, samples, total, flops) + _validation(context, asked, total, flops)
+    model = trained_model(context, train_spec)
+    flops = flops_model(
+        model.sizes, vision_trains=model.vision.trained > 0, decoder_trains=train_spec.policy.lora is None
+    )
+    work = _training(train_spec, samples, total, flops) + _validation(context, train_spec, total, flops)
     memory = context.facts.get("memory")
-    policy = recorded_policy(memory) if memory else allowed_policies(asked)[-1]
-    reached = efficiency(model, setup_of(asked, policy))
+    policy = recorded_policy(memory) if memory else allowed_policies(train_spec)[-1]
+    reached = efficiency(model, setup_of(train_spec, policy))
     computing = work / (peak * reached.mfu) / context.processes / 3600
     hours = START_S / 3600 + max(computing, facts.get("decode_hours_per_pass", 0))
     facts |= {
@@ -59,33 +61,35 @@ def time(context: Context) -> list[Problem]:
     return []
 
 
-def _training(asked: TrainSpec, samples: Sequence[Sample], total: int, flops: FlopsModel) -> float:
-    """Operations of all steps: those of the first ones, made as many as there are."""
-    steps = Steps(asked, samples, asked.policy.parallelism.dp_shard_size, "cuda")
+def _training(train_spec: TrainSpec, samples: Sequence[Sample], total: int, flops: FlopsModel) -> float:
+    """FLOPs of all steps, extrapolated from the first ones."""
+    steps = Steps(train_spec, samples, train_spec.policy.parallelism.dp_shard_size, "cuda")
     looked_at = min(total, MOST_STEPS, steps.order.steps_per_epoch)
     done = sum(flops.of(work_of(unit, samples) for unit in steps.units(step)) for step in range(looked_at))
     return done / looked_at * total
 
 
-def _validation(context: Context, asked: TrainSpec, total: int, flops: FlopsModel) -> float:
-    """A third of the work of training on as many tokens, each time."""
-    if not asked.validation.enable or "validation" not in context.planned:
+def _validation(context: Context, train_spec: TrainSpec, total: int, flops: FlopsModel) -> float:
+    """FLOPs of all validations: each a third of training on the same tokens."""
+    if not train_spec.validation.enable or "validation" not in context.planned:
         return 0.0
     held = context.usable("validation")
-    valid = asked.validation
-    times = total // valid.freq if valid.freq else asked.train.epoch // (valid.freq_in_epoch or asked.train.epoch)
+    valid = train_spec.validation
+    times = (
+        total // valid.freq if valid.freq else train_spec.train.epoch // (valid.freq_in_epoch or train_spec.train.epoch)
+    )
     return max(1, times) * flops.of(work_of((number,), held) for number in range(len(held))) / 3
 
 
-def _decoding(context: Context, asked: TrainSpec) -> dict[str, Any]:
-    """Hours of decoding every file once, by the measured seconds; files that were not decoded take the average."""
+def _decoding(context: Context, train_spec: TrainSpec) -> dict[str, Any]:
+    """Hours of decoding every file once, from the measured seconds; other files count as the average."""
     timed = [row.decode_s for row in context.rows.values() if not row.code]
     if not timed:
         return {}
     core_s = sum(timed) / len(timed) * len(context.media)
-    workers = max(1, asked.train.train_policy.dataloader_num_workers) * context.processes
+    workers = max(1, train_spec.train.train_policy.dataloader_num_workers) * context.processes
     return {
         "decode_core_hours": round(core_s / 3600, 3),
         "decode_hours_per_pass": round(core_s / workers / 3600, 3),
-        "decoded_again_every_epoch": not asked.engine.frame_cache_gb,
+        "decoded_again_every_epoch": not train_spec.engine.frame_cache_gb,
     }

@@ -1,4 +1,4 @@
-"""What of the spec's model trains, read off its config.json."""
+"""The trainable part of the spec's model, from its config.json."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from vidqa.preflight._base import Context
 from vidqa.spec.models import TrainSpec
 
 
-def trained_parameters(context: Context, asked: TrainSpec) -> list[Parameter]:
-    """Every parameter as the engine will have it. Raises MODEL_FILE_MISSING, MODEL_UNSUPPORTED."""
+def trained_parameters(context: Context, train_spec: TrainSpec) -> list[Parameter]:
+    """Every parameter as in the engine. Raises MODEL_FILE_MISSING, MODEL_UNSUPPORTED."""
     family = family_of(context.processor_folder)
-    return parameters(family.tensors(family.sizes_of(context.processor_folder)), asked.policy)
+    return parameters(family.tensors(family.sizes_of(context.processor_folder)), train_spec.policy)
 
 
-def trained_model(context: Context, asked: TrainSpec) -> Model:
-    """The model, counted for estimates. Raises MODEL_FILE_MISSING, MODEL_UNSUPPORTED."""
+def trained_model(context: Context, train_spec: TrainSpec) -> Model:
+    """The model for estimates. Raises MODEL_FILE_MISSING, MODEL_UNSUPPORTED."""
     sizes = family_of(context.processor_folder).sizes_of(context.processor_folder)
-    return model_of(sizes, trained_parameters(context, asked))
+    return model_of(sizes, trained_parameters(context, train_spec))

@@ -94,18 +94,18 @@ class Card:
             for each in self.scores
         ]
         about = "Every score is on questions with known answers; intervals are by video."
-        return [_table(head, rows), f"{about} {self._asked()}"]
+        return [_table(head, rows), f"{about} {self._settings()}"]
 
-    def _asked(self) -> str:
+    def _settings(self) -> str:
         """How the answers were generated."""
         ways = {str(each.export.recipe.get("generation", {})): each.export.recipe for each in self.scores}
-        told = []
+        parts = []
         for recipe in ways.values():
             generation, frames = recipe.get("generation", {}), recipe.get("frames", {})
             shown = _sampling(frames.get("fps"), frames.get("nframes"))
             most, temperature, dtype = (generation.get(key) for key in ("max_tokens", "temperature", "dtype"))
-            told.append(f"{shown}, at most {most} tokens, temperature {temperature}, {dtype}")
-        return f"Asked with {'; '.join(told)}."
+            parts.append(f"{shown}, at most {most} tokens, temperature {temperature}, {dtype}")
+        return f"Asked with {'; '.join(parts)}."
 
     def _training(self) -> list[tuple[str, str]]:
         spec, run = self.source.spec, self.source.run
@@ -148,16 +148,16 @@ class Card:
         load = ADAPTER_USE if self.stays_adapter else FULL_USE
         code = load.format(name=self.name, base=self.origin.name)
         vision, prompt = self.source.spec.custom.vision, self.source.spec.custom.system_prompt
-        asked = " and with the system prompt above" if prompt else ""
-        shown = f"Show it videos as in the training, with {_sampling(vision.fps, vision.nframes)}{asked}."
+        with_prompt = " and with the system prompt above" if prompt else ""
+        shown = f"Show it videos as in the training, with {_sampling(vision.fps, vision.nframes)}{with_prompt}."
         return f"```python\n{code}\n```\n\n{shown}"
 
     def _license(self) -> str:
-        known = self.origin.license
-        if not known:
+        license_facts = self.origin.license
+        if not license_facts:
             return "The license of the base model is not known here. It holds for these weights too: look it up."
-        name = known.get("license_name") or known["license"]
-        link = known.get("license_link", "")
+        name = license_facts.get("license_name") or license_facts["license"]
+        link = license_facts.get("license_link", "")
         shown = f"[{_plain(name)}]({link})" if re.match("https?://", link) else _plain(name)
         return f"The base model's license holds for these weights too: {shown}."
 

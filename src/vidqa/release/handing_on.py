@@ -109,13 +109,13 @@ def _in_engine(words: list[str]) -> dict[str, Any]:
     program = [sys.executable, "-P", "-m", "vidqa.engine.export", *words, "--json"]
     done = subprocess.run(program, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, env=environment)
     try:
-        said = json.loads(done.stdout)
-        problems = [Problem(**fields) for fields in said["problems"]]
+        report = json.loads(done.stdout)
+        problems = [Problem(**fields) for fields in report["problems"]]
     except (ValueError, TypeError, KeyError) as nothing:
         raise FAILED.error(words[-1], f"it ended with {done.returncode} and said nothing") from nothing
     if done.returncode:
         raise ProblemError(problems) if problems else FAILED.error(words[-1], f"it ended with {done.returncode}")
-    made: dict[str, Any] = said["data"]
+    made: dict[str, Any] = report["data"]
     return made
 
 

@@ -1,4 +1,4 @@
-"""What HTTP and what generates know of each other."""
+"""The types that the HTTP side and the generator thread share."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ Top = tuple[tuple[int, float], ...]  # the likeliest tokens at a place, with the
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What the server takes. `queue` requests wait beside those that are answered; `body_s` and `fetch_s` bound the
-    time in which a body and a file from another host have to be there."""
+    """Limits of the server. `queue` requests may wait beside those being answered; `body_s` and `fetch_s` bound the
+    time to receive a body and to download a file."""
 
     body_bytes: int = 100 * MB
     media_bytes: int = 256 * MB
@@ -59,10 +59,10 @@ class Outcome:
 
 @dataclass(eq=False)
 class Order:
-    """One answer that is wanted. What is drawn depends on `draws` and the seed alone; `id` is nobody else's.
+    """One answer to generate. Sampling depends on `draws` and the seed alone; `id` is unique.
 
-    `take` hears each token with its log-probability (nan without `logprobs`), and `done` how the answer ended; both in
-    the thread that generates, which they must not keep waiting. Whoever sets `unwanted` ends the answer early.
+    `take` is called with each token and its log-probability (nan without `logprobs`), and `done` with the end of the
+    answer; both in the generator thread, which they must not block. Setting `unwanted` ends the answer early.
     """
 
     id: str
@@ -79,8 +79,8 @@ class Order:
 
 
 class Backend(Protocol):
-    """What generates. `planner` plans prompts for it; prompt and answer have at most `longest` tokens; `most` prompts
-    are answered at a time."""
+    """The generator behind the server. `planner` plans prompts for it; prompt and answer have at most `longest` tokens;
+    `most` prompts are answered at a time."""
 
     planner: Planner
     longest: int
@@ -90,11 +90,11 @@ class Backend(Protocol):
         """For each medium a VideoMeta, an ImageMeta or a Problem, read in a process that may hang or die."""
 
     def submit(self, order: Order) -> None:
-        """Answer it when its turn comes. `done` is called for every order, also where the backend fails or closes."""
+        """Queue an order. `done` is called for every order, also when the backend fails or closes."""
 
     @property
     def waiting(self) -> int:
-        """Orders whose turn has not come."""
+        """The number of queued orders."""
 
     @property
     def is_answering(self) -> bool:

@@ -1,4 +1,4 @@
-"""One request, from what it says to the pieces of its answers."""
+"""One request, from its fields to the pieces of its answers."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from vidqa.serving.transcript import OPENS, Piece, Transcript
 from vidqa.video import vision_spec
 from vidqa.video.types import ImageMeta, VideoMeta
 
-MOST_PIXELS = 8192 * 8192  # of an image; a video's pictures are bounded as much by what opens it
+MOST_PIXELS = 8192 * 8192  # of an image; the video reader bounds those of videos
 Value = TypeVar("Value")
 
 
 @dataclass(frozen=True)
 class Defaults:
-    """What holds where a request says nothing: the spec's own [generation]."""
+    """The defaults of requests: the spec's [generation]."""
 
     max_tokens: int
     temperature: float
@@ -41,7 +41,7 @@ class Defaults:
 
 @dataclass(eq=False)
 class Answers:
-    """The answers to one request, as they come. `pieces` gives (number of the choice, a piece or how it ended)."""
+    """The answers to one request as a stream: `pieces` gives (number of the choice, a piece or its end)."""
 
     sample: Sample
     max_tokens: int
@@ -62,7 +62,7 @@ class Answers:
             yield number, found
 
     def leave(self) -> None:
-        """Nobody waits for them any more."""
+        """Stop all answers: the client has left."""
         for order in self.orders:
             order.unwanted = True
 
@@ -76,9 +76,10 @@ class Answerer:
         self.threads = ThreadPoolExecutor(backend.most + gate.limits.queue, "request")  # one for each request
 
     async def plan(self, request: ChatRequest, held: ExitStack) -> Sample:
-        """The sample of a request; its media are there until `held` is closed. Raises what is wrong with it."""
-        turns, wanted = conversation(request.messages)
-        media = [await self.in_thread(self.gate.fetch, each, held) for each in wanted]
+        """The planned sample of a request; its media exist until `held` is closed. Raises the problems of the
+        request."""
+        turns, named_media = conversation(request.messages)
+        media = [await self.in_thread(self.gate.fetch, each, held) for each in named_media]
         places = {ref.path: ref.written for ref in media}
         headers = [await asyncio.wrap_future(each) for each in self.backend.headers(media)]
         problems = [each for each in headers if isinstance(each, Problem)]
@@ -98,19 +99,19 @@ class Answerer:
         return samples[0]
 
     def _planner(self, request: ChatRequest) -> Planner:
-        """A planner that has seen no file yet, with the request's own way of taking frames."""
+        """A new planner with the frame options of the request."""
         planner = self.backend.planner
-        asked = request.mm_processor_kwargs
-        if asked is None:
+        options = request.mm_processor_kwargs
+        if options is None:
             return planner.anew(planner.vision)
-        given = {key: value for key, value in asked.model_dump().items() if value is not None}
+        given = {key: value for key, value in options.model_dump().items() if value is not None}
         usual = {key: getattr(planner.vision, key) for key in ("total_pixels", "max_pixels")}
         if "fps" not in given and "nframes" not in given:
             usual |= {key: getattr(planner.vision, key) for key in ("fps", "nframes")}
         return planner.anew(vision_spec(planner.geometry, **{**usual, **given}))
 
     async def begin(self, request: ChatRequest, sample: Sample) -> Answers:
-        """Order the answers to a planned request. Raises SAMPLE_TOO_LONG, SERVE_CONSTRAINT."""
+        """Start the answers to a planned request. Raises SAMPLE_TOO_LONG, SERVE_CONSTRAINT."""
         most = self._most(request, sample)
         encoded = await self.in_thread(self.backend.planner.encode, sample)
         thinking = encoded.text.rstrip().endswith(OPENS)
@@ -141,15 +142,15 @@ class Answerer:
         return answers
 
     def _most(self, request: ChatRequest, sample: Sample) -> int:
-        """Tokens that an answer may have; what a request names is never made less."""
-        longest, asked = self.backend.longest, request.max_completion_tokens or request.max_tokens
+        """The most tokens of an answer; a number in the request is never reduced."""
+        longest, named_tokens = self.backend.longest, request.max_completion_tokens or request.max_tokens
         left = longest - sample.length
-        if left < (asked or 1):
-            beside = f"; with {asked} for the answer {sample.length + asked}" if asked else ""
+        if left < (named_tokens or 1):
+            beside = f"; with {named_tokens} for the answer {sample.length + named_tokens}" if named_tokens else ""
             message = f"{sample.length} tokens, {sample.media_tokens} of them video or image{beside}; {longest} allowed"
             remedy = "Ask for fewer frames (mm_processor_kwargs) or a shorter answer, or cut the video."
             raise SAMPLE_TOO_LONG.error("messages", message, remedy)
-        return asked or min(left, self.defaults.max_tokens)
+        return named_tokens or min(left, self.defaults.max_tokens)
 
     def _drawing(self, request: ChatRequest, most: int) -> Drawing:
         usual = self.defaults
@@ -159,8 +160,8 @@ class Answerer:
         return Drawing(most, temperature, request.top_p or 1.0, max(0, request.top_k or 0), penalty, seed)
 
     async def in_thread(self, work: Callable[..., Value], *given: Any) -> Value:
-        """The value of a call that takes its time. Who leaves meanwhile waits until it has ended, so that nothing that
-        it makes is left behind."""
+        """Run a slow call in a thread. When cancelled, it waits for the end of the call, so that its results are
+        cleaned up."""
         running = asyncio.get_running_loop().run_in_executor(self.threads, work, *given)
         try:
             return await asyncio.shield(running)
@@ -172,7 +173,7 @@ class Answerer:
 def _listeners(
     order: Order, transcript: Transcript, tell: Callable[[Piece | Outcome], None]
 ) -> tuple[Callable[[int, float], None], Callable[[Outcome], None]]:
-    """What the thread that generates calls for one answer."""
+    """The callbacks of one answer, called by the generator thread."""
 
     def take(token_id: int, logprob: float) -> None:
         piece = transcript.take(token_id, logprob)
@@ -195,7 +196,7 @@ def _tell(loop: asyncio.AbstractEventLoop, queue: asyncio.Queue[Any], number: in
 
 
 def in_request(problem: Problem, places: dict[str, str]) -> Problem:
-    """A problem with the request's own names of media in place of this machine's files."""
+    """A problem with the request's names of media in place of file paths."""
     where, message = problem.where, problem.message
     for path, place in places.items():
         where, message = where.replace(path, place), message.replace(path, place)

@@ -1,4 +1,4 @@
-"""The addresses of the server, who may use them, and what they take."""
+"""The HTTP endpoints of the server: routes, access, limits."""
 
 from __future__ import annotations
 
@@ -36,9 +36,8 @@ Endpoint = Callable[[Request], Awaitable[Response]]
 
 
 @dataclass(eq=False)
-class House:
-    """The server's state. `name` is what the model is called; `hosts` are the names by which it may be spoken to, all
-    of them where there is none."""
+class ServerApp:
+    """The server's state. `name` is the model's name in the API; `hosts` are the accepted host names, empty for all."""
 
     name: str
     answerer: Answerer
@@ -51,7 +50,7 @@ class House:
     def __post_init__(self) -> None:
         backend = self.answerer.backend
         self.figures = Figures(lambda: self.inside, lambda: backend.waiting)
-        self.room = backend.most + self.limits.queue
+        self.capacity = backend.most + self.limits.queue
 
     def app(self) -> Starlette:
         routes = [
@@ -98,7 +97,7 @@ class House:
         return NOT_FOUND.error("model", f"there is no model {name[:100]!r}; this one is {self.name!r}")
 
     def _guarded(self, endpoint: Endpoint) -> Endpoint:
-        """Only for those who have the key; problems become their status, and every request is counted."""
+        """Check the key, turn problems into HTTP statuses, and count every request."""
 
         async def guarded(request: Request) -> Response:
             started = time.perf_counter()
@@ -128,22 +127,22 @@ class House:
                 raise UNAUTHORIZED.error("Authorization", "the key is missing or wrong")
 
     async def chat(self, request: Request) -> Response:
-        if self.inside >= self.room:
+        if self.inside >= self.capacity:
             raise BUSY.error("server", f"{self.inside} requests are being answered or wait")
         self.inside += 1
         with ExitStack() as held:
             held.callback(self._leave)
-            # Bound to no name here: a request may hold megabytes of video, and is let go once they are in a file.
+            # Bound to no name: the body may hold megabytes of video, which are freed once they are in a file.
             in_thread = self.answerer.in_thread
             return await until_left(
                 request, self._answered(await in_thread(self._parsed, await self._body(request)), held)
             )
 
     def _parsed(self, body: bytes) -> ChatRequest:
-        asked = parse_request(body)
-        if asked.model != self.name:
-            raise self._no_model(asked.model)
-        return asked
+        request = parse_request(body)
+        if request.model != self.name:
+            raise self._no_model(request.model)
+        return request
 
     def _leave(self) -> None:
         self.inside -= 1
@@ -170,33 +169,33 @@ class House:
         return bytes(body)
 
     async def _drain(self, request: Request) -> None:
-        """Read what else a refused client sends, within bounds: it reads the answer once it has sent all."""
+        """Read the rest of a refused request, within bounds: clients read the answer after they sent all."""
         left = 0 if getattr(request.state, "is_read", False) else DRAINED * self.limits.body_bytes
         with suppress(TimeoutError):
             async with asyncio.timeout(DRAIN_S):
                 while left > 0 and (message := await request.receive())["type"] == "http.request":
                     left = left - len(message.get("body", b"")) if message.get("more_body") else 0
 
-    async def _answered(self, asked: ChatRequest, held: ExitStack) -> Response:
+    async def _answered(self, request: ChatRequest, held: ExitStack) -> Response:
         began = time.perf_counter()
-        sample = await self.answerer.plan(asked, held)
-        asked = asked.model_copy(update={"messages": []})
+        sample = await self.answerer.plan(request, held)
+        request = request.model_copy(update={"messages": []})
         self.figures.media_s.observe(time.perf_counter() - began)
-        answers = await self.answerer.begin(asked, sample)
+        answers = await self.answerer.begin(request, sample)
         held.callback(answers.leave)
         facts = replies.seen(sample, answers.max_tokens, self.answerer.backend.longest)
         self.figures.prompt_tokens.inc(sample.length)
         head = Head(f"chatcmpl-{secrets.token_hex(12)}", replies.now(), self.name)
-        told = Telling(self, asked, answers, head, facts, held)
-        return await (told.as_stream() if asked.stream else told.as_whole())
+        reply = ReplyWriter(self, request, answers, head, facts, held)
+        return await (reply.as_stream() if request.stream else reply.as_whole())
 
 
 @dataclass(eq=False)
-class Telling:
-    """The answers to one request on their way to its client."""
+class ReplyWriter:
+    """Writes the answers to one request to its client."""
 
-    house: House
-    asked: ChatRequest
+    server: ServerApp
+    request: ChatRequest
     answers: Answers
     head: Head
     facts: dict[str, Any]
@@ -204,11 +203,11 @@ class Telling:
 
     def __post_init__(self) -> None:
         self.choices = [Choice() for _ in self.answers.orders]
-        self.chat = self.house.answerer.backend.planner.chat
+        self.chat = self.server.answerer.backend.planner.chat
 
     async def pieces(self) -> AsyncIterator[tuple[int, Any]]:
-        """Those of the answers, each taken down here, too."""
-        figures, began = self.house.figures, self.answers.began
+        """The pieces of the answers, which are also collected in `choices`."""
+        figures, began = self.server.figures, self.answers.began
         is_first = True
         async for number, found in self.answers.pieces():
             choice = self.choices[number]
@@ -229,14 +228,14 @@ class Telling:
     async def as_whole(self) -> Response:
         async for _ in self.pieces():
             pass
-        logprobs = bool(self.asked.logprobs)
+        logprobs = bool(self.request.logprobs)
         return JSONResponse(replies.whole(self.head, self.choices, self.chat, self.facts, logprobs=logprobs))
 
     async def as_stream(self) -> Response:
-        """Begins with the first piece: what fails before has a status of its own."""
+        """The stream begins with the first piece; a failure before it gets an HTTP status."""
         pieces = self.pieces()
         first = await anext(pieces)
-        return Events(self._events(first, pieces), self.held.pop_all(), self.house.figures)
+        return Events(self._events(first, pieces), self.held.pop_all(), self.server.figures)
 
     async def _events(self, first: tuple[int, Any], others: AsyncIterator[tuple[int, Any]]) -> AsyncIterator[bytes]:
         for number in range(len(self.choices)):
@@ -251,7 +250,7 @@ class Telling:
         except ProblemError as failed:
             yield event(replies.error(failed.problems)[1])
             return
-        if self.asked.stream_options and self.asked.stream_options.include_usage:
+        if self.request.stream_options and self.request.stream_options.include_usage:
             usage = replies.usage_of(self.answers.sample.length, self.choices)
             yield event(self.head.of("chat.completion.chunk", [], usage=usage))
         yield b"data: [DONE]\n\n"
@@ -260,10 +259,10 @@ class Telling:
         if isinstance(found, Outcome):
             return [event(replies.part(self.head, number, {}, reason=found.reason))]
         words = None
-        if self.asked.logprobs:
+        if self.request.logprobs:
             words = {"content": replies.logprobs_of(found.tokens, (), self.chat)}
-        said = {"reasoning_content": found.reasoning, "content": found.content}
-        delta = {name: text for name, text in said.items() if text}
+        texts = {"reasoning_content": found.reasoning, "content": found.content}
+        delta = {name: text for name, text in texts.items() if text}
         return [event(replies.part(self.head, number, delta, words))] if delta or (words and words["content"]) else []
 
 
@@ -293,7 +292,7 @@ class Events(Response):
 
 
 async def until_left(request: Request, work: Any) -> Any:
-    """What `work` gives; it is cancelled when the client leaves, and ClientDisconnect is raised."""
+    """The result of `work`. When the client leaves, `work` is cancelled and ClientDisconnect raised."""
     working, leaving = asyncio.ensure_future(work), asyncio.ensure_future(_left(request))
     try:
         await asyncio.wait([working, leaving], return_when=asyncio.FIRST_COMPLETED)

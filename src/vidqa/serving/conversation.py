@@ -14,7 +14,7 @@ ROLES = {"developer": "system"}
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class NamedMedium:
     """A medium that a request names; `where` is its place in the request, for problems."""
 
     kind: str  # "video" | "image"
@@ -22,10 +22,10 @@ class Wanted:
     where: str
 
 
-def conversation(messages: Sequence[Message]) -> tuple[tuple[Turn, ...], list[Wanted]]:
+def conversation(messages: Sequence[Message]) -> tuple[tuple[Turn, ...], list[NamedMedium]]:
     """Turns whose media are indices into the list of media. Raises SERVE_REQUEST."""
     turns: list[Turn] = []
-    media: list[Wanted] = []
+    media: list[NamedMedium] = []
     for at, message in enumerate(messages):
         where = f"messages[{at}].content"
         role = ROLES.get(message.role, message.role)
@@ -42,7 +42,7 @@ def conversation(messages: Sequence[Message]) -> tuple[tuple[Turn, ...], list[Wa
             url = part.video_url.url if isinstance(part, VideoPart) else part.image_url.url
             parts.append(len(media))
             kind = "video" if video else "image"
-            media.append(Wanted(kind, url, f"{where}[{number}].{kind}_url"))
+            media.append(NamedMedium(kind, url, f"{where}[{number}].{kind}_url"))
         turns.append(Turn(role, (message.content,) if isinstance(message.content, str) else tuple(parts)))
     if len(media) > MOST_MEDIA:
         raise REQUEST.error("messages", f"{len(media)} videos and images; {MOST_MEDIA} are taken")

@@ -1,4 +1,4 @@
-"""Where a server listens, and to whom."""
+"""The address of the server, its key and its accepted host names."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ def served_key(host: str, key: str | None) -> str | None:
 
 
 def hosts_of(host: str) -> frozenset[str]:
-    """The names by which a page in a browser may not make it speak for somebody else: those of this machine alone."""
+    """The accepted Host headers without a key: only names of this machine, against DNS rebinding."""
     return LOOPBACK | {host}
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A socket at which requests arrive from now on. Raises SERVE_ADDRESS."""
+    """A listening socket. Raises SERVE_ADDRESS."""
     try:
         family = socket.AF_INET6 if ipaddress.ip_address(host).version == 6 else socket.AF_INET
     except ValueError:

@@ -1,8 +1,7 @@
-"""Fetches a medium from an allowed host, and from nowhere else: a request must not make this machine speak to the
-machines beside it.
+"""Downloads media from allowed hosts only: a request must not reach other machines of the network.
 
-The name is looked up once and the connection goes to an address that was judged, so that a name whose answer changes
-leads nowhere else. Redirects are not followed.
+The name is resolved once and the connection goes to the checked address, so that a changing DNS answer has no effect.
+Redirects are not followed.
 """
 
 from __future__ import annotations
@@ -21,19 +20,19 @@ from vidqa.serving.problems import MEDIA_REFUSED, MEDIA_TOO_LARGE, MEDIA_UNAVAIL
 
 CHUNK = 1 << 16
 PORTS = {"http": 80, "https": 443}
-BROKEN = (OSError, http.client.HTTPException, ValueError)  # ValueError: what is no header or no host name
+BROKEN = (OSError, http.client.HTTPException, ValueError)  # ValueError: invalid headers and host names
 
 
 @dataclass(frozen=True)
 class Hosts:
     """Allowed hosts, each as `name`, `name:port` or `[address]:port`; without a port, its scheme's own. A private
-    address is reached only where it is itself allowed, not by a name that stands for it."""
+    address is reached only if the address itself is allowed, not by a name."""
 
     names: frozenset[tuple[str, int | None]]
 
     @staticmethod
     def of(written: Iterable[str]) -> Hosts:
-        """Raises ValueError for what is no host."""
+        """Raises ValueError for an invalid host."""
         names = set()
         for each in written:
             parts = urlsplit(f"//{each}")
@@ -65,9 +64,9 @@ def download(url: str, hosts: Hosts, limits: Limits, where: str) -> bytes:
 
 
 def _judged(host: str, port: int, where: str) -> str:
-    """An address of the host that may be spoken to. Raises SERVE_MEDIA_REFUSED, OSError."""
+    """An address of the host that may be connected to. Raises SERVE_MEDIA_REFUSED, OSError."""
     found = {str(each[4][0]) for each in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)}
-    if found == {host}:  # allowed as an address: whoever started the server knows where it leads
+    if found == {host}:  # allowed as an address by the user
         return host
     private = [each for each in found if not _is_public(each)]
     if private:
@@ -77,7 +76,7 @@ def _judged(host: str, port: int, where: str) -> str:
 
 
 def _is_public(address: str) -> bool:
-    """Whether an address is one of the open internet, also where it is an IPv4 address inside an IPv6 one."""
+    """Whether an address is public, also for IPv4 inside IPv6."""
     found = ipaddress.ip_address(address.partition("%")[0])
     if isinstance(found, ipaddress.IPv6Address):
         inner = found.ipv4_mapped or found.sixtofour or (found.teredo[1] if found.teredo else None)
@@ -89,7 +88,7 @@ def _is_public(address: str) -> bool:
 
 
 def _read(parts: SplitResult, address: str, port: int, deadline: float, limits: Limits, where: str) -> bytes:
-    """What a GET gives, at `address`. Raises BROKEN."""
+    """The body of a GET at `address`. Raises BROKEN."""
 
     def left() -> float:
         if (seconds := deadline - time.monotonic()) <= 0:

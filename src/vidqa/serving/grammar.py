@@ -1,4 +1,4 @@
-"""Answers that keep to a form: JSON of a schema, or one of some choices. llguidance says which tokens may come next."""
+"""Constrained answers: JSON of a schema, or one of given choices. llguidance computes the allowed tokens."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from vidqa.serving.problems import CONSTRAINT
 from vidqa.serving.schema import LONGEST_FORM, ChatRequest
 from vidqa.serving.transcript import CLOSES
 
-OBJECT_FORM = {"whitespace_flexible": False}  # a model could write blanks for ever
+OBJECT_FORM = {"whitespace_flexible": False}  # else a model may write blanks forever
 
 
 class Grammars:
@@ -27,7 +27,7 @@ class Grammars:
         self.tokenizer = self.guidance.LLTokenizer(core.to_str(), eos_token=list(chat.eos_ids))
 
     def of(self, request: ChatRequest, *, thinking: bool) -> Any:
-        """What makes a new mask for each answer to a request; None where it may say anything. Raises
+        """A factory of masks for the answers to a request; None without a constraint. Raises
         SERVE_CONSTRAINT."""
         matcher = self.guidance.LLMatcher
         if (choices := request.choices) is not None:
@@ -47,14 +47,14 @@ class Grammars:
 
 
 class Form:
-    """The mask of one answer. Thinking that the prompt has opened is free, up to its end."""
+    """The mask of one answer. Thinking opened by the prompt is unconstrained."""
 
     def __init__(self, matcher: Any, grammars: Grammars, *, thinking: bool) -> None:
         self.matcher, self.grammars, self.thinking = matcher, grammars, thinking
         self.seen = 0
 
     def allowed(self, token_ids: Sequence[int]) -> np.ndarray:
-        """Bool [V]. Where the form can go no further, only the end of the turn is left."""
+        """Bool [V]. When the form is complete, only the end of the turn is allowed."""
         chat, size = self.grammars.chat, self.grammars.tokenizer.vocab_size
         if self.thinking:
             ends = chat.tokens.core.token_to_id(CLOSES)

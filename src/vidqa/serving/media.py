@@ -1,4 +1,4 @@
-"""Media of requests: those sent along, files in allowed folders, and what allowed hosts have."""
+"""Media of requests: sent in the request, read from allowed folders, or downloaded from allowed hosts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from urllib.parse import unquote, urlsplit
 
 from vidqa.dataset.record import MediaRef
 from vidqa.serving._base import MB, Limits
-from vidqa.serving.conversation import Wanted
+from vidqa.serving.conversation import NamedMedium
 from vidqa.serving.download import Hosts, download
 from vidqa.serving.problems import MEDIA_REFUSED, MEDIA_TOO_LARGE, MEDIA_UNAVAILABLE
 
@@ -24,10 +24,10 @@ SHOWN = 200  # characters of an address
 
 
 class Folder:
-    """Media that have no file of their own, each under the hash of its bytes and for as long as a request holds it.
+    """Files for media that came as bytes: named by the hash of the bytes, kept while a request holds them.
 
-    The same bytes have the same name, so that questions about one video share what is computed of it; and always the
-    same time, by which the frame cache knows it again.
+    The same bytes have the same name and modification time. So questions about one video share its computation, and the
+    frame cache finds its frames.
     """
 
     def __init__(self, path: Path) -> None:
@@ -64,33 +64,33 @@ class Gate:
     store: Folder
     limits: Limits
 
-    def fetch(self, wanted: Wanted, held: ExitStack) -> MediaRef:
+    def fetch(self, medium: NamedMedium, held: ExitStack) -> MediaRef:
         """The file of a medium, which is there until `held` is closed. Raises SERVE_MEDIA_*."""
-        url = wanted.url
+        url = medium.url
         scheme = url[:16].partition(":")[0].lower()
         if scheme == "file":
-            path, size = self._local(wanted)
-            return MediaRef(wanted.kind, wanted.where, path, size=size)
+            path, size = self._local(medium)
+            return MediaRef(medium.kind, medium.where, path, size=size)
         if scheme == "data":
-            data = _from_data_url(wanted)
+            data = _from_data_url(medium)
         elif scheme in ("http", "https"):
-            data = download(url, self.hosts, self.limits, wanted.where)
+            data = download(url, self.hosts, self.limits, medium.where)
         else:
             message = f"{_shown(url)} is neither a data, file, http nor https address"
-            raise MEDIA_REFUSED.error(wanted.where, message)
+            raise MEDIA_REFUSED.error(medium.where, message)
         if not data:
-            raise MEDIA_UNAVAILABLE.error(wanted.where, "it has no bytes")
+            raise MEDIA_UNAVAILABLE.error(medium.where, "it has no bytes")
         try:
             path = self.store.hold(data, held)
         except OSError as full:
-            raise MEDIA_UNAVAILABLE.error(wanted.where, f"it cannot be kept: {full.strerror}") from full
-        return MediaRef(wanted.kind, wanted.where, path, size=len(data))
+            raise MEDIA_UNAVAILABLE.error(medium.where, f"it cannot be kept: {full.strerror}") from full
+        return MediaRef(medium.kind, medium.where, path, size=len(data))
 
-    def _local(self, wanted: Wanted) -> tuple[str, int]:
-        """A file of an allowed folder. What lies elsewhere is refused alike, whether it is there or not."""
-        parts = urlsplit(wanted.url)
+    def _local(self, medium: NamedMedium) -> tuple[str, int]:
+        """A file of an allowed folder. Files elsewhere get the same refusal whether they exist or not."""
+        parts = urlsplit(medium.url)
         name = unquote(parts.path)
-        refused = MEDIA_REFUSED.error(wanted.where, f"{_shown(wanted.url)} lies in no folder that is allowed")
+        refused = MEDIA_REFUSED.error(medium.where, f"{_shown(medium.url)} lies in no folder that is allowed")
         if parts.netloc not in ("", "localhost") or not name.startswith("/") or "\0" in name:
             raise refused
         path = os.path.realpath(name)
@@ -99,35 +99,35 @@ class Gate:
         try:
             size = os.stat(path).st_size
         except OSError as missing:
-            message = f"{_shown(wanted.url)}: {missing.strerror}"
-            raise MEDIA_UNAVAILABLE.error(wanted.where, message) from missing
+            message = f"{_shown(medium.url)}: {missing.strerror}"
+            raise MEDIA_UNAVAILABLE.error(medium.where, message) from missing
         if not os.path.isfile(path):
-            raise MEDIA_UNAVAILABLE.error(wanted.where, f"{_shown(wanted.url)} is no file")
+            raise MEDIA_UNAVAILABLE.error(medium.where, f"{_shown(medium.url)} is no file")
         if size > self.limits.media_bytes:
             message = f"{size / MB:.0f} MB; {self.limits.media_bytes / MB:.0f} MB are taken"
-            raise MEDIA_TOO_LARGE.error(wanted.where, message)
+            raise MEDIA_TOO_LARGE.error(medium.where, message)
         return path, size
 
 
-def _from_data_url(wanted: Wanted) -> bytes:
+def _from_data_url(medium: NamedMedium) -> bytes:
     """The bytes that data:video/mp4;base64,... holds."""
-    head, comma, body = wanted.url.partition(",")
+    head, comma, body = medium.url.partition(",")
     kind, *parameters = head[len("data:") :].lower().split(";")
     if not comma or "base64" not in parameters:
-        raise MEDIA_REFUSED.error(wanted.where, "a data URL has the form data:video/mp4;base64,...", "Encode it so.")
-    if kind and not kind.startswith(KINDS[wanted.kind]):
-        message = f"{_shown(kind)} is not the type of a {wanted.kind} file"
-        raise MEDIA_REFUSED.error(wanted.where, message, f"Name it as {wanted.kind}/..., or as what it is.")
-    if wanted.kind == "video" and "," in body:
+        raise MEDIA_REFUSED.error(medium.where, "a data URL has the form data:video/mp4;base64,...", "Encode it so.")
+    if kind and not kind.startswith(KINDS[medium.kind]):
+        message = f"{_shown(kind)} is not the type of a {medium.kind} file"
+        raise MEDIA_REFUSED.error(medium.where, message, f"Name it as {medium.kind}/..., or as what it is.")
+    if medium.kind == "video" and "," in body:
         message = "several parts: single frames are not taken, only a video file, whose times are known"
-        raise MEDIA_REFUSED.error(wanted.where, message, "Send the video file, or the frames as images.")
+        raise MEDIA_REFUSED.error(medium.where, message, "Send the video file, or the frames as images.")
     try:
         return base64.b64decode(body, validate=True)
     except (binascii.Error, ValueError) as broken:
-        raise MEDIA_UNAVAILABLE.error(wanted.where, f"its base64 is broken: {broken}") from broken
+        raise MEDIA_UNAVAILABLE.error(medium.where, f"its base64 is broken: {broken}") from broken
 
 
 def _shown(url: str) -> str:
-    """An address without what may be a secret in it."""
+    """An address without the parts that may hold a secret."""
     plain = url.partition("?")[0].partition("#")[0]
     return plain if len(plain) <= SHOWN else f"{plain[:SHOWN]}..."

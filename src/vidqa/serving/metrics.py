@@ -1,4 +1,4 @@
-"""Figures of the server for Prometheus."""
+"""Metrics of the server for Prometheus."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 
 
 class Figures:
-    """Counted since the start; the process's own memory and time among them."""
+    """Metrics since the start, with the memory and CPU time of the process."""
 
     def __init__(self, running: Callable[[], float], waiting: Callable[[], float]) -> None:
         self.registry = registry = CollectorRegistry()
@@ -28,7 +28,7 @@ class Figures:
         self.answer_s = Histogram(
             "vidqa_answer_seconds", "From the request to its whole answer.", buckets=SECONDS, registry=registry
         )
-        Gauge("vidqa_requests_running", "Requests in the house.", registry=registry).set_function(running)
+        Gauge("vidqa_requests_running", "Requests that wait or are answered.", registry=registry).set_function(running)
         Gauge("vidqa_answers_waiting", "Answers that wait for their turn.", registry=registry).set_function(waiting)
 
     def text(self) -> bytes:

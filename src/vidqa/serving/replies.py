@@ -1,4 +1,4 @@
-"""What clients get: OpenAI's objects, with a table `vidqa` of what the model saw."""
+"""Responses as OpenAI's objects, with a table `vidqa` about the input of the model."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ KINDS = {401: "authentication_error", 403: "permission_error", 404: "not_found_e
 
 @dataclass(slots=True)
 class Choice:
-    """One answer, as far as it has come. `reason` is empty until it has ended."""
+    """One answer so far. `reason` is empty until it ends."""
 
     content: list[str] = field(default_factory=list)
     reasoning: list[str] = field(default_factory=list)
@@ -41,7 +41,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class Head:
-    """What all objects of one answer have in common."""
+    """The common fields of all objects of one answer."""
 
     id: str
     created: int
@@ -52,7 +52,7 @@ class Head:
 
 
 def seen(sample: Sample, max_tokens: int, longest: int) -> dict[str, Any]:
-    """What the model was shown, in figures."""
+    """Figures about the input of the model."""
     shown = [
         {
             "kind": plan.kind,
@@ -98,7 +98,7 @@ def usage_of(prompt: int, choices: Sequence[Choice]) -> dict[str, int]:
 
 
 def logprobs_of(tokens: Iterable[tuple[int, float]], top: Sequence[Top], chat: Chat) -> list[dict[str, Any]]:
-    """Of each token its text, bytes and log-probability, and those of the likeliest ones in its place."""
+    """The text, bytes and log-probability of each token, and of the likeliest ones at its place."""
     return [
         {**_token(chat, *each), "top_logprobs": [_token(chat, *other) for other in (top[at] if at < len(top) else ())]}
         for at, each in enumerate(tokens)
@@ -111,7 +111,7 @@ def _token(chat: Chat, token_id: int, logprob: float) -> dict[str, Any]:
 
 
 def token_bytes(chat: Chat, token_id: int) -> bytes:
-    """The bytes that a token of a byte-level vocabulary stands for; an added token stands for its own text."""
+    """The bytes of a token of a byte-level vocabulary; of an added token, its text."""
     text = chat.tokens.text_of(token_id)
     letters = _letters()
     if all(letter in letters for letter in text):
@@ -121,14 +121,14 @@ def token_bytes(chat: Chat, token_id: int) -> bytes:
 
 @cache
 def _letters() -> dict[str, int]:
-    """The letters by which a byte-level vocabulary writes bytes: printable ones as they are, others from 256 on."""
+    """The letters of bytes in a byte-level vocabulary: printable bytes as they are, others from 256 on."""
     plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
     others = [byte for byte in range(256) if byte not in plain]
     return {chr(byte): byte for byte in plain} | {chr(256 + at): byte for at, byte in enumerate(others)}
 
 
 def status_of(problem: Problem) -> int:
-    """The HTTP status of a problem: what its code says, else by whose fault it is."""
+    """The HTTP status of a problem: by its code, else by its exit code."""
     if problem.code in STATUS:
         return STATUS[problem.code]
     return {Exit.INPUT: 400, Exit.USAGE: 400, Exit.NOT_DONE: 503}.get(Exit(problem.exit_code), 500)

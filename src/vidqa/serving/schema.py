@@ -11,14 +11,14 @@ from pydantic_core import from_json
 from vidqa.contract.problem import Problem, ProblemError
 from vidqa.serving.problems import BODY, REQUEST
 
-MOST_CHOICES = 16  # answers to one request
-MOST_TOP = 20  # as with OpenAI
+MOST_CHOICES = 16  # answers per request
+MOST_TOP = 20  # as in OpenAI's API
 MOST_STOPS = 16
 LONGEST_STOP = 1000  # characters
-LONGEST_FORM = 65_536  # characters of a schema; a compiler of grammars is no place for more
-# Says who asks, and changes no answer.
+LONGEST_FORM = 65_536  # characters of a schema
+# Fields that name the user and change no answer.
 IGNORED = ("user", "metadata", "safety_identifier", "prompt_cache_key")
-# What changes answers in ways that are not here may be there only as what changes nothing.
+# Unsupported fields are accepted only with values that change nothing.
 NEUTRAL: dict[str, tuple[Any, ...]] = {
     "presence_penalty": (0,),
     "frequency_penalty": (0,),
@@ -34,7 +34,7 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
 
 
 class Strict(BaseModel):
-    """Fields that are not named are errors, and values are not converted."""
+    """Unknown fields are errors, and values are not converted."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
 
@@ -63,7 +63,7 @@ Part = Annotated[TextPart | ImagePart | VideoPart, Field(discriminator="type")]
 
 
 class Message(Strict):
-    """An earlier answer comes back with all that it was given with; only its content is shown to the model."""
+    """Earlier answers may keep all fields of the response; the model gets only their content."""
 
     role: Literal["system", "developer", "user", "assistant"]
     content: str | list[Part] | None = None
@@ -102,7 +102,7 @@ class StreamOptions(Strict):
 
 
 class FrameOptions(Strict):
-    """In place of the server's own [vision]: how a video becomes frames."""
+    """Frame sampling of the request, in place of the server's [vision]."""
 
     fps: Annotated[float, Field(gt=0, le=1000)] | None = None
     nframes: Annotated[int, Field(ge=1, le=768)] | None = None
@@ -141,18 +141,18 @@ class ChatRequest(Strict):
 
     @property
     def choices(self) -> list[str] | None:
-        """The answers that may be given, where the request names them."""
+        """The allowed answers, if the request names them."""
         return self.guided_choice or (self.structured_outputs.choice if self.structured_outputs else None)
 
     @property
     def json_form(self) -> dict[str, Any] | None:
-        """The schema that the answer keeps to; that of any object where the request says no more than JSON."""
+        """The JSON schema of the answer; for plain JSON mode, that of any object."""
         if self.structured_outputs and self.structured_outputs.json_ is not None:
             return self.structured_outputs.json_
         if self.response_format is None or self.response_format.type == "text":
             return None
-        asked = self.response_format.json_schema
-        return asked.schema_ if asked else {"type": "object"}
+        form = self.response_format.json_schema
+        return form.schema_ if form else {"type": "object"}
 
 
 def parse_request(body: bytes) -> ChatRequest:
@@ -177,7 +177,7 @@ def parse_request(body: bytes) -> ChatRequest:
 
 
 def _check(request: ChatRequest) -> None:
-    """What fields say together."""
+    """Rules over several fields."""
     if request.max_tokens and request.max_completion_tokens:
         raise REQUEST.error("max_completion_tokens", "max_tokens is its older name; both are there")
     if request.top_logprobs and not request.logprobs:
@@ -203,17 +203,16 @@ def _check(request: ChatRequest) -> None:
 
 
 def _wrong(found: ValidationError, given: dict[str, Any]) -> list[Problem]:
-    """What is wrong, each at its place. What a kind of value that was not meant has to say is left out."""
-    said: dict[str, str] = {}
+    """The problems, each at its place, without those of the other members of a union."""
+    messages: dict[str, str] = {}
     for each in found.errors(include_url=False):
-        said.setdefault(_place(each["loc"], given), each["msg"])
-    deepest = [place for place in said if not any(other != place and other.startswith(place) for other in said)]
-    return [REQUEST.at(place, said[place][:300]) for place in deepest[:5]]
+        messages.setdefault(_place(each["loc"], given), each["msg"])
+    deepest = [place for place in messages if not any(other != place and other.startswith(place) for other in messages)]
+    return [REQUEST.at(place, messages[place][:300]) for place in deepest[:5]]
 
 
 def _place(path: Sequence[int | str], value: Any) -> str:
-    """("messages", 0, "content") as messages[0].content; names of kinds of values, which pydantic puts between, are
-    left out."""
+    """("messages", 0, "content") as messages[0].content, without the union tags of pydantic."""
     text = ""
     for at, each in enumerate(path):
         if isinstance(value, list) and isinstance(each, int) and each < len(value):

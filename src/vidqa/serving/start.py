@@ -1,4 +1,4 @@
-"""Starts a server: its spec is that of an inference whose questions clients bring."""
+"""Starts a server, whose spec is that of an inference without questions."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ NO_QUESTION = '{"id": "0", "question": "clients ask"}'
 
 
 def start(options: Namespace) -> NoReturn:
-    """Put the engine in the place of this process. Raises what is wrong with the options, the model or this machine."""
+    """Replace this process by the engine. Raises the problems of the options, the model or this machine."""
     served_key(options.host, environment.serving_key())
     _check(options)
     with TemporaryDirectory(prefix="vidqa-serve-") as folder:
@@ -37,8 +37,12 @@ def start(options: Namespace) -> NoReturn:
         variables = local.render(job).environment
         if not environment.has(ARENAS):
             variables[ARENAS] = "2"
-        asked = {**vars(options), "name": options.name or name_of(options.model), "spec": job.spec.read_text("utf-8")}
-    words = [sys.executable, "-P", "-m", ENGINE, json.dumps(asked), *(["--json"] if options.json else [])]
+        arguments = {
+            **vars(options),
+            "name": options.name or name_of(options.model),
+            "spec": job.spec.read_text("utf-8"),
+        }
+    words = [sys.executable, "-P", "-m", ENGINE, json.dumps(arguments), *(["--json"] if options.json else [])]
     os.execve(sys.executable, words, environment.child_environment(**variables))
 
 
@@ -56,8 +60,8 @@ def _check(options: Namespace) -> None:
 
 
 def serving_layers(model: str, which: str | None, sets: Sequence[str], folder: Path) -> list[Layer]:
-    """The spec for a run (with its own frames and system prompt) or a folder of weights, and the user's own values over
-    it. What it asks about is a file in `folder`. Raises the problems of what is named."""
+    """The spec layers for a run (with its frames and system prompt) or a folder of weights, and the user's values on
+    top. The required annotations are a file in `folder`. Raises the problems of the named model."""
     questions = folder / "questions.jsonl"
     questions.write_text(NO_QUESTION, encoding="utf-8")
     own = {**OF_A_SERVER, "dataset.annotation_path": str(questions), "results_dir": str(folder), "num_gpus": 1}
@@ -65,5 +69,5 @@ def serving_layers(model: str, which: str | None, sets: Sequence[str], folder: P
 
 
 def name_of(model: str) -> str:
-    """What clients call the model: the last part of what the user calls it."""
+    """The model's name in the API: the last part of the user's name."""
     return Path(model.rstrip("/")).name or "model"

@@ -1,4 +1,4 @@
-"""From tokens, as they come, to text: stop texts end it, and thinking is told from the answer."""
+"""Streams tokens as text, with stop texts, and separates thinking from the answer."""
 
 from __future__ import annotations
 
@@ -9,13 +9,12 @@ from dataclasses import dataclass, field
 from vidqa.families.chat import Chat
 
 OPENS, CLOSES = "<think>", "</think>"
-UNFINISHED = "\ufffd"  # how a letter is decoded whose last bytes are still to come
+UNFINISHED = "\ufffd"  # decoded from an incomplete letter
 
 
 @dataclass(slots=True)
 class Piece:
-    """A part of an answer: what it says, what it thinks, and the tokens that were chosen meanwhile with their
-    log-probabilities."""
+    """A part of an answer: its content, its reasoning, and its tokens with log-probabilities."""
 
     content: str = ""
     reasoning: str = ""
@@ -23,21 +22,21 @@ class Piece:
 
 
 class Transcript:
-    """The text of one answer. A stop text that begins at the end of what is there is kept back until more is known."""
+    """The text of one answer. A possible beginning of a stop text at the end is held back."""
 
     def __init__(self, chat: Chat, stops: Sequence[str], *, thinking: bool, logprobs: bool) -> None:
         self.chat, self.stops, self.logprobs = chat, stops, logprobs
-        self.count = 0  # tokens, the one that ends the turn among them
+        self.count = 0  # tokens, with the one that ends the turn
         self.stopped = False  # by a stop text
         self._ids: list[int] = []
-        self._window = (0, 0)  # the tokens of the last text, which decide how the next ones are written
+        self._window = (0, 0)  # the tokens of the last text, which affect the text of the next ones
         self._raw = ""  # all text so far
         self._pending = ""
         self._thought = _Thinking(thinking)
         self._tokens: list[tuple[int, float]] = []
 
     def take(self, token_id: int, logprob: float) -> Piece | None:
-        """The text that is sure once this token is there."""
+        """Add a token. Returns the text that is now certain."""
         if self.stopped:
             return None
         self.count += 1
@@ -50,7 +49,7 @@ class Transcript:
         return self._piece(new) if new else None
 
     def _new_text(self) -> str:
-        """What the tokens add to the text; empty while they end inside a letter."""
+        """The new text; empty while the tokens end inside a letter."""
         first, last = self._window
         before, now = self.chat.decode(self._ids[first:last]), self.chat.decode(self._ids[first:])
         if len(now) <= len(before) or now.endswith(UNFINISHED):
@@ -59,7 +58,7 @@ class Transcript:
         return now[len(before) :]
 
     def end(self) -> Piece:
-        """What was kept back, once no more tokens come."""
+        """The text that was held back, after the last token."""
         whole = self.chat.decode(self._ids)
         rest = whole[len(self._raw) :] if whole.startswith(self._raw) and not self.stopped else ""
         piece = self._piece(rest, last=True) or Piece()
@@ -88,14 +87,14 @@ class Transcript:
 
 
 class _Thinking:
-    """Tells thinking from the answer; `inside` where the prompt has opened it already."""
+    """Separates thinking from the answer; `inside` if the prompt has opened it."""
 
     def __init__(self, inside: bool) -> None:
         self.state = "thinking" if inside else "start"
         self.held = ""
 
     def take(self, text: str) -> tuple[str, str]:
-        """(content, reasoning) that is sure."""
+        """The certain (content, reasoning)."""
         text, self.held = self.held + text, ""
         reasoning = ""
         if self.state == "start" and text:
@@ -124,7 +123,7 @@ class _Thinking:
 
 
 def _begun(text: str, words: Sequence[str]) -> int:
-    """Characters at the end of `text` with which one of the words may begin."""
+    """The number of characters at the end of `text` that may begin one of the words."""
     longest = max((len(word) for word in words), default=1) - 1
     for length in range(min(longest, len(text)), 0, -1):
         if any(word.startswith(text[-length:]) for word in words):

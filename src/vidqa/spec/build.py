@@ -51,8 +51,8 @@ def build(request: Request) -> Resolved:
             problems += wrong.problems
     if problems:
         raise ProblemError(problems)
-    said = [layer for layer in layers if layer.table or layer is layers[0]]  # the profile is named in any case
-    resolved = resolve(request.action, said, request.target)
+    given = [layer for layer in layers if layer.table or layer is layers[0]]  # the profile is named in any case
+    resolved = resolve(request.action, given, request.target)
     resolved = replace(resolved, warnings=[*resolved.warnings, *_of_steps(request, resolved)])
     if request.target == "cosmos-rl" and declared.cosmos:
         return _for_cosmos(resolved, cast(TrainSpec, resolved.spec))
@@ -100,11 +100,11 @@ def _parent(request: Request) -> Layer:
 
 
 def _root(action: str, part: str, root: str) -> Layer:
-    known = {data.root: data for data in actions.action(action).data}
-    if part not in known:
-        remedy = f"use {', '.join(f'--{name}-root' for name in known)}"
+    roots = {data.root: data for data in actions.action(action).data}
+    if part not in roots:
+        remedy = f"use {', '.join(f'--{name}-root' for name in roots)}"
         raise ROOT.error(f"--{part}-root", f"a spec for {action} has no {part} data", remedy)
-    return root_layer(known[part], root)
+    return root_layer(roots[part], root)
 
 
 def _for_cosmos(resolved: Resolved, spec: TrainSpec) -> Resolved:
@@ -155,27 +155,29 @@ def _planned(run: Path) -> tuple[int, int] | None:
     return (steps, samples) if isinstance(steps, int) and isinstance(samples, int) else None
 
 
-def train_samples(asked: Spec) -> int | None:
+def train_samples(spec: Spec) -> int | None:
     """Records that train, after a split by number or share; None where there are none or they cannot be read here."""
-    if not actions.action_for(asked).trains:
+    if not actions.action_for(spec).trains:
         return None
-    spec = cast(TrainSpec, asked)
-    records = read_records(Path(spec.custom.train_dataset.annotation_path))
+    train_spec = cast(TrainSpec, spec)
+    records = read_records(Path(train_spec.custom.train_dataset.annotation_path))
     if records is None:
         return None
-    part = spec.train.train_policy.dataset.test_size
-    if part is None or spec.custom.val_dataset.annotation_path:
+    part = train_spec.train.train_policy.dataset.test_size
+    if part is None or train_spec.custom.val_dataset.annotation_path:
         return len(records)
     return max(0, len(records) - (part if isinstance(part, int) else round(part * len(records))))
 
 
-def output_format(asked: str | None, out: Path | None) -> str:
+def output_format(named_format: str | None, out: Path | None) -> str:
     """The format that the name of the file `out` says, else the one asked for, else TOML. Raises SPEC_FILE."""
     if out is None:
-        return asked or "toml"
+        return named_format or "toml"
     named = format_of(out)
-    if asked not in (None, named):
-        raise FILE.error(out, f"the name is that of a {named} file, and --format is {asked}", "leave --format out")
+    if named_format not in (None, named):
+        raise FILE.error(
+            out, f"the name is that of a {named} file, and --format is {named_format}", "leave --format out"
+        )
     return named
 
 

@@ -76,10 +76,10 @@ def with_values(spec: SpecT, values: Mapping[str, Any]) -> SpecT:
 
 def nearest(action: str, path: str) -> list[str]:
     """Up to three known keys that look like `path`: whole path first, then the last name alone."""
-    known = [*leaves(action), *actions.action(action).shorthand]
-    close = difflib.get_close_matches(path, known, n=3, cutoff=0.75)
+    names = [*leaves(action), *actions.action(action).shorthand]
+    close = difflib.get_close_matches(path, names, n=3, cutoff=0.75)
     last = path.rsplit(".", 1)[-1]
-    same = [name for name in known if name.rsplit(".", 1)[-1] == last]
-    by_last = difflib.get_close_matches(last, {name.rsplit(".", 1)[-1] for name in known}, n=2, cutoff=0.7)
-    like = [name for end in by_last for name in known if name.rsplit(".", 1)[-1] == end]
+    same = [name for name in names if name.rsplit(".", 1)[-1] == last]
+    by_last = difflib.get_close_matches(last, {name.rsplit(".", 1)[-1] for name in names}, n=2, cutoff=0.7)
+    like = [name for end in by_last for name in names if name.rsplit(".", 1)[-1] == end]
     return list(dict.fromkeys([*same, *close, *like]))[:3]

@@ -14,8 +14,8 @@ def is_folder(name: str) -> bool:
 
 def metric_models(spec: Any) -> dict[str, str]:
     """The keys of the folders that the metrics asked for need, by the metric's name."""
-    asked = {name: key for name, key in KEYS.items() if name in spec.metrics.names}
-    return {name: f"metrics.{key}" for name, key in asked.items() if is_folder(getattr(spec.metrics, key))}
+    chosen = {name: key for name, key in KEYS.items() if name in spec.metrics.names}
+    return {name: f"metrics.{key}" for name, key in chosen.items() if is_folder(getattr(spec.metrics, key))}
 
 
 def folder_keys(spec: Any) -> list[str]:

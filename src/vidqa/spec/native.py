@@ -38,8 +38,8 @@ def native_problems(spec: Spec) -> list[Problem]:
 
 
 def _judge(path: str, value: Any, field: FieldInfo) -> Problem | None:
-    known = facts(field)
-    native, instead = known["x-native"], known.get("x-instead")
+    about = facts(field)
+    native, instead = about["x-native"], about.get("x-instead")
     if native == "no effect" and value != field.default:
         remedy = f"use {instead} instead" if instead else "remove it, or ignore this"
         return NO_EFFECT.at(path, f"{path} = {brief(value)} changes nothing here", remedy, severity="warning")

@@ -80,8 +80,8 @@ def parameters(action: str) -> str:
 
 
 def _treatment(field: Any) -> str:
-    known = facts(field)
-    native, instead = known["x-native"], known.get("x-instead")
+    about = facts(field)
+    native, instead = about["x-native"], about.get("x-instead")
     also = f" Use {instead}." if instead else ""
     if isinstance(native, dict):
         only = native["only"]

@@ -45,6 +45,7 @@ SEARCH = re.compile(
     rf"|\b(?:optuna|hyperband|asha|bohb|ray tune)\b|\bsweep(?:s|ing)?\b|\btrials\b"
     r"|\b(?:search|tune|tuning|optimi[sz]e|find|choose|pick|explore|try)(?:ing|es)? +(?:out +|for +|over +|of +)*"
     rf"{OF_IT}{KNOB}\b"
+    r"|\b(?:try|compare|explore)(?:ing)? +\d+ +(?:configurations?|settings|variants|combinations)\b"
     rf"|(?<=no )(?:tuning|search(?:es|ing)?)\b(?! +(?:for|in|the|of|index))"
     rf"|(?<=without )(?:(?:any|a|the) )?(?:tuning|search(?:es|ing)?)\b(?! +(?:for|in|the|of|index))"
     rf"|(?<=skip )(?:(?:any|all|the) )?(?:tuning|search(?:es|ing)?)\b(?! +(?:for|in|the|of|index))"
@@ -54,8 +55,9 @@ PLAIN = re.compile(
     r"\b(?:plain|vanilla|ordinary|direct|normal|regular|simple|straightforward|bare)[- ]+"
     r"(?:sft|training|(?:training[- ]+)?run|fine[- ]?tun(?:e|ing)|supervised[- ]+(?:training|fine[- ]?tuning))\b"
     r"|\b(?:just|only|simply) +(?:train|fine[- ]?tune)(?: +(?:it|once))?(?= *(?:$|,|please|directly|with the defaults))"
+    r"|\b(?:just|simply) +(?:train|fine[- ]?tune)(?: +(?:it|this|them))? +(?:on|with|using|from)\b"
     r"|\btrain(?:ing)? +(?:directly|straight away)\b|\bstraight +to +training\b"
-    r"|\b(?:a +)?(?:single|one) +training +run\b|\bone +run +only\b"
+    r"|\b(?:a +)?(?:single|one) +training +run\b|\b(?:single|one) +run(?: +only| *$| *,)"
     r"|\b(?:the|my|these|those|default|fixed|given|exact) +(?:exact +|default +|fixed +|given +)*"
     rf"{HYPER}(?= +(?:as they are|as given|only|unchanged)|\s*$)"
 )
@@ -63,7 +65,7 @@ NEGATION = _words(
     "no not never without skip skips skipping disable disables disabled disabling off avoid avoids avoiding stop "
     "omit omitting exclude excluding excluded drop dropping ignore forget neither nor cancel deactivate deactivated "
     "bypass bypassing out against unneeded unnecessary needless unwanted false remove minus rather_than instead_of "
-    "spare refuse decline free skipped omitted avoided dropped"
+    "spare refuse decline free skipped omitted avoided dropped refrain"
 )
 # A name of the search that is itself an order.
 DOING = re.compile(r"(?:search|sweep|tune|optimi[sz]e|find|choose|pick|explore|try)\b")
@@ -76,7 +78,7 @@ BETWEEN = _words(
     "expensive costly long automatic automated fancy full another more further bother required necessary wanted "
     "enable enabled enabling on true perform performing include including into get getting let there yet now today "
     "here simply even train training interested in either think thing stuff part phase step stage mode program job "
-    "jobs loop desired"
+    "jobs loop desired spend spending waste wasting time gpu compute money hours budget from"
 )
 WANTING = _words(
     "use using run running enable enabled on true with do start want need perform include launch let turn_on go please "
@@ -84,7 +86,8 @@ WANTING = _words(
 )
 # Words that make a sentence something other than an order.
 NO_ORDER = re.compile(
-    r"^ *(?:how|what|why|when|which|who|where|explain|describe|tell|is|are|was|were|do|does|did|should|has|have)\b"
+    r"^ *(?:how|what|why|when|which|who|where|explain|describe|tell|is|are|was|were|do(?! +(?:an?|some)\b)|does|did"
+    r"|should|has|have)\b"
     r"(?! +not\b)"
     r"|\b(?:whether|unsure|not sure|maybe|perhaps|might|wonder\w*|if|unless|depends|last (?:time|week|month|run|year)"
     r"|previous(?:ly)?|earlier|yesterday|used to|was|were|had|later|afterwards|says?|said|documentation|docs?"
@@ -110,6 +113,8 @@ SPELLINGS = [
     (r"\bnot +(?:necessary|needed|wanted|required) +to\b|\bno +need +(?:to|for|of)\b", "not"),
     (r"\bturn(?:ed|ing)? +on\b", "turn_on"),
     (r"\b(?:hpo|automl|auto-ml|search)[- ]free\b", "without automl"),
+    (r"(?:--)?\bautoml[-_ ]policy\b", "automl"),
+    (r"(?:--)?\bno-(?=automl\b|hpo\b|sweeps?\b)", "no "),
 ]
 
 
@@ -166,10 +171,10 @@ def _clause(clause: str) -> list[Wish]:
 
 def _about_search(clause: str, spans: list[tuple[int, int]]) -> Wish:
     before, after = _list(clause[: spans[0][0]])[::-1], _list(clause[spans[-1][1] :])
-    between = _list(" ".join(clause[end:start] for (_, end), (start, _) in pairwise(spans)))
+    gaps = [_negations(_list(clause[end:start])) for (_, end), (start, _) in pairwise(spans)]
     near = [*_near(before), *_near(after)]
     count = _negations(near)
-    if _negations([*before, *between, *after]) > count:
+    if any(gap not in (0, count) for gap in gaps) or _negations([*before, *after]) > count:
         return Wish.UNCLEAR  # a negation of something else, or of one search among several
     if count:
         return Wish.OFF if count % 2 else Wish.ON
@@ -187,6 +192,6 @@ def _negations(words: list[str]) -> int:
 def _near(words: list[str]) -> list[str]:
     """The words up to the first that has nothing to do with the search."""
     for at, word in enumerate(words):
-        if word not in NEGATION and word not in BETWEEN and word not in WANTING:
+        if not (word in NEGATION or word in BETWEEN or word in WANTING or word.isdecimal()):
             return words[:at]
     return words

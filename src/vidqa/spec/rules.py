@@ -88,15 +88,15 @@ def _step_rules(spec: TrainSpec, facts: DataFacts) -> Iterator[Problem]:
 
 def unreached_steps(spec: TrainSpec, train_samples: int) -> Iterator[Problem]:
     """SPEC_MAX_STEPS_UNREACHED, a warning with the arithmetic, where the epochs end before train.max_num_steps."""
-    asked, each = spec.train.max_num_steps, steps_per_epoch(spec, train_samples)
+    limit, each = spec.train.max_num_steps, steps_per_epoch(spec, train_samples)
     planned = spec.train.epoch * each
-    if asked is None or not each or planned >= asked:
+    if limit is None or not each or planned >= limit:
         return
     message = (
-        f"max_num_steps is {asked}, and {spec.train.epoch} epochs of {each} steps ({train_samples} samples in batches "
+        f"max_num_steps is {limit}, and {spec.train.epoch} epochs of {each} steps ({train_samples} samples in batches "
         f"of {effective_batch(spec)}) are {planned} steps: training ends there"
     )
-    remedy = f"set train.epoch to {-(-asked // each)} for {asked} steps, or leave train.max_num_steps out"
+    remedy = f"set train.epoch to {-(-limit // each)} for {limit} steps, or leave train.max_num_steps out"
     yield codes.MAX_STEPS_UNREACHED.at("train.max_num_steps", message, remedy, severity="warning")
 
 
@@ -105,7 +105,6 @@ def train_rules(spec: TrainSpec) -> Iterator[Problem]:
     data = spec.custom.train_dataset
     yield from _required("train.output_dir", spec.train.output_dir)
     yield from _required("custom.train_dataset.annotation_path", data.annotation_path)
-    yield from _required("custom.train_dataset.media_path", data.media_path)
     yield from _vision(spec.custom.vision, "custom.vision")
     yield from _model_name("policy.model_name_or_path", spec.policy.model_name_or_path)
     yield from _optimizer(spec)
@@ -132,7 +131,6 @@ def train_rules(spec: TrainSpec) -> Iterator[Problem]:
 def evaluate_rules(spec: EvaluateSpec) -> Iterator[Problem]:
     """What is wrong with an evaluation, whatever its data."""
     yield from _required("dataset.annotation_path", spec.dataset.annotation_path)
-    yield from _required("dataset.media_dir", spec.dataset.media_dir)
     yield from _required("results_dir", spec.results_dir)
     yield from _vision(spec.vision, "vision")
     yield from _answering_model(spec.model)
@@ -191,6 +189,18 @@ def _vision(vision: Vision, path: str) -> Iterator[Problem]:
         yield codes.FPS_AND_NFRAMES.at(path, f"fps is {vision.fps:g} and nframes is {vision.nframes}")
     if vision.fps is None and vision.nframes is None:
         yield codes.NO_SAMPLING.at(path, "fps and nframes are both unset")
+    if (vision.resized_height is None) != (vision.resized_width is None):
+        yield codes.VISION_BOUNDS.at(path, "one of resized_height and resized_width is set")
+    pixels = [name for name in ("total_pixels", "max_pixels", "min_pixels") if getattr(vision, name) is not None]
+    if vision.resized_height is not None and pixels:
+        yield codes.VISION_BOUNDS.at(path, f"resized_height is set, and so is {' and '.join(pixels)}")
+    for low, high in (("min_pixels", "max_pixels"), ("min_frames", "max_frames"), ("video_start", "video_end")):
+        least, most = getattr(vision, low), getattr(vision, high)
+        if least is not None and most is not None and (least > most or (least == most and low == "video_start")):
+            yield codes.VISION_BOUNDS.at(f"{path}.{low}", f"{low} is {least:g} and {high} is {most:g}")
+    if vision.nframes is not None and (vision.min_frames is not None or vision.max_frames is not None):
+        message = f"nframes is {vision.nframes}, and bounds of the number that fps takes are set"
+        yield codes.VISION_BOUNDS.at(path, message, "leave min_frames and max_frames out, or nframes")
 
 
 def _model_name(path: str, name: str) -> Iterator[Problem]:
@@ -224,8 +234,6 @@ def _validation(spec: TrainSpec) -> Iterator[Problem]:
         yield codes.NO_VALIDATION_SET.at("validation.enable", "neither custom.val_dataset nor test_size is set")
     if valid.enable and not valid.freq and not valid.freq_in_epoch:
         yield codes.VALIDATION_NEVER.at("validation.freq_in_epoch", "freq and freq_in_epoch are both 0")
-    if given:
-        yield from _required("custom.val_dataset.media_path", spec.custom.val_dataset.media_path)
     if given and part is not None:
         message = "custom.val_dataset is used and test_size is not"
         yield codes.VALIDATION_UNUSED.at("train.train_policy.dataset.test_size", message, severity="warning")

@@ -27,9 +27,9 @@ def warmup_steps(spec: TrainSpec, train_samples: int) -> int:
     """Optimizer steps over which the learning rate rises; a fraction above 0 is at least one step."""
     total = total_steps(spec, train_samples)
     if spec.train.optm_warmup_epochs is not None:
-        asked = spec.train.optm_warmup_epochs * steps_per_epoch(spec, train_samples)
+        warmup = spec.train.optm_warmup_epochs * steps_per_epoch(spec, train_samples)
     elif isinstance(spec.train.optm_warmup_steps, float) and spec.train.optm_warmup_steps <= 1:
-        asked = spec.train.optm_warmup_steps * total
+        warmup = spec.train.optm_warmup_steps * total
     else:
-        asked = spec.train.optm_warmup_steps or 0
-    return min(total, max(1, round(asked)) if asked else 0)
+        warmup = spec.train.optm_warmup_steps or 0
+    return min(total, max(1, round(warmup)) if warmup else 0)

@@ -15,15 +15,13 @@ from vidqa.spec.models import TrainSpec
 from vidqa.spec.parents import ADAPTER, find_checkpoint, find_export, run_folder_of
 from vidqa.spec.problems import NO_RUN, PROFILE, ROOT
 from vidqa.spec.resolve import load
+from vidqa.spec.run_tables import Vision
 
 PARENT_LAYER = "parent run"
 ARCHIVES = ("videos.tar.gz", "images.tar.gz", "videos.tar", "images.tar")
 # What an evaluation takes over from the run that trained its model: a video must become the same frames.
 SAME_IN_BOTH = {
-    "vision.fps": "custom.vision.fps",
-    "vision.nframes": "custom.vision.nframes",
-    "vision.total_pixels": "custom.vision.total_pixels",
-    "vision.max_pixels": "custom.vision.max_pixels",
+    **{f"vision.{name}": f"custom.vision.{name}" for name in Vision.model_fields},
     "dataset.system_prompt": "custom.system_prompt",
 }
 
@@ -31,11 +29,13 @@ SAME_IN_BOTH = {
 def profile_layer(action: str, name: str | None) -> Layer:
     """A named starting point, such as full, frozen-vision or lora for training; the first one where none is named.
     Raises SPEC_PROFILE."""
-    known = actions.action(action).profiles
-    name = name or next(iter(known))
-    if name not in known:
-        raise PROFILE.error("--profile", f"{name!r} is not a profile for {action}", f"use one of: {', '.join(known)}")
-    return Layer(f"profile {name}", dict(known[name]))
+    profiles = actions.action(action).profiles
+    name = name or next(iter(profiles))
+    if name not in profiles:
+        raise PROFILE.error(
+            "--profile", f"{name!r} is not a profile for {action}", f"use one of: {', '.join(profiles)}"
+        )
+    return Layer(f"profile {name}", dict(profiles[name]))
 
 
 def root_layer(data: DataSet, root: str) -> Layer:
@@ -104,14 +104,14 @@ def continued(run: Path, home: Path, which: str) -> dict[str, Any]:
 def exported(run: Path, home: Path, which: str) -> dict[str, Any]:
     """What an evaluation takes from a training: its export, and its view of a video."""
     export = find_export(run, which)
-    wanted: dict[str, Any] = {"model.model_name": str(export.absolute())}
+    values: dict[str, Any] = {"model.model_name": str(export.absolute())}
     parent = _parent_spec(home)
     if parent:
-        values = flat(parent)
-        wanted |= {mine: values[theirs] for mine, theirs in SAME_IN_BOTH.items()}
+        trained = flat(parent)
+        values |= {mine: trained[theirs] for mine, theirs in SAME_IN_BOTH.items()}
     if (export / ADAPTER).is_file():
-        wanted |= {"model.enable_lora": True, "model.base_model_path": _base_of(export, parent)}
-    return wanted
+        values |= {"model.enable_lora": True, "model.base_model_path": _base_of(export, parent)}
+    return values
 
 
 def _spec_file(home: Path) -> Path:

@@ -1,5 +1,12 @@
 """Data and models fetched before a job from buckets and the hub; results uploaded after it."""
 
-from vidqa.storage.stage import expected_set, is_remote, stage_set
+from vidqa.storage import s3
+from vidqa.storage.hub_dataset import is_hub_dataset
+from vidqa.storage.stage import expected_set, stage_set
 
 __all__ = ["expected_set", "is_remote", "stage_set"]
+
+
+def is_remote(path: str) -> bool:
+    """Whether a path is an address of a bucket, or a data set of the hub."""
+    return s3.is_remote(path) or is_hub_dataset(path)

@@ -55,8 +55,9 @@ def is_snapshot(folder: Path) -> bool:
 
 
 def parse(name: str) -> HubName:
-    """The repository and revision of "hf_model://organisation/name[@revision]". Raises HUB_NOT_FOUND."""
-    repository, _, revision = name.removeprefix(PREFIX).partition("@")
+    """The repository and revision of "hf_model://organisation/name[@revision]", or of a data set's name. Raises
+    HUB_NOT_FOUND."""
+    repository, _, revision = name.rpartition("://")[2].partition("@")
     if not _NAME.fullmatch(repository):
         raise HUB_NOT_FOUND.error(name, f"{repository!r} is not of the form organisation/name")
     return HubName(repository, revision or None)
@@ -108,7 +109,7 @@ def expect(name: str, *, token: str | None) -> Expected:
     except ProblemError as refused:
         commit, problems = _cached_commit(name), refused.problems
     is_silent = any(problem.code == HUB_UNREACHABLE.name for problem in problems)
-    folder = _snapshots(repository) / (commit or UNKNOWN)
+    folder = snapshots(repository) / (commit or UNKNOWN)
     if commit and _has_weights(_cached(at_commit(name, commit), weights=True)):
         return Expected(folder, True, [] if is_silent else problems, "")
     if is_silent:
@@ -128,10 +129,11 @@ def _cached_commit(name: str) -> str | None:
     return cached.name if cached else None
 
 
-def _snapshots(repository: str) -> Path:
+def snapshots(repository: str, kind: str = "model") -> Path:
+    """The folder of a repository's commits in the hub's cache."""
     from huggingface_hub import constants, file_download
 
-    folder = file_download.repo_folder_name(repo_id=repository, repo_type="model")
+    folder = file_download.repo_folder_name(repo_id=repository, repo_type=kind)
     return Path(constants.HF_HUB_CACHE).absolute() / folder / "snapshots"
 
 
@@ -146,8 +148,9 @@ def _fetch_command(repository: str, commit: str) -> str:
     return shlex.join([program, "download", repository, "--revision", commit, *patterns, "--exclude", "*/*"])
 
 
-def ask(name: str, *, token: str | None, pauses_s: Sequence[float] | None = None) -> str:
-    """The commit that a "hf_model://" name stands for, after the hub agreed that the token may read it.
+def ask(name: str, *, token: str | None, pauses_s: Sequence[float] | None = None, kind: str = "model") -> str:
+    """The commit that a "hf_model://" name stands for (a data set's with `kind` "dataset"), after the hub agreed that
+    the token may read it.
 
     A few kilobytes at most; preflight calls it. Without an answer it tries again after each pause.
     Raises HUB_GATED, HUB_NOT_FOUND, HUB_UNREACHABLE.
@@ -157,24 +160,24 @@ def ask(name: str, *, token: str | None, pauses_s: Sequence[float] | None = None
     pauses_s = PAUSES_S if pauses_s is None else pauses_s
     for pause in (*pauses_s, None):
         try:
-            return _ask_once(parse(name), token)
+            return _ask_once(parse(name), token, kind)
         except OfflineModeIsEnabled as offline:
             raise HUB_UNREACHABLE.error(name, "HF_HUB_OFFLINE forbids asking the hub") from offline
         except HTTPError as failed:
-            refusal = _refusal(name, failed, len(pauses_s) + 1)
-            if pause is None or refusal.code != HUB_UNREACHABLE.name:
-                raise ProblemError([refusal]) from failed
+            refused = refusal(name, failed, len(pauses_s) + 1)
+            if pause is None or refused.code != HUB_UNREACHABLE.name:
+                raise ProblemError([refused]) from failed
         time.sleep(pause)
     raise AssertionError("the last attempt returns or raises")
 
 
-def _ask_once(name: HubName, token: str | None) -> str:
+def _ask_once(name: HubName, token: str | None, kind: str) -> str:
     import huggingface_hub
 
     api = huggingface_hub.HfApi(endpoint=environment.hf_endpoint(), token=token)
-    info = api.model_info(name.repository, revision=name.revision, timeout=TIMEOUT_S)
-    if info.gated:  # anyone may read the page of a gated model; only those with access may read its files
-        api.auth_check(name.repository)
+    info = api.repo_info(name.repository, revision=name.revision, timeout=TIMEOUT_S, repo_type=kind)
+    if getattr(info, "gated", False):  # anyone may read the page of a gated one; its files only those with access
+        api.auth_check(name.repository, repo_type=kind)
     return str(info.sha)
 
 
@@ -219,7 +222,7 @@ def _fetch(name: str, token: str | None, weights: bool) -> Path:
             ignore_patterns="*/*",
         )
     except (HTTPError, LocalEntryNotFoundError) as failed:
-        raise ProblemError([_refusal(name, failed)]) from failed
+        raise ProblemError([refusal(name, failed)]) from failed
     except OSError as failed:
         raise HUB_CACHE_UNWRITABLE.error(name, f"storing it failed: {failed}") from failed
     return Path(folder)
@@ -229,19 +232,21 @@ def _files(weights: bool) -> list[str]:
     return SMALL_FILES + WEIGHTS if weights else SMALL_FILES
 
 
-def _refusal(name: str, failed: BaseException, attempts: int = 1) -> Problem:
+def refusal(name: str, failed: BaseException, attempts: int = 1) -> Problem:
     """The problem of a failed request, from the hub's status if it answered."""
     hub = environment.hf_endpoint() or "https://huggingface.co"
+    kind, page = ("model", "") if is_hub_name(name) else ("data set", "datasets/")
     status = _status(failed)
     if status in (401, 403):
         token = "the token in HF_TOKEN is not enough" if environment.hf_token() else "HF_TOKEN is not set"
         return HUB_GATED.at(
             name,
-            f"{hub} answered {status}: the model is gated, private, or not there, and {token}",
-            f"check the spelling, accept the agreement at {hub}/{parse(name).repository}, set HF_TOKEN, run this again",
+            f"{hub} answered {status}: the {kind} is gated, private, or not there, and {token}",
+            f"check the spelling, accept the agreement at {hub}/{page}{parse(name).repository}, set HF_TOKEN, "
+            "run this again",
         )
     if status == 404:
-        return HUB_NOT_FOUND.at(name, f"{hub} answered 404: no such model or revision")
+        return HUB_NOT_FOUND.at(name, f"{hub} answered 404: no such {kind} or revision")
     answer = f"answered {status}" if status else f"did not answer ({type(failed).__name__})"
     return HUB_UNREACHABLE.at(name, f"{hub} {answer}, after {attempts} attempt{'s' * (attempts > 1)}")
 

@@ -29,6 +29,7 @@ from vidqa.dataset.media import MediaSource, NotFound
 from vidqa.dataset.parse import RowReader
 from vidqa.dataset.reader import NAMES, read_rows
 from vidqa.dataset.record import MediaRef
+from vidqa.storage import hub_dataset
 from vidqa.storage.problems import ADDRESS, DAMAGED, NO_SPACE, NOT_FOUND
 from vidqa.storage.s3 import (
     PREFIX,
@@ -66,6 +67,8 @@ def stage_set(annotation_path: str, media_path: str) -> tuple[str, str]:
 
     Raises ProblemError with every object that is not there, and STORAGE_DENIED, STORAGE_UNREACHABLE, STORAGE_NO_SPACE.
     """
+    if hub_dataset.is_hub_dataset(annotation_path):
+        annotation_path = hub_dataset.stage_dataset(annotation_path)
     if not is_remote(annotation_path) and not is_remote(media_path):
         return annotation_path, media_path
     folder = folder_of(annotation_path, media_path)
@@ -83,6 +86,8 @@ def stage_set(annotation_path: str, media_path: str) -> tuple[str, str]:
 def expected_set(annotation_path: str, media_path: str) -> tuple[str, str]:
     """The paths that `stage_set` will give, without asking the storage: an address counts as an annotation file or an
     archive by its ending, and otherwise as a folder with annotations.json."""
+    if hub_dataset.is_hub_dataset(annotation_path):
+        annotation_path = hub_dataset.expected_dataset(annotation_path)
     folder, annotations, media = folder_of(annotation_path, media_path), annotation_path, media_path
     if is_remote(annotation_path):
         name = PurePosixPath(annotation_path).name
@@ -168,12 +173,12 @@ class _Names(MediaSource):
     """Collects every name instead of looking for a file."""
 
     def find(self, kind: str, written: str) -> MediaRef | NotFound:
-        self._known.setdefault((kind, written), MediaRef(kind, written, written, size=0))
-        return self._known[kind, written]
+        self._found.setdefault((kind, written), MediaRef(kind, written, written, size=0))
+        return self._found[kind, written]
 
     @property
     def names(self) -> list[str]:
-        return list(dict.fromkeys(written for _, written in self._known))
+        return list(dict.fromkeys(written for _, written in self._found))
 
 
 def named_media(annotations: Path) -> tuple[list[str], list[Problem]]:

@@ -112,12 +112,17 @@ def _options(key: str, text: str) -> tuple[list[Any], list[float]]:
     words = [word.strip() for word in text.split(",")]
     weighted = [WEIGHTED.fullmatch(word) for word in words]
     if all(weighted):
-        return [parse_value(each["option"]) for each in weighted if each], [
+        return [_value(key, each["option"]) for each in weighted if each], [
             float(each["weight"]) for each in weighted if each
         ]
     if "" in words:
         raise _wrong(key, text, "a value between two commas is missing")
-    return [parse_value(word) for word in words], []
+    return [_value(key, word) for word in words], []
+
+
+def _value(key: str, word: str) -> Any:
+    value = parse_value(word)
+    return word if value is None and "null" not in _types(key) else value  # "none" is a name, too
 
 
 def _powers_of_two(low: float, high: float) -> list[int]:

@@ -15,7 +15,7 @@ THREADS = 8  # a probe waits for the disk; FFmpeg lets go of the interpreter mea
 Header = VideoMeta | ImageMeta | list[Problem]
 
 
-class Medium(Protocol):
+class MediaFile(Protocol):
     """Whatever names a file: a record's medium, a request for frames."""
 
     @property
@@ -26,7 +26,7 @@ class Medium(Protocol):
     def member(self) -> str | None: ...
 
 
-def read_headers(media: Iterable[Medium]) -> list[Header]:
+def read_headers(media: Iterable[MediaFile]) -> list[Header]:
     """What the probe of each medium found, in their order: what it is, or what is wrong with it. A file of which
     several media are parts is read once."""
     media = list(media)
@@ -36,7 +36,7 @@ def read_headers(media: Iterable[Medium]) -> list[Header]:
     return [found[each.kind, each.path, each.member] for each in media]
 
 
-def _header(medium: Medium) -> Header:
+def _header(medium: MediaFile) -> Header:
     find = probe_image if medium.kind == "image" else probe
     try:
         return find(medium.path, medium.member)

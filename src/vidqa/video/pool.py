@@ -77,13 +77,13 @@ class FramesFile:
 
 
 Decoded = np.ndarray | Problem
-Asked = DecodeRequest | HeaderRequest
+Request = DecodeRequest | HeaderRequest
 Answered = Decoded | FramesFile | VideoMeta | ImageMeta
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Job:
-    request: Asked
+    request: Request
     answer: Future[Any]
     admit: Callable[[], bool] | None
     store_at: str
@@ -117,7 +117,7 @@ class DecodePool:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def submit(self, request: Asked, *, store_at: str = "", admit: Callable[[], bool] | None = None) -> Future[Any]:
+    def submit(self, request: Request, *, store_at: str = "", admit: Callable[[], bool] | None = None) -> Future[Any]:
         """Resolves to uint8 frames, to what the header says where that is asked for, or to the Problem that stands for
         them.
 
@@ -227,7 +227,7 @@ class _Server(threading.Thread):
             process.kill()
             process.wait()
 
-    def _serve(self, request: Asked, store_at: str) -> Answered:
+    def _serve(self, request: Request, store_at: str) -> Answered:
         try:
             with self.lock.shared():
                 return self._attempt(request, store_at)
@@ -240,7 +240,7 @@ class _Server(threading.Thread):
             message = f"the decoder {again} while it decoded this file, and once more while no other decoder worked"
             return MEDIA_DECODER_KILLED.at(request.where, message)
 
-    def _attempt(self, request: Asked, store_at: str) -> Answered:
+    def _attempt(self, request: Request, store_at: str) -> Answered:
         if self.served >= RETIRE_AFTER:
             self.stop_worker()
         if self.process is None or self.process.poll() is not None:
@@ -317,5 +317,5 @@ class _Killed(Exception):
     """A worker that was ended for a reason outside the file, as the kernel does when memory is full."""
 
 
-def _unreadable(request: Asked) -> Code:
+def _unreadable(request: Request) -> Code:
     return IMAGE_UNREADABLE if request.kind == "image" else VIDEO_UNREADABLE

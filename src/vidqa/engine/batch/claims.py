@@ -1,4 +1,4 @@
-"""Who decodes a video that several processes of a node want at the same time: one of them, and the others wait.
+"""Claims: of several processes of a node that need the same video, one decodes it and the others wait.
 
 A claim is a lock on one byte of a shared file, at a place that the video's cache key gives. It belongs to the open file
 and so to one process: the kernel frees it however that process ends, and nothing is left behind to clean up.
@@ -32,9 +32,9 @@ POLL_S = 0.02  # how often a waiting process looks whether a claim is free
 class Claims:
     """Claims on cache keys among all processes that use one folder.
 
-    An owner that could not decode leaves a note of why, so that those who waited for it need not try the same broken
-    file again, perhaps until its time limit, and all ranks report the same. `terms` are what such a failure depends on
-    beside the file: a process with other terms does not read the note.
+    An owner that fails to decode leaves a note with its problem, so that waiting processes do not decode the broken
+    file again, and all ranks report the same. `terms` are the settings that a failure depends on: a process with other
+    terms ignores the note.
     """
 
     def __init__(self, folder: Path, terms: str) -> None:
@@ -43,8 +43,8 @@ class Claims:
         weakref.finalize(self, os.close, self._handle)
 
     def take(self, key: str) -> bool:
-        """Whether this process now has the claim. On a file system without such locks everyone has it: videos may
-        then be decoded twice, as they would be without claims."""
+        """Whether this process now has the claim. On a file system without locks it always has: videos may then be
+        decoded twice."""
         try:
             fcntl.fcntl(self._handle, fcntl.F_OFD_SETLK, _lock(fcntl.F_WRLCK, key))
         except OSError as refused:
@@ -52,22 +52,22 @@ class Claims:
         return True
 
     def release(self, key: str, failed: Problem | None = None) -> None:
-        """Give the claim back; `failed` says why there are no frames."""
+        """Release the claim; `failed` is the problem if there are no frames."""
         if failed is not None:
-            with suppress(OSError):  # a note that cannot be written costs the others a second attempt
+            with suppress(OSError):  # without the note, others try again
                 self._note(key).parent.mkdir(exist_ok=True)
                 write_json(self._note(key), failed.as_dict())
         with suppress(OSError):
             fcntl.fcntl(self._handle, fcntl.F_OFD_SETLK, _lock(fcntl.F_UNLCK, key))
 
     def forget(self, key: str) -> None:
-        """A new attempt begins: what an earlier one left is out of date."""
+        """Remove the note of an earlier attempt."""
         with suppress(OSError):
             self._note(key).unlink(missing_ok=True)
 
     def failure(self, key: str, where: str) -> Problem | None:
-        """Why the process that this one waited for has no frames; None where it has left no note on the file `where`
-        (another name of the same file has the same key)."""
+        """The problem that the other process noted for the file `where` (another name of the same file has the same
+        key), else None."""
         try:
             problem = Problem(**json.loads(self._note(key).read_text(encoding="utf-8")))
         except (OSError, ValueError, TypeError, RecursionError):
@@ -80,7 +80,7 @@ class Claims:
 
 
 class Claimant(Protocol):
-    """What waits for a claim: anything with a key."""
+    """Anything with a key, which waits for a claim."""
 
     @property
     def key(self) -> str: ...

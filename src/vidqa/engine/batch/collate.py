@@ -48,7 +48,7 @@ class Batch:
         return self.pixels.patches()
 
     def to(self, device: torch.device) -> Batch:
-        """The batch on `device`, one blocking copy per tensor: for one batch now and then. `Staging` is for many."""
+        """The batch on `device`, one blocking copy per tensor: for single batches; `BatchSender` is for many."""
         return mapped(self, lambda tensor: tensor.to(device))
 
 

@@ -28,7 +28,7 @@ Awaited = np.ndarray | Future
 
 
 @dataclass(frozen=True, eq=False)
-class _Wanted:
+class _Pending:
     """A medium that is not cached: `answer` resolves to its frames or to a Problem."""
 
     request: DecodeRequest
@@ -39,15 +39,15 @@ class _Wanted:
 class FrameSource:
     """`request` starts decoding what is not cached; `collect` waits for it.
 
-    A medium is decoded once: for all who ask for it while it is being decoded, in this process or in others that share
-    the cache. Decoded frames go from the worker into the cache and are mapped from there, so that frames which wait for
-    their turn cost this process no memory. Without a cache they come through the worker's pipe and are held.
+    A medium is decoded once, for this process and for all others that share the cache. The worker writes decoded frames
+    into the cache, and this process maps them: frames that wait cost it no memory. Without a cache they come through
+    the worker's pipe and are held.
     """
 
     def __init__(self, workers: int, timeout_s: float, cache: FrameCache | None) -> None:
         self.pool = DecodePool(max(1, workers), timeout_s, transform=RESIZE, store=STORE)
         self.cache = cache
-        self._wanted: dict[DecodeRequest, _Wanted] = {}
+        self._pending: dict[DecodeRequest, _Pending] = {}
         self._lock = threading.Lock()
         self._closing = False
         if cache:
@@ -73,13 +73,13 @@ class FrameSource:
         return [[None if isinstance(item, Problem) else item for item in media] for media in found], problems
 
     def close(self) -> None:
-        """Stops at once; what was asked for and has not come is cancelled."""
+        """Stop at once and cancel the pending requests."""
         self._closing = True
         if self.cache:
             self._waiting.close()
         self.pool.close()
-        for wanted in list(self._wanted.values()):
-            self._end(wanted, wanted.answer.cancel)
+        for pending in list(self._pending.values()):
+            self._end(pending, pending.answer.cancel)
 
     def _start(self, ref: MediaRef, plan: FramePlan) -> Awaited:
         request = DecodeRequest(ref.path, ref.member, ref.kind, plan.indices, plan.height, plan.width)
@@ -87,77 +87,77 @@ class FrameSource:
         if self.cache and (cached := self.cache.get(key)) is not None:
             return cached
         with self._lock:
-            if request in self._wanted:
-                return self._wanted[request].answer
-            wanted = self._wanted[request] = _Wanted(request, key or "")
-        self._decode(wanted, claimed=False)
-        return wanted.answer
+            if request in self._pending:
+                return self._pending[request].answer
+            pending = self._pending[request] = _Pending(request, key or "")
+        self._decode(pending, claimed=False)
+        return pending.answer
 
-    def _decode(self, wanted: _Wanted, *, claimed: bool) -> None:
+    def _decode(self, pending: _Pending, *, claimed: bool) -> None:
         store_at = ""
-        if self.cache and wanted.key and self.cache.takes(wanted.request):
-            store_at = str(self.cache.temporary(wanted.key))
-        admit = None if claimed or not wanted.key else partial(self._admit, wanted)
-        future = self.pool.submit(wanted.request, store_at=store_at, admit=admit)
-        future.add_done_callback(partial(self._decoded, wanted, store_at))
+        if self.cache and pending.key and self.cache.takes(pending.request):
+            store_at = str(self.cache.temporary(pending.key))
+        admit = None if claimed or not pending.key else partial(self._admit, pending)
+        future = self.pool.submit(pending.request, store_at=store_at, admit=admit)
+        future.add_done_callback(partial(self._decoded, pending, store_at))
 
-    def _admit(self, wanted: _Wanted) -> bool:
-        """A worker is free for it. Not so fast, where another process decodes the same video now, or just has."""
+    def _admit(self, pending: _Pending) -> bool:
+        """Whether a free worker should decode it: not if another process decodes it now or has just done so."""
         assert self.cache
-        if not self._claims.take(wanted.key):
-            self._waiting.add(wanted)
+        if not self._claims.take(pending.key):
+            self._waiting.add(pending)
             return False
-        if (cached := self.cache.get(wanted.key)) is not None:
-            self._settle(wanted, cached)
+        if (cached := self.cache.get(pending.key)) is not None:
+            self._settle(pending, cached)
             return False
-        self._claims.forget(wanted.key)
+        self._claims.forget(pending.key)
         return True
 
-    def _claimed(self, wanted: _Wanted) -> None:
-        """The process that this one waited for has ended its attempt: with frames, with a problem, or by dying."""
+    def _claimed(self, pending: _Pending) -> None:
+        """Another process has ended its attempt: with frames, with a problem, or by dying."""
         assert self.cache
-        found: Decoded | None = self.cache.get(wanted.key)
+        found: Decoded | None = self.cache.get(pending.key)
         if found is None:
-            found = self._claims.failure(wanted.key, wanted.request.where)
+            found = self._claims.failure(pending.key, pending.request.where)
         if found is None:
-            self._decode(wanted, claimed=True)
+            self._decode(pending, claimed=True)
         else:
-            self._settle(wanted, found)
+            self._settle(pending, found)
 
-    def _decoded(self, wanted: _Wanted, store_at: str, future: Future) -> None:
+    def _decoded(self, pending: _Pending, store_at: str, future: Future) -> None:
         """A worker has answered; runs in a thread of the pool."""
         if future.cancelled():  # not admitted, or the pool is closed
             return
         try:
-            self._settle(wanted, self._taken_in(wanted, store_at, future.result()))
+            self._settle(pending, self._taken_in(pending, store_at, future.result()))
         except (RuntimeError, ValueError, OSError, ProblemError) as failed:  # raised where the frames are collected
-            self._end(wanted, partial(wanted.answer.set_exception, failed))
+            self._end(pending, partial(pending.answer.set_exception, failed))
 
-    def _taken_in(self, wanted: _Wanted, store_at: str, result: Decoded | FramesFile) -> Decoded:
-        """What a worker answered, its frames in the cache."""
+    def _taken_in(self, pending: _Pending, store_at: str, result: Decoded | FramesFile) -> Decoded:
+        """A worker's result, with its frames put into the cache."""
         warning = None
         if isinstance(result, FramesFile):
             assert self.cache
-            result, warning = self.cache.adopt(wanted.key, Path(result.path))
+            result, warning = self.cache.adopt(pending.key, Path(result.path))
         elif store_at:  # a worker that was cut off may have left a part
             with suppress(OSError):
                 Path(store_at).unlink()
             if self.cache and not isinstance(result, Problem):
-                warning = self.cache.put(wanted.key, result)
+                warning = self.cache.put(pending.key, result)
         if warning:
             note(str(warning))
         return result
 
-    def _settle(self, wanted: _Wanted, result: Decoded) -> None:
+    def _settle(self, pending: _Pending, result: Decoded) -> None:
         failed = result if isinstance(result, Problem) and not self._closing else None
-        if failed and failed.exit_code != Exit.INPUT:  # the machine's failure: others may well decode it
+        if failed and failed.exit_code != Exit.INPUT:  # the machine failed, not the file: other processes may decode it
             failed = None
-        self._end(wanted, partial(wanted.answer.set_result, result), failed)
+        self._end(pending, partial(pending.answer.set_result, result), failed)
 
-    def _end(self, wanted: _Wanted, answer: Callable[[], object], failed: Problem | None = None) -> None:
-        """Tell everyone who waits: those of this process by the answer, other processes by the claim."""
-        if self.cache and wanted.key:
-            self._claims.release(wanted.key, failed)
+    def _end(self, pending: _Pending, answer: Callable[[], object], failed: Problem | None = None) -> None:
+        """Answer all waiters: those of this process by the future, other processes by the claim."""
+        if self.cache and pending.key:
+            self._claims.release(pending.key, failed)
         answer()
         with self._lock:
-            self._wanted.pop(wanted.request, None)
+            self._pending.pop(pending.request, None)

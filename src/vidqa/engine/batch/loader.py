@@ -17,7 +17,7 @@ import torch
 from vidqa.contract.problem import Problem
 from vidqa.engine.batch.collate import Batch, Collator
 from vidqa.engine.batch.frames import FrameSource
-from vidqa.engine.batch.staging import Sent, Staging
+from vidqa.engine.batch.staging import BatchSender, SentBatch
 from vidqa.planning.samples import Sample
 
 DECODE_AHEAD = 1 << 30  # bytes of frames that are asked for and not yet collated
@@ -36,7 +36,7 @@ class Loaded:
 
 
 @dataclass(frozen=True)
-class _Asked:
+class _Requested:
     """A pack whose media are being decoded."""
 
     numbers: Sequence[int]
@@ -60,7 +60,7 @@ class Loader:
         device: torch.device,
     ) -> None:
         self._packs, self._samples, self._source, self._collator = iter(packs), samples, source, collator
-        self._staging = Staging(device)
+        self._staging = BatchSender(device)
         self._ready = BoundedQueue(READY_AHEAD)
         self._thread = threading.Thread(target=self._work, name="loader", daemon=True)
 
@@ -88,26 +88,28 @@ class Loader:
         except BaseException as failed:  # noqa: BLE001  handed to the thread that trains, which raises it
             self._ready.put(failed, 0)
 
-    def _load(self) -> Iterator[tuple[Sent, list[Problem]]]:
-        asked: deque[_Asked] = deque()
+    def _load(self) -> Iterator[tuple[SentBatch, list[Problem]]]:
+        requested: deque[_Requested] = deque()
         ahead = 0
         for pack in self._packs:
-            asked.append(self._ask(pack))
-            ahead += asked[-1].size
+            requested.append(self._ask(pack))
+            ahead += requested[-1].size
             # A model that waits gets what is there; otherwise the window is filled first.
-            while ahead > DECODE_AHEAD or (asked and self._ready.is_empty() and self._source.has(asked[0].ticket)):
-                ahead -= asked[0].size
-                yield self._collated(asked.popleft())
-        while asked:
-            yield self._collated(asked.popleft())
+            while ahead > DECODE_AHEAD or (
+                requested and self._ready.is_empty() and self._source.has(requested[0].ticket)
+            ):
+                ahead -= requested[0].size
+                yield self._collated(requested.popleft())
+        while requested:
+            yield self._collated(requested.popleft())
 
-    def _ask(self, numbers: Sequence[int]) -> _Asked:
+    def _ask(self, numbers: Sequence[int]) -> _Requested:
         samples = [self._samples[i] for i in numbers]
-        return _Asked(numbers, samples, self._source.request(samples), frame_bytes(samples))
+        return _Requested(numbers, samples, self._source.request(samples), frame_bytes(samples))
 
-    def _collated(self, asked: _Asked) -> tuple[Sent, list[Problem]]:
-        frames, problems = self._source.collect(asked.ticket)
-        return self._staging.send(self._collator(asked.numbers, asked.samples, frames)), problems
+    def _collated(self, requested: _Requested) -> tuple[SentBatch, list[Problem]]:
+        frames, problems = self._source.collect(requested.ticket)
+        return self._staging.send(self._collator(requested.numbers, requested.samples, frames)), problems
 
 
 def frame_bytes(samples: Sequence[Sample]) -> int:

@@ -1,4 +1,4 @@
-"""A batch on its way to the GPU: all its tensors in one pinned area, one copy on a stream of its own.
+"""Sends batches to the GPU: all tensors in one pinned area, one copy on a separate stream.
 
 The step that computes never waits for a copy, nor the copy for the step: two pinned areas take turns, so that one is
 filled while the other is being copied, and the host waits only, in the loader's thread, for an area to be free again.
@@ -14,11 +14,11 @@ from typing import Any
 import torch
 
 ALIGN = 256  # bytes; every tensor of an area starts at a multiple
-ROOM = 1.25  # a pinned area that must grow takes this much more than asked for, so that it grows seldom
+ROOM = 1.25  # growth factor of a pinned area, so that it grows seldom
 
 
 @dataclass(frozen=True)
-class Sent:
+class SentBatch:
     """A batch whose bytes may still be on their way into `area`; `copied` is None on a CPU."""
 
     value: Any
@@ -30,11 +30,11 @@ class Sent:
         if self.copied is not None:
             stream = torch.cuda.current_stream(self.area.device)
             stream.wait_event(self.copied)
-            self.area.record_stream(stream)  # the area's memory is not given away before that work is done
+            self.area.record_stream(stream)  # keeps the memory until that work is done
         return self.value
 
 
-class Staging:
+class BatchSender:
     """Sends batches to one device. `send` is called by one thread, `received` by another."""
 
     def __init__(self, device: torch.device) -> None:
@@ -44,14 +44,14 @@ class Staging:
             self._stream = torch.cuda.Stream(device)
             self._pinned = [_Pinned(), _Pinned()]
 
-    def send(self, value: Any) -> Sent:
+    def send(self, value: Any) -> SentBatch:
         """`value` is a dataclass of CPU tensors, at any depth; they may change as soon as this returns."""
         tensors = _tensors(value)
         places, size = _layout(tensors)
         if not self._pinned:
             area = torch.empty(size, dtype=torch.uint8)
             _gather(tensors, places, area)
-            return Sent(_spread(value, places, area), area, None)
+            return SentBatch(_spread(value, places, area), area, None)
         pinned = self._pinned.pop(0)
         self._pinned.append(pinned)
         with torch.cuda.stream(self._stream):
@@ -60,7 +60,7 @@ class Staging:
             area.copy_(pinned.area[:size], non_blocking=True)
             pinned.copied = torch.cuda.Event(blocking=True)
             pinned.copied.record(self._stream)
-        return Sent(_spread(value, places, area), area, pinned.copied)
+        return SentBatch(_spread(value, places, area), area, pinned.copied)
 
 
 class _Pinned:

@@ -43,7 +43,7 @@ def _path(*names: str) -> str:
     return "/".join(names)
 
 
-KNOWN: dict[tuple[str, str], Any] = {
+ALLOWED: dict[tuple[str, str], Any] = {
     **{
         (parts.__name__, kind.__name__): kind
         for kind in (
@@ -64,9 +64,9 @@ class _Table(pickle.Unpickler):
     """An unpickler that knows what a table of tensors is made of."""
 
     def find_class(self, module: str, name: str) -> Any:
-        if (module, name) not in KNOWN:
+        if (module, name) not in ALLOWED:
             raise pickle.UnpicklingError(f"it names {module}.{name}, which no table of tensors does")
-        return KNOWN[module, name]
+        return ALLOWED[module, name]
 
 
 def read_table(folder: Path) -> parts.Metadata:

@@ -23,7 +23,7 @@ from vidqa.planning.budget.answering import CAPTURED
 
 
 @dataclass(eq=False)
-class Row:
+class DecodingRow:
     """A prompt that is being answered: its pages, the tokens that they hold, and the position of the next one."""
 
     draft: Draft
@@ -37,8 +37,8 @@ class Decoder:
 
     def __init__(self, forward: Any, cache: PagedCache, most: int, width: int, device: torch.device) -> None:
         self.forward, self.cache, self.most, self.device = forward, cache, most, device
-        self.rows: list[Row] = []
-        self.written: list[Row | None] = [None] * most  # the row that each place on the device is for
+        self.rows: list[DecodingRow] = []
+        self.written: list[DecodingRow | None] = [None] * most  # the row that each place on the device is for
         zeros = partial(torch.zeros, most, device=device)
         self.token_B, self.position_B = zeros(dtype=torch.int64), zeros(dtype=torch.int64)
         self.held_B, self.alive_B = zeros(dtype=torch.int32), zeros(dtype=torch.int32)
@@ -46,7 +46,7 @@ class Decoder:
         self.buffers = (self.token_B, self.position_B, self.held_B, self.alive_B, self.table_BP)
         self.graphs: dict[int, tuple[Any, torch.Tensor]] = {}
 
-    def leave(self, rows: Collection[Row]) -> None:
+    def leave(self, rows: Collection[DecodingRow]) -> None:
         """Take rows out; the last ones move to their places."""
         for place in reversed(range(len(self.rows))):
             if self.rows[place] in rows:
@@ -106,7 +106,7 @@ class Decoder:
         for buffer, values in zip(self.buffers, kept, strict=True):
             buffer.copy_(values)
 
-    def _row(self, place: int) -> Row | None:
+    def _row(self, place: int) -> DecodingRow | None:
         return self.rows[place] if place < len(self.rows) else None
 
     def _write(self, changed: Iterable[int]) -> None:

@@ -21,7 +21,7 @@ from vidqa.engine.exports import load_export
 from vidqa.engine.families import family_of
 from vidqa.engine.generators._base import Generator, Request, Result, Settings, ready
 from vidqa.engine.generators.choosing import Draft, write_tokens
-from vidqa.engine.generators.decoding import Decoder, Row
+from vidqa.engine.generators.decoding import Decoder, DecodingRow
 from vidqa.engine.generators.scoring import heads_of, scored
 from vidqa.engine.model.paged_cache import PAGE, PagedCache, Pages
 from vidqa.planning.budget import answering
@@ -172,11 +172,13 @@ class NativeSession:
             self._choose(list(rows.values()), torch.cat(first))
         return results + self._finished(list(rows.values()))
 
-    def _placed(self, parts: Sequence[Request], layout: Layout) -> tuple[dict[int, Row], np.ndarray, np.ndarray]:
+    def _placed(
+        self, parts: Sequence[Request], layout: Layout
+    ) -> tuple[dict[int, DecodingRow], np.ndarray, np.ndarray]:
         """A row for every prompt that is to be answered, in the order of `parts`, and which rows of the pack go to
         which rows of the cache. Full pages of a common beginning are held once; what of it lies in a page that is not
         full, each prompt has in a page of its own."""
-        rows: dict[int, Row] = {}
+        rows: dict[int, DecodingRow] = {}
         source, target = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
         for unit in layout.units:
             answered = [number for number in unit if not parts[number].candidates]
@@ -191,7 +193,7 @@ class NativeSession:
                 at = np.arange(first, request.length)
                 source.append(layout.rows[number][first:])
                 target.append(np.array(pages)[at // PAGE] * PAGE + at % PAGE)
-                rows[number] = Row(Draft.of(request, self.device), pages, request.length)
+                rows[number] = DecodingRow(Draft.of(request, self.device), pages, request.length)
         return dict(sorted(rows.items())), np.concatenate(source), np.concatenate(target)
 
     def _advance(self) -> list[Result]:
@@ -202,7 +204,7 @@ class NativeSession:
             self.decoder.go_on_with(chosen)
         return self._finished(rows)
 
-    def _choose(self, rows: Sequence[Row], logits: torch.Tensor) -> tuple[torch.Tensor, bool]:
+    def _choose(self, rows: Sequence[DecodingRow], logits: torch.Tensor) -> tuple[torch.Tensor, bool]:
         """The next token of each row, which its draft has then, and whether any may be another than the likeliest."""
         chosen, drafts = logits.argmax(-1), [row.draft for row in rows]
         choosers = {i: draft.chooser for i, draft in enumerate(drafts) if draft.chooser}
@@ -211,13 +213,13 @@ class NativeSession:
         write_tokens(drafts, logits, chosen)
         return chosen, bool(choosers)
 
-    def _finished(self, rows: Sequence[Row]) -> list[Result]:
+    def _finished(self, rows: Sequence[DecodingRow]) -> list[Result]:
         """The results of rows that are finished, which leave."""
         results = {row: result for row in rows if (result := row.draft.result())}
         self._leave(results)
         return list(results.values())
 
-    def _leave(self, rows: Collection[Row]) -> None:
+    def _leave(self, rows: Collection[DecodingRow]) -> None:
         self.decoder.leave(rows)
         for row in rows:
             self.pages.give_back(row.pages)

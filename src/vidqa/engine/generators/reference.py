@@ -39,7 +39,7 @@ class TransformersSession:
         inputs = self._inputs(requests, [each.token_ids for each in requests], frames)
         device = inputs["input_ids"].device
         drafts = [Draft.of(request, device) for request in requests]
-        choices = Choices(drafts)
+        choices = ChoiceProcessor(drafts)
         self.model.generate(
             **inputs,
             max_new_tokens=max(each.sampling.max_tokens for each in requests),
@@ -106,7 +106,7 @@ def _batches(requests: Iterable[Request | None], size: int) -> Iterator[list[Req
         yield batch
 
 
-class Choices(LogitsProcessor):
+class ChoiceProcessor(LogitsProcessor):
     """Makes the largest score the next token of each draft. Rows whose draft is finished are left as they are."""
 
     def __init__(self, drafts: Sequence[Draft]) -> None:
@@ -131,7 +131,7 @@ class Choices(LogitsProcessor):
 class Finished(StoppingCriteria):
     """Writes the chosen tokens into the drafts, and says which rows are finished."""
 
-    def __init__(self, choices: Choices) -> None:
+    def __init__(self, choices: ChoiceProcessor) -> None:
         self.choices = choices
 
     def __call__(self, input_ids: torch.Tensor, scores: Any, **others: Any) -> torch.Tensor:

@@ -1,9 +1,9 @@
-"""vLLM, which lives in an environment of its own: a process of another interpreter answers, and this one feeds it.
+"""vLLM in its own environment: a process of another interpreter answers, and this process feeds it.
 
-Its pins of torch and transformers are not the trainer's, so nothing of it is imported here. The process gets planned
-token ids, frames of their planned size and their times, and samples nothing of a video itself; a prompt of which it
-makes other tokens is an error. A constraint and candidates become requests for one token each, of which vLLM's cache
-holds the prompt.
+vLLM pins other versions of torch and transformers than the trainer, so it is not imported here. The process gets
+planned token ids, frames of the planned size and their times, and does not sample videos itself; a prompt that becomes
+other tokens is an error. Constraints and candidates become requests for one token each, with the prompt in vLLM's
+cache.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from vidqa.families import adapters, family_of
 from vidqa.families._base import read_json
 from vidqa.planning.samples import Planner
 
-ROWS_ON_GPU = 64  # prompts that a GPU answers at a time, at least
+ROWS_ON_GPU = 64  # the least number of prompts that a GPU answers at a time
 SHARE_OF_GPU = 0.9  # of its memory
-RANKS = (8, 16, 32, 64, 128, 256, 320, 512)  # of which vLLM wants one as the largest
-# What vLLM does not do with an adapter, or its older versions leave out without a word.
+RANKS = (8, 16, 32, 64, 128, 256, 320, 512)  # the values that vLLM accepts for max_lora_rank
+# Parts of adapters that vLLM does not support, or that older versions ignore silently.
 NOT_TAKEN = ("use_dora", "modules_to_save", "rank_pattern", "alpha_pattern", "lora_bias", "layer_replication")
-Tokens = tuple[int, ...]  # tokens behind the prompt
+Tokens = tuple[int, ...]  # tokens after the prompt
 
 
 @dataclass(eq=False)
-class Row:
-    """A prompt that is being answered; the process holds it as `name`. `found` has the log-probability of the last
-    token of each beginning of a candidate."""
+class VllmRow:
+    """A prompt being answered, called `name` in the process. `found` has the log-probability of the last token of each
+    prefix of a candidate."""
 
     name: str
     draft: Draft
@@ -55,15 +55,15 @@ class Row:
 
 
 class VllmSession:
-    """Answers with a model that `process` holds. `asked` has the row of each request to vLLM and, where a candidate is
-    scored, which beginning of it."""
+    """Answers with the model of `process`. `pending` has the row of each request to vLLM and, for a scored candidate,
+    the prefix."""
 
     def __init__(self, process: Process, settings: Settings) -> None:
         self.process, self.planner = process, settings.planner
         self.longest = min(settings.longest, process.longest)
         self.most = _rows(settings)
-        self.rows: dict[str, Row] = {}
-        self.asked: dict[str, tuple[Row, Tokens]] = {}
+        self.rows: dict[str, VllmRow] = {}
+        self.pending: dict[str, tuple[VllmRow, Tokens]] = {}
 
     def generate(self, requests: Iterable[Request | None]) -> Iterator[list[Result]]:
         source, more = iter(requests), True
@@ -83,7 +83,7 @@ class VllmSession:
                     results += self._step()
                 if results or (more and not self.rows):
                     yield results
-        finally:  # whoever reads no further wants no more answers; of a process that has ended they know already
+        finally:  # the caller stopped reading; errors of an ended process are already raised
             with suppress(ProblemError):
                 for row in list(self.rows.values()):
                     self._leave(row)
@@ -92,7 +92,7 @@ class VllmSession:
         self.process.close()
 
     def _admit(self, request: Request) -> list[Result]:
-        """Hand a prompt over and begin with it; the result of one that cannot be answered."""
+        """Submit a prompt. Returns the result of a prompt that cannot be answered."""
         frames = ready(request, self.longest)
         if isinstance(frames, Result):
             return [frames]
@@ -102,7 +102,7 @@ class VllmSession:
             {"kind": plan.kind, "shape": array.shape, "times_s": np.repeat(plan.patch_times_s, depth).tolist()}
             for plan, array in zip(request.plans, frames, strict=True)
         ]
-        row = Row(self.process.name(), Draft(request, None))
+        row = VllmRow(self.process.name(), Draft(request, None))
         self.rows[row.name] = row
         token_ids, planned = contracted(request, self.planner), request.token_ids.tolist()
         self.process.tell({"hold": row.name, "token_ids": token_ids, "planned": planned, "media": media}, frames)
@@ -114,18 +114,18 @@ class VllmSession:
             self._ask(row, (), (), sampling_of(request), last=True)
         return []
 
-    def _ask(self, row: Row, more: Tokens, of: Tokens, sampling: dict[str, Any], *, last: bool = False) -> None:
+    def _ask(self, row: VllmRow, more: Tokens, of: Tokens, sampling: dict[str, Any], *, last: bool = False) -> None:
         name = self.process.name()
-        self.asked[name] = row, of
+        self.pending[name] = row, of
         self.process.tell({"ask": name, "of": row.name, "more": more, "sampling": sampling, "last": last})
 
-    def _ask_for(self, row: Row, beginning: Tokens) -> None:
-        """The log-probability of the last token behind those before it: of an answer that can be no other."""
+    def _ask_for(self, row: VllmRow, beginning: Tokens) -> None:
+        """Request the log-probability of the last token of a prefix, by allowing only that token."""
         sampling = {"max_tokens": 1, "temperature": 0.0, "allowed_token_ids": [beginning[-1]], "logprobs": 0}
         self._ask(row, beginning[:-1], beginning, sampling)
 
-    def _ask_next(self, row: Row) -> None:
-        """One more token of an answer whose constraint has to be asked before each."""
+    def _ask_next(self, row: VllmRow) -> None:
+        """Request one more token of a constrained answer."""
         constraint, answer = row.request.constraint, row.draft.token_ids
         assert constraint
         allowed = constraint.allowed(tuple(answer)).nonzero()[:, 0].tolist()
@@ -133,14 +133,14 @@ class VllmSession:
         self._ask(row, tuple(answer), (), {**sampling, "max_tokens": 1, "allowed_token_ids": allowed})
 
     def _step(self) -> list[Result]:
-        """What the process says next, taken in."""
+        """Handle the next message of the process."""
         results = []
         for name, token_ids, logprobs, likeliest, reason in self.process.hear()["steps"]:
-            row, beginning = self.asked.get(name, (None, ()))
-            if row is None:  # it has left
+            row, beginning = self.pending.get(name, (None, ()))
+            if row is None:  # the row was cancelled
                 continue
             if reason:
-                del self.asked[name]
+                del self.pending[name]
             if reason not in (None, "stop", "length"):
                 problem = ENGINE_VLLM_PROMPT.at(row.request.id, reason)
                 result: Result | None = Result(row.request.id, "error", problems=(problem,))
@@ -153,21 +153,23 @@ class VllmSession:
                 results.append(result)
         return results
 
-    def _scored(self, row: Row, beginning: Tokens, logprob: float) -> Result | None:
+    def _scored(self, row: VllmRow, beginning: Tokens, logprob: float) -> Result | None:
         request = row.request
         if request.cancelled():
             return Result(request.id, "cancelled")
         row.found[beginning] = logprob
-        wanted = dict.fromkeys(each[:end] for each in request.candidates for end in range(1, len(each) + 1))
-        if len(row.found) == len(wanted):
+        beginnings = dict.fromkeys(each[:end] for each in request.candidates for end in range(1, len(each) + 1))
+        if len(row.found) == len(beginnings):
             return Result(request.id, "scored", scores=row.scores())
         if len(row.found) == 1:  # the prompt is in vLLM's cache now
-            for other in wanted:
+            for other in beginnings:
                 if other not in row.found:
                     self._ask_for(row, other)
         return None
 
-    def _written(self, row: Row, token_ids: Any, logprobs: Any, likeliest: Any, reason: str | None) -> Result | None:
+    def _written(
+        self, row: VllmRow, token_ids: Any, logprobs: Any, likeliest: Any, reason: str | None
+    ) -> Result | None:
         for place, token in enumerate(token_ids):
             logprob = logprobs[place] if logprobs else 0.0
             row.draft.add(token, logprob, tuple(map(tuple, likeliest[place])) if likeliest else ())
@@ -177,16 +179,16 @@ class VllmSession:
             self._ask_next(row)
         return None
 
-    def _leave(self, row: Row) -> None:
+    def _leave(self, row: VllmRow) -> None:
         del self.rows[row.name]
-        for name in [name for name, (other, _) in self.asked.items() if other is row]:
-            del self.asked[name]
+        for name in [name for name, (other, _) in self.pending.items() if other is row]:
+            del self.pending[name]
             self.process.tell({"cancel": name})
         self.process.tell({"forget": row.name})
 
 
 def contracted(request: Request, planner: Planner) -> list[int]:
-    """The prompt as vLLM takes it: one placeholder for each medium, which it expands itself."""
+    """The prompt for vLLM: one placeholder for each medium, which vLLM expands."""
     token_ids, chat, start = request.token_ids.tolist(), planner.chat, 0
     for plan in request.plans:
         slot, expansion = chat.slot_ids[plan.kind], chat.expansion(plan).tolist()
@@ -197,7 +199,7 @@ def contracted(request: Request, planner: Planner) -> list[int]:
 
 
 def sampling_of(request: Request, place: int = 0) -> dict[str, Any]:
-    """How vLLM is to choose tokens, the first of them at `place` of the answer."""
+    """The sampling parameters for vLLM, from `place` of the answer on."""
     sampling = request.sampling
     digest = hashlib.sha256(f"{sampling.seed} {request.draws or request.id} {place}".encode()).digest()
     return {
@@ -234,8 +236,8 @@ def _open(settings: Settings) -> VllmSession:
 
 
 def _rank(adapter: Path, layers: str) -> int:
-    """The rank that vLLM makes room for; it adapts what is in the module `layers`. Raises ENGINE_VLLM_ADAPTER where it
-    would leave out a part of the adapter."""
+    """The max_lora_rank for vLLM, which adapts modules inside `layers`. Raises ENGINE_VLLM_ADAPTER if it would ignore a
+    part of the adapter."""
     adapters.check_adapter(adapter)
     config = read_json(adapter, adapters.CONFIG)
     parts = [name for name in NOT_TAKEN if config.get(name)]

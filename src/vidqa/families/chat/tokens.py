@@ -45,7 +45,7 @@ def load_tokens(folder: Path) -> tuple[Tokens, dict[str, Any]]:
     if not eos_ids:
         raise MODEL_FILE_MISSING.error(folder / "tokenizer_config.json", "no eos_token is named that the tokenizer has")
     pad_id = core.token_to_id(named["pad_token"]) if "pad_token" in named else generation.get("pad_token_id")
-    tokens = Tokens(core, named, frozenset(special), eos_ids, pad_id if _is_known(pad_id, core) else eos_ids[0])
+    tokens = Tokens(core, named, frozenset(special), eos_ids, pad_id if _in_vocabulary(pad_id, core) else eos_ids[0])
     return tokens, config
 
 
@@ -86,10 +86,10 @@ def _eos_ids(core: Tokenizer, named: Mapping[str, str], generation: Mapping[str,
     written = generation.get("eos_token_id")
     ids = [core.token_to_id(named["eos_token"])] if "eos_token" in named else []
     ids += written if isinstance(written, list) else [written]
-    return tuple(dict.fromkeys(token_id for token_id in ids if _is_known(token_id, core)))
+    return tuple(dict.fromkeys(token_id for token_id in ids if _in_vocabulary(token_id, core)))
 
 
-def _is_known(token_id: Any, core: Tokenizer) -> TypeGuard[int]:
+def _in_vocabulary(token_id: Any, core: Tokenizer) -> TypeGuard[int]:
     return isinstance(token_id, int) and 0 <= token_id < core.get_vocab_size()
 
 

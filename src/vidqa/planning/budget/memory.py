@@ -25,8 +25,8 @@ Recompute = Literal["none", "vision", "all"]  # whose activations are computed a
 Reshard = Literal[
     "never", "layers", "always"
 ]  # whose gathered weights are freed after forward: nobody's, all but the root's, all
-# What records of runs call it: whose gathered weights stay.
-STAY: dict[Reshard, str] = {"never": "all", "layers": "root", "always": "none"}
+# How records of runs write it, under the key "stay".
+RESHARD_RECORDED: dict[Reshard, str] = {"never": "all", "layers": "root", "always": "none"}
 
 
 @dataclass(frozen=True)
@@ -101,12 +101,12 @@ class MemoryPolicy:
 
     def record(self) -> dict[str, str]:
         """The keys that run.json, preflight's facts and rows of benchmarks have."""
-        return {"recompute": self.recompute, "stay": STAY[self.reshard]}
+        return {"recompute": self.recompute, "stay": RESHARD_RECORDED[self.reshard]}
 
 
 def recorded_policy(record: Mapping[str, Any]) -> MemoryPolicy:
     """The policy that `MemoryPolicy.record` wrote."""
-    reshard = {stay: reshard for reshard, stay in STAY.items()}
+    reshard = {recorded: reshard for reshard, recorded in RESHARD_RECORDED.items()}
     return MemoryPolicy(record["recompute"], reshard[record["stay"]])
 
 
@@ -115,13 +115,13 @@ def allowed_policies(spec: Any) -> list[MemoryPolicy]:
     recompute = get_args(Recompute) if spec.engine.recompute == "auto" else (spec.engine.recompute,)
     if not spec.policy.model_gradient_checkpointing:
         recompute = ("none",)
-    asked = spec.train.fsdp_reshard_after_forward
+    reshard = spec.train.fsdp_reshard_after_forward
     allowed: dict[str, tuple[Reshard, ...]] = {
         "default": ("never", "layers"),
         "never": ("never",),
         "false": ("never",),
     }
-    return [MemoryPolicy(*each) for each in product(recompute, allowed.get(asked, ("always",)))]
+    return [MemoryPolicy(*each) for each in product(recompute, allowed.get(reshard, ("always",)))]
 
 
 def setup_of(spec: Any, memory_policy: MemoryPolicy) -> TrainingSetup:

@@ -47,8 +47,8 @@ def trainable(found: Sequence[Parameter]) -> int:
 def is_chosen(name: str, policy: Any) -> bool:
     """Whether `freeze_pattern` and `trainable_pattern`, regular expressions searched in a parameter's name, let it
     train."""
-    wanted = not policy.trainable_pattern or any(re.search(each, name) for each in policy.trainable_pattern)
-    return wanted and not any(re.search(each, name) for each in policy.freeze_pattern or ())
+    trains = not policy.trainable_pattern or any(re.search(each, name) for each in policy.trainable_pattern)
+    return trains and not any(re.search(each, name) for each in policy.freeze_pattern or ())
 
 
 def _adapted(tensor: Tensor, lora: Any) -> Iterator[Parameter]:
@@ -76,11 +76,11 @@ def _adapted_once(tensor: Tensor, lora: Any) -> Iterator[Parameter]:
             yield Parameter(f"{module}.{name}", shape, tensor.unit, trains=True, added=True)
 
 
-def _saved_module(name: str, asked: Sequence[str]) -> str | None:
-    """The module that holds a tensor and trains in full: the outermost one whose name ends as asked."""
+def _saved_module(name: str, endings: Sequence[str]) -> str | None:
+    """The module that holds a tensor and trains in full: the outermost one whose name ends with one of `endings`."""
     parts = name.split(".")[:-1]
     outer = (".".join(parts[:end]) for end in range(1, len(parts) + 1))
-    return next((module for module in outer if any(module.endswith(each) for each in asked)), None)
+    return next((module for module in outer if any(module.endswith(each) for each in endings)), None)
 
 
 def _is_target(module: str, tensor: Tensor, targets: Any) -> bool:

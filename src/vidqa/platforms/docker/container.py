@@ -1,4 +1,4 @@
-"""The container of a job: the very body that is sent to the daemon, and that --dry-run prints."""
+"""The container of a job: the request body that is sent to the daemon and that --dry-run prints."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def paths_of(job: Job) -> list[Mount]:
 
 
 def container_body(job: Job, command: tuple[str, ...], variables: dict[str, str]) -> dict[str, Any]:
-    """A request to create a container, in the words of Docker's API. It holds no secret."""
+    """The request to create the container, as in Docker's API. It holds no secret."""
     settings: DockerSite = job.settings
     host: dict[str, Any] = {
         "Mounts": [
@@ -37,7 +37,7 @@ def container_body(job: Job, command: tuple[str, ...], variables: dict[str, str]
         "ShmSize": int(settings.shm_gb * GB),
         "Memory": int(settings.memory_gb * GB),
         "Ulimits": [{"Name": name, "Soft": most, "Hard": most} for name, most in settings.ulimits.items()],
-        "Init": True,  # processes that outlive their parents are reaped
+        "Init": True,  # reaps orphaned processes
         "SecurityOpt": ["no-new-privileges"],
         "CapDrop": ["ALL"],
         "LogConfig": {"Type": "json-file", "Config": {"max-size": "20m", "max-file": "2"}},

@@ -1,6 +1,6 @@
-"""The Docker daemon through its SDK: connecting, and its refusals as problems of ours.
+"""The Docker daemon through its SDK: connecting, and its errors as problems.
 
-Which daemon is asked is Docker's own affair: DOCKER_HOST, and without it the socket of this machine.
+Docker itself chooses the daemon: DOCKER_HOST, else the socket of this machine.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from vidqa.platforms.docker.problems import (
 )
 
 TIMEOUT_S = 60
-# What the daemon says, and which problem that is; the first that fits.
+# Patterns of daemon messages and their problems; the first match counts.
 Refusals = tuple[tuple[str, Code], ...]
 DISK = (r"no space left on device|disk quota exceeded", DOCKER_DISK_FULL)
 OF_A_CONTAINER: Refusals = (
@@ -53,8 +53,8 @@ OF_A_PULL: Refusals = (
 
 @contextmanager
 def daemon() -> Iterator[Any]:
-    """The daemon's low-level client. Raises DOCKER_NO_DAEMON or DOCKER_PERMISSION, also when it goes away meanwhile,
-    and what it refuses as the problem that it is."""
+    """The daemon's low-level client. Raises DOCKER_NO_DAEMON or DOCKER_PERMISSION, also when the connection is lost
+    inside, and other errors of the daemon as their problem."""
     try:
         client = from_env(timeout=TIMEOUT_S).api
     except (DockerException, RequestException, ValueError) as failed:
@@ -74,7 +74,7 @@ def address() -> str:
 
 
 def is_local() -> bool:
-    """Whether the daemon runs on this machine: then what we see is what it sees."""
+    """Whether the daemon runs on this machine and sees the same files."""
     return address().startswith(("unix://", "http+unix://"))
 
 
@@ -86,23 +86,23 @@ def unreachable(failed: BaseException) -> ProblemError:
 
 
 @contextmanager
-def refusals(where: object, known: Refusals = OF_A_CONTAINER) -> Iterator[None]:
-    """What the daemon refuses inside becomes a problem at `where`."""
+def refusals(where: object, patterns: Refusals = OF_A_CONTAINER) -> Iterator[None]:
+    """Errors of the daemon inside become problems at `where`."""
     try:
         yield
     except APIError as refused:
-        raise refusal(where, refused, known) from refused
+        raise refusal(where, refused, patterns) from refused
 
 
-def refusal(where: object, refused: APIError, known: Refusals = OF_A_CONTAINER) -> ProblemError:
-    said = environment.redacted(re.sub(r"\s+", " ", str(refused.explanation or refused)))[:400]
-    code = next(code for pattern, code in known if re.search(pattern, said, re.IGNORECASE))
-    return code.error(where, f"the daemon says: {said}")
+def refusal(where: object, refused: APIError, patterns: Refusals = OF_A_CONTAINER) -> ProblemError:
+    message = environment.redacted(re.sub(r"\s+", " ", str(refused.explanation or refused)))[:400]
+    code = next(code for pattern, code in patterns if re.search(pattern, message, re.IGNORECASE))
+    return code.error(where, f"the daemon says: {message}")
 
 
 @contextmanager
 def unless_over() -> Iterator[None]:
-    """A container that is gone, or no longer in the state for it, needs nothing done to it."""
+    """Ignores the error that a container is gone or has already changed its state."""
     try:
         yield
     except APIError as refused:
@@ -111,7 +111,7 @@ def unless_over() -> Iterator[None]:
 
 
 def image_facts(client: Any, image: str) -> dict[str, Any] | None:
-    """What the daemon knows of an image that it has; None where it has not."""
+    """The facts of an image that the daemon has, else None."""
     try:
         return dict(client.inspect_image(image))
     except NotFound:
@@ -127,7 +127,7 @@ def pull(client: Any, image: str) -> None:
 
 
 def container_facts(client: Any, name: str) -> dict[str, Any] | None:
-    """What the daemon knows of a container; None where there is none."""
+    """The facts of a container, None where there is none."""
     try:
         return dict(client.inspect_container(name))
     except NotFound:

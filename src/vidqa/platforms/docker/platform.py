@@ -1,7 +1,7 @@
 """The platform "docker": the engine in a container of one machine, through the Docker SDK.
 
-The container's name is made from the job's, so that a job is found again whoever looks for it. What is true of a job is
-read from the daemon; when the container has ended, its exit code is written down first, then the container is removed.
+The container's name is made from the job id, so that every process finds it. The state of a job is read from the
+daemon; when the container has ended, its exit code is stored first, then the container is removed.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ from vidqa.platforms.site import settings_of
 ENGINE_TITLE = "finetune-cosmos-reason-engine"  # org.opencontainers.image.title, as docker/Dockerfile labels it
 THE_IMAGES_OWN = ("/opt/vidqa", "/usr", "/etc", "/bin", "/lib", "/proc", "/sys", "/run/secrets")
 POLL_S = 0.1
-ASK_AGAIN_S = 5.0  # an engine process that was just starting has not heard the first time
-FORCE_S = 20.0  # for a container that was killed to be gone
+ASK_AGAIN_S = 5.0  # a signal is lost while an engine process starts
+FORCE_S = 20.0  # until a killed container is gone
 
 
 def check(job: Job) -> list[Problem]:
@@ -55,7 +55,7 @@ def check(job: Job) -> list[Problem]:
     found = paths_of(job)
     for path in hiding(found, THE_IMAGES_OWN):
         problems.append(DOCKER_PATH_HIDES_CODE.at(path, "the image has its own files there"))
-    if is_local():  # elsewhere the daemon itself finds out
+    if is_local():  # a remote daemon checks it itself
         awaited = [mount.path for mount in found if mount.read_only and mount.path not in job.to_come]
         gone = [path for path in awaited if not path.exists()]
         problems += [DOCKER_PATH_MISSING.at(path, "there is no such file or folder") for path in gone]
@@ -83,9 +83,9 @@ def _image_problems(client: Any, image: str) -> list[Problem]:
 
 
 def pin_image(image: str, settings: DockerSite, fetch: bool) -> str:
-    """The image as what it is now: its digest in the registry, or its id where it has none. Pulled first if need be.
+    """The image pinned to its digest in the registry, or to its id without one. Pulled first if needed.
 
-    Without `fetch` no daemon is needed; an image that none knows stays as it was named."""
+    Without `fetch` no daemon is needed; an unknown image keeps its name."""
     try:
         with daemon() as client:
             facts = image_facts(client, image)
@@ -116,7 +116,7 @@ def render(job: Job) -> Rendered:
 
 
 def submit(job: Job, rendered: Rendered) -> dict[str, Any]:
-    """Create the container, hand it the secrets, start it. Whatever fails on the way, nothing of it stays."""
+    """Create the container, put the secrets into it, start it. On a failure the container is removed."""
     body = json.loads(rendered.files[CONTAINER_FILE])
     for path in job.writes:
         try:
@@ -136,13 +136,13 @@ def submit(job: Job, rendered: Rendered) -> dict[str, Any]:
 
 
 def _see_spec(client: Any, container: str, job: Job) -> None:
-    """The daemon's machine must show the run folder that we have written, not another one of that name."""
+    """Check that the daemon mounts the run folder of this machine, and not another folder of that path."""
     if docker_daemon.read_file(client, container, str(job.spec)) != job.spec.read_bytes():
         raise DOCKER_PATH_MISSING.error(job.run_dir, "on the daemon's machine it does not hold the spec written here")
 
 
 def _put_secrets(client: Any, container: str, rendered: Rendered, user: str) -> None:
-    """A file that the job alone reads and then removes: inspecting a container shows its variables to anyone."""
+    """Secrets go into a file that only the job reads and then removes: `docker inspect` shows variables to everyone."""
     secrets = environment.values(rendered.secrets)
     if secrets:
         docker_daemon.put_file(client, container, SECRETS_FILE, secrets, user)
@@ -160,7 +160,7 @@ def status(job: Submitted) -> Observed:
 
 
 def _look(client: Any, job: Submitted) -> Observed:
-    # Asked first: it may start its container and end while we look.
+    # First: the launcher may start its container and end meanwhile.
     launching = job.reference is None and Identity.from_dict(job.launcher).may_be_alive
     facts = container_facts(client, container_name(job.job_id))
     stage = facts["State"]["Status"] if facts else None
@@ -177,12 +177,12 @@ def _look(client: Any, job: Submitted) -> Observed:
 def _without_container(client: Any, job: Submitted) -> Observed:
     if job.reference and client.info()["ID"] != job.reference.get("daemon"):
         return Observed(job.state, None, f"it runs with another Docker daemon than {docker_daemon.address()}")
-    # Between the first look and here another one may have found its end and removed it.
+    # Another process may have collected and removed the container meanwhile.
     return _ended(job) or verdict.vanished_here(job, "its container vanished: removed by someone else")
 
 
 def _collect(client: Any, job: Submitted, facts: dict[str, Any]) -> Observed:
-    """Write down how a container ended, then remove it."""
+    """Store how a container ended, then remove it."""
     state = facts["State"]
     _keep_last_words(client, job, facts["Id"])
     left = {"exit_code": state["ExitCode"], "ended": state["FinishedAt"], "out_of_memory": state["OOMKilled"]}
@@ -193,7 +193,7 @@ def _collect(client: Any, job: Submitted, facts: dict[str, Any]) -> Observed:
 
 
 def _keep_last_words(client: Any, job: Submitted, container: str) -> None:
-    """What a container said that ended before it could open the run's log."""
+    """Keep the output of a container that ended before it could open the run's log."""
     try:
         gained, _ = run_folder_log(job, job.log_start)
         if gained or not os.path.isdir(job.run_dir):
@@ -205,7 +205,7 @@ def _keep_last_words(client: Any, job: Submitted, container: str) -> None:
         with job.log.open("ab") as log:
             log.write(words)
     except OSError:
-        return  # on a full disk: how it ended is what counts
+        return  # on a full disk; the exit code matters more
 
 
 def _ended(job: Submitted) -> Observed | None:
@@ -214,7 +214,7 @@ def _ended(job: Submitted) -> Observed | None:
 
 
 def _ending(job: Submitted, left: dict[str, Any]) -> Observed:
-    """What the container's end, as it was written down, and the engine's own last words say together."""
+    """The end state of a job, from the stored end of the container and the engine's status."""
     found = verdict.ended_here(job, left["exit_code"])
     if found.state != State.ERROR or not left.get("out_of_memory"):
         return found
@@ -223,8 +223,8 @@ def _ending(job: Submitted, left: dict[str, Any]) -> Observed:
 
 
 def cancel(job: Submitted, grace_s: float) -> None:
-    """A container that is not there yet is left to its launcher, which sees that the job is no longer wanted."""
-    name, deadline, asked_at = container_name(job.job_id), time.monotonic() + grace_s, -math.inf
+    """A container that does not exist yet is left to its launcher, which sees the cancel request."""
+    name, deadline, signaled_at = container_name(job.job_id), time.monotonic() + grace_s, -math.inf
     with daemon() as client:
         while not (_ended(job) or _look(client, job)).state.is_terminal:
             now = time.monotonic()
@@ -233,10 +233,10 @@ def cancel(job: Submitted, grace_s: float) -> None:
                 _remove(client, name)
             if now > deadline and (not facts or facts["State"]["Status"] == "created"):
                 return
-            if facts and facts["State"]["Running"] and (now > deadline or now > asked_at + ASK_AGAIN_S):
+            if facts and facts["State"]["Running"] and (now > deadline or now > signaled_at + ASK_AGAIN_S):
                 with unless_over():
                     client.kill(name, "SIGTERM" if now < deadline else "SIGKILL")
-                asked_at = now
+                signaled_at = now
             time.sleep(POLL_S)
 
 

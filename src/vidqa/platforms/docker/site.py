@@ -1,4 +1,4 @@
-"""What site.toml may say about Docker."""
+"""The table [docker] of site.toml."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from typing import Literal
 
 from pydantic import Field
 
-from vidqa.platforms.site import Settings
+from vidqa.platforms.site import SiteSettings
 
 
-class DockerSite(Settings):
+class DockerSite(SiteSettings):
     network: Literal["bridge", "host", "none"] = Field(
         default="bridge", description="The container's network; a job needs it only for a tracker such as wandb."
     )

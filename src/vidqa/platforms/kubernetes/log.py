@@ -1,7 +1,7 @@
-"""The log of a job in a cluster, kept beside its record: the cluster forgets it together with the pods.
+"""The log of a job in a cluster, kept beside its record: the cluster deletes it with the pods.
 
-The API gives a pod's log by time, not by byte. So what is gathered is asked from a little before the last line that is
-known, and what is known already is left out.
+The API selects log lines by time, not by byte. So each request starts a little before the last kept line, and lines
+that are already kept are dropped.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from vidqa.contract import files
 from vidqa.contract.problem import ProblemError
 from vidqa.platforms import job_files
 from vidqa.platforms._base import Submitted, read_log_file, run_folder_log
-from vidqa.platforms.kubernetes.client import Answered, Cluster
+from vidqa.platforms.kubernetes.client import ApiError, Cluster
 from vidqa.platforms.kubernetes.manifest import CONTAINER, NODE_LABEL, TRAINJOB_CONTAINER
 from vidqa.platforms.kubernetes.state import container_state
 
@@ -30,63 +30,64 @@ def path_of(job: Submitted) -> Path:
 
 
 def gather(job: Submitted, cluster: Cluster, pods: Sequence[Json]) -> None:
-    """Append what the first node's pods have written since the last time, oldest pod first. Quiet where there is none.
+    """Append the new log lines of the first node's pods, oldest pod first.
 
-    A pod whose log the cluster does not give (any more) adds nothing."""
+    A pod without a log adds nothing."""
     with job_files.lock(f"log-{job.job_id}"):
-        known = _known(job)
+        places = _places(job)
         first = [pod for pod in pods if (pod["metadata"].get("labels") or {}).get(NODE_LABEL, "0") == "0"]
         for pod in sorted(first, key=lambda each: str(each["metadata"].get("creationTimestamp"))):
             if not {"running", "terminated"} & set(container_state(pod)):
                 continue
             name = pod["metadata"]["name"]
             try:
-                lines = _new_lines(cluster, name, _container(pod), known.get(name))
-            except (Answered, ProblemError):  # a lost node's log never comes: that keeps no job from its end
+                lines = _new_lines(cluster, name, _container(pod), places.get(name))
+            except (ApiError, ProblemError):  # the log of a lost node never comes; the job ends all the same
                 continue
             if lines:
                 last = lines[-1][0]
                 same = sum(1 for stamp, _ in lines if stamp == last)
-                before = known[name]["count"] if name in known and known[name]["last"] == last else 0
-                known[name] = {"last": last, "count": same + before}
+                before = places[name]["count"] if name in places and places[name]["last"] == last else 0
+                places[name] = {"last": last, "count": same + before}
                 try:
                     with path_of(job).open("ab") as kept:
                         kept.write(b"".join(text + b"\n" for _, text in lines))
-                    files.write_json(_places(job), known)
-                except OSError:  # neither does a full disk
+                    files.write_json(_places_file(job), places)
+                except OSError:  # a full disk does not end the job either
                     return
 
 
-def _new_lines(cluster: Cluster, pod: str, container: str, known: Json | None) -> list[tuple[str, bytes]]:
-    """(time, text) of every line after the last known one. Where our clock and the cluster's differ, all is asked."""
-    if known is None:
+def _new_lines(cluster: Cluster, pod: str, container: str, place: Json | None) -> list[tuple[str, bytes]]:
+    """(time, text) of every line after the last one that is kept. Where our clock and the cluster's differ, the whole
+    log is read."""
+    if place is None:
         return _parsed(cluster.log(pod, container, None))
-    age = (datetime.now(UTC) - _instant(known["last"])).total_seconds()
+    age = (datetime.now(UTC) - _instant(place["last"])).total_seconds()
     lines = _parsed(cluster.log(pod, container, max(OVERLAP_S, round(age) + OVERLAP_S)))
-    if known["last"] not in {stamp for stamp, _ in lines}:
+    if place["last"] not in {stamp for stamp, _ in lines}:
         lines = _parsed(cluster.log(pod, container, None))
-    return _after(lines, known)
+    return _after(lines, place)
 
 
-def _after(lines: list[tuple[str, bytes]], known: Json) -> list[tuple[str, bytes]]:
-    """The lines behind the last known one, in the order of the file: a node's clock may be set back.
+def _after(lines: list[tuple[str, bytes]], place: Json) -> list[tuple[str, bytes]]:
+    """The lines after the last kept one, in the order of the log: a node's clock may be set back.
 
-    Only where the file no longer has that line, because it was rotated, do the times decide."""
-    places = [place for place, (stamp, _) in enumerate(lines) if stamp == known["last"]]
-    if len(places) >= known["count"]:
-        return lines[places[known["count"] - 1] + 1 :]
-    return [line for line in lines if _instant(line[0]) > _instant(known["last"])]
+    The times decide only where the log was rotated and that line is gone."""
+    matches = [at for at, (stamp, _) in enumerate(lines) if stamp == place["last"]]
+    if len(matches) >= place["count"]:
+        return lines[matches[place["count"] - 1] + 1 :]
+    return [line for line in lines if _instant(line[0]) > _instant(place["last"])]
 
 
 def _parsed(raw: bytes) -> list[tuple[str, bytes]]:
-    """Whole lines only: the last one may still be in the making."""
+    """Whole lines only: the last one may be incomplete."""
     whole = raw[: raw.rfind(b"\n") + 1] if b"\n" in raw else b""
     pairs = (line.partition(b" ") for line in whole.split(b"\n")[:-1])
     return [(stamp.decode(errors="replace"), text) for stamp, _, text in pairs]
 
 
 def _instant(stamp: str) -> datetime:
-    """The time that RFC 3339 spells, in whatever offset; now, for what is none."""
+    """An RFC 3339 time with any offset; now, for other text."""
     try:
         found = datetime.fromisoformat(stamp)
     except ValueError:
@@ -94,12 +95,12 @@ def _instant(stamp: str) -> datetime:
     return found if found.tzinfo else found.replace(tzinfo=UTC)
 
 
-def _known(job: Submitted) -> dict[str, Json]:
-    known = files.read_object(_places(job))
-    return {name: last for name, last in known.items() if isinstance(last, dict) and {"last", "count"} <= set(last)}
+def _places(job: Submitted) -> dict[str, Json]:
+    places = files.read_object(_places_file(job))
+    return {name: last for name, last in places.items() if isinstance(last, dict) and {"last", "count"} <= set(last)}
 
 
-def _places(job: Submitted) -> Path:
+def _places_file(job: Submitted) -> Path:
     return job_files.folder() / f".{job.job_id}.log-places"
 
 
@@ -109,17 +110,17 @@ def _container(pod: Json) -> str:
 
 
 def tail_of(cluster: Cluster, name: str, pods: Sequence[Json]) -> str:
-    """The last lines of one pod, without their times; empty where the cluster does not give them."""
+    """The last lines of one pod, without times; empty where the cluster has none."""
     pod = next(each for each in pods if each["metadata"]["name"] == name)
     try:
         raw = cluster.log(name, _container(pod), None, TAIL_LINES)
-    except (Answered, ProblemError):
+    except (ApiError, ProblemError):
         return ""
     return b"\n".join(text for _, text in _parsed(raw)).decode(errors="replace")
 
 
 def read_log(job: Submitted, position: int) -> tuple[bytes, int]:
-    """From `position`, which counts from `job.log_start` on; without anything gathered, the run folder's own."""
+    """The log from `position`, counted from `job.log_start`; without a gathered log, that of the run folder."""
     path = path_of(job)
     if not os.path.lexists(path):
         return run_folder_log(job, position)

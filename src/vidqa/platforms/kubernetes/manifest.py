@@ -1,7 +1,7 @@
-"""What is given to the cluster for one job: the very objects that `kubectl apply -f manifest.yaml` takes.
+"""The Kubernetes objects of one job, as `kubectl apply -f manifest.yaml` takes them.
 
 A ConfigMap with the spec; for several nodes a headless Service, so that the nodes find the first one; and the Job (one
-node: a plain one, several: an Indexed one) or the Kubeflow TrainJob. Pure functions: nothing is asked of a cluster.
+node: a plain one, several: an Indexed one) or the Kubeflow TrainJob. Pure functions, without a cluster.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ JOB_LABEL = "vidqa/job"
 NODE_LABEL = "batch.kubernetes.io/job-completion-index"
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 CONTAINER = "engine"
-TRAINJOB_CONTAINER = "node"  # what the torch runtimes of Kubeflow call theirs
+TRAINJOB_CONTAINER = "node"  # its name in the torch runtimes of Kubeflow
 GIVEN = "/etc/vidqa"  # where the ConfigMap is mounted
 SPEC = "spec.toml"  # in it
 LAST_WORDS = "/dev/termination-log"
@@ -40,7 +40,7 @@ OWN_CACHE = "/var/cache/vidqa"
 
 
 def manifest(job: Job) -> str:
-    """The YAML documents of a job, in the order in which they may be applied."""
+    """The YAML documents of a job, in the order of applying."""
     return yaml.safe_dump_all(objects(job), sort_keys=False, width=120)
 
 
@@ -61,14 +61,14 @@ def name_of(job_id: str) -> str:
 
 
 def taken_literally(words: Iterable[str]) -> list[str]:
-    """Words as a manifest has them: of all but those that are Filled, the kubelet would fill in $(NAME) too, secrets
-    among them, unless the sign is doubled."""
+    """Words escaped for a manifest: the kubelet expands $(NAME), also of secrets, so the $ is doubled in all words that
+    are not Filled."""
     return [str(word) if isinstance(word, Filled) else word.replace("$", "$$") for word in words]
 
 
 def command(job: Job) -> tuple[str, ...]:
-    """What a pod runs: the supervisor of the pod, and behind `--` the torchrun that it starts. Its spec is the one that
-    it was given: that in the run folder may be the launcher's, with other paths."""
+    """The command of a pod: the pod program, and after `--` the torchrun that it starts. The spec is the mounted one:
+    that in the run folder may be the launcher's, with other paths."""
     return _words(in_pod(job), site_of(job))
 
 
@@ -79,7 +79,7 @@ def _words(job: Job, site: KubernetesSite) -> tuple[str, ...]:
 def _pod_command(job: Job, site: KubernetesSite) -> tuple[str, ...]:
     about = ("--job", job.job_id, "--run-dir", str(job.run_dir), "--given", GIVEN, "--last-words", LAST_WORDS)
     start = (site.python, "-m", "vidqa.platforms.kubernetes.pod", *about)
-    if site.form == "trainjob":  # the runtime says nodes, ranks and the meeting point in PET_* variables
+    if site.form == "trainjob":  # the runtime sets nodes, ranks and the rendezvous in PET_* variables
         return (*start, "--node", Filled("$(PET_NODE_RANK)"), "--", site.python, *TORCHRUN, *engine_words(job), GO_ON)
     if job.nodes == 1:
         return (*start, "--node", "0", "--", *torchrun(site.python, job), GO_ON)
@@ -89,8 +89,8 @@ def _pod_command(job: Job, site: KubernetesSite) -> tuple[str, ...]:
 
 
 def _port(job: Job, site: KubernetesSite) -> int:
-    """Where the nodes meet. On a node's own network other jobs may meet, too, so each has another port, below those
-    that nodes hand out themselves."""
+    """The rendezvous port. On the host network several jobs may share a node, so each has its own port, below the
+    ephemeral ports."""
     return 20_000 + zlib.crc32(job.job_id.encode()) % 10_000 if site.host_network else RENDEZVOUS_PORT
 
 
@@ -105,7 +105,7 @@ def _config_map(job: Job) -> dict[str, Any]:
 
 
 def _service(job: Job) -> dict[str, Any]:
-    """Headless: it only gives every pod a name, also before the pod is ready."""
+    """A headless Service: it gives every pod a DNS name, also before the pod is ready."""
     spec = {
         "clusterIP": "None",
         "publishNotReadyAddresses": True,
@@ -131,7 +131,7 @@ def _job(job: Job, site: KubernetesSite) -> dict[str, Any]:
     if job.nodes > 1:
         spec = {"completionMode": "Indexed", "completions": job.nodes, "parallelism": job.nodes, **spec}
     if site.queue:
-        spec["suspend"] = True  # Kueue starts it when there is room
+        spec["suspend"] = True  # Kueue starts it
     return {"apiVersion": "batch/v1", "kind": "Job", "metadata": _metadata(job, labels=_queue(site)), "spec": spec}
 
 
@@ -140,7 +140,7 @@ def _queue(site: KubernetesSite) -> dict[str, str]:
 
 
 def _failure_rules() -> list[dict[str, Any]]:
-    """A disruption is no failure; a run that saved itself goes on, some times over; anything else is final."""
+    """Disruptions are no failure; a run that saved itself is restarted a few times; other failures are final."""
     saved = [int(Exit.NOT_DONE)]
     return [
         {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
@@ -163,7 +163,7 @@ def _pod(job: Job, site: KubernetesSite) -> dict[str, Any]:
     return {
         "restartPolicy": "Never",
         "terminationGracePeriodSeconds": site.grace_s,
-        "automountServiceAccountToken": False,  # the engine asks nothing of the cluster
+        "automountServiceAccountToken": False,  # the engine does not use the API
         "enableServiceLinks": False,
         **({"subdomain": name_of(job.job_id)} if job.nodes > 1 else {}),
         **({"hostNetwork": True, "dnsPolicy": "ClusterFirstWithHostNet"} if site.host_network else {}),
@@ -174,7 +174,7 @@ def _pod(job: Job, site: KubernetesSite) -> dict[str, Any]:
 
 
 def _placement(site: KubernetesSite) -> dict[str, Any]:
-    """Where pods may run and as whom; only what is set."""
+    """Placement and user of pods; only keys that are set."""
     found = {
         "serviceAccountName": site.service_account,
         "imagePullSecrets": [{"name": site.image_pull_secret}] if site.image_pull_secret else None,
@@ -194,7 +194,7 @@ def _toleration(taint: Toleration) -> dict[str, Any]:
 
 
 def needed(job: Job) -> tuple[str, ...]:
-    """The secrets that pods have to have. Whether a service account may write to S3, only S3 knows."""
+    """The secrets that pods need. With a service account not those of S3: its role may replace them."""
     has_role = bool(site_of(job).service_account)
     return tuple(name for name in job.needs if not (has_role and name.startswith("AWS_")))
 
@@ -204,7 +204,7 @@ def _capabilities(site: KubernetesSite) -> dict[str, Any]:
 
 
 def _environment(job: Job, site: KubernetesSite) -> list[dict[str, Any]]:
-    """Plain settings, and secrets by reference: a pod does not start without a key that its spec needs."""
+    """Plain settings, and secrets by reference: a pod does not start without a needed key."""
     cache = str(cache_folder(site) or OWN_CACHE)
     settings = {**engine_environment(job, site.cpus or None), "VIDQA_CACHE_DIR": cache, **site.environment}
     keys = [{"name": site.secret, "key": name, "optional": name not in needed(job)} for name in SECRETS]
@@ -212,13 +212,13 @@ def _environment(job: Job, site: KubernetesSite) -> list[dict[str, Any]]:
 
 
 def plain(settings: dict[str, str]) -> list[dict[str, Any]]:
-    """Variables as a container has them, with these very values."""
+    """Variables of a container with literal values."""
     values = zip(settings, taken_literally(settings.values()), strict=True)
     return [{"name": name, "value": value} for name, value in values]
 
 
 def _resources(job: Job, site: KubernetesSite) -> dict[str, Any]:
-    """Quantities are texts, as the clients of some languages insist."""
+    """Quantities are strings, as some clients require."""
     limits = {site.gpu_resource: str(job.gpus)} if job.gpus else {}
     requests = {"cpu": str(site.cpus)} if site.cpus else {}
     if site.memory_gib:

@@ -1,7 +1,7 @@
-"""Where the pods of a job see the launcher's files: a volume holds a folder of the launcher at a path of the pod.
+"""Maps the launcher's paths to paths of the pods, by the volumes that hold them.
 
-A path of the spec becomes the pod's in the spec that pods get and in the manifest; the launcher's own copy, its record
-and whatever it reads itself keep the launcher's. Without `launcher_path`, both are the same.
+Paths of the spec become the pod's in the spec of the pods and in the manifest. The launcher's copy, the record and
+everything that the launcher reads keep its own paths. Without `launcher_path`, both are the same.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from vidqa.platforms.kubernetes.site import KubernetesSite, Volume
 from vidqa.platforms.mounts import with_targets
 from vidqa.platforms.site import is_unseen
 
-HUB_FOLDER = "models--"  # how the hub's cache begins the name of a model's folder
+HUB_FOLDER = "models--"  # prefix of model folders in the hub's cache
 
 
 def site_of(job: Job) -> KubernetesSite:
@@ -51,12 +51,12 @@ def in_pod(job: Job) -> Job:
 
 
 def cache_folder(site: KubernetesSite) -> PurePosixPath | None:
-    """Where pods see the launcher's own cache; None where they do not, and each has one that goes with it."""
+    """The pods' path of the launcher's cache; None where no volume holds it, and each pod has a temporary one."""
     return seen_at(site, environment.cache_folder())
 
 
 def path_problems(job: Job) -> list[Problem]:
-    """Paths that pods would not find or could not write; as warnings, what links in folders that are read lead to."""
+    """Errors for paths that pods do not find or cannot write; warnings for targets of links in input folders."""
     site = site_of(job)
     own = environment.cache_folder() if cache_folder(site) is None else None
     named, written = dict.fromkeys([*job.reads, *job.writes, job.run_dir]), {*job.writes, job.run_dir}
@@ -92,7 +92,7 @@ def _misnamed(site: KubernetesSite, path: Path) -> Problem | None:
 
 
 def _remedy_for_the_hub(path: Path) -> str | None:
-    """A model of the hub lies where huggingface_hub keeps it."""
+    """The fix for a hub model, which lies in the cache of huggingface_hub."""
     name = next((part for part in path.parts if part.startswith(HUB_FOLDER)), None)
     if name is None:
         return None
@@ -104,14 +104,14 @@ def _remedy_for_the_hub(path: Path) -> str | None:
 
 
 def _volume_of(site: KubernetesSite, path: Path) -> Volume | None:
-    """The volume that holds a path of the launcher: of several the one that holds it most closely."""
-    wanted = Path(os.path.normpath(path))
-    holding = [volume for volume in site.volumes if wanted.is_relative_to(volume.here)]
+    """The volume with the longest folder that holds a path of the launcher."""
+    target = Path(os.path.normpath(path))
+    holding = [volume for volume in site.volumes if target.is_relative_to(volume.here)]
     return max(holding, key=lambda volume: len(volume.here), default=None)
 
 
 def _replaced(value: Any, there: dict[str, str]) -> Any:
-    """A table of a spec in which texts that are these paths are others."""
+    """A table of a spec with these paths replaced."""
     if isinstance(value, dict):
         return {key: _replaced(inner, there) for key, inner in value.items()}
     return there.get(value, value) if isinstance(value, str) else value

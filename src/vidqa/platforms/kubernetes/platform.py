@@ -1,8 +1,8 @@
 """The platform "kubernetes": a Job, or a Kubeflow TrainJob, in a namespace of a cluster.
 
-What runs is the manifest that --dry-run prints. What is true of a job is read from the cluster: from the Job, its pods,
-and the last words that each pod leaves; the run folder may lie on a volume that the launcher does not see. What a
-cancel saw before the cluster forgot the job is kept beside its record.
+A launch submits the manifest that --dry-run prints. The state of a job is read from the Job, its pods and their
+termination messages: the run folder may lie on a volume that the launcher does not see. A cancel stores the end beside
+the record, since the cluster deletes the job.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from vidqa.contract.run_folder import RunFolder
 from vidqa.platforms._base import SECRETS, Job, Observed, Platform, Rendered, State, Submitted
 from vidqa.platforms.engine_command import engine_environment
 from vidqa.platforms.job_files import read_exit, write_exit
-from vidqa.platforms.kubernetes.client import PLURALS, Answered, Cluster, connect, refusal
+from vidqa.platforms.kubernetes.client import PLURALS, ApiError, Cluster, connect, refusal
 from vidqa.platforms.kubernetes.log import gather, read_log, tail_of
 from vidqa.platforms.kubernetes.manifest import JOB_LABEL, command, manifest, name_of, needed, objects
 from vidqa.platforms.kubernetes.paths import path_problems, site_of
@@ -43,59 +43,60 @@ from vidqa.platforms.verdict import EngineStatus, status_in_run_folder, vanished
 
 MANIFEST = "manifest.yaml"
 POLL_S = 2.0  # an API server serves a whole cluster
-AGAIN_S = 0.2  # before what was cut is asked again
-FORCE_S = 30.0  # what a cluster may take to remove pods that are ended by force
+AGAIN_S = 0.2  # before a lost connection is opened again
+FORCE_S = 30.0  # until a cluster has removed killed pods
 NEEDED = (("list", ""), ("watch", ""), ("delete", ""), ("get", "log"))  # on pods and on what is below them
 Json = dict[str, Any]
 
 
 def check(job: Job) -> list[Problem]:
-    """Paths against volumes, then what the cluster itself says: rights, and the manifest without keeping it."""
+    """Checks paths against volumes, then rights and the manifest (as a dry run) with the cluster."""
     problems = path_problems(job)
     try:
         cluster = connect(site_of(job))
         return [*problems, *_missing_secrets(job, cluster), *_admission(job, cluster)]
     except ProblemError as unreachable:
         return [*problems, *unreachable.problems]
-    except Answered as answer:  # to the question what we may do
+    except ApiError as answer:  # of the access reviews
         return [*problems, refusal(answer, job.job_id)]
 
 
 def _missing_secrets(job: Job, cluster: Cluster) -> list[Problem]:
-    """The keys that the spec needs and the cluster's Secret lacks. Where we may not look, the pod will not start."""
+    """The keys that the spec needs and the Secret lacks: a pod does not start without them. A warning if we may not
+    read the Secret."""
     where = f"Secret {cluster.namespace}/{site_of(job).secret}"
-    if not (wanted := needed(job)):
+    if not (required := needed(job)):
         return []
     try:
         has = cluster.secret_keys(site_of(job).secret)
-    except Answered as answer:
+    except ApiError as answer:
         if answer.status == 403:
-            message = f"whether it has {', '.join(wanted)} cannot be seen: {answer.message}"
+            message = f"whether it has {', '.join(required)} cannot be seen: {answer.message}"
             return [SECRET_MISSING.at(where, message, severity="warning")]
         if answer.status != 404:
             raise
-        return [SECRET_MISSING.at(where, f"there is no such Secret, and the spec needs {', '.join(wanted)}")]
-    missing = [name for name in wanted if name not in has]
+        return [SECRET_MISSING.at(where, f"there is no such Secret, and the spec needs {', '.join(required)}")]
+    missing = [name for name in required if name not in has]
     return [SECRET_MISSING.at(where, f"it lacks {', '.join(missing)}, which the spec needs")] if missing else []
 
 
 def _admission(job: Job, cluster: Cluster) -> list[Problem]:
-    """What the cluster would answer to each object, and what it does not let us do."""
+    """The errors of creating each object as a dry run, else the missing rights."""
     problems: list[Problem] = []
-    for wanted in objects(job):
+    for body in objects(job):
         try:
-            cluster.create(wanted, dry_run=True)
-        except Answered as answer:
-            problems.append(refusal(answer, f"{wanted['kind']} {cluster.namespace}/{wanted['metadata']['name']}"))
+            cluster.create(body, dry_run=True)
+        except ApiError as answer:
+            problems.append(refusal(answer, f"{body['kind']} {cluster.namespace}/{body['metadata']['name']}"))
     if not problems:
         missing = _missing_rights(cluster, objects(job)[-1])
         if missing:
-            problems.append(refusal(Answered(403, "Forbidden", f"not allowed: {', '.join(missing)}"), job.job_id))
+            problems.append(refusal(ApiError(403, "Forbidden", f"not allowed: {', '.join(missing)}"), job.job_id))
     return problems
 
 
 def _missing_rights(cluster: Cluster, main: Json) -> list[str]:
-    """What we may not do with the Job (or TrainJob) and its pods, and have to."""
+    """The rights on the Job (or TrainJob) and its pods that we need and lack."""
     kind, group = PLURALS[main["kind"]], main["apiVersion"].partition("/")[0]
     missing = [f"{verb} {kind}" for verb in ("get", "delete") if not cluster.may(verb, kind, group)]
     return missing + [
@@ -114,16 +115,16 @@ def by_hand(job: Job, folder: Path) -> str:
 
 
 def submit(job: Job, rendered: Rendered) -> Json:
-    """Create the manifest's objects, the Job last; the others then belong to it and go with it.
+    """Create the manifest's objects, the Job last; it becomes the owner of the others, which are deleted with it.
 
-    None of them stays where the cluster refuses one. All do where it falls silent: the Job may run, and needs them."""
+    If the cluster refuses one, all are deleted. If it does not answer, all are kept: the Job may run and need them."""
     cluster = connect(site_of(job))
     *parts, main = yaml.safe_load_all(rendered.files[MANIFEST])
     try:
-        for wanted in parts:
-            _create(cluster, wanted, job)
+        for part in parts:
+            _create(cluster, part, job)
         made = _create(cluster, main, job)
-    except Answered as answer:
+    except ApiError as answer:
         _take_back(cluster, (main, *parts), job)
         raise ProblemError([refusal(answer, f"{cluster.namespace}/{main['metadata']['name']}")]) from answer
     names = {key: made["metadata"][key] for key in ("name", "uid")}
@@ -132,24 +133,25 @@ def submit(job: Job, rendered: Rendered) -> Json:
     return {**owner, "namespace": cluster.namespace}
 
 
-def _create(cluster: Cluster, wanted: Json, job: Job) -> Json:
-    """Create an object, a second time where no answer came: one that is there by then is the one we asked for."""
+def _create(cluster: Cluster, body: Json, job: Job) -> Json:
+    """Create an object, a second time without an answer to the first; an object of this job that exists by then is
+    ours."""
     try:
         try:
-            return cluster.create(wanted)
+            return cluster.create(body)
         except ProblemError:
             time.sleep(1)
-            return cluster.create(wanted)
-    except Answered as answer:
+            return cluster.create(body)
+    except ApiError as answer:
         if answer.status != 409:
             raise
-        return _there_already(cluster, wanted, job)
+        return _there_already(cluster, body, job)
 
 
-def _there_already(cluster: Cluster, wanted: Json, job: Job) -> Json:
-    there = cluster.get(wanted)
+def _there_already(cluster: Cluster, body: Json, job: Job) -> Json:
+    there = cluster.get(body)
     if not _is_of(job, there):
-        where = f"{wanted['kind']} {cluster.namespace}/{wanted['metadata']['name']}"
+        where = f"{body['kind']} {cluster.namespace}/{body['metadata']['name']}"
         raise CONFLICT.error(where, "the cluster has another object of this name")
     return there
 
@@ -159,30 +161,30 @@ def _is_of(job: Job, there: Json) -> bool:
 
 
 def _take_back(cluster: Cluster, things: Sequence[Json], job: Job) -> None:
-    """Remove what a launch that was refused has made, also where the answer to its creation was lost."""
-    for wanted in things:
+    """Delete the objects of a refused launch, also those whose creation was not answered."""
+    for thing in things:
         try:
-            if _is_of(job, cluster.get(wanted)):
-                cluster.delete(wanted)
-        except Answered as answer:
+            if _is_of(job, cluster.get(thing)):
+                cluster.delete(thing)
+        except ApiError as answer:
             if answer.status != 404:
-                note(f"{wanted['kind']} {wanted['metadata']['name']} stays in the cluster: {answer}")
+                note(f"{thing['kind']} {thing['metadata']['name']} stays in the cluster: {answer}")
         except ProblemError as away:
             note(f"remove what the cluster may have kept with the label {JOB_LABEL}={job.job_id}: {away}")
             return
 
 
 def _hand_over(cluster: Cluster, parts: Sequence[Json], owner: Json) -> None:
-    """Let the parts go when the Job goes. The job runs whether or not this succeeds."""
-    for wanted in parts:
+    """Make the Job the owner of the parts. The job runs even if this fails."""
+    for part in parts:
         try:
-            cluster.patch(wanted, {"metadata": {"ownerReferences": [owner]}})
-        except (Answered, ProblemError) as failed:
-            note(f"{wanted['kind']} {wanted['metadata']['name']} will stay when the job is removed: {failed}")
+            cluster.patch(part, {"metadata": {"ownerReferences": [owner]}})
+        except (ApiError, ProblemError) as failed:
+            note(f"{part['kind']} {part['metadata']['name']} will stay when the job is removed: {failed}")
 
 
 def status(job: Submitted) -> Observed:
-    """An API server that does not answer changes nothing that is known."""
+    """Without an answer of the API server, the last observed state."""
     kept = _kept(job)
     if kept:
         return kept
@@ -192,12 +194,12 @@ def status(job: Submitted) -> Observed:
         if away.problems[0].code != UNREACHABLE.name:
             raise
         return Observed(job.state, job.exit_code, f"the cluster does not answer: {away.problems[0].message}")
-    except Answered as answer:
+    except ApiError as answer:
         return Observed(job.state, job.exit_code, f"the cluster answered {answer.status}: {answer.message}"[:300])
 
 
 def _look(job: Submitted, cluster: Cluster) -> Observed:
-    # Asked first: it may create its Job and end while we look.
+    # First: the launcher may create its Job and end meanwhile.
     launching = job.reference is None and Identity.from_dict(job.launcher).may_be_alive
     owner = _owner_of(job, cluster)
     pods, _ = cluster.pods(_selector(job))
@@ -226,16 +228,16 @@ def _owner_of(job: Submitted, cluster: Cluster) -> Json | None:
     """The Job or TrainJob that was submitted, not a later one of its name."""
     try:
         owner = cluster.get(_main(job))
-    except Answered as answer:
+    except ApiError as answer:
         if answer.status == 404:
             return None
         raise
-    known = (job.reference or {}).get("uid")
-    return owner if known in (None, owner["metadata"]["uid"]) else None
+    uid = (job.reference or {}).get("uid")
+    return owner if uid in (None, owner["metadata"]["uid"]) else None
 
 
 def _gone(job: Submitted, pods: Sequence[Json]) -> Observed:
-    """The cluster has no such Job: it was cancelled, or never made, or somebody removed it."""
+    """The state of a job that the cluster does not have: cancelled, never created, or deleted by somebody."""
     ended = endings(pods)
     if len(ended) < len(pods):
         return Observed(State.RUNNING, None, "its pods are being ended")
@@ -248,7 +250,7 @@ def cancel(job: Submitted, grace_s: float) -> None:
     """Delete the Job, so that no pod is replaced, and watch its pods end; by force after `grace_s`."""
     try:
         _cancel(job, connect(_site(job)), grace_s)
-    except Answered as answer:
+    except ApiError as answer:
         raise ProblemError([refusal(answer, job.job_id)]) from answer
 
 
@@ -277,16 +279,16 @@ def _cancel(job: Submitted, cluster: Cluster, grace_s: float) -> None:
 def _watch_end(
     job: Submitted, cluster: Cluster, seen: dict[str, Json], version: str, limit_s: float
 ) -> tuple[list[str], str]:
-    """Follow the pods into `seen` from `version` on, until all are gone or the time is.
+    """Watch the pods from `version` on, into `seen`, until all are gone or the time is over.
 
-    The names of those that are left, and the version from which to go on. A connection that is cut is made anew: the
-    Job is deleted by then, so somebody has to see its end."""
+    Returns the names of the remaining pods, and the version from which to continue. A lost connection is opened again:
+    the Job is deleted by then, so its end must be seen now."""
     deadline = time.monotonic() + limit_s
     left = set(seen)
     while left and (remaining := deadline - time.monotonic()) > 0:
         try:
             _follow(job, cluster, seen, left, version, remaining)
-        except Answered as answer:  # 410: what was to be watched from is too old
+        except ApiError as answer:  # 410: the version is too old
             if answer.status != 410:
                 raise
             time.sleep(AGAIN_S)
@@ -295,7 +297,7 @@ def _watch_end(
         try:
             now, version = cluster.pods(_selector(job))
         except ProblemError:
-            continue  # the watch goes on from the version that is known
+            continue  # the watch continues from the last version
         seen |= {pod["metadata"]["name"]: pod for pod in now}
         left = {pod["metadata"]["name"] for pod in now}
     return sorted(left), version
@@ -304,14 +306,14 @@ def _watch_end(
 def _follow(
     job: Submitted, cluster: Cluster, seen: dict[str, Json], left: set[str], version: str, limit_s: float
 ) -> None:
-    """One watch: the pods as they change into `seen`, the names of those that are there into `left`."""
+    """One watch: changed pods go into `seen`, names of existing pods into `left`."""
     for kind, pod in cluster.watch_pods(_selector(job), version, limit_s):
         name = pod["metadata"]["name"]
         seen[name] = pod
         if kind == "DELETED":
             left.discard(name)
         else:
-            left.add(name)  # one may have been made while the Job was removed
+            left.add(name)  # a pod may be created while the Job is deleted
             if endings([pod]):
                 gather(job, cluster, [pod])
         if not left:
@@ -321,13 +323,13 @@ def _follow(
 def _unless_gone(act: Any) -> None:
     try:
         act()
-    except Answered as answer:
+    except ApiError as answer:
         if answer.status != 404:
             raise
 
 
 def _bring_back(job: Submitted, pods: Sequence[Json]) -> None:
-    """Give the launcher's own run folder what the engine said last, unless the engine writes into that very folder."""
+    """Write the engine's last status into the launcher's run folder, unless the engine writes there itself."""
     run = RunFolder(job.run_dir)
     words = _first_words(endings(pods))
     if not words or EngineStatus.of(run.read_status()).exit_code is not None:
@@ -337,15 +339,15 @@ def _bring_back(job: Submitted, pods: Sequence[Json]) -> None:
         if words.get("problems"):
             files.write_json(run.path / "problems.json", words["problems"])
     except OSError:
-        return  # the launcher cannot write there; the record has what counts
+        return  # the launcher cannot write there; the record is enough
 
 
 def _first_words(ended: Sequence[Ending]) -> Json:
-    return next((each.words for each in reversed(ended) if each.said.state is not None), {})
+    return next((each.words for each in reversed(ended) if each.status.state is not None), {})
 
 
 def _keep(job: Submitted, seen: Observed) -> Observed:
-    """Remember an end of which the cluster will know nothing when it is asked again."""
+    """Store an end that the cluster will not have any more."""
     kept = {"state": seen.state, "exit_code": seen.exit_code, "message": seen.message, "failure": seen.failure}
     write_exit(job.job_id, kept)
     return seen
@@ -361,12 +363,12 @@ def _kept(job: Submitted) -> Observed | None:
 
 
 def log(job: Submitted, position: int) -> tuple[bytes, int]:
-    """The first node's log, as far as the cluster has shown it, kept beside its record."""
+    """The first node's log as gathered so far, kept beside the record."""
     try:
         cluster = connect(_site(job))
         gather(job, cluster, cluster.pods(_selector(job))[0])
-    except (ProblemError, Answered):
-        pass  # what was gathered before is what there is
+    except (ProblemError, ApiError):
+        pass  # the lines gathered before are enough
     return read_log(job, position)
 
 
@@ -380,7 +382,7 @@ def _selector(job: Submitted) -> str:
 
 
 def _main(job: Submitted) -> Json:
-    """The Job or TrainJob of a job, as far as its address goes."""
+    """The address of the Job or TrainJob of a job."""
     trainjob = _site(job).form == "trainjob"
     kind = {"apiVersion": "trainer.kubeflow.org/v1alpha1", "kind": "TrainJob"}
     batch = {"apiVersion": "batch/v1", "kind": "Job"}

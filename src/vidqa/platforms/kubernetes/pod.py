@@ -1,9 +1,9 @@
-"""Runs inside a pod, as its first process: prepares the run folder, starts torchrun, and leaves last words.
+"""The first process of a pod: prepares the run folder, starts torchrun, and writes the termination message.
 
     python -m vidqa.platforms.kubernetes.pod --job ID --run-dir DIR --given DIR --last-words FILE --node 0 -- COMMAND...
 
-The engine's own exit code becomes the container's, so that the cluster's policy for failures and whoever reads the
-pod's state see 3, 4 or 6 where torchrun would say 0 or 1. SIGTERM is passed on to the engine, which saves.
+The engine's exit code becomes the container's, so that the failure policy of the cluster sees 3, 4 or 6 where torchrun
+exits with 0 or 1. SIGTERM is passed on to the engine, which saves.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from vidqa.platforms.inside import copied_output
 from vidqa.platforms.supervisor import supervise
 from vidqa.platforms.verdict import EngineStatus, was_signalled
 
-FIRST_NODE_S = 900.0  # the other nodes' images may be pulled long after ours
-SETTLE_S = 30.0  # for the last status to be seen through a network file system
-MOST_BYTES = 4000  # a cluster keeps 4096 bytes of a pod's last words
+FIRST_NODE_S = 900.0  # the first node may pull its image much later
+SETTLE_S = 30.0  # until the last status is visible on a network file system
+MOST_BYTES = 4000  # a cluster keeps 4096 bytes of a termination message
 
 
 def main(words: Sequence[str]) -> int:
     options = _options(words)
     run = RunFolder(options.run_dir)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(int(Exit.NOT_DONE)))  # nothing has begun yet
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(int(Exit.NOT_DONE)))  # the engine has not begun
     if options.first_node and options.node > 0:
         _await_first_node(options.first_node, run, options.job)
     if is_done(run, options.job):
@@ -48,7 +48,7 @@ def main(words: Sequence[str]) -> int:
     except OSError as failed:
         print(f"the run folder cannot be written: {failed}", flush=True)
         return int(Exit.ENVIRONMENT)
-    # Pods may see each other's processes; those of each are told apart by this name.
+    # Pods may see each other's processes; this name tells them apart.
     name = f"{options.job}.{options.node}" if options.node > 0 else options.job
     with copied_output(run.path / _log_name(options.node)):
         ended = supervise(name, None, options.command)
@@ -72,26 +72,26 @@ def _options(words: Sequence[str]) -> argparse.Namespace:
 
 
 def is_done(run: RunFolder, job_id: str) -> bool:
-    """Whether this very job has completed the run."""
+    """Whether this job has completed the run."""
     return _is_of(run, job_id) and EngineStatus.of(run.read_status()).state == State.COMPLETE
 
 
 def begin(run: RunFolder, given: Path, job_id: str) -> None:
-    """Write spec.toml and what is missing of run.json, unless a launcher that sees the run folder has."""
-    known = run.read_run()
-    jobs = known.get("jobs", [])
-    facts = {"schema_version": RUN_SCHEMA, "run_id": run.path.name, **known}
+    """Write spec.toml and the missing part of run.json, unless the launcher sees the run folder and has written
+    them."""
+    earlier = run.read_run()
+    jobs = earlier.get("jobs", [])
+    facts = {"schema_version": RUN_SCHEMA, "run_id": run.path.name, **earlier}
     if job_id not in jobs:
         files.write_text(run.path / "spec.toml", (given / "spec.toml").read_text(encoding="utf-8"))
-    run.write_status(State.PENDING)  # before the job's name: what an earlier job has said is not this one's
+    run.write_status(State.PENDING)  # before the job's name: the status of an earlier job is not this one's
     files.write_json(run.path / "run.json", {**facts, "jobs": jobs if job_id in jobs else [*jobs, job_id]})
     (run.path / "problems.json").unlink(missing_ok=True)
 
 
 def _await_first_node(host: str, run: RunFolder, job_id: str) -> None:
-    """Until the first node has a name and so an address; torchrun itself would give up sooner. A node whose work is
-    done has none any more. One that has stopped still has the store of the attempt before: whoever met it there would
-    wait for ranks that are gone, so it is waited for until it begins anew."""
+    """Wait until the first node has an address, longer than torchrun waits, or has completed the run. If it has
+    stopped, wait for its next attempt: the store of the old attempt waits for ranks that are gone."""
     deadline = time.monotonic() + FIRST_NODE_S
     while not is_done(run, job_id) and (has_stopped(run, job_id) or not _has_address(host)):
         if time.monotonic() > deadline:
@@ -101,12 +101,12 @@ def _await_first_node(host: str, run: RunFolder, job_id: str) -> None:
 
 
 def has_stopped(run: RunFolder, job_id: str) -> bool:
-    """Whether an attempt of this very job has saved itself and no other has begun."""
+    """Whether an attempt of this job has saved itself and no other has begun."""
     return _is_of(run, job_id) and EngineStatus.of(run.read_status()).state == State.STOPPED
 
 
 def _is_of(run: RunFolder, job_id: str) -> bool:
-    """Whether the status in a run folder is this job's: its beginning made that another one."""
+    """Whether the status in a run folder is this job's: `begin` replaces an older one."""
     return (run.read_run().get("jobs") or [None])[-1] == job_id
 
 
@@ -122,9 +122,9 @@ def _log_name(node: int) -> str:
 
 
 def _settled_exit_code(run: RunFolder, ended: int, wait_s: float) -> int:
-    """The engine's own exit code. A node without rank 0 waits until it sees what rank 0 wrote last, also where it was
-    asked to stop while the engine ran: its own processes may just have been the first that were done. Where rank 0's
-    word never shows, as another attempt has begun over it, processes that ended well had saved: the run goes on."""
+    """The engine's exit code. A node without rank 0 waits for the last status of rank 0, also after a stop request: its
+    own processes may have ended first. If that status never appears because another attempt has begun, processes that
+    exited with 0 had saved, and the run continues."""
     deadline = time.monotonic() + wait_s
     passing = {0: (None, State.RUNNING), int(Exit.NOT_DONE): (State.RUNNING,)}.get(ended, ())
     while (status := EngineStatus.of(run.read_status())).state in passing and time.monotonic() < deadline:
@@ -140,7 +140,7 @@ def _settled_exit_code(run: RunFolder, ended: int, wait_s: float) -> int:
 
 
 def _leave_last_words(path: Path, run: RunFolder, ended: int) -> None:
-    """The command's exit code, status.json, and the first problems, as many as the cluster keeps."""
+    """Write the command's exit code, status.json and as many problems as the cluster keeps."""
     words: dict[str, Any] = {"ended": ended, "status": run.read_status(), "problems": _problems(run)}
     while len(_bytes(words)) > MOST_BYTES:
         if words["problems"]:

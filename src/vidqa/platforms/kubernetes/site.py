@@ -1,4 +1,4 @@
-"""What is particular to one Kubernetes cluster: the table [kubernetes] of site.toml."""
+"""Settings of one Kubernetes cluster: the table [kubernetes] of site.toml."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field, model_validator
 
 from vidqa.contract.environment import SECRET_NAMES, redacted
-from vidqa.platforms.site import Interface, Settings
+from vidqa.platforms.site import Interface, SiteSettings
 
 Name = Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?$")]
 NameOrNone = Annotated[str, Field(pattern=r"^([a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?)?$")]
@@ -17,7 +17,7 @@ Capability = Annotated[str, Field(pattern=r"^[A-Z_]+$")]
 
 
 def _fit_to_be_read(text: str) -> str:
-    """Refuse what only a Secret may hold: a manifest is for all to read."""
+    """Refuse credentials, which belong into a Secret: a manifest is readable for all."""
     if text in SECRET_NAMES or redacted(text) != text:
         raise ValueError("a manifest is for all to read: put it into the Secret")
     return text
@@ -27,7 +27,7 @@ Variable = Annotated[str, Field(pattern=r"^[A-Za-z_]\w*$"), AfterValidator(_fit_
 Value = Annotated[str, AfterValidator(_fit_to_be_read)]
 
 
-class Toleration(Settings):
+class Toleration(SiteSettings):
     """A taint that the job's pods may run on; no effect means every effect."""
 
     key: str
@@ -42,7 +42,7 @@ class Toleration(Settings):
         return self
 
 
-class Volume(Settings):
+class Volume(SiteSettings):
     """One volume: a claim (PVC) or a folder of the node, and where it is mounted."""
 
     mount_path: AbsolutePath = Field(description="Where the pod sees it.")
@@ -60,11 +60,11 @@ class Volume(Settings):
 
     @property
     def here(self) -> str:
-        """Where the launcher sees it."""
+        """The folder of the launcher."""
         return self.launcher_path or self.mount_path
 
 
-class KubernetesSite(Settings):
+class KubernetesSite(SiteSettings):
     """Settings of the platform kubernetes."""
 
     namespace: Name = Field("default", description="Namespace of the jobs.")

@@ -1,4 +1,4 @@
-"""What a cluster's objects say of a job: pure functions from the Job (or TrainJob) and its pods to a state."""
+"""The state of a job from its Job (or TrainJob) and pods: pure functions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from vidqa.platforms.kubernetes.manifest import CONTAINER, NODE_LABEL, TRAINJOB_
 from vidqa.platforms.verdict import EngineStatus, ended
 
 Json = dict[str, Any]
-# Why a container waits and will go on waiting until somebody changes something, and of which class that is.
+# Reasons of a waiting container that need a user's action, and their failure class.
 STUCK = {
     "ErrImagePull": IMAGE,
     "ImagePullBackOff": IMAGE,
@@ -29,7 +29,7 @@ STUCK = {
 
 @dataclass(frozen=True)
 class Ending:
-    """How the engine's container of one pod ended. `disruption` says why the cluster took the pod away, if it did."""
+    """How the engine's container of one pod ended. `disruption` says why the cluster removed the pod, if it did."""
 
     pod: str
     node: int
@@ -40,13 +40,13 @@ class Ending:
     disruption: str
 
     @property
-    def said(self) -> EngineStatus:
+    def status(self) -> EngineStatus:
         return EngineStatus.of(self.words.get("status"))
 
 
 @dataclass(frozen=True)
 class Stuck:
-    """A pod that cannot start. `since` is when it got its node: before that it only waited its turn."""
+    """A pod that cannot start. `since` is when it got its node; before that it waited in the queue."""
 
     kind: str
     message: str
@@ -54,24 +54,24 @@ class Stuck:
 
 
 def observed(owner: Json, pods: Sequence[Json], job: Submitted, log_tail: str = "") -> Observed:
-    """The state of a job that the cluster knows: its `owner` is the Job or TrainJob to which the pods belong."""
+    """The state of a job that the cluster has; `owner` is the Job or TrainJob of the pods."""
     conditions = true_conditions(owner)
     if "Complete" in conditions:
-        said = [ending.said.message for ending in endings(pods) if ending.node == 0]
-        return Observed(State.COMPLETE, 0, said[-1] if said else "")
+        messages = [ending.status.message for ending in endings(pods) if ending.node == 0]
+        return Observed(State.COMPLETE, 0, messages[-1] if messages else "")
     if "Failed" in conditions:
         return failed(conditions["Failed"], pods, job, log_tail)
     return _unfinished(owner, pods, job)
 
 
 def true_conditions(thing: Json) -> dict[str, Json]:
-    """The conditions of an object that hold, by type."""
+    """The true conditions of an object, by type."""
     found = thing.get("status", {}).get("conditions") or []
     return {each["type"]: each for each in found if each.get("status") == "True"}
 
 
 def failed(condition: Json, pods: Sequence[Json], job: Submitted, log_tail: str) -> Observed:
-    """A failed Job: the pod that failed first says why; without one, the Job's own condition does."""
+    """The state of a failed Job: by the pod that failed first, else by the Job's condition."""
     ending = decisive(pods)
     if ending is None:
         reason = f"{condition.get('reason')}: {condition.get('message')}"
@@ -83,7 +83,7 @@ def failed(condition: Json, pods: Sequence[Json], job: Submitted, log_tail: str)
 def verdict(ending: Ending, pods: Sequence[Json], job: Submitted, log_tail: str) -> Observed:
     """What the ending of one pod means for the job."""
     code = ending.words.get("ended")
-    found = ended(job, code if isinstance(code, int) else ending.exit_code, ending.said, log_tail)
+    found = ended(job, code if isinstance(code, int) else ending.exit_code, ending.status, log_tail)
     if found.state == State.COMPLETE or found.exit_code == Exit.NOT_DONE:
         return found
     if ending.reason == "OOMKilled":
@@ -98,14 +98,14 @@ def verdict(ending: Ending, pods: Sequence[Json], job: Submitted, log_tail: str)
 
 
 def decisive(pods: Sequence[Json]) -> Ending | None:
-    """The ending that decides: the first that failed of its own, else the last that was taken away or stopped."""
+    """The ending that decides: the first failure, else the last disruption or stop."""
     bad = sorted((each for each in endings(pods) if each.exit_code != 0), key=lambda each: each.finished)
     own = [each for each in bad if not each.disruption and each.exit_code != Exit.NOT_DONE]
     return own[0] if own else bad[-1] if bad else None
 
 
 def endings(pods: Sequence[Json]) -> list[Ending]:
-    """Of all pods whose engine has ended, in the order in which it did."""
+    """The endings of all pods, in order of time."""
     found = []
     for pod in pods:
         state = container_state(pod).get("terminated")
@@ -128,7 +128,7 @@ def _ending(pod: Json, state: Json) -> Ending:
 
 
 def _words(message: str) -> Json:
-    """The last words of a pod, as kubernetes_pod leaves them."""
+    """The termination message of a pod, as pod.py writes it."""
     try:
         found = json.loads(message)
     except ValueError:
@@ -137,7 +137,7 @@ def _words(message: str) -> Json:
 
 
 def _disruption(pod: Json) -> str:
-    """Why the cluster took this pod away: preempted, evicted, its node lost."""
+    """Why the cluster removed this pod: preempted, evicted, its node lost."""
     target = true_conditions(pod).get("DisruptionTarget")
     if target:
         return f"{target.get('reason')}: {target.get('message')}"[:250]
@@ -189,13 +189,13 @@ def _unfinished(owner: Json, pods: Sequence[Json], job: Submitted) -> Observed:
         return Observed(state, None, f"a pod is started again; pod {back[-1].pod} {why}")
     preparing = [pod["metadata"]["name"] for pod in pods if _is_prepared(pod)]
     if preparing:
-        asked = f"`kubectl describe pod {preparing[0]}` says what holds it up"
-        return Observed(state, None, f"{len(preparing)} pod(s) wait for their image and volumes: {asked}")
+        advice = f"`kubectl describe pod {preparing[0]}` says what holds it up"
+        return Observed(state, None, f"{len(preparing)} pod(s) wait for their image and volumes: {advice}")
     return Observed(state, None, "" if running else "its pods are being made")
 
 
 def _is_prepared(pod: Json) -> bool:
-    """Whether its node still pulls the image or mounts volumes. Which of them fails, only events say."""
+    """Whether its node still pulls the image or mounts volumes. Only events say which of them fails."""
     return (container_state(pod).get("waiting") or {}).get("reason") == "ContainerCreating"
 
 

@@ -1,4 +1,4 @@
-"""SLURM's commands, run here or on a host over ssh, and what they say of a job."""
+"""SLURM's commands, run here or on a host over ssh, and the state of a job from them."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from vidqa.platforms.problems import PLATFORM_UNSUITABLE
 from vidqa.platforms.slurm.problems import SLURM_MISSING, SLURM_SILENT, SLURM_SSH
 
 TIMEOUT_S = 90  # SLURM's own commands give up on their controller earlier than that
-PATIENCE_S = 30.0  # for a controller that is just being started again or taken over by its backup
+PATIENCE_S = 30.0  # for a controller that restarts or fails over
 SSH_FAILED, NOT_FOUND = 255, 127
 SSH = ("-o", "BatchMode=yes", "-o", "StrictHostKeyChecking=yes", "-o", "PasswordAuthentication=no")
 SSH_LIMIT = ("-o", "ConnectTimeout=15", "-o", "ServerAliveInterval=15", "-o", "ServerAliveCountMax=3")
-# Reads NAME=VALUE lines up to an empty one into its environment: a value stands in no command line on either host.
+# Reads NAME=VALUE lines up to an empty one into its environment, so that no value appears in a command line.
 REMOTE = 'while IFS= read -r line && [ -n "$line" ]; do export "$line"; done; exec "$@"'
 
-# How commands that change something say that they did not reach the controller, or lost it before its answer.
+# Messages of commands that could not reach the controller, or lost it before its answer.
 SILENT = re.compile(
     r"(?i)unable to contact|connection refused|timed out|communication|zero bytes were transmitted"
     r"|authentication error|could not establish a configuration source"
@@ -31,8 +31,8 @@ NO_ACCOUNTS = "accounting storage is disabled"
 
 
 @dataclass(frozen=True)
-class Answer:
-    """What a command of SLURM answered."""
+class CommandResult:
+    """The result of a SLURM command."""
 
     code: int
     out: str
@@ -40,15 +40,15 @@ class Answer:
 
     @property
     def complaint(self) -> str:
-        """What it said on failing, in one line and without any secret."""
+        """The error output in one line, without secrets."""
         lines = [line.strip() for line in (self.err or self.out).splitlines() if line.strip()]
         return environment.redacted(" ".join(lines[-5:])[:500]) or f"exit code {self.code}"
 
     def is_silence(self, nothing: str = "") -> bool:
-        """Whether the controller could not be asked, so that the answer says nothing of the job.
+        """Whether the controller did not answer, so that the result says nothing about the job.
 
-        To a question every failure is silence, whatever its words, except those that say there is `nothing` of it: a
-        running job that is taken for a lost one is started a second time.
+        For a query every failure counts as silence, except messages that match `nothing`: a running job taken for a
+        lost one would be started twice.
         """
         if self.code == 0:
             return False
@@ -59,7 +59,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class SlurmCommands:
-    """Where SLURM's commands are: here, or on the host `ssh`."""
+    """Runs SLURM's commands here, or on the host `ssh`."""
 
     ssh: str = ""
     ssh_config: str = ""
@@ -71,12 +71,12 @@ class SlurmCommands:
         secrets: tuple[str, ...] = (),
         patience_s: float = 0.0,
         nothing: str = "",
-    ) -> Answer:
+    ) -> CommandResult:
         """Run one command with `given` on its standard input, and the secrets that are set in its environment. For a
-        question, `nothing` is what it fails with where there is nothing to tell.
+        query, `nothing` is its error message where there is no such job.
 
-        A silent controller is asked again until `patience_s` is over, unless it may have done already what must not be
-        done twice. Raises SLURM_MISSING, SLURM_SSH, and SLURM_SILENT where the controller does not answer.
+        A silent controller is asked again until `patience_s` is over, unless the command may have succeeded and must
+        not be repeated. Raises SLURM_MISSING, SLURM_SSH, and SLURM_SILENT where the controller does not answer.
         """
         deadline = time.monotonic() + patience_s
         while (answer := self._ask_once(words, given, secrets)).is_silence(nothing):
@@ -85,7 +85,7 @@ class SlurmCommands:
             time.sleep(1)
         return answer
 
-    def _ask_once(self, words: tuple[str, ...], given: str, secrets: tuple[str, ...]) -> Answer:
+    def _ask_once(self, words: tuple[str, ...], given: str, secrets: tuple[str, ...]) -> CommandResult:
         passed = environment.values(secrets)
         if not self.ssh:
             return self._run(words, given, environment.child_environment(**passed))
@@ -94,7 +94,7 @@ class SlurmCommands:
         head = "".join(f"{name}={value}\n" for name, value in passed.items()) + "\n"
         return self._run(("ssh", *config, *SSH, *SSH_LIMIT, self.ssh, remote), head + given, None)
 
-    def _run(self, words: tuple[str, ...], given: str, variables: dict[str, str] | None) -> Answer:
+    def _run(self, words: tuple[str, ...], given: str, variables: dict[str, str] | None) -> CommandResult:
         where = self.ssh or words[0]
         try:
             done = subprocess.run(
@@ -106,7 +106,7 @@ class SlurmCommands:
             raise SLURM_SILENT.error(where, f"no answer within {TIMEOUT_S} s") from late
         except OSError as failed:
             raise PLATFORM_UNSUITABLE.error(where, f"it cannot be run: {failed}") from failed
-        answer = Answer(done.returncode, done.stdout, done.stderr)
+        answer = CommandResult(done.returncode, done.stdout, done.stderr)
         if self.ssh and answer.code == SSH_FAILED:
             raise SLURM_SSH.error(self.ssh, answer.complaint)
         if self.ssh and answer.code == NOT_FOUND:
@@ -114,15 +114,14 @@ class SlurmCommands:
         return answer
 
 
-def _may_repeat(words: tuple[str, ...], answer: Answer) -> bool:
-    """Two sbatch are two jobs, unless the first could not even connect to the controller. All else we ask for is so
-    however often it is asked for."""
+def _may_repeat(words: tuple[str, ...], answer: CommandResult) -> bool:
+    """All commands but sbatch are safe to repeat; sbatch only if it could not connect to the controller."""
     return words[0] != "sbatch" or "connect failure" in answer.complaint
 
 
 @dataclass(frozen=True)
 class SlurmJob:
-    """What SLURM knows of a job. `exit_code` is the script's, 128 and more for a signal; `restarts` counts attempts
+    """The state of a job in SLURM. `exit_code` is the script's, 128 and more for a signal; `restarts` counts attempts
     after the first."""
 
     state: str
@@ -133,9 +132,9 @@ class SlurmJob:
 
 
 def slurm_job(cluster: SlurmCommands, slurm_id: str, name: str) -> SlurmJob | None:
-    """What the controller knows of a job now; None where it knows it no more, which is so some minutes after its end.
+    """The state of a job from the controller; None once it has dropped the job, some minutes after its end.
 
-    Numbers are given out again, after a while or by a controller that lost its memory: only with `name` is it the job.
+    SLURM reuses job numbers, so the job must also have this `name`.
     Raises what SlurmCommands.ask raises.
     """
     shown = cluster.ask("scontrol", "show", "job", slurm_id, "--oneliner", nothing=NO_SUCH_JOB)
@@ -144,10 +143,10 @@ def slurm_job(cluster: SlurmCommands, slurm_id: str, name: str) -> SlurmJob | No
 
 
 def accounted(cluster: SlurmCommands, slurm_id: str, name: str) -> SlurmJob | None:
-    """How a job ended, from the accounts; None where there are none or it is not in them. Raises as `known`."""
-    asked = ("sacct", "-j", slurm_id, f"--name={name}", "-X", "-n", "-P", "-o", "State,ExitCode")
+    """The end of a job from accounting; None without accounting or without the job in it. Raises as `slurm_job`."""
+    words = ("sacct", "-j", slurm_id, f"--name={name}", "-X", "-n", "-P", "-o", "State,ExitCode")
     try:
-        kept = cluster.ask(*asked, nothing=NO_ACCOUNTS)
+        kept = cluster.ask(*words, nothing=NO_ACCOUNTS)
     except ProblemError as stopped:
         if stopped.problems[0].code == SLURM_MISSING.name:
             return None
@@ -156,9 +155,9 @@ def accounted(cluster: SlurmCommands, slurm_id: str, name: str) -> SlurmJob | No
 
 
 def find(cluster: SlurmCommands, name: str, patience_s: float = 0.0) -> str | None:
-    """The newest job of this name, by its number; None where SLURM knows none. Raises as `known` does."""
-    asked = ("squeue", "--noheader", "--states=all", f"--name={name}", "--format=%F")
-    listed = cluster.ask(*asked, patience_s=patience_s, nothing=NO_SUCH_JOB)
+    """The number of the newest job of this name; None if there is none. Raises as `slurm_job`."""
+    words = ("squeue", "--noheader", "--states=all", f"--name={name}", "--format=%F")
+    listed = cluster.ask(*words, patience_s=patience_s, nothing=NO_SUCH_JOB)
     numbers = sorted(map(int, re.findall(r"^\s*(\d+)\s*$", listed.out, re.MULTILINE)))
     return str(numbers[-1]) if numbers else None
 
@@ -180,7 +179,7 @@ def _from_scontrol(text: str) -> SlurmJob:
 
 
 def _from_sacct(text: str) -> SlurmJob | None:
-    """The last line counts: earlier ones are of attempts before it. A state may be followed by who canceled it."""
+    """The last line counts: earlier lines are earlier attempts. "CANCELLED by UID" gives the state CANCELLED."""
     lines = [line.split("|") for line in text.splitlines() if "|" in line]
     if not lines:
         return None

@@ -1,7 +1,7 @@
-"""The platform "slurm": an sbatch script in the run folder, submitted here or over ssh, and SLURM's word on it.
+"""The platform "slurm": an sbatch script in the run folder, submitted here or over ssh.
 
-SLURM itself puts a job back into its queue after a failed node or a preemption, and the script does after the end of
-its time; every attempt goes on in the same run folder, and stays the same job. See script.py.
+SLURM requeues a job after a node failure or a preemption, and the script does so at its time limit. Every attempt is
+the same job and continues in the same run folder. See script.py.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ from vidqa.platforms.slurm.site import SlurmSite, image_problems
 
 POLL_S = 5.0  # a controller serves a whole cluster
 ASK_AGAIN_S = 5.0
-LOST_S = 5.0  # for a controller to take a job after its launcher has stopped to wait for the answer
-END_LIMIT_S = 60.0  # SLURM lets a killed job's nodes clean up before it calls the job over
-LAUNCH_LIMIT = timedelta(hours=1)  # no launcher asks SLURM for longer; clocks of two machines differ by less
+LOST_S = 5.0  # for a controller to accept a job after its launcher stopped waiting
+END_LIMIT_S = 60.0  # SLURM lets the nodes of a killed job clean up first
+LAUNCH_LIMIT = timedelta(hours=1)  # longer than any launcher waits and any two clocks differ
 
-# SLURM's states. A job of one that is in no list is taken to run: what is over for good is never looked at again.
+# SLURM's states. A job in any other state counts as running, since a terminal state would be final.
 WAITS = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "RESV_DEL_HOLD", "SPECIAL_EXIT")
 ENDED_BY_ITSELF = ("COMPLETED", "FAILED")
 ENDED_BY_SLURM = {
@@ -70,7 +70,7 @@ ENDS = (*ENDED_BY_ITSELF, *ENDED_BY_SLURM, "CANCELLED")
 
 
 def check(job: Job) -> list[Problem]:
-    """What SLURM itself says of the script, and what it cannot know."""
+    """The check of sbatch itself, and checks that it does not make."""
     site: SlurmSite = job.settings
     problems = [*image_problems(site, slurm_script.image_of(job)), *_unseen(job)]
     for path in slurm_script.unmountable(job):
@@ -92,7 +92,7 @@ def check(job: Job) -> list[Problem]:
 
 
 def _unseen(job: Job) -> list[Problem]:
-    """The run folder, which is written here, and as a warning all else that is on the cluster alone."""
+    """An error if the run folder is only on the cluster, since it is written here; a warning for other such paths."""
     paths = dict.fromkeys(path for path in (*job.reads, *job.writes) if is_unseen(job.settings, path))
     problems = [SLURM_UNSEEN.at("cluster_paths", ", ".join(map(str, paths)), severity="warning")] if paths else []
     if is_unseen(job.settings, job.run_dir):
@@ -114,14 +114,14 @@ def by_hand(job: Job, folder: Path) -> str:
 
 
 def submit(job: Job, rendered: Rendered) -> dict[str, Any]:
-    """Hand the script over; the reference is the job's number and name. Raises SLURM_NOT_SHARED, SLURM_REFUSED."""
+    """Submit the script; the reference is the job's number and name. Raises SLURM_NOT_SHARED, SLURM_REFUSED."""
     name = slurm_script.name_of(job.job_id)
     return {"slurm_id": _hand_over(job, rendered, name), "name": name}
 
 
 def status(job: Submitted) -> Observed:
     cluster = _cluster(job)
-    launching = _may_be_launching(job)  # asked first: it may submit and end meanwhile
+    launching = _may_be_launching(job)  # first: it may submit and end meanwhile
     try:
         slurm_id = _slurm_id(job, cluster)
         if slurm_id is None and launching:
@@ -136,8 +136,8 @@ def status(job: Submitted) -> Observed:
 
 
 def cancel(job: Submitted, grace_s: float) -> None:
-    """A job that waits is taken from the queue. One that runs is asked to save, again and again, as a signal that comes
-    before the engine has begun is lost; it never goes back into the queue."""
+    """Remove a waiting job from the queue. Ask a running one to save, repeatedly, since a signal before the engine
+    starts is lost; it is not requeued."""
     cluster = _cluster(job)
     slurm_id = _slurm_id(job, cluster)
     if slurm_id is None:
@@ -164,7 +164,7 @@ def _is_over_within(job: Submitted, limit_s: float) -> bool:
 
 
 def _hand_over(job: Job, rendered: Rendered, name: str) -> str:
-    """Submit the script; its number, which sbatch may follow with ";" and a cluster's name."""
+    """Submit the script. Returns the job number, which sbatch may print with ";" and a cluster name."""
     site: SlurmSite = job.settings
     cluster = SlurmCommands(site.ssh, site.ssh_config)
     if site.ssh and cluster.ask("test", "-f", str(job.run_dir / TASK)).code:
@@ -178,7 +178,7 @@ def _hand_over(job: Job, rendered: Rendered, name: str) -> str:
         taken = find(cluster, name, PATIENCE_S)
         if taken is None:
             raise
-        return taken  # only the answer was lost
+        return taken  # submitted; only the answer was lost
     number = answer.out.strip().splitlines()[-1].partition(";")[0] if answer.out.strip() else ""
     if answer.code or not number.isdigit():
         raise SLURM_REFUSED.error(rendered.command[-1], answer.complaint)
@@ -191,29 +191,29 @@ def _cluster(job: Submitted) -> SlurmCommands:
 
 
 def _may_be_launching(job: Submitted) -> bool:
-    """Whether the job's launcher may still submit it. Nobody sees whether a process of another machine lives: there the
-    record's age decides, or a launcher that died would leave its job waiting for ever."""
+    """Whether the job's launcher may still submit it. For a launcher on another machine the record's age decides, since
+    its process cannot be observed."""
     launcher = Identity.from_dict(job.launcher)
     oldest = (datetime.now(UTC) - LAUNCH_LIMIT).isoformat(timespec="seconds")  # as files.now writes it
     return launcher.is_alive or (launcher.may_be_alive and job.created > oldest)
 
 
 def _slurm_id(job: Submitted, cluster: SlurmCommands) -> str | None:
-    """The job's number; where the launcher died before it could write it down, SLURM knows it by the job's name."""
-    known = (job.reference or {}).get("slurm_id")
-    if isinstance(known, str) and re.fullmatch(r"\d+", known):
-        return known
+    """The job number; if the launcher died before storing it, found by the job's name."""
+    slurm_id = (job.reference or {}).get("slurm_id")
+    if isinstance(slurm_id, str) and re.fullmatch(r"\d+", slurm_id):
+        return slurm_id
     return find(cluster, slurm_script.name_of(job.job_id))
 
 
 def _name(job: Submitted) -> str:
-    """By which SLURM knows the job."""
+    """The job's name in SLURM."""
     name = (job.reference or {}).get("name")
     return name if isinstance(name, str) and name.isprintable() else slurm_script.name_of(job.job_id)
 
 
 def _exit_code_left(job: Submitted, slurm_id: str) -> SlurmJob | None:
-    """How the script says it ended, where SLURM has forgotten the job already."""
+    """The end that the script stored, for a job that SLURM has dropped."""
     try:
         code = int(slurm_script.exit_file(job.run_dir, slurm_id).read_text())
     except (OSError, ValueError):
@@ -227,19 +227,19 @@ def _observed(job: Submitted, slurm_id: str, seen: SlurmJob | None) -> Observed:
         return Observed(State.PENDING, None, f"{again}waits: {seen.reason or seen.state}")
     if seen and seen.state not in ENDS:
         return Observed(State.RUNNING, None, again.removesuffix("; "))
-    said = verdict.status_in_run_folder(job)
+    engine_status = verdict.status_in_run_folder(job)
     if seen is None:
         return verdict.vanished(
-            job, said, f"it vanished: SLURM knows no job {slurm_id} of it, and it left no exit code"
+            job, engine_status, f"it vanished: SLURM knows no job {slurm_id} of it, and it left no exit code"
         )
     if seen.state in ENDED_BY_ITSELF:
         code = int(Exit.JOB_FAILED) if seen.exit_code is None else seen.exit_code
-        return verdict.ended(job, code, said, verdict.tail(run_folder_log, job))
+        return verdict.ended(job, code, engine_status, verdict.tail(run_folder_log, job))
     if seen.state == "CANCELLED":
-        found = verdict.vanished(job, said, "it was canceled in SLURM before it had saved itself")
+        found = verdict.vanished(job, engine_status, "it was canceled in SLURM before it had saved itself")
         return found if found.state == State.COMPLETE else replace(found, state=State.CANCELED)
     kind, message = ENDED_BY_SLURM[seen.state]
-    found = verdict.vanished(job, said, "")
+    found = verdict.vanished(job, engine_status, "")
     if found.state != State.COMPLETE:
         saved = "it had saved itself" if found.exit_code == Exit.NOT_DONE else "what it had not saved is lost"
         found = replace(found, message=f"{message} ({seen.state}); {saved}")

@@ -17,7 +17,7 @@ from vidqa.platforms.mounts import mounts
 from vidqa.platforms.slurm.site import SlurmSite
 
 SCRIPT, TASK = "job.sbatch", "node.sh"
-DIVIDES_MOUNTS = frozenset(":,^")  # in what Apptainer and pyxis are told; nothing takes this meaning from them
+DIVIDES_MOUNTS = frozenset(":,^")  # separators in mount options of Apptainer and pyxis, which cannot be escaped
 
 MEETING = """\
 # The nodes meet at this one, under the address that SLURM knows it by.
@@ -32,10 +32,10 @@ OWN=$(ip -o -4 address show dev {interface} | sed -n 's/.* inet \\([0-9.]*\\).*/
 FIRST_NODE=${{OWN:-$FIRST_NODE}}
 """
 RUN = """\
-# How it ended, the engine knows best: status.json has its exit code.
-said() {{ sed -n 's/.*"exit_code": \\([0-9][0-9]*\\).*/\\1/p' "$run/status.json" 2>/dev/null; }}
+# The engine's own exit code, from status.json.
+reported_code() {{ sed -n 's/.*"exit_code": \\([0-9][0-9]*\\).*/\\1/p' "$run/status.json" 2>/dev/null; }}
 restarted=${{SLURM_RESTART_COUNT:-0}}
-if ((restarted)) && [[ $(said) == 0 ]]; then
+if ((restarted)) && [[ $(reported_code) == 0 ]]; then
     echo 0 > "{exit_file}"  # an earlier attempt was complete when SLURM took its nodes
     exit 0
 fi
@@ -45,11 +45,11 @@ rm -f "$run/status.json" "{exit_file}"  # how an earlier attempt ended no longer
 ((restarted < {restarts})) || scontrol update "JobId=$SLURM_JOB_ID" Requeue=0  # the last attempt
 srun --export=ALL --kill-on-bad-exit=1{cores} {task}
 code=$?
-said=$(said)
-if [[ $said == 0 ]]; then
+reported=$(reported_code)
+if [[ $reported == 0 ]]; then
     ((code == 6 || code > 128)) && code=0  # the signal came when all was done
-elif [[ -n $said ]]; then
-    code=$said
+elif [[ -n $reported ]]; then
+    code=$reported
 fi
 
 # Another attempt goes on from the last checkpoint: when the engine has saved and stopped, or when a node is gone.
@@ -81,7 +81,7 @@ def sbatch(job: Job) -> str:
 
 
 def task(job: Job) -> str:
-    """What runs on every node: a supervisor that passes signals on to the engine, torchrun, a process per GPU."""
+    """The script of every node: a supervisor that passes signals on, torchrun, a process per GPU."""
     site: SlurmSite = job.settings
     python = python_of(site)
     settings = engine_environment(job, site.cpus_per_task or 1)
@@ -89,11 +89,11 @@ def task(job: Job) -> str:
     if site.backend == "venv":
         settings["PYTHONPATH"] = environment.python_path(Path(vidqa.__file__).parents[1])
     else:
-        settings["PYTHONNOUSERSITE"] = "1"  # the host's own packages are not the image's
+        settings["PYTHONNOUSERSITE"] = "1"  # keeps the host's packages out of the image
     exports = [f"export {name}={shlex.quote(value)}" for name, value in settings.items()]
     several = job.nodes > 1
     meeting = ("$FIRST_NODE:$MEETING_PORT", "$SLURM_NODEID") if several else ()
-    # Two tasks may share a machine; the processes of each are told apart by this name.
+    # Two tasks may share a machine; this name tells their processes apart.
     name = [job.job_id, Filled(".$SLURM_NODEID")] if several else [job.job_id]
     lines = [
         "#!/bin/bash",
@@ -106,12 +106,12 @@ def task(job: Job) -> str:
 
 
 def name_of(job_id: str) -> str:
-    """The job's name in SLURM, by which it is found again even if its launcher died before it knew the number."""
+    """The job's name in SLURM, which finds the job even if its launcher died before it stored the number."""
     return f"vidqa-{job_id}"
 
 
 def exit_file(run_dir: Path, slurm_id: str) -> Path:
-    """Where the script leaves its exit code, for clusters that keep no account of jobs."""
+    """The file with the exit code of the script, for clusters without accounting."""
     return run_dir / f"slurm-{slurm_id}.exit"
 
 
@@ -124,8 +124,8 @@ def image_of(job: Job) -> str:
 
 
 def unmountable(job: Job) -> list[Path]:
-    """The folders of a job that its container cannot be told of: there some characters divide paths, and blanks at
-    their ends are lost."""
+    """The folders of a job that cannot be mount options: some characters separate paths there, and blanks at the ends
+    are lost."""
     if job.settings.backend == "venv":
         return []
     needed = dict.fromkeys([job.run_dir, *(mount.path for mount in mounts(job))])
@@ -133,21 +133,21 @@ def unmountable(job: Job) -> list[Path]:
 
 
 def as_pattern(log: Path) -> str:
-    """The file that sbatch writes to, as it takes one: % stands for what it fills in, unless a backslash is there."""
+    """The log path for sbatch: a % is doubled. In a path with a backslash % is literal, and backslashes are doubled."""
     text = str(log)
     return text.replace("\\", "\\\\") if "\\" in text else text.replace("%", "%%")
 
 
 def directive(option: str) -> str:
-    """A line of #SBATCH. To sbatch a backslash takes the meaning of what follows, between quotes too."""
+    """A line of #SBATCH. sbatch reads a backslash as an escape, also inside quotes."""
     return "#SBATCH " + shlex.quote(option.replace("\\", "\\\\"))
 
 
 def _directives(job: Job, more: dict[str, str]) -> list[str]:
-    """Lines of #SBATCH; what the site leaves empty is left out."""
+    """Lines of #SBATCH; empty site settings are left out."""
     site: SlurmSite = job.settings
     kind = f"{site.gpu_type}:" if site.gpu_type else ""
-    asked = {
+    options = {
         **more,
         "open-mode": "append",
         "nodes": str(job.nodes),
@@ -165,12 +165,12 @@ def _directives(job: Job, more: dict[str, str]) -> list[str]:
         "export": ",".join(SECRETS),
     }
     flags = ["--exclusive"] * site.exclusive + ["--requeue", *site.options]
-    return [directive(f"--{name}={value}") for name, value in asked.items() if value] + [*map(directive, flags)]
+    return [directive(f"--{name}={value}") for name, value in options.items() if value] + [*map(directive, flags)]
 
 
 def _body(job: Job) -> str:
     site: SlurmSite = job.settings
-    # srun does not take the number of cores over from sbatch.
+    # srun does not inherit the number of cores from sbatch.
     cores = f" --cpus-per-task={site.cpus_per_task}" if site.cpus_per_task else ""
     run = RUN.format(
         restarts=site.restarts,
@@ -183,7 +183,7 @@ def _body(job: Job) -> str:
 
 
 def _in_container(job: Job) -> str:
-    """The words of srun that run node.sh, in the site's container if it has one."""
+    """The srun arguments that run node.sh, in the site's container if any."""
     site: SlurmSite = job.settings
     script = f'bash "$run/{TASK}"'
     if site.backend == "venv":
@@ -197,13 +197,13 @@ def _in_container(job: Job) -> str:
 
 
 def _mounts(job: Job) -> list[str]:
-    """What the spec names, at the same paths: what it reads cannot be written."""
+    """The mounts of the job, at the same paths; inputs are read-only."""
     found = [mount for mount in mounts(job) if mount.path != job.run_dir]
     return [f"{mount.path}:{mount.path}{':ro' * mount.read_only}" for mount in found]
 
 
 def _shown(*words: str) -> str:
-    """Words for the shell, which fills in what only the node knows and reads nothing else in them."""
+    """Words quoted for the shell, except the placeholders of Filled words."""
     return " ".join(f'"{word}"' if isinstance(word, Filled) else shlex.quote(word) for word in words)
 
 

@@ -1,4 +1,4 @@
-"""What is particular to one SLURM cluster: the table [slurm] of site.toml."""
+"""Settings of one SLURM cluster: the table [slurm] of site.toml."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field
 
 from vidqa.contract.problem import Problem
-from vidqa.platforms.site import Interface, Settings, is_unseen
+from vidqa.platforms.site import Interface, SiteSettings, is_unseen
 from vidqa.platforms.slurm.problems import SLURM_IMAGE, SLURM_NO_IMAGE
 
 IMAGE_FILES = (".sif", ".sqsh", ".squashfs", ".img")
 
 
 def _of_this_cluster(option: str) -> str:
-    """Refuse --clusters, and what sbatch reads as its short form."""
+    """Refuse --clusters and its short form."""
     if option.startswith("--cl") and not option.startswith("--cluster-constraint"):
         raise ValueError("the job would go to another cluster, where nobody looks for it; let `ssh` name a host there")
     return option
@@ -30,7 +30,7 @@ AbsolutePath = Annotated[str, Field(pattern=r"^/[\P{Cc}\t]*$")]
 Option = Annotated[str, Field(pattern=r"^--[a-z][\P{Cc}\t]*$"), AfterValidator(_of_this_cluster)]
 
 
-class SlurmSite(Settings):
+class SlurmSite(SiteSettings):
     """Settings of the platform slurm. An empty text leaves an option to the cluster's own default."""
 
     backend: Literal["venv", "apptainer", "pyxis"] = Field(
@@ -66,8 +66,8 @@ class SlurmSite(Settings):
 
 
 def image_problems(site: SlurmSite, image: str) -> list[Problem]:
-    """What keeps the image of a job from being found on the nodes. A file is named absolutely: they know no folder that
-    the launch was made in, and pyxis takes any other name for one in a registry."""
+    """Problems of the image on the nodes. A file needs an absolute path: nodes do not share the working folder, and
+    pyxis takes any other name for one in a registry."""
     if site.backend == "venv":
         return []
     if not image:

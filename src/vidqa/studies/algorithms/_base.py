@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -86,8 +85,8 @@ class Searcher:
 
 
 def spelling(values: Values) -> str:
-    """The same text for the same values."""
-    return json.dumps(values, sort_keys=True)
+    """The same text for the same values, which stand in the order of the space."""
+    return repr(list(values.items()))
 
 
 def unseen(task: Task, values: dict[str, Any], trials: Sequence[Trial]) -> dict[str, Any]:

@@ -6,6 +6,7 @@ second generation on, which trials the one before was judged by.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
@@ -59,7 +60,9 @@ class CmaEs(Searcher):
             note: Mapping[str, Any] = trials[number].extra[NOTE]
             found = losses[number]
             told.append((self._asked(strategy, note["generation"], note["member"]), found[0] if found else worst))
-        strategy.tell(told)
+        with warnings.catch_warnings(), require("numpy", EXTRA).errstate(all="ignore"):
+            warnings.simplefilter("ignore")  # it takes a mean of nothing where nothing lies inside of the bounds
+            strategy.tell(told)
 
     def _asked(self, strategy: Any, generation: int, member: int) -> Any:
         strategy.reseed_rng(int(self.task.stream(generation, 100 + member).integers(2**31)))

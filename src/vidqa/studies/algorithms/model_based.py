@@ -8,10 +8,10 @@ from typing import Any
 
 from vidqa.studies.algorithms._base import OPEN, Searcher, Task, unseen
 from vidqa.studies.algorithms.plain import spread
-from vidqa.studies.algorithms.through_optuna import Seen, asked, optuna_samplers
+from vidqa.studies.algorithms.through_optuna import Seen, asked
 from vidqa.studies.moves import Done, Move, Start, Trial
 
-MOST_GP = 150  # results; the time of a Gaussian process grows with their third power
+MOST_GP = 300  # results; the time of a Gaussian process grows with their third power
 POPULATION = 20  # of nsga2, at most
 
 
@@ -56,16 +56,14 @@ def observed(task: Task, trials: Iterable[Trial]) -> list[Seen]:
 
 
 def gaussian_process(task: Task, seen: Sequence[Seen], number: int) -> dict[str, Any]:
-    sampler = optuna_samplers().GPSampler(seed=_seed(task, number), n_startup_trials=1, warn_independent_sampling=False)
-    return asked(task.space, sampler, seen, len(task.goals), whole=True)[0]
+    options = {"seed": _seed(task, number), "n_startup_trials": 1, "warn_independent_sampling": False}
+    return asked(task.space, "GPSampler", options, seen, len(task.goals), whole=True)[0]
 
 
 def parzen(task: Task, seen: Sequence[Seen], number: int) -> dict[str, Any]:
     conditional = any(each.condition for each in task.space.parameters)
-    sampler = optuna_samplers().TPESampler(
-        seed=_seed(task, number), n_startup_trials=1, group=conditional, constant_liar=True
-    )
-    return asked(task.space, sampler, seen, len(task.goals), whole=False)[0]
+    options = {"seed": _seed(task, number), "n_startup_trials": 1, "group": conditional, "constant_liar": True}
+    return asked(task.space, "TPESampler", options, seen, len(task.goals), whole=False)[0]
 
 
 def _seed(task: Task, number: int) -> int:
@@ -80,13 +78,13 @@ class Nsga2(Searcher):
         if number >= task.max_trials:
             return Done()
         size = min(POPULATION, max(4, task.max_trials // 5))
-        sampler = optuna_samplers().NSGAIISampler(population_size=size, seed=_seed(task, number))
+        options = {"population_size": size, "seed": _seed(task, number)}
         seen = [
             Seen(each.values, losses, each.extra.get("nsga2", {"NSGAIISampler:generation": 0}))
             for each in trials
             if (losses := task.last(each)) is not None
         ]
-        values, noted = asked(task.space, sampler, seen, len(task.goals), whole=True)
+        values, noted = asked(task.space, "NSGAIISampler", options, seen, len(task.goals), whole=True)
         if not any(noted.values()):
             values = spread(task, number)  # the first generation
         return Start(unseen(task, values, trials), "nsga2", extra={"nsga2": noted})

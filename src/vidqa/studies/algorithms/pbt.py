@@ -1,4 +1,5 @@
-"""Population-based training: at each rung the worst give their places to copies of the best, with other values.
+"""Population-based training: at each rung the worst, and those that failed, are replaced by copies of the best with
+other values.
 
 A copy begins with the weights of its parent at the end of that rung, so what shapes the weights stays as it was.
 """
@@ -44,21 +45,21 @@ class Pbt(Searcher):
         return Wait() if any(each.state in OPEN for each in trials) else Done()
 
     def _decided(self, trials: Sequence[Trial], rung: int) -> Move | None:
-        """First the copies, then what they replace, then all the others go on."""
+        """First the copies, for members that failed and for the worst; then the worst are given up, and the others go
+        on."""
         reached = ranked(self.task, trials, rung)
-        copies = [each for each in trials if each.parent is not None and each.extra.get("copied_at") == rung]
-        count = min(max(1, int(len(reached) * SHARE)), len(reached) // 2)
-        left = self.task.max_trials - (len(trials) - len(copies))
-        count = min(count, left)
-        paused = [each for each in reached if each.state == "paused" and each.rung == rung]
-        if len(copies) < count:
-            stream = self.task.stream(len(trials), 4)
-            parent = reached[int(stream.integers(count))]
+        best = max(1, int(len(reached) * SHARE))
+        failed, worst = max(0, self.size - len(reached)), min(best, len(reached) // 2)
+        made = sum(each.extra.get("copied_at") == rung for each in trials)
+        count = min(failed + worst, self.task.max_trials - (len(trials) - made)) if reached else 0
+        if made < count:
+            parent = reached[int(self.task.stream(len(trials), 4).integers(best))]
             note = {"copied_at": rung}
             return Start(self._explored(trials, parent), "pbt", rung + 1, 0, parent.number, note)
-        worst = {each.number for each in reached[len(reached) - count :]} if count else set()
+        given_up = {each.number for each in reached[len(reached) - max(0, count - failed) :]}
+        paused = [each for each in reached if each.state == "paused" and each.rung == rung]
         for each in paused:
-            if each.number in worst:
+            if each.number in given_up:
                 return Prune(each.number)
         return Promote(paused[0].number, rung + 1) if paused else None
 

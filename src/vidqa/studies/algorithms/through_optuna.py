@@ -29,14 +29,10 @@ class Seen:
     noted: Mapping[str, Any] = field(default_factory=dict)
 
 
-def optuna_samplers() -> Any:
-    return require("optuna.samplers", EXTRA)
-
-
 def asked(
-    space: Space, sampler: BaseSampler, seen: Sequence[Seen], goals: int, *, whole: bool
+    space: Space, sampler: str, options: Mapping[str, Any], seen: Sequence[Seen], goals: int, *, whole: bool
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The values that a sampler proposes after all it has seen, and what it notes of them.
+    """The values that optuna's sampler of this name proposes after all it has seen, and what it notes of them.
 
     `whole`: the sampler knows no conditions, so every parameter has a value in every trial, in its middle where it does
     not apply.
@@ -45,7 +41,8 @@ def asked(
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        study = optuna.create_study(directions=["minimize"] * goals, sampler=sampler)
+        made: BaseSampler = getattr(optuna.samplers, sampler)(**options)
+        study = optuna.create_study(directions=["minimize"] * goals, sampler=made)
         study.add_trials([_frozen(space, each, whole) for each in seen])
         trial = study.ask()
         values: dict[str, Any] = {}

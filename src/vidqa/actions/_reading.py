@@ -1,0 +1,59 @@
+"""What all actions have in common that read records with a model which they leave as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from vidqa.actions._base import Action, DataSet, ModelKey, Parent, RecordSampling, Resuming
+
+
+def reading(
+    name: str,
+    table: str,
+    *,
+    data: str,
+    longest: Callable[[Any], int],
+    sampling: Mapping[str, Any] | None = None,
+    **others: Any,
+) -> Action:
+    """An action over one set of records, which reports call `data`. `table` is the one of its spec that says how:
+    batch_size, skip_saved, limit. `longest` is how many tokens of a record the model may read."""
+
+    def limit(spec: Any) -> int | None:
+        most = getattr(spec, table).limit
+        return None if most < 0 else most
+
+    return Action(
+        name=name,
+        output_key="results_dir",
+        models=(ModelKey("model.model_name"), ModelKey("model.base_model_path", only_with="model.enable_lora")),
+        data=(DataSet(data, "dataset.annotation_path", "dataset.media_dir", root="eval"),),
+        decoding="engine",
+        exclusive=(("vision.fps", "vision.nframes", "SPEC_FPS_AND_NFRAMES"),),
+        parent=Parent("best", "vidqa.spec.sources:exported"),
+        processes=lambda spec: spec.num_gpus,
+        processes_key="num_gpus",
+        resuming=Resuming(f"{table}.skip_saved", same_inputs=True),
+        sampling=RecordSampling(
+            planner="vidqa.planning.samples:evaluation_planner",
+            vision="vision",
+            length_key="model.max_length",
+            longest=longest,
+            limit=limit,
+            **(sampling or {}),
+        ),
+        **others,
+    )
+
+
+def answering(name: str, table: str, **others: Any) -> Action:
+    """An action whose model generates answers; its table has seed and generator, too."""
+
+    def interpreters(spec: Any) -> dict[str, str]:
+        return {"engine.vllm.python": "vllm"} if getattr(spec, table).generator == "vllm" else {}
+
+    def longest(spec: Any) -> int:  # a question leaves room for its answer
+        return spec.model.max_length - spec.generation.max_tokens
+
+    return reading(name, table, longest=longest, interpreters=interpreters, answering=table, **others)

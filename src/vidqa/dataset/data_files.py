@@ -1,0 +1,133 @@
+"""Which files of a data set folder hold a split: by what `save_to_disk` left, by the card's `configs`, or by names."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from vidqa.dataset.problems import SEVERAL_SPLITS, SPLIT_UNKNOWN
+
+SHARD = re.compile(r"(.+)-\d{5}-of-\d{5}")  # as the hub names them: train-00000-of-00002
+ENDINGS = (".parquet", ".arrow", ".jsonl", ".json", ".csv")
+OWN = {"dataset_info.json", "state.json", "dataset_dict.json", "dataset_infos.json"}
+SPLITS = ("train", "training", "test", "testing", "validation", "valid", "val", "dev", "eval", "evaluation")
+NO_SPLITS = ("part", "data", "shard", "default", "annotations")  # what files are called that are of no split
+MOST_NAMED = 20
+
+
+def holds_tables(folder: Path) -> bool:
+    """Whether the folder is one of `save_to_disk`, or has parquet or Arrow files where the hub has them."""
+    if (folder / "dataset_dict.json").is_file() or (folder / "state.json").is_file():
+        return True
+    patterns = ("*.parquet", "*.arrow", "data/*.parquet", "*/*.parquet", "*/*/*.parquet")
+    return any(next(folder.glob(pattern), None) for pattern in patterns)
+
+
+def files_of(folder: Path, subset: str, split: str) -> list[Path]:
+    """The files of one split, in order; without a name, those of the only one.
+
+    Raises DATA_SPLIT_UNKNOWN, DATA_SEVERAL_SPLITS.
+    """
+    if folder.is_file():
+        return [folder]
+    by_split = _saved(folder / subset) or _of_card(folder, subset) or _by_name(folder, subset)
+    names = ", ".join(sorted(by_split)[:MOST_NAMED]) or "none"
+    if not split and len(by_split) > 1:
+        raise SEVERAL_SPLITS.error(folder, f"it holds the splits {names}")
+    if not by_split or (split and split not in by_split):
+        what = f"subset {subset!r}, " if subset else ""
+        raise SPLIT_UNKNOWN.error(folder, f"{what}split {split or 'any'!r} is not there; there are: {names}")
+    return by_split[split] if split else next(iter(by_split.values()))
+
+
+def _saved(folder: Path) -> dict[str, list[Path]]:
+    """What `save_to_disk` of a data set, or of several splits, left."""
+    if (folder / "dataset_dict.json").is_file():
+        parts = sorted(path.parent for path in folder.glob("*/state.json"))
+        return {part.name: _arrow_files(part) for part in parts}
+    found = _arrow_files(folder)
+    return {"train": found} if found else {}
+
+
+def _arrow_files(folder: Path) -> list[Path]:
+    """What state.json lists, or else every Arrow file, by name."""
+    try:
+        state = json.loads((folder / "state.json").read_text(encoding="utf-8"))
+        return [folder / Path(entry["filename"]).name for entry in state["_data_files"]]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return sorted(folder.glob("*.arrow"))
+
+
+def _of_card(folder: Path, subset: str) -> dict[str, list[Path]]:
+    """The files that README.md names for a subset, by split; empty where it names none."""
+    configs = _card(folder).get("configs")
+    named = [each for each in configs if isinstance(each, dict)] if isinstance(configs, list) else []
+    chosen = [each for each in named if not subset or each.get("config_name") == subset]
+    if not subset and len(chosen) > 1:
+        chosen = [each for each in chosen if each.get("default") or each.get("config_name") == "default"]
+        if not chosen:
+            names = ", ".join(str(each.get("config_name")) for each in named)
+            raise SEVERAL_SPLITS.error(folder, f"it holds the subsets {names}", "name one, such as FOLDER#SUBSET:train")
+    if not chosen or "data_files" not in chosen[0]:
+        return {}
+    base = folder / str(chosen[0].get("data_dir", "."))
+    found: dict[str, list[Path]] = defaultdict(list)
+    for split, pattern in _patterns(chosen[0]["data_files"]):
+        if ".." not in Path(pattern).parts and not Path(pattern).is_absolute():
+            found[split] += sorted(path for path in base.glob(pattern) if path.is_file())
+    return {split: files for split, files in found.items() if files}
+
+
+def _patterns(written: Any) -> list[tuple[str, str]]:
+    """(split, pattern) of what a card has: a pattern, a list of them, or a list of splits with theirs."""
+    if isinstance(written, str):
+        return [("train", written)]
+    found = []
+    for each in written if isinstance(written, list) else ():
+        if isinstance(each, str):
+            found.append(("train", each))
+        elif isinstance(each, dict):
+            paths = each.get("path")
+            names = [paths] if isinstance(paths, str) else paths if isinstance(paths, list) else []
+            found += [(str(each.get("split", "train")), name) for name in names if isinstance(name, str)]
+    return found
+
+
+def _card(folder: Path) -> dict[str, Any]:
+    """The header of the folder's README.md."""
+    try:
+        text = (folder / "README.md").read_text(encoding="utf-8")
+        head = text.split("---", 2)[1] if text.startswith("---") else ""
+        found = yaml.safe_load(head)
+    except (OSError, ValueError, IndexError, yaml.YAMLError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _by_name(folder: Path, subset: str) -> dict[str, list[Path]]:
+    """Every data file by its split: a folder or a part of its name that is the name of one, or else its stem."""
+    inner = folder / subset if subset and (folder / subset).is_dir() else folder
+    files = [path for path in sorted(inner.rglob("*")) if path.suffix in ENDINGS and path.name not in OWN]
+    files = [path for path in files if not any(part.startswith(".") for part in path.relative_to(inner).parts)]
+    if subset and inner == folder:
+        files = [path for path in files if subset in re.split(r"[-_.]", path.stem)]
+    tables = [path for path in files if path.suffix in (".parquet", ".arrow")]
+    found: dict[str, list[Path]] = defaultdict(list)
+    for path in tables or files:
+        found[_split_of(path.relative_to(inner), subset)].append(path)
+    return dict(found)
+
+
+def _split_of(file: Path, subset: str) -> str:
+    shard = SHARD.fullmatch(file.stem)
+    stem = shard[1] if shard else file.stem
+    words = [stem, *file.parts[:-1], *re.split(r"[-_.]", stem)]
+    if split := next((word for word in words if word in SPLITS), None):
+        return split
+    stem = re.sub(r"[-_.]?\d+$", "", stem.removeprefix(f"{subset}_").removeprefix(f"{subset}-"))
+    return stem if stem and stem not in NO_SPLITS else "train"

@@ -1,0 +1,89 @@
+"""Rows of other systems as rows with a conversation: questions with lettered answers, columns, JSON inside a text."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+MEDIA = ("video", "videos", "image", "images")
+ASK_LETTER = "Answer with the option's letter from the given choices directly."
+PAIRS = "qa_pairs"
+
+
+def shaped(rows: Iterable[tuple[int, Any]]) -> Iterator[tuple[int, Any]]:
+    """The rows that the rows of a source stand for."""
+    for index, row in rows:
+        yield from _rows_of(index, row)
+
+
+def _rows_of(index: int, row: Any) -> Iterator[tuple[int, Any]]:
+    """The rows that one row of a source stands for, each with the row's index.
+
+    A row whose `qa_pairs` is a list becomes one row for each question, with the ids ID-0, ID-1 and so on.
+    """
+    if not isinstance(row, dict):
+        yield index, row
+        return
+    row = _plain_media(_read_turns(row))
+    pairs = row.get(PAIRS)
+    if pairs is None or "conversations" in row or "messages" in row:
+        yield index, row
+    elif isinstance(pairs, list) and pairs and all(isinstance(pair, dict) for pair in pairs):
+        rest = {name: value for name, value in row.items() if name != PAIRS}
+        for number, pair in enumerate(pairs):
+            yield index, {**rest, "id": f"{row.get('id', index)}-{number}", **_conversation(pair)}
+    elif isinstance(pairs, dict):
+        yield index, {**{name: value for name, value in row.items() if name != PAIRS}, **_conversation(pairs)}
+    else:
+        yield index, row
+
+
+def _conversation(pair: dict[str, Any]) -> dict[str, Any]:
+    """A question with its choices, one line each, and the right letter; the question and its answer without them."""
+    choices = pair.get("index2ans")
+    lines = [pair.get("question", "")]
+    if isinstance(choices, dict) and choices:
+        lines += [*(f"({letter}) {choices[letter]}" for letter in sorted(choices)), ASK_LETTER]
+    answer = pair.get("answer", pair.get("correct_answer"))
+    answer_turns = [] if answer is None else [{"role": "assistant", "content": answer}]
+    question = "\n".join(lines) if all(isinstance(line, str) for line in lines) else lines[0]
+    return {"conversations": [{"role": "user", "content": question}, *answer_turns]}
+
+
+def _read_turns(row: dict[str, Any]) -> dict[str, Any]:
+    """The row with turns, and a provenance, that were written as the text of JSON."""
+    read = {}
+    for field in ("conversations", "messages", "provenance"):
+        text = row.get(field)
+        if isinstance(text, str) and text.lstrip()[:1] in ("[", "{"):
+            try:
+                read[field] = json.loads(text)
+            except (ValueError, RecursionError):
+                continue  # reading the row says what it should be
+    return {**row, **read} if read else row
+
+
+def _plain_media(row: dict[str, Any]) -> dict[str, Any]:
+    """The row with the paths of media that were written as {"path": ...}."""
+    named = {
+        field: [_path(each) for each in value] if isinstance(value, list) else _path(value)
+        for field in MEDIA
+        if isinstance(value := row.get(field), dict | list)
+    }
+    return {**row, **named} if named else row
+
+
+def _path(value: Any) -> Any:
+    return value["path"] if isinstance(value, dict) and value.get("path") and not value.get("bytes") else value
+
+
+def question_row(row: Any) -> Any:
+    """A row with a question and an answer of its own as one with turns; other rows as they are."""
+    if not isinstance(row, dict) or {"conversations", "messages", PAIRS} & row.keys():
+        return row
+    if not {"question", "answer"} & row.keys():
+        return row
+    rest = {name: value for name, value in row.items() if name not in ("question", "answer")}
+    question, answer = row.get("question", ""), row.get("answer", "")
+    return {**rest, "conversations": [{"from": "human", "value": question}, {"from": "gpt", "value": answer}]}

@@ -1,0 +1,126 @@
+"""Captions of driving videos: `videos/ID.*.mp4` and `metas/ID.label.json`; `captions.yaml` says how they are asked for.
+
+system_prompt: ...          as in the prompt files of cosmos-reason2-inference
+user_prompt: ...
+keys: [weather, lighting]   those that are answered, in this order; KEYS where it is left out
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import yaml
+
+from vidqa.contract.files import content_hash, parse_json
+from vidqa.dataset.findings import Findings
+from vidqa.dataset.media import media_source
+from vidqa.dataset.problems import CAPTIONS, EMPTY, RECORD_TYPE, SYNTAX
+from vidqa.dataset.sources._base import Rows, Source, SourceKind
+from vidqa.dataset.sources.address import address_of
+
+VIDEOS, METAS, LABEL = "videos", "metas", ".label.json"
+ASKS = "captions.yaml"
+FRONT = ".camera_front_wide_120fov.mp4"  # the camera that is shown where there are several
+MOST_BYTES = 16 << 20
+KEYS = (
+    *("weather", "lighting", "road_conditions", "traffic_light", "traffic_sign", "additional_traffic_rules"),
+    *("road_type", "junction_type", "lane_type", "additional_map_rules", "interactive_expanded_metaaction"),
+    *("safety_analysis", "driving_difficulty", "rule_violation", "interesting_scenario"),
+)
+SYSTEM = "You describe driving videos carefully and exactly, as training data for self-driving vehicles."
+USER = "Describe this driving video as one JSON object with the keys {}."
+
+
+class Asks(NamedTuple):
+    """What is asked about every video, and which keys of a label are the answer."""
+
+    system: str
+    user: str
+    keys: tuple[str, ...]
+
+
+def read_asks(file: Path) -> Asks:
+    """What captions.yaml says, or this module where there is none. Raises DATA_CAPTIONS."""
+    try:
+        written = yaml.safe_load(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    except (OSError, ValueError, yaml.YAMLError, RecursionError) as broken:
+        raise CAPTIONS.error(file, f"it cannot be read: {str(broken)[:200]}") from broken
+    written = {} if written is None else written
+    if not isinstance(written, dict) or written.keys() - {"system_prompt", "user_prompt", "keys"}:
+        raise CAPTIONS.error(file, f"it holds {', '.join(map(str, written))[:200] if written else 'something else'}")
+    keys = written.get("keys", list(KEYS))
+    if not isinstance(keys, list) or not keys or not all(isinstance(key, str) for key in keys):
+        raise CAPTIONS.error(file, f"keys is {keys!r:.200}, not a list of names")
+    prompts = written.get("system_prompt", SYSTEM), written.get("user_prompt", USER.format(", ".join(keys)))
+    if not all(isinstance(prompt, str) for prompt in prompts):
+        raise CAPTIONS.error(file, "system_prompt and user_prompt are texts")
+    return Asks(prompts[0].strip(), prompts[1].strip(), tuple(keys))
+
+
+def _row(name: str, label: dict[str, Any], video: str, asks: Asks) -> dict[str, Any]:
+    answer = json.dumps({key: label.get(key) for key in asks.keys}, indent=2, ensure_ascii=False)
+    messages: list[dict[str, Any]] = [{"role": "system", "content": asks.system}] if asks.system else []
+    content = [{"type": "video", "video": video}, {"type": "text", "text": asks.user}]
+    messages += [{"role": "user", "content": content}, {"role": "assistant", "content": f"```json\n{answer}\n```"}]
+    return {"id": name, "messages": messages}
+
+
+def _videos(folder: Path) -> dict[str, list[str]]:
+    """The names of mp4 files by what stands before their first point and by every longer beginning."""
+    found: dict[str, list[str]] = {}
+    names = sorted(entry.name for entry in folder.iterdir()) if folder.is_dir() else []
+    for name in names:
+        parts = name.split(".")
+        if parts[-1].lower() == "mp4":
+            for end in range(1, len(parts)):
+                found.setdefault(".".join(parts[:end]), []).append(name)
+    return found
+
+
+def _video_of(name: str, videos: dict[str, list[str]]) -> str:
+    found: Sequence[str] = videos.get(name, ())
+    return next((each for each in found if each.endswith(FRONT)), found[0] if found else name + FRONT)
+
+
+def _recognises(path: str) -> bool:
+    place, _ = address_of(path)
+    return all(os.path.isdir(os.path.join(place, name)) for name in (VIDEOS, METAS))
+
+
+def _open(path: str, media_path: str) -> Source:
+    """`#FILE` behind the folder names another captions.yaml. Raises DATA_CAPTIONS."""
+    place, part = address_of(path)
+    folder = Path(place)
+    asks = read_asks(Path(os.path.expanduser(part)) if part else folder / ASKS)
+    labels = sorted((folder / METAS).glob(f"*{LABEL}"))
+    media = media_source(folder / METAS, media_path, root_mode=not media_path)
+
+    def rows(findings: Findings) -> Rows:
+        videos = _videos(Path(media.root) / VIDEOS)
+        for index, file in enumerate(labels):
+            try:
+                label = parse_json(file, MOST_BYTES)
+            except (OSError, ValueError) as broken:
+                findings.add(SYNTAX, str(file), f"it cannot be read: {str(broken)[:200]}")
+                continue
+            if not isinstance(label, dict):
+                findings.add(RECORD_TYPE, str(file), "expected an object")
+                continue
+            name = file.name.removesuffix(LABEL)
+            yield index, _row(name, label, f"{VIDEOS}/{_video_of(name, videos)}", asks)
+        if not labels:
+            findings.add(EMPTY, str(folder / METAS), "no label is there")
+
+    def fingerprint() -> str:
+        parts = [asks, *((file.name, content_hash(file)) for file in labels)]
+        return hashlib.sha256(repr(parts).encode("utf-8", "surrogateescape")).hexdigest()
+
+    return Source(folder / METAS, media, rows, fingerprint)
+
+
+CAPTIONS_FOLDER = SourceKind("captions", _recognises, _open)

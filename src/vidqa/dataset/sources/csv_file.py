@@ -1,0 +1,26 @@
+"""A CSV file (.tsv: tabs) whose header names the columns video (or file, path, clip), question and answer."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from vidqa.contract.files import content_hash
+from vidqa.dataset.media import media_source
+from vidqa.dataset.sources._base import Source, SourceKind
+from vidqa.dataset.tables import csv_rows
+
+ENDINGS = (".csv", ".tsv")
+
+
+def _recognises(path: str) -> bool:
+    return path.lower().endswith(ENDINGS) and os.path.isfile(os.path.expanduser(path))
+
+
+def _open(path: str, media_path: str) -> Source:
+    file = Path(os.path.expanduser(path))
+    media = media_source(file, media_path, root_mode=False)
+    return Source(file, media, lambda findings: csv_rows(file, findings), lambda: content_hash(file), by_line=True)
+
+
+CSV_FILE = SourceKind("CSV file", _recognises, _open)

@@ -1,0 +1,68 @@
+"""Runs a user's function and writes what it yields, one JSON line each: python function_process.py FD FILE NAME [WORD]
+
+Nothing of vidqa is imported: the user's code has a process of its own. What it prints goes to stderr.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import random
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+
+def place_of(error: BaseException, file: Path) -> str:
+    """FILE:LINE of the last line of the user's file that led to an error, or else of where it arose."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if Path(frame.filename) == file]
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{error.filename}:{error.lineno}"
+    return f"{own[-1].filename}:{own[-1].lineno}" if own else ""
+
+
+def as_json(value: Any) -> Any:
+    """Paths as text; anything else that JSON does not know is refused."""
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    raise TypeError(f"{type(value).__name__} is no text, number, list or dictionary")
+
+
+def run(file: Path, name: str, given: list[str], write: Callable[[str, Any], None]) -> None:
+    """Write the records; raises whatever the user's code raises."""
+    spec = importlib.util.spec_from_file_location(file.stem, file)
+    assert spec is not None and spec.loader is not None  # the name ends in .py
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    if not callable(getattr(module, name, None)):
+        raise AttributeError(f"there is no function {name}")
+    for row in getattr(module, name)(*given):
+        write("row", row)
+
+
+def main() -> int:
+    descriptor, file, name, *given = sys.argv[1:]
+    sys.path[0] = str(Path(file).parent)
+    random.seed(0)
+    with open(int(descriptor), "w", encoding="utf-8") as out:
+
+        def write(kind: str, value: Any) -> None:
+            out.write(json.dumps([kind, value], default=as_json, allow_nan=False) + "\n")
+
+        try:
+            run(Path(file), name, given, write)
+        except BaseException as error:  # noqa: BLE001 - also what ends a process: the function ends, not the check
+            message = f"{type(error).__name__}: {str(error)[:300]}"
+            write("failed", {"where": place_of(error, Path(file)), "message": message})
+            return 1
+        write("end", None)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

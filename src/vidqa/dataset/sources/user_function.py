@@ -1,0 +1,82 @@
+"""A user's own function that yields records: `my_module.py:records`, or `my_module.py:records#WORD`, which it is given.
+
+The function runs in a process of its own, and what it yields comes back as JSON: it is checked like any other record,
+and nothing that the function does to its own process changes how.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from vidqa.contract import environment
+from vidqa.contract.files import content_hash
+from vidqa.dataset.findings import Findings
+from vidqa.dataset.media import media_source
+from vidqa.dataset.problems import EMPTY, FILE_MISSING, FUNCTION
+from vidqa.dataset.reader import TOO_DEEP, is_deep
+from vidqa.dataset.shapes import question_row
+from vidqa.dataset.sources._base import Rows, Source, SourceKind
+from vidqa.dataset.sources.address import FUNCTION as WRITTEN
+
+CHILD = Path(__file__).with_name("function_process.py")
+
+
+def _open(path: str, media_path: str) -> Source:
+    """Raises DATA_FILE_MISSING."""
+    found = WRITTEN.fullmatch(path)
+    assert found is not None  # it was recognised
+    file = Path(os.path.abspath(os.path.expanduser(found["file"])))
+    if not file.is_file():
+        raise FILE_MISSING.error(file, "there is no such Python file", "give FILE.py:FUNCTION")
+    name, given = found["name"], found["given"]
+
+    def rows(findings: Findings) -> Rows:
+        index = -1
+        for index, row in enumerate(_yielded(file, name, given, findings)):
+            if is_deep(row):
+                findings.add(FUNCTION, f"{file}:{name}[{index}]", TOO_DEEP)
+            else:
+                yield index, question_row(row)
+        if index < 0 and not findings.total:
+            findings.add(EMPTY, f"{file}:{name}", "the function yields no record")
+
+    def fingerprint() -> str:
+        read = [content_hash(Path(given))] if given and os.path.isfile(given) else []
+        return hashlib.sha256(repr([content_hash(file), name, given, *read]).encode()).hexdigest()
+
+    return Source(file, media_source(file, media_path, root_mode=False), rows, fingerprint)
+
+
+def _yielded(file: Path, name: str, given: str | None, findings: Findings) -> Iterator[Any]:
+    """What the function yields, until it ends or fails, which becomes a finding."""
+    reading, writing = os.pipe()
+    words = [sys.executable, str(CHILD), str(writing), str(file), name, *([] if given is None else [given])]
+    # What has an order only by chance, such as that of a set, is the same in every process.
+    variables = {**environment.foreign_environment(), "PYTHONHASHSEED": "0"}
+    process = subprocess.Popen(words, pass_fds=[writing], stdin=subprocess.DEVNULL, stdout=sys.stderr, env=variables)
+    os.close(writing)
+    ended = False
+    try:
+        with open(reading, encoding="utf-8") as lines:
+            for line in lines:
+                kind, value = json.loads(line)
+                if kind == "row":
+                    yield value
+                elif kind == "failed":
+                    findings.add(FUNCTION, value["where"] or f"{file}:{name}", value["message"])
+                ended = ended or kind in ("failed", "end")
+    finally:
+        process.kill()
+        process.wait()
+    if not ended:
+        findings.add(FUNCTION, f"{file}:{name}", f"its process ended before it, with exit code {process.returncode}")
+
+
+USER_FUNCTION = SourceKind("user's function", lambda path: bool(WRITTEN.fullmatch(path)), _open)

@@ -1,0 +1,168 @@
+"""Data sets of the Hugging Face hub: hf_dataset://organisation/name[@revision][#SUBSET:SPLIT], fetched before a job.
+
+A snapshot in the hub's cache is a data set folder like any other, and is read by `dataset.sources.data_folder`.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import NamedTuple
+
+from vidqa.contract import environment
+from vidqa.contract.cli import note
+from vidqa.contract.problem import ProblemError
+from vidqa.dataset.splits import subset_and_cuts
+from vidqa.storage import hub
+from vidqa.storage.hub_problems import HUB_CACHE_UNWRITABLE, HUB_NOT_FOUND, HUB_UNREACHABLE
+from vidqa.storage.problems import NO_SPACE
+
+PREFIX = "hf_dataset://"
+KIND = "dataset"
+SPARE = 1 << 30  # bytes that stay free on the disk
+
+
+class RemoteFile(NamedTuple):
+    """One file of a repository; `sha256` is known of large ones, and `blob` is git's own hash of the others."""
+
+    name: str
+    size: int
+    sha256: str | None
+    blob: str | None
+
+
+class Listing(NamedTuple):
+    """What a repository holds at one commit."""
+
+    repository: str
+    commit: str
+    files: list[RemoteFile]
+
+
+def is_hub_dataset(path: str) -> bool:
+    return path.startswith(PREFIX)
+
+
+def stage_dataset(written: str) -> str:
+    """The data set folder of an address, and the part of it that is meant, as an annotation path.
+
+    A snapshot that is in the cache serves when the hub cannot be reached. Raises HUB_GATED, HUB_NOT_FOUND,
+    HUB_UNREACHABLE, HUB_CACHE_UNWRITABLE, STORAGE_NO_SPACE, DATA_SPLIT_UNKNOWN.
+    """
+    name, part = _parted(written)
+    subset, _ = subset_and_cuts(part, written)
+    try:
+        found = listing(name)
+    except ProblemError as refused:
+        cached = _cached(name) if refused.problems[0].code == HUB_UNREACHABLE.name else None
+        if cached is None:
+            raise
+        return _with_part(cached, part)
+    files = [file for file in found.files if _may_be_of(file.name, subset, {each.name for each in found.files})]
+    return _with_part(_fetched(name, found, files), part)
+
+
+def expected_dataset(written: str) -> str:
+    """What `stage_dataset` will give, as far as it can be known without fetching anything. Raises HUB_NOT_FOUND."""
+    name, part = _parted(written)
+    try:
+        commit = hub.ask(name, token=environment.hf_token(), pauses_s=(), kind=KIND)
+    except ProblemError:
+        cached = _cached(name)
+        commit = cached.name if cached else hub.UNKNOWN
+    return _with_part(hub.snapshots(hub.parse(name).repository, KIND) / commit, part)
+
+
+def listing(name: str) -> Listing:
+    """The files of a "hf_dataset://" name, after the hub agreed that the token may read them.
+
+    Raises HUB_GATED, HUB_NOT_FOUND, HUB_UNREACHABLE.
+    """
+    import huggingface_hub
+    from huggingface_hub.errors import HTTPError
+
+    commit = hub.ask(name, token=environment.hf_token(), kind=KIND)
+    repository = hub.parse(name).repository
+    api = huggingface_hub.HfApi(endpoint=environment.hf_endpoint(), token=environment.hf_token())
+    try:
+        entries = list(api.list_repo_tree(repository, recursive=True, revision=commit, repo_type=KIND))
+    except HTTPError as failed:
+        raise ProblemError([hub.refusal(name, failed)]) from failed
+    files = []
+    for entry in entries:
+        if isinstance(entry, huggingface_hub.RepoFile):
+            sha256 = entry.lfs.sha256 if entry.lfs else None
+            files.append(RemoteFile(entry.path, entry.size, sha256, entry.blob_id))
+    return Listing(repository, commit, files)
+
+
+def _fetched(name: str, found: Listing, files: list[RemoteFile]) -> Path:
+    import huggingface_hub
+    from huggingface_hub.errors import HTTPError, LocalEntryNotFoundError
+
+    folder = hub.snapshots(found.repository, KIND) / found.commit
+    due = [file for file in files if not (folder / file.name).is_file()]
+    require_room(folder, sum(file.size for file in due), name)
+    if due:
+        note(f"fetching {len(due)} files of {name}, {sum(file.size for file in due) / 1e6:,.1f} MB, into {folder}")
+    try:
+        fetched = huggingface_hub.snapshot_download(
+            found.repository,
+            repo_type=KIND,
+            revision=found.commit,
+            endpoint=environment.hf_endpoint(),
+            token=environment.hf_token(),
+            allow_patterns=[_literal(file.name) for file in files],
+        )
+    except (HTTPError, LocalEntryNotFoundError) as failed:
+        raise ProblemError([hub.refusal(name, failed)]) from failed
+    except OSError as failed:
+        raise HUB_CACHE_UNWRITABLE.error(name, f"storing it failed: {failed}") from failed
+    return Path(fetched)
+
+
+def require_room(folder: Path, needed: int, name: str) -> None:
+    """Raises STORAGE_NO_SPACE where the folder's disk has no room for `needed` bytes."""
+    place = folder
+    while not place.exists():
+        place = place.parent
+    free = shutil.disk_usage(place).free
+    if needed and needed + SPARE > free:
+        raise NO_SPACE.error(folder, f"{name} needs {needed / 1e9:.1f} GB more, {free / 1e9:.1f} GB are free")
+
+
+def _literal(name: str) -> str:
+    """A pattern that only this name fits."""
+    return "".join(f"[{each}]" if each in "*?[" else each for each in name)
+
+
+def _may_be_of(name: str, subset: str, names: set[str]) -> bool:
+    """Whether a file may be of a subset: below its folder, or called by its name; others where there is no subset."""
+    if not subset or "/" not in name:
+        return True
+    has_folder = any(each.startswith(f"{subset}/") for each in names)
+    return name.startswith(f"{subset}/") if has_folder else True
+
+
+def _cached(name: str) -> Path | None:
+    """The snapshot that was fetched last, of the commit where the name has one."""
+    repository, revision = hub.parse(name)
+    folder = hub.snapshots(repository, KIND)
+    if revision and (folder / revision).is_dir():
+        return folder / revision
+    found = [each for each in folder.iterdir() if each.is_dir()] if folder.is_dir() else []
+    return max(found, key=lambda each: each.stat().st_mtime, default=None)
+
+
+def _parted(written: str) -> tuple[str, str]:
+    """The name with its prefix, and the part. Raises HUB_NOT_FOUND."""
+    name, _, part = written.partition("#")
+    if not is_hub_dataset(name):
+        raise HUB_NOT_FOUND.error(written, f"it is not of the form {PREFIX}organisation/name")
+    hub.parse(name)
+    return name, part
+
+
+def _with_part(folder: Path, part: str) -> str:
+    return f"{os.fspath(folder)}#{part}" if part else os.fspath(folder)

@@ -9,7 +9,7 @@ from small_studies import RATE, carry_out
 from tiny_world import tiny_data, tiny_model, tiny_spec
 
 from vidqa.spec import Layer, dump, resolve
-from vidqa.studies.plan import Asked, write
+from vidqa.studies.plan import Asked, plan
 from vidqa.studies.report import report
 
 
@@ -39,7 +39,8 @@ def test_a_real_trial_is_trained_and_evaluated_beside_the_untrained_model(tmp_pa
         sets=("finals.seeds=[]",),
         named={"algorithm": "random", "max_trials": 1},
     )
-    write(tmp_path / "study", asked)
+    planned = plan(tmp_path / "study", asked)
+    assert planned.data["first"][0]["proposer"] == "template" and "STUDY_BUDGET" in [p.code for p in planned.problems]
     found = carry_out(tmp_path / "study")
     assert found.finished and found.winner == 0
     trial, baseline = found.trials[0], found.scores["baseline"]

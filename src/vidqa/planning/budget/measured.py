@@ -1,8 +1,8 @@
 """Measured trainings: how a row of benchmarks/results describes one, and what was predicted for it.
 
 A row has `run` (its name), `gpu`, `family`, `sizes` (of the model), `spec` (the keys of KEYS), `recompute` and `stay`
-(see `MemoryPolicy.record`), `parameters`, `pack` (the largest one: padded tokens, patches, supervised tokens), and what was
-measured: `memory_gib`, `mfu` and others.
+(see `MemoryPolicy.record`), `parameters`, `pack` (the largest one: padded tokens, patches, supervised tokens), and what
+was measured: `memory_gib`, `mfu` and others.
 """
 
 from __future__ import annotations

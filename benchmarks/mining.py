@@ -39,7 +39,7 @@ def main() -> None:
         write_pool(place, rows, directions)
     ledger = Ledger("mining", options)
     ledger.add(mined(place, gaps, directions))
-    print(table(ledger.rows, list(ledger.rows[0])))
+    print(table(ledger.rows))
 
 
 def write_pool(place: Path, rows: int, directions: np.ndarray) -> None:
@@ -71,12 +71,12 @@ def _unit(vectors: np.ndarray) -> np.ndarray:
 
 def mined(place: Path, gaps: int, directions: np.ndarray) -> dict[str, Any]:
     draw, pool = np.random.default_rng(2), Table(place)
-    before = time.perf_counter()
+    before, cpu = time.perf_counter(), time.process_time()
     centre = centre_of(pool, 0.5)
     vectors = 3 * directions[np.arange(gaps) % KINDS] + draw.standard_normal((gaps, 2 * WIDTH), np.float32)
     queries = np.ascontiguousarray(_unit(vectors), np.float32)
     found = nearest(pool, queries, 80, centre)
-    searched = time.perf_counter()
+    searched, searching = time.perf_counter(), time.process_time() - cpu
     texts = pool.texts_at(found.row[found.row >= 0], TEXTS)
     classes = {row: str(each["answer"]) for row, each in texts.items()}
     choice = choosing.choose(found, texts, classes, Limits(per_gap=20, least=0.0), frozenset())
@@ -86,6 +86,7 @@ def mined(place: Path, gaps: int, directions: np.ndarray) -> dict[str, Any]:
         "pool": pool.rows,
         "gaps": gaps,
         "search_s": round(searched - before, 1),
+        "search_cpu_s": round(searching, 1),
         "choice_s": round(ended - searched, 1),
         "peak_gib": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20, 2),
         "chosen": len(chosen),

@@ -31,6 +31,7 @@ from vidqa.studies.parameters import Parameter
 from vidqa.studies.simulation import simulated
 
 SEEDS, TRIALS = 20, 25
+TINY_SEEDS, TINY_TRIALS = 2, 6
 LONGER = 60  # trials of what needs generations
 WHOLE = 20  # whole trainings whose steps the algorithms with rungs share
 GOAL = (Goal("loss", "minimize"),)
@@ -137,18 +138,18 @@ def samplers() -> dict[str, Callable[[int], Any]]:
 
 
 # What runs, and against which row; a sampler of optuna's own has no row to stand against.
-def rows() -> list[tuple[str, Search, Sequence[str]]]:
+def rows(trials: int) -> list[tuple[str, Search, Sequence[str]]]:
     own = samplers()
     found: list[tuple[str, Search, Sequence[str]]] = [
-        ("optuna random", optunas(own["random"], TRIALS), ()),
-        ("random", ours("random", TRIALS), ("optuna random",)),
-        ("grid", ours("grid", TRIALS), ()),
-        ("optuna qmc", optunas(own["qmc"], TRIALS), ()),
-        ("qmc", ours("qmc", TRIALS), ("optuna qmc",)),
-        ("optuna gp", optunas(own["gp"], TRIALS), ()),
-        ("bayesian", ours("bayesian", TRIALS), ("optuna gp", "random")),
-        ("optuna tpe, 4 at a time", optunas(own["tpe"], TRIALS, 4), ()),
-        ("bayesian, 4 at a time", ours("bayesian", TRIALS, 4), ("optuna tpe, 4 at a time", "random")),
+        ("optuna random", optunas(own["random"], trials), ()),
+        ("random", ours("random", trials), ("optuna random",)),
+        ("grid", ours("grid", trials), ()),
+        ("optuna qmc", optunas(own["qmc"], trials), ()),
+        ("qmc", ours("qmc", trials), ("optuna qmc",)),
+        ("optuna gp", optunas(own["gp"], trials), ()),
+        ("bayesian", ours("bayesian", trials), ("optuna gp", "random")),
+        ("optuna tpe, 4 at a time", optunas(own["tpe"], trials, 4), ()),
+        ("bayesian, 4 at a time", ours("bayesian", trials, 4), ("optuna tpe, 4 at a time", "random")),
         (f"random, {LONGER}", ours("random", LONGER), ()),
         (f"optuna cma-es, {LONGER}", optunas(own["cma-es"], LONGER), ()),
         (f"cma-es, {LONGER}", ours("cma-es", LONGER), (f"optuna cma-es, {LONGER}", f"random, {LONGER}")),
@@ -171,11 +172,11 @@ def main() -> None:
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     warnings.simplefilter("ignore")
     ledger = Ledger("search", options)
-    seeds = range(3 if options.tiny else SEEDS)
+    seeds = range(TINY_SEEDS if options.tiny else SEEDS)
     searched = [*FUNCTIONS, *([recorded(options.surface)] if options.surface else [])]
     for function in searched[:1] if options.tiny else searched:
         known: dict[str, list[float]] = {}
-        for name, search, against in rows():
+        for name, search, against in rows(TINY_TRIALS if options.tiny else TRIALS):
             if options.only not in name or (function.curves and name.endswith("pbt")):  # a table knows no copies
                 continue
             began = time.process_time()

@@ -27,13 +27,13 @@ parser.add_argument("--largest-difference", type=float, metavar="D", help="of a 
 
 
 def main(options: Namespace) -> Result:
-    from vidqa.jobs.parity import Comparison, compare, shown
+    from vidqa.jobs.parity import ParityRequest, compare, shown
 
     names = tuple(dict.fromkeys(options.generators.split(",")))
     if len(names) < 2 or not set(names) <= set(NAMES):
         parser.error(f"--generators takes two or more of {', '.join(NAMES)}, not {options.generators!r}")
     figures, problems = compare(
-        Comparison(
+        ParityRequest(
             options.model,
             names,
             options.which,

@@ -24,11 +24,19 @@ def main(args: argparse.Namespace) -> Result:
     from vidqa.spec.route import route_train
 
     made = route_train(args.automl_policy, args.request, SKILL_ROOT)
-    data = {"decision": made.decision, "runnable": made.runnable, "reason": made.reason, "policy": args.automl_policy}
+    data = {
+        "decision": made.decision,
+        "runnable": made.runnable,
+        "reason": made.reason,
+        "policy": args.automl_policy,
+        "cost": vars(made.cost) if made.cost else None,
+    }
     text = f"decision: {made.decision}\nrunnable: {'yes' if made.runnable else 'no'}\nreason: {made.reason}"
+    spec = command("build_spec", "train", "--train-root", "DATA_DIR", "--out", "spec.toml")
+    plan = command("run_automl", "plan", "--study", "study", "--spec", "spec.toml", "--json")
     onward = {
-        "direct": [command("build_spec", "train", "--train-root", "DATA_DIR", "--out", "spec.toml")],
-        "automl": [command("route_train", "--automl-policy", "off")],
+        "direct": [spec],
+        "automl": [*([spec, plan] if made.runnable else []), command("route_train", "--automl-policy", "off")],
         "unclear": [command("route_train", "--automl-policy", policy) for policy in ("off", "on")],
     }
     return Result(data, text, list(made.problems), onward[made.decision])

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from urllib.parse import unquote
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
@@ -21,12 +22,19 @@ class Hub(ThreadingHTTPServer):
     refuse_files: int | None = None
     refuse_times = 10**9
     gated_to: str | None = None  # the one token that may read files
+    kind, name = "model", "org/tiny"
+    cut_after: int | None = None  # bytes of a file after which the connection ends, once
+    damaged = False  # other bytes of the same length are sent than the listing promises
 
     def __init__(self, folder: Path) -> None:
         super().__init__(("127.0.0.1", 0), Answer)
         self.folder = folder
         self.requests: list[str] = []
         self.closing = threading.Event()
+
+    @property
+    def prefix(self) -> str:
+        return "" if self.kind == "model" else f"/{self.kind}s"
 
     @property
     def url(self) -> str:
@@ -53,12 +61,12 @@ class Answer(BaseHTTPRequestHandler):
         elif path.endswith("/auth-check"):
             allowed = hub.gated_to in (self.headers.get("authorization") or "").split()
             self.reply(200, b"{}") if allowed else self.reply(403, b"", **{"X-Error-Code": "GatedRepo"})
-        elif path.startswith("/api/models/org/tiny/tree/"):
+        elif path.startswith(f"/api/{hub.kind}s/{hub.name}/tree/"):
             self.reply(200, json.dumps(self.tree()).encode())
-        elif path.startswith("/api/models/org/tiny"):
+        elif path.startswith(f"/api/{hub.kind}s/{hub.name}"):
             self.reply(200, json.dumps(self.info()).encode())
-        elif path.startswith("/org/tiny/resolve/"):
-            self.file(path.split("/", 5)[5])
+        elif (own := f"{hub.prefix}/{hub.name}/resolve/") and path.startswith(own):
+            self.file(unquote(path.removeprefix(own).split("/", 1)[1]))
         else:
             self.reply(404, b"", **{"X-Error-Code": "RepoNotFound"})
 
@@ -72,13 +80,21 @@ class Answer(BaseHTTPRequestHandler):
     def info(self) -> dict:
         siblings = [{"rfilename": p.name} for p in sorted(self.server.folder.iterdir())]
         gated = "manual" if self.server.gated_to else False
-        return {"id": "org/tiny", "sha": COMMIT, "gated": gated, "private": False, "siblings": siblings, "tags": []}
+        return {
+            "id": self.server.name,
+            "sha": COMMIT,
+            "gated": gated,
+            "private": False,
+            "siblings": siblings,
+            "tags": [],
+        }
 
     def tree(self) -> list[dict]:
         files = sorted(p for p in self.server.folder.rglob("*") if p.is_file())
         root = self.server.folder
         return [
-            {"type": "file", "path": str(p.relative_to(root)), "size": p.stat().st_size, "oid": etag(p)} for p in files
+            {"type": "file", "path": str(p.relative_to(root)), "size": p.stat().st_size, "oid": etag(p), **lfs(p)}
+            for p in files
         ]
 
     def file(self, name: str) -> None:
@@ -86,7 +102,14 @@ class Answer(BaseHTTPRequestHandler):
         if not path.is_file():
             self.reply(404, b"", **{"X-Error-Code": "EntryNotFound"})
             return
-        self.reply(200, path.read_bytes(), **{"ETag": f'"{etag(path)}"', "X-Repo-Commit": COMMIT})
+        content, first = path.read_bytes(), 0
+        if self.server.damaged:
+            content = bytes(len(content))
+        headers = {"ETag": f'"{lfs(path)["lfs"]["oid"] if lfs(path) else etag(path)}"', "X-Repo-Commit": COMMIT}
+        if (asked := self.headers.get("range")) and self.command == "GET":
+            first = int(asked.removeprefix("bytes=").split("-")[0])
+            headers["Content-Range"] = f"bytes {first}-{len(content) - 1}/{len(content)}"
+        self.reply(206 if first else 200, content[first:], **headers)
 
     def reply(self, status: int, body: bytes, **headers: str) -> None:
         self.send_response(status)
@@ -95,19 +118,34 @@ class Answer(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         if self.command != "HEAD":
-            self.wfile.write(body)
+            cut = self.server.cut_after if "/resolve/" in self.path else None
+            self.wfile.write(body[:cut])
+            if cut is not None and cut < len(body):
+                self.server.cut_after, self.close_connection = None, True
 
     def log_message(self, *ignored: object) -> None:
         """The test run's output stays quiet."""
 
 
+def lfs(path: Path) -> dict:
+    """What a listing says of a large file."""
+    if path.suffix not in (".mp4", ".gz", ".tar", ".zip", ".parquet"):
+        return {}
+    return {
+        "lfs": {"oid": hashlib.sha256(path.read_bytes()).hexdigest(), "size": path.stat().st_size, "pointerSize": 9}
+    }
+
+
 def etag(path: Path) -> str:
-    return hashlib.sha1(path.read_bytes()).hexdigest()
+    """As git hashes a file."""
+    content = path.read_bytes()
+    return hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
 
 
 @contextmanager
-def serving(folder: Path) -> Iterator[Hub]:
+def serving(folder: Path, kind: str = "model", name: str = "org/tiny") -> Iterator[Hub]:
     hub = Hub(folder)
+    hub.kind, hub.name = kind, name
     thread = threading.Thread(target=hub.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
     thread.start()
     try:

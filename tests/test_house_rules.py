@@ -68,7 +68,7 @@ MAY_KNOW = {
     },
     "release": {"contract", "spec", "families", "storage", "planning", "evaluation", "jobs"},
     "serving": {"contract", "spec", "video", "dataset", "families", "planning", "jobs", "platforms"},
-    "studies": {"contract", "actions", "spec"},
+    "studies": {"contract", "actions", "spec", "jobs", "platforms", "preflight", "pages", "evaluation"},
     "curation": {"contract", "pages", "dataset", "evaluation", "datatools"},
     "deft": set(),
     "demo": {"contract"},
@@ -101,7 +101,7 @@ PREFIXES = {
     "serving": {"SERVE"},
     "engine": {"CACHE", "ENGINE"},
     "release": {"EXPORT"},
-    "studies": {"AUTOML"},
+    "studies": {"AUTOML", "STUDY"},
     "curation": {"CURATION"},
 }
 VAGUE = ("utils", "util", "helper", "manager", "misc", "common")

@@ -7,6 +7,7 @@ import io
 import json
 import os
 import tarfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from source_conformance import Made, row
 from vidqa.contract.problem import ProblemError
 from vidqa.dataset import check_records, load_records
 from vidqa.dataset.findings import Findings
+from vidqa.dataset.media import NotFound
 from vidqa.dataset.record import Provenance
 from vidqa.dataset.sources import SOURCE_KINDS, file_of, made_absolute, open_source, read_by
 from vidqa.dataset.sources.captions import CAPTIONS_FOLDER
@@ -254,6 +256,14 @@ def test_a_snapshot_of_a_hub_dataset_has_subsets_and_splits(tmp_path: Path, card
     (record,) = load_records(f"{tmp_path}#robovqa:understanding")
     assert record.answer == "understanding" and Path(record.media[0].path).stat().st_size > 0
     assert load_records(f"{tmp_path}#robovqa:reasoning")[0].answer == "reasoning"
+    for place in ("train/good", "train/bad"):  # two files of one last name: the one whose path ends like the name
+        (tmp_path / "robovqa/more" / place).mkdir(parents=True)
+        write_clip(tmp_path / "robovqa/more" / place / "two.mp4", frames=4)
+    source = open_source(f"{tmp_path}#robovqa:reasoning").media
+    assert source.find("video", "bad/two.mp4") == replace(
+        source.find("video", "robovqa/more/train/bad/two.mp4"), written="bad/two.mp4"
+    )
+    assert isinstance(source.find("video", "two.mp4"), NotFound)
     made = convert(f"{tmp_path}#robovqa:reasoning", tmp_path / "out.json", "llava", form="hf")
     assert load_records(tmp_path / "out.json", made.media_path)[0].media[0].path == record.media[0].path
     (problem,) = check_records(f"{tmp_path}#robovqa")[1]  # which is no split

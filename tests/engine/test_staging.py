@@ -60,7 +60,7 @@ def flat(load: Load) -> list[torch.Tensor]:
 
 
 @pytest.mark.parametrize("name", DEVICES)
-def test_what_arrives_is_what_was_sent_in_one_area(name: str) -> None:
+def test_sent_batch_arrives_equal_and_in_one_area(name: str) -> None:
     device = torch.device(name)
     staging = BatchSender(device)
     loads = [load_of(seed) for seed in range(9)]
@@ -73,7 +73,7 @@ def test_what_arrives_is_what_was_sent_in_one_area(name: str) -> None:
         assert all(tensor.data_ptr() % 64 == 0 for tensor in flat(other) if len(tensor))
 
 
-def test_the_sender_may_change_its_tensors() -> None:
+def test_sent_batch_does_not_follow_changes_of_its_tensors() -> None:
     load = load_of(3)
     before = load.ids_T.clone()
     sent = BatchSender(torch.device("cpu")).send(load)
@@ -97,20 +97,20 @@ def test_patches_of_bytes_are_those_of_floats_to_the_bit(name: str) -> None:
     assert pixels.patches().dtype == torch.float32
 
 
-def test_mean_and_std_as_numbers_or_as_tensors() -> None:
+def test_normalising_takes_mean_and_std_as_numbers_or_tensors() -> None:
     frames = torch.randint(0, 256, (3, 3, 32, 32), dtype=torch.uint8)
     mean, std = torch.tensor(UNEVEN.mean), torch.tensor(UNEVEN.std)
     assert torch.equal(patchify(frames, UNEVEN, mean, std), patchify(frames, UNEVEN, UNEVEN.mean, UNEVEN.std))
 
 
-def test_every_tensor_is_mapped_and_nothing_else() -> None:
+def test_mapped_changes_every_tensor_and_nothing_else() -> None:
     load = load_of(2)
     doubled = mapped(load, lambda tensor: tensor * 2)
     assert all(torch.equal(2 * mine, theirs) for mine, theirs in zip(flat(load), flat(doubled), strict=True))
     assert (doubled.spans, doubled.number) == (load.spans, load.number)
 
 
-def test_the_queue_keeps_its_order_and_its_limit() -> None:
+def test_queue_keeps_order_and_limit() -> None:
     queue, taken, put = BoundedQueue(100), [], []
 
     def fill() -> None:
@@ -132,7 +132,7 @@ def test_the_queue_keeps_its_order_and_its_limit() -> None:
     assert taken == list(range(50)) and queue.is_empty()
 
 
-def test_what_is_larger_than_the_limit_waits_alone() -> None:
+def test_queue_takes_an_item_above_its_limit_alone() -> None:
     queue, order = BoundedQueue(100), []
     assert queue.put("large", 1000)
     other = threading.Thread(target=lambda: order.append(queue.put("next", 1)))
@@ -144,7 +144,7 @@ def test_what_is_larger_than_the_limit_waits_alone() -> None:
     assert order == [True] and queue.get() == "next"
 
 
-def test_closing_lets_go_of_who_waits_to_put() -> None:
+def test_queue_close_wakes_a_waiting_put() -> None:
     queue, told = BoundedQueue(1), []
     queue.put("first", 1)
     waiting = threading.Thread(target=lambda: told.append(queue.put("second", 1)))

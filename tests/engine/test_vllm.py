@@ -117,7 +117,7 @@ def test_an_evaluation_of_an_adapter_has_the_answers_of_the_reference(
     ],
     ids=["vision", "saved modules", "ranks", "dora"],
 )
-def test_an_adapter_of_which_it_would_leave_out_a_part_is_refused(
+def test_adapter_on_modules_that_vllm_ignores_is_refused(
     world: World, tmp_path: Path, targets: list[str], more: dict[str, Any], named: str
 ) -> None:
     adapter = adapter_of(world, tmp_path / "adapter", targets, **more)
@@ -132,7 +132,7 @@ def test_an_adapter_of_which_it_would_leave_out_a_part_is_refused(
     [(sys.executable, "the process ended with exit code 1"), ("/absent/python", "No such file"), ("/bin/true", "0")],
     ids=["without vllm", "absent", "no Python"],
 )
-def test_an_interpreter_that_cannot_do_it_is_a_problem(world: World, python: str, message: str) -> None:
+def test_interpreter_without_vllm_is_a_problem(world: World, python: str, message: str) -> None:
     with pytest.raises(ProblemError) as failed:
         VLLM.open(world.settings(vllm_python=python))
     (problem,) = failed.value.problems
@@ -161,7 +161,7 @@ def test_the_process_knows_nothing_of_torchrun_or_of_this_python(monkeypatch: py
     assert not set(ours) & set(found) and found["HF_HOME"] == "/models" and found["VLLM_X"] == "y"
 
 
-def test_what_vllm_refuses_is_the_problem_of_one_prompt(world: World, generator: Generator) -> None:
+def test_prompt_refused_by_vllm_is_the_problem_of_that_prompt(world: World, generator: Generator) -> None:
     wrong = replace(world.prompts[0], top_logprobs=21)
     answering = generator.open(world.settings()).generate([wrong, world.prompts[1]])
     found = {result.id: result for some in answering for result in some}
@@ -180,7 +180,7 @@ def test_a_prompt_that_becomes_other_tokens_is_an_error(world: World, generator:
     assert "differ" in result.problems[0].message
 
 
-def test_reading_no_further_leaves_nothing_behind(world: World, generator: Generator) -> None:
+def test_abandoned_session_leaves_no_rows_behind(world: World, generator: Generator) -> None:
     long = changed(world.prompts, sampling=replace(GREEDY, max_tokens=200), stop_ids=())
     session = generator.open(world.settings(batch_size=4))
     results = session.generate([*world.prompts[:1], *long])
@@ -191,7 +191,7 @@ def test_reading_no_further_leaves_nothing_behind(world: World, generator: Gener
     assert list(result.token_ids) == world.expected(world.prompts[0])
 
 
-def test_a_process_that_is_killed_ends_the_answering_with_a_problem(world: World, session: VllmSession) -> None:
+def test_killed_process_ends_answering_with_a_problem(world: World, session: VllmSession) -> None:
     """The last test here: the process is that of the others."""
     answering = session.generate(changed(world.prompts, sampling=replace(GREEDY, max_tokens=200), stop_ids=()))
     os.kill(session.process.process.pid, signal.SIGKILL)

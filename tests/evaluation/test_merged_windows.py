@@ -26,7 +26,7 @@ def said(kind: str, *answers: str) -> list[WindowAnswer]:
         (["no", "", "no"], "", ()),
     ],
 )
-def test_one_yes_is_enough_and_no_needs_every_window(
+def test_yes_no_windows_merge_to_yes_if_one_says_yes_and_to_no_if_all_say_no(
     answers: list[str], answer: str, spans: tuple[tuple[float, float], ...]
 ) -> None:
     found = merged(said("yes_no", *answers), len(answers))
@@ -34,19 +34,19 @@ def test_one_yes_is_enough_and_no_needs_every_window(
     assert found.status == ("parsed" if answer else "undecided")
 
 
-def test_a_window_without_an_answer_leaves_no_open() -> None:
+def test_yes_no_windows_with_one_unparsed_do_not_merge_to_no() -> None:
     assert merged(said("yes_no", "no", "no"), 3).status == "undecided"
     assert merged(said("yes_no", "no", "yes"), 3).answer == "yes"
 
 
-def test_a_choice_is_that_of_most_windows() -> None:
+def test_choice_windows_merge_to_the_most_common_answer() -> None:
     found = merged(said("letter", "B", "A", "B", ""), 4)
     assert (found.answer, found.spans, found.status) == ("B", ((0.0, 30.0), (50.0, 80.0)), "parsed")
     assert merged(said("letter", "B", "A"), 2).status == "undecided"
     assert merged(said("letter", "", ""), 2).status == "undecided"
 
 
-def test_free_text_stands_beside_each_other_with_its_times() -> None:
+def test_free_text_windows_are_listed_with_their_times() -> None:
     found = merged(said("text", "a door", "a window"), 2)
     assert found.response == "0-30 s: It is a door.\n25-55 s: It is a window."
     assert (found.answer, found.status, found.rule) == ("", "separate", "not merged")
@@ -63,9 +63,9 @@ def test_free_text_stands_beside_each_other_with_its_times() -> None:
         ("Describe what is shown.", None),
     ],
 )
-def test_a_question_tells_whether_it_asks_yes_or_no(question: str, expected: str | None) -> None:
+def test_expected_answer_of_a_question_tells_yes_no_kind(question: str, expected: str | None) -> None:
     assert expected_of(question) == expected
 
 
-def test_spans_that_touch_are_joined() -> None:
+def test_joined_merges_touching_spans() -> None:
     assert joined([(0.0, 1.0), (1.0, 2.0), (1.5, 1.8), (3.0, 4.0)]) == ((0.0, 2.0), (3.0, 4.0))

@@ -17,7 +17,7 @@ def errors(report: Report) -> list[str]:
     return [problem.code for problem in report.problems if problem.severity == "error"]
 
 
-def test_a_docker_daemon_that_is_not_there(
+def test_docker_daemon_that_does_not_run(
     write_spec: WriteSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/none.sock")
@@ -25,7 +25,7 @@ def test_a_docker_daemon_that_is_not_there(
     assert errors(report) == ["PLATFORM_DOCKER_NO_DAEMON"], report.text
 
 
-def test_an_engine_image_that_nobody_named(write_spec: WriteSpec) -> None:
+def test_engine_image_without_a_name(write_spec: WriteSpec) -> None:
     report = preflight(write_spec(), "docker", group="platform")
     assert errors(report) == ["PLATFORM_NO_IMAGE"], report.text
 
@@ -35,7 +35,7 @@ def test_slurm_without_its_commands(write_spec: WriteSpec, monkeypatch: pytest.M
     assert "PLATFORM_SLURM_MISSING" in errors(preflight(write_spec(), "slurm", group="platform"))
 
 
-def test_a_cluster_that_is_not_configured(
+def test_kubernetes_without_a_kubeconfig(
     write_spec: WriteSpec, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
@@ -44,7 +44,7 @@ def test_a_cluster_that_is_not_configured(
     assert {"PLATFORM_KUBERNETES_NO_CLUSTER", "PLATFORM_KUBERNETES_NOT_MOUNTED"} == set(errors(report)), report.text
 
 
-def test_settings_of_the_place_are_read(write_spec: WriteSpec, tmp_path: Path) -> None:
+def test_site_settings_are_read(write_spec: WriteSpec, tmp_path: Path) -> None:
     site = tmp_path / "site.toml"
     site.write_text('[slurm]\npartitoin = "gpu"\n')
     report = preflight(write_spec(), "slurm", group="platform", resources=Resources(site=site))
@@ -56,7 +56,7 @@ def test_processes_that_do_not_spread_over_the_nodes(write_spec: WriteSpec) -> N
     assert "PLATFORM_NODES" in errors(report), report.text
 
 
-def test_what_is_on_the_cluster_alone_is_not_looked_at_and_said(write_spec: WriteSpec, tmp_path: Path) -> None:
+def test_paths_only_on_the_cluster_are_skipped_with_a_warning(write_spec: WriteSpec, tmp_path: Path) -> None:
     site = tmp_path / "site.toml"
     site.write_text('[slurm]\ncluster_paths = ["/nodes"]\n')
     away = {f"custom.{part}_dataset.annotation_path": f"/nodes/{part}.json" for part in ("train", "val")}

@@ -27,6 +27,7 @@ WRONG = {
     "compare": (["absent", "absent"], Exit.INPUT, "RESULTS_MISSING"),
     "convert_dataset": (["--in", "absent.csv", "--to", "llava", "--out", "out"], Exit.INPUT, "DATA_FILE_MISSING"),
     "export": (["absent", "--out", "out"], Exit.USAGE, "EXPORT_NOT_FOUND"),
+    "fetch_data": (["nothing", "--out", "out"], Exit.INPUT, "HUB_NOT_FOUND"),
     "infer": (["--model", "absent", "--video", "a.mp4"], Exit.INPUT, "SPEC_PARENT_RUN"),
     "inspect_dataset": (["--annotations", "absent.json"], Exit.INPUT, "DATA_FILE_MISSING"),
     "jobs": (["status", "no-such-job"], Exit.USAGE, "JOB_NOT_FOUND"),
@@ -49,6 +50,7 @@ WRONG = {
     "split_dataset": (["--annotations", "absent.json", "--out", "out"], Exit.INPUT, "DATA_FILE_MISSING"),
     "upload": (["absent"], Exit.USAGE, "STORAGE_NOTHING_TO_UPLOAD"),
     "route_train": (["--automl-policy", "sometimes"], Exit.USAGE, "USAGE"),
+    "run_automl": (["status", "--study", "absent"], Exit.USAGE, "STUDY_MISSING"),
 }
 by_script = pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
 
@@ -115,7 +117,7 @@ def test_without_the_libraries_the_remedy_is_named(script: Path, tmp_path: Path)
     command = [sys.executable, "-S", str(script), *words, "--json"]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
     said = json.loads(done.stdout)
-    if script.stem in ("jobs", "route_train", "upload"):  # these problems are found before any package is needed
+    if script.stem in ("jobs", "route_train", "run_automl", "upload"):  # found before any package is needed
         assert done.returncode in (Exit.ENVIRONMENT, Exit.USAGE)
         return
     assert done.returncode == Exit.ENVIRONMENT, said

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from vidqa.spec.route import route_train
+from vidqa.spec.route import Cost, route_train
 
 
 @pytest.fixture
@@ -16,13 +16,14 @@ def root(tmp_path: Path) -> Path:
     (tmp_path / "schemas/train.schema.json").write_text("{}")
     (tmp_path / "references/spec_template_train.yaml").write_text("train: {}\n")
     (tmp_path / "references/skill_info.yaml").write_text("automl_enabled: true\n")
+    (tmp_path / "config.json").write_text('{"automl": {"runnable": true, "trials": 20, "reruns": 9}}')
     return tmp_path
 
 
-def test_a_plain_request_is_trained_directly_with_a_notice_that_there_is_no_search(root: Path) -> None:
+def test_a_plain_request_is_searched_where_that_is_enabled_and_says_what_it_costs(root: Path) -> None:
     made = route_train("auto", "fine-tune on my videos", root)
-    assert (made.decision, made.runnable) == ("direct", True) and "no search program" in made.reason
-    assert [(each.code, each.severity) for each in made.problems] == [("AUTOML_NO_SEARCH", "warning")]
+    assert (made.decision, made.runnable, made.problems, made.cost) == ("automl", True, (), Cost(20, 9))
+    assert "neither the request nor the policy" in made.reason and "20 trainings instead of 1" in made.reason
 
 
 def test_words_that_turn_it_off_are_quoted_and_an_explicit_policy_outweighs_them(root: Path) -> None:
@@ -32,10 +33,19 @@ def test_words_that_turn_it_off_are_quoted_and_an_explicit_policy_outweighs_them
     assert route_train("on", "no HPO", root).decision == "automl"
 
 
-def test_words_that_ask_for_a_search_are_told_that_there_is_none(root: Path) -> None:
+def test_words_that_ask_for_a_search_get_one(root: Path) -> None:
     made = route_train("auto", "do not disable AutoML", root)
-    assert (made.decision, made.runnable) == ("automl", False) and "do not disable AutoML" in made.reason
-    assert [(each.code, each.severity) for each in made.problems] == [("AUTOML_NO_SEARCH", "warning")]
+    assert (made.decision, made.runnable, made.problems) == ("automl", True, ())
+    assert "do not disable AutoML" in made.reason and "the AutoML policy is on" in route_train("on", "", root).reason
+
+
+@pytest.mark.parametrize("config", ['{"automl": {"runnable": false}}', "{}", '{"automl": []}'])
+def test_without_a_program_for_it_only_who_asked_for_a_search_is_stopped(root: Path, config: str) -> None:
+    (root / "config.json").write_text(config)
+    asked, plain = route_train("auto", "use AutoML", root), route_train("auto", "fine-tune on my videos", root)
+    assert (asked.decision, asked.runnable, plain.decision, plain.runnable) == ("automl", False, "direct", True)
+    assert [(each.code, each.severity) for each in asked.problems] == [("AUTOML_NO_SEARCH", "error")]
+    assert [(each.code, each.severity) for each in plain.problems] == [("AUTOML_NO_SEARCH", "warning")]
 
 
 def test_words_that_are_no_clear_order_are_left_to_the_agent(root: Path) -> None:
@@ -56,12 +66,16 @@ def test_not_enabled_is_direct(root: Path) -> None:
     assert route_train("on", "", root).decision == "automl"
 
 
-@pytest.mark.parametrize("name", ["schemas/train.schema.json", "references/spec_template_train.yaml"])
+@pytest.mark.parametrize("name", ["schemas/train.schema.json", "references/spec_template_train.yaml", "config.json"])
 @pytest.mark.parametrize("content", [None, "{ ["])
-def test_a_missing_or_broken_contract_file_is_named(root: Path, name: str, content: str | None) -> None:
+def test_a_missing_or_broken_contract_file_is_named_and_stops_no_plain_training(
+    root: Path, name: str, content: str | None
+) -> None:
     (root / name).unlink() if content is None else (root / name).write_text(content)
     made = route_train("auto", "", root)
-    assert (made.decision, made.runnable) == ("automl", False)
-    assert [(p.code, p.exit_code) for p in made.problems] == [("AUTOML_NOT_RUNNABLE", 4)]
-    assert name in made.reason
+    assert (made.decision, made.runnable) == ("direct", True) and name in made.reason
+    assert [(p.code, p.severity) for p in made.problems] == [("AUTOML_NOT_RUNNABLE", "warning")]
+    asked = route_train("on", "", root)
+    assert (asked.decision, asked.runnable) == ("automl", False)
+    assert [(p.code, p.exit_code, p.severity) for p in asked.problems] == [("AUTOML_NOT_RUNNABLE", 4, "error")]
     assert route_train("off", "", root).decision == "direct"

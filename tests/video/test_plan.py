@@ -1,5 +1,7 @@
 """Frame plans against transformers' own processors, over random videos, rates, sizes and budgets."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -10,7 +12,7 @@ from transformers.models.qwen3_vl.processing_qwen3_vl import Qwen3VLProcessor
 from transformers.video_utils import VideoMetadata
 
 from vidqa.contract.problem import ProblemError
-from vidqa.video.plan import plan_frames, plan_image
+from vidqa.video.plan import plan_frames, plan_image, vision_spec
 from vidqa.video.types import PixelRules, VideoMeta, VisionSpec
 
 IMAGE = PixelRules(16, 2, 2, 65536, 16777216)
@@ -196,3 +198,58 @@ def test_a_very_narrow_picture_is_refused():
     with pytest.raises(ProblemError) as caught:
         plan_frames(VideoMeta(8.0, 8, 1.0, 6500, 32), VisionSpec(rules_of(4096, 262144), IMAGE, fps=2))
     assert caught.value.problems[0].code == "MEDIA_TOO_NARROW"
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    meta=videos,
+    fps=st.sampled_from([0.1, 0.5, 2, 10]),
+    frames=st.tuples(st.integers(2, 60), st.integers(1, 200)).map(sorted),
+    least=st.integers(1024, 300_000),
+)
+def test_bounds_of_frames_and_their_least_size_are_the_processors(meta, fps, frames, least):
+    """Its min_frames and max_frames, and shortest_edge counted over the frames of a video, the padded one included."""
+    rules = rules_of(4096, 25165824)
+    geometry = SimpleNamespace(video=rules, image=IMAGE)
+    vision = vision_spec(geometry, fps=fps, min_frames=frames[0], max_frames=frames[1], min_pixels=least)
+    plan = plan_frames(meta, vision)
+    metadata = VideoMetadata(total_num_frames=meta.frame_count, fps=meta.source_fps)
+    processor = Qwen3VLVideoProcessor(min_frames=frames[0], max_frames=frames[1], cap_pixels_per_frame=False)
+    assert plan.indices == tuple(processor.sample_frames(metadata, fps=fps).tolist())
+    shortest = least * 2 * plan.grid[0]
+    bounded = video_processor(rules_of(shortest, max(rules.max_pixels, shortest)))
+    sides = resized_by_processor(bounded, max(2, len(plan.indices)), meta.height, meta.width)
+    assert (plan.height, plan.width) == sides
+    picture = plan_image(meta.width, meta.height, vision)
+    assert picture.height * picture.width >= min(least, IMAGE.max_pixels)
+
+
+def test_sides_are_those_that_are_asked_for_and_bounds_hold_beside_a_least_size():
+    meta = VideoMeta(8.0, 80, 10.0, 640, 480)
+    geometry = SimpleNamespace(video=rules_of(4096, 25165824), image=IMAGE)
+    asked = vision_spec(geometry, nframes=4, resized_height=100, resized_width=401)
+    assert [(plan.height, plan.width) for plan in (plan_frames(meta, asked), plan_image(9, 999, asked))] == [
+        (96, 416),
+        (96, 416),
+    ]
+    larger = vision_spec(geometry, nframes=4, min_pixels=1_000_000, max_pixels=2_000_000)
+    plan = plan_frames(meta, larger)
+    assert 1_000_000 <= plan.height * plan.width <= 2_000_000
+    bounded = vision_spec(geometry, nframes=4, min_pixels=1_000_000, total_pixels=200_000)
+    assert plan_frames(meta, bounded).tokens <= 200_000 // 1024  # the upper bound holds
+
+
+def test_a_part_of_every_video_is_a_clip_cut_out_of_it():
+    meta = VideoMeta(8.0, 80, 10.0, 640, 480)
+    geometry = SimpleNamespace(video=rules_of(4096, 25165824), image=IMAGE)
+    cut = VideoMeta(8.0, 40, 5.0, 640, 480)
+    shown = plan_frames(meta, vision_spec(geometry, fps=2, video_start=2, video_end=7))
+    alone = plan_frames(cut, vision_spec(geometry, fps=2))
+    assert shown.indices == tuple(16 + index for index in alone.indices) and shown.times_s == alone.times_s
+    assert plan_frames(meta, vision_spec(geometry, fps=2, video_start=5)).indices[0] == 40
+    ends = plan_frames(meta, vision_spec(geometry, fps=2, video_end=99))
+    assert ends == plan_frames(meta, vision_spec(geometry, fps=2))
+    windowed = plan_frames(meta, vision_spec(geometry, fps=2, video_start=2), (0.0, 4.0))
+    assert windowed.indices[0] == 16 and windowed.indices[-1] == 31
+    with pytest.raises(ProblemError, match="no frame lies"):
+        plan_frames(meta, vision_spec(geometry, fps=2, video_start=11))

@@ -23,7 +23,7 @@ SCHEMA_VERSION = 1
 FACTS = b"vidqa.embeddings"  # in the metadata: model, frames, dimensions
 SAME = ("model", "vision", "dimensions", "text_model", "widths")  # what two tables must agree in to be compared
 VECTORS = ("media_embedding", "text_embedding")
-PART = 65_536  # rows at a time
+PART = 16_384  # rows at a time
 Vectors = Sequence[np.ndarray | None]
 
 

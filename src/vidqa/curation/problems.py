@@ -44,3 +44,13 @@ LABELS = Code(
     "Give the JSON that annotate.html saved, an export of Label Studio (JSON), or samples.json of FiftyOne, and the "
     "tasks.json of the same mining.",
 )
+LEAK = Code(
+    "CURATION_LEAK",
+    "New rows show what a protected set (KPI, validation, test) shows; nothing was assembled.",
+    "Take the rows that leaks.json names out of what is added. Where two are no copies, look at both first.",
+)
+NOTHING_NEW = Code(
+    "CURATION_NOTHING_NEW",
+    "No row that was given is new to the base set.",
+    "Mine or make others; stop the loop where there are none.",
+)

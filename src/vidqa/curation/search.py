@@ -32,24 +32,27 @@ class Centre:
 
     def rows(self, part: Part) -> np.ndarray:
         """float32 [N, D] of a pool. Inner products with `queries` are similarities."""
-        media, text = centred(part.media, self.media), centred(part.text, self.text)
         one, other = self.weight**0.5, (1 - self.weight) ** 0.5
-        media_alone, text_alone = ~np.any(text, axis=1), ~np.any(media, axis=1)
-        media *= np.where(media_alone, 1 / max(one, 1e-6), one)[:, None]
-        text *= np.where(text_alone, 1 / max(other, 1e-6), other)[:, None]
-        return np.concatenate([media, text], axis=1)
+        alone = 1 / max(one, 1e-6), 1 / max(other, 1e-6)
+        media_there, text_there = part.media.any(axis=1), part.text.any(axis=1)
+        return self._joined(part, np.where(text_there, one, alone[0]), np.where(media_there, other, alone[1]))
 
     def queries(self, part: Part) -> np.ndarray:
         """float32 [G, D] of gaps."""
-        media, text = centred(part.media, self.media), centred(part.text, self.text)
-        return np.concatenate([media * self.weight**0.5, text * (1 - self.weight) ** 0.5], axis=1)
+        same = np.ones(len(part))
+        return self._joined(part, same * self.weight**0.5, same * (1 - self.weight) ** 0.5)
 
-
-def centred(vectors: np.ndarray, mean: np.ndarray) -> np.ndarray:
-    """The vectors [N, D] without what they share, of length 1; rows of zeros stay."""
-    there = np.any(vectors, axis=1)
-    found = np.where(there[:, None], vectors - mean, 0).astype(np.float32)
-    return found / np.maximum(np.linalg.norm(found, axis=1, keepdims=True), 1e-6)
+    def _joined(self, part: Part, media: np.ndarray, text: np.ndarray) -> np.ndarray:
+        """Centred media and texts side by side, with these lengths [N]; rows of zeros stay."""
+        width = part.media.shape[1]
+        found = np.empty((len(part), width + part.text.shape[1]), np.float32)
+        sides = ((part.media, self.media, media, found[:, :width]), (part.text, self.text, text, found[:, width:]))
+        for vectors, mean, length, out in sides:
+            np.subtract(vectors, mean, out=out)
+            norm = np.sqrt(np.einsum("nd,nd->n", out, out))
+            scale = np.where(vectors.any(axis=1), length / np.maximum(norm, 1e-6), 0)
+            np.multiply(out, scale[:, None], out=out, casting="unsafe")
+        return found
 
 
 def centre_of(pool: Table, weight: float) -> Centre:
@@ -86,7 +89,7 @@ def nearest(pool: Table, queries: np.ndarray, count: int, centre: Centre) -> Can
     short = np.random.default_rng(SEED).standard_normal((width, min(LOOK, width)), np.float32)
     start = 0
     for part in pool.parts():
-        vectors = np.ascontiguousarray(centre.rows(part))
+        vectors = centre.rows(part)
         similarity, place = faiss.knn(queries, vectors, min(count, len(vectors)), faiss.METRIC_INNER_PRODUCT)
         _merge(found, similarity, np.where(place >= 0, place + start, -1))
         for row in set(found.row[found.row >= start].tolist()):

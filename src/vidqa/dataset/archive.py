@@ -7,6 +7,7 @@ import os
 import re
 import tarfile
 import zlib
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -51,8 +52,9 @@ class Archive:
 
     @cached_property
     def last_names(self) -> dict[str, str]:
-        """The first member of each last name."""
-        return {PurePosixPath(member).name: member for member in reversed(self.members)}
+        """Members by their last names, where no other has the same."""
+        counted = Counter(PurePosixPath(member).name for member in self.members)
+        return {last: member for member in self.members if counted[last := PurePosixPath(member).name] == 1}
 
     def find(self, name: str) -> str | None:
         """The member that an annotation means by `name`: as written, or with the top folder added or left out."""

@@ -36,12 +36,12 @@ def files_of(folder: Path, subset: str, split: str) -> list[Path]:
     if folder.is_file():
         return [folder]
     by_split = _saved(folder / subset) or _of_card(folder, subset) or _by_name(folder, subset)
-    known = ", ".join(sorted(by_split)[:MOST_NAMED]) or "none"
+    names = ", ".join(sorted(by_split)[:MOST_NAMED]) or "none"
     if not split and len(by_split) > 1:
-        raise SEVERAL_SPLITS.error(folder, f"it holds the splits {known}")
+        raise SEVERAL_SPLITS.error(folder, f"it holds the splits {names}")
     if not by_split or (split and split not in by_split):
         what = f"subset {subset!r}, " if subset else ""
-        raise SPLIT_UNKNOWN.error(folder, f"{what}split {split or 'any'!r} is not there; there are: {known}")
+        raise SPLIT_UNKNOWN.error(folder, f"{what}split {split or 'any'!r} is not there; there are: {names}")
     return by_split[split] if split else next(iter(by_split.values()))
 
 
@@ -127,7 +127,7 @@ def _split_of(file: Path, subset: str) -> str:
     shard = SHARD.fullmatch(file.stem)
     stem = shard[1] if shard else file.stem
     words = [stem, *file.parts[:-1], *re.split(r"[-_.]", stem)]
-    if known := next((word for word in words if word in SPLITS), None):
-        return known
+    if split := next((word for word in words if word in SPLITS), None):
+        return split
     stem = re.sub(r"[-_.]?\d+$", "", stem.removeprefix(f"{subset}_").removeprefix(f"{subset}-"))
     return stem if stem and stem not in NO_SPLITS else "train"

@@ -16,7 +16,7 @@ from vidqa.contract.files import replacing
 from vidqa.dataset.shapes import MEDIA
 from vidqa.dataset.unpacked import MEMBERS, in_use, make_room
 
-ASKED_AT_ONCE = 64 << 20
+RESERVED_AT_ONCE = 64 << 20
 NAMED = 24  # characters of a content's hash in a name
 
 
@@ -58,7 +58,7 @@ class Embedded:
         target.parent.mkdir(parents=True, exist_ok=True)
         in_use(self.home)
         if len(content) > self._room:
-            self._room = max(len(content), ASKED_AT_ONCE)
+            self._room = max(len(content), RESERVED_AT_ONCE)
             make_room(self.home, self._room, self.elsewhere)
         self._room -= len(content)
         with replacing(target) as partial:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -44,7 +44,7 @@ class MediaSource:
     archive_paths: list[Path] = field(default_factory=list)
     closed: bool = False
     own: bool = False
-    named: Mapping[str, str] | None = None
+    named: Mapping[str, Sequence[str]] | None = None
     _found: dict[tuple[str, str], MediaRef | NotFound] = field(default_factory=dict)
     _folders: dict[str, str] = field(default_factory=dict)
     _due: dict[str, tuple[Archive, set[str]]] = field(default_factory=dict)  # members found and not unpacked yet
@@ -94,8 +94,8 @@ class MediaSource:
         size = _file_size(path) if os.path.isabs(path) else None
         if size is not None:
             return self._led_out(written, path) or MediaRef(kind, written, path, size=size)
-        inside = self._in_named_archive(kind, written, path) or self._in_archives(kind, written, name)
-        return inside or self._by_last_name(kind, written, name) or self._missing(written, name, path)
+        inside = self._in_named_archive(kind, written, path) or self._by_last_name(kind, written, name)
+        return inside or self._in_archives(kind, written, name) or self._missing(written, name, path)
 
     def _in_named_archive(self, kind: str, written: str, path: str) -> MediaRef | NotFound | None:
         """What is written as archive.tar!member, as results and gap tables name it."""
@@ -119,15 +119,16 @@ class MediaSource:
         return None
 
     def _by_last_name(self, kind: str, written: str, name: str) -> MediaRef | NotFound | None:
+        """The one file whose path ends like the name, or else the one of its last name; in the archives, too."""
         if self.named is None:
             return None
         last = os.path.basename(name)
-        size = _file_size(self.named.get(last, ""))
-        if size is not None:
-            path = self.named[last]
-            return self._led_out(written, path) or MediaRef(kind, written, path, size=size)
+        paths = self.named.get(last, ())
+        paths = [path for path in paths if path.endswith(f"{os.sep}{name}")] or paths
+        if len(paths) == 1 and (size := _file_size(paths[0])) is not None:
+            return self._led_out(written, paths[0]) or MediaRef(kind, written, paths[0], size=size)
         for archive in self.archives:
-            if member := archive.last_names.get(last):
+            if not paths and (member := archive.find(name) or archive.last_names.get(last)):
                 return self._led_out(written, archive.path) or self._member(kind, written, archive, member)
         return None
 

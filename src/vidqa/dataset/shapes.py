@@ -32,23 +32,23 @@ def _rows_of(index: int, row: Any) -> Iterator[tuple[int, Any]]:
     elif isinstance(pairs, list) and pairs and all(isinstance(pair, dict) for pair in pairs):
         rest = {name: value for name, value in row.items() if name != PAIRS}
         for number, pair in enumerate(pairs):
-            yield index, {**rest, "id": f"{row.get('id', index)}-{number}", **_asked(pair)}
+            yield index, {**rest, "id": f"{row.get('id', index)}-{number}", **_conversation(pair)}
     elif isinstance(pairs, dict):
-        yield index, {**{name: value for name, value in row.items() if name != PAIRS}, **_asked(pairs)}
+        yield index, {**{name: value for name, value in row.items() if name != PAIRS}, **_conversation(pairs)}
     else:
         yield index, row
 
 
-def _asked(pair: dict[str, Any]) -> dict[str, Any]:
+def _conversation(pair: dict[str, Any]) -> dict[str, Any]:
     """A question with its choices, one line each, and the right letter; the question and its answer without them."""
     choices = pair.get("index2ans")
     lines = [pair.get("question", "")]
     if isinstance(choices, dict) and choices:
         lines += [*(f"({letter}) {choices[letter]}" for letter in sorted(choices)), ASK_LETTER]
     answer = pair.get("answer", pair.get("correct_answer"))
-    told = [] if answer is None else [{"role": "assistant", "content": answer}]
-    asked = "\n".join(lines) if all(isinstance(line, str) for line in lines) else lines[0]
-    return {"conversations": [{"role": "user", "content": asked}, *told]}
+    answer_turns = [] if answer is None else [{"role": "assistant", "content": answer}]
+    question = "\n".join(lines) if all(isinstance(line, str) for line in lines) else lines[0]
+    return {"conversations": [{"role": "user", "content": question}, *answer_turns]}
 
 
 def _read_turns(row: dict[str, Any]) -> dict[str, Any]:

@@ -40,11 +40,11 @@ def _bound(written: str | None, rows: int) -> int | None:
 
 def subset_and_cuts(part: str, where: str) -> tuple[str, list[Cut]]:
     """`robovqa:train[:9]+test` -> ("robovqa", two cuts). Raises DATA_SPLIT_UNKNOWN for what is no such syntax."""
-    subset, colon, splits = part.partition(":") if re.match(r"[\w.-]+:", part) else ("", "", part)
+    subset, _, splits = part.partition(":") if re.match(r"[\w.-]+:", part) else ("", "", part)
     cuts = []
     for each in splits.split("+") if splits else [""]:
         found = ONE.fullmatch(each.strip())
-        if found is None or (colon and not each.strip()):
+        if found is None:
             example = "train, train[:100], train[10%:20%], train+test, or SUBSET:train"
             raise SPLIT_UNKNOWN.error(where, f"{part!r} is no split: it is written as {example}")
         cuts.append(Cut(found["name"], found["low"], found["high"]))
@@ -56,9 +56,9 @@ def cut_rows(cut: Cut, count: Callable[[], int], rows: Callable[[], Iterator[obj
     if cut.is_whole:
         yield from rows()
         return
-    wanted = cut.range_of(count())
+    span = cut.range_of(count())
     for at, row in enumerate(rows()):
-        if at >= wanted.stop:
+        if at >= span.stop:
             return
-        if at >= wanted.start:
+        if at >= span.start:
             yield row

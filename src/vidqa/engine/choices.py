@@ -1,4 +1,4 @@
-"""Answers that are not generated: of the few that a question allows, the one that the model finds likeliest."""
+"""Scored answers: the likeliest of the few answers that a question allows, without generating."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from vidqa.families.chat import Chat
 
 
 class Choices:
-    """The candidates of questions that were put, until their results come."""
+    """The candidates of submitted questions, until their results come."""
 
     def __init__(self, chat: Chat, task_type: str) -> None:
         self.chat, self.task_type = chat, task_type
         self.forms: dict[str, dict[tuple[int, ...], str]] = {}
 
     def candidates(self, record: Record) -> tuple[tuple[int, ...], ...]:
-        """What a response may begin with, in token ids; none for a question that is to be answered freely."""
+        """The allowed beginnings of a response, in token ids; none for an open question."""
         allowed = allowed_answers(record.question, record.answer, self.task_type)
         forms = {self.chat.text_ids(form): answer for answer, found in allowed.items() for form in found}
         if forms:
@@ -27,7 +27,7 @@ class Choices:
         return tuple(forms)
 
     def answer(self, result: Result) -> Answer:
-        """The likeliest answer. An answer is as likely as all of its forms together."""
+        """The likeliest answer. The probability of an answer is the sum over its forms."""
         forms = self.forms.pop(result.id)
         scores: dict[str, list[float]] = {answer: [] for answer in forms.values()}
         for answer, score in zip(forms.values(), result.scores, strict=True):

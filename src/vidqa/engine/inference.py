@@ -34,7 +34,7 @@ from vidqa.planning.windows import span_of, whole_id
 from vidqa.spec import check_with_gpus
 
 Row = dict[str, Any]
-NOT_CUT: Row = {"rule": "", "spans_s": [], "windows": []}  # of a video that was asked about as a whole
+NOT_CUT: Row = {"rule": "", "spans_s": [], "windows": []}  # of a video without windows
 OF_A_WINDOW = ("response", "answer", "status", "finish_reason", "tokens", "prompt_tokens")
 
 
@@ -66,7 +66,7 @@ def inference(spec: Any, run: RunFolder) -> int:
 
 
 def failures(plan: PlannedSet, problems: Sequence[Problem]) -> Failed:
-    """Why records did not become samples, by their ids: the place of such a problem begins with the record's."""
+    """The problems of records that did not become samples, by id: their place begins with the record's."""
     found: Failed = {}
     for record in plan.records if problems else ():
         place = f"{record.source} (id {record.id})"
@@ -78,7 +78,7 @@ def failures(plan: PlannedSet, problems: Sequence[Problem]) -> Failed:
 def rows_of(
     plan: PlannedSet, samples: Sequence[Sample], answers: Mapping[str, Answer], failed: Mapping[str, list[Problem]]
 ) -> list[Row]:
-    """A row for every record, in order; one that was cut into windows has their answers in `windows`."""
+    """A row for every record, in order; for a video in windows, `windows` has their answers."""
     planned = {sample.record.id: sample for sample in samples}
 
     rows = []

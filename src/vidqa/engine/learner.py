@@ -24,9 +24,9 @@ from vidqa.engine.signals import StopRequest
 
 @dataclass(frozen=True)
 class Step:
-    """What one step is taken on. `batches` are this rank's, `size` in number, which is the same on every rank; they may
-    be made only once the step before is taken. `expected` is the objective's count over all ranks where it is known
-    beforehand, and any number above 0 where it is not: the loss is divided by what was really counted."""
+    """The input of one step. `batches` are this rank's, `size` in number on every rank; they may be made lazily, after
+    the step before. `expected` is the objective's count over all ranks if known beforehand, else any positive number:
+    the loss is divided by the real count."""
 
     number: int  # from 0
     batches: Iterable[Loaded]
@@ -36,7 +36,7 @@ class Step:
 
 @dataclass(frozen=True)
 class StepOutcome:
-    """What one optimizer step did, over all ranks; times and `problems` (samples that broke) are this rank's."""
+    """The outcome of one optimizer step over all ranks; times and `problems` (bad samples) are this rank's."""
 
     loss: float  # mean over the objective's count
     metrics: Mapping[str, float]
@@ -46,7 +46,7 @@ class StepOutcome:
     any_broken: bool
     problems: list[Problem]
     seconds: float
-    waited: float  # seconds without a batch
+    waited: float  # seconds of waiting for a batch
 
     @property
     def is_finite(self) -> bool:
@@ -55,7 +55,7 @@ class StepOutcome:
 
 @dataclass(frozen=True, kw_only=True)
 class Learner:
-    """A sharded model with all that changes it. `max_norm` bounds the gradient's norm (0: no bound)."""
+    """A sharded model with its optimizer and objective. `max_norm` bounds the gradient's norm (0: no bound)."""
 
     model: Any
     resharding: Resharding
@@ -67,10 +67,10 @@ class Learner:
 
     def take(self, step: Step) -> StepOutcome:
         """Take a step. The gradient is that of the objective's sum over all batches and ranks, divided by its count, so
-        that packing and ranks change nothing but speed."""
+        that packing and ranks only change the speed."""
         started, waited, problems = time.perf_counter(), 0.0, list[Problem]()
         names = self.objective.metrics
-        # The sum, the count, whether any rank was asked to stop, how many samples broke, and the metrics.
+        # Sum, count, ranks with a stop request, bad samples, and the metrics.
         totals = torch.zeros(4 + len(names), dtype=torch.float64, device=self.world.device)
         batches = iter(step.batches)
         for number in range(1, step.size + 1):
@@ -97,7 +97,7 @@ class Learner:
         read = Readback(torch.cat([totals, norm.double().view(1)]))
         self.optimizer.step()
         self.optimizer.zero_grad()
-        # The device is waited for here and nowhere else in a step, and while the host goes on it updates the weights.
+        # The only synchronisation of a step; meanwhile the device updates the weights.
         # A loss that is not finite ends the run before it saves.
         total, count, stop_requested, broken, *metrics, norm_value = read.wait()
         return StepOutcome(

@@ -1,4 +1,4 @@
-"""What an evaluation leaves: results.json, metrics.json, recipe.json and report.html."""
+"""The outcome of an evaluation: results.json, metrics.json, recipe.json and report.html."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from vidqa.planning.continuing import weights_hash
 from vidqa.planning.samples import Planner, Sample
 from vidqa.spec.keys import value_at
 from vidqa.spec.metric_models import metric_models
+from vidqa.video.types import VisionSpec
 
 NAMED = 5  # samples that a message names
 POSTERS = 4  # frames shown of one failure
@@ -31,18 +32,24 @@ UNDECODABLE = "error"  # finish_reason of a sample whose video could not be read
 
 
 def make_recipe(spec: Any, planner: Planner, records: Sequence[Record], model: dict[str, Any]) -> dict[str, Any]:
-    """How a score is made: two scores compare only if these agree (the model apart)."""
+    """The recipe of a score: two scores compare only if their recipes agree, apart from the model."""
     found = answers_recipe(spec, spec.evaluation, planner, records, model)
     scoring = {"task_type": spec.task.type, "answer_rules": RULES}
-    if spec.evaluation.method != "generate":  # the first way goes without a name, as in recipes from before
+    if spec.evaluation.method != "generate":  # left out for generate, as in older recipes
         scoring["method"] = spec.evaluation.method
     return {**found, "scoring": scoring, "versions": found["versions"]}
+
+
+def _asked_beside(vision: VisionSpec) -> dict[str, Any]:
+    """What is asked of frames beside the usual; nothing where nothing is, so that earlier recipes stay the same."""
+    found = {"min_frame_pixels": vision.min_pixels, "sides": vision.sides, "shown_s": vision.shown}
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def answers_recipe(
     spec: Any, how: Any, planner: Planner, records: Sequence[Record], model: dict[str, Any]
 ) -> dict[str, Any]:
-    """How answers are made. `how` is the spec's table with seed and generator."""
+    """The recipe of answers. `how` is the spec's table with seed and generator."""
     rules = planner.vision.video
     return {
         "schema_version": 1,
@@ -54,6 +61,7 @@ def answers_recipe(
             "nframes": planner.vision.nframes,
             "total_pixels": planner.vision.total_pixels,
             "max_frame_pixels": planner.vision.max_pixels,
+            **_asked_beside(planner.vision),
             "min_pixels": rules.min_pixels,
             "max_pixels": rules.max_pixels,
             "patch_size": rules.patch_size,
@@ -69,7 +77,7 @@ def answers_recipe(
             "repetition_penalty": spec.generation.repetition_penalty,
             "seed": how.seed,
             "dtype": spec.model.dtype,
-            # The reference goes without a name, as in recipes from before there were others.
+            # Left out for the reference, as in older recipes.
             **({} if how.generator == "transformers" else {"generator": how.generator}),
         },
         "versions": {name: version(name) for name in ("torch", "transformers", "peft", "av")},
@@ -77,7 +85,7 @@ def answers_recipe(
 
 
 def fingerprint_model(folder: Path, base: Path | None) -> dict[str, Any]:
-    """Names the weights that are evaluated."""
+    """Identifies the evaluated weights."""
     sampled = weights_hash(folder, base)
     return {"folder": str(folder), "base": str(base) if base else None, "sha256_sampled": sampled}
 
@@ -99,7 +107,7 @@ def require_answers(
 
 
 def _not_answered(records: Sequence[Record], answers: Mapping[str, Answer], run: RunFolder) -> list[Problem]:
-    """A warning that counts and names the samples that could not be asked."""
+    """A warning with the number and names of samples without an answer."""
     left = [record.id for record in records if record.id not in answers]
     message = f"{len(left)} of {len(records)} samples were not asked: {_first(left)}"
     return [ENGINE_NOT_ANSWERED.at(run.path / "metrics.json", message, severity="warning")] if left else []
@@ -119,7 +127,7 @@ def write_outcome(
     bad: Sequence[Problem],
     measures: Mapping[str, Measure],
 ) -> None:
-    """Judge, score and write. A record without an answer (its video could not be read) counts as not answered."""
+    """Judge, score and write. A record whose video could not be read counts as not answered."""
     task = "its_directionality" if spec.task.type == "its_directionality" else ""
     items = []
     for record in records:

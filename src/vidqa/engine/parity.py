@@ -1,8 +1,8 @@
-"""Parity: the same samples answered by several generators, and how far their answers are apart.
+"""Parity: the same samples answered by several generators, and the differences of their answers.
 
     python -P -m vidqa.engine.parity --spec inference.toml --generators transformers,native --out parity.json
 
-Prompts are planned once, and answers are greedy. scripts/parity.py writes the spec and shows what comes of it.
+Prompts are planned once, and answers are greedy. scripts/parity.py writes the spec and shows the figures.
 """
 
 from __future__ import annotations
@@ -37,30 +37,30 @@ from vidqa.planning.sets import load_sets
 from vidqa.spec import load
 
 REFERENCE = "transformers"
-LIKELIEST = 5  # tokens of the reference among which another generator's choice is looked for
+LIKELIEST = 5  # likeliest tokens of the reference that are recorded
 SHOWN = 5  # answers that differ
-# Bounds where the user names none, by precision: share of equal answers, difference of a log-probability.
+# The default bounds by precision: share of equal answers, difference of a log-probability.
 BOUNDS = {"float32": (1.0, 1e-4), "bfloat16": (0.99, 0.5), "float16": (0.99, 0.1)}
 
 
 @dataclass(frozen=True)
 class Answered:
-    """What a generator has given, by sample id, and the seconds that it took. Waiting for frames is not counted: who
-    comes later finds them decoded."""
+    """The results of a generator by sample id, and its seconds. Waiting for frames is not counted: later generators
+    find them cached."""
 
     results: Mapping[str, Result]
     seconds: float
 
 
 def parity(spec: Any, names: Sequence[str], bounds: tuple[float, float]) -> tuple[dict[str, Any], list[Problem]]:
-    """The figures, and the problems of samples that cannot be asked and of generators out of bounds: `bounds` are the
-    least share of equal answers and the largest difference of a log-probability."""
+    """The figures, and the problems of unusable samples and of generators out of bounds: `bounds` are the least share
+    of equal answers and the largest difference of a log-probability."""
     folder, base = model_folders(spec)
     planner = evaluation_planner(spec, base or folder)
     samples, problems = fitting(spec, make_plan(spec, planner, load_sets(spec)).sets["asked"])
     if not samples:
         raise ENGINE_NO_SAMPLES.error(spec.dataset.annotation_path, "no sample can be asked")
-    # vLLM first: it wants most of a GPU, of which this process then holds nothing yet.
+    # vLLM first: it takes most of the GPU, which this process does not use yet.
     in_turn = sorted(names, key=lambda each: each != "vllm")
     answered = {name: _answered(spec, name, planner, samples) for name in in_turn}
     reference = REFERENCE if REFERENCE in names else names[0]
@@ -111,8 +111,8 @@ def _undecoded(answered: Answered) -> list[Problem]:
 
 
 def compare(expected: Mapping[str, Result], found: Mapping[str, Result], chat: Chat) -> dict[str, Any]:
-    """How far the results of one generator are from those of the reference. Log-probabilities are compared up to the
-    first token that differs: behind it they are of different texts."""
+    """The differences of one generator from the reference. Log-probabilities are compared up to the first different
+    token: after it the texts differ."""
     answered = {name: result for name, result in expected.items() if result.finish_reason != "error"}
     differences: list[float] = []
     apart: list[dict[str, Any]] = []
@@ -142,14 +142,14 @@ def compare(expected: Mapping[str, Result], found: Mapping[str, Result], chat: C
 
 
 def _common(mine: Sequence[int], theirs: Sequence[int]) -> int:
-    """Tokens that two answers begin with alike."""
+    """The number of equal tokens at the beginning."""
     pairs = enumerate(zip(mine, theirs, strict=False))
     return next((at for at, (one, other) in pairs if one != other), min(len(mine), len(theirs)))
 
 
 def _difference(name: str, result: Result, other: Result, at: int, chat: Chat) -> dict[str, Any]:
-    """Where two answers part. `margin` is how much likelier the reference finds its own token than the other one: next
-    to nothing where rounding decides. It is null where the other one is not among the likeliest."""
+    """The first difference of two answers. `margin` is the log-probability of the reference's token less that of the
+    other one, by the reference: near 0 where rounding decides, null if the other one is not among the likeliest."""
     likeliest = dict(result.top_logprobs[at]) if at < len(result.top_logprobs) else {}
     mine, theirs = result.token_ids[at : at + 1], other.token_ids[at : at + 1]
     both_ranked = bool(mine and theirs) and mine[0] in likeliest and theirs[0] in likeliest

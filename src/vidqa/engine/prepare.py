@@ -1,4 +1,4 @@
-"""Before the model: records become planned samples, the same on every rank, and plan.json says what comes."""
+"""Preparation: records become planned samples, the same on every rank, summarised in plan.json."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from vidqa.planning.sets import load_sets, quarantines
 
 @dataclass(frozen=True)
 class Prepared:
-    """What a run works on. `quarantined` are problems of samples that were left out."""
+    """The samples of a run. `quarantined` are problems of samples that were left out."""
 
     train: Sequence[Sample]
     validation: Sequence[Sample]
@@ -49,7 +49,7 @@ def prepare_training(spec: Any, planner: Planner, world: World, run: RunFolder) 
 def prepare_evaluation(
     spec: Any, planner: Planner, world: World, run: RunFolder
 ) -> tuple[Sequence[Record], Sequence[Sample], list[Problem]]:
-    """Every record to evaluate, the samples that can be answered, and why others cannot. Raises as
+    """Every record to evaluate, the usable samples, and the problems of the others. Raises as
     `prepare_training`."""
     planned = shared_plan(spec, planner, world, run).sets["evaluation"]
     samples, problems = fitting(spec, planned)
@@ -59,15 +59,15 @@ def prepare_evaluation(
 
 
 def shared_plan(spec: Any, planner: Planner, world: World, run: RunFolder) -> Plan:
-    """The plan of a run, on every rank: the one in its run folder where it is still true. Else rank 0 reads, probes and
-    plans, and leaves the plan there for the next attempt."""
+    """The plan of a run, on every rank: the stored one if it is valid. Else rank 0 reads, probes and plans, and stores
+    the plan for the next attempt."""
     found = on_main(world, lambda: _stored_or_made(spec, planner, run.path / PLAN))
     return found if isinstance(found, Plan) else stored_plan.of_table(found)
 
 
 def _stored_or_made(spec: Any, planner: Planner, place: Path) -> Any:
-    """The plan as a table, which is quickly shared; as it is where a name of a file is no text."""
-    inputs = stored_plan.inputs_of(spec, planner)  # first: what changes while records are read was not planned
+    """The plan as a table, which is fast to share; the plan itself if a file name is not valid UTF-8."""
+    inputs = stored_plan.inputs_of(spec, planner)  # first: a change while records are read must make the plan stale
     try:
         if (found := stored_plan.read(place, inputs)) is not None:
             return found
@@ -102,7 +102,8 @@ def on_main(world: World, work: Any) -> Any:
 
 
 def fitting(spec: Any, planned: PlannedSet) -> tuple[Sequence[Sample], list[Problem]]:
-    """Samples of a set that are short enough, and why others are left out. With on_bad_sample "fail" any problem is
+    """The samples of a set that are short enough, and the problems of the
+    others. With on_bad_sample "fail" any problem is
     raised."""
     longest = _longest(spec)
     problems = [*planned.problems, *(sample.too_long(longest) for sample in too_long(planned.samples, longest))]
@@ -118,7 +119,7 @@ def _longest(spec: Any) -> int:
 
 
 def frame_cache(engine: Any) -> Any:
-    """The frame cache that the spec's [engine] table asks for; None when it is off."""
+    """The frame cache of the spec's [engine] table; None when it is off."""
     from vidqa.engine.batch.frame_cache import FrameCache
 
     if engine.frame_cache_gb == 0:
@@ -128,7 +129,7 @@ def frame_cache(engine: Any) -> Any:
 
 
 def write_plan(run: RunFolder, prepared: Prepared, facts: dict[str, Any]) -> None:
-    """plan.json: samples, tokens, steps, and what was left out."""
+    """Write plan.json: samples, tokens, steps, and left out samples."""
     lengths = column(prepared.train, "length")
     plan = {
         "schema_version": 1,

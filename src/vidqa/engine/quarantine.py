@@ -1,4 +1,4 @@
-"""Samples that turn out to be broken while the engine runs: all ranks learn of them together, each is named once."""
+"""Samples that fail while the engine runs: reported once, and known on all ranks."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from vidqa.engine.problems import ENGINE_BAD_SAMPLE
 
 class Quarantine:
     """`take` is called by every rank at the same places. With on_bad_sample "fail" it ends the run on all of them; with
-    "quarantine" the samples are left out and named in the log and in quarantine.json. What is not the data's fault ends
-    the run either way, as what it is."""
+    "quarantine" the samples are left out and named in the log and in quarantine.json. A problem that is not of the data
+    ends the run either way, under its own code."""
 
     def __init__(self, run: RunFolder, world: World, on_bad_sample: str) -> None:
         self.run, self.world, self.fails = run, world, on_bad_sample == "fail"
@@ -33,8 +33,7 @@ class Quarantine:
 
 
 def end_if_bad(problems: Sequence[Problem], *, fails: bool) -> None:
-    """Raises the problems that are the machine's and not the data's; where a bad sample `fails` the run, the others as
-    ENGINE_BAD_SAMPLE."""
+    """Raises problems of the machine as they are; if a bad sample `fails` the run, the others as ENGINE_BAD_SAMPLE."""
     outside = [problem for problem in problems if problem.exit_code != Exit.INPUT]
     if outside:
         raise ProblemError(outside)

@@ -1,7 +1,7 @@
-"""Where the processes of a job find each other: a store at one address, and on one machine at none but its loopback.
+"""The rendezvous of a job: a store at one address, on a single machine only at its loopback.
 
-torchrun's own way for one node listens on every address of the machine, and unpickles what anybody writes there. Here
-nothing is unpickled, and the first node listens at the very address that the others are told.
+torchrun's own rendezvous listens on every address of the machine and unpickles what anybody writes there. Here nothing
+is unpickled, and the first node listens only at the address that the others get.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ LOOPBACK = "127.0.0.1"
 # By these gloo and NCCL choose the interface that they listen on; to NCCL "=" says that it is the whole name.
 ON_ONE_NODE = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "=lo"}
 USUAL_PORT = 29500
-LIMIT_S = 600  # for the others to come
+LIMIT_S = 600  # until all nodes are there
 
 
 class Rendezvous(StaticTCPRendezvous):
-    """torchrun's meeting of ranks that are given, whose store listens at its address alone where that is a number. A
-    name may mean another address to the other nodes: there it listens at all of this machine's, as torchrun does."""
+    """torchrun's static rendezvous, whose store listens only at its address if that is numeric. A name may resolve
+    differently on other nodes: then it listens at all addresses, as torchrun does."""
 
     def get_backend(self) -> str:
         return BACKEND
@@ -52,7 +52,7 @@ class Rendezvous(StaticTCPRendezvous):
 
 
 def prepare(options: argparse.Namespace) -> None:
-    """Let torchrun, by its parsed options, meet here and not in its own ways."""
+    """Make torchrun use this rendezvous, in its parsed options."""
     if options.standalone or parse_min_max_nnodes(options.nnodes)[1] == 1:
         environment.adopt(ON_ONE_NODE)
         options.standalone, options.nnodes, options.node_rank = False, "1", 0
@@ -60,7 +60,7 @@ def prepare(options: argparse.Namespace) -> None:
     else:
         options.rdzv_endpoint = f"{options.master_addr}:{options.master_port or USUAL_PORT}"
     options.rdzv_backend, options.rdzv_conf = BACKEND, f"rank={options.node_rank}"
-    options.node_rank = 0  # torchrun warns that no backend but its own reads it
+    options.node_rank = 0  # torchrun warns that only its own backend reads it
     registry.register(BACKEND, _create)
 
 
@@ -70,7 +70,7 @@ def _create(parameters: RendezvousParameters) -> RendezvousHandler:
 
 
 def _listening(host: str, port: int) -> socket.socket | None:
-    """A socket at this address; None where it is a name, or an address that stands for this machine elsewhere only."""
+    """A listening socket; None for a name, or an address that this machine does not have."""
     try:
         family = socket.AF_INET6 if ipaddress.ip_address(host).version == 6 else socket.AF_INET
         return socket.create_server((host, port), family=family)

@@ -1,4 +1,4 @@
-"""Where a run starts: at step 0, or exactly where a checkpoint left off."""
+"""The start of a run: at step 0, or exactly after a checkpoint."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from vidqa.spec import fingerprint
 
 
 def trainer_facts(spec: Any, data: Prepared, model: Any, world: World) -> dict[str, Any]:
-    """What a checkpoint records besides its step and files: what `planning.continuing` compares when a run goes on."""
+    """The facts that a checkpoint records for `planning.continuing` to compare on a resume."""
     base = on_main(world, lambda: weights_hash(Path(spec.policy.model_name_or_path)))
     trained = [(name, p.shape) for name, p in model.named_parameters() if p.requires_grad]
     return {
@@ -44,7 +44,7 @@ def trainer_facts(spec: Any, data: Prepared, model: Any, world: World) -> dict[s
 
 @dataclass(frozen=True)
 class Start:
-    """The first step to take, from 0, and the checkpoint that it follows: its folder and what trainer.json says."""
+    """The first step to take, from 0, and its checkpoint: the folder and trainer.json."""
 
     step: int = 0
     folder: Path | None = None
@@ -52,8 +52,8 @@ class Start:
 
 
 def start_of(resume_from: bool | str, run: RunFolder, world: World) -> Start:
-    """`resume_from` is the spec's train.resume: true is the newest whole checkpoint of this run (none yet: step 0, said
-    aloud), a path is that checkpoint and no other. Never starts again from the base weights in silence."""
+    """`resume_from` is the spec's train.resume: true is the newest complete checkpoint of this run (without one, step 0
+    with a note), a path is that checkpoint. Never restarts from the base weights silently."""
     skipped: list[str] = []
     for folder in on_main(world, lambda: _checkpoints(resume_from, run)):
         try:
@@ -72,7 +72,8 @@ def start_of(resume_from: bool | str, run: RunFolder, world: World) -> Start:
 
 
 def resume(start: Start, run: RunFolder, facts: dict[str, Any], model: Any, optimizer: Any, world: World) -> None:
-    """Give model and optimizer the state of `start`, and say what is another now. Raises ENGINE_RESUME_MISMATCH."""
+    """Load the state of `start` into model and optimizer, and report changed settings. Raises
+    ENGINE_RESUME_MISMATCH."""
     differences: list[str] = []
     if start.folder:
         differences = _compare(start.folder, start.trainer, facts)
@@ -89,7 +90,7 @@ def resume(start: Start, run: RunFolder, facts: dict[str, Any], model: Any, opti
 
 
 def _compare(folder: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """What differs from what the checkpoint was trained with. Raises ENGINE_RESUME_MISMATCH where it may not."""
+    """The settings that differ from the checkpoint's. Raises ENGINE_RESUME_MISMATCH for those that must not."""
     for part, what in MEANING.items():
         if changed := changes(before.get(part, {}), now[part]):
             raise ENGINE_RESUME_MISMATCH.error(folder, f"{what} would change: {', '.join(changed)}")
@@ -103,8 +104,7 @@ def _compare(folder: Path, before: Mapping[str, Any], now: Mapping[str, Any]) ->
 
 
 def _checkpoints(resume_from: bool | str, run: RunFolder) -> list[Path]:
-    """The checkpoint folders to start from, the first that is whole; none is a start at step 0. The run is swept of
-    what a kill left behind."""
+    """The checkpoint folders to try, in order; none is a start at step 0. Removes partial files of a killed run."""
     run.sweep()
     if not resume_from:
         return []

@@ -1,4 +1,4 @@
-"""SIGTERM, SIGUSR1 and Ctrl-C ask a run to save and stop; the training loop looks at the flag between steps."""
+"""SIGTERM, SIGUSR1 and Ctrl-C ask a run to save and stop; the training loop checks for it between steps."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
 
 
 class StopRequest:
-    """`asked` is the signal's name once one has come."""
+    """`signal_name` is the name of the received signal, or None."""
 
     def __init__(self) -> None:
         self.signal_name: str | None = None

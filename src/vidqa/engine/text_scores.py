@@ -1,8 +1,7 @@
 """Free text scored by a second model: BERTScore, and the cosine of two sentence embeddings.
 
 Both are computed as the packages bert-score (Zhang et al., 2020; no idf, no rescaling) and sentence-transformers do,
-from transformers' model alone. Texts are encoded some at a time, those of like length together; what a text gets
-depends on the text alone.
+from transformers' model alone. Texts of similar length are encoded in batches; a score depends on its texts alone.
 """
 
 from __future__ import annotations
@@ -23,15 +22,15 @@ from vidqa.spec.keys import value_at
 from vidqa.spec.metric_models import metric_models
 
 BATCH = 32
-LONGEST = 100_000  # a tokenizer that says more does not know
+LONGEST = 100_000  # a larger limit of a tokenizer means that it has none
 Scores = Mapping[str, Sequence[float]]  # by the score's name, one for each pair of texts
-POOLING = {  # as sentence-transformers has named them in its folders, before and since
+POOLING = {  # names in sentence-transformers folders, old and new
     "mean": "mean",
     "cls": "cls",
     "pooling_mode_mean_tokens": "mean",
     "pooling_mode_cls_token": "cls",
 }
-PASSED_OVER = ("Normalize", "Dropout")  # parts of a folder that change no cosine
+PASSED_OVER = ("Normalize", "Dropout")  # modules that do not change a cosine
 
 
 class TextModel:
@@ -46,10 +45,10 @@ class TextModel:
         if hasattr(self.model, "decoder") and hasattr(self.model, "encoder"):
             self.model = self.model.encoder
         self.folder, self.key, self.device = folder, key, device
-        # Words are cut alike at the beginning of a text and inside of it.
+        # Tokenizes the first word like words inside a text.
         self.before = " " if isinstance(self.tokenizer, RobertaTokenizer) else ""
         limit = self.tokenizer.model_max_length
-        # RoBERTa's positions begin behind that of its padding.
+        # RoBERTa's positions begin after the padding index.
         self.longest = limit if limit < LONGEST else getattr(self.model.config, "max_position_embeddings", 514) - 2
 
     def token_ids(self, text: str) -> list[int]:
@@ -109,7 +108,7 @@ def bertscore(model: TextModel, layer: int) -> Measure:
 
 def similarity(model: TextModel) -> Measure:
     """The cosine of the two texts' embeddings, by a folder of sentence-transformers; of a folder without modules.json
-    the mean of the token vectors. A text that is empty is like nothing."""
+    the mean of the token vectors. An empty text has similarity 0."""
     embedded = sentences(model)
 
     def measure(answers: Sequence[str], expected: Sequence[str]) -> Scores:
@@ -121,19 +120,19 @@ def similarity(model: TextModel) -> Measure:
 
 
 def sentences(model: TextModel) -> Callable[[Sequence[str]], Sequence[torch.Tensor]]:
-    """What gives texts their embeddings, float32 [D] of length 1 each. Raises METRIC_MODEL."""
+    """A function from texts to embeddings, float32 [D] of length 1 each. Raises METRIC_MODEL."""
     pool = _pooling(model)
     return lambda texts: [normalize(pool(vectors), dim=-1) for _, vectors in model.vectors(texts)]
 
 
 def _of_texts(work: Callable[[Sequence[str]], Sequence[Any]], *texts: Sequence[str]) -> dict[str, Any]:
-    """What becomes of each text, once for all that are the same."""
+    """The result of `work` for each distinct text."""
     different = list(dict.fromkeys(text for part in texts for text in part))
     return dict(zip(different, work(different), strict=True))
 
 
 def _pooling(model: TextModel) -> Callable[[torch.Tensor], torch.Tensor]:
-    """How a folder's token vectors [S, D] become one. Raises METRIC_MODEL for parts that are not computed here."""
+    """The pooling of a folder's token vectors [S, D]. Raises METRIC_MODEL for unsupported modules."""
     mode = "mean"
     for part in _read(model.folder / "modules.json", []):
         kind = part["type"].rsplit(".", 1)[-1]
@@ -164,8 +163,8 @@ def _refused(model: TextModel, why: str) -> Exception:
 
 
 def open_measures(spec: Any, device: torch.device) -> dict[str, Measure]:
-    """The measures that a spec's metrics ask for, by the metric's name. Their models are read now and put on `device`
-    when they are first used. Raises METRIC_MODEL."""
+    """The measures of a spec's metrics, by name. Their models are loaded now and moved to `device` on first use. Raises
+    METRIC_MODEL."""
     found = {}
     for name, key in metric_models(spec).items():
         model = TextModel(Path(os.path.expanduser(value_at(spec, key))), key, device)

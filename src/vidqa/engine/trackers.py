@@ -1,7 +1,7 @@
 """Trackers that the spec names, through accelerate: wandb and tensorboard. None of them ever ends a training.
 
-Metrics are complete in metrics.jsonl; a tracker shows them elsewhere. Whatever one raises becomes a single warning:
-wandb goes on offline where its server cannot be reached, and one that fails later is left alone from then on.
+metrics.jsonl has all metrics; a tracker shows them elsewhere. An error of a tracker becomes a single warning: wandb
+continues offline if its server cannot be reached, and a tracker that fails later is not used again.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from vidqa.engine.problems import ENGINE_TRACKER_FAILED
 
 NAMES = ("wandb", "tensorboard")
 REACHED_S = 20.0  # for wandb's server to answer; wandb itself needs twice that to give up
-SENT_S = 60.0  # at the end, for what is still to be sent
+SENT_S = 60.0  # at the end, for unsent data
 
 Opener = Callable[[], Any]
 
@@ -30,9 +30,9 @@ def require_trackers(logging: Any) -> None:
 
 
 def open_trackers(run: RunFolder, spec: Any) -> list[Tracker]:
-    """Those of `spec.logging.logger`, each with the ways to open it, the best first."""
+    """The trackers of `spec.logging.logger`, each with its ways to open, the best first."""
     online, offline = (partial(_wandb, run, spec, mode=mode) for mode in ("online", "offline"))
-    # Without a key wandb would ask for one and the job would wait for ever.
+    # Without a key wandb would prompt for one and block the job.
     ways = {"wandb": [online, offline] if wandb_has_key() else [offline], "tensorboard": [partial(_tensorboard, run)]}
     return [Tracker(name, ways[name], run) for name in spec.logging.logger if name in ways]
 

@@ -210,6 +210,7 @@ def job_spec_of(record: JobRecord, settings: Any = None) -> JobSpec:
         resolved=with_values(loaded.resolved, changes),
         models={key: record.model if not at else name for at, (key, name) in enumerate(loaded.models.items())},
         spec_fingerprint=record.spec_fingerprint,
+        warnings=[],  # of the first launch
     )
 
 
@@ -223,6 +224,13 @@ def model_names(run_spec: Spec) -> dict[str, str]:
         joins = revision and hub.is_hub_name(name) and "@" not in name
         names[key.name] = f"{name}@{revision}" if joins else name
     return names
+
+
+def with_absolute_paths(run_spec: SpecT) -> SpecT:
+    """The same spec for a program that works in another folder: the paths that it names in full, models among them."""
+    models = {key.name: value_at(run_spec, key.name) for key in actions.action_for(run_spec).models}
+    folders = {key: os.path.abspath(name) for key, name in models.items() if name and os.path.isdir(name)}
+    return with_values(run_spec, {**_absolute_paths(actions.action_for(run_spec), run_spec), **folders})
 
 
 def process_count(run_spec: Spec) -> int:

@@ -110,16 +110,11 @@ def launch(
     resources = with_image(where, settings, resources, fetch=True)
     fetch_weights(job_spec)
     with job_files.lock("launch"):
-        if not new_run and (
-            earlier := earlier_job(job_spec, platform_name, ended=ended)
-        ):  # of another launch, meanwhile
+        # Again: another launch may have started it meanwhile.
+        if not new_run and (earlier := earlier_job(job_spec, platform_name, ended=ended)):
             return _found(earlier)
-        run_dir, job_id = name_run(job_spec, new_run=new_run)
-        job = job_of(job_spec, where, settings, resources, run_dir, job_id)
-        problems = where.check(job)
-        raise_errors(problems)
-        record = _start(job_spec, job, where, readiness)
-        return Launched("started", record, [*dict.fromkeys([*job_spec.warnings, *readiness.problems, *problems])])
+        job = job_of(job_spec, where, settings, resources, *name_run(job_spec, new_run=new_run))
+        return _started(job_spec, job, where, readiness)
 
 
 def _found(earlier: JobRecord) -> Launched:
@@ -144,8 +139,7 @@ def dry_run(
     resources = with_image(where, settings, replace(resources, agreed=True), fetch=False)
     job_spec = load_job_spec(action, spec_path, fetch=False, settings=settings)
     found = ready(job_spec, spec_path, platform_name, resources, fetch=False).problems
-    run_dir, job_id = name_run(job_spec, new_run=new_run)
-    job = job_of(job_spec, where, settings, resources, run_dir, job_id)
+    job = job_of(job_spec, where, settings, resources, *name_run(job_spec, new_run=new_run))
     checked = [replace(p, severity="warning") if p.code in where.away else p for p in where.check(job)]
     problems = [*dict.fromkeys([*job_spec.warnings, *found, *checked, *image_warnings])]
     return DryRun(job, where.render(job), job.spec_toml, problems)
@@ -174,10 +168,7 @@ def retry(record: JobRecord, *, agreed: bool = False, ready: Ready = unchecked) 
         _refuse_busy(Path(record.run_dir))
         job_id = runs.new_name(record.spec_fingerprint, set(records.names()))
         job = job_of(job_spec, where, settings, resources, Path(record.run_dir), job_id)
-        problems = where.check(job)
-        raise_errors(problems)
-        started = _start(job_spec, job, where, readiness, retry_of=record.job_id)
-        return Launched("started", started, [*dict.fromkeys([*readiness.problems, *problems])])
+        return _started(job_spec, job, where, readiness, retry_of=record.job_id)
 
 
 def earlier_job(job_spec: JobSpec, platform_name: str, *, ended: bool = False) -> JobRecord | None:
@@ -273,9 +264,17 @@ def job_of(job_spec: JobSpec, where: Platform, settings: Any, resources: Resourc
     )
 
 
-def _start(
+def _started(
     job_spec: JobSpec, job: Job, where: Platform, readiness: Readiness, retry_of: str | None = None
-) -> JobRecord:
+) -> Launched:
+    """Check a job with its platform and start it. Raises ProblemError with what the platform finds wrong."""
+    problems = where.check(job)
+    raise_errors(problems)
+    record = _start(job_spec, job, where, readiness, retry_of)
+    return Launched("started", record, [*dict.fromkeys([*job_spec.warnings, *readiness.problems, *problems])])
+
+
+def _start(job_spec: JobSpec, job: Job, where: Platform, readiness: Readiness, retry_of: str | None) -> JobRecord:
     parent = runs.run_that_made(Path(job_spec.model_folder)) if job_spec.models else None
     rendered = where.render(job)
     sequence = 1 + max(records.last_sequence(), runs.last_sequence(job.run_dir.parent))

@@ -22,6 +22,7 @@ from vidqa.families.chat import Chat, Encoded, Outline, load_chat, shown
 from vidqa.planning.problems import SAMPLE_TOO_LONG, SAMPLE_TWO_KINDS
 from vidqa.video import plan_frames, plan_image, vision_spec
 from vidqa.video.headers import Header, read_headers
+from vidqa.video.plan import VISION_KEYS
 from vidqa.video.types import FramePlan, ImageMeta, VisionSpec
 
 TOKEN_BYTES = 4  # of the ids of an outline's head
@@ -103,18 +104,13 @@ class Planner:
     """Plans records for one model and one way of sampling; remembers every file it has probed."""
 
     def __init__(self, model_folder: Path, vision: object, prompting: Prompting) -> None:
-        """`vision` is the spec's table with fps, nframes, total_pixels and max_pixels."""
+        """`vision` is the spec's table with the keys of VISION_KEYS."""
         self.folder = model_folder
         self.family = family_of(model_folder)
         self.geometry = self.family.geometry(model_folder)
         self.chat: Chat = load_chat(model_folder)
-        self.vision: VisionSpec = vision_spec(
-            self.geometry,
-            fps=getattr(vision, "fps", None),
-            nframes=getattr(vision, "nframes", None),
-            total_pixels=getattr(vision, "total_pixels", None),
-            max_pixels=getattr(vision, "max_pixels", None),
-        )
+        asked = {key: getattr(vision, key, None) for key in VISION_KEYS}
+        self.vision: VisionSpec = vision_spec(self.geometry, **asked)
         self.prompting = prompting
         self._headers: dict[str, Header] = {}
         self._media: dict[str, Medium | tuple[Problem, ...]] = {}

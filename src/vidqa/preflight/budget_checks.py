@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from vidqa import spec
@@ -11,6 +11,7 @@ from vidqa.planning.plan import too_long, without_labels
 from vidqa.planning.samples import Planner, Sample
 from vidqa.preflight._base import Context, Skip
 from vidqa.spec.keys import value_at
+from vidqa.spec.run_tables import Vision
 
 EXPLAINED = 10  # too long samples that get a suggested change
 MEDIA_CODES = ("VIDEO_", "IMAGE_")
@@ -84,16 +85,6 @@ def _data_facts(context: Context) -> spec.DataFacts:
     return spec.DataFacts(len(train), len(held), longest)
 
 
-@dataclass(frozen=True)
-class Sampling:
-    """The keys of a vision table that a planner reads."""
-
-    fps: float | None
-    nframes: int | None
-    total_pixels: int | None
-    max_pixels: int | None = None
-
-
 def changes_that_fit(context: Context, sample: Sample) -> str:
     """The smallest single changes with which the sample fits, each tried with the planner itself."""
     table, key = context.sampling.vision, context.sampling.length_key
@@ -113,14 +104,18 @@ def _fewer_frames(context: Context, sample: Sample) -> str | None:
     low, high = 0, most  # `low` fits or is nothing, `high` does not fit
     while high - low > 1:
         middle = (low + high) // 2
-        tried = replace(vision, nframes=middle) if vision.nframes else replace(vision, fps=_sixteenths(vision, middle))
+        tried = _with(vision, nframes=middle) if vision.nframes else _with(vision, fps=_sixteenths(vision, middle))
         low, high = (middle, high) if _fits(context, sample, tried) else (low, middle)
     if low == 0:
         return None
     return f"nframes = {low}" if vision.nframes else f"fps = {_sixteenths(vision, low):g}"
 
 
-def _sixteenths(vision: Sampling, count: int) -> float:
+def _with(vision: Vision, **changes: float) -> Vision:
+    return vision.model_copy(update=changes)
+
+
+def _sixteenths(vision: Vision, count: int) -> float:
     return (vision.fps or 0) * count / 16
 
 
@@ -128,20 +123,19 @@ def _smaller_frames(context: Context, sample: Sample) -> str | None:
     """The total_pixels that leaves each medium an equal share of what its text leaves."""
     media_tokens = (context.longest_allowed - (sample.length - sample.media_tokens)) // max(1, len(sample.plans))
     pixels = media_tokens * context.planner.geometry.video.factor**2
-    if pixels <= 0 or not _fits(context, sample, replace(_sampling(context), total_pixels=pixels)):
+    if pixels <= 0 or not _fits(context, sample, _with(_sampling(context), total_pixels=pixels)):
         return None
     return f"total_pixels = {pixels}"
 
 
-def _fits(context: Context, sample: Sample, vision: Sampling) -> bool:
+def _fits(context: Context, sample: Sample, vision: Vision) -> bool:
     planner = Planner(context.processor_folder, vision, sample.prompting)
     planned, problems = planner.plan([sample.record])
     return not problems and planned[0].length <= context.longest_allowed
 
 
-def _sampling(context: Context) -> Sampling:
-    vision = value_at(context.spec, context.sampling.vision)
-    return Sampling(vision.fps, vision.nframes, vision.total_pixels, vision.max_pixels)
+def _sampling(context: Context) -> Vision:
+    return value_at(context.spec, context.sampling.vision)
 
 
 def _is_of_media(problem: Problem) -> bool:

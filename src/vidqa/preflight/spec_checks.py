@@ -19,9 +19,10 @@ from vidqa.preflight._base import Context, Skip
 from vidqa.preflight.problems import PAIR_FRAMES, PAIR_MODEL, RESUME_MISMATCH, RESUME_NO_CHECKPOINT
 from vidqa.preflight.trained import trained_parameters
 from vidqa.spec.models import EvaluateSpec, TrainSpec
+from vidqa.spec.run_tables import Vision
 from vidqa.storage import hub
 
-VISION = ("fps", "nframes", "total_pixels", "max_pixels")
+VISION = tuple(Vision.model_fields)
 REMEDIES = {
     "order": "restore what changed, or start a new run from the earlier run's export",
     "weights": "name the base model, the trained parts and the adapters of the earlier run, or start a new run",

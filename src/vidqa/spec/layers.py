@@ -18,7 +18,7 @@ from vidqa import actions
 from vidqa.contract.files import open_plain
 from vidqa.contract.problem import Problem, ProblemError
 from vidqa.spec._field import Table
-from vidqa.spec.compat.moved import NOT_TAKEN, RENAMED, is_reinforcement
+from vidqa.spec.compat.moved import RENAMED, is_reinforcement
 from vidqa.spec.keys import leaves, nearest, table_of
 from vidqa.spec.problems import FILE, SYNTAX, TYPE, UNKNOWN_KEY
 
@@ -189,7 +189,7 @@ def _elsewhere(action: str, layer: Layer, path: str, value: Any) -> Iterator[tup
     moved = RENAMED.get(path)
     if moved is not None and moved in leaves(action):
         yield from _place(action, layer, actions.action(action).spec_model, moved, value, "")
-    elif isinstance(value, dict) and value and any(name.startswith(f"{path}.") for name in (*RENAMED, *NOT_TAKEN)):
+    elif isinstance(value, dict) and value and any(name.startswith(f"{path}.") for name in RENAMED):
         for key, part in value.items():
             yield from _elsewhere(action, layer, f"{path}.{key}", part)
     else:
@@ -197,9 +197,6 @@ def _elsewhere(action: str, layer: Layer, path: str, value: Any) -> Iterator[tup
 
 
 def _unknown(action: str, layer: Layer, path: str) -> Problem:
-    if path in NOT_TAKEN or f"custom.{path}" in NOT_TAKEN:
-        why, remedy = NOT_TAKEN.get(path) or NOT_TAKEN[f"custom.{path}"]
-        return UNKNOWN_KEY.at(place(layer, path), f"{path} is not a key of a spec for {action}: {why}", remedy)
     if is_reinforcement(path):
         message = f"{path} is a key of cosmos-rl's reinforcement learning; this is supervised fine-tuning"
         return UNKNOWN_KEY.at(place(layer, path), message, "remove it")

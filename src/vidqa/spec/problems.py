@@ -183,8 +183,8 @@ NO_CHECKPOINT = Code(
 )
 AUTOML_NO_SEARCH = Code(
     "AUTOML_NO_SEARCH",
-    "A hyper-parameter search was asked for, or is enabled, and this version has no program for it.",
-    "Train directly with the profile's values; --automl-policy off says so.",
+    "A hyper-parameter search was asked for, or is enabled, and this copy of the skill says that it cannot run one.",
+    "Train directly with --automl-policy off, or set automl.runnable in config.json where run_automl.py is there.",
 )
 AUTOML_UNCLEAR = Code(
     "AUTOML_UNCLEAR",
@@ -196,4 +196,10 @@ AUTOML_NOT_RUNNABLE = Code(
     "AutoML is enabled and cannot run.",
     "Run `make generate`, or train directly with --automl-policy off.",
     Exit.ENVIRONMENT,
+)
+VISION_BOUNDS = Code(
+    "SPEC_VISION_BOUNDS",
+    "Two keys of how frames are taken contradict each other.",
+    "Set resized_height and resized_width together and no bound in pixels beside them; let every lower bound be below "
+    "its upper one; use min_frames and max_frames with fps alone.",
 )

@@ -86,7 +86,8 @@ WANTING = _words(
 )
 # Words that make a sentence something other than an order.
 NO_ORDER = re.compile(
-    r"^ *(?:how|what|why|when|which|who|where|explain|describe|tell|is|are|was|were|do(?! +(?:an?|some)\b)|does|did|should|has|have)\b"
+    r"^ *(?:how|what|why|when|which|who|where|explain|describe|tell|is|are|was|were|do(?! +(?:an?|some)\b)|does|did"
+    r"|should|has|have)\b"
     r"(?! +not\b)"
     r"|\b(?:whether|unsure|not sure|maybe|perhaps|might|wonder\w*|if|unless|depends|last (?:time|week|month|run|year)"
     r"|previous(?:ly)?|earlier|yesterday|used to|was|were|had|later|afterwards|says?|said|documentation|docs?"

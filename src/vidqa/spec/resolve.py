@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +24,9 @@ from vidqa.spec.shape import expected
 TEMPLATE = "template"
 PROMPT = "system_prompt"  # the last name of the keys whose text may have lines
 OPTIONAL_TABLE = "policy.lora"  # its presence alone changes the run
+TRAIN_SET, VALIDATION_SET = "custom.train_dataset.annotation_path", "custom.val_dataset.annotation_path"
+LOADER = "custom.loader"
+NAMED = "train.train_policy.dataset"  # cosmos-rl's table of a data set's name
 HELD_OUT = "train.train_policy.dataset.test_size"
 RANGE_ERRORS = ("greater_than", "less_than", "literal_error", "enum", "too_short", "too_long", "pattern", "finite")
 
@@ -78,6 +82,16 @@ def resolve(action: str, layers: Iterable[Layer], target: str = "native") -> Res
     return Resolved(spec, origins, problems, tuple(pile.layers))
 
 
+def address_of_named(named: dict[str, Any]) -> str:
+    """The annotation path of a data set that is named by name, subset, split and revision: a folder, or the hub's."""
+    name, subset, split = str(named["name"]), named.get("subset") or "", named.get("split", "")
+    split = "+".join(map(str, split)) if isinstance(split, list) else str(split or "")
+    revision = f"@{named['revision']}" if named.get("revision") else ""
+    place = name if os.path.isdir(os.path.expanduser(name)) or "://" in name else f"hf_dataset://{name}{revision}"
+    part = f"{subset}:{split}" if subset else split
+    return f"{place}#{part}" if part else place
+
+
 class _Pile:
     """Values and origins while layers are laid on."""
 
@@ -114,12 +128,32 @@ class _Pile:
     def settle(self) -> None:
         """What follows from the layers together. A held-out part is there to validate on, unless a layer says no. No
         warm-up at all is written as 0 steps: unset, it would come back from a file as the template's."""
+        self._name_sources()
         if _value(self.values, HELD_OUT) is not None and "validation.enable" not in self.origins:
             self._put("validation.enable", True, self.sources[HELD_OUT])
         if _value(self.values, "train.optm_warmup_epochs") is None:
             train = self.values.get("train")
             if isinstance(train, dict) and train.get("optm_warmup_steps", 0) is None:
                 train["optm_warmup_steps"] = 0
+
+    def _name_sources(self) -> None:
+        """A data set by its name, and a loader, written where the other tools read them: as annotation paths."""
+        named = _value(self.values, NAMED)
+        if named and isinstance(named, dict) and named.get("name") and not _value(self.values, TRAIN_SET):
+            layer = self.sources[f"{NAMED}.name"]
+            self._put(TRAIN_SET, address_of_named(named), layer)
+            for name, usual in (("name", ""), ("subset", ""), ("split", "train"), ("revision", "")):
+                self._put(f"{NAMED}.{name}", usual, layer)
+        loader = _value(self.values, LOADER)
+        if isinstance(loader, str) and loader:
+            layer = self.sources[LOADER]
+            for key in (TRAIN_SET, VALIDATION_SET):
+                given = _value(self.values, key)
+                if isinstance(given, str) and (given or key == TRAIN_SET):
+                    self._put(key, f"{loader}#{given}" if given else loader, layer)
+                elif key == TRAIN_SET and given is None:
+                    self._put(key, loader, layer)
+            self._put(LOADER, "", layer)
 
     def _clear(self, given: str, cleared: str, values: dict[str, Any], empty: int | None, layer: Layer) -> None:
         if values.get(given) not in (None, empty) and cleared not in values:

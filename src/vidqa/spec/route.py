@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import yaml
@@ -13,21 +13,36 @@ from vidqa.contract.problem import Problem
 from vidqa.spec.problems import AUTOML_NO_SEARCH, AUTOML_NOT_RUNNABLE, AUTOML_UNCLEAR
 from vidqa.spec.request import Wish, read
 
+CONFIG = "config.json"
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Trainings that a search makes where nothing limits it: its trials, and the best of them again."""
+
+    trials: int
+    reruns: int
+
+    def __str__(self) -> str:
+        return f"{self.trials} trainings instead of 1, and {self.reruns} more to confirm the best, unless limits end it"
+
 
 @dataclass(frozen=True)
 class Decision:
-    """`decision` is direct, automl or unclear; `runnable` says whether that can be started now."""
+    """`decision` is direct, automl or unclear; `runnable` says whether that can be started now; `cost` a search's."""
 
     decision: str
     runnable: bool
     reason: str
     problems: tuple[Problem, ...] = ()
+    cost: Cost | None = None
 
 
 def route_train(policy: str, request: str, root: Path) -> Decision:
     """Decide from the policy (auto, on, off), the user's words, and what the skill declares and holds.
 
     A policy of on or off outweighs the words. Words that are about a search and no clear order are left to the caller.
+    Where no search can run, a training that nobody asked to search goes on directly, with a warning that says so.
     """
     words = read(request)
     if policy == "off":
@@ -42,19 +57,38 @@ def route_train(policy: str, request: str, root: Path) -> Decision:
     enabled, broken = _enabled(root)
     if not asked and not enabled and not broken:
         return Decision("direct", True, "automl_enabled is not true in references/skill_info.yaml")
-    broken += _unreadable(root)
-    if broken:
-        problems = tuple(AUTOML_NOT_RUNNABLE.at(root / name, f"{name} {why}") for name, why in broken)
-        return Decision(
-            "automl", False, "AutoML is enabled and not runnable: " + "; ".join(map(" ".join, broken)), problems
-        )
+    cost, unread = _search(root)
+    problems = [
+        AUTOML_NOT_RUNNABLE.at(root / name, f"{name} {why}") for name, why in [*broken, *_unreadable(root), *unread]
+    ]
+    if cost is None and not unread:
+        problems.append(AUTOML_NO_SEARCH.at(root / CONFIG, f"automl.runnable is not true in {CONFIG}"))
+    if problems or cost is None:
+        return _without(problems, asked)
     if asked:
         why = "the AutoML policy is on" if policy == "on" else f"the request says {words.said!r}"
-        notice = AUTOML_NO_SEARCH.at("--automl-policy" if policy == "on" else "--request", why, severity="warning")
-        return Decision("automl", False, f"{why}; this version has no search program", (notice,))
-    why = "AutoML is enabled, the request says nothing of a search, and this version has no search program"
-    notice = AUTOML_NO_SEARCH.at("references/skill_info.yaml", why, severity="warning")
-    return Decision("direct", True, f"{why}: the training is a direct one", (notice,))
+    else:
+        why = "AutoML is enabled, and neither the request nor the policy turns it off"
+    return Decision("automl", True, f"{why}: {cost}", cost=cost)
+
+
+def _without(problems: list[Problem], asked: bool) -> Decision:
+    why = "AutoML is enabled and not runnable: " + "; ".join(each.message for each in problems)
+    if asked:
+        return Decision("automl", False, why, tuple(problems))
+    warnings = tuple(replace(each, severity="warning") for each in problems)
+    return Decision("direct", True, f"{why}: the training is a direct one", warnings)
+
+
+def _search(root: Path) -> tuple[Cost | None, list[tuple[str, str]]]:
+    """What a search costs; None where the skill has no program for it, and why its file could not be read."""
+    config, why = _read(root / CONFIG)
+    if why:
+        return None, [(CONFIG, why)]
+    said = config.get("automl") if isinstance(config, dict) else None
+    if not isinstance(said, dict) or said.get("runnable") is not True:
+        return None, []
+    return Cost(said["trials"], said["reruns"]), []
 
 
 def _enabled(root: Path) -> tuple[bool, list[tuple[str, str]]]:

@@ -189,6 +189,18 @@ def _vision(vision: Vision, path: str) -> Iterator[Problem]:
         yield codes.FPS_AND_NFRAMES.at(path, f"fps is {vision.fps:g} and nframes is {vision.nframes}")
     if vision.fps is None and vision.nframes is None:
         yield codes.NO_SAMPLING.at(path, "fps and nframes are both unset")
+    if (vision.resized_height is None) != (vision.resized_width is None):
+        yield codes.VISION_BOUNDS.at(path, "one of resized_height and resized_width is set")
+    pixels = [name for name in ("total_pixels", "max_pixels", "min_pixels") if getattr(vision, name) is not None]
+    if vision.resized_height is not None and pixels:
+        yield codes.VISION_BOUNDS.at(path, f"resized_height is set, and so is {' and '.join(pixels)}")
+    for low, high in (("min_pixels", "max_pixels"), ("min_frames", "max_frames"), ("video_start", "video_end")):
+        least, most = getattr(vision, low), getattr(vision, high)
+        if least is not None and most is not None and (least > most or (least == most and low == "video_start")):
+            yield codes.VISION_BOUNDS.at(f"{path}.{low}", f"{low} is {least:g} and {high} is {most:g}")
+    if vision.nframes is not None and (vision.min_frames is not None or vision.max_frames is not None):
+        message = f"nframes is {vision.nframes}, and bounds of the number that fps takes are set"
+        yield codes.VISION_BOUNDS.at(path, message, "leave min_frames and max_frames out, or nframes")
 
 
 def _model_name(path: str, name: str) -> Iterator[Problem]:

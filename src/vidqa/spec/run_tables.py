@@ -42,6 +42,31 @@ class Vision(Table):
         "Upper bound for every frame of a video, and for an image: max_pixels / 1024 is the largest number of tokens "
         "of a pair of frames. Beside total_pixels the smaller bound holds.",
     )
+    min_pixels: Positive | None = key(
+        None,
+        "Smallest frame",
+        "Lower bound for every frame of a video, and for an image: smaller ones are enlarged. Where it contradicts an "
+        "upper bound, the upper one holds. Unset leaves the model's own.",
+    )
+    resized_height: Positive | None = key(
+        None,
+        "Height",
+        "Height of every frame and image, rounded to what the model takes, whatever their shape. With resized_width, "
+        "and without bounds in pixels.",
+    )
+    resized_width: Positive | None = key(None, "Width", "Width of every frame and image; see resized_height.")
+    min_frames: Positive | None = key(
+        None, "Fewest frames", "Fewest frames that fps takes of a video that has so many. Unset is the model's own."
+    )
+    max_frames: Positive | None = key(
+        None, "Most frames", "Most frames that fps takes of a video. Unset is the model's own."
+    )
+    video_start: NotNegative | None = key(
+        None, "Start", "Second of every video at which what is shown begins, as if it had been cut there."
+    )
+    video_end: PositiveFloat | None = key(
+        None, "End", "Second of every video at which what is shown ends; of a shorter one, its own end."
+    )
 
 
 @with_compat_keys
@@ -58,6 +83,12 @@ class MediaSet(Table):
 class Custom(Table):
     train_dataset: MediaSet = table(MediaSet, "Training set", "What is learned from.")
     val_dataset: MediaSet = table(MediaSet, "Validation set", "What is measured while training.")
+    loader: str = key(
+        "",
+        "Loader",
+        "A function of your own that yields records, FILE.py:FUNCTION. It is given the annotation path of the set that "
+        "is read, where there is one.",
+    )
     vision: Vision = table(Vision, "Vision", "How a video becomes frames. The same in training and evaluation.")
     system_prompt: str = key("", "System prompt", "First message of every conversation; empty is none.")
 

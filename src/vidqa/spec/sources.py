@@ -15,15 +15,13 @@ from vidqa.spec.models import TrainSpec
 from vidqa.spec.parents import ADAPTER, find_checkpoint, find_export, run_folder_of
 from vidqa.spec.problems import NO_RUN, PROFILE, ROOT
 from vidqa.spec.resolve import load
+from vidqa.spec.run_tables import Vision
 
 PARENT_LAYER = "parent run"
 ARCHIVES = ("videos.tar.gz", "images.tar.gz", "videos.tar", "images.tar")
 # What an evaluation takes over from the run that trained its model: a video must become the same frames.
 SAME_IN_BOTH = {
-    "vision.fps": "custom.vision.fps",
-    "vision.nframes": "custom.vision.nframes",
-    "vision.total_pixels": "custom.vision.total_pixels",
-    "vision.max_pixels": "custom.vision.max_pixels",
+    **{f"vision.{name}": f"custom.vision.{name}" for name in Vision.model_fields},
     "dataset.system_prompt": "custom.system_prompt",
 }
 

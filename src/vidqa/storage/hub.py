@@ -242,7 +242,8 @@ def refusal(name: str, failed: BaseException, attempts: int = 1) -> Problem:
         return HUB_GATED.at(
             name,
             f"{hub} answered {status}: the {kind} is gated, private, or not there, and {token}",
-            f"check the spelling, accept the agreement at {hub}/{page}{parse(name).repository}, set HF_TOKEN, run this again",
+            f"check the spelling, accept the agreement at {hub}/{page}{parse(name).repository}, set HF_TOKEN, "
+            "run this again",
         )
     if status == 404:
         return HUB_NOT_FOUND.at(name, f"{hub} answered 404: no such {kind} or revision")

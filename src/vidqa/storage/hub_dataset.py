@@ -55,12 +55,12 @@ def stage_dataset(written: str) -> str:
     try:
         found = listing(name)
     except ProblemError as refused:
-        cached = _cached(name, None) if refused.problems[0].code == HUB_UNREACHABLE.name else None
+        cached = _cached(name) if refused.problems[0].code == HUB_UNREACHABLE.name else None
         if cached is None:
             raise
         return _with_part(cached, part)
-    wanted = [file for file in found.files if _is_wanted(file.name, subset, {each.name for each in found.files})]
-    return _with_part(_fetched(name, found, wanted), part)
+    files = [file for file in found.files if _may_be_of(file.name, subset, {each.name for each in found.files})]
+    return _with_part(_fetched(name, found, files), part)
 
 
 def expected_dataset(written: str) -> str:
@@ -69,7 +69,7 @@ def expected_dataset(written: str) -> str:
     try:
         commit = hub.ask(name, token=environment.hf_token(), pauses_s=(), kind=KIND)
     except ProblemError:
-        cached = _cached(name, None)
+        cached = _cached(name)
         commit = cached.name if cached else hub.UNKNOWN
     return _with_part(hub.snapshots(hub.parse(name).repository, KIND) / commit, part)
 
@@ -97,12 +97,12 @@ def listing(name: str) -> Listing:
     return Listing(repository, commit, files)
 
 
-def _fetched(name: str, found: Listing, wanted: list[RemoteFile]) -> Path:
+def _fetched(name: str, found: Listing, files: list[RemoteFile]) -> Path:
     import huggingface_hub
     from huggingface_hub.errors import HTTPError, LocalEntryNotFoundError
 
     folder = hub.snapshots(found.repository, KIND) / found.commit
-    due = [file for file in wanted if not (folder / file.name).is_file()]
+    due = [file for file in files if not (folder / file.name).is_file()]
     require_room(folder, sum(file.size for file in due), name)
     if due:
         note(f"fetching {len(due)} files of {name}, {sum(file.size for file in due) / 1e6:,.1f} MB, into {folder}")
@@ -113,7 +113,7 @@ def _fetched(name: str, found: Listing, wanted: list[RemoteFile]) -> Path:
             revision=found.commit,
             endpoint=environment.hf_endpoint(),
             token=environment.hf_token(),
-            allow_patterns=[_literal(file.name) for file in wanted],
+            allow_patterns=[_literal(file.name) for file in files],
         )
     except (HTTPError, LocalEntryNotFoundError) as failed:
         raise ProblemError([hub.refusal(name, failed)]) from failed
@@ -137,7 +137,7 @@ def _literal(name: str) -> str:
     return "".join(f"[{each}]" if each in "*?[" else each for each in name)
 
 
-def _is_wanted(name: str, subset: str, names: set[str]) -> bool:
+def _may_be_of(name: str, subset: str, names: set[str]) -> bool:
     """Whether a file may be of a subset: below its folder, or called by its name; others where there is no subset."""
     if not subset or "/" not in name:
         return True
@@ -145,18 +145,14 @@ def _is_wanted(name: str, subset: str, names: set[str]) -> bool:
     return name.startswith(f"{subset}/") if has_folder else True
 
 
-def _cached(name: str, commit: str | None) -> Path | None:
-    import huggingface_hub
-    from huggingface_hub.errors import LocalEntryNotFoundError
-
+def _cached(name: str) -> Path | None:
+    """The snapshot that was fetched last, of the commit where the name has one."""
     repository, revision = hub.parse(name)
-    try:
-        folder = huggingface_hub.snapshot_download(
-            repository, repo_type=KIND, revision=commit or revision, local_files_only=True
-        )
-    except LocalEntryNotFoundError:
-        return None
-    return Path(folder)
+    folder = hub.snapshots(repository, KIND)
+    if revision and (folder / revision).is_dir():
+        return folder / revision
+    found = [each for each in folder.iterdir() if each.is_dir()] if folder.is_dir() else []
+    return max(found, key=lambda each: each.stat().st_mtime, default=None)
 
 
 def _parted(written: str) -> tuple[str, str]:

@@ -59,3 +59,9 @@ HUB_PUBLIC = Code(
     "Make it private on its page, name another one, or add --public.",
     Exit.REFUSED,
 )
+SUBSET = Code(
+    "STORAGE_SUBSET",
+    "A subset of a published data set is not there, or none is named where there are several.",
+    "Name one or more of those that the message lists, behind the data set's name.",
+    Exit.USAGE,
+)

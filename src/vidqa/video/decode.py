@@ -34,7 +34,7 @@ def decode_frames(path: str | Path, member: str | None, indices: Sequence[int]) 
 
 
 def read_frames(path: str | Path, member: str | None, numbers: Sequence[int]) -> Iterator[np.ndarray]:
-    """Yields uint8 [H, W, 3] for each number of `wanted`, which must ascend. Raises as `decode_frames` does."""
+    """Yields uint8 [H, W, 3] for each number of `numbers`, which must ascend. Raises as `decode_frames` does."""
     from av.video.reformatter import VideoReformatter
 
     where = place(path, member)

@@ -6,6 +6,7 @@ what any other program will show it. Every plan of the program comes from here; 
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable
 from dataclasses import replace
@@ -29,11 +30,27 @@ def vision_spec(
     nframes: int | None = None,
     total_pixels: int | None = None,
     max_pixels: int | None = None,
+    min_pixels: int | None = None,
+    resized_height: int | None = None,
+    resized_width: int | None = None,
+    min_frames: int | None = None,
+    max_frames: int | None = None,
+    video_start: float | None = None,
+    video_end: float | None = None,
 ) -> VisionSpec:
-    """What is asked of every video of a model with this geometry. Exactly one of `fps` and `nframes`."""
+    """What is asked of every video of a model with this geometry, by the keys of a spec's table (`VISION_KEYS`).
+    Exactly one of `fps` and `nframes`."""
     if (fps is None) == (nframes is None):
         raise ValueError(f"exactly one of fps and nframes is needed: got fps={fps}, nframes={nframes}")
-    return VisionSpec(geometry.video, geometry.image, fps, nframes, total_pixels, max_pixels)
+    most = geometry.video.max_frames if max_frames is None else max_frames
+    least = min(most, geometry.video.min_frames) if min_frames is None else min_frames
+    video = replace(geometry.video, min_frames=least, max_frames=max(most, least))
+    sides = None if resized_height is None or resized_width is None else (resized_height, resized_width)
+    shown = None if video_start is None and video_end is None else (video_start or 0.0, video_end)
+    return VisionSpec(video, geometry.image, fps, nframes, total_pixels, max_pixels, min_pixels, sides, shown)
+
+
+VISION_KEYS = tuple(name for name in inspect.signature(vision_spec).parameters if name != "geometry")
 
 
 def plan_frames(meta: VideoMeta, vision: VisionSpec, span: tuple[float, float] | None = None) -> FramePlan:
@@ -56,19 +73,24 @@ def plan_frames(meta: VideoMeta, vision: VisionSpec, span: tuple[float, float] |
     VIDEO_SPAN_EMPTY for a span without a frame.
     """
     rules = vision.video
+    if vision.shown is not None:
+        start, end = vision.shown
+        low, high = span or (0.0, meta.duration_s)
+        span = (max(low, start), high if end is None else min(high, end))
     if span is not None:
         first, meta = _cut(meta, span)
-        plan = plan_frames(meta, vision)
+        plan = plan_frames(meta, replace(vision, shown=None))
         return replace(plan, indices=tuple(first + index for index in plan.indices))
     indices = _sample(meta, vision)
     source_times_s = _times(meta, indices)
     step = rules.temporal_patch_size
     patch_times_s = _patch_times(meta, source_times_s, rules)
-    shown = max(len(indices), step)
+    frames = max(len(indices), step)
+    rules = _enlarging(rules, vision, 1 if rules.each_frame else len(patch_times_s) * step)
 
     def sides(longest: int) -> tuple[int, int]:
         fit = _frame_sides if rules.each_frame else _video_sides
-        return fit(shown, meta.height, meta.width, rules, longest)
+        return fit(frames, meta.height, meta.width, rules, longest)
 
     height, width = _within_budget(sides, step, len(patch_times_s), rules, vision)
     return _plan("video", indices, source_times_s, patch_times_s, height, width, rules)
@@ -77,13 +99,21 @@ def plan_frames(meta: VideoMeta, vision: VisionSpec, span: tuple[float, float] |
 def plan_image(width: int, height: int, vision: VisionSpec) -> FramePlan:
     """The size, grid and tokens of one image; total_pixels and max_pixels bound height x width. Raises as
     `plan_frames` does."""
-    rules = vision.image
+    rules = _enlarging(vision.image, vision, 1)
 
     def sides(longest: int) -> tuple[int, int]:
         return _image_sides(height, width, rules, longest)
 
     height_out, width_out = _within_budget(sides, 1, 1, rules, vision)
     return _plan("image", (0,), (0.0,), (0.0,), height_out, width_out, rules)
+
+
+def _enlarging(rules: PixelRules, vision: VisionSpec, frames: int) -> PixelRules:
+    """The rules with the lower bound that is asked for each of `frames`, which the largest size must allow."""
+    if vision.min_pixels is None:
+        return rules
+    least = vision.min_pixels * frames
+    return replace(rules, min_pixels=least, max_pixels=max(rules.max_pixels, least))
 
 
 def _cut(meta: VideoMeta, span: tuple[float, float]) -> tuple[int, VideoMeta]:
@@ -163,7 +193,10 @@ def _times(meta: VideoMeta, indices: tuple[int, ...]) -> tuple[float, ...]:
 
 def _within_budget(sides: FitSides, step: int, patches: int, rules: PixelRules, vision: VisionSpec) -> tuple[int, int]:
     """The sides for the longest edge that is asked for (of `step` frames a patch), or for less where their tokens in
-    all temporal `patches` are over the budget."""
+    all temporal `patches` are over the budget; the sides themselves where these are asked for."""
+    if vision.sides is not None:
+        height, width = (max(1, round(side / rules.factor)) * rules.factor for side in vision.sides)
+        return height, width
     whole = rules.max_pixels * (patches * step if rules.each_frame else 1)
     longest = whole if vision.total_pixels is None else vision.total_pixels * step
     longest = min(longest, whole) if rules.each_frame else longest

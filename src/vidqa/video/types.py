@@ -68,7 +68,9 @@ class VisionSpec:
 
     `total_pixels` is the spec's key: an upper bound counted per temporal patch, so total_pixels / factor^2 is the
     largest number of tokens of one video (one image). `max_pixels`, the spec's key too, bounds every single frame (and
-    an image). The smaller one holds; None leaves the processor's own bound.
+    an image). The smaller one holds; None leaves the processor's own bound. `min_pixels` enlarges every frame that is
+    smaller. `sides` (height, width) is the size of every frame and image, whatever its shape. Of every video the part
+    `shown` is taken, (start, end) in seconds, its end excluded and None where it is the video's own.
     """
 
     video: PixelRules
@@ -77,6 +79,9 @@ class VisionSpec:
     nframes: int | None = None
     total_pixels: int | None = None
     max_pixels: int | None = None
+    min_pixels: int | None = None
+    sides: tuple[int, int] | None = None
+    shown: tuple[float, float | None] | None = None
 
 
 @dataclass(frozen=True, slots=True)

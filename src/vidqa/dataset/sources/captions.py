@@ -64,10 +64,10 @@ def read_asks(file: Path) -> Asks:
 
 def _row(name: str, label: dict[str, Any], video: str, asks: Asks) -> dict[str, Any]:
     answer = json.dumps({key: label.get(key) for key in asks.keys}, indent=2, ensure_ascii=False)
-    told: list[dict[str, Any]] = [{"role": "system", "content": asks.system}] if asks.system else []
+    messages: list[dict[str, Any]] = [{"role": "system", "content": asks.system}] if asks.system else []
     content = [{"type": "video", "video": video}, {"type": "text", "text": asks.user}]
-    told += [{"role": "user", "content": content}, {"role": "assistant", "content": f"```json\n{answer}\n```"}]
-    return {"id": name, "messages": told}
+    messages += [{"role": "user", "content": content}, {"role": "assistant", "content": f"```json\n{answer}\n```"}]
+    return {"id": name, "messages": messages}
 
 
 def _videos(folder: Path) -> dict[str, list[str]]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
@@ -59,14 +60,17 @@ class DataFolder:
 
     @cached_property
     def media(self) -> MediaSource:
-        """Media among the folder's own are also found by their last names, as the sets on the hub have them."""
+        """Media among the folder's own are also found by the end of their paths, as the sets on the hub name them."""
         if self.embedded:
             return MediaSource(str(self.embedded.folder))
         if self.media_path or self.path.is_file():
             return media_source(self.home / "of a table", self.media_path, root_mode=False)
         folder = Path(os.path.abspath(self.path / self.subset if self.subset else self.path))
         found = sorted(place for place in folder.rglob("*") if place.is_file()) if folder.is_dir() else []
-        named = {place.name: str(place) for place in reversed(found) if kind_of(place.name)}
+        named: dict[str, list[str]] = defaultdict(list)
+        for place in found:
+            if kind_of(place.name):
+                named[place.name].append(str(place))
         return MediaSource(
             os.path.abspath(self.path), [place for place in found if is_archive(place)], own=True, named=named
         )

@@ -56,15 +56,15 @@ def _open(path: str, media_path: str) -> Source:
 
 def _yielded(file: Path, name: str, given: str | None, findings: Findings) -> Iterator[Any]:
     """What the function yields, until it ends or fails, which becomes a finding."""
-    heard, said = os.pipe()
-    words = [sys.executable, str(CHILD), str(said), str(file), name, *([] if given is None else [given])]
+    reading, writing = os.pipe()
+    words = [sys.executable, str(CHILD), str(writing), str(file), name, *([] if given is None else [given])]
     # What has an order only by chance, such as that of a set, is the same in every process.
     variables = {**environment.foreign_environment(), "PYTHONHASHSEED": "0"}
-    process = subprocess.Popen(words, pass_fds=[said], stdin=subprocess.DEVNULL, stdout=sys.stderr, env=variables)
-    os.close(said)
+    process = subprocess.Popen(words, pass_fds=[writing], stdin=subprocess.DEVNULL, stdout=sys.stderr, env=variables)
+    os.close(writing)
     ended = False
     try:
-        with open(heard, encoding="utf-8") as lines:
+        with open(reading, encoding="utf-8") as lines:
             for line in lines:
                 kind, value = json.loads(line)
                 if kind == "row":

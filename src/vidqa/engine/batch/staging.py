@@ -1,4 +1,4 @@
-"""A batch on its way to the GPU: all its tensors in one pinned area, one copy on a stream of its own.
+"""Sends batches to the GPU: all tensors in one pinned area, one copy on a separate stream.
 
 The step that computes never waits for a copy, nor the copy for the step: two pinned areas take turns, so that one is
 filled while the other is being copied, and the host waits only, in the loader's thread, for an area to be free again.
@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 ALIGN = 256  # bytes; every tensor of an area starts at a multiple
-ROOM = 1.25  # a pinned area that must grow takes this much more than asked for, so that it grows seldom
+ROOM = 1.25  # growth factor of a pinned area, so that it grows seldom
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class SentBatch:
         if self.copied is not None:
             stream = torch.cuda.current_stream(self.area.device)
             stream.wait_event(self.copied)
-            self.area.record_stream(stream)  # the area's memory is not given away before that work is done
+            self.area.record_stream(stream)  # keeps the memory until that work is done
         return self.value
 
 

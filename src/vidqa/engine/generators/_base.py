@@ -1,4 +1,4 @@
-"""What a generator is: planned prompts in, token ids with log-probabilities out."""
+"""The interface of generators: planned prompts in, token ids with log-probabilities out."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from vidqa.video.types import FramePlan
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How tokens are chosen; `temperature` 0 takes the likeliest one. What is drawn depends on the request's id and on
+    """How tokens are chosen; `temperature` 0 takes the likeliest one. Sampling depends on the request's id and on
     `seed` alone. `top_k` 0 and `top_p` 1 leave every token in."""
 
     max_tokens: int
@@ -83,10 +83,10 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What came of a request. "stop": the last of `token_ids` is a stop id; "length": cut off at `max_tokens`;
+    """The result of a request. "stop": the last of `token_ids` is a stop id; "length": cut off at `max_tokens`;
     "cancelled": `token_ids` are those until then; "scored": `scores` has the log-probability of each candidate, the sum
     of its tokens'; "error": `problems` say why there are none. `logprobs` has the natural log-probability of each token
-    and `top_logprobs` the likeliest tokens at its place with theirs, likeliest first, where the request wants them. All
+    and `top_logprobs` the likeliest tokens at its place with theirs, likeliest first, if requested. All
     of them are under the model's own distribution, before temperature, penalty, constraint and cuts."""
 
     id: str
@@ -100,7 +100,7 @@ class Result:
 
 @dataclass(frozen=True)
 class Settings:
-    """What is opened: the model in `folder`, or the adapter in it on the model in `base`. `planner` is the one that
+    """The model to open: in `folder`, or the adapter in it on the model in `base`. `planner` is the one that
     planned the prompts; prompt and answer have at most `longest` tokens. `batch_size` is how many prompts may be
     answered at a time. `vllm_python` is the interpreter that has vLLM."""
 
@@ -124,7 +124,7 @@ class Session(Protocol):
         depends on its request alone; one that fails leaves the others as they are."""
 
     def close(self) -> None:
-        """Let go of the model, and of the process that holds it where it is another one."""
+        """Free the model, and end its process if it has its own."""
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,9 @@
-"""vLLM, which lives in an environment of its own: a process of another interpreter answers, and this one feeds it.
+"""vLLM in its own environment: a process of another interpreter answers, and this process feeds it.
 
-Its pins of torch and transformers are not the trainer's, so nothing of it is imported here. The process gets planned
-token ids, frames of their planned size and their times, and samples nothing of a video itself; a prompt of which it
-makes other tokens is an error. A constraint and candidates become requests for one token each, of which vLLM's cache
-holds the prompt.
+vLLM pins other versions of torch and transformers than the trainer, so it is not imported here. The process gets
+planned token ids, frames of the planned size and their times, and does not sample videos itself; a prompt that becomes
+other tokens is an error. Constraints and candidates become requests for one token each, with the prompt in vLLM's
+cache.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from vidqa.families import adapters, family_of
 from vidqa.families._base import read_json
 from vidqa.planning.samples import Planner
 
-ROWS_ON_GPU = 64  # prompts that a GPU answers at a time, at least
+ROWS_ON_GPU = 64  # the least number of prompts that a GPU answers at a time
 SHARE_OF_GPU = 0.9  # of its memory
-RANKS = (8, 16, 32, 64, 128, 256, 320, 512)  # of which vLLM wants one as the largest
-# What vLLM does not do with an adapter, or its older versions leave out without a word.
+RANKS = (8, 16, 32, 64, 128, 256, 320, 512)  # the values that vLLM accepts for max_lora_rank
+# Parts of adapters that vLLM does not support, or that older versions ignore silently.
 NOT_TAKEN = ("use_dora", "modules_to_save", "rank_pattern", "alpha_pattern", "lora_bias", "layer_replication")
-Tokens = tuple[int, ...]  # tokens behind the prompt
+Tokens = tuple[int, ...]  # tokens after the prompt
 
 
 @dataclass(eq=False)
 class VllmRow:
-    """A prompt that is being answered; the process holds it as `name`. `found` has the log-probability of the last
-    token of each beginning of a candidate."""
+    """A prompt being answered, called `name` in the process. `found` has the log-probability of the last token of each
+    prefix of a candidate."""
 
     name: str
     draft: Draft
@@ -55,8 +55,8 @@ class VllmRow:
 
 
 class VllmSession:
-    """Answers with a model that `process` holds. `asked` has the row of each request to vLLM and, where a candidate is
-    scored, which beginning of it."""
+    """Answers with the model of `process`. `pending` has the row of each request to vLLM and, for a scored candidate,
+    the prefix."""
 
     def __init__(self, process: Process, settings: Settings) -> None:
         self.process, self.planner = process, settings.planner
@@ -83,7 +83,7 @@ class VllmSession:
                     results += self._step()
                 if results or (more and not self.rows):
                     yield results
-        finally:  # whoever reads no further wants no more answers; of a process that has ended they know already
+        finally:  # the caller stopped reading; errors of an ended process are already raised
             with suppress(ProblemError):
                 for row in list(self.rows.values()):
                     self._leave(row)
@@ -92,7 +92,7 @@ class VllmSession:
         self.process.close()
 
     def _admit(self, request: Request) -> list[Result]:
-        """Hand a prompt over and begin with it; the result of one that cannot be answered."""
+        """Submit a prompt. Returns the result of a prompt that cannot be answered."""
         frames = ready(request, self.longest)
         if isinstance(frames, Result):
             return [frames]
@@ -120,12 +120,12 @@ class VllmSession:
         self.process.tell({"ask": name, "of": row.name, "more": more, "sampling": sampling, "last": last})
 
     def _ask_for(self, row: VllmRow, beginning: Tokens) -> None:
-        """The log-probability of the last token behind those before it: of an answer that can be no other."""
+        """Request the log-probability of the last token of a prefix, by allowing only that token."""
         sampling = {"max_tokens": 1, "temperature": 0.0, "allowed_token_ids": [beginning[-1]], "logprobs": 0}
         self._ask(row, beginning[:-1], beginning, sampling)
 
     def _ask_next(self, row: VllmRow) -> None:
-        """One more token of an answer whose constraint has to be asked before each."""
+        """Request one more token of a constrained answer."""
         constraint, answer = row.request.constraint, row.draft.token_ids
         assert constraint
         allowed = constraint.allowed(tuple(answer)).nonzero()[:, 0].tolist()
@@ -133,11 +133,11 @@ class VllmSession:
         self._ask(row, tuple(answer), (), {**sampling, "max_tokens": 1, "allowed_token_ids": allowed})
 
     def _step(self) -> list[Result]:
-        """What the process says next, taken in."""
+        """Handle the next message of the process."""
         results = []
         for name, token_ids, logprobs, likeliest, reason in self.process.hear()["steps"]:
             row, beginning = self.pending.get(name, (None, ()))
-            if row is None:  # it has left
+            if row is None:  # the row was cancelled
                 continue
             if reason:
                 del self.pending[name]
@@ -188,7 +188,7 @@ class VllmSession:
 
 
 def contracted(request: Request, planner: Planner) -> list[int]:
-    """The prompt as vLLM takes it: one placeholder for each medium, which it expands itself."""
+    """The prompt for vLLM: one placeholder for each medium, which vLLM expands."""
     token_ids, chat, start = request.token_ids.tolist(), planner.chat, 0
     for plan in request.plans:
         slot, expansion = chat.slot_ids[plan.kind], chat.expansion(plan).tolist()
@@ -199,7 +199,7 @@ def contracted(request: Request, planner: Planner) -> list[int]:
 
 
 def sampling_of(request: Request, place: int = 0) -> dict[str, Any]:
-    """How vLLM is to choose tokens, the first of them at `place` of the answer."""
+    """The sampling parameters for vLLM, from `place` of the answer on."""
     sampling = request.sampling
     digest = hashlib.sha256(f"{sampling.seed} {request.draws or request.id} {place}".encode()).digest()
     return {
@@ -238,8 +238,8 @@ def _open(settings: Settings) -> VllmSession:
 
 
 def _rank(adapter: Path, layers: str) -> int:
-    """The rank that vLLM makes room for; it adapts what is in the module `layers`. Raises ENGINE_VLLM_ADAPTER where it
-    would leave out a part of the adapter."""
+    """The max_lora_rank for vLLM, which adapts modules inside `layers`. Raises ENGINE_VLLM_ADAPTER if it would ignore a
+    part of the adapter."""
     adapters.check_adapter(adapter)
     config = read_json(adapter, adapters.CONFIG)
     parts = [name for name in NOT_TAKEN if config.get(name)]

@@ -1,4 +1,4 @@
-"""The process that holds vLLM, seen from the one that feeds it: `vllm_worker.py` run by another interpreter."""
+"""The parent side of the vLLM process: runs `vllm_worker.py` with another interpreter."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ LAST_WORDS_S = 20.0  # between the end of the pipe and that of the process
 
 
 class Process:
-    """It loads the model that `settings` describe, as vLLM's EngineArgs names them. What it prints goes where this
-    process's errors go. `longest` is how many tokens it takes for a prompt and its answer."""
+    """A vLLM process with the model of `settings`, in the names of vLLM's EngineArgs. Its output goes to stderr.
+    `longest` is its limit of tokens for a prompt and its answer."""
 
     def __init__(self, python: str, device: torch.device, **settings: Any) -> None:
         self.python, self.numbers = python, itertools.count(1)
         self.pipe, theirs = Pipe()
         with theirs:
             self.process = self._start(theirs, device)
-        # It is listened to at all times: while each of the two writes to the other, neither reads.
-        self.failed = ""  # how it came to its end
+        # A thread always reads, since two processes that both write would block.
+        self.failed = ""  # how it ended
         self.heard: SimpleQueue[dict[str, Any] | None] = SimpleQueue()
         self.listener = threading.Thread(target=self._listen, name="vllm-listener", daemon=True)
         self.listener.start()
@@ -51,21 +51,21 @@ class Process:
             raise
 
     def name(self) -> str:
-        """A name that nothing in the process has had."""
+        """A new unique name."""
         return str(next(self.numbers))
 
     def tell(self, message: dict[str, Any], arrays: Sequence[np.ndarray] = ()) -> None:
-        """Send a message and the arrays that it speaks of. Raises ENGINE_VLLM_FAILED where nobody takes it."""
+        """Send a message with its arrays. Raises ENGINE_VLLM_FAILED if the process has ended."""
         try:
             self.pipe.send_bytes(json.dumps(message).encode())
             for array in arrays:
                 self.pipe.send_bytes(np.ascontiguousarray(array).reshape(-1).data)
         except OSError:
-            while True:  # what it said before it ended says more
+            while True:  # its last messages tell more
                 self.hear()
 
     def hear(self) -> dict[str, Any]:
-        """The next message, waited for. Raises ENGINE_VLLM_FAILED where none comes any more."""
+        """Wait for the next message. Raises ENGINE_VLLM_FAILED if the process has ended."""
         message = {"failed": self.failed} if self.failed else self.heard.get()
         if message is None or "failed" in message:
             self.failed = message["failed"] if message else f"the process ended with exit code {self._wait()}"
@@ -82,13 +82,13 @@ class Process:
     def _start(self, theirs: Connection, device: torch.device) -> subprocess.Popen[bytes]:
         try:
             return subprocess.Popen(
-                # Isolated: neither this folder nor what PYTHONPATH names is among the modules that it finds.
+                # Isolated: it imports nothing from this folder or PYTHONPATH.
                 [self.python, "-I", "-W", "ignore", str(PROGRAM), str(theirs.fileno())],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=2,
                 env=environment.foreign_environment(**_variables(device)),
-                process_group=0,  # a signal to the engine's group is not for it: it ends with its pipe
+                process_group=0,  # signals to the engine's group do not reach it; it ends with its pipe
             )
         except OSError as failed:
             self.pipe.close()
@@ -101,7 +101,7 @@ class Process:
         self.heard.put(None)
 
     def _wait(self) -> int:
-        """Its exit code. Whatever it has started ends with it."""
+        """Wait for its exit code and end its child processes."""
         try:
             return self.process.wait(LAST_WORDS_S)
         except subprocess.TimeoutExpired:
@@ -113,7 +113,7 @@ class Process:
 
 
 def _variables(device: torch.device) -> dict[str, str]:
-    """What vLLM is told by its environment; what the user has set stays."""
+    """Environment variables for vLLM; the user's own values are kept."""
     ours = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "VLLM_LOGGING_LEVEL": "WARNING"}
     if device.type == "cpu":
         ours |= {

@@ -1,10 +1,9 @@
-"""The process that holds vLLM: a file run by the interpreter that has it, which needs what vLLM brings with it alone.
+"""The vLLM process: run by the interpreter with vLLM, it imports only vLLM and its dependencies.
 
     PYTHON -I vllm_worker.py DESCRIPTOR
 
-Over the pipe DESCRIPTOR it is told what to load, prompts to hold, and what to ask of them; it says there what every
-step has brought. A message is JSON; what it says of arrays follows in messages of their bytes. The end of the pipe ends
-the process.
+Over the pipe DESCRIPTOR it receives the settings, prompts to hold, and requests about them, and sends the output of
+every step. Messages are JSON, followed by messages with the bytes of their arrays. The process ends with the pipe.
 """
 
 from __future__ import annotations
@@ -35,15 +34,15 @@ ENGINE = {
 SAMPLING = {
     "output_kind": RequestOutputKind.DELTA,
     "detokenize": False,
-    "ignore_eos": True,  # stop ids are told
+    "ignore_eos": True,  # stop ids are given
 }
 
-REFUSAL = getattr(exceptions, "VLLMClientError", ValueError)  # older versions have no name of their own for it
+REFUSAL = getattr(exceptions, "VLLMClientError", ValueError)  # older versions raise ValueError
 
 
 @dataclass
 class Prompt:
-    """Token ids with one placeholder for each medium, the media, and the token ids that vLLM must make of them."""
+    """Token ids with one placeholder for each medium, the media, and the planned token ids to verify."""
 
     token_ids: list[int]
     media: dict[str, list[Any]]
@@ -51,7 +50,7 @@ class Prompt:
 
 
 class Worker:
-    """`expected` has the token ids of the prompts that vLLM has been asked and has not shown yet."""
+    """`expected` has the planned token ids of requests that vLLM has not returned yet."""
 
     def __init__(self, pipe: Connection) -> None:
         self.pipe = pipe
@@ -93,7 +92,7 @@ class Worker:
         try:
             sampling = SamplingParams(**message["sampling"], **SAMPLING)
             self.engine.add_request(name, inputs, sampling, lora_request=self.lora)
-        except (ValueError, REFUSAL) as refused:  # what vLLM does not take: a medium above its limits, say
+        except (ValueError, REFUSAL) as refused:  # refused by vLLM, such as a medium above its limits
             self._say(steps=[[name, [], [], [], str(refused)]])
             return
         self.expected[name] = [*prompt.planned, *more]
@@ -114,8 +113,8 @@ class Worker:
         return np.ascontiguousarray(frames), metadata
 
     def _step_row(self, output: Any) -> list[Any]:
-        """What a step has brought for one prompt: its name, token ids, their log-probabilities, the likeliest tokens
-        with theirs, and why it is finished or null."""
+        """The output of a step for one prompt: its name, token ids, their log-probabilities, the likeliest tokens with
+        theirs, and the finish reason or null."""
         name, (answer,) = output.request_id, output.outputs
         planned = self.expected.pop(name, None)
         if planned is not None and (found := list(output.prompt_token_ids)) != planned:
@@ -136,13 +135,13 @@ class Worker:
 
 
 def main() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # who started it decides what an interrupt means
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles interrupts
     pipe = Connection(int(sys.argv[1]))
     try:
         Worker(pipe).work()
     except (EOFError, ConnectionError):
         return
-    except Exception as failed:  # noqa: BLE001  vLLM's own are many; who started it tells the user
+    except Exception as failed:  # noqa: BLE001  any error of vLLM goes to the parent
         traceback.print_exc()
         pipe.send_bytes(json.dumps({"failed": f"{type(failed).__name__}: {failed}"}).encode())
         sys.exit(1)

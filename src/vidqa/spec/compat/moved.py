@@ -4,32 +4,13 @@ from __future__ import annotations
 
 # Where a key of NVIDIA's example files, or of an older cosmos-rl, stands here.
 RENAMED = {
+    "custom.dataset.path": "custom.train_dataset.annotation_path",
     "custom.dataset.annotation_path": "custom.train_dataset.annotation_path",
     "custom.dataset.media_path": "custom.train_dataset.media_path",
     "custom.dataset.system_prompt": "custom.system_prompt",
     "train.enable_validation": "validation.enable",
     "train.validation_step": "validation.freq",
     "train.validation_batch_per_replica": "validation.batch_size",
-}
-# Keys of those files that are not taken over, and what to do instead.
-NOT_TAKEN = {
-    "custom.dataset.path": (
-        "a folder of Hugging Face's save_to_disk is not read here",
-        "write its records as annotations.json (references/datasets.md) and name that",
-    ),
-    "custom.vision.min_pixels": ("the model's own lower bound holds here", "remove it"),
-    "custom.vision.resized_height": ("frames keep their shape here", "bound them with custom.vision.max_pixels"),
-    "custom.vision.resized_width": ("frames keep their shape here", "bound them with custom.vision.max_pixels"),
-    "custom.vision.min_frames": (
-        "fps takes at least the model's own least number of frames here",
-        "remove it, or use custom.vision.nframes",
-    ),
-    "custom.vision.max_frames": (
-        "fps takes more frames of a longer clip here, up to the model's own bound",
-        "use custom.vision.nframes, or bound the clip with custom.vision.total_pixels",
-    ),
-    "custom.vision.video_start": ("whole files are read here", "cut the clips, and name the pieces"),
-    "custom.vision.video_end": ("whole files are read here", "cut the clips, and name the pieces"),
 }
 # Parts of cosmos-rl's configuration that supervised fine-tuning never reads.
 REINFORCEMENT_TABLES = ("rollout", "distillation", "vla", "policy.diffusers", "train.train_policy.overlong_reward")

@@ -11,7 +11,7 @@ from vidqa.studies.algorithms.plain import spread
 from vidqa.studies.algorithms.through_optuna import Seen, asked
 from vidqa.studies.moves import Done, Move, Start, Trial
 
-MOST_GP = 150  # results; the time of a Gaussian process grows with their third power
+MOST_GP = 300  # results; the time of a Gaussian process grows with their third power
 POPULATION = 20  # of nsga2, at most
 
 

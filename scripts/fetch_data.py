@@ -1,0 +1,48 @@
+"""Fetch a published data set: python scripts/fetch_data.py cosmos-reason1-sft robovqa --out data/reason1"""
+
+import sys
+from argparse import Namespace
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
+
+from vidqa.contract.cli import Parser, Result, command, run
+
+parser = Parser(
+    "Fetch a published data set into a folder: verified, gone on with where it was cut off, archives unpacked.",
+    examples=[
+        "python scripts/fetch_data.py cosmos-reason1-benchmark av robovqa --out data/benchmark",
+        "python scripts/fetch_data.py org/name --out data/name",
+    ],
+)
+parser.add_argument(
+    "name",
+    help="nexar, cosmos-reason1-sft, cosmos-reason1-rl, cosmos-reason1-benchmark, llava-detail-23k, or any data set "
+    "of the hub as organisation/name",
+)
+parser.add_argument("subsets", nargs="*", metavar="SUBSET", help="those that are wanted of a set that has some")
+parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="the folder that holds it")
+
+
+def main(options: Namespace) -> Result:
+    from vidqa.storage.fetch import fetch, known
+    from vidqa.storage.nexar import write_annotations
+
+    folder = options.out.expanduser().absolute()
+    found = fetch(known(options.name), options.subsets, folder)
+    data = {"folder": str(folder), "commit": found.commit, "files": found.files, "new": found.new}
+    data |= {"bytes": found.bytes, "unpacked": found.unpacked, "annotations": str(folder)}
+    if options.name == "nexar":
+        data["annotations"] = str(write_annotations(folder))
+    elif options.name == "llava-detail-23k":
+        data["annotations"] = str(folder / "detail_23k.json")
+    elif options.subsets:
+        data["annotations"] = f"{folder}#{options.subsets[0]}:"
+    text = f"{found.files} files, {found.new} of them new, {found.bytes / 1e6:,.1f} MB, in {folder}"
+    look = ["--annotations", data["annotations"]]
+    look += ["--media-path", folder / "images/train2017"] if options.name == "llava-detail-23k" else []
+    return Result(data, text, next=[command("inspect_dataset", *look)])
+
+
+if __name__ == "__main__":
+    sys.exit(run(parser, main))

@@ -1,0 +1,76 @@
+"""Search for a better train spec: python scripts/run_automl.py plan|start|status|suggest|enqueue|tell|stop|report"""
+
+import sys
+from argparse import Namespace
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
+
+from vidqa.contract.cli import Parser, Result, note, run
+
+VERBS = ["plan", "start", "status", "suggest", "enqueue", "tell", "stop", "report"]
+parser = Parser(
+    "Search for a better train spec: trials are jobs, and a study folder holds all that is known.",
+    examples=[
+        "python scripts/run_automl.py plan --study study --spec train.toml --trials 20 --concurrent 2",
+        "python scripts/run_automl.py start --study study",
+    ],
+)
+parser.add_argument("verb", choices=VERBS, metavar="VERB", help=", ".join(VERBS))
+parser.add_argument("--study", type=Path, required=True, metavar="DIR", help="folder of the study")
+parser.add_argument("--spec", type=Path, metavar="FILE", help="plan: the training to improve; its values are trial 0")
+parser.add_argument("--evaluate", type=Path, metavar="FILE", help="plan: evaluation that measures the goal")
+parser.add_argument("--test", type=Path, metavar="FILE", help="plan: evaluation that is made once, of the winner")
+parser.add_argument(
+    "--metric", action="append", default=[], metavar="M", help="plan: the goal, such as accuracy or val/avg_loss"
+)
+parser.add_argument("--algorithm", metavar="NAME", help="plan: how values are chosen (default bayesian)")
+parser.add_argument("--trials", type=int, metavar="N", help="plan: trials in all (default 20)")
+parser.add_argument("--concurrent", type=int, metavar="N", help="plan: trials at one time (default 1)")
+parser.add_argument("--range", action="append", default=[], metavar="KEY=RANGE", help="plan: LOW..HIGH:log or A,B,C")
+parser.add_argument("--fix", action="append", default=[], metavar="KEY=VALUE", help="plan: a key that is not searched")
+parser.add_argument(
+    "--set", action="append", default=[], metavar="KEY=VALUE", help="plan: settings, as platform=slurm; else: values"
+)
+parser.add_argument("--objective", type=float, action="append", default=[], metavar="X", help="tell: what it reached")
+parser.add_argument(
+    "--proposer", default="agent", metavar="WHO", help="enqueue, tell: who chose the values (default agent)"
+)
+parser.add_argument("--count", type=int, default=1, help="suggest: how many (default 1)")
+parser.add_argument("--wait", action="store_true", help="start: show the log until the study ends or stops")
+parser.add_argument("--timeout", type=float, metavar="S", help="start --wait: no longer than this; the study goes on")
+
+
+def main(options: Namespace) -> Result:
+    folder = options.study.absolute()
+    if options.verb == "plan":
+        from vidqa.studies.plan import Asked, plan
+
+        named = {"algorithm": options.algorithm, "max_trials": options.trials, "max_concurrent": options.concurrent}
+        words = (tuple(options.metric), tuple(options.range), tuple(options.fix), tuple(options.set), named)
+        return plan(folder, Asked(options.spec, options.evaluate, options.test, *words) if options.spec else None)
+    if options.verb in ("suggest", "enqueue", "tell"):
+        from vidqa.studies import proposing
+
+        if options.verb == "suggest":
+            return proposing.suggest(folder, options.count)
+        if options.verb == "enqueue":
+            return proposing.enqueue(folder, options.set, options.proposer)
+        return proposing.tell(folder, options.set, options.objective, options.proposer)
+    if options.verb == "report":
+        from vidqa.studies.report import report
+
+        return report(folder)
+    from vidqa.studies.status import status
+
+    if options.verb in ("start", "stop"):
+        from vidqa.studies import starting
+
+        (starting.start if options.verb == "start" else starting.stop)(folder)
+        if options.wait:
+            return starting.ended(folder, options.timeout, note)
+    return status(folder)
+
+
+if __name__ == "__main__":
+    sys.exit(run(parser, main))

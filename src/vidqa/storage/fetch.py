@@ -1,0 +1,193 @@
+"""Brings published data sets into a folder: listed first, then fetched file by file, verified, and unpacked.
+
+    fetch(known("cosmos-reason1-benchmark"), ["av", "robovqa"], Path("data"))
+
+What a kill leaves is gone on with: a file is there under its name only when its length and its hash are right, and
+`fetched.jsonl` says which ones are.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from vidqa.contract import environment
+from vidqa.contract.cli import note
+from vidqa.contract.problem import Problem, ProblemError
+from vidqa.dataset.archive import is_archive
+from vidqa.storage import hub, hub_dataset
+from vidqa.storage.hub_dataset import Listing, RemoteFile
+from vidqa.storage.hub_problems import HUB_CACHE_UNWRITABLE
+from vidqa.storage.problems import DAMAGED, SUBSET
+from vidqa.storage.unpack import unpack
+from vidqa.storage.web import WebFile, fetch_web, length_of
+
+RECORD = "fetched.jsonl"
+BLOCK = 8 << 20
+COCO = "http://images.cocodataset.org/zips/train2017.zip"
+
+
+@dataclass(frozen=True)
+class Published:
+    """A published data set. `subsets` are those that it has, "" where it has none; `files` are the ones that are
+    wanted of it, all where none is named; `web` lies elsewhere, by the folder that it is unpacked into."""
+
+    repository: str
+    subsets: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()
+    web: tuple[tuple[str, str], ...] = ()
+
+
+REASON1 = ("av", "agibot", "bridgev2", "holoassist", "robovqa")
+KNOWN = {
+    "nexar": Published("nexar-ai/nexar_collision_prediction"),
+    "cosmos-reason1-sft": Published("nvidia/Cosmos-Reason1-SFT-Dataset", REASON1),
+    "cosmos-reason1-rl": Published("nvidia/Cosmos-Reason1-RL-Dataset", ("agibot", "bridgev2", "holoassist", "robovqa")),
+    "cosmos-reason1-benchmark": Published("nvidia/Cosmos-Reason1-Benchmark", (*REASON1, "robofail")),
+    "llava-detail-23k": Published("liuhaotian/LLaVA-Instruct-150K", (), ("detail_23k.json",), ((COCO, "images"),)),
+}
+
+
+@dataclass(frozen=True)
+class Fetched:
+    """What is in the folder now; `new` of the files were not there before."""
+
+    folder: Path
+    commit: str
+    files: int
+    new: int
+    bytes: int
+    unpacked: int
+
+
+def known(name: str) -> Published:
+    """A published set by its short name, or any data set of the hub by its own. Raises HUB_NOT_FOUND."""
+    if name in KNOWN:
+        return KNOWN[name]
+    return Published(hub.parse(f"{hub_dataset.PREFIX}{name.removeprefix(hub_dataset.PREFIX)}").repository)
+
+
+def fetch(wanted: Published, subsets: Sequence[str], folder: Path) -> Fetched:
+    """Bring the data set, or these subsets of it, into `folder`, and unpack its archives beside themselves.
+
+    Nothing is written before the hub has agreed, every subset is known, and the disk has room.
+    Raises HUB_GATED, HUB_NOT_FOUND, HUB_UNREACHABLE, STORAGE_SUBSET, STORAGE_NO_SPACE, STORAGE_DAMAGED.
+    """
+    name = f"{hub_dataset.PREFIX}{wanted.repository}"
+    found = hub_dataset.listing(name)
+    files = _chosen(wanted, subsets, found)
+    web = [WebFile(address, folder / inner, length_of(address)) for address, inner in wanted.web]
+    arrived = _arrived(folder)
+    due = [file for file in files if not _is_here(file, folder, arrived)]
+    archives = sum(file.size for file in due if _is_packed(file.name))
+    hub_dataset.require_room(folder, sum(file.size for file in due) + archives + sum(2 * w.missing for w in web), name)
+    note(f"{len(files)} files, {len(due)} of them due, {sum(file.size for file in due) / 1e6:,.1f} MB, into {folder}")
+    problems: list[Problem] = []
+    for file in due:
+        problems += _fetch_one(found, file, folder)
+    if problems:
+        raise ProblemError(problems)
+    packed = [folder / file.name for file in files if _is_packed(file.name)]
+    packed += [fetch_web(each) for each in web]
+    unpacked = sum(unpack(archive) for archive in packed)
+    return Fetched(folder, found.commit, len(files), len(due), sum(file.size for file in files), unpacked)
+
+
+def _chosen(wanted: Published, subsets: Sequence[str], found: Listing) -> list[RemoteFile]:
+    """The files of these subsets, or all; hidden ones aside. Raises STORAGE_SUBSET."""
+    there = sorted({file.name.split("/")[0] for file in found.files if "/" in file.name})
+    known_subsets = [*wanted.subsets, *(each for each in there if each not in wanted.subsets)]
+    if missing := [subset for subset in subsets if subset not in there]:
+        message = f"{wanted.repository} has no {' and no '.join(missing)}; it has: {', '.join(there) or 'no subset'}"
+        raise SUBSET.error(", ".join(missing), message)
+    if wanted.subsets and not subsets:
+        raise SUBSET.error(wanted.repository, f"no subset is named; it has: {', '.join(known_subsets)}")
+    files = [file for file in found.files if not any(part.startswith(".") for part in file.name.split("/"))]
+    if wanted.files:
+        return [file for file in files if file.name in wanted.files]
+    return [file for file in files if not subsets or "/" not in file.name or file.name.split("/")[0] in subsets]
+
+
+def _is_packed(name: str) -> bool:
+    return is_archive(name) or name.lower().endswith(".zip")
+
+
+def _fetch_one(found: Listing, file: RemoteFile, folder: Path) -> list[Problem]:
+    """One file, which is verified and written down; a cut-off one is gone on with. Its problems."""
+    import huggingface_hub
+    from huggingface_hub.errors import HTTPError, LocalEntryNotFoundError
+
+    name = f"{hub_dataset.PREFIX}{found.repository}"
+    path = folder / file.name
+    if path.is_file() and _differs(path, file):
+        path.unlink()  # it was changed since, or another commit had it: the client would take it as it is
+    try:
+        path = Path(
+            huggingface_hub.hf_hub_download(
+                found.repository,
+                file.name,
+                repo_type=hub_dataset.KIND,
+                revision=found.commit,
+                endpoint=environment.hf_endpoint(),
+                token=environment.hf_token(),
+                local_dir=folder,
+            )
+        )
+    except (HTTPError, LocalEntryNotFoundError) as failed:
+        return [hub.refusal(name, failed)]
+    except OSError as failed:
+        return [HUB_CACHE_UNWRITABLE.at(str(folder / file.name), f"storing it failed: {failed}")]
+    wrong = _differs(path, file)
+    if wrong:
+        path.unlink()
+        return [DAMAGED.at(f"{name}/{file.name}", f"{wrong}; what arrived was removed")]
+    with (folder / RECORD).open("a", encoding="utf-8") as record:
+        line = {
+            "name": file.name,
+            "bytes": file.size,
+            "hash": file.sha256 or file.blob,
+            "mtime": path.stat().st_mtime_ns,
+        }
+        record.write(json.dumps(line) + "\n")
+    return []
+
+
+def _differs(path: Path, file: RemoteFile) -> str:
+    """What is wrong with a file that has arrived; "" where it is what the hub lists."""
+    size = path.stat().st_size
+    if size != file.size:
+        return f"it has {size:,} bytes, the hub lists {file.size:,}"
+    digest = hashlib.sha256() if file.sha256 else hashlib.sha1(b"blob %d\0" % size, usedforsecurity=False)
+    with path.open("rb") as content:
+        while block := content.read(BLOCK):
+            digest.update(block)
+    listed = file.sha256 or file.blob
+    return "" if listed in (None, digest.hexdigest()) else f"its hash is {digest.hexdigest()}, the hub lists {listed}"
+
+
+def _arrived(folder: Path) -> dict[str, tuple[int, str, int]]:
+    """(bytes, hash, time of change) of every file that was verified. A line that was cut off by a kill is left out."""
+    try:
+        lines = (folder / RECORD).read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return {}
+    found = {}
+    for line in lines:
+        try:
+            each = json.loads(line)
+            found[str(each["name"])] = (int(each["bytes"]), str(each["hash"]), int(each["mtime"]))
+        except (ValueError, TypeError, KeyError):
+            continue
+    return found
+
+
+def _is_here(file: RemoteFile, folder: Path, arrived: dict[str, tuple[int, str, int]]) -> bool:
+    try:
+        stat = os.stat(folder / file.name)
+    except OSError:
+        return False
+    return arrived.get(file.name) == (stat.st_size, file.sha256 or file.blob, stat.st_mtime_ns)

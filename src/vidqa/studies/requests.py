@@ -1,0 +1,47 @@
+"""What others ask of a study: files in its inbox, which its controller takes, now or when it is started next."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from vidqa.contract import files
+from vidqa.studies.study_problems import STUDY_UNWRITABLE
+
+INBOX = "inbox"
+ENQUEUE, TELL, STOP = "enqueue", "tell", "stop"
+
+
+class Request(NamedTuple):
+    """`name` orders requests, and tells one that was taken before."""
+
+    name: str
+    verb: str
+    said: dict[str, Any]
+
+
+def ask(folder: Path, verb: str, said: dict[str, Any]) -> str:
+    """Leave a request and return its name. Raises STUDY_UNWRITABLE."""
+    name = f"{time.time_ns():020d}-{secrets.token_hex(4)}"
+    try:
+        files.write_json(folder / INBOX / f"{name}.json", {"verb": verb, "said": said})
+    except OSError as failed:
+        raise STUDY_UNWRITABLE.error(folder / INBOX, f"the request cannot be kept: {failed}") from failed
+    return name
+
+
+def pending(folder: Path) -> list[Request]:
+    """What waits, the oldest first. Files that are no requests are left where they are."""
+    found = []
+    for path in sorted((folder / INBOX).glob("*.json")):
+        told = files.read_object(path)
+        verb, said = told.get("verb"), told.get("said")
+        if verb in (ENQUEUE, TELL, STOP) and isinstance(said, dict):
+            found.append(Request(path.stem, verb, said))
+    return found
+
+
+def forget(folder: Path, request: Request) -> None:
+    (folder / INBOX / f"{request.name}.json").unlink(missing_ok=True)

@@ -1,0 +1,104 @@
+"""Starts the controller of a study as a process of its own, and waits for what becomes of it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from vidqa.contract.cli import SKILL_ROOT, Result
+from vidqa.contract.environment import child_environment, python_path
+from vidqa.contract.files import read_object
+from vidqa.contract.problem import Exit, Problem, exit_code_of, raise_errors
+from vidqa.studies import requests
+from vidqa.studies.journal import controller_of, only_controller, read
+from vidqa.studies.status import status
+from vidqa.studies.study import history_of
+from vidqa.studies.study_problems import STUDY_MISSING
+from vidqa.studies.work import STOP_GRACE_S
+
+LOG, SAID = "controller.log", "controller.json"
+POLL_S = 0.5
+TAKES_S = 60.0  # for a controller to begin
+
+
+def start(folder: Path) -> None:
+    """Start a controller that outlives this process; returns once it works on the study. Raises STUDY_BUSY, and what
+    kept it from beginning."""
+    if not (folder / "study.toml").is_file():
+        raise STUDY_MISSING.error(folder, "there is no study.toml in it")
+    with only_controller(folder):
+        pass  # nobody else is there: said before a process is started
+    (folder / SAID).unlink(missing_ok=True)
+    words = [sys.executable, "-P", "-m", "vidqa.studies", "--study", str(folder.absolute()), "--json"]
+    environment = child_environment(PYTHONPATH=python_path(SKILL_ROOT / "src"))
+    with (folder / LOG).open("ab") as log, (folder / SAID).open("wb") as said:
+        process = subprocess.Popen(
+            words, stdin=subprocess.DEVNULL, stdout=said, stderr=log, env=environment, start_new_session=True
+        )
+    deadline = time.monotonic() + TAKES_S
+    while time.monotonic() < deadline and process.poll() is None:
+        controller = controller_of(folder)
+        if controller and controller.pid == process.pid:
+            return
+        time.sleep(0.05)
+    raise_errors(problems_said(folder))
+
+
+def follow(folder: Path, timeout_s: float | None, show: Callable[[str], None]) -> None:
+    """Show the controller's log until nobody works on the study, or the time is over."""
+    deadline = None if timeout_s is None else time.monotonic() + timeout_s
+    position = 0
+    while True:
+        works = controller_of(folder) is not None
+        with (folder / LOG).open("rb") as log:
+            log.seek(position)
+            gained = log.read()
+        whole = gained[: gained.rfind(b"\n") + 1]
+        position += len(whole)
+        if whole:
+            show(whole.decode(errors="replace").rstrip("\n"))
+        if not works or (deadline is not None and time.monotonic() > deadline):
+            return
+        time.sleep(POLL_S)
+
+
+def problems_said(folder: Path) -> list[Problem]:
+    """What kept the last controller from going on."""
+    said = read_object(folder / SAID).get("problems")
+    return [Problem(**each) for each in said] if isinstance(said, list) else []
+
+
+def stop(folder: Path) -> None:
+    """Ask the study to stop, and wait until it has; where nobody works on it, end the jobs that it left running."""
+    from vidqa.preflight import gate
+    from vidqa.studies.controller import Controller
+    from vidqa.studies.study import open_study
+
+    if not read(folder).events:
+        raise STUDY_MISSING.error(folder, "nothing of it was started")
+    requests.ask(folder, requests.STOP, {})
+    deadline = time.monotonic() + STOP_GRACE_S
+    while controller_of(folder) and time.monotonic() < deadline:
+        time.sleep(POLL_S)
+    if history_of(folder)[0].finished or requests.STOP not in [each.verb for each in requests.pending(folder)]:
+        return
+    with only_controller(folder):
+        controller = Controller(open_study(folder), gate.of_engine("vidqa"))
+        try:
+            controller.take_requests()
+        finally:
+            controller.journal.close()
+
+
+def ended(folder: Path, timeout_s: float | None, show: Callable[[str], None]) -> Result:
+    """Follow a study that was started, and say how it stands then, with what kept it from its end."""
+    follow(folder, timeout_s, show)
+    stands = status(folder)
+    if controller_of(folder):
+        return replace(stands, exit_code=int(Exit.NOT_DONE))
+    problems = problems_said(folder)
+    return replace(stands, problems=[*stands.problems, *problems], exit_code=exit_code_of(problems))

@@ -1,0 +1,175 @@
+"""A study as it lies in its folder: settings, specs, space, algorithm, and a fingerprint of them all."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from vidqa import spec
+from vidqa.contract.files import content_hash
+from vidqa.spec import TrainSpec
+from vidqa.spec.build import train_samples
+from vidqa.studies.algorithms import Fidelity, algorithm
+from vidqa.studies.history import History
+from vidqa.studies.journal import read
+from vidqa.studies.moves import Algorithm, Goal
+from vidqa.studies.settings import Settings, read_settings
+from vidqa.studies.space import Space, space_of
+from vidqa.studies.study_problems import STUDY_CHANGED, STUDY_GOAL, STUDY_MISSING
+
+
+@dataclass(frozen=True)
+class Study:
+    """What a search is about. Nothing in it changes while it runs."""
+
+    folder: Path
+    settings: Settings
+    base: TrainSpec
+    space: Space
+    algorithm: Algorithm
+
+    @property
+    def goal(self) -> Goal:
+        """The first one, which decides who wins."""
+        return self.settings.as_goals[0]
+
+    @property
+    def has_rungs(self) -> bool:
+        return _has_rungs(self.algorithm)
+
+    @property
+    def by_steps(self) -> bool:
+        """Whether the study says how many steps a trial takes, and not the trial's epochs."""
+        return self.has_rungs or self.settings.steps.longest is not None
+
+    @property
+    def longest(self) -> int:
+        """Steps of a training to the last rung."""
+        return max(bracket[-1] for bracket in self.algorithm.rungs)
+
+    @cached_property
+    def space_dict(self) -> dict[str, Any]:
+        """The space as JSON gives it back."""
+        return json.loads(json.dumps(self.space.as_dict()))
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Of all that trials depend on: they compare only while it stays. Limits, platform and how many run at a time
+        may change."""
+        asked = self.settings
+        free = {"limits", "finals", "keep", "platform", "resources", "max_concurrent", "max_trials", "test"}
+        specs = [name for name in (asked.spec, asked.evaluation) if name]
+        parts = {
+            "settings": asked.model_dump(mode="json", exclude=free),
+            "specs": [content_hash(self.folder / name) for name in specs],
+            "space": self.space_dict,
+        }
+        return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+    def fits(self, history: History) -> None:
+        """Raises STUDY_CHANGED where the trials of a journal were made with another study."""
+        created = history.created
+        if created is None:
+            return
+        rungs = [list(bracket) for bracket in self.algorithm.rungs]
+        if rungs != created["rungs"]:
+            raise STUDY_CHANGED.error(self.folder, f"the rungs were {created['rungs']} and would be {rungs}")
+        if created["fingerprint"] == self.fingerprint:
+            return
+        before, now = created["space"], self.space_dict
+        if before != now:
+            message = f"the space was {json.dumps(before)[:300]} and is {json.dumps(now)[:300]}"
+        else:
+            old, new = created["settings"], self.settings.model_dump(mode="json")
+            differing = [f"{key}: {old.get(key)!r} -> {new[key]!r}" for key in new if old.get(key) != new[key]]
+            message = "; ".join(differing) or "a spec beside study.toml is another"
+        raise STUDY_CHANGED.error(self.folder, message)
+
+
+def open_study(folder: Path) -> Study:
+    """Raises STUDY_MISSING, STUDY_SETTINGS, STUDY_GOAL, and the problems of its specs and its space."""
+    settings = read_settings(folder)
+    return study_of(folder, settings)
+
+
+def study_of(folder: Path, settings: Settings) -> Study:
+    for name in (settings.spec, settings.evaluation, settings.test):
+        if name and not (folder / name).is_file():
+            raise STUDY_MISSING.error(folder / name, "study.toml names it, and it is not there")
+    base = spec.load(folder / settings.spec, "train")
+    for name in (settings.evaluation, settings.test):
+        if name:
+            spec.load(folder / name, "evaluate")
+    check_goals(settings, base)
+    space = _space(settings, base, by_steps=settings.steps.longest is not None)
+    made = _algorithm(settings, base, space)
+    if _has_rungs(made) and settings.steps.longest is None:
+        space = _space(settings, base, by_steps=True)
+        made = _algorithm(settings, base, space)
+    return Study(folder, settings, base, space, made)
+
+
+def _space(settings: Settings, base: TrainSpec, *, by_steps: bool) -> Space:
+    mesh = base.policy.parallelism
+    return space_of(
+        base,
+        ranges=settings.ranges,
+        fixed=settings.fixed,
+        samples=train_samples(base),
+        ranks=mesh.dp_shard_size * mesh.dp_replicate_size,
+        by_steps=by_steps,
+    )
+
+
+def _algorithm(settings: Settings, base: TrainSpec, space: Space) -> Algorithm:
+    asked = settings.steps
+    longest = asked.longest or spec.total_steps(base, train_samples(base) or 0) or 1
+    shortest = asked.shortest or max(1, longest // asked.reduction**2)
+    return algorithm(
+        settings.algorithm,
+        space,
+        settings.as_goals,
+        seed=settings.seed,
+        max_trials=settings.max_trials,
+        max_concurrent=settings.max_concurrent,
+        rungs=Fidelity(shortest, longest, asked.reduction),
+    )
+
+
+def _has_rungs(made: Algorithm) -> bool:
+    return any(len(bracket) > 1 for bracket in made.rungs)
+
+
+def history_of(folder: Path) -> tuple[History, str]:
+    """What the journal of a study tells so far, and what of it was passed over. No lock is needed.
+
+    Raises STUDY_MISSING, STUDY_JOURNAL.
+    """
+    found = read(folder)
+    if not found.events and not (folder / "study.toml").is_file():
+        raise STUDY_MISSING.error(folder, "it holds no study")
+    return History(found.events), found.note
+
+
+def check_goals(settings: Settings, base: TrainSpec) -> None:
+    """Raises STUDY_GOAL for a metric that neither the training nor an evaluation would give."""
+    for goal in settings.as_goals:
+        if not settings.of_training(goal.metric):
+            if not settings.evaluation:
+                message = f"{goal.metric} is a metric of an evaluation, and the study names no evaluation spec"
+                raise STUDY_GOAL.error("goals", message, "add --evaluate evaluate.toml, or choose val/avg_loss")
+            continue
+        held_out = base.custom.val_dataset.annotation_path or base.train.train_policy.dataset.test_size
+        if goal.metric.startswith("val/") and not (base.validation.enable and held_out):
+            message = f"{goal.metric} is measured by validation, and the training has none"
+            remedy = "set validation.enable = true and a validation set (custom.val_dataset, or a test_size)"
+            raise STUDY_GOAL.error("goals", message, remedy)
+        if goal.metric == "val/accuracy" and not base.engine.validation_generate:
+            message = (
+                "val/accuracy is measured where validation samples are answered, and engine.validation_generate is 0"
+            )
+            raise STUDY_GOAL.error("goals", message, "set engine.validation_generate, or name an evaluation spec")

@@ -1,0 +1,171 @@
+"""Published data sets in a folder: verified, gone on with, unpacked; from a real local HTTP server."""
+
+from __future__ import annotations
+
+import io
+import json
+import stat
+import tarfile
+import threading
+import zipfile
+from collections.abc import Iterator
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+from clips import write_clip, write_image
+
+from tests.hub_server import Hub, serving
+from vidqa.contract.problem import ProblemError
+from vidqa.dataset import load_records
+from vidqa.storage import fetch as fetching
+from vidqa.storage import hub, hub_dataset
+from vidqa.storage.fetch import Published, fetch, known
+from vidqa.storage.nexar import write_annotations
+from vidqa.storage.unpack import unpack
+
+SET = Published("org/set", ("av", "robovqa"))
+
+
+def pairs(name: str) -> list[dict[str, object]]:
+    pair = {"question": "Which?", "index2ans": {"A": "left", "B": "right"}, "answer": "B"}
+    return [{"video": f"clips/{name}.mp4", "qa_pairs": pair}]
+
+
+@pytest.fixture
+def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
+    """As the benchmark's repository is: questions as JSON, clips as an archive."""
+    folder = tmp_path / "served"
+    for subset in ("av", "robovqa"):
+        (folder / subset).mkdir(parents=True)
+        write_clip(tmp_path / f"{subset}.mp4", frames=4, first_number=len(subset))
+        with tarfile.open(folder / subset / "clips.tar.gz", "w:gz") as tar:
+            tar.add(tmp_path / f"{subset}.mp4", f"clips/{subset}.mp4")
+        (folder / f"{subset}/{subset}_benchmark_qa_pairs.json").write_text(json.dumps(pairs(subset)))
+    (folder / "README.md").write_text("# A set\n")
+    monkeypatch.setattr(hub, "PAUSES_S", (0.01,))
+    monkeypatch.setattr(hub, "TIMEOUT_S", 1.0)
+    with serving(folder, "dataset", "org/set") as found:
+        monkeypatch.setenv("HF_ENDPOINT", found.url)
+        yield found
+
+
+def codes(folder: Path, subsets: list[str], wanted: Published = SET) -> set[str]:
+    with pytest.raises(ProblemError) as refused:
+        fetch(wanted, subsets, folder)
+    return {problem.code for problem in refused.value.problems}
+
+
+def test_a_subset_is_fetched_unpacked_and_can_be_read(server: Hub, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    found = fetch(SET, ["robovqa"], out)
+    assert (found.files, found.new, found.unpacked) == (3, 3, 1) and not (out / "av").exists()
+    (record,) = load_records(f"{out}#robovqa:")
+    assert record.answer == "B" and record.media[0].path == str(out / "robovqa/clips/robovqa.mp4")
+    server.requests.clear()
+    assert fetch(SET, ["robovqa"], out).new == 0 and not [each for each in server.requests if "/resolve/" in each]
+    (out / "robovqa/robovqa_benchmark_qa_pairs.json").write_text("[]")  # somebody changed it
+    assert fetch(SET, ["robovqa"], out).new == 1 and len(load_records(f"{out}#robovqa:")) == 1
+    assert fetch(known("org/set"), [], out).files == 5  # any set of the hub, whole
+
+
+def test_a_cut_off_file_is_gone_on_with_and_a_damaged_one_is_removed(server: Hub, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    server.cut_after = 100
+    found = fetch(SET, ["av"], out)  # the client asks for the rest
+    assert found.new == 3 and load_records(f"{out}#av:")
+    server.damaged = True
+    assert codes(tmp_path / "other", ["av"]) == {"STORAGE_DAMAGED"}
+    assert not [path for path in (tmp_path / "other").rglob("*.gz")]
+    server.damaged = False
+    assert fetch(SET, ["av"], tmp_path / "other").unpacked == 1
+
+
+def test_what_cannot_be_had_is_said_before_anything_is_written(
+    server: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "out"
+    assert codes(out, ["agibot"]) == codes(out, []) == {"STORAGE_SUBSET"}
+    assert codes(out, ["av"], Published("org/none")) <= {"HUB_NOT_FOUND", "HUB_GATED"}
+    server.gated_to = "hf_of_another"
+    assert codes(out, ["av"]) == {"HUB_GATED"}
+    server.gated_to = None
+    monkeypatch.setattr(hub_dataset, "SPARE", 1 << 60)
+    assert codes(out, ["av"]) == {"STORAGE_NO_SPACE"}
+    assert not out.exists()
+    with pytest.raises(ProblemError, match="organisation/name"):
+        known("nothing")
+
+
+@pytest.fixture
+def coco(tmp_path: Path) -> Iterator[str]:
+    (tmp_path / "web").mkdir()
+    write_image(tmp_path / "one.jpg", number=3, width=64, height=64)
+    with zipfile.ZipFile(tmp_path / "web/train2017.zip", "w") as packed:
+        packed.write(tmp_path / "one.jpg", "train2017/one.jpg")
+
+    class Quiet(SimpleHTTPRequestHandler):
+        def __init__(self, *given: object) -> None:
+            super().__init__(*given, directory=str(tmp_path / "web"))  # type: ignore[arg-type]
+
+        def log_message(self, *ignored: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Quiet) as found:
+        threading.Thread(target=found.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{found.server_address[1]}/train2017.zip"
+        found.shutdown()
+
+
+def test_llava_questions_come_with_the_images_of_coco(server: Hub, coco: str, tmp_path: Path) -> None:
+    turns = [{"from": "human", "value": "<image>\nWhat is it?"}, {"from": "gpt", "value": "bits"}]
+    (server.folder / "detail_23k.json").write_text(json.dumps([{"id": 1, "image": "one.jpg", "conversations": turns}]))
+    wanted = Published("org/set", (), ("detail_23k.json",), ((coco, "images"),))
+    out = tmp_path / "out"
+    (out / "images").mkdir(parents=True)
+    (out / "images/train2017.zip.part").write_bytes(b"x")  # of an earlier try; this server knows no ranges
+    found = fetch(wanted, [], out)
+    assert (found.files, found.unpacked) == (1, 1)
+    assert load_records(out / "detail_23k.json", out / "images/train2017")[0].answer == "bits"
+    assert fetching.KNOWN["llava-detail-23k"].web[0][1] == "images"
+
+
+def test_questions_about_the_weather_are_made_of_nexars_tables(tmp_path: Path) -> None:
+    folder = tmp_path / "train/positive"
+    folder.mkdir(parents=True)
+    write_clip(folder / "1.mp4", frames=4)
+    (folder / "metadata.csv").write_text("file_name,weather,scene\n1.mp4,Rain,City\n2.mp4,Snow,City\n1.mp4,,City\n")
+    (record,) = load_records(write_annotations(tmp_path))
+    assert record.answer == "Rain" and record.question.startswith("What is the weather") and record.kind == "weather"
+
+
+def test_members_that_lead_out_of_the_folder_are_left_out(tmp_path: Path) -> None:
+    inside = tmp_path / "in"
+    inside.mkdir()
+    (inside / "link").symlink_to(tmp_path)
+    with tarfile.open(inside / "a.tar", "w") as tar:
+        for name in ("../out.txt", "/out.txt", "good/a.txt"):
+            member = tarfile.TarInfo(name)
+            member.size = 1
+            tar.addfile(member, io.BytesIO(b"x"))
+        link = tarfile.TarInfo("good/link")
+        link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
+        tar.addfile(link)
+    assert unpack(inside / "a.tar") == 1 and unpack(inside / "a.tar") == 0
+    with zipfile.ZipFile(inside / "b.zip", "w") as packed:
+        packed.writestr("../out.txt", "x")
+        odd = zipfile.ZipInfo("good/link")
+        odd.external_attr = (stat.S_IFLNK | 0o777) << 16
+        packed.writestr(odd, "/etc/passwd")
+        packed.writestr("good/b.txt", "x")
+    assert unpack(inside / "b.zip") == 1 and not (tmp_path / "out.txt").exists()
+    assert sorted(path.name for path in (inside / "good").iterdir()) == ["a.txt", "b.txt"]
+    with tarfile.open(inside / "c.tar", "w") as tar:
+        member = tarfile.TarInfo("link/through.txt")
+        member.size = 1
+        tar.addfile(member, io.BytesIO(b"x"))
+    for broken in ("c.tar", "d.zip"):
+        (inside / "d.zip").write_bytes(b"no zip")
+        with pytest.raises(ProblemError, match="DATA_TAR_BROKEN"):
+            unpack(inside / broken)
+    assert not (tmp_path / "through.txt").exists()

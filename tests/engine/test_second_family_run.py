@@ -36,7 +36,7 @@ def newest(run: Path) -> Path:
 def test_a_full_training_learns_and_stock_transformers_loads_its_export(world: SimpleNamespace) -> None:
     run = trained(world, "full")
     found, export = losses(run), newest(run)
-    assert found[-1] < 0.8 * found[0]
+    assert found[-1] < 0.9 * found[0]
     proof = json.loads((export / "proof.json").read_text())
     assert proof["reloaded_loss"] == pytest.approx(proof["trainer_loss"], rel=1e-4)
     base, ours = load_file(world.model / "model.safetensors"), load_file(export / "model.safetensors")

@@ -36,9 +36,9 @@ def main(options: Namespace) -> Result:
     from vidqa.curation.variants import SAFE
 
     places = (options.annotations, options.media_root, options.out)
-    problems = []
     if options.generator:
-        rows = generate(Generation(options.generator, *places, options.licence, options.source, options.round))
+        external = Generation(options.generator, *places, options.licence, options.source, options.round)
+        rows, problems = generate(external), []
     else:
         if options.each < 0 or set(options.only) - set(SAFE):
             parser.error(f"--each is not negative, --only names some of: {', '.join(SAFE)}")

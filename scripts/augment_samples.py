@@ -32,13 +32,14 @@ parser.add_argument("--seed", type=int, default=0, help="what is drawn")
 
 
 def main(options: Namespace) -> Result:
+    from vidqa.contract.problem import Problem
     from vidqa.curation.augmenting import PREVIEW, Augmentation, Generation, augment, generate
     from vidqa.curation.variants import SAFE
 
     places = (options.annotations, options.media_root, options.out)
+    problems: list[Problem] = []
     if options.generator:
-        external = Generation(options.generator, *places, options.licence, options.source, options.round)
-        rows, problems = generate(external), []
+        rows = generate(Generation(options.generator, *places, options.licence, options.source, options.round))
     else:
         if options.each < 0 or set(options.only) - set(SAFE):
             parser.error(f"--each is not negative, --only names some of: {', '.join(SAFE)}")

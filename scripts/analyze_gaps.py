@@ -28,27 +28,37 @@ parser.add_argument(
     "--mode", choices=("exact", "normalized", "bcq", "mcq"), default="normalized", help="how to compare"
 )
 parser.add_argument("--jsonl", help="write the table as JSON lines too")
+parser.add_argument("--slices", type=Path, metavar="FILE", help="write where it fails more than elsewhere, as JSON")
+parser.add_argument("--audit", type=Path, metavar="FILE", help="write doubtful labels as JSON, and a page to answer")
+parser.add_argument("--embeddings", type=Path, metavar="FILE", help="of the set: for clusters, and for the audit")
+parser.add_argument(
+    "--other-results", action="append", default=[], type=Path, metavar="DIR", help="other evaluations, for the audit"
+)
+parser.add_argument("--audit-answers", type=Path, metavar="FILE", help="what the audit's page has saved")
 parser.add_argument("--fail-on-gaps", action="store_true", help="exit with 3 if there are gaps")
 
 
 def main(args: Namespace) -> Result:
     from vidqa.evaluation.gaps import analyze
+    from vidqa.evaluation.gaps.analyze import Kept
+    from vidqa.evaluation.gaps.audit_answers import read_answers
+    from vidqa.evaluation.gaps.deeper import write_deeper
     from vidqa.evaluation.gaps.problems import GAPS_FOUND
     from vidqa.evaluation.gaps.summary import next_commands, summary_text
 
-    gaps = analyze(
-        args.results_dir,
-        args.gaps_parquet,
-        args.kpi_ann_path,
-        args.kpi_media_path,
-        mode=args.mode,
-        jsonl=args.jsonl,
-    )
+    audited = read_answers(args.audit_answers) if args.audit_answers else {}
+    kept = Kept() if args.slices or args.audit else None
+    place = (args.results_dir, args.gaps_parquet, args.kpi_ann_path, args.kpi_media_path)
+    gaps = analyze(*place, mode=args.mode, jsonl=args.jsonl, audited=audited, keep=kept)
     problems = list(gaps.problems)
     if args.fail_on_gaps and gaps.count:
         problems.append(GAPS_FOUND.at(args.gaps_parquet, f"{gaps.count} gaps among {gaps.results} results"))
     data = {**gaps.as_dict(), "mode": args.mode, "gaps_parquet": args.gaps_parquet, "jsonl": args.jsonl}
-    return Result(data, summary_text(gaps, args.gaps_parquet), problems, next_commands(gaps, args))
+    text = summary_text(gaps, args.gaps_parquet)
+    if kept is not None:
+        more, said = write_deeper(kept, audited, args.slices, args.audit, args.embeddings, args.other_results)
+        data, text = {**data, **more}, f"{text}\n{said}"
+    return Result(data, text, problems, next_commands(gaps, args))
 
 
 if __name__ == "__main__":

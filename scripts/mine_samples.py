@@ -16,11 +16,15 @@ parser = Parser(
         f"{RUN} --out mined --per-gap 40   # a pool of videos alone: writes annotate.html",
     ],
 )
+parser.usage = "mine_samples.py --gaps FILE --pool RUN --query RUN --out DIR [options]"
 parser.add_argument("--gaps", type=Path, required=True, help="the table that analyze_gaps.py wrote")
 parser.add_argument("--pool", type=Path, required=True, help="embed run of the pool, or its embeddings.parquet")
 parser.add_argument("--query", type=Path, required=True, help="embed run of the KPI set, made with the same spec")
 parser.add_argument("--pool-annotations", default="", help="annotations of the pool, where it has some")
 parser.add_argument("--pool-media", default="", help="where their media are (default: beside the annotations)")
+parser.add_argument(
+    "--tried", action="append", default=[], type=Path, metavar="FILE", help="mined.parquet of an earlier round"
+)
 parser.add_argument("--out", type=Path, required=True, help="folder for mined.json, mined.parquet, mined.html")
 parser.add_argument("--per-gap", type=int, default=20, help="rows that one gap takes at most (20)")
 parser.add_argument("--most", type=int, default=0, help="rows of all gaps together; 0 is no limit")
@@ -39,7 +43,7 @@ def main(options: Namespace) -> Result:
         parser.error("--per-gap is at least 1, --media-weight between 0 and 1")
     limits = Limits(options.per_gap, options.most, options.threshold, options.near_copy, options.seed)
     places = (options.gaps, options.pool, options.query, options.out, options.pool_annotations, options.pool_media)
-    found = mine(Mining(*places, options.media_weight, limits, options.round)).as_dict()
+    found = mine(Mining(*places, options.media_weight, limits, options.round, tuple(options.tried))).as_dict()
     shown = "\n".join(f"{name}: {value}" for name, value in found.items())
     tasks = ("--tasks", options.out / "tasks.json", "--labels", "labels.json", "--out", options.out / "labelled.json")
     return Result(

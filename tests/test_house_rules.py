@@ -69,10 +69,10 @@ MAY_KNOW = {
     "release": {"contract", "spec", "families", "storage", "planning", "evaluation", "jobs"},
     "serving": {"contract", "spec", "video", "dataset", "families", "planning", "jobs", "platforms"},
     "studies": {"contract", "actions", "spec", "jobs", "platforms", "preflight", "pages", "evaluation"},
-    "curation": {"contract", "pages", "dataset", "evaluation", "datatools"},
-    "deft": set(),
+    "curation": {"contract", "pages", "video", "dataset", "evaluation", "datatools"},
+    "deft": {"contract", "actions", "pages", "spec", "dataset", "evaluation", "platforms", "jobs", "preflight"},
     "demo": {"contract"},
-    "generate": {"contract", "actions", "import_graph", "spec", "platforms", "planning"},
+    "generate": {"contract", "actions", "import_graph", "spec", "platforms", "planning", "deft"},
     "import_graph": {"spec"},
 }
 BROAD_EXCEPTS = {
@@ -103,6 +103,7 @@ PREFIXES = {
     "release": {"EXPORT"},
     "studies": {"AUTOML", "STUDY"},
     "curation": {"CURATION"},
+    "deft": {"DEFT"},
 }
 VAGUE = ("utils", "util", "helper", "manager", "misc", "common")
 

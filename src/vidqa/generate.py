@@ -19,12 +19,13 @@ from vidqa import actions, import_graph
 from vidqa.actions.pages import PARTS
 from vidqa.contract.cli import SKILL_ROOT
 from vidqa.contract.files import write_text
+from vidqa.deft import stages, state
 from vidqa.planning.budget.page import memory_page
 from vidqa.platforms import site
 from vidqa.spec import pages
 from vidqa.spec.shape import schema
 
-MANIFEST = "schemas/manifest.json"
+MANIFEST, CONFIG = "schemas/manifest.json", "config.json"
 
 
 def _schema(action: str) -> str:
@@ -48,6 +49,7 @@ OF_ACTIONS: dict[str, Callable[[str], str]] = {
     "references/parameters_{}.md": pages.parameters,
 }
 PAGES: dict[str, Callable[[], str]] = {
+    "schemas/deft_state.schema.json": lambda: json.dumps(state.schema(), indent=2, ensure_ascii=False) + "\n",
     "references/troubleshooting_codes.md": _codes,
     "references/memory.md": memory_page,
     "references/packages.md": import_graph.page,
@@ -77,6 +79,8 @@ def _manifest(texts: dict[str, str]) -> str:
 def differing(root: Path) -> dict[str, str]:
     """The files, generated as a whole or in part, whose text in `root` is another one, with the text that is due."""
     parts = {path: fill(text) for path, fill in PARTS.items() if (text := _text(root / path)) is not None}
+    if CONFIG in parts:
+        parts[CONFIG] = stages.in_config(parts[CONFIG])
     return {path: text for path, text in (generated() | parts).items() if _text(root / path) != text}
 
 

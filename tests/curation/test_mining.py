@@ -110,6 +110,13 @@ def test_limits_hold(world: World) -> None:
         world.mine(Limits(least=1.01), name="none")
 
 
+def test_what_an_earlier_round_has_tried_is_not_taken_again(world: World) -> None:
+    first = world.mine(Limits(per_gap=2), name="first")
+    second = world.mine(Limits(per_gap=2), name="second", tried=(world.root / "first/mined.parquet",))
+    assert len(second.annotations) == 6
+    assert not {row["id"] for row in first.annotations} & {row["id"] for row in second.annotations}
+
+
 def test_near_copies_are_taken_once(world: World) -> None:
     copy = next(row for row in world.rows if row["question"] == ASKED)
     for row in world.rows[:60:10]:  # six of them, under the question of the gaps

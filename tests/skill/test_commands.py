@@ -5,8 +5,6 @@ from __future__ import annotations
 import itertools
 import re
 import subprocess
-import sys
-import tomllib
 from pathlib import Path
 
 import pytest
@@ -128,20 +126,3 @@ def test_make_targets_exist() -> None:
 
 def test_values_are_read_as_the_pages_say() -> None:
     assert [parse_value(text) for text in ("3", "1e-5", "true", "null", "lora")] == [3, 1e-5, True, None, "lora"]
-
-
-def test_a_round_of_deft_trains_on_the_new_data(tmp_path: Path) -> None:
-    """The page's own command, with the folders of a first run and of a second set put in."""
-    (line,) = [line for page, line in OF_SCRIPTS if page.name == "deft.md" and "--override TRAIN_RUN/spec.toml" in line]
-    for name in ("train", "train2"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "annotations.json").write_text("[]")
-    script = str(SKILL_ROOT / "scripts/build_spec.py")
-    first = ["train", "--train-root", str(tmp_path / "train"), "--out", str(tmp_path / "spec.toml")]
-    second = line.replace("TRAIN_RUN", str(tmp_path)).replace("DATA", str(tmp_path))
-    for words in (first, words_of(second)[2:]):
-        done = subprocess.run([sys.executable, script, *words], cwd=tmp_path, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
-    data = tomllib.loads((tmp_path / "round1.toml").read_text())["custom"]["train_dataset"]
-    assert data["annotation_path"] == str(tmp_path / "train2/annotations.json")
-    assert data["media_path"] == str(tmp_path / "train2")

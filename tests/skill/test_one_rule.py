@@ -17,5 +17,5 @@ def test_only_one_page_says_when_a_score_is_better() -> None:
 
 
 def test_the_loop_compares_by_that_rule() -> None:
-    compared = (SKILL_ROOT / "workflow/deft/deft.md").read_text(encoding="utf-8").split("## 7. Compare and decide")[1]
+    compared = (SKILL_ROOT / "workflow/deft/deft.md").read_text(encoding="utf-8").split("## How a round is decided")[1]
     assert "(../../references/evaluation.md)" in compared and "interval lies" not in compared

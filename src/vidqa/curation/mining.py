@@ -16,7 +16,7 @@ from vidqa.curation import choosing, labels, mined_page, problems
 from vidqa.curation.choosing import Choice, Chosen, Limits
 from vidqa.curation.embeddings import Part, Table
 from vidqa.curation.rows import Row, counted, read_rows, written
-from vidqa.curation.search import centre_of, nearest
+from vidqa.curation.search import Candidates, centre_of, nearest
 from vidqa.dataset.record import Provenance
 from vidqa.datatools.outputs import json_list
 from vidqa.evaluation.answers import parse_expected
@@ -39,6 +39,7 @@ class Mining:
     weight: float = 0.5
     limits: Limits = field(default_factory=Limits)
     round: int = 1
+    tried: tuple[Path, ...] = ()  # mined.parquet of earlier rounds, whose rows are not taken again
 
 
 @dataclass
@@ -78,6 +79,7 @@ def mine(asked: Mining) -> Mined:
     texts = pool.texts_at(found.row[found.row >= 0], TEXTS)
     classes = {row: _answer_class(each) for row, each in texts.items() if each["answer"]}
     forbidden = frozenset(name for name in kpi.columns["media"] if name)
+    _leave_out(found, texts, asked.tried)
     choice = choosing.choose(found, texts, classes, asked.limits, forbidden)
     if not choice.rows:
         shown = ", ".join(f"{count} {why}" for why, count in choice.left_out.items()) or "no neighbours"
@@ -86,6 +88,21 @@ def mine(asked: Mining) -> Mined:
     control = choosing.random_rows(pool, len(mined.annotations), asked.limits.seed, forbidden)
     _write(asked, mined, pool.texts_at(control, TEXTS))
     return mined
+
+
+def _leave_out(found: Candidates, texts: dict[int, dict[str, Any]], tried: tuple[Path, ...]) -> None:
+    """Rows that an earlier round has tried are no candidates. Raises CURATION_NO_GAPS for a table that is none."""
+    import pyarrow
+    import pyarrow.parquet
+
+    names: set[str] = set()
+    for place in tried:
+        try:
+            names.update(pyarrow.parquet.read_table(place, columns=["sample_id"])["sample_id"].to_pylist())
+        except (OSError, pyarrow.ArrowException) as broken:
+            raise problems.NO_GAPS.error(place, f"it is no table of mined rows: {broken}") from broken
+    gone = [row for row, each in texts.items() if each["sample_id"] in names]
+    found.row[np.isin(found.row, gone)] = -1
 
 
 def _gaps_of(place: Path, kpi: Part) -> tuple[list[dict[str, Any]], Part]:

@@ -12,7 +12,7 @@ from vidqa.contract.cli import Parser, Result, run
 def main(options: argparse.Namespace) -> Result:
     from vidqa.demo.clips import write_demo_set
 
-    counts = write_demo_set(options.out, options.clips, options.seed)
+    counts = write_demo_set(options.out, options.clips, options.seed, options.pool)
     text = "\n".join(f"{options.out / split}: {count} questions" for split, count in counts.items())
     return Result(data={"folder": str(options.out), "questions": counts}, text=text)
 
@@ -20,8 +20,9 @@ def main(options: argparse.Namespace) -> Result:
 parser = Parser(
     "Write the demo's synthetic video-QA set.", ["python -m vidqa.demo --out demo/data --clips 1000 --seed 0"]
 )
-parser.add_argument("--out", type=Path, required=True, help="folder; its train/ and eval/ are replaced")
+parser.add_argument("--out", type=Path, required=True, help="folder; the sets in it are replaced")
 parser.add_argument("--clips", type=int, default=1000, help="number of training clips (default 1000)")
+parser.add_argument("--pool", type=int, default=0, help="also pool/, with so many clips, and selection/ (default 0)")
 parser.add_argument("--seed", type=int, default=0, help="another seed gives other clips (default 0)")
 
 if __name__ == "__main__":

@@ -18,8 +18,10 @@ from vidqa.demo.scenes import DIAGONAL, EVENTS, Scene, draw_scene, render
 # What is learned from: crossings twice, because four directions take longest to learn.
 TRAIN_EVENTS = ("cross", *EVENTS)
 EVAL_CLIPS_PER_EVENT = 24
-# The weakness on purpose: nothing moves diagonally in the training set, these many clips do in the evaluation set.
-DIAGONAL_EVAL_CLIPS = 12
+# The weakness on purpose: nothing moves diagonally in the training set, these many clips do in each set that is
+# measured on, and this share of the pool, from which the loop takes new samples.
+DIAGONAL_EVAL_CLIPS = 24
+DIAGONAL_POOL_SHARE = 0.05
 
 
 @dataclass(frozen=True)
@@ -38,10 +40,28 @@ def train_clips(count: int, seed: int) -> list[Clip]:
 
 def eval_clips(seed: int) -> list[Clip]:
     """Other clips of the four events, and diagonal crossings, which the training set lacks."""
-    rng = np.random.default_rng([seed, 2])
+    return _measured_clips("eval", np.random.default_rng([seed, 2]))
+
+
+def selection_clips(seed: int) -> list[Clip]:
+    """As many again: the loop decides by these, and the evaluation set stays out of its decisions."""
+    return _measured_clips("selection", np.random.default_rng([seed, 3]))
+
+
+def _measured_clips(split: str, rng: np.random.Generator) -> list[Clip]:
     scenes = [draw_scene(event, i, rng) for event in EVENTS for i in range(EVAL_CLIPS_PER_EVENT)]
     scenes += [draw_scene("cross", i, rng, tuple(DIAGONAL)) for i in range(DIAGONAL_EVAL_CLIPS)]
-    return _shuffled_clips("eval", scenes, rng)
+    return _shuffled_clips(split, scenes, rng)
+
+
+def pool_clips(count: int, seed: int) -> list[Clip]:
+    """`count` clips like the training set's, a few of which move diagonally."""
+    rng = np.random.default_rng([seed, 4])
+    diagonal = round(count * DIAGONAL_POOL_SHARE)
+    scenes = [draw_scene("cross", i, rng, tuple(DIAGONAL)) for i in range(diagonal)]
+    others = range(count - diagonal)
+    scenes += [draw_scene(TRAIN_EVENTS[i % len(TRAIN_EVENTS)], i // len(TRAIN_EVENTS), rng) for i in others]
+    return _shuffled_clips("pool", scenes, rng)
 
 
 def _shuffled_clips(split: str, scenes: list[Scene], rng: np.random.Generator) -> list[Clip]:
@@ -50,10 +70,13 @@ def _shuffled_clips(split: str, scenes: list[Scene], rng: np.random.Generator) -
     return [Clip(f"{split}_{i:05d}", scene, tuple(questions_about(scene))) for i, scene in enumerate(order)]
 
 
-def write_demo_set(folder: Path, train_count: int, seed: int = 0) -> dict[str, int]:
+def write_demo_set(folder: Path, train_count: int, seed: int = 0, pool_count: int = 0) -> dict[str, int]:
     """Write `folder`/train and `folder`/eval anew, each an annotations.json and videos/, and corpus.txt, the text that
-    a tokenizer made for the set should know. Returns counts of questions."""
+    a tokenizer made for the set should know; with `pool_count` also selection and pool, for the loop. Returns counts
+    of questions."""
     splits = {"train": train_clips(train_count, seed), "eval": eval_clips(seed)}
+    if pool_count:
+        splits |= {"selection": selection_clips(seed), "pool": pool_clips(pool_count, seed)}
     counts = {}
     for split, clips in splits.items():
         shutil.rmtree(folder / split, ignore_errors=True)

@@ -46,6 +46,11 @@ def poster_frames(path: str, member: str | None, indices: Sequence[int], width: 
 def spread_frames(name: str, count: int) -> list[bytes]:
     """JPEG of `count` frames, evenly over a video that is named as results name it: a path, or archive.tar!member.
     Raises as `poster_frames`."""
+    return spread(name, count)[1]
+
+
+def spread(name: str, count: int, width: int = 160) -> tuple[float, list[bytes]]:
+    """The length of a video in seconds, and `count` frames of it as `spread_frames` gives them."""
     path, member = archive_and_member(name) or (name, None)
     try:
         with _media(path, member) as source, av.open(source, timeout=(LIMIT_S, LIMIT_S), options=LIMITS) as container:
@@ -57,7 +62,7 @@ def spread_frames(name: str, count: int) -> list[bytes]:
     except (FFmpegError, OSError, tarfile.TarError, KeyError, IndexError) as wrong:
         raise POSTER_UNREADABLE.error(name, f"{type(wrong).__name__}: {wrong}") from wrong
     shown = min(count, frames)
-    return poster_frames(path, member, [at * frames // shown for at in range(shown)])
+    return seconds, poster_frames(path, member, [at * frames // shown for at in range(shown)], width)
 
 
 @contextmanager

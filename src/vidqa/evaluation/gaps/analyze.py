@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 import pyarrow.parquet as pq
@@ -14,7 +15,9 @@ import pyarrow.parquet as pq
 from vidqa.contract.collection import paused
 from vidqa.contract.problem import Code, Problem, raise_errors
 from vidqa.evaluation.gaps.annotations import AnnotationColumns, annotation_file, read_annotations
+from vidqa.evaluation.gaps.audit_answers import Answered
 from vidqa.evaluation.gaps.compare import Compare, comparer
+from vidqa.evaluation.gaps.judged import Extra, Judged
 from vidqa.evaluation.gaps.problems import (
     GAPS_ANNOTATION_ID_TWICE,
     GAPS_GROUND_TRUTH_DIFFERS,
@@ -47,6 +50,7 @@ class Gaps:
     sources: list[str]
     results: int = 0  # rows read, repeated ones not counted
     correct: int = 0
+    excluded: int = 0  # samples whose label a person called wrong or unclear, without giving a right one
     by_error: Counter[str] = field(default_factory=Counter)
     by_kind: defaultdict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
     samples_by_kind: Counter[str] = field(default_factory=Counter)
@@ -61,6 +65,7 @@ class Gaps:
             "gaps": self.count,
             "results": self.results,
             "correct": self.correct,
+            "excluded": self.excluded,
             "by_error_type": {error: self.by_error[error] for error in ERROR_TYPES},
             "by_kind": {
                 kind: {"n": self.samples_by_kind[kind], "gaps": errors.total(), **dict(errors)}
@@ -69,6 +74,14 @@ class Gaps:
             "error_types": {error: meaning for error, meaning in ERROR_TYPES.items() if self.by_error[error]},
             "source_results": self.sources,
         }
+
+
+@dataclass
+class Kept:
+    """Every judged answer, in the order of the results, and what annotations say beside question and answer, by row."""
+
+    judged: list[Judged] = field(default_factory=list)
+    extras: dict[int, Extra] = field(default_factory=dict)
 
 
 @dataclass
@@ -98,8 +111,11 @@ def analyze(
     *,
     mode: str = "normalized",
     jsonl: str | None = None,
+    audited: Mapping[str, Answered] = MappingProxyType({}),
+    keep: Kept | None = None,
 ) -> Gaps:
-    """Write the gap table of an evaluation and return its summary; every path may be local or s3://.
+    """Write the gap table of an evaluation and return its summary; every path may be local or s3://. `audited` are a
+    person's answers by sample id, which take the place of labels. `keep` gets the annotations and every judged answer.
 
     Raises ProblemError (GAPS_*, RESULTS_*) and then leaves no table. Warnings are in `problems` of what is returned.
     """
@@ -107,13 +123,13 @@ def analyze(
     annotated = annotation_file(kpi_ann_path)
     _keep_apart([*gaps.sources, annotated, gaps_parquet, *([jsonl] if jsonl else [])])
     with paused(), storage_problems(gaps_parquet), ExitStack() as outputs:
-        annotations = read_annotations(annotated, kpi_media_path)
+        annotations = read_annotations(annotated, kpi_media_path, keep.extras if keep else None)
         lines = None
         if jsonl:
             lines = outputs.enter_context(open(outputs.enter_context(publishing(jsonl)), "w", encoding="utf-8"))
         parquet = outputs.enter_context(publishing(gaps_parquet))
         table = GapTable(outputs.enter_context(pq.ParquetWriter(parquet, SCHEMA)), lines)
-        _Analysis(gaps, annotations, table, mode).run()
+        _Analysis(gaps, annotations, table, mode, audited, keep).run()
         table.flush()
     return gaps
 
@@ -127,8 +143,17 @@ def _keep_apart(paths: Sequence[str]) -> None:
 class _Analysis:
     """One pass over all results files, then over the annotations that no result named."""
 
-    def __init__(self, gaps: Gaps, annotations: AnnotationColumns, table: GapTable, mode: str) -> None:
+    def __init__(
+        self,
+        gaps: Gaps,
+        annotations: AnnotationColumns,
+        table: GapTable,
+        mode: str,
+        audited: Mapping[str, Answered],
+        keep: Kept | None,
+    ) -> None:
         self.gaps, self.annotations, self.table, self.mode = gaps, annotations, table, mode
+        self.audited, self.keep = audited, keep
         self.compare: Compare = comparer(mode)
         self.seen = bytearray(len(annotations.ids))
         self.answers_seen = array("q", bytes(8 * len(annotations.ids)))  # a hash of each row's response
@@ -168,6 +193,11 @@ class _Analysis:
             if gt != annotated.answers[row]:
                 gt = self._truth(gt, annotated.answers[row], source, index)
         self.gaps.results += 1
+        if said := self.audited.get(sample_id):
+            if not said.is_usable:
+                self.gaps.excluded += 1
+                return
+            gt = said.answer or gt
         if not gt.strip():
             self.remarks.add(GAPS_NO_GROUND_TRUTH, source, index)
             return
@@ -176,6 +206,9 @@ class _Analysis:
         if not fits_mode:
             self.remarks.add(GAPS_MODE, source, index)
         kind = kind or verdict_kind
+        if self.keep is not None:
+            told = (error, parsed, truth, verdict_kind)
+            self.keep.judged.append(Judged(row, video, question, gt, sample_id, kind, *told))
         if self._count(error, kind):
             place = (error, self.mode, source, index)
             self.table.add((video, question, gt, sample_id, kind, response, parsed, truth, *place))

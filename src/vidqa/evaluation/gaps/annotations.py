@@ -18,6 +18,7 @@ from vidqa.dataset.media import MediaSource, media_source
 from vidqa.dataset.problems import EMPTY
 from vidqa.dataset.reader import NAMES, rows_in
 from vidqa.dataset.record import MediaRef
+from vidqa.evaluation.gaps.judged import Extra, extra_of
 from vidqa.evaluation.gaps.problems import GAPS_ANNOTATIONS, GAPS_ANNOTATIONS_MISSING
 from vidqa.evaluation.gaps.storage import exists, is_folder, is_remote, read_bytes, storage_problems
 from vidqa.evaluation.results import shown
@@ -117,8 +118,8 @@ def annotation_file(path: str) -> str:
     return found
 
 
-def read_annotations(path: str, media_path: str = "") -> AnnotationColumns:
-    """Read a file of annotations. Raises GAPS_ANNOTATIONS, GAPS_STORAGE."""
+def read_annotations(path: str, media_path: str = "", extras: dict[int, Extra] | None = None) -> AnnotationColumns:
+    """Read a file of annotations; `extras` gets their tags and spans, by row. Raises GAPS_ANNOTATIONS, GAPS_STORAGE."""
     findings = Findings(path)
     found = AnnotationColumns(_root(path, media_path), _source(path, media_path))
     paths: dict[str, str] = {}  # as written -> in full: many questions are about one video
@@ -130,6 +131,8 @@ def read_annotations(path: str, media_path: str = "") -> AnnotationColumns:
             findings.add(GAPS_ANNOTATIONS, f"{path}[{index}]", message)
             continue
         fields = brief(row)
+        if extras is not None:
+            extras[len(found.ids)] = extra_of(row)
         written = as_text(fields.medium)
         if (video := paths.get(written)) is None:
             video = paths[written] = found.full_path(written)

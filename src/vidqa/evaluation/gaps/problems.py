@@ -74,3 +74,13 @@ GAPS_FOUND = Code(
     "There are gaps, and --fail-on-gaps asks that this counts as a failure.",
     "Look at the gap table; leave --fail-on-gaps out where gaps are expected.",
 )
+GAPS_EMBEDDINGS = Code(
+    "GAPS_EMBEDDINGS",
+    "The embeddings cannot be read.",
+    "Give the embeddings.parquet of a run of the action embed, of the set that was evaluated.",
+)
+GAPS_AUDIT_ANSWERS = Code(
+    "GAPS_AUDIT_ANSWERS",
+    "The answers to an audit cannot be read, or one of them is no answer.",
+    "Give the file that the button at the end of audit.html saves.",
+)

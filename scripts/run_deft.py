@@ -1,0 +1,46 @@
+"""Carry out the DEFT loop, from the gaps of a model to the next better one: python scripts/run_deft.py next LOOP"""
+
+import sys
+from argparse import Namespace
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
+
+from vidqa.contract.cli import Parser, Result, run
+
+parser = Parser(
+    "Find what a model gets wrong, add samples like that from a pool, train, compare, and keep only what is better.",
+    examples=[
+        "python scripts/run_deft.py init LOOP --train-spec train.toml --evaluate-spec before.toml --model RUN "
+        "--selection DATA/selection --pool DATA/pool",
+        "python scripts/run_deft.py run LOOP --json",
+    ],
+)
+parser.add_argument("verb", choices=["init", "next", "run", "status", "report"], help="next: one stage; run: all")
+parser.add_argument("loop", type=Path, metavar="LOOP", help="the loop's own folder")
+parser.add_argument("--train-spec", type=Path, metavar="FILE", help="init: recipe of trainings, and their base set")
+parser.add_argument("--evaluate-spec", type=Path, metavar="FILE", help="init: recipe of evaluations")
+parser.add_argument("--model", help="init: what the loop starts with, a run or a model (default: the recipe's)")
+parser.add_argument("--selection", metavar="DIR", help="init: the set by which rounds are accepted")
+parser.add_argument("--pool", metavar="DIR", help="init: where new samples are taken from")
+parser.add_argument("--kpi", metavar="DIR", help="init: a set that is reported and decides nothing")
+parser.add_argument("--test", metavar="DIR", help="init: a set that is evaluated once, at the end")
+parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="init: see deft.md")
+parser.add_argument("--audit-answers", type=Path, metavar="FILE", help="next, run: what audit.html has saved")
+
+
+def main(options: Namespace) -> Result:
+    from vidqa.deft import commands
+
+    if options.verb == "init":
+        given = ("train_spec", "evaluate_spec", "selection", "pool")
+        if missing := [f"--{name.replace('_', '-')}" for name in given if not getattr(options, name)]:
+            parser.error(f"init needs {', '.join(missing)}")
+        return commands.init(options)
+    if options.verb in ("next", "run"):
+        return commands.go_on(options.loop, options.audit_answers, once=options.verb == "next")
+    return commands.report(options.loop) if options.verb == "report" else commands.status(options.loop)
+
+
+if __name__ == "__main__":
+    sys.exit(run(parser, main))

@@ -1,0 +1,111 @@
+"""What `run_deft.py` answers: one result for each verb, with the command that comes next."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from pathlib import Path
+
+from vidqa.contract.cli import Result, command
+from vidqa.contract.problem import Exit, ProblemError
+from vidqa.deft.beginning import Wanted, begin
+from vidqa.deft.loop import Due, Loop, Step
+from vidqa.deft.report import write_report
+from vidqa.deft.state import Ending
+from vidqa.deft.turn import AUDIT_ANSWERS
+from vidqa.pages.page import percent
+
+
+def init(options: Namespace) -> Result:
+    """Begin a loop, or change the stop rules of one."""
+    folders = {name: getattr(options, name) for name in ("selection", "pool", "kpi", "test")}
+    loop, how = begin(
+        options.loop, Wanted(options.train_spec, options.evaluate_spec, folders, options.model, options.set)
+    )
+    shown = {
+        "new": "The loop is ready.",
+        "unchanged": "The loop was there already.",
+        "changed": "Its rules are changed.",
+    }
+    return _of(loop, shown[how], {"how": how})
+
+
+def go_on(folder: Path, answers: Path | None, *, once: bool) -> Result:
+    """Carry out the stage that is due, or all until a rule ends the loop."""
+    sentences: list[str] = []
+    loop = Loop(folder)
+    with loop.alone():
+        loop = Loop(folder)  # as it is now that nobody else changes it
+        if answers is not None:
+            from vidqa.evaluation.gaps.audit_answers import take_answers
+
+            take_answers(answers, loop.folder / AUDIT_ANSWERS)
+        try:
+            while True:
+                step = loop.next()
+                sentences.append(step.sentence)
+                if isinstance(step, Ending) or step.due.stage.name in ("evaluate", "decide", "kpi", "test"):
+                    write_report(loop)
+                if isinstance(step, Ending) or once:
+                    break
+        except ProblemError as wrong:
+            write_report(loop)
+            told = _of(loop, "\n".join(sentences))
+            told.problems = [*told.problems, *wrong.problems]
+            return told
+    data: dict[str, object] = (
+        {"stage": step.due.stage.name, "round": step.due.turn.number} if isinstance(step, Step) else {}
+    )
+    return _of(loop, "\n".join(sentences), data)
+
+
+def status(folder: Path) -> Result:
+    """Where the loop stands; nothing is changed."""
+    return _of(Loop(folder), "")
+
+
+def report(folder: Path) -> Result:
+    """Write the report of what there is so far."""
+    loop = Loop(folder)
+    page = write_report(loop)
+    return _of(loop, f"wrote {page}", {"html": str(page)})
+
+
+def _of(loop: Loop, text: str, data: dict[str, object] | None = None) -> Result:
+    """The loop's state in short, and the command that comes next."""
+    state, due = loop.state, loop.due()
+    ending = state.ending or (due if isinstance(due, Ending) else None)
+    known = {
+        "loop": str(loop.folder),
+        "rounds": len(state.decided),
+        "accepted": state.accepted.model_dump() if state.accepted else None,
+        "ending": ending.model_dump() if ending else None,
+        "due": _due(due),
+        "hours": round(state.hours, 4),
+        "report": str(loop.folder / "report.html"),
+    }
+    lines = [text] if text else []
+    if state.accepted:
+        best = f"round {state.accepted.round}" if state.accepted.round else "the start"
+        lines.append(f"best so far: {percent(state.accepted.accuracy)} on the selection set, of {best}")
+    if ending and ending.sentence not in text:
+        lines.append(f"{'waits' if ending.waits else 'ended'} ({ending.rule}): {ending.sentence}")
+    if isinstance(due, Due) and not (ending and not ending.waits):
+        lines.append(f"due: {due.shown}")
+    result = Result({**known, **(data or {})}, "\n".join(lines), loop.warnings, _next(loop, due, ending))
+    if ending and ending.rule == "audit needed":
+        result.exit_code = int(Exit.NOT_DONE)
+    return result
+
+
+def _due(due: Due | Ending) -> dict[str, object] | None:
+    if isinstance(due, Ending):
+        return None
+    return {"round": due.turn.number, "stage": due.stage.name, "does": due.stage.does, "command": due.stage.command}
+
+
+def _next(loop: Loop, due: Due | Ending, ending: Ending | None) -> list[str]:
+    if ending and ending.rule == "audit needed":
+        return [command("run_deft", "next", loop.folder, "--audit-answers", "ANSWERS")]
+    if isinstance(due, Ending):
+        return [] if loop.state.ending else [command("run_deft", "next", loop.folder)]
+    return [command("run_deft", verb, loop.folder) for verb in ("next", "run")]

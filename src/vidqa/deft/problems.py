@@ -1,0 +1,60 @@
+"""Problem codes of the DEFT loop."""
+
+from vidqa.contract.problem import Code, Exit
+
+DEFT_NO_LOOP = Code(
+    "DEFT_NO_LOOP",
+    "The folder holds no loop.",
+    "Begin one: run_deft.py init LOOP --train-spec FILE --evaluate-spec FILE --selection DIR --pool DIR.",
+    Exit.USAGE,
+)
+DEFT_FOLDER_TAKEN = Code(
+    "DEFT_FOLDER_TAKEN",
+    "The folder holds something else than a loop.",
+    "Name a folder that is empty or does not exist yet.",
+    Exit.USAGE,
+)
+DEFT_OTHER_LOOP = Code(
+    "DEFT_OTHER_LOOP",
+    "The loop there is began with other data, another model or another recipe.",
+    "Begin another loop in a folder of its own; only stop rules and limits can change within a loop.",
+    Exit.USAGE,
+)
+DEFT_SETTING = Code(
+    "DEFT_SETTING",
+    "A setting of the loop is not one, or has a value that it cannot have.",
+    "workflow/deft/deft.md lists the settings.",
+    Exit.USAGE,
+)
+DEFT_SAME_SET = Code(
+    "DEFT_SAME_SET",
+    "Two of the loop's sets are one.",
+    "Give selection, KPI set, test set, training set and pool folders of their own.",
+)
+DEFT_LOG_BROKEN = Code(
+    "DEFT_LOG_BROKEN",
+    "A line of the loop's log is not one that the loop has written.",
+    "Restore deft_log.jsonl from a copy, or cut it off before that line; what later lines say is then done again.",
+)
+DEFT_LOG_TORN = Code(
+    "DEFT_LOG_TORN",
+    "The last line of the loop's log was cut off while it was written.",
+    "Nothing needs to be done: the line is dropped, and its stage is carried out again.",
+)
+DEFT_BUSY = Code(
+    "DEFT_BUSY",
+    "Another program carries out this loop.",
+    "Wait until it is over, or stop it first; run_deft.py status may be asked at any time.",
+    Exit.NOT_DONE,
+)
+DEFT_GATE = Code(
+    "DEFT_GATE",
+    "A stage cannot go on with what it has found.",
+    "Correct what the problems name, then run the loop again: it goes on with this stage.",
+)
+DEFT_STAGE_MISSING = Code(
+    "DEFT_STAGE_MISSING",
+    "The program that a stage needs is not here.",
+    "Install a version of this skill that has it.",
+    Exit.ENVIRONMENT,
+)

@@ -1,0 +1,155 @@
+"""The loop's report: report.json for programs, report.html with the curve over rounds, slices, pictures and cost."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from vidqa.contract.files import parse_json, read_object, write_json, write_text
+from vidqa.contract.problem import ProblemError
+from vidqa.dataset.brief import brief
+from vidqa.deft.state import LoopState, RoundState
+from vidqa.evaluation.comparison_page import points
+from vidqa.evaluation.posters import spread_frames
+from vidqa.evaluation.results import read_results
+from vidqa.pages.chart import Line, Mark, draw
+from vidqa.pages.page import image_url, page
+
+if TYPE_CHECKING:
+    from vidqa.deft.loop import Loop
+
+SCHEMA = "vidqa.deft_report.v1"
+CARDS = 12  # samples of each kind that are shown with frames, of each round
+FRAMES = 4
+SHOWN = 600  # characters of one text
+ADDED = ("mined", "augmented")
+MOST_BYTES = 1 << 30  # of the annotations of what was added
+Row = dict[str, Any]
+
+
+def write_report(loop: Loop) -> Path:
+    """Write both; returns the page."""
+    table = report_of(loop.state)
+    write_json(loop.folder / "report.json", table)
+    place = loop.folder / "report.html"
+    rounds = loop.state.rounds
+    html = page(
+        "deft/report.html.j2",
+        title=f"DEFT loop {loop.folder.name}",
+        filters={"points": points},
+        table=table,
+        curve=_curve(table["rounds"]),
+        pictures=[(each.number, _pictures(each)) for each in reversed(rounds) if each.number],
+    )
+    write_text(place, html)
+    return place
+
+
+def report_of(state: LoopState) -> dict[str, Any]:
+    """What report.json holds."""
+    rounds = [_round(each) for each in state.rounds]
+    kinds = sorted({kind for each in rounds for kind in each["by_kind"]})
+    return {
+        "schema": SCHEMA,
+        "ending": state.ending.model_dump() if state.ending else None,
+        "accepted": state.accepted.model_dump() if state.accepted else None,
+        "rounds": rounds,
+        "kinds": kinds,
+        "final": {name: _measured(stage.facts) for name, stage in state.closed.items()},
+        "hours": round(state.hours, 4),
+        "settings": state.settings.model_dump(),
+    }
+
+
+def _measured(facts: Row) -> Row:
+    return {name: facts.get(name) for name in ("accuracy", "ci_low", "ci_high", "n", "run_dir")}
+
+
+def _round(each: RoundState) -> Row:
+    stages = each.stages
+    measured = _measured(stages["evaluate"].facts) if "evaluate" in stages else {}
+    compared = _table(each, "compare", "comparison")
+    control = _table(each, "control compare", "control_comparison")
+    cost = [stage.cost.gpu_seconds or stage.cost.seconds for stage in stages.values()]
+    return {
+        "round": each.number,
+        "accepted": each.accepted,
+        "why": each.why,
+        **measured,
+        "by_kind": _by_kind(measured.get("run_dir")),
+        "kpi": _measured(stages["kpi"].facts) if "kpi" in stages else None,
+        "gaps": stages["gaps"].facts.get("gaps") if "gaps" in stages else None,
+        "added": {name: stages[name].facts.get("samples") for name in ("mine", "augment") if name in stages},
+        "train_samples": stages["assemble"].facts.get("samples") if "assemble" in stages else None,
+        "comparison": compared,
+        "control": {**_measured(stages["control evaluate"].facts), "comparison": control} if control else None,
+        "hours": round(sum(cost) / 3600, 4),
+        "stages": [{"name": name, "sentence": stage.sentence} for name, stage in stages.items()],
+    }
+
+
+def _table(each: RoundState, stage: str, name: str) -> Row | None:
+    if stage not in each.stages:
+        return None
+    found = read_object(Path(each.stages[stage].outputs[name].path))
+    return {key: found.get(key) for key in ("verdict", "whole", "slices", "samples")} if found else None
+
+
+def _by_kind(run: str | None) -> dict[str, Row]:
+    """Accuracy and interval of each kind, from the evaluation's own scores."""
+    scores = read_object(Path(run) / "metrics.json").get("by_kind", {}) if run else {}
+    names = ("n", "accuracy", "accuracy_ci95")
+    return {kind: {name: row.get(name) for name in names} for kind, row in scores.items()}
+
+
+def _curve(rounds: Sequence[Row]) -> Any:
+    """Accuracy on the selection set by round, with its interval; the KPI set and the control where there are any."""
+    measured = [each for each in rounds if each.get("accuracy") is not None]
+    kpi = [(each["round"], 100 * each["kpi"]["accuracy"]) for each in rounds if each["kpi"]]
+    control = [(each["round"], 100 * each["control"]["accuracy"]) for each in rounds if each["control"]]
+    lines = [
+        Line("selection set, %", [(each["round"], 100 * each["accuracy"]) for each in measured], "one", dots=True),
+        Line("KPI set, %", kpi, "two", dots=True),
+        Line("random samples, %", control, "pale", dots=True),
+        Line("95 % interval", [(each["round"], 100 * each["ci_low"]) for each in measured], "pale"),
+        Line("95 % interval", [(each["round"], 100 * each["ci_high"]) for each in measured], "pale"),
+    ]
+    rolled_back = [Mark(each["round"], each["why"], "rolled back", "warn") for each in measured if not each["accepted"]]
+    return draw("Accuracy by round", lines, marks=rolled_back)
+
+
+def _pictures(each: RoundState) -> list[tuple[str, list[Row]]]:
+    """(heading, cards) of what a round added, fixed and broke."""
+    shown = [(f"Added ({name})", _added(each, name)) for name in ADDED if _path(each, name)]
+    compared = _table(each, "compare", "comparison")
+    if compared and "evaluate" in each.stages:
+        items = {item["sample_id"]: item for item in read_results(each.stages["evaluate"].outputs["results"].path)}
+        for name in ("fixed", "broken"):
+            ids = [sample for sample in compared["samples"][name] if sample in items]
+            cards = [_card(items[sample]["video_id"], items[sample]) for sample in ids[:CARDS]]
+            shown.append((f"{name.capitalize()} ({len(ids)})", cards))
+    return shown
+
+
+def _path(each: RoundState, name: str) -> Path | None:
+    outputs = [stage.outputs[name] for stage in each.stages.values() if name in stage.outputs]
+    return Path(outputs[0].path) if outputs and Path(outputs[0].path).is_file() else None
+
+
+def _added(each: RoundState, name: str) -> list[Row]:
+    place = _path(each, name)
+    cards = []
+    for row in parse_json(place, MOST_BYTES)[:CARDS] if place else []:
+        said = brief(row)
+        item = {"question": said.question, "gt": said.answer, "kind": said.kind, "sample_id": row.get("id")}
+        cards.append(_card(str(place.parent / str(said.medium)) if place else "", item))
+    return cards
+
+
+def _card(video: str, item: Row) -> Row:
+    texts = {name: str(item.get(name) or "")[:SHOWN] for name in ("sample_id", "kind", "question", "gt", "response")}
+    try:
+        return {**texts, "frames": [image_url(image) for image in spread_frames(video, FRAMES)], "fault": ""}
+    except ProblemError as wrong:
+        return {**texts, "frames": [], "fault": wrong.problems[0].message}

@@ -1,0 +1,149 @@
+"""One stage at work: the loop's folder, what it is asked to do, and where everything is that it reads or writes."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from vidqa import spec
+from vidqa.contract.files import content_hash, ends_of
+from vidqa.dataset.reader import NAMES
+from vidqa.deft.settings import Settings
+from vidqa.deft.state import Accepted, Cost, Fact, LoopState, RoundState
+
+STATE, LOG, LOCK = "deft_state.json", "deft_log.jsonl", ".deft_lock"
+TRAIN_SPEC, EVALUATE_SPEC, AUDIT_ANSWERS = "train.toml", "evaluate.toml", "audit_answers.json"
+
+
+MOST_HASHED = 256 << 20  # bytes of a file that is read whole; of a larger one its ends are read
+
+
+@dataclass
+class Done:
+    """What a stage has to show: files by name, facts, and a sentence. With `stop` the loop ends, or waits, because of
+    a rule (`state.Rule`) that the sentence explains."""
+
+    sentence: str
+    outputs: Mapping[str, Path] = field(default_factory=dict)
+    facts: dict[str, Fact] = field(default_factory=dict)
+    cost: Cost = field(default_factory=Cost)
+    stop: str = ""
+    waits: bool = False
+
+
+@dataclass(frozen=True)
+class Turn:
+    """`number` is the round's; None for the last looks, when all rounds are over."""
+
+    folder: Path
+    state: LoopState
+    number: int | None
+
+    @property
+    def settings(self) -> Settings:
+        return self.state.settings
+
+    @property
+    def place(self) -> Path:
+        """The folder of this turn's files."""
+        return self.folder / ("closing" if self.number is None else f"round_{self.number}")
+
+    @property
+    def runs(self) -> Path:
+        return self.folder / "runs"
+
+    @property
+    def accepted(self) -> Accepted:
+        """The best model so far; there is one as soon as round 0 is measured."""
+        if self.state.accepted is None:
+            raise ValueError("nothing is measured yet")
+        return self.state.accepted
+
+    @property
+    def round(self) -> RoundState | None:
+        known = self.state.rounds
+        return known[self.number] if self.number is not None and self.number < len(known) else None
+
+    def has(self, stage: str) -> bool:
+        return self.round is not None and stage in self.round.stages
+
+    def fact(self, stage: str, name: str) -> Any:
+        """A fact of an earlier stage of this round."""
+        return self.round.stages[stage].facts[name] if self.round else None
+
+    def output(self, name: str) -> Path | None:
+        """A file that an earlier stage of this round has written; None where there is none."""
+        for stage in self.round.stages.values() if self.round else ():
+            if name in stage.outputs:
+                return Path(stage.outputs[name].path)
+        return None
+
+    def starting_model(self) -> str:
+        """What the loop starts with: the model it was given, or the one that its trainings begin with."""
+        return self.settings.model or str(self.train_spec()["policy.model_name_or_path"])
+
+    def train_spec(self) -> dict[str, Any]:
+        """The recipe of trainings, by dotted key."""
+        return spec.keys.flat(spec.load(self.folder / TRAIN_SPEC, "train"))
+
+    def base_set(self) -> tuple[Path, str]:
+        """Annotations and media that the accepted model was trained on: the recipe's own, or an assembled set."""
+        for each in reversed(self.state.rounds):
+            if each.accepted and "assemble" in each.stages:
+                made = Path(each.stages["assemble"].outputs["train set"].path)
+                return made, str(made.parent)
+        asked = self.train_spec()
+        return Path(asked["custom.train_dataset.annotation_path"]), asked["custom.train_dataset.media_path"]
+
+    def source(self, name: str) -> Path | str | None:
+        """What an input's name stands for: a file, or a text that matters itself. None where there is none."""
+        sets, accepted = self.settings.sets, self.state.accepted
+        folders = {"selection": sets.selection, "pool": sets.pool, "kpi": sets.kpi, "test": sets.test}
+        if name in folders:
+            return annotations_in(folders[name])
+        if name == "training recipe":
+            return self.folder / TRAIN_SPEC
+        if name == "evaluation recipe":
+            return self.folder / EVALUATE_SPEC
+        if name == "audit answers":
+            return self.folder / AUDIT_ANSWERS
+        if name == "accepted model":
+            return accepted.model if accepted else self.starting_model()
+        if name == "accepted results":
+            return Path(accepted.evaluation) / "results.json" if accepted else None
+        if name in ("training run", "control run"):
+            stage = "train" if name == "training run" else "control train"
+            return str(self.fact(stage, "run_dir")) if self.has(stage) else self.starting_model()
+        if name == "base set":
+            return self.base_set()[0]
+        if name.startswith("settings."):
+            return repr(self.settings.model_dump().get(name.removeprefix("settings.")))
+        return self.output(name)
+
+
+def annotations_in(folder: str | None) -> Path | None:
+    """The annotation file of a set; the folder itself where it holds media alone."""
+    if folder is None:
+        return None
+    place = Path(folder)
+    return next((place / name for name in NAMES if (place / name).is_file()), place)
+
+
+def fingerprint(source: Path | str | None) -> str:
+    """Changes with a file's content, with names and sizes in a folder, with a text; "" for what is not there."""
+    if source is None:
+        return ""
+    if isinstance(source, str):
+        return hashlib.sha256(source.encode()).hexdigest()[:32]
+    if source.is_file():
+        size = source.stat().st_size
+        if size > MOST_HASHED:
+            return hashlib.sha256(f"{size}".encode() + ends_of(source, size)).hexdigest()[:32]
+        return content_hash(source)[:32]
+    if not source.is_dir():
+        return ""
+    listing = sorted((str(path.relative_to(source)), path.stat().st_size) for path in source.rglob("*"))
+    return hashlib.sha256(repr(listing).encode()).hexdigest()[:32]

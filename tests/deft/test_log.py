@@ -1,0 +1,77 @@
+"""The log is the truth: torn ends are dropped and named, damaged lines are refused with their number."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import jsonschema
+import pytest
+from cheap_stages import Cheap, carried_out, installed, to_the_end
+
+from vidqa.contract.cli import SKILL_ROOT
+from vidqa.contract.problem import ProblemError
+from vidqa.deft.log import Log
+from vidqa.deft.loop import Loop
+from vidqa.deft.turn import LOG, STATE
+
+
+@pytest.fixture
+def loop(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Loop:
+    installed(monkeypatch, Cheap())
+    return carried_out(tmp_path, "stop.rounds=1")[0]
+
+
+def test_events_come_back_as_they_were_written(tmp_path: Path) -> None:
+    log = Log(tmp_path / "log.jsonl")
+    for number in range(3):
+        log.append({"event": "said", "text": f"ü {number}"})
+    again = Log(tmp_path / "log.jsonl")
+    assert again.events == log.events and again.torn is None
+    assert [each["number"] for each in again.events] == [1, 2, 3]
+
+
+def test_a_torn_last_line_is_dropped_named_and_written_over(loop: Loop) -> None:
+    path = loop.folder / LOG
+    whole = path.read_bytes()
+    for cut in (1, 20, len(whole.splitlines()[-1])):
+        path.write_bytes(whole[:-cut])
+        found = Loop(loop.folder)
+        assert [problem.code for problem in found.warnings] == ["DEFT_LOG_TORN"]
+        assert f":{len(found.log.events) + 1}" in found.warnings[0].where
+        assert to_the_end(found).rule == "rounds" and Loop(loop.folder).warnings == []
+        assert Loop(loop.folder).state == loop.state
+
+
+@pytest.mark.parametrize("number", [1, 4, 9])
+@pytest.mark.parametrize("how", ["noise", "changed", "lost", "twice", "no object"])
+def test_a_corrupt_line_is_refused_with_its_number(loop: Loop, number: int, how: str) -> None:
+    path = loop.folder / LOG
+    lines = path.read_text().splitlines()
+    line = lines[number - 1]
+    damaged = {
+        "noise": [line[: len(line) // 2] + "\x00#" + line[len(line) // 2 :]],
+        "changed": [line.replace('"at": "2', '"at": "3')],
+        "lost": [],
+        "twice": [line, line],
+        "no object": ["[]"],
+    }[how]
+    path.write_text("\n".join([*lines[: number - 1], *damaged, *lines[number:]]) + "\n")
+    with pytest.raises(ProblemError, match="DEFT_LOG_BROKEN") as refused:
+        Loop(loop.folder)
+    at = number + (how == "twice")
+    assert refused.value.problems[0].where.endswith(f":{at}") and f"line {at}" in refused.value.problems[0].message
+
+
+def test_the_state_follows_from_the_log_and_fits_its_schema(loop: Loop) -> None:
+    schema = json.loads((SKILL_ROOT / "schemas/deft_state.schema.json").read_text())
+    written = json.loads((loop.folder / STATE).read_text())
+    jsonschema.Draft202012Validator(schema).validate(written)
+    (loop.folder / STATE).write_text("{}")
+    assert Loop(loop.folder).state == loop.state
+    assert written == loop.state.model_dump(mode="json", by_alias=True)
+
+
+def test_a_folder_without_a_log_is_no_loop(tmp_path: Path) -> None:
+    with pytest.raises(ProblemError, match="DEFT_NO_LOOP"):
+        Loop(tmp_path)

@@ -1,0 +1,177 @@
+"""The loop as a state machine: which stage is due, when it ends and why, what is repeated and what is not."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from cheap_stages import ALIKE, BETTER, WORSE, Cheap, carried_out, installed, to_the_end, wanted
+
+from vidqa.contract.problem import ProblemError
+from vidqa.deft.beginning import begin
+from vidqa.deft.loop import Due, Loop
+from vidqa.deft.problems import DEFT_GATE
+from vidqa.deft.report import write_report
+
+FELL = {"name": "door", "difference": -0.08, "ci95": [-0.15, -0.02]}
+
+
+@pytest.fixture
+def cheap(monkeypatch: pytest.MonkeyPatch) -> Cheap:
+    return installed(monkeypatch, Cheap())
+
+
+def test_rounds_follow_each_other_until_all_agreed_ones_are_done(cheap: Cheap, tmp_path: Path) -> None:
+    loop, ending = carried_out(tmp_path, "stop.rounds=2")
+    assert (ending.rule, ending.waits) == ("rounds", False) and "2 agreed rounds" in ending.sentence
+    assert [(each.number, each.accepted) for each in loop.state.rounds] == [(0, True), (1, True), (2, True)]
+    assert loop.state.accepted and loop.state.accepted.round == 2
+    assert len(cheap.calls) == len(set(cheap.calls)) and cheap.calls[0] == "0 evaluate"
+    assert list(loop.state.closed) == ["kpi", "test"] and cheap.calls.count("0 kpi") == 1
+    assert loop.next() == ending and Loop(loop.folder).state == loop.state
+
+
+def test_an_accepted_round_hands_its_set_and_model_to_the_next(cheap: Cheap, tmp_path: Path) -> None:
+    loop, _ = carried_out(tmp_path, "stop.rounds=2")
+    first, second = (json.loads((loop.folder / f"round_{n}/train_set/annotations.json").read_text()) for n in (1, 2))
+    assert len(first) == 3 + 5 and second[: len(first)] == first and len(second) == len(first) + 5
+    assert (loop.folder / "round_2/gaps.parquet").read_text().split()[0].endswith("evaluate_1")
+
+
+@pytest.mark.parametrize(
+    ("given", "sets", "rule"),
+    [
+        ({}, "stop.target=0.75", "target"),
+        ({}, "stop.target_kind=door stop.target=0.75", "target"),
+        ({"gaps": 0}, "", "no gaps"),
+        ({"added": [0] * 4}, "", "no new samples"),
+        ({"compared": [ALIKE] * 4}, "", "no progress"),
+        ({"compared": [WORSE] * 4}, "", "regression"),
+        ({"slices": [FELL]}, "", "regression"),
+        ({"hours": 1.0}, "stop.budget_hours=0.5", "budget"),
+        ({"suspects": 2}, "", "audit needed"),
+    ],
+)
+def test_each_rule_ends_the_loop_with_a_plain_sentence(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, given: dict, sets: str, rule: str
+) -> None:
+    installed(monkeypatch, Cheap(**given))
+    loop, ending = carried_out(tmp_path, *sets.split())
+    assert ending.rule == rule and ending.sentence.endswith((".", "--audit-answers.")) and " " in ending.sentence
+    assert ending.waits == (rule == "audit needed")
+    told = json.loads((write_report(loop).parent / "report.json").read_text())
+    assert told["ending"]["sentence"] == ending.sentence
+    assert ("test" in loop.state.closed) != ending.waits
+
+
+def test_a_rejected_round_is_rolled_back(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The next round begins with the model and the set before it."""
+    installed(monkeypatch, Cheap(compared=[BETTER, WORSE, BETTER, BETTER]))
+    loop, ending = carried_out(tmp_path, "stop.rounds=2", "stop.patience=2")
+    assert ending.rule == "rounds" and [each.accepted for each in loop.state.rounds] == [True, False, True]
+    assert "worse" in loop.state.rounds[1].why
+    assert (loop.folder / "round_2/gaps.parquet").read_text().split()[0].endswith("evaluate_0")
+    assert len(json.loads((loop.folder / "round_2/train_set/annotations.json").read_text())) == 3 + 5
+
+
+def test_a_gain_must_be_proven_among_all_rounds(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """p = 0.03 is proof for the only round, and none for one of three."""
+    installed(monkeypatch, Cheap(compared=[{**BETTER, "p_value": 0.03}] * 4))
+    assert carried_out(tmp_path / "one", "stop.rounds=1")[1].rule == "rounds"
+    loop, ending = carried_out(tmp_path / "three", "stop.rounds=3")
+    assert ending.rule == "no progress" and "one of 3 rounds" in loop.state.rounds[1].why
+
+
+def test_a_problem_is_a_gate_at_which_the_loop_waits(
+    cheap: Cheap, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    loop, _ = begin(tmp_path / "loop", wanted(tmp_path, "stop.rounds=1"))
+    sound = cheap.assemble
+    monkeypatch.setattr(cheap, "assemble", refused)
+    with pytest.raises(ProblemError):
+        to_the_end(loop)
+    assert loop.state.ending and (loop.state.ending.rule, loop.state.ending.waits) == ("hard gate", True)
+    assert "round 1, assemble" in loop.state.ending.sentence
+    monkeypatch.setattr(cheap, "assemble", sound)
+    assert to_the_end(Loop(loop.folder)).rule == "rounds"
+    assert cheap.calls.count("1 mine") == 1 and cheap.calls.count("1 assemble") == 2
+
+
+def refused(*_: object) -> None:
+    raise DEFT_GATE.error("a clip", "it leaks")
+
+
+def test_answers_to_the_audit_let_the_loop_go_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    cheap = installed(monkeypatch, Cheap(suspects=1))
+    loop, ending = carried_out(tmp_path, "stop.rounds=1")
+    assert ending.rule == "audit needed" and "audit.html" in ending.sentence
+    assert loop.next() == ending
+    (loop.folder / "audit_answers.json").write_text(json.dumps({"answers": {"s": {"verdict": "wrong"}}}))
+    assert to_the_end(Loop(loop.folder)).rule == "rounds"
+    assert cheap.calls.count("1 gaps") == 2 and cheap.calls.count("1 embed") == 1
+
+
+def test_only_stages_whose_inputs_have_changed_are_repeated(cheap: Cheap, tmp_path: Path) -> None:
+    loop, _ = begin(tmp_path / "loop", wanted(tmp_path))
+    while not (isinstance(due := loop.due(), Due) and due.stage.name == "train"):
+        loop.next()
+    mined = loop.folder / "round_1/mined/mined.json"
+    mined.write_text(json.dumps(json.loads(mined.read_text())[1:]))  # a person took one out
+    done = list(cheap.calls)
+    loop = Loop(loop.folder)
+    while not (isinstance(due := loop.due(), Due) and due.stage.name == "train"):
+        loop.next()
+    assert cheap.calls[len(done) :] == ["1 assemble", "1 validate"]
+
+
+def test_the_control_is_trained_beside_the_round(cheap: Cheap, tmp_path: Path) -> None:
+    loop, ending = carried_out(tmp_path, "control=true", "stop.rounds=1")
+    assert ending.rule == "rounds" and {"1 control train", "1 control evaluate"} <= set(cheap.calls)
+    table = json.loads((write_report(loop).parent / "report.json").read_text())
+    assert table["rounds"][1]["control"]["accuracy"] == 0.7
+
+
+def test_rules_of_a_loop_can_change_and_nothing_else(cheap: Cheap, tmp_path: Path) -> None:
+    loop, ending = carried_out(tmp_path, "stop.rounds=1")
+    assert ending.rule == "rounds" and begin(loop.folder, wanted(tmp_path, "stop.rounds=1"))[1] == "unchanged"
+    again, how = begin(loop.folder, wanted(tmp_path, "stop.rounds=2"))
+    assert how == "changed" and isinstance(again.due(), Due)
+    assert to_the_end(again).rule == "rounds" and again.state.rounds[-1].number == 2
+    assert cheap.calls.count("None test") == 1  # once, whatever follows
+    for other in (
+        wanted(tmp_path, "stop.rounds=2", "augment=true"),
+        wanted(tmp_path, "stop.rounds=2", model=str(tmp_path)),
+    ):
+        with pytest.raises(ProblemError, match="DEFT_OTHER_LOOP"):
+            begin(loop.folder, other)
+
+
+def test_two_programs_do_not_carry_out_one_loop(cheap: Cheap, tmp_path: Path) -> None:
+    loop, _ = begin(tmp_path / "loop", wanted(tmp_path))
+    with loop.alone(), pytest.raises(ProblemError, match="DEFT_BUSY"), Loop(loop.folder).alone():
+        pass
+    with Loop(loop.folder).alone():
+        assert isinstance(loop.due(), Due)
+
+
+@pytest.mark.parametrize("sets", ["stop.rounds=0", "stop.round=2", "sets.kpi_looks=-1", "where.platform=moon", "audit"])
+def test_a_wrong_setting_is_named(tmp_path: Path, sets: str) -> None:
+    with pytest.raises(ProblemError, match="DEFT_SETTING"):
+        begin(tmp_path / "loop", wanted(tmp_path, sets))
+    assert not (tmp_path / "loop").exists()
+
+
+def test_two_sets_in_one_folder_are_refused(tmp_path: Path) -> None:
+    asked = wanted(tmp_path)
+    with pytest.raises(ProblemError, match="DEFT_SAME_SET"):
+        begin(tmp_path / "loop", replace(asked, folders={**asked.folders, "kpi": asked.folders["pool"]}))
+
+
+def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "loop").mkdir()
+    (tmp_path / "loop/notes.txt").write_text("mine")
+    with pytest.raises(ProblemError, match="DEFT_FOLDER_TAKEN"):
+        begin(tmp_path / "loop", wanted(tmp_path))
+    assert [path.name for path in (tmp_path / "loop").iterdir()] == ["notes.txt"]

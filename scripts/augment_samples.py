@@ -3,6 +3,7 @@
 import sys
 from argparse import Namespace
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
@@ -36,7 +37,7 @@ def main(options: Namespace) -> Result:
     from vidqa.curation.variants import SAFE
 
     places = (options.annotations, options.media_root, options.out)
-    problems = []
+    problems: list[Any] = []
     if options.generator:
         rows = generate(Generation(options.generator, *places, options.licence, options.source, options.round))
     else:

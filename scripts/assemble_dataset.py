@@ -13,18 +13,17 @@ parser = Parser(
     "Join a base set and new rows, after a look for leaks from the KPI, validation and test sets.",
     examples=[f"{RUN} --out round-1", f"{RUN} --add augmented --replay 1 --out round-2 --round 2"],
 )
-parser.add_argument("--base", type=Path, required=True, help="annotations of the present training set, or their folder")
+parser.add_argument("--base", type=Path, required=True, help="annotations of the present training set")
 parser.add_argument("--base-media", default="", help="where their media are (default: beside the annotations)")
 parser.add_argument("--add", type=Path, nargs="+", required=True, help="folders that mining or augmentation wrote")
 parser.add_argument("--out", type=Path, required=True, help="folder for annotations.json, assembly.json, leaks.json")
 for name in ("kpi", "validation", "test"):
-    parser.add_argument(f"--{name}", type=Path, help=f"annotations of the {name} set, not to be learned from")
-    parser.add_argument(f"--{name}-media", default="", help="where their media are")
+    parser.add_argument(f"--{name}", nargs="+", metavar="PATH", help=f"annotations of the {name} set, and their media")
 parser.add_argument("--replay", type=float, help="rows of the base set for each new one (default: all of them)")
-parser.add_argument("--cap", type=int, default=0, help="most new rows of one kind; 0 is no limit")
-parser.add_argument("--no-balance", action="store_true", help="keep all answers, however frequent one of them is")
-parser.add_argument("--group-by", default="", help="pattern whose groups name the recording of a file")
-parser.add_argument("--round", type=int, default=1, help="round of the loop, for rows without a provenance")
+parser.add_argument("--cap", type=int, default=0, help="most new rows of one kind (0: all)")
+parser.add_argument("--no-balance", action="store_true", help="keep all answers")
+parser.add_argument("--group-by", default="", help="pattern that names a file's recording")
+parser.add_argument("--round", type=int, default=1, help="round of the loop")
 parser.add_argument("--seed", type=int, default=0, help="what is drawn")
 
 
@@ -32,9 +31,10 @@ def main(options: Namespace) -> Result:
     from vidqa.curation.assembly import Assembly, Source, assemble, warnings
 
     given = vars(options)
-    protected = {
-        name: Source(given[name], given[f"{name}_media"]) for name in ("kpi", "validation", "test") if given[name]
-    }
+    named = {name: given[name] for name in ("kpi", "validation", "test") if given[name]}
+    if any(len(places) > 2 for places in named.values()):
+        parser.error("--kpi, --validation and --test take annotations, and where their media are")
+    protected = {name: Source(Path(places[0]), *places[1:]) for name, places in named.items()}
     asked = Assembly(
         Source(options.base, options.base_media),
         tuple(Source(place) for place in options.add),

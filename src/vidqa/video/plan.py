@@ -85,20 +85,12 @@ def plan_frames(meta: VideoMeta, vision: VisionSpec, span: tuple[float, float] |
     source_times_s = _times(meta, indices)
     step = rules.temporal_patch_size
     patch_times_s = _patch_times(meta, source_times_s, rules)
-<<<<<<< HEAD
-    frames = max(len(indices), step)
-=======
     shown = max(len(indices), step)
->>>>>>> main
     rules = _enlarging(rules, vision, 1 if rules.each_frame else len(patch_times_s) * step)
 
     def sides(longest: int) -> tuple[int, int]:
         fit = _frame_sides if rules.each_frame else _video_sides
-<<<<<<< HEAD
-        return fit(frames, meta.height, meta.width, rules, longest)
-=======
         return fit(shown, meta.height, meta.width, rules, longest)
->>>>>>> main
 
     height, width = _within_budget(sides, step, len(patch_times_s), rules, vision)
     return _plan("video", indices, source_times_s, patch_times_s, height, width, rules)

@@ -81,7 +81,8 @@ def trained(spec_path: Path, steps: int, device: str) -> dict[str, Any]:
     (tokens, patches, supervised), again = max(packs)
     sizes = family.sizes_of(folder)
     model = model_of(sizes, parameters(family.tensors(sizes), spec.policy))
-    return measured.description(spec, allowed_policies(spec)[0], model, MicroStep(tokens, patches, supervised, again))
+    micro_step = MicroStep(tokens, patches, supervised, again)
+    return measured.description(spec, allowed_policies(spec)[0], family, model, micro_step)
 
 
 def main() -> None:

@@ -148,7 +148,7 @@ def summary(stopwatch: Stopwatch, model: Any, options: argparse.Namespace) -> di
     """The steps as measured, each with its work in floating-point operations by both ways of counting."""
     flops = family_of(model).flops(model.config, vision_trains=not options.lora, decoder_trains=not options.lora)
     for step in stopwatch.steps:
-        work = Work(**{field.name: step[field.name] for field in fields(Work)})
+        work = Work(**{field.name: step[field.name] for field in fields(Work) if field.name in step})
         step |= {"flops": flops.of([work]), "flops_unhalved": flops.of([work], halved=False)}
     cuda = torch.cuda.is_available()
     return {

@@ -92,11 +92,11 @@ class PackedCollator(PaddedCollator):
         parts = [dict(self.process([record])) for record in pack]
         ids = [part["input_ids"][0] for part in parts]
         video, image = (self.processor.tokenizer.convert_tokens_to_ids(f"<|{k}_pad|>") for k in ("video", "image"))
-        merge = self.processor.video_processor.merge_size
+        geometry: Any = SimpleNamespace(video=self.processor.video_processor)
         positions = []
         for part, tokens in zip(parts, ids, strict=True):
             plans = [SimpleNamespace(kind="video", grid=tuple(grid)) for grid in part["video_grid_thw"].tolist()]
-            rope = torch.from_numpy(rope_positions(tokens.numpy(), image, video, plans, merge))
+            rope = torch.from_numpy(rope_positions(tokens.numpy(), image, video, plans, geometry))
             positions.append(torch.cat([torch.arange(len(tokens))[None], rope]))
         lengths = [len(tokens) for tokens in ids]
         labels = torch.cat([self.labels(tokens[None])[0] for tokens in ids])

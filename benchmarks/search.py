@@ -146,10 +146,6 @@ def rows(trials: int) -> list[tuple[str, Search, Sequence[str]]]:
         ("grid", ours("grid", trials), ()),
         ("optuna qmc", optunas(own["qmc"], trials), ()),
         ("qmc", ours("qmc", trials), ("optuna qmc",)),
-        ("optuna gp", optunas(own["gp"], trials), ()),
-        ("bayesian", ours("bayesian", trials), ("optuna gp", "random")),
-        ("optuna tpe, 4 at a time", optunas(own["tpe"], trials, 4), ()),
-        ("bayesian, 4 at a time", ours("bayesian", trials, 4), ("optuna tpe, 4 at a time", "random")),
         (f"random, {LONGER}", ours("random", LONGER), ()),
         (f"optuna cma-es, {LONGER}", optunas(own["cma-es"], LONGER), ()),
         (f"cma-es, {LONGER}", ours("cma-es", LONGER), (f"optuna cma-es, {LONGER}", f"random, {LONGER}")),
@@ -161,6 +157,12 @@ def rows(trials: int) -> list[tuple[str, Search, Sequence[str]]]:
     for name in ("hyperband", "asha", "bohb", "dehb", "pbt"):
         others = ["rungs: random", *([against[name]] if name in against else [])]
         found.append((f"rungs: {name}", on_rungs(name, round(WHOLE * 3.25) if name == "pbt" else 300), others))
+    found += [  # the slowest ones, last
+        ("optuna gp", optunas(own["gp"], trials), ()),
+        ("bayesian", ours("bayesian", trials), ("optuna gp", "random")),
+        ("optuna tpe, 4 at a time", optunas(own["tpe"], trials, 4), ()),
+        ("bayesian, 4 at a time", ours("bayesian", trials, 4), ("optuna tpe, 4 at a time", "random")),
+    ]
     return found
 
 
@@ -168,25 +170,25 @@ def main() -> None:
     parser = arguments(__doc__)
     parser.add_argument("--surface", type=Path, help="a table of recorded trainings, searched as well")
     parser.add_argument("--only", default="", help="rows whose name holds this")
+    parser.add_argument("--go-on", action="store_true", help="complete the rows of the last call")
     options = parser.parse_args()
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     warnings.simplefilter("ignore")
-    ledger = Ledger("search", options)
+    ledger = Ledger("search", options, go_on=options.go_on)
     seeds = range(TINY_SEEDS if options.tiny else SEEDS)
     searched = [*FUNCTIONS, *([recorded(options.surface)] if options.surface else [])]
-    for function in searched[:1] if options.tiny else searched:
-        known: dict[str, list[float]] = {}
-        for name, search, against in rows(TINY_TRIALS if options.tiny else TRIALS):
-            if options.only not in name or (function.curves and name.endswith("pbt")):  # a table knows no copies
+    known = {(each["function"], each["search"]): each["regrets"] for each in ledger.rows}
+    for name, search, against in rows(TINY_TRIALS if options.tiny else TRIALS):
+        for function in searched[:1] if options.tiny else searched:
+            no_copies = function.curves is not None and name.endswith("pbt")  # a table has none
+            if (function.name, name) in known or options.only not in name or no_copies:
                 continue
             began = time.process_time()
-            regrets = [search(function, seed) for seed in seeds]
-            known[name] = regrets
-            ledger.add(
-                row(function.name, name, regrets, {each: known[each] for each in against if each in known}, began)
-            )
-            print(table(ledger.rows[-1:]), flush=True)
-    print(table(ledger.rows))
+            regrets = known[function.name, name] = [search(function, seed) for seed in seeds]
+            others = {each: known[function.name, each] for each in against if (function.name, each) in known}
+            ledger.add(row(function.name, name, regrets, others, began))
+            print(table(ledger.rows[-1:], ("regrets",)), flush=True)
+    print(table(ledger.rows, ("regrets",)))
 
 
 def row(
@@ -202,6 +204,7 @@ def row(
         "against": ", ".join(others),
         "p": min(worse, default=None),
         "cpu_s": (time.process_time() - began) / len(regrets),
+        "regrets": list(regrets),
     }
 
 

@@ -72,8 +72,10 @@ parser.add_argument(
 
 def main(options: argparse.Namespace) -> Result:
     from vidqa.datatools.convert import convert
+    from vidqa.storage import stage_set
 
     o = options
+    o.paths = [stage_set(path, "")[0] for path in o.paths]
     forms = list(dict.fromkeys(o.prompt))
     made = convert(o.paths, o.out, o.to, o.form, o.media_paths, forms, dict(o.column))
     facts = made.facts

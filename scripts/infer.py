@@ -21,6 +21,8 @@ parser.add_argument("--which", help="of a run: best, latest, step_N or epoch_N")
 parser.add_argument("--video", "--image", nargs="+", action="extend", default=[], metavar="FILE", help="or a folder")
 parser.add_argument("--question", action="append", default=[], metavar="TEXT", help="may be given several times")
 parser.add_argument("--questions", type=Path, metavar="FILE", help="a text file with one question a line")
+parser.add_argument("--prompt-file", type=Path, metavar="YAML", help="system_prompt, user_prompt, sampling_params")
+parser.add_argument("--reasoning", action="store_true", help="ask the model to think before it answers")
 parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="see parameters_inference.md")
 parser.add_argument("--jsonl", type=Path, metavar="FILE", help="write the answers as JSON lines")
 parser.add_argument("--out", type=Path, metavar="DIR", help="keep the run here; the same command goes on in it")
@@ -39,6 +41,8 @@ def main(options: Namespace) -> Result:
         which=options.which,
         sets=tuple(options.set),
         out=options.out,
+        prompt_file=options.prompt_file,
+        reasoning=options.reasoning,
     )
     rows = ask(question)
     if options.jsonl:

@@ -27,7 +27,9 @@ parser = Parser(
         "python scripts/inspect_dataset.py --annotations a.json --media-path VIDEOS --model MODEL --nframes 8 --json",
     ],
 )
-parser.add_argument("--annotations", required=True, metavar="PATH", help="annotation file, or a folder that holds it")
+parser.add_argument(
+    "--annotations", required=True, metavar="PATH", help="annotation file, folder, or another source of records"
+)
 parser.add_argument("--media-path", default="", metavar="PATH", help="folder or tar of media; default: beside the file")
 parser.add_argument("--model", metavar="MODEL", help="count tokens: a model folder, or hf_model://org/name")
 frames = parser.add_mutually_exclusive_group()

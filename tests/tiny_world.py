@@ -1,6 +1,6 @@
 """A tiny model folder and a tiny data set of real clips, images and text, for tests of the engine.
 
-model = tiny_model(tmp)                       a Qwen3-VL folder
+model = tiny_model(tmp)                       a Qwen3-VL folder, or one of another `family`
 root = tiny_data(tmp, clips=6)                root mode: annotations.json and media
 path = tiny_spec(tmp, model, root, {"train.epoch": 2})
 """
@@ -11,6 +11,7 @@ import json
 import subprocess
 import sys
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -28,14 +29,12 @@ QUESTIONS = (
 
 
 @cache
-def _model_builder() -> Any:
-    from vidqa.engine.families.tiny_qwen3_vl import write_tiny_model
-
-    return write_tiny_model
+def _model_builder(family: str) -> Any:
+    return import_module(f"vidqa.engine.families.tiny_{family}").write_tiny_model
 
 
-def tiny_model(folder: Path, **options: Any) -> Path:
-    return _model_builder()(folder / "model", [text for pair in QUESTIONS for text in pair], **options)
+def tiny_model(folder: Path, family: str = "qwen3_vl", **options: Any) -> Path:
+    return _model_builder(family)(folder / "model", [text for pair in QUESTIONS for text in pair], **options)
 
 
 def tiny_data(folder: Path, *, clips: int = 6, images: int = 1, texts: int = 1) -> Path:

@@ -23,6 +23,7 @@ from vidqa.engine.batch.collate import Collator
 from vidqa.engine.batch.resize import resize_frames
 from vidqa.engine.exports.proof import stock_loss
 from vidqa.engine.families import FAMILIES, family_of
+from vidqa.engine.families.tiny_qwen2_5_vl import write_tiny_model as tiny_qwen2_5_vl
 from vidqa.engine.families.tiny_qwen3_vl import write_tiny_model as tiny_qwen3_vl
 from vidqa.engine.model.stock_inputs import stock_inputs
 from vidqa.planning.packing.sharing import work_of
@@ -33,13 +34,14 @@ from vidqa.video import decode_frames, decode_image
 __all__ = [
     "test_adapters_find_linear_layers",
     "test_flops_are_those_of_the_products",
+    "test_gradients_are_those_of_stock_transformers",
     "test_packed_samples_have_the_loss_of_stock_transformers",
     "test_rope_positions_are_those_of_transformers",
     "test_shard_units_and_root_are_the_whole_model",
     "test_shared_videos_change_no_loss_and_no_gradient",
     "world",
 ]
-TINY: dict[str, Callable[..., Path]] = {"qwen3_vl": tiny_qwen3_vl}
+TINY: dict[str, Callable[..., Path]] = {"qwen3_vl": tiny_qwen3_vl, "qwen2_5_vl": tiny_qwen2_5_vl}
 CASES = [(family, tie) for family in FAMILIES for tie in (False, True)]
 
 
@@ -100,6 +102,21 @@ def test_packed_samples_have_the_loss_of_stock_transformers(world: SimpleNamespa
             assert found[number].mean().item() == pytest.approx(expected, rel=1e-5), sample.record.id
 
 
+def test_gradients_are_those_of_stock_transformers(world: SimpleNamespace) -> None:
+    numbers = list(range(len(world.samples)))
+    ours = gradient(world, [numbers])
+    world.model.zero_grad()
+    with world.family.stock_forward(world.model):
+        for sample, frames in zip(world.samples, world.frames, strict=True):
+            encoded = world.planner.encode(sample)
+            inputs = stock_inputs(world.planner, [encoded.token_ids], [sample.plans], [frames], torch.device("cpu"))
+            at = torch.from_numpy(np.flatnonzero(encoded.supervised))
+            logits = world.model(**inputs, use_cache=False).logits[0, at - 1]
+            torch.nn.functional.cross_entropy(logits, inputs["input_ids"][0, at], reduction="sum").backward()
+    theirs = torch.cat([p.grad.flatten() for p in world.model.parameters()])
+    assert (ours - theirs).norm() / theirs.norm() < 1e-5
+
+
 def test_shared_videos_change_no_loss_and_no_gradient(world: SimpleNamespace) -> None:
     numbers = list(range(len(world.samples)))
     alone, shared = packed(world, numbers), packed(world, numbers, share=True)
@@ -109,7 +126,8 @@ def test_shared_videos_change_no_loss_and_no_gradient(world: SimpleNamespace) ->
     collator = Collator(world.planner, world.sizes.vision, "cpu", share=True)
     batch = collator(numbers, world.samples, world.frames)
     assert batch.suffixes is not None and len(batch.suffixes.lengths) == 12
-    assert len(batch.input_ids_T) < 0.7 * sum(sample.length for sample in world.samples)
+    videos = sum(plan.tokens for sample in world.samples for plan in sample.plans if plan.kind == "video")
+    assert len(batch.visual_at_V) == sum(sample.media_tokens for sample in world.samples) - videos // 2
     plain, together = gradient(world, [numbers]), gradient(world, [numbers], share=True)
     assert torch.nn.functional.cosine_similarity(plain, together, dim=0) > 0.999999
     assert (plain - together).norm() / plain.norm() < 1e-5
@@ -158,7 +176,6 @@ def test_flops_are_those_of_the_products(world: SimpleNamespace) -> None:
 
 def test_rope_positions_are_those_of_transformers(world: SimpleNamespace) -> None:
     image_id, video_id = (world.planner.chat.slot_ids[kind] for kind in ("image", "video"))
-    merge = world.planner.geometry.video.merge_size
     theirs = world.model.model.get_rope_index
     for sample, frames in zip(world.samples, world.frames, strict=True):
         prompt = world.planner.encode(sample).token_ids
@@ -166,5 +183,5 @@ def test_rope_positions_are_those_of_transformers(world: SimpleNamespace) -> Non
         known = inspect.signature(theirs).parameters
         expected, _ = theirs(**{name: value for name, value in inputs.items() if name in known})
         ids = inputs["input_ids"][0].numpy()
-        found = world.planner.family.rope_positions(ids, image_id, video_id, sample.plans, merge)
+        found = world.planner.family.rope_positions(ids, image_id, video_id, sample.plans, world.planner.geometry)
         assert (found == expected[:, 0].numpy()).all(), sample.record.id

@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 import torch
 from tiny_world import tiny_data, tiny_model
-from transformers import Qwen3VLForConditionalGeneration
 
 from vidqa.dataset import load_records
 from vidqa.engine.batch.resize import resize_frames
+from vidqa.engine.families import FAMILIES, torch_half
 from vidqa.engine.generators._base import Generator, Request, Result, Sampling, Settings
 from vidqa.engine.model.stock_inputs import stock_inputs
 from vidqa.planning.samples import Planner, Prompting
@@ -79,9 +79,15 @@ def one_thread() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> World:
+def family() -> str:
+    """The family of the model; modules override it."""
+    return FAMILIES[0].tables.name
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory, family: str) -> World:
     folder = tmp_path_factory.mktemp("generators")
-    model, root = tiny_model(folder), tiny_data(folder, clips=3, images=1, texts=1)
+    model, root = tiny_model(folder, family=family), tiny_data(folder, clips=3, images=1, texts=1)
     records = json.loads((root / "annotations.json").read_text())
     turns = [{"from": "human", "value": "<video>\n" * 3 + "Which is longest?"}, {"from": "gpt", "value": "C"}]
     records.append({"id": "three", "video": list(CLIPS), "conversations": turns})
@@ -90,7 +96,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
     planner = Planner(model, vision, Prompting("You are a helpful assistant.", for_generation=True))
     samples, problems = planner.plan(load_records(root / "annotations.json", root))
     assert not problems
-    stock = Qwen3VLForConditionalGeneration.from_pretrained(model, dtype=torch.float32).eval()
+    stock = torch_half(planner.family).model_class.from_pretrained(model, dtype=torch.float32).eval()
     return World(model, stock, planner, tuple(_prompt(planner, sample) for sample in samples))
 
 

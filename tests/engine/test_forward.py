@@ -50,7 +50,7 @@ def test_products_in_8_bits_are_nearly_those_of_32_and_only_in_training(
         rounded = torch.cat(list(packed(world, numbers).values()))
         assert 1e-4 < (rounded - exact).norm() / exact.norm() < 0.02
         found = gradient(world, [numbers])
-        assert torch.nn.functional.cosine_similarity(found, exact_gradient, dim=0) > 0.99
+        assert torch.nn.functional.cosine_similarity(found, exact_gradient, dim=0) > 0.98
         if granularity == "tensorwise" and not world.model.config.tie_word_embeddings:  # compiling takes a while: once
             fused = gradient(world, [numbers], compile=True)
             assert torch.nn.functional.cosine_similarity(found, fused, dim=0) > 0.999

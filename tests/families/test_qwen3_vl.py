@@ -188,6 +188,7 @@ def tiny_geometry():
 
 
 TEXT, IMAGE, VIDEO, START = 1, 7, 8, 2
+MERGED = SimpleNamespace(video=SimpleNamespace(merge_size=2))
 GRIDS = st.tuples(st.integers(1, 5), st.integers(1, 6), st.integers(1, 6))
 
 
@@ -213,7 +214,7 @@ def test_rope_positions_are_those_of_the_model(pieces):
         for _ in range(t):
             ids += [START, *[IMAGE if kind == "image" else VIDEO] * (h * w), START]
     plans = [media("image", grid) for grid in images] + [media("video", grid) for grid in videos]
-    found = rope_positions(np.array(ids), IMAGE, VIDEO, plans, 2)
+    found = rope_positions(np.array(ids), IMAGE, VIDEO, plans, MERGED)
 
     model = SimpleNamespace(config=SimpleNamespace(vision_config=SimpleNamespace(spatial_merge_size=2)))
     model.get_vision_position_ids = Qwen3VLModel.get_vision_position_ids.__get__(model)
@@ -228,8 +229,8 @@ def test_rope_positions_refuse_grids_that_do_not_fit():
     ids = np.array([TEXT, VIDEO, VIDEO, TEXT])
     for videos in ([], [(1, 2, 2)], [(1, 2, 6)], [(1, 2, 4), (1, 2, 2)]):
         with pytest.raises(ValueError):
-            rope_positions(ids, IMAGE, VIDEO, [media("video", grid) for grid in videos], 2)
-    found = rope_positions(ids, IMAGE, VIDEO, [media("video", (1, 2, 4))], 2)
+            rope_positions(ids, IMAGE, VIDEO, [media("video", grid) for grid in videos], MERGED)
+    found = rope_positions(ids, IMAGE, VIDEO, [media("video", (1, 2, 4))], MERGED)
     assert found.tolist() == [[0, 1, 1, 3], [0, 1, 1, 3], [0, 1, 2, 3]]
 
 

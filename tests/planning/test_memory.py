@@ -8,10 +8,16 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import Qwen3VLConfig, Qwen3VLForConditionalGeneration
+from transformers import (
+    Qwen2_5_VLConfig,
+    Qwen2_5_VLForConditionalGeneration,
+    Qwen3VLConfig,
+    Qwen3VLForConditionalGeneration,
+)
 
-from vidqa.engine.families.qwen3_vl import _decoder_layer, vision_block
-from vidqa.engine.families.qwen3_vl_layers import EAGER, Dense
+from vidqa.engine.families import qwen2_5_vl, qwen3_vl
+from vidqa.engine.families.qwen_vl import decoder_layer, vision_block
+from vidqa.engine.families.qwen_vl_layers import EAGER, Dense
 from vidqa.engine.model.compiling import any_length, prepare_compiler
 from vidqa.engine.model.trainable import choose_trainable
 from vidqa.families.qwen3_vl_sizes import tensors
@@ -24,6 +30,7 @@ from vidqa.planning.budget.memory import (
     Model,
     TrainingSetup,
     Widths,
+    _block_widths,
     _layer_widths,
     fits,
     model_of,
@@ -112,6 +119,22 @@ def tiny(hidden: int, wide: int, heads: int, kv_heads: int, vision: tuple[int, i
     tower = {"hidden_size": vision[0], "intermediate_size": vision[1], "num_heads": 2, "depth": 1}
     tower |= {"out_hidden_size": hidden, "deepstack_visual_indexes": [0], "num_position_embeddings": 16}
     model = Qwen3VLForConditionalGeneration(Qwen3VLConfig(text_config=text, vision_config=tower))
+    return in_bf16(model, lora)
+
+
+def tiny_gated(vision: tuple[int, int], wide: int = 512, kv_heads: int = 1, lora: float | None = None) -> Any:
+    """Of the family whose vision blocks have a gated MLP, and whose heads have no norms."""
+    text = {"hidden_size": 512, "intermediate_size": wide, "num_attention_heads": 4, "num_key_value_heads": kv_heads}
+    text |= {"num_hidden_layers": 1, "vocab_size": 64}
+    text["rope_parameters"] = {"rope_type": "default", "mrope_section": [16, 24, 24], "rope_theta": 1e6}
+    tower = {"hidden_size": vision[0], "intermediate_size": vision[1], "num_heads": 2, "depth": 1}
+    model = Qwen2_5_VLForConditionalGeneration(
+        Qwen2_5_VLConfig(text_config=text, vision_config={**tower, "out_hidden_size": 512})
+    )
+    return in_bf16(model, lora)
+
+
+def in_bf16(model: Any, lora: float | None) -> Any:
     choose_trainable(model, Policy.model_validate({} if lora is None else {"lora": {"lora_dropout": lora}}))
     for name, parameter in list(model.named_parameters()):
         module, _, last = name.rpartition(".")
@@ -151,12 +174,26 @@ def test_what_a_decoder_layer_keeps(fused: bool, dropout: float | None) -> None:
         dense = compiled() if fused else EAGER
         layer = tiny(hidden, wide, heads, kv_heads, (64, 128), dropout).model.language_model.layers[0]
         turn = torch.randn(TOKENS, 128, dtype=torch.bfloat16)
-        run = lambda x: _decoder_layer(dense, layer, x, turn, turn, ((0, 1, TOKENS),), None)  # noqa: E731, B023
+        run = lambda x: decoder_layer(dense, layer, x, turn, turn, ((0, 1, TOKENS),), None)  # noqa: E731, B023
         found = kept_per_token(run, layer, hidden, turn, compiles=fused)
         told = told_of(counts, hidden, wide, heads * 128, kv_heads * 128)
         # A CPU's dropout keeps a mask as wide as its input; a GPU's is of bytes.
         masks = 0.0 if not dropout or fused else 0.5 * (5 * hidden + heads * 128 + wide)
         assert found - masks == pytest.approx(told, rel=0.08), (hidden, wide, heads, kv_heads)
+
+
+@pytest.mark.parametrize(("fused", "dropout"), [(False, None), (True, None), (False, 0.0), (True, 0.0), (False, 0.05)])
+def test_what_a_decoder_layer_without_norms_of_heads_keeps(fused: bool, dropout: float | None) -> None:
+    setup = TrainingSetup(1, compiled=fused, lora=dropout is not None, dropout=bool(dropout))
+    counts, hidden = _layer_widths(setup, COUNTS, head_norms=False), 512
+    for wide, kv_heads in ((512, 1),) if fused else ((512, 1), (1024, 2)):
+        dense = compiled() if fused else EAGER
+        layer = tiny_gated((64, 128), wide, kv_heads, dropout).model.language_model.layers[0]
+        turn = torch.randn(TOKENS, 128, dtype=torch.bfloat16)
+        run = lambda x: decoder_layer(dense, layer, x, turn, turn, ((0, 1, TOKENS),), None)  # noqa: E731, B023
+        found = kept_per_token(run, layer, hidden, turn, compiles=fused)
+        masks = 0.0 if not dropout else 0.5 * (5 * hidden + hidden + wide)
+        assert found - masks == pytest.approx(told_of(counts, hidden, wide, hidden, kv_heads * 128), rel=0.08)
 
 
 def test_a_compiled_layer_keeps_no_more_than_it_needs() -> None:
@@ -167,7 +204,7 @@ def test_a_compiled_layer_keeps_no_more_than_it_needs() -> None:
     hidden, wide, heads, kv_heads = WIDTHS[2]
     layer = tiny(hidden, wide, heads, kv_heads, (64, 128), 0.0).model.language_model.layers[0]
     turn = torch.randn(TOKENS, 128, dtype=torch.bfloat16)
-    run = lambda x: _decoder_layer(dense, layer, x, turn, turn, ((0, 1, TOKENS),), None)  # noqa: E731
+    run = lambda x: decoder_layer(dense, layer, x, turn, turn, ((0, 1, TOKENS),), None)  # noqa: E731
     counts = _layer_widths(TrainingSetup(1, compiled=True, lora=True), COUNTS)
     told = told_of(counts, hidden, wide, heads * 128, kv_heads * 128)
     assert kept_per_token(run, layer, hidden, turn, compiles=True) == pytest.approx(told, rel=0.08)
@@ -177,13 +214,16 @@ def told_of(counts: Widths, hidden: int, wide: int, queries: int, keys: int) -> 
     return counts.hidden * hidden + counts.queries * queries + counts.keys * keys + counts.wide * wide
 
 
+@pytest.mark.parametrize("gated", [False, True], ids=["plain", "gated"])
 @pytest.mark.parametrize("fused", [False, True], ids=["eager", "compiled"])
-def test_what_a_vision_block_keeps(fused: bool) -> None:
+def test_what_a_vision_block_keeps(fused: bool, gated: bool) -> None:
+    parts = (qwen2_5_vl if gated else qwen3_vl).PARTS
     for hidden, wide in ((128, 512),) if fused else ((128, 256), (256, 256), (128, 512)):
         dense = compiled() if fused else EAGER
-        block = tiny(256, 512, 4, 1, (hidden, wide), None).model.visual.blocks[0]
+        made = tiny_gated((hidden, wide)) if gated else tiny(256, 512, 4, 1, (hidden, wide), None)
+        block = made.model.visual.blocks[0]
         turn = torch.randn(TOKENS, hidden // 2)
-        run = lambda x: vision_block(dense, block, x, turn, turn, ((0, 2, TOKENS // 2),))  # noqa: E731, B023
-        counts = COUNTS.compiled_vision if fused else COUNTS.eager_vision
+        run = lambda x: vision_block(parts, dense, block, x, turn, turn, ((0, 2, TOKENS // 2),))  # noqa: E731, B023
+        counts = _block_widths(TrainingSetup(1, compiled=fused), COUNTS, gated=gated)
         told = counts.hidden * hidden + counts.wide * wide
         assert kept_per_token(run, block, hidden, turn, compiles=fused) == pytest.approx(told, rel=0.08), (hidden, wide)

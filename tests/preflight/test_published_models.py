@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
 from vidqa.families.published import published
 from vidqa.families.qwen3_vl import QWEN3_VL
-from vidqa.planning.budget.measured import read_rows, result_files
+from vidqa.planning.budget.measured import read_rows, result_files, sizes_of
 from vidqa.preflight.gpus import Declared
 from vidqa.preflight.report import Report, preflight
 from vidqa.storage import hub
@@ -87,11 +86,20 @@ def test_tokens_of_media_are_exact_and_those_of_text_are_near(
 
 
 def test_the_sizes_that_are_shipped_are_those_that_were_measured() -> None:
-    measured = {row["parameters"]["all"]: row["sizes"] for file in result_files() for row in read_rows(file)}
+    measured = {row["parameters"]["all"]: sizes_of(row) for file in result_files() for row in read_rows(file)}
     assert len(measured) >= 2
     for name in (NAME, SMALL):
         sizes = QWEN3_VL.sizes(published(name).config, Path(name))
-        assert asdict(sizes) in measured.values()
+        assert sizes in measured.values()
+
+
+def test_the_second_family_is_known_by_name_and_estimated(write_spec: WriteSpec) -> None:
+    found = published("nvidia/cosmos-reason1-7b")
+    assert found == published("Qwen/Qwen2.5-VL-7B-Instruct") and found.processor != published(NAME).processor
+    report = looked_at(write_spec, "nvidia/Cosmos-Reason1-7B")
+    assert report.facts["trainable_parameters"] == 8_292_166_656  # as many as were published
+    assert {p.code for p in report.problems if p.severity == "error"} == {"HUB_UNREACHABLE"}, report.text
+    assert report.facts["memory"]["peak_gib"] > 50
 
 
 @pytest.mark.parametrize(

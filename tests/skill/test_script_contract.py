@@ -23,6 +23,12 @@ WRONG = {
         Exit.INPUT,
         "GAPS_",
     ),
+    "assemble_dataset": (
+        ["--base", "absent.json", "--add", "absent", "--out", "out"],
+        Exit.INPUT,
+        "DATA_FILE_MISSING",
+    ),
+    "augment_samples": (["--annotations", "absent.json", "--out", "out"], Exit.INPUT, "DATA_FILE_MISSING"),
     "build_spec": (["train", "--set", "train.epochs=3"], Exit.INPUT, "SPEC_UNKNOWN_KEY"),
     "compare": (["absent", "absent"], Exit.INPUT, "RESULTS_MISSING"),
     "convert_dataset": (["--in", "absent.csv", "--to", "llava", "--out", "out"], Exit.INPUT, "DATA_FILE_MISSING"),

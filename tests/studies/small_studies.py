@@ -12,7 +12,7 @@ from vidqa.jobs.launch import unchecked
 from vidqa.studies.controller import control
 from vidqa.studies.history import History
 from vidqa.studies.journal import read
-from vidqa.studies.plan import Asked, _write
+from vidqa.studies.plan import Asked, write
 
 RATE = "train.optm_lr"
 
@@ -62,7 +62,7 @@ def write_study(folder: Path, *sets: str, manner: str = "well", fixed: tuple[str
     asked = Asked(
         path, ranges=(f"{RATE}=1e-6..1e-2:log",), fixed=(*kept, "train.epoch=4", *fixed), sets=sets, named=named
     )
-    _write(folder / "study", asked)
+    write(folder / "study", asked)
     return folder / "study"
 
 

@@ -1,6 +1,6 @@
-"""What a clip looks like, small: up to 256 of its frames as 32 x 32 greys, and the moments that tell it from others.
+"""What a clip looks like, small: up to 256 of its frames as 32 x 32 colors, and the moments that tell it from others.
 
-Shape letters: N frames, K probes, C cells of a 16 x 16 grid.
+Shape letters: N frames, K probes, C cells of a 16 x 16 grid, three colors each.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ ACTIVE = 10.0  # levels of 255 that a cell differs by from what stands still
 PLAIN = 3.0  # levels: a frame that varies less over its cells shows nothing
 TIMEOUT_S = 120.0
 AT_ONCE = 64  # clips that are decoded ahead
-GREYS = "vidqa.curation.frame_looks:greys"  # the transform of a decode pool
+SMALL = "vidqa.curation.frame_looks:small"  # the transform of a decode pool
 
 
-def greys(frames: np.ndarray, height: int, width: int) -> np.ndarray:
-    """uint8 [N, 32 * 32] of uint8 [N, H, W, 3]: the mean grey of every cell."""
+def small(frames: np.ndarray, height: int, width: int) -> np.ndarray:
+    """uint8 [N, 32 * 32 * 3] of uint8 [N, H, W, 3]: the mean color of every cell."""
     count, tall, wide = frames.shape[:3]
-    grey = frames.mean(axis=-1, dtype=np.float32)
     rows, columns = (np.linspace(0, side, SIDE + 1).round().astype(int) for side in (tall, wide))
     heights, widths = np.maximum(np.diff(rows), 1), np.maximum(np.diff(columns), 1)
-    summed = np.add.reduceat(grey, np.minimum(rows[:-1], tall - 1), axis=1)
+    summed = np.add.reduceat(frames, np.minimum(rows[:-1], tall - 1), axis=1, dtype=np.float32)
     summed = np.add.reduceat(summed, np.minimum(columns[:-1], wide - 1), axis=2)
-    return (summed / (heights[:, None] * widths)).round().astype(np.uint8).reshape(count, SIDE * SIDE)
+    mean = summed / (heights[:, None] * widths)[..., None]
+    return mean.round().astype(np.uint8).reshape(count, SIDE * SIDE * 3)
 
 
 @dataclass(frozen=True, eq=False)
 class Look:
-    """`frames` uint8 [N, 32, 32], in order, at `times_s` seconds."""
+    """`frames` uint8 [N, 32, 32, 3], in order, at `times_s` seconds."""
 
     frames: np.ndarray
     times_s: np.ndarray
@@ -74,10 +74,10 @@ class Look:
 
 
 def cells_of(frames: np.ndarray) -> np.ndarray:
-    """float32 [N, C] of [N, 32, 32]."""
+    """float32 [N, C] of [N, 32, 32, 3]."""
     step = SIDE // GRID
-    cells = frames.astype(np.float32).reshape(len(frames), GRID, step, GRID, step).mean(axis=(2, 4))
-    flat = cells.reshape(len(frames), GRID * GRID)
+    cells = frames.astype(np.float32).reshape(len(frames), GRID, step, GRID, step, 3).mean(axis=(2, 4))
+    flat = cells.reshape(len(frames), GRID * GRID * 3)
     return np.asarray(flat - flat.mean(1, keepdims=True))
 
 
@@ -87,7 +87,7 @@ def looks(media: Iterable[MediaRef]) -> Iterator[tuple[str, Look | None]]:
     headers = read_headers(refs)
     asked = ((ref, header, _indices(header)) for ref, header in zip(refs, headers, strict=True))
     workers = min(16, len(os.sched_getaffinity(0)))
-    with DecodePool(workers, TIMEOUT_S, GREYS) as pool, counting("comparing", len(refs)) as advance:
+    with DecodePool(workers, TIMEOUT_S, SMALL) as pool, counting("comparing", len(refs)) as advance:
         while some := list(islice(asked, AT_ONCE)):
             answers = [
                 pool.submit(DecodeRequest(ref.path, ref.member, ref.kind, indices, 0, 0)) if indices else None
@@ -99,7 +99,7 @@ def looks(media: Iterable[MediaRef]) -> Iterator[tuple[str, Look | None]]:
                 if found is None or isinstance(found, Problem):
                     yield ref.key, None
                 else:
-                    yield ref.key, Look(found.reshape(-1, SIDE, SIDE), _times(header, indices))
+                    yield ref.key, Look(found.reshape(-1, SIDE, SIDE, 3), _times(header, indices))
 
 
 def _indices(header: Header) -> tuple[int, ...]:

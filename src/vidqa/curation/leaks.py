@@ -90,10 +90,14 @@ def _by_media(records: Iterable[Record]) -> dict[str, list[Record]]:
 
 
 def _by_id(new: Sequence[Record], protected: Protected, found: dict[tuple[str, str, str], Leak]) -> None:
-    """Ids that say something: a mere number is the place of a row in its file."""
-    known = {record.id: record for record in protected.records if not record.id.isdigit()}
+    """One id, one question and one name of a file: sets of different people share ids such as q1 by chance."""
+
+    def named(record: Record) -> tuple[str, ...]:
+        return (record.id, record.question, *(PurePath(ref.member or ref.path).name for ref in record.media))
+
+    known = {named(record): record for record in protected.records}
     for record in new:
-        if other := known.get(record.id):
+        if not record.id.isdigit() and (other := known.get(named(record))):
             media = [each.media[0].file if each.media else "" for each in (record, other)]
             found[protected.name, f"id {record.id}", ""] = Leak(
                 protected.name, "the same id", record.id, other.id, *media

@@ -17,12 +17,13 @@ import numpy as np
 
 from vidqa.curation.frame_looks import ACTIVE, GRID, SIDE, Look, cells_of
 
-SAME, SAME_ACTIVE = 6.0, 14.0  # levels, root mean square: of the whole frame; of the cells in which something goes on
+SAME, SAME_ACTIVE = 6.0, 10.0  # levels, root mean square: of the whole frame; of the cells in which something goes on
 SAME_STILL = 3.0  # of a frame in which nothing does
 NEEDED = 2  # moments
 LIKELY = 0.8  # correlation of a cropped frame, roughly placed
 SCALES, FINE = (0.9, 0.8, 0.7, 0.6), 0.02  # sides that a crop leaves, and the steps in which it is then placed
-FEW_CELLS = 3
+FEW_CELLS = 9  # numbers, three of each cell
+STRUCTURE = 8.0  # levels by which what stands still varies: before a plain ground every crop looks alike
 WAYS = 2  # to crop that are looked at closely
 
 
@@ -85,17 +86,18 @@ CROPS = tuple(crop for scale in SCALES for crop in crops(scale))
 
 
 def cropped(frames: np.ndarray, crop: tuple[float, float, float]) -> np.ndarray:
-    """float32 [K, 32, 32] of [K, 32, 32]: a part of each, stretched to the whole, with bilinear weights."""
+    """float32 [K, 32, 32, 3] of [K, 32, 32, 3]: a part of each, stretched to the whole, with bilinear weights."""
     scale, top, left = crop
-    rows, columns = _stretch(scale, top), _stretch(scale, left)
-    return np.asarray(rows @ frames.astype(np.float32) @ columns.T)
+    rows, columns = _stretch(round(scale, 4), round(top, 4)), _stretch(round(scale, 4), round(left, 4))
+    return np.einsum("ab,kbcd,ec->kaed", rows, frames.astype(np.float32), columns, optimize=True)
 
 
+@lru_cache(maxsize=1 << 16)
 def _stretch(scale: float, start: float) -> np.ndarray:
     """float32 [32, 32]: rows of weights that take each cell from where it lies in the whole."""
     at = (start + scale * (np.arange(SIDE) + 0.5) / SIDE) * SIDE - 0.5
-    low = np.clip(np.floor(at).astype(int), 0, SIDE - 2)
-    share = np.clip(at - low, 0, 1).astype(np.float32)
+    low = np.minimum(np.maximum(np.floor(at).astype(int), 0), SIDE - 2)
+    share = np.minimum(np.maximum(at - low, 0), 1).astype(np.float32)
     weights = np.zeros((SIDE, SIDE), np.float32)
     weights[np.arange(SIDE), low], weights[np.arange(SIDE), low + 1] = 1 - share, share
     return weights
@@ -104,7 +106,7 @@ def _stretch(scale: float, start: float) -> np.ndarray:
 def _shares_cropped(whole: Look, part: Look) -> bool:
     """Whether the second is a crop of the first: moments of the first, all cropped alike, are frames of the second."""
     needed = min(NEEDED, len(whole.probes))
-    if not needed:
+    if not needed or min(whole.still.std(), part.still.std()) < STRUCTURE:
         return False
     likeness = _crop_cells(whole) @ _unit(part.cells).T  # [V, K, N]
     best_VK = likeness.max(axis=2)
@@ -140,7 +142,7 @@ def _crop_cells(whole: Look) -> np.ndarray:
 
 
 def _placed(moment: np.ndarray, target: np.ndarray, rough: tuple[float, float, float]) -> tuple[float, float, float]:
-    """The crop near a rough one that makes a moment [32, 32] most like the cells [C]."""
+    """The crop near a rough one that makes a moment [32, 32, 3] most like the cells [C]."""
     crop, step = rough, 4 * FINE
     while step >= FINE / 2:
         near = [

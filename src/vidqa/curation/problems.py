@@ -1,6 +1,6 @@
 """Problems of choosing, making and assembling training data."""
 
-from vidqa.contract.problem import Code, Exit
+from vidqa.contract.problem import Code
 
 NO_EMBEDDINGS = Code(
     "CURATION_EMBEDDINGS",
@@ -32,12 +32,6 @@ NOT_IN_ANNOTATIONS = Code(
     "Rows that were chosen are not in the annotations of the pool.",
     "Name with --pool-annotations the annotations that the pool was embedded from.",
 )
-VALUE = Code(
-    "CURATION_VALUE",
-    "An option has a value that makes no sense.",
-    "The message says what is allowed.",
-    Exit.USAGE,
-)
 LABELS = Code(
     "CURATION_LABELS",
     "A file of answers, or the tasks that they answer, cannot be used.",
@@ -53,4 +47,15 @@ NOTHING_NEW = Code(
     "CURATION_NOTHING_NEW",
     "No row that was given is new to the base set.",
     "Mine or make others; stop the loop where there are none.",
+)
+VARIANT = Code(
+    "CURATION_VARIANT",
+    "A clip cannot be read, so that no variant of it was made; the others were.",
+    "Check the file, or leave it out of what is augmented.",
+)
+GENERATOR = Code(
+    "CURATION_GENERATOR",
+    "A generator of the user's cannot be used, or did not write annotations.",
+    "It reads one JSON object on stdin and writes LLaVA annotations to its `write_annotations`; name its --licence and "
+    "--source.",
 )

@@ -112,6 +112,8 @@ def sampling_of(spec: Any, seed: int) -> Sampling:
     return Sampling(
         generation.max_tokens,
         generation.temperature,
+        top_p=generation.top_p,
+        top_k=generation.top_k,
         repetition_penalty=generation.repetition_penalty,
         seed=seed,
     )

@@ -46,6 +46,11 @@ def _asked_beside(vision: VisionSpec) -> dict[str, Any]:
     return {name: value for name, value in found.items() if value is not None}
 
 
+def _likeliest(spec: Any) -> dict[str, tuple[float, float]]:
+    """Which tokens are drawn from, each with the value that leaves every token in."""
+    return {"top_p": (spec.generation.top_p, 1.0), "top_k": (spec.generation.top_k, 0)}
+
+
 def answers_recipe(
     spec: Any, how: Any, planner: Planner, records: Sequence[Record], model: dict[str, Any]
 ) -> dict[str, Any]:
@@ -75,6 +80,7 @@ def answers_recipe(
             "max_tokens": spec.generation.max_tokens,
             "temperature": spec.generation.temperature,
             "repetition_penalty": spec.generation.repetition_penalty,
+            **{name: value for name, (value, usual) in _likeliest(spec).items() if value != usual},
             "seed": how.seed,
             "dtype": spec.model.dtype,
             # Left out for the reference, as in older recipes.

@@ -4,6 +4,6 @@ A family answers, from a model folder's own files, how frames become tokens. `vi
 family's torch half.
 """
 
-from vidqa.families._base import Family, Geometry, family_of
+from vidqa.families._base import Family, Geometry, families, family_of
 
-__all__ = ["Family", "Geometry", "family_of"]
+__all__ = ["Family", "Geometry", "families", "family_of"]

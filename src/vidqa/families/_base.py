@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from vidqa.contract.files import parse_json
-from vidqa.families.problems import MODEL_FILE_MISSING, MODEL_QUANTIZED, MODEL_UNSUPPORTED
+from vidqa.families.problems import MODEL_FILE_MISSING, MODEL_NOT_IN_VLLM, MODEL_QUANTIZED, MODEL_UNSUPPORTED
 from vidqa.families.sizes import Sizes, Tensor
 from vidqa.video.types import FramePlan, PixelRules
 
@@ -20,10 +20,12 @@ LARGEST_JSON = 200_000_000  # bytes; the largest tokenizers have a tenth of it
 
 @dataclass(frozen=True)
 class Geometry:
-    """How one model's processor sees videos and images."""
+    """How one model's processor sees videos and images. `positions_per_s` is how far rope positions move on in a second
+    of a video, in families where they tell the time."""
 
     video: PixelRules
     image: PixelRules
+    positions_per_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -34,10 +36,13 @@ class Family:
     expand(plan, merge)         the text that stands for one planned video or image in the rendered chat
     template_slot(kind)         what the chat template writes for a medium, to be replaced by `expand`
     vision_token_ids(folder)    (image placeholder id, video placeholder id)
-    rope_positions(ids, image_id, video_id, plans, merge)   int64 [3, S]; `plans` of the media in reading order have the
-                                true times, which are positions in some families
+    rope_positions(ids, image_id, video_id, plans, geometry)   positions int64 [3, S] (time, row, column) of one
+                                unpadded sequence `ids` [S]; `plans` of its media are in reading order. ValueError where
+                                they are not those of the placeholders
     sizes(config, where)        the sizes in a config.json, which `where` names in problems
     tensors(sizes)              every parameter, as the model names it
+    in_vllm                     vLLM was compared with the plan: its tokens, pixels and times are those of this program
+    parameter_name(stored)      the model's name of a tensor that its files name `stored`; files may have that one, too
     """
 
     name: str
@@ -49,6 +54,13 @@ class Family:
     rope_positions: Callable[..., np.ndarray]
     sizes: Callable[[dict, Path], Sizes]
     tensors: Callable[[Sizes], list[Tensor]]
+    in_vllm: bool
+    parameter_name: Callable[[str], str] = str
+
+    def require_vllm(self, folder: Path) -> None:
+        """Raises MODEL_NOT_IN_VLLM."""
+        if not self.in_vllm:
+            raise MODEL_NOT_IN_VLLM.error(folder, f"the model is of the family {self.name}")
 
     def sizes_of(self, folder: Path) -> Sizes:
         """The sizes of the model in `folder`. Raises MODEL_FILE_MISSING, MODEL_UNSUPPORTED."""
@@ -69,18 +81,23 @@ def read_json(folder: Path, name: str) -> dict:
     return value
 
 
-def family_of(folder: Path) -> Family:
-    """The family of the model in `folder`, by config.json's model_type. Raises MODEL_UNSUPPORTED, MODEL_QUANTIZED."""
+def families() -> tuple[Family, ...]:
+    """All families."""
+    from vidqa.families.qwen2_5_vl import QWEN2_5_VL
     from vidqa.families.qwen3_vl import QWEN3_VL
 
-    families = [QWEN3_VL]
+    return QWEN3_VL, QWEN2_5_VL
+
+
+def family_of(folder: Path) -> Family:
+    """The family of the model in `folder`, by config.json's model_type. Raises MODEL_UNSUPPORTED, MODEL_QUANTIZED."""
     config = read_json(folder, "config.json")
     model_type = config.get("model_type")
-    for family in families:
+    for family in families():
         if model_type in family.model_types:
             _require_plain_weights(config, folder)
             return family
-    supported = ", ".join(t for family in families for t in family.model_types)
+    supported = ", ".join(t for family in families() for t in family.model_types)
     raise MODEL_UNSUPPORTED.error(folder / "config.json", f"model_type is {model_type!r}; supported: {supported}")
 
 

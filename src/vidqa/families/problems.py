@@ -10,7 +10,13 @@ MODEL_FILE_MISSING = Code(
 MODEL_UNSUPPORTED = Code(
     "MODEL_UNSUPPORTED",
     "The model's architecture is not one this program trains.",
-    "Use a Qwen3-VL architecture: nvidia/Cosmos-Reason2-8B or -2B, Qwen3-VL, or a converted Cosmos3-Nano.",
+    "Use a Qwen3-VL architecture (nvidia/Cosmos-Reason2-8B or -2B, Qwen3-VL, a converted Cosmos3-Nano) or a Qwen2.5-VL "
+    "one (nvidia/Cosmos-Reason1-7B, Qwen2.5-VL).",
+)
+MODEL_NOT_IN_VLLM = Code(
+    "MODEL_NOT_IN_VLLM",
+    "The generator vllm is not used with models of this family: nobody has compared what it gives them with the plan.",
+    "Choose the generator native or transformers.",
 )
 MODEL_QUANTIZED = Code(
     "MODEL_QUANTIZED",

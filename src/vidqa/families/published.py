@@ -29,7 +29,9 @@ def published(repository: str) -> Published | None:
 def _table() -> dict[str, Published]:
     read = json.loads(TABLE.read_text(encoding="utf-8"))
     return {
-        name.lower(): Published(each["config"], read["processor"]) for each in read["models"] for name in each["names"]
+        name.lower(): Published(each["config"], each.get("processor", read["processor"]))
+        for each in read["models"]
+        for name in each["names"]
     }
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class TextSizes:
-    """A decoder with grouped-query attention and a gated MLP."""
+    """A decoder with grouped-query attention and a gated MLP; `head_norms` are norms of its queries and keys."""
 
     hidden: int
     layers: int
@@ -19,6 +19,7 @@ class TextSizes:
     vocabulary: int
     tied: bool  # one matrix is both embedding and head
     attention_bias: bool = False
+    head_norms: bool = True
 
     @property
     def queries(self) -> int:
@@ -33,7 +34,10 @@ class TextSizes:
 
 @dataclass(frozen=True)
 class VisionSizes:
-    """A vision tower; `taps` counts the blocks whose features the decoder takes in besides the last one's."""
+    """A vision tower; `taps` counts the blocks whose features the decoder takes in besides the last one's.
+
+    With a `window`, which is its side in patches, attention stays inside of windows of a frame in all but `whole`
+    blocks. `positions` are those of a trained table, 0 where there is none; `gated` tells the form of the MLP."""
 
     hidden: int
     blocks: int
@@ -45,6 +49,9 @@ class VisionSizes:
     merge: int
     channels: int
     positions: int
+    gated: bool = False
+    window: int = 0
+    whole: int = 0
 
     @property
     def merged(self) -> int:

@@ -26,6 +26,7 @@ from vidqa.jobs.problems import JOB_FAILED, JOB_NOT_DONE, OUT_UNWRITABLE, RUN_FO
 from vidqa.platforms import local
 from vidqa.platforms._base import Job
 from vidqa.spec import Layer, parse_set
+from vidqa.spec.prompt_files import prompt_layer, with_reasoning
 from vidqa.spec.sources import model_layer
 
 MOST_WORKERS = 2
@@ -35,9 +36,9 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Question:
-    """Every question about each of the media, which are files or folders; without a question, the default one. `which`
-    selects the export of a run. `sets` are keys as KEY=VALUE. `out` keeps the run folder, which a second call
-    continues; without it nothing is kept."""
+    """Every question about each of the media, which are files or folders; without a question, the default one or that
+    of `prompt_file`. With `reasoning` the model is asked to think first. `which` selects the export of a run. `sets`
+    are keys as KEY=VALUE. `out` keeps the run folder, which a second call continues; without it nothing is kept."""
 
     model: str
     media: tuple[str, ...]
@@ -45,13 +46,17 @@ class Question:
     which: str | None = None
     sets: tuple[str, ...] = ()
     out: Path | None = None
+    prompt_file: Path | None = None
+    reasoning: bool = False
 
 
 def ask(question: Question) -> list[Row]:
     """A row for every question about every file, as in answers.jsonl. Raises the problems of the question and of the
     engine."""
-    layers = [model_layer(ACTION, question.model, question.which), parse_set(question.sets)]
-    rows = [row for place in question.media for row in _rows(place, question.questions)]
+    asks = prompt_layer(question.prompt_file, reasoning=question.reasoning)
+    layers = [model_layer(ACTION, question.model, question.which), asks, parse_set(question.sets)]
+    questions = tuple(map(with_reasoning, question.questions)) if question.reasoning else question.questions
+    rows = [row for place in question.media for row in _rows(place, questions)]
     few = Layer("infer.py", {"engine.decode_workers": min(len(rows), MOST_WORKERS)})  # each takes seconds to start
     with _run_folder(question.out) as folder:
         write_text(

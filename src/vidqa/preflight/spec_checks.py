@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from vidqa import spec
 from vidqa.contract import environment
 from vidqa.contract.problem import Problem, ProblemError
-from vidqa.families._base import read_json
+from vidqa.families import family_of
 from vidqa.families.weights import weight_files
 from vidqa.jobs.job_spec import model_names
 from vidqa.planning import continuing
@@ -21,7 +22,6 @@ from vidqa.spec.models import EvaluateSpec, TrainSpec
 from vidqa.spec.run_tables import Vision
 from vidqa.storage import hub
 
-SIZES = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "vocab_size", "depth")
 VISION = tuple(Vision.model_fields)
 REMEDIES = {
     "order": "restore what changed, or start a new run from the earlier run's export",
@@ -84,17 +84,11 @@ def _folder(name: str) -> object:
 
 
 def _sizes(name: str) -> dict[str, Any]:
-    """The sizes in a model's config.json, by "text.hidden_size" and the like."""
+    """The sizes of a model by "text.hidden" and the like; but not whether its head is tied, which training changes."""
     folder = hub.resolve_model(name, token=environment.hf_token(), weights=False)
-    config = read_json(folder, "config.json")
-    tables = {"text": config.get("text_config"), "vision": config.get("vision_config")}
-    return {
-        f"{table}.{size}": values[size]
-        for table, values in tables.items()
-        if isinstance(values, dict)
-        for size in SIZES
-        if size in values
-    }
+    tables = asdict(family_of(folder).sizes_of(folder))
+    found = {f"{table}.{size}": value for table, sizes in tables.items() for size, value in sizes.items()}
+    return {name: value for name, value in found.items() if name != "text.tied"}
 
 
 def _differences(one: dict[str, Any], other: dict[str, Any]) -> list[tuple[str, Any, Any]]:

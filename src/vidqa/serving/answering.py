@@ -23,7 +23,6 @@ from vidqa.serving.media import Gate
 from vidqa.serving.problems import MEDIA_TOO_LARGE
 from vidqa.serving.schema import ChatRequest
 from vidqa.serving.transcript import OPENS, Piece, Transcript
-from vidqa.video import vision_spec
 from vidqa.video.types import ImageMeta, VideoMeta
 
 MOST_PIXELS = 8192 * 8192  # of an image; the video reader bounds those of videos
@@ -105,10 +104,8 @@ class Answerer:
         if options is None:
             return planner.anew(planner.vision)
         given = {key: value for key, value in options.model_dump().items() if value is not None}
-        usual = {key: getattr(planner.vision, key) for key in ("total_pixels", "max_pixels")}
-        if "fps" not in given and "nframes" not in given:
-            usual |= {key: getattr(planner.vision, key) for key in ("fps", "nframes")}
-        return planner.anew(vision_spec(planner.geometry, **{**usual, **given}))
+        sampled = {"fps": None, "nframes": None} if given.keys() & {"fps", "nframes"} else {}
+        return planner.anew(replace(planner.vision, **{**sampled, **given}))
 
     async def begin(self, request: ChatRequest, sample: Sample) -> Answers:
         """Start the answers to a planned request. Raises SAMPLE_TOO_LONG, SERVE_CONSTRAINT."""

@@ -76,6 +76,10 @@ class Generation(Table):
         0.0, "Temperature", "0 takes the likeliest token: repeatable."
     )
     repetition_penalty: Annotated[float, Field(ge=0.1, le=2)] = key(1.0, "Repetition penalty", "1 is none.")
+    top_p: Annotated[float, Field(gt=0, le=1)] = key(
+        1.0, "Top p", "Of the likeliest tokens, those that have this probability together; 1 leaves every token in."
+    )
+    top_k: Count = key(0, "Top k", "Of the likeliest tokens, so many; 0 leaves every token in.")
 
 
 @with_compat_keys

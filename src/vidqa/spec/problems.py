@@ -203,3 +203,8 @@ VISION_BOUNDS = Code(
     "Set resized_height and resized_width together and no bound in pixels beside them; let every lower bound be below "
     "its upper one; use min_frames and max_frames with fps alone.",
 )
+PROMPT_FILE = Code(
+    "SPEC_PROMPT_FILE",
+    "A prompt file holds something that cannot be taken over.",
+    "A prompt file is YAML with system_prompt and user_prompt (texts) and sampling_params (a table).",
+)

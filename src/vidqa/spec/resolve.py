@@ -22,7 +22,7 @@ from vidqa.spec.rules import check
 from vidqa.spec.shape import expected
 
 TEMPLATE = "template"
-PROMPT = "system_prompt"  # the last name of the keys whose text may have lines
+PROMPTS = ("system_prompt", "prompt")  # the last names of the keys whose text may have lines
 OPTIONAL_TABLE = "policy.lora"  # its presence alone changes the run
 TRAIN_SET, VALIDATION_SET = "custom.train_dataset.annotation_path", "custom.val_dataset.annotation_path"
 LOADER = "custom.loader"
@@ -187,7 +187,7 @@ def _unfit(path: str, value: Any, layer: Layer) -> list[Problem]:
     if any(redacted(text) != text for text in found):
         return [SECRET.at(place(layer, path), f"{path} holds a token or a password")]
     odd = control_characters("".join(found))
-    if odd and path.rpartition(".")[2] != PROMPT:
+    if odd and path.rpartition(".")[2] not in PROMPTS:
         return [CONTROL_CHARACTER.at(place(layer, path), f"{path} holds {odd}")]
     return []
 

@@ -21,7 +21,7 @@ from vidqa.studies.study_problems import STUDY_BUDGET, STUDY_DISK
 def of_study(study: Study, first: Path) -> tuple[dict[str, Any], list[Problem]]:
     """The estimate, and the problems that preflight finds with the template's spec `first` and with the limits."""
     asked = study.settings
-    report = preflight(first, asked.platform, "train", wanted=asked.launch_resources)
+    report = preflight(first, asked.platform, "train", resources=asked.launch_resources)
     facts = report.facts
     trainings = full_trainings(study)
     reruns = len(asked.finals.seeds) * (asked.finals.top + 1)

@@ -45,7 +45,7 @@ def plan(folder: Path, asked: Asked | None) -> Result:
     Raises STUDY_BEGUN for a study that has trials, STUDY_GOAL, STUDY_SETTINGS, and the problems of specs and ranges.
     """
     if asked is not None:
-        _write(folder, asked)
+        write(folder, asked)
     study = open_study(folder)
     History(read(folder).events)  # damaged: said now
     first = suggested(study, [], FIRST)
@@ -83,7 +83,8 @@ def suggested(study: Study, trials: list[Trial], count: int) -> list[dict[str, A
     return found
 
 
-def _write(folder: Path, asked: Asked) -> None:
+def write(folder: Path, asked: Asked) -> None:
+    """Write settings and specs of a new study. Raises what `plan` does."""
     if read(folder).events:
         raise STUDY_BEGUN.error(folder, "its journal has events")
     texts = {TRAIN: _spec_text("train", asked.spec)}

@@ -1,7 +1,7 @@
 """From a video to tokens: which frames, at which size, how many tokens. Pure arithmetic; no file is opened.
 
-The arithmetic is that of transformers' Qwen3VLVideoProcessor and Qwen2VLImageProcessor, rounding included, so that a
-model sees in training what any other program will show it. Every plan of the program comes from here.
+The arithmetic is that of transformers' video and image processors, rounding included, so that a model sees in training
+what any other program will show it. Every plan of the program comes from here; a family chooses by its `PixelRules`.
 """
 
 from __future__ import annotations
@@ -64,7 +64,11 @@ def plan_frames(meta: VideoMeta, vision: VisionSpec, span: tuple[float, float] |
     * A budget holds: tokens <= total_pixels / factor^2 always. Where transformers goes over (it ignores the padding
       frame of odd counts, a side never falls below one factor, and small videos are enlarged to its lower bound), the
       size is what it gives for the largest smaller longest_edge tried that fits.
-    * A single frame is doubled; transformers refuses it.
+    * A single frame is doubled, and frames are repeated where more are asked for than there are; transformers refuses.
+
+    A temporal patch has the mean time of its first and last frame. With `each_frame` rules patches are evenly spaced
+    from 0, by the seconds that they stand for; frame numbers are rounded down exactly, where transformers' float32 is
+    one too high in videos of more than 100,000 frames, and where it takes a frame behind the end for some counts.
     Raises VIDEO_BUDGET_TOO_SMALL when the budget is less than one token per temporal patch, MEDIA_TOO_NARROW, and
     VIDEO_SPAN_EMPTY for a span without a frame.
     """
@@ -79,14 +83,14 @@ def plan_frames(meta: VideoMeta, vision: VisionSpec, span: tuple[float, float] |
         return replace(plan, indices=tuple(first + index for index in plan.indices))
     indices = _sample(meta, vision)
     source_times_s = _times(meta, indices)
-    padded = [*source_times_s, *source_times_s[-1:] * (-len(indices) % rules.temporal_patch_size)]
     step = rules.temporal_patch_size
-    patch_times_s = tuple((padded[i] + padded[i + step - 1]) / 2 for i in range(0, len(padded), step))
+    patch_times_s = _patch_times(meta, source_times_s, rules)
     frames = max(len(indices), step)
-    rules = _enlarging(rules, vision, len(padded))
+    rules = _enlarging(rules, vision, 1 if rules.each_frame else len(patch_times_s) * step)
 
     def sides(longest: int) -> tuple[int, int]:
-        return _video_sides(frames, meta.height, meta.width, rules, longest)
+        fit = _frame_sides if rules.each_frame else _video_sides
+        return fit(frames, meta.height, meta.width, rules, longest)
 
     height, width = _within_budget(sides, step, len(patch_times_s), rules, vision)
     return _plan("video", indices, source_times_s, patch_times_s, height, width, rules)
@@ -130,6 +134,8 @@ def _cut(meta: VideoMeta, span: tuple[float, float]) -> tuple[int, VideoMeta]:
 
 def _sample(meta: VideoMeta, vision: VisionSpec) -> tuple[int, ...]:
     """Source frame numbers: evenly spaced from the first to the last frame, by number or (variable rate) by time."""
+    if vision.video.each_frame:
+        return _sample_shares(meta, vision)
     count = _sample_count(meta, vision)
     if meta.frame_times_s is None:
         return tuple(np.linspace(0, meta.frame_count - 1, count).round().astype(int).tolist())
@@ -148,6 +154,37 @@ def _sample_count(meta: VideoMeta, vision: VisionSpec) -> int:
     return min(max(count, rules.min_frames), rules.max_frames, meta.frame_count)
 
 
+def _sample_shares(meta: VideoMeta, vision: VisionSpec) -> tuple[int, ...]:
+    """Source frame numbers: the video in equal shares, by number or (variable rate) by time, and of each the frame that
+    is shown when it begins."""
+    count, frames = _share_count(meta, vision), meta.frame_count
+    if meta.frame_times_s is None:
+        return tuple(at * frames // count for at in range(count))
+    starts_s = np.arange(count) * (meta.duration_s / count) + meta.frame_times_s[0]
+    shown = np.searchsorted(meta.frame_times_s, np.round(starts_s, 6), side="right") - 1
+    return tuple(shown.clip(0, frames - 1).tolist())
+
+
+def _share_count(meta: VideoMeta, vision: VisionSpec) -> int:
+    """Whole temporal patches of frames; a video of fewer frames gives what it has."""
+    rules, step, fps = vision.video, vision.video.temporal_patch_size, vision.fps
+    if fps is None:
+        return max(step, round((vision.nframes or 0) / step) * step)
+    most = min(rules.max_frames, meta.frame_count) // step * step
+    wanted = min(max(meta.frame_count / meta.source_fps * fps, rules.min_frames), most)
+    return max(math.floor(wanted / step) * step, min(step, meta.frame_count))
+
+
+def _patch_times(meta: VideoMeta, times_s: tuple[float, ...], rules: PixelRules) -> tuple[float, ...]:
+    """The time of every temporal patch, see `plan_frames`."""
+    step = rules.temporal_patch_size
+    if rules.each_frame:
+        patch_s = step / (len(times_s) / meta.frame_count * meta.source_fps)
+        return tuple(at * patch_s for at in range(-(-len(times_s) // step)))
+    padded = [*times_s, *times_s[-1:] * (-len(times_s) % step)]
+    return tuple((padded[i] + padded[i + step - 1]) / 2 for i in range(0, len(padded), step))
+
+
 def _times(meta: VideoMeta, indices: tuple[int, ...]) -> tuple[float, ...]:
     if meta.frame_times_s is not None:
         return tuple(meta.frame_times_s[i] for i in indices)
@@ -160,7 +197,9 @@ def _within_budget(sides: FitSides, step: int, patches: int, rules: PixelRules, 
     if vision.sides is not None:
         height, width = (max(1, round(side / rules.factor)) * rules.factor for side in vision.sides)
         return height, width
-    longest = rules.max_pixels if vision.total_pixels is None else vision.total_pixels * step
+    whole = rules.max_pixels * (patches * step if rules.each_frame else 1)
+    longest = whole if vision.total_pixels is None else vision.total_pixels * step
+    longest = min(longest, whole) if rules.each_frame else longest
     bounds = {"total_pixels": vision.total_pixels, "max_pixels": (vision.max_pixels or 0) * patches or None}
     given = {key: pixels for key, pixels in bounds.items() if pixels is not None}
     if not given:
@@ -193,6 +232,17 @@ def _video_sides(frames: int, height: int, width: int, rules: PixelRules, longes
         height, width = int(height * scale), int(width * scale)
     counted = round(frames / rules.temporal_patch_size) * rules.temporal_patch_size
     return _round_sides(frames, counted, height, width, factor, shortest, longest)
+
+
+def _frame_sides(frames: int, height: int, width: int, rules: PixelRules, longest: int) -> tuple[int, int]:
+    """(height, width) that transformers resizes a video to where the bounds are those of a frame, given the longest
+    edge of all frames together."""
+    longest = max(1, longest // frames)
+    shortest = min(rules.min_pixels, longest)
+    if rules.shared_pixels is not None:
+        share = rules.shared_pixels * rules.temporal_patch_size // frames
+        longest = max(min(longest, share), int(shortest * 1.05))
+    return _round_sides(1, 1, height, width, rules.factor, shortest, longest)
 
 
 def _image_sides(height: int, width: int, rules: PixelRules, longest: int) -> tuple[int, int]:

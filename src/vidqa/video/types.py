@@ -38,6 +38,9 @@ class PixelRules:
     `min_pixels` and `max_pixels` bound frames x height x width of one video (height x width of one image). One token
     covers factor x factor pixels of `temporal_patch_size` frames. The vision tower receives (pixel - mean) / std for
     each channel, in units of a uint8 pixel: the processor's rescale factor is folded in (127.5, not 0.5).
+
+    With `each_frame` the two bound height x width of every frame, and frames are taken otherwise: whole patches of
+    them, each at the start of its equal share of the video, instead of the first to the last.
     """
 
     patch_size: int
@@ -48,6 +51,8 @@ class PixelRules:
     min_frames: int = 1
     max_frames: int = 1
     max_frame_tokens: int | None = None  # where the processor also bounds each frame (its cap_pixels_per_frame)
+    each_frame: bool = False
+    shared_pixels: int | None = None  # with `each_frame`, where all temporal patches of a video share so many
     mean: tuple[float, float, float] = (127.5, 127.5, 127.5)
     std: tuple[float, float, float] = (127.5, 127.5, 127.5)
 
@@ -95,4 +100,4 @@ class FramePlan:
     grid: tuple[int, int, int]
     tokens: int  # placeholders in the decoder: t * h * w / merge^2
     patches: int  # rows into the vision tower: t * h * w
-    patch_times_s: tuple[float, ...]  # one per temporal patch: the mean of its first and last frame
+    patch_times_s: tuple[float, ...]  # one per temporal patch, as the model is told: see `plan.plan_frames`

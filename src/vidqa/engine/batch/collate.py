@@ -112,7 +112,7 @@ class Collator:
         prefixes = prefixes_of(samples, self.padded, share=self.share)
         plans = [plan for unit in prefixes for plan in samples[unit[0]].plans]
         grids = [plan.grid for plan in sorted(plans, key=_frame_size, reverse=True)]
-        frames = self.family.vision_segments(grids or self._blank_medium()[0], self.count_bits)
+        frames = self.family.vision_segments(grids or self._blank_medium()[0], self.sizes, self.count_bits)
         return segments_of(prefix_lengths(prefixes, self.padded), count_bits=self.count_bits), frames
 
     def _tokens(self, sample: Sample, usable: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -120,8 +120,8 @@ class Collator:
         encoded = self.planner.encode(sample)
         ids = encoded.token_ids.astype(np.int64)
         assert len(ids) == sample.length, f"{sample.record.source}: built {len(ids)} tokens, planned {sample.length}"
-        positions, merge = self.planner.family.rope_positions, self.geometry.video.merge_size
-        position = positions(ids, self.image_id, self.video_id, sample.plans, merge)
+        positions = self.planner.family.rope_positions
+        position = positions(ids, self.image_id, self.video_id, sample.plans, self.geometry)
         return ids, encoded.supervised & usable, position
 
     def _media(self, placed):

@@ -22,10 +22,10 @@ from vidqa.engine.checkpoint.shards import TensorRows
 from vidqa.engine.distributed import World
 from vidqa.engine.exports._base import ExportFormat, Trained
 from vidqa.engine.exports.weights import check_tensors, load_weights
-from vidqa.engine.exports.writing import copy_settings, read_part, write_together
+from vidqa.engine.exports.writing import copy_settings, named_as, read_part, write_together
 from vidqa.engine.families import family_of
 from vidqa.engine.model.load import meta_model
-from vidqa.engine.model.stored import StoredTensor, stored_tensors
+from vidqa.engine.model.stored import StoredTensor, model_tensors, stored_tensors
 from vidqa.engine.model.trainable import adapter_name, base_name, is_adapter, lora_config
 from vidqa.engine.problems import ENGINE_WEIGHTS_MISMATCH
 from vidqa.families._base import read_json
@@ -74,14 +74,14 @@ def _write(trained: Trained, name: str, world: World) -> Path:
     model, untied = adapted_model(trained.base, trained.lora)
     family, tied = family_of(model), bool(model.config.tie_word_embeddings)
     parameters = dict(model.named_parameters(remove_duplicate=False))
-    names = {base_name(inside): inside for inside in parameters if _is_of_base(inside)}
+    stored = model_tensors(trained.base)
+    names = named_as(stored, filter(_is_of_base, parameters))
     if tied and not untied:
         names.pop(family.head, None)
     shapes = {tensor: tuple(parameters[inside].shape) for tensor, inside in names.items()}
-    stored = stored_tensors(trained.base)
     if tied and family.embeddings in stored:
         stored.setdefault(family.head, stored[family.embeddings])
-    if missing := sorted(set(names) - set(stored)):
+    if missing := sorted({base_name(inside) for inside in names.values()} - set(stored)):
         raise ENGINE_WEIGHTS_MISMATCH.error(trained.base, f"{len(missing)} tensors are missing: {missing[:3]}")
 
     def settings(folder: Path) -> None:
@@ -113,7 +113,8 @@ def _rows(
         if layer is None and own:
             yield TensorRows(tensor, 0, own[inside])
             continue
-        weight = read_part(stored[tensor], 0, stored[tensor].shape[0])
+        found = stored[base_name(inside)]
+        weight = read_part(found, 0, found.shape[0])
         if layer is not None:
             # What an adapter's file holds: PEFT computes with it in float32.
             adapters = {name.removeprefix(f"{layer}."): part.to(trained.dtype).float() for name, part in own.items()}

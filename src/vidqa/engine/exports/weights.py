@@ -11,10 +11,9 @@ from safetensors import SafetensorError
 
 from vidqa.engine.distributed import World
 from vidqa.engine.exports._base import ExportFormat, Trained
-from vidqa.engine.exports.writing import copy_settings, rows_as_trained, shapes_of, write_together
+from vidqa.engine.exports.writing import copy_settings, named_as, rows_as_trained, shapes_of, write_together
 from vidqa.engine.families import torch_half
-from vidqa.engine.model.stored import stored_tensors
-from vidqa.engine.model.trainable import base_name
+from vidqa.engine.model.stored import model_tensors, stored_tensors
 from vidqa.engine.problems import ENGINE_EXPORT_UNPROVEN, ENGINE_WEIGHTS_MISMATCH
 from vidqa.families import family_of
 from vidqa.families.problems import MODEL_FILE_MISSING
@@ -23,7 +22,8 @@ STEM = "model"
 
 
 def _write(trained: Trained, name: str, world: World) -> Path:
-    names = {base_name(inside): inside for inside in sorted(trained.parameters) if ".original_module." not in inside}
+    parameters = [inside for inside in sorted(trained.parameters) if ".original_module." not in inside]
+    names = named_as(model_tensors(trained.base), parameters)
     shapes, rows = shapes_of(trained, names), rows_as_trained(trained, names, world)
     return write_together(trained, name, STEM, shapes, rows, world, lambda folder: copy_settings(trained.base, folder))
 

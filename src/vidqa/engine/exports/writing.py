@@ -17,7 +17,7 @@ from vidqa.engine.checkpoint.shards import TensorRows, create_files, plan_shards
 from vidqa.engine.distributed import World, local_part
 from vidqa.engine.exports._base import Trained
 from vidqa.engine.model.load import local_rows
-from vidqa.engine.model.stored import RowRead, StoredTensor, read_rows, stored_tensors
+from vidqa.engine.model.stored import RowRead, StoredTensor, model_tensors, read_rows
 from vidqa.engine.model.trainable import base_name
 from vidqa.engine.prepare import on_main
 from vidqa.engine.problems import ENGINE_SAVE_FAILED
@@ -60,6 +60,12 @@ def write_together(
     return folder
 
 
+def named_as(stored: Mapping[str, StoredTensor], parameters: Iterable[str]) -> dict[str, str]:
+    """The parameters of a model by the names that the base's files have for them; `stored` are its `model_tensors`."""
+    names = {inside: base_name(inside) for inside in parameters}
+    return {stored[name].name if name in stored else name: inside for inside, name in names.items()}
+
+
 def shapes_of(trained: Trained, names: Mapping[str, str]) -> dict[str, tuple[int, ...]]:
     """The shapes of the tensors of a file; `names` gives for the name in the file that in the model."""
     return {tensor: tuple(trained.parameters[inside].shape) for tensor, inside in names.items()}
@@ -67,7 +73,7 @@ def shapes_of(trained: Trained, names: Mapping[str, str]) -> dict[str, tuple[int
 
 def rows_as_trained(trained: Trained, names: Mapping[str, str], world: World) -> Iterator[TensorRows]:
     """What this rank writes: its rows of sharded tensors; of several ranks that hold the same rows, the first."""
-    stored = stored_tensors(trained.base)
+    stored = model_tensors(trained.base)
     for tensor, inside in names.items():
         parameter = trained.parameters[inside]
         if not _writes(parameter, world):

@@ -6,10 +6,11 @@
 from typing import Any
 
 from vidqa.engine.families._base import TorchFamily
+from vidqa.engine.families.qwen2_5_vl import QWEN2_5_VL
 from vidqa.engine.families.qwen3_vl import QWEN3_VL
 from vidqa.families import Family
 
-FAMILIES = (QWEN3_VL,)
+FAMILIES = (QWEN3_VL, QWEN2_5_VL)
 
 __all__ = ["FAMILIES", "TorchFamily", "family_of", "torch_half"]
 

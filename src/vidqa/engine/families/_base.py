@@ -17,6 +17,7 @@ from vidqa.families import Family
 from vidqa.families.sizes import VisionSizes
 from vidqa.planning.budget.memory import Recompute
 from vidqa.planning.budget.work import FlopsModel, flops_model
+from vidqa.video.types import FramePlan
 
 Grid = tuple[int, int, int]  # of a medium: (t, h, w) in patches
 
@@ -39,7 +40,7 @@ class InstallForward(Protocol):
 
 
 class CachedForward(Protocol):
-    """The forward of generation, over a model without adapters; logits are float32. See `qwen3_vl_cached`."""
+    """The forward of generation, over a model without adapters; logits are float32. See `qwen_vl_cached`."""
 
     def prefill(
         self, batch: Any, cache: PagedCache, source: torch.Tensor, target: torch.Tensor, last: torch.Tensor
@@ -73,7 +74,8 @@ class TorchFamily:
                                  lies in none of them is the root
     attention_heads(config)      of the decoder and of the vision tower
     vision_index(grids, sizes, count_bits)     see VisionIndex; `count_bits` as in `attention.segments_of`
-    vision_segments(grids, count_bits)         all segments that attention in the vision tower is called with
+    vision_segments(grids, sizes, count_bits)  all segments that attention in the vision tower is called with
+    video_inputs(plans)                        what a stock model is told of videos besides patches and grids
     install_forward(model, recompute, compile) gives model and units the packed forward: model(batch) is the negative
                                  log-likelihood of every supervised token, float32 [N]. Units that `recompute` names
                                  ("none", "vision", "all") keep only their inputs for backward; `compile` fuses layers
@@ -92,7 +94,8 @@ class TorchFamily:
     decoder_units: Callable[[Any], Sequence[nn.Module]]
     attention_heads: Callable[[Any], tuple[Heads, Heads]]
     vision_index: Callable[[Sequence[Grid], VisionSizes, int | None], VisionIndex]
-    vision_segments: Callable[[Sequence[Grid], int | None], Segments]
+    vision_segments: Callable[[Sequence[Grid], VisionSizes, int | None], Segments]
+    video_inputs: Callable[[Sequence[FramePlan]], dict[str, torch.Tensor]]
     install_forward: InstallForward
     vision_features: Callable[[Any, torch.Tensor, VisionIndex], torch.Tensor]
     cached_forward: Callable[[Any], CachedForward]

@@ -52,8 +52,8 @@ class PromptCollator(Collator):
 
     def _tokens(self, sample: Any, usable: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         ids = sample.token_ids.astype(np.int64)
-        merge = self.geometry.video.merge_size
-        position = self.planner.family.rope_positions(ids, self.image_id, self.video_id, sample.plans, merge)
+        positions = self.planner.family.rope_positions
+        position = positions(ids, self.image_id, self.video_id, sample.plans, self.geometry)
         return ids, np.zeros(len(ids), bool), position
 
 
@@ -155,8 +155,8 @@ class NativeSession:
         rows, source, target = self._placed(parts, layout)
         ends = [layout.rows[i][-heads[i] - 1 :] for i in range(len(parts))]
         for i, row in rows.items():
-            # A prompt ends in text, whose positions are behind those of all media.
-            row.position = int(batch.position_3T[:, ends[i][-1]].amax()) + 1
+            # Behind all positions of the prompt, as transformers has it: times of a medium may be behind its end.
+            row.position = int(batch.position_3T[:, layout.rows[i]].amax()) + 1
         places = (torch.from_numpy(each).to(self.device) for each in (source, target, np.concatenate(ends)))
         logits = self.forward.prefill(batch.to(self.device), self.cache, *places)
         results, first = [], []

@@ -219,8 +219,10 @@ def _rows(settings: Settings) -> int:
 
 
 def _open(settings: Settings) -> VllmSession:
+    folder = settings.base or settings.folder
+    family_of(folder).require_vllm(folder)
     options: dict[str, Any] = {
-        "model": str(settings.base or settings.folder),
+        "model": str(folder),
         "dtype": str(settings.dtype).removeprefix("torch."),
         "max_model_len": settings.longest,
         "max_num_seqs": _rows(settings),

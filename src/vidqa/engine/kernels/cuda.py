@@ -71,7 +71,7 @@ def silu_mul(both: torch.Tensor) -> torch.Tensor:
 @triton.jit
 def _rope_kernel(
     source, weight, cos, sin, out, cache, cache_row, heads, epsilon,
-    source_row, out_row, HALF: tl.constexpr, NORM: tl.constexpr, CACHED: tl.constexpr,
+    source_row, out_row, HALF: tl.constexpr, TURN: tl.constexpr, NORM: tl.constexpr, CACHED: tl.constexpr,
 ):  # fmt: skip
     token, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
     at = tl.arange(0, HALF)
@@ -83,6 +83,7 @@ def _rope_kernel(
         scale = tl.rsqrt((tl.sum(a * a, 0) + tl.sum(b * b, 0)) / (2 * HALF) + epsilon)
         low = (tl.load(weight + at).to(tl.float32) * (a * scale).to(kind).to(tl.float32)).to(kind)
         high = (tl.load(weight + HALF + at).to(tl.float32) * (b * scale).to(kind).to(tl.float32)).to(kind)
+    if TURN:
         angle = token * (2 * HALF)
         c0, c1 = tl.load(cos + angle + at).to(tl.float32), tl.load(cos + angle + HALF + at).to(tl.float32)
         s0, s1 = tl.load(sin + angle + at).to(tl.float32), tl.load(sin + angle + HALF + at).to(tl.float32)
@@ -98,14 +99,15 @@ def _rope_kernel(
 
 
 def rotated(
-    source_THE: torch.Tensor, weight: torch.Tensor, epsilon: float, cos_TE: torch.Tensor, sin_TE: torch.Tensor
+    source_THE: torch.Tensor, weight: torch.Tensor | None, epsilon: float, cos_TE: torch.Tensor, sin_TE: torch.Tensor
 ) -> torch.Tensor:
-    """Heads after their norm and their rotation, in memory of their own."""
+    """Heads after their norm, where they have one, and their rotation, in memory of their own."""
     tokens, heads, size = source_THE.shape
     out = torch.empty_like(source_THE, memory_format=torch.contiguous_format)
     _rope_kernel[(tokens, heads)](
-        source_THE, weight, cos_TE, sin_TE, out, out, cos_TE, heads, epsilon,
-        source_THE.stride(0), heads * size, HALF=size // 2, NORM=True, CACHED=False, num_warps=1,
+        source_THE, cos_TE if weight is None else weight, cos_TE, sin_TE, out, out, cos_TE, heads, epsilon,
+        source_THE.stride(0), heads * size, HALF=size // 2,
+        TURN=True, NORM=weight is not None, CACHED=False, num_warps=1,
     )  # fmt: skip
     return out
 
@@ -114,14 +116,16 @@ def rotate_into(
     cache_RKE: torch.Tensor,
     row_T: torch.Tensor,
     source_TKE: torch.Tensor,
-    norm: tuple[torch.Tensor, float, torch.Tensor, torch.Tensor] | None,
+    turn: tuple[torch.Tensor | None, float, torch.Tensor, torch.Tensor] | None,
 ) -> None:
-    """Write heads into rows of a cache: with `norm` (weight, epsilon, cos, sin) normed and rotated."""
+    """Write heads into rows of a cache: with `turn` (weight, epsilon, cos, sin) normed, if there is a weight, and
+    rotated."""
     tokens, heads, size = source_TKE.shape
-    weight, epsilon, cos, sin = norm or (source_TKE, 0.0, source_TKE, source_TKE)
+    weight, epsilon, cos, sin = turn or (None, 0.0, source_TKE, source_TKE)
     _rope_kernel[(tokens, heads)](
-        source_TKE, weight, cos, sin, cache_RKE, cache_RKE, row_T, heads, epsilon,
-        source_TKE.stride(0), 0, HALF=size // 2, NORM=norm is not None, CACHED=True, num_warps=1,
+        source_TKE, cos if weight is None else weight, cos, sin, cache_RKE, cache_RKE, row_T, heads, epsilon,
+        source_TKE.stride(0), 0, HALF=size // 2,
+        TURN=turn is not None, NORM=weight is not None, CACHED=True, num_warps=1,
     )  # fmt: skip
 
 

@@ -21,9 +21,10 @@ def silu_mul(both: torch.Tensor) -> torch.Tensor:
 
 
 def rotated(
-    source_THE: torch.Tensor, weight: torch.Tensor, epsilon: float, cos_TE: torch.Tensor, sin_TE: torch.Tensor
+    source_THE: torch.Tensor, weight: torch.Tensor | None, epsilon: float, cos_TE: torch.Tensor, sin_TE: torch.Tensor
 ) -> torch.Tensor:
-    return rotate(root_mean_square_norm(source_THE, Norm(weight, None, epsilon)), cos_TE, sin_TE)
+    normed = source_THE if weight is None else root_mean_square_norm(source_THE, Norm(weight, None, epsilon))
+    return rotate(normed, cos_TE, sin_TE)
 
 
 def vision_heads(
@@ -38,9 +39,9 @@ def rotate_into(
     cache_RKE: torch.Tensor,
     row_T: torch.Tensor,
     source_TKE: torch.Tensor,
-    norm: tuple[torch.Tensor, float, torch.Tensor, torch.Tensor] | None,
+    turn: tuple[torch.Tensor | None, float, torch.Tensor, torch.Tensor] | None,
 ) -> None:
-    cache_RKE.index_copy_(0, row_T, rotated(source_TKE, *norm) if norm else source_TKE)
+    cache_RKE.index_copy_(0, row_T, rotated(source_TKE, *turn) if turn else source_TKE)
 
 
 def decode_attention(

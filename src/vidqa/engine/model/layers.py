@@ -125,6 +125,11 @@ def layer_norm(hidden: torch.Tensor, weights: Norm) -> torch.Tensor:
     return F.layer_norm(hidden, hidden.shape[-1:], weights.weight, weights.bias, weights.epsilon)
 
 
+def normed(hidden: torch.Tensor, weights: Norm) -> torch.Tensor:
+    """By the norm that these weights are of: a root mean square norm has no bias."""
+    return root_mean_square_norm(hidden, weights) if weights.bias is None else layer_norm(hidden, weights)
+
+
 def rotate(heads_THE: torch.Tensor, cos_TE: torch.Tensor, sin_TE: torch.Tensor) -> torch.Tensor:
     """Rotary embedding; halves of a head turn against each other."""
     first, second = heads_THE.chunk(2, dim=-1)

@@ -23,7 +23,7 @@ from transformers import AutoConfig
 
 from vidqa.engine.families import TorchFamily, family_of, torch_half
 from vidqa.engine.model.float8 import use_float8
-from vidqa.engine.model.stored import RowRead, read_rows, stored_tensors
+from vidqa.engine.model.stored import RowRead, model_tensors, read_rows
 from vidqa.engine.model.trainable import base_module, base_name, choose_trainable, is_adapter
 from vidqa.engine.problems import ENGINE_WEIGHTS_MISMATCH
 from vidqa.families import family_of as tables_of
@@ -101,7 +101,7 @@ def _shard(model: Any, family: TorchFamily, mesh: DeviceMesh, compute: torch.dty
 def own_rows(model: Any, folder: Path) -> list[RowRead]:
     """Where in the folder's safetensors this rank finds its rows of every base parameter. Raises
     ENGINE_WEIGHTS_MISMATCH for a missing, unexpected or wrongly shaped tensor."""
-    files = stored_tensors(folder)
+    files = model_tensors(folder)
     family = family_of(model)
     if model.config.tie_word_embeddings and family.embeddings in files:
         files.setdefault(family.head, files[family.embeddings])  # for a copy of a tied head, which trains in full

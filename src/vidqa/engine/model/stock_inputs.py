@@ -9,6 +9,7 @@ import torch
 
 from vidqa.engine.batch.pixels import as_tensor
 from vidqa.engine.batch.resize import patchify
+from vidqa.engine.families import torch_half
 from vidqa.planning.samples import Planner
 from vidqa.video.types import FramePlan
 
@@ -47,4 +48,6 @@ def stock_inputs(
             parts = [patchify(as_tensor(array), rules, rules.mean, rules.std) for _, array in media]
             tensors[pixels] = torch.cat(parts)
             tensors[grid] = torch.tensor([plan.grid for plan, _ in media])
+        if media and kind == "video":
+            tensors |= torch_half(planner.family).video_inputs([plan for plan, _ in media])
     return {name: tensor.to(device) for name, tensor in tensors.items()}

@@ -20,6 +20,7 @@ from queue import SimpleQueue
 
 import torch
 
+from vidqa.families import family_of
 from vidqa.families.problems import MODEL_FILE_MISSING, MODEL_WEIGHTS_BROKEN
 from vidqa.families.weights import read_header, weight_files
 
@@ -34,8 +35,9 @@ TYPES = {
 
 @dataclass(frozen=True)
 class StoredTensor:
-    """A tensor in a safetensors file: `begin` is its first byte."""
+    """A tensor in a safetensors file: `name` is the one that it has there, `begin` its first byte."""
 
+    name: str
     path: Path
     begin: int
     dtype: torch.dtype
@@ -69,12 +71,20 @@ def stored_tensors(folder: Path) -> dict[str, StoredTensor]:
     return {name: stored for path in files for name, stored in _tensors(path).items()}
 
 
+def model_tensors(folder: Path) -> dict[str, StoredTensor]:
+    """Every tensor of a model folder by its parameter's name. Raises as `stored_tensors` and `family_of` do."""
+    parameter_name = family_of(folder).parameter_name
+    return {parameter_name(name): stored for name, stored in stored_tensors(folder).items()}
+
+
 def _tensors(path: Path) -> dict[str, StoredTensor]:
     header = read_header(path)
     begin = path.stat().st_size - max((tensor["data_offsets"][1] for tensor in header.values()), default=0)
     try:
         return {
-            name: StoredTensor(path, begin + tensor["data_offsets"][0], TYPES[tensor["dtype"]], tuple(tensor["shape"]))
+            name: StoredTensor(
+                name, path, begin + tensor["data_offsets"][0], TYPES[tensor["dtype"]], tuple(tensor["shape"])
+            )
             for name, tensor in header.items()
         }
     except KeyError as unknown:

@@ -1,8 +1,8 @@
 """Measured trainings: how a row of benchmarks/results describes one, and what was predicted for it.
 
-A row has `run` (its name), `gpu`, `sizes` (of the model), `spec` (the keys of KEYS), `recompute` and `stay` (see
-`MemoryPolicy.record`), `parameters`, `pack` (the largest one: padded tokens, patches, supervised tokens), and what was
-measured: `memory_gib`, `mfu` and others.
+A row has `run` (its name), `gpu`, `family`, `sizes` (of the model), `spec` (the keys of KEYS), `recompute` and `stay`
+(see `MemoryPolicy.record`), `parameters`, `pack` (the largest one: padded tokens, patches, supervised tokens), and what
+was measured: `memory_gib`, `mfu` and others.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from vidqa.contract.cli import SKILL_ROOT
-from vidqa.families.qwen3_vl_sizes import tensors
+from vidqa.families import Family, families
 from vidqa.families.sizes import Sizes, TextSizes, VisionSizes
 from vidqa.planning.budget.answering import AnsweringSetup, Reading, answering_memory
 from vidqa.planning.budget.memory import (
@@ -45,9 +45,12 @@ KEYS = (
 )
 
 
-def description(spec: Any, memory_policy: MemoryPolicy, model: Model, micro_step: MicroStep) -> dict[str, Any]:
+def description(
+    spec: Any, memory_policy: MemoryPolicy, family: Family, model: Model, micro_step: MicroStep
+) -> dict[str, Any]:
     """What a row says of a training besides its name and its measurements."""
     return {
+        "family": family.name,
         "sizes": asdict(model.sizes),
         "spec": {key: _plain(spec, key) for key in KEYS},
         **memory_policy.record(),
@@ -104,11 +107,12 @@ def _spec(row: dict[str, Any]) -> TrainSpec:
 
 
 def _model(row: dict[str, Any], spec: TrainSpec) -> Model:
-    sizes = _sizes(row)
-    return model_of(sizes, parameters(tensors(sizes), spec.policy))
+    sizes, family = sizes_of(row), next(family for family in families() if family.name == row["family"])
+    return model_of(sizes, parameters(family.tensors(sizes), spec.policy))
 
 
-def _sizes(row: dict[str, Any]) -> Sizes:
+def sizes_of(row: dict[str, Any]) -> Sizes:
+    """The model's sizes in a row."""
     return Sizes(TextSizes(**row["sizes"]["text"]), VisionSizes(**row["sizes"]["vision"]))
 
 
@@ -125,7 +129,7 @@ def compare_answering(rows: Sequence[dict[str, Any]]) -> list[Compared]:
     found = []
     for row in rows:
         setup, reading = AnsweringSetup(**row["setup"]), Reading(**row["reading"])
-        memory = answering_memory(_sizes(row), row["parameters"], setup, reading, row["gpu_gib"])
+        memory = answering_memory(sizes_of(row), row["parameters"], setup, reading, row["gpu_gib"])
         found.append(Compared(row["run"], memory.peak_gib, row["memory_gib"], memory.moment))
     return found
 

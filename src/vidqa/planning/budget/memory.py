@@ -43,6 +43,9 @@ class Widths:
             self.hidden + other.hidden, self.queries + other.queries, self.keys + other.keys, self.wide + other.wide
         )
 
+    def __sub__(self, other: Widths) -> Widths:
+        return self + Widths(-other.hidden, -other.queries, -other.keys, -other.wide)
+
 
 @dataclass(frozen=True)
 class Counts:
@@ -52,11 +55,16 @@ class Counts:
     # What backward needs of one layer, its input included: as written, and as torch.compile leaves it.
     eager: Widths = Widths(9, 5, 5, 4)
     compiled: Widths = Widths(2, 3, 3, 2)
+    eager_head_norms: Widths = Widths(queries=3, keys=3)  # the part of heads' norms in the counts around these
+    eager_lora_head_norms: Widths = Widths(queries=2, keys=2)
+    compiled_head_norms: Widths = Widths(queries=1, keys=1)
     eager_lora: Widths = Widths(7, 4, 4, 4)  # frozen weights need fewer inputs; compiled layers keep few as it is
     eager_dropout: Widths = Widths(5.5, 1.5, 0, 0.5)  # dropped inputs of adapters, and masks of a byte each
     compiled_dropout: Widths = Widths(queries=1)
     eager_vision: Widths = Widths(hidden=8, wide=2)
     compiled_vision: Widths = Widths(hidden=6, wide=1)
+    eager_gated_vision: Widths = Widths(hidden=13, wide=4)
+    compiled_gated_vision: Widths = Widths(hidden=6, wide=2)
     shared: Widths = Widths(queries=1)  # what questions about one video attended, joined with what the video did
     input: Widths = Widths(hidden=1)  # all that is kept of a layer that is computed again
     in_flight: Widths = Widths(hidden=2, wide=1)  # gradients on their way through a layer
@@ -297,7 +305,10 @@ def _kept(model: Model, setup: TrainingSetup, micro_step: MicroStep, counts: Cou
     def of_patch(widths: Widths) -> float:
         return widths.hidden * vision.hidden + widths.wide * vision.intermediate
 
-    layer, block = _layer_widths(setup, counts), counts.compiled_vision if setup.compiled else counts.eager_vision
+    layer, block = (
+        _layer_widths(setup, counts, head_norms=text.head_norms),
+        _block_widths(setup, counts, gated=vision.gated),
+    )
     layer_work = block_work = counts.in_flight
     if setup.recompute == "all":
         layer, layer_work = counts.input, layer_work + layer
@@ -315,7 +326,16 @@ def _kept(model: Model, setup: TrainingSetup, micro_step: MicroStep, counts: Cou
     )
 
 
-def _layer_widths(setup: TrainingSetup, counts: Counts) -> Widths:
+def _block_widths(setup: TrainingSetup, counts: Counts, *, gated: bool) -> Widths:
+    if gated:
+        return counts.compiled_gated_vision if setup.compiled else counts.eager_gated_vision
+    return counts.compiled_vision if setup.compiled else counts.eager_vision
+
+
+def _layer_widths(setup: TrainingSetup, counts: Counts, *, head_norms: bool = True) -> Widths:
+    if not head_norms:
+        eager = counts.eager_lora_head_norms if setup.lora else counts.eager_head_norms
+        return _layer_widths(setup, counts) - (counts.compiled_head_norms if setup.compiled else eager)
     if setup.shares:
         return _layer_widths(replace(setup, shares=False), counts) + counts.shared
     if setup.compiled:

@@ -18,13 +18,16 @@ PEAKS = {"H200": 989e12, "H100": 989e12, "H20": 148e12, "B200": 2250e12, "A100":
 
 @dataclass(frozen=True)
 class FlopsModel:
-    """Operations per token, token pair, patch and patch pair of one model."""
+    """Operations per token, token pair, patch and patch pair of one model. Pairs of blocks that attend inside windows,
+    of `window` patches a side, count apart."""
 
     per_token: float
     per_pair: float
     per_supervised: float
     per_patch: float
     per_patch_pair: float
+    per_window_pair: float = 0.0
+    window: int = 0
 
     def of(self, works: Iterable[Work], *, halved: bool = True) -> float:
         """Operations of forward and backward. `halved` counts the half of a square that causal attention needs; the
@@ -35,17 +38,29 @@ class FlopsModel:
             + self.per_supervised * work.supervised
             + self.per_patch * work.patches
             + self.per_patch_pair * work.patch_pairs
+            + (self.per_window_pair * window_pairs(work.grids, self.window) if self.window else 0.0)
             for work in works
         )
+
+
+def window_pairs(grids: Iterable[tuple[int, int, int]], window: int) -> int:
+    """Pairs of patches inside the windows of every frame; the last window of a side is what is left of it."""
+
+    def squares(side: int) -> int:
+        whole, rest = divmod(side, window)
+        return whole * window**2 + rest**2
+
+    return sum(t * squares(h) * squares(w) for t, h, w in grids)
 
 
 def flops_model(sizes: Sizes, *, vision_trains: bool, decoder_trains: bool) -> FlopsModel:
     """`decoder_trains` is False for LoRA, where the base has no weight gradients."""
     text, vision = sizes.text, sizes.vision
     layer = text.hidden * (2 * text.queries + 2 * text.keys + 3 * text.intermediate)
-    block = vision.hidden * (4 * vision.hidden + 2 * vision.intermediate)
+    block = vision.hidden * (4 * vision.hidden + (3 if vision.gated else 2) * vision.intermediate)
     mergers = (1 + vision.taps) * vision.merged * (vision.merged + vision.out)
     embed = vision.patch_values * vision.hidden
+    whole = vision.whole if vision.window else vision.blocks
     vision_passes = 3 if vision_trains else 1
     decoder_passes = 3 if decoder_trains else 2
     return FlopsModel(
@@ -53,7 +68,9 @@ def flops_model(sizes: Sizes, *, vision_trains: bool, decoder_trains: bool) -> F
         per_pair=3 * 2 * text.layers * text.queries,
         per_supervised=2 * decoder_passes * text.hidden * text.vocabulary,
         per_patch=2 * vision_passes * (vision.blocks * block + embed + mergers / vision.merge**2),
-        per_patch_pair=4 * vision_passes * vision.blocks * vision.hidden,
+        per_patch_pair=4 * vision_passes * whole * vision.hidden,
+        per_window_pair=4 * vision_passes * (vision.blocks - whole) * vision.hidden,
+        window=vision.window,
     )
 
 

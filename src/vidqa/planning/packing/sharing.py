@@ -19,13 +19,14 @@ Unit = tuple[int, ...]  # numbers of samples that are computed together; more th
 @dataclass(frozen=True)
 class Work:
     """What a unit asks of the model, padding left out. `pairs` of tokens are those of causal attention, counted as
-    whole squares; `patch_pairs` those inside each frame."""
+    whole squares; `patch_pairs` those inside each frame. `grids` are the media's, (t, h, w) in patches."""
 
     tokens: int
     pairs: int
     supervised: int
     patches: int
     patch_pairs: int
+    grids: tuple[tuple[int, int, int], ...] = ()
 
 
 def work_of(unit: Unit, samples: Sequence[Sample]) -> Work:
@@ -38,6 +39,7 @@ def work_of(unit: Unit, samples: Sequence[Sample]) -> Work:
         supervised=sum(samples[number].supervised for number in unit),
         patches=first.patches,
         patch_pairs=sum(plan.grid[0] * (plan.grid[1] * plan.grid[2]) ** 2 for plan in first.plans),
+        grids=tuple(plan.grid for plan in first.plans),
     )
 
 

@@ -17,7 +17,8 @@ from vidqa.studies.algorithms.through_optuna import EXTRA
 from vidqa.studies.moves import Done, Move, Start, Trial
 from vidqa.studies.parameters import Parameter
 
-WIDTH = 0.25  # of the first generation, as a share of the range
+WIDTH = 1 / 6  # of the first generation, as a share of the range
+TRIES = 20  # to draw a point inside of the bounds, before one on them is taken
 NOTE = "cma-es"
 
 
@@ -66,7 +67,12 @@ class CmaEs(Searcher):
 
     def _asked(self, strategy: Any, generation: int, member: int) -> Any:
         strategy.reseed_rng(int(self.task.stream(generation, 100 + member).integers(2**31)))
-        return strategy.ask()
+        solution = strategy.ask()
+        for _ in range(TRIES):
+            if solution.x is None or all(0 < unit < 1 for unit in solution.x):
+                break
+            solution = strategy.ask()
+        return solution
 
     def _values(self, strategy: Any, generation: int, member: int) -> dict[str, Any]:
         solution = self._asked(strategy, generation, member)

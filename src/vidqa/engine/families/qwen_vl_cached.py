@@ -1,4 +1,4 @@
-"""Qwen3-VL for generation: a pack of prompts into a paged cache, and one token of many rows.
+"""Qwen2.5-VL and Qwen3-VL for generation: a pack of prompts into a paged cache, and one token of many rows.
 
 Products that share an input are one matrix; what stands between products is one kernel (`engine.kernels`). Rounding is
 that of transformers' own layers.
@@ -14,11 +14,11 @@ from typing import Any, NamedTuple
 import torch
 import torch.nn.functional as F
 
-from vidqa.engine.families.qwen3_vl import place_features, text_rotation, vision_block, vision_tower
-from vidqa.engine.families.qwen3_vl_layers import EAGER, VisionInput
+from vidqa.engine.families.qwen_vl import Parts, place_features, vision_block
+from vidqa.engine.families.qwen_vl_layers import EAGER, VisionInput
 from vidqa.engine.kernels import kernels_for
 from vidqa.engine.model.attention import attend
-from vidqa.engine.model.layers import layer_norm, project
+from vidqa.engine.model.layers import normed, project
 from vidqa.engine.model.paged_cache import PAGE, PagedCache
 
 
@@ -28,8 +28,8 @@ class DecoderWeights(NamedTuple):
     input_norm: torch.Tensor
     query_key_value: torch.Tensor
     bias: torch.Tensor | None
-    query_norm: torch.Tensor
-    key_norm: torch.Tensor
+    query_norm: torch.Tensor | None
+    key_norm: torch.Tensor | None
     output: torch.Tensor
     after_norm: torch.Tensor
     gate_up: torch.Tensor
@@ -45,6 +45,10 @@ def _joined(*layers: Any) -> torch.Tensor:
     return whole
 
 
+def _head_norm(attention: Any, name: str) -> torch.Tensor | None:
+    return getattr(attention, name).weight.data if hasattr(attention, name) else None
+
+
 def _weights(layer: Any) -> DecoderWeights:
     attention, mlp = layer.self_attn, layer.mlp
     three = (attention.q_proj, attention.k_proj, attention.v_proj)
@@ -52,8 +56,8 @@ def _weights(layer: Any) -> DecoderWeights:
         input_norm=layer.input_layernorm.weight.data,
         query_key_value=_joined(*three),
         bias=None if attention.q_proj.bias is None else torch.cat([each.bias.data for each in three]),
-        query_norm=attention.q_norm.weight.data,
-        key_norm=attention.k_norm.weight.data,
+        query_norm=_head_norm(attention, "q_norm"),
+        key_norm=_head_norm(attention, "k_norm"),
         output=attention.o_proj.weight.data,
         after_norm=layer.post_attention_layernorm.weight.data,
         gate_up=_joined(mlp.gate_proj, mlp.up_proj),
@@ -62,13 +66,14 @@ def _weights(layer: Any) -> DecoderWeights:
     )
 
 
-class CachedQwen3VL:
+class CachedQwenVL:
     """The forward of a stock model without adapters, whose memory it takes over."""
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, parts: Parts, model: Any) -> None:
+        self.parts = parts
         self.visual, self.decoder, self.head = model.model.visual, model.model.language_model, model.lm_head
         self.kernels = kernels_for(model.device)
-        self.vision_block = partial(vision_block, EAGER._replace(before_vision=self._before_vision))
+        self.vision_block = partial(vision_block, parts, EAGER._replace(before_vision=self._before_vision))
         self.layers = [_weights(layer) for layer in self.decoder.layers]
         attention = self.decoder.layers[0].self_attn
         self.width = attention.head_dim
@@ -78,9 +83,9 @@ class CachedQwen3VL:
         self, batch: Any, cache: PagedCache, source: torch.Tensor, target: torch.Tensor, last: torch.Tensor
     ) -> torch.Tensor:
         """Logits behind the rows `last` of a pack, float32; its rows `source` go to the rows `target` of the cache."""
-        features, deepstack = vision_tower(self.visual, batch.patches_PC, batch.vision, self.vision_block)
+        features, deepstack = self.parts.tower(self.visual, batch.patches_PC, batch.vision, self.vision_block)
         hidden = place_features(self.decoder.embed_tokens(batch.input_ids_T), features, batch.visual_at_V)
-        cos, sin = text_rotation(self.decoder, batch.position_3T, hidden.dtype)
+        cos, sin = self.parts.rotation(self.decoder, batch.position_3T, hidden.dtype)
         delta = None
         for number, of in enumerate(self.layers):
             hidden, normed = self.kernels.add_norm(hidden, delta, of.input_norm, of.epsilon)
@@ -110,7 +115,7 @@ class CachedQwen3VL:
         row = table_BP.gather(1, (held_B // PAGE).long()[:, None])[:, 0].long() * PAGE + held_B % PAGE
         seen = held_B + alive_B
         hidden = self.decoder.embed_tokens(token_B)
-        cos, sin = text_rotation(self.decoder, position_B.expand(3, -1), hidden.dtype)
+        cos, sin = self.parts.rotation(self.decoder, position_B.expand(3, -1), hidden.dtype)
         delta = None
         for number, of in enumerate(self.layers):
             hidden, normed = self.kernels.add_norm(hidden, delta, of.input_norm, of.epsilon)
@@ -124,7 +129,7 @@ class CachedQwen3VL:
         return self._logits(hidden + delta)
 
     def _before_vision(self, hidden_PD: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, of: VisionInput) -> Any:
-        packed = project(layer_norm(hidden_PD, of.norm), of.query_key_value)[0]
+        packed = project(normed(hidden_PD, of.norm), of.query_key_value)[0]
         return self.kernels.vision_heads(packed, of.heads, cos, sin)
 
     def _heads(self, normed: torch.Tensor, of: DecoderWeights) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

@@ -1,4 +1,4 @@
-"""The dense parts of Qwen3-VL's layers: everything before attention, and everything after it.
+"""The dense parts of the layers of Qwen2.5-VL and Qwen3-VL: everything before attention, and everything after it.
 
 Attention stands between two of these functions and outside of them, so that each is one graph with one dynamic size
 (the tokens of a pack) and no data-dependent shape. torch.compile then fuses norms, rotations, activations and residual
@@ -21,8 +21,8 @@ from vidqa.engine.model.layers import (
     Norm,
     Projection,
     is_plain,
-    layer_norm,
     linear_gelu,
+    normed,
     project,
     root_mean_square_norm,
     rotate,
@@ -34,18 +34,18 @@ class DecoderInput(NamedTuple):
     query: Projection
     key: Projection
     value: Projection
-    query_norm: Norm
-    key_norm: Norm
+    width: int  # of a head
+    query_norm: Norm | None
+    key_norm: Norm | None
 
 
 def before_decoder_attention(hidden_TD: torch.Tensor, cos_TE: torch.Tensor, sin_TE: torch.Tensor, of: DecoderInput):
-    """Query [T, H, E], key and value [T, K, E], normed and rotated."""
-    size = of.query_norm.weight.shape[0]
-    normed = root_mean_square_norm(hidden_TD, of.norm)
-    query, key, value = (part.unflatten(-1, (-1, size)) for part in project(normed, of.query, of.key, of.value))
-    query = rotate(root_mean_square_norm(query, of.query_norm), cos_TE, sin_TE)
-    key = rotate(root_mean_square_norm(key, of.key_norm), cos_TE, sin_TE)
-    return query, key, value
+    """Query [T, H, E], key and value [T, K, E], normed where heads have norms, and rotated."""
+    products = project(root_mean_square_norm(hidden_TD, of.norm), of.query, of.key, of.value)
+    query, key, value = (part.unflatten(-1, (-1, of.width)) for part in products)
+    query = query if of.query_norm is None else root_mean_square_norm(query, of.query_norm)
+    key = key if of.key_norm is None else root_mean_square_norm(key, of.key_norm)
+    return rotate(query, cos_TE, sin_TE), rotate(key, cos_TE, sin_TE), value
 
 
 class DecoderOutput(NamedTuple):
@@ -71,24 +71,30 @@ class VisionInput(NamedTuple):
 
 def before_vision_attention(hidden_TD: torch.Tensor, cos_TE: torch.Tensor, sin_TE: torch.Tensor, of: VisionInput):
     """Query, key and value [T, H, E]; rotated in float32, as transformers does for the vision tower."""
-    packed = project(layer_norm(hidden_TD, of.norm), of.query_key_value)[0]
+    packed = project(normed(hidden_TD, of.norm), of.query_key_value)[0]
     return vision_heads(packed, of.heads, cos_TE, sin_TE)
 
 
 class VisionOutput(NamedTuple):
+    """`gate` is that of a gated MLP; one without it has GELU."""
+
     output: Projection
     norm: Norm
     wide: Projection
     narrow: Projection
+    gate: Projection | None = None
 
 
 def after_vision_attention(hidden_TD: torch.Tensor, attended_TD: torch.Tensor, of: VisionOutput) -> torch.Tensor:
     hidden_TD = hidden_TD + project(attended_TD, of.output)[0]
-    normed = layer_norm(hidden_TD, of.norm)
-    if hidden_TD.is_cuda and not torch.is_grad_enabled() and is_plain(of.wide):
-        wide = linear_gelu(normed, of.wide.weight, of.wide.bias)
+    inside = normed(hidden_TD, of.norm)
+    if of.gate is not None:
+        gate, up = project(inside, of.gate, of.wide)
+        wide = F.silu(gate) * up
+    elif hidden_TD.is_cuda and not torch.is_grad_enabled() and is_plain(of.wide):
+        wide = linear_gelu(inside, of.wide.weight, of.wide.bias)
     else:
-        wide = F.gelu(project(normed, of.wide)[0], approximate="tanh")
+        wide = F.gelu(project(inside, of.wide)[0], approximate="tanh")
     return hidden_TD + project(wide, of.narrow)[0]
 
 

@@ -1,0 +1,54 @@
+"""Make more rows of those there are: python scripts/augment_samples.py --annotations mined.json --out augmented"""
+
+import sys
+from argparse import Namespace
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
+
+from vidqa.contract.cli import Parser, Result, run
+
+RUN = "python scripts/augment_samples.py --annotations mined/mined.json --out augmented"
+parser = Parser(
+    "Write variants of clips under which answers stay true, reworded, with counter-questions; or run a generator.",
+    examples=[
+        f"{RUN} --each 2",
+        f'{RUN} --generator "python make.py" --licence CC-BY-4.0 --source https://example.org',
+    ],
+)
+parser.add_argument("--annotations", type=Path, required=True, help="rows to make others of")
+parser.add_argument("--media-root", default="", help="where their media are (default: beside the annotations)")
+parser.add_argument("--out", type=Path, required=True, help="folder for augmented.json, videos/ and preview.html")
+parser.add_argument("--each", type=int, default=1, help="variants of every clip (1)")
+parser.add_argument("--only", nargs="+", default=[], help="of shift, speed, crop, color, noise, encode")
+parser.add_argument("--flip", action="store_true", help="also mirror clips; left and right are swapped in the texts")
+parser.add_argument("--no-reword", action="store_true", help="keep the words of questions")
+parser.add_argument("--no-counter", action="store_true", help="ask no counter-questions")
+parser.add_argument("--generator", help="a command that makes rows: a JSON request on its stdin")
+parser.add_argument("--licence", default="", help="of what the generator makes")
+parser.add_argument("--source", default="", help="where the generator, or its model, comes from")
+parser.add_argument("--round", type=int, default=1, help="round of the loop, for the provenance")
+parser.add_argument("--seed", type=int, default=0, help="what is drawn")
+
+
+def main(options: Namespace) -> Result:
+    from vidqa.contract.problem import Problem
+    from vidqa.curation.augmenting import PREVIEW, Augmentation, Generation, augment, generate
+    from vidqa.curation.variants import SAFE
+
+    places = (options.annotations, options.media_root, options.out)
+    problems: list[Problem] = []
+    if options.generator:
+        rows = generate(Generation(options.generator, *places, options.licence, options.source, options.round))
+    else:
+        if options.each < 0 or set(options.only) - set(SAFE):
+            parser.error(f"--each is not negative, --only names some of: {', '.join(SAFE)}")
+        variants = (*(options.only or SAFE), *(["flip"] if options.flip else []))
+        words = (not options.no_reword, not options.no_counter)
+        rows, problems = augment(Augmentation(*places, variants, options.each, *words, options.round, options.seed))
+    data = {"rows": len(rows), "out": str(options.out), "preview": str(options.out / PREVIEW)}
+    return Result(data, f"{len(rows)} rows; look at {options.out / PREVIEW} before they are used", problems)
+
+
+if __name__ == "__main__":
+    sys.exit(run(parser, main))

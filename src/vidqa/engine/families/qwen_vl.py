@@ -1,0 +1,191 @@
+"""Qwen2.5-VL and Qwen3-VL on packed samples: our forward over transformers' own modules and weights.
+
+The modules stay transformers' (same names, same state dict, exports need no conversion); only what flows between them
+is ours: one call of the vision tower per micro-step, one packed sequence through the decoder, vision features placed by
+precomputed indices, and the head on supervised tokens only. What one family alone has is its `Parts`.
+
+Shape letters: T tokens of a pack, P patches, V vision tokens, N supervised tokens, D width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from vidqa.engine.families._base import Heads
+from vidqa.engine.families.qwen_vl_layers import (
+    EAGER,
+    DecoderInput,
+    DecoderOutput,
+    Dense,
+    VisionInput,
+    VisionOutput,
+    compiled,
+)
+from vidqa.engine.model.attention import attend
+from vidqa.engine.model.head import head_nll
+from vidqa.engine.model.layers import Projection, flattened, norm, project, projection
+from vidqa.planning.budget.memory import Recompute
+
+
+class Parts(NamedTuple):
+    """What differs between the two.
+
+    tower(visual, patches_PC, index, run)      the merged features [V, D], and one [V, D] for each of the decoder's
+                                               first layers that takes in more. `run(block, hidden, cos, sin, segments)`
+                                               computes a block, by its own forward unless it is given
+    mlp(block)                                 of a vision block: (wide, narrow, gate or None)
+    rotation(decoder, position_3T, dtype)      cosine and sine [T, E] of the decoder's rotary embedding
+    """
+
+    tower: Callable[..., tuple[torch.Tensor, list[torch.Tensor]]]
+    mlp: Callable[[Any], tuple[Projection, Projection, Projection | None]]
+    rotation: Callable[[Any, torch.Tensor, torch.dtype], tuple[torch.Tensor, torch.Tensor]]
+
+
+def merge_order(rows: int, columns: int, merge: int) -> np.ndarray:
+    """Row and column int64 [2, p] of one frame's patches in merge-block order."""
+    grids = np.meshgrid(np.arange(rows), np.arange(columns), indexing="ij")
+    blocks = [grid.reshape(rows // merge, merge, columns // merge, merge).swapaxes(1, 2) for grid in grids]
+    return np.stack([block.ravel() for block in blocks])
+
+
+def embedded(visual: Any, patches_PC: torch.Tensor) -> torch.Tensor:
+    """Patches [P, D] after the convolution, which is one product."""
+    kernel = flattened(projection(visual.patch_embed.proj))
+    return project(patches_PC.to(kernel.weight.dtype), kernel)[0]
+
+
+def vision_rotation(visual: Any, position_2P: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Cosine and sine float32 [P, E] of row and column side by side."""
+    angle = position_2P[..., None].float() * visual.rotary_pos_emb.inv_freq.float()
+    angle = torch.cat((angle[0], angle[1]), dim=-1).repeat(1, 2)
+    return angle.cos(), angle.sin()
+
+
+def vision_block(
+    parts: Parts, dense: Dense, block: Any, hidden_PD: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, segments
+):
+    attention = block.attn
+    before = VisionInput(norm(block.norm1), projection(attention.qkv), attention.num_heads)
+    query, key, value = dense.before_vision(hidden_PD, cos, sin, before)
+    attended = attend(query, key, value, segments, causal=False)
+    after = VisionOutput(projection(attention.proj), norm(block.norm2), *parts.mlp(block))
+    return dense.after_vision(hidden_PD, attended, after)
+
+
+def decoder_layer(
+    dense: Dense, layer: Any, hidden_TD: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, segments, suffixes
+):
+    attention, mlp = layer.self_attn, layer.mlp
+    query_norm, key_norm = (getattr(attention, name, None) for name in ("q_norm", "k_norm"))
+    before = DecoderInput(
+        norm=norm(layer.input_layernorm),
+        query=projection(attention.q_proj),
+        key=projection(attention.k_proj),
+        value=projection(attention.v_proj),
+        width=attention.head_dim,
+        query_norm=query_norm and norm(query_norm),
+        key_norm=key_norm and norm(key_norm),
+    )
+    query, key, value = dense.before_decoder(hidden_TD, cos, sin, before)
+    attended = attend(query, key, value, segments, suffixes, causal=True)
+    after = DecoderOutput(
+        output=projection(attention.o_proj),
+        norm=norm(layer.post_attention_layernorm),
+        gate=projection(mlp.gate_proj),
+        up=projection(mlp.up_proj),
+        down=projection(mlp.down_proj),
+    )
+    return dense.after_decoder(hidden_TD, attended, after)
+
+
+def packed_nll(parts: Parts, model: Any, batch: Any) -> torch.Tensor:
+    """Negative log likelihood of every supervised token of a pack: float32 [N]. `batch` is a `batch.collate.Batch`."""
+    visual, decoder = model.model.visual, model.model.language_model
+    trained = any(parameter.requires_grad for parameter in visual.parameters())
+    with nullcontext() if trained else torch.no_grad():
+        features, levels = parts.tower(visual, batch.patches_PC, batch.vision)
+    hidden = decoder.embed_tokens(batch.input_ids_T)
+    hidden = place_features(hidden, features, batch.visual_at_V)
+    cos, sin = parts.rotation(decoder, batch.position_3T, hidden.dtype)
+    for number, layer in enumerate(decoder.layers):
+        hidden = layer(hidden, cos, sin, batch.segments, batch.suffixes)
+        if number < len(levels):
+            hidden = place_features(hidden, levels[number], batch.visual_at_V, add=True)
+    return head_nll(model.lm_head, decoder.norm(hidden[batch.predict_at_N]), batch.target_N)
+
+
+def place_features(
+    hidden_TD: torch.Tensor, features: torch.Tensor, at_V: torch.Tensor, *, add: bool = False
+) -> torch.Tensor:
+    """Write (or add) vision features at their placeholders. A pack without media carries one feature row that stands
+    nowhere: it is added with weight zero, so that every rank runs and differentiates the same modules."""
+    if len(at_V) == 0:
+        return hidden_TD + features.sum() * 0.0
+    features = features.to(hidden_TD.dtype)
+    return hidden_TD.index_add(0, at_V, features) if add else hidden_TD.index_copy(0, at_V, features)
+
+
+def install_forward(parts: Parts, model: Any, *, recompute: Recompute = "none", compile: bool = False) -> None:
+    """Give the model, its vision blocks and its decoder layers the packed forward. Blocks named by `recompute` keep
+    only their inputs for backward; `compile` fuses the dense parts of every layer."""
+    dense = compiled() if compile else EAGER
+
+    def install(function: Callable[..., Any], module: nn.Module, kept: bool) -> None:
+        bound = partial(function, dense, module)
+        module.forward = bound if kept else partial(checkpoint, bound, use_reentrant=False)
+
+    for block in model.model.visual.blocks:
+        install(partial(vision_block, parts), block, kept=recompute == "none")
+    for layer in model.model.language_model.layers:
+        install(decoder_layer, layer, kept=recompute != "all")
+    model.forward = partial(packed_nll, parts, model)
+
+
+def attention_heads(config: Any) -> tuple[Heads, Heads]:
+    text, tower = config.text_config, config.vision_config
+    width = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
+    decoder = Heads(text.num_attention_heads, text.num_key_value_heads, width)
+    return decoder, Heads(tower.num_heads, tower.num_heads, tower.hidden_size // tower.num_heads)
+
+
+@torch.no_grad()
+def vision_features(parts: Parts, model: Any, patches_PC: torch.Tensor, index: Any) -> torch.Tensor:
+    """The merged features [V, D] of media, by a stock model whose forward is not installed."""
+    return parts.tower(model.model.visual, patches_PC, index, partial(vision_block, parts, EAGER))[0]
+
+
+def cached_forward(parts: Parts, model: Any) -> Any:
+    from vidqa.engine.families.qwen_vl_cached import CachedQwenVL  # which only generation needs
+
+    return CachedQwenVL(parts, model)
+
+
+def refusal(config: Any) -> str:
+    kind = config.text_config.rope_parameters["rope_type"]
+    return "" if kind == "default" else f"rope_type is {kind!r}; only 'default' is trained"
+
+
+def family_parts(parts: Parts) -> dict[str, Any]:
+    """The fields of a `TorchFamily` that both families have alike."""
+    return {
+        "refusal": refusal,
+        "embeddings": "model.language_model.embed_tokens.weight",
+        "head": "lm_head.weight",
+        "decoder_layers": "model.language_model.layers",
+        "vision": lambda model: model.model.visual,
+        "vision_units": lambda model: model.model.visual.blocks,
+        "decoder_units": lambda model: model.model.language_model.layers,
+        "attention_heads": attention_heads,
+        "install_forward": partial(install_forward, parts),
+        "vision_features": partial(vision_features, parts),
+        "cached_forward": partial(cached_forward, parts),
+    }

@@ -1,0 +1,96 @@
+"""Assembly: what the new set holds, where each row comes from, and that a leak stops it."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from test_leaks import scene, write
+
+from vidqa.contract.problem import ProblemError
+from vidqa.curation.assembly import Assembly, Source, assemble, warnings
+from vidqa.dataset import load_records
+
+
+def write_set(root: Path, clips: dict[str, np.ndarray], rows: list[dict[str, Any]]) -> Source:
+    for name, frames in clips.items():
+        write(root / f"{name}.mp4", frames)
+    found = []
+    for number, row in enumerate(rows):
+        turns = [{"from": "human", "value": f"<video>\n{row['question']}"}, {"from": "gpt", "value": row["answer"]}]
+        others = {name: value for name, value in row.items() if name not in ("question", "answer", "video")}
+        found.append({"id": f"q{number}", "video": f"{row['video']}.mp4", **others, "conversations": turns})
+    (root / "annotations.json").write_text(json.dumps(found))
+    return Source(root)
+
+
+@pytest.fixture(scope="module")
+def sets(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Source]:
+    root = tmp_path_factory.mktemp("sets")
+    asked = [{"video": "a", "question": f"Is it {n}?", "answer": "no", "kind": f"k{n % 2}"} for n in range(12)]
+    new = [
+        {"video": "b", "question": f"Is it {n}?", "answer": "yes" if n < 6 else "no", "kind": "open", "shift": "night"}
+        for n in range(8)
+    ]
+    mined = {"origin": "mined", "round": 2, "gap": "g1"}
+    new[0] |= {"provenance": mined, "curation": {"similarity": 0.9}}
+    return {
+        "base": write_set(root / "base", {"a": scene(40)}, asked),
+        "new": write_set(root / "new", {"b": scene(41, view=2)}, new),
+        "kpi": write_set(root / "kpi", {"c": scene(42, view=3)}, [{"video": "c", "question": "Why?", "answer": "x"}]),
+    }
+
+
+def asked(sets: dict[str, Source], out: Path, **over: Any) -> Assembly:
+    return Assembly(sets["base"], (sets["new"],), out, **{"protected": {"kpi": sets["kpi"]}, **over})
+
+
+def test_rows_say_where_they_come_from_and_ids_are_unique(sets: dict[str, Source], tmp_path: Path) -> None:
+    made = assemble(asked(sets, tmp_path, balance=False, round=3))
+    records = load_records(tmp_path / "annotations.json")
+    assert len(records) == 20 and len({record.id for record in records}) == 20
+    origins = Counter((r.provenance.origin, r.provenance.round) for r in records if r.provenance)
+    assert origins == {("base", None): 12, ("mined", 2): 1, ("generated", 3): 7}
+    rows = json.loads((tmp_path / "annotations.json").read_text())
+    assert rows[12]["curation"] == {"similarity": 0.9} and rows[12]["shift"] == "night"
+    assert rows[12]["provenance"]["gap"] == "g1" and rows[12]["id"] == "q0-r3"
+    assert made.as_dict()["by_origin"] == {"base": 12, "mined": 1, "generated": 7}
+    assert json.loads((tmp_path / "leaks.json").read_text()) == [] and warnings(made, asked(sets, tmp_path)) == []
+
+
+def test_answers_are_balanced_capped_and_replayed(sets: dict[str, Source], tmp_path: Path) -> None:
+    made = assemble(asked(sets, tmp_path / "a", replay=2))
+    answers = Counter(row["conversations"][1]["value"] for row in made.rows[8:])
+    assert answers == {"yes": 2, "no": 2} and made.left_out["more of one answer"] == 4
+    assert Counter(row["kind"] for row in made.rows[:8]) == {"k0": 4, "k1": 4}
+    again = assemble(asked(sets, tmp_path / "b", replay=2))
+    assert again.rows == made.rows
+    capped = assemble(asked(sets, tmp_path / "c", cap=3, balance=False))
+    assert capped.as_dict()["by_origin"]["base"] == 12 and len(capped.rows) == 15
+
+
+def test_a_leak_stops_the_assembly_and_lists_the_pairs(sets: dict[str, Source], tmp_path: Path) -> None:
+    rows = [{"video": "d", "question": "What?", "answer": "y"}]
+    leaking = write_set(tmp_path / "leaking", {"d": scene(42, view=3)[8:30]}, rows)
+    with pytest.raises(ProblemError, match=r"(?s)CURATION_LEAK.*q0 of kpi \(same moments\)"):
+        assemble(Assembly(sets["base"], (sets["new"], leaking), tmp_path / "out", {"kpi": sets["kpi"]}))
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["leaks.json"]
+    (pair,) = [
+        each for each in json.loads((tmp_path / "out/leaks.json").read_text()) if each["reason"] != "the same id"
+    ]
+    assert pair["new_media"].endswith("d.mp4") and pair["protected_media"].endswith("c.mp4")
+
+
+def test_rows_that_the_base_set_has_are_no_news(sets: dict[str, Source], tmp_path: Path) -> None:
+    with pytest.raises(ProblemError, match="CURATION_NOTHING_NEW"):
+        assemble(Assembly(sets["base"], (sets["base"],), tmp_path))
+
+
+def test_without_protected_sets_there_is_a_warning(sets: dict[str, Source], tmp_path: Path) -> None:
+    plain = asked(sets, tmp_path, protected={})
+    (warning,) = warnings(assemble(plain), plain)
+    assert (warning.code, warning.severity) == ("CURATION_LEAK", "warning")

@@ -1,0 +1,95 @@
+"""Making data: variants are real clips whose answers stay true, words change alone, generators are named."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from clips import write_clip
+
+from vidqa.contract.problem import ProblemError
+from vidqa.curation import wording
+from vidqa.curation.augmenting import Augmentation, Generation, augment, generate
+from vidqa.curation.variants import VARIANTS, read_clip
+from vidqa.dataset import load_records
+
+
+@pytest.fixture
+def annotated(tmp_path: Path) -> Path:
+    write_clip(tmp_path / "a.mp4", frames=20)
+    (tmp_path / "broken.mp4").write_bytes(b"no video")
+    rows = [
+        ("a", "Is the door open?", "Yes."),
+        ("a", "Does it move left or to the right?", "Left."),
+        ("broken", "What?", "x"),
+    ]
+    found = [
+        {
+            "id": f"q{at}",
+            "video": f"{name}.mp4",
+            "conversations": [{"from": "human", "value": f"<video>\n{asked}"}, {"from": "gpt", "value": answer}],
+        }
+        for at, (name, asked, answer) in enumerate(rows)
+    ]
+    (tmp_path / "rows.json").write_text(json.dumps(found))
+    return tmp_path / "rows.json"
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_each_variant_is_a_clip_with_its_provenance(annotated: Path, tmp_path: Path, name: str) -> None:
+    out = tmp_path / "out"
+    rows, problems = augment(Augmentation(annotated, "", out, (name,)))
+    assert [problem.code for problem in problems] == ["CURATION_VARIANT"] and "broken.mp4" in problems[0].where
+    records = load_records(out / "augmented.json")
+    assert len(records) == len(rows) == 3 and len({record.id for record in records}) == 3
+    assert {record.provenance.origin for record in records if record.provenance} == {"augmented"}
+    frames, _ = read_clip(records[0].media[0].path)
+    assert 19 <= len(frames) <= 20 and rows[0]["curation"]["variant"] == name and rows[0]["curation"]["of"] == "q0"
+    assert [record.answer for record in records] == ["Yes.", "no", "Right." if name == "flip" else "Left."]
+    assert records[0].question != "Is the door open?" and "Is the door open?" in records[0].question
+    assert records[1].question == "Is the door closed?"
+    swapped = "Does it move right or to the left?" if name == "flip" else "Does it move left or to the right?"
+    assert records[2].question == swapped and "data:image/jpeg" in (out / "preview.html").read_text()
+
+
+def test_the_same_seed_makes_the_same(annotated: Path, tmp_path: Path) -> None:
+    made = [augment(Augmentation(annotated, "", tmp_path / name, seed=3))[0] for name in ("one", "two")]
+    assert [row["curation"] for row in made[0]] == [row["curation"] for row in made[1]]
+
+
+def test_a_flip_turns_pictures_around() -> None:
+    frames = np.arange(2 * 4 * 6 * 3, dtype=np.uint8).reshape(2, 4, 6, 3)
+    flipped, fps, _ = VARIANTS["flip"].apply(frames, 8.0, np.random.default_rng(0))
+    assert (flipped == frames[:, :, ::-1]).all() and fps == 8.0
+
+
+def test_words_are_swapped_only_where_it_is_sure() -> None:
+    assert wording.mirrored("LEFT of the right-hand door, leftmost") == "RIGHT of the left-hand door, rightmost"
+    assert wording.countered("Is it open?", "no") is None  # what is not open may be half open
+    assert wording.countered("Is it open or closed?", "yes") is None
+    assert wording.countered("Does it get bigger?", "Yes.") == ("Does it get smaller?", "no")
+    assert wording.asks_for_time("How fast is it?") and not wording.asks_for_time("Is it red?")
+
+
+PROGRAM = """
+import json, sys
+asked = json.load(sys.stdin)
+rows = json.load(open(asked["annotations"]))[:1]
+rows[0]["video"] = asked["annotations"].replace("rows.json", "a.mp4")
+json.dump(rows, open(asked["write_annotations"], "w"))
+"""
+
+
+def test_a_generators_rows_name_it_with_licence_and_source(annotated: Path, tmp_path: Path) -> None:
+    (tmp_path / "make.py").write_text(PROGRAM)
+    command = f"{sys.executable} {tmp_path / 'make.py'}"
+    with pytest.raises(ProblemError, match=r"(?s)CURATION_GENERATOR.*licence"):
+        generate(Generation(command, annotated, "", tmp_path / "out", "", "here"))
+    (row,) = generate(Generation(command, annotated, "", tmp_path / "out", "CC0", "here"))
+    assert row["curation"] == {"generator": command, "licence": "CC0", "source": "here"}
+    assert row["provenance"] == {"origin": "generated", "round": 1}
+    with pytest.raises(ProblemError, match=r"(?s)CURATION_GENERATOR.*exit code 2"):
+        generate(Generation(f"{sys.executable} absent.py", annotated, "", tmp_path / "none", "CC0", "here"))

@@ -1,0 +1,121 @@
+"""Leaks: copies are found whatever was done to them; other clips of the same camera are not taken for copies."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import av
+import numpy as np
+import pytest
+
+from vidqa.curation.frame_looks import looks
+from vidqa.curation.leaks import Protected, find_leaks, recording_of
+from vidqa.dataset.record import MediaRef, Record
+
+HEIGHT, WIDTH = 96, 128
+
+
+def scene(seed: int, view: int = 0, frames: int = 40) -> np.ndarray:
+    """uint8 [N, H, W, 3]: a view with one thing that moves through it."""
+    coarse = np.random.default_rng(view).uniform(30, 200, (6, 8, 3))
+    found = np.repeat(np.kron(coarse, np.ones((HEIGHT // 6, WIDTH // 8, 1)))[None], frames, axis=0)
+    draw = np.random.default_rng(100 + seed)
+    start, end = draw.uniform(0, 1, (2, 2)) * (HEIGHT, WIDTH)
+    color = draw.uniform(0, 255, 3)
+    rows, columns = np.mgrid[0:HEIGHT, 0:WIDTH]
+    for at in range(frames):
+        y, x = start + (end - start) * at / (frames - 1)
+        found[at][(abs(rows - y) < 16) & (abs(columns - x) < 14)] = color
+    return np.asarray(found.astype(np.uint8))
+
+
+def write(path: Path, frames: np.ndarray, crf: int = 20, size: tuple[int, int] | None = None) -> Record:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream("libx264", rate=10)
+        stream.width, stream.height = size or (frames.shape[2], frames.shape[1])
+        stream.pix_fmt, stream.options = "yuv420p", {"crf": str(crf), "preset": "ultrafast"}
+        for frame in frames:
+            container.mux(stream.encode(av.VideoFrame.from_ndarray(np.ascontiguousarray(frame), "rgb24")))
+        container.mux(stream.encode())
+    return record(path)
+
+
+def record(path: Path, name: str = "") -> Record:
+    ref = MediaRef("video", path.name, str(path), size=path.stat().st_size)
+    return Record(name or f"id of {path}", (), (ref,))
+
+
+COPIES: dict[str, Callable[[Path], Record]] = {
+    "encoded again": lambda folder: write(folder / "a.mp4", scene(1), crf=34, size=(96, 72)),
+    "trimmed": lambda folder: write(folder / "a.mp4", scene(1)[12:30]),
+    "longer": lambda folder: write(folder / "a.mp4", np.concatenate([scene(5, view=3), scene(1), scene(6, view=4)])),
+    "cropped": lambda folder: write(folder / "a.mp4", scene(1)[:, 6:90, 8:120]),
+    "overlapping": lambda folder: write(folder / "a.mp4", np.concatenate([scene(1)[22:], scene(7, view=5)])),
+}
+
+
+@pytest.fixture(scope="module")
+def kpi(tmp_path_factory: pytest.TempPathFactory) -> Protected:
+    folder = tmp_path_factory.mktemp("kpi")
+    return Protected("kpi", [write(folder / "film.mp4", scene(1)), write(folder / "other.mp4", scene(2, view=9))])
+
+
+@pytest.mark.parametrize("how", COPIES)
+def test_copies_are_found(kpi: Protected, tmp_path: Path, how: str) -> None:
+    (leak,) = find_leaks([COPIES[how](tmp_path)], [kpi])
+    assert leak.protected == kpi.records[0].id and leak.set == "kpi"
+    assert leak.reason == ("cropped" if how == "cropped" else "same moments")
+
+
+def test_other_clips_of_the_same_camera_are_none(kpi: Protected, tmp_path: Path) -> None:
+    others = [write(tmp_path / f"{seed}.mp4", scene(seed)) for seed in range(10, 18)]
+    assert find_leaks(others, [kpi]) == []
+
+
+def test_files_bytes_and_ids_are_found(kpi: Protected, tmp_path: Path) -> None:
+    of = kpi.records[0].media[0]
+    (tmp_path / "link.mp4").symlink_to(of.path)
+    shutil.copy(of.path, tmp_path / "copy.mp4")
+    found = find_leaks([record(tmp_path / "link.mp4"), record(tmp_path / "copy.mp4")], [kpi])
+    assert [leak.reason for leak in found] == ["the same file", "the same bytes"]
+    other = write(tmp_path / "film.mp4", scene(20, view=7))
+    named = Record(kpi.records[0].id, (), other.media)
+    assert [leak.reason for leak in find_leaks([named], [kpi])] == ["the same id"]
+    renamed = write(tmp_path / "new.mp4", scene(21, view=6))
+    assert find_leaks([Record(kpi.records[0].id, (), renamed.media)], [kpi]) == []
+    numbered = [Protected("kpi", [Record("7", (), kpi.records[1].media)])]
+    assert find_leaks([Record("7", (), other.media)], numbered) == []
+
+
+def test_parts_of_one_recording_are_told_by_name(tmp_path: Path) -> None:
+    first, second = write(tmp_path / "tour_part1.mp4", scene(30)), write(tmp_path / "tour_part2.mp4", scene(31, view=8))
+    (leak,) = find_leaks([second], [Protected("test", [first])])
+    assert leak.reason == "parts of one recording, by name" and leak.set == "test"
+    (leak,) = find_leaks([second], [Protected("test", [record(tmp_path / "tour_part1.mp4")])], group_by="^([a-z]+)_")
+    assert leak.reason == "parts of one recording, by name"
+
+
+@pytest.mark.parametrize(
+    ("name", "recording"),
+    [
+        ("cam3_part2", "cam3"),
+        ("visit-seg004", "visit"),
+        ("lobby_10s_20s", "lobby"),
+        ("lobby_0.5-to-3.0", "lobby"),
+        ("train_00001", ""),
+        ("cam_20240101_120000", ""),
+        ("clip-7", ""),
+        ("apart1", ""),
+    ],
+)
+def test_names_of_recordings(name: str, recording: str) -> None:
+    assert recording_of(MediaRef("video", f"{name}.mp4", f"/data/{name}.mp4")) == recording
+
+
+def test_a_clip_that_cannot_be_decoded_has_no_look(tmp_path: Path) -> None:
+    (tmp_path / "broken.mp4").write_bytes(b"no video")
+    broken = MediaRef("video", "broken.mp4", str(tmp_path / "broken.mp4"), size=8)
+    assert list(looks([broken])) == [(broken.key, None)]

@@ -92,7 +92,7 @@ def augment(turn: Turn) -> Done:
     folder = _fresh(turn.place / "augmented")
     words: list[object] = ["--annotations", turn.output("mined"), "--out", folder, "--round", turn.number]
     carrying_out.script("augment_samples", *words, *turn.settings.words.get("augment", []))
-    made = folder / "annotations.json"
+    made = folder / "augmented.json"
     count = _count(made)
     return Done(f"{count} altered copies were made.", {"augmented": made}, {"samples": count})
 

@@ -1,6 +1,6 @@
 """The planted weakness, by seed: what the DEFT loop reaches with mined samples, and with as many random ones.
 
-    python benchmarks/deft.py --out benchmarks/results/deft.json --seeds 0 1 2
+    python benchmarks/deft.py --out DIR --seeds 0 1 2
 
 Each seed is a demo of its own: other clips, another tiny model, trained from random weights, then the loop with its
 control. The figures are accuracies on the selection set, which the loop decides by, and on the KPI set, by kind.
@@ -8,19 +8,18 @@ control. The figures are accuracies on the selection set, which the loop decides
 
 from __future__ import annotations
 
-import argparse
 import json
 import shlex
 import subprocess
 import sys
 from pathlib import Path
-from tempfile import mkdtemp
 from typing import Any
+
+from ledger import Ledger, arguments
 
 SKILL_ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(SKILL_ROOT / "src"))
 
-from vidqa.contract.files import write_json
 from vidqa.demo.recipe import EVALUATE, LOOP, POOL_CLIPS, TRAIN, TRAIN_CLIPS
 
 
@@ -41,10 +40,10 @@ def build(action: str, out: Path, overrides: dict[str, Any], *words: object) -> 
     script("build_spec", action, *words, *sets, "--out", out)
 
 
-def measured(folder: Path, seed: int) -> dict[str, Any]:
-    """The loop's report of one seed, in short."""
+def measured(folder: Path, seed: int, share: float) -> dict[str, Any]:
+    """The loop's report of one seed, in short; with a `share` of the demo's clips."""
     data, model, runs = folder / "data", folder / "model", folder / "runs"
-    sizes = ("--clips", TRAIN_CLIPS, "--pool", POOL_CLIPS, "--seed", seed)
+    sizes = ("--clips", int(share * TRAIN_CLIPS), "--pool", int(share * POOL_CLIPS), "--seed", seed)
     python("-m", "vidqa.demo", "--out", data, *sizes, read=False)
     made = ("--out", model, "--corpus", data / "corpus.txt", "--seed", seed)
     python("-m", "vidqa.engine.families.tiny_qwen3_vl", *made, read=False)
@@ -89,16 +88,12 @@ def _kinds(run: str | None) -> dict[str, float] | None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="The demo's planted weakness with mined and with random samples.")
-    parser.add_argument("--out", type=Path, required=True)
+    parser = arguments(__doc__)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--folder", type=Path, help="where the demos lie (default: a temporary folder)")
     options = parser.parse_args()
-    folder = options.folder or Path(mkdtemp(prefix="deft-"))
-    found = []
+    ledger = Ledger("deft", options)
     for seed in options.seeds:
-        found.append(measured((folder / str(seed)).absolute(), seed))
-        write_json(options.out, {"seeds": found})
+        ledger.add(measured((options.out / str(seed)).absolute(), seed, 0.02 if options.tiny else 1.0))
 
 
 if __name__ == "__main__":

@@ -180,7 +180,7 @@ for title, code, spoil in (
     ("no model", "SPEC_REQUIRED", keys(policy__model_name_or_path="")),
     ("no output folder", "SPEC_REQUIRED", keys(train__output_dir="")),
     ("no annotations named", "SPEC_REQUIRED", keys(custom__train_dataset__annotation_path="")),
-    ("no media named", "SPEC_REQUIRED", keys(custom__train_dataset__media_path="")),
+    ("no media named", "DATA_MEDIA_MISSING", keys(custom__train_dataset__media_path="")),
     ("fps and nframes", "SPEC_FPS_AND_NFRAMES", keys(custom__vision__fps=2)),
     ("neither fps nor nframes", "SPEC_NO_SAMPLING", keys(custom__vision__nframes=None)),
     ("warm-up twice", "SPEC_WARMUP_TWICE", keys(train__optm_warmup_steps=2, train__optm_warmup_epochs=1)),

@@ -71,6 +71,7 @@ class Loop:
     def alone(self) -> Iterator[None]:
         """Nobody else carries out stages meanwhile. Raises DEFT_BUSY."""
         with only_one(self.folder):
+            write_state(self.folder, self.state)  # whoever was killed behind an event has not written what follows
             yield
 
     def write(self, event: Event) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 TRAIN_CLIPS = 3000
 POOL_CLIPS = 1600
-POOL_CLIPS = 1600
 # The same frames are taken in training and in evaluation: 8 of them, as 4 tokens (one for each two frames).
 VISION = {"nframes": 8, "total_pixels": 4 * 32 * 32}
 
@@ -31,18 +30,6 @@ EVALUATE = {
     "generation.max_tokens": 8,
     "evaluation.batch_size": 64,
     "num_gpus": 1,
-}
-
-# The loop: one round that goes on from the first training, on what was mined and twice as much of what was there.
-LOOP = {
-    "sets.kpi_looks": 1,
-    "stop.target_kind": "diagonal",
-    "stop.target": 0.9,
-    "stop.rounds": 2,
-    "continue_from": "last",
-    "audit": "report",
-    "train": "num_epochs=10",
-    "words.assemble": "--replay 2",
 }
 
 # The loop: one round that goes on from the first training, on what was mined and twice as much of what was there.

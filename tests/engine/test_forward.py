@@ -50,7 +50,9 @@ def test_products_in_8_bits_are_nearly_those_of_32_and_only_in_training(
         rounded = torch.cat(list(packed(world, numbers).values()))
         assert 1e-4 < (rounded - exact).norm() / exact.norm() < 0.02
         found = gradient(world, [numbers])
-        assert torch.nn.functional.cosine_similarity(found, exact_gradient, dim=0) > 0.98
+        # Qwen2.5-VL's vision tower alone has gated MLPs; its untied model comes to 0.987, the six others to over 0.99.
+        least = 0.98 if world.model.config.model_type == "qwen2_5_vl" else 0.99
+        assert torch.nn.functional.cosine_similarity(found, exact_gradient, dim=0) > least
         if granularity == "tensorwise" and not world.model.config.tie_word_embeddings:  # compiling takes a while: once
             fused = gradient(world, [numbers], compile=True)
             assert torch.nn.functional.cosine_similarity(found, fused, dim=0) > 0.999

@@ -198,14 +198,13 @@ def _within_budget(sides: FitSides, step: int, patches: int, rules: PixelRules, 
         height, width = (max(1, round(side / rules.factor)) * rules.factor for side in vision.sides)
         return height, width
     whole = rules.max_pixels * (patches * step if rules.each_frame else 1)
-    longest = whole if vision.total_pixels is None else vision.total_pixels * step
-    longest = min(longest, whole) if rules.each_frame else longest
+    longest = whole if vision.total_pixels is None or rules.each_frame else vision.total_pixels * step
     bounds = {"total_pixels": vision.total_pixels, "max_pixels": (vision.max_pixels or 0) * patches or None}
     given = {key: pixels for key, pixels in bounds.items() if pixels is not None}
     if not given:
         return sides(longest)
     key = min(given, key=lambda key: given[key])
-    longest, budget = min(longest, given[key] * step), given[key] // rules.factor**2
+    unbounded, longest, budget = longest, min(longest, given[key] * step), given[key] // rules.factor**2
     if budget < patches:
         value = getattr(vision, key)
         message = f"{key} {value} allows {budget} tokens, {patches} temporal patches need one each"
@@ -213,6 +212,8 @@ def _within_budget(sides: FitSides, step: int, patches: int, rules: PixelRules, 
         raise VIDEO_BUDGET_TOO_SMALL.error(
             f"vision.{key}", message, f"Set {key} to at least {enough}, or take fewer frames."
         )
+    if rules.each_frame and patches * math.prod(sides(unbounded)) // rules.factor**2 <= budget:
+        return sides(unbounded)  # a narrow video may fit whole, and come out smaller than it must from a bounded edge
     while True:  # ends: at longest = 1 both sides are one factor, which is one token per patch
         height, width = sides(longest)
         tokens = patches * height * width // rules.factor**2

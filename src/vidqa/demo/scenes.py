@@ -20,6 +20,7 @@ STRAIGHT = {"left": (-1, 0), "right": (1, 0), "up": (0, -1), "down": (0, 1)}  # 
 DIAGONAL = {"up left": (-1, -1), "up right": (1, -1), "down left": (-1, 1), "down right": (1, 1)}
 FLASHES = {1: "once", 2: "twice", 3: "three times"}
 LAMP_RADIUS = 34
+PLATES, PLATE_LEVELS = 7, 24  # of a wall: so many in a row, darker or brighter by at most so much
 DIAMOND, SQUARE = 1.25, 0.9  # half diagonal and half side for about the area of a disc of radius 1
 
 
@@ -105,14 +106,23 @@ def _draw_lit(times: int, rng: np.random.Generator) -> tuple[int, ...]:
 def render(scene: Scene) -> np.ndarray:
     """The clip's frames, uint8 [frames, SIDE, SIDE, 3]."""
     look = scene.look
-    noise = np.random.default_rng(look.noise_seed).normal(0, 4, size=(SIDE, SIDE, 1))
-    empty = np.broadcast_to((look.level + noise).clip(0, 255).astype(np.uint8), (SIDE, SIDE, 3))
+    empty = np.broadcast_to(_wall(look), (SIDE, SIDE, 3))
     frames = np.repeat(empty[None], look.frame_count, axis=0)
     for index in range(look.frame_count):
         shown = what_is_shown(scene, index / (look.frame_count - 1))
         if shown is not None:
             frames[index][_mask(look.shape, shown)] = COLORS[shown.color]
     return frames
+
+
+def _wall(look: Look) -> np.ndarray:
+    """The background, uint8 [SIDE, SIDE, 1]: plates of levels of its own, as real places differ, so that two clips are
+    told apart by their looks; and noise."""
+    rng = np.random.default_rng(look.noise_seed)
+    plates = rng.uniform(-PLATE_LEVELS, PLATE_LEVELS, size=(PLATES, PLATES, 1))
+    at = np.arange(SIDE) * PLATES // SIDE
+    noise = rng.normal(0, 4, size=(SIDE, SIDE, 1))
+    return (look.level + plates[at][:, at] + noise).clip(0, 255).astype(np.uint8)
 
 
 def what_is_shown(scene: Scene, moment: float) -> Shown | None:

@@ -78,6 +78,9 @@ def _check_sets(settings: Settings) -> None:
         ]
         if twins:
             raise DEFT_SAME_SET.error(place, f"it is the {name} set and the {twins[0]} set")
+    if settings.study and settings.control:
+        message = "the study's best training is compared with one that was not searched for"
+        raise DEFT_SETTING.error("control", message, "ask for one of control and study")
     if sets.pool is None:
         raise DEFT_SETTING.error("sets.pool", "there is nothing to take samples from", "name a pool: --pool DIR")
 

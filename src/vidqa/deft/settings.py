@@ -58,7 +58,7 @@ class Stop(Strict):
 
 
 class Settings(Strict):
-    """All of it. `train` are KEY=VALUE for the trainings of rounds; `words` are further options of stages' scripts."""
+    """All of it. `train` are KEY=VALUE for the trainings of rounds; `study` and `words` are more options of scripts."""
 
     model: str | None = Field(
         default=None, description="what the loop starts with: a training's run folder, or a model"
@@ -66,6 +66,9 @@ class Settings(Strict):
     sets: Sets
     continue_from: Literal["base", "last"] = Field(default="base", description="what each round's training starts from")
     train: list[str] = Field(default_factory=list, description="KEY=VALUE for the trainings of rounds")
+    study: list[str] = Field(
+        default_factory=list, description="options of run_automl.py plan: each round's training is a study's best"
+    )
     words: dict[Literal["gaps", "mine", "augment", "assemble"], list[str]] = Field(default_factory=dict)
     augment: bool = Field(default=False, description="also make altered copies of what was mined")
     audit: Literal["ask", "report"] = Field(
@@ -108,6 +111,6 @@ def with_sets(table: dict[str, Any], sets: list[str]) -> dict[str, Any]:
             inner = inner.setdefault(part, {})
             if not isinstance(inner, dict):
                 raise DEFT_SETTING.error(key, f"{part} is a value, not a table")
-        is_words = parts[0] == "words" or parts == ["train"]
+        is_words = parts[0] == "words" or parts in (["train"], ["study"])
         inner[parts[-1]] = shlex.split(value) if is_words else yaml.safe_load(value)
     return table

@@ -44,9 +44,10 @@ def measured(folder: Path, seed: int, share: float) -> dict[str, Any]:
     """The loop's report of one seed, in short; with a `share` of the demo's clips."""
     data, model, runs = folder / "data", folder / "model", folder / "runs"
     sizes = ("--clips", int(share * TRAIN_CLIPS), "--pool", int(share * POOL_CLIPS), "--seed", seed)
-    python("-m", "vidqa.demo", "--out", data, *sizes, read=False)
-    made = ("--out", model, "--corpus", data / "corpus.txt", "--seed", seed)
-    python("-m", "vidqa.engine.families.tiny_qwen3_vl", *made, read=False)
+    if not (data / "pool" / "annotations.json").is_file():  # written last; an earlier call's trainings are found again
+        python("-m", "vidqa.demo", "--out", data, *sizes, read=False)
+        made = ("--out", model, "--corpus", data / "corpus.txt", "--seed", seed)
+        python("-m", "vidqa.engine.families.tiny_qwen3_vl", *made, read=False)
     train, evaluate = folder / "train.toml", folder / "evaluate.toml"
     build("train", train, TRAIN, "--train-root", data / "train", "--model", model, "--results-dir", runs)
     build("evaluate", evaluate, EVALUATE, "--eval-root", data / "eval", "--model", model, "--results-dir", runs)

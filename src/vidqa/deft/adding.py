@@ -17,6 +17,7 @@ from vidqa.deft.turn import EVALUATE_SPEC, Done, Turn, annotations_in
 EMBEDDINGS = "embeddings.parquet"
 NOTHING = tuple(f"CURATION_{what}" for what in ("NOTHING_FOUND", "EMPTY_POOL", "NO_GAPS", "NOTHING_NEW"))
 MOST_BYTES = 4 << 30  # of a set of annotations
+NO_ROWS = ("DATA_EMPTY", "DATA_FILE_MISSING")  # of a folder that is there
 NEAR = "DATA_SPLIT_NEAR"  # preflight's warning of files that look alike
 
 
@@ -26,11 +27,17 @@ def embed(turn: Turn) -> Done:
     outputs: dict[str, Path] = {}
     spent = Cost()
     view = {name: value for name, value in _view(turn).items() if value is not None}
-    for name, folder in (("selection", turn.settings.sets.selection), ("pool", str(turn.settings.sets.pool))):
+    for name, folder in (("pool", str(turn.settings.sets.pool)), ("selection", turn.settings.sets.selection)):
         asked = turn.folder / f"embed_{name}.toml"
         words = [*model_words(turn.starting_model()), *data_words(folder), "--results-dir", turn.runs, "--out", asked]
         carrying_out.script("build_spec", "embed", *words, *carrying_out.sets(view))
-        run, _, cost = carrying_out.job("embed", asked, turn.settings.where)
+        try:
+            run, _, cost = carrying_out.job("embed", asked, turn.settings.where)
+        except ProblemError as none:
+            if name != "pool" or none.problems[0].code not in NO_ROWS or not Path(folder).is_dir():
+                raise
+            sentence = f"No new samples: the pool is empty. {none.problems[0].message}: {none.problems[0].where}."
+            return Done(sentence, {}, {}, stop="no new samples")
         outputs[f"{name} embeddings"] = run / EMBEDDINGS
         if turn.number == 1:
             spent = Cost(seconds=spent.seconds + cost.seconds, gpu_seconds=spent.gpu_seconds + cost.gpu_seconds)
@@ -120,7 +127,7 @@ def assembled(turn: Turn, added: list[Path], folder: str, name: str) -> Done:
     words: list[object] = ["--base", base, "--base-media", media, "--add", *added, "--out", out]
     words += ["--round", turn.number]
     for option, place in (("validation", sets.selection), ("kpi", sets.kpi), ("test", sets.test)):
-        words += [f"--{option}", annotations_in(place), f"--{option}-media", place] if place else []
+        words += [f"--{option}", annotations_in(place), place] if place else []
     try:
         found = carrying_out.script("assemble_dataset", *words, *turn.settings.words.get("assemble", [])).data
     except ProblemError as none:

@@ -1,0 +1,95 @@
+"""Jobs that take no time, for a loop whose scripts are the real ones: they answer, embed and train as told.
+
+An evaluation leaves what the engine leaves (results.json, metrics.json, recipe.json), scored by the same rules; an
+embedding has a vector for each kind of question, so that clips of a kind are each other's neighbours.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from simulated import write_table
+
+from vidqa import spec
+from vidqa.contract.files import content_hash, write_json
+from vidqa.curation.rows import read_rows
+from vidqa.dataset.brief import brief
+from vidqa.deft.settings import Where
+from vidqa.deft.state import Cost
+from vidqa.evaluation import score
+from vidqa.evaluation.results import judged
+
+Answers = Callable[[str, dict[str, Any]], str]  # (the model's folder, sample with question, gt and kind) -> response
+
+
+class Jobs:
+    """Takes the place of `carrying_out.job`. `launched` are the actions, in order."""
+
+    def __init__(self, answers: Answers) -> None:
+        self.answers = answers
+        self.launched: list[str] = []
+
+    def __call__(self, action: str, spec_path: Path, where: Where) -> tuple[Path, dict[str, Any], Cost]:
+        asked = spec.keys.flat(spec.load(spec_path, action))
+        self.launched.append(action)
+        root = asked.get("results.results_dir") or asked.get("results_dir") or asked.get("train.output_dir")
+        run = Path(str(root)) / f"{action}-{content_hash(spec_path)[:8]}"
+        getattr(self, action)(run, asked)
+        return run, {"run_dir": str(run), "job": run.name}, Cost(seconds=1.0)
+
+    def evaluate(self, run: Path, asked: dict[str, Any]) -> None:
+        items = []
+        for sample in samples(asked):
+            said = self.answers(str(asked["model.model_name"]), sample)
+            items.append(judged({**sample, "response": said}))
+        write_json(run / "results.json", items)
+        write_json(run / "metrics.json", score(items, ""))
+        write_json(run / "recipe.json", {"model": {"folder": asked["model.model_name"]}, "samples": len(items)})
+
+    def embed(self, run: Path, asked: dict[str, Any]) -> None:
+        rows = []
+        for sample in samples(asked):
+            of_kind = np.random.default_rng(list(sample["kind"].encode()))
+            own = np.random.default_rng(list(sample["sample_id"].encode()))
+            media = of_kind.normal(size=32) + 0.3 * own.normal(size=32)
+            text = np.random.default_rng(list(sample["question"].encode())).normal(size=16)
+            named = {"media": sample["video_id"], "answer": sample["gt"], "problem": None}
+            vectors = {"media_embedding": _unit(media), "text_embedding": _unit(text)}
+            rows.append({**sample, **named, **vectors})
+        write_table(run, rows)
+
+    def train(self, run: Path, asked: dict[str, Any]) -> None:
+        rows = json.loads(Path(asked["custom.train_dataset.annotation_path"]).read_text())
+        weights = run / "safetensors" / "epoch_1"
+        weights.mkdir(parents=True, exist_ok=True)
+        (weights / "model.safetensors").write_text(hashlib.sha256(json.dumps(rows).encode()).hexdigest())
+        (weights / "config.json").write_text("{}")
+        (run / "best").unlink(missing_ok=True)
+        (run / "best").symlink_to(weights.relative_to(run))
+
+
+def samples(asked: dict[str, Any]) -> list[dict[str, Any]]:
+    """The set of an evaluation or an embedding, as results name it."""
+    pairs = read_rows(Path(asked["dataset.annotation_path"]), asked["dataset.media_dir"])
+    found = []
+    for row, record in pairs:
+        said = brief(row)
+        found.append(
+            {
+                "sample_id": record.id,
+                "video_id": record.media[0].path,
+                "question": said.question,
+                "gt": said.answer,
+                "kind": said.kind,
+            }
+        )
+    return found
+
+
+def _unit(vector: np.ndarray) -> np.ndarray:
+    return (vector / np.linalg.norm(vector)).astype(np.float32)

@@ -1,0 +1,180 @@
+"""What becomes of a loop, by the scripts that it calls: gaps, mining, assembly, preflight and comparison are real."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "curation"))
+
+from table_jobs import Answers, Jobs
+from tiny_world import tiny_model
+
+from vidqa.contract.problem import ProblemError
+from vidqa.deft import carrying_out
+from vidqa.deft.beginning import Wanted, begin
+from vidqa.deft.loop import Loop
+from vidqa.deft.report import write_report
+from vidqa.deft.state import Ending
+from vidqa.demo.clips import pool_clips, selection_clips, train_clips, write_split
+from vidqa.spec import Layer, dump, resolve
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Sets of demo clips and a tiny model: a fifth of what is asked about is diagonal, the rest the model knows."""
+    folder = tmp_path_factory.mktemp("world")
+    sets = {"train": train_clips(16, 0), "selection": selection_clips(0)[:40], "pool": pool_clips(60, 0)}
+    for name, clips in sets.items():
+        write_split(folder / name, clips)
+    tiny_model(folder)
+    return folder
+
+
+def begun(world: Path, place: Path, *sets: str, **folders: Path) -> Loop:
+    table: dict[str, Any] = {
+        "custom.train_dataset.annotation_path": str(world / "train/annotations.json"),
+        "custom.train_dataset.media_path": str(world / "train"),
+        "policy.model_name_or_path": str(world / "model"),
+        "policy.model_max_length": 4096,
+        "custom.vision.nframes": 4,
+        "train.param_dtype": "float32",
+        "train.train_batch_per_replica": 4,
+    }
+    measured = {
+        "dataset.annotation_path": str(world / "selection/annotations.json"),
+        "dataset.media_dir": str(world / "selection"),
+        "model.model_name": str(world / "model"),
+        "vision.nframes": 4,
+    }
+    place.mkdir(exist_ok=True)
+    (place / "train.toml").write_text(dump(resolve("train", [Layer("test", table)]).spec))
+    (place / "evaluate.toml").write_text(dump(resolve("evaluate", [Layer("test", measured)]).spec))
+    places = {"selection": world / "selection", "pool": world / "pool", **folders}
+    named: dict[str, str | None] = {name: str(each) for name, each in places.items()}
+    return begin(place / "loop", Wanted(place / "train.toml", place / "evaluate.toml", named, sets=list(sets)))[0]
+
+
+def ended(monkeypatch: pytest.MonkeyPatch, loop: Loop, answers: Answers) -> tuple[Ending, Jobs]:
+    jobs = Jobs(answers)
+    monkeypatch.setattr(carrying_out, "job", jobs)
+    while not isinstance(step := loop.next(), Ending):
+        pass
+    write_report(loop)
+    return step, jobs
+
+
+def knows_all(model: str, sample: dict[str, Any]) -> str:
+    return str(sample["gt"])
+
+
+def lacks_diagonals(model: str, sample: dict[str, Any]) -> str:
+    return "up" if sample["kind"] == "diagonal" else str(sample["gt"])
+
+
+def learns_diagonals_and_forgets_colors(model: str, sample: dict[str, Any]) -> str:
+    if "safetensors" not in model:
+        return lacks_diagonals(model, sample)
+    return "pink" if sample["kind"] == "color" else str(sample["gt"])
+
+
+def learns_diagonals(model: str, sample: dict[str, Any]) -> str:
+    return str(sample["gt"]) if "safetensors" in model else lacks_diagonals(model, sample)
+
+
+@pytest.mark.slow
+def test_what_is_like_the_gaps_is_mined_and_a_better_model_is_kept(
+    monkeypatch: pytest.MonkeyPatch, world: Path, tmp_path: Path
+) -> None:
+    loop = begun(world, tmp_path, "stop.target=0.99", "stop.rounds=2", "words.mine=--per-gap 2")
+    ending, jobs = ended(monkeypatch, loop, learns_diagonals)
+    assert ending.rule == "target" and jobs.launched == ["evaluate", "embed", "embed", "train", "evaluate"]
+    mined = json.loads((loop.folder / "round_1/mined/mined.json").read_text())
+    pool = json.loads((world / "pool/annotations.json").read_text())
+    wanted = {row["id"] for row in pool if row["kind"] == "diagonal"}
+    assert 0 < len(wanted) < 0.05 * len(pool) and wanted <= {row["id"] for row in mined} and len(mined) <= 16
+    rows = json.loads((loop.folder / "round_1/train_set/annotations.json").read_text())
+    assert len(rows) == len(json.loads((world / "train/annotations.json").read_text())) + len(mined)
+    told = json.loads((loop.folder / "report.json").read_text())["rounds"][1]
+    assert told["accepted"] and told["by_kind"]["diagonal"]["accuracy"] == 1.0 and "Accepted" in told["why"]
+    assert (loop.folder / "report.html").read_text().count("<img") >= 4 * min(12, len(mined))
+
+
+@pytest.mark.slow
+def test_a_planted_regression_is_rolled_back(monkeypatch: pytest.MonkeyPatch, world: Path, tmp_path: Path) -> None:
+    loop = begun(world, tmp_path, "stop.rounds=2", "words.mine=--per-gap 1")
+    ending, jobs = ended(monkeypatch, loop, learns_diagonals_and_forgets_colors)
+    assert ending.rule == "regression" and "color" in ending.sentence and jobs.launched.count("train") == 1
+    assert loop.state.accepted and loop.state.accepted.round == 0
+    assert loop.state.accepted.model == str(world / "model")
+
+
+def test_a_model_without_gaps_ends_the_loop(monkeypatch: pytest.MonkeyPatch, world: Path, tmp_path: Path) -> None:
+    ending, jobs = ended(monkeypatch, begun(world, tmp_path), knows_all)
+    assert ending.rule == "no gaps" and "train" not in jobs.launched
+
+
+def test_a_pool_without_anything_like_the_gaps_ends_the_loop(
+    monkeypatch: pytest.MonkeyPatch, world: Path, tmp_path: Path
+) -> None:
+    loop = begun(world, tmp_path, "words.mine=--threshold 0.99")
+    ending, jobs = ended(monkeypatch, loop, lacks_diagonals)
+    assert ending.rule == "no new samples" and "train" not in jobs.launched
+
+
+def test_doubtful_labels_wait_for_a_person_and_are_no_gaps_then(
+    monkeypatch: pytest.MonkeyPatch, world: Path, tmp_path: Path
+) -> None:
+    """Two records ask the same of one clip and differ in the answer."""
+    rows = json.loads((world / "selection/annotations.json").read_text())
+    twin = next(row for row in rows if row["kind"] == "size")
+    other = {"yes": "no", "no": "yes"}[twin["conversations"][1]["value"]]
+    asked, _ = twin["conversations"]
+    rows.append({**twin, "id": "twin", "conversations": [asked, {"from": "gpt", "value": other}]})
+    selection = tmp_path / "selection"
+    selection.mkdir()
+    shutil.copytree(world / "selection/videos", selection / "videos", copy_function=os.link)
+    (selection / "annotations.json").write_text(json.dumps(rows))
+    truth = {row["id"]: row["conversations"][1]["value"] for row in rows[:-1]} | {
+        "twin": twin["conversations"][1]["value"]
+    }
+    loop = begun(world, tmp_path / "place", selection=selection)
+    ending, _ = ended(monkeypatch, loop, lambda model, sample: truth[sample["sample_id"]])
+    assert ending.rule == "audit needed" and ending.waits and "audit.html" in ending.sentence
+    assert "twin" in (loop.folder / "round_1/audit.html").read_text()
+    answers = {"schema": "vidqa.audit_answers.v1", "answers": {"twin": {"verdict": "wrong", "answer": truth["twin"]}}}
+    (loop.folder / "audit_answers.json").write_text(json.dumps(answers))
+    ending, _ = ended(monkeypatch, Loop(loop.folder), lambda model, sample: truth[sample["sample_id"]])
+    assert ending.rule == "no gaps"
+
+
+@pytest.mark.parametrize("what", ["annotations", "nothing"])
+def test_an_empty_pool_ends_the_loop(monkeypatch: pytest.MonkeyPatch, world: Path, tmp_path: Path, what: str) -> None:
+    pool = tmp_path / "pool"
+    pool.mkdir()
+    if what == "annotations":
+        (pool / "annotations.json").write_text("[]")
+    ending, jobs = ended(monkeypatch, begun(world, tmp_path / "place", pool=pool), lacks_diagonals)
+    assert ending.rule == "no new samples" and "train" not in jobs.launched
+
+
+@pytest.mark.slow
+def test_a_leak_is_a_gate(monkeypatch: pytest.MonkeyPatch, world: Path, tmp_path: Path) -> None:
+    """A pool that holds clips of the selection set."""
+    pool = tmp_path / "pool"
+    (pool / "videos").mkdir(parents=True)
+    for clip in (world / "selection/videos").iterdir():
+        (pool / "videos" / f"copy_{clip.name}").write_bytes(clip.read_bytes())
+    rows = json.loads((world / "selection/annotations.json").read_text())
+    copies = [{**row, "id": f"copy {row['id']}", "video": row["video"].replace("/", "/copy_")} for row in rows]
+    (pool / "annotations.json").write_text(json.dumps(copies))
+    loop = begun(world, tmp_path / "place", "words.mine=--per-gap 1", pool=pool)
+    with pytest.raises(ProblemError, match="CURATION_LEAK"):
+        ended(monkeypatch, loop, lacks_diagonals)
+    assert loop.state.ending and (loop.state.ending.rule, loop.state.ending.waits) == ("hard gate", True)

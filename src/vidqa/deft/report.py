@@ -23,7 +23,8 @@ SCHEMA = "vidqa.deft_report.v1"
 CARDS = 12  # samples of each kind that are shown with frames, of each round
 FRAMES = 4
 SHOWN = 600  # characters of one text
-ADDED = ("mined", "augmented")
+ADDED = {"mined": "added from the pool", "augmented": "added as altered copies"}
+CHANGED = {"fixed": "wrong before, right now", "broken": "right before, wrong now"}
 MOST_BYTES = 1 << 30  # of the annotations of what was added
 Row = dict[str, Any]
 
@@ -121,15 +122,23 @@ def _curve(rounds: Sequence[Row]) -> Any:
 
 def _pictures(each: RoundState) -> list[tuple[str, list[Row]]]:
     """(heading, cards) of what a round added, fixed and broke."""
-    shown = [(f"Added ({name})", _added(each, name)) for name in ADDED if _path(each, name)]
+    shown = []
+    for name, heading in ADDED.items():
+        if place := _path(each, name):
+            rows = parse_json(place, MOST_BYTES)
+            shown.append((_heading(heading, len(rows)), [_added(place, row) for row in rows[:CARDS]]))
     compared = _table(each, "compare", "comparison")
     if compared and "evaluate" in each.stages:
         items = {item["sample_id"]: item for item in read_results(each.stages["evaluate"].outputs["results"].path)}
-        for name in ("fixed", "broken"):
+        for name, heading in CHANGED.items():
             ids = [sample for sample in compared["samples"][name] if sample in items]
             cards = [_card(items[sample]["video_id"], items[sample]) for sample in ids[:CARDS]]
-            shown.append((f"{name.capitalize()} ({len(ids)})", cards))
+            shown.append((_heading(heading, len(ids)), cards))
     return shown
+
+
+def _heading(what: str, count: int) -> str:
+    return f"{count} questions {what}" + (f"; {CARDS} of them" if count > CARDS else "")
 
 
 def _path(each: RoundState, name: str) -> Path | None:
@@ -137,14 +146,10 @@ def _path(each: RoundState, name: str) -> Path | None:
     return Path(outputs[0].path) if outputs and Path(outputs[0].path).is_file() else None
 
 
-def _added(each: RoundState, name: str) -> list[Row]:
-    place = _path(each, name)
-    cards = []
-    for row in parse_json(place, MOST_BYTES)[:CARDS] if place else []:
-        said = brief(row)
-        item = {"question": said.question, "gt": said.answer, "kind": said.kind, "sample_id": row.get("id")}
-        cards.append(_card(str(place.parent / str(said.medium)) if place else "", item))
-    return cards
+def _added(place: Path, row: Row) -> Row:
+    said = brief(row)
+    item = {"question": said.question, "gt": said.answer, "kind": said.kind, "sample_id": row.get("id")}
+    return _card(str(place.parent / str(said.medium)), item)
 
 
 def _card(video: str, item: Row) -> Row:

@@ -41,6 +41,6 @@ LOOP = {
     "continue_from": "last",
     "audit": "report",
     "train": "num_epochs=12",
-    "words.mine": "--per-gap 5",
+    "words.mine": "--per-gap 3",
     "words.assemble": "--replay 4",
 }

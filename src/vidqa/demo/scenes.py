@@ -20,7 +20,7 @@ STRAIGHT = {"left": (-1, 0), "right": (1, 0), "up": (0, -1), "down": (0, 1)}  # 
 DIAGONAL = {"up left": (-1, -1), "up right": (1, -1), "down left": (-1, 1), "down right": (1, 1)}
 FLASHES = {1: "once", 2: "twice", 3: "three times"}
 LAMP_RADIUS = 34
-PLATES, PLATE_LEVELS = 7, 10  # of a wall: so many in a row, darker or brighter by at most so much
+PLATES, PLATE_LEVELS = 7, 24  # of a wall: so many in a row, darker or brighter by at most so much
 DIAMOND, SQUARE = 1.25, 0.9  # half diagonal and half side for about the area of a disc of radius 1
 
 

@@ -71,8 +71,9 @@ MAY_KNOW = {
     "studies": {"contract", "actions", "spec", "jobs", "platforms", "preflight", "pages", "evaluation"},
     "curation": {"contract", "pages", "video", "dataset", "evaluation", "datatools"},
     "deft": {"contract", "actions", "pages", "spec", "dataset", "evaluation", "platforms", "jobs", "preflight"},
+    "benchmark": {"contract", "spec", "dataset", "evaluation", "jobs", "preflight"},
     "demo": {"contract"},
-    "generate": {"contract", "actions", "import_graph", "spec", "platforms", "planning", "deft"},
+    "generate": {"contract", "actions", "benchmark", "import_graph", "spec", "platforms", "planning", "deft"},
     "import_graph": {"spec"},
 }
 BROAD_EXCEPTS = {
@@ -104,6 +105,7 @@ PREFIXES = {
     "studies": {"AUTOML", "STUDY"},
     "curation": {"CURATION"},
     "deft": {"DEFT"},
+    "benchmark": {"BENCHMARK"},
 }
 VAGUE = ("utils", "util", "helper", "manager", "misc", "common")
 

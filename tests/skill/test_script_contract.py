@@ -54,6 +54,11 @@ WRONG = {
     "score_results": (["absent"], Exit.INPUT, "RESULTS_MISSING"),
     "serve": (["--model", "absent"], Exit.INPUT, "SPEC_PARENT_RUN"),
     "split_dataset": (["--annotations", "absent.json", "--out", "out"], Exit.INPUT, "DATA_FILE_MISSING"),
+    "run_benchmark": (
+        ["--data", "absent", "--datasets", "av", "--model", "hf_model://org/name"],
+        Exit.INPUT,
+        "BENCHMARK_DATA",
+    ),
     "run_deft": (["status", "absent"], Exit.USAGE, "DEFT_NO_LOOP"),
     "upload": (["absent"], Exit.USAGE, "STORAGE_NOTHING_TO_UPLOAD"),
     "route_train": (["--automl-policy", "sometimes"], Exit.USAGE, "USAGE"),

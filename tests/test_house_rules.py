@@ -70,7 +70,7 @@ MAY_KNOW = {
     "serving": {"contract", "spec", "video", "dataset", "families", "planning", "jobs", "platforms"},
     "studies": {"contract", "actions", "spec", "jobs", "platforms", "preflight", "pages", "evaluation"},
     "curation": {"contract", "pages", "video", "dataset", "evaluation", "datatools"},
-    "deft": {"contract", "actions", "pages", "spec", "dataset", "evaluation", "platforms", "jobs", "preflight"},
+    "deft": {"contract", "actions", "pages", "spec", "dataset", "evaluation", "jobs", "preflight"},
     "benchmark": {"contract", "spec", "dataset", "evaluation", "jobs", "preflight"},
     "demo": {"contract"},
     "generate": {"contract", "actions", "benchmark", "import_graph", "spec", "platforms", "planning", "deft"},

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from vidqa.benchmark.questions import Question, read_questions
 from vidqa.benchmark.settings import LONGER, WARMER, Settings
@@ -20,6 +20,7 @@ from vidqa.evaluation.results import Item, read_results
 from vidqa.jobs import api
 from vidqa.preflight import gate
 from vidqa.spec import Layer, dump, resolve
+from vidqa.spec.models import EvaluateSpec
 
 READY = gate.of_engine("vidqa")
 
@@ -77,15 +78,20 @@ def write_attempt(settings: Settings, questions: Sequence[Question], attempt: in
         "evaluation.limit": -1,
     }
     layers = [*settings.layers, Layer("run_benchmark.py", data)]
-    spec = resolve("evaluate", layers).spec
+    spec = _evaluation(layers)
     if attempt:
         later = {
             "generation.temperature": min(2.0, round(spec.generation.temperature + WARMER * attempt, 4)),
             "generation.max_tokens": spec.generation.max_tokens + LONGER * attempt,
             "evaluation.seed": spec.evaluation.seed + attempt,  # the random numbers of a question depend on it alone
         }
-        spec = resolve("evaluate", [*layers, Layer("retry", later)]).spec
+        spec = _evaluation([*layers, Layer("retry", later)])
     path = place / f"{attempt}.toml"
     write_json(annotations, [question.as_record() for question in questions])
     write_text(path, dump(spec))
     return path
+
+
+def _evaluation(layers: Sequence[Layer]) -> EvaluateSpec:
+    """Raises the problems of the spec."""
+    return cast(EvaluateSpec, resolve("evaluate", layers).spec)

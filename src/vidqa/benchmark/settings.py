@@ -107,8 +107,17 @@ def settle(asked: Asked, platform: str, resources: Resources) -> Settings:
         parse_set(asked.sets),
     )
     return Settings(
-        *(asked.data.expanduser().absolute(), asked.out.expanduser().absolute(), tuple(dict.fromkeys(datasets))),
-        *(model, answer_type, retries, asked.limit, layers, tuple(problems), platform, resources),
+        data=asked.data.expanduser().absolute(),
+        out=asked.out.expanduser().absolute(),
+        datasets=tuple(dict.fromkeys(datasets)),
+        model=model,
+        answer_type=answer_type,
+        retries=retries,
+        limit=asked.limit,
+        layers=layers,
+        problems=tuple(problems),
+        platform=platform,
+        resources=resources,
     )
 
 

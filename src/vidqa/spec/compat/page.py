@@ -55,7 +55,7 @@ yields the records, and set `custom.loader` |
 `FOLDER#SUBSET:SPLIT`, or `hf_dataset://NAME@REVISION#SUBSET:SPLIT` of the hub |
 | `train.train_policy.dataset.test_size = 0` | unset: nothing is held out |
 | a list of equal `optm_lr`, `optm_impl` or `optm_name`, one for each part of a model | the one value |
-| a loader of one's own, `--dataset FILE` | `custom.loader = "FILE.py:FUNCTION"`, a function that yields records |
+| a loader of one's own (--dataset FILE) | `custom.loader = "FILE.py:FUNCTION"`, a function that yields records |
 
 `custom.vision` is theirs, with all its keys. Their loader overwrites `total_pixels` with what the length allows
 (`model_max_length` x 1024 x 0.9); here it stays as written, and a sample that is too long is named before the job.
@@ -102,18 +102,18 @@ settings are written anew; the names differ, the meanings do not:
 
 | LLaMA-Factory | ms-swift | TRL | here |
 |---|---|---|---|
-| `learning_rate` | `--learning_rate` | `learning_rate` | `train.optm_lr` |
-| `num_train_epochs` | `--num_train_epochs` | `num_train_epochs` | `train.epoch` |
+| `learning_rate` | learning_rate | `learning_rate` | `train.optm_lr` |
+| `num_train_epochs` | num_train_epochs | `num_train_epochs` | `train.epoch` |
 | `per_device_train_batch_size` x `gradient_accumulation_steps` | the same | the same | \
 `train.train_batch_per_replica` |
-| `cutoff_len` | `--max_length` | `max_length` | `policy.model_max_length`, which never cuts |
-| `lora_rank`, `lora_alpha` | `--lora_rank`, `--lora_alpha` | `LoraConfig(r, lora_alpha)` | `policy.lora.r`, \
+| `cutoff_len` | max_length | `max_length` | `policy.model_max_length`, which never cuts |
+| `lora_rank`, `lora_alpha` | lora_rank, lora_alpha | `LoraConfig(r, lora_alpha)` | `policy.lora.r`, \
 `policy.lora.lora_alpha` |
-| `freeze_vision_tower` | `--freeze_vit` | - | `--profile frozen-vision` |
-| `video_fps`, `video_maxlen` | `FPS`, `FPS_MAX_FRAMES` | - | `custom.vision.fps`, `custom.vision.max_frames` |
-| `video_max_pixels` | `VIDEO_MAX_PIXELS` | - | `custom.vision.max_pixels` |
-| `val_size` | `--split_dataset_ratio` | - | `train.train_policy.dataset.test_size` |
-| `deepspeed`, `fsdp` | `--deepspeed` | `fsdp` | `policy.parallelism.dp_shard_size`, the number of GPUs |
+| `freeze_vision_tower` | freeze_vit | - | `--profile frozen-vision` |
+| `video_fps`, `video_maxlen` | FPS, FPS_MAX_FRAMES | - | `custom.vision.fps`, `custom.vision.max_frames` |
+| `video_max_pixels` | VIDEO_MAX_PIXELS | - | `custom.vision.max_pixels` |
+| `val_size` | split_dataset_ratio | - | `train.train_policy.dataset.test_size` |
+| `deepspeed`, `fsdp` | deepspeed | `fsdp` | `policy.parallelism.dp_shard_size`, the number of GPUs |
 
 Merged models of theirs are ordinary folders for `--model`; an adapter of PEFT is one for an evaluation.
 """

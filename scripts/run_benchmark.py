@@ -15,6 +15,7 @@ parser = Parser(
         "python scripts/run_benchmark.py --data data --config eval_config.yaml --set evaluation.generator=vllm",
     ],
 )
+parser.usage = "run_benchmark.py --data DIR --datasets SUBSET ... --model MODEL [options]"
 parser.add_argument("--data", "--data_dir", type=Path, required=True, metavar="DIR", help="what fetch_data.py wrote")
 parser.add_argument("--datasets", nargs="+", default=(), metavar="SUBSET", help="av, robovqa, agibot, bridgev2, ...")
 parser.add_argument("--answer-type", choices=("letter", "reasoning"), help="default: reasoning")

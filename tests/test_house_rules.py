@@ -71,7 +71,7 @@ MAY_KNOW = {
     "studies": {"contract", "actions", "spec", "jobs", "platforms", "preflight", "pages", "evaluation"},
     "curation": {"contract", "pages", "video", "dataset", "evaluation", "datatools"},
     "deft": {"contract", "actions", "pages", "spec", "dataset", "evaluation", "jobs", "preflight"},
-    "benchmark": {"contract", "spec", "dataset", "evaluation", "jobs", "preflight"},
+    "benchmark": {"contract", "spec", "video", "dataset", "evaluation", "jobs", "preflight"},
     "demo": {"contract"},
     "generate": {"contract", "actions", "benchmark", "import_graph", "spec", "platforms", "planning", "deft"},
     "import_graph": {"spec"},

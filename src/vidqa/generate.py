@@ -22,6 +22,7 @@ from vidqa.contract.cli import SKILL_ROOT
 from vidqa.contract.files import write_text
 from vidqa.deft import stages, state
 from vidqa.planning.budget.page import memory_page
+from vidqa.planning.recipes.page import recipes_page
 from vidqa.platforms import site
 from vidqa.spec import pages
 from vidqa.spec.compat.page import migrating_page
@@ -58,6 +59,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "references/memory.md": memory_page,
     "references/migrating.md": migrating_page,
     "references/packages.md": import_graph.page,
+    "references/recipes.md": recipes_page,
     "references/site_template.toml": site.template,
 }
 

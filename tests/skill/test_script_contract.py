@@ -32,6 +32,7 @@ WRONG = {
     "build_spec": (["train", "--set", "train.epochs=3"], Exit.INPUT, "SPEC_UNKNOWN_KEY"),
     "compare": (["absent", "absent"], Exit.INPUT, "RESULTS_MISSING"),
     "convert_dataset": (["--in", "absent.csv", "--to", "llava", "--out", "out"], Exit.INPUT, "DATA_FILE_MISSING"),
+    "cut_clips": (["holoassist", "--raw", "absent", "--data", "absent"], Exit.INPUT, "BENCHMARK_DATA"),
     "export": (["absent", "--out", "out"], Exit.USAGE, "EXPORT_NOT_FOUND"),
     "fetch_data": (["nothing", "--out", "out"], Exit.INPUT, "HUB_NOT_FOUND"),
     "infer": (["--model", "absent", "--video", "a.mp4"], Exit.INPUT, "SPEC_PARENT_RUN"),

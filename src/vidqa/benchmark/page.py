@@ -46,6 +46,28 @@ report has both, `one_shot` and `with_retries`; published figures are usually of
 accuracy of the first answers by the rules of [evaluation.md](evaluation.md), which do not take the T of "The pan" for
 an answer.
 
+## Clips that do not come with it
+
+Clips of av, robovqa and robofail come with the benchmark. Those of the other subsets are cut out of the sets that they
+come from, which their owners give out:
+
+```bash
+python scripts/cut_clips.py holoassist --raw RAW --data DATA/benchmark
+```
+
+| subset | what RAW holds | a clip |
+|---|---|---|
+| holoassist | `data-annotation-trainval-v1_1.json`, and `video_pitch_shifted.tar` or what is in it | \
+`VIDEO_coarse_I_fine_J`: the seconds of the event J with the label "Fine grained action" |
+| agibot | `observations/TASK/EPISODE/videos/CAMERA.mp4` of AgiBotWorld-Beta, unpacked or in its tars (AV1) | \
+`TASK-EPISODE-CAMERA-FIRST-END`: these frames, the last one left out |
+| bridgev2 | the TFRecord files of `bridge_dataset/1.0.0`, split val; TensorFlow is not needed | \
+`FOLDER.EPISODE.X.clipframeNNN`: frames 0 to NNN, at 30 a second |
+
+Clips become H.264 without sound, at the rate and size of their video. A clip is written whole or not at all, one that
+is there is left as it is, and each that cannot be cut is a `BENCHMARK_CUT` that says why. Cosmos-Reason1's own script
+writes whole episodes of bridgev2, whatever the frame in the name; clips cut here end where the question was asked.
+
 ## What is written
 
 `--results-dir` gets MODEL/ANSWER_TYPE, with `benchmark.json` (all scores, with 95 % intervals by video), for every

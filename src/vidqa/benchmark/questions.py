@@ -67,7 +67,14 @@ def read_questions(
     return found, problems
 
 
-def _of_subset(home: Path, name: str, answer_type: str) -> Iterator[Question]:
+def clips_of(home: Path, name: str) -> list[str]:
+    """The names of the clips of a subset, without the folder. Raises BENCHMARK_DATA."""
+    rows = _rows(home, name)[1]
+    clips = dict.fromkeys(row.get("video") for row in rows if isinstance(row, dict))
+    return [clip.rsplit("/", 1)[-1] for clip in clips if isinstance(clip, str) and clip]
+
+
+def _rows(home: Path, name: str) -> tuple[Path, list[Any]]:
     file = home / name / f"{name}_benchmark_qa_pairs.json"
     try:
         rows = parse_json(file, MOST_BYTES)
@@ -77,6 +84,11 @@ def _of_subset(home: Path, name: str, answer_type: str) -> Iterator[Question]:
         raise BENCHMARK_DATA.error(file, f"it cannot be read: {str(broken)[:200]}") from broken
     if not isinstance(rows, list) or not rows:
         raise BENCHMARK_DATA.error(file, "it holds no list of videos with questions")
+    return file, rows
+
+
+def _of_subset(home: Path, name: str, answer_type: str) -> Iterator[Question]:
+    file, rows = _rows(home, name)
     for at, row in enumerate(rows):
         pairs = row.get(PAIRS) if isinstance(row, dict) else None
         for number, pair in enumerate(pairs if isinstance(pairs, list) else [pairs]):

@@ -83,8 +83,8 @@ of Cosmos-Reason1 and for ours. Of a question that a file answers twice, the las
 ## Published scores
 
 In per cent, each with half the width of its 95 % interval, which follows from the number of questions alone (100
-each, 110 of robovqa). Two scores whose difference is smaller mean nothing without compare.py, and the first two rows,
-one model evaluated twice, differ by up to 5 points.
+each, 110 of robovqa). Two scores whose difference is smaller mean nothing without compare.py, and the two rows of
+Cosmos-Reason2-2B, one model evaluated twice, differ by up to 5 points.
 
 {{scores}}
 

@@ -38,8 +38,8 @@ form of thinking and answer |
 
 Both: system prompt "Answer the questions.", 4 frames a second, seed 1, up to 128,000 tokens. An open question,
 without choices, is right if the texts are equal but for case. A response without an answer is asked again up to
-{RETRIES} times, each time with {WARMER} more temperature, {LONGER} more tokens and the next seed. A clip that is
-missing or broken counts as wrong, is not asked again, and is in `failed`.
+{RETRIES} times, each time with {WARMER} more temperature, {LONGER} more tokens and the next seed, in a job of its own.
+A clip that is missing or broken counts as wrong, is not asked again, and is in `failed`.
 
 **Retrying raises the score**: a model that answers nothing where it is unsure gets {RETRIES} more guesses. So the
 report has both, `one_shot` and `with_retries`; published figures are usually of the second kind. `own_rules` is the
@@ -48,8 +48,8 @@ an answer.
 
 ## Clips that do not come with it
 
-Clips of av, robovqa and robofail come with the benchmark. Those of the other subsets are cut out of the sets that they
-come from, which their owners give out:
+Clips of av, robovqa and robofail come with the benchmark. Those of the other subsets are cut out of the sets that
+they come from, which their owners give out:
 
 ```bash
 python scripts/cut_clips.py holoassist --raw RAW --data DATA/benchmark

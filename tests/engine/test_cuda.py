@@ -12,6 +12,7 @@ import torch
 from tiny_world import losses, run_engine, tiny_data, tiny_model, tiny_spec
 from transformers import AutoConfig, Qwen3VLForConditionalGeneration
 
+from vidqa.engine.kernels import kernels_for, plain
 from vidqa.engine.model import ahead
 from vidqa.spec import Layer, dump, resolve
 
@@ -63,6 +64,28 @@ def test_full_fine_tune_learns_and_its_export_is_proved(world: SimpleNamespace, 
     assert found[-1] < found[0]
     proof = json.loads((run / "best/proof.json").read_text())
     print(f"ranks {ranks} {dtype}: losses {[round(x, 5) for x in found]} proof {proof}")
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_second_family_learns_and_its_export_is_proved(world: SimpleNamespace, dtype: str) -> None:
+    folder = world.folder / f"second_{dtype}"
+    folder.mkdir()
+    second = SimpleNamespace(folder=folder, model=tiny_model(folder, family="qwen2_5_vl"), root=world.root)
+    run = _train(second, "run", 1, **{"train.param_dtype": dtype})
+    assert losses(run)[-1] < losses(run)[0]
+    assert (run / "best/proof.json").exists()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("size", [64, 72, 80])  # of a head in Reason2 2B, 8B and Reason1
+def test_rotated_heads_of_the_vision_tower_are_those_of_plain_pytorch(size: int, dtype: torch.dtype) -> None:
+    heads, drawn = 16, torch.Generator("cuda").manual_seed(size)
+    packed = torch.randn(333, 3 * heads * size, device="cuda", dtype=dtype, generator=drawn)
+    angle = torch.randn(333, size // 2, device="cuda", generator=drawn).repeat(1, 2)
+    found = kernels_for(packed.device).vision_heads(packed, heads, angle.cos(), angle.sin())
+    expected = plain.vision_heads(packed, heads, angle.cos(), angle.sin())
+    for ours, theirs in zip(found, expected, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=8e-3 if dtype == torch.bfloat16 else 1e-6, atol=1e-6)
 
 
 def test_more_ranks_give_the_losses_of_one(world: SimpleNamespace) -> None:

@@ -2,8 +2,8 @@
 
     python benchmarks/serving.py --out DIR [--shape 2b]
 
-A real server on random weights, asked by plain HTTP. As many requests as are measured go before them, so that kernels
-are compiled, graphs captured and frames in the cache. Memory is looked at between requests: that of the GPU as
+A real server on random weights, asked by plain HTTP. A load that asks about every clip goes before, so that kernels are
+compiled, graphs captured and frames in the cache. Memory is looked at between requests: that of the GPU as
 nvidia-smi tells it, without one that of the server's processes.
 """
 
@@ -101,7 +101,7 @@ def main() -> None:
     opened_s = time.time() - started.began
     try:
         clients = Clients(address, data, tokens)
-        under_load(clients, started, requests)
+        under_load(clients, started, max(AT_ONCE, len(clients.clips)))
         row = under_load(clients, started, requests)
         started.process.send_signal(signal.SIGTERM)
         ended = started.process.wait(60)

@@ -28,6 +28,8 @@ from vidqa.engine.model.layers import (
     rotate,
 )
 
+ALIGNED = 8  # numbers of a row that a matrix product in bf16 reads at a time
+
 
 class DecoderInput(NamedTuple):
     norm: Norm
@@ -85,10 +87,28 @@ class VisionOutput(NamedTuple):
     gate: Projection | None = None
 
 
+def _aligned(of: VisionOutput) -> VisionOutput:
+    """The same gated MLP, zeros behind its inner width up to a multiple of ALIGNED. Matrix products in bf16 read 16
+    bytes at a time: with the 3,420 numbers of Qwen2.5-VL a block takes half as long again, or twice as long if it is
+    not compiled."""
+    more = -len(of.wide.weight) % ALIGNED
+    layers = (of.wide, of.narrow, of.gate)
+    if not more or any(layer is None or layer.adapter or layer.float8 for layer in layers):
+        return of
+
+    def longer(layer: Projection) -> Projection:
+        bias = None if layer.bias is None else F.pad(layer.bias, (0, more))
+        return layer._replace(weight=F.pad(layer.weight, (0, 0, 0, more)), bias=bias)
+
+    narrow = of.narrow._replace(weight=F.pad(of.narrow.weight, (0, more)))
+    return of._replace(wide=longer(of.wide), narrow=narrow, gate=of.gate and longer(of.gate))
+
+
 def after_vision_attention(hidden_TD: torch.Tensor, attended_TD: torch.Tensor, of: VisionOutput) -> torch.Tensor:
     hidden_TD = hidden_TD + project(attended_TD, of.output)[0]
     inside = normed(hidden_TD, of.norm)
     if of.gate is not None:
+        of = _aligned(of)
         gate, up = project(inside, of.gate, of.wide)
         wide = F.silu(gate) * up
     elif hidden_TD.is_cuda and not torch.is_grad_enabled() and is_plain(of.wide):

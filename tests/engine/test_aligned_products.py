@@ -1,0 +1,54 @@
+"""A vision MLP whose inner width no matrix product reads well is computed in a wider one, to the same values."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from vidqa.engine.families.qwen_vl_layers import ALIGNED, VisionOutput, _aligned, after_vision_attention
+from vidqa.engine.model.adapted import Adapter
+from vidqa.engine.model.layers import Norm, Projection, root_mean_square_norm
+
+WIDTH, INNER = 16, 20
+
+
+def drawn(*shape: int) -> torch.Tensor:
+    return torch.randn(*shape, dtype=torch.float64).requires_grad_()
+
+
+def block(inner: int) -> VisionOutput:
+    wide, gate = (Projection(drawn(inner, WIDTH), drawn(inner), None) for _ in range(2))
+    narrow = Projection(drawn(WIDTH, inner), drawn(WIDTH), None)
+    output = Projection(drawn(WIDTH, WIDTH), drawn(WIDTH), None)
+    return VisionOutput(output, Norm(drawn(WIDTH), None, 1e-6), wide, narrow, gate)
+
+
+def test_values_and_gradients_are_those_of_the_written_formula() -> None:
+    of, hidden, attended = block(INNER), drawn(5, WIDTH), drawn(5, WIDTH)
+    linear = lambda values, layer: F.linear(values, layer.weight, layer.bias)  # noqa: E731
+    middle = hidden + linear(attended, of.output)
+    inside = root_mean_square_norm(middle, of.norm).double()
+    expected = middle + linear(F.silu(linear(inside, of.gate)) * linear(inside, of.wide), of.narrow)
+    found = after_vision_attention(hidden, attended, of)
+    leaves = [hidden, attended, *(part for layer in (of.wide, of.narrow, of.gate) for part in layer[:2])]
+    torch.testing.assert_close(found, expected)
+    ours, theirs = (torch.autograd.grad(each.square().sum(), leaves) for each in (found, expected))
+    for mine, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(mine, other)
+
+
+def test_inner_width_becomes_a_multiple() -> None:
+    wider = _aligned(block(INNER))
+    assert wider.gate is not None
+    assert [len(wider.wide.weight), len(wider.gate.weight), wider.narrow.weight.shape[1]] == [24, 24, 24]
+    of = block(3 * ALIGNED)
+    assert _aligned(of) is of
+
+
+@pytest.mark.parametrize("name", ["wide", "narrow", "gate"])
+def test_an_adapter_keeps_the_width_that_it_is_made_for(name: str) -> None:
+    of = block(INNER)
+    adapter = Adapter(drawn(2, WIDTH), drawn(INNER, 2), 1.0, 0.0)
+    of = of._replace(**{name: getattr(of, name)._replace(adapter=adapter)})
+    assert _aligned(of) is of

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 
 from vidqa.engine.families.qwen_vl_layers import ALIGNED, VisionOutput, _aligned, after_vision_attention
 from vidqa.engine.model.adapted import Adapter
-from vidqa.engine.model.layers import Norm, Projection, root_mean_square_norm
+from vidqa.engine.model.layers import Norm, Projection, project, root_mean_square_norm
 
 WIDTH, INNER = 16, 20
 
@@ -46,9 +46,23 @@ def test_inner_width_becomes_a_multiple() -> None:
     assert _aligned(of) is of
 
 
-@pytest.mark.parametrize("name", ["wide", "narrow", "gate"])
-def test_an_adapter_keeps_the_width_that_it_is_made_for(name: str) -> None:
-    of = block(INNER)
-    adapter = Adapter(drawn(2, WIDTH), drawn(INNER, 2), 1.0, 0.0)
-    of = of._replace(**{name: getattr(of, name)._replace(adapter=adapter)})
-    assert _aligned(of) is of
+@pytest.mark.parametrize("dropout", [0.0, 0.5])
+def test_adapters_of_all_three_layers_grow_with_them(dropout: float) -> None:
+    """Dropout of the narrow one draws masks of another size, which cannot be compared."""
+    of, hidden = block(INNER), drawn(5, WIDTH)
+    adapters = {name: Adapter(drawn(2, WIDTH), drawn(INNER, 2), 0.5, dropout) for name in ("wide", "gate")}
+    adapters["narrow"] = Adapter(drawn(2, INNER), drawn(WIDTH, 2), 0.5, dropout)
+    of = of._replace(**{name: getattr(of, name)._replace(adapter=adapter) for name, adapter in adapters.items()})
+    wider = _aligned(of)
+    for name in ("wide", "gate"):
+        (found,), (expected,) = (_seeded(hidden, getattr(each, name)) for each in (wider, of))
+        torch.testing.assert_close(found[:, :INNER], expected)
+        assert not found[:, INNER:].any()
+    inner = drawn(5, INNER)
+    if not dropout:
+        torch.testing.assert_close(project(F.pad(inner, (0, 4)), wider.narrow), project(inner, of.narrow))
+
+
+def _seeded(hidden: torch.Tensor, layer: Projection) -> tuple[torch.Tensor, ...]:
+    torch.manual_seed(0)
+    return project(hidden, layer)

@@ -92,16 +92,25 @@ def _aligned(of: VisionOutput) -> VisionOutput:
     bytes at a time: with the 3,420 numbers of Qwen2.5-VL a block takes half as long again, or twice as long if it is
     not compiled."""
     more = -len(of.wide.weight) % ALIGNED
-    layers = (of.wide, of.narrow, of.gate)
-    if not more or any(layer is None or layer.adapter or layer.float8 for layer in layers):
+    if not more or of.gate is None:
         return of
+    return of._replace(wide=_longer(of.wide, more), gate=_longer(of.gate, more), narrow=_wider(of.narrow, more))
 
-    def longer(layer: Projection) -> Projection:
-        bias = None if layer.bias is None else F.pad(layer.bias, (0, more))
-        return layer._replace(weight=F.pad(layer.weight, (0, 0, 0, more)), bias=bias)
 
-    narrow = of.narrow._replace(weight=F.pad(of.narrow.weight, (0, more)))
-    return of._replace(wide=longer(of.wide), narrow=narrow, gate=of.gate and longer(of.gate))
+def _longer(layer: Projection, more: int) -> Projection:
+    """With so many more outputs, which are zero."""
+    weight, bias, adapter = F.pad(layer.weight, (0, 0, 0, more)), layer.bias, layer.adapter
+    return layer._replace(
+        weight=weight,
+        bias=None if bias is None else F.pad(bias, (0, more)),
+        adapter=adapter and adapter._replace(up=F.pad(adapter.up, (0, 0, 0, more))),
+    )
+
+
+def _wider(layer: Projection, more: int) -> Projection:
+    """With so many more inputs, which do not count."""
+    adapter = layer.adapter and layer.adapter._replace(down=F.pad(layer.adapter.down, (0, more)))
+    return layer._replace(weight=F.pad(layer.weight, (0, more)), adapter=adapter)
 
 
 def after_vision_attention(hidden_TD: torch.Tensor, attended_TD: torch.Tensor, of: VisionOutput) -> torch.Tensor:

@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from vidqa.engine.families.qwen_vl_layers import ALIGNED, VisionOutput, _aligned, after_vision_attention
+from vidqa.engine.families.qwen_vl_layers import ALIGNED, VisionOutput, after_vision_attention, aligned
 from vidqa.engine.model.adapted import Adapter
 from vidqa.engine.model.layers import Norm, Projection, project, root_mean_square_norm
 
@@ -38,29 +38,34 @@ def test_values_and_gradients_are_those_of_the_written_formula() -> None:
         torch.testing.assert_close(mine, other)
 
 
+def mlp(of: VisionOutput) -> tuple[Projection, Projection, Projection]:
+    assert of.gate is not None
+    return of.gate, of.wide, of.narrow
+
+
 def test_inner_width_becomes_a_multiple() -> None:
-    wider = _aligned(block(INNER))
-    assert wider.gate is not None
-    assert [len(wider.wide.weight), len(wider.gate.weight), wider.narrow.weight.shape[1]] == [24, 24, 24]
-    of = block(3 * ALIGNED)
-    assert _aligned(of) is of
+    gate, wide, narrow = aligned(*mlp(block(INNER)))
+    assert [len(gate.weight), len(wide.weight), narrow.weight.shape[1]] == [24, 24, 24]
+    kept = mlp(block(3 * ALIGNED))
+    assert aligned(*kept) == kept
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.5])
 def test_adapters_of_all_three_layers_grow_with_them(dropout: float) -> None:
     """Dropout of the narrow one draws masks of another size, which cannot be compared."""
     of, hidden = block(INNER), drawn(5, WIDTH)
-    adapters = {name: Adapter(drawn(2, WIDTH), drawn(INNER, 2), 0.5, dropout) for name in ("wide", "gate")}
-    adapters["narrow"] = Adapter(drawn(2, INNER), drawn(WIDTH, 2), 0.5, dropout)
-    of = of._replace(**{name: getattr(of, name)._replace(adapter=adapter) for name, adapter in adapters.items()})
-    wider = _aligned(of)
-    for name in ("wide", "gate"):
-        (found,), (expected,) = (_seeded(hidden, getattr(each, name)) for each in (wider, of))
+    up, down = drawn(INNER, 2), drawn(2, WIDTH)
+    gate, wide, narrow = mlp(of)
+    gate, wide = (layer._replace(adapter=Adapter(down, up, 0.5, dropout)) for layer in (gate, wide))
+    narrow = narrow._replace(adapter=Adapter(drawn(2, INNER), drawn(WIDTH, 2), 0.5, dropout))
+    *longer, wider = aligned(gate, wide, narrow)
+    for grown, layer in zip(longer, (gate, wide), strict=True):
+        (found,), (expected,) = (_seeded(hidden, each) for each in (grown, layer))
         torch.testing.assert_close(found[:, :INNER], expected)
         assert not found[:, INNER:].any()
     inner = drawn(5, INNER)
     if not dropout:
-        torch.testing.assert_close(project(F.pad(inner, (0, 4)), wider.narrow), project(inner, of.narrow))
+        torch.testing.assert_close(project(F.pad(inner, (0, 4)), wider), project(inner, narrow))
 
 
 def _seeded(hidden: torch.Tensor, layer: Projection) -> tuple[torch.Tensor, ...]:

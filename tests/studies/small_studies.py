@@ -74,6 +74,11 @@ def history(study: Path) -> History:
     return History(read(study).events)
 
 
+def outcome(found: History) -> list[tuple]:
+    """What may not depend on where and when the jobs ran."""
+    return [(each.number, each.proposer, each.values, each.state, each.measured) for each in found.trials]
+
+
 if __name__ == "__main__":  # a controller that tests may kill: python small_studies.py STUDY
     install()
     carry_out(Path(sys.argv[1]))

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from small_studies import RATE, carry_out, history, write_study
+from small_studies import RATE, carry_out, history, outcome, write_study
 from tiny_world import SOURCE
 
 from vidqa.contract.cli import SKILL_ROOT
@@ -25,7 +25,6 @@ from vidqa.jobs.launch import unchecked
 from vidqa.platforms import hardware
 from vidqa.studies import journal, proposing, requests
 from vidqa.studies.controller import Controller
-from vidqa.studies.history import History
 from vidqa.studies.journal import only_controller
 from vidqa.studies.report import report
 from vidqa.studies.status import status
@@ -33,10 +32,6 @@ from vidqa.studies.study import open_study
 
 pytestmark = pytest.mark.usefixtures("quick_trials")
 ENOUGH_S = 120.0
-
-
-def outcome(found: History) -> list[tuple]:
-    return [(each.number, each.proposer, each.values, each.state, each.measured) for each in found.trials]
 
 
 def test_a_study_begins_with_the_template_and_ends_with_a_report(tmp_path: Path) -> None:

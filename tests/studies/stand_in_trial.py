@@ -1,7 +1,7 @@
 """A training that takes no time: the engine's command line, its files, and a loss that is a function of the rate.
 
 What goes wrong is the spec's `logging.experiment_name`: nothing ("well"), "nan" and "memory" for rates above 3e-3,
-"killed" for a first attempt, "hang" until it is asked to stop, once.
+"killed" for a first attempt, "hang" until it is asked to stop, once, "slow" for a second that may be killed.
 """
 
 import argparse
@@ -61,6 +61,8 @@ if manner == "killed" and first:
     os.kill(os.getpid(), signal.SIGKILL)
 if manner in ("nan", "memory") and rate > 3e-3:
     fail({"nan": "ENGINE_NOT_FINITE", "memory": "ENGINE_OUT_OF_MEMORY"}[manner], 5)
+if manner == "slow":
+    time.sleep(1.0)
 resumed = train.get("resume")
 start = 0
 if isinstance(resumed, str):

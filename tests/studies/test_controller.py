@@ -23,7 +23,7 @@ from vidqa.contract.problem import ProblemError
 from vidqa.jobs import records
 from vidqa.jobs.launch import unchecked
 from vidqa.platforms import hardware
-from vidqa.studies import journal, proposing, requests
+from vidqa.studies import journal, proposing, requests, starting
 from vidqa.studies.controller import Controller
 from vidqa.studies.journal import only_controller
 from vidqa.studies.report import report
@@ -159,6 +159,36 @@ def test_wall_time_is_what_controllers_worked_whatever_the_clock_says(
     assert found.finished and 0 < found.elapsed_s < ENOUGH_S
     study = write_study(tmp_path / "short", "limits.wall_hours=1e-7", max_trials=50)
     assert "hours are over" in (carry_out(study).searched or "")
+
+
+def test_a_study_that_has_ended_goes_on_with_more_trials(tmp_path: Path) -> None:
+    sets = ("steps.shortest=2", "steps.longest=8", "steps.reduction=2", "finals.seeds=[7]", "finals.top=1")
+    study = write_study(tmp_path, *sets, algorithm="asha", max_trials=4)
+    before = carry_out(study)
+    assert before.finished and any(each.state == "paused" for each in before.trials)
+    reruns = {name for name in before.scores if name.startswith("final-")}
+    with pytest.raises(ProblemError, match=r"STUDY_SETTINGS(.|\n)*the study has 4 trials"):
+        starting.extend(study, 4)
+    starting.extend(study, 9)
+    found = carry_out(study)
+    assert found.finished and len(found.trials) == 9 and status(study).data["max_trials"] == 9
+    for entry, was in zip(found.trials, before.trials, strict=False):
+        assert entry.values == was.values and entry.measured[: len(was.measured)] == was.measured
+    assert all(each.state in ("complete", "paused", "pruned") for each in found.trials), (
+        "none begins without a checkpoint"
+    )
+    assert any(each.state == "pruned" and "removed when the search" in each.why for each in found.trials[:4])
+    names = [name for name in found.work if name in reruns or name.startswith("final-")]
+    assert len(names) == len(set(names)) and found.winner == report(study).data["winner"]
+
+
+@pytest.mark.parametrize("algorithm", ["cma-es", "pbt"])
+def test_a_population_stays_as_large_as_it_was(tmp_path: Path, algorithm: str) -> None:
+    study = write_study(tmp_path, algorithm=algorithm, max_trials=1, fixed=())
+    carry_out(study)
+    with pytest.raises(ProblemError, match=r"STUDY_CHANGED(.|\n)*sizes its population"):
+        starting.extend(study, 9)
+    assert "max_trials = 1\n" in (study / "study.toml").read_text()
 
 
 def test_a_target_ends_the_search(tmp_path: Path) -> None:

@@ -21,6 +21,8 @@ from vidqa.studies.settings import Settings, read_settings
 from vidqa.studies.space import Space, space_of
 from vidqa.studies.study_problems import STUDY_CHANGED, STUDY_GOAL, STUDY_MISSING
 
+SIZED = ("cma-es", "pbt")  # algorithms whose population depends on the number of trials
+
 
 @dataclass(frozen=True)
 class Study:
@@ -76,8 +78,15 @@ class Study:
         if created is None:
             return
         rungs = [list(bracket) for bracket in self.algorithm.rungs]
-        if rungs != created["rungs"]:
-            raise STUDY_CHANGED.error(self.folder, f"the rungs were {created['rungs']} and would be {rungs}")
+        old_rungs = created["rungs"]
+        if rungs[: len(old_rungs)] != old_rungs:
+            raise STUDY_CHANGED.error(self.folder, f"the rungs were {old_rungs} and would be {rungs}")
+        sized, most = created["settings"].get("max_trials"), self.settings.max_trials
+        if self.settings.algorithm in SIZED and most != sized:
+            message = (
+                f"{self.settings.algorithm} began with max_trials = {sized}, which sizes its population; it is {most}"
+            )
+            raise STUDY_CHANGED.error(self.folder, message, "put it back, or plan a new study")
         if created["fingerprint"] == self.fingerprint:
             return
         before, now = created["space"], self.space_dict

@@ -99,6 +99,14 @@ def test_a_trial_that_fails_keeps_its_spec_and_the_search_goes_on(tmp_path: Path
     assert [each.proposer for each in found.trials] == ["template", "agent", "agent"] and found.winner == 2
 
 
+def test_a_trial_that_hangs_is_ended_and_has_failed(tmp_path: Path) -> None:
+    study = write_study(tmp_path, f"limits.silent_hours={2 / 3600}", manner="hang", max_trials=2)
+    found = carry_out(study)
+    assert [each.state for each in found.trials] == ["failed", "failed"] and found.finished
+    assert all(each.why.startswith("hangs: it wrote nothing for") for each in found.trials)
+    assert all(record.state.is_terminal for record in records.scan()[0])
+
+
 def test_failures_for_one_reason_stop_the_study_with_it(tmp_path: Path) -> None:
     study = write_study(tmp_path, "limits.failures_in_a_row=2", manner="nan", algorithm="agent", max_trials=9)
     for rate in ("4e-3", "5e-3", "6e-3"):

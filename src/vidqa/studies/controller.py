@@ -59,7 +59,7 @@ class Controller:
         if found.note:
             note(f"journal: {found.note}")
         places = Places(study.settings.platform, study.settings.resources.gpus)
-        self.jobs = Jobs(self.history, self.append, study.settings.limits.retries, ready, places)
+        self.jobs = Jobs(self.history, self.append, study.settings.limits, ready, places)
         self.trials = Trials(study, self.jobs)
         self.after = After(study, self.trials)
         self.waits_since = -1  # events there were when the algorithm said that it waits

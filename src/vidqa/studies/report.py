@@ -34,7 +34,7 @@ def report(folder: Path) -> Result:
     study = open_study(folder)
     history, note = history_of(folder)
     study.fits(history)
-    after = After(study, Trials(study, Jobs(history, _never, 0, unchecked, Places("", 0))))
+    after = After(study, Trials(study, Jobs(history, _never, study.settings.limits, unchecked, Places("", 0))))
     best = history.trials[history.winner] if history.winner is not None else after.winner()
     if best is None:
         raise STUDY_MISSING.error(

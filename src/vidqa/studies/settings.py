@@ -43,6 +43,7 @@ class Limits(_Table):
     target: float | None = Field(default=None, description="Value of the first goal that is good enough.")
     no_progress: int | None = Field(default=None, ge=1, description="Trials in a row without a better value.")
     failures_in_a_row: int = Field(default=3, ge=1, description="Failed trials in a row.")
+    silent_hours: float = Field(default=1.0, gt=0, description="Hours without a written line after which a job hangs.")
     retries: int = Field(default=3, ge=0, description="Times that one job is tried again after its machine failed.")
 
 

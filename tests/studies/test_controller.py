@@ -18,10 +18,12 @@ import pytest
 from small_studies import RATE, carry_out, history, outcome, write_study
 from tiny_world import SOURCE
 
+from vidqa import spec
 from vidqa.contract.cli import SKILL_ROOT
 from vidqa.contract.problem import ProblemError
 from vidqa.jobs import records
 from vidqa.jobs.launch import unchecked
+from vidqa.planning.sets import load_sets
 from vidqa.platforms import hardware
 from vidqa.studies import journal, proposing, requests, starting
 from vidqa.studies.controller import Controller
@@ -46,8 +48,8 @@ def test_a_study_begins_with_the_template_and_ends_with_a_report(tmp_path: Path)
     rows = {row["who"]: row for row in said["table"]}
     assert list(rows) == ["model before training", "template", "winner"]
     assert rows["winner"]["re_runs"] and rows["template"]["re_runs"] and "partly best by chance" in said["bias"]
-    spec = tomllib.loads((study / "best_spec.toml").read_text())
-    assert spec["train"]["optm_lr"] == best.values[RATE]
+    written = tomllib.loads((study / "best_spec.toml").read_text())
+    assert written["train"]["optm_lr"] == best.values[RATE]
     assert json.loads((study / "best.json").read_text())["number"] == best.number
     assert "<polyline" in (study / "report.html").read_text() and (study / "optuna.log").is_file()
     assert not list(study.glob("trials/*/runs/*/checkpoints")), "nobody goes on from them"
@@ -154,8 +156,8 @@ def test_promotions_go_on_from_the_checkpoint_of_the_rung_below(tmp_path: Path) 
             if "train/loss" in line
         ]
         assert sorted(rows) == list(range(1, entry.measured[-1].steps + 1)), "no step was taken twice, none left out"
-    spec = tomllib.loads((study / f"trials/{complete[0].number}/rung-2/spec.toml").read_text())
-    assert (spec["train"]["max_num_steps"], spec["train"]["optm_decay_type"]) == (8, "none")
+    written = tomllib.loads((study / f"trials/{complete[0].number}/rung-2/spec.toml").read_text())["train"]
+    assert (written["max_num_steps"], written["optm_decay_type"]) == (8, "none")
 
 
 def test_wall_time_is_what_controllers_worked_whatever_the_clock_says(
@@ -197,6 +199,24 @@ def test_a_population_stays_as_large_as_it_was(tmp_path: Path, algorithm: str) -
     with pytest.raises(ProblemError, match=r"STUDY_CHANGED(.|\n)*sizes its population"):
         starting.extend(study, 9)
     assert "max_trials = 1\n" in (study / "study.toml").read_text()
+
+
+def test_trials_learn_from_a_share_of_the_videos_and_re_runs_from_all(tmp_path: Path) -> None:
+    study = write_study(tmp_path, "data_share=0.25", "finals.seeds=[7]", "finals.top=1", max_trials=2)
+    found = carry_out(study)
+    assert found.finished and found.scores["baseline"]["val/avg_loss"] == 9.0
+    whole = load_sets(spec.load(study / "train.toml", "train"))
+    ids = {name: {record.id for record in records} for name, records in whole.items()}
+    for path in study.glob("trials/*/rung-0/spec.toml"):
+        part = load_sets(spec.load(path, "train"))
+        trained = {record.id for record in part["train"]}
+        assert len(trained) == 3 and trained < ids["train"] and len(ids["train"]) == 12
+        assert {record.id for record in part["validation"]} == ids["validation"], "what is compared stays"
+    again = load_sets(spec.load(next(study.glob("finals/*/seed-7/spec.toml")), "train"))
+    assert {name: {record.id for record in records} for name, records in again.items()} == ids, "with another seed, too"
+    report(study)
+    best = load_sets(spec.load(study / "best_spec.toml", "train"))
+    assert {record.id for record in best["train"]} == ids["train"]
 
 
 def test_a_target_ends_the_search(tmp_path: Path) -> None:

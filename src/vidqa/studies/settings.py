@@ -82,6 +82,9 @@ class Settings(_Table):
     max_concurrent: int = Field(default=1, ge=1, description="Trials that run at one time.")
     seed: int = Field(default=0, ge=0, description="Of the algorithm.")
     steps: Steps = Field(default=Steps(), description="How long trials train, where the algorithm has rungs.")
+    data_share: float | None = Field(
+        default=None, gt=0, lt=1, description="Share of the training videos that trials learn from; re-runs have all."
+    )
     keep: Literal["best", "all"] = Field(default="best", description="Checkpoints that stay: what can be used, or all.")
     spec: str = Field(default=TRAIN, description="The training that is searched around.")
     evaluation: str | None = Field(default=None, description="Spec of the evaluation that measures the goal.")

@@ -13,6 +13,8 @@ from vidqa import spec
 from vidqa.contract.files import content_hash
 from vidqa.spec import TrainSpec
 from vidqa.spec.build import train_samples
+from vidqa.spec.keys import with_values
+from vidqa.studies import subset
 from vidqa.studies.algorithms import Fidelity, algorithm
 from vidqa.studies.history import History
 from vidqa.studies.journal import read
@@ -33,6 +35,12 @@ class Study:
     base: TrainSpec
     space: Space
     algorithm: Algorithm
+    data: dict[str, Any]  # what trials have otherwise than re-runs, where they learn from a share of the videos
+
+    @cached_property
+    def trained(self) -> TrainSpec:
+        """The template with the data of trials."""
+        return with_values(self.base, self.data)
 
     @property
     def goal(self) -> Goal:
@@ -53,6 +61,11 @@ class Study:
         """Steps of a training to the last rung."""
         return max(bracket[-1] for bracket in self.algorithm.rungs)
 
+    @property
+    def whole(self) -> int:
+        """Steps of a re-run, which has all videos."""
+        return _longest(self.settings, self.base) if self.data else self.longest
+
     @cached_property
     def space_dict(self) -> dict[str, Any]:
         """The space as JSON gives it back."""
@@ -65,6 +78,7 @@ class Study:
         asked = self.settings
         free = {"limits", "finals", "keep", "platform", "resources", "max_concurrent", "max_trials", "test"}
         specs = [name for name in (asked.spec, asked.evaluation) if name]
+        specs += [f"{subset.FOLDER}/{subset.SHARE}"] if self.data else []
         parts = {
             "settings": asked.model_dump(mode="json", exclude=free),
             "specs": [content_hash(self.folder / name) for name in specs],
@@ -110,16 +124,22 @@ def study_of(folder: Path, settings: Settings) -> Study:
         if name and not (folder / name).is_file():
             raise STUDY_MISSING.error(folder / name, "study.toml names it, and it is not there")
     base = spec.load(folder / settings.spec, "train")
+    data: dict[str, Any] = {}
+    if settings.data_share is not None:
+        if not (folder / subset.FOLDER / subset.SHARE).is_file():
+            raise STUDY_MISSING.error(folder / subset.FOLDER, "data_share asks for a file in it that is not there")
+        data = subset.of_trials(folder, base)
+    trained = with_values(base, data)
     for name in (settings.evaluation, settings.test):
         if name:
             spec.load(folder / name, "evaluate")
     check_goals(settings, base)
-    space = _space(settings, base, by_steps=settings.steps.longest is not None)
-    made = _algorithm(settings, base, space)
+    space = _space(settings, trained, by_steps=settings.steps.longest is not None)
+    made = _algorithm(settings, trained, space)
     if _has_rungs(made) and settings.steps.longest is None:
-        space = _space(settings, base, by_steps=True)
-        made = _algorithm(settings, base, space)
-    return Study(folder, settings, base, space, made)
+        space = _space(settings, trained, by_steps=True)
+        made = _algorithm(settings, trained, space)
+    return Study(folder, settings, base, space, made, data)
 
 
 def _space(settings: Settings, base: TrainSpec, *, by_steps: bool) -> Space:
@@ -135,8 +155,7 @@ def _space(settings: Settings, base: TrainSpec, *, by_steps: bool) -> Space:
 
 
 def _algorithm(settings: Settings, base: TrainSpec, space: Space) -> Algorithm:
-    asked = settings.steps
-    longest = asked.longest or spec.total_steps(base, train_samples(base) or 0) or 1
+    asked, longest = settings.steps, _longest(settings, base)
     shortest = asked.shortest or max(1, longest // asked.reduction**2)
     return algorithm(
         settings.algorithm,
@@ -147,6 +166,10 @@ def _algorithm(settings: Settings, base: TrainSpec, space: Space) -> Algorithm:
         max_concurrent=settings.max_concurrent,
         rungs=Fidelity(shortest, longest, asked.reduction),
     )
+
+
+def _longest(settings: Settings, base: TrainSpec) -> int:
+    return settings.steps.longest or spec.total_steps(base, train_samples(base) or 0) or 1
 
 
 def _has_rungs(made: Algorithm) -> bool:

@@ -37,6 +37,7 @@ SEEDS, TRIALS = 20, 25
 TINY_SEEDS, TINY_TRIALS = 2, 6
 LONGER = 60  # trials of what needs generations
 WHOLE = 20  # whole trainings whose steps the algorithms with rungs share
+OF_TABLE = 12  # trials, and whole trainings, on a recorded table, which has 72 points
 TWO = "two metrics: "  # rows of what is searched for two metrics
 Search = Callable[[Function, int], float]  # from a function and a seed to the regret
 
@@ -97,7 +98,7 @@ def rungs_of(function: Function) -> Fidelity:
     return Fidelity(function.shortest or -(-function.steps // 27), function.steps)
 
 
-def on_rungs(name: str, trials: int, whole: int = WHOLE, concurrent: int = 2) -> Search:
+def on_rungs(name: str, trials: int, whole: int, concurrent: int = 2) -> Search:
     """Until the steps of so many trainings are spent; of the trials that were trained longest the best one counts."""
 
     def search(function: Function, seed: int) -> float:
@@ -115,13 +116,13 @@ def on_rungs(name: str, trials: int, whole: int = WHOLE, concurrent: int = 2) ->
     return search
 
 
-def optunas_pruned(make: Callable[[int], Any], pruner: Callable[[], Any]) -> Search:
+def optunas_pruned(make: Callable[[int], Any], pruner: Callable[[], Any], whole: int) -> Search:
     """optuna's own way with rungs: trials one after another, pruned at the rungs."""
 
     def search(function: Function, seed: int) -> float:
         study = optuna.create_study(sampler=make(seed), pruner=pruner())
         spent, ended = 0, []
-        while spent < (WHOLE - 1) * function.steps:
+        while spent < (whole - 1) * function.steps:
             trial, state, begun = study.ask(), None, 0
             values = suggested(trial, function)
             for steps in ladder(rungs_of(function)):
@@ -152,7 +153,7 @@ def samplers() -> dict[str, Callable[[int], Any]]:
 
 
 # What runs, and against which row; a sampler of optuna's own has no row to stand against.
-def rows(trials: int) -> list[tuple[str, Search, Sequence[str]]]:
+def rows(trials: int, whole: int) -> list[tuple[str, Search, Sequence[str]]]:
     own = samplers()
     found: list[tuple[str, Search, Sequence[str]]] = [
         ("optuna random", optunas(own["random"], trials), ()),
@@ -163,16 +164,19 @@ def rows(trials: int) -> list[tuple[str, Search, Sequence[str]]]:
         (f"random, {LONGER}", ours("random", LONGER), ()),
         (f"optuna cma-es, {LONGER}", optunas(own["cma-es"], LONGER), ()),
         (f"cma-es, {LONGER}", ours("cma-es", LONGER), (f"optuna cma-es, {LONGER}", f"random, {LONGER}")),
-        ("rungs: random", on_rungs("random", WHOLE), ()),
-        ("rungs: optuna asha", optunas_pruned(own["random"], optuna.pruners.SuccessiveHalvingPruner), ()),
-        ("rungs: optuna hyperband", optunas_pruned(own["tpe"], lambda: optuna.pruners.HyperbandPruner(3, 81)), ()),
+        ("rungs: random", on_rungs("random", whole, whole), ()),
+        ("rungs: optuna asha", optunas_pruned(own["random"], optuna.pruners.SuccessiveHalvingPruner, whole), ()),
+        (
+            "rungs: optuna hyperband",
+            optunas_pruned(own["tpe"], lambda: optuna.pruners.HyperbandPruner(3, 81), whole),
+            (),
+        ),
     ]
     against = {"asha": "rungs: optuna asha", "bohb": "rungs: optuna hyperband"}
     for name in ("hyperband", "asha", "bohb", "dehb", "pbt"):
         others = ["rungs: random", *([against[name]] if name in against else [])]
-        found.append((f"rungs: {name}", on_rungs(name, round(WHOLE * 3.25) if name == "pbt" else 300), others))
-    half = on_rungs("asha", 300, WHOLE // 2)
-    found.append((f"rungs: asha, {WHOLE // 2} trainings' steps", half, ("rungs: random",)))
+        found.append((f"rungs: {name}", on_rungs(name, round(whole * 3.25) if name == "pbt" else 300, whole), others))
+    found.append(("rungs: asha, half the steps", on_rungs("asha", 300, whole // 2), ("rungs: random",)))
     found += [
         (f"{TWO}random", ours("random", LONGER), ()),
         (f"{TWO}optuna nsga2", optunas(own["nsga2"], LONGER), ()),
@@ -199,10 +203,13 @@ def main() -> None:
     seeds = range(TINY_SEEDS if options.tiny else SEEDS)
     searched = [*FUNCTIONS, *([recorded(options.surface)] if options.surface else [])]
     known = {(each["function"], each["search"]): each["regrets"] for each in ledger.rows}
-    for name, search, against in rows(TINY_TRIALS if options.tiny else TRIALS):
+    usual = rows(TINY_TRIALS if options.tiny else TRIALS, WHOLE)
+    for place, (name, *_) in enumerate(usual):
         for function in searched[:1] if options.tiny else searched:
-            no_copies = function.curves is not None and name.endswith("pbt")  # a table has none
-            if no_copies or name.startswith(TWO) != (function.pair is not None):
+            is_table = function.curves is not None
+            _, search, against = rows(OF_TABLE, OF_TABLE)[place] if is_table else usual[place]
+            too_much = is_table and (name.endswith("pbt") or str(LONGER) in name)  # it has no copies, and few points
+            if too_much or name.startswith(TWO) != (function.pair is not None):
                 continue
             if (function.name, name) in known or options.only not in name:
                 continue

@@ -23,6 +23,7 @@ from vidqa.studies.settings import Settings, read_settings
 from vidqa.studies.space import Space, space_of
 from vidqa.studies.study_problems import STUDY_CHANGED, STUDY_GOAL, STUDY_MISSING
 
+FREE = {"limits", "finals", "keep", "platform", "resources", "max_concurrent", "max_trials", "test"}
 SIZED = ("cma-es", "pbt")  # algorithms whose population depends on the number of trials
 
 
@@ -74,13 +75,12 @@ class Study:
     @cached_property
     def fingerprint(self) -> str:
         """Of all that trials depend on: they compare only while it stays. Limits, platform and how many run at a time
-        may change."""
+        may change; a setting that nobody gave is left out, so that a new version may have more of them."""
         asked = self.settings
-        free = {"limits", "finals", "keep", "platform", "resources", "max_concurrent", "max_trials", "test"}
         specs = [name for name in (asked.spec, asked.evaluation) if name]
         specs += [f"{subset.FOLDER}/{subset.SHARE}"] if self.data else []
         parts = {
-            "settings": asked.model_dump(mode="json", exclude=free),
+            "settings": asked.model_dump(mode="json", exclude=FREE, exclude_defaults=True),
             "specs": [content_hash(self.folder / name) for name in specs],
             "space": self.space_dict,
         }
@@ -108,7 +108,11 @@ class Study:
             message = f"the space was {json.dumps(before)[:300]} and is {json.dumps(now)[:300]}"
         else:
             old, new = created["settings"], self.settings.model_dump(mode="json")
-            differing = [f"{key}: {old.get(key)!r} -> {new[key]!r}" for key in new if old.get(key) != new[key]]
+            differing = [
+                f"{key}: {old.get(key)!r} -> {new[key]!r}"
+                for key in sorted(new.keys() - FREE)
+                if old.get(key) != new[key]
+            ]
             message = "; ".join(differing) or "a spec beside study.toml is another"
         raise STUDY_CHANGED.error(self.folder, message)
 

@@ -36,8 +36,7 @@ from vidqa.studies.simulation import simulated
 SEEDS, TRIALS = 20, 25
 TINY_SEEDS, TINY_TRIALS = 2, 6
 LONGER = 60  # trials of what needs generations
-WHOLE = 20  # whole trainings whose steps the algorithms with rungs share
-OF_TABLE = 12  # trials, and whole trainings, on a recorded table, which has 72 points
+WHOLE = 20  # whole trainings whose steps the algorithms with rungs share; on a table also trials
 TWO = "two metrics: "  # rows of what is searched for two metrics
 Search = Callable[[Function, int], float]  # from a function and a seed to the regret
 
@@ -207,7 +206,7 @@ def main() -> None:
     for place, (name, *_) in enumerate(usual):
         for function in searched[:1] if options.tiny else searched:
             is_table = function.curves is not None
-            _, search, against = rows(OF_TABLE, OF_TABLE)[place] if is_table else usual[place]
+            _, search, against = rows(WHOLE, WHOLE)[place] if is_table else usual[place]
             too_much = is_table and (name.endswith("pbt") or str(LONGER) in name)  # it has no copies, and few points
             if too_much or name.startswith(TWO) != (function.pair is not None):
                 continue

@@ -1,6 +1,6 @@
 """Record a table of real tiny trainings for search.py: every combination of three keys, its loss at every sixth step.
 
-    python benchmarks/surface.py --out DIR        # 72 trainings; a call goes on where the last one stopped
+    python benchmarks/surface.py --out DIR        # 108 trainings; a call goes on where the last one stopped
     python benchmarks/search.py --out DIR --surface DIR/surface.parquet
 
 The task is the demo's: short synthetic clips, a model of a million parameters with random weights, one process without
@@ -34,7 +34,7 @@ from vidqa.spec import Layer, dump, resolve
 from vidqa.spec.layers import parse_value
 
 GRID = {
-    "train.optm_lr": [1e-4, 3e-4, 1e-3, 2e-3, 4e-3, 8e-3, 1.6e-2, 3.2e-2],
+    "train.optm_lr": [1e-6, 3e-6, 1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 2e-3, 4e-3, 8e-3, 1.6e-2, 3.2e-2],
     "train.train_batch_per_replica": [4, 8, 16],
     "train.optm_grad_norm_clip": [0.1, 1.0, 10.0],
 }

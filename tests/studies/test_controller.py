@@ -90,7 +90,10 @@ def test_another_controller_is_refused_and_a_changed_space_too(tmp_path: Path) -
     assert carry_out(study).finished, "how many run at a time may change"
 
 
-@pytest.mark.parametrize(("manner", "said"), [("nan", "ENGINE_NOT_FINITE"), ("memory", "ENGINE_OUT_OF_MEMORY")])
+@pytest.mark.parametrize(
+    ("manner", "said"),
+    [("nan", "ENGINE_NOT_FINITE"), ("memory", "ENGINE_OUT_OF_MEMORY"), ("undefined", "its val/avg_loss is nan")],
+)
 def test_a_trial_that_fails_keeps_its_spec_and_the_search_goes_on(tmp_path: Path, manner: str, said: str) -> None:
     study = write_study(tmp_path, manner=manner, algorithm="agent", max_trials=3)
     proposing.enqueue(study, [f"{RATE}=5e-3"], "agent")

@@ -100,7 +100,8 @@ def bias_of(study: Study, history: History, after: After) -> str:
     if not again:
         return said + "It was not trained again: how much of it is chance is not known."
     change = f"{fmean(again):.5g} on average ({min(again):.5g} to {max(again):.5g})"
-    return said + f"Trained again with {len(again)} new seeds it reached {change}; this is the number to expect."
+    seeds = "one new seed" if len(again) == 1 else f"{len(again)} new seeds"
+    return said + f"Trained again with {seeds} it reached {change}; this is the number to expect."
 
 
 def failed_reruns(history: History) -> list[str]:

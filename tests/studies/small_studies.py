@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,10 @@ from vidqa.studies.plan import Asked, write
 RATE = "train.optm_lr"
 
 
-def install(*patch: Any) -> None:
+def install(set_attribute: Callable[[Any, str, Any], None] = setattr) -> None:
     """Let jobs run the stand-in of a training."""
-    stand_in.ENGINE = Path(__file__).with_name("stand_in_trial.py")
-    stand_in.install(*patch)
+    set_attribute(stand_in, "ENGINE", Path(__file__).with_name("stand_in_trial.py"))
+    stand_in.install(set_attribute)
 
 
 def write_study(folder: Path, *sets: str, manner: str = "well", fixed: tuple[str, ...] = (), **named: Any) -> Path:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,12 +14,13 @@ sys.path[:0] = [str(Path(__file__).resolve().parents[1] / "src")]
 import numpy as np
 import pandas as pd
 
-from vidqa.studies.moves import Values
+from vidqa.studies.moves import Goal, Values
 from vidqa.studies.parameters import Condition, Parameter
 from vidqa.studies.simulation import Training
 from vidqa.studies.space import Space
 
 STEPS = 81  # of a whole training
+CORNER = (1.1, 10.0)  # of two metrics, the worst that counts
 ALPHA = np.array([1.0, 1.2, 3.0, 3.2])
 WEIGHTS_46 = np.array(
     [[10, 3, 17, 3.5, 1.7, 8], [0.05, 10, 17, 0.1, 8, 14], [3, 3.5, 1.7, 10, 17, 8], [17, 8, 0.05, 10, 0.1, 14]]
@@ -45,10 +46,18 @@ class Function:
     begin: float  # the loss before any step
     steps: int = STEPS
     curves: Training | None = None  # of a recorded table
+    shortest: int | None = None  # steps of the first rung, where not one in 27
+    pair: Callable[[Values], tuple[float, float]] | None = None  # two metrics, instead of a value
+
+    @property
+    def goals(self) -> tuple[Goal, ...]:
+        return tuple(Goal(name, "minimize") for name in (("loss", "cost") if self.pair else ("loss",)))
 
     @property
     def whole(self) -> Training:
         """A training that is judged at its end alone."""
+        if pair := self.pair:
+            return lambda state, values, begun, steps: (None, pair(values))
         return self.curves or (lambda state, values, begun, steps: (None, (self.value(values),)))
 
     @property
@@ -88,6 +97,21 @@ def mixed(values: Values) -> float:
     return loss + 1.0
 
 
+def trade(values: Values) -> tuple[float, float]:
+    """ZDT1 in six dimensions: the best pairs have all but the first coordinate at 0."""
+    far = 1 + 9 * sum(values[f"x{place}"] for place in range(1, 6)) / 5
+    return values["x0"], far * (1 - math.sqrt(values["x0"] / far))
+
+
+def area(pairs: Iterable[tuple[float, ...]]) -> float:
+    """Of the plane below CORNER, what the pairs are at least as good as."""
+    total, low = 0.0, CORNER[1]
+    for first, second in sorted(pairs):
+        if first < CORNER[0] and second < low:
+            total, low = total + (CORNER[0] - first) * (low - second), second
+    return total
+
+
 PLANE = Space((Parameter("x", "float", -5.0, 10.0), Parameter("y", "float", 0.0, 15.0)))
 CUBE = Space(tuple(Parameter(f"x{place}", "float", 0.0, 1.0) for place in range(6)))
 MIXED = Space(
@@ -104,28 +128,27 @@ FUNCTIONS = (
     Function("branin", PLANE, branin, least=0.397887, begin=60.0),
     Function("hartmann6", CUBE, hartmann, least=-3.32237, begin=0.5),
     Function("mixed", MIXED, mixed, least=0.0, begin=8.0),
+    # `least`: less the area that all best pairs leave to none, (10 - (1 - sqrt(x))) from 0 to 1 and 10 from 1 to 1.1.
+    Function("two metrics", CUBE, lambda values: 0.0, least=-(9 + 2 / 3 + 1), begin=0.0, pair=trade),
 )
 
 
 def recorded(file: Path) -> Function:
-    """The trainings of a table: a row for each measurement, a column for each key, beside `step` and `accuracy`. All
-    combinations of the keys' values are there. The loss is what accuracy lacks to 1."""
+    """The trainings of a table: a row for each measurement, a column for each key, beside `step` and `loss`. All
+    combinations of the keys' values are there."""
     rows = pd.read_parquet(file)
-    keys = [name for name in rows.columns if name not in ("step", "accuracy", "seed")]
-    rows = rows.groupby([*keys, "step"], as_index=False)["accuracy"].mean()
+    keys = [name for name in rows.columns if name not in ("step", "loss")]
     curves = {key: group.sort_values("step") for key, group in rows.groupby(keys)}
     parameters = []
     for key in keys:
-        options = tuple(value.item() if hasattr(value, "item") else value for value in sorted(rows[key].unique()))
-        kind: Any = (
-            "categorical" if isinstance(options[0], str) else "float" if isinstance(options[0], float) else "int"
-        )
-        parameters.append(Parameter(key, kind, None, None, False, None, options))
+        options = tuple(value.item() for value in sorted(rows[key].unique()))
+        parameters.append(Parameter(key, "float" if isinstance(options[0], float) else "int", options=options))
 
     def known(state: Any, values: Values, begun: int, steps: int) -> tuple[Any, tuple[float, ...]]:
         curve = curves[tuple(values[key] for key in keys)]
-        return None, (1 - float(curve[curve["step"] <= steps]["accuracy"].iloc[-1]),)
+        return None, (float(curve[curve["step"] <= steps]["loss"].iloc[-1]),)
 
-    last = int(rows["step"].max())
-    least = 1 - float(rows[rows["step"] == last]["accuracy"].max())
-    return Function("recorded", Space(tuple(parameters)), lambda values: 0.0, least, 1.0, last, known)
+    last, shortest = int(rows["step"].max()), int(rows["step"].min())
+    least = float(rows[rows["step"] == last]["loss"].min())
+    begin = float(rows["loss"].max())
+    return Function("recorded", Space(tuple(parameters)), lambda values: 0.0, least, begin, last, known, shortest)

@@ -25,7 +25,7 @@ parser.add_argument(
     "--metric", action="append", default=[], metavar="M", help="plan: the goal, such as accuracy or val/avg_loss"
 )
 parser.add_argument("--algorithm", metavar="NAME", help="plan: how values are chosen (default bayesian)")
-parser.add_argument("--trials", type=int, metavar="N", help="plan: trials in all (default 20)")
+parser.add_argument("--trials", type=int, metavar="N", help="plan: trials in all (default 20); start: more of them")
 parser.add_argument("--concurrent", type=int, metavar="N", help="plan: trials at one time (default 1)")
 parser.add_argument("--range", action="append", default=[], metavar="KEY=RANGE", help="plan: LOW..HIGH:log or A,B,C")
 parser.add_argument("--fix", action="append", default=[], metavar="KEY=VALUE", help="plan: a key that is not searched")
@@ -66,7 +66,7 @@ def main(options: Namespace) -> Result:
     if options.verb in ("start", "stop"):
         from vidqa.studies import starting
 
-        (starting.start if options.verb == "start" else starting.stop)(folder)
+        starting.start(folder, options.trials) if options.verb == "start" else starting.stop(folder)
         if options.wait:
             return starting.ended(folder, options.timeout, note)
     return status(folder)

@@ -68,7 +68,7 @@ MAY_KNOW = {
     },
     "release": {"contract", "spec", "families", "storage", "planning", "evaluation", "jobs"},
     "serving": {"contract", "spec", "video", "dataset", "families", "planning", "jobs", "platforms"},
-    "studies": {"contract", "actions", "spec", "jobs", "platforms", "preflight", "pages", "evaluation"},
+    "studies": {"contract", "actions", "spec", "dataset", "jobs", "platforms", "preflight", "pages", "evaluation"},
     "curation": {"contract", "pages", "video", "dataset", "evaluation", "datatools"},
     "deft": {"contract", "actions", "pages", "spec", "dataset", "evaluation", "jobs", "preflight", "studies"},
     "benchmark": {"contract", "spec", "video", "dataset", "evaluation", "jobs", "preflight"},

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.platforms.stand_in import ENGINE
+from tests.platforms import stand_in
 
 
 def write_docker_site(folder: Path, more: str = "") -> Path:
     """Settings with which a daemon of the tests runs the stand-in engine; `more` are other keys of [docker]."""
     path = folder / "site.toml"
-    path.write_text(f'[docker]\nnetwork = "host"\nulimits = {{}}\nread_only = ["{ENGINE.parent}"]\n{more}\n')
+    path.write_text(f'[docker]\nnetwork = "host"\nulimits = {{}}\nread_only = ["{stand_in.ENGINE.parent}"]\n{more}\n')
     return path
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,10 @@ from vidqa.studies.plan import Asked, write
 RATE = "train.optm_lr"
 
 
-def install(*patch: Any) -> None:
+def install(set_attribute: Callable[[Any, str, Any], None] = setattr) -> None:
     """Let jobs run the stand-in of a training."""
-    stand_in.ENGINE = Path(__file__).with_name("stand_in_trial.py")
-    stand_in.install(*patch)
+    set_attribute(stand_in, "ENGINE", Path(__file__).with_name("stand_in_trial.py"))
+    stand_in.install(set_attribute)
 
 
 def write_study(folder: Path, *sets: str, manner: str = "well", fixed: tuple[str, ...] = (), **named: Any) -> Path:
@@ -72,6 +73,11 @@ def carry_out(study: Path) -> History:
 
 def history(study: Path) -> History:
     return History(read(study).events)
+
+
+def outcome(found: History) -> list[tuple]:
+    """What may not depend on where and when the jobs ran."""
+    return [(each.number, each.proposer, each.values, each.state, each.measured) for each in found.trials]
 
 
 if __name__ == "__main__":  # a controller that tests may kill: python small_studies.py STUDY

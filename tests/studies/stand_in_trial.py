@@ -1,7 +1,8 @@
 """A training that takes no time: the engine's command line, its files, and a loss that is a function of the rate.
 
-What goes wrong is the spec's `logging.experiment_name`: nothing ("well"), "nan" and "memory" for rates above 3e-3,
-"killed" for a first attempt, "hang" until it is asked to stop, once.
+What goes wrong is the spec's `logging.experiment_name`: nothing ("well"); for rates above 3e-3 "nan", "memory", and
+"undefined", which completes with a loss that is no number; "killed" for a first attempt; "hang" until it is asked to
+stop, once; "slow" for a second that may be killed.
 """
 
 import argparse
@@ -61,6 +62,8 @@ if manner == "killed" and first:
     os.kill(os.getpid(), signal.SIGKILL)
 if manner in ("nan", "memory") and rate > 3e-3:
     fail({"nan": "ENGINE_NOT_FINITE", "memory": "ENGINE_OUT_OF_MEMORY"}[manner], 5)
+if manner == "slow":
+    time.sleep(1.0)
 resumed = train.get("resume")
 start = 0
 if isinstance(resumed, str):
@@ -68,6 +71,8 @@ if isinstance(resumed, str):
     facts = json.loads((run / "run.json").read_text())
     write("run.json", {**facts, "resumes": [{"from": resumed, "step": start, "changed": []}]})
 loss = (math.log10(rate) + 3) ** 2 + 1 / (1 + steps)
+if manner == "undefined" and rate > 3e-3:
+    loss = math.nan
 rows = [{"step": step, "time": 0.0, "train/loss": loss + steps - step} for step in range(start + 1, steps + 1)]
 before = [{"step": 0, "time": 0.0, "val/avg_loss": 9.0}] if spec["validation"]["val_before_train"] else []
 rows = [*before, *rows, {"step": steps, "time": 0.0, "val/avg_loss": loss}]

@@ -15,17 +15,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from small_studies import RATE, carry_out, history, write_study
+from small_studies import RATE, carry_out, history, outcome, write_study
 from tiny_world import SOURCE
 
+from vidqa import spec
 from vidqa.contract.cli import SKILL_ROOT
 from vidqa.contract.problem import ProblemError
 from vidqa.jobs import records
 from vidqa.jobs.launch import unchecked
+from vidqa.planning.sets import load_sets
 from vidqa.platforms import hardware
-from vidqa.studies import journal, proposing, requests
+from vidqa.studies import journal, proposing, requests, starting
 from vidqa.studies.controller import Controller
-from vidqa.studies.history import History
 from vidqa.studies.journal import only_controller
 from vidqa.studies.report import report
 from vidqa.studies.status import status
@@ -33,10 +34,6 @@ from vidqa.studies.study import open_study
 
 pytestmark = pytest.mark.usefixtures("quick_trials")
 ENOUGH_S = 120.0
-
-
-def outcome(found: History) -> list[tuple]:
-    return [(each.number, each.proposer, each.values, each.state, each.measured) for each in found.trials]
 
 
 def test_a_study_begins_with_the_template_and_ends_with_a_report(tmp_path: Path) -> None:
@@ -51,8 +48,8 @@ def test_a_study_begins_with_the_template_and_ends_with_a_report(tmp_path: Path)
     rows = {row["who"]: row for row in said["table"]}
     assert list(rows) == ["model before training", "template", "winner"]
     assert rows["winner"]["re_runs"] and rows["template"]["re_runs"] and "partly best by chance" in said["bias"]
-    spec = tomllib.loads((study / "best_spec.toml").read_text())
-    assert spec["train"]["optm_lr"] == best.values[RATE]
+    written = tomllib.loads((study / "best_spec.toml").read_text())
+    assert written["train"]["optm_lr"] == best.values[RATE]
     assert json.loads((study / "best.json").read_text())["number"] == best.number
     assert "<polyline" in (study / "report.html").read_text() and (study / "optuna.log").is_file()
     assert not list(study.glob("trials/*/runs/*/checkpoints")), "nobody goes on from them"
@@ -93,7 +90,10 @@ def test_another_controller_is_refused_and_a_changed_space_too(tmp_path: Path) -
     assert carry_out(study).finished, "how many run at a time may change"
 
 
-@pytest.mark.parametrize(("manner", "said"), [("nan", "ENGINE_NOT_FINITE"), ("memory", "ENGINE_OUT_OF_MEMORY")])
+@pytest.mark.parametrize(
+    ("manner", "said"),
+    [("nan", "ENGINE_NOT_FINITE"), ("memory", "ENGINE_OUT_OF_MEMORY"), ("undefined", "its val/avg_loss is nan")],
+)
 def test_a_trial_that_fails_keeps_its_spec_and_the_search_goes_on(tmp_path: Path, manner: str, said: str) -> None:
     study = write_study(tmp_path, manner=manner, algorithm="agent", max_trials=3)
     proposing.enqueue(study, [f"{RATE}=5e-3"], "agent")
@@ -102,6 +102,14 @@ def test_a_trial_that_fails_keeps_its_spec_and_the_search_goes_on(tmp_path: Path
     assert [each.state for each in found.trials] == ["complete", "failed", "complete"]
     assert said in found.trials[1].why and (study / "trials/1/rung-0/spec.toml").is_file()
     assert [each.proposer for each in found.trials] == ["template", "agent", "agent"] and found.winner == 2
+
+
+def test_a_trial_that_hangs_is_ended_and_has_failed(tmp_path: Path) -> None:
+    study = write_study(tmp_path, f"limits.silent_hours={2 / 3600}", manner="hang", max_trials=2)
+    found = carry_out(study)
+    assert [each.state for each in found.trials] == ["failed", "failed"] and found.finished
+    assert all(each.why.startswith("hangs: it wrote nothing for") for each in found.trials)
+    assert all(record.state.is_terminal for record in records.scan()[0])
 
 
 def test_failures_for_one_reason_stop_the_study_with_it(tmp_path: Path) -> None:
@@ -151,8 +159,8 @@ def test_promotions_go_on_from_the_checkpoint_of_the_rung_below(tmp_path: Path) 
             if "train/loss" in line
         ]
         assert sorted(rows) == list(range(1, entry.measured[-1].steps + 1)), "no step was taken twice, none left out"
-    spec = tomllib.loads((study / f"trials/{complete[0].number}/rung-2/spec.toml").read_text())
-    assert (spec["train"]["max_num_steps"], spec["train"]["optm_decay_type"]) == (8, "none")
+    written = tomllib.loads((study / f"trials/{complete[0].number}/rung-2/spec.toml").read_text())["train"]
+    assert (written["max_num_steps"], written["optm_decay_type"]) == (8, "none")
 
 
 def test_wall_time_is_what_controllers_worked_whatever_the_clock_says(
@@ -164,6 +172,54 @@ def test_wall_time_is_what_controllers_worked_whatever_the_clock_says(
     assert found.finished and 0 < found.elapsed_s < ENOUGH_S
     study = write_study(tmp_path / "short", "limits.wall_hours=1e-7", max_trials=50)
     assert "hours are over" in (carry_out(study).searched or "")
+
+
+def test_a_study_that_has_ended_goes_on_with_more_trials(tmp_path: Path) -> None:
+    sets = ("steps.shortest=2", "steps.longest=8", "steps.reduction=2", "finals.seeds=[7]", "finals.top=1")
+    study = write_study(tmp_path, *sets, algorithm="asha", max_trials=4)
+    before = carry_out(study)
+    assert before.finished and any(each.state == "paused" for each in before.trials)
+    reruns = {name for name in before.scores if name.startswith("final-")}
+    with pytest.raises(ProblemError, match=r"STUDY_SETTINGS(.|\n)*the study has 4 trials"):
+        starting.extend(study, 4)
+    starting.extend(study, 9)
+    found = carry_out(study)
+    assert found.finished and len(found.trials) == 9 and status(study).data["max_trials"] == 9
+    for entry, was in zip(found.trials, before.trials, strict=False):
+        assert entry.values == was.values and entry.measured[: len(was.measured)] == was.measured
+    assert all(each.state in ("complete", "paused", "pruned") for each in found.trials), (
+        "none begins without a checkpoint"
+    )
+    assert any(each.state == "pruned" and "removed when the search" in each.why for each in found.trials[:4])
+    names = [name for name in found.work if name in reruns or name.startswith("final-")]
+    assert len(names) == len(set(names)) and found.winner == report(study).data["winner"]
+
+
+@pytest.mark.parametrize("algorithm", ["cma-es", "pbt"])
+def test_a_population_stays_as_large_as_it_was(tmp_path: Path, algorithm: str) -> None:
+    study = write_study(tmp_path, algorithm=algorithm, max_trials=1, fixed=())
+    carry_out(study)
+    with pytest.raises(ProblemError, match=r"STUDY_CHANGED(.|\n)*sizes its population"):
+        starting.extend(study, 9)
+    assert "max_trials = 1\n" in (study / "study.toml").read_text()
+
+
+def test_trials_learn_from_a_share_of_the_videos_and_re_runs_from_all(tmp_path: Path) -> None:
+    study = write_study(tmp_path, "data_share=0.25", "finals.seeds=[7]", "finals.top=1", max_trials=2)
+    found = carry_out(study)
+    assert found.finished and found.scores["baseline"]["val/avg_loss"] == 9.0
+    whole = load_sets(spec.load(study / "train.toml", "train"))
+    ids = {name: {record.id for record in records} for name, records in whole.items()}
+    for path in study.glob("trials/*/rung-0/spec.toml"):
+        part = load_sets(spec.load(path, "train"))
+        trained = {record.id for record in part["train"]}
+        assert len(trained) == 3 and trained < ids["train"] and len(ids["train"]) == 12
+        assert {record.id for record in part["validation"]} == ids["validation"], "what is compared stays"
+    again = load_sets(spec.load(next(study.glob("finals/*/seed-7/spec.toml")), "train"))
+    assert {name: {record.id for record in records} for name, records in again.items()} == ids, "with another seed, too"
+    report(study)
+    best = load_sets(spec.load(study / "best_spec.toml", "train"))
+    assert {record.id for record in best["train"]} == ids["train"]
 
 
 def test_a_target_ends_the_search(tmp_path: Path) -> None:

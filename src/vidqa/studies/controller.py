@@ -25,7 +25,7 @@ from vidqa.studies.journal import SCHEMA_VERSION, Event, Journal, only_controlle
 from vidqa.studies.moves import Done, Move, Promote, Prune, Start, Wait
 from vidqa.studies.places import Places
 from vidqa.studies.repair import repaired
-from vidqa.studies.retention import bytes_of, removable, remove
+from vidqa.studies.retention import bytes_of, is_stranded, removable, remove
 from vidqa.studies.study import Study, open_study
 from vidqa.studies.study_problems import STUDY_STUCK
 from vidqa.studies.trials import Trials
@@ -59,7 +59,7 @@ class Controller:
         if found.note:
             note(f"journal: {found.note}")
         places = Places(study.settings.platform, study.settings.resources.gpus)
-        self.jobs = Jobs(self.history, self.append, study.settings.limits.retries, ready, places)
+        self.jobs = Jobs(self.history, self.append, study.settings.limits, ready, places)
         self.trials = Trials(study, self.jobs)
         self.after = After(study, self.trials)
         self.waits_since = -1  # events there were when the algorithm said that it waits
@@ -80,6 +80,8 @@ class Controller:
         if self.history.created is None:
             self._create()
         self.append("opened", controller=journal.this_process().as_dict())
+        if self.study.settings.max_trials > self.history.max_trials:
+            self._reopen()
         poll_s = platform(self.study.settings.platform).poll_s
         try:
             while not (self.history.finished or self.history.stopped):
@@ -99,6 +101,13 @@ class Controller:
             rungs=[list(bracket) for bracket in self.study.algorithm.rungs],
             version=__version__,
         )
+
+    def _reopen(self) -> None:
+        """More trials than before: the search goes on, with what of it can."""
+        for entry in self.history.trials:
+            if is_stranded(self.history, entry):
+                self.append("pruned", number=entry.number, why="its checkpoints were removed when the search had ended")
+        self.append("reopened", max_trials=self.study.settings.max_trials)
 
     def step(self) -> bool:
         """Look once at everything, and do what follows. Whether something did."""

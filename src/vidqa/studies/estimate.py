@@ -28,7 +28,7 @@ def of_study(study: Study, first: Path) -> tuple[dict[str, Any], list[Problem]]:
     found: dict[str, Any] = {"trials": asked.max_trials, "full_trainings": round(trainings, 2), "re_runs": reruns}
     found |= _of_one(study, facts)
     if "hours_of_one" in found:
-        many = trainings + reruns
+        many = trainings + reruns * study.whole / study.longest
         found["hours"] = round(found["hours_of_one"] * many / min(asked.max_concurrent, asked.max_trials), 3)
         found["gpu_hours"] = round(found["gpu_hours_of_one"] * many, 3)
     if "checkpoint_bytes" in facts:
@@ -51,7 +51,7 @@ def _of_one(study: Study, facts: Mapping[str, Any]) -> dict[str, Any]:
     """Hours of one whole training, and where the number is from."""
     time = facts.get("time") or {}
     shown = facts.get("total_steps") or 0
-    whole = study.longest if study.by_steps else total_steps(study.base, train_samples(study.base) or 0) or shown
+    whole = study.longest if study.by_steps else total_steps(study.trained, train_samples(study.trained) or 0) or shown
     if "hours" in time and shown:
         begin = time["start_s"] / 3600
         hours = begin + (time["hours"] - begin) * whole / shown

@@ -84,6 +84,7 @@ class History:
         self.skipped: dict[str, str] = {}
         self.searched: str | None = None  # why the search ended
         self.stopped: str | None = None  # why it does not go on, until a controller opens it again
+        self.max_trials = 0
         self.winner: int | None = None
         self.finished = False
         self.failures: list[str] = []  # in a row, since something was measured or a controller opened the study
@@ -111,7 +112,7 @@ class History:
         return [each for each in self.trials if each.state == "running"]
 
     def _created(self, event: Event) -> None:
-        self.created = event
+        self.created, self.max_trials = event, event["settings"].get("max_trials", 0)
 
     def _opened(self, event: Event) -> None:
         self.stopped, self.failures = None, []
@@ -172,6 +173,11 @@ class History:
 
     def _skipped(self, event: Event) -> None:
         self.skipped[event["what"]] = event["why"]
+
+    def _reopened(self, event: Event) -> None:
+        """More trials are asked for, also of a study that had ended."""
+        self.max_trials = event["max_trials"]
+        self.searched, self.winner, self.finished = None, None, False
 
     def _stopped(self, event: Event) -> None:
         self.stopped = event["why"]

@@ -40,6 +40,7 @@ EVENTS = {
     "removed": {"paths"},
     "searched": {"why"},
     "skipped": {"what", "why"},
+    "reopened": {"max_trials"},
     "stopped": {"why"},
     "finished": {"winner"},
 }

@@ -12,7 +12,7 @@ from vidqa.contract import files
 from vidqa.contract.cli import Result, command
 from vidqa.jobs.job_spec import with_absolute_paths
 from vidqa.spec.layers import parse_set
-from vidqa.studies import estimate, specs
+from vidqa.studies import estimate, specs, subset
 from vidqa.studies.history import TEMPLATE, History
 from vidqa.studies.journal import read
 from vidqa.studies.moves import Start, Trial
@@ -99,6 +99,10 @@ def write(folder: Path, asked: Asked) -> None:
     except OSError as failed:
         raise STUDY_UNWRITABLE.error(folder, f"it cannot be written: {failed}") from failed
     write_settings(folder, made)
+    try:
+        subset.write(folder, spec.load(folder / TRAIN, "train"), made.data_share)
+    except OSError as failed:
+        raise STUDY_UNWRITABLE.error(folder, f"its part of the data cannot be written: {failed}") from failed
 
 
 def _spec_text(action: str, path: Path) -> str:

@@ -14,8 +14,8 @@ from vidqa.pages.chart import Drawn, Line, Point, draw
 from vidqa.pages.page import page
 from vidqa.spec.keys import with_values
 from vidqa.studies import summary
-from vidqa.studies.after import After
-from vidqa.studies.history import History, better, ranked
+from vidqa.studies.after import TESTS, After, test_of
+from vidqa.studies.history import Entry, History, better, ranked
 from vidqa.studies.importance import coordinates, importance
 from vidqa.studies.places import Places
 from vidqa.studies.retention import removable
@@ -26,7 +26,6 @@ from vidqa.studies.trials import Trials
 from vidqa.studies.work import Jobs
 
 BEST_SPEC, BEST, PAGE, OPTUNA = "best_spec.toml", "best.json", "report.html", "optuna.log"
-SLICES = ("baseline", "template", "winner")
 WIDTH, HEIGHT, EDGE = 1120, 300, 60  # of the parallel coordinates
 
 
@@ -35,7 +34,7 @@ def report(folder: Path) -> Result:
     study = open_study(folder)
     history, note = history_of(folder)
     study.fits(history)
-    after = After(study, Trials(study, Jobs(history, _never, 0, unchecked, Places("", 0))))
+    after = After(study, Trials(study, Jobs(history, _never, study.settings.limits, unchecked, Places("", 0))))
     best = history.trials[history.winner] if history.winner is not None else after.winner()
     if best is None:
         raise STUDY_MISSING.error(
@@ -137,14 +136,22 @@ def _parallel(study: Study, history: History) -> dict[str, Any]:
 
 
 def _slices(history: History) -> list[dict[str, Any]]:
-    """Accuracy by kind of question on the test set: one column for each of SLICES, of its first run."""
+    """Accuracy by kind of question on the test set: of the untrained model, and of the first runs of template and
+    winner."""
+    tests = {"baseline": f"{TESTS}/baseline"}
+    for who, entry in (("template", history.template), ("winner", _winner(history))):
+        tests |= {who: test_of(entry)} if entry else {}
     found: dict[str, dict[str, Any]] = {}
-    for who in SLICES:
-        names = sorted(name for name in history.scores if name.startswith(f"test/{who}"))
+    for who, test in tests.items():
+        names = summary.tests_of(history, test)
         kinds = history.scores[names[0]].get("by_kind", {}) if names else {}
         for kind, row in kinds.items():
             found.setdefault(kind, {"kind": kind, "n": row.get("n")})[who] = row.get("accuracy")
     return list(found.values())
+
+
+def _winner(history: History) -> Entry | None:
+    return None if history.winner is None else history.trials[history.winner]
 
 
 def _reached(values: list[float]) -> str:

@@ -30,6 +30,11 @@ def removable(study: Study, history: History) -> list[Path]:
     return [path for path in found if str(path) not in history.removed and path.is_dir()]
 
 
+def is_stranded(history: History, entry: Entry) -> bool:
+    """Whether a paused trial cannot go on, as its checkpoints were removed when the search had ended."""
+    return entry.state == "paused" and str(_runs(history, entry)[-1] / "checkpoints") in history.removed
+
+
 def remove(path: Path) -> None:
     """Never half a folder under its own name."""
     doomed = path.with_name(f"{UNFINISHED}{path.name}")

@@ -43,6 +43,7 @@ class Limits(_Table):
     target: float | None = Field(default=None, description="Value of the first goal that is good enough.")
     no_progress: int | None = Field(default=None, ge=1, description="Trials in a row without a better value.")
     failures_in_a_row: int = Field(default=3, ge=1, description="Failed trials in a row.")
+    silent_hours: float = Field(default=1.0, gt=0, description="Hours without a written line after which a job hangs.")
     retries: int = Field(default=3, ge=0, description="Times that one job is tried again after its machine failed.")
 
 
@@ -81,6 +82,9 @@ class Settings(_Table):
     max_concurrent: int = Field(default=1, ge=1, description="Trials that run at one time.")
     seed: int = Field(default=0, ge=0, description="Of the algorithm.")
     steps: Steps = Field(default=Steps(), description="How long trials train, where the algorithm has rungs.")
+    data_share: float | None = Field(
+        default=None, gt=0, lt=1, description="Share of the training videos that trials learn from; re-runs have all."
+    )
     keep: Literal["best", "all"] = Field(default="best", description="Checkpoints that stay: what can be used, or all.")
     spec: str = Field(default=TRAIN, description="The training that is searched around.")
     evaluation: str | None = Field(default=None, description="Spec of the evaluation that measures the goal.")

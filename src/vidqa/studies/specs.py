@@ -14,11 +14,12 @@ from typing import Any
 from vidqa import spec
 from vidqa.contract import files
 from vidqa.contract.problem import raise_errors
-from vidqa.spec import Layer
+from vidqa.spec import Layer, TrainSpec
 from vidqa.spec.build import train_samples
 from vidqa.spec.keys import value_at, with_values
 from vidqa.spec.layers import read_layer
 from vidqa.spec.sources import SAME_IN_BOTH, parent_layer
+from vidqa.studies import subset
 from vidqa.studies.history import Entry
 from vidqa.studies.study import Study
 
@@ -29,9 +30,10 @@ def trial_changes(study: Study, values: Mapping[str, Any], steps: int | None, ou
     """What a trial's training has otherwise than the template; `steps` are all that it has taken in the end, None
     where it trains as long as its own values say."""
     changes = {**study.space.fixed, **study.space.within(values), "train.output_dir": str(out), "train.resume": False}
+    changes |= study.data
     if steps is None:
         return changes
-    epochs, warmup = _to_the_last_rung(study, values)
+    epochs, warmup = _to_the_last_rung(study, study.trained, values, study.longest)
     changes |= {"train.max_num_steps": steps, "train.epoch": epochs}
     if not study.has_rungs:
         return changes
@@ -45,19 +47,19 @@ def trial_changes(study: Study, values: Mapping[str, Any], steps: int | None, ou
 
 
 def rerun(study: Study, entry: Entry, seed: int, folder: Path) -> dict[str, Any]:
-    """What a re-run of a trial's values has otherwise than the template: it trains to the end, with another seed."""
-    changes = {**study.space.fixed, **study.space.within(entry.values)}
+    """What a re-run of a trial's values has otherwise than the template: it trains to the end, with another seed, and
+    is measured on the records that the search was measured on."""
+    changes = {**study.space.fixed, **study.space.within(entry.values), **subset.of_reruns(study.folder, study.base)}
     if study.by_steps:
-        changes["train.epoch"], _ = _to_the_last_rung(study, entry.values)
-        changes["train.max_num_steps"] = study.longest
+        changes["train.epoch"], _ = _to_the_last_rung(study, study.base, entry.values, study.whole)
+        changes["train.max_num_steps"] = study.whole
     seeds = {"train.seed": seed, "train.train_policy.dataloader_seed": seed}
     return {**changes, **seeds, "train.output_dir": str(folder / "runs"), "train.resume": False}
 
 
-def _to_the_last_rung(study: Study, values: Mapping[str, Any]) -> tuple[int, int]:
-    """Epochs that are enough for the last rung, and the steps of warm-up of a training to its end."""
-    most = study.longest
-    asked = study.space.applied(study.base, values)
+def _to_the_last_rung(study: Study, base: TrainSpec, values: Mapping[str, Any], most: int) -> tuple[int, int]:
+    """Epochs of its data that are enough for `most` steps, and the steps of warm-up of a training to its end."""
+    asked = study.space.applied(base, values)
     samples = train_samples(asked)
     per_epoch = spec.steps_per_epoch(asked, samples) if samples else 0
     epochs = max(asked.train.epoch, -(-most // per_epoch)) if per_epoch else asked.train.epoch

@@ -15,9 +15,10 @@ from vidqa.contract.files import read_object
 from vidqa.contract.problem import Exit, Problem, exit_code_of, raise_errors
 from vidqa.studies import requests
 from vidqa.studies.journal import controller_of, only_controller, read
+from vidqa.studies.settings import read_settings, write_settings
 from vidqa.studies.status import status
-from vidqa.studies.study import history_of
-from vidqa.studies.study_problems import STUDY_MISSING
+from vidqa.studies.study import history_of, study_of
+from vidqa.studies.study_problems import STUDY_MISSING, STUDY_SETTINGS
 from vidqa.studies.work import STOP_GRACE_S
 
 LOG, SAID = "controller.log", "controller.json"
@@ -25,13 +26,14 @@ POLL_S = 0.5
 TAKES_S = 60.0  # for a controller to begin
 
 
-def start(folder: Path) -> None:
-    """Start a controller that outlives this process; returns once it works on the study. Raises STUDY_BUSY, and what
-    kept it from beginning."""
+def start(folder: Path, trials: int | None = None) -> None:
+    """Start a controller that outlives this process; returns once it works on the study. `trials` are the trials in all
+    of a study that is to become longer. Raises STUDY_BUSY, STUDY_CHANGED, and what kept it from beginning."""
     if not (folder / "study.toml").is_file():
         raise STUDY_MISSING.error(folder, "there is no study.toml in it")
-    with only_controller(folder):
-        pass  # nobody else is there: said before a process is started
+    with only_controller(folder):  # nobody else is there: said before a process is started
+        if trials is not None:
+            extend(folder, trials)
     (folder / SAID).unlink(missing_ok=True)
     words = [sys.executable, "-P", "-m", "vidqa.studies", "--study", str(folder.absolute()), "--json"]
     environment = child_environment(PYTHONPATH=python_path(SKILL_ROOT / "src"))
@@ -46,6 +48,17 @@ def start(folder: Path) -> None:
             return
         time.sleep(0.05)
     raise_errors(problems_said(folder))
+
+
+def extend(folder: Path, trials: int) -> None:
+    """Let a study have more trials, also one that has ended. Raises STUDY_SETTINGS, STUDY_CHANGED."""
+    settings, history = read_settings(folder), history_of(folder)[0]
+    if trials <= max(history.max_trials, len(history.trials)):
+        message = f"the study has {max(history.max_trials, len(history.trials))} trials"
+        raise STUDY_SETTINGS.error(f"--trials {trials}", message, "name a larger number")
+    longer = settings.model_copy(update={"max_trials": trials})
+    study_of(folder, longer).fits(history)
+    write_settings(folder, longer)
 
 
 def follow(folder: Path, timeout_s: float | None, show: Callable[[str], None]) -> None:

@@ -76,7 +76,7 @@ def _facts(history: History) -> dict[str, Any]:
     return {
         "algorithm": settings["algorithm"],
         "goal": {"metric": goal.metric, "direction": goal.direction},
-        "max_trials": settings["max_trials"],
+        "max_trials": history.max_trials,
         "trials": dict(Counter(entry.state for entry in history.trials)),
         "count": len(history.trials),
         "enqueued": len(history.queue),

@@ -13,6 +13,8 @@ from vidqa import spec
 from vidqa.contract.files import content_hash
 from vidqa.spec import TrainSpec
 from vidqa.spec.build import train_samples
+from vidqa.spec.keys import with_values
+from vidqa.studies import subset
 from vidqa.studies.algorithms import Fidelity, algorithm
 from vidqa.studies.history import History
 from vidqa.studies.journal import read
@@ -20,6 +22,9 @@ from vidqa.studies.moves import Algorithm, Goal
 from vidqa.studies.settings import Settings, read_settings
 from vidqa.studies.space import Space, space_of
 from vidqa.studies.study_problems import STUDY_CHANGED, STUDY_GOAL, STUDY_MISSING
+
+FREE = {"limits", "finals", "keep", "platform", "resources", "max_concurrent", "max_trials", "test"}
+SIZED = ("cma-es", "pbt")  # algorithms whose population depends on the number of trials
 
 
 @dataclass(frozen=True)
@@ -31,6 +36,12 @@ class Study:
     base: TrainSpec
     space: Space
     algorithm: Algorithm
+    data: dict[str, Any]  # what trials have otherwise than re-runs, where they learn from a share of the videos
+
+    @cached_property
+    def trained(self) -> TrainSpec:
+        """The template with the data of trials."""
+        return with_values(self.base, self.data)
 
     @property
     def goal(self) -> Goal:
@@ -51,6 +62,11 @@ class Study:
         """Steps of a training to the last rung."""
         return max(bracket[-1] for bracket in self.algorithm.rungs)
 
+    @property
+    def whole(self) -> int:
+        """Steps of a re-run, which has all videos."""
+        return _longest(self.settings, self.base) if self.data else self.longest
+
     @cached_property
     def space_dict(self) -> dict[str, Any]:
         """The space as JSON gives it back."""
@@ -59,12 +75,12 @@ class Study:
     @cached_property
     def fingerprint(self) -> str:
         """Of all that trials depend on: they compare only while it stays. Limits, platform and how many run at a time
-        may change."""
+        may change; a setting that nobody gave is left out, so that a new version may have more of them."""
         asked = self.settings
-        free = {"limits", "finals", "keep", "platform", "resources", "max_concurrent", "max_trials", "test"}
         specs = [name for name in (asked.spec, asked.evaluation) if name]
+        specs += [f"{subset.FOLDER}/{subset.SHARE}"] if self.data else []
         parts = {
-            "settings": asked.model_dump(mode="json", exclude=free),
+            "settings": asked.model_dump(mode="json", exclude=FREE, exclude_defaults=True),
             "specs": [content_hash(self.folder / name) for name in specs],
             "space": self.space_dict,
         }
@@ -76,8 +92,15 @@ class Study:
         if created is None:
             return
         rungs = [list(bracket) for bracket in self.algorithm.rungs]
-        if rungs != created["rungs"]:
-            raise STUDY_CHANGED.error(self.folder, f"the rungs were {created['rungs']} and would be {rungs}")
+        old_rungs = created["rungs"]
+        if rungs[: len(old_rungs)] != old_rungs:
+            raise STUDY_CHANGED.error(self.folder, f"the rungs were {old_rungs} and would be {rungs}")
+        sized, most = created["settings"].get("max_trials"), self.settings.max_trials
+        if self.settings.algorithm in SIZED and most != sized:
+            message = (
+                f"{self.settings.algorithm} began with max_trials = {sized}, which sizes its population; it is {most}"
+            )
+            raise STUDY_CHANGED.error(self.folder, message, "put it back, or plan a new study")
         if created["fingerprint"] == self.fingerprint:
             return
         before, now = created["space"], self.space_dict
@@ -85,7 +108,11 @@ class Study:
             message = f"the space was {json.dumps(before)[:300]} and is {json.dumps(now)[:300]}"
         else:
             old, new = created["settings"], self.settings.model_dump(mode="json")
-            differing = [f"{key}: {old.get(key)!r} -> {new[key]!r}" for key in new if old.get(key) != new[key]]
+            differing = [
+                f"{key}: {old.get(key)!r} -> {new[key]!r}"
+                for key in sorted(new.keys() - FREE)
+                if old.get(key) != new[key]
+            ]
             message = "; ".join(differing) or "a spec beside study.toml is another"
         raise STUDY_CHANGED.error(self.folder, message)
 
@@ -101,16 +128,22 @@ def study_of(folder: Path, settings: Settings) -> Study:
         if name and not (folder / name).is_file():
             raise STUDY_MISSING.error(folder / name, "study.toml names it, and it is not there")
     base = spec.load(folder / settings.spec, "train")
+    data: dict[str, Any] = {}
+    if settings.data_share is not None:
+        if not (folder / subset.FOLDER / subset.SHARE).is_file():
+            raise STUDY_MISSING.error(folder / subset.FOLDER, "data_share asks for a file in it that is not there")
+        data = subset.of_trials(folder, base)
+    trained = with_values(base, data)
     for name in (settings.evaluation, settings.test):
         if name:
             spec.load(folder / name, "evaluate")
     check_goals(settings, base)
-    space = _space(settings, base, by_steps=settings.steps.longest is not None)
-    made = _algorithm(settings, base, space)
+    space = _space(settings, trained, by_steps=settings.steps.longest is not None)
+    made = _algorithm(settings, trained, space)
     if _has_rungs(made) and settings.steps.longest is None:
-        space = _space(settings, base, by_steps=True)
-        made = _algorithm(settings, base, space)
-    return Study(folder, settings, base, space, made)
+        space = _space(settings, trained, by_steps=True)
+        made = _algorithm(settings, trained, space)
+    return Study(folder, settings, base, space, made, data)
 
 
 def _space(settings: Settings, base: TrainSpec, *, by_steps: bool) -> Space:
@@ -126,8 +159,7 @@ def _space(settings: Settings, base: TrainSpec, *, by_steps: bool) -> Space:
 
 
 def _algorithm(settings: Settings, base: TrainSpec, space: Space) -> Algorithm:
-    asked = settings.steps
-    longest = asked.longest or spec.total_steps(base, train_samples(base) or 0) or 1
+    asked, longest = settings.steps, _longest(settings, base)
     shortest = asked.shortest or max(1, longest // asked.reduction**2)
     return algorithm(
         settings.algorithm,
@@ -138,6 +170,10 @@ def _algorithm(settings: Settings, base: TrainSpec, space: Space) -> Algorithm:
         max_concurrent=settings.max_concurrent,
         rungs=Fidelity(shortest, longest, asked.reduction),
     )
+
+
+def _longest(settings: Settings, base: TrainSpec) -> int:
+    return settings.steps.longest or spec.total_steps(base, train_samples(base) or 0) or 1
 
 
 def _has_rungs(made: Algorithm) -> bool:

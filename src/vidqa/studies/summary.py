@@ -8,7 +8,7 @@ from typing import Any
 
 from vidqa.contract.problem import ProblemError
 from vidqa.evaluation.comparison import compare
-from vidqa.studies.after import TESTS, After
+from vidqa.studies.after import TESTS, After, test_of
 from vidqa.studies.history import BASELINE, Entry, History, ranked
 from vidqa.studies.study import Study
 
@@ -32,7 +32,7 @@ def _baseline(study: Study, history: History) -> Row:
         "ci95": score.get("accuracy_ci95") if study.goal.metric == "accuracy" else None,
         "re_runs": [],
         "mean": None,
-        "test": _tests(study, history, BASELINE),
+        "test": _tests(study, history, f"{TESTS}/{BASELINE}"),
     }
 
 
@@ -50,24 +50,31 @@ def _row(study: Study, history: History, after: After, entry: Entry) -> Row:
         "ci95": entry.metrics.get("accuracy_ci95") if study.goal.metric == "accuracy" else None,
         "re_runs": again,
         "mean": fmean(again) if again else None,
-        "test": _tests(study, history, "winner" if entry.number == history.winner else "template"),
+        "test": _tests(study, history, test_of(entry)),
     }
 
 
-def _tests(study: Study, history: History, who: str) -> list[float]:
-    """What the test evaluations of the baseline, the template or the winner reached, by seed."""
+def _tests(study: Study, history: History, of: str) -> list[float]:
+    """What the test evaluations of the baseline or of a trial reached, by seed."""
     metric = "accuracy" if study.settings.of_training(study.goal.metric) else study.goal.metric
-    names = sorted(name for name in history.scores if name == f"{TESTS}/{who}" or name.startswith(f"{TESTS}/{who}/"))
-    values = [history.scores[name].get(metric) for name in names]
+    values = [history.scores[name].get(metric) for name in tests_of(history, of)]
     return [value for value in values if isinstance(value, int | float)]
+
+
+def tests_of(history: History, of: str) -> list[str]:
+    """The names of the test evaluations that `of` has: one, or one for each seed."""
+    return sorted(name for name in history.scores if name == of or name.startswith(f"{of}/"))
 
 
 def comparisons(history: History) -> list[Row]:
     """The winner beside the template on the test set, question by question, for each seed."""
-    rows = []
-    for name, score in sorted(history.scores.items()):
-        other = history.scores.get(name.replace("/winner", "/template"))
-        if not name.startswith(f"{TESTS}/winner") or other is None or "run_dir" not in {*score} & {*other}:
+    rows: list[Row] = []
+    if history.winner is None or history.template is None or history.template.number == history.winner:
+        return rows
+    winner, template = test_of(history.trials[history.winner]), test_of(history.template)
+    for name in tests_of(history, winner):
+        score, other = history.scores[name], history.scores.get(name.replace(winner, template, 1))
+        if other is None or "run_dir" not in {*score} & {*other}:
             continue
         try:
             found = compare(Path(other["run_dir"]), Path(score["run_dir"])).whole
@@ -88,10 +95,13 @@ def bias_of(study: Study, history: History, after: After) -> str:
     again = after.reached_again(best[0])
     said = f"Trial {best[0].number} was the best of {count} with {best[0].objective:.5g}. "
     said += "The best of many is partly best by chance, so this number is too good. "
+    if len(tested := {name.split("/")[1] for name in history.scores if name.startswith(f"{TESTS}/trial-")}) > 2:
+        said += f"The test set was looked at for {len(tested)} trials, since the study was made longer. "
     if not again:
         return said + "It was not trained again: how much of it is chance is not known."
     change = f"{fmean(again):.5g} on average ({min(again):.5g} to {max(again):.5g})"
-    return said + f"Trained again with {len(again)} new seeds it reached {change}; this is the number to expect."
+    seeds = "one new seed" if len(again) == 1 else f"{len(again)} new seeds"
+    return said + f"Trained again with {seeds} it reached {change}; this is the number to expect."
 
 
 def failed_reruns(history: History) -> list[str]:

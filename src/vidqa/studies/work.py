@@ -21,11 +21,13 @@ from vidqa.platforms._base import INFRASTRUCTURE, State
 from vidqa.studies.history import History, Work
 from vidqa.studies.journal import Event
 from vidqa.studies.places import Places
+from vidqa.studies.settings import Limits
+from vidqa.studies.silence import Silence
 from vidqa.studies.study_problems import STUDY_INTERRUPTED
 
 AGAIN_S = 10.0  # before a submission that its platform refused is tried again
 PRUNE_GRACE_S, STOP_GRACE_S = 5.0, 120.0
-CANCELED = "canceled"
+CANCELED, HANGS = "canceled", "hangs"
 
 
 class Append(Protocol):
@@ -35,8 +37,9 @@ class Append(Protocol):
 class Jobs:
     """`append` writes to the journal and lets the history know."""
 
-    def __init__(self, history: History, append: Append, retries: int, ready: Ready, places: Places) -> None:
-        self.history, self.append, self.retries, self.ready = history, append, retries, ready
+    def __init__(self, history: History, append: Append, limits: Limits, ready: Ready, places: Places) -> None:
+        self.history, self.append, self.retries, self.ready = history, append, limits.retries, ready
+        self.silence = Silence(limits.silent_hours * 3600)
         self.places = places
         self.not_before: dict[str, float] = {}  # by work, on the monotonic clock
         self.refused: dict[str, int] = {}
@@ -59,7 +62,7 @@ class Jobs:
         record = attach(known.job_id).record()
         if not record.state.is_terminal:
             self.seen.add(name)
-            return None
+            return self._hangs(name, record) if self.silence.is_over(record) else None
         if record.state == State.COMPLETE:
             return self._end(name, record, None)
         if record.state == State.CANCELED and name in self.seen:
@@ -68,6 +71,11 @@ class Jobs:
             self._again(name, known, record)
             return None
         return self._end(name, record, _failure(record))
+
+    def _hangs(self, name: str, record: JobRecord) -> Event:
+        why = f"it wrote nothing for {self.silence.limit_s / 3600:g} hours (limits.silent_hours)"
+        note(f"{name} hangs: {why}")
+        return self._end(name, attach(record.job_id).cancel(PRUNE_GRACE_S), {"class": HANGS, "evidence": why})
 
     def _taken(self) -> list[str]:
         return [gpu for _, work in self.open_work() for gpu in work.gpus]

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
+from torch.utils.checkpoint import checkpoint
 
 from vidqa.engine.kernels.plain import vision_heads
 from vidqa.engine.model.layers import (
@@ -98,13 +99,25 @@ def after_vision_attention(hidden_TD: torch.Tensor, attended_TD: torch.Tensor, o
     return hidden_TD + project(wide, of.narrow)[0]
 
 
+def after_decoder_attention_again(hidden_TD: torch.Tensor, attended_TD: torch.Tensor, of: DecoderOutput) -> Any:
+    """The same, keeping for backward its inputs alone."""
+    return checkpoint(after_decoder_attention, hidden_TD, attended_TD, of, use_reentrant=False)
+
+
+def after_vision_attention_again(hidden_TD: torch.Tensor, attended_TD: torch.Tensor, of: VisionOutput) -> Any:
+    return checkpoint(after_vision_attention, hidden_TD, attended_TD, of, use_reentrant=False)
+
+
 class Dense(NamedTuple):
-    """The four functions, eager or compiled."""
+    """The functions of a layer, eager or compiled. Those ending in `again` are computed again in backward; compiled,
+    they leave out then what no gradient needs."""
 
     before_decoder: Callable[..., Any] = before_decoder_attention
     after_decoder: Callable[..., Any] = after_decoder_attention
     before_vision: Callable[..., Any] = before_vision_attention
     after_vision: Callable[..., Any] = after_vision_attention
+    after_decoder_again: Callable[..., Any] = after_decoder_attention_again
+    after_vision_again: Callable[..., Any] = after_vision_attention_again
 
 
 EAGER = Dense()

@@ -45,7 +45,7 @@ SIZES = Sizes(
     TextSizes(4096, 36, 32, 8, 128, 12288, 151936, tied=False),
     VisionSizes(1152, 27, 4304, 4096, 3, 16, 2, 2, 3, 2304),
 )
-WITHIN = 0.10
+WITHIN = 0.05
 
 
 def test_every_measured_run_is_predicted() -> None:

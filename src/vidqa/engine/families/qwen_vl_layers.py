@@ -57,11 +57,13 @@ class DecoderOutput(NamedTuple):
     down: Projection
 
 
-def after_decoder_attention(hidden_TD: torch.Tensor, attended_TD: torch.Tensor, of: DecoderOutput) -> torch.Tensor:
+def after_decoder_attention(
+    hidden_TD: torch.Tensor, attended_TD: torch.Tensor, of: DecoderOutput, *, plainly: bool = False
+) -> torch.Tensor:
     """The layer's output from its input and what attention gave."""
-    hidden_TD = hidden_TD + project(attended_TD, of.output)[0]
-    gate, up = project(root_mean_square_norm(hidden_TD, of.norm), of.gate, of.up)
-    return hidden_TD + project(F.silu(gate) * up, of.down)[0]
+    hidden_TD = hidden_TD + project(attended_TD, of.output, plainly=plainly)[0]
+    gate, up = project(root_mean_square_norm(hidden_TD, of.norm), of.gate, of.up, plainly=plainly)
+    return hidden_TD + project(F.silu(gate) * up, of.down, plainly=plainly)[0]
 
 
 class VisionInput(NamedTuple):
@@ -86,26 +88,28 @@ class VisionOutput(NamedTuple):
     gate: Projection | None = None
 
 
-def after_vision_attention(hidden_TD: torch.Tensor, attended_TD: torch.Tensor, of: VisionOutput) -> torch.Tensor:
-    hidden_TD = hidden_TD + project(attended_TD, of.output)[0]
+def after_vision_attention(
+    hidden_TD: torch.Tensor, attended_TD: torch.Tensor, of: VisionOutput, *, plainly: bool = False
+) -> torch.Tensor:
+    hidden_TD = hidden_TD + project(attended_TD, of.output, plainly=plainly)[0]
     inside = normed(hidden_TD, of.norm)
     if of.gate is not None:
-        gate, up = project(inside, of.gate, of.wide)
+        gate, up = project(inside, of.gate, of.wide, plainly=plainly)
         wide = F.silu(gate) * up
     elif hidden_TD.is_cuda and not torch.is_grad_enabled() and is_plain(of.wide):
         wide = linear_gelu(inside, of.wide.weight, of.wide.bias)
     else:
-        wide = F.gelu(project(inside, of.wide)[0], approximate="tanh")
-    return hidden_TD + project(wide, of.narrow)[0]
+        wide = F.gelu(project(inside, of.wide, plainly=plainly)[0], approximate="tanh")
+    return hidden_TD + project(wide, of.narrow, plainly=plainly)[0]
 
 
 def after_decoder_attention_again(hidden_TD: torch.Tensor, attended_TD: torch.Tensor, of: DecoderOutput) -> Any:
     """The same, keeping for backward its inputs alone."""
-    return checkpoint(after_decoder_attention, hidden_TD, attended_TD, of, use_reentrant=False)
+    return checkpoint(after_decoder_attention, hidden_TD, attended_TD, of, plainly=True, use_reentrant=False)
 
 
 def after_vision_attention_again(hidden_TD: torch.Tensor, attended_TD: torch.Tensor, of: VisionOutput) -> Any:
-    return checkpoint(after_vision_attention, hidden_TD, attended_TD, of, use_reentrant=False)
+    return checkpoint(after_vision_attention, hidden_TD, attended_TD, of, plainly=True, use_reentrant=False)
 
 
 class Dense(NamedTuple):

@@ -72,7 +72,11 @@ class Counts:
     compiled_projections: Widths = Widths(hidden=2, queries=1, wide=2)
     eager_projections: Widths = Widths(hidden=5, queries=1, wide=4)
     eager_projections_dropout: Widths = Widths(hidden=2, queries=1.5, wide=0.5)
-    in_flight: Widths = Widths(hidden=2, wide=1)  # gradients on their way through a layer
+    # On their way through a layer's backward: gradients and what is made of them. A layer that is computed again has
+    # besides it what it did not keep, or of its linear part alone `linear_again`.
+    in_flight: Widths = Widths(wide=4)
+    in_flight_lora: Widths = Widths(wide=5)
+    linear_again: Widths = Widths(hidden=2, wide=2)
     merger: int = 4  # a merger's input, normed, widened and activated
     moments_bytes: int = 8  # Adam's two moments in float32, of each number that trains
     logit_bytes: int = 14  # one logit in bf16 and float32, its softmax, and the gradients of both
@@ -256,8 +260,8 @@ def peak_memory(model: Model, setup: TrainingSetup, micro_step: MicroStep, count
             (
                 gradient * summed * micro_step.again + unsummed,
                 whole.root + whole.layers,
-                kept.text + kept.vision + kept.layer_at_work,
-                logits + model.head.trained * setup.compute + layer_gradients,
+                kept.text + kept.vision + max(kept.layer_at_work + layer_gradients, logits),
+                model.head.trained * setup.compute,
             )
         ),
         vision=sum(
@@ -320,8 +324,11 @@ def _kept(model: Model, setup: TrainingSetup, micro_step: MicroStep, counts: Cou
 
     layers = {again: of_token(layer_widths(setup, counts, again, head_norms=text.head_norms)) for again in AGAIN}
     blocks = {again: of_patch(block_widths(setup, counts, again, gated=vision.gated)) for again in AGAIN}
-    layer, layer_work = _tower(setup.recompute.decoder, text.layers, layers, of_token(counts.in_flight))
-    block, block_work = _tower(setup.recompute.vision, vision.blocks, blocks, of_patch(counts.in_flight))
+    flight = counts.in_flight_lora if setup.lora else counts.in_flight
+    layer, layer_work = _tower(setup.recompute.decoder, text.layers, layers, _at_work(layers, counts, flight, of_token))
+    block, block_work = _tower(
+        setup.recompute.vision, vision.blocks, blocks, _at_work(blocks, counts, flight, of_patch)
+    )
     # What the decoder takes in: at the tower's end and at every tap.
     mergers = 1 + vision.taps
     features = mergers * vision.out / vision.merge**2
@@ -334,14 +341,29 @@ def _kept(model: Model, setup: TrainingSetup, micro_step: MicroStep, counts: Cou
     )
 
 
-def _tower(layers: Layers, number: int, kept: Mapping[Again, float], in_flight: float) -> tuple[float, float]:
+def _at_work(
+    kept: Mapping[Again, float], counts: Counts, flight: Widths, numbers: Callable[[Widths], float]
+) -> dict[Again, float]:
+    """Numbers of a token that the backward of one layer takes besides what the layer kept."""
+    in_flight = numbers(flight)
+    return {
+        "none": in_flight,
+        "projections": in_flight,  # query, key and value come when the MLP's gradients are gone
+        "linear": in_flight + numbers(counts.linear_again),
+        "layer": in_flight + kept["none"] - kept["layer"],
+    }
+
+
+def _tower(
+    layers: Layers, number: int, kept: Mapping[Again, float], at_work: Mapping[Again, float]
+) -> tuple[float, float]:
     """Numbers of a token: kept over all layers when backward begins, and what the layer at work adds to that at most.
     Backward goes from the last layer to the first, and each layer it has passed has let go of what it kept."""
     held = [kept[layers.of(at)] for at in range(number)]
     before, most = 0.0, 0.0
     for at, mine in enumerate(held):
         before += mine
-        most = max(most, before + in_flight + kept["none"] - kept[layers.of(at)])
+        most = max(most, before + at_work[layers.of(at)])
     return sum(held), most - sum(held)
 
 

@@ -56,17 +56,17 @@ SETS = {
 TINY = {name: SetShape(2, (1, 3), min(2, shape.questions), 96, 64) for name, shape in SETS.items()}
 ROWS = (
     Row("8b", "1k-8k", "transformers", 8),
-    Row("8b", "1k-8k", "transformers", 2),
-    Row("8b", "4k", "transformers", 32, answer=256),
     Row("8b", "8-questions", "transformers", 8),
     Row("8b", "12k", "transformers", 1),
-    Row("8b", "1k-8k", "native", 8),
-    Row("8b", "1k-8k", "native", 8, spare=120_000),
-    Row("8b", "8-questions", "native", 8),
-    Row("8b", "12k", "native", 8),
     Row("2b", "1k-8k", "transformers", 8),
+    Row("8b", "1k-8k", "transformers", 2),
     Row("2b", "4k", "transformers", 32),
+    Row("8b", "1k-8k", "native", 8),
+    Row("8b", "8-questions", "native", 8),
     Row("2b", "1k-8k", "native", 8),
+    Row("8b", "12k", "native", 8),
+    Row("8b", "1k-8k", "native", 8, spare=120_000),
+    Row("8b", "4k", "transformers", 32, answer=256),
 )
 
 

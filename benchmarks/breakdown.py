@@ -1,6 +1,6 @@
 """Where the time of an optimizer step goes, kernel by kernel, beside the floor that the GPU's matrix products set.
 
-    python benchmarks/breakdown.py --gpus 4 --out DIR [--shape 2b] [--lora] [--data 1k-8k]
+    python benchmarks/breakdown.py --gpus 4 --out DIR [--shape 2b] [--lora] [--data 1k-8k] [--samples 4]
 
 Two steps of rank 0 under torch.profiler, which is started from outside the engine. The rest of the run is not profiled
 and tells how long a step takes undisturbed. Without GPUs (--tiny) operations of the CPU stand in for kernels.
@@ -19,6 +19,7 @@ from typing import Any
 
 from ledger import Ledger, arguments, table
 from processes import SKILL_ROOT, finish
+from shapes import SHAPES
 from training import ADAPT, SETS, Place, Training, as_tiny, launch, our_steps
 
 from vidqa.planning.budget.work import PEAKS
@@ -104,8 +105,9 @@ def vision_sizes(model: Path) -> frozenset[int]:
     text, seen = config["text_config"], config["vision_config"]
     width, merged = seen["hidden_size"], seen["hidden_size"] * seen["spatial_merge_size"] ** 2
     sizes = {width, 3 * width, seen["intermediate_size"], merged, width // seen["num_heads"]}
-    heads = text["num_attention_heads"] * text["head_dim"], text["num_key_value_heads"] * text["head_dim"]
-    return frozenset(sizes - {text["hidden_size"], text["intermediate_size"], text["head_dim"], *heads})
+    head = text.get("head_dim") or text["hidden_size"] // text["num_attention_heads"]
+    heads = text["num_attention_heads"] * head, text["num_key_value_heads"] * head
+    return frozenset(sizes - {text["hidden_size"], text["intermediate_size"], head, *heads})
 
 
 def covered(works: Iterable[Work]) -> float:
@@ -134,14 +136,16 @@ def rows_of(works: Sequence[Work], facts: dict[str, Any], model: Path, on_device
 
 def main() -> None:
     parser = arguments(__doc__, gpus=4)
-    parser.add_argument("--shape", choices=["2b", "8b"], default="8b")
+    parser.add_argument("--shape", choices=list(SHAPES), default="8b")
     parser.add_argument("--data", choices=list(SETS), default="4k-8k")
     parser.add_argument("--lora", action="store_true")
+    parser.add_argument("--samples", type=int, default=8, help="of an optimizer step on each GPU (8)")
     options = parser.parse_args()
     place = Place(options.out.resolve())
     name, over = ("breakdown-lora", ADAPT) if options.lora else ("breakdown-full", {})
     steps = FIRST + RECORDED + AFTER
-    training = Training(name, "ours", options.shape, options.gpus, SETS[options.data], steps, 0, over=over)
+    data = SETS[options.data]
+    training = Training(name, "ours", options.shape, options.gpus, data, steps, 0, options.samples, over=over)
     training = as_tiny(training, steps) if options.tiny else training
     place.make([training])
     trace = place.run_dir(training) / "trace.json"
@@ -153,7 +157,9 @@ def main() -> None:
     facts = json.loads(trace.with_suffix(".facts.json").read_text())
     rows = rows_of(works_of(trace), facts, place.model(training.shape), place.cuda)
     summary = summary_of(our_steps(training, place, started.began), facts)
-    Ledger("breakdown", options).add({"run": name, "gpus": options.gpus, **summary, "kinds": rows})
+    Ledger("breakdown", options).add(
+        {"run": name, "shape": training.shape, "gpus": options.gpus, **summary, "kinds": rows}
+    )
     print(table(rows), "", table([summary]), f"trace: {trace}", sep="\n")
 
 

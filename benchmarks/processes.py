@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -62,6 +63,19 @@ def start(command: Sequence[str], log: Path, limit_s: float, gpus: Sequence[int]
             start_new_session=True,
         )
     return Started(process, log, time.time(), limit_s)
+
+
+def start_server(model: Path, data: Path, out: Path, limit_s: float, sets: Sequence[str]) -> tuple[Started, str]:
+    """A server that may read the files in `data` and calls its model "random", and its address once it answers. `sets`
+    are KEY=VALUE of its spec."""
+    words = [word for each in (*sets, f"engine.frame_cache_dir={out / 'cache'}") for word in ("--set", each)]
+    words += ["--allow-path", str(data), "--port", "0", "--name", "random"]
+    started = start([str(SKILL_ROOT / "scripts/serve.py"), "--model", str(model), *words], out / "log.txt", limit_s)
+    while not (found := re.search(r"answers at (http://\S+)/v1", started.log.read_text(errors="replace"))):
+        if started.process.poll() is not None:
+            sys.exit(started.failure)
+        time.sleep(0.2)
+    return started, found[1]
 
 
 def finish(started: Sequence[Started]) -> None:

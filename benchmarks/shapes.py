@@ -14,13 +14,22 @@ sys.path[:0] = [str(Path(__file__).resolve().parents[1] / "src")]
 
 import torch
 from safetensors.torch import save_file
-from transformers import Qwen3VLConfig, Qwen3VLForConditionalGeneration
 from video_set import corpus
 
 from vidqa.contract.files import write_json
-from vidqa.engine.families.tiny_qwen3_vl import tiny_config, tiny_processor
+from vidqa.engine.families import tiny_qwen2_5_vl, tiny_qwen3_vl
+from vidqa.engine.families.qwen2_5_vl import QWEN2_5_VL
+from vidqa.engine.families.qwen3_vl import QWEN3_VL
 
-LONGEST_EDGE = 25_165_824  # frames x height x width of one video, as the published processors have it
+LONGEST_EDGE = 25_165_824  # frames x height x width of one video, as the published processors of Qwen3-VL have it
+FRAME_PIXELS = 768 * 28 * 28  # of one frame, as those of Qwen2.5-VL have it
+REASON1_VISION = {
+    "depth": 32,
+    "hidden_size": 1280,
+    "intermediate_size": 3420,
+    "window_size": 112,
+    "fullatt_block_indexes": [7, 15, 23, 31],
+}
 SHAPES: dict[str, dict[str, dict[str, Any]]] = {
     "8b": {
         "text": {"hidden_size": 4096, "intermediate_size": 12288, "num_hidden_layers": 36, "num_attention_heads": 32},
@@ -40,41 +49,73 @@ SHAPES: dict[str, dict[str, dict[str, Any]]] = {
             "deepstack_visual_indexes": [5, 11, 17],
         },
     },
+    "reason1-7b": {
+        "text": {
+            "hidden_size": 3584,
+            "intermediate_size": 18944,
+            "num_hidden_layers": 28,
+            "num_attention_heads": 28,
+            "num_key_value_heads": 4,
+            "vocab_size": 152064,
+        },
+        "vision": REASON1_VISION,
+    },
+    "reason1-3b": {  # Qwen2.5-VL-3B
+        "text": {
+            "hidden_size": 2048,
+            "intermediate_size": 11008,
+            "num_hidden_layers": 36,
+            "num_attention_heads": 16,
+            "num_key_value_heads": 2,
+            "vocab_size": 151936,
+        },
+        "vision": REASON1_VISION,
+    },
 }
+TIED = ("2b", "reason1-3b")
 
 
-def config_of(shape: str, corpus: list[str]) -> tuple[Qwen3VLConfig, Any]:
+def config_of(shape: str, corpus: list[str]) -> tuple[Any, Any]:
     """The config of a shape and a processor for it. The vocabulary has its real size; only its first ids are used."""
-    processor = tiny_processor(corpus, max_pixels=LONGEST_EDGE)
+    return _reason1(shape, corpus) if shape.startswith("reason1") else _reason2(shape, corpus)
+
+
+def _reason2(shape: str, corpus: list[str]) -> tuple[Any, Any]:
+    """Qwen3-VL, or with "tiny" a small one."""
+    processor = tiny_qwen3_vl.tiny_processor(corpus, max_pixels=LONGEST_EDGE)
+    config = tiny_qwen3_vl.tiny_config(processor.tokenizer, tie=shape in TIED)
     if shape == "tiny":
-        return tiny_config(processor.tokenizer), processor
-    values = tiny_config(processor.tokenizer, tie=shape == "2b").to_dict()
-    text, vision = SHAPES[shape]["text"], SHAPES[shape]["vision"]
-    values["text_config"] |= {
-        "vocab_size": 151936,
-        "num_key_value_heads": 8,
-        "head_dim": 128,
-        "initializer_range": 0.02,
-        "rope_parameters": {**values["text_config"]["rope_parameters"], "mrope_section": [24, 20, 20]},
-        **text,
-    }
+        return config, processor
+    more = {"vocab_size": 151936, "num_key_value_heads": 8, "head_dim": 128}
+    return _sized(config, shape, more, [24, 20, 20], {"num_position_embeddings": 2304}), processor
+
+
+def _reason1(shape: str, corpus: list[str]) -> tuple[Any, Any]:
+    """Qwen2.5-VL."""
+    processor = tiny_qwen2_5_vl.tiny_processor(corpus, max_pixels=FRAME_PIXELS)
+    config = tiny_qwen2_5_vl.tiny_config(processor.tokenizer, tie=shape in TIED)
+    return _sized(config, shape, {}, [16, 24, 24], {}), processor
+
+
+def _sized(tiny: Any, shape: str, text: dict[str, Any], sections: list[int], vision: dict[str, Any]) -> Any:
+    """A tiny config with the sizes of a shape."""
+    values, sizes = tiny.to_dict(), SHAPES[shape]
+    rope = {**values["text_config"]["rope_parameters"], "mrope_section": sections}
+    values["text_config"] |= {"initializer_range": 0.02, "rope_parameters": rope, **text, **sizes["text"]}
     values["text_config"].pop("layer_types", None)
-    values["vision_config"] |= {
-        "num_heads": 16,
-        "out_hidden_size": text["hidden_size"],
-        "num_position_embeddings": 2304,
-        "initializer_range": 0.02,
-        **vision,
-    }
-    return Qwen3VLConfig(**values), processor
+    width = sizes["text"]["hidden_size"]
+    values["vision_config"] |= {"num_heads": 16, "out_hidden_size": width, "initializer_range": 0.02, **vision}
+    values["vision_config"] |= sizes["vision"]
+    return type(tiny)(**values)
 
 
 def write_random_model(shape: str, folder: Path, corpus: list[str], device: str) -> Path:
     """A complete model folder in bfloat16; norms are one, everything else is drawn with standard deviation 0.02."""
     config, processor = config_of(shape, corpus)
     folder.mkdir(parents=True, exist_ok=True)
+    model_class = (QWEN2_5_VL if config.model_type in QWEN2_5_VL.tables.model_types else QWEN3_VL).model_class
     with torch.device("meta"):
-        model = Qwen3VLForConditionalGeneration(config)
+        model = model_class(config)
     names = {name: parameter.shape for name, parameter in model.named_parameters()}
     if config.tie_word_embeddings:
         names.pop("lm_head.weight", None)
@@ -96,7 +137,7 @@ def write_random_model(shape: str, folder: Path, corpus: list[str], device: str)
         save_file(shard, folder / file, metadata={"format": "pt"})
         weight_map.update(dict.fromkeys(shard, file))
     write_json(folder / "model.safetensors.index.json", {"metadata": {}, "weight_map": weight_map})
-    config.architectures = ["Qwen3VLForConditionalGeneration"]
+    config.architectures = [model_class.__name__]
     config.save_pretrained(folder)
     processor.save_pretrained(folder)
     return folder

@@ -25,7 +25,7 @@ from typing import Any
 
 import openai
 from ledger import Ledger, arguments, table
-from processes import SKILL_ROOT, Started, kill_tree, start
+from processes import Started, kill_tree, start_server
 from shapes import write_random_model
 from soak_training import sample, verdict
 from video_set import QUESTIONS, SetShape, corpus, write_set
@@ -79,7 +79,7 @@ class Asking:
         extra: dict[str, Any] = {"mm_processor_kwargs": {"nframes": 1 + number % 16}}
         if kind == "json":
             extra["structured_outputs"] = {"choice": ["yes", "no"]}
-        request = {"model": "tiny", "messages": [{"role": "user", "content": content}], "extra_body": extra}
+        request = {"model": "random", "messages": [{"role": "user", "content": content}], "extra_body": extra}
         tokens = 2000 if kind == "leaving" else TOKENS
         create = self.client.chat.completions.create
         if kind in ("stream", "leaving"):
@@ -91,18 +91,6 @@ class Asking:
             return "answered" if [part for part in stream][-1].choices[0].finish_reason else "cut off"
         answers = create(**request, max_tokens=tokens, n=3 if kind == "several" else 1, logprobs=kind == "several")
         return "answered" if all(choice.finish_reason for choice in answers.choices) else "cut off"
-
-
-def serve(model: Path, data: Path, out: Path, limit_s: float) -> tuple[Started, str]:
-    """The server and its address, once it answers."""
-    words = [word for each in (*SETS, f"engine.frame_cache_dir={out / 'cache'}") for word in ("--set", each)]
-    words += ["--allow-path", str(data), "--port", "0", "--name", "tiny"]
-    started = start([str(SKILL_ROOT / "scripts/serve.py"), "--model", str(model), *words], out / "log.txt", limit_s)
-    while not (found := re.search(r"answers at (http://\S+)/v1", started.log.read_text(errors="replace"))):
-        if started.process.poll() is not None:
-            sys.exit(started.failure)
-        time.sleep(0.2)
-    return started, found[1]
 
 
 def soak(asking: Asking, started: Started, requests: int) -> list[dict[str, Any]]:
@@ -137,7 +125,7 @@ def main() -> None:
     requests, warm_up = (60, 0) if options.tiny else (options.requests, options.warm_up)
     model = write_random_model("tiny", out / "model", corpus(), "cpu")
     data = write_set(out / CLIPS.name, CLIPS)
-    started, address = serve(model, data, out / "serving", 7200)
+    started, address = start_server(model, data, out / "serving", 7200, SETS)
     try:
         before = Asking(address, data, number=requests)
         soak(before, started, warm_up)

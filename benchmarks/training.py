@@ -24,6 +24,7 @@ FPS = 1.4  # clips of 5 to 40 seconds become 1k to 8k tokens
 SETS = {
     "1k-8k": SetShape(24, (5, 40)),
     "4k-8k": SetShape(32, (20, 40)),
+    "8k": SetShape(16, (30, 30)),  # 7,500 tokens, of Qwen2.5-VL 7,900
     "8-questions": SetShape(4, (20, 40), questions=8),
 }
 ADAPT = {"policy.lora.r": 16, "policy.lora.lora_alpha": 32.0, "policy.lora.lora_dropout": 0.0, "train.optm_lr": 1e-4}

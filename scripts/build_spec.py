@@ -59,7 +59,7 @@ def main(args: argparse.Namespace) -> Result:
         data |= {"layers": resolved.layers, "origins": resolved.origins}
     if args.out is None:
         return Result(data, shown, resolved.warnings)
-    write_spec(args.out, text)
+    write_spec(args.out, text, args.action if args.target == "native" else "")
     shown = f"{shown}\nwrote {args.out}" if args.explain else f"wrote {args.out}"
     onward = [command("preflight", "--spec", args.out, "--platform", args.platform)]
     return Result({**data, "out": str(args.out)}, shown, resolved.warnings, onward if args.target == "native" else [])

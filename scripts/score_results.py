@@ -12,10 +12,12 @@ parser = Parser(
     "Score the results of an evaluation, ours, TAO's or cosmos-reason1's, by the same rules for all.",
     examples=[
         "python scripts/score_results.py outputs/eval/RUN",
-        "python scripts/score_results.py cosmos-reason1/results --out outputs/scored/reason1 --json",
+        "python scripts/score_results.py --result-dir cosmos-reason1/results/MODEL/letter --dataset robovqa --json",
     ],
 )
-parser.add_argument("results", type=Path, metavar="FOLDER", help="folder of results, or a results file")
+parser.add_argument("results", type=Path, nargs="?", metavar="FOLDER", help="folder of results, or a results file")
+parser.add_argument("--result-dir", "--result_dir", type=Path, metavar="FOLDER", help="the same, as cosmos-reason1's")
+parser.add_argument("--dataset", help="the results of this data set alone, such as robovqa")
 parser.add_argument("--task", default="", choices=("", "its_directionality"), help="as task.type of an evaluation")
 parser.add_argument("--out", type=Path, metavar="DIR", help="write results.json and metrics.json here")
 
@@ -23,18 +25,23 @@ parser.add_argument("--out", type=Path, metavar="DIR", help="write results.json 
 def main(options: Namespace) -> Result:
     from vidqa.contract.files import write_json
     from vidqa.evaluation import score
-    from vidqa.evaluation.other_results import read_evaluation, require_empty, score_text
+    from vidqa.evaluation.other_results import read_dataset, read_evaluation, require_empty, score_text
+    from vidqa.evaluation.protocol import protocol_scores, protocol_text
     from vidqa.evaluation.results import judged
 
-    items, problems = read_evaluation(options.results)
+    if (options.results is None) == (options.result_dir is None):
+        parser.error("one folder of results is needed, as FOLDER or with --result-dir")
+    place = options.results or options.result_dir
+    items, problems = read_dataset(place, options.dataset) if options.dataset else read_evaluation(place)
     items = [judged(item, options.task) for item in items]
     metrics = score(items, options.task)
     if options.out:
         require_empty(options.out)
         write_json(options.out / "results.json", items)
         write_json(options.out / "metrics.json", metrics)
-    data = {"metrics": metrics, "out": options.out}
-    return Result(data, score_text(metrics), problems)
+    protocol = protocol_scores(items)
+    data = {"metrics": metrics, "protocol": protocol, "out": options.out}
+    return Result(data, f"{score_text(metrics)}\n{protocol_text(protocol)}", problems)
 
 
 if __name__ == "__main__":

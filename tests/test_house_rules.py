@@ -70,9 +70,10 @@ MAY_KNOW = {
     "serving": {"contract", "spec", "video", "dataset", "families", "planning", "jobs", "platforms"},
     "studies": {"contract", "actions", "spec", "jobs", "platforms", "preflight", "pages", "evaluation"},
     "curation": {"contract", "pages", "video", "dataset", "evaluation", "datatools"},
-    "deft": {"contract", "actions", "pages", "spec", "dataset", "evaluation", "platforms", "jobs", "preflight"},
+    "deft": {"contract", "actions", "pages", "spec", "dataset", "evaluation", "jobs", "preflight"},
+    "benchmark": {"contract", "spec", "video", "dataset", "evaluation", "jobs", "preflight"},
     "demo": {"contract"},
-    "generate": {"contract", "actions", "import_graph", "spec", "platforms", "planning", "deft"},
+    "generate": {"contract", "actions", "benchmark", "import_graph", "spec", "platforms", "planning", "deft"},
     "import_graph": {"spec"},
 }
 BROAD_EXCEPTS = {
@@ -104,6 +105,7 @@ PREFIXES = {
     "studies": {"AUTOML", "STUDY"},
     "curation": {"CURATION"},
     "deft": {"DEFT"},
+    "benchmark": {"BENCHMARK"},
 }
 VAGUE = ("utils", "util", "helper", "manager", "misc", "common")
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from test_leaks import scene, write
+from test_leaks import plain, scene, write
 
 from vidqa.contract.problem import ProblemError
 from vidqa.curation.assembly import Assembly, Source, assemble, warnings
@@ -83,6 +83,17 @@ def test_a_leak_stops_the_assembly_and_lists_the_pairs(sets: dict[str, Source], 
         each for each in json.loads((tmp_path / "out/leaks.json").read_text()) if each["reason"] != "the same id"
     ]
     assert pair["new_media"].endswith("d.mp4") and pair["protected_media"].endswith("c.mp4")
+
+
+def test_clips_too_plain_to_tell_are_a_warning(sets: dict[str, Source], tmp_path: Path) -> None:
+    rows = [{"video": "p", "question": "What?", "answer": "y"}]
+    kept = write_set(tmp_path / "kept", {"p": plain(40, (0, 2, 4))}, rows)
+    new = write_set(tmp_path / "new", {"p": plain(40, (0, 1, 3))}, [rows[0] | {"question": "Which?"}])
+    over = Assembly(sets["base"], (new,), tmp_path / "out", {"kpi": kept})
+    made = assemble(over)
+    (warning,) = warnings(made, over)
+    assert warning.severity == "warning" and "too plain to tell" in warning.message
+    assert (made.as_dict()["leaks"], made.as_dict()["too_plain_to_tell"]) == (0, 1)
 
 
 def test_rows_that_the_base_set_has_are_no_news(sets: dict[str, Source], tmp_path: Path) -> None:

@@ -36,15 +36,15 @@ def given(folder: Path, value: Any) -> Path:
 
 def studio(name: str, answer: str) -> dict[str, Any]:
     result = {"from_name": "answer", "to_name": "video", "type": "textarea", "value": {"text": [answer]}}
-    return {"id": 7, "data": {"id": name, "question": "Is it open?"}, "annotations": [{"result": [result]}]}
+    return {"id": 7, "data": {"sample_id": name, "question": "Is it open?"}, "annotations": [{"result": [result]}]}
 
 
 @pytest.mark.parametrize(
     "answers",
     [
         [{"id": "a", "question": "Is the gate open?", "answer": "yes"}, {"id": "b", "question": "", "answer": " "}],
-        [studio("a", "yes"), {"data": {"id": "b"}, "annotations": []}],
-        [{"id": "a", "answer": ["yes"]}],
+        [studio("a", "yes"), {"data": {"sample_id": "b"}, "annotations": []}],
+        [{"id": 7, "sample_id": "a", "media": "/0.mp4", "answer": "yes", "annotator": 1, "annotation_id": 3}],
         {"samples": [{"filepath": "0.mp4", "sample_id": "a", "answer": {"_cls": "Classification", "label": "yes"}}]},
     ],
     ids=["page", "label studio", "label studio min", "fiftyone"],
@@ -64,7 +64,7 @@ def test_what_was_exported_can_be_imported(tasks: Path) -> None:
     rows, left = labelled(tasks / "tasks.json", given(tasks, samples))
     assert [(row["id"], left) for row in rows] == [("b", 2)]
     exported = json.loads((tasks / "label_studio.json").read_text())
-    assert [each["data"]["id"] for each in exported] == ["a", "b", "</script>"]
+    assert [each["data"]["sample_id"] for each in exported] == ["a", "b", "</script>"]
     for name in ("question", "answer"):
         assert f'name="{name}"' in (tasks / "label_studio.xml").read_text()
 

@@ -10,17 +10,23 @@ import av
 import numpy as np
 import pytest
 
-from vidqa.curation.frame_looks import looks
+from vidqa.curation.frame_looks import looks, small
 from vidqa.curation.leaks import Protected, find_leaks, recording_of
+from vidqa.curation.likely import likely_pairs
 from vidqa.dataset.record import MediaRef, Record
 
 HEIGHT, WIDTH = 96, 128
 
 
+def view_of(view: int) -> np.ndarray:
+    """float [H, W, 3]: what stands still."""
+    coarse = np.random.default_rng(view).uniform(30, 200, (6, 8, 3))
+    return np.kron(coarse, np.ones((HEIGHT // 6, WIDTH // 8, 1)))
+
+
 def scene(seed: int, view: int = 0, frames: int = 40) -> np.ndarray:
     """uint8 [N, H, W, 3]: a view with one thing that moves through it."""
-    coarse = np.random.default_rng(view).uniform(30, 200, (6, 8, 3))
-    found = np.repeat(np.kron(coarse, np.ones((HEIGHT // 6, WIDTH // 8, 1)))[None], frames, axis=0)
+    found = np.repeat(view_of(view)[None], frames, axis=0)
     draw = np.random.default_rng(100 + seed)
     start, end = draw.uniform(0, 1, (2, 2)) * (HEIGHT, WIDTH)
     color = draw.uniform(0, 255, 3)
@@ -53,6 +59,9 @@ COPIES: dict[str, Callable[[Path], Record]] = {
     "trimmed": lambda folder: write(folder / "a.mp4", scene(1)[12:30]),
     "longer": lambda folder: write(folder / "a.mp4", np.concatenate([scene(5, view=3), scene(1), scene(6, view=4)])),
     "cropped": lambda folder: write(folder / "a.mp4", scene(1)[:, 6:90, 8:120]),
+    "cropped to 62 %": lambda folder: write(folder / "a.mp4", scene(1)[:, 34:94, 6:86]),
+    "cropped, encoded again": lambda folder: write(folder / "a.mp4", scene(1)[:, 16:86, 33:125], crf=32, size=(76, 58)),
+    "cropped to a square": lambda folder: write(folder / "a.mp4", scene(1)[:, 6:90, 40:124]),
     "overlapping": lambda folder: write(folder / "a.mp4", np.concatenate([scene(1)[22:], scene(7, view=5)])),
 }
 
@@ -67,12 +76,52 @@ def kpi(tmp_path_factory: pytest.TempPathFactory) -> Protected:
 def test_copies_are_found(kpi: Protected, tmp_path: Path, how: str) -> None:
     (leak,) = find_leaks([COPIES[how](tmp_path)], [kpi])
     assert leak.protected == kpi.records[0].id and leak.set == "kpi"
-    assert leak.reason == ("cropped" if how == "cropped" else "same moments")
+    assert leak.sure and leak.reason == ("cropped" if how.startswith("cropped") else "same moments")
 
 
 def test_other_clips_of_the_same_camera_are_none(kpi: Protected, tmp_path: Path) -> None:
     others = [write(tmp_path / f"{seed}.mp4", scene(seed)) for seed in range(10, 18)]
     assert find_leaks(others, [kpi]) == []
+
+
+def test_quiet_moments_of_one_camera_are_no_copies(kpi: Protected, tmp_path: Path) -> None:
+    empty = view_of(0)[None].astype(np.uint8)
+    one, other = (np.concatenate([scene(seed)[:15], np.repeat(empty, 60, axis=0)]) for seed in (50, 51))
+    kept, new = write(tmp_path / "kept.mp4", one), write(tmp_path / "new.mp4", other)
+    assert find_leaks([new], [Protected("kpi", [kept])]) == []
+
+
+def plain(place: int, lit: tuple[int, ...]) -> np.ndarray:
+    """uint8 [40, H, W, 3]: a lamp before a dark wall, lit in these fifths of the clip."""
+    found = np.full((40, HEIGHT, WIDTH, 3), 30, np.uint8)
+    for fifth in lit:
+        found[8 * fifth : 8 * fifth + 8, 20:70, place : place + 50] = (255, 75, 75)
+    return found
+
+
+def test_plain_clips_are_called_too_plain_unless_they_agree_in_step(tmp_path: Path) -> None:
+    protected = [Protected("kpi", [write(tmp_path / "kpi.mp4", plain(40, (0, 2, 4)))])]
+    (unsure,) = find_leaks([write(tmp_path / "a.mp4", plain(40, (0, 1, 3)))], protected)
+    assert not unsure.sure and unsure.reason == "alike, but too plain to tell"
+    (copy,) = find_leaks([write(tmp_path / "b.mp4", plain(40, (0, 2, 4)), crf=32, size=(96, 72))], protected)
+    assert copy.sure
+    assert find_leaks([write(tmp_path / "c.mp4", plain(60, (0, 2, 4)))], protected) == []
+
+
+def test_unlikely_pairs_are_not_looked_at_and_no_copy_is_among_them(kpi: Protected, tmp_path: Path) -> None:
+    copies = [how(tmp_path / str(number)) for number, how in enumerate(COPIES.values())]
+    others = [write(tmp_path / f"other{seed}.mp4", scene(seed, view=seed)) for seed in range(60, 72)]
+    block = [look for _, look in looks(each.media[0] for each in copies + others) if look]
+    held = [look for _, look in looks(each.media[0] for each in kpi.records) if look]
+    pairs = set(likely_pairs(block, held))
+    assert {(number, 0) for number in range(len(copies))} <= pairs
+    assert len([pair for pair in pairs if pair[0] >= len(copies)]) <= 4  # of 24
+
+
+def test_cells_of_a_small_picture_are_exact() -> None:
+    ramp = np.repeat(np.arange(90, dtype=np.uint8)[None, None, :, None], 90, axis=1).repeat(3, axis=3)
+    cells = small(ramp, 0, 0).reshape(64, 64, 3)[0, :, 0]
+    assert np.abs(cells - ((np.arange(64) + 0.5) * 90 / 64 - 0.5)).max() <= 0.51
 
 
 def test_files_bytes_and_ids_are_found(kpi: Protected, tmp_path: Path) -> None:

@@ -173,6 +173,9 @@ def test_flops_are_those_of_the_products(world: SimpleNamespace) -> None:
         assert found > 0 and found == pytest.approx(3 * counter.get_total_flops())
     frozen = world.family.flops(world.model.config, vision_trains=False, decoder_trains=False)
     assert 0 < frozen.per_token < flops.per_token and 0 < frozen.per_patch < flops.per_patch
+    adapters = world.family.flops(world.model.config, vision_trains=True, decoder_trains=False)
+    assert adapters.per_patch == pytest.approx(flops.per_patch * 2 / 3)  # no weight gradients of the base
+    assert (adapters.per_patch_pair, adapters.per_window_pair) == (flops.per_patch_pair, flops.per_window_pair)
 
 
 def test_rope_positions_are_those_of_transformers(world: SimpleNamespace) -> None:

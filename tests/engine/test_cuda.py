@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import time
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
-from tiny_world import losses, run_engine, tiny_data, tiny_model, tiny_spec
+from tiny_world import engine_command, losses, tiny_data, tiny_model, tiny_spec
 from transformers import AutoConfig, Qwen3VLForConditionalGeneration
 
+from vidqa.engine.kernels import kernels_for, plain
 from vidqa.engine.model import ahead
 from vidqa.spec import Layer, dump, resolve
 
@@ -38,6 +40,12 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
     return SimpleNamespace(folder=folder, model=tiny_model(folder), root=tiny_data(folder))
 
 
+def _run_engine(action: str, spec: Path, run_dir: Path, ranks: int) -> None:
+    """By processes that start anew: one that forks from a process which has looked for CUDA cannot use it."""
+    done = subprocess.run(engine_command(action, spec, run_dir, ranks), capture_output=True, text=True, timeout=400)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]
+
+
 def _train(world: SimpleNamespace, name: str, ranks: int, **over: object) -> Path:
     (world.folder / name).mkdir()
     table = {
@@ -51,7 +59,7 @@ def _train(world: SimpleNamespace, name: str, ranks: int, **over: object) -> Pat
         **over,
     }
     spec = tiny_spec(world.folder / name, world.model, world.root, table)
-    run_engine("train", spec, world.folder / name / "run", ranks=ranks, timeout=400)
+    _run_engine("train", spec, world.folder / name / "run", ranks)
     return world.folder / name / "run"
 
 
@@ -63,6 +71,28 @@ def test_full_fine_tune_learns_and_its_export_is_proved(world: SimpleNamespace, 
     assert found[-1] < found[0]
     proof = json.loads((run / "best/proof.json").read_text())
     print(f"ranks {ranks} {dtype}: losses {[round(x, 5) for x in found]} proof {proof}")
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_second_family_learns_and_its_export_is_proved(world: SimpleNamespace, dtype: str) -> None:
+    folder = world.folder / f"second_{dtype}"
+    folder.mkdir()
+    second = SimpleNamespace(folder=folder, model=tiny_model(folder, family="qwen2_5_vl"), root=world.root)
+    run = _train(second, "run", 1, **{"train.param_dtype": dtype})
+    assert losses(run)[-1] < losses(run)[0]
+    assert (run / "best/proof.json").exists()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("size", [64, 72, 80])  # of a head in Reason2 2B, 8B and Reason1
+def test_rotated_heads_of_the_vision_tower_are_those_of_plain_pytorch(size: int, dtype: torch.dtype) -> None:
+    heads, drawn = 16, torch.Generator("cuda").manual_seed(size)
+    packed = torch.randn(333, 3 * heads * size, device="cuda", dtype=dtype, generator=drawn)
+    angle = torch.randn(333, size // 2, device="cuda", generator=drawn).repeat(1, 2)
+    found = kernels_for(packed.device).vision_heads(packed, heads, angle.cos(), angle.sin())
+    expected = plain.vision_heads(packed, heads, angle.cos(), angle.sin())
+    for ours, theirs in zip(found, expected, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=8e-3 if dtype == torch.bfloat16 else 1e-6, atol=1e-6)
 
 
 def test_more_ranks_give_the_losses_of_one(world: SimpleNamespace) -> None:
@@ -120,7 +150,7 @@ def test_evaluation_on_every_gpu(world: SimpleNamespace) -> None:
     }
     spec = world.folder / "evaluate.toml"
     spec.write_text(dump(resolve("evaluate", [Layer("test", table)]).spec))
-    run_engine("evaluate", spec, world.folder / "evaluation", ranks=GPUS, timeout=400)
+    _run_engine("evaluate", spec, world.folder / "evaluation", GPUS)
     assert json.loads((world.folder / "evaluation/metrics.json").read_text())["n"] == 14
 
 

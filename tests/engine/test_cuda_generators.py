@@ -11,10 +11,16 @@ import pytest
 import torch
 from generator_conformance import *  # noqa: F403
 
+from vidqa.engine.families import FAMILIES
 from vidqa.engine.generators import NATIVE
 from vidqa.engine.generators._base import Generator
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")]
+
+
+@pytest.fixture(scope="module", params=[family.tables.name for family in FAMILIES])
+def family(request: pytest.FixtureRequest) -> str:
+    return request.param
 
 
 @pytest.fixture

@@ -22,6 +22,7 @@ from vidqa.spec import Layer, TrainSpec, dump, resolve
 from vidqa.spec.build import Request, build, train_samples
 from vidqa.spec.compat.cosmos import cosmos_table, video_fps_problems
 from vidqa.spec.sources import profile_layer
+from vidqa.spec.text import render
 
 WHEEL = "cosmos-rl==0.4.7"
 
@@ -113,6 +114,25 @@ def test_their_own_class_takes_it(theirs: Any, data: Layer, case: str, train: in
     assert taken.train.train_batch_per_replica == spec.train.train_batch_per_replica
     assert (taken.policy.lora is None) == (spec.policy.lora is None)
     assert taken.custom["train_dataset"]["annotation_path"] == "/d/a.json"
+
+
+@pytest.mark.filterwarnings("ignore::pydantic.warnings.PydanticDeprecatedSince20")
+def test_a_runs_whole_configuration_is_an_override(theirs: Any, data: Layer, tmp_path: Path) -> None:
+    """config.toml in a run folder of theirs holds every key there is; what they ignore too is a warning."""
+    asked: dict[str, Any] = {
+        "train": {"train_policy": {"type": "sft"}, "epoch": 3, "output_dir": "out"},
+        "policy": {"model_name_or_path": "a/b"},
+    }
+    asked["policy"]["parallelism"] = {"tp_size": 1, "dp_shard_size": 4}
+    whole = theirs.from_dict(asked).model_dump(mode="json", exclude_none=True)
+    (tmp_path / "config.toml").write_text(render(whole, "toml"))
+    keys = {"train_dataset": {"annotation_path": "/d/a.json", "media_path": "/d"}}
+    (tmp_path / "data.toml").write_text(render({"custom": keys}, "toml"))
+    files = (tmp_path / "config.toml", tmp_path / "data.toml")
+    resolved = build(Request("train", overrides=files, model="hf_model://nvidia/Cosmos-Reason2-2B"))
+    assert isinstance(resolved.spec, TrainSpec)
+    assert (resolved.spec.train.epoch, resolved.spec.policy.parallelism.dp_shard_size) == (3, 4)
+    assert {problem.severity for problem in resolved.warnings} == {"warning"}
 
 
 def test_epochs_become_steps_or_shares(data: Layer) -> None:

@@ -13,7 +13,7 @@ from vidqa.contract.cli import SKILL_ROOT
 from vidqa.generate import differing, generated, main
 from vidqa.spec import Layer, read_layer, resolve
 from vidqa.spec.keys import leaves
-from vidqa.spec.pages import parameters, template
+from vidqa.spec.pages import parameters, template, toml_template
 
 
 def test_nothing_has_drifted() -> None:
@@ -39,6 +39,8 @@ def test_the_template_read_back_is_the_default_spec(tmp_path: Path, action: str,
     path.write_text(template(action))
     paths = data if action == "train" else eval_data
     assert resolve(action, [read_layer(path), paths]).spec == resolve(action, [paths]).spec
+    (tmp_path / "t.toml").write_text(toml_template(action))
+    assert resolve(action, [read_layer(tmp_path / "t.toml"), paths]).spec == resolve(action, [paths]).spec
     assert yaml.safe_load(path.read_text())  # any YAML reader takes it
     assert max(map(len, path.read_text().splitlines())) <= 120
 

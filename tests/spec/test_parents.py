@@ -157,3 +157,43 @@ def test_an_adapter_is_an_export(tmp_path: Path) -> None:
     (folder / "adapter_model.safetensors").write_bytes(b"")
     (folder / "adapter_config.json").write_text("{}")
     assert find_export(tmp_path, "epoch_1") == folder
+
+
+@pytest.mark.parametrize("absolute", [True, False])
+def test_a_run_of_cosmos_rl_with_best_at_its_root(tmp_path: Path, absolute: bool) -> None:
+    """Its current layout: <output_dir>/best/safetensors is a link into <output_dir>/<timestamp>/safetensors."""
+    run = tmp_path / "20260101120000"
+    found, last = export(run, "step_20"), export(run, "final")
+    export(run, "step_40"), checkpoint(run, "step_20")
+    (tmp_path / "best").mkdir()
+    away = "/results/job" if absolute else ".."
+    for kind in ("safetensors", "checkpoints"):
+        (tmp_path / "best" / kind).symlink_to(f"{away}/{run.name}/{kind}/step_20")
+    assert find_export(tmp_path) == find_export(run) == found
+    assert find_checkpoint(tmp_path) == run / "checkpoints/step_20"
+    assert find_export(tmp_path, "latest") == find_export(tmp_path, "final") == last
+
+
+def test_a_best_at_the_root_belongs_to_the_run_that_it_names(tmp_path: Path) -> None:
+    first, second = tmp_path / "20260101", tmp_path / "20260102"
+    export(first, "step_20"), export(second, "step_20")
+    (tmp_path / "best").mkdir()
+    (tmp_path / "best" / "safetensors").symlink_to("../20260102/safetensors/step_20")
+    assert find_export(second) == second / "safetensors/step_20"
+    with pytest.raises(ProblemError) as wrong:
+        find_export(first)
+    assert "records no best" in code_of(wrong)[1]
+
+
+def test_a_best_in_the_folder_of_the_time_and_a_broken_one(tmp_path: Path) -> None:
+    """Its older layout, where a best without a score is a link to nothing."""
+    run = tmp_path / "20260101120000"
+    found = export(run, "final")
+    (run / "best").mkdir()
+    (run / "best" / "safetensors").symlink_to(run / "safetensors" / "final")
+    assert find_export(tmp_path) == found
+    (run / "best" / "safetensors").unlink()
+    (run / "best" / "safetensors").symlink_to(run / "safetensors" / "step_-1")
+    with pytest.raises(ProblemError) as wrong:
+        find_export(tmp_path)
+    assert "it has: final" in code_of(wrong)[1]

@@ -231,3 +231,15 @@ def test_route_train_says_what_to_run_next() -> None:
     assert said["data"]["decision"] == "unclear" and [each[-3:] for each in said["next"]] == ["off", " on"]
     said = json.loads(script("route_train", "--json", "--request", "no HPO please").stdout)
     assert said["data"]["decision"] == "direct" and "build_spec.py train" in said["next"][0]
+
+
+@pytest.mark.parametrize("action", ["train", "evaluate"])
+def test_toml_begins_with_the_schema_by_which_editors_complete_it(tmp_path: Path, root: Path, action: str) -> None:
+    out = tmp_path / "deep" / "spec.toml"
+    part = {"train": "--train-root", "evaluate": "--eval-root"}[action]
+    words = (action, part, root, "--results-dir", tmp_path / "out")
+    assert script("build_spec", *words, "--out", out).returncode == 0
+    first = out.read_text().partition("\n")[0]
+    assert (out.parent / first.removeprefix("#:schema ")).resolve() == SKILL_ROOT / f"schemas/{action}.schema.json"
+    assert script("build_spec", *words, "--out", out.with_suffix(".yaml")).returncode == 0
+    assert "#:schema" not in out.with_suffix(".yaml").read_text()

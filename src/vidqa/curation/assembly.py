@@ -79,12 +79,14 @@ class Assembled:
             "by_origin": dict(origins),
             "by_kind": counted(self.rows),
             "left_out": dict(self.left_out),
-            "leaks": len(self.leaks),
+            "leaks": sum(leak.sure for leak in self.leaks),
+            "too_plain_to_tell": sum(not leak.sure for leak in self.leaks),
         }
 
 
 def assemble(asked: Assembly) -> Assembled:
-    """Write annotations.json to `asked.out`. Raises CURATION_LEAK, and then writes leaks.json alone."""
+    """Write annotations.json to `asked.out`. Raises CURATION_LEAK, and then writes leaks.json alone. Pairs that are too
+    plain to tell stand in leaks.json and in `warnings`."""
     base = read_rows(asked.base.annotations, asked.base.media)
     new = [pair for source in asked.add for pair in read_rows(_annotations_in(source.annotations), source.media)]
     left_out: Counter[str] = Counter()
@@ -99,8 +101,8 @@ def assemble(asked: Assembly) -> Assembled:
     asked.out.mkdir(parents=True, exist_ok=True)
     leaks = find_leaks([record for _, record in new], protected, asked.group_by)
     write_json(asked.out / LEAKS, [leak.as_dict() for leak in leaks])
-    if leaks:
-        raise LEAK.error(asked.out / LEAKS, leaks_text(leaks))
+    if sure := [leak for leak in leaks if leak.sure]:
+        raise LEAK.error(asked.out / LEAKS, leaks_text(sure))
     draw = np.random.default_rng(asked.seed)
     chosen = _capped(_balanced(new, draw, left_out) if asked.balance else new, asked.cap, draw, left_out)
     kept = _replayed(base, len(chosen), asked.replay, draw)
@@ -206,6 +208,9 @@ def _rows(asked: Assembly, kept: Sequence[Pair], chosen: Sequence[Pair]) -> list
 
 def warnings(made: Assembled, asked: Assembly) -> list[Problem]:
     """What is worth a look although the set was written."""
+    if made.leaks:
+        remedy = "look at these clips, and take the rows of copies out of what is added"
+        return [LEAK.at(asked.out / LEAKS, leaks_text(made.leaks), remedy, severity="warning")]
     if asked.protected:
         return []
     message = "no KPI, validation or test set was named, so that nothing was compared"

@@ -57,7 +57,9 @@ def write_tasks(folder: Path, tasks: Sequence[Row]) -> None:
         folder / "annotate.html",
         page("curation/annotate.html.j2", title="Answer these", tasks=shown, more=len(tasks) - len(shown)),
     )
-    studio = [{"data": {name: each[name] for name in ("id", "media", "question")}} for each in tasks]
+    # Label Studio's JSON-MIN has numbers of its own under "id", and writes the data beside them.
+    shared = ("media", "question")
+    studio = [{"data": {"sample_id": each["id"], **{name: each[name] for name in shared}}} for each in tasks]
     write_json(folder / "label_studio.json", studio)
     write_text(folder / "label_studio.xml", STUDIO)
     fields = [{name: each[name] for name in ("question", "kind")} for each in tasks]
@@ -127,11 +129,11 @@ def _answer(item: Mapping[str, Any]) -> tuple[str, str, str]:
             for result in annotation["result"]
             if result.get("type") == "textarea"
         }
-        return item["data"]["id"], written.get("question", ""), written.get("answer", "")
+        return item["data"]["sample_id"], written.get("question", ""), written.get("answer", "")
     if "filepath" in item:  # FiftyOne
         answer = item.get("answer") or ""
         return item["sample_id"], item.get("question") or "", answer["label"] if isinstance(answer, dict) else answer
-    return item["id"], _text(item.get("question")), _text(item.get("answer"))
+    return item.get("sample_id") or item["id"], _text(item.get("question")), _text(item.get("answer"))
 
 
 def _text(value: Any) -> str:

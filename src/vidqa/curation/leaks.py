@@ -12,13 +12,16 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
+from itertools import islice
 from pathlib import PurePath
 
 from vidqa.curation.frame_looks import Look, looks
-from vidqa.curation.overlap import overlaps
+from vidqa.curation.likely import likely_pairs
+from vidqa.curation.overlap import UNSURE, overlaps
 from vidqa.dataset.record import MediaRef, Record
 from vidqa.dataset.same_bytes import real_key, same_bytes_between
 
+BLOCK = 64  # new clips that are looked at together
 # What a cutter puts behind the name of a recording: _part2, -seg03, .chunk1, _10s_20s, _0.5-to-3.0
 PARTS = re.compile(
     r"(?:[-_. ](?:part|pt|seg|segment|chunk|split|piece|cut|window|win)[-_. ]?\d+"
@@ -45,6 +48,11 @@ class Leak:
     protected: str
     new_media: str
     protected_media: str
+
+    @property
+    def sure(self) -> bool:
+        """False where two clips look alike, but show too little to tell."""
+        return self.reason != UNSURE
 
     def as_dict(self) -> dict[str, str]:
         return asdict(self)
@@ -148,14 +156,16 @@ def _same_stem(new: dict[str, MediaRef], others: dict[str, MediaRef], group_by: 
 
 
 def _by_looks(new: dict[str, MediaRef], others: dict[str, dict[str, MediaRef]], add: Add) -> None:
-    """Clips that share moments. Protected clips are held, small; new ones are looked at one after the other."""
+    """Clips that share moments. Protected clips are held, small; new ones are looked at some at a time."""
     held: list[tuple[str, MediaRef, Look]] = []
     seen = dict(looks(ref for refs in others.values() for ref in refs.values()))
     for name, refs in others.items():
         held += [(name, ref, look) for key, ref in refs.items() if (look := seen.get(key)) is not None]
     if not held:
         return
-    for key, look in looks(new.values()):
-        for name, ref, other in held:
-            if look is not None and (reason := overlaps(look, other)):
+    coming = ((key, look) for key, look in looks(new.values()) if look is not None)
+    while block := list(islice(coming, BLOCK)):
+        for at, number in likely_pairs([look for _, look in block], [look for _, _, look in held]):
+            (key, look), (name, ref, other) = block[at], held[number]
+            if reason := overlaps(look, other):
                 add(name, reason, new[key], ref)

@@ -2,53 +2,81 @@
 
 The moments of one clip in which most is going on are looked for among all frames of the other. A moment is the same
 where the whole frame is, and also those parts of it that differ from what stands still: two clips of one fixed camera
-share the still parts alone. Two moments are needed, unless nothing moves in a clip.
+share the still parts alone. Two moments are needed. Where frames show little, such as one thing before a plain ground,
+two clips can look alike by chance: then all moments must agree in step, or it is said that nobody can tell.
 
-Shape letters: K probes, N frames, C cells, V ways to crop.
+Shape letters: K probes, N frames, C cells, V ways to crop, M moments, F frames.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from functools import lru_cache
-from itertools import product
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-from vidqa.curation.frame_looks import ACTIVE, GRID, SIDE, Look, cells_of
+from vidqa.curation.crops import Crop, cropped, part_codes, placed, ratio_of, roughly_placed, ways, whole_codes
+from vidqa.curation.frame_looks import DETAIL, Look, cells_of
 
+SAME_MOMENTS, CROPPED, UNSURE = "same moments", "cropped", "alike, but too plain to tell"
 SAME, SAME_ACTIVE = 6.0, 10.0  # levels, root mean square: of the whole frame; of the cells in which something goes on
 SAME_STILL = 3.0  # of a frame in which nothing does
+SHARE = 0.4  # of what a frame varies by over its cells, that two may differ by: dark frames differ by few levels
+SAME_VIEW = 0.06  # of what the view varies by; a crop moves it by more
 NEEDED = 2  # moments
-LIKELY = 0.8  # correlation of a cropped frame, roughly placed
-SCALES, FINE = (0.9, 0.8, 0.7, 0.6), 0.02  # sides that a crop leaves, and the steps in which it is then placed
 FEW_CELLS = 9  # numbers, three of each cell
-STRUCTURE = 8.0  # levels by which what stands still varies: before a plain ground every crop looks alike
-WAYS = 2  # to crop that are looked at closely
+IN_STEP_S, ALL = 0.15, 0.9  # seconds that frames of plain clips may be off; share of them that must agree
+LIKELY = 0.6  # correlation of a cropped frame, roughly placed
+WAYS = 4  # to crop that are looked at closely
+FITTED = 0.9  # the same, once it is placed
+FITS = 3  # of one way, each with the pairs of frames that the one before found
+CROPPED_SHARE = 0.2  # as SHARE, of a crop, which is fitted: others can be fitted, too
+
+
+@dataclass(frozen=True)
+class Match:
+    """A moment of one clip and the frame of another that is like it: seconds of both, and whether something goes on."""
+
+    time_s: float
+    there_s: float
+    active: bool
+    detail: float
 
 
 def overlaps(one: Look, other: Look) -> str:
-    """ "same moments", "cropped", or "" where they share nothing. It does not matter which is which."""
-    if _shares(one, other) or _shares(other, one):
-        return "same moments"
-    if _shares_cropped(one, other) or _shares_cropped(other, one):
-        return "cropped"
-    return ""
+    """SAME_MOMENTS, CROPPED, UNSURE, or "" where they share nothing. It does not matter which is which."""
+    verdicts = [_shares(one, other), _shares(other, one)]
+    if SAME_MOMENTS in verdicts:
+        return SAME_MOMENTS
+    if _same_view(one, other):
+        return UNSURE if UNSURE in verdicts else ""  # a crop would have moved what stands still
+    if crop_shares(one, other) or crop_shares(other, one):
+        return CROPPED
+    return UNSURE if UNSURE in verdicts else ""
 
 
-def _shares(probed: Look, whole: Look) -> bool:
+def _same_view(one: Look, other: Look) -> bool:
+    """Whether most of what stands still is in its place: things that stood before it for long do not matter."""
+    return float(np.median(np.abs(one.still - other.still))) <= SAME_VIEW * float(one.still.std())
+
+
+def _shares(probed: Look, whole: Look) -> str:
     """Whether moments of one are frames of the other."""
     if not len(probed.probes):
-        return False
+        return ""
     moments = probed.cells[probed.probes]
     apart = _squares(moments, whole.cells)
     found = []
     for number, near in enumerate(apart <= SAME**2):
         for at in np.flatnonzero(near)[np.argsort(apart[number][near])][:5].tolist():
-            if _is_same(moments[number], whole.cells[at], probed.active[number]):
-                found.append((float(probed.times_s[probed.probes[number]]), float(whole.times_s[at])))
+            probe = int(probed.probes[number])
+            active = probed.active[probe] | whole.active[at]
+            most = min(SAME, SHARE * float(moments[number].std()))
+            if _is_same(moments[number], whole.cells[at], active, most):
+                times = float(probed.times_s[probe]), float(whole.times_s[at])
+                found.append(Match(*times, active.sum() >= FEW_CELLS, float(probed.detail[probe])))
                 break
-    return _enough(found, probed)
+    return _verdict(found, probed, whole)
 
 
 def _squares(these: np.ndarray, those: np.ndarray) -> np.ndarray:
@@ -57,108 +85,95 @@ def _squares(these: np.ndarray, those: np.ndarray) -> np.ndarray:
     return np.asarray(np.maximum(found, 0))
 
 
-def _is_same(moment: np.ndarray, frame: np.ndarray, active: np.ndarray) -> bool:
+def _is_same(moment: np.ndarray, frame: np.ndarray, active: np.ndarray, most: float) -> bool:
+    """`most` is the levels that the whole frame may differ by."""
     gap = moment - frame
     whole = float(np.sqrt((gap**2).mean()))
+    if whole > most:
+        return False
     if active.sum() < FEW_CELLS:
         return whole <= SAME_STILL
-    return whole <= SAME and float(np.sqrt((gap[active] ** 2).mean())) <= SAME_ACTIVE
+    return float(np.sqrt((gap[active] ** 2).mean())) <= SAME_ACTIVE
 
 
-def _enough(found: Sequence[tuple[float, float]], probed: Look) -> bool:
-    """Whether as many moments agree as are needed, in the same order in both clips."""
-    if len(probed.frames) == 1 or not probed.active.any():
-        return len(found) == len(probed.probes) > 0  # an image, or a clip that stands still
-    ordered = sorted(found)
-    steps = [there for _, there in ordered]
-    rising = [at for number, at in enumerate(steps) if all(at > before for before in steps[:number])]
-    return len(rising) >= min(NEEDED, len(probed.probes))
+def _verdict(found: Sequence[Match], probed: Look, whole: Look) -> str:
+    """What moments of a clip that are found in another one say: SAME_MOMENTS, UNSURE or ""."""
+    probes = len(probed.probes)
+    if len(probed.frames) == 1:
+        return (SAME_MOMENTS if found[0].detail >= DETAIL else UNSURE) if found else ""
+    moving = [match for match in found if match.active]
+    # Quiet moments tell the view alone. Where all are found, one in which something goes on is enough.
+    needed = 1 if len(found) == probes else min(NEEDED, probes)
+    if len(_rising([match for match in moving if match.detail >= DETAIL])) >= needed:
+        return SAME_MOMENTS
+    if len(found) == probes > NEEDED and probed.active.any() and _in_step(probed, whole):
+        return SAME_MOMENTS
+    return UNSURE if len(found) == probes or len(_rising(moving)) >= needed else ""
 
 
-def crops(scale: float) -> Iterator[tuple[float, float, float]]:
-    """(scale, top, left) as shares of a side: nine places."""
-    room = (1 - scale) / 2
-    for top, left in product((0.0, room, 2 * room), repeat=2):
-        yield scale, top, left
+def _rising(found: Sequence[Match]) -> list[Match]:
+    """Those that come in the same order in both clips."""
+    ordered = sorted(found, key=lambda match: match.time_s)
+    return [match for at, match in enumerate(ordered) if all(match.there_s > before.there_s for before in ordered[:at])]
 
 
-CROPS = tuple(crop for scale in SCALES for crop in crops(scale))
-
-
-def cropped(frames: np.ndarray, crop: tuple[float, float, float]) -> np.ndarray:
-    """float32 [K, 32, 32, 3] of [K, 32, 32, 3]: a part of each, stretched to the whole, with bilinear weights."""
-    scale, top, left = crop
-    rows, columns = _stretch(round(scale, 4), round(top, 4)), _stretch(round(scale, 4), round(left, 4))
-    return np.einsum("ab,kbcd,ec->kaed", rows, frames.astype(np.float32), columns, optimize=True)
-
-
-@lru_cache(maxsize=1 << 16)
-def _stretch(scale: float, start: float) -> np.ndarray:
-    """float32 [32, 32]: rows of weights that take each cell from where it lies in the whole."""
-    at = (start + scale * (np.arange(SIDE) + 0.5) / SIDE) * SIDE - 0.5
-    low = np.minimum(np.maximum(np.floor(at).astype(int), 0), SIDE - 2)
-    share = np.minimum(np.maximum(at - low, 0), 1).astype(np.float32)
-    weights = np.zeros((SIDE, SIDE), np.float32)
-    weights[np.arange(SIDE), low], weights[np.arange(SIDE), low + 1] = 1 - share, share
-    return weights
-
-
-def _shares_cropped(whole: Look, part: Look) -> bool:
-    """Whether the second is a crop of the first: moments of the first, all cropped alike, are frames of the second."""
-    needed = min(NEEDED, len(whole.probes))
-    if not needed or min(whole.still.std(), part.still.std()) < STRUCTURE:
-        return False
-    likeness = _crop_cells(whole) @ _unit(part.cells).T  # [V, K, N]
-    best_VK = likeness.max(axis=2)
-    # As many moments as are needed must be likely; of a crop that is roughly placed, the second best counts.
-    likely = np.sort(best_VK, axis=1)[:, -needed]
-    for way in np.argsort(-likely)[:WAYS].tolist():
-        if likely[way] < LIKELY:
-            break
-        number = int(best_VK[way].argmax())
-        moments = whole.frames[whole.probes]
-        crop = _placed(moments[number], part.cells[int(likeness[way, number].argmax())], CROPS[way])
-        if _enough(_matches(whole, cells_of(cropped(moments, crop)), part), whole):
-            return True
+def _in_step(probed: Look, whole: Look) -> bool:
+    """Whether one clip is the other, begun earlier or later: nearly all frames that both have agree."""
+    times = probed.times_s
+    for shift in whole.times_s - times[probed.probes[0]]:
+        at = np.abs(whole.times_s - (times + shift)[:, None]).argmin(axis=1)
+        both = np.abs(whole.times_s[at] - times - shift) <= IN_STEP_S
+        if both[probed.probes].all():
+            apart = ((probed.cells - whole.cells[at]) ** 2).mean(axis=1)
+            if apart[probed.probes].max() <= SAME**2 and (apart[both] <= SAME**2).mean() >= ALL:
+                return True
     return False
 
 
-def _matches(whole: Look, moments: np.ndarray, part: Look) -> list[tuple[float, float]]:
-    """(time in one, time in the other) of cropped moments [K, C] that are frames of the part."""
-    apart = _squares(moments, part.cells)
+def crop_shares(whole: Look, part: Look) -> bool:
+    """Whether the second is a crop of the first: moments of the first, all cropped alike, are frames of the second."""
+    for crop, pair in _roughly(whole, part):
+        pairs = [pair]
+        for _ in range(FITS):
+            crop = placed(whole.fine[[one for one, _ in pairs]], part.cells[[there for _, there in pairs]], crop)
+            moments = cells_of(cropped(whole.fine, crop))
+            apart = _squares(moments, part.cells)
+            nearest = apart.argmin(axis=1)
+            if _agrees(whole, part, moments, nearest):
+                return True
+            pairs = [(int(one), int(nearest[one])) for one in np.argsort(apart.min(axis=1))[:NEEDED]]
+    return False
+
+
+def _roughly(whole: Look, part: Look) -> list[tuple[Crop, tuple[int, int]]]:
+    """Crops that may be it, the likeliest first, each with the places of a probe and of a frame of the part."""
+    if not len(whole.probes):
+        return []
+    ratio = ratio_of(whole, part)
+    (made, moments), (frames, places) = whole_codes(whole, ratio), part_codes(part)
+    if not len(made) or not len(frames):
+        return []
+    likeness = made @ frames.T  # [V, M, F]
+    best = likeness.reshape(len(made), -1).max(axis=1)
     found = []
-    for number, at in enumerate(apart.argmin(axis=1).tolist()):
-        going_on = np.abs(part.cells[at] - part.still) > ACTIVE
-        if _is_same(moments[number], part.cells[at], going_on):
-            found.append((float(whole.times_s[whole.probes[number]]), float(part.times_s[at])))
-    return found
+    for way in np.argsort(-best)[:WAYS].tolist():
+        if best[way] < LIKELY:
+            break
+        number, at = np.unravel_index(int(likeness[way].argmax()), likeness[way].shape)
+        pair = int(moments[number]), int(places[at])
+        crop, alike = roughly_placed(whole.fine[pair[0]], part.cells[pair[1]], ways(ratio)[way])
+        if alike >= FITTED:
+            found.append((alike, crop, pair))
+    return [(crop, pair) for _, crop, pair in sorted(found, reverse=True)]
 
 
-@lru_cache(maxsize=4096)
-def _crop_cells(whole: Look) -> np.ndarray:
-    """float32 [V, K, C] of length 1: the probes of a clip in all ways to crop."""
-    moments = whole.frames[whole.probes]
-    return np.stack([_unit(cells_of(cropped(moments, crop))) for crop in CROPS])
-
-
-def _placed(moment: np.ndarray, target: np.ndarray, rough: tuple[float, float, float]) -> tuple[float, float, float]:
-    """The crop near a rough one that makes a moment [32, 32, 3] most like the cells [C]."""
-    crop, step = rough, 4 * FINE
-    while step >= FINE / 2:
-        near = [
-            (scale, top, left)
-            for scale, top, left in product(*((value - step, value, value + step) for value in crop))
-            if 0.5 <= scale <= 1 and 0 <= top <= 1 - scale + 1e-6 and 0 <= left <= 1 - scale + 1e-6
-        ]
-        made = cells_of(np.concatenate([cropped(moment[None], each) for each in [crop, *near]]))
-        best = int(((made - target) ** 2).mean(1).argmin())
-        better = [crop, *near][best]
-        crop, step = better, step if better != crop else step / 2
-    return crop
-
-
-def _unit(vectors: np.ndarray) -> np.ndarray:
-    return np.asarray(vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-6))
-
-
-assert GRID * 2 == SIDE
+def _agrees(whole: Look, part: Look, moments: np.ndarray, nearest: np.ndarray) -> bool:
+    """Whether cropped moments [K, C] of the whole are these frames [K] of the part."""
+    found = []
+    for number, at in enumerate(nearest.tolist()):
+        frame, active = part.cells[at], part.active[at]
+        if _is_same(moments[number], frame, active, CROPPED_SHARE * float(frame.std())):
+            times = float(whole.times_s[whole.probes[number]]), float(part.times_s[at])
+            found.append(Match(*times, active.sum() >= FEW_CELLS, float(part.detail[at])))
+    still = len(found) == len(whole.probes) and min(match.detail for match in found) >= DETAIL
+    return still or _verdict(found, whole, part) == SAME_MOMENTS

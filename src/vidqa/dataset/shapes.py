@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 MEDIA = ("video", "videos", "image", "images")
@@ -40,15 +40,31 @@ def _rows_of(index: int, row: Any) -> Iterator[tuple[int, Any]]:
 
 
 def _conversation(pair: dict[str, Any]) -> dict[str, Any]:
-    """A question with its choices, one line each, and the right letter; the question and its answer without them."""
-    choices = pair.get("index2ans")
-    lines = [pair.get("question", "")]
-    if isinstance(choices, dict) and choices:
-        lines += [*(f"({letter}) {choices[letter]}" for letter in sorted(choices)), ASK_LETTER]
-    answer = pair.get("answer", pair.get("correct_answer"))
+    """A question with its choices, and the right letter; the question and its answer without them."""
+    answer, text = answer_of(pair), question_text(pair)
     answer_turns = [] if answer is None else [{"role": "assistant", "content": answer}]
-    question = "\n".join(lines) if all(isinstance(line, str) for line in lines) else lines[0]
+    question = pair.get("question", "") if text is None else text
     return {"conversations": [{"role": "user", "content": question}, *answer_turns]}
+
+
+def question_text(pair: Mapping[str, Any]) -> str | None:
+    """A question with its choices, one line each; None where a part of it is no text."""
+    choices = choices_of(pair)
+    lines = [pair.get("question", "")]
+    if choices:
+        lines += [*(f"({letter}) {choices[letter]}" for letter in sorted(choices)), ASK_LETTER]
+    return "\n".join(lines) if all(isinstance(line, str) for line in lines) else None
+
+
+def choices_of(pair: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The choices of a question by their letters; empty where it is an open one."""
+    choices = pair.get("index2ans")
+    return choices if isinstance(choices, dict) else {}
+
+
+def answer_of(pair: Mapping[str, Any]) -> Any:
+    """The right answer, by either of its names; None where there is none."""
+    return pair.get("answer", pair.get("correct_answer"))
 
 
 def _read_turns(row: dict[str, Any]) -> dict[str, Any]:

@@ -19,9 +19,8 @@ from vidqa.contract.problem import raise_errors
 from vidqa.deft.problems import DEFT_STAGE_MISSING
 from vidqa.deft.settings import Where
 from vidqa.deft.state import Cost, Fact
-from vidqa.jobs import api, watch
+from vidqa.jobs import api
 from vidqa.jobs.launch import Resources
-from vidqa.platforms._base import State
 from vidqa.preflight import gate
 
 READY = gate.of_engine("vidqa")
@@ -61,12 +60,8 @@ def job(action: str, spec_path: Path, where: Where) -> tuple[Path, dict[str, Fac
     place = ("--spec", spec_path, "--platform", where.platform)
     note(f"$ {command('launch', action, *place, '--wait')}")
     wanted = Resources(where.nodes, where.gpus, where.image, Path(where.site) if where.site else None, where.agreed)
-    handle = api.submit(action, spec_path, where.platform, wanted, ready=READY)
-    if handle.how == "ended":
-        handle = handle.retry(agreed=where.agreed, ready=READY)
-    record = handle.wait()
-    if record.state != State.COMPLETE:
-        raise_errors(watch.problems_of(record))
+    handle = api.completed(action, spec_path, where.platform, wanted, ready=READY)
+    record = handle.record()
     spent = handle.cost()
     run = Path(record.run_dir)
     return run, {"run_dir": str(run), "job": record.job_id}, Cost(seconds=spent.seconds, gpu_seconds=spent.gpu_seconds)

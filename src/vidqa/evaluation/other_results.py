@@ -12,14 +12,14 @@ from typing import Any
 
 from vidqa.contract.problem import Problem, ProblemError
 from vidqa.evaluation.json_items import json_items
-from vidqa.evaluation.problems import RESULTS_MISSING, RESULTS_OUT, RESULTS_TWICE
+from vidqa.evaluation.problems import RESULTS_MISSING, RESULTS_OUT, RESULTS_SEVERAL, RESULTS_TWICE
 from vidqa.evaluation.results import Bounded, Item, check_results, judged, usable
 from vidqa.pages.page import percent
 
 FILE = "results.json"
 SHOWN = 40  # kinds on the terminal
 THEIRS = {"prompt": "question", "correct_answer": "gt", "full_response": "response", "datasource": "kind"}
-OWN = {"metrics.json", "recipe.json", "run.json", "status.json", "problems.json"}
+OWN = {"benchmark.json", "metrics.json", "recipe.json", "run.json", "status.json", "problems.json"}
 
 
 def read_evaluation(place: Path) -> tuple[list[Item], list[Problem]]:
@@ -34,6 +34,23 @@ def read_evaluation(place: Path) -> tuple[list[Item], list[Problem]]:
     if any(problem.severity == "error" for problem in problems):
         raise ProblemError(problems)
     return items, problems
+
+
+def read_dataset(place: Path, dataset: str) -> tuple[list[Item], list[Problem]]:
+    """The judged results of one data set: a folder of its name at any depth, or the items of that kind in a results
+    file. Raises RESULTS_MISSING, RESULTS_SEVERAL where folders of several models hold one, and what the files raise."""
+    if not place.is_dir() or (place / FILE).is_file():
+        items, problems = read_evaluation(place)
+        if not (items := [item for item in items if item["kind"] == dataset]):
+            raise RESULTS_MISSING.error(place, f"no result in it is of the kind {dataset!r}")
+        return items, problems
+    folders = sorted(folder for folder in (place, *place.rglob("*")) if folder.name == dataset and folder.is_dir())
+    if not folders:
+        raise RESULTS_MISSING.error(place, f"there is no folder {dataset} in it")
+    if len(folders) > 1:
+        shown = ", ".join(map(str, folders[:3]))
+        raise RESULTS_SEVERAL.error(place, f"{len(folders)} folders have the name {dataset}: {shown}")
+    return read_evaluation(folders[0])
 
 
 def _files_of_videos(place: Path) -> Iterator[Path]:

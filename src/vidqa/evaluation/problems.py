@@ -47,6 +47,11 @@ RESULTS_TWICE = Code(
     "A question about a video has two answers in one results folder.",
     "Nothing, if the evaluation was run again on purpose; otherwise remove the older answers.",
 )
+RESULTS_SEVERAL = Code(
+    "RESULTS_SEVERAL",
+    "A folder holds results of several models, or of several ways to answer.",
+    "Name the folder of one model and one answer type.",
+)
 RESULTS_OUT = Code(
     "RESULTS_OUT",
     "The folder for scored results holds something else, or cannot be made.",

@@ -20,7 +20,7 @@ from typing import Any
 from vidqa import spec
 from vidqa.actions import action as action_of_name
 from vidqa.contract import files
-from vidqa.contract.problem import Problem
+from vidqa.contract.problem import Problem, raise_errors
 from vidqa.contract.run_folder import TRAINER, RunFolder, read_checkpoint
 from vidqa.jobs import launch, records, watch
 from vidqa.jobs.cost import Cost, cost_of
@@ -142,6 +142,21 @@ def submit(
         action, spec_path, platform_name, resources, new_run=new_run, ended=not restart, ready=ready
     )
     return _handle(launched)
+
+
+def completed(
+    action: str, spec_path: Path, platform_name: str, resources: Resources | None = None, *, ready: Ready = unchecked
+) -> JobHandle:
+    """The job of a spec once it is complete: it is started, found running, found done, or goes on from where it
+    stopped. Raises what is wrong with it."""
+    wanted = resources or Resources()
+    handle = submit(action, spec_path, platform_name, wanted, ready=ready)
+    if handle.how == "ended":
+        handle = handle.retry(agreed=wanted.agreed, ready=ready)
+    record = handle.wait()
+    if record.state != State.COMPLETE:
+        raise_errors(watch.problems_of(record))
+    return handle
 
 
 def attach(job_id: str) -> JobHandle:

@@ -14,6 +14,7 @@ from vidqa.jobs.job_spec import process_count
 from vidqa.planning.budget.forecast import Forecast, Packing, forecast
 from vidqa.planning.budget.memory import GIB, fits
 from vidqa.planning.budget.trained import trainable
+from vidqa.planning.budget.work import share_again
 from vidqa.planning.packing.steps import Steps
 from vidqa.planning.samples import Sample
 from vidqa.preflight import answering_checks
@@ -42,7 +43,8 @@ def memory(context: Context) -> list[Problem]:
         raise Skip("there is no step to estimate")
     has_gib = usable_memory(context, train_spec)
     found = estimate(context, train_spec, samples, has_gib)
-    context.facts["memory"] = _facts(found, has_gib)
+    again = share_again(train_spec, trained_model(context, train_spec), found.policy.recompute, found.micro_step)
+    context.facts["memory"] = _facts(found, has_gib) | {"done_again": round(again, 3)}
     details = f"the heaviest pack has {found.micro_step.tokens} tokens and {found.micro_step.patches} patches"
     return too_much(found.memory.peak_gib, has_gib, details, partial(_remedy, context, train_spec, samples))
 

@@ -9,8 +9,8 @@ from vidqa import spec
 from vidqa.contract.problem import Problem
 from vidqa.planning.budget.forecast import least_policy
 from vidqa.planning.budget.measured import START_S, Efficiency, efficiency
-from vidqa.planning.budget.memory import MicroStep, Model, recorded_policy, setup_of
-from vidqa.planning.budget.work import FlopsModel, flops_model, peak_of, share_again
+from vidqa.planning.budget.memory import Model, recorded_policy, setup_of
+from vidqa.planning.budget.work import FlopsModel, flops_model, peak_of
 from vidqa.planning.packing.sharing import work_of
 from vidqa.planning.packing.steps import Steps
 from vidqa.planning.samples import Sample
@@ -66,9 +66,7 @@ def _reached(context: Context, train_spec: TrainSpec, model: Model) -> Efficienc
     if not memory:
         return efficiency(model, setup_of(train_spec, least_policy(train_spec, model)))
     policy = recorded_policy(memory, model.sizes)
-    pack = MicroStep(memory["heaviest_pack_tokens"], memory["heaviest_pack_patches"])
-    again = share_again(train_spec, model, policy.recompute, pack)
-    return efficiency(model, setup_of(train_spec, policy), again)
+    return efficiency(model, setup_of(train_spec, policy), memory["done_again"])
 
 
 def _training(train_spec: TrainSpec, samples: Sequence[Sample], total: int, flops: FlopsModel) -> float:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from vidqa import actions
+from vidqa.contract.cli import SKILL_ROOT
 from vidqa.contract.files import write_text
 from vidqa.contract.problem import Problem, ProblemError
 from vidqa.spec.compat.cosmos import cosmos_table, read_records, video_fps_problems
@@ -181,8 +182,12 @@ def output_format(named_format: str | None, out: Path | None) -> str:
     return named
 
 
-def write_spec(out: Path, text: str) -> None:
-    """Raises SPEC_UNWRITABLE."""
+def write_spec(out: Path, text: str, schema_of: str = "") -> None:
+    """Write a spec; with `schema_of` an action, TOML begins with the line by which editors find its schema. Raises
+    SPEC_UNWRITABLE."""
+    if schema_of and out.suffix == ".toml":
+        schema = os.path.relpath(SKILL_ROOT / "schemas" / f"{schema_of}.schema.json", out.absolute().parent)
+        text = f"#:schema {schema}\n\n{text}"
     try:
         write_text(out, text)
     except OSError as refused:

@@ -18,9 +18,9 @@ from vidqa import actions
 from vidqa.contract.files import open_plain
 from vidqa.contract.problem import Problem, ProblemError
 from vidqa.spec._field import Table
-from vidqa.spec.compat.moved import RENAMED, is_reinforcement
+from vidqa.spec.compat.moved import OF_THEIR_LOADERS, OF_THEIR_PROCESSES, RENAMED, is_reinforcement
 from vidqa.spec.keys import leaves, nearest, table_of
-from vidqa.spec.problems import FILE, SYNTAX, TYPE, UNKNOWN_KEY
+from vidqa.spec.problems import FILE, NO_EFFECT, SYNTAX, TYPE, UNKNOWN_KEY
 
 DEEPEST = 100  # levels of tables and lists in a spec
 FORMATS = {".toml": "toml", ".yaml": "yaml", ".yml": "yaml", ".json": "json"}  # by the ending of a file's name
@@ -197,15 +197,30 @@ def _elsewhere(action: str, layer: Layer, path: str, value: Any) -> Iterator[tup
 
 
 def _unknown(action: str, layer: Layer, path: str) -> Problem:
+    own = path.split(".")[0] in OF_THEIR_PROCESSES
+    if (own or is_reinforcement(path)) and _is_supervised(layer):  # a run's resolved configuration names them all
+        message = f"{path} is a key that cosmos-rl's supervised fine-tuning does not read either"
+        return NO_EFFECT.at(place(layer, path), message, "remove it, or ignore this", severity="warning")
     if is_reinforcement(path):
         message = f"{path} is a key of cosmos-rl's reinforcement learning; this is supervised fine-tuning"
         return UNKNOWN_KEY.at(place(layer, path), message, "remove it")
-    if path.split(".")[0] in ("profiler", "controller_execution_id"):
+    if path in OF_THEIR_LOADERS:
+        message = f"{path} is read by the loader of a recipe of the cookbook alone"
+        return UNKNOWN_KEY.at(place(layer, path), message, OF_THEIR_LOADERS[path])
+    if own:
         message = f"{path} is a key of cosmos-rl's own processes, which do not run here"
         return UNKNOWN_KEY.at(place(layer, path), message, "remove it")
     close = nearest(action, path)
     remedy = f"did you mean {', '.join(close)}?" if close else f"see references/parameters_{action}.md for every key"
     return UNKNOWN_KEY.at(place(layer, path), f"{path} is not a key of a spec for {action}", remedy)
+
+
+def _is_supervised(layer: Layer) -> bool:
+    """Whether a file itself says that it is one for supervised fine-tuning."""
+    inside: Any = layer.table
+    for name in ("train", "train_policy", "type"):
+        inside = inside.get(name) if isinstance(inside, dict) else None
+    return inside == "sft"
 
 
 def place(layer: Layer, path: str) -> str:

@@ -45,6 +45,24 @@ def template(action: str) -> str:
     return "\n".join(lines) + "\n"
 
 
+def toml_template(action: str) -> str:
+    """The whole template as TOML, as `template` has it; a key that is unset stands in a comment."""
+    tables: dict[str, list[str]] = {"": []}
+    for path, field in leaves(action).items():
+        above, _, name = path.rpartition(".")
+        # JSON's numbers, texts and lists are TOML's, too.
+        shown = "..." if field.default is None else json.dumps(field.default, ensure_ascii=False)
+        is_comment = field.default is None or path.startswith("policy.lora.")
+        lines = tables.setdefault(above, [])
+        lines += _comment(f"{field.description} {_treatment(field)}".strip(), "")
+        lines.append(f"{'# ' if is_comment else ''}{name} = {shown}")
+    parts = [f"#:schema ../schemas/{action}.schema.json", f"# Template of a spec for {action}. {GENERATED}"]
+    for above, lines in tables.items():
+        mark = "# " if above.startswith("policy.lora") else ""
+        parts += ["", *([f"{mark}[{above}]"] if above else []), *lines]
+    return "\n".join(parts) + "\n"
+
+
 def _yaml_value(value: Any) -> str:
     """One value on one line, as every YAML reader takes it (1e-05 would be text to most)."""
     if isinstance(value, float) and "e" in repr(value):

@@ -3,9 +3,10 @@
     find_export(run, "best")         <run>/safetensors/epoch_3
     find_checkpoint(run, "step_40")  <run>/checkpoints/step_40
 
-Runs of this program, of cosmos-rl and of TAO's container are read: names step_N and epoch_N; the folders safetensors/
-and checkpoints/ in the run folder itself, or below <run_id>/<timestamp>/; best links that are relative, absolute on
-another machine, or that name step_N where epoch_N was kept. Only `which="latest"` ever gives the latest.
+Runs of this program, of cosmos-rl and of TAO's container are read: names step_N, epoch_N and final; the folders
+safetensors/ and checkpoints/ in the run folder itself, or below <run_id>/<timestamp>/; best links that are relative,
+absolute on another machine, or that name step_N where epoch_N was kept, in the run folder, in its folder `best` or in
+one beside it. Only `which="latest"` ever gives the latest.
 """
 
 from __future__ import annotations
@@ -20,12 +21,13 @@ from vidqa.contract.problem import Code
 from vidqa.spec.problems import NO_CHECKPOINT, NO_EXPORT, NO_RUN
 
 ADAPTER = "adapter_config.json"
-NAME = re.compile(r"^(step|epoch)_(\d+)$")
+FINAL = "final"  # the last export of a run of cosmos-rl
+NAME = re.compile(rf"^((step|epoch)_(\d+)|{FINAL})$")
 DEPTH = 2  # <run_id>/<timestamp> below the folder that is named
 
 
 def find_export(run_folder: Path | str, which: str = "best") -> Path:
-    """The folder of exported weights or of an adapter. `which` is best, latest, step_N or epoch_N.
+    """The folder of exported weights or of an adapter. `which` is best, latest, step_N, epoch_N or final.
 
     Raises SPEC_PARENT_RUN where there is no run or more than one, SPEC_PARENT_EXPORT where it has no such export.
     """
@@ -50,12 +52,17 @@ def run_folder_of(run_folder: Path | str) -> Path:
         if runs:
             named = ", ".join(sorted(str(run) for run in runs)[:10])
             raise NO_RUN.error(top, f"it holds {len(runs)} runs: {named}", "name one of them")
-        level = [inner for folder in level for inner in _folders(folder)]
+        level = [inner for folder in level for inner in _runs(folder)]
     raise NO_RUN.error(top, "there is no safetensors or checkpoints folder in it")
 
 
 def _folders(folder: Path) -> list[Path]:
     return [inner for inner in folder.iterdir() if inner.is_dir()] if os.path.isdir(folder) else []
+
+
+def _runs(folder: Path) -> list[Path]:
+    """The folders in one that may be runs: `best` beside them holds links alone."""
+    return [inner for inner in _folders(folder) if inner.name != "best"]
 
 
 def _find(top: Path, which: str, kind: str, complete: Callable[[Path], bool], code: Code) -> Path:
@@ -80,8 +87,11 @@ def _find(top: Path, which: str, kind: str, complete: Callable[[Path], bool], co
 def _linked_best(home: Path) -> list[str]:
     """The names that the run's links call its best."""
     names = []
-    for link in (home / "best", home / "safetensors" / "best", home / "checkpoints" / "best"):
-        if link.is_symlink():
+    kinds = ("safetensors", "checkpoints")
+    own = [home / "best", *(home / kind / "best" for kind in kinds), *(home / "best" / kind for kind in kinds)]
+    for link in [*own, *(home.parent / "best" / kind for kind in kinds)]:
+        # What lies beside the run may name another run of the same folder.
+        if link.is_symlink() and (link in own or home.name in link.readlink().parts):
             names += [part for part in reversed(link.readlink().parts) if NAME.match(part)][:1]
     return names
 
@@ -108,17 +118,19 @@ def _twins(home: Path, kept: Iterable[str]) -> list[str]:
         return []
     other = {"step": "epoch", "epoch": "step"}
     kinds = {name.partition("_")[0] for name in kept}
-    named = [name.partition("_") for name in _linked_best(home)]
+    named = [name.partition("_") for name in _linked_best(home) if name != FINAL]
     return [f"{other[kind]}_{number}" for kind, _, number in named if kind not in kinds]
 
 
 def _order(name: str) -> tuple[str, int]:
     kind, _, number = name.partition("_")
-    return kind, int(number)
+    return kind, int(number or 0)
 
 
 def _latest(kept: dict[str, Path]) -> str:
-    """By number where all names count the same thing, else by the time of writing."""
+    """The final one where there is one; by number where all names count the same thing, else by time of writing."""
+    if FINAL in kept:
+        return FINAL
     if len({name.partition("_")[0] for name in kept}) == 1:
         return max(kept, key=_order)
     return max(kept, key=lambda name: (kept[name].stat().st_mtime, _order(name)))

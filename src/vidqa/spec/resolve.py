@@ -28,6 +28,8 @@ TRAIN_SET, VALIDATION_SET = "custom.train_dataset.annotation_path", "custom.val_
 LOADER = "custom.loader"
 NAMED = "train.train_policy.dataset"  # cosmos-rl's table of a data set's name
 HELD_OUT = "train.train_policy.dataset.test_size"
+# cosmos-rl takes a list of these, one for each part of a model; a list of one value is that value.
+PER_PART = ("train.optm_name", "train.optm_lr", "train.optm_impl")
 RANGE_ERRORS = ("greater_than", "less_than", "literal_error", "enum", "too_short", "too_long", "pattern", "finite")
 
 
@@ -87,7 +89,8 @@ def address_of_named(named: dict[str, Any]) -> str:
     name, subset, split = str(named["name"]), named.get("subset") or "", named.get("split", "")
     split = "+".join(map(str, split)) if isinstance(split, list) else str(split or "")
     revision = f"@{named['revision']}" if named.get("revision") else ""
-    place = name if os.path.isdir(os.path.expanduser(name)) or "://" in name else f"hf_dataset://{name}{revision}"
+    is_place = os.path.isdir(os.path.expanduser(name)) or name.startswith(("/", ".", "~")) or "://" in name
+    place = name if is_place else f"hf_dataset://{name}{revision}"
     part = f"{subset}:{split}" if subset else split
     return f"{place}#{part}" if part else place
 
@@ -129,6 +132,12 @@ class _Pile:
         """What follows from the layers together. A held-out part is there to validate on, unless a layer says no. No
         warm-up at all is written as 0 steps: unset, it would come back from a file as the template's."""
         self._name_sources()
+        for path in PER_PART:
+            value = _value(self.values, path)
+            if isinstance(value, list) and value and all(each == value[0] for each in value):
+                self._put(path, value[0], self.sources[path])
+        if _value(self.values, HELD_OUT) == 0:  # cosmos-rl's way to hold nothing out
+            self._put(HELD_OUT, None, self.sources[HELD_OUT])
         if _value(self.values, HELD_OUT) is not None and "validation.enable" not in self.origins:
             self._put("validation.enable", True, self.sources[HELD_OUT])
         if _value(self.values, "train.optm_warmup_epochs") is None:

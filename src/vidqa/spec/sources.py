@@ -93,8 +93,9 @@ def model_layer(action: str, name: str, which: str | None = None) -> Layer:
 
 def continued(run: Path, home: Path, which: str) -> dict[str, Any]:
     """What a training that goes on takes: the run's spec, and its checkpoint to start from."""
+    written = _spec_file(home)
     checkpoint = find_checkpoint(run, which)
-    table = read_layer(_spec_file(home)).table
+    table = read_layer(written).table
     if not isinstance(table.get("train", {}), dict):
         raise NO_RUN.error(home / "spec.toml", "train is a value; it must be a table")
     train = {**table.get("train", {}), "resume": str(checkpoint.absolute())}
@@ -116,6 +117,13 @@ def exported(run: Path, home: Path, which: str) -> dict[str, Any]:
 
 def _spec_file(home: Path) -> Path:
     file = home / "spec.toml"
+    if not file.is_file() and (home / "config.toml").is_file():
+        message = "it is a run of cosmos-rl, whose checkpoints this engine does not read"
+        remedy = (
+            f"start from its exported weights: --override {home / 'config.toml'} --model {home}/safetensors/NAME, "
+            "with a new optimizer state"
+        )
+        raise NO_RUN.error(home, message, remedy)
     if not file.is_file():
         raise NO_RUN.error(
             home, "the run has no spec.toml to continue from", "use --override with the spec it ran with"

@@ -29,6 +29,8 @@ from vidqa.engine.model.layers import (
     rotate,
 )
 
+ALIGNED = 8  # numbers of a row that a matrix product in bf16 reads at a time
+
 
 class DecoderInput(NamedTuple):
     norm: Norm
@@ -88,19 +90,44 @@ class VisionOutput(NamedTuple):
     gate: Projection | None = None
 
 
+def aligned(gate: Projection, wide: Projection, narrow: Projection) -> tuple[Projection, Projection, Projection]:
+    """The same gated MLP, zeros behind its inner width up to a multiple of ALIGNED. Matrix products in bf16 read 16
+    bytes at a time: with the 3,420 numbers of Qwen2.5-VL a block takes half as long again, or twice as long if it is
+    not compiled."""
+    more = -len(wide.weight) % ALIGNED
+    return (_longer(gate, more), _longer(wide, more), _wider(narrow, more)) if more else (gate, wide, narrow)
+
+
+def _longer(layer: Projection, more: int) -> Projection:
+    """With so many more outputs, which are zero."""
+    weight, bias, adapter = F.pad(layer.weight, (0, 0, 0, more)), layer.bias, layer.adapter
+    return layer._replace(
+        weight=weight,
+        bias=None if bias is None else F.pad(bias, (0, more)),
+        adapter=adapter and adapter._replace(up=F.pad(adapter.up, (0, 0, 0, more))),
+    )
+
+
+def _wider(layer: Projection, more: int) -> Projection:
+    """With so many more inputs, which do not count."""
+    adapter = layer.adapter and layer.adapter._replace(down=F.pad(layer.adapter.down, (0, more)))
+    return layer._replace(weight=F.pad(layer.weight, (0, more)), adapter=adapter)
+
+
 def after_vision_attention(
     hidden_TD: torch.Tensor, attended_TD: torch.Tensor, of: VisionOutput, *, plainly: bool = False
 ) -> torch.Tensor:
     hidden_TD = hidden_TD + project(attended_TD, of.output, plainly=plainly)[0]
-    inside = normed(hidden_TD, of.norm)
+    inside, narrow = normed(hidden_TD, of.norm), of.narrow
     if of.gate is not None:
-        gate, up = project(inside, of.gate, of.wide, plainly=plainly)
+        *inner, narrow = aligned(of.gate, of.wide, of.narrow)
+        gate, up = project(inside, *inner, plainly=plainly)
         wide = F.silu(gate) * up
     elif hidden_TD.is_cuda and not torch.is_grad_enabled() and is_plain(of.wide):
         wide = linear_gelu(inside, of.wide.weight, of.wide.bias)
     else:
         wide = F.gelu(project(inside, of.wide, plainly=plainly)[0], approximate="tanh")
-    return hidden_TD + project(wide, of.narrow, plainly=plainly)[0]
+    return hidden_TD + project(wide, narrow, plainly=plainly)[0]
 
 
 def after_decoder_attention_again(hidden_TD: torch.Tensor, attended_TD: torch.Tensor, of: DecoderOutput) -> Any:

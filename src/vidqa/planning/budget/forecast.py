@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
-from typing import Any
+from typing import Any, Protocol
 
 from vidqa.planning.budget.memory import (
     Memory,
@@ -47,9 +47,18 @@ class Forecast:
     policy: MemoryPolicy
 
 
+class Packs(Protocol):
+    """What is known of a run's packs, for any size that they may have."""
+
+    def heaviest(self, pack_tokens: int | None) -> Sequence[MicroStep]:
+        """The micro-steps that may need most memory, in packs of so many tokens (None: as the spec says)."""
+
+    def sizes(self, spec: Any) -> Sequence[int | None]:
+        """The pack budgets that a TrainSpec leaves open, largest first; None is what the spec says."""
+
+
 class Packing:
-    """The micro-steps of a run that may be its heaviest, for packs of any size. `steps_of` gives the steps that a pack
-    budget makes."""
+    """The packs of planned samples. `steps_of` gives the steps that a pack budget makes."""
 
     def __init__(self, steps_of: Callable[[int | None], Steps], total_steps: int) -> None:
         self.steps_of, self.total = steps_of, total_steps
@@ -61,14 +70,18 @@ class Packing:
         return self._found[pack_tokens]
 
     def sizes(self, spec: Any) -> Sequence[int | None]:
-        """The pack budgets that a TrainSpec leaves open, largest first; None is what the spec says."""
-        engine = spec.engine
-        if not engine.packing or engine.pack_tokens is not None or engine.share_video_prefix:
-            return [None]  # small packs would compute a shared video more often
         steps = self.steps_of(None)
-        longest = steps.longest
-        largest = max(longest, min(steps.budget, LARGEST))
-        return sorted({max(longest, int(largest * share) // COARSE * COARSE) for share in SMALLER}, reverse=True)
+        return pack_sizes(spec, steps.longest, steps.budget)
+
+
+def pack_sizes(spec: Any, longest: int, budget: int) -> Sequence[int | None]:
+    """Of packs of up to `budget` tokens that hold the longest sample; small ones would compute a shared video more
+    often."""
+    engine = spec.engine
+    if not engine.packing or engine.pack_tokens is not None or engine.share_video_prefix:
+        return [None]
+    largest = max(longest, min(budget, LARGEST))
+    return sorted({max(longest, int(largest * share) // COARSE * COARSE) for share in SMALLER}, reverse=True)
 
 
 def heaviest_micro_steps(steps: Steps, total_steps: int) -> list[MicroStep]:
@@ -98,7 +111,7 @@ def _covers(heavy: MicroStep, micro_step: MicroStep) -> bool:
     return more and heavy.again >= micro_step.again
 
 
-def forecast(spec: Any, model: Model, packing: Packing, memory_gib: float | None) -> Forecast:
+def forecast(spec: Any, model: Model, packing: Packs, memory_gib: float | None) -> Forecast:
     """The memory of a TrainSpec. Of what the spec leaves open the fastest that fits into `memory_gib`; where nothing
     fits or the memory is not known, the one that takes least."""
     least = _least(spec, model, packing)
@@ -111,7 +124,7 @@ def _choices(spec: Any, model: Model) -> list[Recompute]:
     return allowed_recompute(spec, model.sizes, vision_trains=model.vision.trained > 0)
 
 
-def _least(spec: Any, model: Model, packing: Packing) -> Forecast:
+def _least(spec: Any, model: Model, packing: Packs) -> Forecast:
     """In the smallest packs that the spec allows."""
     return _heaviest(spec, model, packing, replace(least_policy(spec, model), pack_tokens=packing.sizes(spec)[-1]))
 
@@ -121,7 +134,7 @@ def least_policy(spec: Any, model: Model) -> MemoryPolicy:
     return MemoryPolicy(_choices(spec, model)[-1], allowed_reshard(spec)[-1])
 
 
-def _fitting(spec: Any, model: Model, packing: Packing, memory_gib: float) -> Iterator[Forecast]:
+def _fitting(spec: Any, model: Model, packing: Packs, memory_gib: float) -> Iterator[Forecast]:
     """For every pack size and way of resharding the one that computes least again of those that fit."""
     choices = _choices(spec, model)
     for pack_tokens, reshard in product(packing.sizes(spec), allowed_reshard(spec)):
@@ -141,7 +154,7 @@ def slowness(spec: Any, model: Model, found: Forecast) -> float:
     return (1 + again) * (1 + OVERHEAD[policy.reshard] / max(pack.tokens, 1))
 
 
-def _heaviest(spec: Any, model: Model, packing: Packing, policy: MemoryPolicy) -> Forecast:
+def _heaviest(spec: Any, model: Model, packing: Packs, policy: MemoryPolicy) -> Forecast:
     setup = setup_of(spec, policy)
     each: Iterable[Forecast] = (
         Forecast(peak_memory(model, setup, one), one, policy) for one in packing.heaviest(policy.pack_tokens)

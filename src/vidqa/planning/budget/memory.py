@@ -73,10 +73,11 @@ class Counts:
     eager_projections: Widths = Widths(hidden=5, queries=1, wide=4)
     eager_projections_dropout: Widths = Widths(hidden=2, queries=1.5, wide=0.5)
     # On their way through a layer's backward: gradients and what is made of them. A layer that is computed again has
-    # besides it what it did not keep, or of its linear part alone `linear_again`.
+    # besides it what it did not keep, or of its linear part alone `linear_again`. As compiled layers take it on a GPU.
     in_flight: Widths = Widths(wide=4)
     in_flight_lora: Widths = Widths(wide=5)
     linear_again: Widths = Widths(hidden=2, wide=2)
+    linear_again_lora: Widths = Widths(wide=5)
     merger: int = 4  # a merger's input, normed, widened and activated
     moments_bytes: int = 8  # Adam's two moments in float32, of each number that trains
     logit_bytes: int = 14  # one logit in bf16 and float32, its softmax, and the gradients of both
@@ -324,11 +325,9 @@ def _kept(model: Model, setup: TrainingSetup, micro_step: MicroStep, counts: Cou
 
     layers = {again: of_token(layer_widths(setup, counts, again, head_norms=text.head_norms)) for again in AGAIN}
     blocks = {again: of_patch(block_widths(setup, counts, again, gated=vision.gated)) for again in AGAIN}
-    flight = counts.in_flight_lora if setup.lora else counts.in_flight
-    layer, layer_work = _tower(setup.recompute.decoder, text.layers, layers, _at_work(layers, counts, flight, of_token))
-    block, block_work = _tower(
-        setup.recompute.vision, vision.blocks, blocks, _at_work(blocks, counts, flight, of_patch)
-    )
+    at_layer, at_block = _at_work(layers, setup, counts, of_token), _at_work(blocks, setup, counts, of_patch)
+    layer, layer_work = _tower(setup.recompute.decoder, text.layers, layers, at_layer)
+    block, block_work = _tower(setup.recompute.vision, vision.blocks, blocks, at_block)
     # What the decoder takes in: at the tower's end and at every tap.
     mergers = 1 + vision.taps
     features = mergers * vision.out / vision.merge**2
@@ -342,14 +341,14 @@ def _kept(model: Model, setup: TrainingSetup, micro_step: MicroStep, counts: Cou
 
 
 def _at_work(
-    kept: Mapping[Again, float], counts: Counts, flight: Widths, numbers: Callable[[Widths], float]
+    kept: Mapping[Again, float], setup: TrainingSetup, counts: Counts, numbers: Callable[[Widths], float]
 ) -> dict[Again, float]:
     """Numbers of a token that the backward of one layer takes besides what the layer kept."""
-    in_flight = numbers(flight)
+    in_flight = numbers(counts.in_flight_lora if setup.lora else counts.in_flight)
     return {
         "none": in_flight,
         "projections": in_flight,  # query, key and value come when the MLP's gradients are gone
-        "linear": in_flight + numbers(counts.linear_again),
+        "linear": in_flight + numbers(counts.linear_again_lora if setup.lora else counts.linear_again),
         "layer": in_flight + kept["none"] - kept["layer"],
     }
 

@@ -57,22 +57,24 @@ def window_pairs(grids: Iterable[tuple[int, int, int]], window: int) -> int:
 
 
 def flops_model(sizes: Sizes, *, vision_trains: bool, decoder_trains: bool) -> FlopsModel:
-    """`decoder_trains` is False for LoRA, where the base has no weight gradients."""
+    """`decoder_trains` is False for LoRA, where the base has no weight gradients, nor has that of a vision tower with
+    adapters."""
     text, vision = sizes.text, sizes.vision
     layer = text.hidden * (2 * text.queries + 2 * text.keys + 3 * text.intermediate)
     block = vision.hidden * (4 * vision.hidden + (3 if vision.gated else 2) * vision.intermediate)
     mergers = (1 + vision.taps) * vision.merged * (vision.merged + vision.out)
     embed = vision.patch_values * vision.hidden
     whole = vision.whole if vision.window else vision.blocks
-    vision_passes = 3 if vision_trains else 1
     decoder_passes = 3 if decoder_trains else 2
+    vision_passes = decoder_passes if vision_trains else 1
+    attention_passes = 3 if vision_trains else 1  # which has no weights
     return FlopsModel(
         per_token=2 * decoder_passes * text.layers * layer,
         per_pair=3 * 2 * text.layers * text.queries,
         per_supervised=2 * decoder_passes * text.hidden * text.vocabulary,
         per_patch=2 * vision_passes * (vision.blocks * block + embed + mergers / vision.merge**2),
-        per_patch_pair=4 * vision_passes * whole * vision.hidden,
-        per_window_pair=4 * vision_passes * (vision.blocks - whole) * vision.hidden,
+        per_patch_pair=4 * attention_passes * whole * vision.hidden,
+        per_window_pair=4 * attention_passes * (vision.blocks - whole) * vision.hidden,
         window=vision.window,
     )
 

@@ -12,6 +12,11 @@ RENAMED = {
     "train.validation_step": "validation.freq",
     "train.validation_batch_per_replica": "validation.batch_size",
 }
+# Keys that loaders of the cookbook's own recipes read, and what to write here.
+_LOADER = "write a function that yields the records of this set, and let custom.loader name it: FILE.py:FUNCTION"
+OF_THEIR_LOADERS = {"custom.dataset.dataset_root": _LOADER, "custom.dataset.meta_file": _LOADER}
+# Tables and keys of cosmos-rl's own processes.
+OF_THEIR_PROCESSES = ("profiler", "controller_execution_id")
 # Parts of cosmos-rl's configuration that supervised fine-tuning never reads.
 REINFORCEMENT_TABLES = ("rollout", "distillation", "vla", "policy.diffusers", "train.train_policy.overlong_reward")
 REINFORCEMENT_KEYS = {

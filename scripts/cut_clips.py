@@ -1,0 +1,36 @@
+"""Cut clips of the benchmark out of their raw sets: python scripts/cut_clips.py holoassist --raw RAW --data DATA"""
+
+import sys
+from argparse import Namespace
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
+
+from vidqa.contract.cli import Parser, Result, command, run
+
+parser = Parser(
+    "Cut the clips of a subset of Cosmos-Reason1's benchmark out of the set that they come from; goes on where it was.",
+    examples=[
+        "python scripts/cut_clips.py holoassist --raw raw/holoassist --data data/benchmark",
+        "python scripts/cut_clips.py bridgev2 --raw raw/bridge_dataset/1.0.0 --data data/benchmark --json",
+    ],
+)
+parser.add_argument("name", choices=("holoassist", "agibot", "bridgev2"), help="the subset")
+parser.add_argument("--raw", type=Path, required=True, metavar="DIR", help="the raw set; see benchmarks.md")
+parser.add_argument("--data", type=Path, required=True, metavar="DIR", help="the benchmark, as fetch_data.py wrote it")
+
+
+def main(options: Namespace) -> Result:
+    from vidqa.benchmark.cutting import cut
+
+    raw, folder = (path.expanduser().absolute() for path in (options.raw, options.data))
+    found = cut(options.name, raw, folder)
+    failed = [problem.where for problem in found.problems]
+    data = {"folder": str(found.folder), "written": len(found.written), "kept": len(found.kept), "failed": failed}
+    text = f"{len(found.written)} clips cut, {len(found.kept)} were there, {len(failed)} failed; in {found.folder}"
+    onward = command("run_benchmark", "--data", options.data, "--datasets", options.name, "--model", "MODEL")
+    return Result(data, text, found.problems, [] if failed else [onward])
+
+
+if __name__ == "__main__":
+    sys.exit(run(parser, main))

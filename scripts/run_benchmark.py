@@ -1,0 +1,61 @@
+"""Run Cosmos-Reason1's benchmark: python scripts/run_benchmark.py --data DATA --datasets robovqa av --model RUN"""
+
+import sys
+from argparse import Namespace
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
+
+from vidqa.contract.cli import Parser, Result, command, run
+
+parser = Parser(
+    "Ask a model the questions of Cosmos-Reason1's benchmark by its protocol: scores once asked and with retries.",
+    examples=[
+        "python scripts/run_benchmark.py --data data/benchmark --datasets robovqa av --model outputs/train/RUN",
+        "python scripts/run_benchmark.py --data data --config eval_config.yaml --set evaluation.generator=vllm",
+    ],
+)
+parser.usage = "run_benchmark.py --data DIR --datasets SUBSET ... --model MODEL [options]"
+parser.add_argument("--data", "--data_dir", type=Path, required=True, metavar="DIR", help="what fetch_data.py wrote")
+parser.add_argument("--datasets", nargs="+", default=(), metavar="SUBSET", help="av, robovqa, agibot, bridgev2, ...")
+parser.add_argument("--answer-type", choices=("letter", "reasoning"), help="default: reasoning")
+parser.add_argument("--model", "--model_name", help="a run (its best export), a folder, or hf_model://org/name")
+parser.add_argument("--which", help="of a run: best, latest, step_N or epoch_N")
+parser.add_argument("--config", type=Path, metavar="FILE", help="a YAML file of Cosmos-Reason1's evaluation")
+parser.add_argument(
+    "--results-dir", "--results_dir", type=Path, default=Path("outputs/benchmark"), metavar="DIR", help="where to write"
+)
+parser.add_argument("--limit", type=int, metavar="N", help="the first N questions of each subset alone")
+parser.add_argument("--retries", type=int, metavar="N", help="how often an empty answer is asked again (10)")
+parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="see parameters_evaluate.md")
+parser.add_argument("--platform", default="local", help="local (default), docker, slurm, kubernetes")
+parser.add_argument("--nodes", type=int, default=1, help="machines that share the questions")
+parser.add_argument("--gpus", type=int, help="GPUs of a node, where they cannot be seen from here")
+parser.add_argument("--image", help="engine image")
+parser.add_argument("--site", type=Path, metavar="FILE", help="settings of your place; see site_template.toml")
+parser.add_argument("--yes", action="store_true", help="agree to the image that config.json records")
+
+
+def main(options: Namespace) -> Result:
+    from vidqa.benchmark.report import as_text, report, write_files
+    from vidqa.benchmark.running import carry_out
+    from vidqa.benchmark.settings import Asked, settle
+    from vidqa.jobs.launch import Resources
+
+    if options.limit is not None and options.limit < 1:
+        parser.error("--limit is a number of questions, 1 or more")
+    words = (options.data, options.results_dir, tuple(options.datasets), options.model, options.which)
+    asked = Asked(*words, options.answer_type, options.retries, options.limit, options.config, tuple(options.set))
+    resources = Resources(options.nodes, options.gpus, options.image, options.site, options.yes)
+    settings = settle(asked, options.platform, resources)
+    outcome = carry_out(settings)
+    found = report(settings, outcome)
+    write_files(settings, outcome, found)
+    first = settings.folder / "attempts/0.json"
+    words_of_gaps = ("--results-dir", outcome.runs[0], "--gaps-parquet", settings.folder / "gaps.parquet")
+    onward = command("analyze_gaps", *words_of_gaps, "--kpi-ann-path", first, "--kpi-media-path", settings.home)
+    return Result(found, as_text(found), outcome.problems, [onward])
+
+
+if __name__ == "__main__":
+    sys.exit(run(parser, main))

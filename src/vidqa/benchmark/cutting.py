@@ -1,0 +1,129 @@
+"""Cuts the clips of a subset that does not come with the benchmark, each written whole or not at all.
+
+A clip that is there is left as it is, so that a run that was stopped goes on.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from fractions import Fraction
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from vidqa.benchmark.problems import BENCHMARK_CUT
+from vidqa.benchmark.questions import clips_of, home_of
+from vidqa.benchmark.raw_sets import Part, agibot, bridge_episodes, holoassist
+from vidqa.contract.files import replacing
+from vidqa.contract.problem import Problem, ProblemError
+from vidqa.contract.progress import counting
+from vidqa.video.decode import read_frames
+from vidqa.video.probe import probe
+
+if TYPE_CHECKING:
+    import numpy as np
+
+CUT_SETS = ("holoassist", "agibot", "bridgev2")
+BRIDGE_FPS = Fraction(30)
+DEMUXERS = {b"\xff\xd8": "jpeg_pipe", b"\x89P": "png_pipe"}  # by the first bytes of a picture
+
+
+@dataclass
+class Cut:
+    """What came of it: the clips that were written, those that were there, and the problems of the others."""
+
+    folder: Path
+    written: list[str] = field(default_factory=list)
+    kept: list[str] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)
+
+
+def cut(name: str, raw: Path, data: Path) -> Cut:
+    """Cut what is missing of a subset. Raises BENCHMARK_DATA, BENCHMARK_RAW."""
+    clips = clips_of(home_of(data), name)
+    found = Cut(home_of(data) / name / "clips")
+    missing: list[str] = []
+    for clip in clips:
+        (found.kept if (found.folder / clip).is_file() else missing).append(clip)
+    with counting(f"{name} clips", len(missing)) as advance:
+        for clip, source in _sources(name, raw, missing) if missing else ():
+            try:
+                if isinstance(source, ProblemError):
+                    raise source
+                write(
+                    found.folder / clip, *(_of_part(clip, source) if isinstance(source, Part) else _of_images(source))
+                )
+                found.written.append(clip)
+            except ProblemError as failed:
+                found.problems += [_named(clip, problem) for problem in failed.problems]
+            except (OSError, ValueError) as failed:
+                found.problems.append(BENCHMARK_CUT.at(clip, str(failed)[:200]))
+            advance()
+    return found
+
+
+def _sources(name: str, raw: Path, clips: list[str]) -> Iterator[tuple[str, Part | list[bytes] | ProblemError]]:
+    if name == "bridgev2":
+        return iter(bridge_episodes(raw, clips))
+    return (holoassist if name == "holoassist" else agibot)(raw, clips)
+
+
+def _named(clip: str, problem: Problem) -> Problem:
+    """A problem of a video as one of the clip that was to be cut out of it."""
+    if problem.code == BENCHMARK_CUT.name:
+        return problem
+    return BENCHMARK_CUT.at(clip, f"{problem.where}: {problem.message}")
+
+
+def _of_part(clip: str, part: Part) -> tuple[Iterator[np.ndarray], Fraction]:
+    """The frames of a part of a video and their rate. Raises BENCHMARK_CUT, and the problems of the video."""
+    meta = probe(part.path, part.member)
+    if part.in_frames:
+        first, end = int(part.start), int(part.end)
+    elif meta.frame_times_s is not None:
+        inside = [at for at, time in enumerate(meta.frame_times_s) if part.start <= time < part.end]
+        first, end = (inside[0], inside[-1] + 1) if inside else (0, 0)
+    else:
+        first, end = (math.ceil(round(second * meta.source_fps, 6)) for second in (part.start, part.end))
+    end = min(end, meta.frame_count)
+    if not 0 <= first < end:
+        unit = "frames" if part.in_frames else "seconds"
+        message = f"{unit} {part.start:g} to {part.end:g} are not in its video of {meta.duration_s:.1f} seconds"
+        raise BENCHMARK_CUT.error(clip, message)
+    rate = Fraction(meta.source_fps).limit_denominator(1001)
+    return read_frames(part.path, part.member, range(first, end)), rate
+
+
+def _of_images(images: Iterable[bytes]) -> tuple[Iterator[np.ndarray], Fraction]:
+    """The pictures of an episode, JPEG or PNG."""
+    return map(_decoded, images), BRIDGE_FPS
+
+
+def _decoded(image: bytes) -> np.ndarray:
+    import av
+
+    demuxer = DEMUXERS.get(image[:2])
+    if demuxer is None:
+        raise ValueError("a picture of its episode is neither JPEG nor PNG")
+    try:
+        with av.open(io.BytesIO(image), "r", format=demuxer) as container:
+            return next(container.decode(video=0)).to_ndarray(format="rgb24")
+    except (av.FFmpegError, StopIteration) as broken:
+        raise ValueError(f"a picture of its episode does not decode: {broken}") from broken
+
+
+def write(path: Path, frames: Iterator[np.ndarray], rate: Fraction) -> None:
+    """Frames uint8 [H, W, 3] as H.264 in mp4; an odd side loses its last row or column. Raises ValueError, OSError."""
+    import av
+
+    first = next(frames)
+    height, width = first.shape[0] // 2 * 2, first.shape[1] // 2 * 2
+    with replacing(path) as partial, av.open(str(partial), "w", format="mp4") as container:
+        stream = container.add_stream("libx264", rate=rate, options={"preset": "fast"})
+        stream.width, stream.height, stream.pix_fmt = width, height, "yuv420p"
+        for frame in chain([first], frames):
+            container.mux(stream.encode(av.VideoFrame.from_ndarray(frame[:height, :width].copy(), format="rgb24")))
+        container.mux(stream.encode())

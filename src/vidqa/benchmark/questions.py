@@ -1,0 +1,125 @@
+"""The questions of the benchmark: DATA/SUBSET/SUBSET_benchmark_qa_pairs.json beside DATA/SUBSET/clips.
+
+DATA may also be the folder above a folder `benchmark`, as Cosmos-Reason1's own scripts lay it out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from vidqa.benchmark.problems import BENCHMARK_CLIPS, BENCHMARK_DATA
+from vidqa.contract.files import parse_json
+from vidqa.contract.problem import Problem, ProblemError
+from vidqa.dataset.shapes import PAIRS, answer_of, choices_of, question_text
+
+SUBSETS = ("av", "robovqa", "agibot", "bridgev2", "holoassist", "robofail")
+MOST_BYTES = 64 << 20
+LETTERED = (
+    "Please answer the question in the following format: "
+    "<think> your reasoning </think> <answer> your single letter answer </answer>."
+)
+OPEN = LETTERED.replace("your single letter answer", "your answer")
+
+
+@dataclass(frozen=True)
+class Question:
+    """One question. `video` is named relative to the folder of the benchmark, `clip` as the benchmark names it."""
+
+    id: str
+    dataset: str
+    video: str
+    clip: str
+    prompt: str
+    answer: str
+
+    def as_record(self) -> dict[str, Any]:
+        """The record that an evaluation asks."""
+        turns = [{"from": "human", "value": f"<video>\n{self.prompt}"}, {"from": "gpt", "value": self.answer}]
+        return {"id": self.id, "video": self.video, "kind": self.dataset, "conversations": turns}
+
+
+def home_of(data: Path) -> Path:
+    """The folder that holds the subsets."""
+    return data / "benchmark" if (data / "benchmark").is_dir() else data
+
+
+def read_questions(
+    data: Path, datasets: Sequence[str], answer_type: str, limit: int | None
+) -> tuple[list[Question], list[Problem]]:
+    """The questions of the subsets, of each the first `limit`, and warnings about clips that are missing.
+
+    Raises BENCHMARK_DATA, BENCHMARK_CLIPS where no clip of a subset is there, with the problems of all subsets.
+    """
+    home, found, problems = home_of(data), list[Question](), list[Problem]()
+    for name in datasets:
+        try:
+            asked = list(_of_subset(home, name, answer_type))[:limit]
+        except ProblemError as wrong:
+            problems += wrong.problems
+            continue
+        found += asked
+        problems += _missing_clips(home, name, asked)
+    if any(problem.severity == "error" for problem in problems):
+        raise ProblemError(problems)
+    return found, problems
+
+
+def clips_of(home: Path, name: str) -> list[str]:
+    """The names of the clips of a subset, without the folder. Raises BENCHMARK_DATA."""
+    rows = _rows(home, name)[1]
+    clips = dict.fromkeys(row.get("video") for row in rows if isinstance(row, dict))
+    return [clip.rsplit("/", 1)[-1] for clip in clips if isinstance(clip, str) and clip]
+
+
+def _rows(home: Path, name: str) -> tuple[Path, list[Any]]:
+    file = home / name / f"{name}_benchmark_qa_pairs.json"
+    try:
+        rows = parse_json(file, MOST_BYTES)
+    except FileNotFoundError as missing:
+        raise BENCHMARK_DATA.error(file, f"there is no such file: {name} is not in {home}") from missing
+    except (OSError, ValueError) as broken:
+        raise BENCHMARK_DATA.error(file, f"it cannot be read: {str(broken)[:200]}") from broken
+    if not isinstance(rows, list) or not rows:
+        raise BENCHMARK_DATA.error(file, "it holds no list of videos with questions")
+    return file, rows
+
+
+def _of_subset(home: Path, name: str, answer_type: str) -> Iterator[Question]:
+    file, rows = _rows(home, name)
+    for at, row in enumerate(rows):
+        pairs = row.get(PAIRS) if isinstance(row, dict) else None
+        for number, pair in enumerate(pairs if isinstance(pairs, list) else [pairs]):
+            yield _question(name, row, pair, answer_type, f"{file}[{at}]", number)
+
+
+def _question(name: str, row: Any, pair: Any, answer_type: str, where: str, number: int) -> Question:
+    """One question of a row. Raises BENCHMARK_DATA where it has no video, no text or no answer."""
+    if not isinstance(pair, dict) or not isinstance(clip := row.get("video"), str) or not clip:
+        raise BENCHMARK_DATA.error(where, "a video with qa_pairs is expected, each a question with its answer")
+    text, answer = question_text(pair), answer_of(pair)
+    if not text or not isinstance(answer, str) or not answer.strip():
+        raise BENCHMARK_DATA.error(where, "a question, and an answer or correct_answer, are expected in qa_pairs")
+    return Question(
+        f"{name}/{clip}#{number}", name, f"{name}/{clip}", clip, asked(text, pair, answer_type), answer.strip()
+    )
+
+
+def asked(text: str, pair: Mapping[str, Any], answer_type: str) -> str:
+    """The prompt: the question with its options; to reason, another line that says how to write thinking and answer."""
+    if answer_type == "letter":
+        return text
+    return f"{text}\n{LETTERED if choices_of(pair) else OPEN}"
+
+
+def _missing_clips(home: Path, name: str, questions: Sequence[Question]) -> list[Problem]:
+    clips = dict.fromkeys(question.video for question in questions)
+    missing = [clip for clip in clips if not (home / clip).is_file()]
+    if not missing:
+        return []
+    shown = ", ".join(missing[:3]) + (", ..." if len(missing) > 3 else "")
+    severity = "error" if len(missing) == len(clips) else "warning"
+    message = f"{len(missing)} of the {len(clips)} clips of {name} are missing: {shown}"
+    return [BENCHMARK_CLIPS.at(home / name / "clips", message, severity=severity)]

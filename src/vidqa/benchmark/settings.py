@@ -1,0 +1,147 @@
+"""What a run of the benchmark is asked for, by options and by a configuration file of Cosmos-Reason1."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from vidqa.benchmark.problems import BENCHMARK_CONFIG
+from vidqa.benchmark.questions import home_of
+from vidqa.contract.problem import Problem
+from vidqa.jobs.launch import Resources
+from vidqa.spec import Layer, parse_set
+from vidqa.spec.layers import read_layer
+from vidqa.spec.rules import BARE_ID
+from vidqa.spec.sources import model_layer
+
+ANSWER_TYPES = ("letter", "reasoning")
+RETRIES = 10
+WARMER, LONGER = 0.05, 256  # what each further attempt adds to the temperature and to the longest answer
+SYSTEM = "Answer the questions."
+LETTER = {"generation.temperature": 0.0, "generation.max_tokens": 10}  # whatever a configuration says
+PROTOCOL = {
+    "generation.temperature": 0.6,
+    "generation.top_p": 0.95,
+    "generation.max_tokens": 1024,
+    "dataset.system_prompt": SYSTEM,
+    "model.max_length": 128000,
+    "vision.fps": 4,
+    "evaluation.seed": 1,
+    "engine.on_bad_sample": "quarantine",  # a broken clip is a wrong answer, and ends nothing
+}
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The words of a user. What is None, or an empty tuple, is taken from `config`, or else from the protocol."""
+
+    data: Path
+    out: Path
+    datasets: tuple[str, ...] = ()
+    model: str | None = None
+    which: str | None = None
+    answer_type: str | None = None
+    retries: int | None = None
+    limit: int | None = None
+    config: Path | None = None
+    sets: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What is run. `layers` are those of an evaluation without its data; a later one wins."""
+
+    data: Path
+    out: Path
+    datasets: tuple[str, ...]
+    model: str
+    answer_type: str
+    retries: int
+    limit: int | None
+    layers: tuple[Layer, ...]
+    problems: tuple[Problem, ...]
+    platform: str
+    resources: Resources
+
+    @property
+    def home(self) -> Path:
+        """The folder that holds the subsets."""
+        return home_of(self.data)
+
+    @property
+    def folder(self) -> Path:
+        """Where results go: the model's name and the answer type, as Cosmos-Reason1 has it."""
+        name = self.model.rstrip("/").rsplit("/", 1)[-1]
+        return self.out / name / self.answer_type
+
+
+def settle(asked: Asked, platform: str, resources: Resources) -> Settings:
+    """Raises BENCHMARK_CONFIG, and the problems of the file and of the model."""
+    table, problems = _configured(asked.config)
+    model = asked.model or table.pop("model.model_name", None)
+    datasets = asked.datasets or tuple(table.pop("datasets", ()))
+    if not isinstance(model, str) or not model:
+        raise BENCHMARK_CONFIG.error("--model", "no option and no --config names a model")
+    if not datasets:
+        raise BENCHMARK_CONFIG.error("--datasets", "no option and no --config names a subset")
+    answer_type = asked.answer_type or table.pop("evaluation.answer_type", "reasoning")
+    if answer_type not in ANSWER_TYPES:
+        raise BENCHMARK_CONFIG.error("evaluation.answer_type", f"{answer_type!r} is none of {', '.join(ANSWER_TYPES)}")
+    retries = table.pop("generation.max_retries", RETRIES)
+    if asked.retries is not None:
+        retries = asked.retries
+    if not isinstance(retries, int) or retries < 0:
+        raise BENCHMARK_CONFIG.error("generation.max_retries", f"{retries!r} is no number of retries")
+    for taken in ("datasets", "model.model_name", "evaluation.answer_type"):
+        table.pop(taken, None)
+    model = f"hf_model://{model}" if BARE_ID.match(model) and not os.path.isdir(model) else model
+    weights = {"model.enable_lora": False, **model_layer("evaluate", model, asked.which).table}
+    layers = (
+        Layer("protocol", PROTOCOL),
+        Layer(str(asked.config), table),
+        Layer("answers of a letter", LETTER if answer_type == "letter" else {}),
+        Layer("--model", {key: value for key, value in weights.items() if key.startswith("model.")}),
+        parse_set(asked.sets),
+    )
+    return Settings(
+        data=asked.data.expanduser().absolute(),
+        out=asked.out.expanduser().absolute(),
+        datasets=tuple(dict.fromkeys(datasets)),
+        model=model,
+        answer_type=answer_type,
+        retries=retries,
+        limit=asked.limit,
+        layers=layers,
+        problems=tuple(problems),
+        platform=platform,
+        resources=resources,
+    )
+
+
+def _configured(config: Path | None) -> tuple[dict[str, Any], list[Problem]]:
+    """The keys of a configuration file by their dotted names, and what is said about those that mean nothing here."""
+    if config is None:
+        return {}, []
+    table, problems = _flat(read_layer(config).table), list[Problem]()
+    datasets = table.get("datasets", [])
+    if not isinstance(datasets, list) or not all(isinstance(name, str) for name in datasets):
+        raise BENCHMARK_CONFIG.error(f"{config} datasets", f"{datasets!r:.100} is no list of names")
+    table["evaluation.skip_saved"] = True  # a run goes on with what it has in any case
+    if table.pop("model.tp_size", 1) != 1:
+        message, remedy = "a GPU holds the whole model here", "--set num_gpus=N answers on N GPUs, N times as fast"
+        problems.append(BENCHMARK_CONFIG.at("model.tp_size", message, remedy, severity="warning"))
+    if "evaluation.fps" in table:
+        table["vision.fps"] = table.pop("evaluation.fps")
+    for name in ("model.tokenizer_model_name", "evaluation.num_processes"):
+        table.pop(name, None)
+    return {name: value for name, value in table.items() if value is not None}, problems
+
+
+def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in table.items():
+        found |= _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}": value}
+    return found

@@ -1,0 +1,115 @@
+"""Reads TFRecord files of tf.train.Example without TensorFlow: the features of each record, by name.
+
+A record is its length (8 bytes, and 4 that check them), its bytes, and 4 that check those. An Example is a map of names
+to lists of bytes, floats or whole numbers, in the wire format of protocol buffers; floats are left out here.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+BYTES, INTEGERS = 1, 3  # the kinds of a Feature
+MOST_BYTES = 1 << 30  # of one record
+POLYNOMIAL = 0x82F63B78  # of CRC-32C
+MASK = 0xA282EAD8
+
+
+def _table() -> list[int]:
+    table = []
+    for byte in range(256):
+        for _ in range(8):
+            byte = byte >> 1 ^ (POLYNOMIAL if byte & 1 else 0)
+        table.append(byte)
+    return table
+
+
+TABLE = _table()
+
+
+def masked_crc(data: bytes) -> int:
+    """CRC-32C as TFRecord files hold it."""
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc = TABLE[(crc ^ byte) & 0xFF] ^ crc >> 8
+    crc ^= 0xFFFFFFFF
+    return ((crc >> 15 | crc << 17) + MASK) & 0xFFFFFFFF
+
+
+def examples(path: Path) -> Iterator[dict[str, list[Any]]]:
+    """The features of every record: bytes or whole numbers by name. Raises OSError, and ValueError where the file is
+    cut off or no TFRecord file. The bytes of records are not checked: what is damaged in them does not decode."""
+    with path.open("rb") as file:
+        while head := file.read(12):
+            if len(head) < 12 or masked_crc(head[:8]) != struct.unpack("<I", head[8:])[0]:
+                raise ValueError(f"no record begins at byte {file.tell() - len(head)}")
+            (length,) = struct.unpack("<Q", head[:8])
+            data = file.read(length) if length <= MOST_BYTES else b""
+            if len(data) < length or len(file.read(4)) < 4:
+                raise ValueError("the last record is cut off")
+            yield dict(_features(data))
+
+
+def _features(example: bytes) -> Iterator[tuple[str, list[Any]]]:
+    for _, features in _fields(example):
+        for _, entry in _fields(features):
+            parts = dict(_fields(entry))
+            if isinstance(parts.get(1), bytes) and isinstance(parts.get(2), bytes):
+                yield parts[1].decode("utf-8", "replace"), _values(parts[2])
+
+
+def _values(feature: bytes) -> list[Any]:
+    found: list[Any] = []
+    for kind, values in _fields(feature):
+        if kind == BYTES:
+            found += [value for _, value in _fields(values)]
+        elif kind == INTEGERS:
+            for _, value in _fields(values):
+                found += _packed(value) if isinstance(value, bytes) else [value]
+    return found
+
+
+def _packed(data: bytes) -> list[int]:
+    place, found = 0, []
+    while place < len(data):
+        value, place = _varint(data, place)
+        found.append(value)
+    return found
+
+
+def _fields(message: Any) -> Iterator[tuple[int, Any]]:
+    """(number, value) of the fields of a message: bytes where they have a length, else a number."""
+    if not isinstance(message, bytes):
+        raise ValueError("a message is expected, not a number")
+    place = 0
+    while place < len(message):
+        key, place = _varint(message, place)
+        number, wire = key >> 3, key & 7
+        if wire == 0:
+            value, place = _varint(message, place)
+            yield number, value
+            continue
+        if wire == 2:
+            size, place = _varint(message, place)
+        elif wire in (1, 5):
+            size = 8 if wire == 1 else 4
+        else:
+            raise ValueError(f"a field has the unknown wire type {wire}")
+        if place + size > len(message):
+            raise ValueError("a field is cut off")
+        yield number, message[place : place + size]
+        place += size
+
+
+def _varint(data: bytes, place: int) -> tuple[int, int]:
+    value = shift = 0
+    while place < len(data) and shift < 70:
+        byte = data[place]
+        place += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, place
+        shift += 7
+    raise ValueError("a number is cut off")

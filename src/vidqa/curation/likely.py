@@ -1,0 +1,89 @@
+"""Which of many pairs of clips are worth a close look: by a few matrix products over all of them.
+
+No pair that shares moments is passed over: means of cells are never further apart than the cells. A crop is passed over
+where the correlation of `crops.codes` is below LIKELY in all ways, as it would be in the close look.
+
+Shape letters: P vectors of all clips of a block, Q vectors of one other clip, D width.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+
+from vidqa.curation.crops import part_codes, ratio_of, whole_codes
+from vidqa.curation.frame_looks import Look
+from vidqa.curation.overlap import LIKELY, SAME
+
+Vectors = Callable[[Look], np.ndarray]
+
+
+def likely_pairs(block: Sequence[Look], held: Sequence[Look]) -> Iterator[tuple[int, int]]:
+    """Places in both of the pairs to look at. A block of some dozens is worth its while."""
+    of_shape = defaultdict(list)
+    for at, look in enumerate(block):
+        of_shape[round(look.aspect, 3)].append(at)
+    for places in of_shape.values():
+        for number, seen in enumerate(_seen([block[at] for at in places], held)):
+            yield from ((places[at], number) for at in np.flatnonzero(seen).tolist())
+
+
+def _seen(block: Sequence[Look], held: Sequence[Look]) -> Iterator[np.ndarray]:
+    """bool [clips of the block, which have one shape] for each that is held."""
+    moments, frames, parts = (_Joined(block, vectors) for vectors in (_moments, _frames, _part))
+    wholes: dict[float, _Joined] = {}
+    for other in held:
+        ratio = ratio_of(block[0], other)
+        if ratio not in wholes:
+            wholes[ratio] = _Joined(block, _whole(ratio))
+        close = np.maximum(moments.best(_mirrored(_frames(other))), frames.best(_mirrored(_moments(other))))
+        whole = _whole(ratio_of(other, block[0]))(other)
+        alike = np.maximum(parts.best(whole), wholes[ratio].best(_part(other)))
+        yield (close >= -(SAME**2) / 2) | (alike >= LIKELY)
+
+
+class _Joined:
+    """Vectors [P, D] of all clips, side by side."""
+
+    def __init__(self, block: Sequence[Look], vectors: Vectors) -> None:
+        each = [vectors(look) for look in block]
+        self.vectors = np.ascontiguousarray(np.concatenate(each).T)
+        lengths = np.array([len(found) for found in each])
+        self.there = lengths > 0
+        self.starts = (np.cumsum(lengths) - lengths)[self.there]
+
+    def best(self, these: np.ndarray) -> np.ndarray:
+        """float [clips]: the greatest product of one of a clip's vectors and one of these [Q, D]; -inf without any."""
+        found = np.full(len(self.there), -np.inf)
+        if len(these) and self.there.any():
+            found[self.there] = np.maximum.reduceat((these @ self.vectors).max(axis=0), self.starts)
+        return found
+
+
+def _frames(look: Look) -> np.ndarray:
+    """[N, D], so that the product with a mirrored one is half the mean square of their difference, below zero."""
+    cells = look.coarse / np.float32(np.sqrt(look.coarse.shape[1]))
+    ones = np.ones((len(cells), 1), np.float32)
+    return np.concatenate([cells, -0.5 * (cells**2).sum(1, keepdims=True), ones], axis=1)
+
+
+def _mirrored(vectors: np.ndarray) -> np.ndarray:
+    return np.concatenate([vectors[:, :-2], vectors[:, :-3:-1]], axis=1)
+
+
+def _moments(look: Look) -> np.ndarray:
+    return _frames(look)[look.probes]
+
+
+def _part(look: Look) -> np.ndarray:
+    return part_codes(look)[0]
+
+
+def _whole(ratio: float) -> Vectors:
+    def vectors(look: Look) -> np.ndarray:
+        made = whole_codes(look, ratio)[0]
+        return made.reshape(-1, made.shape[-1])
+
+    return vectors

@@ -1,0 +1,89 @@
+"""Answers as Cosmos-Reason1's benchmark reads and counts them, for scores that stand beside its published ones.
+
+Of a question with options the first capital letter is the answer, wherever it stands; where the question asks for an
+<answer>, only what stands in it counts. An open question is right if the texts are equal but for case. Our own rules
+(`answers.py`) read more carefully, so that the two scores of one model differ.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from vidqa.evaluation.intervals import accuracy_interval
+from vidqa.evaluation.options import options_of
+from vidqa.evaluation.results import Item
+from vidqa.pages.page import percent
+
+PROTOCOL = "cosmos-reason1"
+TAGGED = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
+THINKING = re.compile(r"<think>(.*?)</think>", re.DOTALL)
+ONE_LETTER = re.compile(r"[A-Z]")
+
+
+def protocol_answer(response: str | None, question: str, gt: str) -> str:
+    """The answer in a response; empty where there is none, which is when the benchmark asks again."""
+    text = response or ""
+    if "<answer>" in question:
+        found = TAGGED.search(text)
+        text = found[1] if found else ""
+    if not is_lettered(question, gt):
+        return text.strip()
+    letter = ONE_LETTER.search(text)
+    return letter[0] if letter else ""
+
+
+def is_lettered(question: str, gt: str) -> bool:
+    """Whether a question is answered by the letter of an option."""
+    return bool(options_of(question)) or bool(ONE_LETTER.fullmatch(gt.strip()))
+
+
+def protocol_correct(answer: str, gt: str) -> bool:
+    """Equal but for case; no answer is never right."""
+    return answer != "" and answer.strip().casefold() == gt.strip().casefold()
+
+
+def reasoning_of(response: str | None) -> str:
+    """What stands between the tags of thinking."""
+    found = THINKING.search(response or "")
+    return found[1].strip() if found else ""
+
+
+def protocol_scores(items: Sequence[Item]) -> dict[str, Any]:
+    """The benchmark's accuracy of results with an expected answer, also of lettered and open questions alone.
+
+    A sample that was not answered, or whose video could not be decoded, counts as wrong. `accuracy_ci95` is 0..1, with
+    questions about one video taken together.
+    """
+    items = [item for item in items if item["gt"]]
+    lettered = [is_lettered(item["question"], item["gt"]) for item in items]
+    return {
+        "protocol": PROTOCOL,
+        **_row(items),
+        "lettered": _row([item for item, is_letter in zip(items, lettered, strict=True) if is_letter]),
+        "open_ended": _row([item for item, is_letter in zip(items, lettered, strict=True) if not is_letter]),
+    }
+
+
+def protocol_text(scores: dict[str, Any]) -> str:
+    """The benchmark's accuracy in one line."""
+    parts = [f"{scores['correct']} of {scores['n']}"]
+    open_ended = scores["open_ended"]
+    if open_ended["n"]:
+        parts.append(f"open questions by exact match {open_ended['correct']} of {open_ended['n']}")
+    return f"by the rules of {PROTOCOL}: {percent(scores['accuracy'])} ({', '.join(parts)})"
+
+
+def _row(items: Sequence[Item]) -> dict[str, Any]:
+    answers = [protocol_answer(item["response"], item["question"], item["gt"]) for item in items]
+    correct = [protocol_correct(answer, item["gt"]) for answer, item in zip(answers, items, strict=True)]
+    clusters = [item["video_id"] or f"sample {at}" for at, item in enumerate(items)]
+    interval = accuracy_interval(correct, clusters)
+    return {
+        "n": len(items),
+        "correct": sum(correct),
+        "accuracy": round(sum(correct) / len(correct), 6) if correct else None,
+        "accuracy_ci95": [interval.low, interval.high] if interval else None,
+        "empty": sum(answer == "" for answer in answers),
+    }

@@ -1,0 +1,1 @@
+"""The recipes in `recipes/`: what each needs on which GPUs, without its data."""

@@ -49,8 +49,8 @@ class Data:
 @dataclass(frozen=True)
 class Estimate:
     """`fits` says whether a GPU has room for the peak with the margin that preflight leaves, `again` what share of the
-    work backward does again for it. `steps` and `hours` are of the whole run, decoding not counted; `mfu` is the utilisation assumed.
-    """
+    work backward does again for it. `steps` and `hours` are of the whole run, decoding not counted; `mfu` is the
+    utilisation assumed."""
 
     tokens: int
     peak_gib: float

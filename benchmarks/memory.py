@@ -11,6 +11,7 @@ small. Kept rows also tell preflight how fast a training will be.
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from video_set import SetShape
 from vidqa.contract.files import write_json
 from vidqa.families import family_of
 from vidqa.planning.budget import measured
-from vidqa.planning.budget.memory import MicroStep, allowed_policies, model_of
+from vidqa.planning.budget.memory import MicroStep, model_of, recorded_policy
 from vidqa.planning.budget.trained import parameters
 from vidqa.planning.packing.steps import Steps
 from vidqa.planning.samples import training_planner
@@ -70,19 +71,20 @@ RUNS = [
 ]
 
 
-def trained(spec_path: Path, steps: int, device: str) -> dict[str, Any]:
-    """The model, the keys that matter and the largest pack of a run."""
-    spec = load(spec_path, "train")
+def trained(run_dir: Path, steps: int, device: str) -> dict[str, Any]:
+    """The model, the keys that matter, the memory policy and the largest pack of a run."""
+    spec = load(run_dir / "spec.toml", "train")
+    facts, planned = (json.loads((run_dir / "run" / name).read_text()) for name in ("run.json", "plan.json"))
     folder, mesh = Path(spec.policy.model_name_or_path), spec.policy.parallelism
     family, ranks = family_of(folder), mesh.dp_shard_size * mesh.dp_replicate_size
     samples, _ = training_planner(spec, folder).plan(load_sets(spec)["train"])
-    plan = Steps(spec, samples, ranks, device)
+    plan = Steps(spec, samples, ranks, device, planned["pack_tokens"])
     packs = [(plan.size(pack), at > 0) for n in range(steps) for rank in plan.packs(n) for at, pack in enumerate(rank)]
     (tokens, patches, supervised), again = max(packs)
     sizes = family.sizes_of(folder)
     model = model_of(sizes, parameters(family.tensors(sizes), spec.policy))
     micro_step = MicroStep(tokens, patches, supervised, again)
-    return measured.description(spec, allowed_policies(spec)[0], family, model, micro_step)
+    return measured.description(spec, recorded_policy(facts, sizes), family, model, micro_step)
 
 
 def main() -> None:
@@ -95,11 +97,11 @@ def main() -> None:
     for group in side_by_side(runs, options.gpus):
         for training, row in zip(group, train(group, place, options.set, options.timeout), strict=True):
             if "failed" not in row:
-                described = trained(place.run_dir(training) / "spec.toml", training.steps, device)
+                described = trained(place.run_dir(training), training.steps, device)
                 row = {"run": row.pop("run"), "gpu": gpu, "ranks": row.pop("gpus"), **described, **row}
             ledger.add(row)
     write_json(place.out / "rows.json", ledger.rows)
-    print(table(ledger.rows, without=["failed", "sizes", "spec", "parameters", "pack"]), "", sep="\n")
+    print(table(ledger.rows, without=["failed", "sizes", "spec", "parameters", "pack", "recompute"]), "", sep="\n")
     print(*measured.table(measured.compare(ledger.rows)), sep="\n")
     if failures := [row["failed"] for row in ledger.rows if "failed" in row]:
         sys.exit(failures[0])

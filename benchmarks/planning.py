@@ -28,7 +28,7 @@ from preflight import FILES, RECORDS, TINY_FILES, TINY_RECORDS, make_model, make
 from processes import SKILL_ROOT
 
 PREPARE = """
-import json, resource, sys, time
+import inspect, json, resource, sys, time
 from pathlib import Path
 from vidqa.contract.run_folder import RunFolder
 from vidqa.engine import distributed
@@ -43,7 +43,11 @@ world.barrier()
 cpu, wall = time.process_time(), time.monotonic()
 planner = training_planner(spec, Path(spec.policy.model_name_or_path))
 data = prepare_training(spec, planner, world, run)
-schedule = Schedule(spec, data, world)
+more = []
+if "policy" in inspect.signature(Schedule).parameters:  # of an earlier checkout it has none
+    from vidqa.engine.memory_policy import choose_memory_policy
+    more = [choose_memory_policy(spec, Path(spec.policy.model_name_or_path), data, world)]
+schedule = Schedule(spec, data, world, *more)
 if world.is_main:
     write_plan(run, data, schedule.facts())
 samples = [data.train[number] for pack in schedule.packs(0) for number in pack]

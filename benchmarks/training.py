@@ -220,7 +220,8 @@ def figures(training: Training, place: Place, started: Started) -> dict[str, Any
         run = place.run_dir(training) / "run"
         facts = json.loads((run / "run.json").read_text())
         row["trained"] = sum(part["trainable"] for part in facts["trainable"])
-        row |= {"recompute": facts["recompute"], "stay": facts["stay"]}
+        row |= {key: facts[key] for key in ("memory_policy", "recompute", "stay")}
+        row["pack_tokens"] = json.loads((run / STRETCHES["planned"]).read_text())["pack_tokens"]
         row |= {f"{name}_at_s": (run / file).stat().st_mtime - started.began for name, file in STRETCHES.items()}
         row["data_wait_first_epoch"] = first_epoch_wait(training, place, steps)
         shutil.rmtree(place.run_dir(training) / "frames", ignore_errors=True)

@@ -26,6 +26,7 @@ from vidqa.engine.families import FAMILIES, family_of
 from vidqa.engine.families.tiny_qwen2_5_vl import write_tiny_model as tiny_qwen2_5_vl
 from vidqa.engine.families.tiny_qwen3_vl import write_tiny_model as tiny_qwen3_vl
 from vidqa.engine.model.stock_inputs import stock_inputs
+from vidqa.planning.budget.recompute import NOTHING, Recompute
 from vidqa.planning.packing.sharing import work_of
 from vidqa.planning.samples import Planner, Prompting
 from vidqa.spec.policy_tables import DECODER_PROJECTIONS
@@ -72,7 +73,7 @@ def packed(
     world: SimpleNamespace,
     numbers: list[int],
     *,
-    recompute: str = "none",
+    recompute: Recompute = NOTHING,
     compile: bool = False,
     share: bool = False,
     align: int = 8,

@@ -2,48 +2,98 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from tests.planning.test_memory import model
-from vidqa.planning.budget.forecast import forecast, heaviest_micro_steps
-from vidqa.planning.budget.memory import MemoryPolicy, MicroStep, allowed_policies, recorded_policy
+from tests.planning.test_memory import SIZES, model
+from vidqa.planning.budget.forecast import SMALLER, Packing, forecast, heaviest_micro_steps, slowness
+from vidqa.planning.budget.memory import (
+    MemoryPolicy,
+    MicroStep,
+    allowed_recompute,
+    allowed_reshard,
+    fits,
+    peak_memory,
+    setup_of,
+)
+from vidqa.planning.budget.recompute import NOTHING, Layers, named, path
 from vidqa.spec.models import TrainSpec
 
-HEAVY = [MicroStep(20_000, 80_000, 100, again=True)]
+
+class Packs(Packing):
+    """Packs that are as full as they may be, four patches a token; the longest sample has 4,096 tokens."""
+
+    def __init__(self, largest: int = 20_480) -> None:
+        self.largest = largest
+
+    def heaviest(self, pack_tokens: int | None) -> list[MicroStep]:
+        tokens = pack_tokens or self.largest
+        return [MicroStep(tokens, 4 * tokens, 100, again=True)]
+
+    def sizes(self, spec: Any) -> list[int | None]:
+        return [int(self.largest * share) for share in SMALLER]
 
 
-def spec(recompute: str = "auto", reshard: str = "default") -> TrainSpec:
-    train, policy = {"fsdp_reshard_after_forward": reshard}, {"parallelism": {"dp_shard_size": 4}}
+def spec(recompute: str = "auto", reshard: str = "default", **policy: Any) -> TrainSpec:
+    train = {"fsdp_reshard_after_forward": reshard}
+    policy = {"parallelism": {"dp_shard_size": 1 if "lora" in policy else 4}, **policy}
     return TrainSpec.model_validate({"engine": {"recompute": recompute}, "train": train, "policy": policy})
 
 
-def test_the_fastest_that_fits_is_chosen() -> None:
-    peaks = {}
-    for recompute in ("none", "vision", "all"):
-        for reshard, stay in (("never", "all"), ("always", "none")):
-            found = forecast(spec(recompute, reshard), model(), HEAVY, None)
-            assert found.policy == recorded_policy({"recompute": recompute, "stay": stay})
-            peaks[recompute, stay] = found.memory.peak_gib
-    for recompute in ("none", "vision", "all"):
-        assert peaks[recompute, "all"] > peaks[recompute, "none"]
-    # In this order unless something faster takes less.
-    for (recompute, stay), peak in peaks.items():
-        faster = list(peaks.values())[: list(peaks).index((recompute, stay))]
-        if all(peak < other for other in faster):
-            chosen = forecast(spec(), model(), HEAVY, 1.05 * peak + 2.01).policy
-            assert chosen == MemoryPolicy(recompute, "never" if stay == "all" else "layers")
+def test_no_more_is_given_up_than_must_be() -> None:
+    """More memory is never slower, the choice fits, and one step less would not fit."""
+    chosen, before = [], None
+    for memory_gib in (60, 64, 70, 80, 90, 110, 141, 200):
+        found = forecast(spec(), model(), Packs(), memory_gib)
+        assert fits(found.memory.peak_gib, memory_gib)
+        slow = slowness(spec(), model(), found)
+        assert before is None or slow <= before
+        chosen.append(found.policy)
+        before = slow
+        if found.policy.recompute != NOTHING:
+            ways = path(SIZES, vision_trains=True)
+            less = replace(found.policy, recompute=ways[ways.index(found.policy.recompute) - 1])
+            assert not fits(peak(less), memory_gib)
+    assert chosen[0].recompute != NOTHING and chosen[-1] == MemoryPolicy(NOTHING, "never", 20_480)
+
+
+def peak(policy: MemoryPolicy) -> float:
+    (micro_step,) = Packs().heaviest(policy.pack_tokens)
+    return peak_memory(model(), setup_of(spec(), policy), micro_step).peak_gib
+
+
+def test_where_nothing_fits_or_memory_is_not_known_the_least_is_taken() -> None:
     for memory_gib in (10.0, None):
-        assert forecast(spec(), model(), HEAVY, memory_gib).policy == MemoryPolicy("all", "layers")
+        found = forecast(spec(), model(), Packs(), memory_gib).policy
+        assert found == MemoryPolicy(named("all", SIZES), "layers", 5_120)
+
+
+def test_a_frozen_tower_is_not_computed_again() -> None:
+    for memory_gib in (26, 40, 60):
+        frozen = forecast(spec(lora={"r": 16}), model(lora={}), Packs(), memory_gib)
+        assert fits(frozen.memory.peak_gib, memory_gib) and frozen.policy.recompute.vision == Layers()
 
 
 def test_a_choice_that_is_written_down_stands() -> None:
-    assert allowed_policies(spec("vision", "false")) == [MemoryPolicy("vision", "never")]
-    assert allowed_policies(spec("vision")) == [MemoryPolicy("vision", "never"), MemoryPolicy("vision", "layers")]
+    def recompute(of: TrainSpec) -> list[Any]:
+        return allowed_recompute(of, SIZES, vision_trains=True)
+
+    assert recompute(spec("vision")) == [named("vision", SIZES)] and recompute(spec("none")) == [NOTHING]
+    assert allowed_reshard(spec("vision", "false")) == ("never",)
+    assert allowed_reshard(spec("vision")) == ("never", "layers")
     kept = TrainSpec.model_validate({"policy": {"model_gradient_checkpointing": False}})
-    assert {policy.recompute for policy in allowed_policies(kept)} == {"none"}
+    assert recompute(kept) == [NOTHING]
+
+
+def test_sizes_of_packs_end_at_the_longest_sample() -> None:
+    steps: Any = SimpleNamespace(budget=40_960, longest=9_000)
+    packing = Packing(lambda budget: steps, 10)
+    assert packing.sizes(spec()) == [32_768, 24_576, 16_384, 12_288, 9_000]
+    assert packing.sizes(TrainSpec.model_validate({"engine": {"pack_tokens": 16_384}})) == [None]
+    assert packing.sizes(TrainSpec.model_validate({"engine": {"share_video_prefix": True}})) == [None]
 
 
 @pytest.mark.parametrize("total", [1, 3])

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.multiprocessing.reductions import StorageWeakRef
 from transformers import (
     Qwen2_5_VLConfig,
     Qwen2_5_VLForConditionalGeneration,
@@ -30,12 +31,13 @@ from vidqa.planning.budget.memory import (
     Model,
     TrainingSetup,
     Widths,
-    _block_widths,
-    _layer_widths,
+    block_widths,
     fits,
+    layer_widths,
     model_of,
     peak_memory,
 )
+from vidqa.planning.budget.recompute import Again, named, path
 from vidqa.planning.budget.trained import parameters
 from vidqa.spec.policy_tables import Policy
 
@@ -43,7 +45,7 @@ SIZES = Sizes(
     TextSizes(4096, 36, 32, 8, 128, 12288, 151936, tied=False),
     VisionSizes(1152, 27, 4304, 4096, 3, 16, 2, 2, 3, 2304),
 )
-WITHIN = 0.10
+WITHIN = 0.05
 
 
 def test_every_measured_run_is_predicted() -> None:
@@ -63,9 +65,11 @@ def peak(setup: TrainingSetup, micro_step: MicroStep | None = None, **policy: An
 
 
 def test_what_should_take_less_takes_less() -> None:
-    setup = TrainingSetup(shard=4, recompute="none")
+    setup = TrainingSetup(shard=4)
     whole = peak(setup)
-    assert whole > peak(replace(setup, recompute="vision")) > peak(replace(setup, recompute="all"))
+    peaks = [peak(replace(setup, recompute=each)) for each in path(SIZES, vision_trains=True)]
+    assert peaks[0] == whole and peaks == sorted(peaks, reverse=True) and peaks[-1] < 0.6 * whole
+    assert named("all", SIZES) == path(SIZES, vision_trains=True)[-1]
     assert whole > peak(replace(setup, shard=8)) and whole > peak(setup, MicroStep(4096, 24000)) > peak(
         setup, MicroStep(4096, 12000)
     )
@@ -91,9 +95,9 @@ def test_shares_of_weights_and_optimizer() -> None:
 
 
 def test_a_like_run_tells_the_speed() -> None:
-    found = efficiency(model(lora={}), TrainingSetup(1, lora=True, recompute="none"))
+    found = efficiency(model(lora={}), TrainingSetup(1, lora=True))
     assert 0.1 < found.mfu < 0.8 and "lora" in found.source
-    assert found.mfu > efficiency(model(lora={}), TrainingSetup(1, lora=True, recompute="none", compiled=False)).mfu
+    assert found.mfu > efficiency(model(lora={}), TrainingSetup(1, lora=True, compiled=False)).mfu
     small = replace(model(), every=Count(1000, 1000))
     assert "assumed" in efficiency(small, TrainingSetup(1)).source
 
@@ -151,41 +155,46 @@ def kept_per_token(
     if compiles:
         run(hidden * 1).sum().backward()  # outside of the count
     skipped = {tensor.untyped_storage()._cdata for tensor in (*module.parameters(), *known)}
-    found: dict[int, torch.UntypedStorage] = {}
+    found: dict[int, tuple[StorageWeakRef, int]] = {}
 
     def pack(tensor: torch.Tensor) -> torch.Tensor:
         storage = tensor.untyped_storage()
         if storage._cdata not in skipped:
-            found[storage._cdata] = storage
-        return tensor
+            found[storage._cdata] = StorageWeakRef(storage), storage.nbytes()
+        return tensor.detach()  # a result that its own node kept by this hook would never be let go
 
     given = hidden * 1
-    found[given.untyped_storage()._cdata] = given.untyped_storage()
+    pack(given)
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        run(given)
-    return sum(storage.nbytes() for storage in found.values()) / 2 / TOKENS
+        output = run(given)  # which holds what was kept; what a layer makes again has been let go
+    kept = sum(size for storage, size in found.values() if not storage.expired())
+    del output
+    return kept / 2 / TOKENS
 
 
 @pytest.mark.parametrize("fused", [False, True], ids=["eager", "compiled"])
 @pytest.mark.parametrize("dropout", [None, 0.0, 0.05], ids=["full", "LoRA", "LoRA with dropout"])
-def test_what_a_decoder_layer_keeps(fused: bool, dropout: float | None) -> None:
-    counts = _layer_widths(TrainingSetup(1, compiled=fused, lora=dropout is not None, dropout=bool(dropout)), COUNTS)
+@pytest.mark.parametrize("again", ["none", "projections", "linear"])
+def test_what_a_decoder_layer_keeps(fused: bool, dropout: float | None, again: Again) -> None:
+    setup = TrainingSetup(1, compiled=fused, lora=dropout is not None, dropout=bool(dropout))
+    counts = layer_widths(setup, COUNTS, again)
     for hidden, wide, heads, kv_heads in WIDTHS[2:3] if fused else WIDTHS:
         dense = compiled() if fused else EAGER
         layer = tiny(hidden, wide, heads, kv_heads, (64, 128), dropout).model.language_model.layers[0]
         turn = torch.randn(TOKENS, 128, dtype=torch.bfloat16)
-        run = lambda x: decoder_layer(dense, layer, x, turn, turn, ((0, 1, TOKENS),), None)  # noqa: E731, B023
+        run = lambda x: decoder_layer(dense, layer, x, turn, turn, ((0, 1, TOKENS),), None, again=again)  # noqa: E731, B023
         found = kept_per_token(run, layer, hidden, turn, compiles=fused)
         told = told_of(counts, hidden, wide, heads * 128, kv_heads * 128)
         # A CPU's dropout keeps a mask as wide as its input; a GPU's is of bytes.
-        masks = 0.0 if not dropout or fused else 0.5 * (5 * hidden + heads * 128 + wide)
+        inputs = 5 if again == "none" else 2
+        masks = 0.5 * (inputs * hidden + heads * 128 + wide) if dropout and not fused and again != "linear" else 0.0
         assert found - masks == pytest.approx(told, rel=0.08), (hidden, wide, heads, kv_heads)
 
 
 @pytest.mark.parametrize(("fused", "dropout"), [(False, None), (True, None), (False, 0.0), (True, 0.0), (False, 0.05)])
 def test_what_a_decoder_layer_without_norms_of_heads_keeps(fused: bool, dropout: float | None) -> None:
     setup = TrainingSetup(1, compiled=fused, lora=dropout is not None, dropout=bool(dropout))
-    counts, hidden = _layer_widths(setup, COUNTS, head_norms=False), 512
+    counts, hidden = layer_widths(setup, COUNTS, "none", head_norms=False), 512
     for wide, kv_heads in ((512, 1),) if fused else ((512, 1), (1024, 2)):
         dense = compiled() if fused else EAGER
         layer = tiny_gated((64, 128), wide, kv_heads, dropout).model.language_model.layers[0]
@@ -205,7 +214,7 @@ def test_a_compiled_layer_keeps_no_more_than_it_needs() -> None:
     layer = tiny(hidden, wide, heads, kv_heads, (64, 128), 0.0).model.language_model.layers[0]
     turn = torch.randn(TOKENS, 128, dtype=torch.bfloat16)
     run = lambda x: decoder_layer(dense, layer, x, turn, turn, ((0, 1, TOKENS),), None)  # noqa: E731
-    counts = _layer_widths(TrainingSetup(1, compiled=True, lora=True), COUNTS)
+    counts = layer_widths(TrainingSetup(1, compiled=True, lora=True), COUNTS, "none")
     told = told_of(counts, hidden, wide, heads * 128, kv_heads * 128)
     assert kept_per_token(run, layer, hidden, turn, compiles=True) == pytest.approx(told, rel=0.08)
 
@@ -216,14 +225,15 @@ def told_of(counts: Widths, hidden: int, wide: int, queries: int, keys: int) -> 
 
 @pytest.mark.parametrize("gated", [False, True], ids=["plain", "gated"])
 @pytest.mark.parametrize("fused", [False, True], ids=["eager", "compiled"])
-def test_what_a_vision_block_keeps(fused: bool, gated: bool) -> None:
+@pytest.mark.parametrize("again", ["none", "linear"])
+def test_what_a_vision_block_keeps(fused: bool, gated: bool, again: Again) -> None:
     parts = (qwen2_5_vl if gated else qwen3_vl).PARTS
     for hidden, wide in ((128, 512),) if fused else ((128, 256), (256, 256), (128, 512)):
         dense = compiled() if fused else EAGER
         made = tiny_gated((hidden, wide)) if gated else tiny(256, 512, 4, 1, (hidden, wide), None)
         block = made.model.visual.blocks[0]
         turn = torch.randn(TOKENS, hidden // 2)
-        run = lambda x: vision_block(parts, dense, block, x, turn, turn, ((0, 2, TOKENS // 2),))  # noqa: E731, B023
-        counts = _block_widths(TrainingSetup(1, compiled=fused), COUNTS, gated=gated)
-        told = counts.hidden * hidden + counts.wide * wide
+        run = lambda x: vision_block(parts, dense, block, x, turn, turn, ((0, 2, TOKENS // 2),), again=again)  # noqa: E731, B023
+        counts = block_widths(TrainingSetup(1, compiled=fused), COUNTS, again, gated=gated)
+        told = (counts.hidden + counts.queries) * hidden + counts.wide * wide
         assert kept_per_token(run, block, hidden, turn, compiles=fused) == pytest.approx(told, rel=0.08), (hidden, wide)

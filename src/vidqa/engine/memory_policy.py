@@ -2,32 +2,46 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from vidqa.engine.distributed import World
-from vidqa.engine.prepare import on_main
-from vidqa.engine.schedule import Schedule
+from vidqa.engine.prepare import Prepared, on_main
 from vidqa.families import family_of
-from vidqa.planning.budget.forecast import forecast, heaviest_micro_steps
-from vidqa.planning.budget.memory import GIB, MemoryPolicy, allowed_policies, model_of
+from vidqa.planning.budget.forecast import Packing, forecast, least_policy
+from vidqa.planning.budget.memory import COUNTS, GIB, MemoryPolicy, model_of
 from vidqa.planning.budget.trained import parameters
+from vidqa.planning.packing.steps import Steps
+from vidqa.spec import total_steps
 
 
-def choose_memory_policy(spec: Any, folder: Path, schedule: Schedule, world: World) -> MemoryPolicy:
+def choose_memory_policy(spec: Any, folder: Path, data: Prepared, world: World) -> MemoryPolicy:
     """What the spec says, and of what it leaves open the fastest that fits the smallest GPU of the run. A CPU's memory
-    is not estimated: it gets what takes least."""
-    allowed = allowed_policies(spec)
-    if len(allowed) == 1 or world.device.type != "cuda":
-        return allowed[-1]
-    memory_gib = min(world.gather(torch.cuda.get_device_properties(world.device).total_memory)) / GIB
+    is not estimated: everything is computed again there, in packs of the usual size."""
+    limit_gib = spec.engine.gpu_memory_gib
+    memory_gib = min(world.gather(use_memory(world.device, limit_gib))) if world.device.type == "cuda" else None
 
     def fastest() -> MemoryPolicy:
         family = family_of(folder)
         sizes = family.sizes_of(folder)
         model = model_of(sizes, parameters(family.tensors(sizes), spec.policy))
-        return forecast(spec, model, heaviest_micro_steps(schedule.steps, schedule.total), memory_gib).policy
+        if memory_gib is None:
+            return least_policy(spec, model)
+        steps_of = partial(Steps, spec, data.train, world.size, world.device.type)
+        packing = Packing(steps_of, total_steps(spec, len(data.train)))
+        return forecast(spec, model, packing, memory_gib).policy
 
     return on_main(world, fastest)
+
+
+def use_memory(device: torch.device, limit_gib: float | None) -> float:
+    """GiB of a GPU that this process may take, which PyTorch keeps to from here on."""
+    has_gib = torch.cuda.get_device_properties(device).total_memory / GIB
+    if limit_gib is None or limit_gib >= has_gib:
+        return has_gib
+    # What CUDA and NCCL take beside PyTorch's tensors is part of the limit.
+    torch.cuda.set_per_process_memory_fraction((limit_gib - COUNTS.outside_gib) / has_gib, device)
+    return limit_gib

@@ -12,7 +12,7 @@ from vidqa.actions import action_for
 from vidqa.contract.cli import note
 from vidqa.contract.environment import cache_folder
 from vidqa.contract.files import write_json
-from vidqa.contract.problem import Problem, ProblemError
+from vidqa.contract.problem import Problem, ProblemError, raise_errors
 from vidqa.contract.run_folder import PLAN, RunFolder
 from vidqa.dataset.record import Record
 from vidqa.engine.distributed import World
@@ -22,6 +22,7 @@ from vidqa.planning.plan import Plan, PlannedSet, make_plan, too_long, usable, w
 from vidqa.planning.sample_table import column
 from vidqa.planning.samples import Planner, Sample
 from vidqa.planning.sets import load_sets, quarantines
+from vidqa.spec import DataFacts, check_with_data
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,7 @@ def prepare_training(spec: Any, planner: Planner, world: World, run: RunFolder) 
     chosen = usable(chosen, _longest(spec), trained=True)
     if not chosen:
         raise ENGINE_NO_SAMPLES.error(spec.custom.train_dataset.annotation_path, "no training sample is usable")
+    raise_errors(check_with_data(spec, DataFacts(len(chosen), len(held), max(column(chosen, "length")))))
     return Prepared(chosen, held, plan.data_fingerprint, problems + more)
 
 

@@ -28,6 +28,7 @@ from vidqa.engine.exports.proof import TOLERANCE
 from vidqa.engine.model.load import DTYPES, load_sharded
 from vidqa.engine.prepare import frame_cache, on_main, prepare_training
 from vidqa.engine.problems import ENGINE_SHARING_UNPROVEN
+from vidqa.planning.budget.recompute import NOTHING
 from vidqa.planning.packing.steps import Steps
 from vidqa.planning.samples import Sample, training_planner
 from vidqa.spec import check_with_gpus, total_steps
@@ -64,7 +65,7 @@ def prove(spec: Any, run: RunFolder) -> int:
     alone, shared = (Steps(_sharing(spec, share), samples, world.size, world.device.type) for share in (False, True))
     alone.order = shared.order  # the same samples, in the order that sharing gives them
     step = _first_shared(shared, total_steps(spec, len(samples)))
-    with load_sharded(folder, spec.policy, spec.train, world.mesh, world.device, "none") as model:
+    with load_sharded(folder, spec.policy, spec.train, world.mesh, world.device, NOTHING) as model:
         pass
     model.eval()
     sizes, workers = planner.family.sizes_of(folder).vision, spec.train.train_policy.dataloader_num_workers

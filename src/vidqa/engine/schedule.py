@@ -4,22 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
-from vidqa.contract.problem import raise_errors
 from vidqa.engine.distributed import World
 from vidqa.engine.prepare import Prepared
+from vidqa.planning.budget.memory import MemoryPolicy
 from vidqa.planning.packing.steps import Steps
-from vidqa.planning.sample_table import column
-from vidqa.spec import DataFacts, check_with_data, total_steps, warmup_steps
+from vidqa.spec import total_steps, warmup_steps
 
 
 class Schedule:
-    """The steps of one run: a function of the spec and the planned samples alone."""
+    """The steps of one run: a function of the spec, the planned samples and, where the spec leaves the size of packs
+    open, of the memory policy."""
 
-    def __init__(self, spec: Any, data: Prepared, world: World) -> None:
-        facts = DataFacts(len(data.train), len(data.validation), max(column(data.train, "length")))
-        raise_errors(check_with_data(spec, facts))
-        self.spec, self.data, self.world = spec, data, world
-        self.steps = Steps(spec, data.train, world.size, world.device.type)
+    def __init__(self, spec: Any, data: Prepared, world: World, policy: MemoryPolicy) -> None:
+        self.spec, self.data, self.world, self.policy = spec, data, world, policy
+        self.steps = Steps(spec, data.train, world.size, world.device.type, policy.pack_tokens)
         self.order, self.units = self.steps.order, self.steps.units
         self.total = total_steps(spec, len(data.train))
         self.warmup = warmup_steps(spec, len(data.train))

@@ -36,7 +36,6 @@ from vidqa.engine.schedule import Schedule
 from vidqa.engine.signals import StopRequest
 from vidqa.engine.trackers import require_trackers
 from vidqa.engine.validate import Validator
-from vidqa.planning.budget.memory import MemoryPolicy
 from vidqa.planning.samples import training_planner
 from vidqa.spec import check_with_gpus
 
@@ -51,7 +50,7 @@ def train(spec: Any, run: RunFolder, objective: Objective = SUPERVISED) -> int:
     # What it trains on: the same samples and the same steps on every rank.
     planner = training_planner(spec, folder)
     data = prepare_training(spec, planner, world, run)
-    schedule = Schedule(spec, data, world)
+    schedule = Schedule(spec, data, world, choose_memory_policy(spec, folder, data, world))
     start = start_of(spec.train.resume, run, world)
     on_main(world, lambda: write_plan(run, data, schedule.facts()))
     on_main(world, lambda: require_trackers(spec.logging))
@@ -82,8 +81,7 @@ class Training:
         self.spec, self.world, self.schedule, self.first, self.steps = spec, world, schedule, start.step, feed.steps
 
         # What learns.
-        policy = choose_memory_policy(spec, Path(spec.policy.model_name_or_path), schedule, world)
-        self.learner = build_learner(policy, schedule, start, feed, objective, stop)
+        self.learner = build_learner(schedule, start, feed, objective, stop)
         model, resharding = self.learner.model, self.learner.resharding
         facts = trainer_facts(spec, data, model, world)
         resume(start, run, facts, model, self.learner.optimizer, world)
@@ -96,8 +94,8 @@ class Training:
         self.saver = Saver(run, schedule, feed.collator, facts, start)
         self.saver.store_proof_sample(data.validation or data.train, feed.source)
         self.meter = Meter(spec, model, schedule, world)
-        table = trainable_table(model)
-        on_main(world, lambda: run.update_run(trainable=table, data_fingerprint=data.fingerprint, **policy.record()))
+        table, policy = trainable_table(model), schedule.policy.record()
+        on_main(world, lambda: run.update_run(trainable=table, data_fingerprint=data.fingerprint, **policy))
 
     def carry_out(self, progress: Progress | Silent) -> bool:
         """Step after step to the end. False where a signal stopped the run; its state is saved then."""
@@ -138,11 +136,9 @@ class Training:
         saver.after_step(step, model, self.learner.optimizer, stopping=stopping, resumed=resumed)
 
 
-def build_learner(
-    policy: MemoryPolicy, schedule: Schedule, start: Start, feed: Feed, objective: Objective, stop: StopRequest
-) -> Learner:
+def build_learner(schedule: Schedule, start: Start, feed: Feed, objective: Objective, stop: StopRequest) -> Learner:
     """The model on its devices, ready for the first step; the optimizer has no state yet."""
-    spec, world = schedule.spec, schedule.world
+    spec, world, policy = schedule.spec, schedule.world, schedule.policy
     folder = Path(spec.policy.model_name_or_path)
     with load_sharded(folder, spec.policy, spec.train, world.mesh, world.device, policy.recompute) as model:
         resharding = Resharding(model, policy.reshard)

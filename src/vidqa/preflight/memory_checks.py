@@ -11,9 +11,10 @@ from typing import Any
 from vidqa import spec
 from vidqa.contract.problem import Problem
 from vidqa.jobs.job_spec import process_count
-from vidqa.planning.budget.forecast import Forecast, forecast, heaviest_micro_steps
+from vidqa.planning.budget.forecast import Forecast, Packing, forecast
 from vidqa.planning.budget.memory import GIB, fits
 from vidqa.planning.budget.trained import trainable
+from vidqa.planning.budget.work import share_again
 from vidqa.planning.packing.steps import Steps
 from vidqa.planning.samples import Sample
 from vidqa.preflight import answering_checks
@@ -40,9 +41,10 @@ def memory(context: Context) -> list[Problem]:
     samples = context.usable("train")
     if not samples or not spec.total_steps(train_spec, len(samples)):
         raise Skip("there is no step to estimate")
-    has_gib = least_memory(context.gpus)
+    has_gib = usable_memory(context, train_spec)
     found = estimate(context, train_spec, samples, has_gib)
-    context.facts["memory"] = _facts(found, has_gib)
+    again = share_again(train_spec, trained_model(context, train_spec), found.policy.recompute, found.micro_step)
+    context.facts["memory"] = _facts(found, has_gib) | {"done_again": round(again, 3)}
     details = f"the heaviest pack has {found.micro_step.tokens} tokens and {found.micro_step.patches} patches"
     return too_much(found.memory.peak_gib, has_gib, details, partial(_remedy, context, train_spec, samples))
 
@@ -72,9 +74,15 @@ def available_gib() -> float:
 
 def estimate(context: Context, train_spec: TrainSpec, samples: Sequence[Sample], has_gib: float | None) -> Forecast:
     """Memory of a training with this spec; every candidate change is judged by it."""
-    steps = Steps(train_spec, samples, process_count(train_spec), "cuda")
-    total = max(1, spec.total_steps(train_spec, len(samples)))
-    return forecast(train_spec, trained_model(context, train_spec), heaviest_micro_steps(steps, total), has_gib)
+    steps_of = partial(Steps, train_spec, samples, process_count(train_spec), "cuda")
+    packing = Packing(steps_of, max(1, spec.total_steps(train_spec, len(samples))))
+    return forecast(train_spec, trained_model(context, train_spec), packing, has_gib)
+
+
+def usable_memory(context: Context, train_spec: TrainSpec) -> float | None:
+    """GiB that the training may take of the smallest GPU; None where that is not known."""
+    has_gib, limit_gib = least_memory(context.gpus), train_spec.engine.gpu_memory_gib
+    return has_gib if has_gib is None or limit_gib is None else min(has_gib, limit_gib)
 
 
 def _facts(found: Forecast, has_gib: float | None) -> dict[str, Any]:
@@ -84,6 +92,7 @@ def _facts(found: Forecast, has_gib: float | None) -> dict[str, Any]:
         "gpu_gib": has_gib,
         "weights_and_optimizer_gib": round(memory.always / GIB, 1),
         **found.policy.record(),
+        "pack_tokens": found.policy.pack_tokens,
         "heaviest_pack_tokens": heaviest.tokens,
         "heaviest_pack_patches": heaviest.patches,
     }

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from typing import Any
 
 from vidqa import actions
-from vidqa.planning.budget.memory import recorded_policy
 
 Facts = dict[str, Any]
 Line = tuple[str, str]
@@ -99,8 +98,10 @@ def _memory(facts: Facts) -> Iterator[Line]:
         if "cache_gib" in memory:
             held = f"{memory['weights_gib']:.1f} of it weights, {memory['cache_gib']:.1f} the cache"
         else:
-            held = f"{memory['weights_and_optimizer_gib']:.1f} of it weights and optimizer; {recorded_policy(memory)}"
+            held = f"{memory['weights_and_optimizer_gib']:.1f} of it weights and optimizer"
         yield "GPU memory", f"about {memory['peak_gib']:.1f}{of} GiB on each, {held}"
+        if "memory_policy" in memory:
+            yield "memory policy", f"{memory['memory_policy']}; {memory['done_again']:.0%} of the work is done again"
         yield "heaviest pack", f"{memory['heaviest_pack_tokens']:,} tokens, {memory['heaviest_pack_patches']:,} patches"
 
 

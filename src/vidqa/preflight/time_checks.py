@@ -7,8 +7,9 @@ from typing import Any
 
 from vidqa import spec
 from vidqa.contract.problem import Problem
-from vidqa.planning.budget.measured import START_S, efficiency
-from vidqa.planning.budget.memory import allowed_policies, recorded_policy, setup_of
+from vidqa.planning.budget.forecast import least_policy
+from vidqa.planning.budget.measured import START_S, Efficiency, efficiency
+from vidqa.planning.budget.memory import Model, recorded_policy, setup_of
 from vidqa.planning.budget.work import FlopsModel, flops_model, peak_of
 from vidqa.planning.packing.sharing import work_of
 from vidqa.planning.packing.steps import Steps
@@ -45,9 +46,7 @@ def time(context: Context) -> list[Problem]:
         model.sizes, vision_trains=model.vision.trained > 0, decoder_trains=train_spec.policy.lora is None
     )
     work = _training(train_spec, samples, total, flops) + _validation(context, train_spec, total, flops)
-    memory = context.facts.get("memory")
-    policy = recorded_policy(memory) if memory else allowed_policies(train_spec)[-1]
-    reached = efficiency(model, setup_of(train_spec, policy))
+    reached = _reached(context, train_spec, model)
     computing = work / (peak * reached.mfu) / context.processes / 3600
     hours = START_S / 3600 + max(computing, facts.get("decode_hours_per_pass", 0))
     facts |= {
@@ -59,6 +58,15 @@ def time(context: Context) -> list[Problem]:
         "gpu": name,
     }
     return []
+
+
+def _reached(context: Context, train_spec: TrainSpec, model: Model) -> Efficiency:
+    """The share of the peak that such a training reaches, by what the check of memory found."""
+    memory = context.facts.get("memory")
+    if not memory:
+        return efficiency(model, setup_of(train_spec, least_policy(train_spec, model)))
+    policy = recorded_policy(memory, model.sizes)
+    return efficiency(model, setup_of(train_spec, policy), memory["done_again"])
 
 
 def _training(train_spec: TrainSpec, samples: Sequence[Sample], total: int, flops: FlopsModel) -> float:

@@ -142,7 +142,12 @@ class DecodeEngine(Table):
 
 class TrainEngine(DecodeEngine):
     packing: bool = key(True, "Packing", "Put several samples into one row, so that no token is padding.")
-    pack_tokens: Positive | None = key(None, "Pack budget", "Tokens of one pack; unset is policy.model_max_length.")
+    pack_tokens: Positive | None = key(
+        None,
+        "Pack budget",
+        "Tokens of one pack. Unset is chosen together with what is recomputed, so that the GPU's memory is used best; "
+        "on a CPU it is policy.model_max_length.",
+    )
     share_video_prefix: bool = key(
         False,
         "Share videos",
@@ -154,8 +159,11 @@ class TrainEngine(DecodeEngine):
         "auto",
         "What is recomputed",
         "Whose activations are computed again in the backward pass, where policy.model_gradient_checkpointing allows "
-        "it: none is fastest, vision saves the vision tower's memory, all saves the most; auto takes the fastest that "
-        "fits into the GPU's memory.",
+        "it: none is fastest, vision saves the vision tower's memory, all saves the most; auto computes again what "
+        "costs least, of as many layers as the GPU's memory makes necessary.",
+    )
+    gpu_memory_gib: PositiveFloat | None = key(
+        None, "GPU memory", "GiB that the training may take of each GPU, if others need the rest; unset is all of it."
     )
     validation_generate: Count = key(
         0, "Answered validation samples", "Validation samples that are also answered by generation, for accuracy."

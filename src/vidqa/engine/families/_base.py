@@ -15,7 +15,7 @@ from vidqa.engine.model.attention import Segments
 from vidqa.engine.model.paged_cache import PagedCache
 from vidqa.families import Family
 from vidqa.families.sizes import VisionSizes
-from vidqa.planning.budget.memory import Recompute
+from vidqa.planning.budget.recompute import NOTHING, Recompute
 from vidqa.planning.budget.work import FlopsModel, flops_model
 from vidqa.video.types import FramePlan
 
@@ -36,7 +36,7 @@ class VisionIndex(Protocol):
 
 
 class InstallForward(Protocol):
-    def __call__(self, model: Any, *, recompute: Recompute = "none", compile: bool = False) -> None: ...
+    def __call__(self, model: Any, *, recompute: Recompute = NOTHING, compile: bool = False) -> None: ...
 
 
 class CachedForward(Protocol):

@@ -32,7 +32,8 @@ from vidqa.engine.families.qwen_vl_layers import (
 from vidqa.engine.model.attention import attend
 from vidqa.engine.model.head import head_nll
 from vidqa.engine.model.layers import Projection, flattened, norm, project, projection
-from vidqa.planning.budget.memory import Recompute
+from vidqa.engine.model.recomputing import attend_again
+from vidqa.planning.budget.recompute import NOTHING, Again, Recompute
 
 
 class Parts(NamedTuple):
@@ -71,18 +72,38 @@ def vision_rotation(visual: Any, position_2P: torch.Tensor) -> tuple[torch.Tenso
 
 
 def vision_block(
-    parts: Parts, dense: Dense, block: Any, hidden_PD: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, segments
+    parts: Parts,
+    dense: Dense,
+    block: Any,
+    hidden_PD: torch.Tensor,
+    cos: torch.Tensor,
+    sin: torch.Tensor,
+    segments,
+    *,
+    again: Again = "none",
 ):
     attention = block.attn
     before = VisionInput(norm(block.norm1), projection(attention.qkv), attention.num_heads)
-    query, key, value = dense.before_vision(hidden_PD, cos, sin, before)
-    attended = attend(query, key, value, segments, causal=False)
+    if again == "none":
+        query, key, value = dense.before_vision(hidden_PD, cos, sin, before)
+        attended = attend(query, key, value, segments, causal=False)
+    else:
+        attended = attend_again(dense.before_vision, hidden_PD, (cos, sin), before, segments, causal=False)
     after = VisionOutput(projection(attention.proj), norm(block.norm2), *parts.mlp(block))
-    return dense.after_vision(hidden_PD, attended, after)
+    finish = dense.after_vision_again if again == "linear" else dense.after_vision
+    return finish(hidden_PD, attended, after)
 
 
 def decoder_layer(
-    dense: Dense, layer: Any, hidden_TD: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, segments, suffixes
+    dense: Dense,
+    layer: Any,
+    hidden_TD: torch.Tensor,
+    cos: torch.Tensor,
+    sin: torch.Tensor,
+    segments,
+    suffixes,
+    *,
+    again: Again = "none",
 ):
     attention, mlp = layer.self_attn, layer.mlp
     query_norm, key_norm = (getattr(attention, name, None) for name in ("q_norm", "k_norm"))
@@ -95,8 +116,11 @@ def decoder_layer(
         query_norm=query_norm and norm(query_norm),
         key_norm=key_norm and norm(key_norm),
     )
-    query, key, value = dense.before_decoder(hidden_TD, cos, sin, before)
-    attended = attend(query, key, value, segments, suffixes, causal=True)
+    if again == "none":
+        query, key, value = dense.before_decoder(hidden_TD, cos, sin, before)
+        attended = attend(query, key, value, segments, suffixes, causal=True)
+    else:
+        attended = attend_again(dense.before_decoder, hidden_TD, (cos, sin), before, segments, suffixes, causal=True)
     after = DecoderOutput(
         output=projection(attention.o_proj),
         norm=norm(layer.post_attention_layernorm),
@@ -104,7 +128,8 @@ def decoder_layer(
         up=projection(mlp.up_proj),
         down=projection(mlp.down_proj),
     )
-    return dense.after_decoder(hidden_TD, attended, after)
+    finish = dense.after_decoder_again if again == "linear" else dense.after_decoder
+    return finish(hidden_TD, attended, after)
 
 
 def packed_nll(parts: Parts, model: Any, batch: Any) -> torch.Tensor:
@@ -134,19 +159,21 @@ def place_features(
     return hidden_TD.index_add(0, at_V, features) if add else hidden_TD.index_copy(0, at_V, features)
 
 
-def install_forward(parts: Parts, model: Any, *, recompute: Recompute = "none", compile: bool = False) -> None:
-    """Give the model, its vision blocks and its decoder layers the packed forward. Blocks named by `recompute` keep
-    only their inputs for backward; `compile` fuses the dense parts of every layer."""
+def install_forward(parts: Parts, model: Any, *, recompute: Recompute = NOTHING, compile: bool = False) -> None:
+    """Give the model, its vision blocks and its decoder layers the packed forward. `recompute` says how much of each
+    backward computes again; `compile` fuses the dense parts of every layer."""
     dense = compiled() if compile else EAGER
 
-    def install(function: Callable[..., Any], module: nn.Module, kept: bool) -> None:
-        bound = partial(function, dense, module)
-        module.forward = bound if kept else partial(checkpoint, bound, use_reentrant=False)
+    def install(function: Callable[..., Any], module: nn.Module, again: Again) -> None:
+        if again == "layer":
+            module.forward = partial(checkpoint, partial(function, dense, module), use_reentrant=False)
+        else:
+            module.forward = partial(function, dense, module, again=again)
 
-    for block in model.model.visual.blocks:
-        install(partial(vision_block, parts), block, kept=recompute == "none")
-    for layer in model.model.language_model.layers:
-        install(decoder_layer, layer, kept=recompute != "all")
+    for number, block in enumerate(model.model.visual.blocks):
+        install(partial(vision_block, parts), block, recompute.vision.of(number))
+    for number, layer in enumerate(model.model.language_model.layers):
+        install(decoder_layer, layer, recompute.decoder.of(number))
     model.forward = partial(packed_nll, parts, model)
 
 

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
+from torch.utils.checkpoint import checkpoint
 
 from vidqa.engine.kernels.plain import vision_heads
 from vidqa.engine.model.layers import (
@@ -58,11 +59,13 @@ class DecoderOutput(NamedTuple):
     down: Projection
 
 
-def after_decoder_attention(hidden_TD: torch.Tensor, attended_TD: torch.Tensor, of: DecoderOutput) -> torch.Tensor:
+def after_decoder_attention(
+    hidden_TD: torch.Tensor, attended_TD: torch.Tensor, of: DecoderOutput, *, plainly: bool = False
+) -> torch.Tensor:
     """The layer's output from its input and what attention gave."""
-    hidden_TD = hidden_TD + project(attended_TD, of.output)[0]
-    gate, up = project(root_mean_square_norm(hidden_TD, of.norm), of.gate, of.up)
-    return hidden_TD + project(F.silu(gate) * up, of.down)[0]
+    hidden_TD = hidden_TD + project(attended_TD, of.output, plainly=plainly)[0]
+    gate, up = project(root_mean_square_norm(hidden_TD, of.norm), of.gate, of.up, plainly=plainly)
+    return hidden_TD + project(F.silu(gate) * up, of.down, plainly=plainly)[0]
 
 
 class VisionInput(NamedTuple):
@@ -111,27 +114,41 @@ def _wider(layer: Projection, more: int) -> Projection:
     return layer._replace(weight=F.pad(layer.weight, (0, more)), adapter=adapter)
 
 
-def after_vision_attention(hidden_TD: torch.Tensor, attended_TD: torch.Tensor, of: VisionOutput) -> torch.Tensor:
-    hidden_TD = hidden_TD + project(attended_TD, of.output)[0]
+def after_vision_attention(
+    hidden_TD: torch.Tensor, attended_TD: torch.Tensor, of: VisionOutput, *, plainly: bool = False
+) -> torch.Tensor:
+    hidden_TD = hidden_TD + project(attended_TD, of.output, plainly=plainly)[0]
     inside, narrow = normed(hidden_TD, of.norm), of.narrow
     if of.gate is not None:
         *inner, narrow = aligned(of.gate, of.wide, of.narrow)
-        gate, up = project(inside, *inner)
+        gate, up = project(inside, *inner, plainly=plainly)
         wide = F.silu(gate) * up
     elif hidden_TD.is_cuda and not torch.is_grad_enabled() and is_plain(of.wide):
         wide = linear_gelu(inside, of.wide.weight, of.wide.bias)
     else:
-        wide = F.gelu(project(inside, of.wide)[0], approximate="tanh")
-    return hidden_TD + project(wide, narrow)[0]
+        wide = F.gelu(project(inside, of.wide, plainly=plainly)[0], approximate="tanh")
+    return hidden_TD + project(wide, narrow, plainly=plainly)[0]
+
+
+def after_decoder_attention_again(hidden_TD: torch.Tensor, attended_TD: torch.Tensor, of: DecoderOutput) -> Any:
+    """The same, keeping for backward its inputs alone."""
+    return checkpoint(after_decoder_attention, hidden_TD, attended_TD, of, plainly=True, use_reentrant=False)
+
+
+def after_vision_attention_again(hidden_TD: torch.Tensor, attended_TD: torch.Tensor, of: VisionOutput) -> Any:
+    return checkpoint(after_vision_attention, hidden_TD, attended_TD, of, plainly=True, use_reentrant=False)
 
 
 class Dense(NamedTuple):
-    """The four functions, eager or compiled."""
+    """The functions of a layer, eager or compiled. Those ending in `again` are computed again in backward; compiled,
+    they leave out then what no gradient needs."""
 
     before_decoder: Callable[..., Any] = before_decoder_attention
     after_decoder: Callable[..., Any] = after_decoder_attention
     before_vision: Callable[..., Any] = before_vision_attention
     after_vision: Callable[..., Any] = after_vision_attention
+    after_decoder_again: Callable[..., Any] = after_decoder_attention_again
+    after_vision_again: Callable[..., Any] = after_vision_attention_again
 
 
 EAGER = Dense()

@@ -20,7 +20,7 @@ from vidqa.engine.families import family_of
 from vidqa.engine.families._base import Heads
 from vidqa.engine.model.attention import attend
 from vidqa.engine.schedule import Schedule
-from vidqa.planning.budget.memory import Recompute
+from vidqa.planning.budget.recompute import Recompute
 
 MOST_STEPS = 200  # whose packs are looked at
 MOST_SHAPES = 128  # of the decoder, and of the vision tower
@@ -58,10 +58,10 @@ def plan_kernels(calls: Calls, recompute: Recompute, model: Any, device: torch.d
     family = family_of(model)
     decoder, vision = family.attention_heads(model.config)
     for call in calls[0][:MOST_SHAPES]:
-        _plan(call, decoder, device, causal=True, trains=True, again=recompute == "all")
+        _plan(call, decoder, device, causal=True, trains=True, again=recompute.decoder.layer > 0)
     trains = bool(family.trained_vision(model))
     for call in calls[1][:MOST_SHAPES]:
-        _plan(call, vision, device, causal=False, trains=trains, again=recompute != "none")
+        _plan(call, vision, device, causal=False, trains=trains, again=recompute.vision.layer > 0)
 
 
 def warm_up(model: Any, schedule: Schedule, collator: Collator, step: int) -> None:

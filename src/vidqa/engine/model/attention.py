@@ -17,7 +17,7 @@ import inspect
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -88,11 +88,9 @@ def _attend_segments(
 ) -> torch.Tensor:
     """[T, H, D]."""
     parts = (query_THD, key_TKD, value_TKD)
+    if takes_cudnn(parts, segments, causal):
+        return _CuDNN.apply(*parts, segments, causal)
     grouped = query_THD.shape[1] != key_TKD.shape[1]
-    if query_THD.is_cuda:
-        query, key, value = next(_calls(segments, *parts))
-        if can_use_cudnn_attention(SDPAParams(query, key, value, None, 0.0, causal, grouped)):
-            return _CuDNN.apply(*parts, segments, causal)
     outputs = []
     for query, key, value in _calls(segments, *parts):
         output = F.scaled_dot_product_attention(query, key, value, is_causal=causal, enable_gqa=grouped)
@@ -100,33 +98,66 @@ def _attend_segments(
     return _joined(outputs)
 
 
+class Kept(NamedTuple):
+    """What cuDNN's backward needs besides query, key and value: what attention gave, and of each call its sums and
+    what else it was called with."""
+
+    attended: torch.Tensor
+    log_sums: list[torch.Tensor]
+    others: list[tuple[Any, ...]]
+
+
+def takes_cudnn(parts: Sequence[torch.Tensor], segments: Segments, causal: bool) -> bool:
+    """Whether cuDNN's kernels take this query, key and value."""
+    if not parts[0].is_cuda:
+        return False
+    grouped = parts[0].shape[1] != parts[1].shape[1]
+    query, key, value = next(_calls(segments, *parts))
+    return can_use_cudnn_attention(SDPAParams(query, key, value, None, 0.0, causal, grouped))
+
+
+def cudnn_forward(parts: Sequence[torch.Tensor], segments: Segments, causal: bool) -> Kept:
+    """cuDNN's kernels, one call for each entry of `segments`."""
+    outputs, log_sums, others = [], [], []
+    for call in _calls(segments, *parts):
+        output, log_sum, *bounds, seed, offset, _ = FORWARD(*call, None, True, 0.0, causal)
+        outputs.append(_rows(output))
+        log_sums.append(log_sum)
+        others.append((seed, offset, None, *bounds, 0.0, causal))
+    return Kept(_joined(outputs), log_sums, others)
+
+
+def cudnn_backward(
+    gradient_THD: torch.Tensor, parts: Sequence[torch.Tensor], segments: Segments, kept: Kept
+) -> Iterator[torch.Tensor]:
+    """The gradients of query, key and value."""
+    calls = _calls(segments, gradient_THD, *parts, kept.attended)
+    found = [BACKWARD(*call, *rest) for call, rest in zip(calls, _with_sums(kept), strict=True)]
+    return (_joined([_rows(each) for each in part]) for part in zip(*found, strict=True))
+
+
+def _with_sums(kept: Kept) -> Iterator[tuple[Any, ...]]:
+    return ((log_sum, *others) for log_sum, others in zip(kept.log_sums, kept.others, strict=True))
+
+
 class _CuDNN(torch.autograd.Function):
-    """cuDNN's kernels, one call for each entry of `segments`. Written out because backward and the layer need the same
-    output: of several calls PyTorch's own function would keep each output beside the joined one."""
+    """Written out because backward and the layer need the same output: of several calls PyTorch's own function would
+    keep each output beside the joined one."""
 
     @staticmethod
     def forward(ctx: Any, *inputs: Any) -> torch.Tensor:
         """`inputs` are query, key and value, segments, and whether attention is causal."""
-        *parts, segments, causal = inputs
-        outputs, log_sums, ctx.others = [], [], []
-        for call in _calls(segments, *parts):
-            output, log_sum, *bounds, seed, offset, _ = FORWARD(*call, None, True, 0.0, causal)
-            outputs.append(_rows(output))
-            log_sums.append(log_sum)
-            ctx.others.append((seed, offset, None, *bounds, 0.0, causal))
-        attended, ctx.segments = _joined(outputs), segments
-        ctx.save_for_backward(*parts, attended, *log_sums)
-        return attended
+        *parts, ctx.segments, causal = inputs
+        kept = cudnn_forward(parts, ctx.segments, causal)
+        ctx.others = kept.others
+        ctx.save_for_backward(*parts, kept.attended, *kept.log_sums)
+        return kept.attended
 
     @staticmethod
     def backward(ctx: Any, *output_gradients: torch.Tensor) -> Any:
-        *parts, attended = (kept := ctx.saved_tensors)[:4]  # read once: a checkpoint gives them once
-        calls = _calls(ctx.segments, *output_gradients, *parts, attended)
-        found = [
-            BACKWARD(*call, log_sum, *others) for call, log_sum, others in zip(calls, kept[4:], ctx.others, strict=True)
-        ]
-        gradients = (_joined([_rows(each) for each in part]) for part in zip(*found, strict=True))
-        return *gradients, None, None
+        *parts, attended = (saved := ctx.saved_tensors)[:4]  # read once: a checkpoint gives them once
+        kept = Kept(attended, saved[4:], ctx.others)
+        return *cudnn_backward(output_gradients[0], parts, ctx.segments, kept), None, None
 
 
 def _calls(segments: Segments, *tensors: torch.Tensor) -> Iterator[list[torch.Tensor]]:

@@ -93,8 +93,11 @@ def norm(module: Any) -> Norm:
     return Norm(module.weight, getattr(module, "bias", None), epsilon)
 
 
-def project(hidden_TD: torch.Tensor, *layers: Projection) -> tuple[torch.Tensor, ...]:
-    """The outputs of linear layers that share an input; without dropout their adapters read it once for all."""
+def project(hidden_TD: torch.Tensor, *layers: Projection, plainly: bool = False) -> tuple[torch.Tensor, ...]:
+    """The outputs of linear layers that share an input; without dropout their adapters read it once for all. `plainly`
+    makes an adapter two products of their own, which torch.compile computes again where it is told to."""
+    if plainly:
+        return tuple(_plain_product(hidden_TD, layer) for layer in layers)
     adapters = [layer.adapter for layer in layers if layer.adapter]
     weights = [layer.weight for layer in layers if layer.adapter]
     outputs = iter(adapted(hidden_TD, weights, adapters) if adapters else ())
@@ -108,6 +111,14 @@ def _product(hidden_TD: torch.Tensor, layer: Projection) -> torch.Tensor:
         return F.linear(hidden_TD, layer.weight, layer.bias)
     product = layer.float8.product(hidden_TD, layer.weight.t(), layer.float8.multiplying, layer.float8.casting)
     return _biased(product, layer.bias)
+
+
+def _plain_product(hidden_TD: torch.Tensor, layer: Projection) -> torch.Tensor:
+    if (adapter := layer.adapter) is None:
+        return _product(hidden_TD, layer)
+    narrow_TR = F.linear(F.dropout(hidden_TD, adapter.dropout), adapter.down.to(hidden_TD.dtype))
+    more = F.linear(narrow_TR, (adapter.up * adapter.scale).to(hidden_TD.dtype))
+    return _biased(F.linear(hidden_TD, layer.weight) + more, layer.bias)
 
 
 def _biased(product_TD: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:

@@ -28,7 +28,7 @@ from vidqa.engine.model.trainable import base_module, base_name, choose_trainabl
 from vidqa.engine.problems import ENGINE_WEIGHTS_MISMATCH
 from vidqa.families import family_of as tables_of
 from vidqa.families.problems import MODEL_FILE_MISSING, MODEL_UNSUPPORTED
-from vidqa.planning.budget.memory import Recompute
+from vidqa.planning.budget.recompute import Recompute
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 

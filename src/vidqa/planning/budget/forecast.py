@@ -1,24 +1,41 @@
-"""The memory of a training on its own samples: its heaviest packs, and which memory policy makes them fit."""
+"""The memory policy of a training on its own samples: the fastest that fits, of those that its spec leaves open.
+
+Two things are chosen together: how many tokens a pack may have (where engine.pack_tokens is unset), and what backward
+computes again. Smaller packs keep less, and cost little as long as they fill a GPU; computing again costs work.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import product
+from typing import Any, Protocol
 
 from vidqa.planning.budget.memory import (
     Memory,
     MemoryPolicy,
     MicroStep,
     Model,
-    allowed_policies,
+    Reshard,
+    allowed_recompute,
+    allowed_reshard,
     fits,
     peak_memory,
     setup_of,
 )
+from vidqa.planning.budget.recompute import Recompute
+from vidqa.planning.budget.work import share_again
 from vidqa.planning.packing.steps import Steps
 
 MOST_SAMPLES = 20_000  # whose packs are made; the steps beyond them are like the others
+SMALLER = (1.0, 0.75, 0.5, 0.375, 0.25)  # packs that are tried, as shares of the largest
+COARSE = 256  # tokens by which packs differ
+LARGEST = 32_768  # tokens of a chosen pack: larger ones are no faster
+# Tokens whose time a micro-step costs beside its own: launches, and kernels that are not full at their ends. Where
+# layers are gathered for each micro-step, that has to be hidden behind it, too.
+OVERHEAD: dict[Reshard, int] = {"never": 400, "layers": 1200, "always": 1600}
 
 
 @dataclass(frozen=True)
@@ -28,6 +45,43 @@ class Forecast:
     memory: Memory
     micro_step: MicroStep
     policy: MemoryPolicy
+
+
+class Packs(Protocol):
+    """What is known of a run's packs, for any size that they may have."""
+
+    def heaviest(self, pack_tokens: int | None) -> Sequence[MicroStep]:
+        """The micro-steps that may need most memory, in packs of so many tokens (None: as the spec says)."""
+
+    def sizes(self, spec: Any) -> Sequence[int | None]:
+        """The pack budgets that a TrainSpec leaves open, largest first; None is what the spec says."""
+
+
+class Packing:
+    """The packs of planned samples. `steps_of` gives the steps that a pack budget makes."""
+
+    def __init__(self, steps_of: Callable[[int | None], Steps], total_steps: int) -> None:
+        self.steps_of, self.total = steps_of, total_steps
+        self._found: dict[int | None, list[MicroStep]] = {}
+
+    def heaviest(self, pack_tokens: int | None) -> list[MicroStep]:
+        if pack_tokens not in self._found:
+            self._found[pack_tokens] = heaviest_micro_steps(self.steps_of(pack_tokens), self.total)
+        return self._found[pack_tokens]
+
+    def sizes(self, spec: Any) -> Sequence[int | None]:
+        steps = self.steps_of(None)
+        return pack_sizes(spec, steps.longest, steps.budget)
+
+
+def pack_sizes(spec: Any, longest: int, budget: int) -> Sequence[int | None]:
+    """Of packs of up to `budget` tokens that hold the longest sample; small ones would compute a shared video more
+    often."""
+    engine = spec.engine
+    if not engine.packing or engine.pack_tokens is not None or engine.share_video_prefix:
+        return [None]
+    largest = max(longest, min(budget, LARGEST))
+    return sorted({max(longest, int(largest * share) // COARSE * COARSE) for share in SMALLER}, reverse=True)
 
 
 def heaviest_micro_steps(steps: Steps, total_steps: int) -> list[MicroStep]:
@@ -57,17 +111,52 @@ def _covers(heavy: MicroStep, micro_step: MicroStep) -> bool:
     return more and heavy.again >= micro_step.again
 
 
-def forecast(spec: Any, model: Model, found: Sequence[MicroStep], memory_gib: float | None) -> Forecast:
+def forecast(spec: Any, model: Model, packing: Packs, memory_gib: float | None) -> Forecast:
     """The memory of a TrainSpec. Of what the spec leaves open the fastest that fits into `memory_gib`; where nothing
     fits or the memory is not known, the one that takes least."""
-    for policy in allowed_policies(spec):
-        chosen = _heaviest(spec, model, found, policy)
-        if memory_gib is not None and fits(chosen.memory.peak_gib, memory_gib):
-            return chosen
-    return chosen
+    least = _least(spec, model, packing)
+    if memory_gib is None or not fits(least.memory.peak_gib, memory_gib):
+        return least
+    return min(_fitting(spec, model, packing, memory_gib), key=partial(slowness, spec, model))
 
 
-def _heaviest(spec: Any, model: Model, found: Iterable[MicroStep], policy: MemoryPolicy) -> Forecast:
+def _choices(spec: Any, model: Model) -> list[Recompute]:
+    return allowed_recompute(spec, model.sizes, vision_trains=model.vision.trained > 0)
+
+
+def _least(spec: Any, model: Model, packing: Packs) -> Forecast:
+    """In the smallest packs that the spec allows."""
+    return _heaviest(spec, model, packing, replace(least_policy(spec, model), pack_tokens=packing.sizes(spec)[-1]))
+
+
+def least_policy(spec: Any, model: Model) -> MemoryPolicy:
+    """The one that takes least, in packs as the spec says: everything computed again, all weights freed."""
+    return MemoryPolicy(_choices(spec, model)[-1], allowed_reshard(spec)[-1])
+
+
+def _fitting(spec: Any, model: Model, packing: Packs, memory_gib: float) -> Iterator[Forecast]:
+    """For every pack size and way of resharding the one that computes least again of those that fit."""
+    choices = _choices(spec, model)
+    for pack_tokens, reshard in product(packing.sizes(spec), allowed_reshard(spec)):
+
+        def of(number: int, pack_tokens: int | None = pack_tokens, reshard: Reshard = reshard) -> Forecast:
+            return _heaviest(spec, model, packing, MemoryPolicy(choices[number], reshard, pack_tokens))
+
+        number = bisect_left(range(len(choices)), True, key=lambda at: fits(of(at).memory.peak_gib, memory_gib))
+        if number < len(choices):
+            yield of(number)
+
+
+def slowness(spec: Any, model: Model, found: Forecast) -> float:
+    """Time of a token, in that of one token of an endless pack of which nothing is computed again."""
+    policy, pack = found.policy, found.micro_step
+    again = share_again(spec, model, policy.recompute, pack)
+    return (1 + again) * (1 + OVERHEAD[policy.reshard] / max(pack.tokens, 1))
+
+
+def _heaviest(spec: Any, model: Model, packing: Packs, policy: MemoryPolicy) -> Forecast:
     setup = setup_of(spec, policy)
-    each = (Forecast(peak_memory(model, setup, one), one, policy) for one in found)
+    each: Iterable[Forecast] = (
+        Forecast(peak_memory(model, setup, one), one, policy) for one in packing.heaviest(policy.pack_tokens)
+    )
     return max(each, key=lambda one: one.memory.peak_gib)

@@ -28,6 +28,7 @@ from vidqa.planning.budget.memory import (
     setup_of,
 )
 from vidqa.planning.budget.trained import parameters
+from vidqa.planning.budget.work import share_again
 from vidqa.spec.models import TrainSpec
 
 RESULTS = SKILL_ROOT / "benchmarks" / "results"
@@ -89,7 +90,7 @@ def compare(rows: Sequence[dict[str, Any]]) -> list[Compared]:
         if "memory_gib" not in row:
             continue
         spec = _spec(row)
-        setup = setup_of(spec, recorded_policy(row))
+        setup = setup_of(spec, recorded_policy(row, sizes_of(row)))
         memory = peak_memory(_model(row, spec), setup, MicroStep(**row["pack"]))
         found.append(Compared(row["run"], memory.peak_gib, row["memory_gib"], memory.moment, row.get("superseded", "")))
     return found
@@ -173,19 +174,20 @@ FAR = 8  # times as large or as small: not like it
 ASSUMED = Efficiency(0.25, "assumed; nothing like it was measured")
 
 
-def efficiency(model: Model, setup: TrainingSetup) -> Efficiency:
-    """Of the measured training that is most like it: the same kind of training, then the nearest size."""
+def efficiency(model: Model, setup: TrainingSetup, again: float = 0.0) -> Efficiency:
+    """Of the measured training that is most like it: the same kind of training, then as much computed again, then the
+    nearest size. `again` is the share of work that backward does again; what it costs more or less is reckoned in."""
     rows = [row for path in result_files() for row in read_rows(path) if row.get("mfu")]
     if not rows:
         return ASSUMED
 
-    def unlike(row: dict[str, Any]) -> tuple[bool, bool, bool, bool, float]:
+    def unlike(row: dict[str, Any]) -> tuple[bool, bool, float, bool, float]:
         size = row["parameters"]["all"] / model.every.every
         is_lora, is_compiled = row["spec"]["policy.lora"] is not None, row["spec"]["train.compile"]
         return (
             is_lora != setup.lora,
             is_compiled != setup.compiled,
-            row["recompute"] != setup.recompute,
+            round(abs(_again(row) - again), 2),
             (row["stay"] == "all") != setup.keeps_weights,
             max(size, 1 / size),
         )
@@ -193,4 +195,11 @@ def efficiency(model: Model, setup: TrainingSetup) -> Efficiency:
     nearest = min(rows, key=unlike)
     if unlike(nearest)[-1] > FAR:
         return ASSUMED
-    return Efficiency(nearest["mfu"], f"measured: {nearest['run']} on {nearest['gpu']}")
+    mfu = nearest["mfu"] * (1 + _again(nearest)) / (1 + again)
+    return Efficiency(mfu, f"measured: {nearest['run']} on {nearest['gpu']}")
+
+
+def _again(row: dict[str, Any]) -> float:
+    """The share of work that a measured training did again."""
+    spec, pack = _spec(row), MicroStep(**row["pack"])
+    return share_again(spec, _model(row, spec), recorded_policy(row, sizes_of(row)).recompute, pack)

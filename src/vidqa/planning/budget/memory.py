@@ -13,15 +13,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import product
 from typing import Any, Literal, get_args
 
 from vidqa.families.sizes import Sizes
+from vidqa.planning.budget.recompute import NOTHING, Again, Layers, Recompute, named, path, recorded
 from vidqa.planning.budget.trained import Parameter
 
 GIB = 1024**3
 BYTES_OF = {"float32": 4, "bfloat16": 2, "float16": 2}
-Recompute = Literal["none", "vision", "all"]  # whose activations are computed again in backward
+AGAIN: tuple[Again, ...] = get_args(Again)
 Reshard = Literal[
     "never", "layers", "always"
 ]  # whose gathered weights are freed after forward: nobody's, all but the root's, all
@@ -66,8 +66,18 @@ class Counts:
     eager_gated_vision: Widths = Widths(hidden=13, wide=4)
     compiled_gated_vision: Widths = Widths(hidden=6, wide=2)
     shared: Widths = Widths(queries=1)  # what questions about one video attended, joined with what the video did
-    input: Widths = Widths(hidden=1)  # all that is kept of a layer that is computed again
-    in_flight: Widths = Widths(hidden=2, wide=1)  # gradients on their way through a layer
+    # Of a layer that is computed again: its input; besides it what attention gave; besides that what follows it.
+    layer: Widths = Widths(hidden=1)
+    linear: Widths = Widths(hidden=1, queries=1)
+    compiled_projections: Widths = Widths(hidden=2, queries=1, wide=2)
+    eager_projections: Widths = Widths(hidden=5, queries=1, wide=4)
+    eager_projections_dropout: Widths = Widths(hidden=2, queries=1.5, wide=0.5)
+    # On their way through a layer's backward: gradients and what is made of them. A layer that is computed again has
+    # besides it what it did not keep, or of its linear part alone `linear_again`. As compiled layers take it on a GPU.
+    in_flight: Widths = Widths(wide=4)
+    in_flight_lora: Widths = Widths(wide=5)
+    linear_again: Widths = Widths(hidden=2, wide=2)
+    linear_again_lora: Widths = Widths(wide=5)
     merger: int = 4  # a merger's input, normed, widened and activated
     moments_bytes: int = 8  # Adam's two moments in float32, of each number that trains
     logit_bytes: int = 14  # one logit in bf16 and float32, its softmax, and the gradients of both
@@ -88,7 +98,7 @@ class TrainingSetup:
     compute: int = 2
     master: int = 4
     reduce: int = 4
-    recompute: str = "all"
+    recompute: Recompute = NOTHING
     compiled: bool = True
     lora: bool = False
     dropout: bool = False
@@ -98,38 +108,45 @@ class TrainingSetup:
 
 @dataclass(frozen=True)
 class MemoryPolicy:
-    """What is computed or gathered again, so that less is kept."""
+    """What is computed or gathered again so that less is kept, and how many tokens a pack may have."""
 
     recompute: Recompute
     reshard: Reshard
+    pack_tokens: int | None = None  # as the spec says where it is not chosen
 
     def __str__(self) -> str:
         kept = "kept through a step" if self.reshard == "never" else "freed after each layer"
-        return f"recomputed: {self.recompute}; gathered weights: {kept}"
+        return f"computed again: {self.recompute}; gathered weights: {kept}"
 
-    def record(self) -> dict[str, str]:
+    def record(self) -> dict[str, Any]:
         """The keys that run.json, preflight's facts and rows of benchmarks have."""
-        return {"recompute": self.recompute, "stay": RESHARD_RECORDED[self.reshard]}
+        kept = {"recompute": self.recompute.record(), "stay": RESHARD_RECORDED[self.reshard]}
+        return {"memory_policy": str(self), **kept}
 
 
-def recorded_policy(record: Mapping[str, Any]) -> MemoryPolicy:
+def recorded_policy(record: Mapping[str, Any], sizes: Sizes) -> MemoryPolicy:
     """The policy that `MemoryPolicy.record` wrote."""
     reshard = {recorded: reshard for reshard, recorded in RESHARD_RECORDED.items()}
-    return MemoryPolicy(record["recompute"], reshard[record["stay"]])
+    return MemoryPolicy(recorded(record["recompute"], sizes), reshard[record["stay"]])
 
 
-def allowed_policies(spec: Any) -> list[MemoryPolicy]:
-    """What a TrainSpec leaves open, fastest first."""
-    recompute = get_args(Recompute) if spec.engine.recompute == "auto" else (spec.engine.recompute,)
+def allowed_recompute(spec: Any, sizes: Sizes, *, vision_trains: bool) -> list[Recompute]:
+    """What a TrainSpec leaves open, the least first."""
     if not spec.policy.model_gradient_checkpointing:
-        recompute = ("none",)
-    reshard = spec.train.fsdp_reshard_after_forward
+        return [NOTHING]
+    if spec.engine.recompute == "auto":
+        return path(sizes, vision_trains=vision_trains)
+    return [named(spec.engine.recompute, sizes)]
+
+
+def allowed_reshard(spec: Any) -> tuple[Reshard, ...]:
+    """What a TrainSpec leaves open, fastest first."""
     allowed: dict[str, tuple[Reshard, ...]] = {
         "default": ("never", "layers"),
         "never": ("never",),
         "false": ("never",),
     }
-    return [MemoryPolicy(*each) for each in product(recompute, allowed.get(reshard, ("always",)))]
+    return allowed.get(spec.train.fsdp_reshard_after_forward, ("always",))
 
 
 def setup_of(spec: Any, memory_policy: MemoryPolicy) -> TrainingSetup:
@@ -244,8 +261,8 @@ def peak_memory(model: Model, setup: TrainingSetup, micro_step: MicroStep, count
             (
                 gradient * summed * micro_step.again + unsummed,
                 whole.root + whole.layers,
-                kept.text + kept.vision + kept.layer_at_work,
-                logits + model.head.trained * setup.compute + layer_gradients,
+                kept.text + kept.vision + max(kept.layer_at_work + layer_gradients, logits),
+                model.head.trained * setup.compute,
             )
         ),
         vision=sum(
@@ -303,43 +320,80 @@ def _kept(model: Model, setup: TrainingSetup, micro_step: MicroStep, counts: Cou
         return widths.hidden * mine[0] + widths.queries * mine[1] + widths.keys * mine[2] + widths.wide * mine[3]
 
     def of_patch(widths: Widths) -> float:
-        return widths.hidden * vision.hidden + widths.wide * vision.intermediate
+        # Its heads are as wide together as its input, and queries, keys and values are counted with that.
+        return (widths.hidden + widths.queries) * vision.hidden + widths.wide * vision.intermediate
 
-    layer, block = (
-        _layer_widths(setup, counts, head_norms=text.head_norms),
-        _block_widths(setup, counts, gated=vision.gated),
-    )
-    layer_work = block_work = counts.in_flight
-    if setup.recompute == "all":
-        layer, layer_work = counts.input, layer_work + layer
-    if setup.recompute != "none":
-        block, block_work = counts.input, block_work + block
+    layers = {again: of_token(layer_widths(setup, counts, again, head_norms=text.head_norms)) for again in AGAIN}
+    blocks = {again: of_patch(block_widths(setup, counts, again, gated=vision.gated)) for again in AGAIN}
+    at_layer, at_block = _at_work(layers, setup, counts, of_token), _at_work(blocks, setup, counts, of_patch)
+    layer, layer_work = _tower(setup.recompute.decoder, text.layers, layers, at_layer)
+    block, block_work = _tower(setup.recompute.vision, vision.blocks, blocks, at_block)
     # What the decoder takes in: at the tower's end and at every tap.
     mergers = 1 + vision.taps
     features = mergers * vision.out / vision.merge**2
-    inside = vision.blocks * of_patch(block) + vision.patch_values + mergers * counts.merger * vision.hidden
+    inside = block + vision.patch_values + mergers * counts.merger * vision.hidden
     return _Kept(
-        text=setup.compute * micro_step.tokens * text.layers * of_token(layer),
+        text=setup.compute * micro_step.tokens * layer,
         vision=setup.compute * micro_step.patches * (features + inside * bool(model.vision.trained)),
-        layer_at_work=setup.compute * micro_step.tokens * of_token(layer_work),
-        block_at_work=setup.compute * micro_step.patches * of_patch(block_work),
+        layer_at_work=setup.compute * micro_step.tokens * layer_work,
+        block_at_work=setup.compute * micro_step.patches * block_work,
     )
 
 
-def _block_widths(setup: TrainingSetup, counts: Counts, *, gated: bool) -> Widths:
+def _at_work(
+    kept: Mapping[Again, float], setup: TrainingSetup, counts: Counts, numbers: Callable[[Widths], float]
+) -> dict[Again, float]:
+    """Numbers of a token that the backward of one layer takes besides what the layer kept."""
+    in_flight = numbers(counts.in_flight_lora if setup.lora else counts.in_flight)
+    return {
+        "none": in_flight,
+        "projections": in_flight,  # query, key and value come when the MLP's gradients are gone
+        "linear": in_flight + numbers(counts.linear_again_lora if setup.lora else counts.linear_again),
+        "layer": in_flight + kept["none"] - kept["layer"],
+    }
+
+
+def _tower(
+    layers: Layers, number: int, kept: Mapping[Again, float], at_work: Mapping[Again, float]
+) -> tuple[float, float]:
+    """Numbers of a token: kept over all layers when backward begins, and what the layer at work adds to that at most.
+    Backward goes from the last layer to the first, and each layer it has passed has let go of what it kept."""
+    held = [kept[layers.of(at)] for at in range(number)]
+    before, most = 0.0, 0.0
+    for at, mine in enumerate(held):
+        before += mine
+        most = max(most, before + at_work[layers.of(at)])
+    return sum(held), most - sum(held)
+
+
+def block_widths(setup: TrainingSetup, counts: Counts, again: Again, *, gated: bool = False) -> Widths:
+    """What one vision block keeps of each patch."""
+    if again != "none":
+        return counts.layer if again == "layer" else counts.linear
     if gated:
         return counts.compiled_gated_vision if setup.compiled else counts.eager_gated_vision
     return counts.compiled_vision if setup.compiled else counts.eager_vision
 
 
-def _layer_widths(setup: TrainingSetup, counts: Counts, *, head_norms: bool = True) -> Widths:
+def layer_widths(setup: TrainingSetup, counts: Counts, again: Again, *, head_norms: bool = True) -> Widths:
+    """What one decoder layer keeps of each token."""
+    if again in ("layer", "linear"):
+        return counts.layer if again == "layer" else counts.linear
+    if again == "projections":
+        return _after_attention(setup, counts)
     if not head_norms:
         eager = counts.eager_lora_head_norms if setup.lora else counts.eager_head_norms
-        return _layer_widths(setup, counts) - (counts.compiled_head_norms if setup.compiled else eager)
+        return layer_widths(setup, counts, again) - (counts.compiled_head_norms if setup.compiled else eager)
     if setup.shares:
-        return _layer_widths(replace(setup, shares=False), counts) + counts.shared
+        return layer_widths(replace(setup, shares=False), counts, again) + counts.shared
     if setup.compiled:
         return counts.compiled + counts.compiled_dropout if setup.dropout else counts.compiled
     if not setup.lora:
         return counts.eager
     return counts.eager_lora + counts.eager_dropout if setup.dropout else counts.eager_lora
+
+
+def _after_attention(setup: TrainingSetup, counts: Counts) -> Widths:
+    if setup.compiled:
+        return counts.compiled_projections + counts.compiled_dropout if setup.dropout else counts.compiled_projections
+    return counts.eager_projections + counts.eager_projections_dropout if setup.dropout else counts.eager_projections

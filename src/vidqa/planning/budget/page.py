@@ -11,7 +11,8 @@ from vidqa.planning.budget.measured import (
     result_files,
     table,
 )
-from vidqa.planning.budget.memory import COUNTS
+from vidqa.planning.budget.memory import AGAIN, COUNTS, TrainingSetup, block_widths, layer_widths
+from vidqa.planning.budget.recompute import WORDS
 from vidqa.spec.pages import GENERATED
 
 TEXT = f"""# GPU memory: what preflight predicts, and what was measured
@@ -33,14 +34,15 @@ first and second moment), 2 bytes (bf16) for every frozen one. Besides that, the
 | `vision` | the decoder's gradients, those of the root not yet summed, what the tower kept, one vision block at work |
 | `root` | all gradients, the sum of the root's in `train.fsdp_reduce_dtype`, and weights that stay gathered |
 
-The root is what lies in no layer: embedding, head, mergers. Of a layer its input alone is kept, or all that backward
-needs, which for each token (patch) is so many numbers times each width:
+The root is what lies in no layer: embedding, head, mergers. Of a layer that much is kept for backward, for each token
+(patch) so many numbers times each width:
 
-| layer | hidden | query | key | MLP |
-|---|---|---|---|---|
+| layer | computed again | hidden | query | key | MLP |
+|---|---|---|---|---|---|
 {{kept}}
 
-A test counts them in the engine's layers; nothing is fitted to the runs below. LoRA's dropout keeps a little more.
+A test counts them in the engine's layers. What the backward of a layer takes besides was measured on one layer; nothing
+is fitted to the runs below. LoRA's dropout keeps a little more.
 
 A GPU is large enough when the prediction, {COUNTS.error:.0%} more for what it may be wrong by, and \
 {COUNTS.outside_gib:g} GiB for CUDA and NCCL fit.
@@ -48,16 +50,24 @@ Between that and the bare prediction preflight warns.
 
 ## What is given up for memory
 
-A training takes the first of these that fits the smallest of its GPUs; preflight prints which. A spec may fix either:
+With `engine.recompute = "auto"` and no `engine.pack_tokens` both are chosen for the smallest of the run's GPUs, so that
+a step takes least time; preflight prints the choice and the share of the work that it does again. Backward computes no
+more layers again than it must, in this order, which is that of work for each number saved:
 
-| `engine.recompute` | `train.fsdp_reshard_after_forward` | costs |
+| computed again | work for each number saved (8B) | |
 |---|---|---|
-| `none`: all that backward needs is kept | `never`: weights are gathered once a step and stay | |
-| `none` | weights of a layer are freed after it, those of the root stay | gathering twice in every micro-step |
-| `vision`: the vision tower is computed again | `never` | a third of the tower's work |
-| `vision` | freed | both |
-| `all`: every layer is computed again | `never` | a third of all work |
-| `all` | freed | both |
+| all of a vision block but attention | 2,300 | if the tower trains |
+| query, key and value of a decoder layer | 4,500 | |
+| all of a decoder layer but attention | 8,200 | |
+| attention, too: a layer's input alone is kept | grows with the length of samples | |
+
+Smaller packs keep less, and cost little: on one GPU packs of 8k tokens are 2 to 3 % slower than packs of 16k. Sharing
+videos (`engine.share_video_prefix`) keeps packs as large as `policy.model_max_length`. `engine.recompute` may be fixed:
+`none`, `vision` (whole vision blocks) or `all`. `engine.gpu_memory_gib` leaves a part of the GPU to others.
+
+`train.fsdp_reshard_after_forward` says what of the weights that a GPU gathers it frees: with `never` they stay through
+a step, with `default` they do so where there is room; else those of a layer are freed after it, which gathers them
+twice in every micro-step.
 
 With `never` the root's gradients are summed over the GPUs once a step and until then stay whole, in
 `train.fsdp_reduce_dtype`. `always` frees the root's weights, too.
@@ -114,11 +124,15 @@ def memory_page() -> str:
 
 
 def _kept() -> str:
-    layers = {
-        "decoder, compiled": COUNTS.compiled,
-        "decoder, as written": COUNTS.eager,
-        "vision, compiled": COUNTS.compiled_vision,
-        "vision, as written": COUNTS.eager_vision,
-    }
-    rows = ((name, each.hidden, each.queries, each.keys, each.wide) for name, each in layers.items())
-    return "\n".join(f"| {name} | {' | '.join(f'{count:g}' for count in counts)} |" for name, *counts in rows)
+    compiled, eager = TrainingSetup(1), TrainingSetup(1, compiled=False)
+    rows = [
+        (f"{tower}, {how}", WORDS.get(again, "nothing"), widths_of(setup, COUNTS, again))
+        for tower, widths_of, degrees in (
+            ("decoder", layer_widths, AGAIN),
+            ("vision", block_widths, ("none", "linear", "layer")),
+        )
+        for how, setup in (("compiled", compiled), ("as written", eager))
+        for again in degrees
+    ]
+    numbers = ((name, what, each.hidden, each.queries, each.keys, each.wide) for name, what, each in rows)
+    return "\n".join(f"| {name} | {what} | {' | '.join(f'{n:g}' for n in counts)} |" for name, what, *counts in numbers)

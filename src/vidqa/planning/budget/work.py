@@ -8,8 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from vidqa.families.sizes import Sizes
+from vidqa.planning.budget.memory import MicroStep, Model
+from vidqa.planning.budget.recompute import Recompute
 from vidqa.planning.packing.sharing import Work
 
 # Dense bf16 peaks of the data sheets, FLOP/s, by a word in the device's name.
@@ -79,3 +82,32 @@ def flops_model(sizes: Sizes, *, vision_trains: bool, decoder_trains: bool) -> F
 def peak_of(name: str) -> float | None:
     """The bf16 peak of a GPU by its name, FLOP/s; None where it is not known."""
     return next((peak for word, peak in PEAKS.items() if word in name), None)
+
+
+def recomputed_share(
+    sizes: Sizes, recompute: Recompute, tokens: int, patches: int, *, vision_trains: bool, decoder_trains: bool
+) -> float:
+    """Work that backward does again in a pack, as a share of the pack's own work. Attention over tokens counts as that
+    of samples half as long as the pack; attention over patches, which is little, and the head are left out."""
+    text, vision = sizes.text, sizes.vision
+    layer = {
+        "projections": text.hidden * (text.queries + 2 * text.keys),
+        "linear": text.hidden * (text.queries + 2 * text.intermediate),
+        "layer": text.hidden * text.intermediate + text.queries * tokens / 2,
+    }
+    block = {
+        "projections": 3 * vision.hidden**2,
+        "linear": vision.hidden * (vision.hidden + (2 if vision.gated else 1) * vision.intermediate),
+        "layer": vision.hidden * vision.intermediate,
+    }
+    own = tokens * (3 if decoder_trains else 2) * text.layers * sum(layer.values())
+    own += patches * (3 if vision_trains else 1) * vision.blocks * sum(block.values())
+    again = tokens * sum(layer[part] * count for part, count in vars(recompute.decoder).items())
+    again += patches * sum(block[part] * count for part, count in vars(recompute.vision).items()) * vision_trains
+    return again / own
+
+
+def share_again(spec: Any, model: Model, recompute: Recompute, pack: MicroStep) -> float:
+    """Work that backward does again, as a share of a pack's own (see `recomputed_share`)."""
+    trains = {"vision_trains": model.vision.trained > 0, "decoder_trains": spec.policy.lora is None}
+    return recomputed_share(model.sizes, recompute, pack.tokens, pack.patches, **trains)

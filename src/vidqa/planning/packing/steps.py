@@ -8,14 +8,18 @@ from typing import Any
 
 from vidqa.planning.packing.packs import StepOrder, cost, padded, plan_micro_batches, plan_packs
 from vidqa.planning.packing.sharing import Unit, all_groups, unit_length, units, work_of
+from vidqa.planning.sample_table import column
 from vidqa.planning.samples import Sample
 from vidqa.spec import effective_batch
 
 
 class Steps:
-    """The steps of a TrainSpec over `samples`, on `ranks` devices of one type ("cpu", "cuda")."""
+    """The steps of a TrainSpec over `samples`, on `ranks` devices of one type ("cpu", "cuda"), in packs of
+    `pack_tokens`, or of what the spec says."""
 
-    def __init__(self, spec: Any, samples: Sequence[Sample], ranks: int, device_type: str) -> None:
+    def __init__(
+        self, spec: Any, samples: Sequence[Sample], ranks: int, device_type: str, pack_tokens: int | None = None
+    ) -> None:
         loading = spec.train.train_policy
         self.spec, self.samples, self.ranks = spec, samples, ranks
         self.order = StepOrder(
@@ -27,7 +31,12 @@ class Steps:
             together=tuple(all_groups(samples)) if spec.engine.share_video_prefix else None,
         )
         self.padded = partial(padded, device_type=device_type)
-        self.budget = spec.engine.pack_tokens or spec.policy.model_max_length
+        self.budget = pack_tokens or spec.engine.pack_tokens or spec.policy.model_max_length
+
+    @property
+    def longest(self) -> int:
+        """Tokens that the longest sample takes of a pack."""
+        return self.padded(max(column(self.samples, "length")))
 
     def packs(self, step: int) -> list[list[list[int]]]:
         """[rank][micro-step] -> sample numbers of a step; those of one unit stand together."""

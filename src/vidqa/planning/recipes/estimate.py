@@ -7,7 +7,7 @@ utilisation that a similar measured training has reached. Text is taken as `TEXT
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -17,11 +17,11 @@ from typing import Any
 from vidqa.families import Geometry, family_of
 from vidqa.families.published import published
 from vidqa.families.sizes import Sizes, Tensor
-from vidqa.planning.budget.forecast import forecast
+from vidqa.planning.budget.forecast import forecast, pack_sizes
 from vidqa.planning.budget.measured import START_S, efficiency
 from vidqa.planning.budget.memory import MicroStep, Model, fits, model_of, setup_of
 from vidqa.planning.budget.trained import parameters
-from vidqa.planning.budget.work import PEAKS, flops_model
+from vidqa.planning.budget.work import PEAKS, flops_model, share_again
 from vidqa.planning.packing.packs import padded
 from vidqa.planning.packing.sharing import Work
 from vidqa.spec import total_steps
@@ -48,14 +48,14 @@ class Data:
 
 @dataclass(frozen=True)
 class Estimate:
-    """`fits` says whether a GPU has room for the peak with the margin that preflight leaves, `recompute` what is done
-    again for it. `steps` and `hours` are of the whole run, decoding not counted; `mfu` is the utilisation assumed.
-    """
+    """`fits` says whether a GPU has room for the peak with the margin that preflight leaves, `again` what share of the
+    work backward does again for it. `steps` and `hours` are of the whole run, decoding not counted; `mfu` is the
+    utilisation assumed."""
 
     tokens: int
     peak_gib: float
     fits: bool
-    recompute: str
+    again: float
     steps: int
     hours: float
     mfu: float
@@ -91,19 +91,20 @@ def estimate(spec: TrainSpec, data: Data, gpu: str, memory_gib: float) -> Estima
     stamps = 0 if geometry.positions_per_s else STAMP * plan.grid[0]
     length = plan.tokens + TEXT + (stamps if plan.kind == "video" else 0)
     model = _model(repository, spec.policy.model_dump_json(include={"lora", "freeze_pattern", "trainable_pattern"}))
-    found = forecast(spec, model, _micro_steps(spec, length, plan), memory_gib)
+    found = forecast(spec, model, EqualSamples(spec, length, plan), memory_gib)
 
     flops = flops_model(sizes, vision_trains=model.vision.trained > 0, decoder_trains=spec.policy.lora is None)
     pairs = plan.grid[0] * (plan.grid[1] * plan.grid[2]) ** 2
     work = flops.of([Work(length, length**2, ANSWER, plan.patches, pairs, (plan.grid,))])
     steps = total_steps(spec, data.samples)
-    reached = efficiency(model, setup_of(spec, found.policy))
+    again = share_again(spec, model, found.policy.recompute, found.micro_step)
+    reached = efficiency(model, setup_of(spec, found.policy), again)
     seconds = steps * spec.train.train_batch_per_replica * work / (PEAKS[gpu] * reached.mfu)
     return Estimate(
         tokens=length,
         peak_gib=found.memory.peak_gib,
         fits=fits(found.memory.peak_gib, memory_gib),
-        recompute=found.policy.recompute,
+        again=again,
         steps=steps,
         hours=(START_S + seconds) / 3600,
         mfu=reached.mfu,
@@ -118,10 +119,17 @@ def _plan(vision: Mapping[str, Any], data: Data, geometry: Geometry) -> FramePla
     return plan_frames(VideoMeta(data.source_fps, frames, data.seconds, data.width, data.height), asked)
 
 
-def _micro_steps(spec: TrainSpec, length: int, plan: FramePlan) -> list[MicroStep]:
-    """The largest pack of a step on one rank, over whose packs equal samples are spread evenly."""
-    each, batch = padded(length, "cuda"), spec.train.train_batch_per_replica
-    budget = spec.engine.pack_tokens or spec.policy.model_max_length
-    packs = -(-batch // max(1, budget // each))
-    together = -(-batch // packs)
-    return [MicroStep(together * each, together * plan.patches, together * ANSWER, packs > 1)]
+class EqualSamples:
+    """The packs of samples that are all of one length, which a step spreads evenly."""
+
+    def __init__(self, spec: TrainSpec, length: int, plan: FramePlan) -> None:
+        self.each, self.plan, self.batch = padded(length, "cuda"), plan, spec.train.train_batch_per_replica
+        self.budget = spec.engine.pack_tokens or spec.policy.model_max_length
+
+    def heaviest(self, pack_tokens: int | None) -> list[MicroStep]:
+        packs = -(-self.batch // max(1, (pack_tokens or self.budget) // self.each))
+        together = -(-self.batch // packs)
+        return [MicroStep(together * self.each, together * self.plan.patches, together * ANSWER, packs > 1)]
+
+    def sizes(self, spec: TrainSpec) -> Sequence[int | None]:
+        return pack_sizes(spec, self.each, self.budget)

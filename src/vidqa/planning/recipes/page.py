@@ -60,8 +60,8 @@ samples and the utilisation that similar trainings have reached here on GPUs, de
 
 {{long}}
 
-Each cell: GiB at the peak of one H100 of 80 GB, hours for three passes, and what is computed again to save memory
-(V the vision tower, A every layer). Too large for the card: the peak alone, in brackets. Data: 1,000 samples, each with
+Each cell: GiB at the peak of one H100 of 80 GB, hours for three passes, and the work that is done again to save memory
+(+12 % is an eighth more). Too large for the card: the peak alone, in brackets. Data: 1,000 samples, each with
 a clip of its own of 1280 x 720, 10 seconds in the first table and 120 in the second. A step has {BATCH} samples on any
 number of GPUs. The GPUs are `dp_shard_size`, with LoRA `dp_replicate_size`, and the batch is {BATCH} divided by them:
 
@@ -102,7 +102,7 @@ def _grid(base: str) -> Iterator[str]:
 def _cell(found: Estimate) -> str:
     if not found.fits:
         return f"({found.peak_gib:.0f})"
-    again = {"none": "", "vision": " V", "all": " A"}[found.recompute]
+    again = f" +{found.again:.0%}" if found.again >= 0.005 else ""
     return f"{found.peak_gib:.0f} GiB, {found.hours:.2f} h{again}"
 
 

@@ -124,15 +124,11 @@ def memory_page() -> str:
 
 
 def _kept() -> str:
-    compiled, eager = TrainingSetup(1), TrainingSetup(1, compiled=False)
-    rows = [
-        (f"{tower}, {how}", WORDS.get(again, "nothing"), widths_of(setup, COUNTS, again))
-        for tower, widths_of, degrees in (
-            ("decoder", layer_widths, AGAIN),
-            ("vision", block_widths, ("none", "linear", "layer")),
-        )
-        for how, setup in (("compiled", compiled), ("as written", eager))
-        for again in degrees
-    ]
-    numbers = ((name, what, each.hidden, each.queries, each.keys, each.wide) for name, what, each in rows)
-    return "\n".join(f"| {name} | {what} | {' | '.join(f'{n:g}' for n in counts)} |" for name, what, *counts in numbers)
+    return "\n".join(
+        f"| {tower}, {how} | {WORDS[again]} | {each.hidden:g} | {each.queries:g} | {each.keys:g} | {each.wide:g} |"
+        for tower, widths_of in (("decoder", layer_widths), ("vision", block_widths))
+        for how, setup in (("compiled", TrainingSetup(1)), ("as written", TrainingSetup(1, compiled=False)))
+        for again in AGAIN
+        if tower == "decoder" or again != "projections"
+        for each in [widths_of(setup, COUNTS, again)]
+    )

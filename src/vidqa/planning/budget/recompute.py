@@ -71,6 +71,7 @@ class Recompute:
 
 
 WORDS: dict[Again, str] = {
+    "none": "nothing",
     "projections": "the projections before attention",
     "linear": "all but attention",
     "layer": "everything",

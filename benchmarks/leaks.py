@@ -91,14 +91,14 @@ def write_sets(folder: Path, honest: int, protected: int, planted: int) -> dict[
     """Every clip is drawn longer than it is shown, so that another part of its recording can be cut out."""
     draw = np.random.default_rng(0)
     sets: dict[str, list[Record]] = {"honest": [], "protected": [], "planted": []}
-    recordings, plain = [], [render(_scene(number, draw)) for number in range(protected)]
+    recordings, plain = [], [render(_scene(number, draw), 0) for number in range(protected)]
     for number in range(protected):
         recordings.append(recording(number, draw))
         sets["protected"].append(_record(folder / f"kpi/rec{number:03d}_part1.mp4", recordings[-1][:40], "protected"))
         sets["protected"].append(_record(folder / f"kpi/plain{number:03d}.mp4", plain[number], "protected"))
     for number in range(honest):
         kind = "honest, plain ground" if number % 5 < 2 else "honest"
-        clip = render(_scene(number, draw)) if number % 5 < 2 else recording(number, draw)
+        clip = render(_scene(number, draw), 0) if number % 5 < 2 else recording(number, draw)
         sets["honest"].append(_record(folder / f"new/h{number:04d}.mp4", clip[:40], kind))
     for way in WAYS:
         for number in range(planted):

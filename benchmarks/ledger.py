@@ -54,7 +54,7 @@ class Ledger:
         if go_on and self.earlier and {key: self.earlier[-1][key] for key in place} == place:
             begun = self.earlier.pop()
             commits = begun["commit"], self.call["commit"]
-            self.call |= {"rows": begun["rows"], "commit": ", ".join(dict.fromkeys(map(str, commits)))}
+            self.call = {**begun, "commit": ", ".join(dict.fromkeys(map(str, commits)))}
 
     @property
     def rows(self) -> list[dict[str, Any]]:

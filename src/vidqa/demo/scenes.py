@@ -103,10 +103,10 @@ def _draw_lit(times: int, rng: np.random.Generator) -> tuple[int, ...]:
     return tuple(int(slot) + gap for gap, slot in enumerate(slots))
 
 
-def render(scene: Scene) -> np.ndarray:
+def render(scene: Scene, plate_levels: float = PLATE_LEVELS) -> np.ndarray:
     """The clip's frames, uint8 [frames, SIDE, SIDE, 3]."""
     look = scene.look
-    empty = np.broadcast_to(_wall(look), (SIDE, SIDE, 3))
+    empty = np.broadcast_to(_wall(look, plate_levels), (SIDE, SIDE, 3))
     frames = np.repeat(empty[None], look.frame_count, axis=0)
     for index in range(look.frame_count):
         shown = what_is_shown(scene, index / (look.frame_count - 1))
@@ -115,11 +115,11 @@ def render(scene: Scene) -> np.ndarray:
     return frames
 
 
-def _wall(look: Look) -> np.ndarray:
+def _wall(look: Look, plate_levels: float) -> np.ndarray:
     """The background, uint8 [SIDE, SIDE, 1]: plates of levels of its own, as real places differ, so that two clips are
     told apart by their looks; and noise."""
     rng = np.random.default_rng(look.noise_seed)
-    plates = rng.uniform(-PLATE_LEVELS, PLATE_LEVELS, size=(PLATES, PLATES, 1))
+    plates = rng.uniform(-plate_levels, plate_levels, size=(PLATES, PLATES, 1))
     at = np.arange(SIDE) * PLATES // SIDE
     noise = rng.normal(0, 4, size=(SIDE, SIDE, 1))
     return (look.level + plates[at][:, at] + noise).clip(0, 255).astype(np.uint8)

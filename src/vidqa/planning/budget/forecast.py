@@ -114,10 +114,8 @@ def _covers(heavy: MicroStep, micro_step: MicroStep) -> bool:
 def forecast(spec: Any, model: Model, packing: Packs, memory_gib: float | None) -> Forecast:
     """The memory of a TrainSpec. Of what the spec leaves open the fastest that fits into `memory_gib`; where nothing
     fits or the memory is not known, the one that takes least."""
-    least = _least(spec, model, packing)
-    if memory_gib is None or not fits(least.memory.peak_gib, memory_gib):
-        return least
-    return min(_fitting(spec, model, packing, memory_gib), key=partial(slowness, spec, model))
+    fitting = [] if memory_gib is None else list(_fitting(spec, model, packing, memory_gib))
+    return min(fitting, key=partial(slowness, spec, model), default=None) or _least(spec, model, packing)
 
 
 def _choices(spec: Any, model: Model) -> list[Recompute]:
@@ -135,9 +133,10 @@ def least_policy(spec: Any, model: Model) -> MemoryPolicy:
 
 
 def _fitting(spec: Any, model: Model, packing: Packs, memory_gib: float) -> Iterator[Forecast]:
-    """For every pack size and way of resharding the one that computes least again of those that fit."""
-    choices = _choices(spec, model)
-    for pack_tokens, reshard in product(packing.sizes(spec), allowed_reshard(spec)):
+    """For every pack size and way of resharding the one that computes least again of those that fit. Sizes end where
+    nothing has to be given up: smaller packs would be slower."""
+    choices, ways = _choices(spec, model), allowed_reshard(spec)
+    for pack_tokens, reshard in product(packing.sizes(spec), ways):
 
         def of(number: int, pack_tokens: int | None = pack_tokens, reshard: Reshard = reshard) -> Forecast:
             return _heaviest(spec, model, packing, MemoryPolicy(choices[number], reshard, pack_tokens))
@@ -145,6 +144,8 @@ def _fitting(spec: Any, model: Model, packing: Packs, memory_gib: float) -> Iter
         number = bisect_left(range(len(choices)), True, key=lambda at: fits(of(at).memory.peak_gib, memory_gib))
         if number < len(choices):
             yield of(number)
+        if number == 0 and reshard == ways[0]:
+            return
 
 
 def slowness(spec: Any, model: Model, found: Forecast) -> float:

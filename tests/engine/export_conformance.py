@@ -35,6 +35,7 @@ from vidqa.engine.exports import format_of
 from vidqa.engine.exports._base import ExportFormat, Trained
 from vidqa.engine.exports.proof import prove_loss, stock_loss
 from vidqa.engine.model.load import load_sharded
+from vidqa.planning.budget.recompute import NOTHING
 from vidqa.planning.samples import Planner, Sample, training_planner
 from vidqa.spec import load
 from vidqa.spec.parents import find_export
@@ -95,7 +96,7 @@ def place(kind: Kind, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Plac
     frames = [resize_frames(decode_frames(ref.path, None, plan.indices), plan.height, plan.width)]
     with one_rank():
         world = distributed.start(1, 1, 60)
-        with load_sharded(base, spec.policy, spec.train, world.mesh, world.device, "none") as model:
+        with load_sharded(base, spec.policy, spec.train, world.mesh, world.device, NOTHING) as model:
             pass
         changes = torch.Generator().manual_seed(1)
         for weights in own_weights(model).values():

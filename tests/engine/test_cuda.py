@@ -15,6 +15,7 @@ from transformers import AutoConfig, Qwen3VLForConditionalGeneration
 
 from vidqa.engine.kernels import kernels_for, plain
 from vidqa.engine.model import ahead
+from vidqa.planning.budget.recompute import NOTHING
 from vidqa.spec import Layer, dump, resolve
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")]
@@ -163,7 +164,7 @@ def test_planned_kernels_are_planned_no_more(world: SimpleNamespace) -> None:
     def seconds() -> float:
         torch.cuda.synchronize()
         began = time.perf_counter()
-        ahead.plan_kernels(calls, "none", tiny, device)
+        ahead.plan_kernels(calls, NOTHING, tiny, device)
         torch.cuda.synchronize()
         return time.perf_counter() - began
 

@@ -44,8 +44,13 @@ def prepare_training(spec: Any, planner: Planner, world: World, run: RunFolder) 
     chosen = usable(chosen, _longest(spec), trained=True)
     if not chosen:
         raise ENGINE_NO_SAMPLES.error(spec.custom.train_dataset.annotation_path, "no training sample is usable")
-    raise_errors(check_with_data(spec, DataFacts(len(chosen), len(held), max(column(chosen, "length")))))
     return Prepared(chosen, held, plan.data_fingerprint, problems + more)
+
+
+def check_steps(spec: Any, data: Prepared) -> None:
+    """Raises the problems that a TrainSpec has with its samples: a step that they do not fill, a pack too small."""
+    facts = DataFacts(len(data.train), len(data.validation), max(column(data.train, "length")))
+    raise_errors(check_with_data(spec, facts))
 
 
 def prepare_evaluation(

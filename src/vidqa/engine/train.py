@@ -26,7 +26,7 @@ from vidqa.engine.model.resharding import Resharding
 from vidqa.engine.model.trainable import trainable_table
 from vidqa.engine.objectives import SUPERVISED, Objective
 from vidqa.engine.optimizer import build_optimizer, learning_rate, set_learning_rate
-from vidqa.engine.prepare import on_main, prepare_training, write_plan
+from vidqa.engine.prepare import check_steps, on_main, prepare_training, write_plan
 from vidqa.engine.problems import ENGINE_NO_GRADIENT, ENGINE_NOT_FINITE
 from vidqa.engine.progress import Progress, Silent, open_progress
 from vidqa.engine.quarantine import Quarantine
@@ -50,6 +50,7 @@ def train(spec: Any, run: RunFolder, objective: Objective = SUPERVISED) -> int:
     # What it trains on: the same samples and the same steps on every rank.
     planner = training_planner(spec, folder)
     data = prepare_training(spec, planner, world, run)
+    check_steps(spec, data)
     schedule = Schedule(spec, data, world, choose_memory_policy(spec, folder, data, world))
     start = start_of(spec.train.resume, run, world)
     on_main(world, lambda: write_plan(run, data, schedule.facts()))

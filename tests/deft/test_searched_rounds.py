@@ -67,13 +67,14 @@ def test_the_best_training_of_a_study_is_the_rounds_and_one_that_stopped_goes_on
         loop.next()
 
     with monkeypatch.context() as stopped:
-        stopped.setattr(starting, "start", lambda study: (study / starting.LOG).touch())
+        stopped.setattr(starting, "start", lambda study, trials: (study / starting.LOG).touch())
         stopped.setattr(starting, "status", lambda _: starting.Result({}))  # there is none yet
         with pytest.raises(ProblemError, match="no winner"):
             loop.next()
     assert loop.state.ending and loop.state.ending.waits
 
-    def start(study: Path) -> None:
+    def start(study: Path, trials: int | None) -> None:
+        assert trials is None
         (study / starting.LOG).touch()
         carry_out(study)
 

@@ -175,7 +175,8 @@ def test_a_killed_run_resumes_on_another_number_of_ranks(world: SimpleNamespace,
     spec = world.spec(name, options(before))
     process = _start(spec, run_dir, before)
     _wait_for(run_dir / "checkpoints/step_4/trainer.json", process)
-    os.killpg(process.pid, signal.SIGKILL)
+    for pid in (*_children(process.pid), process.pid):  # its ranks too: they have sessions of their own
+        os.kill(pid, signal.SIGKILL)
     process.wait()
     done = len(losses(run_dir))
     assert done < STEPS

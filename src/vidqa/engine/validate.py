@@ -23,6 +23,7 @@ from vidqa.engine.quarantine import Quarantine, end_if_bad
 from vidqa.evaluation import make_item
 from vidqa.planning.packing.packs import cost, padded, plan_micro_batches, plan_packs
 from vidqa.planning.packing.sharing import work_of
+from vidqa.planning.packing.steps import pack_budget
 from vidqa.planning.samples import Sample
 
 
@@ -48,8 +49,7 @@ class Validator:
         else:
             lengths = [padded(sample.length, world.device.type) for sample in samples]
             costs = [cost(work_of((number,), samples)) for number in everyone]
-            budget = spec.engine.pack_tokens or spec.policy.model_max_length
-            packs = plan_packs(everyone, lengths, costs, world.size, budget)
+            packs = plan_packs(everyone, lengths, costs, world.size, pack_budget(spec))
         self.packs = packs[world.rank]
         self.answered = samples[: spec.engine.validation_generate][world.rank :: world.size]
         self.answers = spec.engine.validation_generate > 0

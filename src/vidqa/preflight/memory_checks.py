@@ -15,7 +15,7 @@ from vidqa.planning.budget.forecast import Forecast, Packing, forecast
 from vidqa.planning.budget.memory import GIB, fits
 from vidqa.planning.budget.trained import trainable
 from vidqa.planning.budget.work import share_again
-from vidqa.planning.packing.steps import Steps
+from vidqa.planning.packing.steps import Steps, pack_budget
 from vidqa.planning.samples import Sample
 from vidqa.preflight import answering_checks
 from vidqa.preflight._base import Context, Skip
@@ -153,7 +153,7 @@ def _packs(train_spec: TrainSpec, samples: Sequence[Sample]) -> Iterator[Change]
             yield {"train.train_policy.mini_batch": 1}
         return
     longest = -(-max(sample.length for sample in samples) // COARSE) * COARSE
-    budget = train_spec.engine.pack_tokens or train_spec.policy.model_max_length
+    budget = pack_budget(train_spec)
     while budget > longest:
         budget = max(longest, budget // 2 // COARSE * COARSE)
         yield {"engine.pack_tokens": budget}

@@ -9,10 +9,10 @@ from vidqa import spec
 from vidqa.contract.problem import Problem
 from vidqa.planning.budget.forecast import least_policy
 from vidqa.planning.budget.measured import START_S, Efficiency, efficiency
-from vidqa.planning.budget.memory import Model, recorded_policy, setup_of
-from vidqa.planning.budget.work import FlopsModel, flops_model, peak_of
+from vidqa.planning.budget.memory import MicroStep, Model, recorded_policy, setup_of
+from vidqa.planning.budget.work import FlopsModel, flops_model, peak_of, share_again
 from vidqa.planning.packing.sharing import work_of
-from vidqa.planning.packing.steps import Steps
+from vidqa.planning.packing.steps import Steps, pack_budget
 from vidqa.planning.samples import Sample
 from vidqa.preflight._base import Context, Skip
 from vidqa.preflight.gpu_checks import NONE_HERE
@@ -64,7 +64,8 @@ def _reached(context: Context, train_spec: TrainSpec, model: Model) -> Efficienc
     """The share of the peak that such a training reaches, by what the check of memory found."""
     memory = context.facts.get("memory")
     if not memory:
-        return efficiency(model, setup_of(train_spec, least_policy(train_spec, model)))
+        least, pack = least_policy(train_spec, model), MicroStep(pack_budget(train_spec), patches=0)
+        return efficiency(model, setup_of(train_spec, least), share_again(train_spec, model, least.recompute, pack))
     policy = recorded_policy(memory, model.sizes)
     return efficiency(model, setup_of(train_spec, policy), memory["done_again"])
 

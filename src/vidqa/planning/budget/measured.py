@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -177,17 +178,17 @@ ASSUMED = Efficiency(0.25, "assumed; nothing like it was measured")
 def efficiency(model: Model, setup: TrainingSetup, again: float = 0.0) -> Efficiency:
     """Of the measured training that is most like it: the same kind of training, then as much computed again, then the
     nearest size. `again` is the share of work that backward does again; what it costs more or less is reckoned in."""
-    rows = [row for path in result_files() for row in read_rows(path) if row.get("mfu")]
-    if not rows:
+    if not (rows := _fast_rows()):
         return ASSUMED
 
-    def unlike(row: dict[str, Any]) -> tuple[bool, bool, float, bool, float]:
+    def unlike(measured: tuple[dict[str, Any], float]) -> tuple[bool, bool, float, bool, float]:
+        row, done_again = measured
         size = row["parameters"]["all"] / model.every.every
         is_lora, is_compiled = row["spec"]["policy.lora"] is not None, row["spec"]["train.compile"]
         return (
             is_lora != setup.lora,
             is_compiled != setup.compiled,
-            round(abs(_again(row) - again), 2),
+            round(abs(done_again - again), 2),
             (row["stay"] == "all") != setup.keeps_weights,
             max(size, 1 / size),
         )
@@ -195,8 +196,14 @@ def efficiency(model: Model, setup: TrainingSetup, again: float = 0.0) -> Effici
     nearest = min(rows, key=unlike)
     if unlike(nearest)[-1] > FAR:
         return ASSUMED
-    mfu = nearest["mfu"] * (1 + _again(nearest)) / (1 + again)
-    return Efficiency(mfu, f"measured: {nearest['run']} on {nearest['gpu']}")
+    row, done_again = nearest
+    return Efficiency(row["mfu"] * (1 + done_again) / (1 + again), f"measured: {row['run']} on {row['gpu']}")
+
+
+@cache
+def _fast_rows() -> list[tuple[dict[str, Any], float]]:
+    """Every row that has an MFU, and the share of work that it did again; read once, tables of recipes ask often."""
+    return [(row, _again(row)) for path in result_files() for row in read_rows(path) if row.get("mfu")]
 
 
 def _again(row: dict[str, Any]) -> float:

@@ -13,6 +13,11 @@ from vidqa.planning.samples import Sample
 from vidqa.spec import effective_batch
 
 
+def pack_budget(spec: Any) -> int:
+    """Tokens of a pack by a TrainSpec alone, where no memory policy chooses them."""
+    return spec.engine.pack_tokens or spec.policy.model_max_length
+
+
 class Steps:
     """The steps of a TrainSpec over `samples`, on `ranks` devices of one type ("cpu", "cuda"), in packs of
     `pack_tokens`, or of what the spec says."""
@@ -31,7 +36,7 @@ class Steps:
             together=tuple(all_groups(samples)) if spec.engine.share_video_prefix else None,
         )
         self.padded = partial(padded, device_type=device_type)
-        self.budget = pack_tokens or spec.engine.pack_tokens or spec.policy.model_max_length
+        self.budget = pack_tokens or pack_budget(spec)
 
     @property
     def longest(self) -> int:

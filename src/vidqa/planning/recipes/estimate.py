@@ -24,6 +24,7 @@ from vidqa.planning.budget.trained import parameters
 from vidqa.planning.budget.work import PEAKS, flops_model, share_again
 from vidqa.planning.packing.packs import padded
 from vidqa.planning.packing.sharing import Work
+from vidqa.planning.packing.steps import pack_budget
 from vidqa.spec import total_steps
 from vidqa.spec.models import TrainSpec
 from vidqa.spec.policy_tables import Policy
@@ -124,7 +125,7 @@ class EqualSamples:
 
     def __init__(self, spec: TrainSpec, length: int, plan: FramePlan) -> None:
         self.each, self.plan, self.batch = padded(length, "cuda"), plan, spec.train.train_batch_per_replica
-        self.budget = spec.engine.pack_tokens or spec.policy.model_max_length
+        self.budget = pack_budget(spec)
 
     def heaviest(self, pack_tokens: int | None) -> list[MicroStep]:
         packs = -(-self.batch // max(1, (pack_tokens or self.budget) // self.each))

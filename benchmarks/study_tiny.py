@@ -1,23 +1,34 @@
-"""A search on the tiny video task: what it finds beside the template, with re-runs and a test set that is read once.
+"""Searches on the tiny video task: what they find beside the template, with re-runs and a test set that is read once.
 
     python benchmarks/study_tiny.py --out /tmp/study-tiny
+    python benchmarks/study_tiny.py --out /tmp/study-tiny --algorithms bayesian random asha --no-finals
 
 20 trials, two at a time, on a CPU: the demo's clips, a model of a million parameters with random weights, 40 steps. The
 template has the rate that suits a pretrained model, which is far too low for this one; the search does not know that.
+A seed is that of clips, weights and search. With `--together 3` three studies run side by side, on six cores.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import subprocess
 import sys
 import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from itertools import product
 from pathlib import Path
 from typing import Any
 
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT / "src")]
+
 from ledger import Ledger, arguments, table
 
-ROOT = Path(__file__).resolve().parents[1]
+from vidqa.contract.environment import adopt
+from vidqa.studies.study import history_of
+
 VISION = {"nframes": 8, "total_pixels": 4 * 32 * 32}
 TRAIN = {
     **{f"custom.vision.{key}": value for key, value in VISION.items()},
@@ -43,31 +54,59 @@ EVALUATE = {
 
 def main() -> None:
     parser = arguments(__doc__)
-    parser.add_argument("--algorithm", default="bayesian")
+    parser.add_argument("--algorithms", nargs="+", default=["bayesian"])
+    parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3])
     parser.add_argument("--trials", type=int, default=20)
+    parser.add_argument("--together", type=int, default=1, help="studies at one time, each with two trials at one time")
+    parser.add_argument("--no-finals", action="store_true", help="search alone: no re-runs, no test set")
     options = parser.parse_args()
-    out, began = options.out.absolute(), time.monotonic()
-    clips, steps, trials = (24, 2, 3) if options.tiny else (400, 40, options.trials)
-    data, model = out / "data", out / "model"
-    if not model.exists():
-        python("-m", "vidqa.demo", "--out", data, "--clips", clips, "--seed", 0)
-        python(
-            "-m", "vidqa.engine.families.tiny_qwen3_vl", "--out", model, "--corpus", data / "corpus.txt", "--seed", 0
-        )
-    build("train", out / "train.toml", "--train-root", data / "train", model, {**TRAIN, "train.max_num_steps": steps})
-    build("evaluate", out / "test.toml", "--eval-root", data / "eval", model, EVALUATE)
-    study = out / f"study-{options.algorithm}"
-    finals = ("--set", "finals.top=1", "--set", f"finals.seeds={[1] if options.tiny else [1, 2, 3]}")
+    out, ledger = options.out.absolute(), Ledger("study_tiny", options)
+    adopt({"VIDQA_STATE_DIR": str(out / "state"), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""})
+    asked = list(product(options.seeds, options.algorithms))
+    clips, steps = (24, 3) if options.tiny else (400, 40)
+    with ThreadPoolExecutor(options.together) as pool:
+        list(pool.map(lambda seed: made(out / f"seed-{seed}", clips, steps, seed), options.seeds))
+        for row in pool.map(lambda each: searched(out, *each, options), asked):
+            ledger.add(row)
+            print(table(row.get("rows", [row])), flush=True)
+
+
+def searched(out: Path, seed: int, algorithm: str, options: argparse.Namespace) -> dict[str, Any]:
+    """One study, begun or gone on with, and what came of it."""
+    began = time.monotonic()
+    steps, trials = (3, 3) if options.tiny else (40, options.trials)
+    place, study = out / f"seed-{seed}", out / f"seed-{seed}" / algorithm
+    seeds = [] if options.no_finals else [1] if options.tiny else [1, 2, 3]
+    finals = ("--set", "finals.top=1", "--set", f"finals.seeds={seeds}")
+    rungs = ("--set", f"steps.shortest={max(1, steps // 9)}", "--set", f"steps.longest={steps}")
     ranges = ("--range", "train.optm_lr=1e-6..1e-2:log", "--fix", "train.train_batch_per_replica=16")
-    words = ("--algorithm", options.algorithm, "--trials", trials, "--concurrent", 2, *ranges, *finals)
-    automl("plan", study, "--spec", out / "train.toml", "--test", out / "test.toml", *words)
+    words = ("--algorithm", algorithm, "--set", f"seed={seed}", "--trials", trials, "--concurrent", 2)
+    if not (study / "journal.jsonl").exists():
+        test = () if options.no_finals else ("--test", place / "test.toml")
+        automl("plan", study, "--spec", place / "train.toml", *test, *words, *rungs, *ranges, *finals)
     automl("start", study, "--wait")
-    found = automl("report", study)["data"]
-    ledger = Ledger("study_tiny", options)
-    row = {name: found[name] for name in ("algorithm", "winner", "best_values", "hours", "trials")}
+    found, history = automl("report", study)["data"], history_of(study)[0]
+    row = {"seed": seed, "algorithm": algorithm, "trials": found["trials"], "hours": found["hours"]}
+    row["states"] = dict(Counter(each.state for each in history.trials))
+    row["steps"] = sum(each.measured[-1].steps for each in history.trials if each.measured)
+    row["best"] = min(each.objective for each in history.trials if each.state == "complete" and each.measured)
     row["minutes"] = round((time.monotonic() - began) / 60, 2)
-    ledger.add({**row, "rows": found["table"], "comparison": found["comparison"]})
-    print(table(found["table"]))
+    if options.no_finals:
+        return row
+    return {**row, **{name: found[name] for name in ("winner", "best_values", "comparison")}, "rows": found["table"]}
+
+
+def made(place: Path, clips: int, steps: int, seed: int) -> None:
+    """Clips, weights and specs of a seed, where they are not there yet."""
+    data, model = place / "data", place / "model"
+    if (place / "test.toml").exists():
+        return
+    python("-m", "vidqa.demo", "--out", data, "--clips", clips, "--seed", seed)
+    tiny = ("-m", "vidqa.engine.families.tiny_qwen3_vl", "--corpus", data / "corpus.txt", "--seed", seed)
+    python(*tiny, "--out", model)
+    train = {**TRAIN, "train.max_num_steps": steps}
+    build("train", place / "train.toml", "--train-root", data / "train", model, train)
+    build("evaluate", place / "test.toml", "--eval-root", data / "eval", model, EVALUATE)
 
 
 def build(action: str, out: Path, option: str, root: Path, model: Path, sets: dict[str, Any]) -> None:

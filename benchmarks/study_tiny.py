@@ -1,7 +1,7 @@
 """Searches on the tiny video task: what they find beside the template, with re-runs and a test set that is read once.
 
     python benchmarks/study_tiny.py --out /tmp/study-tiny
-    python benchmarks/study_tiny.py --out /tmp/study-tiny --algorithms bayesian random asha --no-finals
+    python benchmarks/study_tiny.py --out /tmp/study-tiny --algorithms bayesian random asha --final-seeds
 
 20 trials, two at a time, on a CPU: the demo's clips, a model of a million parameters with random weights, 40 steps. The
 template has the rate that suits a pretrained model, which is far too low for this one; the search does not know that.
@@ -58,7 +58,7 @@ def main() -> None:
     parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3])
     parser.add_argument("--trials", type=int, default=20)
     parser.add_argument("--together", type=int, default=1, help="studies at one time, each with two trials at one time")
-    parser.add_argument("--no-finals", action="store_true", help="search alone: no re-runs, no test set")
+    parser.add_argument("--final-seeds", nargs="*", type=int, default=[1, 2, 3], help="none: no re-runs, no test set")
     options = parser.parse_args()
     out, ledger = options.out.absolute(), Ledger("study_tiny", options)
     adopt({"VIDQA_STATE_DIR": str(out / "state"), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""})
@@ -76,13 +76,12 @@ def searched(out: Path, seed: int, algorithm: str, options: argparse.Namespace) 
     began = time.monotonic()
     steps, trials = (3, 3) if options.tiny else (40, options.trials)
     place, study = out / f"seed-{seed}", out / f"seed-{seed}" / algorithm
-    seeds = [] if options.no_finals else [1] if options.tiny else [1, 2, 3]
-    finals = ("--set", "finals.top=1", "--set", f"finals.seeds={seeds}")
+    finals = ("--set", "finals.top=1", "--set", f"finals.seeds={options.final_seeds[: 1 if options.tiny else None]}")
     rungs = ("--set", f"steps.shortest={max(1, steps // 9)}", "--set", f"steps.longest={steps}")
     ranges = ("--range", "train.optm_lr=1e-6..1e-2:log", "--fix", "train.train_batch_per_replica=16")
     words = ("--algorithm", algorithm, "--set", f"seed={seed}", "--trials", trials, "--concurrent", 2)
     if not (study / "journal.jsonl").exists():
-        test = () if options.no_finals else ("--test", place / "test.toml")
+        test = ("--test", place / "test.toml") if options.final_seeds else ()
         automl("plan", study, "--spec", place / "train.toml", *test, *words, *rungs, *ranges, *finals)
     automl("start", study, "--wait")
     found, history = automl("report", study)["data"], history_of(study)[0]
@@ -91,7 +90,7 @@ def searched(out: Path, seed: int, algorithm: str, options: argparse.Namespace) 
     row["steps"] = sum(each.measured[-1].steps for each in history.trials if each.measured)
     row["best"] = min(each.objective for each in history.trials if each.state == "complete" and each.measured)
     row["minutes"] = round((time.monotonic() - began) / 60, 2)
-    if options.no_finals:
+    if not options.final_seeds:
         return row
     return {**row, **{name: found[name] for name in ("winner", "best_values", "comparison")}, "rows": found["table"]}
 

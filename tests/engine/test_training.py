@@ -20,6 +20,7 @@ from tiny_world import engine_command, losses, run_engine, tiny_data, tiny_model
 
 from vidqa.contract.run_folder import read_metrics
 from vidqa.engine.exports import load_export
+from vidqa.platforms.processes import Identity
 
 STEPS = 12
 # Small rate and large epsilon: Adam must not turn the last bit of a tiny gradient into a step of full size.
@@ -175,9 +176,14 @@ def test_a_killed_run_resumes_on_another_number_of_ranks(world: SimpleNamespace,
     spec = world.spec(name, options(before))
     process = _start(spec, run_dir, before)
     _wait_for(run_dir / "checkpoints/step_4/trainer.json", process)
-    for pid in (*_children(process.pid), process.pid):  # its ranks too: they have sessions of their own
-        os.kill(pid, signal.SIGKILL)
+    ranks = [found for pid in _children(process.pid) if (found := Identity.of(pid))]
+    assert len(ranks) == before
+    process.kill()
     process.wait()
+    deadline = time.monotonic() + 5
+    while any(each.is_alive for each in ranks):  # they end by themselves, in spite of sessions of their own
+        assert time.monotonic() < deadline, f"still alive: {ranks}"
+        time.sleep(0.02)
     done = len(losses(run_dir))
     assert done < STEPS
     resumed = run_engine("train", world.spec(name, options(after, **{"train.resume": True})), run_dir, ranks=after)

@@ -1,11 +1,14 @@
 """torchrun, ending as the engine did: its exit code, and one line instead of torchrun's own traceback. Its processes
 meet as vidqa.engine.rendezvous says.
 
+However it ends, SIGKILL too, its processes end with it: they have sessions of their own, and would keep their GPUs.
+
 python -P -m vidqa.engine.torchrun --standalone --nproc-per-node 2 -m vidqa.engine train --spec ... --run-dir ...
 """
 
 from __future__ import annotations
 
+import os
 import sys
 
 from torch.distributed.elastic.multiprocessing.api import SignalException
@@ -25,7 +28,9 @@ def main(words: list[str]) -> int:
     """Run torchrun with its own options; the exit code is that of the process that failed first."""
     options = parse_args(words)
     rendezvous.prepare(options)
-    environment.adopt({"PYTHONSAFEPATH": "1"})  # to its processes, which import nothing from the working folder
+    # For its processes: they import nothing from the working folder, and end with this one, which starts them from its
+    # main thread.
+    environment.adopt({"PYTHONSAFEPATH": "1", environment.TORCHRUN: str(os.getpid())})
     try:
         record(torchrun)(options)
     except ChildFailedError as failed:

@@ -17,7 +17,7 @@ from vidqa.contract import environment, files
 from vidqa.platforms import memory_kills
 from vidqa.platforms.processes import JOB_VARIABLE, Identity, engine_processes, job_processes
 
-LEFTOVER_GRACE_S = 30.0  # for engine processes whose torchrun was killed
+LEFTOVER_GRACE_S = 30.0  # for what processes of the engine had started
 
 
 def supervise(job_id: str, exit_file: Path | None, command: Sequence[str]) -> int:
@@ -66,7 +66,7 @@ def stop_engine(job_id: str, signaled: set[Identity]) -> None:
 
 
 def end_leftovers(job_id: str) -> None:
-    """End processes that outlived the command: decode workers, or an engine whose torchrun died."""
+    """End processes that outlived the command: those that processes of the engine had started."""
     for process in engine_processes(job_id):
         process.send(signal.SIGTERM)
     deadline = time.monotonic() + LEFTOVER_GRACE_S

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import importlib
-import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -15,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from vidqa.contract.lifeline import end_with
 from vidqa.contract.problem import ProblemError
 from vidqa.video.decode import read_frames
 from vidqa.video.image import decode_image, probe_image
@@ -23,14 +22,13 @@ from vidqa.video.probe import probe
 
 CHUNK = 8  # full-size frames in memory at once, fewer where they have more bytes than this together
 CHUNK_BYTES = 1 << 26
-SET_PARENT_DEATH_SIGNAL = 1  # prctl's PR_SET_PDEATHSIG
 Transform = Callable[[np.ndarray, int, int], np.ndarray]
 
 
 def main(words: list[str]) -> None:
     """`words`: the pipe's file descriptor, the parent's process id, names of the transform and of the store or ""."""
     handle, parent, *names = words
-    _die_with(int(parent))
+    end_with(int(parent))  # even where a decoder hangs; the thread that started it serves it to its end
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what an interrupt means
     pipe = Connection(int(handle))
     gc.disable()  # looking through what the functions' libraries make takes a fifth of the start
@@ -89,11 +87,3 @@ def decode(request: DecodeRequest, transform: Transform | None) -> np.ndarray:
 def _load(name: str) -> Callable[..., Any]:
     module, function = name.split(":")
     return getattr(importlib.import_module(module), function)
-
-
-def _die_with(parent: int) -> None:
-    """Ends this process when its parent does, even one that hangs inside a decoder (Linux; elsewhere the pipe ends)."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
-    if os.getppid() != parent:  # it died while this process started
-        sys.exit(1)

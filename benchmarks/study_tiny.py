@@ -62,7 +62,7 @@ def main() -> None:
     options = parser.parse_args()
     out, ledger = options.out.absolute(), Ledger("study_tiny", options)
     adopt({"VIDQA_STATE_DIR": str(out / "state"), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""})
-    asked = list(product(options.seeds, options.algorithms))
+    asked = list(product(options.algorithms, options.seeds))
     clips, steps = (24, 3) if options.tiny else (400, 40)
     with ThreadPoolExecutor(options.together) as pool:
         list(pool.map(lambda seed: made(out / f"seed-{seed}", clips, steps, seed), options.seeds))
@@ -71,7 +71,7 @@ def main() -> None:
             print(table(row.get("rows", [row])), flush=True)
 
 
-def searched(out: Path, seed: int, algorithm: str, options: argparse.Namespace) -> dict[str, Any]:
+def searched(out: Path, algorithm: str, seed: int, options: argparse.Namespace) -> dict[str, Any]:
     """One study, begun or gone on with, and what came of it."""
     began = time.monotonic()
     steps, trials = (3, 3) if options.tiny else (40, options.trials)

@@ -169,7 +169,8 @@ def test_search_in_parts_is_search_in_whole(world: World, monkeypatch: pytest.Mo
     whole = nearest(pool, asked, 9, centre)
     similarity = asked @ centre.rows(pool.whole(())).T
     assert (whole.row == np.argsort(-similarity, axis=1, kind="stable")[:, :9]).all()
-    monkeypatch.setattr("vidqa.curation.embeddings.PART", 13)
+    for name, rows in (("embeddings.READ", 5), ("search.TOGETHER", 13)):
+        monkeypatch.setattr(f"vidqa.curation.{name}", rows)
     parts = nearest(pool, asked, 9, centre)
     assert (parts.row == whole.row).all()
     np.testing.assert_allclose(parts.similarity, whole.similarity, atol=1e-5)

@@ -23,7 +23,8 @@ SCHEMA_VERSION = 1
 FACTS = b"vidqa.embeddings"  # in the metadata: model, frames, dimensions
 SAME = ("model", "vision", "dimensions", "text_model", "widths")  # what two tables must agree in to be compared
 VECTORS = ("media_embedding", "text_embedding")
-PART = 16_384  # rows at a time
+PART = 16_384  # rows of texts at a time
+READ = 2_048  # rows of vectors: what is done with them is done while they are in the processor's cache
 Vectors = Sequence[np.ndarray | None]
 
 
@@ -77,7 +78,8 @@ class Table:
 
         self.path = place / EMBEDDINGS if place.is_dir() else place
         try:
-            self._file = pyarrow.parquet.ParquetFile(self.path)
+            # Without a buffer of whole row groups, which takes as long as reading does.
+            self._file = pyarrow.parquet.ParquetFile(self.path, pre_buffer=False)
             facts = json.loads((self._file.schema_arrow.metadata or {})[FACTS])
         except (OSError, ValueError, KeyError, pyarrow.ArrowException) as broken:
             raise NO_EMBEDDINGS.error(self.path, f"it cannot be read: {type(broken).__name__}: {broken}") from broken
@@ -88,9 +90,9 @@ class Table:
     def rows(self) -> int:
         return int(self._file.metadata.num_rows)
 
-    def parts(self, texts: Sequence[str] = ("sample_id",), rows: int = PART) -> Iterator[Part]:
-        """All rows in order, at most `rows` of them at a time, with these columns of text."""
-        for batch in self._file.iter_batches(rows, columns=[*texts, *VECTORS]):
+    def parts(self, texts: Sequence[str] = (), groups: Sequence[int] | None = None) -> Iterator[Part]:
+        """Rows in order, at most READ of them at a time, with these columns of text; of these row groups or all."""
+        for batch in self._file.iter_batches(READ, row_groups=groups, columns=[*texts, *VECTORS]):
             columns = {name: batch.column(name).to_pylist() for name in texts}
             media, text = (_matrix(batch.column(name), width) for name, width in zip(VECTORS, self.widths, strict=True))
             yield Part(columns, media, text)
@@ -107,14 +109,11 @@ class Table:
         )
         return Part(columns, media, text)
 
-    def spread(self, most: int) -> Part:
-        """About `most` rows' vectors, in whole row groups that are spread over the table."""
+    def spread(self, most: int) -> Iterator[Part]:
+        """About `most` rows, in whole row groups that are spread over the table."""
         groups = self._file.metadata.num_row_groups
         wanted = max(1, min(groups, most * groups // max(1, self.rows)))
-        picked = sorted({at * groups // wanted for at in range(wanted)}) if groups else []
-        read = self._file.read_row_groups(picked, columns=list(VECTORS)).combine_chunks()
-        columns = [read.column(name).combine_chunks() for name in VECTORS]
-        return Part({}, *(_matrix(each, width) for each, width in zip(columns, self.widths, strict=True)))
+        return self.parts(groups=sorted({at * groups // wanted for at in range(wanted)}) if groups else [])
 
     def texts(self, names: Sequence[str]) -> Iterator[tuple[int, Any]]:
         """(number of the first row, a pyarrow batch of these columns) for all rows; vectors are not read."""

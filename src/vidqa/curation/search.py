@@ -9,7 +9,12 @@ Shape letters: G gaps, N rows of a part, K neighbours of a gap, D width.
 
 from __future__ import annotations
 
+import os
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import cycle
 from typing import Any
 
 import numpy as np
@@ -19,6 +24,8 @@ from vidqa.curation.embeddings import Part, Table
 
 SAMPLED = 65_536  # rows of the pool that its mean is taken of
 LOOK = 256  # dimensions in which candidates are compared with each other
+TOGETHER = 16_384  # rows of the pool that one core compares with all gaps at a time
+CORES = 16  # at most, each with rows of its own in memory
 SEED = 0
 
 
@@ -30,43 +37,64 @@ class Centre:
     text: np.ndarray
     weight: float
 
-    def rows(self, part: Part) -> np.ndarray:
-        """float32 [N, D] of a pool. Inner products with `queries` are similarities."""
+    def rows(self, part: Part, out: np.ndarray | None = None) -> np.ndarray:
+        """float32 [N, D] of a pool, in `out` where it is given. Inner products with `queries` are similarities."""
+        media, text = _there(part.media), _there(part.text)
         one, other = self.weight**0.5, (1 - self.weight) ** 0.5
         alone = 1 / max(one, 1e-6), 1 / max(other, 1e-6)
-        media_there, text_there = part.media.any(axis=1), part.text.any(axis=1)
-        return self._joined(part, np.where(text_there, one, alone[0]), np.where(media_there, other, alone[1]))
+        return self._joined(part, media * np.where(text, one, alone[0]), text * np.where(media, other, alone[1]), out)
 
     def queries(self, part: Part) -> np.ndarray:
         """float32 [G, D] of gaps."""
-        same = np.ones(len(part))
-        return self._joined(part, same * self.weight**0.5, same * (1 - self.weight) ** 0.5)
+        media, text = _there(part.media), _there(part.text)
+        return self._joined(part, media * self.weight**0.5, text * (1 - self.weight) ** 0.5)
 
-    def _joined(self, part: Part, media: np.ndarray, text: np.ndarray) -> np.ndarray:
-        """Centred media and texts side by side, with these lengths [N]; rows of zeros stay."""
+    def _joined(self, part: Part, media: np.ndarray, text: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
+        """Centred media and texts side by side, with these lengths [N]."""
         width = part.media.shape[1]
-        found = np.empty((len(part), width + part.text.shape[1]), np.float32)
+        found = np.empty((len(part), width + part.text.shape[1]), np.float32) if out is None else out
         sides = ((part.media, self.media, media, found[:, :width]), (part.text, self.text, text, found[:, width:]))
-        for vectors, mean, length, out in sides:
-            np.subtract(vectors, mean, out=out)
-            norm = np.sqrt(np.einsum("nd,nd->n", out, out))
-            scale = np.where(vectors.any(axis=1), length / np.maximum(norm, 1e-6), 0)
-            np.multiply(out, scale[:, None], out=out, casting="unsafe")
+        for vectors, mean, length, side in sides:
+            np.subtract(vectors, mean, out=side)
+            scale = length / np.maximum(np.sqrt(np.einsum("nd,nd->n", side, side)), 1e-6)
+            np.multiply(side, scale.astype(np.float32)[:, None], out=side)
         return found
+
+
+def _there(vectors: np.ndarray) -> np.ndarray:
+    """bool [N]: which rows are not zeros."""
+    return np.einsum("nd,nd->n", vectors, vectors) > 0
 
 
 def centre_of(pool: Table, weight: float) -> Centre:
     """Means over rows that are spread over the whole pool."""
-    sampled = pool.spread(SAMPLED)
-    return Centre(_mean(sampled.media), _mean(sampled.text), weight)
+    media, text = (_Mean(width) for width in pool.widths)
+    for part in pool.spread(SAMPLED):
+        media.take(part.media)
+        text.take(part.text)
+    return Centre(media.value, text.value, weight)
 
 
-def _mean(vectors: np.ndarray) -> np.ndarray:
+class _Mean:
     """Of the rows that are there; zeros where all are one, which would leave nothing to compare by."""
-    there = vectors[np.any(vectors, axis=1)]
-    if not len(there) or (there == there[0]).all():
-        return np.zeros(vectors.shape[1], np.float32)
-    return np.asarray(there.mean(0))
+
+    def __init__(self, width: int) -> None:
+        self.total, self.count, self.differ = np.zeros(width), 0, False
+        self.first: np.ndarray | None = None
+
+    def take(self, vectors: np.ndarray) -> None:
+        there = _there(vectors)
+        rows = vectors if there.all() else vectors[there]
+        if not len(rows):
+            return
+        self.first = rows[0].copy() if self.first is None else self.first
+        self.differ = self.differ or bool((rows != self.first).any())
+        self.total += rows.sum(axis=0)
+        self.count += len(rows)
+
+    @property
+    def value(self) -> np.ndarray:
+        return (self.total / self.count if self.differ else self.total * 0).astype(np.float32)
 
 
 @dataclass
@@ -87,17 +115,50 @@ def nearest(pool: Table, queries: np.ndarray, count: int, centre: Centre) -> Can
     )
     width = pool.widths[0]
     short = np.random.default_rng(SEED).standard_normal((width, min(LOOK, width)), np.float32)
-    start = 0
-    for part in pool.parts():
-        vectors = centre.rows(part)
-        similarity, place = faiss.knn(queries, vectors, min(count, len(vectors)), faiss.METRIC_INNER_PRODUCT)
+    for start, vectors, (similarity, place) in _compared(pool, queries, count, centre, faiss):
         _merge(found, similarity, np.where(place >= 0, place + start, -1))
-        for row in set(found.row[found.row >= start].tolist()):
-            found.looks[row] = (vectors[row - start, :width] @ short).astype(np.float16)
-        start += len(part)
+        new = np.unique(found.row[found.row >= start])
+        found.looks |= zip(new.tolist(), (vectors[new - start, :width] @ short).astype(np.float16), strict=True)
     kept = set(found.row[found.row >= 0].tolist())
     found.looks = {row: look for row, look in found.looks.items() if row in kept}
     return found
+
+
+def _compared(
+    pool: Table, queries: np.ndarray, count: int, centre: Centre, faiss: Any
+) -> Iterator[tuple[int, np.ndarray, tuple[np.ndarray, np.ndarray]]]:
+    """(number of the first row, float32 [N, D], similarities and places of the nearest [G, K]) of all rows in order.
+
+    Each core compares a part of its own with one thread: threads that share a part wait for each other, on a busy
+    machine most of the time.
+    """
+    cores = min(CORES, len(os.sched_getaffinity(0)))
+    rooms = [np.empty((min(TOGETHER, pool.rows), sum(pool.widths)), np.float32) for _ in range(cores + 1)]
+    waiting: deque[tuple[int, np.ndarray, Future[tuple[np.ndarray, np.ndarray]]]] = deque()
+    with ThreadPoolExecutor(cores, initializer=faiss.omp_set_num_threads, initargs=(1,)) as threads:
+        for start, vectors in _centred(pool, centre, rooms):
+            most, measure = min(count, len(vectors)), faiss.METRIC_INNER_PRODUCT
+            waiting.append((start, vectors, threads.submit(faiss.knn, queries, vectors, most, measure)))
+            if len(waiting) == cores + 1:  # no room is left
+                first, part, compared = waiting.popleft()
+                yield first, part, compared.result()
+        for first, part, compared in waiting:
+            yield first, part, compared.result()
+
+
+def _centred(pool: Table, centre: Centre, rooms: Sequence[np.ndarray]) -> Iterator[tuple[int, np.ndarray]]:
+    """(number of the first row, float32 [N, D]) of all rows, as many of them as there is room for, in each room by
+    turns."""
+    room, start, filled = cycle(rooms), 0, 0
+    now = next(room)
+    for part in pool.parts():
+        if filled + len(part) > len(now):
+            yield start, now[:filled]
+            now, start, filled = next(room), start + filled, 0
+        centre.rows(part, now[filled : filled + len(part)])
+        filled += len(part)
+    if filled:
+        yield start, now[:filled]
 
 
 def _merge(found: Candidates, similarity: np.ndarray, row: np.ndarray) -> None:

@@ -17,6 +17,7 @@ from typing import Any
 import av
 import numpy as np
 from ledger import Ledger, arguments, table
+from threadpoolctl import threadpool_limits
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
@@ -61,6 +62,7 @@ def main() -> None:
     print("missed:", [record.id for record in sets["planted"] if record.id not in by_clip][:40])
 
 
+@threadpool_limits.wrap(limits=1)  # as find_leaks does
 def timed(new: list[Record], protected: list[Record]) -> dict[str, Any]:
     """Seconds of each step for these clips, none of which is a copy."""
     before = time.perf_counter()

@@ -26,7 +26,7 @@ sys.path[:0] = [str(ROOT / "src")]
 
 from ledger import Ledger, arguments, table
 
-from vidqa.contract.environment import adopt
+from vidqa.contract.environment import adopt, python_path
 from vidqa.studies.study import history_of
 
 VISION = {"nframes": 8, "total_pixels": 4 * 32 * 32}
@@ -62,6 +62,7 @@ def main() -> None:
     options = parser.parse_args()
     out, ledger = options.out.absolute(), Ledger("study_tiny", options)
     adopt({"VIDQA_STATE_DIR": str(out / "state"), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""})
+    adopt({"PYTHONPATH": python_path(ROOT / "src")})
     asked = list(product(options.algorithms, options.seeds))
     clips, steps = (24, 3) if options.tiny else (400, 40)
     with ThreadPoolExecutor(options.together) as pool:

@@ -15,6 +15,8 @@ from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import PurePath
 
+from threadpoolctl import threadpool_limits
+
 from vidqa.curation.frame_looks import Look, looks
 from vidqa.curation.likely import likely_pairs
 from vidqa.curation.overlap import UNSURE, overlaps
@@ -155,6 +157,7 @@ def _same_stem(new: dict[str, MediaRef], others: dict[str, MediaRef], group_by: 
     return found
 
 
+@threadpool_limits.wrap(limits=1)  # the products are small: several threads mostly wait for each other
 def _by_looks(new: dict[str, MediaRef], others: dict[str, dict[str, MediaRef]], add: Add) -> None:
     """Clips that share moments. Protected clips are held, small; new ones are looked at some at a time."""
     held: list[tuple[str, MediaRef, Look]] = []

@@ -164,6 +164,15 @@ def test_an_empty_pool_ends_the_loop(monkeypatch: pytest.MonkeyPatch, world: Pat
     assert ending.rule == "no new samples" and "train" not in jobs.launched
 
 
+def test_finds_without_answers_wait_for_a_person(monkeypatch: pytest.MonkeyPatch, world: Path, tmp_path: Path) -> None:
+    """A pool of clips alone: what is found in it becomes a page on which questions are answered."""
+    pool = shutil.copytree(world / "pool/videos", tmp_path / "pool", copy_function=os.link)
+    loop = begun(world, tmp_path / "place", "words.mine=--threshold=-1", pool=pool)
+    ending, jobs = ended(monkeypatch, loop, lacks_diagonals)
+    assert ending.rule == "labels needed" and "label_samples.py" in ending.sentence and "train" not in jobs.launched
+    assert (loop.folder / "round_1/mined/annotate.html").is_file()
+
+
 @pytest.mark.slow
 def test_a_leak_is_a_gate(monkeypatch: pytest.MonkeyPatch, world: Path, tmp_path: Path) -> None:
     """A pool that holds clips of the selection set."""

@@ -1,0 +1,121 @@
+"""Planted label errors found by trained models: python benchmarks/audit.py --out DIR
+
+The demo's clips. Of 5 % of all labels, those that models learn from and those that are audited, another answer to the
+same question takes the place. Two models of a million parameters train with different seeds and evaluate the audited
+clips, which neither has seen; analyze_gaps.py --audit puts their labels in order, by one model and by both. Counted:
+how many of the planted errors are in the first 10 % of the queue. Clips, errors and weights are drawn for each seed.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tests")]
+
+import forked
+from ledger import Ledger, arguments, table
+from study_tiny import build, python
+from tiny_world import engine_command
+
+from vidqa.contract.environment import adopt, python_path
+from vidqa.demo.recipe import EVALUATE, TRAIN
+
+OWN = {"dp_shard_size": 1, "num_epochs": 10, "train.compile": "false"}
+CLIPS, AUDITED, NUMBERS = 2_000, 600, (1, 2)
+PLANTED, FIRST = 0.05, 0.1  # shares: of labels that are wrong; of the queue that is read
+LIMIT_S = 1_800
+
+
+def main() -> None:
+    parser = arguments(__doc__)
+    parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3])
+    options = parser.parse_args()
+    adopt({"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": python_path(ROOT / "src")})
+    ledger = Ledger("audit", options)
+    for seed in options.seeds:
+        for row in audited(options.out.absolute() / f"seed-{seed}", seed, options.tiny):
+            ledger.add(row)
+            print(table([row]), flush=True)
+
+
+def audited(out: Path, seed: int, tiny: bool) -> list[dict[str, Any]]:
+    """A row for the queue by one model, and one for that by all."""
+    data = out / "data"
+    clips, pool = (24, 24) if tiny else (CLIPS, AUDITED)
+    if not (out / "planted.json").exists():
+        python("-m", "vidqa.demo", "--out", data, "--clips", clips, "--pool", pool, "--seed", seed)
+        for number in NUMBERS:
+            words = ("--corpus", data / "corpus.txt", "--seed", number, "--out", out / f"model-{number}")
+            python("-m", "vidqa.engine.families.tiny_qwen3_vl", *words)
+        draw = np.random.default_rng(seed)
+        wrong = [planted(data / name / "annotations.json", draw) for name in ("train", "pool")]
+        (out / "planted.json").write_text(json.dumps(wrong[1]))
+    wrong = set(json.loads((out / "planted.json").read_text()))
+    runs = [evaluated(out, data, number, tiny) for number in NUMBERS]
+    labels = len(json.loads((data / "pool/annotations.json").read_text()))
+    first = round(FIRST * labels)
+    rows = []
+    for count in NUMBERS:
+        queue = queue_of(out, data, runs[:count])
+        found = len(wrong & {each["sample_id"] for each in queue[:first]})
+        accuracy = [json.loads((run / "metrics.json").read_text())["accuracy"] for run in runs[:count]]
+        share = {"planted": len(wrong), "found": found, "share": found / len(wrong)}
+        rows.append({"seed": seed, "models": count, "labels": labels, "read": first, **share, "agreement": accuracy})
+    return rows
+
+
+def planted(place: Path, draw: np.random.Generator) -> list[str]:
+    """Give PLANTED of the records another answer to the same question; the ids of these records."""
+    records = json.loads(place.read_text())
+    answers: dict[str, set[str]] = defaultdict(set)
+    for record in records:
+        asked, said = record["conversations"]
+        answers[asked["value"]].add(said["value"])
+    able = [at for at, record in enumerate(records) if len(answers[record["conversations"][0]["value"]]) > 1]
+    chosen = draw.choice(able, round(PLANTED * len(records)), replace=False).tolist()
+    for at in chosen:
+        asked, said = records[at]["conversations"]
+        said["value"] = str(draw.choice(sorted(answers[asked["value"]] - {said["value"]})))
+    place.write_text(json.dumps(records))
+    return [records[at]["id"] for at in chosen]
+
+
+def evaluated(out: Path, data: Path, number: int, tiny: bool) -> Path:
+    """The evaluation of a model with weights and order of seed `number`; what is there is not repeated."""
+    train, evaluation = out / f"train-{number}", out / f"evaluation-{number}"
+    sets = TRAIN | OWN | {"train.seed": number, "train.train_policy.dataloader_seed": number}
+    if not (train / "done").exists():
+        spec, model = out / f"train-{number}.toml", out / f"model-{number}"
+        build("train", spec, "--train-root", data / "train", model, sets | ({"train.max_num_steps": 3} if tiny else {}))
+        engine("train", spec, train)
+    if not (evaluation / "done").exists():
+        spec = out / f"evaluation-{number}.toml"
+        build("evaluate", spec, "--eval-root", data / "pool", train / "best", EVALUATE)
+        engine("evaluate", spec, evaluation)
+    return evaluation
+
+
+def engine(action: str, spec: Path, run: Path) -> None:
+    done = forked.run(engine_command(action, spec, run), timeout=LIMIT_S)
+    if done.returncode:
+        sys.exit(f"{spec}: {done.stderr[-3000:]}")
+    (run / "done").touch()
+
+
+def queue_of(out: Path, data: Path, runs: list[Path]) -> list[dict[str, Any]]:
+    """Doubtful labels as analyze_gaps.py writes them, the most doubtful first."""
+    others = [word for run in runs[1:] for word in ("--other-results", run)]
+    place = ("--gaps-parquet", out / "gaps.parquet", "--kpi-ann-path", data / "pool/annotations.json")
+    python("scripts/analyze_gaps.py", "--results-dir", runs[0], *place, "--audit", out / "audit.json", *others)
+    return json.loads((out / "audit.json").read_text())["items"]
+
+
+if __name__ == "__main__":
+    main()

@@ -111,7 +111,7 @@ being written.
 
 The largest tensors' memory of a step (`torch.cuda.max_memory_allocated`); "kept" means `engine.recompute = "none"`.
 Made from `benchmarks/results`; `benchmarks/memory.py` measures such rows, and `benchmarks/answering_memory.py` those of
-evaluations, of which none has been measured yet.
+evaluations.
 """
 CHOICES = """## The choice beside a grid
 

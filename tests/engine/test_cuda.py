@@ -13,6 +13,7 @@ import torch
 from tiny_world import engine_command, losses, tiny_data, tiny_model, tiny_spec
 from transformers import AutoConfig, Qwen3VLForConditionalGeneration
 
+from vidqa.engine.distributed import alone
 from vidqa.engine.kernels import kernels_for, plain
 from vidqa.engine.model import ahead
 from vidqa.planning.budget.recompute import NOTHING
@@ -157,14 +158,13 @@ def test_evaluation_on_every_gpu(world: SimpleNamespace) -> None:
 
 def test_planned_kernels_are_planned_no_more(world: SimpleNamespace) -> None:
     """A shape that was planned is called in a fraction of the time that planning takes, forward and backward."""
-    device = torch.device("cuda")
     calls = ([(1, 1408), (2, 1408), (1, 1664)], [(5, 340), (7, 340)])
     tiny = Qwen3VLForConditionalGeneration(AutoConfig.from_pretrained(world.model))
 
     def seconds() -> float:
         torch.cuda.synchronize()
         began = time.perf_counter()
-        ahead.plan_kernels(calls, NOTHING, tiny, device)
+        ahead.plan_kernels(calls, NOTHING, tiny, alone())
         torch.cuda.synchronize()
         return time.perf_counter() - began
 

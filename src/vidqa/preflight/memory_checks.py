@@ -10,7 +10,6 @@ from typing import Any
 
 from vidqa import spec
 from vidqa.contract.problem import Problem
-from vidqa.jobs.job_spec import process_count
 from vidqa.planning.budget.forecast import Forecast, Packing, forecast
 from vidqa.planning.budget.memory import GIB, fits
 from vidqa.planning.budget.trained import trainable
@@ -74,7 +73,7 @@ def available_gib() -> float:
 
 def estimate(context: Context, train_spec: TrainSpec, samples: Sequence[Sample], has_gib: float | None) -> Forecast:
     """Memory of a training with this spec; every candidate change is judged by it."""
-    steps_of = partial(Steps, train_spec, samples, process_count(train_spec), "cuda")
+    steps_of = partial(Steps, train_spec, samples, spec.data_ranks(train_spec), "cuda")
     packing = Packing(steps_of, max(1, spec.total_steps(train_spec, len(samples))))
     return forecast(train_spec, trained_model(context, train_spec), packing, has_gib)
 

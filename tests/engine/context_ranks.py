@@ -23,7 +23,7 @@ from vidqa.engine.batch.resize import resize_frames
 from vidqa.engine.families import torch_half
 from vidqa.engine.families.tiny_qwen_vl import initialise
 from vidqa.engine.model.context import WHOLE, Context
-from vidqa.planning.budget.recompute import path
+from vidqa.planning.budget.recompute import NOTHING, Layers, Recompute, named
 from vidqa.planning.samples import Planner, Prompting, Sample
 from vidqa.video import decode_frames, decode_image
 
@@ -72,10 +72,11 @@ def main(folder: Path, root: Path, out: Path) -> None:
         found = [torch.zeros_like(p) if p.grad is None else p.grad for p in model.parameters()]
         return loss, torch.cat([gradient.flatten() for gradient in found]), had
 
+    some = Recompute(Layers(2, 1), Layers(2, 1))  # the projections before attention, and all but attention
     rows = []
     for share in (False, True):
-        for way in path(sizes, vision_trains=True):
-            loss, gradient, had = computed(WHOLE, share, way)
+        loss, gradient, had = computed(WHOLE, share, NOTHING)
+        for way in (NOTHING, some, named("all", sizes)):
             ours, own, mine = computed(world.context, share, way)
             dist.all_reduce(ours)
             dist.all_reduce(own)

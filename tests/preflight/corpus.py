@@ -661,7 +661,11 @@ for title, code, spoil in (
     ("config is not JSON", "MODEL_FILE_MISSING", overwrite("config.json", "{")),
     ("config is a list", "MODEL_FILE_MISSING", overwrite("config.json", "[]")),
     ("another architecture", "MODEL_UNSUPPORTED", rewrite("config.json", lambda c: c.update(model_type="llama"))),
-    ("a mixture of experts", "MODEL_UNSUPPORTED", rewrite("config.json", lambda c: c.update(model_type="qwen3_vl_moe"))),
+    (
+        "a mixture of experts",
+        "MODEL_UNSUPPORTED",
+        rewrite("config.json", lambda c: c.update(model_type="qwen3_vl_moe")),
+    ),
     (
         "quantized weights",
         "MODEL_QUANTIZED",

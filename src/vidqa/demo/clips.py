@@ -17,10 +17,10 @@ from vidqa.demo.scenes import DIAGONAL, EVENTS, Scene, draw_scene, render
 
 # What is learned from: crossings twice, because four directions take longest to learn.
 TRAIN_EVENTS = ("cross", *EVENTS)
-EVAL_CLIPS_PER_EVENT = 24
+EVAL_CLIPS_PER_EVENT = 72
 # The weakness on purpose: nothing moves diagonally in the training set, these many clips do in each set that is
 # measured on, and this share of the pool, from which the loop takes new samples.
-DIAGONAL_EVAL_CLIPS = 24
+DIAGONAL_EVAL_CLIPS = 72
 DIAGONAL_POOL_SHARE = 0.05
 
 

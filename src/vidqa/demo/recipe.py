@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 TRAIN_CLIPS = 3000
-POOL_CLIPS = 1600
+POOL_CLIPS = 4000
 # The same frames are taken in training and in evaluation: 8 of them, as 4 tokens (one for each two frames).
 VISION = {"nframes": 8, "total_pixels": 4 * 32 * 32}
 
@@ -32,7 +32,7 @@ EVALUATE = {
     "num_gpus": 1,
 }
 
-# The loop: it goes on from the first training, on what was mined and three times as much of what was there.
+# The loop: it goes on from the first training, on what was mined and twice as much of what was there.
 LOOP = {
     "sets.kpi_looks": 1,
     "stop.target_kind": "diagonal",
@@ -40,7 +40,7 @@ LOOP = {
     "stop.rounds": 2,
     "continue_from": "last",
     "audit": "report",
-    "train": "num_epochs=20",
-    "words.mine": "--per-gap 8",
-    "words.assemble": "--replay 3",
+    "train": "num_epochs=10",
+    "words.mine": "--per-gap 4",
+    "words.assemble": "--replay 2",
 }

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -90,10 +92,13 @@ def write_demo_set(folder: Path, train_count: int, seed: int = 0, pool_count: in
 def write_split(folder: Path, clips: list[Clip]) -> int:
     """One annotations.json with its clips; returns the number of questions."""
     (folder / "videos").mkdir(parents=True)
-    records = []
-    for clip in clips:
+
+    def write(clip: Clip) -> None:
         write_mp4(folder / "videos" / f"{clip.name}.mp4", render(clip.scene), clip.scene.look.fps)
-        records += [_record(clip, number, question) for number, question in enumerate(clip.questions)]
+
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        list(pool.map(write, clips))
+    records = [_record(clip, number, question) for clip in clips for number, question in enumerate(clip.questions)]
     write_json(folder / "annotations.json", records)
     return len(records)
 

@@ -23,6 +23,8 @@ sys.path.insert(0, str(SKILL_ROOT / "src"))
 from vidqa.demo.recipe import EVALUATE, LOOP, POOL_CLIPS, TRAIN, TRAIN_CLIPS
 from vidqa.demo.summary import WEAK_KIND
 
+EACH = 72  # clips of each event that are measured on, three times those of the demo: one question is 1.4 points
+
 
 def python(*words: object, read: bool = True) -> dict[str, Any]:
     """Run a command in the repository's folder; what it says as JSON."""
@@ -44,9 +46,9 @@ def build(action: str, out: Path, overrides: dict[str, Any], *words: object) -> 
 def measured(folder: Path, seed: int, share: float) -> dict[str, Any]:
     """The loop's report of one seed, in short; with a `share` of the demo's clips."""
     data, model, runs = folder / "data", folder / "model", folder / "runs"
-    sizes = ("--clips", int(share * TRAIN_CLIPS), "--pool", int(share * POOL_CLIPS), "--seed", seed)
+    sizes = ("--clips", int(share * TRAIN_CLIPS), "--pool", int(share * POOL_CLIPS))
     if not (data / "pool" / "annotations.json").is_file():  # written last; an earlier call's trainings are found again
-        python("-m", "vidqa.demo", "--out", data, *sizes, read=False)
+        python("-m", "vidqa.demo", "--out", data, *sizes, "--each", EACH, "--seed", seed, read=False)
         made = ("--out", model, "--corpus", data / "corpus.txt", "--seed", seed)
         python("-m", "vidqa.engine.families.tiny_qwen3_vl", *made, read=False)
     train, evaluate = folder / "train.toml", folder / "evaluate.toml"

@@ -32,7 +32,7 @@ EVALUATE = {
     "num_gpus": 1,
 }
 
-# The loop: it goes on from the first training, on what was mined and twice as much of what was there.
+# The loop: it goes on from the first training, on what was mined and three times as much of what was there.
 LOOP = {
     "sets.kpi_looks": 1,
     "stop.target_kind": "diagonal",
@@ -40,7 +40,7 @@ LOOP = {
     "stop.rounds": 2,
     "continue_from": "last",
     "audit": "report",
-    "train": "num_epochs=10",
-    "words.mine": "--per-gap 4",
-    "words.assemble": "--replay 2",
+    "train": "num_epochs=16",
+    "words.mine": "--per-gap 12 --most 288",
+    "words.assemble": "--replay 3",
 }

@@ -1,15 +1,19 @@
 """The ordinary recipe to compare with: Hugging Face Trainer, FSDP2 through accelerate, padded batches, SDPA.
 
     torchrun --nproc-per-node 4 benchmarks/ordinary.py --model 8b --data set --steps 6 --out run [--lora] [--packed]
+    torchrun --nproc-per-node 1 benchmarks/ordinary.py ... --careful 8192-kept 16384-kept 16384
 
 Written as the guides write it: the processor runs in the collator on the files themselves, activations are
 checkpointed, AdamW is fused, eight loader workers. --packed is what its best users do: samples side by side with
-variable-length attention (in the vision tower too) and logits of supervised tokens only. Prints one JSON object.
+variable-length attention (in the vision tower too) and logits of supervised tokens only. --careful adds fused parts
+(careful.py), adapters without FSDP, weights that stay gathered, and settings to try: tokens of a pack, with "-kept"
+where nothing is computed again. The fastest of those that fit is the result. Prints one JSON object.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import sys
 import time
@@ -23,6 +27,7 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from accelerate import DistributedType, PartialState
+from careful import Try, install_fused_parts, keep_frozen_tower_plain
 from packed_attention import install_packed_attention, set_bounds
 from processor_batches import COUNTS, PackedCollator, PaddedCollator, packs_of, planned_lengths
 from torch.distributed.fsdp import FSDPModule
@@ -69,6 +74,18 @@ class PackedTrainer(MeasuredTrainer):
         return F.cross_entropy(logits[0].float(), labels[at + 1])
 
 
+class CarefulTrainer(MeasuredTrainer):
+    """The same with fused parts; the loss is the mean over all supervised tokens of the step."""
+
+    def compute_loss(
+        self, model: Any, inputs: dict[str, Any], *_: Any, num_items_in_batch: Any = None, **__: Any
+    ) -> torch.Tensor:
+        labels, at = inputs.pop("labels"), inputs.pop("predict_at")
+        set_bounds(inputs.pop("lengths"), labels.device)
+        count = len(at) if num_items_in_batch is None else num_items_in_batch / self.accelerator.num_processes
+        return model(**inputs, predict_at=at, targets=labels[at + 1]) / count
+
+
 class Stopwatch(TrainerCallback):
     """Seconds, waiting and counts over all ranks of every optimizer step."""
 
@@ -94,41 +111,47 @@ class Stopwatch(TrainerCallback):
         self.last = time.perf_counter()
 
 
-def load(folder: Path, device: torch.device, *, lora: bool, packed: bool) -> Any:
+def load(folder: Path, device: torch.device, *, lora: bool, packed: bool, careful: bool = False) -> Any:
     model = Qwen3VLForConditionalGeneration.from_pretrained(folder, dtype=torch.bfloat16, attn_implementation="sdpa")
     model.config.use_cache = model.config.text_config.use_cache = False  # recomputed layers would fill a cache twice
     model.to(device)
     if packed:
         install_packed_attention(model)
+    if careful:
+        install_fused_parts(model, compiled=device.type == "cuda")
     if not lora:
         return model
+    if careful:
+        keep_frozen_tower_plain(model.model.visual)
     from peft import LoraConfig, get_peft_model
 
     targets = rf"model\.language_model\..*\.({'|'.join(LORA_TARGETS)})"
     return get_peft_model(model, LoraConfig(r=16, lora_alpha=32, target_modules=targets))
 
 
-def arguments(options: argparse.Namespace) -> TrainingArguments:
+def arguments(options: argparse.Namespace, *, recompute: bool = True, accumulate: int) -> TrainingArguments:
     sharding = {
         "version": 2,
         "auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
         "transformer_layer_cls_to_wrap": LAYERS,
-        "activation_checkpointing": True,
-        "reshard_after_forward": True,
+        "activation_checkpointing": recompute,
+        "reshard_after_forward": not options.careful,
         "state_dict_type": "SHARDED_STATE_DICT",
     }
+    spread: dict[str, Any] = {"fsdp": True, "fsdp_config": sharding}
+    if options.careful and options.lora:  # every GPU holds the model, and exchanges gradients of adapters
+        spread = {"ddp_find_unused_parameters": False, "gradient_checkpointing": recompute}
     return TrainingArguments(
         output_dir=str(options.out),
         max_steps=options.steps,
-        per_device_train_batch_size=1 if options.packed else 2,
-        gradient_accumulation_steps=options.accumulate,
+        per_device_train_batch_size=1 if options.packed or options.careful else 2,
+        gradient_accumulation_steps=accumulate,
         bf16=True,
         use_cpu=not torch.cuda.is_available(),
         optim="adamw_torch_fused",
         learning_rate=1e-4 if options.lora else 1e-5,
         max_grad_norm=1.0,
-        fsdp=True,
-        fsdp_config=sharding,
+        **spread,
         dataloader_num_workers=options.workers,
         dataloader_persistent_workers=True,
         remove_unused_columns=False,
@@ -161,6 +184,64 @@ def summary(stopwatch: Stopwatch, model: Any, options: argparse.Namespace) -> di
     }
 
 
+def measure(options: argparse.Namespace, chosen: Try | None) -> dict[str, Any] | None:
+    """Train some steps, with the settings `chosen` where a careful user tries several; what was measured, on rank 0."""
+    records, accumulate = json.loads((options.data / "annotations.json").read_text()), options.accumulate
+    kind: tuple[Any, Any] = (MeasuredTrainer, PaddedCollator)
+    if options.packed or chosen:
+        budget = chosen.pack_tokens if chosen else options.pack_tokens
+        lengths = planned_lengths(options.model, options.data, options.fps)
+        if chosen:
+            accumulate = max(1, round(options.samples * sum(lengths) / len(lengths) / budget))
+        kind = (CarefulTrainer if chosen else PackedTrainer, PackedCollator)
+        records = packs_of(records, lengths, budget)
+    setting = arguments(options, recompute=chosen is None or chosen.recompute, accumulate=accumulate)
+    packed = bool(options.packed or chosen)
+    model = load(options.model, setting.device, lora=options.lora, packed=packed, careful=chosen is not None)
+    stopwatch = Stopwatch()
+    collator = kind[1](options.model, options.data, options.fps)
+    trainer = kind[0](model=model, args=setting, train_dataset=records, data_collator=collator, callbacks=[stopwatch])
+    stopwatch.trainer = trainer
+    trainer.train()
+    if not trainer.is_world_process_zero():
+        return None
+    result = summary(stopwatch, trainer.model, options)
+    result["losses"] = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+    return result
+
+
+def fastest(options: argparse.Namespace) -> dict[str, Any] | None:
+    """The result of the fastest settings that fit, with all that were tried. On several GPUs the first ones count: one
+    that runs out of memory leaves the others waiting."""
+    found, tried = None, []
+    for words in options.careful if not dist.is_initialized() or dist.get_world_size() == 1 else options.careful[:1]:
+        try:
+            result = measure(options, Try.of(words))
+        except torch.OutOfMemoryError:
+            tried.append({"settings": words, "failed": "out of memory"})
+        else:
+            if result is None:
+                continue
+            counted = result["steps"][1:]
+            result["settings"] = words
+            speed = sum(step["tokens"] for step in counted) / sum(step["seconds"] for step in counted)
+            tried.append({"settings": words, "tokens/s": speed, "memory_gib": result["memory_gib"]})
+            if found is None or speed > max(one.get("tokens/s", 0.0) for one in tried[:-1]):
+                found = result
+            write(options, {**found, "tried": tried})  # a program that is stopped leaves what it measured
+        gc.collect()
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+    if found is None and tried:
+        sys.exit(f"nothing fits of {', '.join(options.careful)}")
+    return found and {**found, "tried": tried}
+
+
+def write(options: argparse.Namespace, result: dict[str, Any]) -> None:
+    options.out.mkdir(parents=True, exist_ok=True)
+    (options.out / "result.json").write_text(json.dumps(result, indent=2))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--model", type=Path, required=True)
@@ -168,33 +249,22 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="result.json goes here")
     parser.add_argument("--steps", type=int, default=4)
     parser.add_argument("--accumulate", type=int, default=1, help="batches per optimizer step and rank")
+    parser.add_argument("--samples", type=int, default=8, help="of a step and rank, about which --careful fills packs")
     parser.add_argument("--fps", type=float, default=1.4)
     parser.add_argument("--pack-tokens", type=int, default=16384)
     parser.add_argument("--workers", type=int, default=8)
     parser.add_argument("--lora", action="store_true")
     parser.add_argument("--packed", action="store_true")
+    parser.add_argument("--careful", nargs="+", metavar="TOKENS[-kept]", default=[])
     options = parser.parse_args()
-    setting = arguments(options)
-    torch.zeros(1, device=setting.device)  # its first use joins the process group and chooses this rank's device
-    if not torch.cuda.is_available():
+    device = arguments(options, accumulate=1).device
+    torch.zeros(1, device=device)  # its first use joins the process group and chooses this rank's device
+    if not torch.cuda.is_available() and not (options.careful and options.lora):
         shard_without_gpus()
     torch.manual_seed(0)
-    records = json.loads((options.data / "annotations.json").read_text())
-    kind: tuple[Any, Any] = (MeasuredTrainer, PaddedCollator)
-    if options.packed:
-        kind = (PackedTrainer, PackedCollator)
-        records = packs_of(records, planned_lengths(options.model, options.data, options.fps), options.pack_tokens)
-    model = load(options.model, setting.device, lora=options.lora, packed=options.packed)
-    stopwatch = Stopwatch()
-    collator = kind[1](options.model, options.data, options.fps)
-    trainer = kind[0](model=model, args=setting, train_dataset=records, data_collator=collator, callbacks=[stopwatch])
-    stopwatch.trainer = trainer
-    trainer.train()
-    if trainer.is_world_process_zero():
-        result = summary(stopwatch, trainer.model, options)
-        result["losses"] = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
-        options.out.mkdir(parents=True, exist_ok=True)
-        (options.out / "result.json").write_text(json.dumps(result, indent=2))
+    result = fastest(options) if options.careful else measure(options, None)
+    if result is not None:
+        write(options, result)
         print(json.dumps({key: value for key, value in result.items() if key != "steps"}), flush=True)
     if dist.is_initialized():
         dist.destroy_process_group()

@@ -1,16 +1,18 @@
-"""The memory policy that is chosen, beside fixed ones and the ordinary recipe, each case in one call on one GPU.
+"""The memory policy that is chosen, beside a grid of fixed ones, the ordinary recipe and a careful one, on one GPU.
 
     python benchmarks/policies.py --case lora lora-40 --out DIR
+    python benchmarks/policies.py --case lora --only chosen careful --out DIR --go-on     # what is missing
 
-A case is a training that a GPU's memory bounds. `chosen` leaves packs and recomputation to the engine, the others fix
-both (engine.recompute, engine.pack_tokens); those that are predicted not to fit are left out. OUT/rows.json can be kept
-as results/memory-NAME.json (see memory.py): the predicted peak stands beside the measured one.
+A case is a training that a GPU's memory bounds. `chosen` leaves packs and recomputation to the engine, the grid fixes
+both (engine.recompute, engine.pack_tokens); what is predicted not to fit is left out. Rows say all that the estimate of
+memory takes (see memory.py): references/memory.md shows them from results/policies.json, and the choice of every case
+beside the best of its grid.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -21,7 +23,6 @@ from memory import trained
 from training import ADAPT, SETS, Place, Training, as_tiny, train, write_spec
 from video_set import SetShape
 
-from vidqa.contract.files import write_json
 from vidqa.families import family_of
 from vidqa.planning.budget import measured
 from vidqa.planning.budget.forecast import Packing, forecast
@@ -32,7 +33,10 @@ from vidqa.planning.samples import training_planner
 from vidqa.planning.sets import load_sets
 from vidqa.spec import load, total_steps
 
-SHOWN = ("run", "tokens/s/gpu", "mfu", "memory_gib", "share_of_memory", "step_s", "pack_tokens", "memory_policy")
+SPEED, MEMORY = "tokens/s/gpu", ("predicted_gib", "memory_gib", "share_of_memory")
+SHOWN = ("run", SPEED, "mfu", *MEMORY, "step_s", "pack_tokens", "memory_policy")
+CAREFUL = ("8192-kept", "16384")
+LONG = {"custom.vision.total_pixels": 2**27, "policy.model_max_length": 2**17}  # a video may take 128k tokens
 
 
 @dataclass(frozen=True)
@@ -45,30 +49,38 @@ class Case:
     over: Mapping[str, Any] = field(default_factory=dict)
     limit_gib: float | None = None
     per_rank: int = 8
+    steps: int = 6  # the first half is not counted
     words: tuple[str, ...] = ()  # of the ordinary recipe
+    careful: tuple[str, ...] = ()  # settings that a careful user tries
 
     def training(self, name: str, recompute: str, pack_tokens: int | None) -> Training:
         over = {**self.over, "engine.recompute": recompute, "engine.pack_tokens": pack_tokens}
         over |= {"engine.gpu_memory_gib": self.limit_gib}
-        return Training(name, "ours", self.shape, 1, self.data, 6, 3, per_rank=self.per_rank, over=over)
+        return Training(name, "ours", self.shape, 1, self.data, self.steps, self.steps // 2, self.per_rank, over=over)
 
     def all_of_it(self, name: str) -> Iterator[Training]:
         yield self.training(f"{name} chosen", "auto", None)
         if self.limit_gib is None:
-            yield Training(
-                f"{name} ordinary", "ordinary", self.shape, 1, self.data, 3, 1, self.per_rank, words=self.words
-            )
-        for recompute in ("none", "all"):
+            theirs = Training(f"{name} ordinary", "ordinary", self.shape, 1, self.data, 3, 1, self.per_rank)
+            yield replace(theirs, words=self.words)
+            if self.careful:
+                yield replace(theirs, name=f"{name} careful", words=[*self.words, "--careful", *self.careful])
+        for recompute in ("none", "all") if "policy.lora.r" in self.over else ("none", "vision", "all"):
             for pack in self.packs:
                 yield self.training(f"{name} {recompute} {pack}", recompute, pack)
 
 
 CASES = {
-    "lora": Case("8b", SETS["1k-8k"], (8192, 12288, 16384, 24576), ADAPT, words=("--lora",)),
+    "lora": Case(
+        "8b", SETS["1k-8k"], (8192, 12288, 16384, 24576), ADAPT, words=("--lora",), careful=(*CAREFUL, "12288-kept")
+    ),
     "lora-40": Case("8b", SETS["1k-8k"], (8192, 16384), ADAPT, limit_gib=40),
-    "2b": Case("2b", SETS["1k-8k"], (8192, 16384)),
-    "short": Case("2b", SetShape(256, (1, 3)), (8192, 16384), per_rank=64),
-    "long": Case("8b", SetShape(4, (200, 200)), (), ADAPT, per_rank=2),
+    "2b": Case("2b", SETS["1k-8k"], (8192, 12288, 16384), careful=CAREFUL),
+    "short": Case("2b", SetShape(256, (1, 3)), (8192, 16384), per_rank=64, careful=CAREFUL),
+    "long": Case("8b", SetShape(2, (200, 200)), (), {**ADAPT, **LONG}, per_rank=1),  # 40k tokens
+    "longest": Case(
+        "8b", SetShape(1, (630, 630), width=736), (), {**ADAPT, **LONG}, per_rank=1, steps=3
+    ),  # 128k tokens
 }
 
 
@@ -90,34 +102,72 @@ def gpu_gib() -> float:
     return torch.cuda.get_device_properties(0).total_memory / GIB
 
 
+def told(case: str, rows: Mapping[str, Mapping[str, Any]]) -> dict[str, Any] | None:
+    """The choice of a case beside the fastest fixed one and both recipes; None where the choice was not measured."""
+    chosen = rows.get(f"{case} chosen", {})
+    if SPEED not in chosen:
+        return None
+    others = {name: row for name, row in rows.items() if name.startswith(f"{case} ") and SPEED in row}
+    apart = {f"{case} {recipe}" for recipe in ("chosen", "ordinary", "careful")}
+    grid = [row for name, row in others.items() if name not in apart]
+    best = max(grid, key=lambda row: row[SPEED], default=None)
+    line = {"case": case, "gpu": chosen["gpu"], "chosen": chosen["memory_policy"], "pack_tokens": chosen["pack_tokens"]}
+    line |= {SPEED: chosen[SPEED], "mfu": chosen.get("mfu"), "fixed": len(grid)}
+    if best:
+        line |= {"best_fixed": best["run"].removeprefix(f"{case} "), "against_best_fixed": chosen[SPEED] / best[SPEED]}
+    for recipe in ("ordinary", "careful"):
+        if theirs := others.get(f"{case} {recipe}"):
+            line[f"against_{recipe}"] = chosen[SPEED] / theirs[SPEED]
+    return {**line, **{key: chosen.get(key) for key in MEMORY}}
+
+
+def complete_row(training: Training, row: Mapping[str, Any], place: Place) -> dict[str, Any]:
+    """A row of our own, with what the estimate of its memory takes, and the estimate."""
+    device, gpu = ("cuda", torch.cuda.get_device_name()) if place.cuda else ("cpu", "cpu")
+    described = trained(place.run_dir(training), training.steps, device)
+    found = {"run": row["run"], "gpu": gpu, "ranks": 1, **described, **row}
+    (compared,) = measured.compare([{**found, "memory_gib": row.get("memory_gib", 1.0)}])
+    has_gib = training.over["engine.gpu_memory_gib"] or (gpu_gib() if place.cuda else 1.0)
+    share = row.get("memory_gib", 0.0) / has_gib
+    return {**found, "predicted_gib": compared.predicted_gib, "share_of_memory": share}
+
+
+def as_tiny_runs(cases: Sequence[str]) -> list[Training]:
+    """The choice, both recipes and one fixed choice of each case, on a tiny model."""
+    found = []
+    for case in cases:
+        for one in list(CASES[case].all_of_it(case))[:4]:
+            small = as_tiny(one, 3 if one.recipe == "ours" else 2)
+            found.append(replace(small, over={**one.over, "engine.pack_tokens": 600}))
+    return found
+
+
 def main() -> None:
     parser = arguments(__doc__, gpus=1, timeout=150)
     parser.add_argument("--case", nargs="+", choices=CASES, default=list(CASES))
     parser.add_argument("--only", nargs="+", default=[], help="parts of names of the runs to make; all by default")
+    parser.add_argument("--go-on", action="store_true", help="make what is missing in the result file's last call")
     options = parser.parse_args()
-    place, ledger = Place(options.out.resolve()), Ledger("policies", options)
-    device, gpu = ("cuda", torch.cuda.get_device_name()) if place.cuda else ("cpu", "cpu")
+    place, ledger = Place(options.out.resolve()), Ledger("policies", options, go_on=options.go_on)
+    there = {row["run"] for row in ledger.rows if "failed" not in row}
     runs = [one for name in options.case for one in CASES[name].all_of_it(name)]
+    runs = as_tiny_runs(options.case) if options.tiny else runs
     runs = [one for one in runs if not options.only or any(part in one.name for part in options.only)]
-    if options.tiny:
-        runs = [replace(as_tiny(one, 3), over={**one.over, "engine.pack_tokens": 600}) for one in runs[:2]]
+    runs = [one for one in runs if one.name not in there]
     place.make(runs)
-    rows = []
     for training in runs:
         if not fits_here(training, place):
             print(f"{training.name}: predicted not to fit", flush=True)
             continue
         (row,) = train([training], place, options.set, options.timeout)
-        if training.recipe == "ours" and "failed" not in row:
-            has_gib = training.over["engine.gpu_memory_gib"] or (gpu_gib() if place.cuda else 1.0)
-            row["share_of_memory"] = row.get("memory_gib", 0.0) / has_gib
-            described = trained(place.run_dir(training), training.steps, device)
-            rows.append({"run": row["run"], "gpu": gpu, "ranks": 1, **described, **row})
-        ledger.add(row)
-        print({key: row.get(key) for key in (*SHOWN, "failed")}, flush=True)
-    write_json(place.out / "rows.json", rows)
+        ours = training.recipe == "ours" and "failed" not in row
+        ledger.add(complete_row(training, row, place) if ours else row)
+        print({key: ledger.rows[-1].get(key) for key in (*SHOWN, "failed")}, flush=True)
+        rows = {row["run"]: row for row in ledger.rows}
+        ledger.conclude([line for case in CASES if (line := told(case, rows))])
     print(table([{key: row.get(key) for key in SHOWN} for row in ledger.rows]), "", sep="\n")
-    print(*measured.table(measured.compare(rows)), sep="\n")
+    print(table(ledger.call.get("told", [])), "", sep="\n")
+    print(*measured.table(measured.compare(ledger.rows)), sep="\n")
     if failures := [row["failed"] for row in ledger.rows if "failed" in row]:
         sys.exit(failures[0])
 

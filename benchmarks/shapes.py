@@ -40,6 +40,10 @@ SHAPES: dict[str, dict[str, dict[str, Any]]] = {
             "deepstack_visual_indexes": [8, 16, 24],
         },
     },
+    "8b-third": {  # layers as wide as those of 8b, fewer of them
+        "text": {"hidden_size": 4096, "intermediate_size": 12288, "num_hidden_layers": 12, "num_attention_heads": 32},
+        "vision": {"depth": 9, "hidden_size": 1152, "intermediate_size": 4304, "deepstack_visual_indexes": [2, 5, 8]},
+    },
     "2b": {
         "text": {"hidden_size": 2048, "intermediate_size": 6144, "num_hidden_layers": 28, "num_attention_heads": 16},
         "vision": {

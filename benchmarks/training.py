@@ -145,7 +145,7 @@ def command_of(training: Training, place: Place, sets: Sequence[str], engine: Se
     words = ["--model", place.model(training.shape), "--data", place.clips(training.clips), "--fps", FPS]
     words += ["--out", place.run_dir(training), "--steps", training.steps, *training.words]
     batches = _packs_per_rank(training) if "--packed" in training.words else training.per_rank // 2
-    words += ["--accumulate", batches]
+    words += ["--accumulate", batches, "--samples", training.per_rank]
     words += ["--pack-tokens", training.pack_tokens, "--workers", shared_memory_workers(training.gpus, place)]
     program = str(SKILL_ROOT / "benchmarks" / "ordinary.py")
     return ["-m", "torch.distributed.run", *ranks, program, *map(str, words)]
@@ -226,7 +226,8 @@ def figures(training: Training, place: Place, started: Started) -> dict[str, Any
         row["data_wait_first_epoch"] = first_epoch_wait(training, place, steps)
         shutil.rmtree(place.run_dir(training) / "frames", ignore_errors=True)
     else:
-        row["trained"] = json.loads((place.run_dir(training) / "result.json").read_text())["trained"]
+        result = json.loads((place.run_dir(training) / "result.json").read_text())
+        row |= {key: result[key] for key in ("trained", "settings", "tried") if key in result}
     return {**row, "first_step_at_s": steps[0]["ended_at_s"]}
 
 

@@ -76,6 +76,55 @@ def test_memory_rows_say_all_that_the_prediction_needs(out: Path) -> None:
 
 
 @pytest.mark.slow
+def test_a_choice_stands_beside_fixed_ones_and_a_careful_user(out: Path) -> None:
+    from vidqa.planning.budget.measured import compare
+
+    words = ("--case", "lora", "--only", "chosen", "careful", "none 8192")
+    _, (call,) = rehearse("policies", out, *words)
+    rows = {row["run"]: row for row in call["rows"]}
+    assert list(rows) == ["lora chosen", "lora careful", "lora none 8192"]
+    tried = [one["settings"] for one in rows["lora careful"]["tried"]]
+    assert len(tried) == 3 and rows["lora careful"]["settings"] in tried
+    (line,) = call["told"]
+    speeds = {name: row["tokens/s/gpu"] for name, row in rows.items()}
+    assert line["best_fixed"] == "none 8192" and line["fixed"] == 1
+    assert line["against_best_fixed"] == pytest.approx(speeds["lora chosen"] / speeds["lora none 8192"], rel=0.01)
+    assert line["against_careful"] == pytest.approx(speeds["lora chosen"] / speeds["lora careful"], rel=0.01)
+    row = {**rows["lora chosen"], "memory_gib": 1.0}
+    assert compare([row])[0].predicted_gib == pytest.approx(line["predicted_gib"], rel=0.01)
+
+
+@pytest.mark.slow
+def test_an_engine_slower_than_before_is_told_by_its_exit_code(tmp_path: Path) -> None:
+    from ledger import machine
+
+    results = tmp_path / "results"
+    results.mkdir()
+    earlier = {"machine": f"{machine()}, another driver", "rows": [{"run": "prefill", "share": 1e6}]}
+    (results / "guard.json").write_text(json.dumps([earlier]))
+    command = [sys.executable, str(BENCHMARKS / "guard.py"), "--tiny", "--out", str(tmp_path)]
+    done = forked.run(command, timeout=1500, env={**os.environ, **OF_BENCHMARKS})
+    assert done.returncode == 1 and "prefill is 100.0% slower than before" in done.stderr, done.stderr[-3000:]
+    kept, call = json.loads((results / "guard.json").read_text())
+    assert kept == earlier and [row["run"] for row in call["rows"]] == ["lora", "2b", "prefill"]
+    assert all(row["share"] > 0 and row["product_tflops"] > 0 for row in call["rows"])
+
+
+def test_an_entry_that_was_slower_is_not_what_the_next_is_measured_by() -> None:
+    from guard import judged, last_good
+
+    def entry(share: float, *, slower: bool, machine: str = "1 x H100, 580") -> dict:
+        told = [{"run": "lora", "slower": slower}]
+        return {"machine": machine, "rows": [{"run": "lora", "share": share}], "told": told}
+
+    calls = [entry(0.6, slower=False), entry(0.5, slower=True), entry(0.9, slower=False, machine="1 x H200, 580")]
+    before = last_good(calls, {"machine": "1 x H100, 590"})
+    assert before == {"lora": 0.6}
+    lines = {share: judged([{"run": "lora", "share": share}], before) for share in (0.58, 0.583, 0.7)}
+    assert [line["slower"] for (line,) in lines.values()] == [True, False, False]
+
+
+@pytest.mark.slow
 def test_a_breakdown_is_of_the_recorded_steps(out: Path) -> None:
     _, (call,) = rehearse("breakdown", out, "--gpus", "1")
     (row,) = call["rows"]

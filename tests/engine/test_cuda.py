@@ -47,6 +47,12 @@ def _run_engine(action: str, spec: Path, run_dir: Path, ranks: int) -> None:
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]
 
 
+def _full(world: SimpleNamespace, ranks: int, dtype: str) -> Path:
+    """The run of a full fine-tune; trained by the first test that asks for it."""
+    run = world.folder / f"full_{ranks}_{dtype}" / "run"
+    return run if run.exists() else _train(world, run.parent.name, ranks, **{"train.param_dtype": dtype})
+
+
 def _train(world: SimpleNamespace, name: str, ranks: int, **over: object) -> Path:
     (world.folder / name).mkdir()
     table = {
@@ -67,7 +73,7 @@ def _train(world: SimpleNamespace, name: str, ranks: int, **over: object) -> Pat
 @pytest.mark.parametrize("ranks", [n for n in (1, 2, 4) if n <= GPUS])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_full_fine_tune_learns_and_its_export_is_proved(world: SimpleNamespace, ranks: int, dtype: str) -> None:
-    run = _train(world, f"full_{ranks}_{dtype}", ranks, **{"train.param_dtype": dtype})
+    run = _full(world, ranks, dtype)
     found = losses(run)
     assert found[-1] < found[0]
     proof = json.loads((run / "best/proof.json").read_text())
@@ -97,7 +103,7 @@ def test_rotated_heads_of_the_vision_tower_are_those_of_plain_pytorch(size: int,
 
 
 def test_more_ranks_give_the_losses_of_one(world: SimpleNamespace) -> None:
-    runs = [world.folder / f"full_{ranks}_float32/run" for ranks in (1, 2, 4) if ranks <= GPUS]
+    runs = [_full(world, ranks, "float32") for ranks in (1, 2, 4) if ranks <= GPUS]
     for run in runs[1:]:
         assert losses(run) == pytest.approx(losses(runs[0]), rel=2e-3)  # TF32 and other kernels on other shapes
 
@@ -106,7 +112,7 @@ def test_more_ranks_give_the_losses_of_one(world: SimpleNamespace) -> None:
 def test_no_option_changes_the_losses(world: SimpleNamespace, option: str) -> None:
     """On every GPU in bfloat16, against one GPU without it: equal within bfloat16's rounding."""
     run = _train(world, option, GPUS, **{"train.param_dtype": "bfloat16", **OPTIONS[option]})
-    assert losses(run) == pytest.approx(losses(world.folder / "full_1_bfloat16/run"), rel=1e-2)
+    assert losses(run) == pytest.approx(losses(_full(world, 1, "bfloat16")), rel=1e-2)
 
 
 def test_shared_videos_give_the_losses_of_videos_that_are_not(world: SimpleNamespace) -> None:
@@ -143,7 +149,7 @@ def test_evaluation_on_every_gpu(world: SimpleNamespace) -> None:
     table = {
         "dataset.annotation_path": str(world.root / "annotations.json"),
         "dataset.media_dir": str(world.root),
-        "model.model_name": str(world.folder / "full_1_bfloat16/run/best"),
+        "model.model_name": str(_full(world, 1, "bfloat16") / "best"),
         "vision.nframes": 4,
         "generation.max_tokens": 8,
         "num_gpus": GPUS,

@@ -35,7 +35,7 @@ from vidqa.planning.budget.answering import (
     cache_pages,
     readings,
 )
-from vidqa.planning.budget.measured import answering_description, compare_answering
+from vidqa.planning.budget.measured import answering_description, answering_files, compare_answering, read_rows
 from vidqa.planning.budget.memory import GIB
 from vidqa.planning.samples import Planner, Prompting
 
@@ -203,3 +203,9 @@ def test_a_measured_row_is_compared_by_itself() -> None:
     row = {"run": "a row", **answering_description(LARGE, 8_767_123_696, setup, reading, 140.0), "memory_gib": told / 2}
     (found,) = compare_answering(json.loads(json.dumps([row])))
     assert found.error == pytest.approx(1.0) and found.moment == "decoder"
+
+
+def test_every_measured_evaluation_is_estimated_within_a_tenth() -> None:
+    compared = [each for path in answering_files() for each in compare_answering(read_rows(path))]
+    assert len(compared) >= 6
+    assert all(-0.03 <= each.error <= 0.1 for each in compared), compared

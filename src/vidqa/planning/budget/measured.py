@@ -88,7 +88,7 @@ def compare(rows: Sequence[dict[str, Any]]) -> list[Compared]:
     """Every row that measured something."""
     found = []
     for row in rows:
-        if "memory_gib" not in row:
+        if "memory_gib" not in row or "pack" not in row:  # of an ordinary recipe, which is not predicted
             continue
         spec = _spec(row)
         setup = setup_of(spec, recorded_policy(row, sizes_of(row)))
@@ -148,6 +148,18 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
     return json.loads(path.read_text(encoding="utf-8"))
 
 
+def policy_calls() -> list[dict[str, Any]]:
+    """The calls of benchmarks/policies.py that are kept, oldest first: each has `rows`, and `told` of its cases."""
+    path = RESULTS / "policies.json"
+    return read_rows(path) if path.is_file() else []
+
+
+def policy_rows() -> list[dict[str, Any]]:
+    """Their rows that say all that a prediction takes; of runs that were made again, the newest."""
+    rows = (row for call in policy_calls() for row in call["rows"] if "pack" in row)
+    return list({(row["run"], row["gpu"]): row for row in rows}.values())
+
+
 def table(compared: Sequence[Compared]) -> list[str]:
     """Markdown: predicted against measured."""
     lines = ["| run | predicted GiB | measured GiB | error | peak at |", "|---|---|---|---|---|"]
@@ -203,7 +215,8 @@ def efficiency(model: Model, setup: TrainingSetup, again: float = 0.0) -> Effici
 @cache
 def _fast_rows() -> list[tuple[dict[str, Any], float]]:
     """Every row that has an MFU, and the share of work that it did again; read once, tables of recipes ask often."""
-    return [(row, _again(row)) for path in result_files() for row in read_rows(path) if row.get("mfu")]
+    rows = [*(row for path in result_files() for row in read_rows(path)), *policy_rows()]
+    return [(row, _again(row)) for row in rows if row.get("mfu")]
 
 
 def _again(row: dict[str, Any]) -> float:

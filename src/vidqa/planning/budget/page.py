@@ -7,6 +7,8 @@ from vidqa.planning.budget.measured import (
     answering_files,
     compare,
     compare_answering,
+    policy_calls,
+    policy_rows,
     read_rows,
     result_files,
     table,
@@ -109,8 +111,12 @@ being written.
 
 The largest tensors' memory of a step (`torch.cuda.max_memory_allocated`); "kept" means `engine.recompute = "none"`.
 Made from `benchmarks/results`; `benchmarks/memory.py` measures such rows, and `benchmarks/answering_memory.py` those of
-evaluations, of which none has been measured yet.
+evaluations.
 """
+CHOICES = """## The choice beside a grid
+
+What the engine chose for a training beside the fastest of several fixed choices of `engine.recompute` and
+`engine.pack_tokens` (named by them), in one call of `benchmarks/policies.py`. "Used" is the largest tensors' memory."""
 
 
 def memory_page() -> str:
@@ -118,9 +124,34 @@ def memory_page() -> str:
     parts = [TEXT.format(kept=_kept())]
     for path in result_files():
         parts += [f"### {path.stem}", "", *table(compare(read_rows(path))), ""]
+    if rows := policy_rows():
+        parts += ["### policies", "", *table(compare(rows)), ""]
     for path in answering_files():
         parts += [f"### {path.stem}", "", *table(compare_answering(read_rows(path))), ""]
+    if lines := _choices():
+        parts += [CHOICES, "", *lines, ""]
     return "\n".join(parts)
+
+
+def _choices() -> list[str]:
+    """Markdown: of every case the newest choice beside the best of its grid. Nothing where none was measured so."""
+    newest = {(line["case"], line["gpu"]): line for call in policy_calls() for line in call.get("told", ())}
+    if not newest:
+        return []
+    lines = ["| case | GPU | chosen | tokens/s | of the best fixed | predicted | used |"]
+    lines += ["|---|---|---|---|---|---|---|"]
+    for line in newest.values():
+        best = f"{line['against_best_fixed']:.2f} x ({line['best_fixed']})" if "best_fixed" in line else "-"
+        predicted, used = (_gib(line.get(key)) for key in ("predicted_gib", "memory_gib"))
+        chosen = f"packs of {line['pack_tokens']:,}; {line['chosen']}"
+        lines.append(
+            f"| {line['case']} | {line['gpu']} | {chosen} | {line['tokens/s/gpu']:,} | {best} | {predicted} | {used} |"
+        )
+    return lines
+
+
+def _gib(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1f} GiB"
 
 
 def _kept() -> str:

@@ -1,0 +1,79 @@
+"""How often answers are the same in bf16 on a model that has learned to answer: 2B shapes, the demo's questions.
+
+    python benchmarks/trained_agreement.py --out DIR
+
+Random weights cannot show it: their likeliest tokens lie so close that rounding decides. So a model of real sizes is
+made at random, trained in full on the demo's clips, and asked about its evaluation set by every generator
+(scripts/parity.py). One GPU; with --tiny a small model on the CPU.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from ledger import Ledger, arguments
+from shapes import write_random_model
+
+SKILL_ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(SKILL_ROOT / "src"))
+
+from vidqa.demo.clips import write_demo_set
+from vidqa.demo.recipe import TRAIN, VISION
+
+LEARN = {
+    "num_epochs": 5,
+    "batch_size": 64,
+    "mini_batch": 64,
+    "learning_rate": 2e-4,
+    "dp_shard_size": 1,
+    "train.train_policy.dataloader_num_workers": 8,
+    "train.optm_warmup_steps": 50,
+    "train.ckpt.enable_checkpoint": "false",  # the last export is enough
+}
+
+
+def script(name: str, *words: object) -> dict[str, Any]:
+    typed = [sys.executable, f"scripts/{name}.py", *map(str, words), "--json"]
+    done = subprocess.run(typed, cwd=SKILL_ROOT, text=True, stdout=subprocess.PIPE, check=False)
+    answer = json.loads(done.stdout)
+    if "data" not in answer or (done.returncode and name != "parity"):
+        sys.exit(done.stdout)
+    return answer["data"]
+
+
+def main() -> None:
+    parser = arguments(__doc__)
+    parser.add_argument("--shape", default="2b", choices=["2b", "reason1-3b"])
+    parser.add_argument("--clips", type=int, default=3000)
+    options = parser.parse_args()
+    out, device = options.out.absolute(), "cuda" if torch.cuda.is_available() else "cpu"
+    shape, clips = ("tiny", 12) if options.tiny else (options.shape, options.clips)
+    data, model = out / f"demo-{clips}", out / f"trained-{shape}"
+    if not (data / "corpus.txt").exists():
+        write_demo_set(data, clips, seed=0)
+    if not (model / "processor_config.json").exists():
+        write_random_model(shape, model, (data / "corpus.txt").read_text().splitlines(), device)
+    dtype = "float32" if options.tiny else "bfloat16"
+    over = {**TRAIN, **LEARN, "train.param_dtype": dtype, "train.compile": str(not options.tiny).lower()}
+    over |= {"num_epochs": 1, "batch_size": 8, "mini_batch": 8} if options.tiny else {}
+    sets = [word for key, value in over.items() for word in ("--set", f"{key}={value}")]
+    spec = out / f"train-{shape}.toml"
+    where = ("--train-root", data / "train", "--model", model, "--results-dir", out / "runs")
+    script("build_spec", "train", *where, *sets, "--out", spec)
+    run = script("launch", "train", "--spec", spec, "--platform", "local", "--wait")["run_dir"]
+    asked = ("--annotations", data / "eval" / "annotations.json", "--media", data / "eval")
+    values = {**{f"vision.{key}": value for key, value in VISION.items()}, "generation.max_tokens": 8}
+    values |= {"model.dtype": dtype, "inference.limit": 1000}
+    sets = [word for key, value in values.items() for word in ("--set", f"{key}={value}")]
+    found = script("parity", "--model", run, *asked, "--generators", "native,transformers", *sets)
+    Ledger("trained_agreement", options).add({"run": f"{shape} trained on {clips} clips, {dtype}", **found})
+    print(json.dumps(found, indent=1))
+
+
+if __name__ == "__main__":
+    main()

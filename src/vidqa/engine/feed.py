@@ -35,7 +35,7 @@ def open_feed(schedule: Schedule, planner: Planner, objective: Objective, first:
     spec, world = schedule.spec, schedule.world
     sizes = planner.family.sizes_of(Path(spec.policy.model_name_or_path)).vision
     share, values = spec.engine.share_video_prefix, objective.token_values
-    collator = Collator(planner, sizes, world.device.type, share=share, values=values)
+    collator = Collator(planner, sizes, world.device.type, share=share, values=values, context=world.context)
     calls = choose_calls(schedule, collator)
     workers = spec.train.train_policy.dataloader_num_workers
     packs = (pack for step in range(first, schedule.total) for pack in schedule.packs(step))

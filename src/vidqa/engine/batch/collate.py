@@ -15,6 +15,7 @@ from vidqa.engine.batch.staging import mapped
 from vidqa.engine.families import torch_half
 from vidqa.engine.families._base import VisionIndex
 from vidqa.engine.model.attention import Segments, Suffixes, segments_of
+from vidqa.engine.model.context import WHOLE, Context
 from vidqa.families.sizes import VisionSizes
 from vidqa.planning.packing.packs import padded
 from vidqa.planning.samples import Planner, Sample
@@ -25,6 +26,9 @@ from vidqa.video.types import FramePlan, PixelRules
 class Batch:
     """One micro-step of one rank. T rows (tokens and padding, see `layout`), N supervised, V vision
     tokens, P patches of C values. `owner_N` is the place in `samples` that each supervised token belongs to.
+
+    Ranks of a context have the same pack, and of it T rows each, the N and V among them, and whole frames: of what the
+    tower gives `visual_of_V` are their V (None: all). `segments` and `suffixes` are those of the whole pack.
 
     Media stay bytes until the model asks for `patches_PC`, on whatever device the batch is."""
 
@@ -38,6 +42,7 @@ class Batch:
     pixels: Pixels
     vision: VisionIndex
     visual_at_V: torch.Tensor
+    visual_of_V: torch.Tensor | None
     samples: tuple[int, ...]
     tokens: int  # without padding
     values: Mapping[str, torch.Tensor] = field(default_factory=dict)  # of an objective: float32 [N] each
@@ -57,7 +62,7 @@ TokenValues = Callable[[Sample], Mapping[str, np.ndarray]]  # by name, for every
 
 class Collator:
     """Builds batches for one model. `sizes` are its vision tower's; `device_type` decides the padding; `values` are
-    what batches carry of every supervised token besides."""
+    what batches carry of every supervised token besides; ranks of a `context` get their part of each pack."""
 
     def __init__(
         self,
@@ -67,11 +72,12 @@ class Collator:
         *,
         share: bool = False,
         values: TokenValues = lambda sample: {},
+        context: Context = WHOLE,
     ) -> None:
         self.planner = planner
         self.sizes = sizes
         self.padded = partial(padded, device_type=device_type)
-        self.share, self.values = share, values
+        self.share, self.values, self.context = share, values, context
         self.count_bits: int | None = None  # see `segments_of`
         self.image_id, self.video_id = (planner.chat.slot_ids[kind] for kind in ("image", "video"))
         self.family = torch_half(planner.family)
@@ -81,39 +87,47 @@ class Collator:
         self, numbers: Sequence[int], samples: Sequence[Sample], frames: Sequence[Sequence[np.ndarray | None]]
     ) -> Batch:
         """`frames[i][m]` is uint8 [n, 3, h, w] of medium m of sample i; a sample with None has no labels."""
-        layout = lay_out(samples, self.padded, share=self.share, count_bits=self.count_bits)
+        layout = lay_out(samples, self.padded, share=self.share, count_bits=self.count_bits, ranks=self.context.size)
+        own = self.context.rows(layout.total)
         tokens = [self._tokens(s, usable=all(f is not None for f in fs)) for s, fs in zip(samples, frames, strict=True)]
         input_ids = np.full(layout.total, self.planner.chat.pad_id, dtype=np.int64)
         position = np.zeros((3, layout.total), dtype=np.int64)
         for (ids, _, positions), rows in zip(tokens, layout.rows, strict=True):
             input_ids[rows], position[:, rows] = ids, positions
         firsts = [unit[0] for unit in layout.units]  # samples of one unit have one set of media
-        media = self._media([(samples[i], frames[i], tokens[i][0], layout.rows[i]) for i in firsts])
+        media = self._media([(samples[i], frames[i], tokens[i][0], layout.rows[i]) for i in firsts], own)
         grids, visual_at, media_pixels = media or self._blank_medium()
+        stands = _among(visual_at, own)
         predict, target, owner = self._supervised([(*tokens[i][:2], layout.rows[i]) for i in layout.order])
+        learns = _among(predict, own)
         return Batch(
-            input_ids_T=torch.from_numpy(input_ids),
-            position_3T=torch.from_numpy(position),
+            input_ids_T=torch.from_numpy(input_ids[own]),
+            position_3T=torch.from_numpy(position[:, own]),
             segments=layout.segments,
             suffixes=layout.suffixes,
-            predict_at_N=torch.from_numpy(predict),
-            target_N=torch.from_numpy(target),
-            owner_N=torch.from_numpy(owner),
+            predict_at_N=torch.from_numpy(predict[learns] - own.start),
+            target_N=torch.from_numpy(target[learns]),
+            owner_N=torch.from_numpy(owner[learns]),
             pixels=media_pixels,
             vision=self.family.vision_index(grids, self.sizes, self.count_bits),
-            visual_at_V=torch.from_numpy(visual_at),
+            visual_at_V=torch.from_numpy(visual_at[stands] - own.start),
+            visual_of_V=None if stands.all() else torch.from_numpy(np.flatnonzero(stands)),
             samples=tuple(numbers[i] for i in layout.order),
             tokens=sum(len(ids) for ids, _, _ in tokens),
-            values=self._values([(samples[i], tokens[i][1]) for i in layout.order]),
+            values=self._values([(samples[i], tokens[i][1]) for i in layout.order], learns),
         )
 
     def segments(self, samples: Sequence[Sample]) -> tuple[Segments, Segments]:
-        """What a batch of these samples gives to attention in the decoder and in the vision tower."""
+        """What a batch of these samples gives to attention in the decoder and in the vision tower. Which frames a rank
+        of a context computes is known only when the tokens are: it says nothing of the tower."""
         prefixes = prefixes_of(samples, self.padded, share=self.share)
+        decoder = segments_of(prefix_lengths(prefixes, self.padded), count_bits=self.count_bits)
+        if self.context.size > 1:
+            return decoder, ()
         plans = [plan for unit in prefixes for plan in samples[unit[0]].plans]
         grids = [plan.grid for plan in sorted(plans, key=_frame_size, reverse=True)]
         frames = self.family.vision_segments(grids or self._blank_medium()[0], self.sizes, self.count_bits)
-        return segments_of(prefix_lengths(prefixes, self.padded), count_bits=self.count_bits), frames
+        return decoder, frames
 
     def _tokens(self, sample: Sample, usable: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Token ids [S], supervised [S] and positions [3, S]; they must be what was planned."""
@@ -124,31 +138,33 @@ class Collator:
         position = positions(ids, self.image_id, self.video_id, sample.plans, self.geometry)
         return ids, encoded.supervised & usable, position
 
-    def _media(self, placed):
-        """Grids, placeholders and pixels of the pack's media, grouped by frame size so that each size is one dense
-        batch in the vision tower. None for a pack without media."""
+    def _media(self, placed, own: slice):
+        """Grids, placeholders and pixels of the frames of which rows are this rank's own, grouped by frame size so that
+        each size is one dense batch in the vision tower. None where there are none."""
         media = []
         for sample, arrays, ids, rows in placed:
             at = rows[(ids == self.image_id) | (ids == self.video_id)]
             for plan, array in zip(sample.plans, arrays, strict=True):
-                media.append((plan, array, at[: plan.tokens]))
-                at = at[plan.tokens :]
+                places, at = at[: plan.tokens].reshape(plan.grid[0], -1), at[plan.tokens :]
+                if len(seen := np.flatnonzero(_among(places, own).any(axis=1))):
+                    media.append((plan, array, places, slice(seen[0], seen[-1] + 1)))
         if not media:
             return None
         media.sort(key=lambda medium: _frame_size(medium[0]), reverse=True)
-        grids = [plan.grid for plan, _, _ in media]
-        pixels = pixels_of([self._checked(plan, array) for plan, array, _ in media])
-        return grids, np.concatenate([places for _, _, places in media]), pixels
+        grids = [(part.stop - part.start, *plan.grid[1:]) for plan, _, _, part in media]
+        pixels = pixels_of([self._checked(plan, array, part) for plan, array, _, part in media])
+        return grids, np.concatenate([places[part].ravel() for _, _, places, part in media]), pixels
 
-    def _checked(self, plan: FramePlan, array: np.ndarray | None) -> tuple[np.ndarray, PixelRules]:
-        """A medium's frames, which must be as planned, and the rules of its kind."""
+    def _checked(self, plan: FramePlan, array: np.ndarray | None, part: slice) -> tuple[np.ndarray, PixelRules]:
+        """A part of a medium's temporal patches, which must be as planned, and the rules of its kind."""
         rules = self.geometry.video if plan.kind == "video" else self.geometry.image
         shape = (len(plan.indices), 3, plan.height, plan.width)
         if array is None:  # an unusable medium still fills its place; its sample has no labels
             array = np.zeros(shape, dtype=np.uint8)
         built = (-(-len(array) // rules.temporal_patch_size), *(side // rules.patch_size for side in array.shape[-2:]))
         assert array.shape == shape and built == plan.grid, f"{array.shape} is not as planned: {plan}"
-        return array, rules
+        step = rules.temporal_patch_size
+        return array[part.start * step : part.stop * step], rules
 
     def _blank_medium(self):
         """One black block of patches for a pack without media: every rank runs the vision tower in every micro-step."""
@@ -156,11 +172,12 @@ class Collator:
         black = np.zeros((rules.temporal_patch_size, 3, rules.factor, rules.factor), np.uint8)
         return [(1, rules.merge_size, rules.merge_size)], np.zeros(0, dtype=np.int64), pixels_of([(black, rules)])
 
-    def _values(self, placed: Sequence[tuple[Sample, np.ndarray]]) -> dict[str, torch.Tensor]:
-        """The objective's values of supervised tokens, in the order of `target_N`."""
+    def _values(self, placed: Sequence[tuple[Sample, np.ndarray]], learns: np.ndarray) -> dict[str, torch.Tensor]:
+        """The objective's values of supervised tokens that `learns` marks, in the order of `target_N`."""
         found = [(self.values(sample), supervised) for sample, supervised in placed]
         names = found[0][0] if found else ()
-        return {name: torch.from_numpy(np.concatenate([of[name][chosen] for of, chosen in found])) for name in names}
+        values = {name: np.concatenate([of[name][chosen] for of, chosen in found]) for name in names}
+        return {name: torch.from_numpy(value[learns]) for name, value in values.items()}
 
     def _supervised(self, placed) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         predict, target, owner = ([np.zeros(0, np.int64)] for _ in range(3))
@@ -170,6 +187,11 @@ class Collator:
             target.append(ids[at])
             owner.append(np.full(len(at), number))
         return np.concatenate(predict), np.concatenate(target), np.concatenate(owner)
+
+
+def _among(places: np.ndarray, own: slice) -> np.ndarray:
+    """Which of them are rows of a rank."""
+    return (places >= own.start) & (places < own.stop)
 
 
 def _frame_size(plan: FramePlan) -> tuple[int, int]:

@@ -15,7 +15,7 @@ EXTRAS := engine metrics s3 wandb tensorboard kubernetes fp8 serve automl curati
 
 help:
 	@echo "make install    put the locked libraries into $(VENV)"
-	@echo "make demo       the whole path on a small synthetic video set: train, evaluate, gaps"
+	@echo "make demo       the whole path on a small synthetic video set: train, evaluate, gaps, DEFT loop"
 	@echo "make check      ruff, mypy, generated files, links and commands of the Markdown"
 	@echo "make test       the tests (JOBS=3 processes)"
 	@echo "make vllm       an environment with vLLM in $(VLLM), for evaluation.generator = vllm (6 GB)"

@@ -15,12 +15,15 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from ledger import Ledger, arguments
+from ledger import Ledger, arguments, table
 
 SKILL_ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(SKILL_ROOT / "src"))
 
 from vidqa.demo.recipe import EVALUATE, LOOP, POOL_CLIPS, TRAIN, TRAIN_CLIPS
+from vidqa.demo.summary import WEAK_KIND
+
+EACH = 72  # clips of each event that are measured on, three times those of the demo: one question is 1.4 points
 
 
 def python(*words: object, read: bool = True) -> dict[str, Any]:
@@ -43,9 +46,9 @@ def build(action: str, out: Path, overrides: dict[str, Any], *words: object) -> 
 def measured(folder: Path, seed: int, share: float) -> dict[str, Any]:
     """The loop's report of one seed, in short; with a `share` of the demo's clips."""
     data, model, runs = folder / "data", folder / "model", folder / "runs"
-    sizes = ("--clips", int(share * TRAIN_CLIPS), "--pool", int(share * POOL_CLIPS), "--seed", seed)
+    sizes = ("--clips", int(share * TRAIN_CLIPS), "--pool", int(share * POOL_CLIPS))
     if not (data / "pool" / "annotations.json").is_file():  # written last; an earlier call's trainings are found again
-        python("-m", "vidqa.demo", "--out", data, *sizes, read=False)
+        python("-m", "vidqa.demo", "--out", data, *sizes, "--each", EACH, "--seed", seed, read=False)
         made = ("--out", model, "--corpus", data / "corpus.txt", "--seed", seed)
         python("-m", "vidqa.engine.families.tiny_qwen3_vl", *made, read=False)
     train, evaluate = folder / "train.toml", folder / "evaluate.toml"
@@ -58,15 +61,19 @@ def measured(folder: Path, seed: int, share: float) -> dict[str, Any]:
     recipes = ("--train-spec", train, "--evaluate-spec", evaluate, "--model", trained)
     script("run_deft", "init", folder / "loop", *recipes, *places, *sets)
     script("run_deft", "run", folder / "loop")
-    table = json.loads((folder / "loop" / "report.json").read_text(encoding="utf-8"))
-    return {"seed": seed, "ending": table["ending"], "rounds": [_round(each) for each in table["rounds"]]} | _kpi(table)
+    report = json.loads((folder / "loop" / "report.json").read_text(encoding="utf-8"))
+    rounds = [_round(folder / "loop", each) for each in report["rounds"]]
+    return {"seed": seed, "ending": report["ending"], "rounds": rounds} | _kpi(report)
 
 
-def _round(each: dict[str, Any]) -> dict[str, Any]:
+def _round(loop: Path, each: dict[str, Any]) -> dict[str, Any]:
     control = each["control"] or {}
+    mined = loop / f"round_{each['round']}" / "mined" / "summary.json"
     return {
         "round": each["round"],
         "added": each["added"],
+        "mined_by_kind": json.loads(mined.read_text(encoding="utf-8"))["by_kind"] if mined.is_file() else {},
+        "trained_on": each["train_samples"],
         "accepted": each["accepted"],
         "mined": {kind: row["accuracy"] for kind, row in each["by_kind"].items()},
         "random": _kinds(control.get("run_dir")),
@@ -74,8 +81,36 @@ def _round(each: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _kpi(table: dict[str, Any]) -> dict[str, Any]:
-    looks = [table["rounds"][0]["kpi"], table["final"].get("kpi")]
+def told(row: dict[str, Any]) -> dict[str, Any]:
+    """One line of the table: what the accepted rounds of a seed came to, in percent of the missing kind's questions."""
+    start, rounds = row["rounds"][0], row["rounds"][1:]
+    kept = [each for each in rounds if each["accepted"]]
+    best = (kept or [start])[-1]
+    others = [kind for kind in best["mined"] if kind != WEAK_KIND]
+    line = {
+        "seed": row["seed"],
+        "rounds": len(rounds),
+        "mined": sum(sum(each["mined_by_kind"].values()) for each in rounds),
+        "of the kind": sum(each["mined_by_kind"].get(WEAK_KIND, 0) for each in rounds),
+        "selection before": _percent(start["mined"]),
+        "after": _percent(best["mined"]),
+        "random": _percent(rounds[0]["random"]) if rounds else None,
+        "p": max((each["p_mined_over_random"] for each in kept), default=None),
+        "least change of others": min(100 * (best["mined"][kind] - start["mined"][kind]) for kind in others),
+    }
+    if row.get("kpi_after"):
+        before, after = row["kpi_before"], row["kpi_after"]
+        line |= {"KPI before": _percent(before), "KPI after": _percent(after)}
+        line |= {"KPI, least change of others": min(100 * (after[kind] - before[kind]) for kind in others)}
+    return line
+
+
+def _percent(scores: dict[str, float] | None) -> float | None:
+    return 100 * scores[WEAK_KIND] if scores else None
+
+
+def _kpi(report: dict[str, Any]) -> dict[str, Any]:
+    looks = [report["rounds"][0]["kpi"], report["final"].get("kpi")]
     return {
         name: _kinds(look["run_dir"]) for name, look in zip(("kpi_before", "kpi_after"), looks, strict=True) if look
     }
@@ -95,6 +130,8 @@ def main() -> None:
     ledger = Ledger("deft", options)
     for seed in options.seeds:
         ledger.add(measured((options.out / str(seed)).absolute(), seed, 0.02 if options.tiny else 1.0))
+        ledger.conclude([told(row) for row in ledger.rows])
+    print(table(ledger.call["told"]))
 
 
 if __name__ == "__main__":

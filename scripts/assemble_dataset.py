@@ -19,7 +19,7 @@ parser.add_argument("--add", type=Path, nargs="+", required=True, help="folders 
 parser.add_argument("--out", type=Path, required=True, help="folder for annotations.json, assembly.json, leaks.json")
 for name in ("kpi", "validation", "test"):
     parser.add_argument(f"--{name}", nargs="+", metavar="PATH", help=f"annotations of the {name} set, and their media")
-parser.add_argument("--replay", type=float, help="rows of the base set for each new one (default: all of them)")
+parser.add_argument("--replay", type=float, help="rows of the base set for each added one (default: all of them)")
 parser.add_argument("--cap", type=int, default=0, help="most new rows of one kind (0: all)")
 parser.add_argument("--no-balance", action="store_true", help="keep all answers")
 parser.add_argument("--group-by", default="", help="pattern that names a file's recording")

@@ -73,6 +73,17 @@ def test_answers_are_balanced_capped_and_replayed(sets: dict[str, Source], tmp_p
     assert capped.as_dict()["by_origin"]["base"] == 12 and len(capped.rows) == 15
 
 
+def test_replay_thins_the_first_base_set_and_keeps_what_earlier_rounds_have_added(
+    sets: dict[str, Source], tmp_path: Path
+) -> None:
+    assemble(asked(sets, tmp_path / "one", balance=False))
+    joined = Source(tmp_path / "one" / "annotations.json")
+    rows = [{"video": "d", "question": "How many?", "answer": "two"}]
+    later = write_set(tmp_path / "later", {"d": scene(51)}, rows)
+    made = assemble(Assembly(joined, (later,), tmp_path / "two", replay=0.5, round=4))
+    assert made.as_dict()["by_origin"] == {"base": 4, "mined": 1, "generated": 8}
+
+
 def test_a_leak_stops_the_assembly_and_lists_the_pairs(sets: dict[str, Source], tmp_path: Path) -> None:
     rows = [{"video": "d", "question": "What?", "answer": "y"}]
     leaking = write_set(tmp_path / "leaking", {"d": scene(42, view=3)[8:30]}, rows)

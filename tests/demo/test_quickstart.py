@@ -43,5 +43,5 @@ def test_a_failing_step_ends_the_demo_with_its_exit_code(quickstart: ModuleType,
 
 def test_every_script_the_runner_names_exists() -> None:
     text = (SKILL_ROOT / "workflow" / "quickstart" / "run.py").read_text(encoding="utf-8")
-    for name in ("build_spec", "preflight", "launch", "analyze_gaps"):
+    for name in ("build_spec", "preflight", "launch", "analyze_gaps", "run_deft"):
         assert f'script("{name}"' in text and (SKILL_ROOT / "scripts" / f"{name}.py").exists()

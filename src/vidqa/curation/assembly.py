@@ -43,7 +43,7 @@ class Assembly:
 
     add        new rows; without a provenance of their own they count as `origin`
     protected  by name, what may not be learned from
-    replay     rows of the base set for each new one; None keeps all of the base set
+    replay     rows of the base set for each added one, of this round or an earlier one; None keeps all of the base set
     cap        most new rows of one kind; 0 is no limit
     balance    whether new rows of a kind are thinned until its answers are equally frequent among them
     """
@@ -173,17 +173,19 @@ def _capped(new: list[Pair], cap: int, draw: np.random.Generator, left_out: Coun
 
 
 def _replayed(base: list[Pair], new: int, replay: float | None, draw: np.random.Generator) -> list[Pair]:
-    """Rows of the base set, as often from every kind as it has there."""
-    wanted = len(base) if replay is None else min(len(base), round(replay * new))
-    if wanted == len(base):
+    """What earlier rounds have added, and rows of the first base set, as often from every kind as it has there."""
+    first = [at for at, (_, record) in enumerate(base) if not record.provenance or record.provenance.origin == "base"]
+    wanted = len(first) if replay is None else round(replay * (len(base) - len(first) + new))
+    if wanted >= len(first):
         return base
-    kinds = np.array([record.kind or "" for _, record in base])
-    order = draw.permutation(len(base))
-    share = np.empty(len(base))  # a row's place within its kind, from 0 to 1: the first ones of all kinds are taken
+    kinds = np.array([base[at][1].kind or "" for at in first])
+    order = draw.permutation(len(first))
+    share = np.empty(len(first))  # a row's place within its kind, from 0 to 1: the first ones of all kinds are taken
     for kind in np.unique(kinds):
         rows = order[kinds[order] == kind]
         share[rows] = (np.arange(len(rows)) + 0.5) / len(rows)
-    return [base[at] for at in sorted(np.argsort(share, kind="stable")[:wanted].tolist())]
+    left_out = {first[at] for at in np.argsort(share, kind="stable")[wanted:].tolist()}
+    return [pair for at, pair in enumerate(base) if at not in left_out]
 
 
 def _rows(asked: Assembly, kept: Sequence[Pair], chosen: Sequence[Pair]) -> list[Row]:

@@ -20,7 +20,7 @@ SIDES = (1.0, 15 / 16, 14 / 16, 13 / 16, 12 / 16, 11 / 16, 10 / 16, 9.5 / 16)  #
 LEAST = 0.44  # of a side
 STEP = 1 / 16  # of a side, between places
 ALIKE = 0.9  # correlation of two frames of which one is enough
-PART = 0.0  # no ratio: the place of a look's codes as a part
+PART, STILL = 0.0, "still"  # no ratio: the place of a look's codes as a part; of those of what stands still
 MOMENTS, FRAMES = 4, 32  # of a whole that are cropped; of a part that they are looked for in
 
 
@@ -90,6 +90,21 @@ def whole_codes(whole: Look, ratio: float) -> tuple[np.ndarray, np.ndarray]:
     if ratio not in whole.crops:
         whole.crops[ratio] = _whole_codes(whole, ratio)
     return whole.crops[ratio]
+
+
+def still_codes(look: Look, ratio: float) -> np.ndarray:
+    """float32 [V, B] of what stands still in a whole, cropped in all ways; [1, B] of all of it for the ratio PART."""
+    if (STILL, ratio) not in look.crops:
+        crops = ((1.0, 1.0, 0.0, 0.0),) if ratio == PART else ways(ratio)
+        look.crops[STILL, ratio] = _still_codes(look, crops)
+    return np.asarray(look.crops[STILL, ratio])
+
+
+def _still_codes(look: Look, crops: tuple[Crop, ...]) -> np.ndarray:
+    height, width, top, left = np.array(crops).reshape(-1, 4).T
+    rows, columns = boxes(top, height, COARSE, GRID), boxes(left, width, COARSE, GRID)
+    gray = look.still.reshape(GRID, GRID, 3).mean(axis=2)
+    return codes(np.einsum("vgr,rc,vhc->vgh", rows, gray, columns, optimize=True))
 
 
 def _part_codes(part: Look) -> tuple[np.ndarray, np.ndarray]:

@@ -26,6 +26,7 @@ EXACT = 256  # pixels of a side, below which cells begin within a pixel
 MOST_FRAMES = 256
 PROBES = 8
 ACTIVE = 10.0  # levels of 255 that a cell differs by from what stands still
+MOVING = 0.25  # share of cells in which something goes on, half of the time, up to which a camera is fixed
 DETAIL = 0.3  # share of cells with something to see, from which two frames are not alike by chance
 STEP = 6.0  # levels that make a difference between two cells
 PLAIN = 3.0  # levels: a frame that varies less over its cells shows nothing
@@ -73,7 +74,7 @@ class Look:
     probes: np.ndarray
     fine: np.ndarray
     aspect: float
-    crops: dict[float, Any] = field(default_factory=dict)  # what `crops` works out of it, kept as long as the look is
+    crops: dict[Any, Any] = field(default_factory=dict)  # what `crops` works out of it, kept as long as the look is
 
     @classmethod
     def of(cls, fine: np.ndarray, times_s: np.ndarray, aspect: float) -> Look:
@@ -107,9 +108,18 @@ class Look:
     @cached_property
     def detail(self) -> np.ndarray:
         """float [N]: the share of cells that differ from the next one, to the right or below."""
-        gray = self.cells.reshape(-1, GRID, GRID, 3).mean(axis=3)
-        steps = [np.abs(np.diff(gray, axis=axis, append=gray.take([-1], axis))) > STEP for axis in (1, 2)]
-        return np.asarray((steps[0] | steps[1]).mean(axis=(1, 2)))
+        return _detail(self.cells)
+
+    @cached_property
+    def stands_still(self) -> bool:
+        """Whether most of the picture does, and shows enough to be told from another one: that of a fixed camera."""
+        return float(np.median(self.active.mean(axis=1))) <= MOVING and float(_detail(self.still[None])[0]) >= DETAIL
+
+
+def _detail(cells: np.ndarray) -> np.ndarray:
+    gray = cells.reshape(-1, GRID, GRID, 3).mean(axis=3)
+    steps = [np.abs(np.diff(gray, axis=axis, append=gray.take([-1], axis))) > STEP for axis in (1, 2)]
+    return np.asarray((steps[0] | steps[1]).mean(axis=(1, 2)))
 
 
 def pooled(frames: np.ndarray, side: int) -> np.ndarray:

@@ -1,7 +1,8 @@
 """Which of many pairs of clips are worth a close look: by a few matrix products over all of them.
 
 No pair that shares moments is passed over: means of cells are never further apart than the cells. A crop is passed over
-where the correlation of `crops.codes` is below LIKELY in all ways, as it would be in the close look.
+where the correlation of `crops.codes` is below LIKELY in all ways, as it would be in the close look; before fixed
+cameras whose views are not alike, below LIKELY_MOVED.
 
 Shape letters: P vectors of all clips of a block, Q vectors of one other clip, D width.
 """
@@ -13,9 +14,9 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from vidqa.curation.crops import part_codes, ratio_of, whole_codes
+from vidqa.curation.crops import PART, part_codes, ratio_of, still_codes, whole_codes
 from vidqa.curation.frame_looks import Look
-from vidqa.curation.overlap import LIKELY, SAME
+from vidqa.curation.overlap import LIKELY, LIKELY_MOVED, SAME
 
 Vectors = Callable[[Look], np.ndarray]
 
@@ -32,16 +33,21 @@ def likely_pairs(block: Sequence[Look], held: Sequence[Look]) -> Iterator[tuple[
 
 def _seen(block: Sequence[Look], held: Sequence[Look]) -> Iterator[np.ndarray]:
     """bool [clips of the block, which have one shape] for each that is held."""
-    moments, frames, parts = (_Joined(block, vectors) for vectors in (_moments, _frames, _part))
-    wholes: dict[float, _Joined] = {}
+    moments, frames, parts, stills = (_Joined(block, vectors) for vectors in (_moments, _frames, _part, _still(PART)))
+    wholes: dict[float, tuple[_Joined, _Joined]] = {}
+    fixed = np.array([look.stands_still for look in block])
     for other in held:
         ratio = ratio_of(block[0], other)
         if ratio not in wholes:
-            wholes[ratio] = _Joined(block, _whole(ratio))
+            wholes[ratio] = _Joined(block, _whole(ratio)), _Joined(block, _still(ratio))
         close = np.maximum(moments.best(_mirrored(_frames(other))), frames.best(_mirrored(_moments(other))))
-        whole = _whole(ratio_of(other, block[0]))(other)
-        alike = np.maximum(parts.best(whole), wholes[ratio].best(_part(other)))
-        yield (close >= -(SAME**2) / 2) | (alike >= LIKELY)
+        into = ratio_of(other, block[0])
+        alike = np.maximum(parts.best(_whole(into)(other)), wholes[ratio][0].best(_part(other)))
+        least = np.full(len(block), LIKELY)
+        if other.stands_still:
+            view = np.maximum(stills.best(still_codes(other, into)), wholes[ratio][1].best(still_codes(other, PART)))
+            least[fixed & (view < LIKELY)] = LIKELY_MOVED
+        yield (close >= -(SAME**2) / 2) | (alike >= least)
 
 
 class _Joined:
@@ -75,6 +81,13 @@ def _mirrored(vectors: np.ndarray) -> np.ndarray:
 
 def _moments(look: Look) -> np.ndarray:
     return _frames(look)[look.probes]
+
+
+def _still(ratio: float) -> Vectors:
+    def vectors(look: Look) -> np.ndarray:
+        return still_codes(look, ratio)
+
+    return vectors
 
 
 def _part(look: Look) -> np.ndarray:

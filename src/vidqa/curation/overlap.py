@@ -15,7 +15,18 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from vidqa.curation.crops import Crop, cropped, part_codes, placed, ratio_of, roughly_placed, ways, whole_codes
+from vidqa.curation.crops import (
+    PART,
+    Crop,
+    cropped,
+    part_codes,
+    placed,
+    ratio_of,
+    roughly_placed,
+    still_codes,
+    ways,
+    whole_codes,
+)
 from vidqa.curation.frame_looks import DETAIL, Look, cells_of
 
 SAME_MOMENTS, CROPPED, UNSURE = "same moments", "cropped", "alike, but too plain to tell"
@@ -26,7 +37,9 @@ SAME_VIEW = 0.06  # of what the view varies by; a crop moves it by more
 NEEDED = 2  # moments
 FEW_CELLS = 9  # numbers, three of each cell
 IN_STEP_S, ALL = 0.15, 0.9  # seconds that frames of plain clips may be off; share of them that must agree
-LIKELY = 0.6  # correlation of a cropped frame, roughly placed
+LIKELY = 0.6  # correlation of cropped frames, roughly placed: of two moments that are cropped alike
+LIKELY_ALONE = 0.85  # the same, of one
+LIKELY_MOVED = 0.8  # of two moments, where what stands still is not alike: something stood there for a time
 WAYS = 4  # to crop that are looked at closely
 FITTED = 0.9  # the same, once it is placed
 FITS = 3  # of one way, each with the pairs of frames that the one before found
@@ -154,7 +167,7 @@ def _roughly(whole: Look, part: Look) -> list[tuple[Crop, tuple[int, int]]]:
     if not len(made) or not len(frames):
         return []
     likeness = made @ frames.T  # [V, M, F]
-    best = likeness.reshape(len(made), -1).max(axis=1)
+    best = _likely(whole, part, likeness.max(axis=2))
     found = []
     for way in np.argsort(-best)[:WAYS].tolist():
         if best[way] < LIKELY:
@@ -165,6 +178,18 @@ def _roughly(whole: Look, part: Look) -> list[tuple[Crop, tuple[int, int]]]:
         if alike >= FITTED:
             found.append((alike, crop, pair))
     return [(crop, pair) for _, crop, pair in sorted(found, reverse=True)]
+
+
+def _likely(whole: Look, part: Look, alike: np.ndarray) -> np.ndarray:
+    """float [V]: how alike the likeliest of the moments [V, M] is, 0 for ways that cannot be it: a second moment must
+    be cropped alike, and what stands still before a fixed camera."""
+    ordered = np.sort(alike, axis=1)
+    best, second = ordered[:, -1], ordered[:, -min(NEEDED, alike.shape[1])]
+    likely = (second >= LIKELY) | (best >= LIKELY_ALONE)
+    if likely.any() and whole.stands_still and part.stands_still:
+        still = still_codes(whole, ratio_of(whole, part)) @ still_codes(part, PART)[0]
+        likely &= (second >= LIKELY_MOVED) | (still.max() >= LIKELY)
+    return np.where(likely, best, 0)
 
 
 def _agrees(whole: Look, part: Look, moments: np.ndarray, nearest: np.ndarray) -> bool:

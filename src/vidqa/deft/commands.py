@@ -49,12 +49,12 @@ def go_on(folder: Path, answers: Path | None, *, once: bool) -> Result:
                     break
         except ProblemError as wrong:
             write_report(loop)
-            told = _of(loop, "\n".join(sentences))
+            told = _of(loop, "\n".join(sentences), {"sentences": sentences})
             told.problems = [*told.problems, *wrong.problems]
             return told
-    data: dict[str, object] = (
-        {"stage": step.due.stage.name, "round": step.due.turn.number} if isinstance(step, Step) else {}
-    )
+    data: dict[str, object] = {"sentences": sentences}  # of the stages that were carried out now, in order
+    if isinstance(step, Step):
+        data |= {"stage": step.due.stage.name, "round": step.due.turn.number}
     return _of(loop, "\n".join(sentences), data)
 
 

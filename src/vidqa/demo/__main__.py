@@ -12,7 +12,7 @@ from vidqa.contract.cli import Parser, Result, run
 def main(options: argparse.Namespace) -> Result:
     from vidqa.demo.clips import write_demo_set
 
-    counts = write_demo_set(options.out, options.clips, options.seed, options.pool)
+    counts = write_demo_set(options.out, options.clips, options.seed, options.pool, options.each)
     text = "\n".join(f"{options.out / split}: {count} questions" for split, count in counts.items())
     return Result(data={"folder": str(options.out), "questions": counts}, text=text)
 
@@ -23,6 +23,7 @@ parser = Parser(
 parser.add_argument("--out", type=Path, required=True, help="folder; the sets in it are replaced")
 parser.add_argument("--clips", type=int, default=1000, help="number of training clips (default 1000)")
 parser.add_argument("--pool", type=int, default=0, help="also pool/, with so many clips, and selection/ (default 0)")
+parser.add_argument("--each", type=int, default=24, help="clips of each event in eval/ and selection/ (default 24)")
 parser.add_argument("--seed", type=int, default=0, help="another seed gives other clips (default 0)")
 
 if __name__ == "__main__":

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -18,9 +20,8 @@ from vidqa.demo.scenes import DIAGONAL, EVENTS, Scene, draw_scene, render
 # What is learned from: crossings twice, because four directions take longest to learn.
 TRAIN_EVENTS = ("cross", *EVENTS)
 EVAL_CLIPS_PER_EVENT = 24
-# The weakness on purpose: nothing moves diagonally in the training set, these many clips do in each set that is
-# measured on, and this share of the pool, from which the loop takes new samples.
-DIAGONAL_EVAL_CLIPS = 24
+# The weakness on purpose: nothing moves diagonally in the training set; as many clips as of each event do in the sets
+# that are measured on, and this share of the pool, from which the loop takes new samples.
 DIAGONAL_POOL_SHARE = 0.05
 
 
@@ -38,19 +39,19 @@ def train_clips(count: int, seed: int) -> list[Clip]:
     return _shuffled_clips("train", scenes, rng)
 
 
-def eval_clips(seed: int) -> list[Clip]:
-    """Other clips of the four events, and diagonal crossings, which the training set lacks."""
-    return _measured_clips("eval", np.random.default_rng([seed, 2]))
+def eval_clips(seed: int, each: int = EVAL_CLIPS_PER_EVENT) -> list[Clip]:
+    """Other clips, `each` of the four events, and diagonal crossings, which the training set lacks."""
+    return _measured_clips("eval", each, np.random.default_rng([seed, 2]))
 
 
-def selection_clips(seed: int) -> list[Clip]:
+def selection_clips(seed: int, each: int = EVAL_CLIPS_PER_EVENT) -> list[Clip]:
     """As many again: the loop decides by these, and the evaluation set stays out of its decisions."""
-    return _measured_clips("selection", np.random.default_rng([seed, 3]))
+    return _measured_clips("selection", each, np.random.default_rng([seed, 3]))
 
 
-def _measured_clips(split: str, rng: np.random.Generator) -> list[Clip]:
-    scenes = [draw_scene(event, i, rng) for event in EVENTS for i in range(EVAL_CLIPS_PER_EVENT)]
-    scenes += [draw_scene("cross", i, rng, tuple(DIAGONAL)) for i in range(DIAGONAL_EVAL_CLIPS)]
+def _measured_clips(split: str, each: int, rng: np.random.Generator) -> list[Clip]:
+    scenes = [draw_scene(event, i, rng) for event in EVENTS for i in range(each)]
+    scenes += [draw_scene("cross", i, rng, tuple(DIAGONAL)) for i in range(each)]
     return _shuffled_clips(split, scenes, rng)
 
 
@@ -70,13 +71,15 @@ def _shuffled_clips(split: str, scenes: list[Scene], rng: np.random.Generator) -
     return [Clip(f"{split}_{i:05d}", scene, tuple(questions_about(scene))) for i, scene in enumerate(order)]
 
 
-def write_demo_set(folder: Path, train_count: int, seed: int = 0, pool_count: int = 0) -> dict[str, int]:
+def write_demo_set(
+    folder: Path, train_count: int, seed: int = 0, pool_count: int = 0, each: int = EVAL_CLIPS_PER_EVENT
+) -> dict[str, int]:
     """Write `folder`/train and `folder`/eval anew, each an annotations.json and videos/, and corpus.txt, the text that
-    a tokenizer made for the set should know; with `pool_count` also selection and pool, for the loop. Returns counts
-    of questions."""
-    splits = {"train": train_clips(train_count, seed), "eval": eval_clips(seed)}
+    a tokenizer made for the set should know; with `pool_count` also selection and pool, for the loop. What is measured
+    on has `each` clips of each event. Returns counts of questions."""
+    splits = {"train": train_clips(train_count, seed), "eval": eval_clips(seed, each)}
     if pool_count:
-        splits |= {"selection": selection_clips(seed), "pool": pool_clips(pool_count, seed)}
+        splits |= {"selection": selection_clips(seed, each), "pool": pool_clips(pool_count, seed)}
     counts = {}
     for split, clips in splits.items():
         shutil.rmtree(folder / split, ignore_errors=True)
@@ -90,10 +93,13 @@ def write_demo_set(folder: Path, train_count: int, seed: int = 0, pool_count: in
 def write_split(folder: Path, clips: list[Clip]) -> int:
     """One annotations.json with its clips; returns the number of questions."""
     (folder / "videos").mkdir(parents=True)
-    records = []
-    for clip in clips:
+
+    def write(clip: Clip) -> None:
         write_mp4(folder / "videos" / f"{clip.name}.mp4", render(clip.scene), clip.scene.look.fps)
-        records += [_record(clip, number, question) for number, question in enumerate(clip.questions)]
+
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        list(pool.map(write, clips))
+    records = [_record(clip, number, question) for clip in clips for number, question in enumerate(clip.questions)]
     write_json(folder / "annotations.json", records)
     return len(records)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 TRAIN_CLIPS = 3000
-POOL_CLIPS = 1600
+POOL_CLIPS = 4000
 # The same frames are taken in training and in evaluation: 8 of them, as 4 tokens (one for each two frames).
 VISION = {"nframes": 8, "total_pixels": 4 * 32 * 32}
 
@@ -40,7 +40,7 @@ LOOP = {
     "stop.rounds": 2,
     "continue_from": "last",
     "audit": "report",
-    "train": "num_epochs=20",
-    "words.mine": "--per-gap 8",
+    "train": "num_epochs=16",
+    "words.mine": "--per-gap 12 --most 288",
     "words.assemble": "--replay 3",
 }

@@ -1,4 +1,4 @@
-"""The demo's last screen: accuracy before and after, time per step, and where everything lies."""
+"""The demo's last screen: accuracy before and after training and after the loop, and where everything lies."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from vidqa.contract.run_folder import read_metrics
 WEAK_KIND = "diagonal"  # asked of clips such as the training set has none of
 
 
-def summary(before: Path, trained: Path, after: Path, gaps: Path) -> str:
-    """The final table, from the run folders of the two evaluations and of the training."""
-    first, last = _scores(before), _scores(after)
-    rows: list[tuple[str, ...]] = [("kind", "questions", "before", "after", "95 % interval")]
+def summary(before: Path, trained: Path, after: Path, gaps: Path, loop: Path) -> str:
+    """The final table, from the run folders of the first two evaluations and of the training, and the loop's folder."""
+    told = _read(loop / "report.json")
+    first, last, improved = _scores(before), _scores(after), _scores(Path(told["final"]["kpi"]["run_dir"]))
+    rows: list[tuple[str, ...]] = [("kind", "questions", "before", "trained", "after the loop", "95 % interval")]
     for kind in sorted(last["by_kind"], key=lambda kind: (kind == WEAK_KIND, kind)):
         label = f"{kind} (not in the training set)" if kind == WEAK_KIND else kind
-        rows.append(_row(label, first["by_kind"][kind], last["by_kind"][kind]))
-    rows.append(_row("all", first, last))
+        rows.append(_row(label, *(scores["by_kind"][kind] for scores in (first, last, improved))))
+    rows.append(_row("all", first, last, improved))
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
     steps = [event["perf/step_s"] for event in read_metrics(trained / "metrics.jsonl") if "perf/step_s" in event]
@@ -28,16 +29,23 @@ def summary(before: Path, trained: Path, after: Path, gaps: Path) -> str:
         "export": trained / "best",
         "report": after / "report.html",
         "gaps": gaps,
+        "loop": told["ending"]["sentence"],
+        "": loop / "report.html",
     }
     return "\n".join([*lines, "", *(f"{name:<9} {place}" for name, place in places.items())])
 
 
 def _scores(run: Path) -> dict[str, Any]:
-    return json.loads((run / "metrics.json").read_text(encoding="utf-8"))
+    return _read(run / "metrics.json")
 
 
-def _row(label: str, before: dict[str, Any], after: dict[str, Any]) -> tuple[str, ...]:
-    return label, str(after["n"]), _share(before), _share(after), _interval(after)
+def _read(path: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return found
+
+
+def _row(label: str, *scores: dict[str, Any]) -> tuple[str, ...]:
+    return label, str(scores[-1]["n"]), *map(_share, scores), _interval(scores[-1])
 
 
 def _share(scores: dict[str, Any]) -> str:

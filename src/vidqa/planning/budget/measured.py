@@ -44,6 +44,7 @@ KEYS = (
     "train.master_dtype",
     "train.fsdp_reduce_dtype",
     "train.compile",
+    "engine.keep_features",
 )
 
 

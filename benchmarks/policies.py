@@ -36,6 +36,7 @@ from vidqa.spec import load, total_steps
 SPEED, MEMORY = "tokens/s/gpu", ("predicted_gib", "memory_gib", "share_of_memory")
 SHOWN = ("run", SPEED, "mfu", *MEMORY, "step_s", "pack_tokens", "memory_policy")
 CAREFUL = ("8192-kept", "16384")
+LONG = {"custom.vision.total_pixels": 2**27, "policy.model_max_length": 2**17}  # a video may take 128k tokens
 
 
 @dataclass(frozen=True)
@@ -48,13 +49,14 @@ class Case:
     over: Mapping[str, Any] = field(default_factory=dict)
     limit_gib: float | None = None
     per_rank: int = 8
+    steps: int = 6  # the first half is not counted
     words: tuple[str, ...] = ()  # of the ordinary recipe
     careful: tuple[str, ...] = ()  # settings that a careful user tries
 
     def training(self, name: str, recompute: str, pack_tokens: int | None) -> Training:
         over = {**self.over, "engine.recompute": recompute, "engine.pack_tokens": pack_tokens}
         over |= {"engine.gpu_memory_gib": self.limit_gib}
-        return Training(name, "ours", self.shape, 1, self.data, 6, 3, per_rank=self.per_rank, over=over)
+        return Training(name, "ours", self.shape, 1, self.data, self.steps, self.steps // 2, self.per_rank, over=over)
 
     def all_of_it(self, name: str) -> Iterator[Training]:
         yield self.training(f"{name} chosen", "auto", None)
@@ -75,7 +77,10 @@ CASES = {
     "lora-40": Case("8b", SETS["1k-8k"], (8192, 16384), ADAPT, limit_gib=40),
     "2b": Case("2b", SETS["1k-8k"], (8192, 12288, 16384), careful=CAREFUL),
     "short": Case("2b", SetShape(256, (1, 3)), (8192, 16384), per_rank=64, careful=CAREFUL),
-    "long": Case("8b", SetShape(4, (200, 200)), (), ADAPT, per_rank=2),
+    "long": Case("8b", SetShape(2, (200, 200)), (), {**ADAPT, **LONG}, per_rank=1),  # 40k tokens
+    "longest": Case(
+        "8b", SetShape(1, (630, 630), width=736), (), {**ADAPT, **LONG}, per_rank=1, steps=3
+    ),  # 128k tokens
 }
 
 

@@ -33,6 +33,7 @@ LEARN = {
     "dp_shard_size": 1,
     "train.train_policy.dataloader_num_workers": 8,
     "train.optm_warmup_steps": 50,
+    "train.ckpt.enable_checkpoint": "false",  # the last export is enough
 }
 
 
@@ -67,7 +68,7 @@ def main() -> None:
     run = script("launch", "train", "--spec", spec, "--platform", "local", "--wait")["run_dir"]
     asked = ("--annotations", data / "eval" / "annotations.json", "--media", data / "eval")
     values = {**{f"vision.{key}": value for key, value in VISION.items()}, "generation.max_tokens": 8}
-    values |= {"model.dtype": dtype}
+    values |= {"model.dtype": dtype, "inference.limit": 1000}
     sets = [word for key, value in values.items() for word in ("--set", f"{key}={value}")]
     found = script("parity", "--model", run, *asked, "--generators", "native,transformers", *sets)
     Ledger("trained_agreement", options).add({"run": f"{shape} trained on {clips} clips, {dtype}", **found})

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from vidqa.contract.cli import SKILL_ROOT
 from vidqa.families import Family, families
 from vidqa.families.sizes import Sizes, TextSizes, VisionSizes
 from vidqa.planning.budget.answering import AnsweringSetup, Reading, answering_memory
+from vidqa.planning.budget.cards import card_of, mfu_on
 from vidqa.planning.budget.memory import (
     MemoryPolicy,
     MicroStep,
@@ -179,6 +180,14 @@ class Efficiency:
 
     mfu: float
     source: str
+    gpu: str = ""  # where it was measured
+
+    def on(self, name: str) -> Efficiency:
+        """The same on another GPU, where both are known."""
+        here, there = card_of(self.gpu), card_of(name)
+        if here is None or there is None or here == there:
+            return self
+        return replace(self, mfu=mfu_on(there, self.mfu, here))
 
 
 # From the start of torchrun to the end of the first step: imports, weights from a local disk, compiling. 33 to 91 s
@@ -210,13 +219,14 @@ def efficiency(model: Model, setup: TrainingSetup, again: float = 0.0) -> Effici
     if unlike(nearest)[-1] > FAR:
         return ASSUMED
     row, done_again = nearest
-    return Efficiency(row["mfu"] * (1 + done_again) / (1 + again), f"measured: {row['run']} on {row['gpu']}")
+    mfu = row["mfu"] * (1 + done_again) / (1 + again)
+    return Efficiency(mfu, f"measured: {row['run']} on {row['gpu']}", row["gpu"])
 
 
 @cache
 def _fast_rows() -> list[tuple[dict[str, Any], float]]:
     """Every row that has an MFU, and the share of work that it did again; read once, tables of recipes ask often."""
-    rows = [*(row for path in result_files() for row in read_rows(path)), *policy_rows()]
+    rows = [*policy_rows(), *(row for path in result_files() for row in read_rows(path))]  # of equals the first counts
     return [(row, _again(row)) for row in rows if row.get("mfu")]
 
 

@@ -69,7 +69,7 @@ class FeatureCache:
 
     def __init__(self, frames: FrameCache, tower: str, dtype: torch.dtype, levels: int, share: float) -> None:
         self.frames, self.tower, self.dtype, self.levels, self.share = frames, tower, dtype, levels, share
-        self.read = self.kept = 0  # media, for tests and the log
+        self.read = self.kept = 0  # media so far
         self._queue: SimpleQueue[_Waiting | None] = SimpleQueue()
         self._asked: set[str] = set()  # keys that were handed on to be written
         self._pending, self._lock = 0, threading.Lock()

@@ -193,6 +193,7 @@ class Efficiency:
 # From the start of torchrun to the end of the first step: imports, weights from a local disk, compiling. 33 to 91 s
 # were measured (benchmarks/README.md, row 10), more where layers are compiled for the first time than later.
 START_S = 60.0
+NEAR = 2  # times as large or as small: alike, so that it counts first whether gathered weights stay
 FAR = 8  # times as large or as small: not like it
 ASSUMED = Efficiency(0.25, "assumed; nothing like it was measured")
 
@@ -203,7 +204,7 @@ def efficiency(model: Model, setup: TrainingSetup, again: float = 0.0) -> Effici
     if not (rows := _fast_rows()):
         return ASSUMED
 
-    def unlike(measured: tuple[dict[str, Any], float]) -> tuple[bool, bool, float, bool, float]:
+    def unlike(measured: tuple[dict[str, Any], float]) -> tuple[bool, bool, float, bool, bool, float]:
         row, done_again = measured
         size = row["parameters"]["all"] / model.every.every
         is_lora, is_compiled = row["spec"]["policy.lora"] is not None, row["spec"]["train.compile"]
@@ -211,6 +212,7 @@ def efficiency(model: Model, setup: TrainingSetup, again: float = 0.0) -> Effici
             is_lora != setup.lora,
             is_compiled != setup.compiled,
             round(abs(done_again - again), 2),
+            max(size, 1 / size) > NEAR,
             (row["stay"] == "all") != setup.keeps_weights,
             max(size, 1 / size),
         )

@@ -2,6 +2,7 @@
 
     python benchmarks/policies.py --case lora lora-40 --out DIR
     python benchmarks/policies.py --case lora --only chosen careful --out DIR --go-on     # what is missing
+    python benchmarks/policies.py --case longest-cp2 --timeout 560 --out DIR     # on two GPUs
 
 A case is a training that a GPU's memory bounds. `chosen` leaves packs and recomputation to the engine, the grid fixes
 both (engine.recompute, engine.pack_tokens); what is predicted not to fit is left out. Rows say all that the estimate of
@@ -38,10 +39,13 @@ SHOWN = ("run", SPEED, "mfu", *MEMORY, "step_s", "pack_tokens", "memory_policy")
 CAREFUL = ("8192-kept", "16384")
 LONG = {"custom.vision.total_pixels": 2**27, "policy.model_max_length": 2**17}  # a video may take 128k tokens
 
+LONGEST = SetShape(1, (630, 630), width=736)  # 128k tokens
+
 
 @dataclass(frozen=True)
 class Case:
-    """A training, the packs of its fixed choices, and GiB that it may take of a GPU (None: all)."""
+    """A training, the packs of its fixed choices, and GiB that it may take of a GPU (None: all). Several `gpus` share
+    every sample, which no recipe beside ours does."""
 
     shape: str
     data: SetShape
@@ -52,15 +56,19 @@ class Case:
     steps: int = 6  # the first half is not counted
     words: tuple[str, ...] = ()  # of the ordinary recipe
     careful: tuple[str, ...] = ()  # settings that a careful user tries
+    gpus: int = 1
 
     def training(self, name: str, recompute: str, pack_tokens: int | None) -> Training:
         over = {**self.over, "engine.recompute": recompute, "engine.pack_tokens": pack_tokens}
         over |= {"engine.gpu_memory_gib": self.limit_gib}
-        return Training(name, "ours", self.shape, 1, self.data, self.steps, self.steps // 2, self.per_rank, over=over)
+        if self.gpus > 1:
+            over |= {"policy.parallelism.dp_replicate_size": 1, "policy.parallelism.cp_size": self.gpus}
+        counts = self.steps, self.steps // 2, self.per_rank
+        return Training(name, "ours", self.shape, self.gpus, self.data, *counts, over=over)
 
     def all_of_it(self, name: str) -> Iterator[Training]:
         yield self.training(f"{name} chosen", "auto", None)
-        if self.limit_gib is None:
+        if self.limit_gib is None and self.gpus == 1:
             theirs = Training(f"{name} ordinary", "ordinary", self.shape, 1, self.data, 3, 1, self.per_rank)
             yield replace(theirs, words=self.words)
             if self.careful:
@@ -78,9 +86,8 @@ CASES = {
     "2b": Case("2b", SETS["1k-8k"], (8192, 12288, 16384), careful=CAREFUL),
     "short": Case("2b", SetShape(256, (1, 3)), (8192, 16384), per_rank=64, careful=CAREFUL),
     "long": Case("8b", SetShape(2, (200, 200)), (), {**ADAPT, **LONG}, per_rank=1),  # 40k tokens
-    "longest": Case(
-        "8b", SetShape(1, (630, 630), width=736), (), {**ADAPT, **LONG}, per_rank=1, steps=3
-    ),  # 128k tokens
+    "longest": Case("8b", LONGEST, (), {**ADAPT, **LONG}, per_rank=1, steps=3),
+    "longest-cp2": Case("8b", LONGEST, (), {**ADAPT, **LONG}, per_rank=1, steps=3, gpus=2),
 }
 
 
@@ -125,7 +132,7 @@ def complete_row(training: Training, row: Mapping[str, Any], place: Place) -> di
     """A row of our own, with what the estimate of its memory takes, and the estimate."""
     device, gpu = ("cuda", torch.cuda.get_device_name()) if place.cuda else ("cpu", "cpu")
     described = trained(place.run_dir(training), training.steps, device)
-    found = {"run": row["run"], "gpu": gpu, "ranks": 1, **described, **row}
+    found = {"run": row["run"], "gpu": gpu, "ranks": training.gpus, **described, **row}
     (compared,) = measured.compare([{**found, "memory_gib": row.get("memory_gib", 1.0)}])
     has_gib = training.over["engine.gpu_memory_gib"] or (gpu_gib() if place.cuda else 1.0)
     share = row.get("memory_gib", 0.0) / has_gib
@@ -138,7 +145,7 @@ def as_tiny_runs(cases: Sequence[str]) -> list[Training]:
     for case in cases:
         for one in list(CASES[case].all_of_it(case))[:4]:
             small = as_tiny(one, 3 if one.recipe == "ours" else 2)
-            found.append(replace(small, over={**one.over, "engine.pack_tokens": 600}))
+            found.append(replace(small, over={**one.over, "engine.pack_tokens": 2048}))
     return found
 
 

@@ -246,6 +246,7 @@ def our_steps(training: Training, place: Place, began: float) -> list[dict[str, 
     path = place.run_dir(training) / "run" / "metrics.jsonl"
     events = [e for e in read_metrics(path) if "perf/step_s" in e] if path.exists() else []
     steps, last = [], began
+    data_ranks = training.gpus // training.over.get("policy.parallelism.cp_size", 1)
     for event in events:
         seconds, inner = max(event["time"] - last, 1e-9), event["perf/step_s"]
         last = event["time"]
@@ -254,7 +255,7 @@ def our_steps(training: Training, place: Place, began: float) -> list[dict[str, 
         steps.append(
             {
                 "tokens/s/gpu": event["perf/tokens_per_s"] * scale / training.gpus,
-                "samples/s": training.per_rank * training.gpus / seconds,
+                "samples/s": training.per_rank * data_ranks / seconds,
                 "mfu": mfu and mfu * scale,
                 "mfu_unhalved": whole and whole * scale,
                 "memory_gib": event.get("perf/memory_gib"),

@@ -96,7 +96,7 @@ def place(kind: Kind, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Plac
     frames = [resize_frames(decode_frames(ref.path, None, plan.indices), plan.height, plan.width)]
     with one_rank():
         world = distributed.start(1, 1, 60)
-        with load_sharded(base, spec.policy, spec.train, world.mesh, world.device, NOTHING) as model:
+        with load_sharded(base, spec.policy, spec.train, world, NOTHING) as model:
             pass
         changes = torch.Generator().manual_seed(1)
         for weights in own_weights(model).values():

@@ -13,6 +13,7 @@ import torch
 from tiny_world import engine_command, losses, tiny_data, tiny_model, tiny_spec
 from transformers import AutoConfig, Qwen3VLForConditionalGeneration
 
+from vidqa.engine.distributed import alone
 from vidqa.engine.kernels import kernels_for, plain
 from vidqa.engine.model import ahead
 from vidqa.planning.budget.recompute import NOTHING
@@ -108,6 +109,16 @@ def test_more_ranks_give_the_losses_of_one(world: SimpleNamespace) -> None:
         assert losses(run) == pytest.approx(losses(runs[0]), rel=2e-3)  # TF32 and other kernels on other shapes
 
 
+@pytest.mark.skipif(GPUS < 2, reason="needs two GPUs")
+@pytest.mark.parametrize(("dtype", "apart"), [("float32", 2e-3), ("bfloat16", 1e-2)])
+def test_gpus_that_share_packs_give_the_losses_of_one(world: SimpleNamespace, dtype: str, apart: float) -> None:
+    over = {"policy.parallelism.dp_shard_size": 1, "policy.parallelism.cp_size": 2}
+    over |= {"train.train_batch_per_replica": 4, "train.param_dtype": dtype}
+    assert losses(_train(world, f"context_{dtype}", 2, **over)) == pytest.approx(
+        losses(_full(world, 1, dtype)), rel=apart
+    )
+
+
 @pytest.mark.parametrize("option", OPTIONS)
 def test_no_option_changes_the_losses(world: SimpleNamespace, option: str) -> None:
     """On every GPU in bfloat16, against one GPU without it: equal within bfloat16's rounding."""
@@ -163,14 +174,13 @@ def test_evaluation_on_every_gpu(world: SimpleNamespace) -> None:
 
 def test_planned_kernels_are_planned_no_more(world: SimpleNamespace) -> None:
     """A shape that was planned is called in a fraction of the time that planning takes, forward and backward."""
-    device = torch.device("cuda")
     calls = ([(1, 1408), (2, 1408), (1, 1664)], [(5, 340), (7, 340)])
     tiny = Qwen3VLForConditionalGeneration(AutoConfig.from_pretrained(world.model))
 
     def seconds() -> float:
         torch.cuda.synchronize()
         began = time.perf_counter()
-        ahead.plan_kernels(calls, NOTHING, tiny, device)
+        ahead.plan_kernels(calls, NOTHING, tiny, alone())
         torch.cuda.synchronize()
         return time.perf_counter() - began
 

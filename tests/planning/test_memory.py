@@ -22,6 +22,7 @@ from vidqa.engine.families import qwen2_5_vl, qwen3_vl
 from vidqa.engine.families.qwen_vl import decoder_layer, vision_block
 from vidqa.engine.families.qwen_vl_layers import EAGER, Dense
 from vidqa.engine.model.compiling import any_length, prepare_compiler
+from vidqa.engine.model.context import WHOLE
 from vidqa.engine.model.trainable import choose_trainable
 from vidqa.families.qwen3_vl_sizes import tensors
 from vidqa.families.sizes import Sizes, TextSizes, VisionSizes
@@ -200,7 +201,7 @@ def test_what_a_decoder_layer_keeps(fused: bool, dropout: float | None, again: A
         dense = compiled() if fused else EAGER
         layer = tiny(hidden, wide, heads, kv_heads, (64, 128), dropout).model.language_model.layers[0]
         turn = torch.randn(TOKENS, 128, dtype=torch.bfloat16)
-        run = lambda x: decoder_layer(dense, layer, x, turn, turn, ((0, 1, TOKENS),), None, again=again)  # noqa: E731, B023
+        run = lambda x: decoder_layer(WHOLE, dense, layer, x, turn, turn, ((0, 1, TOKENS),), None, again=again)  # noqa: E731, B023
         found = kept_per_token(run, layer, hidden, turn, compiles=fused)
         told = told_of(counts, hidden, wide, heads * 128, kv_heads * 128)
         # A CPU's dropout keeps a mask as wide as its input; a GPU's is of bytes.
@@ -217,7 +218,7 @@ def test_what_a_decoder_layer_without_norms_of_heads_keeps(fused: bool, dropout:
         dense = compiled() if fused else EAGER
         layer = tiny_gated((64, 128), wide, kv_heads, dropout).model.language_model.layers[0]
         turn = torch.randn(TOKENS, 128, dtype=torch.bfloat16)
-        run = lambda x: decoder_layer(dense, layer, x, turn, turn, ((0, 1, TOKENS),), None)  # noqa: E731, B023
+        run = lambda x: decoder_layer(WHOLE, dense, layer, x, turn, turn, ((0, 1, TOKENS),), None)  # noqa: E731, B023
         found = kept_per_token(run, layer, hidden, turn, compiles=fused)
         masks = 0.0 if not dropout else 0.5 * (5 * hidden + hidden + wide)
         assert found - masks == pytest.approx(told_of(counts, hidden, wide, hidden, kv_heads * 128), rel=0.08)
@@ -231,7 +232,7 @@ def test_a_compiled_layer_keeps_no_more_than_it_needs() -> None:
     hidden, wide, heads, kv_heads = WIDTHS[2]
     layer = tiny(hidden, wide, heads, kv_heads, (64, 128), 0.0).model.language_model.layers[0]
     turn = torch.randn(TOKENS, 128, dtype=torch.bfloat16)
-    run = lambda x: decoder_layer(dense, layer, x, turn, turn, ((0, 1, TOKENS),), None)  # noqa: E731
+    run = lambda x: decoder_layer(WHOLE, dense, layer, x, turn, turn, ((0, 1, TOKENS),), None)  # noqa: E731
     counts = layer_widths(TrainingSetup(1, compiled=True, lora=True), COUNTS, "none")
     told = told_of(counts, hidden, wide, heads * 128, kv_heads * 128)
     assert kept_per_token(run, layer, hidden, turn, compiles=True) == pytest.approx(told, rel=0.08)

@@ -186,6 +186,7 @@ for title, code, spoil in (
     ("warm-up twice", "SPEC_WARMUP_TWICE", keys(train__optm_warmup_steps=2, train__optm_warmup_epochs=1)),
     ("reinforcement learning", "SPEC_NOT_SFT", keys(train__train_policy__type="grpo")),
     ("tensor parallel", "SPEC_NOT_SUPPORTED", keys(policy__parallelism__tp_size=2)),
+    ("a key head for two GPUs", "SPEC_CONTEXT_HEADS", keys(policy__parallelism__cp_size=4)),
     (
         "sharing without packing",
         "SPEC_SHARE_UNPACKED",
@@ -660,6 +661,11 @@ for title, code, spoil in (
     ("config is not JSON", "MODEL_FILE_MISSING", overwrite("config.json", "{")),
     ("config is a list", "MODEL_FILE_MISSING", overwrite("config.json", "[]")),
     ("another architecture", "MODEL_UNSUPPORTED", rewrite("config.json", lambda c: c.update(model_type="llama"))),
+    (
+        "a mixture of experts",
+        "MODEL_UNSUPPORTED",
+        rewrite("config.json", lambda c: c.update(model_type="qwen3_vl_moe")),
+    ),
     (
         "quantized weights",
         "MODEL_QUANTIZED",

@@ -110,6 +110,24 @@ def test_what_does_not_fit_is_told_what_helps(case: Case, gib: float, more: dict
     assert budget(case, gib)[1] == []
 
 
+def test_a_sample_that_one_gpu_cannot_hold_is_for_several(case: Case) -> None:
+    """GPUs that share each pack hold their part of it, and of the weights."""
+    sides = {"custom.vision.nframes": 16, "custom.vision.resized_height": 1600, "custom.vision.resized_width": 1600}
+    case.train = records(range(4), 1)
+    case.spec |= {**sides, "policy.model_max_length": 40960, "policy.lora.r": 8, "train.optm_lr": 1e-4}
+    case.spec |= {"policy.parallelism.dp_shard_size": 1, "train.train_batch_per_replica": 1}
+    report, (problem,) = budget(case, 20.0)
+    assert problem.severity == "error" and problem.remedy == "set policy.parallelism.cp_size = 2"
+    alone = report.facts["memory"]
+    case.spec["policy.parallelism.cp_size"] = 2
+    report, problems = budget(case, 20.0)
+    part = report.facts["memory"]
+    assert problems == [] and report.facts["effective_batch"] == 1
+    assert part["heaviest_pack_tokens"] == alone["heaviest_pack_tokens"] / 2 == alone["pack_tokens"] / 2
+    assert alone["heaviest_pack_patches"] / 2 < part["heaviest_pack_patches"] < alone["heaviest_pack_patches"]
+    assert part["weights_and_optimizer_gib"] == pytest.approx(alone["weights_and_optimizer_gib"] / 2, abs=0.05)
+
+
 def test_of_two_keys_that_cost_memory_each_is_tried_and_then_both() -> None:
     gather, again = {"train.fsdp_reshard_after_forward": "default"}, {"engine.recompute": "auto"}
     table = {"train": {"fsdp_reshard_after_forward": "never"}, "engine": {"recompute": "none"}}

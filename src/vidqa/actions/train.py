@@ -8,7 +8,8 @@ from vidqa.actions._base import Action, DataSet, ModelKey, Parent, RecordSamplin
 
 
 def _processes(spec: Any) -> int:
-    return spec.policy.parallelism.dp_shard_size * spec.policy.parallelism.dp_replicate_size
+    mesh = spec.policy.parallelism
+    return mesh.dp_shard_size * mesh.dp_replicate_size * mesh.cp_size
 
 
 def _secrets(spec: Any) -> tuple[str, ...]:
@@ -71,6 +72,7 @@ TRAIN = Action(
     shorthand={
         "dp_shard_size": "policy.parallelism.dp_shard_size",
         "dp_replicate_size": "policy.parallelism.dp_replicate_size",
+        "cp_size": "policy.parallelism.cp_size",
         "num_epochs": "train.epoch",
         "batch_size": "train.train_batch_per_replica",
         "learning_rate": "train.optm_lr",

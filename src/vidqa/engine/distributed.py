@@ -13,6 +13,8 @@ from accelerate.utils import ParallelismConfig
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor
 
+from vidqa.engine.model.context import WHOLE, Context
+
 
 def local_part(tensor: torch.Tensor) -> torch.Tensor:
     """This rank's rows of a sharded tensor, the whole of any other."""
@@ -22,7 +24,8 @@ def local_part(tensor: torch.Tensor) -> torch.Tensor:
 @dataclass(frozen=True)
 class World:
     """Where this process stands. `objects` and `saving` are groups over gloo, beside the GPU's traffic: one for Python
-    objects, one for background saves alone, whose thread must never meet another collective."""
+    objects, one for background saves alone, whose thread must never meet another collective. Neighbours may share the
+    rows of their packs (`context`)."""
 
     rank: int
     size: int
@@ -30,6 +33,17 @@ class World:
     mesh: DeviceMesh
     objects: Any
     saving: Any
+    context: Context = WHOLE
+
+    @property
+    def data_ranks(self) -> int:
+        """How many packs are computed at a time: the ranks of one context compute one together."""
+        return self.size // self.context.size
+
+    @property
+    def data_rank(self) -> int:
+        """Which of those packs this rank has a part of."""
+        return self.rank // self.context.size
 
     @property
     def is_main(self) -> bool:
@@ -55,17 +69,19 @@ class World:
         dist.barrier(group=self.objects)
 
 
-def start(dp_replicate: int, dp_shard: int, timeout_s: float) -> World:
-    """Join the processes that torchrun started and build the mesh (dp_replicate, dp_shard)."""
+def start(dp_replicate: int, dp_shard: int, timeout_s: float, context: int = 1) -> World:
+    """Join the processes that torchrun started and build the mesh (dp_replicate, dp_shard x context): weights are
+    sharded over the ranks of a context, too."""
     timeout = datetime.timedelta(seconds=timeout_s)
     state = PartialState(cpu=not torch.cuda.is_available(), timeout=timeout)
     return World(
         rank=state.process_index,
         size=state.num_processes,
         device=state.device,
-        mesh=_mesh(dp_replicate, dp_shard, state.device.type),
+        mesh=_mesh(dp_replicate, dp_shard * context, state.device.type),
         objects=dist.new_group(backend="gloo", timeout=timeout),
         saving=dist.new_group(backend="gloo", timeout=timeout),
+        context=_context(context, state.process_index, timeout),
     )
 
 
@@ -74,6 +90,14 @@ def alone() -> World:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     nobody: Any = None
     return World(rank=0, size=1, device=device, mesh=nobody, objects=nobody, saving=nobody)
+
+
+def _context(size: int, rank: int, timeout: datetime.timedelta) -> Context:
+    """Neighbours: ranks of one node, where it has as many GPUs."""
+    if size == 1:
+        return WHOLE
+    group, _ = dist.new_subgroups(group_size=size, timeout=timeout)
+    return Context(rank % size, size, group)
 
 
 def _mesh(dp_replicate: int, dp_shard: int, device_type: str) -> DeviceMesh:

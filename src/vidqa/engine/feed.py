@@ -42,7 +42,7 @@ def open_feed(schedule: Schedule, planner: Planner, objective: Objective, first:
     spec, world = schedule.spec, schedule.world
     sizes = planner.family.sizes_of(Path(spec.policy.model_name_or_path)).vision
     share, values = spec.engine.share_video_prefix, objective.token_values
-    collator = Collator(planner, sizes, world.device.type, share=share, values=values)
+    collator = Collator(planner, sizes, world.device.type, share=share, values=values, context=world.context)
     calls = choose_calls(schedule, collator)
     workers = spec.train.train_policy.dataloader_num_workers
     packs = (pack for step in range(first, schedule.total) for pack in schedule.packs(step))
@@ -63,8 +63,10 @@ def open_features(schedule: Schedule, planner: Planner, frames: FrameCache | Non
         return
     folder = Path(spec.policy.model_name_or_path)
     sizes = planner.family.sizes_of(folder)
-    if frames is None or not is_frozen(parameters(planner.family.tensors(sizes), spec.policy)):
-        note_of(world, "features are not kept: " + ("the vision tower trains" if frames else "there is no frame cache"))
+    frozen = is_frozen(parameters(planner.family.tensors(sizes), spec.policy))
+    if frames is None or not frozen or world.context.size > 1:
+        other = "the vision tower trains" if not frozen else "ranks share a sample (cp_size)"
+        note_of(world, f"features are not kept: {'there is no frame cache' if frames is None else other}")
         yield None
         return
     per_token = token_bytes(sizes.vision, spec.train.param_dtype)

@@ -30,7 +30,7 @@ def choose_memory_policy(spec: Any, folder: Path, data: Prepared, world: World) 
         model = model_of(sizes, parameters(family.tensors(sizes), spec.policy))
         if memory_gib is None:
             return least_policy(spec, model)
-        steps_of = partial(Steps, spec, data.train, world.size, world.device.type)
+        steps_of = partial(Steps, spec, data.train, world.data_ranks, world.device.type)
         packing = Packing(steps_of, total_steps(spec, len(data.train)))
         return forecast(spec, model, packing, memory_gib).policy
 

@@ -6,6 +6,7 @@ python -m vidqa.engine.torchrun --standalone --nproc-per-node 2 -m vidqa.engine 
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -59,21 +60,22 @@ def prove(spec: Any, run: RunFolder) -> int:
     if not spec.engine.packing:
         raise SHARE_UNPACKED.error(WHERE, "videos are shared inside packs, and packing is false")
     mesh, folder = spec.policy.parallelism, Path(spec.policy.model_name_or_path)
-    world = distributed.start(mesh.dp_replicate_size, mesh.dp_shard_size, spec.engine.step_timeout_s)
+    world = distributed.start(mesh.dp_replicate_size, mesh.dp_shard_size, spec.engine.step_timeout_s, mesh.cp_size)
     planner = training_planner(spec, folder)
     samples = prepare_training(spec, planner, world, run).train
-    alone, shared = (Steps(_sharing(spec, share), samples, world.size, world.device.type) for share in (False, True))
+    place = (samples, world.data_ranks, world.device.type)
+    alone, shared = (Steps(_sharing(spec, share), *place) for share in (False, True))
     alone.order = shared.order  # the same samples, in the order that sharing gives them
     step = _first_shared(shared, total_steps(spec, len(samples)))
-    with load_sharded(folder, spec.policy, spec.train, world.mesh, world.device, NOTHING) as model:
+    with load_sharded(folder, spec.policy, spec.train, world, NOTHING) as model:
         pass
     model.eval()
     sizes, workers = planner.family.sizes_of(folder).vision, spec.train.train_policy.dataloader_num_workers
     found: dict[bool, Computed] = {}
     with closing(FrameSource(workers, spec.engine.decode_timeout_s, frame_cache(spec.engine))) as source:
         for steps, share in ((alone, False), (shared, True)):
-            collator = Collator(planner, sizes, world.device.type, share=share)
-            packs = steps.packs(step)[world.rank]
+            collator = Collator(planner, sizes, world.device.type, share=share, context=world.context)
+            packs = steps.packs(step)[world.data_rank]
             _compute(model, packs, samples, source, collator, world)  # decodes and compiles
             found[share] = _compute(model, packs, samples, source, collator, world)
     on_main(world, lambda: _judge(run, step, found[False], found[True], TOLERANCE[DTYPES[spec.train.param_dtype]]))
@@ -105,17 +107,21 @@ def _compute(
     world: World,
 ) -> Computed:
     """This rank's packs; what cannot be decoded has no loss."""
-    own: dict[int, float] = {}
+    own = list[tuple[int, float, int]]()  # number, sum and count of supervised tokens: several ranks may have some
     tokens, started = 0, time.perf_counter()
     with Loader(packs, samples, source, collator, world.device) as batches:
         for loaded in batches:
             batch, nll = loaded.batch, model(loaded.batch)
             tokens += len(batch.input_ids_T)
             for place, number in enumerate(batch.samples):
-                if len(of_sample := nll[batch.owner_N == place]):
-                    own[number] = of_sample.mean().item()
+                of_sample = nll[batch.owner_N == place]
+                own.append((number, of_sample.sum().item(), len(of_sample)))
     everyone = world.gather((own, tokens, time.perf_counter() - started))
-    losses = {number: loss for found, _, _ in everyone for number, loss in found.items()}
+    sums, counts = Counter[int](), Counter[int]()
+    for number, total, count in (part for found, _, _ in everyone for part in found):
+        sums[number] += total
+        counts[number] += count
+    losses = {number: sums[number] / count for number, count in counts.items() if count}
     return Computed(losses, sum(count for _, count, _ in everyone), max(seconds for _, _, seconds in everyone))
 
 

@@ -177,9 +177,10 @@ class Saver:
         batch = self.collator([0], [sample], [frames]).to(self.world.device)
         model.eval()
         with torch.no_grad():
-            loss = model(batch).mean().item()
+            nll = model(batch).double()
+            total, count = self.world.context.sum(torch.stack([nll.sum(), nll.new_tensor(len(nll))])).tolist()
         model.train()
-        return loss
+        return total / count
 
     def store_proof_sample(self, samples: Sequence[Sample], source: FrameSource) -> None:
         """Choose the sample whose loss every export must reproduce: the first that has media and can be decoded."""

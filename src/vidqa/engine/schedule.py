@@ -17,14 +17,15 @@ class Schedule:
 
     def __init__(self, spec: Any, data: Prepared, world: World, policy: MemoryPolicy) -> None:
         self.spec, self.data, self.world, self.policy = spec, data, world, policy
-        self.steps = Steps(spec, data.train, world.size, world.device.type, policy.pack_tokens)
+        self.steps = Steps(spec, data.train, world.data_ranks, world.device.type, policy.pack_tokens)
         self.order, self.units = self.steps.order, self.steps.units
         self.total = total_steps(spec, len(data.train))
         self.warmup = warmup_steps(spec, len(data.train))
 
     def packs(self, step: int) -> list[list[int]]:
-        """This rank's micro-steps of a step, each a list of sample numbers; those of one unit stand together."""
-        return self.steps.packs(step)[self.world.rank]
+        """The micro-steps of a step that this rank takes part in, each a list of sample numbers, those of one unit
+        together."""
+        return self.steps.packs(step)[self.world.data_rank]
 
     def supervised(self, step: int) -> int:
         """Supervised tokens of the whole step, over all ranks."""

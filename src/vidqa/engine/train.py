@@ -45,7 +45,7 @@ def train(spec: Any, run: RunFolder, objective: Objective = SUPERVISED) -> int:
     stop = StopRequest()
     raise_errors(check_with_gpus(spec, world_size()))
     mesh, folder = spec.policy.parallelism, Path(spec.policy.model_name_or_path)
-    world = distributed.start(mesh.dp_replicate_size, mesh.dp_shard_size, spec.engine.step_timeout_s)
+    world = distributed.start(mesh.dp_replicate_size, mesh.dp_shard_size, spec.engine.step_timeout_s, mesh.cp_size)
 
     # What it trains on: the same samples and the same steps on every rank.
     planner = training_planner(spec, folder)
@@ -141,9 +141,9 @@ def build_learner(schedule: Schedule, start: Start, feed: Feed, objective: Objec
     """The model on its devices, ready for the first step; the optimizer has no state yet."""
     spec, world, policy = schedule.spec, schedule.world, schedule.policy
     folder = Path(spec.policy.model_name_or_path)
-    with load_sharded(folder, spec.policy, spec.train, world.mesh, world.device, policy.recompute) as model:
+    with load_sharded(folder, spec.policy, spec.train, world, policy.recompute) as model:
         resharding = Resharding(model, policy.reshard)
-        plan_kernels(feed.calls, policy.recompute, model, world.device)
+        plan_kernels(feed.calls, policy.recompute, model, world)
         warm_up(model, schedule, feed.collator, start.step)
     check_reachable(model, has_media=any(sample.plans for sample in schedule.data.train))
     return Learner(

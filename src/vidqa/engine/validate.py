@@ -45,12 +45,12 @@ class Validator:
         everyone = range(len(samples))
         if spec.validation.batch_size or not spec.engine.packing:
             size = spec.validation.batch_size or spec.train.train_policy.mini_batch
-            packs = plan_micro_batches(everyone, world.size, size)
+            packs = plan_micro_batches(everyone, world.data_ranks, size)
         else:
             lengths = [padded(sample.length, world.device.type) for sample in samples]
             costs = [cost(work_of((number,), samples)) for number in everyone]
-            packs = plan_packs(everyone, lengths, costs, world.size, pack_budget(spec))
-        self.packs = packs[world.rank]
+            packs = plan_packs(everyone, lengths, costs, world.data_ranks, pack_budget(spec))
+        self.packs = packs[world.data_rank]
         self.answered = samples[: spec.engine.validation_generate][world.rank :: world.size]
         self.answers = spec.engine.validation_generate > 0
         self.sampling = Sampling(spec.engine.validation_max_tokens)

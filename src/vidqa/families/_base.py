@@ -15,6 +15,12 @@ from vidqa.video.types import FramePlan, PixelRules
 
 QUANTIZED = ("quantization_config", "compression_config")  # in config.json; the second one's name is an older one
 QUANTIZED_FILE = "hf_quant_config.json"
+# Architectures near to those of the families, and what of them this program lacks.
+LACKING = {
+    "qwen3_vl_moe": "a mixture of experts (Qwen3-VL-30B-A3B), for which this program lacks a family (sizes, names and "
+    "work of its parameters), products of tokens grouped by their expert, the router's balancing loss, adapters on "
+    "stacked experts, and their export",
+}
 LARGEST_JSON = 200_000_000  # bytes; the largest tokenizers have a tenth of it
 
 
@@ -98,7 +104,10 @@ def family_of(folder: Path) -> Family:
             _require_plain_weights(config, folder)
             return family
     supported = ", ".join(t for family in families() for t in family.model_types)
-    raise MODEL_UNSUPPORTED.error(folder / "config.json", f"model_type is {model_type!r}; supported: {supported}")
+    message = f"model_type is {model_type!r}; supported: {supported}"
+    if lacking := LACKING.get(str(model_type)):
+        message = f"model_type is {model_type!r}, {lacking}; supported: {supported}"
+    raise MODEL_UNSUPPORTED.error(folder / "config.json", message)
 
 
 def _require_plain_weights(config: dict, folder: Path) -> None:

@@ -89,5 +89,5 @@ SITE_VALUE = Code(
 PLATFORM_NODES = Code(
     "PLATFORM_NODES",
     "The processes of the spec cannot be spread evenly over the nodes, or this platform has one node only.",
-    "Let --nodes divide dp_shard_size * dp_replicate_size; on local and docker leave it out.",
+    "Let --nodes divide dp_shard_size * dp_replicate_size * cp_size; on local and docker leave it out.",
 )

@@ -139,6 +139,9 @@ def _features(context: Context, limit: int) -> tuple[int, list[Problem]]:
     where = "engine.keep_features"
     if not is_frozen(trained_parameters(context, train_spec)):
         return 0, [FEATURES_PARTLY.at(where, "the vision tower trains, so nothing is kept", severity="warning")]
+    if train_spec.policy.parallelism.cp_size > 1:
+        message = "ranks share a sample (policy.parallelism.cp_size), so nothing is kept"
+        return 0, [FEATURES_PARTLY.at(where, message, severity="warning")]
     vision = family_of(context.processor_folder).sizes_of(context.processor_folder).vision
     per_token = token_bytes(vision, train_spec.train.param_dtype)
     room = room_for(context.planned["train"].samples, context.to_decode, per_token, limit)

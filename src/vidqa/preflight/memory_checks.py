@@ -10,7 +10,6 @@ from typing import Any
 
 from vidqa import spec
 from vidqa.contract.problem import Problem
-from vidqa.jobs.job_spec import process_count
 from vidqa.planning.budget.forecast import Forecast, Packing, forecast
 from vidqa.planning.budget.memory import GIB, fits
 from vidqa.planning.budget.trained import trainable
@@ -28,6 +27,7 @@ from vidqa.spec.keys import with_values
 from vidqa.spec.models import TrainSpec
 
 MOST_SHARDS = 64
+LONG = 16_384  # tokens of a sample from which several GPUs may share it
 COARSE = 1024  # pack budgets are tried in steps of so many tokens
 Change = dict[str, Any]
 ADAPTERS: Change = {"policy.lora": {}, "policy.freeze_pattern": None, "policy.trainable_pattern": None}
@@ -45,7 +45,8 @@ def memory(context: Context) -> list[Problem]:
     found = estimate(context, train_spec, samples, has_gib)
     again = share_again(train_spec, trained_model(context, train_spec), found.policy.recompute, found.micro_step)
     context.facts["memory"] = _facts(found, has_gib) | {"done_again": round(again, 3)}
-    details = f"the heaviest pack has {found.micro_step.tokens} tokens and {found.micro_step.patches} patches"
+    heaviest = found.micro_step
+    details = f"the heaviest pack puts {heaviest.tokens} tokens and {heaviest.patches} patches on a GPU"
     return too_much(found.memory.peak_gib, has_gib, details, partial(_remedy, context, train_spec, samples))
 
 
@@ -74,7 +75,7 @@ def available_gib() -> float:
 
 def estimate(context: Context, train_spec: TrainSpec, samples: Sequence[Sample], has_gib: float | None) -> Forecast:
     """Memory of a training with this spec; every candidate change is judged by it."""
-    steps_of = partial(Steps, train_spec, samples, process_count(train_spec), "cuda")
+    steps_of = partial(Steps, train_spec, samples, spec.data_ranks(train_spec), "cuda")
     packing = Packing(steps_of, max(1, spec.total_steps(train_spec, len(samples))))
     return forecast(train_spec, trained_model(context, train_spec), packing, has_gib)
 
@@ -107,7 +108,8 @@ def _remedy(context: Context, train_spec: TrainSpec, samples: Sequence[Sample], 
         return has_steps and fits(estimate(context, changed, samples, has_gib).memory.peak_gib, has_gib)
 
     together: Change = {}
-    for kind in (_recompute, _shards, _packs, _adapters):
+    contexts = partial(_contexts, trained_model(context, train_spec).sizes.text.kv_heads)
+    for kind in (_recompute, _shards, _packs, contexts, _adapters):
         tried: Change = {}
         for tried in kind(train_spec, samples):
             if judged(tried):
@@ -157,6 +159,15 @@ def _packs(train_spec: TrainSpec, samples: Sequence[Sample]) -> Iterator[Change]
     while budget > longest:
         budget = max(longest, budget // 2 // COARSE * COARSE)
         yield {"engine.pack_tokens": budget}
+
+
+def _contexts(key_heads: int, train_spec: TrainSpec, samples: Sequence[Sample]) -> Iterator[Change]:
+    """More GPUs that share each pack, for samples that are worth it."""
+    if max(sample.length for sample in samples) < LONG:
+        return
+    for size in range(train_spec.policy.parallelism.cp_size + 1, key_heads + 1):
+        if key_heads % size == 0:
+            yield {"policy.parallelism.cp_size": size}
 
 
 def _adapters(train_spec: TrainSpec, _: Sequence[Sample]) -> Iterator[Change]:

@@ -11,6 +11,7 @@ from vidqa.families.weights import check_weights, weight_bytes, weight_files
 from vidqa.jobs.job_spec import model_names
 from vidqa.preflight._base import Context
 from vidqa.preflight.problems import TIED_ADAPTER
+from vidqa.spec import check_with_heads
 from vidqa.spec.keys import value_at
 from vidqa.storage import hub
 
@@ -47,16 +48,17 @@ def weights(context: Context) -> list[Problem]:
 
 
 def architecture(context: Context) -> list[Problem]:
-    """A supported family with valid sizes, which the generator takes; for an adapter also its ranks."""
+    """A supported family with valid sizes, which the generator takes, and heads for each rank of a context; for an
+    adapter also its ranks."""
     family, table = family_of(context.processor_folder), context.declared_action.answering
     if table and value_at(context.spec, table).generator == "vllm":
         family.require_vllm(context.processor_folder)
     context.facts["family"] = family.name
-    family.sizes_of(context.processor_folder)
+    sizes = family.sizes_of(context.processor_folder)
     first, *base = context.models.values()
     if base:
         check_adapter(first)
-    return []
+    return check_with_heads(context.training.policy, sizes.text.kv_heads) if context.training else []
 
 
 def tied_adapters(context: Context) -> list[Problem]:

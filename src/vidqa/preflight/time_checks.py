@@ -73,7 +73,7 @@ def _reached(context: Context, train_spec: TrainSpec, model: Model) -> Efficienc
 
 def _training(train_spec: TrainSpec, samples: Sequence[Sample], total: int, flops: FlopsModel) -> float:
     """FLOPs of all steps, extrapolated from the first ones."""
-    steps = Steps(train_spec, samples, train_spec.policy.parallelism.dp_shard_size, "cuda")
+    steps = Steps(train_spec, samples, spec.data_ranks(train_spec), "cuda")
     looked_at = min(total, MOST_STEPS, steps.order.steps_per_epoch)
     done = sum(flops.of(work_of(unit, samples) for unit in steps.units(step)) for step in range(looked_at))
     return done / looked_at * total
@@ -97,7 +97,8 @@ def _decoding(context: Context, train_spec: TrainSpec) -> dict[str, Any]:
     if not timed:
         return {}
     core_s = sum(timed) / len(timed) * len(context.media)
-    workers = max(1, train_spec.train.train_policy.dataloader_num_workers) * context.processes
+    # GPUs that share a pack decode its videos each.
+    workers = max(1, train_spec.train.train_policy.dataloader_num_workers) * spec.data_ranks(train_spec)
     return {
         "decode_core_hours": round(core_s / 3600, 3),
         "decode_hours_per_pass": round(core_s / workers / 3600, 3),

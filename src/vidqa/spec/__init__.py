@@ -3,8 +3,8 @@
 from vidqa.spec.layers import Layer, parse_set, read_layer
 from vidqa.spec.models import EmbedSpec, EvaluateSpec, InferenceSpec, Spec, TrainSpec
 from vidqa.spec.resolve import Resolved, load, resolve
-from vidqa.spec.rules import DataFacts, check, check_with_data, check_with_gpus
-from vidqa.spec.schedule import effective_batch, steps_per_epoch, total_steps, warmup_steps
+from vidqa.spec.rules import DataFacts, check, check_with_data, check_with_gpus, check_with_heads
+from vidqa.spec.schedule import data_ranks, effective_batch, steps_per_epoch, total_steps, warmup_steps
 from vidqa.spec.text import dump, explain, fingerprint
 
 __all__ = [
@@ -19,6 +19,8 @@ __all__ = [
     "check",
     "check_with_data",
     "check_with_gpus",
+    "check_with_heads",
+    "data_ranks",
     "dump",
     "effective_batch",
     "explain",

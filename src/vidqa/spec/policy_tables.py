@@ -26,6 +26,12 @@ class Parallelism(Table):
         1, "Sharding ranks", "GPUs over which weights are sharded: the GPUs of one node. Written out, never -1."
     )
     dp_replicate_size: Positive = key(1, "Replicas", "Copies of the sharded model: the number of nodes.")
+    cp_size: Positive = key(
+        1,
+        "Context parallel",
+        "GPUs that share the tokens of each pack, for samples that one GPU cannot hold; weights are sharded over them, "
+        "too. A divisor of the model's key heads (8 in Qwen3-VL-8B).",
+    )
 
 
 @with_compat_keys

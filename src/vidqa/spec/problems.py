@@ -151,9 +151,14 @@ FREEZE_AND_TRAIN = Code(
 )
 DP_MISMATCH = Code(
     "SPEC_DP_MISMATCH",
-    "The data-parallel ranks of the spec are not the GPUs of the job.",
-    "Set policy.parallelism.dp_shard_size to the GPUs per node and dp_replicate_size to the nodes; of an evaluation, "
-    "num_gpus to the GPUs.",
+    "The ranks of the spec are not the GPUs of the job.",
+    "Let dp_shard_size * cp_size of policy.parallelism be the GPUs per node and dp_replicate_size the nodes; of an "
+    "evaluation, num_gpus the GPUs.",
+)
+CONTEXT_HEADS = Code(
+    "SPEC_CONTEXT_HEADS",
+    "The GPUs that share each pack cannot share the model's key heads, of which each of them takes as many.",
+    "Set policy.parallelism.cp_size to a divisor of the number of key heads; with 1 each GPU has packs of its own.",
 )
 SECRET = Code(
     "SPEC_SECRET",

@@ -14,7 +14,7 @@ from vidqa.spec import problems as codes
 from vidqa.spec.evaluate_tables import EvaluateEngine, Model
 from vidqa.spec.models import EmbedSpec, EvaluateSpec, InferenceSpec, Spec, TrainSpec
 from vidqa.spec.native import native_problems
-from vidqa.spec.policy_tables import Lora
+from vidqa.spec.policy_tables import Lora, Policy
 from vidqa.spec.run_tables import Vision
 from vidqa.spec.schedule import effective_batch, steps_per_epoch, total_steps, warmup_steps
 
@@ -57,6 +57,16 @@ def check_with_gpus(spec: Spec, gpus: int) -> list[Problem]:
     if count == gpus or (count < gpus and not declared.fills_gpus):
         return []
     return [codes.DP_MISMATCH.at(declared.processes_key, f"the spec asks for {count} processes, GPUs: {gpus}")]
+
+
+def check_with_heads(policy: Policy, key_heads: int) -> list[Problem]:
+    """SPEC_CONTEXT_HEADS where cp_size does not divide a model's key heads."""
+    size = policy.parallelism.cp_size
+    if key_heads % size == 0:
+        return []
+    possible = ", ".join(str(number) for number in range(1, key_heads + 1) if key_heads % number == 0)
+    message = f"cp_size is {size}, and the model has {key_heads} key heads"
+    return [codes.CONTEXT_HEADS.at("policy.parallelism.cp_size", message, f"set it to one of {possible}")]
 
 
 def _short_length(spec: TrainSpec, why: str, severity: str = "error") -> Problem:
@@ -267,10 +277,12 @@ def _patterns(spec: TrainSpec) -> Iterator[Problem]:
 
 
 def _fp8(spec: TrainSpec) -> Iterator[Problem]:
-    """Frozen matrices have no gradient that 8 bits would save; shared videos make rows that 8-bit kernels refuse."""
+    """Frozen matrices have no gradient that 8 bits would save; shared videos, and parts of packs, make rows that 8-bit
+    kernels refuse."""
     for path, clashes in (
         ("policy.lora", spec.policy.lora is not None),
         ("engine.share_video_prefix", spec.engine.share_video_prefix),
+        ("policy.parallelism.cp_size", spec.policy.parallelism.cp_size > 1),
     ):
         if clashes:
             yield codes.FP8.at("train.fp8.enable_fp8", f"enable_fp8 is true, and {path} is set")

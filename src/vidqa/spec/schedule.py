@@ -5,10 +5,14 @@ from __future__ import annotations
 from vidqa.spec.models import TrainSpec
 
 
+def data_ranks(spec: TrainSpec) -> int:
+    """How many packs are computed at a time: GPUs of one context share theirs."""
+    return spec.policy.parallelism.dp_shard_size * spec.policy.parallelism.dp_replicate_size
+
+
 def effective_batch(spec: TrainSpec) -> int:
     """Samples per optimizer step over all data-parallel ranks."""
-    ranks = spec.policy.parallelism.dp_shard_size * spec.policy.parallelism.dp_replicate_size
-    return spec.train.train_batch_per_replica * ranks
+    return spec.train.train_batch_per_replica * data_ranks(spec)
 
 
 def steps_per_epoch(spec: TrainSpec, train_samples: int) -> int:

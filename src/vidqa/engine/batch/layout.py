@@ -45,9 +45,15 @@ def prefix_lengths(prefixes: Mapping[Unit, int], padded: Callable[[int], int]) -
 
 
 def lay_out(
-    samples: Sequence[Sample], padded: Callable[[int], int], *, share: bool, count_bits: int | None = None
+    samples: Sequence[Sample],
+    padded: Callable[[int], int],
+    *,
+    share: bool,
+    count_bits: int | None = None,
+    ranks: int = 1,
 ) -> Layout:
-    """A layout of one pack. With `share`, samples of one prefix keep it once; `count_bits` as in `segments_of`."""
+    """A layout of one pack. With `share`, samples of one prefix keep it once; `count_bits` as in `segments_of`. `ranks`
+    divides its rows: padding at the end sees itself, as a suffix of nothing."""
     prefixes = prefixes_of(samples, padded, share=share)
     found = list(prefixes)
     lengths = prefix_lengths(prefixes, padded)
@@ -62,6 +68,9 @@ def lay_out(
             end += own
             if len(unit) > 1:
                 suffixes.append((rows[number], own))
+    if missing := -end % ranks:
+        suffixes.append((np.arange(end, end + missing), missing))
+        end += missing
     return Layout(tuple(found), tuple(rows), segments_of(lengths, count_bits=count_bits), _suffixes(suffixes), end)
 
 

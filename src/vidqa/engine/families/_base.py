@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from vidqa.engine.model.attention import Segments
+from vidqa.engine.model.context import WHOLE, Context
 from vidqa.engine.model.paged_cache import PagedCache
 from vidqa.families import Family
 from vidqa.families.sizes import VisionSizes
@@ -36,7 +37,9 @@ class VisionIndex(Protocol):
 
 
 class InstallForward(Protocol):
-    def __call__(self, model: Any, *, recompute: Recompute = NOTHING, compile: bool = False) -> None: ...
+    def __call__(
+        self, model: Any, *, recompute: Recompute = NOTHING, compile: bool = False, context: Context = WHOLE
+    ) -> None: ...
 
 
 class CachedForward(Protocol):
@@ -76,9 +79,9 @@ class TorchFamily:
     vision_index(grids, sizes, count_bits)     see VisionIndex; `count_bits` as in `attention.segments_of`
     vision_segments(grids, sizes, count_bits)  all segments that attention in the vision tower is called with
     video_inputs(plans)                        what a stock model is told of videos besides patches and grids
-    install_forward(model, recompute, compile) gives model and units the packed forward: model(batch) is the negative
-                                 log-likelihood of every supervised token, float32 [N]. Units that `recompute` names
-                                 ("none", "vision", "all") keep only their inputs for backward; `compile` fuses layers
+    install_forward(model, recompute, compile, context)  gives model and units the packed forward: model(batch) is the
+                                 negative log-likelihood of every supervised token, float32 [N], of a context's rank
+                                 those of its rows. `recompute`: what backward computes again; `compile` fuses layers
     vision_features(model, patches, index)     merged features [V, D] of media, without gradients
     cached_forward(model)        the forward of generation; it takes over the model's memory
     """

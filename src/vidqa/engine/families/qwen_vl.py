@@ -30,6 +30,7 @@ from vidqa.engine.families.qwen_vl_layers import (
     compiled,
 )
 from vidqa.engine.model.attention import attend
+from vidqa.engine.model.context import WHOLE, Context
 from vidqa.engine.model.head import head_nll
 from vidqa.engine.model.layers import Projection, flattened, norm, project, projection
 from vidqa.engine.model.recomputing import attend_again
@@ -95,6 +96,7 @@ def vision_block(
 
 
 def decoder_layer(
+    context: Context,
     dense: Dense,
     layer: Any,
     hidden_TD: torch.Tensor,
@@ -116,11 +118,12 @@ def decoder_layer(
         query_norm=query_norm and norm(query_norm),
         key_norm=key_norm and norm(key_norm),
     )
+    project_heads = context.whole(dense.before_decoder)
     if again == "none":
-        query, key, value = dense.before_decoder(hidden_TD, cos, sin, before)
+        query, key, value = project_heads(hidden_TD, cos, sin, before)
         attended = attend(query, key, value, segments, suffixes, causal=True)
     else:
-        attended = attend_again(dense.before_decoder, hidden_TD, (cos, sin), before, segments, suffixes, causal=True)
+        attended = attend_again(project_heads, hidden_TD, (cos, sin), before, segments, suffixes, causal=True)
     after = DecoderOutput(
         output=projection(attention.o_proj),
         norm=norm(layer.post_attention_layernorm),
@@ -129,17 +132,19 @@ def decoder_layer(
         down=projection(mlp.down_proj),
     )
     finish = dense.after_decoder_again if again == "linear" else dense.after_decoder
-    return finish(hidden_TD, attended, after)
+    return finish(hidden_TD, context.own(attended), after)
 
 
 def packed_nll(parts: Parts, model: Any, batch: Any) -> torch.Tensor:
-    """Negative log likelihood of every supervised token of a pack: float32 [N]. `batch` is a `batch.collate.Batch`."""
+    """Negative log likelihood of every supervised token of a batch, a `batch.collate.Batch`: float32 [N]."""
     visual, decoder = model.model.visual, model.model.language_model
     trained = any(parameter.requires_grad for parameter in visual.parameters())
     with nullcontext() if trained else torch.no_grad():
         features, levels = parts.tower(visual, batch.patches_PC, batch.vision)
         if batch.kept is not None:
             features, levels = batch.kept.joined(features, levels)
+    if batch.visual_of_V is not None:
+        features, *levels = (each[batch.visual_of_V] for each in (features, *levels))
     hidden = decoder.embed_tokens(batch.input_ids_T)
     hidden = place_features(hidden, features, batch.visual_at_V)
     cos, sin = parts.rotation(decoder, batch.position_3T, hidden.dtype)
@@ -161,9 +166,16 @@ def place_features(
     return hidden_TD.index_add(0, at_V, features) if add else hidden_TD.index_copy(0, at_V, features)
 
 
-def install_forward(parts: Parts, model: Any, *, recompute: Recompute = NOTHING, compile: bool = False) -> None:
+def install_forward(
+    parts: Parts,
+    model: Any,
+    *,
+    recompute: Recompute = NOTHING,
+    compile: bool = False,
+    context: Context = WHOLE,
+) -> None:
     """Give the model, its vision blocks and its decoder layers the packed forward. `recompute` says how much of each
-    backward computes again; `compile` fuses the dense parts of every layer."""
+    backward computes again; `compile` fuses the dense parts of every layer; ranks of a context share each pack."""
     dense = compiled() if compile else EAGER
 
     def install(function: Callable[..., Any], module: nn.Module, again: Again) -> None:
@@ -175,7 +187,7 @@ def install_forward(parts: Parts, model: Any, *, recompute: Recompute = NOTHING,
     for number, block in enumerate(model.model.visual.blocks):
         install(partial(vision_block, parts), block, recompute.vision.of(number))
     for number, layer in enumerate(model.model.language_model.layers):
-        install(decoder_layer, layer, recompute.decoder.of(number))
+        install(partial(decoder_layer, context), layer, recompute.decoder.of(number))
     model.forward = partial(packed_nll, parts, model)
 
 

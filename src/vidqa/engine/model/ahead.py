@@ -16,6 +16,7 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 from vidqa.engine.batch.collate import Collator
+from vidqa.engine.distributed import World
 from vidqa.engine.families import family_of
 from vidqa.engine.families._base import Heads
 from vidqa.engine.model.attention import attend
@@ -53,10 +54,11 @@ def attention_calls(schedule: Schedule, collator: Collator) -> Calls:
     return [call for call, _ in decoder.most_common()], [call for call, _ in vision.most_common()]
 
 
-def plan_kernels(calls: Calls, recompute: Recompute, model: Any, device: torch.device) -> None:
+def plan_kernels(calls: Calls, recompute: Recompute, model: Any, world: World) -> None:
     """Call attention once with every shape, forward and backward."""
-    family = family_of(model)
-    decoder, vision = family.attention_heads(model.config)
+    family, device = family_of(model), world.device
+    (queries, keys, width), vision = family.attention_heads(model.config)
+    decoder = Heads(queries // world.context.size, keys // world.context.size, width)
     for call in calls[0][:MOST_SHAPES]:
         _plan(call, decoder, device, causal=True, trains=True, again=recompute.decoder.layer > 0)
     trains = bool(family.trained_vision(model))

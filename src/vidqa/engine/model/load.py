@@ -21,6 +21,8 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 from transformers import AutoConfig
 
+from vidqa.contract.problem import raise_errors
+from vidqa.engine.distributed import World
 from vidqa.engine.families import TorchFamily, family_of, torch_half
 from vidqa.engine.model.float8 import use_float8
 from vidqa.engine.model.stored import RowRead, model_tensors, read_rows
@@ -29,6 +31,7 @@ from vidqa.engine.problems import ENGINE_WEIGHTS_MISMATCH
 from vidqa.families import family_of as tables_of
 from vidqa.families.problems import MODEL_FILE_MISSING, MODEL_UNSUPPORTED
 from vidqa.planning.budget.recompute import Recompute
+from vidqa.spec import check_with_heads
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
@@ -38,23 +41,24 @@ def load_sharded(
     folder: Path,
     policy: Any,
     train: Any,
-    mesh: DeviceMesh,
-    device: torch.device,
+    world: World,
     recompute: Recompute,
 ) -> Iterator[Any]:
     """The model of `folder`: `policy` and `train` are the spec's tables. Trainable parameters are kept in
     `train.master_dtype`, frozen ones and all computation in `train.param_dtype`. Inside the block it can compute, with
-    weights that are still being read; after it, with the right ones."""
-    model = meta_model(folder)
+    weights that are still being read; after it, with the right ones. Raises SPEC_CONTEXT_HEADS."""
+    model, device = meta_model(folder), world.device
+    family = family_of(model)
+    raise_errors(check_with_heads(policy, family.attention_heads(model.config)[0].keys))
     choose_trainable(model, policy)
     compute, master = DTYPES[train.param_dtype], DTYPES[train.master_dtype]
     for parameter in model.parameters():
         parameter.data = parameter.data.to(master if parameter.requires_grad else compute)
-    family = family_of(model)
-    family.install_forward(model, recompute=recompute, compile=train.compile and device.type == "cuda")
+    compile = train.compile and device.type == "cuda"
+    family.install_forward(model, recompute=recompute, compile=compile, context=world.context)
     if train.fp8.enable_fp8:
         use_float8(model, train.fp8.quant_recipe, device)
-    _shard(model, family, mesh, compute, DTYPES[train.fsdp_reduce_dtype])
+    _shard(model, family, world.mesh, compute, DTYPES[train.fsdp_reduce_dtype])
     model.to_empty(device=device)
     _tie_head(model)
     _restore_buffers(model)

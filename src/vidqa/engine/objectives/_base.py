@@ -16,7 +16,8 @@ from vidqa.planning.samples import Sample
 class Sums:
     """An objective on one batch. The loss of a step is the `sum` (a float32 scalar with a gradient) over all its
     batches and ranks, divided by the `count` over them: tokens, samples or pairs. `metrics` are sums without gradient,
-    reported as their mean over the same count."""
+    reported as their mean over the same count. Ranks of a context have some tokens of a sample each, so that a sum over
+    tokens is right there and a function of whole samples is not."""
 
     sum: torch.Tensor
     count: int | torch.Tensor

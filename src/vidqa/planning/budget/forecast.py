@@ -32,7 +32,7 @@ from vidqa.planning.packing.steps import Steps
 MOST_SAMPLES = 20_000  # whose packs are made; the steps beyond them are like the others
 SMALLER = (1.0, 0.75, 0.5, 0.375, 0.25)  # packs that are tried, as shares of the largest
 COARSE = 256  # tokens by which packs differ
-LARGEST = 32_768  # tokens of a chosen pack: larger ones are no faster
+LARGEST = 32_768  # tokens that a GPU has of a chosen pack: more are no faster
 # Tokens whose time a micro-step costs beside its own: launches, and kernels that are not full at their ends. Where
 # layers are gathered for each micro-step, that has to be hidden behind it, too.
 OVERHEAD: dict[Reshard, int] = {"never": 400, "layers": 1200, "always": 1600}
@@ -80,13 +80,13 @@ def pack_sizes(spec: Any, longest: int, budget: int) -> Sequence[int | None]:
     engine = spec.engine
     if not engine.packing or engine.pack_tokens is not None or engine.share_video_prefix:
         return [None]
-    largest = max(longest, min(budget, LARGEST))
+    largest = max(longest, min(budget, LARGEST * spec.policy.parallelism.cp_size))
     return sorted({max(longest, int(largest * share) // COARSE * COARSE) for share in SMALLER}, reverse=True)
 
 
 def heaviest_micro_steps(steps: Steps, total_steps: int) -> list[MicroStep]:
-    """The micro-steps that may be the heaviest, over all ranks of the first steps: of those with equal tokens and
-    patches one, and none that has less of everything than another."""
+    """The micro-steps that may be the heaviest on a GPU, over all ranks of the first steps: of those with equal tokens
+    and patches one, and none that has less of everything than another."""
     looked_at = min(total_steps, max(1, MOST_SAMPLES // steps.order.batch))
     found = {
         MicroStep(*steps.size(pack), again=at > 0)

@@ -38,6 +38,7 @@ RESULTS = SKILL_ROOT / "benchmarks" / "results"
 KEYS = (
     "policy.parallelism.dp_shard_size",
     "policy.parallelism.dp_replicate_size",
+    "policy.parallelism.cp_size",
     "policy.lora",
     "policy.freeze_pattern",
     "policy.trainable_pattern",

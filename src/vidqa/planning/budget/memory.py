@@ -1,6 +1,6 @@
 """Peak memory of one GPU in a training, from shapes alone: what lies there all the time, and three moments of a step.
 
-    always     master weights and Adam's moments of what trains, and frozen weights, each shared by dp_shard_size GPUs
+    always     master weights and Adam's moments of what trains, and frozen weights, each shared by a replica's GPUs
     decoder    backward begins: all that forward kept is there, and the last decoder layer is at work
     vision     the decoder's gradients are there, the root's are not summed yet, and the vision tower is at work
     root       the root (embedding, head, mergers: what is in no layer or block) sums its gradients over the ranks
@@ -154,7 +154,7 @@ def setup_of(spec: Any, memory_policy: MemoryPolicy) -> TrainingSetup:
     """The setup of a TrainSpec under a memory policy."""
     policy, train = spec.policy, spec.train
     return TrainingSetup(
-        shard=policy.parallelism.dp_shard_size,
+        shard=policy.parallelism.dp_shard_size * policy.parallelism.cp_size,
         compute=BYTES_OF[train.param_dtype],
         master=BYTES_OF[train.master_dtype],
         reduce=BYTES_OF[train.fsdp_reduce_dtype],
@@ -170,7 +170,8 @@ def setup_of(spec: Any, memory_policy: MemoryPolicy) -> TrainingSetup:
 
 @dataclass(frozen=True)
 class MicroStep:
-    """What one micro-step puts on a GPU. `again` says that earlier micro-steps of the step have left gradients."""
+    """What one micro-step puts on a GPU: its part of a pack where cp_size GPUs share it. `again` says that earlier
+    micro-steps of the step have left gradients."""
 
     tokens: int  # with padding
     patches: int

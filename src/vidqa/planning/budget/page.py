@@ -29,8 +29,9 @@ models no download either ([preflight.md](preflight.md), "Without the model").
 
 ## What is counted
 
-Always there, on each GPU, divided by `dp_shard_size`: 12 bytes for every number that trains (float32 weight and Adam's
-first and second moment), 2 bytes (bf16) for every frozen one. Besides that, the largest of three moments of a step:
+Always there, on each GPU, divided by `dp_shard_size` x `cp_size`: 12 bytes for every number that trains (float32 weight
+and Adam's first and second moment), 2 bytes (bf16) for every frozen one. Besides that, the largest of three moments of
+a step, of which a GPU has its part where `cp_size` GPUs share each pack:
 
 | moment | what is there |
 |---|---|
@@ -83,7 +84,8 @@ Preflight tries, in this order, and names the first that fits; failing that, sev
 1. weights gathered more often and activations computed again, where the spec forbids it, for time and nothing else;
 2. twice the `dp_shard_size`, four times, ..., with a batch per rank that leaves the steps as they are where it can;
 3. smaller packs (`engine.pack_tokens`), down to the longest sample;
-4. LoRA.
+4. of samples of 16k tokens and more, packs that GPUs share (`cp_size`, [long samples](training.md#long-samples));
+5. LoRA.
 
 ## Answering
 

@@ -102,4 +102,5 @@ def recomputed_share(
 def share_again(spec: Any, model: Model, recompute: Recompute, pack: MicroStep) -> float:
     """Work that backward does again, as a share of a pack's own (see `recomputed_share`)."""
     trains = {"vision_trains": model.vision.trained > 0, "decoder_trains": spec.policy.lora is None}
-    return recomputed_share(model.sizes, recompute, pack.tokens, pack.patches, **trains)
+    ranks = spec.policy.parallelism.cp_size  # which have a part of the pack each
+    return recomputed_share(model.sizes, recompute, pack.tokens * ranks, pack.patches * ranks, **trains)

@@ -64,8 +64,15 @@ class Steps:
         return units(numbers, self.samples, self.padded, self.budget)
 
     def size(self, pack: Sequence[int]) -> tuple[int, int, int]:
-        """Padded tokens, patches and supervised tokens of a pack."""
+        """Padded tokens, patches and supervised tokens of a pack; at most, of a rank's part of it."""
         found = self._units(pack)
         works = [work_of(unit, self.samples) for unit in found]
         tokens = sum(unit_length(unit, self.samples, self.padded) for unit in found)
-        return tokens, sum(work.patches for work in works), sum(work.supervised for work in works)
+        patches, supervised = sum(work.patches for work in works), sum(work.supervised for work in works)
+        if (ranks := self.spec.policy.parallelism.cp_size) > 1:
+            tokens = -(-tokens // ranks)
+            # All of them may be of videos, and a frame at either end is computed whole.
+            in_media = max(1, sum(self.samples[unit[0]].media_tokens for unit in found))
+            frame = max((rows * columns for work in works for _, rows, columns in work.grids), default=0)
+            patches = min(patches, tokens * patches // in_media + 2 * frame)
+        return tokens, patches, min(supervised, tokens)

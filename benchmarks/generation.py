@@ -33,7 +33,7 @@ from vidqa.engine.generators._base import Request, Sampling, Settings
 from vidqa.engine.generators.native import NativeSession
 from vidqa.engine.generators.reference import TransformersSession
 from vidqa.engine.model.paged_cache import PAGE
-from vidqa.planning.budget.work import peak_of
+from vidqa.planning.budget.cards import peak_of
 from vidqa.planning.packing.sharing import groups, work_of
 from vidqa.planning.samples import Planner, Prompting, Sample
 

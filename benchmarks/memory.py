@@ -24,7 +24,8 @@ from video_set import SetShape
 from vidqa.contract.files import write_json
 from vidqa.families import family_of
 from vidqa.planning.budget import measured
-from vidqa.planning.budget.memory import MicroStep, model_of, recorded_policy
+from vidqa.planning.budget.forecast import heaviest_micro_steps
+from vidqa.planning.budget.memory import model_of, peak_memory, recorded_policy, setup_of
 from vidqa.planning.budget.trained import parameters
 from vidqa.planning.packing.steps import Steps
 from vidqa.planning.samples import training_planner
@@ -72,19 +73,20 @@ RUNS = [
 
 
 def trained(run_dir: Path, steps: int, device: str) -> dict[str, Any]:
-    """The model, the keys that matter, the memory policy and the largest pack of a run."""
+    """The model, the keys that matter, the memory policy and the heaviest pack of a run by the estimate, which need not
+    be the largest: packs after a step's first find gradients there."""
     spec = load(run_dir / "spec.toml", "train")
     facts, planned = (json.loads((run_dir / "run" / name).read_text()) for name in ("run.json", "plan.json"))
     folder, mesh = Path(spec.policy.model_name_or_path), spec.policy.parallelism
     family, ranks = family_of(folder), mesh.dp_shard_size * mesh.dp_replicate_size
     samples, _ = training_planner(spec, folder).plan(load_sets(spec)["train"])
     plan = Steps(spec, samples, ranks, device, planned["pack_tokens"])
-    packs = [(plan.size(pack), at > 0) for n in range(steps) for rank in plan.packs(n) for at, pack in enumerate(rank)]
-    (tokens, patches, supervised), again = max(packs)
     sizes = family.sizes_of(folder)
     model = model_of(sizes, parameters(family.tensors(sizes), spec.policy))
-    micro_step = MicroStep(tokens, patches, supervised, again)
-    return measured.description(spec, recorded_policy(facts, sizes), family, model, micro_step)
+    policy = recorded_policy(facts, sizes)
+    setup = setup_of(spec, policy)
+    heaviest = max(heaviest_micro_steps(plan, steps), key=lambda one: peak_memory(model, setup, one).peak_gib)
+    return measured.description(spec, policy, family, model, heaviest)
 
 
 def main() -> None:

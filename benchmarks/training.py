@@ -204,7 +204,8 @@ def train(group: Sequence[Training], place: Place, sets: Sequence[str], limit_s:
 
 
 def figures(training: Training, place: Place, started: Started) -> dict[str, Any]:
-    """Medians over the counted steps, and `spread`: how far apart their tokens/s/gpu lie, as a share of the median."""
+    """Medians over the counted steps, of memory the most, and `spread`: how far apart their tokens/s/gpu lie, as a
+    share of the median."""
     steps = (our_steps if training.recipe == "ours" else their_steps)(training, place, started.began)
     row: dict[str, Any] = {"run": training.name, "gpus": training.gpus, "whole_s": started.seconds}
     if started.timed_out and len(steps) > training.drop:
@@ -214,6 +215,8 @@ def figures(training: Training, place: Place, started: Started) -> dict[str, Any
     counted = steps[training.drop :]
     measured = [key for key in FIGURES if counted[0][key] is not None]
     row |= {key: median(step[key] for step in counted) for key in measured}
+    if "memory_gib" in row:  # the most until then, which the last step alone tells of all
+        row["memory_gib"] = counted[-1]["memory_gib"]
     speeds = [step["tokens/s/gpu"] for step in counted]
     row |= {"spread": (max(speeds) - min(speeds)) / row["tokens/s/gpu"], "counted_steps": len(counted)}
     if training.recipe == "ours":

@@ -71,6 +71,26 @@ def test_the_estimate_is_always_there_and_is_of_the_heaviest_pack(case: Case) ->
     assert "GPU memory" in report.text and "heaviest pack" in report.text
 
 
+def test_features_of_a_frozen_tower_are_counted_beside_frames(case: Case) -> None:
+    def found(**more: Any) -> tuple[Report, list[Problem]]:
+        case.spec |= {"engine.keep_features": True, "policy.freeze_pattern": ["visual"], **more}
+        report = case.report("budget")
+        return report, [problem for problem in report.problems if problem.code == "BUDGET_FEATURES"]
+
+    report, problems = found()
+    asked = specs.load(case.write(), "train")
+    samples, _ = training_planner(asked, case.model).plan(load_sets(asked)["train"])
+    plans = {sample.record.media[0].key: sample.plans[0] for sample in samples if sample.plans}
+    needed = sum(plan.tokens for plan in plans.values()) * 32 * 1024  # four levels of 4,096 numbers in bf16
+    assert (report.facts["feature_bytes"], report.facts["features_kept"], problems) == (needed, 1.0, [])
+    assert "of the frozen vision tower, kept for 100% of the videos" in report.text
+    room = (report.facts["frame_bytes"] + needed / 2) / 0.95 / 1024**3
+    report, (problem,) = found(**{"engine.frame_cache_gb": room})
+    assert report.facts["features_kept"] == pytest.approx(0.5, abs=0.01) and "50% of the videos fit" in problem.message
+    _, (problem,) = found(**{"policy.freeze_pattern": None})
+    assert problem.severity == "warning" and "the vision tower trains" in problem.message
+
+
 @pytest.mark.parametrize(
     ("gib", "more", "helps"),
     [

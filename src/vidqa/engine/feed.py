@@ -8,14 +8,21 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
+from vidqa.contract.cli import note
 from vidqa.engine.batch.collate import Collator
+from vidqa.engine.batch.features import FeatureCache, tower_name
+from vidqa.engine.batch.frame_cache import FrameCache
 from vidqa.engine.batch.frames import FrameSource
 from vidqa.engine.batch.loader import Loaded, Loader
+from vidqa.engine.distributed import World
 from vidqa.engine.learner import Step
 from vidqa.engine.model.ahead import Calls, choose_calls
+from vidqa.engine.model.load import DTYPES
 from vidqa.engine.objectives import Objective
-from vidqa.engine.prepare import frame_cache
+from vidqa.engine.prepare import frame_cache, on_main
 from vidqa.engine.schedule import Schedule
+from vidqa.planning.budget.trained import parameters
+from vidqa.planning.features import is_frozen, room_for, token_bytes
 from vidqa.planning.samples import Planner
 
 
@@ -41,9 +48,41 @@ def open_feed(schedule: Schedule, planner: Planner, objective: Objective, first:
     packs = (pack for step in range(first, schedule.total) for pack in schedule.packs(step))
     with (
         closing(FrameSource(workers, spec.engine.decode_timeout_s, frame_cache(spec.engine))) as source,
-        Loader(packs, schedule.data.train, source, collator, world.device) as batches,
+        open_features(schedule, planner, source.cache) as features,
+        Loader(packs, schedule.data.train, source, collator, world.device, features) as batches,
     ):
         yield Feed(collator, calls, source, _steps(schedule, batches, first))
+
+
+@contextmanager
+def open_features(schedule: Schedule, planner: Planner, frames: FrameCache | None) -> Iterator[FeatureCache | None]:
+    """The features that the spec asks to keep; None, and a line that says why, where that is not possible."""
+    spec, world = schedule.spec, schedule.world
+    if not spec.engine.keep_features:
+        yield None
+        return
+    folder = Path(spec.policy.model_name_or_path)
+    sizes = planner.family.sizes_of(folder)
+    frozen = is_frozen(parameters(planner.family.tensors(sizes), spec.policy))
+    if frames is None or not frozen or world.context.size > 1:
+        other = "the vision tower trains" if not frozen else "ranks share a sample (cp_size)"
+        note_of(world, f"features are not kept: {'there is no frame cache' if frames is None else other}")
+        yield None
+        return
+    per_token = token_bytes(sizes.vision, spec.train.param_dtype)
+    room = room_for(schedule.data.train, schedule.data.validation, per_token, frames.limit_bytes)
+    size = room.share * room.feature_bytes / 1e9
+    note_of(world, f"features of {room.share:.0%} of the videos are kept, {size:.1f} GB")
+    settings = (spec.train.param_dtype, spec.train.fp8.enable_fp8, planner.geometry)
+    name = on_main(world, lambda: tower_name(folder, *settings))
+    features = FeatureCache(frames, name, DTYPES[spec.train.param_dtype], 1 + sizes.vision.taps, room.share)
+    with closing(features):
+        yield features
+
+
+def note_of(world: World, text: str) -> None:
+    if world.is_main:
+        note(text)
 
 
 def _steps(schedule: Schedule, batches: Iterator[Loaded], first: int) -> Iterator[Step]:

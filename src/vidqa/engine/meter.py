@@ -10,7 +10,7 @@ import torch
 from vidqa.engine.distributed import World
 from vidqa.engine.families import family_of
 from vidqa.engine.schedule import Schedule
-from vidqa.planning.budget.work import peak_of
+from vidqa.planning.budget.cards import peak_of
 from vidqa.planning.packing.sharing import work_of
 
 

@@ -16,9 +16,10 @@ from vidqa.families.weights import weight_bytes, weight_files
 from vidqa.jobs.job_spec import model_names
 from vidqa.planning.budget.memory import BYTES_OF
 from vidqa.planning.budget.trained import trainable
+from vidqa.planning.features import is_frozen, room_for, token_bytes
 from vidqa.preflight._base import Context, Skip
 from vidqa.preflight.environment_checks import existing
-from vidqa.preflight.problems import CACHE_SMALL, DISK_SMALL
+from vidqa.preflight.problems import CACHE_SMALL, DISK_SMALL, FEATURES_PARTLY
 from vidqa.preflight.trained import trained_parameters
 from vidqa.spec.models import TrainSpec
 from vidqa.storage import hub
@@ -119,10 +120,35 @@ def frame_cache(context: Context) -> list[Problem]:
     context.facts["frame_bytes"] = frames
     folder = Path(os.path.expanduser(engine.frame_cache_dir)) if engine.frame_cache_dir else environment.cache_folder()
     place = existing(folder.absolute())
-    needed, free = min(frames, int(engine.frame_cache_gb * 1024**3)), shutil.disk_usage(place).free
+    limit, free = int(engine.frame_cache_gb * 1024**3), shutil.disk_usage(place).free
+    features, problems = _features(context, limit)
+    needed = min(frames + features, limit)
     if not os.access(place, os.W_OK):
         return [CACHE_SMALL.at(place, "the folder cannot be written", severity="warning")]
     if free < needed:
         message = f"{free / 1e9:.1f} GB free; the frames take {needed / 1e9:.1f} GB"
-        return [CACHE_SMALL.at(place, message, severity="warning")]
-    return []
+        return [CACHE_SMALL.at(place, message, severity="warning"), *problems]
+    return problems
+
+
+def _features(context: Context, limit: int) -> tuple[int, list[Problem]]:
+    """Bytes of a frozen tower's features that will be kept beside the frames, where the spec asks for it."""
+    train_spec = context.training
+    if train_spec is None or not train_spec.engine.keep_features:
+        return 0, []
+    where = "engine.keep_features"
+    if not is_frozen(trained_parameters(context, train_spec)):
+        return 0, [FEATURES_PARTLY.at(where, "the vision tower trains, so nothing is kept", severity="warning")]
+    if train_spec.policy.parallelism.cp_size > 1:
+        message = "ranks share a sample (policy.parallelism.cp_size), so nothing is kept"
+        return 0, [FEATURES_PARTLY.at(where, message, severity="warning")]
+    vision = family_of(context.processor_folder).sizes_of(context.processor_folder).vision
+    per_token = token_bytes(vision, train_spec.train.param_dtype)
+    room = room_for(context.planned["train"].samples, context.to_decode, per_token, limit)
+    kept = int(room.share * room.feature_bytes)
+    context.facts |= {"feature_bytes": room.feature_bytes, "features_kept": room.share}
+    if room.share == 1:
+        return kept, []
+    message = f"features of {room.share:.0%} of the videos fit: all take {room.feature_bytes / 1e9:.1f} GB"
+    message += f" beside {room.frame_bytes / 1e9:.1f} GB of frames, the cache may hold {limit / 1e9:.1f} GB"
+    return kept, [FEATURES_PARTLY.at(where, message, severity="warning")]

@@ -32,6 +32,12 @@ CACHE_SMALL = Code(
     "Free space, or let engine.frame_cache_dir (VIDQA_CACHE_DIR) name a folder with enough of it.",
     Exit.ENVIRONMENT,
 )
+FEATURES_PARTLY = Code(
+    "BUDGET_FEATURES",
+    "engine.keep_features is set, and the features of the vision tower are not kept, or not of all videos.",
+    "Raise engine.frame_cache_gb, freeze the vision tower, or set engine.keep_features = false.",
+    Exit.ENVIRONMENT,
+)
 OUTPUT_UNWRITABLE = Code(
     "ENV_OUTPUT_UNWRITABLE",
     "The output folder cannot be written.",

@@ -125,6 +125,9 @@ def _disk(facts: Facts) -> Iterator[Line]:
         )
     if "frame_bytes" in facts:
         yield "frames", f"{_bytes(facts['frame_bytes'])}, resized"
+    if "feature_bytes" in facts:
+        kept = f"kept for {facts['features_kept']:.0%} of the videos"
+        yield "features", f"{_bytes(facts['feature_bytes'])} of the frozen vision tower, {kept}"
 
 
 def _hardware(facts: Facts) -> Iterator[Line]:

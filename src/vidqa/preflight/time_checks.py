@@ -7,10 +7,11 @@ from typing import Any
 
 from vidqa import spec
 from vidqa.contract.problem import Problem
+from vidqa.planning.budget.cards import peak_of
 from vidqa.planning.budget.forecast import least_policy
 from vidqa.planning.budget.measured import START_S, Efficiency, efficiency
 from vidqa.planning.budget.memory import MicroStep, Model, recorded_policy, setup_of
-from vidqa.planning.budget.work import FlopsModel, flops_model, peak_of, share_again
+from vidqa.planning.budget.work import FlopsModel, flops_model, share_again
 from vidqa.planning.packing.sharing import work_of
 from vidqa.planning.packing.steps import Steps, pack_budget
 from vidqa.planning.samples import Sample
@@ -21,7 +22,7 @@ from vidqa.spec.models import TrainSpec
 
 MOST_STEPS = 200  # whose work is summed; the others are like them
 # The usual GPU of an architecture, for declared GPUs, which have no name.
-USUAL = {"sm_80": "A100", "sm_89": "L40S", "sm_90": "H100", "sm_100": "B200"}
+USUAL = {"sm_80": "A100", "sm_89": "L40S", "sm_90": "H100", "sm_100": "B200", "sm_120": "RTX PRO 6000"}
 
 
 def time(context: Context) -> list[Problem]:
@@ -46,7 +47,7 @@ def time(context: Context) -> list[Problem]:
         model.sizes, vision_trains=model.vision.trained > 0, decoder_trains=train_spec.policy.lora is None
     )
     work = _training(train_spec, samples, total, flops) + _validation(context, train_spec, total, flops)
-    reached = _reached(context, train_spec, model)
+    reached = _reached(context, train_spec, model).on(name)
     computing = work / (peak * reached.mfu) / context.processes / 3600
     hours = START_S / 3600 + max(computing, facts.get("decode_hours_per_pass", 0))
     facts |= {

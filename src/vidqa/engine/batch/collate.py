@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
 
+from vidqa.engine.batch.features import FeatureCache, Features, Kept
 from vidqa.engine.batch.layout import lay_out, prefix_lengths, prefixes_of
 from vidqa.engine.batch.pixels import Pixels, pixels_of
 from vidqa.engine.batch.staging import mapped
 from vidqa.engine.families import torch_half
-from vidqa.engine.families._base import VisionIndex
+from vidqa.engine.families._base import Grid, VisionIndex
 from vidqa.engine.model.attention import Segments, Suffixes, segments_of
 from vidqa.engine.model.context import WHOLE, Context
 from vidqa.families.sizes import VisionSizes
@@ -46,6 +48,7 @@ class Batch:
     samples: tuple[int, ...]
     tokens: int  # without padding
     values: Mapping[str, torch.Tensor] = field(default_factory=dict)  # of an objective: float32 [N] each
+    kept: Kept | None = None  # features that are read, and that are to be kept; their tokens are the last of V
 
     @property
     def patches_PC(self) -> torch.Tensor:
@@ -84,9 +87,14 @@ class Collator:
         self.geometry = planner.geometry
 
     def __call__(
-        self, numbers: Sequence[int], samples: Sequence[Sample], frames: Sequence[Sequence[np.ndarray | None]]
+        self,
+        numbers: Sequence[int],
+        samples: Sequence[Sample],
+        frames: Sequence[Sequence[np.ndarray | Features | None]],
+        features: FeatureCache | None = None,
     ) -> Batch:
-        """`frames[i][m]` is uint8 [n, 3, h, w] of medium m of sample i; a sample with None has no labels."""
+        """`frames[i][m]` is uint8 [n, 3, h, w] of medium m of sample i, or its features where these are kept; a sample
+        with None has no labels. Features are of whole packs: not where ranks share one."""
         layout = lay_out(samples, self.padded, share=self.share, count_bits=self.count_bits, ranks=self.context.size)
         own = self.context.rows(layout.total)
         tokens = [self._tokens(s, usable=all(f is not None for f in fs)) for s, fs in zip(samples, frames, strict=True)]
@@ -95,8 +103,12 @@ class Collator:
         for (ids, _, positions), rows in zip(tokens, layout.rows, strict=True):
             input_ids[rows], position[:, rows] = ids, positions
         firsts = [unit[0] for unit in layout.units]  # samples of one unit have one set of media
-        media = self._media([(samples[i], frames[i], tokens[i][0], layout.rows[i]) for i in firsts], own)
-        grids, visual_at, media_pixels = media or self._blank_medium()
+        media = self._media([(samples[i], frames[i], tokens[i][0], layout.rows[i]) for i in firsts], own, features)
+        read = [medium for medium in media if isinstance(medium.found, Features)]
+        computed = [medium for medium in media if not isinstance(medium.found, Features)]
+        grids, media_pixels = self._seen(computed) if computed else self._blank_medium()
+        places = [medium.places[medium.part].ravel() for medium in (*computed, *read)]
+        visual_at = np.concatenate([np.zeros(0, dtype=np.int64), *places])
         stands = _among(visual_at, own)
         predict, target, owner = self._supervised([(*tokens[i][:2], layout.rows[i]) for i in layout.order])
         learns = _among(predict, own)
@@ -115,6 +127,7 @@ class Collator:
             samples=tuple(numbers[i] for i in layout.order),
             tokens=sum(len(ids) for ids, _, _ in tokens),
             values=self._values([(samples[i], tokens[i][1]) for i in layout.order], learns),
+            kept=_kept(computed, read, features) if features and media else None,
         )
 
     def segments(self, samples: Sequence[Sample]) -> tuple[Segments, Segments]:
@@ -138,22 +151,23 @@ class Collator:
         position = positions(ids, self.image_id, self.video_id, sample.plans, self.geometry)
         return ids, encoded.supervised & usable, position
 
-    def _media(self, placed, own: slice):
-        """Grids, placeholders and pixels of the frames of which rows are this rank's own, grouped by frame size so that
-        each size is one dense batch in the vision tower. None where there are none."""
+    def _media(self, placed, own: slice, features: FeatureCache | None) -> list[_Medium]:
+        """The media, with placeholders, of whose frames rows are this rank's own, grouped by frame size so that each
+        size is one dense batch in the vision tower."""
         media = []
-        for sample, arrays, ids, rows in placed:
+        for sample, found, ids, rows in placed:
             at = rows[(ids == self.image_id) | (ids == self.video_id)]
-            for plan, array in zip(sample.plans, arrays, strict=True):
+            keys = _keys(sample, found, features)
+            for plan, each, key in zip(sample.plans, found, keys, strict=True):
                 places, at = at[: plan.tokens].reshape(plan.grid[0], -1), at[plan.tokens :]
                 if len(seen := np.flatnonzero(_among(places, own).any(axis=1))):
-                    media.append((plan, array, places, slice(seen[0], seen[-1] + 1)))
-        if not media:
-            return None
-        media.sort(key=lambda medium: _frame_size(medium[0]), reverse=True)
-        grids = [(part.stop - part.start, *plan.grid[1:]) for plan, _, _, part in media]
-        pixels = pixels_of([self._checked(plan, array, part) for plan, array, _, part in media])
-        return grids, np.concatenate([places[part].ravel() for _, _, places, part in media]), pixels
+                    media.append(_Medium(plan, each, places, slice(seen[0], seen[-1] + 1), key))
+        return sorted(media, key=lambda medium: _frame_size(medium.plan), reverse=True)
+
+    def _seen(self, media: Sequence[_Medium]) -> tuple[list[Grid], Pixels]:
+        """Grids and pixels of what goes through the vision tower."""
+        pixels = pixels_of([self._checked(medium.plan, medium.found, medium.part) for medium in media])
+        return [(each.part.stop - each.part.start, *each.plan.grid[1:]) for each in media], pixels
 
     def _checked(self, plan: FramePlan, array: np.ndarray | None, part: slice) -> tuple[np.ndarray, PixelRules]:
         """A part of a medium's temporal patches, which must be as planned, and the rules of its kind."""
@@ -166,11 +180,12 @@ class Collator:
         step = rules.temporal_patch_size
         return array[part.start * step : part.stop * step], rules
 
-    def _blank_medium(self):
-        """One black block of patches for a pack without media: every rank runs the vision tower in every micro-step."""
+    def _blank_medium(self) -> tuple[list[Grid], Pixels]:
+        """One black block of patches for a pack of which nothing is computed: every rank runs the vision tower in every
+        micro-step."""
         rules = self.geometry.video
         black = np.zeros((rules.temporal_patch_size, 3, rules.factor, rules.factor), np.uint8)
-        return [(1, rules.merge_size, rules.merge_size)], np.zeros(0, dtype=np.int64), pixels_of([(black, rules)])
+        return [(1, rules.merge_size, rules.merge_size)], pixels_of([(black, rules)])
 
     def _values(self, placed: Sequence[tuple[Sample, np.ndarray]], learns: np.ndarray) -> dict[str, torch.Tensor]:
         """The objective's values of supervised tokens that `learns` marks, in the order of `target_N`."""
@@ -187,6 +202,31 @@ class Collator:
             target.append(ids[at])
             owner.append(np.full(len(at), number))
         return np.concatenate(predict), np.concatenate(target), np.concatenate(owner)
+
+
+@dataclass(frozen=True)
+class _Medium:
+    """A medium of a pack: its frames, its features or nothing, the rows [t, n] of the tokens of its temporal patches,
+    those of them that are needed, and under which key its features are to be kept (empty: they are not)."""
+
+    plan: FramePlan
+    found: Any
+    places: np.ndarray
+    part: slice
+    key: str
+
+
+def _keys(sample: Any, found: Sequence[Any], features: FeatureCache | None) -> list[str]:
+    """Of each medium of a sample. What could not be decoded is never kept."""
+    if features is None:
+        return [""] * len(found)
+    media = zip(sample.record.media, sample.plans, found, strict=True)
+    return [features.key(ref, plan) if isinstance(each, np.ndarray) else "" for ref, plan, each in media]
+
+
+def _kept(computed: Sequence[_Medium], read: Sequence[_Medium], features: FeatureCache) -> Kept:
+    tokens = tuple((medium.key, medium.plan.tokens) for medium in computed)
+    return Kept(tuple(medium.found.values for medium in read), tokens, features)
 
 
 def _among(places: np.ndarray, own: slice) -> np.ndarray:

@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -25,6 +26,16 @@ RESIZE = "vidqa.engine.batch.resize:resize_frames"
 STORE = "vidqa.engine.batch.frame_cache:write_entry"
 
 Awaited = np.ndarray | Future
+Known = Callable[[MediaRef, FramePlan], Any]
+
+
+def unknown(ref: MediaRef, plan: FramePlan) -> None:
+    """Nothing is known of any medium."""
+
+
+def request_of(ref: MediaRef, plan: FramePlan) -> DecodeRequest:
+    """The frames of a medium as planned."""
+    return DecodeRequest(ref.path, ref.member, ref.kind, plan.indices, plan.height, plan.width)
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,18 +66,19 @@ class FrameSource:
             self._waiting = Waiting(self._claims, self._claimed)
             self._waiting.start()
 
-    def request(self, samples: Sequence[Sample]) -> list[list[Awaited]]:
-        """A ticket for `collect`: per sample and medium its frames, or what will give them."""
+    def request(self, samples: Sequence[Sample], known: Known = unknown) -> list[list[Any]]:
+        """A ticket for `collect`: per sample and medium its frames, or what will give them. What is `known` of a medium
+        comes instead of frames."""
         return [
-            [self._start(ref, plan) for ref, plan in zip(sample.record.media, sample.plans, strict=True)]
-            for sample in samples
+            [known(ref, plan) or self._start(ref, plan) for ref, plan in zip(s.record.media, s.plans, strict=True)]
+            for s in samples
         ]
 
-    def has(self, ticket: list[list[Awaited]]) -> bool:
+    def has(self, ticket: list[list[Any]]) -> bool:
         """Whether `collect` would not have to wait."""
         return all(item.done() for media in ticket for item in media if isinstance(item, Future))
 
-    def collect(self, ticket: list[list[Awaited]]) -> tuple[list[list], list[Problem]]:
+    def collect(self, ticket: list[list[Any]]) -> tuple[list[list], list[Problem]]:
         """uint8 [n, 3, h, w] per sample and medium, None where decoding failed, and the problems."""
         found = [[item.result() if isinstance(item, Future) else item for item in media] for media in ticket]
         problems = [item for media in found for item in media if isinstance(item, Problem)]
@@ -82,7 +94,7 @@ class FrameSource:
             self._end(pending, pending.answer.cancel)
 
     def _start(self, ref: MediaRef, plan: FramePlan) -> Awaited:
-        request = DecodeRequest(ref.path, ref.member, ref.kind, plan.indices, plan.height, plan.width)
+        request = request_of(ref, plan)
         key = self.cache.key(request) if self.cache else None
         if self.cache and (cached := self.cache.get(key)) is not None:
             return cached

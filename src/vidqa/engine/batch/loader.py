@@ -16,7 +16,8 @@ import torch
 
 from vidqa.contract.problem import Problem
 from vidqa.engine.batch.collate import Batch, Collator
-from vidqa.engine.batch.frames import FrameSource
+from vidqa.engine.batch.features import FeatureCache, Features
+from vidqa.engine.batch.frames import FrameSource, unknown
 from vidqa.engine.batch.staging import BatchSender, SentBatch
 from vidqa.planning.samples import Sample
 
@@ -48,7 +49,8 @@ class _Requested:
 class Loader:
     """Turns a stream of packs (sample numbers) into batches on `device`. Use as an iterator inside `with`.
 
-    One thread does it: collating a pack takes some milliseconds, decoding happens in other processes.
+    One thread does it: collating a pack takes some milliseconds, decoding happens in other processes. Media whose
+    `features` are kept are not decoded.
     """
 
     def __init__(
@@ -58,7 +60,9 @@ class Loader:
         source: FrameSource,
         collator: Collator,
         device: torch.device,
+        features: FeatureCache | None = None,
     ) -> None:
+        self._features = features
         self._packs, self._samples, self._source, self._collator = iter(packs), samples, source, collator
         self._staging = BatchSender(device)
         self._ready = BoundedQueue(READY_AHEAD)
@@ -105,11 +109,24 @@ class Loader:
 
     def _ask(self, numbers: Sequence[int]) -> _Requested:
         samples = [self._samples[i] for i in numbers]
-        return _Requested(numbers, samples, self._source.request(samples), frame_bytes(samples))
+        known = self._features.get if self._features else unknown
+        return _Requested(numbers, samples, self._source.request(samples, known), frame_bytes(samples))
 
     def _collated(self, requested: _Requested) -> tuple[SentBatch, list[Problem]]:
         frames, problems = self._source.collect(requested.ticket)
-        return self._staging.send(self._collator(requested.numbers, requested.samples, frames)), problems
+        return self._staging.send(self._batch(requested, frames)), problems
+
+    def _batch(self, requested: _Requested, frames: list[list]) -> Batch:
+        """Features that were written since frames were asked for are read instead."""
+        if self._features:
+            frames = [
+                [
+                    found if isinstance(found, Features) else (self._features.get(ref, plan) or found)
+                    for ref, plan, found in zip(sample.record.media, sample.plans, of_sample, strict=True)
+                ]
+                for sample, of_sample in zip(requested.samples, frames, strict=True)
+            ]
+        return self._collator(requested.numbers, requested.samples, frames, self._features)
 
 
 def frame_bytes(samples: Sequence[Sample]) -> int:

@@ -141,6 +141,8 @@ def packed_nll(parts: Parts, model: Any, batch: Any) -> torch.Tensor:
     trained = any(parameter.requires_grad for parameter in visual.parameters())
     with nullcontext() if trained else torch.no_grad():
         features, levels = parts.tower(visual, batch.patches_PC, batch.vision)
+        if batch.kept is not None:
+            features, levels = batch.kept.joined(features, levels)
     if batch.visual_of_V is not None:
         features, *levels = (each[batch.visual_of_V] for each in (features, *levels))
     hidden = decoder.embed_tokens(batch.input_ids_T)

@@ -9,7 +9,7 @@ thread and converts on the CPU; into the memory of a CPU it is as fast (half a g
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -75,6 +75,19 @@ def model_tensors(folder: Path) -> dict[str, StoredTensor]:
     """Every tensor of a model folder by its parameter's name. Raises as `stored_tensors` and `family_of` do."""
     parameter_name = family_of(folder).parameter_name
     return {parameter_name(name): stored for name, stored in stored_tensors(folder).items()}
+
+
+def read_bytes(stored: StoredTensor) -> Iterator[bytes]:
+    """The bytes of a tensor as they are stored, in pieces."""
+    left = prod(stored.shape) * stored.dtype.itemsize
+    with stored.path.open("rb") as file:
+        file.seek(stored.begin)
+        while left:
+            piece = file.read(min(left, PIECE_BYTES))
+            if not piece:
+                raise MODEL_WEIGHTS_BROKEN.error(stored.path, f"the file ends at byte {file.tell()}")
+            left -= len(piece)
+            yield piece
 
 
 def _tensors(path: Path) -> dict[str, StoredTensor]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from vidqa.contract.cli import SKILL_ROOT
 from vidqa.families import Family, families
 from vidqa.families.sizes import Sizes, TextSizes, VisionSizes
 from vidqa.planning.budget.answering import AnsweringSetup, Reading, answering_memory
+from vidqa.planning.budget.cards import card_of, mfu_on
 from vidqa.planning.budget.memory import (
     MemoryPolicy,
     MicroStep,
@@ -45,6 +46,7 @@ KEYS = (
     "train.master_dtype",
     "train.fsdp_reduce_dtype",
     "train.compile",
+    "engine.keep_features",
 )
 
 
@@ -179,11 +181,20 @@ class Efficiency:
 
     mfu: float
     source: str
+    gpu: str = ""  # where it was measured
+
+    def on(self, name: str) -> Efficiency:
+        """The same on another GPU, where both are known."""
+        here, there = card_of(self.gpu), card_of(name)
+        if here is None or there is None or here == there:
+            return self
+        return replace(self, mfu=mfu_on(there, self.mfu, here))
 
 
 # From the start of torchrun to the end of the first step: imports, weights from a local disk, compiling. 33 to 91 s
 # were measured (benchmarks/README.md, row 10), more where layers are compiled for the first time than later.
 START_S = 60.0
+NEAR = 2  # times as large or as small: alike, so that it counts first whether gathered weights stay
 FAR = 8  # times as large or as small: not like it
 ASSUMED = Efficiency(0.25, "assumed; nothing like it was measured")
 
@@ -194,7 +205,7 @@ def efficiency(model: Model, setup: TrainingSetup, again: float = 0.0) -> Effici
     if not (rows := _fast_rows()):
         return ASSUMED
 
-    def unlike(measured: tuple[dict[str, Any], float]) -> tuple[bool, bool, float, bool, float]:
+    def unlike(measured: tuple[dict[str, Any], float]) -> tuple[bool, bool, float, bool, bool, float]:
         row, done_again = measured
         size = row["parameters"]["all"] / model.every.every
         is_lora, is_compiled = row["spec"]["policy.lora"] is not None, row["spec"]["train.compile"]
@@ -202,6 +213,7 @@ def efficiency(model: Model, setup: TrainingSetup, again: float = 0.0) -> Effici
             is_lora != setup.lora,
             is_compiled != setup.compiled,
             round(abs(done_again - again), 2),
+            max(size, 1 / size) > NEAR,
             (row["stay"] == "all") != setup.keeps_weights,
             max(size, 1 / size),
         )
@@ -210,13 +222,14 @@ def efficiency(model: Model, setup: TrainingSetup, again: float = 0.0) -> Effici
     if unlike(nearest)[-1] > FAR:
         return ASSUMED
     row, done_again = nearest
-    return Efficiency(row["mfu"] * (1 + done_again) / (1 + again), f"measured: {row['run']} on {row['gpu']}")
+    mfu = row["mfu"] * (1 + done_again) / (1 + again)
+    return Efficiency(mfu, f"measured: {row['run']} on {row['gpu']}", row["gpu"])
 
 
 @cache
 def _fast_rows() -> list[tuple[dict[str, Any], float]]:
     """Every row that has an MFU, and the share of work that it did again; read once, tables of recipes ask often."""
-    rows = [*(row for path in result_files() for row in read_rows(path)), *policy_rows()]
+    rows = [*policy_rows(), *(row for path in result_files() for row in read_rows(path))]  # of equals the first counts
     return [(row, _again(row)) for row in rows if row.get("mfu")]
 
 

@@ -104,6 +104,7 @@ class TrainingSetup:
     dropout: bool = False
     shares: bool = False  # one copy of a video for all questions about it
     keeps_weights: bool = False  # gathered weights stay until the last backward of a step
+    reads_features: bool = False  # of a frozen tower, instead of computing them
 
 
 @dataclass(frozen=True)
@@ -163,6 +164,7 @@ def setup_of(spec: Any, memory_policy: MemoryPolicy) -> TrainingSetup:
         dropout=policy.lora is not None and policy.lora.lora_dropout > 0,
         shares=spec.engine.share_video_prefix,
         keeps_weights=memory_policy.reshard == "never",
+        reads_features=spec.engine.keep_features,
     )
 
 
@@ -331,7 +333,9 @@ def _kept(model: Model, setup: TrainingSetup, micro_step: MicroStep, counts: Cou
     block, block_work = _tower(setup.recompute.vision, vision.blocks, blocks, at_block)
     # What the decoder takes in: at the tower's end and at every tap.
     mergers = 1 + vision.taps
-    features = mergers * vision.out / vision.merge**2
+    # Where they are read: as they came, put together, and those of the next micro-step, which come meanwhile.
+    copies = 3 if setup.reads_features and not model.vision.trained else 1
+    features = copies * mergers * vision.out / vision.merge**2
     inside = block + vision.patch_values + mergers * counts.merger * vision.hidden
     return _Kept(
         text=setup.compute * micro_step.tokens * layer,

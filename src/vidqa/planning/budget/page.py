@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from vidqa.planning.budget.answering import CACHE_SHARE, PACK_TOKENS, ROWS
+from vidqa.planning.budget.cards import BY_BANDWIDTH
 from vidqa.planning.budget.measured import (
     answering_files,
     compare,
@@ -15,6 +16,7 @@ from vidqa.planning.budget.measured import (
 )
 from vidqa.planning.budget.memory import AGAIN, COUNTS, TrainingSetup, block_widths, layer_widths
 from vidqa.planning.budget.recompute import WORDS
+from vidqa.planning.recipes.cards import USUAL, cards_page
 from vidqa.spec.pages import GENERATED
 
 TEXT = f"""# GPU memory: what preflight predicts, and what was measured
@@ -115,6 +117,19 @@ The largest tensors' memory of a step (`torch.cuda.max_memory_allocated`); "kept
 Made from `benchmarks/results`; `benchmarks/memory.py` measures such rows, and `benchmarks/answering_memory.py` those of
 evaluations.
 """
+CARDS_TEXT = f"""## Cards that were not measured
+
+Estimates, all of them: peak and bandwidth are those of data sheets, how much of them a training reaches was measured on
+H200 and H100. On another card matrix products take as much longer as its peak is lower, and the {BY_BANDWIDTH:.0%} of
+a step that is element-wise work as much longer as its memory is slower. What a power limit or cooling takes away is not
+counted, nor are links between cards: the column of eight assumes that gathering weights is hidden, which NVLink does,
+and PCIe (L40S, RTX) often does not.
+
+A cell: the longest sample of 1k, 2k, 4k ... 128k tokens that a card has room for, then tokens a second of each card
+with samples of {USUAL:,} tokens, and the work that is done again for the memory. "-": not even 1k tokens. The last
+column is what to begin with: the recipe whose samples fit, and the largest model and method that one card holds. Speeds
+come from the measured training that is most alike; steps of few tokens, as most of those rows have, are slower."""
+
 CHOICES = """## The choice beside a grid
 
 What the engine chose for a training beside the fastest of several fixed choices of `engine.recompute` and
@@ -132,7 +147,7 @@ def memory_page() -> str:
         parts += [f"### {path.stem}", "", *table(compare_answering(read_rows(path))), ""]
     if lines := _choices():
         parts += [CHOICES, "", *lines, ""]
-    return "\n".join(parts)
+    return "\n".join([*parts, CARDS_TEXT, "", *cards_page(), ""])
 
 
 def _choices() -> list[str]:

@@ -1,4 +1,4 @@
-"""Floating-point work of a training step from shapes alone, and the peaks of GPUs that it is compared with.
+"""Floating-point work of a training step from shapes alone.
 
 Strict accounting: a multiply-add is two operations, backward costs twice forward, recomputation is not counted,
 causal attention counts half of the square. Frozen parts save their weight gradients.
@@ -14,9 +14,6 @@ from vidqa.families.sizes import Sizes
 from vidqa.planning.budget.memory import MicroStep, Model
 from vidqa.planning.budget.recompute import Recompute
 from vidqa.planning.packing.sharing import Work
-
-# Dense bf16 peaks of the data sheets, FLOP/s, by a word in the device's name.
-PEAKS = {"H200": 989e12, "H100": 989e12, "H20": 148e12, "B200": 2250e12, "A100": 312e12, "L40S": 362e12}
 
 
 @dataclass(frozen=True)
@@ -77,11 +74,6 @@ def flops_model(sizes: Sizes, *, vision_trains: bool, decoder_trains: bool) -> F
         per_window_pair=4 * attention_passes * (vision.blocks - whole) * vision.hidden,
         window=vision.window,
     )
-
-
-def peak_of(name: str) -> float | None:
-    """The bf16 peak of a GPU by its name, FLOP/s; None where it is not known."""
-    return next((peak for word, peak in PEAKS.items() if word in name), None)
 
 
 def recomputed_share(

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from vidqa import actions
 from vidqa.contract.cli import SKILL_ROOT
+from vidqa.planning.budget.cards import CARDS
 from vidqa.planning.recipes.estimate import Data, Estimate, estimate
 from vidqa.spec import Layer, read_layer, resolve
 from vidqa.spec.models import TrainSpec
@@ -25,7 +26,7 @@ MODELS = (
 PROFILES = ("full", "frozen-vision", "lora")
 GPUS = (1, 2, 4, 8)
 BATCH = 32  # of a step, over all GPUs
-MEMORY_GIB = {"H100": 79.6, "A100": 79.2}  # of an 80 GB card
+MEMORY_GIB = {name: CARDS[name].memory_gib for name in ("H100", "A100")}
 BASES = {"short-video": Data(1000, 10, 1280, 720), "long-video": Data(1000, 120, 1280, 720)}
 # Every spec names its data; the estimate does not read it.
 UNREAD = Layer("data", {"custom.train_dataset.annotation_path": "annotations.json"})

@@ -9,12 +9,14 @@ from vidqa.contract.problem import Exit, Problem, ProblemError
 from vidqa.contract.run_folder import RunFolder
 from vidqa.engine.distributed import World
 from vidqa.engine.problems import ENGINE_BAD_SAMPLE
+from vidqa.video.problems import VIDEO_DECODE_TIMEOUT
 
 
 class Quarantine:
     """`take` is called by every rank at the same places. With on_bad_sample "fail" it ends the run on all of them; with
     "quarantine" the samples are left out and named in the log and in quarantine.json. A problem that is not of the data
-    ends the run either way, under its own code."""
+    ends the run either way, under its own code; so does, as a bad sample, one that not all ranks of a context need have
+    met: those that got the frames have learned from a video of which the others saw nothing."""
 
     def __init__(self, run: RunFolder, world: World, on_bad_sample: str) -> None:
         self.run, self.world, self.fails = run, world, on_bad_sample == "fail"
@@ -24,7 +26,8 @@ class Quarantine:
         """Gather this rank's problems with the others'. Raises ENGINE_BAD_SAMPLE, MEDIA_DECODER_KILLED."""
         everyone = [problem for problems in self.world.gather(list(found)) for problem in problems]
         new = [problem for problem in dict.fromkeys(everyone) if problem not in self.reported]
-        end_if_bad(new, fails=self.fails)
+        met_alone = self.world.context.size > 1 and any(each.code == VIDEO_DECODE_TIMEOUT.name for each in new)
+        end_if_bad(new, fails=self.fails or met_alone)
         self.reported.update(dict.fromkeys(new))
         if new and self.world.is_main:
             for problem in new:

@@ -37,7 +37,7 @@ def write_report(loop: Loop) -> Path:
     rounds = loop.state.rounds
     html = page(
         "deft/report.html.j2",
-        title=f"DEFT loop {loop.folder.name}",
+        title=f"DEFT: {loop.folder.name}",
         filters={"points": points},
         table=table,
         curve=_curve(table["rounds"]),

@@ -20,7 +20,8 @@ WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 560, 236, 58, 12, 12, 26
 
 @dataclass(frozen=True)
 class Line:
-    """Points by rising x. `look` is one, two or pale; with `dots` each point shows its value."""
+    """Points by rising x. `look` is one, two or pale; with `dots` each point shows its value. Lines of one name
+    and look, such as the ends of an interval, share a line of the legend."""
 
     name: str
     points: Sequence[Point]
@@ -110,8 +111,8 @@ def draw(
         top = max(y for line in lines for _, y in line.points)
         steps = f"step {tick_text(beyond[0])}" if len(beyond) == 1 else f"{len(beyond)} steps"
         note = f"Beyond the upper edge: {steps}, up to {tick_text(top)}. {note}".rstrip()
-    named = [(line.look, line.name) for line in lines]
-    named += list(dict.fromkeys((f"mark {mark.look}".rstrip(), mark.name) for mark in marks))
+    named = [(line.look, line.name) for line in lines] + [(f"mark {mark.look}".rstrip(), mark.name) for mark in marks]
+    named = list(dict.fromkeys(named))
     return Drawn(
         name=name,
         width=width,

@@ -63,7 +63,7 @@ def open_features(schedule: Schedule, planner: Planner, frames: FrameCache | Non
         return
     folder = Path(spec.policy.model_name_or_path)
     sizes = planner.family.sizes_of(folder)
-    frozen = is_frozen(parameters(planner.family.tensors(sizes), spec.policy))
+    frozen = is_frozen(parameters(planner.family.tensors(sizes), spec.policy), planner.family.tower)
     if frames is None or not frozen or world.context.size > 1:
         other = "the vision tower trains" if not frozen else "ranks share a sample (cp_size)"
         note_of(world, f"features are not kept: {'there is no frame cache' if frames is None else other}")

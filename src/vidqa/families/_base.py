@@ -49,6 +49,7 @@ class Family:
     tensors(sizes)              every parameter, as the model names it
     in_vllm                     vLLM was compared with the plan: its tokens, pixels and times are those of this program
     parameter_name(stored)      the model's name of a tensor that its files name `stored`; files may have that one, too
+    tower                       how names of the vision tower's parameters begin
     """
 
     name: str
@@ -62,6 +63,7 @@ class Family:
     tensors: Callable[[Sizes], list[Tensor]]
     in_vllm: bool
     parameter_name: Callable[[str], str] = str
+    tower: str = "model.visual."
 
     def require_vllm(self, folder: Path) -> None:
         """Raises MODEL_NOT_IN_VLLM."""

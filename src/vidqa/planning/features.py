@@ -33,9 +33,10 @@ def token_bytes(vision: VisionSizes, dtype: str) -> int:
     return (1 + vision.taps) * vision.out * BYTES_OF[dtype]
 
 
-def is_frozen(parameters: Iterable[Parameter]) -> bool:
-    """Whether the vision tower is the base's own and nothing in it trains, so that its features stay what they are."""
-    return not any(parameter.trains or parameter.added for parameter in parameters if ".visual." in parameter.name)
+def is_frozen(parameters: Iterable[Parameter], tower: str) -> bool:
+    """Whether the vision tower, whose parameters' names begin with `tower`, is the base's own and nothing in it trains,
+    so that its features stay what they are."""
+    return not any(each.trains or each.added for each in parameters if each.name.startswith(tower))
 
 
 def plans_of(samples: Iterable[Sample]) -> dict[str, FramePlan]:

@@ -136,14 +136,13 @@ def _features(context: Context, limit: int) -> tuple[int, list[Problem]]:
     train_spec = context.training
     if train_spec is None or not train_spec.engine.keep_features:
         return 0, []
-    where = "engine.keep_features"
-    if not is_frozen(trained_parameters(context, train_spec)):
+    where, family = "engine.keep_features", family_of(context.processor_folder)
+    if not is_frozen(trained_parameters(context, train_spec), family.tower):
         return 0, [FEATURES_PARTLY.at(where, "the vision tower trains, so nothing is kept", severity="warning")]
     if train_spec.policy.parallelism.cp_size > 1:
         message = "ranks share a sample (policy.parallelism.cp_size), so nothing is kept"
         return 0, [FEATURES_PARTLY.at(where, message, severity="warning")]
-    vision = family_of(context.processor_folder).sizes_of(context.processor_folder).vision
-    per_token = token_bytes(vision, train_spec.train.param_dtype)
+    per_token = token_bytes(family.sizes_of(context.processor_folder).vision, train_spec.train.param_dtype)
     room = room_for(context.planned["train"].samples, context.to_decode, per_token, limit)
     kept = int(room.share * room.feature_bytes)
     context.facts |= {"feature_bytes": room.feature_bytes, "features_kept": room.share}

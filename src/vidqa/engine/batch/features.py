@@ -10,7 +10,6 @@ wait for a later epoch.
 from __future__ import annotations
 
 import hashlib
-import json
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,6 +26,7 @@ from vidqa.engine.batch.frame_cache import FrameCache
 from vidqa.engine.batch.frames import request_of
 from vidqa.engine.batch.pixels import as_tensor
 from vidqa.engine.model.stored import TYPES, model_tensors, read_bytes
+from vidqa.families import family_of
 from vidqa.video.types import FramePlan
 
 VERSION = 1  # part of every key: raise it when the tower's forward gives other features
@@ -149,14 +149,13 @@ class _Waiting:
 
 
 def tower_name(folder: Path, *settings: object) -> str:
-    """A hash of the vision tower's weights in a model folder, of its config, and of settings that change what it gives.
-    Reads the tower's weights (1.2 GB of the 8B model). Raises as `model_tensors` does."""
+    """A hash of the vision tower's weights in a model folder, of the model's config, and of settings that change what
+    the tower gives. Reads its weights (1.2 GB of the 8B model). Raises as `model_tensors` does."""
     digest = hashlib.blake2b(digest_size=16)
-    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    digest.update(json.dumps([config.get("vision_config"), [repr(each) for each in settings]], sort_keys=True).encode())
-    names = {dtype: name for name, dtype in TYPES.items()}
+    digest.update((folder / "config.json").read_bytes() + repr(settings).encode())
+    names, tower = {dtype: name for name, dtype in TYPES.items()}, family_of(folder).tower
     for name, stored in sorted(model_tensors(folder).items()):
-        if ".visual." in name:
+        if name.startswith(tower):
             digest.update(f"{name} {names[stored.dtype]} {stored.shape}".encode())
             for piece in read_bytes(stored):
                 digest.update(piece)

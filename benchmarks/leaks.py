@@ -73,8 +73,8 @@ def timed(new: list[Record], protected: list[Record]) -> dict[str, Any]:
     close = 0
     for start in range(0, len(ours), BLOCK):
         block = ours[start : start + BLOCK]
-        for one, other in likely_pairs(block, theirs):
-            overlaps(block[one], theirs[other])
+        for one, other, how in likely_pairs(block, theirs):
+            overlaps(block[one], theirs[other], how)
             close += 1
     pairs, cpu = len(ours) * len(theirs), time.process_time() - used_until
     return {

@@ -8,6 +8,7 @@ Shape letters: V ways, M moments, F frames, B cells of an 8 x 8 grid.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -19,6 +20,7 @@ Crop = tuple[float, float, float, float]
 SIDES = (1.0, 15 / 16, 14 / 16, 13 / 16, 12 / 16, 11 / 16, 10 / 16, 9.5 / 16)  # of the longer side that a crop leaves
 LEAST = 0.44  # of a side
 STEP = 1 / 16  # of a side, between places
+DIM = 6.0  # levels that a view's cells differ by at least
 ALIKE = 0.9  # correlation of two frames of which one is enough
 PART, STILL = 0.0, "still"  # no ratio: the place of a look's codes as a part; of those of what stands still
 MOMENTS, FRAMES = 4, 32  # of a whole that are cropped; of a part that they are looked for in
@@ -100,11 +102,28 @@ def still_codes(look: Look, ratio: float) -> np.ndarray:
     return np.asarray(look.crops[STILL, ratio])
 
 
-def _still_codes(look: Look, crops: tuple[Crop, ...]) -> np.ndarray:
+def _still_codes(look: Look, crops: Sequence[Crop]) -> np.ndarray:
+    return codes(_still_cropped(look, crops))
+
+
+def _still_cropped(look: Look, crops: Sequence[Crop]) -> np.ndarray:
+    """float32 [V, 8, 8]: grey levels of what stands still."""
     height, width, top, left = np.array(crops).reshape(-1, 4).T
     rows, columns = boxes(top, height, COARSE, GRID), boxes(left, width, COARSE, GRID)
     gray = look.still.reshape(GRID, GRID, 3).mean(axis=2)
-    return codes(np.einsum("vgr,rc,vhc->vgh", rows, gray, columns, optimize=True))
+    return np.asarray(rows @ gray @ columns.swapaxes(1, 2))
+
+
+def views_apart(whole: Look, part: Look, crops: Sequence[Crop]) -> np.ndarray:
+    """float [V]: how far what stands still of a part is from that of a whole, cropped in these ways: the median over
+    all cells, by that of what the part's cells differ by. What stands before less than half of them does not matter."""
+    view = pooled(part.still.reshape(1, GRID, GRID, 3), COARSE).mean(axis=3).reshape(1, -1)
+    gaps = _still_cropped(whole, crops).reshape(len(crops), -1) - view
+    return np.asarray(_spread(gaps) / np.maximum(_spread(view), DIM))
+
+
+def _spread(levels: np.ndarray) -> np.ndarray:
+    return np.asarray(np.median(np.abs(levels - np.median(levels, axis=1, keepdims=True)), axis=1))
 
 
 def _part_codes(part: Look) -> tuple[np.ndarray, np.ndarray]:

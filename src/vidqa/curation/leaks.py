@@ -168,7 +168,7 @@ def _by_looks(new: dict[str, MediaRef], others: dict[str, dict[str, MediaRef]], 
         return
     coming = ((key, look) for key, look in looks(new.values()) if look is not None)
     while block := list(islice(coming, BLOCK)):
-        for at, number in likely_pairs([look for _, look in block], [look for _, _, look in held]):
+        for at, number, how in likely_pairs([look for _, look in block], [look for _, _, look in held]):
             (key, look), (name, ref, other) = block[at], held[number]
-            if reason := overlaps(look, other):
+            if reason := overlaps(look, other, how):
                 add(name, reason, new[key], ref)

@@ -16,23 +16,24 @@ import numpy as np
 
 from vidqa.curation.crops import PART, part_codes, ratio_of, still_codes, whole_codes
 from vidqa.curation.frame_looks import Look
-from vidqa.curation.overlap import LIKELY, LIKELY_MOVED, SAME
+from vidqa.curation.overlap import LIKELY, LIKELY_MOVED, SAME, Ways
 
 Vectors = Callable[[Look], np.ndarray]
 
 
-def likely_pairs(block: Sequence[Look], held: Sequence[Look]) -> Iterator[tuple[int, int]]:
-    """Places in both of the pairs to look at. A block of some dozens is worth its while."""
+def likely_pairs(block: Sequence[Look], held: Sequence[Look]) -> Iterator[tuple[int, int, Ways]]:
+    """Places in both of the pairs to look at, and for what. A block of some dozens is worth its while."""
     of_shape = defaultdict(list)
     for at, look in enumerate(block):
         of_shape[round(look.aspect, 3)].append(at)
     for places in of_shape.values():
         for number, seen in enumerate(_seen([block[at] for at in places], held)):
-            yield from ((places[at], number) for at in np.flatnonzero(seen).tolist())
+            for at in np.flatnonzero(seen.any(axis=0)).tolist():
+                yield places[at], number, Ways(*seen[:, at].tolist())
 
 
 def _seen(block: Sequence[Look], held: Sequence[Look]) -> Iterator[np.ndarray]:
-    """bool [clips of the block, which have one shape] for each that is held."""
+    """bool [3, clips of the block, which have one shape] for each that is held, as `Ways` has them."""
     moments, frames, parts, stills = (_Joined(block, vectors) for vectors in (_moments, _frames, _part, _still(PART)))
     wholes: dict[float, tuple[_Joined, _Joined]] = {}
     fixed = np.array([look.stands_still for look in block])
@@ -42,12 +43,12 @@ def _seen(block: Sequence[Look], held: Sequence[Look]) -> Iterator[np.ndarray]:
             wholes[ratio] = _Joined(block, _whole(ratio)), _Joined(block, _still(ratio))
         close = np.maximum(moments.best(_mirrored(_frames(other))), frames.best(_mirrored(_moments(other))))
         into = ratio_of(other, block[0])
-        alike = np.maximum(parts.best(_whole(into)(other)), wholes[ratio][0].best(_part(other)))
-        least = np.full(len(block), LIKELY)
+        alike = np.stack([wholes[ratio][0].best(_part(other)), parts.best(_whole(into)(other))])
+        least = np.full(alike.shape, LIKELY)
         if other.stands_still:
-            view = np.maximum(stills.best(still_codes(other, into)), wholes[ratio][1].best(still_codes(other, PART)))
+            view = np.stack([wholes[ratio][1].best(still_codes(other, PART)), stills.best(still_codes(other, into))])
             least[fixed & (view < LIKELY)] = LIKELY_MOVED
-        yield (close >= -(SAME**2) / 2) | (alike >= least)
+        yield np.stack([close >= -(SAME**2) / 2, *(alike >= least)])
 
 
 class _Joined:

@@ -10,6 +10,7 @@ Shape letters: K probes, N frames, C cells, V ways to crop, M moments, F frames.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -24,6 +25,7 @@ from vidqa.curation.crops import (
     ratio_of,
     roughly_placed,
     still_codes,
+    views_apart,
     ways,
     whole_codes,
 )
@@ -41,6 +43,7 @@ LIKELY = 0.6  # correlation of cropped frames, roughly placed: of two moments th
 LIKELY_ALONE = 0.85  # the same, of one
 LIKELY_MOVED = 0.8  # of two moments, where what stands still is not alike: something stood there for a time
 WAYS = 4  # to crop that are looked at closely
+VIEW, PLACED_VIEW = 1.0, 0.6  # `views_apart` of fixed cameras at most, before a crop is placed and after; chance: 0.8
 FITTED = 0.9  # the same, once it is placed
 FITS = 3  # of one way, each with the pairs of frames that the one before found
 CROPPED_SHARE = 0.2  # as SHARE, of a crop, which is fitted: others can be fitted, too
@@ -56,15 +59,24 @@ class Match:
     detail: float
 
 
-def overlaps(one: Look, other: Look) -> str:
-    """SAME_MOMENTS, CROPPED, UNSURE, or "" where they share nothing. It does not matter which is which."""
-    verdicts = [_shares(one, other), _shares(other, one)]
+@dataclass(frozen=True)
+class Ways:
+    """How a clip may share something with another: moments, as they are; the other as a part of it, or as its whole."""
+
+    moments: bool = True
+    part: bool = True
+    whole: bool = True
+
+
+def overlaps(one: Look, other: Look, how: Ways = Ways()) -> str:
+    """SAME_MOMENTS, CROPPED, UNSURE, or "" where they share nothing, in the ways that are possible."""
+    verdicts = [_shares(one, other), _shares(other, one)] if how.moments else []
     if SAME_MOMENTS in verdicts:
         return SAME_MOMENTS
-    if _same_view(one, other):
-        return UNSURE if UNSURE in verdicts else ""  # a crop would have moved what stands still
-    if crop_shares(one, other) or crop_shares(other, one):
-        return CROPPED
+    # Where most of what stands still is in its place, nothing was cropped.
+    if (how.part or how.whole) and not _same_view(one, other):
+        if (how.part and crop_shares(one, other)) or (how.whole and crop_shares(other, one)):
+            return CROPPED
     return UNSURE if UNSURE in verdicts else ""
 
 
@@ -168,16 +180,23 @@ def _roughly(whole: Look, part: Look) -> list[tuple[Crop, tuple[int, int]]]:
         return []
     likeness = made @ frames.T  # [V, M, F]
     best = _likely(whole, part, likeness.max(axis=2))
+    likely = [way for way in np.argsort(-best)[:WAYS].tolist() if best[way] >= LIKELY]
+    fits = _view_fits(whole, part, [ways(ratio)[way] for way in likely], VIEW)
     found = []
-    for way in np.argsort(-best)[:WAYS].tolist():
-        if best[way] < LIKELY:
-            break
+    for way in itertools.compress(likely, fits):
         number, at = np.unravel_index(int(likeness[way].argmax()), likeness[way].shape)
         pair = int(moments[number]), int(places[at])
         crop, alike = roughly_placed(whole.fine[pair[0]], part.cells[pair[1]], ways(ratio)[way])
-        if alike >= FITTED:
+        if alike >= FITTED and all(_view_fits(whole, part, [crop], PLACED_VIEW)):
             found.append((alike, crop, pair))
     return [(crop, pair) for _, crop, pair in sorted(found, reverse=True)]
+
+
+def _view_fits(whole: Look, part: Look, crops: Sequence[Crop], most: float) -> list[bool]:
+    """Of each crop whether it could be it, by what stands still: always where one of the cameras moves."""
+    if not crops or not (whole.stands_still and part.stands_still):
+        return [True] * len(crops)
+    return [apart <= most for apart in views_apart(whole, part, crops).tolist()]
 
 
 def _likely(whole: Look, part: Look, alike: np.ndarray) -> np.ndarray:

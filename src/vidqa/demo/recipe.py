@@ -14,6 +14,8 @@ TRAIN = {
     "batch_size": 16,  # per process; two processes
     "mini_batch": 16,
     "learning_rate": 1e-3,  # new weights: far above what a pretrained model bears
+    # Few steps: the usual 0.999 remembers the gradients of the first ones for too long, and the end comes too early.
+    "train.optm_betas": [0.9, 0.99],
     "dp_shard_size": 2,
     "train.param_dtype": "float32",
     "train.train_policy.dataloader_num_workers": 1,

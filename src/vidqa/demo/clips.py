@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import shutil
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -93,15 +95,16 @@ def write_demo_set(
 def write_split(folder: Path, clips: list[Clip]) -> int:
     """One annotations.json with its clips; returns the number of questions."""
     (folder / "videos").mkdir(parents=True)
-
-    def write(clip: Clip) -> None:
-        write_mp4(folder / "videos" / f"{clip.name}.mp4", render(clip.scene), clip.scene.look.fps)
-
-    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-        list(pool.map(write, clips))
+    workers = min(16, len(os.sched_getaffinity(0)))  # processes: drawing a clip is mostly Python's own work
+    with ProcessPoolExecutor(workers, multiprocessing.get_context("fork")) as pool:
+        list(pool.map(partial(_write_clip, folder / "videos"), clips, chunksize=32))
     records = [_record(clip, number, question) for clip in clips for number, question in enumerate(clip.questions)]
     write_json(folder / "annotations.json", records)
     return len(records)
+
+
+def _write_clip(folder: Path, clip: Clip) -> None:
+    write_mp4(folder / f"{clip.name}.mp4", render(clip.scene), clip.scene.look.fps)
 
 
 def _record(clip: Clip, number: int, question: Question) -> dict[str, Any]:

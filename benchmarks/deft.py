@@ -25,6 +25,7 @@ from ledger import Ledger, arguments, table
 SKILL_ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(SKILL_ROOT / "src"))
 
+from vidqa.contract.environment import child_environment, python_path
 from vidqa.demo.recipe import EVALUATE, LOOP, POOL_CLIPS, TRAIN, TRAIN_CLIPS
 from vidqa.demo.summary import WEAK_KIND
 
@@ -35,7 +36,9 @@ def python(*words: object, read: bool = True) -> dict[str, Any]:
     """Run a command in the repository's folder; what it says as JSON."""
     typed = [*map(str, words)]
     print(f"$ python {shlex.join(typed)}", flush=True)
-    done = subprocess.run([sys.executable, *typed], cwd=SKILL_ROOT, text=True, stdout=subprocess.PIPE, check=True)
+    environment = child_environment(PYTHONPATH=python_path(SKILL_ROOT / "src"))
+    command = [sys.executable, *typed]
+    done = subprocess.run(command, cwd=SKILL_ROOT, env=environment, text=True, stdout=subprocess.PIPE, check=True)
     return json.loads(done.stdout) if read else {}
 
 

@@ -74,9 +74,9 @@ def overlaps(one: Look, other: Look, how: Ways = Ways()) -> str:
     if SAME_MOMENTS in verdicts:
         return SAME_MOMENTS
     # Where most of what stands still is in its place, nothing was cropped.
-    if (how.part or how.whole) and not _same_view(one, other):
-        if (how.part and crop_shares(one, other)) or (how.whole and crop_shares(other, one)):
-            return CROPPED
+    moved = (how.part or how.whole) and not _same_view(one, other)
+    if moved and ((how.part and crop_shares(one, other)) or (how.whole and crop_shares(other, one))):
+        return CROPPED
     return UNSURE if UNSURE in verdicts else ""
 
 

@@ -11,8 +11,6 @@ A seed is that of clips, weights and search. With `--together 3` three studies r
 from __future__ import annotations
 
 import argparse
-import json
-import subprocess
 import sys
 import time
 from collections import Counter
@@ -24,6 +22,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "src")]
 
+from commands import build, demo, script, tiny_model
 from ledger import Ledger, arguments, table
 
 from vidqa.contract.environment import adopt, python_path
@@ -85,7 +84,7 @@ def searched(out: Path, algorithm: str, seed: int, options: argparse.Namespace) 
         test = ("--test", place / "test.toml") if options.final_seeds else ()
         automl("plan", study, "--spec", place / "train.toml", *test, *words, *rungs, *ranges, *finals)
     automl("start", study, "--wait")
-    found, history = automl("report", study)["data"], history_of(study)[0]
+    found, history = automl("report", study), history_of(study)[0]
     row = {"seed": seed, "algorithm": algorithm, "trials": found["trials"], "hours": found["hours"]}
     row["states"] = dict(Counter(each.state for each in history.trials))
     row["steps"] = sum(each.measured[-1].steps for each in history.trials if each.measured)
@@ -101,30 +100,15 @@ def made(place: Path, clips: int, steps: int, seed: int) -> None:
     data, model = place / "data", place / "model"
     if (place / "test.toml").exists():
         return
-    python("-m", "vidqa.demo", "--out", data, "--clips", clips, "--seed", seed)
-    tiny = ("-m", "vidqa.engine.families.tiny_qwen3_vl", "--corpus", data / "corpus.txt", "--seed", seed)
-    python(*tiny, "--out", model)
-    train = {**TRAIN, "train.max_num_steps": steps}
-    build("train", place / "train.toml", "--train-root", data / "train", model, train)
-    build("evaluate", place / "test.toml", "--eval-root", data / "eval", model, EVALUATE)
-
-
-def build(action: str, out: Path, option: str, root: Path, model: Path, sets: dict[str, Any]) -> None:
-    words = [word for key, value in sets.items() for word in ("--set", f"{key}={value}")]
-    where = ("--model", model, "--results-dir", out.parent / "runs")
-    python("scripts/build_spec.py", action, option, root, *where, *words, "--out", out)
+    demo(data, seed, clips=clips)
+    tiny_model(model, data, seed)
+    train, where = {**TRAIN, "train.max_num_steps": steps}, ("--model", model, "--results-dir", place / "runs")
+    build("train", place / "train.toml", train, "--train-root", data / "train", *where)
+    build("evaluate", place / "test.toml", EVALUATE, "--eval-root", data / "eval", *where)
 
 
 def automl(verb: str, study: Path, *words: object) -> dict[str, Any]:
-    return json.loads(python("scripts/run_automl.py", verb, "--study", study, *words, "--json"))
-
-
-def python(*words: object) -> str:
-    typed = list(map(str, words))
-    done = subprocess.run([sys.executable, *typed], cwd=ROOT, stdout=subprocess.PIPE, text=True)
-    if done.returncode:
-        sys.exit(f"{' '.join(typed)} ended with {done.returncode}: {done.stdout[-2000:]}")
-    return done.stdout
+    return script("run_automl", verb, "--study", study, *words)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ Three trials of a tiny model, two at a time, by nsga2 with two goals: `val/avg_l
 `accuracy` of an evaluation, which is a job of its own. Run by scripts/run_automl.py as processes of this machine, in
 containers of a Docker daemon (the image of docker/build.sh), on a SLURM with two nodes, and in pods of the tests'
 stand-in for a Kubernetes cluster; daemons are those of the tests, started where there are none. Ends with exit code 1
-where a table differs from the local one: accuracies at all, losses by more than 1e-5 of their size.
+where a table differs from that of the first platform: accuracies at all, losses by more than 1e-5 of their size.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from __future__ import annotations
 import json
 import math
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -84,18 +83,14 @@ def main() -> None:
     adopt({"VIDQA_STATE_DIR": str(out / "state"), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""})
     ledger = Ledger("study_platforms", options)
     train, evaluate = specs(out, 2 if options.tiny else STEPS)
+    first: list[dict[str, Any]] = []
     for name in options.platforms:
         folder = out / name
         folder.mkdir(parents=True, exist_ok=True)
         with PLACES[name](folder) as sets:
             row = carried_out(folder / "study", train, evaluate, sets)
-        ledger.add(
-            {
-                "platform": name,
-                **row,
-                "same": same(row["trials"], ledger.rows[0]["trials"] if ledger.rows else row["trials"]),
-            }
-        )
+        first = first or row["trials"]
+        ledger.add({"platform": name, "same": same(row["trials"], first), **row})
         print(table([ledger.rows[-1]], without=("trials",)), table(row["trials"]), "", sep="\n", flush=True)
     if not all(row["same"] for row in ledger.rows):
         sys.exit("a table differs from that of the first platform")
@@ -116,7 +111,6 @@ def specs(out: Path, steps: int) -> tuple[Path, Path]:
 
 def carried_out(study: Path, train: Path, evaluate: Path, sets: list[str]) -> dict[str, Any]:
     """What came of a study, gone on with where an earlier call began it."""
-    began = time.monotonic()
     if not (study / "study.toml").exists():
         goals = ("--metric", "val/avg_loss:minimize", "--metric", "accuracy:maximize", "--algorithm", "nsga2")
         kept = ("--fix", "train.train_batch_per_replica=4", "--fix", "train.optm_weight_decay=0.0")
@@ -135,7 +129,7 @@ def carried_out(study: Path, train: Path, evaluate: Path, sets: list[str]) -> di
     best = json.loads((study / "best.json").read_text())
     written = sorted(name for name in ("best_spec.toml", "report.html") if (study / name).stat().st_size)
     row = {"state": found["state"], "jobs": len(history.work), "winner": history.winner, "written": written}
-    return {**row, "train_run": Path(best["train_run"]).exists(), "s": time.monotonic() - began, "trials": trials}
+    return {**row, "train_run": Path(best["train_run"]).exists(), "s": history.elapsed_s, "trials": trials}
 
 
 def same(trials: list[dict[str, Any]], others: list[dict[str, Any]]) -> bool:

@@ -101,5 +101,8 @@ def test_one_answer_stands_alone_and_several_with_their_questions() -> None:
         "a.mp4: Is it?\nYes.\n\na.mp4: Is it?\nYes.\n(from 0 to 30 s; yes if any says yes)\n\n"
         "... and 1 more, in all.jsonl"
     )
+    window = {"start_s": 0, "end_s": 2.5, "response": "perhaps"}
+    open_ended = {**long, "response": "", "status": "undecided", "spans_s": [], "windows": [window]}
+    assert shown([open_ended], 1, []).endswith("(undecided: yes if any says yes)\n0-2.5 s: perhaps")
     cut = {**row, "finish_reason": "length", "tokens": 6}
     assert "cut off after 6 tokens" in shown([cut], 1, [])

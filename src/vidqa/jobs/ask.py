@@ -182,6 +182,9 @@ def _answer(row: Row) -> str:
     if row["status"] == "error":
         return "(no answer)"
     text = row["response"] or f"({row['status']})"
+    if row["status"] == "undecided":
+        said = (f"{each['start_s']:g}-{each['end_s']:g} s: {each['response']}" for each in row["windows"])
+        text = "\n".join([f"(undecided: {row['rule']})", *said])
     if row["finish_reason"] == "length":
         text += f"\n(cut off after {row['tokens']} tokens; --set generation.max_tokens=N allows more)"
     if row["spans_s"]:

@@ -46,6 +46,11 @@ class World:
         return self.rank // self.context.size
 
     @property
+    def is_sharded(self) -> bool:
+        """Whether a rank holds but a part of the weights."""
+        return self.mesh.size(self.mesh.ndim - 1) > 1
+
+    @property
     def is_main(self) -> bool:
         return self.rank == 0
 

@@ -142,7 +142,8 @@ def build_learner(schedule: Schedule, start: Start, feed: Feed, objective: Objec
     spec, world, policy = schedule.spec, schedule.world, schedule.policy
     folder = Path(spec.policy.model_name_or_path)
     with load_sharded(folder, spec.policy, spec.train, world, policy.recompute) as model:
-        resharding = Resharding(model, policy.reshard)
+        exact = spec.train.fsdp_reduce_dtype == spec.train.master_dtype
+        resharding = Resharding(model, policy.reshard, sums_once=exact and not world.is_sharded)
         plan_kernels(feed.calls, policy.recompute, model, world)
         warm_up(model, schedule, feed.collator, start.step)
     check_reachable(model, has_media=any(sample.plans for sample in schedule.data.train))

@@ -15,7 +15,6 @@ from typing import Any
 import torch
 from huggingface_hub.errors import StrictDataclassError
 from torch import nn
-from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
@@ -58,7 +57,7 @@ def load_sharded(
     family.install_forward(model, recompute=recompute, compile=compile, context=world.context)
     if train.fp8.enable_fp8:
         use_float8(model, train.fp8.quant_recipe, device)
-    _shard(model, family, world.mesh, compute, DTYPES[train.fsdp_reduce_dtype])
+    _shard(model, family, world, compute, DTYPES[train.fsdp_reduce_dtype])
     model.to_empty(device=device)
     _tie_head(model)
     _restore_buffers(model)
@@ -91,15 +90,14 @@ def _tie_head(model: Any) -> None:
         base_module(model.get_output_embeddings()).weight = base_module(model.get_input_embeddings()).weight
 
 
-def _shard(model: Any, family: TorchFamily, mesh: DeviceMesh, compute: torch.dtype, reduce: torch.dtype) -> None:
+def _shard(model: Any, family: TorchFamily, world: World, compute: torch.dtype, reduce: torch.dtype) -> None:
     """One FSDP unit per vision block and decoder layer, the rest in the root. Where nothing is sharded (dp_shard_size
     1), frozen weights stay ordinary tensors: every rank holds them whole already, and no layer gathers or copies them.
     """
     precision = MixedPrecisionPolicy(param_dtype=compute, reduce_dtype=reduce, cast_forward_inputs=False)
-    whole = mesh.size(mesh.ndim - 1) == 1
-    left_alone = {parameter for parameter in model.parameters() if whole and not parameter.requires_grad}
+    left_alone = {parameter for parameter in model.parameters() if not (world.is_sharded or parameter.requires_grad)}
     for unit in [*family.units(model), model]:
-        fully_shard(unit, mesh=mesh, mp_policy=precision, ignored_params=left_alone)
+        fully_shard(unit, mesh=world.mesh, mp_policy=precision, ignored_params=left_alone)
 
 
 def own_rows(model: Any, folder: Path) -> list[RowRead]:

@@ -2,7 +2,8 @@
 
 Gathering a layer for every forward and every backward keeps memory small. Where there is room, weights stay gathered
 until the last backward of an optimizer step, before which they do not change: then each layer is gathered once a step,
-and the root, whose communication nothing hides, sums its gradients over the ranks once a step.
+and the root, whose communication nothing hides, sums its gradients over the ranks once a step. Where nothing is sharded,
+every unit does: a rank has room for whole gradients, and each sum would cost copies of them all.
 """
 
 from __future__ import annotations
@@ -17,11 +18,13 @@ from vidqa.planning.budget.memory import Reshard
 
 
 class Resharding:
-    """Tells a sharded model whose gathered weights are freed after forward, as its memory policy says."""
+    """Tells a sharded model whose gathered weights are freed after forward, as its memory policy says, and which units
+    sum their gradients over the ranks once a step: all if `sums_once`, else the root where its weights stay."""
 
-    def __init__(self, model: Any, policy: Reshard) -> None:
+    def __init__(self, model: Any, policy: Reshard, *, sums_once: bool = False) -> None:
         self.model, self.policy = model, policy
         self._units = _units(model)  # found once: a walk over all modules takes milliseconds
+        self._waiting = self._units if sums_once else [model] if policy == "never" else []
         self._after_forward()
 
     def _after_forward(self) -> None:
@@ -33,7 +36,8 @@ class Resharding:
         if self.policy == "never":
             for unit in self._units:
                 unit.set_reshard_after_backward(not more_to_come, recurse=False)
-            self.model.set_requires_gradient_sync(not more_to_come, recurse=False)
+        for unit in self._waiting:
+            unit.set_requires_gradient_sync(not more_to_come, recurse=False)
 
     @contextmanager
     def everything(self) -> Iterator[None]:

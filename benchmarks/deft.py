@@ -9,12 +9,11 @@ control. The figures are accuracies on the selection set, which the loop decides
 from __future__ import annotations
 
 import json
-import shlex
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+from commands import build, demo, script, sets, tiny_model
 from ledger import Ledger, arguments, table
 
 SKILL_ROOT = Path(__file__).resolve().parents[1]
@@ -26,40 +25,21 @@ from vidqa.demo.summary import WEAK_KIND
 EACH = 72  # clips of each event that are measured on, three times those of the demo: one question is 1.4 points
 
 
-def python(*words: object, read: bool = True) -> dict[str, Any]:
-    """Run a command in the repository's folder; what it says as JSON."""
-    typed = [*map(str, words)]
-    print(f"$ python {shlex.join(typed)}", flush=True)
-    done = subprocess.run([sys.executable, *typed], cwd=SKILL_ROOT, text=True, stdout=subprocess.PIPE, check=True)
-    return json.loads(done.stdout) if read else {}
-
-
-def script(name: str, *words: object) -> dict[str, Any]:
-    return python(f"scripts/{name}.py", *words, "--json")["data"]
-
-
-def build(action: str, out: Path, overrides: dict[str, Any], *words: object) -> None:
-    sets = [word for key, value in overrides.items() for word in ("--set", f"{key}={value}")]
-    script("build_spec", action, *words, *sets, "--out", out)
-
-
 def measured(folder: Path, seed: int, share: float) -> dict[str, Any]:
     """The loop's report of one seed, in short; with a `share` of the demo's clips."""
     data, model, runs = folder / "data", folder / "model", folder / "runs"
-    sizes = ("--clips", int(share * TRAIN_CLIPS), "--pool", int(share * POOL_CLIPS))
+    sizes = {"clips": int(share * TRAIN_CLIPS), "pool": int(share * POOL_CLIPS), "each": EACH}
     if not (data / "pool" / "annotations.json").is_file():  # written last; an earlier call's trainings are found again
-        python("-m", "vidqa.demo", "--out", data, *sizes, "--each", EACH, "--seed", seed, read=False)
-        made = ("--out", model, "--corpus", data / "corpus.txt", "--seed", seed)
-        python("-m", "vidqa.engine.families.tiny_qwen3_vl", *made, read=False)
+        demo(data, seed, **sizes)
+        tiny_model(model, data, seed)
     train, evaluate = folder / "train.toml", folder / "evaluate.toml"
     build("train", train, TRAIN, "--train-root", data / "train", "--model", model, "--results-dir", runs)
     build("evaluate", evaluate, EVALUATE, "--eval-root", data / "eval", "--model", model, "--results-dir", runs)
     trained = script("launch", "train", "--spec", train, "--platform", "local", "--wait")["run_dir"]
     rules = {**LOOP, "control": "true", "sets.kpi_looks": 2}
-    sets = [word for key, value in rules.items() for word in ("--set", f"{key}={value}")]
     places = ("--selection", data / "selection", "--pool", data / "pool", "--kpi", data / "eval")
     recipes = ("--train-spec", train, "--evaluate-spec", evaluate, "--model", trained)
-    script("run_deft", "init", folder / "loop", *recipes, *places, *sets)
+    script("run_deft", "init", folder / "loop", *recipes, *places, *sets(rules))
     script("run_deft", "run", folder / "loop")
     report = json.loads((folder / "loop" / "report.json").read_text(encoding="utf-8"))
     rounds = [_round(folder / "loop", each) for each in report["rounds"]]

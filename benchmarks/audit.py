@@ -20,8 +20,8 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tests")]
 
 import forked
+from commands import build, demo, python, tiny_model
 from ledger import Ledger, arguments, table
-from study_tiny import build, python
 from tiny_world import engine_command
 
 from vidqa.contract.environment import adopt, python_path
@@ -50,10 +50,9 @@ def audited(out: Path, seed: int, tiny: bool) -> list[dict[str, Any]]:
     data = out / "data"
     clips, pool = (24, 24) if tiny else (CLIPS, AUDITED)
     if not (out / "planted.json").exists():
-        python("-m", "vidqa.demo", "--out", data, "--clips", clips, "--pool", pool, "--seed", seed)
+        demo(data, seed, clips=clips, pool=pool)
         for number in NUMBERS:
-            words = ("--corpus", data / "corpus.txt", "--seed", number, "--out", out / f"model-{number}")
-            python("-m", "vidqa.engine.families.tiny_qwen3_vl", *words)
+            tiny_model(out / f"model-{number}", data, number)
         draw = np.random.default_rng(seed)
         wrong = [planted(data / name / "annotations.json", draw) for name in ("train", "pool")]
         (out / "planted.json").write_text(json.dumps(wrong[1]))
@@ -92,12 +91,14 @@ def evaluated(out: Path, data: Path, number: int, tiny: bool) -> Path:
     train, evaluation = out / f"train-{number}", out / f"evaluation-{number}"
     sets = TRAIN | OWN | {"train.seed": number, "train.train_policy.dataloader_seed": number}
     if not (train / "done").exists():
-        spec, model = out / f"train-{number}.toml", out / f"model-{number}"
-        build("train", spec, "--train-root", data / "train", model, sets | ({"train.max_num_steps": 3} if tiny else {}))
+        spec, few = out / f"train-{number}.toml", {"train.max_num_steps": 3} if tiny else {}
+        where = ("--train-root", data / "train", "--model", out / f"model-{number}", "--results-dir", out / "runs")
+        build("train", spec, sets | few, *where)
         engine("train", spec, train)
     if not (evaluation / "done").exists():
         spec = out / f"evaluation-{number}.toml"
-        build("evaluate", spec, "--eval-root", data / "pool", train / "best", EVALUATE)
+        where = ("--eval-root", data / "pool", "--model", train / "best", "--results-dir", out / "runs")
+        build("evaluate", spec, EVALUATE, *where)
         engine("evaluate", spec, evaluation)
     return evaluation
 

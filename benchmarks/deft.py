@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import json
 import shlex
-import subprocess
 import sys
 import time
 from argparse import Namespace
@@ -20,56 +19,35 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from commands import build, demo, script, sets, tiny_model
 from ledger import Ledger, arguments, table
 
 SKILL_ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(SKILL_ROOT / "src"))
 
-from vidqa.contract.environment import child_environment, python_path
 from vidqa.demo.recipe import EVALUATE, LOOP, POOL_CLIPS, TRAIN, TRAIN_CLIPS
 from vidqa.demo.summary import WEAK_KIND
 
 EACH = 72  # clips of each event that are measured on, three times those of the demo: one question is 1.4 points
 
 
-def python(*words: object, read: bool = True) -> dict[str, Any]:
-    """Run a command in the repository's folder; what it says as JSON."""
-    typed = [*map(str, words)]
-    print(f"$ python {shlex.join(typed)}", flush=True)
-    environment = child_environment(PYTHONPATH=python_path(SKILL_ROOT / "src"))
-    command = [sys.executable, *typed]
-    done = subprocess.run(command, cwd=SKILL_ROOT, env=environment, text=True, stdout=subprocess.PIPE, check=True)
-    return json.loads(done.stdout) if read else {}
-
-
-def script(name: str, *words: object) -> dict[str, Any]:
-    return python(f"scripts/{name}.py", *words, "--json")["data"]
-
-
-def build(action: str, out: Path, overrides: dict[str, Any], *words: object) -> None:
-    sets = [word for key, value in overrides.items() for word in ("--set", f"{key}={value}")]
-    script("build_spec", action, *words, *sets, "--out", out)
-
-
 def measured(folder: Path, seed: int, options: Namespace) -> dict[str, Any]:
     """The loop's report of one seed, in short; with --tiny for a fiftieth of the demo's clips."""
     share = 0.02 if options.tiny else 1.0
     data, model, runs = folder / "data", folder / "model", folder / "runs"
-    sizes = ("--clips", int(share * TRAIN_CLIPS), "--pool", int(share * POOL_CLIPS))
+    sizes = {"clips": int(share * TRAIN_CLIPS), "pool": int(share * POOL_CLIPS), "each": EACH}
     if not (data / "pool" / "annotations.json").is_file():  # written last; an earlier call's trainings are found again
-        python("-m", "vidqa.demo", "--out", data, *sizes, "--each", EACH, "--seed", seed, read=False)
-        made = ("--out", model, "--corpus", data / "corpus.txt", "--seed", seed)
-        python("-m", "vidqa.engine.families.tiny_qwen3_vl", *made, read=False)
+        demo(data, seed, **sizes)
+        tiny_model(model, data, seed)
     train, evaluate = folder / "train.toml", folder / "evaluate.toml"
     build("train", train, TRAIN, "--train-root", data / "train", "--model", model, "--results-dir", runs)
     build("evaluate", evaluate, EVALUATE, "--eval-root", data / "eval", "--model", model, "--results-dir", runs)
     start = options.start.absolute() / str(seed) if options.start else Path(trained(train))
     rules = {**LOOP, "control": str(not options.beside).lower(), "sets.kpi_looks": 2}
-    sets = [word for key, value in rules.items() for word in ("--set", f"{key}={value}")]
     places = ("--selection", data / "selection", "--pool", data / "pool", "--kpi", data / "eval")
     recipes = ("--train-spec", train, "--evaluate-spec", evaluate, "--model", start)
     loop = folder / "loop"
-    script("run_deft", "init", loop, *recipes, *places, *sets)
+    script("run_deft", "init", loop, *recipes, *places, *sets(rules))
     with ThreadPoolExecutor(1) as beside:
         control = beside.submit(_control, loop, data, train, evaluate, start) if options.beside else None
         script("run_deft", "run", loop)

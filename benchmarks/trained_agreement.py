@@ -10,12 +10,11 @@ made at random, trained in full on the demo's clips, and asked about its evaluat
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import torch
+from commands import build, script, sets
 from ledger import Ledger, arguments
 from shapes import write_random_model
 
@@ -35,15 +34,7 @@ LEARN = {
     "train.optm_warmup_steps": 50,
     "train.ckpt.enable_checkpoint": "false",  # the last export is enough
 }
-
-
-def script(name: str, *words: object) -> dict[str, Any]:
-    typed = [sys.executable, f"scripts/{name}.py", *map(str, words), "--json"]
-    done = subprocess.run(typed, cwd=SKILL_ROOT, text=True, stdout=subprocess.PIPE, check=False)
-    answer = json.loads(done.stdout)
-    if "data" not in answer or (done.returncode and name != "parity"):
-        sys.exit(done.stdout)
-    return answer["data"]
+DIFFERENT = 5  # what parity.py ends with where answers differ: here a result, too
 
 
 def main() -> None:
@@ -61,16 +52,15 @@ def main() -> None:
     dtype = "float32" if options.tiny else "bfloat16"
     over = {**TRAIN, **LEARN, "train.param_dtype": dtype, "train.compile": str(not options.tiny).lower()}
     over |= {"num_epochs": 1, "batch_size": 8, "mini_batch": 8} if options.tiny else {}
-    sets = [word for key, value in over.items() for word in ("--set", f"{key}={value}")]
     spec = out / f"train-{shape}.toml"
     where = ("--train-root", data / "train", "--model", model, "--results-dir", out / "runs")
-    script("build_spec", "train", *where, *sets, "--out", spec)
+    build("train", spec, over, *where)
     run = script("launch", "train", "--spec", spec, "--platform", "local", "--wait")["run_dir"]
     asked = ("--annotations", data / "eval" / "annotations.json", "--media", data / "eval")
     values = {**{f"vision.{key}": value for key, value in VISION.items()}, "generation.max_tokens": 8}
     values |= {"model.dtype": dtype, "inference.limit": 1000}
-    sets = [word for key, value in values.items() for word in ("--set", f"{key}={value}")]
-    found = script("parity", "--model", run, *asked, "--generators", "native,transformers", *sets)
+    compared = ("--model", run, *asked, "--generators", "native,transformers", *sets(values))
+    found = script("parity", *compared, codes=(0, DIFFERENT))
     Ledger("trained_agreement", options).add({"run": f"{shape} trained on {clips} clips, {dtype}", **found})
     print(json.dumps(found, indent=1))
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gc
 import os
+import shutil
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,6 +22,11 @@ os.environ["OMP_NUM_THREADS"] = "1"
 # Read when the compiler is imported. It starts Python, and torch in it, for every set of vector instructions that it
 # tries, and for processes that compile.
 os.environ.update(TORCHINDUCTOR_VEC_ISA_OK="1", TORCHINDUCTOR_COMPILE_THREADS="1")
+# What it keeps: a library that a killed test run left half written would be loaded, and break each later run. The
+# process that starts the others comes here first, and they use its folder.
+COMPILED = "VIDQA_TESTS_COMPILED"
+if own_compiled := COMPILED not in os.environ:
+    os.environ[COMPILED] = os.environ["TORCHINDUCTOR_CACHE_DIR"] = tempfile.mkdtemp(prefix="vidqa-tests-compiled-")
 # Looking through what libraries made takes a fifth of their import, and a third of a second at any time later.
 gc.disable()
 
@@ -40,6 +47,11 @@ def ordinary_scheduling() -> Iterator[None]:
     if policy != os.SCHED_OTHER:
         os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
         pytest.fail(f"the test left its process in scheduling class {policy}")
+
+
+def pytest_unconfigure() -> None:
+    if own_compiled:
+        shutil.rmtree(os.environ[COMPILED], ignore_errors=True)
 
 
 def pytest_collection_finish() -> None:

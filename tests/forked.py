@@ -3,12 +3,14 @@
     done = run([sys.executable, "-m", "vidqa.engine.torchrun", ...], timeout=180)     as subprocess.run
     process = Started([...], stdout=log, stderr=log)                                  as subprocess.Popen
 
-Processes, sessions, signals, pipes and exit codes are real; the interpreter's start alone is shared. What starts
-Python by itself (scripts, platforms) is not touched, so an import that is missing or too early shows there.
+Processes, sessions, signals, pipes, exit codes and the environment in /proc are real; the interpreter's start alone is
+shared. What starts Python by itself (scripts, platforms) is not touched, so an import that is missing or too early
+shows there; jobs of the platform "local" fork too where their launcher is such a fork.
 """
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import importlib
 import inspect
@@ -29,10 +31,18 @@ from typing import IO, Any, NoReturn
 
 # What libraries read while they are imported: a process that wants another value forks from another parent.
 READ_BY_IMPORTS = ("OMP_NUM_THREADS", "HF_HUB_OFFLINE", "HF_HOME", "HF_ENDPOINT", "TRANSFORMERS_OFFLINE")
-MODULES = ("vidqa.engine", "vidqa.engine.torchrun", "vidqa.engine.export", "torch.distributed.run")
+MODULES = (
+    "vidqa.engine",
+    "vidqa.engine.torchrun",
+    "vidqa.engine.export",
+    "vidqa.platforms.supervisor",
+    "vidqa.studies",
+    "torch.distributed.run",
+)
 FOLDERS = ("tests", "benchmarks")  # of this repository: their programs start the engine
 REPOSITORY = Path(__file__).resolve().parents[1]
 REQUEST_BYTES = 1 << 17
+ROOM, ROOM_BYTES = "FORKED_ROOM", 1 << 15  # kept free where /proc shows the environment, for those of the forks
 EXECUTE = subprocess.Popen._execute_child
 
 
@@ -104,6 +114,7 @@ def _parent(values: tuple[str | None, ...]) -> socket.socket:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     chosen = {name: value for name, value in zip(READ_BY_IMPORTS, values, strict=True) if value is not None}
     environment = {name: value for name, value in os.environ.items() if name not in READ_BY_IMPORTS} | chosen
+    environment[ROOM] = " " * ROOM_BYTES
     words = [sys.executable, "-P", __file__, str(theirs.fileno())]
     subprocess.Popen(words, env=environment, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
     theirs.close()
@@ -195,6 +206,9 @@ def _become(program: tuple[list[str], str, list[str]], call: Any, environment: d
         resource_tracker._resource_tracker.__init__()  # another process's: its pipe is closed here
         os.environ.clear()
         os.environ.update(environment)
+        _show(environment)
+        if call["preexec_fn"]:
+            call["preexec_fn"]()
         if call["cwd"] is not None:
             os.chdir(call["cwd"])
         code = _run(*program)
@@ -204,6 +218,15 @@ def _become(program: tuple[list[str], str, list[str]], call: Any, environment: d
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
+
+
+def _show(environment: dict[str, str]) -> None:
+    """Let /proc show this environment, which jobs are found by: over the one that the parent was started with, to which
+    nothing refers any more. What does not fit is not shown."""
+    first, last = map(int, Path("/proc/self/stat").read_text().rpartition(")")[2].split()[47:49])
+    shown = b"".join(os.fsencode(f"{name}={value}") + b"\0" for name, value in environment.items() if name != ROOM)
+    ctypes.memset(first, 0, last - first)
+    ctypes.memmove(first, shown, min(len(shown), last - first))
 
 
 def _run(flags: list[str], program: str, words: list[str]) -> int:

@@ -35,6 +35,7 @@ def infer(*words: object) -> subprocess.CompletedProcess[str]:
 
 def test_every_question_is_asked_about_every_file(world: Path, tmp_path: Path) -> None:
     (tmp_path / "questions.txt").write_text("Is it (A) few or (B) many?\n\n  Why?\n", encoding="utf-8")
+    (world / "data/videos/answers.jsonl").write_text('{"id": "0"}\n')  # of an earlier call; it is no annotation
     media = ("--video", world / "data/videos", "--image", world / "data/images/0.png")
     words = ("--questions", tmp_path / "questions.txt", "--out", tmp_path / "run", "--jsonl", tmp_path / "all.jsonl")
     done = infer("--model", world / "model", *media, *words, *TINY, "--json")
@@ -62,12 +63,18 @@ def test_every_question_is_asked_about_every_file(world: Path, tmp_path: Path) -
         ({"sets": ("inference.window_s=3", "inference.overlap_s=3")}, "SPEC_WINDOW_OVERLAP"),
         ({"which": "best"}, "SPEC_PARENT_RUN"),
         ({"out": Path("data")}, "RUN_FOLDER_TAKEN"),
+        ({"out": Path("kept")}, "RUN_FOLDER_TAKEN"),
+        ({"media": ("model/config.json",)}, "DATA_MEDIA_MISSING"),
+        ({"media": ("model",)}, "DATA_MEDIA_MISSING"),
     ],
 )
 def test_what_cannot_be_asked_is_said_before_an_engine_starts(
     world: Path, monkeypatch: pytest.MonkeyPatch, words: dict[str, Any], code: str
 ) -> None:
     monkeypatch.chdir(world)
+    (world / "kept").mkdir(exist_ok=True)
+    earlier = {"id": "0", "video": str(world / "data/videos/0.mp4"), "question": "Is it open?"}
+    (world / "kept/asked.jsonl").write_text(json.dumps(earlier) + "\n")
     with pytest.raises(ProblemError) as refused:
         ask(Question(**{"model": "model", "media": ("data/videos/0.mp4",), **words}))
     assert [problem.code for problem in refused.value.problems] == [code]
@@ -94,5 +101,8 @@ def test_one_answer_stands_alone_and_several_with_their_questions() -> None:
         "a.mp4: Is it?\nYes.\n\na.mp4: Is it?\nYes.\n(from 0 to 30 s; yes if any says yes)\n\n"
         "... and 1 more, in all.jsonl"
     )
+    window = {"start_s": 0, "end_s": 2.5, "response": "perhaps"}
+    open_ended = {**long, "response": "", "status": "undecided", "spans_s": [], "windows": [window]}
+    assert shown([open_ended], 1, []).endswith("(undecided: yes if any says yes)\n0-2.5 s: perhaps")
     cut = {**row, "finish_reason": "length", "tokens": 6}
     assert "cut off after 6 tokens" in shown([cut], 1, [])

@@ -11,11 +11,23 @@ import pytest
 
 from tests.clips import write_clip
 from vidqa.engine.families.tiny_qwen3_vl import write_tiny_model
+from vidqa.storage import hub
 
 
 @pytest.fixture(scope="session")
 def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_tiny_model(tmp_path_factory.mktemp("tiny") / "model")
+
+
+@pytest.fixture
+def no_hub(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """The hub cannot be reached, nothing is kept of it, and the disk has room for any model."""
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:1")
+    monkeypatch.setattr(hub, "PAUSES_S", ())
+    cache = tmp_path_factory.mktemp("hub")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(cache))
+    roomy = shutil.disk_usage(cache)._replace(free=10**14)
+    monkeypatch.setattr("shutil.disk_usage", lambda _: roomy)
 
 
 @pytest.fixture(scope="session")

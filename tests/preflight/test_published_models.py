@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,20 +13,11 @@ from vidqa.families.qwen3_vl import QWEN3_VL
 from vidqa.planning.budget.measured import read_rows, result_files, sizes_of
 from vidqa.preflight.gpus import Declared
 from vidqa.preflight.report import Report, preflight
-from vidqa.storage import hub
+
+pytestmark = pytest.mark.usefixtures("no_hub")
 
 WriteSpec = Callable[..., Path]
 NAME, SMALL, UNKNOWN = "nvidia/Cosmos-Reason2-8B", "nvidia/Cosmos-Reason2-2B", "nvidia/Cosmos-Reason9-9B"
-
-
-@pytest.fixture(autouse=True)
-def no_network(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
-    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:1")
-    monkeypatch.setattr(hub, "PAUSES_S", ())
-    cache = tmp_path_factory.mktemp("hub")
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(cache))
-    roomy = shutil.disk_usage(cache)._replace(free=10**13)
-    monkeypatch.setattr("shutil.disk_usage", lambda _: roomy)
 
 
 def looked_at(write_spec: WriteSpec, name: str, **more: object) -> Report:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 
 import pytest
@@ -16,21 +15,12 @@ from vidqa.preflight.gpus import Declared
 from vidqa.preflight.report import preflight
 from vidqa.spec import dump
 from vidqa.spec.keys import with_values
-from vidqa.storage import hub
+
+pytestmark = pytest.mark.usefixtures("no_hub")
 
 FILES = sorted(FOLDER.glob("*.toml"))
 SAMPLES = 512  # at least one step of every recipe
 CARD = 79.6
-
-
-@pytest.fixture(autouse=True)
-def no_network(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
-    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:1")
-    monkeypatch.setattr(hub, "PAUSES_S", ())
-    cache = tmp_path_factory.mktemp("hub")
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(cache))
-    roomy = shutil.disk_usage(cache)._replace(free=10**14)
-    monkeypatch.setattr("shutil.disk_usage", lambda _: roomy)
 
 
 @pytest.fixture(scope="module")

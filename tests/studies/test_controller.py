@@ -50,7 +50,9 @@ def test_a_study_begins_with_the_template_and_ends_with_a_report(tmp_path: Path)
     assert rows["winner"]["re_runs"] and rows["template"]["re_runs"] and "partly best by chance" in said["bias"]
     written = tomllib.loads((study / "best_spec.toml").read_text())
     assert written["train"]["optm_lr"] == best.values[RATE]
-    assert json.loads((study / "best.json").read_text())["number"] == best.number
+    chosen = json.loads((study / "best.json").read_text())
+    assert chosen["number"] == best.number
+    assert Path(chosen["train_run"]).is_relative_to(study / f"finals/{best.number}/seed-7") and chosen["train_run"]
     assert "<polyline" in (study / "report.html").read_text() and (study / "optuna.log").is_file()
     assert not list(study.glob("trials/*/runs/*/checkpoints")), "nobody goes on from them"
 
@@ -239,6 +241,8 @@ def test_a_trial_made_elsewhere_is_told_and_counts(tmp_path: Path) -> None:
     found = carry_out(study)
     told = next(each for each in found.trials if each.proposer == "colleague")
     assert found.winner == told.number and told.objective == 0.01
+    report(study)
+    assert json.loads((study / "best.json").read_text())["train_run"] is None, "it was not trained here"
 
 
 def test_suggestions_are_those_that_the_search_will_try(tmp_path: Path) -> None:

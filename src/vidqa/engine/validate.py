@@ -26,6 +26,8 @@ from vidqa.planning.packing.sharing import work_of
 from vidqa.planning.packing.steps import pack_budget
 from vidqa.planning.samples import Sample
 
+LARGEST_PACK = 16_384  # tokens; larger ones are no faster, and a generous policy.model_max_length would cost memory
+
 
 class Validator:
     """Measures the model on `samples`. Every rank runs as many micro-steps, so that sharded layers meet."""
@@ -49,7 +51,7 @@ class Validator:
         else:
             lengths = [padded(sample.length, world.device.type) for sample in samples]
             costs = [cost(work_of((number,), samples)) for number in everyone]
-            packs = plan_packs(everyone, lengths, costs, world.data_ranks, pack_budget(spec))
+            packs = plan_packs(everyone, lengths, costs, world.data_ranks, min(pack_budget(spec), LARGEST_PACK))
         self.packs = packs[world.data_rank]
         self.answered = samples[: spec.engine.validation_generate][world.rank :: world.size]
         self.answers = spec.engine.validation_generate > 0

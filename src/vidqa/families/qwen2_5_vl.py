@@ -18,13 +18,10 @@ from vidqa.video.types import FramePlan
 
 # What transformers' processor class holds where a model folder says nothing. It bounds every frame by itself.
 VIDEO_DEFAULTS = {
-    **qwen_vl.COMMON_DEFAULTS,
+    **qwen_vl.VIDEO_DEFAULTS,
     **qwen_vl.CLIP_COLORS,
     "patch_size": 14,
     "size": {"shortest_edge": 128 * 28 * 28, "longest_edge": 768 * 28 * 28},
-    "min_frames": 4,
-    "max_frames": 768,
-    "cap_pixels_per_frame": False,
     "max_video_tokens": 128_000,
 }
 SHARE = 0.9  # of max_video_tokens, which a capped video's frames share

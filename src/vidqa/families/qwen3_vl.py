@@ -16,12 +16,9 @@ START, END = "<|vision_start|>", "<|vision_end|>"
 
 # What transformers' processor class holds where a model folder says nothing.
 VIDEO_DEFAULTS = {
-    **qwen_vl.COMMON_DEFAULTS,
+    **qwen_vl.VIDEO_DEFAULTS,
     "patch_size": 16,
     "size": {"shortest_edge": 128 * 32 * 32, "longest_edge": 768 * 32 * 32},
-    "min_frames": 4,
-    "max_frames": 768,
-    "cap_pixels_per_frame": False,
     "max_video_tokens": 768,
     "image_mean": [0.5, 0.5, 0.5],
     "image_std": [0.5, 0.5, 0.5],

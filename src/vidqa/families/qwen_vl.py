@@ -26,6 +26,7 @@ COMMON_DEFAULTS = {
     "resample": BICUBIC,
     "rescale_factor": 1 / 255,
 }
+VIDEO_DEFAULTS = {**COMMON_DEFAULTS, "min_frames": 4, "max_frames": 768, "cap_pixels_per_frame": False}
 CLIP_COLORS = {
     "image_mean": [0.48145466, 0.4578275, 0.40821073],
     "image_std": [0.26862954, 0.26130258, 0.27577711],

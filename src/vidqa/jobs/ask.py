@@ -20,7 +20,10 @@ from vidqa.contract.files import open_plain, write_text
 from vidqa.contract.problem import Exit, Problem, ProblemError
 from vidqa.contract.run_folder import ANSWERS, RunFolder
 from vidqa.dataset import load_records
-from vidqa.dataset.problems import EMPTY, FILE_MISSING
+from vidqa.dataset.archive import archive_and_member, is_archive
+from vidqa.dataset.media_names import IMAGES, VIDEOS, kind_of
+from vidqa.dataset.problems import EMPTY, FILE_MISSING, MEDIA_MISSING
+from vidqa.dataset.sources.media_files import media_below
 from vidqa.jobs.here import ACTION, inference_job
 from vidqa.jobs.problems import JOB_FAILED, JOB_NOT_DONE, OUT_UNWRITABLE, RUN_FOLDER_TAKEN
 from vidqa.platforms import local
@@ -59,6 +62,7 @@ def ask(question: Question) -> list[Row]:
     rows = [row for place in question.media for row in _rows(place, questions)]
     few = Layer("infer.py", {"engine.decode_workers": min(len(rows), MOST_WORKERS)})  # each takes seconds to start
     with _run_folder(question.out) as folder:
+        _require_earlier(folder, rows)
         write_text(
             folder / QUESTIONS, "".join(json.dumps({"id": str(at), **row}) + "\n" for at, row in enumerate(rows))
         )
@@ -73,12 +77,28 @@ def ask(question: Question) -> list[Row]:
 
 
 def _rows(place: str, questions: tuple[str, ...]) -> Iterator[Row]:
-    """An annotation without an answer for each question about each file of a place. Raises what `load_records` does."""
-    for record in load_records(os.path.abspath(os.path.expanduser(place)), need_answers=False):
-        shown = {ref.kind: ref.key for ref in record.media}
-        yield from ({**shown, "question": question} for question in questions)
+    """An annotation without an answer for each question about each file of a place. Raises DATA_MEDIA_MISSING, and what
+    `load_records` does of an archive."""
+    for kind, file in _files(os.path.abspath(os.path.expanduser(place))):
+        yield from ({kind: file, "question": question} for question in questions)
         if not questions:
-            yield shown
+            yield {kind: file}
+
+
+def _files(place: str) -> list[tuple[str, str]]:
+    """Kind and path of the file, or of those in a folder or an archive: annotations that lie beside them ask nothing
+    here. Raises DATA_MEDIA_MISSING."""
+    if is_archive(place) or archive_and_member(place):
+        return [(ref.kind, ref.key) for record in load_records(place, need_answers=False) for ref in record.media]
+    if not os.path.exists(place):
+        raise MEDIA_MISSING.error(place, "there is no such file or folder", "correct its name")
+    found = [(str(kind_of(file)), file) for file in sorted(media_below(place))] if os.path.isdir(place) else []
+    if kind := kind_of(place):
+        found.append((kind, place))
+    if not found:
+        message = f"no file here is a video or an image by its ending: {', '.join((*VIDEOS, *IMAGES))}"
+        raise MEDIA_MISSING.error(place, message, "name videos, images, or a folder or tar archive of them")
+    return found
 
 
 @contextmanager
@@ -92,6 +112,18 @@ def _run_folder(out: Path | None) -> Iterator[Path]:
         raise RUN_FOLDER_TAKEN.error(out, "it holds something else than the answers to earlier questions")
     out.mkdir(parents=True, exist_ok=True)
     yield out.absolute()
+
+
+def _require_earlier(folder: Path, rows: list[Row]) -> None:
+    """Answers that a folder keeps are not replaced by those to other questions. Raises RUN_FOLDER_TAKEN."""
+    if not (folder / QUESTIONS).is_file():
+        return
+    asked = {(row.get("video") or row["image"], row.get("question")) for row in rows}
+    for line in (folder / QUESTIONS).read_text(encoding="utf-8").splitlines():
+        row = json.loads(line)
+        medium, question = row.get("video") or row.get("image"), row.get("question")
+        if (medium, question) not in asked:
+            raise RUN_FOLDER_TAKEN.error(folder, f"it has the answer to {question or 'the prompt'!r} about {medium}")
 
 
 def _carry_out(job: Job) -> None:
@@ -150,6 +182,9 @@ def _answer(row: Row) -> str:
     if row["status"] == "error":
         return "(no answer)"
     text = row["response"] or f"({row['status']})"
+    if row["status"] == "undecided":
+        said = (f"{each['start_s']:g}-{each['end_s']:g} s: {each['response']}" for each in row["windows"])
+        text = "\n".join([f"(undecided: {row['rule']})", *said])
     if row["finish_reason"] == "length":
         text += f"\n(cut off after {row['tokens']} tokens; --set generation.max_tokens=N allows more)"
     if row["spans_s"]:

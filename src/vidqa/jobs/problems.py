@@ -10,8 +10,8 @@ OUT_UNWRITABLE = Code(
 )
 RUN_FOLDER_TAKEN = Code(
     "RUN_FOLDER_TAKEN",
-    "The folder that answers are to be kept in holds something else.",
-    "Let --out name a new folder, or the one of earlier answers.",
+    "The folder that answers are to be kept in holds something else, or the answers to other questions.",
+    "Let --out name a new folder, or ask there all that was asked before.",
 )
 JOB_NOT_FOUND = Code(
     "JOB_NOT_FOUND",

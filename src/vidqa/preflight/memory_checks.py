@@ -11,7 +11,7 @@ from typing import Any
 from vidqa import spec
 from vidqa.contract.problem import Problem
 from vidqa.planning.budget.forecast import Forecast, Packing, forecast
-from vidqa.planning.budget.memory import GIB, fits
+from vidqa.planning.budget.memory import GIB, Model, fits
 from vidqa.planning.budget.trained import trainable
 from vidqa.planning.budget.work import share_again
 from vidqa.planning.packing.steps import Steps, pack_budget
@@ -42,8 +42,9 @@ def memory(context: Context) -> list[Problem]:
     if not samples or not spec.total_steps(train_spec, len(samples)):
         raise Skip("there is no step to estimate")
     has_gib = usable_memory(context, train_spec)
-    found = estimate(context, train_spec, samples, has_gib)
-    again = share_again(train_spec, trained_model(context, train_spec), found.policy.recompute, found.micro_step)
+    model = trained_model(context, train_spec)
+    found = estimate(model, train_spec, samples, has_gib)
+    again = share_again(train_spec, model, found.policy.recompute, found.micro_step)
     context.facts["memory"] = _facts(found, has_gib) | {"done_again": round(again, 3)}
     heaviest = found.micro_step
     details = f"the heaviest pack puts {heaviest.tokens} tokens and {heaviest.patches} patches on a GPU"
@@ -73,11 +74,11 @@ def available_gib() -> float:
     return kibibytes / 1024**2
 
 
-def estimate(context: Context, train_spec: TrainSpec, samples: Sequence[Sample], has_gib: float | None) -> Forecast:
-    """Memory of a training with this spec; every candidate change is judged by it."""
+def estimate(model: Model, train_spec: TrainSpec, samples: Sequence[Sample], has_gib: float | None) -> Forecast:
+    """Memory of a training of `model` with this spec; every candidate change is judged by it."""
     steps_of = partial(Steps, train_spec, samples, spec.data_ranks(train_spec), "cuda")
     packing = Packing(steps_of, max(1, spec.total_steps(train_spec, len(samples))))
-    return forecast(train_spec, trained_model(context, train_spec), packing, has_gib)
+    return forecast(train_spec, model, packing, has_gib)
 
 
 def usable_memory(context: Context, train_spec: TrainSpec) -> float | None:
@@ -104,8 +105,10 @@ def _remedy(context: Context, train_spec: TrainSpec, samples: Sequence[Sample], 
 
     def judged(change: Change) -> bool:
         changed = with_values(train_spec, change)
-        has_steps = spec.total_steps(changed, len(samples)) > 0
-        return has_steps and fits(estimate(context, changed, samples, has_gib).memory.peak_gib, has_gib)
+        if not spec.total_steps(changed, len(samples)):
+            return False
+        found = estimate(trained_model(context, changed), changed, samples, has_gib)
+        return fits(found.memory.peak_gib, has_gib)
 
     together: Change = {}
     contexts = partial(_contexts, trained_model(context, train_spec).sizes.text.kv_heads)

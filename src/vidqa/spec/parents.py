@@ -53,6 +53,8 @@ def run_folder_of(run_folder: Path | str) -> Path:
             named = ", ".join(sorted(str(run) for run in runs)[:10])
             raise NO_RUN.error(top, f"it holds {len(runs)} runs: {named}", "name one of them")
         level = [inner for folder in level for inner in _runs(folder)]
+    if not top.is_dir():
+        raise NO_RUN.error(top, "there is no such folder", "correct its name")
     raise NO_RUN.error(top, "there is no safetensors or checkpoints folder in it")
 
 

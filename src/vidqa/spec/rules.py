@@ -147,8 +147,8 @@ def evaluate_rules(spec: EvaluateSpec) -> Iterator[Problem]:
     yield from _vllm(spec.evaluation.generator, spec.engine)
     for name, key in metric_models.KEYS.items():
         if name in spec.metrics.names and name not in metric_models.metric_models(spec):
-            message = f"{name} is not computed: metrics.{key} names no folder"
-            remedy = f"let metrics.{key} be the path of a model's folder, or leave {name} out of metrics.names"
+            message = f"{name} is not computed: metrics.{key} is {getattr(spec.metrics, key)!r}, which is no path"
+            remedy = f"write ./NAME or the whole path of a model's folder there, or leave {name} out of metrics.names"
             yield codes.NO_EFFECT.at("metrics.names", message, remedy, severity="warning")
 
 

@@ -118,10 +118,10 @@ class After:
         test = self.study.settings.test
         if not test:
             return True
-        works = {f"{TESTS}/baseline": None, **self._runs(winner)}
+        works = {f"{TESTS}/baseline": None, **self.runs(winner)}
         template = self.history.template
         if template and template.measured and template is not winner:
-            works |= self._runs(template)
+            works |= self.runs(template)
         open_works = [work for work in works.items() if work[0] not in self.history.scores]
         for name, run_dir in open_works[: self.study.settings.max_concurrent]:
             self._test_one(test, name, run_dir)
@@ -138,17 +138,18 @@ class After:
             metrics = {"failed": why["evidence"]} if why else evaluation_metrics(Path(ended["run_dir"]))
             self.jobs.append("scored", work=name, metrics=finite(metrics))
 
-    def _runs(self, entry: Entry) -> dict[str, Path]:
-        """By the name of its test, each run of a trial that is tested: its re-runs, or where there are none itself."""
+    def runs(self, entry: Entry) -> dict[str, Path]:
+        """By the name of its test, each run of a trial that is tested: its re-runs, or where there are none itself. A
+        trial that was made elsewhere has none of its own."""
         found = {}
         for seed in self.study.settings.finals.seeds:
             score = self.history.scores.get(_final(entry, seed), {})
             if score and "failed" not in score:
                 found[f"{test_of(entry)}/seed-{seed}"] = Path(score["train_run"])
         if not found:
-            ended = self.history.work[f"{work_name(entry.number, entry.measured[-1].rung)}/train"].ended
-            assert ended
-            found[test_of(entry)] = Path(ended["run_dir"])
+            work = self.history.work.get(f"{work_name(entry.number, entry.measured[-1].rung)}/train")
+            if work and work.ended:
+                found[test_of(entry)] = Path(work.ended["run_dir"])
         return found
 
 

@@ -44,7 +44,8 @@ def report(folder: Path) -> Result:
     data |= {"winner": best.number, "best_values": best.values, "note": note}
     changes = {**study.space.fixed, **study.space.within(best.values)}
     files.write_text(folder / BEST_SPEC, spec.dump(with_values(study.base, changes)))
-    files.write_json(folder / BEST, {**row_of(best), "metrics": best.metrics, "table": data["table"]})
+    run = next(map(str, after.runs(best).values()), None)
+    files.write_json(folder / BEST, {**row_of(best), "train_run": run, "metrics": best.metrics, "table": data["table"]})
     files.write_text(folder / PAGE, _page(study, history, data))
     written = [BEST_SPEC, BEST, PAGE]
     if find_spec("optuna"):

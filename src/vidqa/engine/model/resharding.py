@@ -2,8 +2,8 @@
 
 Gathering a layer for every forward and every backward keeps memory small. Where there is room, weights stay gathered
 until the last backward of an optimizer step, before which they do not change: then each layer is gathered once a step,
-and the root, whose communication nothing hides, sums its gradients over the ranks once a step. Where nothing is sharded,
-every unit does: a rank has room for whole gradients, and each sum would cost copies of them all.
+and the root, whose communication nothing hides, sums its gradients over the ranks once a step. Where nothing is
+sharded, every unit does: a rank has room for whole gradients, and each sum would cost copies of them all.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ CARDS = {
     "H200": Card("H200 141 GB", 989e12, 4.8e12, 139.8, "NVIDIA H200 data sheet"),
     "H100": Card("H100 80 GB (SXM)", 989e12, 3.35e12, 79.6, "NVIDIA H100 data sheet"),
     "H20": Card("H20 96 GB", 148e12, 4.0e12, 95.0, "NVIDIA H20 data sheet"),
-    "B200": Card("B200 180 GB", 2250e12, 8.0e12, 178.0, "NVIDIA HGX B200 data sheet, an eighth of the board"),
+    "B200": Card("B200 180 GB", 2250e12, 7.67e12, 178.0, "NVIDIA HGX B200 data sheet, bandwidth by its driver"),
     "A100": Card("A100 80 GB (SXM)", 312e12, 2.039e12, 79.2, "NVIDIA A100 data sheet"),
     "L40S": Card("L40S 48 GB", 362e12, 0.864e12, 44.4, "NVIDIA L40S data sheet"),
     "RTX 4090": Card("RTX 4090 24 GB", 165.2e12, 1.008e12, 23.5, "NVIDIA Ada GPU architecture paper"),

@@ -26,7 +26,8 @@ TEXT_OF_PAGE = f"""# Recipes: what to begin with, and what it needs
 Read it to choose model, method, frames and GPUs before the first spec, or to compare with what others have reached.
 
 ```bash
-python scripts/build_spec.py train --override recipes/short-video.toml --train-root DATA/train --out train.toml
+python scripts/build_spec.py train --override recipes/short-video.toml --train-root DATA/train \
+--set dp_shard_size=2 --set batch_size=16 --out train.toml
 python scripts/preflight.py --spec train.toml --gpu-count 2 --gpu-memory-gb 80 --gpu-arch sm_90
 ```
 
@@ -66,7 +67,8 @@ a clip of its own of 1280 x 720, 10 seconds in the first table and 120 in the se
 number of GPUs. The GPUs are `dp_shard_size`, with LoRA `dp_replicate_size`, and the batch is {BATCH} divided by them:
 
 ```bash
-python scripts/build_spec.py train --override recipes/long-video.toml --set dp_shard_size=8 --set batch_size=4
+python scripts/build_spec.py train --override recipes/long-video.toml --train-root DATA/train \
+--set dp_shard_size=8 --set batch_size=4 --out train.toml
 ```
 
 ## What others have published

@@ -30,10 +30,11 @@ def disjoint(context: Context) -> list[Problem]:
     count."""
     if len(context.sets) < 2:
         raise Skip("there is only one set of records")
-    return [problem for one, other in combinations(context.sets, 2) for problem in _apart(context, one, other)]
+    return [problem for one, other in combinations(context.sets, 2) for problem in apart(context, one, other)]
 
 
-def _apart(context: Context, one: RecordSet, other: RecordSet) -> list[Problem]:
+def apart(context: Context, one: RecordSet, other: RecordSet) -> list[Problem]:
+    """What two sets share."""
     where = f"{one.name} and {other.name}"
     problems = []
     mine, theirs = _media(one), _media(other)

@@ -4,18 +4,23 @@ times the trials that there will be."""
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from vidqa.contract.problem import Problem
+from vidqa.contract.problem import Problem, ProblemError
 from vidqa.contract.run_folder import RunFolder
 from vidqa.jobs import cost, records
 from vidqa.platforms._base import State
+from vidqa.preflight._base import Context, Skip
+from vidqa.preflight.data_checks import apart
 from vidqa.preflight.report import preflight
 from vidqa.spec import total_steps
 from vidqa.spec.build import train_samples
 from vidqa.studies.study import Study
 from vidqa.studies.study_problems import STUDY_BUDGET, STUDY_DISK
+
+MEASURED_APART = (("train", "evaluation"), ("train", "test"), ("validation", "test"), ("evaluation", "test"))
 
 
 def of_study(study: Study, first: Path) -> tuple[dict[str, Any], list[Problem]]:
@@ -33,7 +38,28 @@ def of_study(study: Study, first: Path) -> tuple[dict[str, Any], list[Problem]]:
         found["gpu_hours"] = round(found["gpu_hours_of_one"] * many, 3)
     if "checkpoint_bytes" in facts:
         found |= {"disk_bytes": _disk(study, facts), "free_bytes": facts.get("free_bytes")}
-    return found, [*report.problems, *_of_limits(study, found), *_of_disk(study, found)]
+    problems = [*report.problems, *_shared(study, first)]
+    return found, [*problems, *_of_limits(study, found), *_of_disk(study, found)]
+
+
+def _shared(study: Study, first: Path) -> list[Problem]:
+    """What preflight says of sets that share media: what trials learn from with what measures them, and all that
+    decides between them with the test."""
+    asked = study.settings
+
+    def seen(name: str | None) -> Context:
+        evaluated = study.folder / name if name else None
+        return Context(first, "train", asked.platform, evaluate_spec=evaluated, at_launch=True)
+
+    try:
+        sets = {part.name: part for part in seen(None).annotations}
+        for role, name in (("evaluation", asked.evaluation), ("test", asked.test)):
+            if name and (part := seen(name).kpi):
+                sets[role] = replace(part, name=role)
+    except (Skip, ProblemError):  # what cannot be read is named by the report, or by the evaluation's own preflight
+        return []
+    pairs = [(one, other) for one, other in MEASURED_APART if one in sets and other in sets]
+    return [problem for one, other in pairs for problem in apart(seen(None), sets[one], sets[other])]
 
 
 def full_trainings(study: Study) -> float:

@@ -4,18 +4,13 @@
 
 Each seed is a demo of its own: other clips, another tiny model, trained from random weights, then the loop with its
 control. The figures are accuracies on the selection set, which the loop decides by, and on the KPI set, by kind.
-With --start DIR the first trainings are those whose weights lie in DIR/SEED. With --beside the first round's control is
-made by the loop's own commands while the loop goes on, which takes more cores and less time.
 """
 
 from __future__ import annotations
 
 import json
-import shlex
 import sys
-import time
 from argparse import Namespace
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -42,52 +37,16 @@ def measured(folder: Path, seed: int, options: Namespace) -> dict[str, Any]:
     train, evaluate = folder / "train.toml", folder / "evaluate.toml"
     build("train", train, TRAIN, "--train-root", data / "train", "--model", model, "--results-dir", runs)
     build("evaluate", evaluate, EVALUATE, "--eval-root", data / "eval", "--model", model, "--results-dir", runs)
-    start = options.start.absolute() / str(seed) if options.start else Path(trained(train))
-    rules = {**LOOP, "control": str(not options.beside).lower(), "sets.kpi_looks": 2}
+    start = script("launch", "train", "--spec", train, "--platform", "local", "--wait")["run_dir"]
+    rules = {**LOOP, "control": "true", "sets.kpi_looks": 2}
     places = ("--selection", data / "selection", "--pool", data / "pool", "--kpi", data / "eval")
     recipes = ("--train-spec", train, "--evaluate-spec", evaluate, "--model", start)
     loop = folder / "loop"
     script("run_deft", "init", loop, *recipes, *places, *sets(rules))
-    with ThreadPoolExecutor(1) as beside:
-        control = beside.submit(_control, loop, data, train, evaluate, start) if options.beside else None
-        script("run_deft", "run", loop)
-        report = json.loads((loop / "report.json").read_text(encoding="utf-8"))
-        if control and len(report["rounds"]) > 1:
-            first, found = report["rounds"][1], control.result()
-            compared = script("compare", found, first["run_dir"])
-            first["control"] = {"run_dir": found, "comparison": compared}
+    script("run_deft", "run", loop)
+    report = json.loads((loop / "report.json").read_text(encoding="utf-8"))
     rounds = [_round(loop, each) for each in report["rounds"]]
     return {"seed": seed, "ending": report["ending"], "rounds": rounds} | _kpi(report)
-
-
-def trained(spec: Path) -> str:
-    return script("launch", "train", "--spec", spec, "--platform", "local", "--wait")["run_dir"]
-
-
-def _control(loop: Path, data: Path, train: Path, evaluate: Path, start: Path) -> str:
-    """What the loop's control stages do, with the random rows of its first round: the run of the evaluation."""
-    rows, out = loop / "round_1" / "mined" / "control.json", loop.parent / "control"
-    while not rows.is_file():
-        if (loop / "deft_state.json").is_file() and json.loads((loop / "deft_state.json").read_text())["ending"]:
-            raise SystemExit(f"{loop}: the loop ended before anything was mined")
-        time.sleep(1)
-    protected = ("--validation", data / "selection/annotations.json", data / "selection")
-    protected += ("--kpi", data / "eval/annotations.json", data / "eval")
-    words = shlex.split(LOOP["words.assemble"])
-    base = ("--base", data / "train/annotations.json", "--base-media", data / "train")
-    script("assemble_dataset", *base, "--add", rows, "--out", out, *protected, *words)
-    keys = dict(word.split("=") for word in shlex.split(LOOP["train"]))
-    places = {"custom.train_dataset.annotation_path": out / "annotations.json", "custom.train_dataset.media_path": out}
-    weights = start / "best" if (start / "best").is_dir() else start
-    build("train", out / "train.toml", {**places, **keys}, "--override", train, "--model", weights.resolve())
-    learned = trained(out / "train.toml")
-    measured_on = {
-        "dataset.annotation_path": data / "selection/annotations.json",
-        "dataset.media_dir": data / "selection",
-    }
-    best = (Path(learned) / "best").resolve()
-    build("evaluate", out / "evaluate.toml", measured_on, "--override", evaluate, "--model", best)
-    return script("launch", "evaluate", "--spec", out / "evaluate.toml", "--platform", "local", "--wait")["run_dir"]
 
 
 def _round(loop: Path, each: dict[str, Any]) -> dict[str, Any]:
@@ -150,8 +109,6 @@ def _kinds(run: str | None) -> dict[str, float] | None:
 def main() -> None:
     parser = arguments(__doc__)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--start", type=Path, metavar="DIR", help="weights to begin with, in a folder for each seed")
-    parser.add_argument("--beside", action="store_true", help="make the first round's control while the loop goes on")
     options = parser.parse_args()
     ledger = Ledger("deft", options)
     for seed in options.seeds:

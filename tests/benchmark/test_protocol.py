@@ -193,3 +193,18 @@ def test_results_of_one_data_set_are_found_below_one_model_only(tmp_path: Path) 
             (tmp_path / "n/letter/av").mkdir(parents=True)
         with pytest.raises(ProblemError, match=code):
             read_dataset(tmp_path, name)
+
+
+def test_a_data_set_that_is_not_there_is_refused_with_those_that_are(tmp_path: Path) -> None:
+    answer = {"video_id": "a", "prompt": LETTERS, "correct_answer": "B", "full_response": "B"}
+    names = [f"set{number:02d}" for number in range(12)]
+    for name in names:
+        (tmp_path / "m/letter" / name).mkdir(parents=True)
+        (tmp_path / "m/letter" / name / "a.json").write_text(json.dumps([answer]))
+    with pytest.raises(ProblemError, match="set08, set09 and 2 more"):
+        read_dataset(tmp_path, "agibot")
+    answered = {"video_id": "a", "question": "?", "gt": "yes", "response": "no"}
+    items = [{**answered, "kind": kind} for kind in ("door", "car")]
+    (tmp_path / "results.json").write_text(json.dumps(items))
+    with pytest.raises(ProblemError, match="its kinds: car, door"):
+        read_dataset(tmp_path, "agibot")

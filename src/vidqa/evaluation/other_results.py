@@ -18,6 +18,7 @@ from vidqa.pages.page import percent
 
 FILE = "results.json"
 SHOWN = 40  # kinds on the terminal
+LISTED = 10  # names in a message
 THEIRS = {"prompt": "question", "correct_answer": "gt", "full_response": "response", "datasource": "kind"}
 OWN = {"benchmark.json", "metrics.json", "recipe.json", "run.json", "status.json", "problems.json"}
 
@@ -41,16 +42,24 @@ def read_dataset(place: Path, dataset: str) -> tuple[list[Item], list[Problem]]:
     file. Raises RESULTS_MISSING, RESULTS_SEVERAL where folders of several models hold one, and what the files raise."""
     if not place.is_dir() or (place / FILE).is_file():
         items, problems = read_evaluation(place)
-        if not (items := [item for item in items if item["kind"] == dataset]):
-            raise RESULTS_MISSING.error(place, f"no result in it is of the kind {dataset!r}")
-        return items, problems
+        if not (chosen := [item for item in items if item["kind"] == dataset]):
+            there = _listed({item["kind"] for item in items if item["kind"]})
+            raise RESULTS_MISSING.error(place, f"no result in it is of the kind {dataset!r}; its kinds: {there}")
+        return chosen, problems
     folders = sorted(folder for folder in (place, *place.rglob("*")) if folder.name == dataset and folder.is_dir())
     if not folders:
-        raise RESULTS_MISSING.error(place, f"there is no folder {dataset} in it")
+        there = _listed({path.parent.name for path in _files_of_videos(place)})
+        raise RESULTS_MISSING.error(place, f"there is no folder {dataset} in it; folders of answers: {there}")
     if len(folders) > 1:
         shown = ", ".join(map(str, folders[:3]))
         raise RESULTS_SEVERAL.error(place, f"{len(folders)} folders have the name {dataset}: {shown}")
     return read_evaluation(folders[0])
+
+
+def _listed(names: set[str]) -> str:
+    """At most LISTED names, in order."""
+    left = len(names) - LISTED
+    return ", ".join(sorted(names)[:LISTED]) + (f" and {left} more" if left > 0 else "") or "none"
 
 
 def _files_of_videos(place: Path) -> Iterator[Path]:

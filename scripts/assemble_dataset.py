@@ -15,10 +15,13 @@ parser = Parser(
 )
 parser.add_argument("--base", type=Path, required=True, help="annotations of the present training set")
 parser.add_argument("--base-media", default="", help="where their media are (default: beside the annotations)")
-parser.add_argument("--add", type=Path, nargs="+", required=True, help="folders that mining or augmentation wrote")
+parser.add_argument(
+    "--add", type=Path, nargs="+", action="extend", required=True, help="folders that mining or augmentation wrote"
+)
 parser.add_argument("--out", type=Path, required=True, help="folder for annotations.json, assembly.json, leaks.json")
 for name in ("kpi", "validation", "test"):
-    parser.add_argument(f"--{name}", nargs="+", metavar="PATH", help=f"annotations of the {name} set, and their media")
+    what = f"annotations of the {name} set, and their media"
+    parser.add_argument(f"--{name}", nargs="+", action="append", default=[], metavar="PATH", help=what)
 parser.add_argument("--replay", type=float, help="rows of the base set for each added one (default: all of them)")
 parser.add_argument("--cap", type=int, default=0, help="most new rows of one kind (0: all)")
 parser.add_argument("--no-balance", action="store_true", help="keep all answers")
@@ -32,9 +35,9 @@ def main(options: Namespace) -> Result:
 
     given = vars(options)
     named = {name: given[name] for name in ("kpi", "validation", "test") if given[name]}
-    if any(len(places) > 2 for places in named.values()):
-        parser.error("--kpi, --validation and --test take annotations, and where their media are")
-    protected = {name: Source(Path(places[0]), *places[1:]) for name, places in named.items()}
+    if any(len(sets) > 1 or len(sets[0]) > 2 for sets in named.values()):
+        parser.error("--kpi, --validation and --test take one set each: annotations, and where their media are")
+    protected = {name: Source(Path(places[0]), *places[1:]) for name, (places,) in named.items()}
     asked = Assembly(
         Source(options.base, options.base_media),
         tuple(Source(place) for place in options.add),

@@ -20,7 +20,9 @@ parser.add_argument("--annotations", type=Path, required=True, help="rows to mak
 parser.add_argument("--media-root", default="", help="where their media are (default: beside the annotations)")
 parser.add_argument("--out", type=Path, required=True, help="folder for augmented.json, videos/ and preview.html")
 parser.add_argument("--each", type=int, default=1, help="variants of every clip (1)")
-parser.add_argument("--only", nargs="+", default=[], help="of shift, speed, crop, color, noise, encode")
+parser.add_argument(
+    "--only", nargs="+", action="extend", default=[], help="of shift, speed, crop, color, noise, encode"
+)
 parser.add_argument("--flip", action="store_true", help="also mirror clips; left and right are swapped in the texts")
 parser.add_argument("--no-reword", action="store_true", help="keep the words of questions")
 parser.add_argument("--no-counter", action="store_true", help="ask no counter-questions")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,7 @@ import numpy as np
 import pytest
 from test_leaks import plain, scene, write
 
+from vidqa.contract.cli import SKILL_ROOT
 from vidqa.contract.problem import ProblemError
 from vidqa.curation.assembly import Assembly, Source, assemble, warnings
 from vidqa.dataset import load_records
@@ -116,3 +119,15 @@ def test_without_protected_sets_there_is_a_warning(sets: dict[str, Source], tmp_
     plain = asked(sets, tmp_path, protected={})
     (warning,) = warnings(assemble(plain), plain)
     assert (warning.code, warning.severity) == ("CURATION_LEAK", "warning")
+
+
+def test_add_given_again_adds_and_a_second_protected_set_is_refused(sets: dict[str, Source], tmp_path: Path) -> None:
+    script = [sys.executable, str(SKILL_ROOT / "scripts/assemble_dataset.py"), "--base", str(sets["base"].annotations)]
+    again = [word for name in ("new", "base") for word in ("--add", str(sets[name].annotations))]
+    made = subprocess.run([*script, *again, "--out", str(tmp_path / "a"), "--json"], capture_output=True, text=True)
+    assert made.returncode == 0, made.stdout
+    rows = json.loads((tmp_path / "a/annotations.json").read_text())
+    assert {row["provenance"]["origin"] for row in rows} > {"base"}
+    kpi = [word for name in ("kpi", "base") for word in ("--kpi", str(sets[name].annotations))]
+    refused = subprocess.run([*script, *again, *kpi, "--out", str(tmp_path / "b")], capture_output=True, text=True)
+    assert refused.returncode == 2 and "one set each" in refused.stderr

@@ -95,8 +95,8 @@ def write_demo_set(
 def write_split(folder: Path, clips: list[Clip]) -> int:
     """One annotations.json with its clips; returns the number of questions."""
     (folder / "videos").mkdir(parents=True)
-    # Processes, as drawing is mostly Python's own work: 4,000 clips in 14.2, 13.5 and 17.8 s on a 2-core x86 CPU, in turn
-    # with as many threads, which took 23.7, 29.0 and 28.5 s.
+    # Processes, as drawing is mostly Python: 4,000 clips in 14.2, 13.5 and 17.8 s on a 2-core x86 CPU, in turn with as
+    # many threads, which took 23.7, 29.0 and 28.5 s.
     workers = min(16, len(os.sched_getaffinity(0)))
     with ProcessPoolExecutor(workers, multiprocessing.get_context("fork")) as pool:
         list(pool.map(partial(_write_clip, folder / "videos"), clips, chunksize=32))

@@ -115,6 +115,15 @@ def test_scores_that_were_made_differently_are_refused(tmp_path: Path) -> None:
     assert [each.code for each in neither.problems] == ["COMPARISON_NO_RECIPE"]
 
 
+def test_a_folder_that_is_not_there_is_named_as_such(tmp_path: Path) -> None:
+    (tmp_path / "before").mkdir()
+    item = {"video_id": "a", "question": "?", "gt": "yes", "response": "no"}
+    (tmp_path / "before/results.json").write_text(json.dumps([item]))
+    (tmp_path / "before/recipe.json").write_text('{"frames": {"nframes": 8}}')
+    with pytest.raises(ProblemError, match="RESULTS_MISSING"):
+        compare(tmp_path / "before", tmp_path / "after")
+
+
 def test_other_questions_are_refused(tmp_path: Path) -> None:
     a = folder(tmp_path / "a", items([1, 0, 1]))
     other = items([1, 0, 1])

@@ -96,8 +96,8 @@ def compare(before: Path, after: Path, by: str = "kind") -> Comparison:
     Raises COMPARISON_RECIPES where the scores were made in different ways, COMPARISON_OTHER_QUESTIONS where they are of
     other questions, and the problems of results that cannot be read.
     """
-    problems = _recipe_problems(before, after)
     found = [read_evaluation(place) for place in (before, after)]
+    problems = _recipe_problems(before, after)
     first, second = ([item for item in items if item["correct"] is not None] for items, _ in found)
     pairs = paired(first, second, str(after))
     changed = [(a, b) for a, b in pairs if a["correct"] != b["correct"]]

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 from generator_conformance import *  # noqa: F403
-from generator_world import World
+from rope_times import *  # noqa: F403
 
-from vidqa.contract.problem import ProblemError
-from vidqa.engine.generators import NATIVE, VLLM
+from vidqa.engine.generators import NATIVE
 from vidqa.engine.generators._base import Generator
 
 
@@ -20,10 +19,3 @@ def family() -> str:
 def generator() -> Generator:
     """The one that has a forward of its own."""
     return NATIVE
-
-
-def test_vllm_is_refused_before_it_starts(world: World) -> None:
-    with pytest.raises(ProblemError) as caught:
-        VLLM.open(world.settings(vllm_python="/there/is/none"))
-    (problem,) = caught.value.problems
-    assert problem.code == "MODEL_NOT_IN_VLLM" and "native" in problem.remedy

@@ -20,11 +20,11 @@ from generator_conformance import *  # noqa: F403
 from generator_conformance import GREEDY, World, changed
 from peft import LoraConfig, get_peft_model
 from tiny_world import run_engine
-from transformers import Qwen3VLForConditionalGeneration
 
 from vidqa.contract.cli import SKILL_ROOT
 from vidqa.contract.environment import foreign_environment
 from vidqa.contract.problem import ProblemError
+from vidqa.engine.families import torch_half
 from vidqa.engine.generators._base import Generator
 from vidqa.engine.generators.vllm import VLLM, VllmSession, contracted
 from vidqa.spec import Layer, dump, resolve
@@ -61,7 +61,7 @@ def generator(session: VllmSession) -> Generator:
 def adapter_of(world: World, folder: Path, targets: list[str], **more: Any) -> Path:
     """An adapter that changes the model's answers."""
     torch.manual_seed(5)
-    model = Qwen3VLForConditionalGeneration.from_pretrained(world.folder, dtype=torch.float32)
+    model = torch_half(world.planner.family).model_class.from_pretrained(world.folder, dtype=torch.float32)
     adapted = get_peft_model(model, LoraConfig(r=4, lora_alpha=16, target_modules=targets, **more))
     with torch.no_grad():
         for name, parameter in adapted.named_parameters():

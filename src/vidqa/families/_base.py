@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from vidqa.contract.files import parse_json
-from vidqa.families.problems import MODEL_FILE_MISSING, MODEL_NOT_IN_VLLM, MODEL_QUANTIZED, MODEL_UNSUPPORTED
+from vidqa.families.problems import MODEL_FILE_MISSING, MODEL_QUANTIZED, MODEL_UNSUPPORTED
 from vidqa.families.sizes import Sizes, Tensor
 from vidqa.video.types import FramePlan, PixelRules
 
@@ -47,7 +47,6 @@ class Family:
                                 they are not those of the placeholders
     sizes(config, where)        the sizes in a config.json, which `where` names in problems
     tensors(sizes)              every parameter, as the model names it
-    in_vllm                     vLLM was compared with the plan: its tokens, pixels and times are those of this program
     parameter_name(stored)      the model's name of a tensor that its files name `stored`; files may have that one, too
     tower                       how names of the vision tower's parameters begin
     """
@@ -61,14 +60,8 @@ class Family:
     rope_positions: Callable[..., np.ndarray]
     sizes: Callable[[dict, Path], Sizes]
     tensors: Callable[[Sizes], list[Tensor]]
-    in_vllm: bool
     parameter_name: Callable[[str], str] = str
     tower: str = "model.visual."
-
-    def require_vllm(self, folder: Path) -> None:
-        """Raises MODEL_NOT_IN_VLLM."""
-        if not self.in_vllm:
-            raise MODEL_NOT_IN_VLLM.error(folder, f"the model is of the family {self.name}")
 
     def sizes_of(self, folder: Path) -> Sizes:
         """The sizes of the model in `folder`. Raises MODEL_FILE_MISSING, MODEL_UNSUPPORTED."""

@@ -13,11 +13,6 @@ MODEL_UNSUPPORTED = Code(
     "Use a Qwen3-VL architecture (nvidia/Cosmos-Reason2-8B or -2B, Qwen3-VL, a converted Cosmos3-Nano) or a Qwen2.5-VL "
     "one (nvidia/Cosmos-Reason1-7B, Qwen2.5-VL).",
 )
-MODEL_NOT_IN_VLLM = Code(
-    "MODEL_NOT_IN_VLLM",
-    "The generator vllm is not used with models of this family: nobody has compared what it gives them with the plan.",
-    "Choose the generator native or transformers.",
-)
 MODEL_QUANTIZED = Code(
     "MODEL_QUANTIZED",
     "The model's weights are quantized: they are not the numbers that this program trains and evaluates.",

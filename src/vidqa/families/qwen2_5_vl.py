@@ -83,6 +83,5 @@ QWEN2_5_VL = Family(
     rope_positions=rope_positions,
     sizes=sizes,
     tensors=tensors,
-    in_vllm=False,
     parameter_name=parameter_name,
 )

@@ -68,5 +68,4 @@ QWEN3_VL = Family(
     rope_positions=rope_positions,
     sizes=sizes,
     tensors=tensors,
-    in_vllm=True,
 )

@@ -12,7 +12,6 @@ from vidqa.jobs.job_spec import model_names
 from vidqa.preflight._base import Context
 from vidqa.preflight.problems import TIED_ADAPTER
 from vidqa.spec import check_with_heads
-from vidqa.spec.keys import value_at
 from vidqa.storage import hub
 
 TIED = ("embed_tokens", "lm_head")
@@ -48,11 +47,8 @@ def weights(context: Context) -> list[Problem]:
 
 
 def architecture(context: Context) -> list[Problem]:
-    """A supported family with valid sizes, which the generator takes, and heads for each rank of a context; for an
-    adapter also its ranks."""
-    family, table = family_of(context.processor_folder), context.declared_action.answering
-    if table and value_at(context.spec, table).generator == "vllm":
-        family.require_vllm(context.processor_folder)
+    """A supported family with valid sizes, and heads for each rank of a context; for an adapter also its ranks."""
+    family = family_of(context.processor_folder)
     context.facts["family"] = family.name
     sizes = family.sizes_of(context.processor_folder)
     first, *base = context.models.values()

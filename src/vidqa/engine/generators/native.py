@@ -155,8 +155,8 @@ class NativeSession:
         rows, source, target = self._placed(parts, layout)
         ends = [layout.rows[i][-heads[i] - 1 :] for i in range(len(parts))]
         for i, row in rows.items():
-            # Behind all positions of the prompt, as transformers has it: times of a medium may be behind its end.
-            row.position = int(batch.position_3T[:, layout.rows[i]].amax()) + 1
+            # Behind the prompt's last token, as in training and in transformers; times of a medium may be later.
+            row.position = int(batch.position_3T[:, layout.rows[i][-1]].amax()) + 1
         places = (torch.from_numpy(each).to(self.device) for each in (source, target, np.concatenate(ends)))
         logits = self.forward.prefill(batch.to(self.device), self.cache, *places)
         results, first = [], []

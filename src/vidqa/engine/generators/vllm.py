@@ -27,6 +27,7 @@ from vidqa.engine.problems import ENGINE_VLLM_ADAPTER, ENGINE_VLLM_PROMPT
 from vidqa.families import adapters, family_of
 from vidqa.families._base import read_json
 from vidqa.planning.samples import Planner
+from vidqa.video.types import FramePlan
 
 ROWS_ON_GPU = 64  # the least number of prompts that a GPU answers at a time
 SHARE_OF_GPU = 0.9  # of its memory
@@ -99,7 +100,12 @@ class VllmSession:
         depth = self.planner.geometry.video.temporal_patch_size
         media = [
             # Every frame of a patch gets the patch's time: vLLM takes the mean of its first and its last one.
-            {"kind": plan.kind, "shape": array.shape, "times_s": np.repeat(plan.patch_times_s, depth).tolist()}
+            {
+                "kind": plan.kind,
+                "shape": array.shape,
+                "times_s": np.repeat(plan.patch_times_s, depth).tolist(),
+                "fps": self._fps(plan),
+            }
             for plan, array in zip(request.plans, frames, strict=True)
         ]
         row = VllmRow(self.process.name(), Draft(request, None))
@@ -113,6 +119,12 @@ class VllmSession:
         else:
             self._ask(row, (), (), sampling_of(request), last=True)
         return []
+
+    def _fps(self, plan: FramePlan) -> float:
+        """Frames per second for vLLM. Where rope positions tell the time, it has a patch's seconds from them; else one
+        frame a second makes a frame's number its time."""
+        by_rope = self.planner.geometry.positions_per_s and plan.grid[0] > 1
+        return self.planner.geometry.video.temporal_patch_size / plan.patch_times_s[1] if by_rope else 1.0
 
     def _ask(self, row: VllmRow, more: Tokens, of: Tokens, sampling: dict[str, Any], *, last: bool = False) -> None:
         name = self.process.name()
@@ -220,7 +232,6 @@ def _rows(settings: Settings) -> int:
 
 def _open(settings: Settings) -> VllmSession:
     folder = settings.base or settings.folder
-    family_of(folder).require_vllm(folder)
     options: dict[str, Any] = {
         "model": str(folder),
         "dtype": str(settings.dtype).removeprefix("torch."),
@@ -229,6 +240,8 @@ def _open(settings: Settings) -> VllmSession:
         "gpu_memory_utilization": SHARE_OF_GPU,
         "enforce_eager": settings.device.type == "cpu",
     }
+    if settings.planner.geometry.positions_per_s:
+        options |= {"hf_overrides": {"architectures": ["PlannedQwen2_5_VL"]}, "model_impl": "vllm"}
     adapter = None
     if settings.base:
         adapter, layers = settings.folder, torch_half(family_of(settings.base)).decoder_layers

@@ -151,8 +151,10 @@ def memory_page() -> str:
 
 
 def _choices() -> list[str]:
-    """Markdown: of every case the newest choice beside the best of its grid. Nothing where none was measured so."""
-    newest = {(line["case"], line["gpu"]): line for call in policy_calls() for line in call.get("told", ())}
+    """Markdown: of every case the newest choice that has a grid beside it, else the newest."""
+    told = [line for call in policy_calls() for line in call.get("told", ())]
+    told.sort(key=lambda line: "best_fixed" in line)
+    newest = {(line["case"], line["gpu"]): line for line in told}
     if not newest:
         return []
     lines = ["| case | GPU | chosen | tokens/s | of the best fixed | predicted | used |"]

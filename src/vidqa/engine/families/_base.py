@@ -84,6 +84,7 @@ class TorchFamily:
                                  those of its rows. `recompute`: what backward computes again; `compile` fuses layers
     vision_features(model, patches, index)     merged features [V, D] of media, without gradients
     cached_forward(model)        the forward of generation; it takes over the model's memory
+    vllm_model                   the model class in place of vLLM's own, registered by the family's file *_in_vllm.py
     """
 
     tables: Family
@@ -102,6 +103,7 @@ class TorchFamily:
     install_forward: InstallForward
     vision_features: Callable[[Any, torch.Tensor, VisionIndex], torch.Tensor]
     cached_forward: Callable[[Any], CachedForward]
+    vllm_model: str = ""
 
     def units(self, model: Any) -> list[nn.Module]:
         """Everything that is sharded by itself, in the order of the forward."""

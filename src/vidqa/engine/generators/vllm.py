@@ -240,12 +240,12 @@ def _open(settings: Settings) -> VllmSession:
         "gpu_memory_utilization": SHARE_OF_GPU,
         "enforce_eager": settings.device.type == "cpu",
     }
-    if settings.planner.geometry.positions_per_s:
-        options |= {"hf_overrides": {"architectures": ["PlannedQwen2_5_VL"]}, "model_impl": "vllm"}
-    adapter = None
+    family, adapter = torch_half(family_of(folder)), None
+    if family.vllm_model:
+        options |= {"hf_overrides": {"architectures": [family.vllm_model]}, "model_impl": "vllm"}
     if settings.base:
-        adapter, layers = settings.folder, torch_half(family_of(settings.base)).decoder_layers
-        options |= {"enable_lora": True, "max_lora_rank": _rank(adapter, layers)}
+        adapter = settings.folder
+        options |= {"enable_lora": True, "max_lora_rank": _rank(adapter, family.decoder_layers)}
     process = Process(settings.vllm_python, settings.device, adapter=adapter and str(adapter), **options)
     return VllmSession(process, settings)
 

@@ -1,4 +1,4 @@
-"""The vLLM process: run by the interpreter with vLLM, it imports only vLLM and its dependencies.
+"""The vLLM process: run by the interpreter with vLLM, it imports only vLLM, its dependencies and families' own models.
 
     PYTHON -I vllm_worker.py DESCRIPTOR
 
@@ -8,12 +8,14 @@ every step. Messages are JSON, followed by messages with the bytes of their arra
 
 from __future__ import annotations
 
+import importlib
 import json
 import signal
 import sys
 import traceback
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,9 +23,8 @@ import torch
 import transformers
 import vllm
 from PIL import Image
-from vllm import EngineArgs, LLMEngine, ModelRegistry, SamplingParams, exceptions
+from vllm import EngineArgs, LLMEngine, SamplingParams, exceptions
 from vllm.lora.request import LoRARequest
-from vllm.model_executor.models.qwen2_5_vl import Qwen2_5_VLForConditionalGeneration
 from vllm.sampling_params import RequestOutputKind
 
 ENGINE = {
@@ -41,34 +42,12 @@ SAMPLING = {
 REFUSAL = getattr(exceptions, "VLLMClientError", ValueError)  # older versions raise ValueError
 
 
-class PlannedQwen2_5_VL(Qwen2_5_VLForConditionalGeneration):
-    """Qwen2.5-VL with the rope positions of the plan: times in float32, and text behind a video goes on after the
-    longer side of its frames. In vLLM's own, it and the answer go on after the video's latest time."""
-
-    def get_mrope_input_positions(self, input_tokens: list[int], mm_features: list[Any]) -> tuple[torch.Tensor, int]:
-        """Positions int64 [3, S], and how much further than its place an answer's token stands."""
-        vision, parts, at, done = self.config.vision_config, [], 0, 0
-        for feature in sorted(mm_features, key=lambda each: each.mm_position.offset):
-            text = feature.mm_position.offset - done
-            patches, height, width = feature.data[f"{feature.modality}_grid_thw"].data.tolist()
-            rows, columns = height // vision.spatial_merge_size, width // vision.spatial_merge_size
-            inside = np.indices((patches, rows, columns))
-            if feature.modality == "video":
-                step_s = np.float32(feature.data["second_per_grid_ts"].data.item())
-                inside[0] = inside[0].astype(np.float32) * (np.float32(vision.tokens_per_second) * step_s)
-            parts += [_in_line(at, text), at + text + inside.reshape(3, -1)]
-            at, done = at + text + max(rows, columns), done + text + patches * rows * columns
-        positions = np.concatenate([*parts, _in_line(at, len(input_tokens) - done)], axis=1)
-        return torch.from_numpy(positions), int(positions[:, -1].max()) + 1 - len(input_tokens)
-
-
-def _in_line(start: int, count: int) -> np.ndarray:
-    """Positions of text."""
-    return np.broadcast_to(start + np.arange(count), (3, count))
-
-
-# At module level, since processes that vLLM spawns import this file.
-ModelRegistry.register_model(PlannedQwen2_5_VL.__name__, PlannedQwen2_5_VL)
+# Families' own models, in files that import only vLLM and its dependencies and register them. At module level, since
+# processes that vLLM spawns import this file.
+FAMILIES = Path(__file__).resolve().parents[1] / "families"
+sys.path.append(str(FAMILIES))
+for path in sorted(FAMILIES.glob("*_in_vllm.py")):
+    importlib.import_module(path.stem)
 
 
 @dataclass

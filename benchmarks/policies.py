@@ -2,7 +2,7 @@
 
     python benchmarks/policies.py --case lora lora-40 --out DIR
     python benchmarks/policies.py --case lora --only chosen careful --out DIR --go-on     # what is missing
-    python benchmarks/policies.py --case longest-cp2 --timeout 560 --out DIR     # on two GPUs
+    python benchmarks/policies.py --case long-cp2 longest-cp2 --timeout 560 --out DIR     # on two GPUs
 
 A case is a training that a GPU's memory bounds. `chosen` leaves packs and recomputation to the engine, the grid fixes
 both (engine.recompute, engine.pack_tokens); what is predicted not to fit is left out. Rows say all that the estimate of
@@ -38,7 +38,7 @@ SPEED, MEMORY = "tokens/s/gpu", ("predicted_gib", "memory_gib", "share_of_memory
 SHOWN = ("run", SPEED, "mfu", *MEMORY, "step_s", "pack_tokens", "memory_policy")
 CAREFUL = ("8192-kept", "16384")
 LONG = {"custom.vision.total_pixels": 2**27, "policy.model_max_length": 2**17}  # a video may take 128k tokens
-
+LONGER = SetShape(2, (200, 200))  # 40k tokens
 LONGEST = SetShape(1, (630, 630), width=736)  # 128k tokens
 
 
@@ -85,8 +85,9 @@ CASES = {
     "lora-40": Case("8b", SETS["1k-8k"], (8192, 16384), ADAPT, limit_gib=40),
     "2b": Case("2b", SETS["1k-8k"], (8192, 12288, 16384), careful=CAREFUL),
     "short": Case("2b", SetShape(256, (1, 3)), (8192, 16384), per_rank=64, careful=CAREFUL),
-    "long": Case("8b", SetShape(2, (200, 200)), (), {**ADAPT, **LONG}, per_rank=1),  # 40k tokens
+    "long": Case("8b", LONGER, (), {**ADAPT, **LONG}, per_rank=1),
     "longest": Case("8b", LONGEST, (), {**ADAPT, **LONG}, per_rank=1, steps=3),
+    "long-cp2": Case("8b", LONGER, (), {**ADAPT, **LONG}, per_rank=1, gpus=2),
     "longest-cp2": Case("8b", LONGEST, (), {**ADAPT, **LONG}, per_rank=1, steps=3, gpus=2),
 }
 

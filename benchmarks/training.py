@@ -45,7 +45,7 @@ class Training:
     recipe: str  # "ours" | "ordinary"
     shape: str
     gpus: int
-    data: SetShape  # for each GPU
+    data: SetShape  # for each GPU, or for those that share samples
     steps: int
     drop: int
     per_rank: int = 8
@@ -54,8 +54,13 @@ class Training:
     words: Sequence[str] = ()  # of the ordinary recipe's program
 
     @property
+    def data_ranks(self) -> int:
+        """GPUs with samples of their own."""
+        return self.gpus // self.over.get("policy.parallelism.cp_size", 1)
+
+    @property
     def clips(self) -> SetShape:
-        return replace(self.data, clips=self.data.clips * self.gpus)
+        return replace(self.data, clips=self.data.clips * self.data_ranks)
 
 
 def as_tiny(training: Training, steps: int) -> Training:
@@ -227,6 +232,7 @@ def figures(training: Training, place: Place, started: Started) -> dict[str, Any
         row["pack_tokens"] = json.loads((run / STRETCHES["planned"]).read_text())["pack_tokens"]
         row |= {f"{name}_at_s": (run / file).stat().st_mtime - started.began for name, file in STRETCHES.items()}
         row["data_wait_first_epoch"] = first_epoch_wait(training, place, steps)
+        row["losses"] = [step["loss"] for step in steps]
         shutil.rmtree(place.run_dir(training) / "frames", ignore_errors=True)
     else:
         result = json.loads((place.run_dir(training) / "result.json").read_text())
@@ -246,7 +252,6 @@ def our_steps(training: Training, place: Place, began: float) -> list[dict[str, 
     path = place.run_dir(training) / "run" / "metrics.jsonl"
     events = [e for e in read_metrics(path) if "perf/step_s" in e] if path.exists() else []
     steps, last = [], began
-    data_ranks = training.gpus // training.over.get("policy.parallelism.cp_size", 1)
     for event in events:
         seconds, inner = max(event["time"] - last, 1e-9), event["perf/step_s"]
         last = event["time"]
@@ -255,7 +260,7 @@ def our_steps(training: Training, place: Place, began: float) -> list[dict[str, 
         steps.append(
             {
                 "tokens/s/gpu": event["perf/tokens_per_s"] * scale / training.gpus,
-                "samples/s": training.per_rank * data_ranks / seconds,
+                "samples/s": training.per_rank * training.data_ranks / seconds,
                 "mfu": mfu and mfu * scale,
                 "mfu_unhalved": whole and whole * scale,
                 "memory_gib": event.get("perf/memory_gib"),
@@ -263,6 +268,7 @@ def our_steps(training: Training, place: Place, began: float) -> list[dict[str, 
                 "step_s": seconds,
                 "inner_s": inner,
                 "ended_at_s": event["time"] - began,
+                "loss": event["train/loss"],
             }
         )
     return steps

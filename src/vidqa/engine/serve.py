@@ -11,12 +11,13 @@ import json
 import logging
 import os
 import signal
+import socket
 import sys
 import tempfile
 import threading
 import tomllib
 from argparse import Namespace
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -61,12 +62,12 @@ def main(given: Namespace) -> Result:
         opened(spec) as backend,
     ):
         app = server_app(options, spec, backend, key, Path(own)).app()
-        server = Server(uvicorn.Config(app, log_level="warning", **SPOKEN), backend)
+        host, port = door.getsockname()[:2]
+        told = f"{options.name} answers at http://{host}:{port}/v1"
+        server = Server(uvicorn.Config(app, log_level="warning", **SPOKEN), backend, lambda: note(told))
         backend.ended = server.end
         if not backend.is_answering:
             return Result(problems=backend.problems or [failure()])
-        host, port = door.getsockname()[:2]
-        note(f"{options.name} answers at http://{host}:{port}/v1")
         server.run(sockets=[door])
     return Result({"model": options.name}, f"{options.name} has ended", [failure()] if backend.has_failed else [])
 
@@ -87,12 +88,17 @@ SPOKEN: dict[str, Any] = {
 
 class Server(uvicorn.Server):
     """Ends when it is told to, by a signal or because nothing generates any more: what is being answered then has
-    GRACE_S. The process goes on to clean up."""
+    GRACE_S. The process goes on to clean up. `began` is called once clients can connect."""
 
-    def __init__(self, config: uvicorn.Config, backend: Backend) -> None:
+    def __init__(self, config: uvicorn.Config, backend: Backend, began: Callable[[], None]) -> None:
         super().__init__(config)
+        self.began = began
         self.late = threading.Timer(GRACE_S, backend.stop)
         self.late.daemon = True
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.began()
 
     def end(self, *_: object) -> None:
         if not self.should_exit:

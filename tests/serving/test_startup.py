@@ -1,0 +1,33 @@
+"""A server says that it answers once it does: whoever reads the line connects at once."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from types import SimpleNamespace
+
+import uvicorn
+
+from vidqa.engine.serve import Server
+from vidqa.serving.doors import listen
+
+
+def test_a_server_accepts_connections_when_it_says_that_it_has_begun() -> None:
+    door = listen("127.0.0.1", 0)
+    found: list[int] = []
+
+    def began() -> None:
+        with socket.create_connection(door.getsockname(), timeout=5):
+            found.append(1)
+
+    async def started() -> None:
+        config = uvicorn.Config(lambda *_: None, lifespan="off", log_level="warning")
+        server = Server(config, SimpleNamespace(stop=lambda: None), began)  # type: ignore[arg-type]
+        server.lifespan = uvicorn.lifespan.off.LifespanOff(config)
+        config.load()
+        await server.startup([door])
+        for each in server.servers:
+            each.close()
+
+    asyncio.run(started())
+    assert found

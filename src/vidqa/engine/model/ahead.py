@@ -1,14 +1,16 @@
-"""What a first step would have to wait for, done while weights are read: kernels and communication made ready.
+"""What first steps would have to wait for, done while weights are read: kernels, communication and memory made ready.
 
 For every shape that it has not met cuDNN plans a kernel forward and one backward, which takes a sixth of a second, and
 all GPUs wait for the one that plans. The shapes of the first steps are known beforehand: each is called once, on zeros,
 in the threads that will make the real calls, because plans belong to a thread. Then one micro-step like the first one,
-on whatever the weights are by then, lets torch.compile work and the ranks meet. Nothing of it stays.
+on whatever the weights are by then, lets torch.compile work and the ranks meet. Last the allocator maps the memory that
+the run is predicted to need: within a step every GPU would stand still for each of its pieces. Nothing else stays.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -21,11 +23,13 @@ from vidqa.engine.families import family_of
 from vidqa.engine.families._base import Heads
 from vidqa.engine.model.attention import attend
 from vidqa.engine.schedule import Schedule
+from vidqa.planning.budget.memory import COUNTS, GIB
 from vidqa.planning.budget.recompute import Recompute
 
 MOST_STEPS = 200  # whose packs are looked at
 MOST_SHAPES = 128  # of the decoder, and of the vision tower
 FEW_BITS = 3
+PIECE_BYTES = 256 * 1024**2
 Call = tuple[int, int]  # count, length
 Calls = tuple[list[Call], list[Call]]  # of the decoder's attention, and of the vision tower's
 
@@ -54,6 +58,14 @@ def attention_calls(schedule: Schedule, collator: Collator) -> Calls:
     return [call for call, _ in decoder.most_common()], [call for call, _ in vision.most_common()]
 
 
+def make_ready(model: Any, schedule: Schedule, collator: Collator, calls: Calls, step: int) -> None:
+    """Before `step`, the first one of this run."""
+    plan_kernels(calls, schedule.policy.recompute, model, schedule.world)
+    warm_up(model, schedule, collator, step)
+    if schedule.policy.peak_gib:
+        map_memory(schedule.policy.peak_gib, schedule.world.device)
+
+
 def plan_kernels(calls: Calls, recompute: Recompute, model: Any, world: World) -> None:
     """Call attention once with every shape, forward and backward."""
     family, device = family_of(model), world.device
@@ -75,6 +87,24 @@ def warm_up(model: Any, schedule: Schedule, collator: Collator, step: int) -> No
     batch = collator(numbers, samples, [[None] * len(sample.plans) for sample in samples])
     model(batch.to(schedule.world.device)).sum().backward()  # which also reshards what was gathered early
     model.zero_grad()
+
+
+def map_memory(peak_gib: float, device: torch.device) -> None:
+    """Let the allocator take from the GPU what `fits` asks of it for a predicted peak, or as much of it as is free and
+    allowed: pieces are tensors for a moment, and stay mapped. Only where segments expand: there a tensor may lie across
+    pieces."""
+    if not any(segment["is_expandable"] for segment in torch.cuda.memory_snapshot()):
+        return
+    free, total = torch.cuda.mem_get_info(device)
+    mapped = torch.cuda.memory_reserved(device)
+    allowed = torch.cuda.get_per_process_memory_fraction(device) * total
+    most = min(peak_gib * (1 + COUNTS.error) * GIB, mapped + free - COUNTS.outside_gib * GIB, allowed)
+    pieces = []
+    with suppress(torch.OutOfMemoryError):  # somebody else took it meanwhile
+        while torch.cuda.memory_reserved(device) + PIECE_BYTES <= most:
+            pieces.append(torch.empty(PIECE_BYTES, dtype=torch.uint8, device=device))
+    pieces.clear()
+    torch.cuda.reset_peak_memory_stats(device)  # it counts what the run uses
 
 
 def _plan(call: Call, heads: Heads, device: torch.device, *, causal: bool, trains: bool, again: bool) -> None:

@@ -10,6 +10,7 @@ the run is predicted to need: within a step every GPU would stand still for each
 from __future__ import annotations
 
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -47,11 +48,11 @@ def choose_calls(schedule: Schedule, collator: Collator) -> Calls:
 
 
 def attention_calls(schedule: Schedule, collator: Collator) -> Calls:
-    """The shapes of the first steps on any rank, commonest first."""
+    """The shapes of this rank's first steps, commonest first."""
     decoder, vision = Counter[Call](), Counter[Call]()
     samples = schedule.data.train
     for step in range(min(schedule.total, MOST_STEPS)):
-        for pack in (pack for packs in schedule.steps.packs(step) for pack in packs):
+        for pack in schedule.packs(step):
             segments = collator.segments([samples[number] for number in pack])
             for calls, found in zip((decoder, vision), segments, strict=True):
                 calls.update((count, length) for _, count, length in found)
@@ -67,15 +68,24 @@ def make_ready(model: Any, schedule: Schedule, collator: Collator, calls: Calls,
 
 
 def plan_kernels(calls: Calls, recompute: Recompute, model: Any, world: World) -> None:
-    """Call attention once with every shape, forward and backward."""
-    family, device = family_of(model), world.device
+    """Call attention once with every shape, forward and backward. PyTorch's thread for backward plans the kernel of one
+    shape while this one plans that of the next."""
+    family = family_of(model)
     (queries, keys, width), vision = family.attention_heads(model.config)
     decoder = Heads(queries // world.context.size, keys // world.context.size, width)
-    for call in calls[0][:MOST_SHAPES]:
-        _plan(call, decoder, device, causal=True, trains=True, again=recompute.decoder.layer > 0)
-    trains = bool(family.trained_vision(model))
-    for call in calls[1][:MOST_SHAPES]:
-        _plan(call, vision, device, causal=False, trains=trains, again=recompute.vision.layer > 0)
+    towers = [
+        (decoder, True, True, recompute.decoder),
+        (vision, False, bool(family.trained_vision(model)), recompute.vision),
+    ]
+    with ThreadPoolExecutor(1, "kernels") as waiting:
+        backward = waiting.submit(lambda: None)
+        for shapes, (heads, causal, trains, layers) in zip(calls, towers, strict=True):
+            for call in shapes[:MOST_SHAPES]:
+                attended = _attended(call, heads, world.device, causal=causal, trains=trains, again=layers.layer > 0)
+                backward.result()  # no more than two shapes have memory at a time
+                if trains:
+                    backward = waiting.submit(attended.backward, torch.zeros_like(attended))
+        backward.result()
 
 
 def warm_up(model: Any, schedule: Schedule, collator: Collator, step: int) -> None:
@@ -107,14 +117,14 @@ def map_memory(peak_gib: float, device: torch.device) -> None:
     torch.cuda.reset_peak_memory_stats(device)  # it counts what the run uses
 
 
-def _plan(call: Call, heads: Heads, device: torch.device, *, causal: bool, trains: bool, again: bool) -> None:
-    """`again` says that backward computes forward again, in its own thread."""
+def _attended(
+    call: Call, heads: Heads, device: torch.device, *, causal: bool, trains: bool, again: bool
+) -> torch.Tensor:
+    """Attention of zeros. `again` says that backward computes forward again, in its own thread."""
     (count, length), (queries, keys, size) = call, heads
     once = partial(attend, segments=((0, count, length),), causal=causal)
     inputs = [
         torch.zeros(count * length, number, size, device=device, dtype=torch.bfloat16, requires_grad=trains)
         for number in (queries, keys, keys)
     ]
-    attended = checkpoint(once, *inputs, use_reentrant=False) if again and trains else once(*inputs)
-    if trains:
-        attended.backward(torch.zeros_like(attended))
+    return checkpoint(once, *inputs, use_reentrant=False) if again and trains else once(*inputs)

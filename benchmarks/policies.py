@@ -1,8 +1,8 @@
-"""The memory policy that is chosen, beside a grid of fixed ones, the ordinary recipe and a careful one, on one GPU.
+"""The memory policy that is chosen, beside a grid of fixed ones and, on one GPU, the ordinary recipe and a careful one.
 
     python benchmarks/policies.py --case lora lora-40 --out DIR
     python benchmarks/policies.py --case lora --only chosen careful --out DIR --go-on     # what is missing
-    python benchmarks/policies.py --case long-cp2 longest-cp2 --timeout 560 --out DIR     # on two GPUs
+    python benchmarks/policies.py --case long-cp2 longest-cp2 full-2 --timeout 560 --out DIR     # on two GPUs
 
 A case is a training that a GPU's memory bounds. `chosen` leaves packs and recomputation to the engine, the grid fixes
 both (engine.recompute, engine.pack_tokens); what is predicted not to fit is left out. Rows say all that the estimate of
@@ -38,14 +38,16 @@ SPEED, MEMORY = "tokens/s/gpu", ("predicted_gib", "memory_gib", "share_of_memory
 SHOWN = ("run", SPEED, "mfu", *MEMORY, "step_s", "pack_tokens", "memory_policy")
 CAREFUL = ("8192-kept", "16384")
 LONG = {"custom.vision.total_pixels": 2**27, "policy.model_max_length": 2**17}  # a video may take 128k tokens
+# GPUs that have a part of every sample.
+SHARED = {"policy.parallelism.dp_replicate_size": 1, "policy.parallelism.cp_size": 2}
 LONGER = SetShape(2, (200, 200))  # 40k tokens
 LONGEST = SetShape(1, (630, 630), width=736)  # 128k tokens
 
 
 @dataclass(frozen=True)
 class Case:
-    """A training, the packs of its fixed choices, and GiB that it may take of a GPU (None: all). Several `gpus` share
-    every sample, which no recipe beside ours does."""
+    """A training, the packs of its fixed choices, and GiB that it may take of a GPU (None: all). On several `gpus` no
+    recipe stands beside ours."""
 
     shape: str
     data: SetShape
@@ -61,8 +63,6 @@ class Case:
     def training(self, name: str, recompute: str, pack_tokens: int | None) -> Training:
         over = {**self.over, "engine.recompute": recompute, "engine.pack_tokens": pack_tokens}
         over |= {"engine.gpu_memory_gib": self.limit_gib}
-        if self.gpus > 1:
-            over |= {"policy.parallelism.dp_replicate_size": 1, "policy.parallelism.cp_size": self.gpus}
         counts = self.steps, self.steps // 2, self.per_rank
         return Training(name, "ours", self.shape, self.gpus, self.data, *counts, over=over)
 
@@ -87,8 +87,10 @@ CASES = {
     "short": Case("2b", SetShape(256, (1, 3)), (8192, 16384), per_rank=64, careful=CAREFUL),
     "long": Case("8b", LONGER, (), {**ADAPT, **LONG}, per_rank=1),
     "longest": Case("8b", LONGEST, (), {**ADAPT, **LONG}, per_rank=1, steps=3),
-    "long-cp2": Case("8b", LONGER, (), {**ADAPT, **LONG}, per_rank=1, gpus=2),
-    "longest-cp2": Case("8b", LONGEST, (), {**ADAPT, **LONG}, per_rank=1, steps=3, gpus=2),
+    "long-cp2": Case("8b", LONGER, (), {**ADAPT, **LONG, **SHARED}, per_rank=1, gpus=2),
+    "longest-cp2": Case("8b", LONGEST, (), {**ADAPT, **LONG, **SHARED}, per_rank=1, steps=3, gpus=2),
+    "full-2": Case("8b", SETS["4k-8k"], (8192, 16384), per_rank=16, gpus=2),
+    "full-4-80": Case("8b", SETS["4k-8k"], (16384,), limit_gib=80, per_rank=16, gpus=4),
 }
 
 
@@ -101,7 +103,8 @@ def fits_here(training: Training, place: Place) -> bool:
     family, samples = family_of(folder), training_planner(spec, folder).plan(load_sets(spec)["train"])[0]
     sizes = family.sizes_of(folder)
     model = model_of(sizes, parameters(family.tensors(sizes), spec.policy))
-    packing = Packing(partial(Steps, spec, samples, 1, "cuda"), total_steps(spec, len(samples)))
+    data_ranks = training.gpus // spec.policy.parallelism.cp_size
+    packing = Packing(partial(Steps, spec, samples, data_ranks, "cuda"), total_steps(spec, len(samples)))
     limit_gib = spec.engine.gpu_memory_gib or gpu_gib()
     return fits(forecast(spec, model, packing, limit_gib).memory.peak_gib, limit_gib)
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
+import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,6 +19,7 @@ from vidqa.engine.distributed import alone
 from vidqa.engine.kernels import kernels_for, plain
 from vidqa.engine.model import ahead
 from vidqa.planning.budget.recompute import NOTHING
+from vidqa.platforms.engine_command import ALLOCATOR
 from vidqa.spec import Layer, dump, resolve
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")]
@@ -186,3 +189,25 @@ def test_planned_kernels_are_planned_no_more(world: SimpleNamespace) -> None:
 
     planning = seconds()
     assert seconds() < planning / 5
+
+
+@pytest.mark.parametrize("allowed_gib", [None, 1.0])
+def test_memory_is_mapped_before_it_is_used(allowed_gib: float | None) -> None:
+    """As much as a prediction of 2 GiB asks for, or as this process may take, by a process that starts anew."""
+    program = f"""
+import torch
+from vidqa.engine.model.ahead import map_memory
+device, allowed, gib = torch.device("cuda"), {allowed_gib}, 1024**3
+if allowed:
+    torch.cuda.set_per_process_memory_fraction(allowed * gib / torch.cuda.mem_get_info()[1], device)
+kept = torch.zeros(100 * 1024**2, device=device)
+map_memory(2.0, device)
+mapped, most = torch.cuda.memory_reserved(), min(2.1, allowed or 2.1) * gib
+assert most - 256 * 1024**2 < mapped <= most, mapped
+assert torch.cuda.max_memory_allocated() < 0.5 * gib
+left = torch.empty(mapped - 500 * 1024**2, dtype=torch.uint8, device=device)
+assert torch.cuda.memory_reserved() <= mapped + 64 * 1024**2
+"""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "PYTORCH_ALLOC_CONF": ALLOCATOR}
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr

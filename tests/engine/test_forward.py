@@ -101,7 +101,7 @@ def test_what_attention_will_be_called_with_is_known_beforehand(
         spec=SimpleNamespace(train=SimpleNamespace(param_dtype="bfloat16")),
         data=SimpleNamespace(train=world.samples),
         total=2,
-        steps=SimpleNamespace(packs=[[packs[:1], packs[1:2]], [packs[2:3], packs[3:]]].__getitem__),
+        packs=[packs[:2], packs[2:]].__getitem__,  # of this rank
     )
     assert [set(calls) for calls in choose_calls(schedule, collator)] == list(seen) and collator.count_bits is None
     monkeypatch.setattr(ahead, "MOST_SHAPES", 1)

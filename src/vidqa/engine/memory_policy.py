@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,8 @@ def choose_memory_policy(spec: Any, folder: Path, data: Prepared, world: World) 
             return least_policy(spec, model)
         steps_of = partial(Steps, spec, data.train, world.data_ranks, world.device.type)
         packing = Packing(steps_of, total_steps(spec, len(data.train)))
-        return forecast(spec, model, packing, memory_gib).policy
+        found = forecast(spec, model, packing, memory_gib)
+        return replace(found.policy, peak_gib=found.memory.peak_gib)
 
     return on_main(world, fastest)
 

@@ -20,7 +20,7 @@ from vidqa.engine.feed import Feed, open_feed
 from vidqa.engine.learner import Learner
 from vidqa.engine.memory_policy import choose_memory_policy
 from vidqa.engine.meter import Meter
-from vidqa.engine.model.ahead import plan_kernels, warm_up
+from vidqa.engine.model.ahead import make_ready
 from vidqa.engine.model.load import load_sharded
 from vidqa.engine.model.resharding import Resharding
 from vidqa.engine.model.trainable import trainable_table
@@ -144,8 +144,7 @@ def build_learner(schedule: Schedule, start: Start, feed: Feed, objective: Objec
     with load_sharded(folder, spec.policy, spec.train, world, policy.recompute) as model:
         exact = spec.train.fsdp_reduce_dtype == spec.train.master_dtype
         resharding = Resharding(model, policy.reshard, sums_once=exact and not world.is_sharded)
-        plan_kernels(feed.calls, policy.recompute, model, world)
-        warm_up(model, schedule, feed.collator, start.step)
+        make_ready(model, schedule, feed.collator, feed.calls, start.step)
     check_reachable(model, has_media=any(sample.plans for sample in schedule.data.train))
     return Learner(
         model=model,

@@ -1,14 +1,17 @@
-"""What a first step would have to wait for, done while weights are read: kernels and communication made ready.
+"""What first steps would have to wait for, done while weights are read: kernels, communication and memory made ready.
 
 For every shape that it has not met cuDNN plans a kernel forward and one backward, which takes a sixth of a second, and
 all GPUs wait for the one that plans. The shapes of the first steps are known beforehand: each is called once, on zeros,
 in the threads that will make the real calls, because plans belong to a thread. Then one micro-step like the first one,
-on whatever the weights are by then, lets torch.compile work and the ranks meet. Nothing of it stays.
+on whatever the weights are by then, lets torch.compile work and the ranks meet. Last the allocator maps the memory that
+the run is predicted to need: within a step every GPU would stand still for each of its pieces. Nothing else stays.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -21,11 +24,13 @@ from vidqa.engine.families import family_of
 from vidqa.engine.families._base import Heads
 from vidqa.engine.model.attention import attend
 from vidqa.engine.schedule import Schedule
+from vidqa.planning.budget.memory import COUNTS, GIB
 from vidqa.planning.budget.recompute import Recompute
 
 MOST_STEPS = 200  # whose packs are looked at
 MOST_SHAPES = 128  # of the decoder, and of the vision tower
 FEW_BITS = 3
+PIECE_BYTES = 256 * 1024**2
 Call = tuple[int, int]  # count, length
 Calls = tuple[list[Call], list[Call]]  # of the decoder's attention, and of the vision tower's
 
@@ -43,27 +48,44 @@ def choose_calls(schedule: Schedule, collator: Collator) -> Calls:
 
 
 def attention_calls(schedule: Schedule, collator: Collator) -> Calls:
-    """The shapes of the first steps on any rank, commonest first."""
+    """The shapes of this rank's first steps, commonest first."""
     decoder, vision = Counter[Call](), Counter[Call]()
     samples = schedule.data.train
     for step in range(min(schedule.total, MOST_STEPS)):
-        for pack in (pack for packs in schedule.steps.packs(step) for pack in packs):
+        for pack in schedule.packs(step):
             segments = collator.segments([samples[number] for number in pack])
             for calls, found in zip((decoder, vision), segments, strict=True):
                 calls.update((count, length) for _, count, length in found)
     return [call for call, _ in decoder.most_common()], [call for call, _ in vision.most_common()]
 
 
+def make_ready(model: Any, schedule: Schedule, collator: Collator, calls: Calls, step: int) -> None:
+    """Before `step`, the first one of this run."""
+    plan_kernels(calls, schedule.policy.recompute, model, schedule.world)
+    warm_up(model, schedule, collator, step)
+    if schedule.policy.peak_gib:
+        map_memory(schedule.policy.peak_gib, schedule.world.device)
+
+
 def plan_kernels(calls: Calls, recompute: Recompute, model: Any, world: World) -> None:
-    """Call attention once with every shape, forward and backward."""
-    family, device = family_of(model), world.device
+    """Call attention once with every shape, forward and backward. PyTorch's thread for backward plans the kernel of one
+    shape while this one plans that of the next."""
+    family = family_of(model)
     (queries, keys, width), vision = family.attention_heads(model.config)
     decoder = Heads(queries // world.context.size, keys // world.context.size, width)
-    for call in calls[0][:MOST_SHAPES]:
-        _plan(call, decoder, device, causal=True, trains=True, again=recompute.decoder.layer > 0)
-    trains = bool(family.trained_vision(model))
-    for call in calls[1][:MOST_SHAPES]:
-        _plan(call, vision, device, causal=False, trains=trains, again=recompute.vision.layer > 0)
+    towers = [
+        (decoder, True, True, recompute.decoder),
+        (vision, False, bool(family.trained_vision(model)), recompute.vision),
+    ]
+    with ThreadPoolExecutor(1, "kernels") as waiting:
+        backward = waiting.submit(lambda: None)
+        for shapes, (heads, causal, trains, layers) in zip(calls, towers, strict=True):
+            for call in shapes[:MOST_SHAPES]:
+                attended = _attended(call, heads, world.device, causal=causal, trains=trains, again=layers.layer > 0)
+                backward.result()  # no more than two shapes have memory at a time
+                if trains:
+                    backward = waiting.submit(attended.backward, torch.zeros_like(attended))
+        backward.result()
 
 
 def warm_up(model: Any, schedule: Schedule, collator: Collator, step: int) -> None:
@@ -77,14 +99,32 @@ def warm_up(model: Any, schedule: Schedule, collator: Collator, step: int) -> No
     model.zero_grad()
 
 
-def _plan(call: Call, heads: Heads, device: torch.device, *, causal: bool, trains: bool, again: bool) -> None:
-    """`again` says that backward computes forward again, in its own thread."""
+def map_memory(peak_gib: float, device: torch.device) -> None:
+    """Let the allocator take from the GPU what `fits` asks of it for a predicted peak, or as much of it as is free and
+    allowed: pieces are tensors for a moment, and stay mapped. Only where segments expand: there a tensor may lie across
+    pieces."""
+    if not any(segment["is_expandable"] for segment in torch.cuda.memory_snapshot()):
+        return
+    free, total = torch.cuda.mem_get_info(device)
+    mapped = torch.cuda.memory_reserved(device)
+    allowed = torch.cuda.get_per_process_memory_fraction(device) * total
+    most = min(peak_gib * (1 + COUNTS.error) * GIB, mapped + free - COUNTS.outside_gib * GIB, allowed)
+    pieces = []
+    with suppress(torch.OutOfMemoryError):  # somebody else took it meanwhile
+        while torch.cuda.memory_reserved(device) + PIECE_BYTES <= most:
+            pieces.append(torch.empty(PIECE_BYTES, dtype=torch.uint8, device=device))
+    pieces.clear()
+    torch.cuda.reset_peak_memory_stats(device)  # it counts what the run uses
+
+
+def _attended(
+    call: Call, heads: Heads, device: torch.device, *, causal: bool, trains: bool, again: bool
+) -> torch.Tensor:
+    """Attention of zeros. `again` says that backward computes forward again, in its own thread."""
     (count, length), (queries, keys, size) = call, heads
     once = partial(attend, segments=((0, count, length),), causal=causal)
     inputs = [
         torch.zeros(count * length, number, size, device=device, dtype=torch.bfloat16, requires_grad=trains)
         for number in (queries, keys, keys)
     ]
-    attended = checkpoint(once, *inputs, use_reentrant=False) if again and trains else once(*inputs)
-    if trains:
-        attended.backward(torch.zeros_like(attended))
+    return checkpoint(once, *inputs, use_reentrant=False) if again and trains else once(*inputs)

@@ -8,13 +8,34 @@ sharded, every unit does: a rank has room for whole gradients, and each sum woul
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import torch
 from torch.distributed.fsdp import FSDPModule
 
 from vidqa.planning.budget.memory import Reshard
+
+
+class OneRank:
+    """The sum of gradients over one rank, which is where they are. FSDP would copy them into memory of its own stream,
+    which no other stream can use then: as much as all gradients take lies idle while activations need it.
+
+    FSDP asks for memory twice for each unit, first for what is summed, then for its sum.
+    """
+
+    def __init__(self) -> None:
+        self._summed: torch.Tensor | None = None
+
+    def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+        summed, self._summed = self._summed, None
+        if summed is None:
+            summed = self._summed = torch.empty(size, dtype=dtype, device=device)
+        return summed
+
+    def __call__(self, output_tensor: torch.Tensor, input_tensor: torch.Tensor, *_: Any, **__: Any) -> None:
+        """Nothing is left to do."""
 
 
 class Resharding:

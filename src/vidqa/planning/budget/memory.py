@@ -12,7 +12,7 @@ engine's own code, which a test does again, and the rest follows from how FSDP w
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
 from vidqa.families.sizes import Sizes
@@ -114,6 +114,7 @@ class MemoryPolicy:
     recompute: Recompute
     reshard: Reshard
     pack_tokens: int | None = None  # as the spec says where it is not chosen
+    peak_gib: float | None = field(default=None, compare=False)  # predicted, where it was chosen for a GPU
 
     def __str__(self) -> str:
         kept = "kept through a step" if self.reshard == "never" else "freed after each layer"

@@ -38,6 +38,7 @@ FIRST_S = 60.0  # of a study: what starts then is not counted
 LONGER = 1.5  # so many times as long as the study before may the next one take
 STRETCHES = ("launch_s", "start_s", "steps_s", "measured_s", "exported_s", "proved_s", "end_s")  # of a trial
 COMPILERS = ("TORCHINDUCTOR", "TRITON")
+ENDED = ("finished", "stopped", "interrupted")
 SAMPLED = ("--query-gpu=index,utilization.gpu", "--format=csv,noheader,nounits", "--loop=1")
 Sample = tuple[float, int, float]  # Unix time, GPU, share of the last second in which a kernel ran
 
@@ -47,7 +48,9 @@ def main() -> None:
     parser.add_argument("--trials", type=int, default=8)
     parser.add_argument("--steps", type=int, default=100, help="of a trial")
     parser.add_argument("--per-gpu", type=int, nargs="+", default=[2], metavar="N", help="trials at a time on a GPU")
-    parser.add_argument("--minutes", type=float, default=9.5, help="a further study that would take longer is left out")
+    parser.add_argument(
+        "--minutes", type=float, default=9.5, help="in all: a study that takes longer is stopped and told"
+    )
     options = parser.parse_args()
     began, place, gpus = time.monotonic(), Place(options.out.absolute()), torch.cuda.device_count() or 1
     adopt({"VIDQA_STATE_DIR": str(place.out / "state")})
@@ -59,7 +62,10 @@ def main() -> None:
         if rows and time.monotonic() - began + LONGER * rows[-1]["s"] > options.minutes * 60:
             print(f"no time is left for {each} on a GPU")
             break
-        row = measured(place, training, options.trials, gpus, each)
+        study = planned(place, training, options.trials, gpus, each)
+        left_s = options.minutes * 60 - (time.monotonic() - began)
+        row = {"run": f"{training.shape}, {training.steps} steps a trial", "gpus": gpus if place.cuda else 0}
+        row |= {"per_gpu": each, "trials": options.trials, **measured(study, left_s, on_gpus=place.cuda)}
         if rows:
             row["times_the_first"] = row["s"] / rows[0]["s"]
         ledger.add(row)
@@ -67,17 +73,18 @@ def main() -> None:
         print(table([{key: value for key, value in row.items() if key != "each"}]), table(row["each"]), sep="\n")
 
 
-def measured(place: Place, training: Training, trials: int, gpus: int, per_gpu: int) -> dict[str, Any]:
-    """A study from its start to its end, with caches of its own."""
-    study = planned(place, training, trials, gpus, per_gpu)
+def measured(study: Path, limit_s: float, *, on_gpus: bool) -> dict[str, Any]:
+    """A study from its start to its end, or for so many seconds, with caches of its own."""
     adopt({f"{name}_CACHE_DIR": str(study / "compiled" / name) for name in COMPILERS})
     samples: list[Sample] = []
-    stop = sampling(samples) if place.cuda else None
-    found = script("run_automl", "start", "--study", study, "--wait")
+    stop = sampling(samples) if on_gpus else None
+    words = ("start", "--study", study, "--wait", "--timeout", max(1.0, limit_s))
+    found = script("run_automl", *words, codes=(0, 6))
     if stop:
         stop()
-    row = {"run": f"{training.shape}, {training.steps} steps a trial", "gpus": gpus if place.cuda else 0}
-    return row | {"per_gpu": per_gpu, "trials": trials, "state": found["state"], **told(study, samples)}
+    if found["state"] not in ENDED:
+        script("run_automl", "stop", "--study", study)
+    return {"state": found["state"], **told(study, samples)}
 
 
 def planned(place: Place, training: Training, trials: int, gpus: int, per_gpu: int) -> Path:
@@ -135,14 +142,16 @@ def sampling(samples: list[Sample]) -> Any:
 def told(study: Path, samples: list[Sample]) -> dict[str, Any]:
     """The share of the time in which GPUs worked, and where the time of each trial went, in seconds."""
     events = read(study).events
-    moments = {event["event"]: moment(event) for event in events}
-    first, last = moment(events[0]), moments["finished"]
+    first, last = (
+        moment(events[0]),
+        max(moment(event) for event in events if event["event"] not in ("taken", "stopped")),
+    )
     counted = [share for at, _, share in samples if first + FIRST_S <= at <= last]
-    trials = [event["number"] for event in events if event["event"] == "trial"]
-    each = [stretches(study, number, events) for number in trials]
-    line = {f"median_{key}": median(row[key] for row in each) for key in STRETCHES}
+    whole = [event["number"] for event in events if event["event"] == "measured"]
+    each = [stretches(study, number, events) for number in whole]
+    line = {f"median_{key}": median(row[key] for row in each) for key in STRETCHES if each}
     memory = [row["memory_gib"] for row in each if row["memory_gib"]]
-    found = {"s": last - first, "busy": mean(counted) if counted else None, **line}
+    found = {"ended_trials": len(whole), "s": last - first, "busy": mean(counted) if counted else None, **line}
     return found | {"memory_gib": max(memory, default=None), "each": each}
 
 

@@ -21,6 +21,7 @@ from vidqa.engine.choices import Choices
 from vidqa.engine.distributed import World
 from vidqa.engine.generators import GENERATORS
 from vidqa.engine.generators._base import Result, Sampling, Settings
+from vidqa.engine.memory_policy import use_memory
 from vidqa.engine.model.load import DTYPES
 from vidqa.engine.prepare import frame_cache, on_main
 from vidqa.engine.progress import Progress, Silent, open_evaluation
@@ -68,6 +69,8 @@ def ask_all(
     """Answer the samples that have no answer under this recipe yet; those that have `choices` are scored. A signal
     stops it after the current batch."""
     spec, how, world, run, stop = work.spec, work.how, work.world, work.run, work.stop
+    if world.device.type == "cuda":
+        use_memory(world.device, spec.engine.gpu_memory_gib)
     folder, base = model_folders(spec)
     saved = SavedAnswers(run.path / "answers", recipe, world.rank)
     done = on_main(world, lambda: saved.read() if how.skip_saved else saved.forget())

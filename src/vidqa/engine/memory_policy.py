@@ -39,6 +39,17 @@ def choose_memory_policy(spec: Any, folder: Path, data: Prepared, world: World) 
     return on_main(world, fastest)
 
 
+def share_of_gpu(device: torch.device) -> float:
+    """The part of a GPU's memory that this process may take, after `use_memory`."""
+    return torch.cuda.get_per_process_memory_fraction(device)
+
+
+def free_memory(device: torch.device) -> int:
+    """Bytes of a GPU that this process can still take: what is free, of what it may take."""
+    free, total = torch.cuda.mem_get_info(device)
+    return min(free, int(share_of_gpu(device) * total) - torch.cuda.memory_reserved(device))
+
+
 def use_memory(device: torch.device, limit_gib: float | None) -> float:
     """GiB of a GPU that this process may take, which PyTorch keeps to from here on."""
     has_gib = torch.cuda.get_device_properties(device).total_memory / GIB

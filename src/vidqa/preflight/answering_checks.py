@@ -28,8 +28,7 @@ from vidqa.planning.packing.sharing import longest_of
 from vidqa.planning.sample_table import column
 from vidqa.planning.samples import Sample
 from vidqa.preflight._base import Check, Context, Skip
-from vidqa.preflight.gpu_memory import NOTHING_HELPS, too_much
-from vidqa.preflight.gpus import least_memory
+from vidqa.preflight.gpu_memory import NOTHING_HELPS, too_much, usable_memory
 from vidqa.spec.keys import value_at, with_values
 from vidqa.spec.metric_models import metric_models
 
@@ -58,7 +57,7 @@ def memory(context: Context) -> list[Problem]:
     if not samples:
         raise Skip("there is nothing to answer")
     sizes, parameters = _model(context)
-    has_gib = least_memory(context.gpus)
+    has_gib = usable_memory(context)
 
     def judged(run_spec: Any) -> Estimate:
         return estimate(

@@ -6,11 +6,20 @@ from collections.abc import Callable
 
 from vidqa.contract.problem import Problem
 from vidqa.planning.budget.memory import COUNTS, fits
+from vidqa.preflight._base import Context
+from vidqa.preflight.gpus import least_memory
 from vidqa.preflight.problems import MEMORY
 
 NOTHING_HELPS = (
     "no change of the spec makes it fit: use GPUs with more memory, a smaller model, or fewer and smaller frames"
 )
+
+
+def usable_memory(context: Context) -> float | None:
+    """GiB that the job may take of the smallest GPU; None where that is not known."""
+    engine = getattr(context.spec, "engine", None)  # an action of somebody else may have none
+    has_gib, limit_gib = least_memory(context.gpus), getattr(engine, "gpu_memory_gib", None)
+    return has_gib if has_gib is None or limit_gib is None else min(has_gib, limit_gib)
 
 
 def too_much(peak_gib: float, has_gib: float | None, details: str, remedy: Callable[[float], str]) -> list[Problem]:

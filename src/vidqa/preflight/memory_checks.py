@@ -19,8 +19,7 @@ from vidqa.planning.samples import Sample
 from vidqa.preflight import answering_checks
 from vidqa.preflight._base import Context, Skip
 from vidqa.preflight.disk_checks import STATE_PER_PARAMETER
-from vidqa.preflight.gpu_memory import NOTHING_HELPS, too_much
-from vidqa.preflight.gpus import least_memory
+from vidqa.preflight.gpu_memory import NOTHING_HELPS, too_much, usable_memory
 from vidqa.preflight.problems import HOST_MEMORY
 from vidqa.preflight.trained import trained_model, trained_parameters
 from vidqa.spec.keys import with_values
@@ -41,7 +40,7 @@ def memory(context: Context) -> list[Problem]:
     samples = context.usable("train")
     if not samples or not spec.total_steps(train_spec, len(samples)):
         raise Skip("there is no step to estimate")
-    has_gib = usable_memory(context, train_spec)
+    has_gib = usable_memory(context)
     model = trained_model(context, train_spec)
     found = estimate(model, train_spec, samples, has_gib)
     again = share_again(train_spec, model, found.policy.recompute, found.micro_step)
@@ -81,10 +80,14 @@ def estimate(model: Model, train_spec: TrainSpec, samples: Sequence[Sample], has
     return forecast(train_spec, model, packing, has_gib)
 
 
-def usable_memory(context: Context, train_spec: TrainSpec) -> float | None:
-    """GiB that the training may take of the smallest GPU; None where that is not known."""
-    has_gib, limit_gib = least_memory(context.gpus), train_spec.engine.gpu_memory_gib
-    return has_gib if has_gib is None or limit_gib is None else min(has_gib, limit_gib)
+def peak_within(context: Context, limit_gib: float) -> float | None:
+    """GiB that a training takes which may take no more than this of a GPU; None where it does not fit. Raises
+    ProblemError, Skip where nothing can be estimated."""
+    train_spec, samples = context.training, context.usable("train")
+    if train_spec is None or not spec.total_steps(train_spec, len(samples)):
+        raise Skip("there is no step to estimate")
+    peak_gib = estimate(trained_model(context, train_spec), train_spec, samples, limit_gib).memory.peak_gib
+    return peak_gib if fits(peak_gib, limit_gib) else None
 
 
 def _facts(found: Forecast, has_gib: float | None) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from vidqa.spec._field import Count, Positive, Share, Table, key, table
+from vidqa.spec._field import Count, Positive, PositiveFloat, Share, Table, key, table
 from vidqa.spec.compat.keys import with_compat_keys
 from vidqa.spec.policy_tables import DEFAULT_MODEL
 from vidqa.spec.run_tables import DecodeEngine
@@ -116,4 +116,7 @@ class Vllm(Table):
 
 class EvaluateEngine(DecodeEngine):
     decode_workers: Count = key(2, "Decode workers", "Processes per GPU that decode videos.")
+    gpu_memory_gib: PositiveFloat | None = key(
+        None, "GPU memory", "GiB that answering may take of each GPU, if others need the rest; unset is all of it."
+    )
     vllm: Vllm = table(Vllm, "vLLM", "The environment in which vLLM answers.")

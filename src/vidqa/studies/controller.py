@@ -58,7 +58,8 @@ class Controller:
         self.journal = Journal(study.folder, found)
         if found.note:
             note(f"journal: {found.note}")
-        places = Places(study.settings.platform, study.settings.resources.gpus)
+        asked = study.settings.resources
+        places = Places(study.settings.platform, asked.gpus, asked.trials_per_gpu)
         self.jobs = Jobs(self.history, self.append, study.settings.limits, ready, places)
         self.trials = Trials(study, self.jobs)
         self.after = After(study, self.trials)

@@ -17,6 +17,7 @@ from vidqa.preflight.data_checks import apart
 from vidqa.preflight.report import preflight
 from vidqa.spec import total_steps
 from vidqa.spec.build import train_samples
+from vidqa.studies import sharing
 from vidqa.studies.study import Study
 from vidqa.studies.study_problems import STUDY_BUDGET, STUDY_DISK
 
@@ -34,10 +35,15 @@ def of_study(study: Study, first: Path) -> tuple[dict[str, Any], list[Problem]]:
     found |= _of_one(study, facts)
     if "hours_of_one" in found:
         many = trainings + reruns * study.whole / study.longest
-        found["hours"] = round(found["hours_of_one"] * many / min(asked.max_concurrent, asked.max_trials), 3)
-        found["gpu_hours"] = round(found["gpu_hours_of_one"] * many, 3)
+        hours, gpu_hours = _at_one_time(study, found)
+        found["hours"] = round(hours * many / min(asked.max_concurrent, asked.max_trials), 3)
+        found["gpu_hours"] = round(gpu_hours * many, 3)
     if "checkpoint_bytes" in facts:
         found |= {"disk_bytes": _disk(study, facts), "free_bytes": facts.get("free_bytes")}
+    if study.memory_gib is not None:
+        found["gpu_memory_gib"] = study.memory_gib
+    if said := sharing.advice(study, first, found):
+        found["advice"] = said
     problems = [*report.problems, *_shared(study, first)]
     return found, [*problems, *_of_limits(study, found), *_of_disk(study, found)]
 
@@ -81,12 +87,21 @@ def _of_one(study: Study, facts: Mapping[str, Any]) -> dict[str, Any]:
     if "hours" in time and shown:
         begin = time["start_s"] / 3600
         hours = begin + (time["hours"] - begin) * whole / shown
-        return {"hours_of_one": hours, "gpu_hours_of_one": hours * facts.get("processes", 1), "from": "preflight"}
+        gpu_hours = hours * facts.get("processes", 1)
+        return {"hours_of_one": hours, "gpu_hours_of_one": gpu_hours, "start_hours": begin, "from": "preflight"}
     earlier = _earlier(study)
     if earlier is None or not whole:
         return {"from": "nothing yet: no GPU whose speed is known, and no earlier training of this model"}
     hours = earlier[0] * whole / 3600
     return {"hours_of_one": hours, "gpu_hours_of_one": hours * earlier[1], "from": f"job {earlier[2]}"}
+
+
+def _at_one_time(study: Study, found: Mapping[str, Any]) -> tuple[float, float]:
+    """Hours of a training among others, and its GPU hours: trials that share a GPU compute in turns, while others of
+    them start or end."""
+    each, whole = study.settings.resources.trials_per_gpu, found["hours_of_one"]
+    hours = max(each * (whole - found.get("start_hours", 0.0)), whole)
+    return hours, hours / each * found["gpu_hours_of_one"] / whole
 
 
 def _earlier(study: Study) -> tuple[float, int, str] | None:
@@ -154,6 +169,10 @@ def lines(found: Mapping[str, Any]) -> list[str]:
         shown.append(f"{took}; a training {found['hours_of_one']:.2f} h, from {found['from']}")
     else:
         shown.append(f"time: from {found['from']}; status shows it after the first trial")
+    if "gpu_memory_gib" in found:
+        shown.append(f"trials share GPUs: each has {found['gpu_memory_gib']:.1f} GiB of one")
+    if "advice" in found:
+        shown.append(found["advice"])
     if "disk_bytes" in found:
         shown.append(f"disk: at most about {found['disk_bytes'] / 1e9:.2f} GB at one time")
     return shown

@@ -15,11 +15,12 @@ TEMPLATE = "template"  # who proposes the template's own values
 
 @dataclass
 class Work:
-    """One piece of work and its job. `gpus` are those of this machine that it was given; `ended` is its last event,
-    once it is over; `retries` count how often its platform had ended it before."""
+    """One piece of work and its job. `gpus` are those of this machine that it was given, each of which `places` jobs
+    share; `ended` is its last event, once it is over; `retries` count how often its platform had ended it before."""
 
     job_id: str = ""
     gpus: tuple[str, ...] = ()
+    places: int = 1
     retries: int = 0
     ended: Event | None = None
 
@@ -138,7 +139,7 @@ class History:
         entry.state, entry.why = "pruned", event["why"]
 
     def _submitted(self, event: Event) -> None:
-        self.work[event["work"]] = Work(event["job_id"], tuple(event["gpus"]))
+        self.work[event["work"]] = Work(event["job_id"], tuple(event["gpus"]), event.get("places", 1))
 
     def _retried(self, event: Event) -> None:
         work = self.work.setdefault(event["work"], Work())

@@ -44,6 +44,8 @@ EVENTS = {
     "stopped": {"why"},
     "finished": {"winner"},
 }
+# Fields that events have had only since a later version: without `places`, a job has its GPUs to itself.
+LATER = {"submitted": {"places"}}
 
 
 @dataclass(frozen=True)
@@ -109,7 +111,7 @@ class Journal:
 
     def append(self, event: str, elapsed_s: float, **fields: Any) -> Event:
         """Write an event; it is on disk when this returns. Raises STUDY_UNWRITABLE, and then nothing may follow."""
-        assert fields.keys() == EVENTS[event], f"{event} has other fields: {sorted(fields)}"
+        assert fields.keys() == EVENTS[event] | LATER.get(event, set()), f"{event} has other fields: {sorted(fields)}"
         self.count += 1
         made = {"seq": self.count, "time": now(), "elapsed_s": round(elapsed_s, 3), "event": event, **fields}
         line = json.dumps(made, ensure_ascii=False, allow_nan=False) + "\n"

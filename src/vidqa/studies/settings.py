@@ -68,6 +68,9 @@ class Place(_Table):
     nodes: int = Field(default=1, ge=1, description="Machines that share a job's processes.")
     gpus: int | None = Field(default=None, ge=0, description="GPUs of a node, where they cannot be seen from here.")
     image: str | None = Field(default=None, description="Engine image.")
+    trials_per_gpu: int = Field(
+        default=1, ge=1, le=8, description="Trials that share a GPU of this machine, each with its part of the memory."
+    )
     site: str | None = Field(default=None, description="File with the settings of your place.")
     agreed: bool = Field(default=False, description="Agree to the image that config.json records.")
 

@@ -14,13 +14,14 @@ from typing import Any
 from vidqa import spec
 from vidqa.contract import files
 from vidqa.contract.problem import raise_errors
-from vidqa.spec import Layer, TrainSpec
+from vidqa.spec import Layer, Spec, TrainSpec
 from vidqa.spec.build import train_samples
 from vidqa.spec.keys import value_at, with_values
 from vidqa.spec.layers import read_layer
 from vidqa.spec.sources import SAME_IN_BOTH, parent_layer
 from vidqa.studies import subset
 from vidqa.studies.history import Entry
+from vidqa.studies.places import MEMORY, within
 from vidqa.studies.study import Study
 
 SPEC = "spec.toml"
@@ -31,6 +32,7 @@ def trial_changes(study: Study, values: Mapping[str, Any], steps: int | None, ou
     where it trains as long as its own values say."""
     changes = {**study.space.fixed, **study.space.within(values), "train.output_dir": str(out), "train.resume": False}
     changes |= study.data
+    changes |= _memory(study, changes, study.base)
     if steps is None:
         return changes
     epochs, warmup = _to_the_last_rung(study, study.trained, values, study.longest)
@@ -53,8 +55,14 @@ def rerun(study: Study, entry: Entry, seed: int, folder: Path) -> dict[str, Any]
     if study.by_steps:
         changes["train.epoch"], _ = _to_the_last_rung(study, study.base, entry.values, study.whole)
         changes["train.max_num_steps"] = study.whole
+    changes |= _memory(study, changes, study.base)
     seeds = {"train.seed": seed, "train.train_policy.dataloader_seed": seed}
     return {**changes, **seeds, "train.output_dir": str(folder / "runs"), "train.resume": False}
+
+
+def _memory(study: Study, changes: Mapping[str, Any], asked: Spec) -> dict[str, Any]:
+    """What a job may take of a GPU: its share where several use one, and no more than its spec says."""
+    return {MEMORY: within(study.memory_gib, changes.get(MEMORY, value_at(asked, MEMORY)))}
 
 
 def _to_the_last_rung(study: Study, base: TrainSpec, values: Mapping[str, Any], most: int) -> tuple[int, int]:
@@ -83,7 +91,7 @@ def write_evaluation(study: Study, name: str, run_dir: Path, folder: Path) -> Pa
         parent_layer("evaluate", run_dir, "best"),
         Layer("study", {"results_dir": str(folder / "runs")}),
     ]
-    return _write_evaluation(layers, folder)
+    return _write_evaluation(study, layers, folder)
 
 
 def write_baseline(study: Study, name: str, folder: Path) -> Path:
@@ -92,10 +100,11 @@ def write_baseline(study: Study, name: str, folder: Path) -> Path:
     table = {mine: value_at(study.base, theirs) for mine, theirs in SAME_IN_BOTH.items()}
     table |= {"model.model_name": f"{model}@{revision}" if revision else model, "model.enable_lora": False}
     table |= {"results_dir": str(folder / "runs")}
-    return _write_evaluation([read_layer(study.folder / name), Layer("baseline", table)], folder)
+    return _write_evaluation(study, [read_layer(study.folder / name), Layer("baseline", table)], folder)
 
 
-def _write_evaluation(layers: list[Layer], folder: Path) -> Path:
+def _write_evaluation(study: Study, layers: list[Layer], folder: Path) -> Path:
     path = folder / "evaluate.toml"
-    files.write_text(path, spec.dump(spec.resolve("evaluate", layers).spec))
+    made = spec.resolve("evaluate", layers).spec
+    files.write_text(path, spec.dump(with_values(made, _memory(study, {}, made))))
     return path

@@ -11,7 +11,7 @@ from typing import Any
 
 from vidqa import spec
 from vidqa.contract.files import content_hash
-from vidqa.spec import TrainSpec
+from vidqa.spec import EvaluateSpec, Spec, TrainSpec
 from vidqa.spec.build import train_samples
 from vidqa.spec.keys import with_values
 from vidqa.studies import subset
@@ -19,6 +19,7 @@ from vidqa.studies.algorithms import Fidelity, algorithm
 from vidqa.studies.history import History
 from vidqa.studies.journal import read
 from vidqa.studies.moves import Algorithm, Goal
+from vidqa.studies.places import check_sharing, memory_share
 from vidqa.studies.settings import Settings, read_settings
 from vidqa.studies.space import Space, space_of
 from vidqa.studies.study_problems import STUDY_CHANGED, STUDY_GOAL, STUDY_MISSING
@@ -37,11 +38,18 @@ class Study:
     space: Space
     algorithm: Algorithm
     data: dict[str, Any]  # what trials have otherwise than re-runs, where they learn from a share of the videos
+    memory_gib: float | None = None  # of a GPU for each job, where several share it
+    measuring: tuple[EvaluateSpec, ...] = ()  # its evaluations
 
     @cached_property
     def trained(self) -> TrainSpec:
         """The template with the data of trials."""
         return with_values(self.base, self.data)
+
+    @property
+    def specs(self) -> list[Spec]:
+        """Of everything that it runs."""
+        return [self.base, *self.measuring]
 
     @property
     def goal(self) -> Goal:
@@ -134,16 +142,16 @@ def study_of(folder: Path, settings: Settings) -> Study:
             raise STUDY_MISSING.error(folder / subset.FOLDER, "data_share asks for a file in it that is not there")
         data = subset.of_trials(folder, base)
     trained = with_values(base, data)
-    for name in (settings.evaluation, settings.test):
-        if name:
-            spec.load(folder / name, "evaluate")
+    names = [name for name in (settings.evaluation, settings.test) if name]
+    measuring = tuple(spec.load(folder / name, "evaluate") for name in names)
+    check_sharing(folder, settings, [base, *measuring])
     check_goals(settings, base)
     space = _space(settings, trained, by_steps=settings.steps.longest is not None)
     made = _algorithm(settings, trained, space)
     if _has_rungs(made) and settings.steps.longest is None:
         space = _space(settings, trained, by_steps=True)
         made = _algorithm(settings, trained, space)
-    return Study(folder, settings, base, space, made, data)
+    return Study(folder, settings, base, space, made, data, memory_share(settings), measuring)
 
 
 def _space(settings: Settings, base: TrainSpec, *, by_steps: bool) -> Space:

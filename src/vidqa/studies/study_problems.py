@@ -21,7 +21,7 @@ STUDY_GOAL = Code(
 STUDY_BUDGET = Code(
     "STUDY_BUDGET",
     "The limits leave no room for two trials: nothing would be searched.",
-    "Raise the limit, make a trial shorter (--rungs, fewer epochs), or train directly.",
+    "Raise the limit, make a trial shorter (--set steps.longest=N, fewer epochs), or train directly.",
 )
 STUDY_BEGUN = Code(
     "STUDY_BEGUN",
@@ -68,6 +68,12 @@ STUDY_STEPS = Code(
     "A promoted trial did not go on from just the checkpoint that it had reached.",
     "This is an error of the program: report it with the two run folders.",
     Exit.INTERNAL,
+)
+STUDY_SHARED = Code(
+    "STUDY_SHARED",
+    "Trials are to share a GPU that cannot be shared: a cluster gives GPUs away itself, and processes of one training "
+    "that wait for each other on shared GPUs would hold up all trials.",
+    "Set resources.trials_per_gpu = 1, or use trainings and evaluations of one process on local or docker.",
 )
 STUDY_STUCK = Code(
     "STUDY_STUCK",

@@ -28,6 +28,10 @@ from vidqa.studies.study_problems import STUDY_INTERRUPTED
 AGAIN_S = 10.0  # before a submission that its platform refused is tried again
 PRUNE_GRACE_S, STOP_GRACE_S = 5.0, 120.0
 CANCELED, HANGS = "canceled", "hangs"
+# From the first step of a job until another one may join it on a GPU. Jobs that were started together would end
+# together, and the GPU would wait for all of them; so one is ahead of the other by its start and about as much as a
+# job takes to end.
+AHEAD_S = 15.0
 
 
 class Append(Protocol):
@@ -44,6 +48,7 @@ class Jobs:
         self.not_before: dict[str, float] = {}  # by work, on the monotonic clock
         self.refused: dict[str, int] = {}
         self.seen: set[str] = set()  # works that this controller saw running
+        self.stepping: dict[str, float] = {}  # by job, when its first step was seen, on the monotonic clock
 
     def look(self, name: str, processes: int, submit: Callable[[], JobHandle]) -> Event | None:
         """How a piece of work ended; None while it runs. It is submitted where it has no job yet, as soon as there are
@@ -55,7 +60,7 @@ class Jobs:
         if known and known.ended:
             return known.ended
         if known is None:
-            gpus = self.places.free(self._taken(), processes)
+            gpus = self.places.free(self._taken(), processes, self._beginning())
             if gpus is not None and time.monotonic() >= self.not_before.get(name, 0.0):
                 self._submit(name, submit, gpus)
             return None
@@ -77,8 +82,20 @@ class Jobs:
         note(f"{name} hangs: {why}")
         return self._end(name, attach(record.job_id).cancel(PRUNE_GRACE_S), {"class": HANGS, "evidence": why})
 
-    def _taken(self) -> list[str]:
-        return [gpu for _, work in self.open_work() for gpu in work.gpus]
+    def _taken(self) -> list[tuple[str, int]]:
+        return [(gpu, work.places) for _, work in self.open_work() for gpu in work.gpus]
+
+    def _beginning(self) -> set[str]:
+        """GPUs that are to be shared, on which a job has not taken steps for long enough to be ahead of another."""
+        if self.places.each == 1:
+            return set()
+        return {gpu for _, work in self.open_work() if not self._is_ahead(work.job_id) for gpu in work.gpus}
+
+    def _is_ahead(self, job_id: str) -> bool:
+        now, job = time.monotonic(), attach(job_id)
+        if job_id not in self.stepping and job.progress().get("step"):
+            self.stepping[job_id] = now
+        return now - self.stepping.get(job_id, now) >= AHEAD_S
 
     def _submit(self, name: str, submit: Callable[[], JobHandle], gpus: list[str]) -> None:
         try:
@@ -96,7 +113,7 @@ class Jobs:
             note(f"{name} could not be submitted and is tried again: {why['evidence']}")
             self.not_before[name] = time.monotonic() + AGAIN_S
             return
-        self.append("submitted", work=name, job_id=job.job_id, how=job.how, gpus=gpus)
+        self.append("submitted", work=name, job_id=job.job_id, how=job.how, gpus=gpus, places=self.places.each)
 
     def _again(self, name: str, known: Work, record: JobRecord) -> None:
         why = _failure(record)
@@ -120,7 +137,8 @@ class Jobs:
         self.append("retried", work=name, job_id=job.job_id, why="" if asked else why["evidence"])
 
     def _end(self, name: str, record: JobRecord, why: dict[str, str] | None) -> Event:
-        spent = cost.cost_of(record.run_dir)
+        spent, known = cost.cost_of(record.run_dir), self.history.work.get(name)
+        places = known.places if known else 1  # of a GPU that others use, too, a job has its part
         return self.append(
             "ended",
             work=name,
@@ -128,7 +146,7 @@ class Jobs:
             job_id=record.job_id,
             run_dir=record.run_dir,
             seconds=round(spent.seconds, 3),
-            gpu_seconds=round(spent.gpu_seconds, 3),
+            gpu_seconds=round(spent.gpu_seconds / places, 3),
             failure=why,
         )
 
@@ -138,9 +156,9 @@ class Jobs:
 
     def gpu_seconds(self) -> float:
         """Of all jobs, those that run included."""
-        open_jobs = [attach(work.job_id).record() for _, work in self.open_work()]
+        open_jobs = [(attach(work.job_id).record(), work.places) for _, work in self.open_work()]
         return self.history.gpu_seconds + sum(
-            cost.running_s(record) * (record.processes if record.gpus else 0) for record in open_jobs
+            cost.running_s(record) * (record.processes if record.gpus else 0) / places for record, places in open_jobs
         )
 
     def give_up(self, prefix: str) -> None:

@@ -23,6 +23,7 @@ from vidqa.engine.generators._base import Generator, Request, Result, Settings, 
 from vidqa.engine.generators.choosing import Draft, write_tokens
 from vidqa.engine.generators.decoding import Decoder, DecodingRow
 from vidqa.engine.generators.scoring import heads_of, scored
+from vidqa.engine.memory_policy import free_memory
 from vidqa.engine.model.paged_cache import PAGE, PagedCache, Pages
 from vidqa.planning.budget import answering
 
@@ -72,7 +73,7 @@ class NativeSession:
         shape = (sizes.text.layers, heads.keys, heads.width, settings.dtype)
         width = -(-self.longest // PAGE)
         if on_gpu:
-            free = torch.cuda.mem_get_info(self.device)[0]
+            free = free_memory(self.device)
             count = answering.cache_pages(self.most, self.longest, free, PagedCache.bytes_per_token(*shape))
         else:
             count = min(self.most * width, max(width, 2 * self.most))

@@ -22,6 +22,7 @@ from vidqa.engine.families import torch_half
 from vidqa.engine.generators._base import Generator, Request, Result, Settings, ready
 from vidqa.engine.generators.choosing import Draft
 from vidqa.engine.generators.vllm_process import Process
+from vidqa.engine.memory_policy import share_of_gpu
 from vidqa.engine.model.stored import stored_tensors
 from vidqa.engine.problems import ENGINE_VLLM_ADAPTER, ENGINE_VLLM_PROMPT
 from vidqa.families import adapters, family_of
@@ -232,13 +233,14 @@ def _rows(settings: Settings) -> int:
 
 def _open(settings: Settings) -> VllmSession:
     folder = settings.base or settings.folder
+    on_cpu = settings.device.type == "cpu"
     options: dict[str, Any] = {
         "model": str(folder),
         "dtype": str(settings.dtype).removeprefix("torch."),
         "max_model_len": settings.longest,
         "max_num_seqs": _rows(settings),
-        "gpu_memory_utilization": SHARE_OF_GPU,
-        "enforce_eager": settings.device.type == "cpu",
+        "gpu_memory_utilization": SHARE_OF_GPU * (1.0 if on_cpu else share_of_gpu(settings.device)),
+        "enforce_eager": on_cpu,
     }
     family, adapter = torch_half(family_of(folder)), None
     if family.vllm_model:

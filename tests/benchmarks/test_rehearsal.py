@@ -125,6 +125,18 @@ def test_an_entry_that_was_slower_is_not_what_the_next_is_measured_by() -> None:
 
 
 @pytest.mark.slow
+def test_an_evaluation_on_two_ranks_is_compared_with_one_on_one(out: Path) -> None:
+    _, (call,) = rehearse("evaluation", out, "--gpus", "1", "2")
+    one, two = call["rows"]
+    assert (one["gpus"], two["gpus"]) == (1, 2) and one["answers"] == two["answers"] == 4
+    for row in (one, two):
+        assert row["answers_per_s"] == pytest.approx(4 / row["answering_s"], rel=0.01)
+        assert 0 < row["first_rank_s"] <= row["answering_s"] < row["whole_s"]
+    (told,) = call["told"]
+    assert told["kept"] == pytest.approx(two["answers_per_s"] / one["answers_per_s"] / 2, rel=0.01)
+
+
+@pytest.mark.slow
 def test_a_breakdown_is_of_the_recorded_steps(out: Path) -> None:
     _, (call,) = rehearse("breakdown", out, "--gpus", "1")
     (row,) = call["rows"]

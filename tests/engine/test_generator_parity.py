@@ -96,7 +96,7 @@ def test_native_has_the_answers_of_transformers(world: Path, tmp_path: Path) -> 
     (tmp_path / "spec.toml").write_text(dump(resolve("inference", [Layer("test", table)]).spec), encoding="utf-8")
     words = ["--spec", tmp_path / "spec.toml", "--generators", "native,transformers", "--out", tmp_path / "out.json"]
     words.append("--largest-difference=0")  # which no generator keeps
-    done = run([sys.executable, "-m", "vidqa.engine.parity", *map(str, words)], timeout=180)
+    done = run([sys.executable, "-m", "vidqa.engine.parity", *map(str, words)], timeout=600)
     said = json.loads((tmp_path / "out.json").read_text())
     (problem,), figures = said["problems"], said["figures"]
     assert done.returncode == 5 and (problem["code"], problem["where"]) == ("ENGINE_GENERATORS_DIFFER", "native")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from tiny_world import tiny_data, tiny_model
 from vidqa.contract.cli import SKILL_ROOT
 from vidqa.contract.problem import ProblemError
 from vidqa.jobs.ask import Question, ask, shown
+from vidqa.platforms.processes import Identity
 from vidqa.spec.sources import model_layer
 
 TINY = ("--set", "model.dtype=float32", "--set", "generation.max_tokens=6", "--set", "vision.nframes=4")
@@ -52,6 +55,27 @@ def test_every_question_is_asked_about_every_file(world: Path, tmp_path: Path) -
     assert [json.loads(line) for line in (tmp_path / "all.jsonl").read_text().splitlines()] == rows
     assert (tmp_path / "run/answers.parquet").is_file() and found["data"]["count"] == 8
     assert "Loading weights" not in done.stdout
+
+
+def test_the_engine_ends_with_a_killed_script(world: Path) -> None:
+    words = ("--model", str(world / "model"), "--video", str(world / "data/videos"), *TINY)
+    endless = ("--set", "generation.max_tokens=100000", "--set", "generation.repetition_penalty=0.1")
+    script = subprocess.Popen([sys.executable, str(SKILL_ROOT / "scripts/infer.py"), *words, *endless])
+    children = Path(f"/proc/{script.pid}/task/{script.pid}/children")
+    deadline = time.monotonic() + 300
+    while not (found := children.read_text().split()):
+        assert script.poll() is None and time.monotonic() < deadline
+        time.sleep(0.01)
+    engine = Identity.of(int(found[0]))
+    assert engine
+    script.kill()
+    script.wait()
+    try:
+        while engine.is_alive:
+            assert time.monotonic() < deadline, "it lives on"
+            time.sleep(0.05)
+    finally:
+        engine.send(signal.SIGKILL)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from tiny_world import tiny_data, tiny_model
 
 from vidqa.dataset import load_records
 from vidqa.planning.packing.packs import StepOrder
-from vidqa.planning.packing.sharing import groups, unit_length, units, work_of
+from vidqa.planning.packing.sharing import cost, groups, shares, unit_length, units, work_of
 from vidqa.planning.samples import Planner, Prompting, Sample
 
 
@@ -66,3 +66,25 @@ def test_groups_follow_each_other_in_every_epoch(samples: list[Sample]) -> None:
         assert sorted(seen) == list(range(len(samples)))
         assert all(abs(seen.index(2 * clip) - seen.index(2 * clip + 1)) == 1 for clip in range(6))
     assert order.step(0) != order.step(order.steps_per_epoch)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_ranks_that_answer_carry_equal_loads(samples: list[Sample], ranks: int) -> None:
+    """Every other clip is asked about nine times: dealt out in turn, one rank would have most of the questions."""
+    asked = [
+        replace(samples[2 * (clip % 6)], length=1000 - clip, prefix=990 - clip, prefix_key=b"%d" % clip)
+        for clip in range(24)
+        for _ in range(1 if clip % 2 else 9)
+    ]
+    dealt = shares(asked, ranks)
+    assert sorted(map(id, asked)) == sorted(id(sample) for mine in dealt for sample in mine)
+    loads, dearest = [], 0.0
+    for mine in dealt:
+        units = groups(range(len(mine)), mine)
+        costs = [cost(work_of(unit, mine)) for unit in units]
+        loads.append(sum(costs))
+        dearest = max(dearest, *costs)
+        assert all(unit == tuple(range(unit[0], unit[-1] + 1)) for unit in units), "one prefix stays together"
+        assert [sample.length for sample in mine] == sorted((sample.length for sample in mine), reverse=True)
+    assert sum(len({sample.prefix_key for sample in mine}) for mine in dealt) == 24
+    assert max(loads) - min(loads) <= 0.02 * max(loads) < dearest

@@ -12,7 +12,7 @@ SECRET_NAMES = (
     *("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "WANDB_API_KEY"),
     *("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"),
 )
-TORCHRUN = "VIDQA_TORCHRUN"  # torchrun's process id, for the processes that it starts
+PARENT = "VIDQA_PARENT"  # the process id of one with which those that it starts shall end
 SERVING_KEY = "VIDQA_API_KEY"  # of clients, so that no job gets it
 # Processes of the engine get this: models were fetched before, and a log shows no progress bar.
 OF_THE_ENGINE = {"HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
@@ -78,10 +78,10 @@ def world_size() -> int:
     return int(os.environ.get("WORLD_SIZE", "1"))
 
 
-def take_torchrun() -> int | None:
-    """The process id of the torchrun that started this process; None where none of ours did. It is taken out of the
-    environment: what this process starts has another parent."""
-    written = os.environ.pop(TORCHRUN, None)
+def take_parent() -> int | None:
+    """The process id of the script or torchrun that started this process, with which it ends; None where none did. It
+    is taken out of the environment: what this process starts has another parent."""
+    written = os.environ.pop(PARENT, None)
     return int(written) if written else None
 
 

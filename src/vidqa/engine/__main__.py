@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from vidqa import actions
-from vidqa.contract.environment import child_environment, rank, redacted, take_torchrun
+from vidqa.contract.environment import child_environment, rank, redacted, take_parent
 from vidqa.contract.lifeline import end_with
 from vidqa.contract.problem import INTERNAL, Exit, Problem, ProblemError, exit_code_of
 from vidqa.contract.run_folder import RunFolder
@@ -32,8 +32,8 @@ REPORT_S = 60.0  # for a report, which takes less than a second
 
 
 def main() -> int:
-    if torchrun := take_torchrun():
-        end_with(torchrun)
+    if parent := take_parent():
+        end_with(parent)
     parser = argparse.ArgumentParser(description="Carry out one action of a spec in a run folder.")
     parser.add_argument("action", choices=actions.names())
     parser.add_argument("--spec", type=Path, required=True)

@@ -28,10 +28,11 @@ from vidqa.engine.progress import Progress, Silent, open_evaluation
 from vidqa.engine.prompts import Prompts
 from vidqa.engine.quarantine import end_if_bad
 from vidqa.engine.signals import StopRequest
-from vidqa.planning.packing.sharing import longest_of, share_of
+from vidqa.planning.packing.sharing import longest_of, shares
 from vidqa.planning.samples import Planner, Sample
 
 BATCHES_AHEAD = 2  # batches that are decoded while the model answers
+WAITED_MUCH = 0.2  # share of the time that is said
 Failed = dict[str, list[Problem]]  # problems of samples without an answer, by sample id
 
 
@@ -74,7 +75,7 @@ def ask_all(
     folder, base = model_folders(spec)
     saved = SavedAnswers(run.path / "answers", recipe, world.rank)
     done = on_main(world, lambda: saved.read() if how.skip_saved else saved.forget())
-    mine = share_of([sample for sample in samples if sample.record.id not in done], world.rank, world.size)
+    mine = shares([sample for sample in samples if sample.record.id not in done], world.size)[world.rank]
 
     size, workers = how.batch_size, max(1, spec.engine.decode_workers)
     longest, dtype, vllm = longest_sequence(spec, mine), DTYPES[spec.model.dtype], spec.engine.vllm.python
@@ -86,17 +87,40 @@ def ask_all(
     ):
         prompts = Prompts(planner, source, sampling_of(spec, how.seed), BATCHES_AHEAD * size, choices)
         taking = Answering(saved, prompts, progress, len(mine), size, fails=spec.engine.on_bad_sample == "fail")
+        world.gather(None)  # speed is told from where every rank has its model
+        started = time.perf_counter()
         for results in session.generate(prompts.of(mine)):
             taking.take(results)
             if stop.signal_name:
                 break
-        everyone = world.gather((stop.signal_name is not None, taking.failed))
-        was_stopped = any(stopped for stopped, _ in everyone)
-        if was_stopped:
+        seconds = time.perf_counter() - started
+        everyone = world.gather((stop.signal_name is not None, taking.failed, taking.answered, seconds, prompts.waited))
+        stopped, failures, answered, took, waited = zip(*everyone, strict=True)
+        if any(stopped):
             progress.say("stopped; the same spec with skip_saved = true continues it")
-    return AnsweringResult(
-        saved, {name: found for _, failed in everyone for name, found in failed.items()}, was_stopped
-    )
+        elif sum(answered):
+            report_speed(progress, -(-len(mine) // size), sum(answered), took, waited)
+    return AnsweringResult(saved, {name: found for failed in failures for name, found in failed.items()}, any(stopped))
+
+
+def report_speed(
+    progress: Progress | Silent, step: int, answers: int, took: Sequence[float], waited: Sequence[float]
+) -> None:
+    """What all ranks did together, over the time of the last to end; loading the model is not in it. `took` and
+    `waited` are seconds of each rank, in all and for frames."""
+    longest = max(took)
+    line = f"{answers} answers in {longest:.1f} s, {answers / longest:.2f} a second"
+    if len(took) > 1:
+        line += f"; the first of {len(took)} ranks was done after {min(took):.1f} s"
+    if max(waited) > WAITED_MUCH * longest:
+        line += f"; {max(waited):.1f} s were spent waiting for frames (more engine.decode_workers may help)"
+    values = {
+        "perf/answers_per_s": answers / longest,
+        "perf/answering_s": longest,
+        "perf/first_rank_s": min(took),
+        "perf/data_wait_s": max(waited),
+    }
+    progress.log(step, values, line=line)
 
 
 def longest_sequence(spec: Any, samples: Sequence[Sample]) -> int:
@@ -135,7 +159,7 @@ class Answering:
     fails: bool
     failed: Failed = field(default_factory=dict)
     answered: int = 0
-    reported: tuple[int, int, float] = field(default_factory=lambda: (0, 0, time.perf_counter()))
+    reported: tuple[int, int, float, float] = field(default_factory=lambda: (0, 0, time.perf_counter(), 0.0))
 
     def take(self, results: Sequence[Result]) -> None:
         """Results are on disk when this returns. A sample that cannot be decoded is left out, or ends the run."""
@@ -149,11 +173,11 @@ class Answering:
 
     def _report(self) -> None:
         """One line for each batch."""
-        finished, (batches, answered, at) = self.answered + len(self.failed), self.reported
+        finished, (batches, answered, at, waited) = self.answered + len(self.failed), self.reported
         full = -(-finished // self.size) if finished == self.expected else finished // self.size
         if full > batches:
-            now = time.perf_counter()
-            seconds, self.prompts.waited = now - at - self.prompts.waited, 0.0
+            now, waited_by_now = time.perf_counter(), self.prompts.waited
+            seconds = now - at - (waited_by_now - waited)
             line = f"{self.answered - answered} answers in {seconds:.1f} s"
             self.progress.log(full, {"perf/batch_s": seconds}, line=line)
-            self.reported = (full, self.answered, now)
+            self.reported = (full, self.answered, now, waited_by_now)

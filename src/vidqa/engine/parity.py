@@ -20,7 +20,9 @@ from typing import Any
 import torch
 
 from vidqa.contract.cli import note
+from vidqa.contract.environment import take_parent
 from vidqa.contract.files import write_json
+from vidqa.contract.lifeline import end_with
 from vidqa.contract.problem import Problem, ProblemError, exit_code_of
 from vidqa.engine.asking import BATCHES_AHEAD, longest_sequence, model_folders, sampling_of
 from vidqa.engine.batch.frames import FrameSource
@@ -178,6 +180,8 @@ def beyond(name: str, reference: str, figures: Mapping[str, Any], bounds: tuple[
 
 
 def main() -> int:
+    if parent := take_parent():
+        end_with(parent)
     parser = argparse.ArgumentParser(description="Compare the answers of generators.")
     parser.add_argument("--spec", type=Path, required=True)
     parser.add_argument("--generators", required=True)

@@ -21,8 +21,8 @@ from vidqa.engine.model.resharding import Resharding
 from vidqa.engine.prompts import Prompts
 from vidqa.engine.quarantine import Quarantine, end_if_bad
 from vidqa.evaluation import make_item
-from vidqa.planning.packing.packs import cost, padded, plan_micro_batches, plan_packs
-from vidqa.planning.packing.sharing import work_of
+from vidqa.planning.packing.packs import padded, plan_micro_batches, plan_packs
+from vidqa.planning.packing.sharing import cost, work_of
 from vidqa.planning.packing.steps import pack_budget
 from vidqa.planning.samples import Sample
 

@@ -127,11 +127,10 @@ def _require_earlier(folder: Path, rows: list[Row]) -> None:
 
 
 def _carry_out(job: Job) -> None:
-    """Run the engine with its output on the terminal. Raises its problems."""
+    """Run the engine with its output on the terminal; it ends with this process. Raises its problems."""
     rendered = local.render(job)
-    done = subprocess.run(
-        rendered.command, env=environment.child_environment(**rendered.environment), stdin=subprocess.DEVNULL, stdout=2
-    )
+    variables = environment.child_environment(**rendered.environment, **{environment.PARENT: str(os.getpid())})
+    done = subprocess.run(rendered.command, env=variables, stdin=subprocess.DEVNULL, stdout=2)
     run = RunFolder(job.run_dir)
     status = run.read_status()
     if status.get("state") == "COMPLETE":

@@ -6,6 +6,7 @@ compared = compare(ParityRequest("outputs/train/RUN", ("transformers", "native")
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -83,10 +84,11 @@ def _carried_out(comparison: ParityRequest, spec_path: Path, out: Path) -> tuple
 
 
 def _run(words: list[str]) -> int:
-    """Run a module of this project in a subprocess with its output on the terminal."""
+    """Run a module of this project with its output on the terminal, in a subprocess; an engine ends with this one."""
+    parent = {environment.PARENT: str(os.getpid())}
     path = environment.python_path(Path(vidqa.__file__).parents[1])
     command = [sys.executable, "-P", "-m", *words]
-    env = environment.child_environment(PYTHONPATH=path, **environment.OF_THE_ENGINE)
+    env = environment.child_environment(PYTHONPATH=path, **environment.OF_THE_ENGINE, **parent)
     return subprocess.run(command, env=env, stdin=subprocess.DEVNULL, stdout=2).returncode
 
 

@@ -17,7 +17,7 @@ from typing import Any
 from vidqa.families.sizes import Sizes
 from vidqa.planning.budget.memory import BYTES_OF, COUNTS, GIB
 from vidqa.planning.packing.packs import padded
-from vidqa.planning.packing.sharing import share_of
+from vidqa.planning.packing.sharing import shares
 from vidqa.planning.samples import Sample
 
 PAGE = 64  # tokens of a page of the native generator's cache
@@ -83,8 +83,7 @@ class Reading:
 def readings(setup: AnsweringSetup, samples: Sequence[Sample], ranks: int) -> list[Reading]:
     """What each rank may read at one time, all that could be the heaviest."""
     found: set[Reading] = set()
-    for rank in range(ranks):
-        share = share_of(samples, rank, ranks)
+    for share in shares(samples, ranks):
         found.update(_packs(share, setup.rows) if setup.generator == "native" else _batches(share, setup.batch))
     return sorted(found, key=lambda one: (-one.tokens, -one.patches))
 

@@ -13,8 +13,6 @@ from functools import cached_property, lru_cache
 
 import numpy as np
 
-from vidqa.planning.packing.sharing import Work
-
 ALIGN = {"cpu": 8, "cuda": 64}  # samples are padded to a multiple of this many tokens
 EPOCHS_KEPT = 4  # orders that are remembered: what loads a batch is ahead of what trains on it
 
@@ -61,14 +59,6 @@ class StepOrder:
         if groups is not None:
             order = np.concatenate([groups[i] for i in order])
         return order
-
-
-def cost(work: Work) -> float:
-    """Relative time of a unit: linear work on tokens and patches, quadratic work of attention over tokens.
-
-    The weights are those of the 8B model's FLOPs per token, per token pair and per patch; only their ratio matters.
-    """
-    return 41.7e9 * work.tokens + 0.885e6 * work.pairs + 2.7e9 * work.patches
 
 
 def plan_packs(

@@ -43,6 +43,14 @@ def work_of(unit: Unit, samples: Sequence[Sample]) -> Work:
     )
 
 
+def cost(work: Work) -> float:
+    """Relative time of a unit: linear work on tokens and patches, quadratic work of attention over tokens.
+
+    The weights are those of the 8B model's FLOPs per token, per token pair and per patch; only their ratio matters.
+    """
+    return 41.7e9 * work.tokens + 0.885e6 * work.pairs + 2.7e9 * work.patches
+
+
 def units(chosen: Iterable[int], samples: Sequence[Sample], padded: Callable[[int], int], budget: int) -> list[Unit]:
     """The chosen samples as units that each take no more of a pack than `budget` tokens where they can."""
     found: list[Unit] = []
@@ -70,11 +78,21 @@ def groups(numbers: Iterable[int], samples: Sequence[Sample]) -> list[Unit]:
     return _grouped((number, samples[number].prefix_key) for number in numbers)
 
 
-def share_of(samples: Sequence[Sample], rank: int, ranks: int) -> list[Sample]:
-    """Of samples that are answered a rank's share, the longest first. Those of one prefix stay together: a generator
-    may compute it once."""
-    units = sorted(groups(range(len(samples)), samples), key=lambda unit: -max(samples[i].length for i in unit))
-    return [samples[i] for unit in units[rank::ranks] for i in unit]
+def shares(samples: Sequence[Sample], ranks: int) -> list[list[Sample]]:
+    """Samples that are answered, spread over ranks that carry equal loads: the dearest unit first, to the rank that has
+    the least. Each rank has the longest first. Those of one prefix stay together: a generator may compute it once."""
+    held = list(samples)
+    units = groups(range(len(held)), held)
+    costs = [cost(work_of(unit, held)) for unit in units]
+    dealt: list[list[Unit]] = [[] for _ in range(ranks)]
+    loads = [0.0] * ranks
+    for i in sorted(range(len(units)), key=lambda i: -costs[i]):
+        rank = loads.index(min(loads))
+        dealt[rank].append(units[i])
+        loads[rank] += costs[i]
+    for mine in dealt:
+        mine.sort(key=lambda unit: -max(held[i].length for i in unit))
+    return [[held[i] for unit in mine for i in unit] for mine in dealt]
 
 
 def longest_of(samples: Iterable[Sample]) -> int:

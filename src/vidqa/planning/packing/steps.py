@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from vidqa.planning.packing.packs import StepOrder, cost, padded, plan_micro_batches, plan_packs
-from vidqa.planning.packing.sharing import Unit, all_groups, unit_length, units, work_of
+from vidqa.planning.packing.packs import StepOrder, padded, plan_micro_batches, plan_packs
+from vidqa.planning.packing.sharing import Unit, all_groups, cost, unit_length, units, work_of
 from vidqa.planning.sample_table import column
 from vidqa.planning.samples import Sample
 from vidqa.spec import effective_batch

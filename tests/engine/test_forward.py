@@ -62,7 +62,7 @@ def test_products_in_8_bits_are_nearly_those_of_32_and_only_in_training(
     numbers = list(range(len(world.samples)))
     exact, exact_gradient = torch.cat(list(packed(world, numbers).values())), gradient(world, [numbers])
     layers = [m for m in world.model.model.language_model.layers.modules() if isinstance(m, torch.nn.Linear)]
-    use_float8(world.model, granularity, torch.device("cpu"))
+    use_float8(family_of(world.model).decoder_units(world.model), granularity)
     try:
         assert torch.equal(torch.cat(list(packed(world, numbers).values())), exact)  # the model is in eval mode
         world.model.train()

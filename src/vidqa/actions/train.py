@@ -25,10 +25,9 @@ def _secrets(spec: Any) -> tuple[str, ...]:
 
 
 def _packages(spec: Any) -> dict[str, str]:
-    """Trackers, and 8-bit products."""
+    """Trackers."""
     trackers = ("wandb", "tensorboard")
-    needed = {name: f'logging.logger = "{name}"' for name in trackers if name in spec.logging.logger}
-    return {**needed, "fp8": "train.fp8.enable_fp8"} if spec.train.fp8.enable_fp8 else needed
+    return {name: f'logging.logger = "{name}"' for name in trackers if name in spec.logging.logger}
 
 
 def _held_out(spec: Any) -> tuple[float | int, int] | None:

@@ -1,33 +1,163 @@
-"""Matrix products of the decoder in 8-bit floats, by torchao: a tenth more tokens a second, and losses a third of a
-percent off (benchmarks/float8.py). Weights, gradients, optimizer and all that is saved stay as they are.
+"""Matrix products of the decoder in 8-bit floats while it trains. Weights, gradients, optimizer and all that is saved
+stay as they are.
 
-Every product casts its factors with scales found on the spot, one for all numbers or one for each row. Scales for rows
-cost more than the faster product gains: every factor is cast twice, along its rows and along its columns. The vision
-tower, the embedding and the head keep bf16; so does whatever is not training, so that validation and the proof of an
-export measure what the export will do.
+A factor is multiplied by a scale that brings its largest number to the largest that 8 bits hold, and rounded; a product
+is summed in float32 and divided by both scales. With "tensorwise" a scale is one number for all of a factor, and layers
+that share an input are one product with one scale for their weights and one for their gradients; with "rowwise" every
+row that is summed over has its own. Inputs and weights are E4M3, gradients E5M2 (E4M3 where rows have scales: no kernel
+takes another).
+
+What this gains goes away again in reading and writing, so that the rest is arranged around bytes. Kernels sum over what
+lies side by side in memory, and backward sums over rows, so every factor is needed the other way round, too: one kernel
+writes both ways where both are needed. The largest number is that of rows first, which the compiler makes a part of
+the norm or activation that made them. Scales of forward are kept for backward, numbers in 8 bits are not.
+
+Shape letters: T tokens of a pack, D width, O outputs, M rows and N columns of any matrix.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
 from torch import nn
 
-from vidqa.contract._optional import require
-from vidqa.engine.families import family_of
-from vidqa.engine.model.layers import FLOAT8, Float8
+FLOAT8 = "float8"  # the attribute of a linear layer that says how its factors are scaled while it trains
+NARROW, WIDE = torch.float8_e4m3fn, torch.float8_e5m2  # more digits; more range
+LEAST = 1e-12  # of a factor that is all zero
 
 
-def use_float8(model: Any, granularity: str, device: torch.device) -> None:
-    """Let the decoder's linear layers multiply in fp8 while they train. `granularity` is "rowwise" or "tensorwise". A
-    CPU rounds to fp8 and multiplies in the ordinary precision. Raises PACKAGE_MISSING."""
-    torchao = require("torchao.float8.float8_linear", "fp8")
-    recipe = replace(torchao.Float8LinearConfig.from_recipe_name(granularity), emulate=device.type == "cpu")
-    sample = torchao.Float8Linear.from_float(nn.Linear(16, 16, bias=False, device="meta"), recipe)
-    how = Float8(torchao.matmul_with_hp_or_float8_args.apply, sample.linear_mm_config, sample.config)
-    for layer in family_of(model).decoder_units(model):
+def use_float8(layers: Iterable[nn.Module], granularity: str) -> None:
+    """Let the linear layers in `layers` multiply in fp8 while they train; "rowwise" or "tensorwise"."""
+    for layer in layers:
         for module in layer.modules():
             if isinstance(module, nn.Linear):
-                setattr(module, FLOAT8, how)
+                setattr(module, FLOAT8, granularity)
+
+
+def products(
+    hidden_TD: torch.Tensor, weights: Sequence[torch.Tensor], granularity: str
+) -> tuple[torch.Tensor, ...]:
+    """The products with weights [O, D] of layers that share an input, multiplied in fp8: [T, O]."""
+    if granularity == "rowwise":
+        return tuple(_ByRows.apply(hidden_TD, weight) for weight in weights)
+    return _Together.apply(hidden_TD, *weights)
+
+
+class _Together(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """`inputs` are hidden states and weights."""
+        hidden_TD, *weights = inputs
+        scale, weight_scale = _scale([hidden_TD], NARROW), _scale(weights, NARROW)
+        weight_OD = torch.cat([_rounded(weight, weight_scale, NARROW) for weight in weights])
+        ctx.save_for_backward(hidden_TD, scale, weight_scale, *weights)
+        product = _multiplied(_rounded(hidden_TD, scale, NARROW), weight_OD, scale, weight_scale, hidden_TD.dtype)
+        return product.split([len(weight) for weight in weights], dim=1)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+        hidden_TD, scale, weight_scale, *weights = ctx.saved_tensors
+        gradient_scale = _scale(gradients, WIDE)
+        gradient_TO, gradient_OT = both_ways(list(gradients), gradient_scale)
+        weight_DO = turned(list(weights), weight_scale)
+        to_hidden = _multiplied(gradient_TO, weight_DO, gradient_scale, weight_scale, hidden_TD.dtype)
+        hidden_DT = turned([hidden_TD], scale)
+        to_weights = _multiplied(gradient_OT, hidden_DT, gradient_scale, scale, hidden_TD.dtype)
+        return to_hidden, *to_weights.split([len(weight) for weight in weights])
+
+
+class _ByRows(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, hidden_TD: torch.Tensor, weight_OD: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(hidden_TD, weight_OD)
+        return _product_by_rows(hidden_TD, weight_OD)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+        hidden_TD, weight_OD = ctx.saved_tensors
+        (gradient_TO,) = gradients
+        to_hidden = _product_by_rows(gradient_TO, weight_OD.t())
+        return to_hidden, _product_by_rows(gradient_TO.t(), hidden_TD.t())
+
+
+def _product_by_rows(left_MN: torch.Tensor, right_ON: torch.Tensor) -> torch.Tensor:
+    """`left right'` with a scale for each row of both: [M, O]."""
+    scales = [_bounded(factor.abs().amax(1, keepdim=True), NARROW) for factor in (left_MN, right_ON)]
+    left, right = (
+        _rounded(factor, scale, NARROW).contiguous() for factor, scale in zip((left_MN, right_ON), scales, strict=True)
+    )
+    # No kernel of CUDA gives more than bfloat16 here.
+    return _multiplied(left, right, scales[0], scales[1].t(), torch.bfloat16).to(left_MN.dtype)
+
+
+def _scale(parts: Iterable[torch.Tensor], kind: torch.dtype) -> torch.Tensor:
+    """One for all numbers of all parts."""
+    return _bounded(torch.stack([part.abs().amax(1).amax() for part in parts]).amax(), kind)
+
+
+def _bounded(largest: torch.Tensor, kind: torch.dtype) -> torch.Tensor:
+    return torch.finfo(kind).max / largest.float().clamp(min=LEAST)
+
+
+def _rounded(factor: torch.Tensor, scale: torch.Tensor, kind: torch.dtype) -> torch.Tensor:
+    return (factor.float() * scale).to(kind)
+
+
+def _multiplied(
+    left_MN: torch.Tensor, right_ON: torch.Tensor, scale: torch.Tensor, other: torch.Tensor, kind: torch.dtype
+) -> torch.Tensor:
+    """`left right'` without the scales of its factors: [M, O]."""
+    return torch._scaled_mm(
+        left_MN,
+        right_ON.t(),
+        scale_a=scale.reciprocal(),
+        scale_b=other.reciprocal(),
+        out_dtype=kind,
+        use_fast_accum=True,  # what kernels that add every few products in float32 lose is most of the gain
+    )
+
+
+@torch.library.custom_op("vidqa::turned", mutates_args=())
+def turned(parts: list[torch.Tensor], scale: torch.Tensor) -> torch.Tensor:
+    """Matrices [M, N] one below the other, rounded to E4M3 and turned: [N, M of all]."""
+    heights = [len(part) for part in parts]
+    columns_NM = parts[0].new_empty((parts[0].shape[1], sum(heights)), dtype=NARROW)
+    for part, columns in zip(parts, columns_NM.split(heights, dim=1), strict=True):
+        _cast(part, scale, columns, None)
+    return columns_NM
+
+
+@turned.register_fake
+def _(parts: list[torch.Tensor], scale: torch.Tensor) -> Any:
+    return parts[0].new_empty((parts[0].shape[1], sum(len(part) for part in parts)), dtype=NARROW)
+
+
+@torch.library.custom_op("vidqa::both_ways", mutates_args=())
+def both_ways(parts: list[torch.Tensor], scale: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Matrices [M, N] side by side, rounded to E5M2: [M, N of all], and turned: [N of all, M]."""
+    widths = [part.shape[1] for part in parts]
+    rows_MN = parts[0].new_empty((len(parts[0]), sum(widths)), dtype=WIDE)
+    columns_NM = parts[0].new_empty((sum(widths), len(parts[0])), dtype=WIDE)
+    for part, rows, columns in zip(parts, rows_MN.split(widths, dim=1), columns_NM.split(widths), strict=True):
+        _cast(part, scale, columns, rows)
+    return rows_MN, columns_NM
+
+
+@both_ways.register_fake
+def _(parts: list[torch.Tensor], scale: torch.Tensor) -> Any:
+    height, width = len(parts[0]), sum(part.shape[1] for part in parts)
+    return parts[0].new_empty((height, width), dtype=WIDE), parts[0].new_empty((width, height), dtype=WIDE)
+
+
+def _cast(source_MN: torch.Tensor, scale: torch.Tensor, columns_NM: torch.Tensor, rows_MN: torch.Tensor | None) -> None:
+    if source_MN.is_cuda:
+        from vidqa.engine.kernels.casting import cast  # Triton
+
+        cast(source_MN, scale, columns_NM, rows_MN)
+        return
+    rounded = _rounded(source_MN, scale, columns_NM.dtype)
+    columns_NM.copy_(rounded.t())
+    if rows_MN is not None:
+        rows_MN.copy_(rounded)

@@ -7,7 +7,6 @@ Shape letters: T tokens (or patches) of a pack, D width, H heads, E values per h
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -15,16 +14,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from vidqa.engine.model.adapted import Adapter, adapted
-
-FLOAT8 = "float8"  # the attribute of a linear layer that says how it multiplies while it trains
-
-
-class Float8(NamedTuple):
-    """A product of torchao that casts its factors to 8-bit floats, and the two tables that say how."""
-
-    product: Callable[..., torch.Tensor]
-    multiplying: Any
-    casting: Any
+from vidqa.engine.model.float8 import FLOAT8, products
 
 
 class Projection(NamedTuple):
@@ -33,7 +23,7 @@ class Projection(NamedTuple):
     weight: torch.Tensor
     bias: torch.Tensor | None
     adapter: Adapter | None
-    float8: Float8 | None = None
+    float8: str | None = None  # how its factors are scaled where it multiplies in 8-bit floats
 
 
 def is_plain(layer: Projection) -> bool:
@@ -96,26 +86,23 @@ def norm(module: Any) -> Norm:
 def project(hidden_TD: torch.Tensor, *layers: Projection, plainly: bool = False) -> tuple[torch.Tensor, ...]:
     """The outputs of linear layers that share an input; without dropout their adapters read it once for all. `plainly`
     makes an adapter two products of their own, which torch.compile computes again where it is told to."""
+    if (how := layers[0].float8) is not None:
+        found = products(hidden_TD, [layer.weight for layer in layers], how)
+        return tuple(_biased(output, layer.bias) for output, layer in zip(found, layers, strict=True))
     if plainly:
         return tuple(_plain_product(hidden_TD, layer) for layer in layers)
     adapters = [layer.adapter for layer in layers if layer.adapter]
     weights = [layer.weight for layer in layers if layer.adapter]
     outputs = iter(adapted(hidden_TD, weights, adapters) if adapters else ())
     return tuple(
-        _biased(next(outputs), layer.bias) if layer.adapter else _product(hidden_TD, layer) for layer in layers
+        _biased(next(outputs), layer.bias) if layer.adapter else F.linear(hidden_TD, layer.weight, layer.bias)
+        for layer in layers
     )
-
-
-def _product(hidden_TD: torch.Tensor, layer: Projection) -> torch.Tensor:
-    if layer.float8 is None:
-        return F.linear(hidden_TD, layer.weight, layer.bias)
-    product = layer.float8.product(hidden_TD, layer.weight.t(), layer.float8.multiplying, layer.float8.casting)
-    return _biased(product, layer.bias)
 
 
 def _plain_product(hidden_TD: torch.Tensor, layer: Projection) -> torch.Tensor:
     if (adapter := layer.adapter) is None:
-        return _product(hidden_TD, layer)
+        return F.linear(hidden_TD, layer.weight, layer.bias)
     narrow_TR = F.linear(F.dropout(hidden_TD, adapter.dropout), adapter.down.to(hidden_TD.dtype))
     more = F.linear(narrow_TR, (adapter.up * adapter.scale).to(hidden_TD.dtype))
     return _biased(F.linear(hidden_TD, layer.weight) + more, layer.bias)

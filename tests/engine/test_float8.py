@@ -1,0 +1,131 @@
+"""Products in 8-bit floats are what their definition says: factors scaled and rounded, multiplied in float32."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch import nn
+
+from vidqa.engine.model.float8 import FLOAT8, NARROW, WIDE, both_ways, products, turned, use_float8
+
+DEVICES = [
+    "cpu",
+    pytest.param(
+        "cuda", marks=[pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")]
+    ),
+]
+WIDTHS = (48, 16, 32)
+
+
+def drawn(*shape: int, seed: int = 0, device: str = "cpu") -> torch.Tensor:
+    """With a spread of sizes that 8 bits do not hold."""
+    generator = torch.Generator().manual_seed(seed)
+    values = torch.randn(*shape, generator=generator) * torch.randn(shape[0], 1, generator=generator).mul(3).exp()
+    return values.bfloat16().to(device)
+
+
+def as_8_bits(factor: torch.Tensor, largest: torch.Tensor, kind: torch.dtype) -> torch.Tensor:
+    """What a factor is after rounding, in float32."""
+    scale = torch.finfo(kind).max / largest.float()
+    return (factor.float() * scale).to(kind).float() / scale
+
+
+def expected(
+    hidden: torch.Tensor, weights: list[torch.Tensor], gradients: list[torch.Tensor], granularity: str
+) -> list[torch.Tensor]:
+    """Outputs, and gradients of the input and of the weights."""
+
+    def product(left: torch.Tensor, right: torch.Tensor, kind: torch.dtype) -> torch.Tensor:
+        """With the dimension that is summed over last of the first and first of the second."""
+        if granularity == "rowwise":
+            left_most, right_most = left.abs().amax(1, keepdim=True), right.abs().amax(0, keepdim=True)
+            return as_8_bits(left, left_most, NARROW) @ as_8_bits(right, right_most, NARROW)
+        return as_8_bits(left, left.abs().amax(), kind) @ as_8_bits(right, right.abs().amax(), NARROW)
+
+    if granularity == "rowwise":
+        outputs = [product(hidden, weight.t(), NARROW) for weight in weights]
+        to_hidden = sum(product(g, weight, WIDE) for g, weight in zip(gradients, weights, strict=True))
+        return [*outputs, to_hidden, *(product(g.t(), hidden, WIDE) for g in gradients)]
+    weight, gradient = torch.cat(weights), torch.cat(gradients, dim=1)
+    outputs = product(hidden, weight.t(), NARROW).split(WIDTHS, dim=1)
+    return [*outputs, product(gradient, weight, WIDE), *product(gradient.t(), hidden, WIDE).split(WIDTHS)]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("granularity", ["tensorwise", "rowwise"])
+def test_products_are_those_of_rounded_factors(granularity: str, device: str) -> None:
+    hidden = drawn(192, 64, device=device).requires_grad_()
+    weights = [drawn(width, 64, seed=width, device=device).requires_grad_() for width in WIDTHS]
+    gradients = [drawn(192, width, seed=width + 1, device=device) * 1e-6 for width in WIDTHS]
+
+    outputs = products(hidden, weights, granularity)
+    found = [*outputs, *torch.autograd.grad(outputs, [hidden, *weights], gradients)]
+
+    with torch.no_grad():
+        wanted = expected(hidden.detach(), [weight.detach() for weight in weights], gradients, granularity)
+    for number, (ours, theirs) in enumerate(zip(found, wanted, strict=True)):
+        assert ours.dtype == torch.bfloat16
+        off = (ours.float() - theirs).norm() / theirs.norm()
+        assert off < 0.004, f"number {number}: {off}"  # what bfloat16 rounds; 8 bits round ten times as much
+
+
+@pytest.mark.parametrize("granularity", ["tensorwise", "rowwise"])
+def test_a_factor_of_zeros_gives_zeros_and_one_that_is_not_finite_is_seen(granularity: str) -> None:
+    weight = drawn(32, 64).requires_grad_()
+    (output,) = products(torch.zeros(16, 64, dtype=torch.bfloat16), [weight], granularity)
+    (gradient,) = torch.autograd.grad(output.sum(), [weight])
+    assert not output.any() and not gradient.any()
+    broken = drawn(16, 64)
+    broken[3, 5] = torch.inf
+    assert products(broken, [weight], granularity)[0][3].isnan().all()
+
+
+def test_only_linear_layers_are_told(request: pytest.FixtureRequest) -> None:
+    layer = nn.Sequential(nn.Linear(16, 16), nn.LayerNorm(16))
+    use_float8([layer], "rowwise")
+    assert [getattr(part, FLOAT8, None) for part in layer] == ["rowwise", None]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_matrices_are_turned_and_joined(device: str) -> None:
+    parts = [drawn(200, width, seed=width, device=device) for width in (48, 144)]
+    below = [drawn(height, 136, seed=height, device=device)[:, :130] for height in (64, 200)]
+    scale = torch.tensor(0.37, device=device)
+    rows, columns = both_ways(parts, scale)
+    wanted = (torch.cat(parts, dim=1).float() * scale).to(WIDE)
+    assert torch.equal(rows.float(), wanted.float()) and torch.equal(columns.float(), wanted.t().float())
+    # Strides that are not those of a matrix of its own.
+    wanted = (torch.cat(below).float() * scale).to(NARROW)
+    assert torch.equal(turned(below, scale).float(), wanted.t().float())
+    assert torch.equal(turned([part.t() for part in parts[:1]], scale).float(), turned_plainly(parts[0], scale))
+
+
+def turned_plainly(part: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+    return (part.float() * scale).to(NARROW).float()
+
+
+# Triton's interpreter, which must be asked for before Triton is imported, does not round as a GPU does: these need none.
+INTERPRETED = """
+import torch
+from vidqa.engine.kernels.casting import cast
+source = (torch.randint(-8, 9, (200, 300), generator=torch.Generator().manual_seed(0)) / 2).bfloat16()[:, :140]
+for kind in (torch.float8_e4m3fn, torch.float8_e5m2):
+    columns, rows = torch.zeros(150, 400, dtype=kind), torch.zeros(200, 300, dtype=kind)
+    cast(source, torch.tensor(2.0), columns[5:145, 64:264], rows[:, 100:240])
+    assert torch.equal(rows[:, 100:240].float(), source.float() * 2)
+    assert torch.equal(columns[5:145, 64:264].float(), source.float().t() * 2)
+    assert rows.float().abs().sum() == columns.float().abs().sum() == source.float().abs().sum() * 2
+    alone = torch.zeros(140, 200, dtype=kind)
+    cast(source, torch.tensor(2.0), alone, None)
+    assert torch.equal(alone.float(), source.float().t() * 2)
+"""
+
+
+def test_the_kernel_writes_each_number_where_it_belongs() -> None:
+    environment = {**os.environ, "TRITON_INTERPRET": "1"}
+    done = subprocess.run([sys.executable, "-c", INTERPRETED], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]

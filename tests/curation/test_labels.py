@@ -69,6 +69,14 @@ def test_what_was_exported_can_be_imported(tasks: Path) -> None:
         assert f'name="{name}"' in (tasks / "label_studio.xml").read_text()
 
 
+def test_fiftyones_importer_is_told_every_field_and_waits_for_no_frame_labels(tasks: Path) -> None:
+    metadata = json.loads((tasks / "fiftyone/metadata.json").read_text())
+    samples = json.loads((tasks / "fiftyone/samples.json").read_text())["samples"]
+    assert all(set(sample) == set(metadata["sample_fields"]) for sample in samples)
+    # LegacyFiftyOneDatasetImporter pops "frames" from each sample of a data set whose media type is video.
+    assert metadata.get("media_type") != "video" or all("frames" in sample for sample in samples)
+
+
 def test_the_page_shows_every_clip_and_loads_nothing(tasks: Path) -> None:
     page = (tasks / "annotate.html").read_text()
     assert page.count("data:image/jpeg") == 3 * 4 and page.count("<article") == 3

@@ -23,6 +23,17 @@ from vidqa.pages.page import page
 TASKS = "tasks.json"
 FRAMES, SHOWN = 6, 200  # pictures of one clip; clips on the page, the others are in tasks.json
 MOST_BYTES = 1 << 30
+_TEXT = "fiftyone.core.fields.StringField"
+# Fields are declared, since FiftyOne takes none from samples in which it is empty, as "answer" is. "media_type" is left
+# out: with "video", its importer wants a file of frame labels for every sample; without it, the files' names decide.
+FIFTYONE = {
+    "name": "to label",
+    "sample_fields": {
+        "filepath": _TEXT,
+        "tags": f"fiftyone.core.fields.ListField({_TEXT})",
+        **{name: _TEXT for name in ("sample_id", "question", "kind", "answer")},
+    },
+}
 STUDIO = """<View>
   <Video name="video" value="$media"/>
   <TextArea name="question" toName="video" value="$question" rows="1" maxSubmissions="1" placeholder="question"/>
@@ -68,7 +79,7 @@ def write_tasks(folder: Path, tasks: Sequence[Row]) -> None:
         for each, own in zip(tasks, fields, strict=True)
     ]
     (folder / "fiftyone").mkdir(exist_ok=True)
-    write_json(folder / "fiftyone" / "metadata.json", {"name": "to label", "media_type": "video"})
+    write_json(folder / "fiftyone" / "metadata.json", FIFTYONE)
     write_json(folder / "fiftyone" / "samples.json", {"samples": samples})
 
 

@@ -55,7 +55,7 @@ class Clients:
 
 def memory_mib(started: Started) -> float:
     if program := shutil.which("nvidia-smi"):
-        return float(subprocess.run([program, *GPU_MEMORY], capture_output=True, text=True).stdout.split()[0])
+        return sum(map(float, subprocess.run([program, *GPU_MEMORY], capture_output=True, text=True).stdout.split()))
     pages = [Path(f"/proc/{pid}/statm").read_text().split()[1] for pid in family_of(started.process.pid)]
     return sum(map(int, pages)) / 256
 

@@ -26,7 +26,7 @@ def s3_endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     with log.open("wb") as output:
         server = subprocess.Popen([SERVER, "-H", "127.0.0.1", "-p", "0"], stdout=output, stderr=output)
     try:
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + 600
         while not (running := re.search(r"Running on (http://127.0.0.1:\d+)", log.read_text())):
             assert server.poll() is None and time.monotonic() < deadline, log.read_text()
             time.sleep(0.1)

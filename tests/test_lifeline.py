@@ -67,7 +67,7 @@ def child_of(parent: subprocess.Popen[str], said: str) -> Identity | None:
 
 
 def until_gone(process: Identity | None) -> None:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while process and process.is_alive:
         assert time.monotonic() < deadline, "it lives on"
         time.sleep(0.01)

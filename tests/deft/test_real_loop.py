@@ -18,7 +18,7 @@ from vidqa.contract.cli import SKILL_ROOT
 from vidqa.demo.clips import pool_clips, selection_clips, train_clips, write_split
 from vidqa.spec import Layer, dump, resolve
 
-ENOUGH_S = 600.0
+ENOUGH_S = 1500.0
 
 
 def run_deft(verb: str, loop: Path, *words: object) -> subprocess.Popen[str]:

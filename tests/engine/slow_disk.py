@@ -13,7 +13,7 @@ import sys
 import time
 from pathlib import Path
 
-LIMIT_S = 120.0
+LIMIT_S = 600.0
 
 
 def main() -> None:

@@ -129,7 +129,7 @@ def test_a_killed_embedding_goes_on_without_repeating(world: SimpleNamespace, fi
     spec, run = write_spec(tmp_path, world, embed__batch_size=1), tmp_path / "runs/killed"
     with open(os.devnull, "wb") as nowhere:
         process = Started(engine_command("embed", spec, run), stdout=nowhere, stderr=nowhere, start_new_session=True)
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 600
     while len(rows_in(run.parent)) < 2:
         assert process.poll() is None and time.monotonic() < deadline
         time.sleep(0.01)

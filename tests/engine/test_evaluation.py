@@ -183,7 +183,7 @@ def _started(spec: Path, run_dir: Path, answers: int, action: str = "evaluate") 
     with open(os.devnull, "wb") as nowhere:
         command = engine_command(action, spec, run_dir)
         process = Started(command, stdout=nowhere, stderr=nowhere, start_new_session=True)
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 600
     while len(_saved(run_dir)) < answers:
         assert process.poll() is None and time.monotonic() < deadline
         time.sleep(0.01)

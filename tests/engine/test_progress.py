@@ -80,7 +80,7 @@ def test_a_full_disk_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mo
     with pytest.raises(OSError, match="No space left"), _opened(run) as progress:
         progress.log(1, {"train/loss": 1.0})
         if more:
-            wait([*progress.written], timeout=20)
+            wait([*progress.written], timeout=300)
             progress.log(2, {"train/loss": 1.0})
             pytest.fail("the second call tells of the first")
     with pytest.raises(ValueError, match="first"), _opened(run) as progress:

@@ -24,7 +24,7 @@ def started(folder: Path, *options: str) -> subprocess.Popen[str]:
 
 def seen(folder: Path, agents: list[subprocess.Popen[str]]) -> set[str]:
     """Where the agents and their ranks listen once all have met; they end well after that."""
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 600
     while len(list(folder.glob("met-*"))) < 2 and all(agent.poll() is None for agent in agents):
         assert time.monotonic() < deadline
         time.sleep(0.05)

@@ -120,7 +120,7 @@ def test_queue_keeps_order_and_limit() -> None:
 
     filler = threading.Thread(target=fill)
     filler.start()
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 120
     while len(put) < 2 and time.monotonic() < deadline:
         time.sleep(0.01)
     time.sleep(0.1)

@@ -82,7 +82,7 @@ def test_after_a_training_comes_the_evaluation_of_its_best_on_what_the_base_was_
     for made in ways(trained):
         assert re.search(r"^best +step_2, by val/avg_loss 0.25$", made.text, re.MULTILINE)
         assert made.data["best"]["step"] == 2
-        done = subprocess.run(made.next[-1], shell=True, capture_output=True, text=True, timeout=60)
+        done = subprocess.run(made.next[-1], shell=True, capture_output=True, text=True, timeout=300)
         assert done.returncode == 0, done.stderr
         spec = tomllib.loads((Path(trained.run_dir) / "evaluate.toml").read_text())
         assert spec["dataset"]["annotation_path"] == "/kpi/a b.json"

@@ -23,7 +23,7 @@ from vidqa.platforms.slurm import platform as slurm_platform
 from vidqa.platforms.supervisor import kill_job
 
 pytest.register_assert_rewrite("tests.platforms.conformance")
-ENOUGH_S = 300.0  # for whatever happens in a moment on a machine that has nothing else to do
+ENOUGH_S = 900.0  # for whatever happens in a moment on a machine that has nothing else to do
 
 
 @pytest.fixture(autouse=True)
@@ -105,7 +105,7 @@ def slurm(slurm_daemons: SlurmCluster, monkeypatch: pytest.MonkeyPatch) -> Itera
 
 def until_complete(record: JobRecord) -> None:
     """Until the engine says so, whatever its platform says."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     while jobs.progress(record).get("state") != State.COMPLETE:
         assert time.monotonic() < deadline, f"{jobs.progress(record)}\n{record.log.read_text(errors='replace')}"
         time.sleep(0.05)

@@ -575,7 +575,7 @@ def cluster(folder: Path) -> Iterator[Cluster]:
         api.shut()
 
 
-def until(true: Callable[[], Any], what: str, limit_s: float = 30) -> Any:
+def until(true: Callable[[], Any], what: str, limit_s: float = 180) -> Any:
     """Wait for something to hold; its value."""
     deadline = time.monotonic() + limit_s
     while time.monotonic() < deadline:

@@ -35,7 +35,7 @@ from vidqa.jobs.records import JobRecord
 from vidqa.platforms._base import State
 
 MANNERS = ("hang", "hang", "complete", "stubborn", "fail")
-ENOUGH_S = 120.0
+ENOUGH_S = 600.0
 
 
 def rounds(

@@ -23,7 +23,7 @@ from tests.platforms.daemons import needed
 
 PROGRAMS = ("slurmctld", "slurmd", "munged", "sbatch")
 MARK = "VIDQA_TEST_CLUSTER"  # in the environment of every daemon: the cluster's folder and the node's name
-START_LIMIT_S = 60
+START_LIMIT_S = 300
 PATH = f"{os.environ['PATH']}:/usr/sbin:/sbin"  # where daemons are
 
 CONF = """\
@@ -94,7 +94,7 @@ class SlurmCluster:
 
     def ask(self, *words: str) -> str:
         """What one of SLURM's commands prints."""
-        done = subprocess.run(words, env=self.environment, capture_output=True, text=True, timeout=60)
+        done = subprocess.run(words, env=self.environment, capture_output=True, text=True, timeout=300)
         return done.stdout.strip()
 
     @property

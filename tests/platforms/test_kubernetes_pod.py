@@ -28,7 +28,7 @@ def pod(folder: Path, program: str, *, node: int = 0) -> tuple[int, dict, str]:
         capture_output=True,
         text=True,
         env={"PYTHONPATH": str(SOURCE), "PATH": "/usr/bin:/bin"},
-        timeout=60,
+        timeout=300,
     )
     return ran.returncode, json.loads(last.read_text()) if last.exists() else {}, ran.stdout
 

@@ -32,12 +32,12 @@ def test_two_pods_train_are_preempted_and_go_on(tmp_path: Path, monkeypatch: pyt
         monkeypatch.setenv("KUBECONFIG", str(api.kubeconfig))
         record = launch("train", spec, "kubernetes", place(tmp_path, 2)).record
         metrics = Path(record.run_dir) / "metrics.jsonl"
-        until(lambda: metrics.exists() and losses(metrics.parent), "a step", 150)
+        until(lambda: metrics.exists() and losses(metrics.parent), "a step", 600)
         running = [pod for pod in api.select("pods", "") if pod["status"]["phase"] == "Running"]
         api.disrupt(running[1], "PreemptionByScheduler")  # the node without rank 0
-        until(lambda: "resumed after step" in jobs.tail(record, 500), "another attempt", 150)
+        until(lambda: "resumed after step" in jobs.tail(record, 500), "another attempt", 600)
         done = len(losses(metrics.parent))
-        until(lambda: len(losses(metrics.parent)) > done, "a step of it", 150)
+        until(lambda: len(losses(metrics.parent)) > done, "a step of it", 600)
         record = jobs.cancel(record.job_id, 60)
         assert (record.state, record.exit_code) == (State.CANCELED, 6), (record, jobs.tail(record, 40))
         assert len(running) == 2 and len(api.processes) == 4

@@ -29,7 +29,7 @@ from vidqa.platforms.slurm.commands import SlurmCommands
 
 pytestmark = pytest.mark.slurm
 WriteSpec = Callable[..., Path]
-LIMIT_S = 240  # another's tests may have the machine meanwhile
+LIMIT_S = 900  # another's tests may have the machine meanwhile
 
 
 @pytest.fixture

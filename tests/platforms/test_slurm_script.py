@@ -71,7 +71,7 @@ def words_of_srun(script: str, tmp_path: Path) -> list[str]:
     run.mkdir()
     script = script.replace("/runs/a b/20260101T120000Z-1a2b3c", str(run))
     variables = {"PATH": f"{tools}:{os.environ['PATH']}", "SLURM_JOB_ID": "7", "SLURMD_NODENAME": "n1"}
-    done = subprocess.run(["bash", "-c", script], env=variables, capture_output=True, text=True, timeout=30)
+    done = subprocess.run(["bash", "-c", script], env=variables, capture_output=True, text=True, timeout=300)
     assert (done.returncode, done.stderr) == (0, ""), done
     assert (run / "slurm-7.exit").read_text() == "0\n"
     said = (tmp_path / "said").read_text().split("srun\n")[1]
@@ -135,7 +135,7 @@ def test_a_node_whose_address_slurm_does_not_tell_meets_the_others_by_its_name(p
     program(programs, "scontrol", err="scontrol: error", code=1)
     variables = {"PATH": os.environ["PATH"], "SLURM_JOB_ID": "7", "SLURMD_NODENAME": "n1"}
     script = slurm_script.MEETING + 'echo "$FIRST_NODE"'
-    done = subprocess.run(["bash", "-c", script], env=variables, capture_output=True, text=True, timeout=30)
+    done = subprocess.run(["bash", "-c", script], env=variables, capture_output=True, text=True, timeout=300)
     assert done.stdout == "n1\n"
 
 
@@ -154,7 +154,7 @@ def test_several_nodes_talk_by_the_network_that_the_site_names(
     (tmp_path / "node.sh").write_text(slurm_script.task(asked))
     variables = {"PATH": os.environ["PATH"], "SLURM_JOB_ID": "7", "SLURMD_NODENAME": "n1", "SLURM_NODEID": "0"}
     script = slurm_script.sbatch(asked)
-    done = subprocess.run(["bash", "-c", script], env=variables, capture_output=True, text=True, timeout=30)
+    done = subprocess.run(["bash", "-c", script], env=variables, capture_output=True, text=True, timeout=300)
     assert done.stdout.splitlines()[0] == first, done
     assert done.stdout.splitlines()[1].startswith(f"{interface} ={interface} -m vidqa.platforms.supervisor")
     assert f"--master-addr={first}" in done.stdout

@@ -75,7 +75,7 @@ def login(slurm_daemons: SlurmCluster) -> Iterator[Path]:
         Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)  # where sshd puts away its privileges
     with (folder / "sshd.log").open("w") as log:
         server = subprocess.Popen([SSHD, "-D", "-e", "-f", folder / "sshd_config"], stderr=log)
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 180
     while "listening" not in (folder / "sshd.log").read_text():
         assert server.poll() is None and time.monotonic() < deadline, (folder / "sshd.log").read_text()
         time.sleep(0.05)
@@ -108,7 +108,7 @@ def test_a_job_over_ssh(
     record = jobs.wait(launch("train", write_spec("complete"), "slurm", wanted).record, 120)
     assert record.state == State.COMPLETE and "token of 17 letters" in record.log.read_text()
     second = launch("train", write_spec("hang"), "slurm", wanted).record
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 600
     while "manner hang" not in second.log.read_text() and time.monotonic() < deadline:
         time.sleep(0.1)
     second = jobs.cancel(second.job_id, 60)

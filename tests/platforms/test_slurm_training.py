@@ -20,7 +20,7 @@ from vidqa.jobs.records import JobRecord
 from vidqa.platforms._base import State
 
 pytestmark = [pytest.mark.slurm, pytest.mark.slow]
-LIMIT_S = 240
+LIMIT_S = 900
 STEPS = 36
 LAUNCH = Path(__file__).resolve().parents[2] / "scripts/launch.py"
 TWO_NODES = Resources(nodes=2)

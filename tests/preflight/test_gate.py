@@ -34,7 +34,7 @@ from vidqa.preflight.report import Report, preflight
 
 WriteSpec = Callable[..., Path]
 SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
-ENOUGH_S = 300.0
+ENOUGH_S = 900.0
 LOOKED = gate.LOOKING[:30]
 
 

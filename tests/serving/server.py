@@ -55,7 +55,7 @@ class Served:
         return connection
 
     def get(self, path: str, **headers: str) -> tuple[int, str]:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=300)
         connection.request("GET", path, headers=headers)
         answer = connection.getresponse()
         return answer.status, answer.read().decode()
@@ -67,7 +67,7 @@ class Served:
 
     def wait_for(self, name: str, value: float) -> None:
         """Until a figure has this value."""
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 300
         while (found := self.figure(name)) != value:
             assert time.monotonic() < deadline, f"{name} stays {found}"
             time.sleep(0.02)

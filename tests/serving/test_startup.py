@@ -7,6 +7,7 @@ import socket
 from types import SimpleNamespace
 
 import uvicorn
+from uvicorn.lifespan.off import LifespanOff
 
 from vidqa.engine.serve import Server
 from vidqa.serving.doors import listen
@@ -23,7 +24,7 @@ def test_a_server_accepts_connections_when_it_says_that_it_has_begun() -> None:
     async def started() -> None:
         config = uvicorn.Config(lambda *_: None, lifespan="off", log_level="warning")
         server = Server(config, SimpleNamespace(stop=lambda: None), began)  # type: ignore[arg-type]
-        server.lifespan = uvicorn.lifespan.off.LifespanOff(config)
+        server.lifespan = LifespanOff(config)
         config.load()
         await server.startup([door])
         for each in server.servers:

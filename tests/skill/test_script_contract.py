@@ -69,7 +69,7 @@ by_script = pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.ste
 
 
 def run(script: Path, *words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, str(script), *words], capture_output=True, text=True, cwd=cwd, timeout=60)
+    return subprocess.run([sys.executable, str(script), *words], capture_output=True, text=True, cwd=cwd, timeout=300)
 
 
 def help_seconds(script: Path) -> float:

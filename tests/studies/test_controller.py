@@ -33,7 +33,7 @@ from vidqa.studies.status import status
 from vidqa.studies.study import open_study
 
 pytestmark = pytest.mark.usefixtures("quick_trials")
-ENOUGH_S = 120.0
+ENOUGH_S = 600.0
 
 
 def test_a_study_begins_with_the_template_and_ends_with_a_report(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from vidqa.studies import proposing
 
 __all__ = ["docker_daemon", "docker_host", "docker_image", "slurm", "slurm_daemons"]
 pytestmark = pytest.mark.usefixtures("quick_trials")
-ENOUGH_S = 120.0
+ENOUGH_S = 600.0
 RUNGS = ("steps.shortest=2", "steps.longest=8", "steps.reduction=2")
 
 

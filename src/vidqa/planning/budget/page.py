@@ -51,8 +51,9 @@ is fitted to the runs below. LoRA's dropout keeps a little more.
 
 A GPU is large enough when the prediction, {COUNTS.error:.0%} more for what it may be wrong by, and \
 {COUNTS.outside_gib:g} GiB for CUDA and NCCL fit.
-Between that and the bare prediction preflight warns. A training takes the prediction and {COUNTS.error:.0%} more of each GPU before its
-first step, or as much of it as is free: taking memory within a step would stop the GPU.
+Between that and the bare prediction preflight warns.
+Before its first step a training takes the prediction and {COUNTS.error:.0%} more of each GPU, or as much as is free:
+taking memory within a step would stop the GPU.
 
 ## What is given up for memory
 

@@ -125,11 +125,15 @@ def test_one_step_is_torchs_own(kind: str, implementation: str) -> None:
     theirs.load_state_dict(ours.state_dict())
     optimizer = build_optimizer(ours, train(optm_name=kind, optm_lr=0.01, optm_impl=implementation))
     reference = getattr(torch.optim, kind)(theirs.parameters(), lr=0.01, betas=(0.9, 0.95), eps=1e-7, weight_decay=0.1)
+    taken = {name: value.data_ptr() for name, value in optimizer.state[ours.weight].items()}
     data = torch.randn(3, 5)
     for model, stepper in ((ours, optimizer), (theirs, reference)):
         model(data).square().sum().backward()
         stepper.step()
     torch.testing.assert_close(ours.weight, theirs.weight)
+    state, plain = (dict(optimizer.state[ours.weight]), dict(reference.state[theirs.weight]))
+    torch.testing.assert_close(state, plain)
+    assert taken == {name: value.data_ptr() for name, value in state.items()}, "the memory is that of before the step"
 
 
 def gradients(seed: int = 0) -> list[nn.Parameter]:

@@ -17,6 +17,8 @@ from torch.distributed.tensor import DTensor
 
 from vidqa.engine.distributed import local_part
 
+MOMENTS = ("exp_avg", "exp_avg_sq")  # what Adam and AdamW hold of each parameter, besides the number of steps
+
 
 class _Local:
     """Mixed into an optimizer of PyTorch: its lists of parameters, gradients and moments become local."""
@@ -45,13 +47,25 @@ def build_optimizer(model: nn.Module, train: Any) -> torch.optim.Optimizer:
     ]
     kind = {"AdamW": LocalAdamW, "Adam": LocalAdam}[train.optm_name]
     implementation = {"fused": {"fused": True}, "foreach": {"foreach": True}, "for-loop": {"foreach": False}}
-    return kind(
+    optimizer = kind(
         [group for group in groups if group["params"]],
         lr=train.optm_lr,
         betas=tuple(train.optm_betas),
         eps=train.epsilon,
         **implementation[train.optm_impl],
     )
+    _take_state(optimizer)
+    return optimizer
+
+
+def _take_state(optimizer: torch.optim.Optimizer) -> None:
+    """Adam's state before its first step, as PyTorch makes it within that step. There it would come to lie between
+    gradients, and leave a GPU's memory in pieces for the rest of the run."""
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            steps = torch.zeros((), device=parameter.device if group["fused"] else "cpu")
+            moments = {moment: torch.zeros_like(parameter) for moment in MOMENTS}
+            optimizer.state[parameter] = {"step": steps, **moments}
 
 
 def trained_by(optimizer: torch.optim.Optimizer) -> list[nn.Parameter]:

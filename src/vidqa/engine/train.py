@@ -138,7 +138,7 @@ class Training:
 
 
 def build_learner(schedule: Schedule, start: Start, feed: Feed, objective: Objective, stop: StopRequest) -> Learner:
-    """The model on its devices, ready for the first step; the optimizer has no state yet."""
+    """The model on its devices, and the optimizer, ready for the first step."""
     spec, world, policy = schedule.spec, schedule.world, schedule.policy
     folder = Path(spec.policy.model_name_or_path)
     with load_sharded(folder, spec.policy, spec.train, world, policy.recompute) as model:

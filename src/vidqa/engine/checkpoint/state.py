@@ -26,6 +26,7 @@ from vidqa.engine.checkpoint.files import Reader, Writer, read_table
 from vidqa.engine.distributed import World
 from vidqa.engine.model.resharding import reshard
 from vidqa.engine.model.trainable import is_adapter
+from vidqa.engine.optimizer import MOMENTS
 from vidqa.engine.prepare import on_main
 from vidqa.engine.problems import (
     ENGINE_CHECKPOINT_DAMAGED,
@@ -33,8 +34,6 @@ from vidqa.engine.problems import (
     ENGINE_RESUME_MISMATCH,
     ENGINE_SAVE_FAILED,
 )
-
-MOMENTS = ("exp_avg", "exp_avg_sq")  # what Adam and AdamW hold of each parameter, besides the number of steps
 
 
 def sharded_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
@@ -52,7 +51,7 @@ def own_weights(model: nn.Module) -> dict[str, torch.Tensor]:
 
 
 def training_state(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
-    """Weights and moments by name, once a first step was taken."""
+    """Weights and moments by name."""
     state = own_weights(model)
     for name, parameter in sharded_parameters(model).items():
         if parameter.requires_grad:
@@ -125,7 +124,7 @@ def load_state(folder: Path, step: int, model: nn.Module, optimizer: torch.optim
     """Fill model and optimizer from a checkpoint after `step` steps that any number of ranks wrote."""
     weights = own_weights(model)
     names = {parameter: name for name, parameter in sharded_parameters(model).items() if parameter.requires_grad}
-    moments = {_moment(name, m): torch.zeros_like(weights[name]) for name in names.values() for m in MOMENTS}
+    moments = {_moment(name, m): optimizer.state[parameter][m] for parameter, name in names.items() for m in MOMENTS}
     try:
         dcp.load({**weights, **moments}, storage_reader=Reader(folder), process_group=world.saving)
     except (CheckpointException, RuntimeError, OSError, ValueError) as unlike:

@@ -77,7 +77,7 @@ def plan_kernels(calls: Calls, recompute: Recompute, model: Any, world: World) -
         (decoder, True, True, recompute.decoder),
         (vision, False, bool(family.trained_vision(model)), recompute.vision),
     ]
-    with ThreadPoolExecutor(1, "kernels") as waiting:
+    with ThreadPoolExecutor(1, "kernels", _use, (world.device,)) as waiting:
         backward = waiting.submit(lambda: None)
         for shapes, (heads, causal, trains, layers) in zip(calls, towers, strict=True):
             for call in shapes[:MOST_SHAPES]:
@@ -115,6 +115,12 @@ def map_memory(peak_gib: float, device: torch.device) -> None:
             pieces.append(torch.empty(PIECE_BYTES, dtype=torch.uint8, device=device))
     pieces.clear()
     torch.cuda.reset_peak_memory_stats(device)  # it counts what the run uses
+
+
+def _use(device: torch.device) -> None:
+    """A new thread would use the first GPU."""
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
 
 
 def _attended(

@@ -52,6 +52,8 @@ is fitted to the runs below. LoRA's dropout keeps a little more.
 A GPU is large enough when the prediction, {COUNTS.error:.0%} more for what it may be wrong by, and \
 {COUNTS.outside_gib:g} GiB for CUDA and NCCL fit.
 Between that and the bare prediction preflight warns.
+Before its first step a training takes the prediction and {COUNTS.error:.0%} more of each GPU, or as much as is free:
+taking memory within a step would stop the GPU.
 
 ## What is given up for memory
 
@@ -133,7 +135,8 @@ come from the measured training that is most alike; steps of few tokens, as most
 CHOICES = """## The choice beside a grid
 
 What the engine chose for a training beside the fastest of several fixed choices of `engine.recompute` and
-`engine.pack_tokens` (named by them), in one call of `benchmarks/policies.py`. "Used" is the largest tensors' memory."""
+`engine.pack_tokens` (so many, and its name), in one call of `benchmarks/policies.py`; fixed choices that were predicted
+not to fit are left out. "Used" is the largest tensors' memory, and its share of what the run may take of the GPU."""
 
 
 def memory_page() -> str:
@@ -160,8 +163,10 @@ def _choices() -> list[str]:
     lines = ["| case | GPU | chosen | tokens/s | of the best fixed | predicted | used |"]
     lines += ["|---|---|---|---|---|---|---|"]
     for line in newest.values():
-        best = f"{line['against_best_fixed']:.2f} x ({line['best_fixed']})" if "best_fixed" in line else "-"
+        fixed = f"{line.get('fixed')}: {line.get('best_fixed')}"
+        best = f"{line['against_best_fixed']:.2f} x (of {fixed})" if "best_fixed" in line else "-"
         predicted, used = (_gib(line.get(key)) for key in ("predicted_gib", "memory_gib"))
+        used += f", {line['share_of_memory']:.0%}" if "share_of_memory" in line else ""
         chosen = f"packs of {line['pack_tokens']:,}; {line['chosen']}"
         lines.append(
             f"| {line['case']} | {line['gpu']} | {chosen} | {line['tokens/s/gpu']:,} | {best} | {predicted} | {used} |"

@@ -40,8 +40,30 @@ parser.add_argument("--count", type=int, default=1, help="suggest: how many (def
 parser.add_argument("--wait", action="store_true", help="start: show the log until the study ends or stops")
 parser.add_argument("--timeout", type=float, metavar="S", help="start --wait: no longer than this; the study goes on")
 
+# What each verb takes beside --study; anything else would be ignored in silence.
+OF_A_PLAN = {"spec", "evaluate", "test", "metric", "algorithm", "trials", "concurrent", "range", "fix", "set"}
+TAKES = {
+    "plan": OF_A_PLAN,
+    "start": {"trials", "wait", "timeout"},
+    "suggest": {"count"},
+    "enqueue": {"set", "proposer"},
+    "tell": {"set", "objective", "proposer"},
+}
+
+
+def refuse_unused(options: Namespace) -> None:
+    given = {name for name, value in vars(options).items() if value != parser.get_default(name)}
+    takes = TAKES.get(options.verb, set())
+    if unused := sorted(given - takes - {"verb", "study", "json"}):
+        parser.error(f"{options.verb} takes no --{unused[0]}")
+    if options.verb == "plan" and not options.spec and (new := sorted(given & OF_A_PLAN)):
+        parser.error(
+            f"--{new[0]} is of a new plan, which --spec names; without both, plan shows the study that is there"
+        )
+
 
 def main(options: Namespace) -> Result:
+    refuse_unused(options)
     folder = options.study.absolute()
     if options.verb == "plan":
         from vidqa.studies.plan import Asked, plan

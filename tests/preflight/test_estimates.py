@@ -18,7 +18,9 @@ from vidqa.planning.packing.steps import Steps
 from vidqa.planning.samples import training_planner
 from vidqa.planning.sets import load_sets
 from vidqa.preflight import memory_checks
+from vidqa.preflight._base import Context
 from vidqa.preflight.gpus import Declared
+from vidqa.preflight.memory_checks import peak_within
 from vidqa.preflight.report import Report, preflight
 from vidqa.spec.models import TrainSpec
 
@@ -187,6 +189,19 @@ def test_an_evaluation_of_a_model_that_is_too_large_is_refused(case: Case) -> No
     _, (problem,) = evaluated(case, 10.0)
     assert "more memory" in problem.remedy and "16.3 are weights" in problem.message
     assert evaluated(case, None)[1] == []
+
+
+def test_a_job_counts_on_no_more_than_its_part_of_a_gpu(case: Case) -> None:
+    limit = {"engine.gpu_memory_gib": 10.0}
+    _, (problem,) = evaluated(case, 80.0, **limit)
+    assert "of 10.0 GiB" in problem.message and evaluated(case, 80.0)[1] == []
+    assert evaluated(case, 8.0, **limit)[1][0].message.count("of 8.0 GiB"), "a smaller GPU is the limit then"
+
+
+def test_what_a_training_takes_within_a_part_of_a_gpu(case: Case) -> None:
+    context = Context(case.write(), "train", "local")
+    whole, half = peak_within(context, 300.0), peak_within(context, 150.0)
+    assert whole and half and half <= 150.0 and peak_within(context, 3.0) is None
 
 
 def test_folders_of_metrics_are_looked_into(case: Case) -> None:

@@ -235,7 +235,7 @@ def test_a_trial_made_elsewhere_is_told_and_counts(tmp_path: Path) -> None:
     proposing.tell(study, [f"{RATE}=2e-3"], [0.01], "colleague")
     with pytest.raises(ProblemError, match="AUTOML_VALUE"):
         proposing.enqueue(study, [f"{RATE}=3.0"], "agent")
-    with pytest.raises(ProblemError, match=r"STUDY_GOAL"):
+    with pytest.raises(ProblemError, match=r"STUDY_ASKED"):
         proposing.tell(study, [f"{RATE}=2e-3"], [0.01, 2.0], "colleague")
     proposing.enqueue(study, [f"{RATE}=1e-4"], "agent")
     found = carry_out(study)

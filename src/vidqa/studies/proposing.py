@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,14 @@ from vidqa.studies import requests
 from vidqa.studies.plan import suggested
 from vidqa.studies.repair import repaired
 from vidqa.studies.study import Study, history_of, open_study
-from vidqa.studies.study_problems import STUDY_GOAL
+from vidqa.studies.study_problems import STUDY_ASKED
 
 
 def suggest(folder: Path, count: int) -> Result:
-    """The values that the algorithm would try next, if those that run reached nothing new. Nothing is started."""
+    """The values that the algorithm would try next, if those that run reached nothing new. Nothing is started. Raises
+    STUDY_ASKED for less than one."""
+    if count < 1:
+        raise STUDY_ASKED.error(f"--count {count}", "less than one is asked for", "write --count 1, or more")
     study = open_study(folder)
     history, note = history_of(folder)
     study.fits(history)
@@ -27,8 +31,8 @@ def suggest(folder: Path, count: int) -> Result:
 
 
 def enqueue(folder: Path, sets: list[str], proposer: str) -> Result:
-    """Values to be tried next, before those of the algorithm. Raises AUTOML_UNKNOWN_KEY, AUTOML_VALUE and what the
-    repair raises."""
+    """Values to be tried next, before those of the algorithm. Raises STUDY_ASKED, AUTOML_UNKNOWN_KEY, AUTOML_VALUE and
+    what the repair raises."""
     study = open_study(folder)
     values, repairs = _checked(study, sets)
     name = requests.ask(folder, requests.ENQUEUE, {"values": values, "proposer": proposer})
@@ -37,12 +41,15 @@ def enqueue(folder: Path, sets: list[str], proposer: str) -> Result:
 
 
 def tell(folder: Path, sets: list[str], objectives: list[float], proposer: str) -> Result:
-    """A trial that was made elsewhere and what it reached, one number for each goal. Raises STUDY_GOAL."""
+    """A trial that was made elsewhere and what it reached, one number for each goal. Raises STUDY_ASKED,
+    STUDY_GOAL, and for values what `enqueue` raises."""
     study = open_study(folder)
     values, repairs = _checked(study, sets)
     if len(objectives) != len(study.settings.goals):
         goals = ", ".join(goal.metric for goal in study.settings.goals)
-        raise STUDY_GOAL.error("--objective", f"{len(objectives)} numbers are told; the goals are {goals}")
+        raise STUDY_ASKED.error("--objective", f"{len(objectives)} numbers are told; the goals are {goals}")
+    if wrong := [value for value in objectives if not math.isfinite(value)]:
+        raise STUDY_ASKED.error("--objective", f"{wrong[0]} is no number that trials could be compared by")
     said: dict[str, Any] = {"values": values, "proposer": proposer, "objectives": objectives}
     name = requests.ask(folder, requests.TELL, said)
     data = {"request": name, **said, "repairs": repairs}
@@ -51,6 +58,9 @@ def tell(folder: Path, sets: list[str], objectives: list[float], proposer: str) 
 
 def _checked(study: Study, sets: list[str]) -> tuple[dict[str, Any], list[str]]:
     given = parse_set(sets).table
+    if not given:
+        searched = ", ".join(each.name for each in study.space.parameters)
+        raise STUDY_ASKED.error("--set", f"no value is named; the search is over {searched}")
     raise_errors(study.space.problems(given))
     values, repairs = repaired(study.space, study.base, given)
     return values, list(repairs)

@@ -44,7 +44,7 @@ def start(folder: Path, trials: int | None = None) -> None:
     deadline = time.monotonic() + TAKES_S
     while time.monotonic() < deadline and process.poll() is None:
         controller = controller_of(folder)
-        if controller and controller.pid == process.pid:
+        if controller and controller.pid == process.pid and read(folder).events:  # status can tell of it from now on
             return
         time.sleep(0.05)
     raise_errors(problems_said(folder))
@@ -53,8 +53,9 @@ def start(folder: Path, trials: int | None = None) -> None:
 def extend(folder: Path, trials: int) -> None:
     """Let a study have more trials, also one that has ended. Raises STUDY_SETTINGS, STUDY_CHANGED."""
     settings, history = read_settings(folder), history_of(folder)[0]
-    if trials <= max(history.max_trials, len(history.trials)):
-        message = f"the study has {max(history.max_trials, len(history.trials))} trials"
+    has = max(history.max_trials or settings.max_trials, len(history.trials))
+    if trials <= has:
+        message = f"the study has {has} trials"
         raise STUDY_SETTINGS.error(f"--trials {trials}", message, "name a larger number")
     longer = settings.model_copy(update={"max_trials": trials})
     study_of(folder, longer).fits(history)
@@ -86,18 +87,26 @@ def problems_said(folder: Path) -> list[Problem]:
 
 
 def stop(folder: Path) -> None:
-    """Ask the study to stop, and wait until it has; where nobody works on it, end the jobs that it left running."""
+    """Ask the study to stop, and wait until it has; where nobody works on it, end the jobs that it left running. One
+    that has ended needs nothing."""
     from vidqa.preflight import gate
     from vidqa.studies.controller import Controller
     from vidqa.studies.study import open_study
 
     if not read(folder).events:
         raise STUDY_MISSING.error(folder, "nothing of it was started")
+    if history_of(folder)[0].finished and controller_of(folder) is None:
+        return
     requests.ask(folder, requests.STOP, {})
     deadline = time.monotonic() + STOP_GRACE_S
     while controller_of(folder) and time.monotonic() < deadline:
         time.sleep(POLL_S)
-    if history_of(folder)[0].finished or requests.STOP not in [each.verb for each in requests.pending(folder)]:
+    asked = [each for each in requests.pending(folder) if each.verb == requests.STOP]
+    if history_of(folder)[0].finished:  # it ended by itself; what was asked must not stop it when it becomes longer
+        for request in asked:
+            requests.forget(folder, request)
+        return
+    if not asked:
         return
     with only_controller(folder):
         controller = Controller(open_study(folder), gate.of_engine("vidqa"))

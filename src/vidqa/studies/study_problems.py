@@ -18,6 +18,12 @@ STUDY_GOAL = Code(
     "What the study is to improve cannot be measured as its spec stands.",
     "Let the training validate, or name an evaluation spec, or choose another metric.",
 )
+STUDY_ASKED = Code(
+    "STUDY_ASKED",
+    "What is asked of the study says too little, or no number that it could use.",
+    "Name values with --set KEY=VALUE, and for tell one --objective X for each goal.",
+    Exit.USAGE,
+)
 STUDY_BUDGET = Code(
     "STUDY_BUDGET",
     "The limits leave no room for two trials: nothing would be searched.",

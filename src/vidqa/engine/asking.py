@@ -32,6 +32,7 @@ from vidqa.planning.samples import Planner, Sample
 
 BATCHES_AHEAD = 2  # batches that are decoded while the model answers
 WAITED_MUCH = 0.2  # share of the time that is said
+SHORT_S = 60.0  # a short run waits for its first frames, whatever decodes them
 Failed = dict[str, list[Problem]]  # problems of samples without an answer, by sample id
 
 
@@ -109,7 +110,7 @@ def report_speed(
     line = f"{answers} answers in {longest:.1f} s, {answers / longest:.2f} a second"
     if len(took) > 1:
         line += f"; the first of {len(took)} ranks was done after {min(took):.1f} s"
-    if max(waited) > WAITED_MUCH * longest:
+    if longest > SHORT_S and max(waited) > WAITED_MUCH * longest:
         line += f"; {max(waited):.1f} s were spent waiting for frames (more engine.decode_workers may help)"
     values = {
         "perf/answers_per_s": answers / longest,

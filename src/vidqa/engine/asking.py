@@ -81,23 +81,24 @@ def ask_all(
     with (
         open_evaluation(run, world, -(-len(mine) // size)) as progress,
         closing(FrameSource(workers, spec.engine.decode_timeout_s, frame_cache(spec.engine))) as source,
-        closing(GENERATORS[how.generator].open(settings)) as session,
     ):
         prompts = Prompts(planner, source, sampling_of(spec, how.seed), BATCHES_AHEAD * size, choices)
-        taking = Answering(saved, prompts, progress, len(mine), size, fails=spec.engine.on_bad_sample == "fail")
-        world.gather(None)  # speed is told from where every rank has its model
-        started = time.perf_counter()
-        for results in session.generate(prompts.of(mine)):
-            taking.take(results)
-            if stop.signal_name:
-                break
-        seconds = time.perf_counter() - started
-        everyone = world.gather((stop.signal_name is not None, taking.failed, taking.answered, seconds, prompts.waited))
-        stopped, failures, answered, took, waited = zip(*everyone, strict=True)
-        if any(stopped):
-            progress.say("stopped; the same spec with skip_saved = true continues it")
-        elif sum(answered):
-            report_speed(progress, -(-len(mine) // size), sum(answered), took, waited)
+        requests = prompts.of(mine)  # the first videos are decoded while the model is loaded
+        with closing(GENERATORS[how.generator].open(settings)) as session:
+            taking = Answering(saved, prompts, progress, len(mine), size, fails=spec.engine.on_bad_sample == "fail")
+            world.gather(None)  # speed is told from where every rank has its model
+            started = time.perf_counter()
+            for results in session.generate(requests):
+                taking.take(results)
+                if stop.signal_name:
+                    break
+            seconds = time.perf_counter() - started
+            found = (stop.signal_name is not None, taking.failed, taking.answered, seconds, prompts.waited)
+            stopped, failures, answered, took, waited = zip(*world.gather(found), strict=True)
+            if any(stopped):
+                progress.say("stopped; the same spec with skip_saved = true continues it")
+            elif sum(answered):
+                report_speed(progress, -(-len(mine) // size), sum(answered), took, waited)
     return AnsweringResult(saved, {name: found for failed in failures for name, found in failed.items()}, any(stopped))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 from typing import Any
@@ -122,6 +123,22 @@ def test_a_problem_names_the_place_in_the_request() -> None:
         str(asked("Hi", user=None, tools=None, presence_penalty=0.0)).replace("None", "null").replace("'", '"').encode()
     )
     assert silent.stops == () and silent.choices is None and silent.json_form is None
+
+
+def test_what_is_wrong_with_a_list_is_said_of_the_list() -> None:
+    with pytest.raises(ProblemError) as wrong:
+        parse_request(json.dumps(asked("Hi", stop=["a"] * 17)).encode())
+    (problem,) = wrong.value.problems
+    assert problem.where == "stop" and "at most 16 items" in problem.message
+
+
+def test_the_place_of_a_form_is_the_field_that_names_it() -> None:
+    for name, value in (
+        ("guided_choice", ["yes", "no"]),
+        ("structured_outputs", {"json": {"type": "object"}}),
+        ("response_format", {"type": "json_object"}),
+    ):
+        assert parse_request(json.dumps(asked("Hi", **{name: value})).encode()).form_place == name
 
 
 def test_other_machines_need_a_key() -> None:

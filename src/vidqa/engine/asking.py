@@ -33,6 +33,7 @@ from vidqa.planning.samples import Planner, Sample
 
 BATCHES_AHEAD = 2  # batches that are decoded while the model answers
 WAITED_MUCH = 0.2  # share of the time that is said
+SHORT_S = 60.0  # a short run waits for its first frames, whatever decodes them
 Failed = dict[str, list[Problem]]  # problems of samples without an answer, by sample id
 
 
@@ -83,23 +84,24 @@ def ask_all(
     with (
         open_evaluation(run, world, -(-len(mine) // size)) as progress,
         closing(FrameSource(workers, spec.engine.decode_timeout_s, frame_cache(spec.engine))) as source,
-        closing(GENERATORS[how.generator].open(settings)) as session,
     ):
         prompts = Prompts(planner, source, sampling_of(spec, how.seed), BATCHES_AHEAD * size, choices)
-        taking = Answering(saved, prompts, progress, len(mine), size, fails=spec.engine.on_bad_sample == "fail")
-        world.gather(None)  # speed is told from where every rank has its model
-        started = time.perf_counter()
-        for results in session.generate(prompts.of(mine)):
-            taking.take(results)
-            if stop.signal_name:
-                break
-        seconds = time.perf_counter() - started
-        everyone = world.gather((stop.signal_name is not None, taking.failed, taking.answered, seconds, prompts.waited))
-        stopped, failures, answered, took, waited = zip(*everyone, strict=True)
-        if any(stopped):
-            progress.say("stopped; the same spec with skip_saved = true continues it")
-        elif sum(answered):
-            report_speed(progress, -(-len(mine) // size), sum(answered), took, waited)
+        requests = prompts.of(mine)  # the first videos are decoded while the model is loaded
+        with closing(GENERATORS[how.generator].open(settings)) as session:
+            taking = Answering(saved, prompts, progress, len(mine), size, fails=spec.engine.on_bad_sample == "fail")
+            world.gather(None)  # speed is told from where every rank has its model
+            started = time.perf_counter()
+            for results in session.generate(requests):
+                taking.take(results)
+                if stop.signal_name:
+                    break
+            seconds = time.perf_counter() - started
+            found = (stop.signal_name is not None, taking.failed, taking.answered, seconds, prompts.waited)
+            stopped, failures, answered, took, waited = zip(*world.gather(found), strict=True)
+            if any(stopped):
+                progress.say("stopped; the same spec with skip_saved = true continues it")
+            elif sum(answered):
+                report_speed(progress, -(-len(mine) // size), sum(answered), took, waited)
     return AnsweringResult(saved, {name: found for failed in failures for name, found in failed.items()}, any(stopped))
 
 
@@ -112,7 +114,7 @@ def report_speed(
     line = f"{answers} answers in {longest:.1f} s, {answers / longest:.2f} a second"
     if len(took) > 1:
         line += f"; the first of {len(took)} ranks was done after {min(took):.1f} s"
-    if max(waited) > WAITED_MUCH * longest:
+    if longest > SHORT_S and max(waited) > WAITED_MUCH * longest:
         line += f"; {max(waited):.1f} s were spent waiting for frames (more engine.decode_workers may help)"
     values = {
         "perf/answers_per_s": answers / longest,

@@ -6,6 +6,7 @@ import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
+from itertools import chain, islice
 from typing import Any, TypeVar
 
 import numpy as np
@@ -34,8 +35,13 @@ class Prompts:
         self.waited = 0.0
 
     def of(self, samples: Iterable[Sample]) -> Iterator[Request]:
+        """Their requests. The first `ahead` videos are decoded from now on, before a model is there to be asked."""
         begun = ((sample, self.source.request([sample])) for sample in samples)
-        for sample, ticket in early(begun, self.ahead):
+        first = list(islice(begun, self.ahead))
+        return self._requests(early(chain(first, begun), self.ahead))
+
+    def _requests(self, begun: Iterable[tuple[Sample, list[Any]]]) -> Iterator[Request]:
+        for sample, ticket in begun:
             yield Request(
                 sample.record.id,
                 self.planner.encode(sample).token_ids,

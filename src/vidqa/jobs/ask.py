@@ -10,7 +10,7 @@ import os
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -141,8 +141,9 @@ def _carry_out(job: Job) -> None:
 
 
 def problems_of(rows: list[Row]) -> list[Problem]:
-    """The problems of files without an answer, each once."""
-    return list(dict.fromkeys(Problem(**row["problem"]) for row in rows if row["problem"]))
+    """The problems of files without an answer, each once, at the file: in the run it is at one of the questions."""
+    found = [replace(Problem(**row["problem"]), where=row["media"][0]) for row in rows if row["problem"]]
+    return list(dict.fromkeys(found))
 
 
 def lines_of(path: Path) -> list[str]:

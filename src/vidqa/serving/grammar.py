@@ -32,17 +32,17 @@ class Grammars:
         matcher = self.guidance.LLMatcher
         if (choices := request.choices) is not None:
             if not all(choices):
-                raise CONSTRAINT.error("choice", "a choice is empty")
+                raise CONSTRAINT.error(request.form_place, "a choice is empty")
             grammar = matcher.grammar_from_lark(f"start: {' | '.join(map(json.dumps, choices))}")
         elif (schema := request.json_form) is not None:
             written = json.dumps(schema)
             if len(written) > LONGEST_FORM:
-                raise CONSTRAINT.error("schema", f"{len(written)} characters; {LONGEST_FORM} are taken")
+                raise CONSTRAINT.error(request.form_place, f"{len(written)} characters; {LONGEST_FORM} are taken")
             grammar = matcher.grammar_from_json_schema(schema, defaults=OBJECT_FORM)
         else:
             return None
         if wrong := matcher.validate_grammar(grammar, self.tokenizer):
-            raise CONSTRAINT.error("schema", wrong.splitlines()[0][:300])
+            raise CONSTRAINT.error(request.form_place, wrong.splitlines()[0][:300])
         return lambda: Form(matcher(self.tokenizer, grammar), self, thinking=thinking)
 
 

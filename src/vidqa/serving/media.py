@@ -17,7 +17,7 @@ from vidqa.dataset.record import MediaRef
 from vidqa.serving._base import MB, Limits
 from vidqa.serving.conversation import NamedMedium
 from vidqa.serving.download import Hosts, download
-from vidqa.serving.problems import MEDIA_REFUSED, MEDIA_TOO_LARGE, MEDIA_UNAVAILABLE
+from vidqa.serving.problems import MEDIA_REFUSED, MEDIA_TOO_LARGE, MEDIA_UNAVAILABLE, REQUEST
 
 KINDS = {"video": ("video/", "application/octet-stream"), "image": ("image/", "application/octet-stream")}
 SHOWN = 200  # characters of an address
@@ -114,13 +114,14 @@ def _from_data_url(medium: NamedMedium) -> bytes:
     head, comma, body = medium.url.partition(",")
     kind, *parameters = head[len("data:") :].lower().split(";")
     if not comma or "base64" not in parameters:
-        raise MEDIA_REFUSED.error(medium.where, "a data URL has the form data:video/mp4;base64,...", "Encode it so.")
+        raise REQUEST.error(medium.where, "a data URL has the form data:video/mp4;base64,...", "Encode it so.")
     if kind and not kind.startswith(KINDS[medium.kind]):
-        message = f"{_shown(kind)} is not the type of a {medium.kind} file"
-        raise MEDIA_REFUSED.error(medium.where, message, f"Name it as {medium.kind}/..., or as what it is.")
+        message = f"{_shown(kind)} is sent as {medium.kind}_url"
+        remedy = f"Send images as image_url and videos as video_url; {medium.kind}_url takes {medium.kind}/..."
+        raise REQUEST.error(medium.where, message, remedy)
     if medium.kind == "video" and "," in body:
         message = "several parts: single frames are not taken, only a video file, whose times are known"
-        raise MEDIA_REFUSED.error(medium.where, message, "Send the video file, or the frames as images.")
+        raise REQUEST.error(medium.where, message, "Send the video file, or the frames as images.")
     try:
         return base64.b64decode(body, validate=True)
     except (binascii.Error, ValueError) as broken:

@@ -145,6 +145,13 @@ class ChatRequest(Strict):
         return self.guided_choice or (self.structured_outputs.choice if self.structured_outputs else None)
 
     @property
+    def form_place(self) -> str:
+        """The field that says the form of the answer."""
+        return next(
+            (name for name in ("guided_choice", "structured_outputs") if getattr(self, name)), "response_format"
+        )
+
+    @property
     def json_form(self) -> dict[str, Any] | None:
         """The JSON schema of the answer; for plain JSON mode, that of any object."""
         if self.structured_outputs and self.structured_outputs.json_ is not None:
@@ -203,9 +210,10 @@ def _check(request: ChatRequest) -> None:
 
 
 def _wrong(found: ValidationError, given: dict[str, Any]) -> list[Problem]:
-    """The problems, each at its place, without those of the other members of a union."""
+    """The problems, each at its place, without those of the other members of a union: of the members at one place, the
+    one of the value's own JSON type says what is wrong."""
     messages: dict[str, str] = {}
-    for each in found.errors(include_url=False):
+    for each in sorted(found.errors(include_url=False), key=lambda each: each["type"].endswith("_type")):
         messages.setdefault(_place(each["loc"], given), each["msg"])
     deepest = [place for place in messages if not any(other != place and other.startswith(place) for other in messages)]
     return [REQUEST.at(place, messages[place][:300]) for place in deepest[:5]]

@@ -8,7 +8,7 @@ VLLM := .vllm
 VLLM_VERSION := 0.32.0
 HAS_GPU := $(shell command -v nvidia-smi)
 JOBS ?= 3
-EXTRAS := engine metrics s3 wandb tensorboard kubernetes fp8 serve automl curation dev
+EXTRAS := engine metrics s3 wandb tensorboard kubernetes serve automl curation dev
 
 .DEFAULT_GOAL := help
 .PHONY: help install demo check test test-vllm vllm generate lock

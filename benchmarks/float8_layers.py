@@ -1,293 +1,153 @@
-"""One decoder layer and one vision block forward and backward, in bf16 and by several ways in fp8: which is fastest.
+"""One decoder layer and one vision block, forward and backward, in bf16 and in 8-bit floats: time, kernels, rounding.
 
     python benchmarks/float8_layers.py --out DIR
+
+Layers of the 8B shapes with random weights on one GPU, compiled as the engine compiles them; 16,384 tokens, and four
+patches for each. A row tells how long both directions take, what its kernels do, and how far the output and the
+gradients lie from those of bf16 (norm of the difference over the norm). The engine leaves vision blocks in bf16.
 """
 
 from __future__ import annotations
 
-import json
-import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
-from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
-from float8_ways import Way, both, columns, multiply, products, scale_of
-from ledger import arguments
-from shapes import SHAPES, config_of
+from ledger import Ledger, arguments, table
+from shapes import config_of
 from torch import nn
+from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
-from vidqa.engine.families import family_of, qwen_vl, qwen_vl_layers
+from vidqa.engine.families import qwen_vl
 from vidqa.engine.families.qwen3_vl import PARTS, QWEN3_VL
-from vidqa.engine.model import layers
-from vidqa.engine.model.compiling import any_length
+from vidqa.engine.families.qwen_vl_layers import EAGER, compiled
 from vidqa.engine.model.context import WHOLE
-from vidqa.engine.model.layers import FLOAT8
+from vidqa.engine.model.float8 import use_float8
 
 CUDA = torch.cuda.is_available()
 DEVICE = torch.device("cuda" if CUDA else "cpu")
-BEGAN = time.monotonic()
-EAGER = False
-
-own_project = layers.project
-
-
-def project(hidden: torch.Tensor, *of: Any, plainly: bool = False) -> Any:
-    if isinstance(of[0].float8, Way):
-        return products(of[0].float8, hidden, [each.weight for each in of], [each.bias for each in of])
-    return own_project(hidden, *of, plainly=plainly)
-
-
-qwen_vl_layers.project = project
+WAYS = (None, "tensorwise", "rowwise")
+TIMES = 12
+# The first words that a kernel's name holds decide.
+KINDS = (
+    ("casts and turns", ("_cast_kernel",)),
+    ("elementwise, norms", ("triton_",)),
+    ("attention", ("sdpa", "flash", "fmha", "attention")),
+    ("GEMM", ("gemm", "nvjet", "cutlass", "xmma", "cublas")),
+)
+SHOWN = ("run", "ms", "forward_ms", "speed", "peak_gib", "output_off", "input_gradient_off", "weight_gradients_off")
 
 
-def dense() -> Any:
-    """Compiled; a CPU, which has no kernels of its own here, traces the same graphs and carries them out one by one."""
-    if CUDA:
-        return qwen_vl_layers.compiled()
-    if EAGER:
-        return qwen_vl_layers.EAGER
-    compiled = (torch.compile(each, fullgraph=True, backend="aot_eager") for each in qwen_vl_layers.EAGER)
-    return qwen_vl_layers.Dense(*map(any_length, compiled))
+class Layer(NamedTuple):
+    module: nn.Module
+    hidden: torch.Tensor
+    call: Callable[[], torch.Tensor]
+    gradient: torch.Tensor
+
+    def both(self) -> list[torch.Tensor]:
+        """The output and the gradients of the input and of every matrix."""
+        matrices = [parameter for parameter in self.module.parameters() if parameter.dim() > 1]
+        output = self.call()
+        return [output.detach(), *torch.autograd.grad(output, [self.hidden, *matrices], self.gradient)]
 
 
-def torchao_way(fast: bool) -> Any:
-    from dataclasses import replace
-
-    import torchao.float8.float8_linear as torchao
-    from torchao.float8 import Float8LinearConfig
-    from torchao.float8.config import Float8GemmConfig
-
-    recipe = replace(Float8LinearConfig.from_recipe_name("tensorwise"), emulate=not CUDA)
-    if fast:
-        quick = Float8GemmConfig(use_fast_accum=True)
-        recipe = replace(recipe, gemm_config_grad_input=quick, gemm_config_grad_weight=quick)
-    sample = torchao.Float8Linear.from_float(nn.Linear(16, 16, bias=False, device="meta"), recipe)
-    return layers.Float8(torchao.matmul_with_hp_or_float8_args.apply, sample.linear_mm_config, sample.config)
-
-
-SLOW = (True, False, False)
-WAYS: dict[str, Callable[[], Any]] = {
-    "bf16": lambda: None,
-    "torchao": lambda: torchao_way(False),
-    "triton": lambda: Way(),
-    "triton, slow weight gradient": lambda: Way(fast=(True, True, False)),
-    "torch": lambda: Way(turn="torch"),
-    "torch, checked": lambda: Way(turn="torch", checked=True),
-    "triton, apart": lambda: Way(together=False),
-    "triton, kept": lambda: Way(keep=True),
-    "torchao, fast": lambda: torchao_way(True),
-    "triton, amax at once": lambda: Way(by_rows=False),
-    "triton, e4m3 gradients": lambda: Way(gradient="e4m3"),
-    "triton, slow": lambda: Way(fast=SLOW),
-    "triton, bf16 weight gradient": lambda: Way(wgrad8=False),
-    "bf16 again": lambda: None,
-}
-VISION_WAYS = ("bf16", "triton")
+def layer_of(part: str, config: Any, tokens: int, frame: int) -> Layer:
+    """The first decoder layer, or the first vision block on four patches a token."""
+    with torch.device("meta"):
+        model = QWEN3_VL.model_class(config).model
+    dense = compiled() if CUDA else EAGER
+    if part == "decoder":
+        width, rows, segments = config.text_config.head_dim, tokens, ((0, 2, tokens // 2),)
+        module = model.language_model.layers[0]
+        forward: Any = partial(qwen_vl.decoder_layer, WHOLE, dense)
+        more: list[Any] = [None]
+    else:
+        tower = config.vision_config
+        width, rows, segments = tower.hidden_size // tower.num_heads, 4 * tokens, ((0, 4 * tokens // frame, frame),)
+        module, forward, more = model.visual.blocks[0], partial(qwen_vl.vision_block, PARTS, dense), []
+    module = module.to_empty(device=DEVICE).to(torch.bfloat16).train()
+    generator = torch.Generator(DEVICE).manual_seed(0)
+    for parameter in module.parameters():
+        parameter.data.normal_(0, 0.02, generator=generator).add_(parameter.dim() == 1)  # norms and biases: about one
+    size = config.text_config.hidden_size if part == "decoder" else config.vision_config.hidden_size
+    hidden, gradient = (torch.randn(rows, size, device=DEVICE, generator=generator).bfloat16() for _ in range(2))
+    angle = torch.outer(torch.arange(rows, device=DEVICE), torch.linspace(1, 0.001, width, device=DEVICE))
+    turns = (angle.cos(), angle.sin()) if part == "vision" else (angle.cos().bfloat16(), angle.sin().bfloat16())
+    hidden.requires_grad_()
+    return Layer(module, hidden, partial(forward, module, hidden, *turns, segments, *more), gradient * 1e-4)
 
 
-def timed(work: Callable[[], Any], times: int) -> float:
-    """Seconds of one call."""
+def milliseconds(work: Callable[[], Any]) -> float:
     for _ in range(3):
         work()
-    if not CUDA:
-        began = time.perf_counter()
+    _settle()
+    began = time.perf_counter()
+    for _ in range(TIMES):
         work()
-        return time.perf_counter() - began
-    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    start.record()
-    for _ in range(times):
-        work()
-    end.record()
-    torch.cuda.synchronize()
-    return start.elapsed_time(end) / times / 1000
+    _settle()
+    return (time.perf_counter() - began) / TIMES * 1e3
 
 
-def kernels(work: Callable[[], Any]) -> list[tuple[str, int, float]]:
-    """Name, calls and milliseconds of every kernel of one call, longest first."""
+def _settle() -> None:
+    if CUDA:
+        torch.cuda.synchronize()
+
+
+def kinds_of(work: Callable[[], Any]) -> dict[str, float]:
+    """Milliseconds of all kernels of each kind, of one call."""
     with profile(activities=[ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if CUDA else [])]) as found:
         work()
-        if CUDA:
-            torch.cuda.synchronize()
-    total: dict[str, list[float]] = defaultdict(lambda: [0, 0.0])
+        _settle()
+    kinds: dict[str, float] = defaultdict(float)
     for event in found.events():
-        ranges = event.name.startswith(("##", "Torch-Compiled", "CompiledFunction", "ProfilerStep"))
-        if not CUDA or (event.device_type == torch.autograd.DeviceType.CUDA and not ranges):
-            total[event.name][0] += 1
-            total[event.name][1] += (event.device_time if CUDA else event.cpu_time) / 1000
-    return sorted(((name, int(n), ms) for name, (n, ms) in total.items()), key=lambda item: -item[2])
+        name = event.name.lower()
+        if event.device_type == DeviceType.CUDA and not name.startswith(("##", "torch-compiled", "compiledfunction")):
+            kind = next((kind for kind, marks in KINDS if any(mark in name for mark in marks)), "other")
+            kinds[kind] += event.device_time / 1e3
+    return dict(kinds)
 
 
-def kind_of(name: str) -> str:
-    name = name.lower()
-    marks = {
-        "cast": ("_cast_kernel",),
-        "triton": ("triton_",),
-        "attention": ("sdpa", "flash", "fmha", "attention"),
-        "gemm": ("gemm", "nvjet", "cutlass", "xmma", "cublas"),
-    }
-    return next((kind for kind, words in marks.items() if any(word in name for word in words)), "other")
+def off(found: Sequence[torch.Tensor], exact: Sequence[torch.Tensor]) -> list[float]:
+    return [
+        float((ours.float() - theirs.float()).norm() / theirs.float().norm())
+        for ours, theirs in zip(found, exact, strict=True)
+    ]
 
 
-def report(name: str, forward: Callable[[], Any], whole: Callable[[], Any], base: Any) -> Any:
-    began = time.perf_counter()
-    found = whole()
-    compiled = time.perf_counter() - began
-    both_s, forward_s = timed(whole, 12), timed(forward, 6)
+def measured(layer: Layer) -> tuple[dict[str, Any], list[torch.Tensor]]:
+    found = layer.both()
+    row: dict[str, Any] = {"ms": milliseconds(layer.both), "forward_ms": milliseconds(layer.call)}
     if CUDA:
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated()
-        whole()
-        peak = (torch.cuda.max_memory_allocated() - before) / 2**30
-    else:
-        peak = 0.0
-    listed = kernels(whole)
-    kinds: dict[str, float] = defaultdict(float)
-    for kernel, _, ms in listed:
-        kinds[kind_of(kernel)] += ms
-    off = {}
-    if base is not None:
-        for part, (ours, theirs) in {key: (found[key], base[key]) for key in base}.items():
-            off[part] = round(float((ours.float() - theirs.float()).norm() / theirs.float().norm()), 4)
-    row = {
-        "way": name, "ms": round(both_s * 1e3, 2), "forward_ms": round(forward_s * 1e3, 2), "peak_gib": round(peak, 2),
-        "kinds_ms": {key: round(ms, 2) for key, ms in sorted(kinds.items(), key=lambda i: -i[1])},
-        "off": off, "compile_s": round(compiled, 1), "at_s": round(time.monotonic() - BEGAN),
-    }  # fmt: skip
-    print(json.dumps(row), flush=True)
-    for kernel, calls, ms in listed[:22]:
-        if ms > 0.03 and CUDA:
-            print(f"      {ms:7.3f} ms {calls:3d} x {kernel[:150]}", flush=True)
-    return found
-
-
-def decoder(config: Any, tokens: int) -> Any:
-    """Forward, and forward with backward, of one layer."""
-    text = config.text_config
-    with torch.device("meta"):
-        model = QWEN3_VL.model_class(config)
-    layer = model.model.language_model.layers[0].to_empty(device=DEVICE).to(torch.bfloat16)
-    fill(layer)
-    generator = torch.Generator(DEVICE).manual_seed(1)
-    hidden = torch.randn(tokens, text.hidden_size, device=DEVICE, generator=generator).bfloat16().requires_grad_()
-    angle = torch.arange(tokens, device=DEVICE)[:, None] * 0.01 * torch.ones(text.head_dim, device=DEVICE)
-    turns = angle.cos().bfloat16(), angle.sin().bfloat16()
-    gradient = (torch.randn(tokens, text.hidden_size, device=DEVICE, generator=generator) * 1e-4).bfloat16()
-    segments = ((0, 2, tokens // 2),)
-    call = partial(qwen_vl.decoder_layer, WHOLE, dense(), layer, hidden, *turns, segments, None)
-    return SimpleNamespace(module=layer, hidden=hidden, call=call, gradient=gradient)
-
-
-def vision(config: Any, patches: int) -> Any:
-    tower = config.vision_config
-    with torch.device("meta"):
-        model = QWEN3_VL.model_class(config)
-    block = model.model.visual.blocks[0].to_empty(device=DEVICE).to(torch.bfloat16)
-    fill(block)
-    generator = torch.Generator(DEVICE).manual_seed(1)
-    hidden = torch.randn(patches, tower.hidden_size, device=DEVICE, generator=generator).bfloat16().requires_grad_()
-    width = tower.hidden_size // tower.num_heads
-    angle = torch.arange(patches, device=DEVICE)[:, None] * 0.01 * torch.ones(width, device=DEVICE)
-    gradient = (torch.randn(patches, tower.hidden_size, device=DEVICE, generator=generator) * 1e-4).bfloat16()
-    frames = max(patches // 1120, 1)
-    segments = ((0, frames, patches // frames),)
-    call = partial(qwen_vl.vision_block, PARTS, dense(), block, hidden, angle.cos(), angle.sin(), segments)
-    return SimpleNamespace(module=block, hidden=hidden, call=call, gradient=gradient)
-
-
-def fill(module: Any) -> None:
-    generator = torch.Generator(DEVICE).manual_seed(0)
-    with torch.no_grad():
-        for name, parameter in module.named_parameters():
-            if "norm" in name and name.endswith("weight"):
-                parameter.fill_(1)
-            else:
-                parameter.normal_(0, 0.02, generator=generator)
-    module.train()
-
-
-def run(part: str, of: Any, names: list[str], limit: float) -> None:
-    base = None
-    for name in names:
-        if time.monotonic() - BEGAN > limit:
-            print(f"{part}: no time for {name}")
-            continue
-        torch._dynamo.reset()
-        way = WAYS[name]()
-        for linear in (m for m in of.module.modules() if isinstance(m, nn.Linear)):
-            setattr(linear, FLOAT8, way)
-        inputs = {"hidden": of.hidden, **{n: p for n, p in of.module.named_parameters() if p.dim() > 1}}
-
-        def whole(of: Any = of, inputs: Any = inputs) -> dict[str, torch.Tensor]:
-            output = of.call()
-            found = torch.autograd.grad(output, list(inputs.values()), of.gradient)
-            return {"output": output.detach(), **dict(zip(inputs, found, strict=True))}
-
-        try:
-            found = report(f"{part}: {name}", of.call, whole, base)
-        except Exception as failed:  # a trial: the others shall run
-            print(f"{part}: {name} FAILED: {type(failed).__name__}: {str(failed)[:1500]}", flush=True)
-            continue
-        base = base or found
-
-
-def gemms(tokens: int, width: int, inner: int) -> None:
-    """Plain products of the three directions, in TFLOP/s."""
-    shapes = {"qkv": (width * 3 // 2, width), "q": (width, width), "k": (width // 4, width),
-              "gate_up": (2 * inner, width), "gate": (inner, width), "down": (width, inner)}  # fmt: skip
-    one = torch.ones((), device=DEVICE)
-    for name, (n, k) in shapes.items():
-        row: dict[str, Any] = {"gemm": name, "n": n, "k": k}
-        for way, (a, b, c) in {"forward": (tokens, k, n), "dgrad": (tokens, n, k), "wgrad": (n, tokens, k)}.items():
-            left = torch.randn(a, b, device=DEVICE).bfloat16()
-            right = torch.randn(c, b, device=DEVICE).bfloat16()
-            flops = 2 * a * b * c / 1e12
-            row[way] = {"bf16": round(flops / timed(lambda: left @ right.t(), 6))}
-            kinds = (torch.float8_e4m3fn if way == "forward" else torch.float8_e5m2, torch.float8_e4m3fn)
-            l8, r8 = (part.to(kind) for part, kind in zip((left, right), kinds, strict=True))
-            for fast in (True, False):
-                product = partial(multiply, l8, r8, (one, one), torch.bfloat16, fast)
-                row[way][f"fp8 {'fast' if fast else 'slow'}"] = round(flops / timed(product, 6))
-        print(json.dumps(row), flush=True)
-
-
-def casts(tokens: int, width: int, inner: int) -> None:
-    for columns_of in (width, inner):
-        part = torch.randn(tokens, columns_of, device=DEVICE).bfloat16()
-        scale = scale_of([part], torch.float8_e4m3fn, True)
-        kind = torch.float8_e4m3fn
-        size = part.numel() / 1e9
-        works = {
-            "columns": (3, lambda part=part: columns([part], scale, kind, True)),
-            "both": (4, lambda part=part: both([part], scale, kind, True)),
-            "copy": (4, lambda part=part: part.clone()),
-        }
-        print(json.dumps({"cast": list(part.shape),
-                          **{k: f"{b * size / timed(w, 6):.0f} GB/s" for k, (b, w) in works.items()}}), flush=True)  # fmt: skip
+        layer.both()
+        row["peak_gib"] = (torch.cuda.max_memory_allocated() - before) / 2**30
+    return {**row, "kernels_ms": kinds_of(layer.both)}, found
 
 
 def main() -> None:
-    parser = arguments(__doc__)
-    parser.add_argument("--limit", type=float, default=225)
-    parser.add_argument("--eager", action="store_true")
-    parser.add_argument("--ways", nargs="*", default=list(WAYS))
-    parser.add_argument("--vision", nargs="*", default=list(VISION_WAYS))
-    options = parser.parse_args()
-    global EAGER
-    EAGER = options.eager
+    options = arguments(__doc__).parse_args()
+    ledger = Ledger("float8_layers", options)
     config, _ = config_of("tiny" if options.tiny else "8b", ["a"])
-    tokens = 128 if options.tiny else 16384
-    print(torch.__version__, torch.cuda.get_device_name() if CUDA else "cpu", flush=True)
-    text = config.text_config
-    gemms(tokens, text.hidden_size, text.intermediate_size)
-    casts(tokens, text.hidden_size, text.intermediate_size)
-    run("decoder", decoder(config, tokens), options.ways[:3], options.limit)
-    run("vision", vision(config, 4 * tokens), options.vision, options.limit)
-    run("decoder", decoder(config, tokens), ["bf16", *options.ways[3:]], options.limit)
+    tokens, frame = (128, 64) if options.tiny else (16384, 1024)
+    for part in ("decoder", "vision"):
+        layer = layer_of(part, config, tokens, frame)
+        exact, plain_ms = [], 0.0
+        for way in WAYS:
+            torch._dynamo.reset()
+            if way:
+                use_float8([layer.module], way)
+            row, found = measured(layer)
+            exact, plain_ms = (exact, plain_ms) if way else (found, row["ms"])
+            output, to_input, *to_weights = off(found, exact)
+            named = {"output_off": output, "input_gradient_off": to_input, "weight_gradients_off": max(to_weights)}
+            ledger.add({"run": f"{part}, {way or 'bf16'}", **row, "speed": plain_ms / row["ms"], **named})
+            print(ledger.rows[-1], flush=True)
+    print(table([{key: row.get(key) for key in SHOWN} for row in ledger.rows]))
 
 
 if __name__ == "__main__":

@@ -154,6 +154,15 @@ def test_losses_of_8_bit_products_are_compared_step_by_step(out: Path) -> None:
 
 
 @pytest.mark.slow
+def test_one_layer_is_measured_in_every_way(tmp_path: Path) -> None:
+    _, (call,) = rehearse("float8_layers", tmp_path)
+    assert [row["run"].split(", ")[1] for row in call["rows"]] == ["bf16", "tensorwise", "rowwise"] * 2
+    for plain, *rounded in (call["rows"][:3], call["rows"][3:]):
+        assert plain["speed"] == 1 and plain["weight_gradients_off"] == 0
+        assert all(0 < row["output_off"] < 0.1 and 0.01 < row["weight_gradients_off"] < 0.3 for row in rounded)
+
+
+@pytest.mark.slow
 def test_a_soak_looks_at_all_processes(tmp_path: Path) -> None:
     _, (call,) = rehearse("soak_training", tmp_path)
     (row,) = call["rows"]

@@ -108,7 +108,7 @@ def turned_plainly(part: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
     return (part.float() * scale).to(NARROW).float()
 
 
-# Triton's interpreter, which must be asked for before Triton is imported, does not round as a GPU does: these need none.
+# Triton's interpreter, which must be asked for before Triton is imported, rounds unlike a GPU: these need none.
 INTERPRETED = """
 import torch
 from vidqa.engine.kernels.casting import cast

@@ -30,7 +30,7 @@ from vidqa.platforms.processes import Identity
 
 FOLDER = Path(tempfile.gettempdir()) / f"vidqa-test-docker-{os.getuid()}"
 OWN = f"unix://{FOLDER}/sock"  # the daemon that is started here
-EXTRAS = ("engine", "metrics", "s3", "wandb", "tensorboard", "fp8")
+EXTRAS = ("engine", "metrics", "s3", "wandb", "tensorboard")
 CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
 EMPTY_TAR = "\0" * 10240
 LIBRARIES = "opt/vidqa/lib/python3.11/site-packages"

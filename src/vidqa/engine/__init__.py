@@ -2,5 +2,5 @@
 
 import logging
 
-# To every process torchao says, by way of PyTorch, that a later PyTorch will want other calls of it.
+# Where torchao is installed, every process is told that a later PyTorch will want other calls of it.
 logging.getLogger("torch.utils._pytree").setLevel(logging.ERROR)

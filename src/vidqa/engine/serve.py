@@ -54,7 +54,7 @@ def main(given: Namespace) -> Result:
     options = Namespace(**given.arguments)
     key = served_key(options.host, environment.serving_key())
     spec = resolve("inference", [Layer("spec", tomllib.loads(options.spec))]).spec
-    # To every process torchao says, by way of PyTorch, that a later PyTorch will want other calls of it.
+    # Where torchao is installed, every process is told that a later PyTorch will want other calls of it.
     logging.getLogger("torch.utils._pytree").setLevel(logging.ERROR)
     with (
         closing(listen(options.host, options.port)) as door,

@@ -34,8 +34,7 @@ class Fp8(Table):
     enable_fp8: bool = key(
         False,
         "FP8",
-        "Multiply the decoder's matrices in 8-bit floats, for a loss that is a little off; on GPUs from sm_89 on. "
-        "Needs the extra fp8.",
+        "Multiply the decoder's matrices in 8-bit floats, for a loss that is a little off; on GPUs from sm_89 on.",
     )
     quant_recipe: Granularity = key(
         "tensorwise",

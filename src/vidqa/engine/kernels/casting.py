@@ -1,8 +1,8 @@
 """A Triton kernel that rounds a matrix to 8-bit floats and turns it on the way.
 
 Matrix products in 8-bit floats read both factors along the dimension that they sum over. Backward sums over what
-forward keeps, so there every factor is needed the other way round: read once, it is written along its columns and, where
-that is asked for, along its rows.
+forward keeps, so there every factor is needed the other way round: read once, it is written along its columns and,
+where that is asked for, along its rows.
 
 Shape letters: M rows, N columns.
 """

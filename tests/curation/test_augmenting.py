@@ -66,6 +66,12 @@ def test_a_flip_turns_pictures_around() -> None:
     assert (flipped == frames[:, :, ::-1]).all() and fps == 8.0
 
 
+def test_a_question_that_asks_for_yes_or_no_is_not_told_so_twice() -> None:
+    said = {wording.reworded("Is it open? Answer with yes or no.", number) for number in range(6)}
+    assert said and all(text.casefold().count("yes or no") == 1 for text in said)
+    assert len({wording.reworded("Is it open?", number) for number in range(6)}) == 3
+
+
 def test_words_are_swapped_only_where_it_is_sure() -> None:
     assert wording.mirrored("LEFT of the right-hand door, leftmost") == "RIGHT of the left-hand door, rightmost"
     assert wording.countered("Is it open?", "no") is None  # what is not open may be half open

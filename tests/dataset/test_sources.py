@@ -266,6 +266,8 @@ def test_a_snapshot_of_a_hub_dataset_has_subsets_and_splits(tmp_path: Path, card
     assert isinstance(source.find("video", "two.mp4"), NotFound)
     made = convert(f"{tmp_path}#robovqa:reasoning", tmp_path / "out.json", "llava", form="hf")
     assert load_records(tmp_path / "out.json", made.media_path)[0].media[0].path == record.media[0].path
+    (unknown,) = check_records(f"{tmp_path}#agibot:reasoning")[1]
+    assert unknown.code == "DATA_SPLIT_UNKNOWN" and "'agibot' is not there; there are: av, robovqa" in unknown.message
     (problem,) = check_records(f"{tmp_path}#robovqa")[1]  # which is no split
     assert problem.code == ("DATA_SEVERAL_SPLITS" if card else "DATA_SPLIT_UNKNOWN")
 

@@ -163,6 +163,12 @@ def test_a_wrong_setting_is_named(tmp_path: Path, sets: str) -> None:
     assert not (tmp_path / "loop").exists()
 
 
+def test_a_setting_that_is_none_is_answered_with_those_that_are_near(tmp_path: Path) -> None:
+    with pytest.raises(ProblemError, match="there is no such setting") as wrong:
+        begin(tmp_path / "loop", wanted(tmp_path, "stop.round=2"))
+    assert wrong.value.problems[0].where == "stop.round" and "stop.rounds" in wrong.value.problems[0].remedy
+
+
 def test_two_sets_in_one_folder_are_refused(tmp_path: Path) -> None:
     asked = wanted(tmp_path)
     with pytest.raises(ProblemError, match="DEFT_SAME_SET"):

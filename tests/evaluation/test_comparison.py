@@ -16,6 +16,7 @@ from vidqa.contract.cli import SKILL_ROOT
 from vidqa.contract.problem import ProblemError
 from vidqa.evaluation.comparison import bootstrap, compare, corrected, difference, mcnemar_p, sign_flip_p
 from vidqa.evaluation.comparison_page import comparison_page, comparison_text
+from vidqa.evaluation.other_results import read_evaluation
 from vidqa.evaluation.results import Item, judged
 
 RECIPE = {"model": {"folder": "a"}, "samples": 60, "frames": {"nframes": 8}, "versions": {"torch": "2"}}
@@ -174,6 +175,13 @@ def test_answers_of_cosmos_reason1_are_scored_by_the_same_rules(tmp_path: Path) 
     assert (same.whole.fixed, same.whole.broken, same.whole.n) == (0, 0, 3)
 
 
+def test_annotations_are_no_results(tmp_path: Path) -> None:
+    """A folder of any JSON lists looks like cosmos-reason1's answers by video."""
+    (tmp_path / "annotations.json").write_text(json.dumps([{"id": "a", "video": "a.mp4", "conversations": []}] * 3))
+    with pytest.raises(ProblemError, match="none of its 3 elements has a response or a gt"):
+        read_evaluation(tmp_path)
+
+
 def test_the_script_writes_a_page_with_the_frames_of_what_changed(tmp_path: Path) -> None:
     clip = write_clip(tmp_path / "clip.mp4", frames=24)
     video = str(clip).replace("clip", "cli{}")
@@ -197,6 +205,9 @@ def test_the_script_writes_a_page_with_the_frames_of_what_changed(tmp_path: Path
     assert data["samples"]["broken"][0] == "q0" and len(data["samples"]["fixed"]) == 20
     text = (tmp_path / "c.html").read_text(encoding="utf-8")
     assert text.count("data:image/jpeg;base64") == 8 and "<script>alert" not in text
+    broken, fixed = text.split("Broken (20)")[1].split("Fixed (20)")
+    assert broken.split("after</span>")[1].startswith('<div class="said">')
+    assert fixed.split("after</span>")[1].startswith('<div class="truth">')
     assert "worse" in comparison_text(compare(a, b)) and "POSTER" not in comparison_page(compare(a, b))
     only = [item for item in after if item["kind"] == "k0"], [item for item in before if item["kind"] == "k0"]
     better, worse = (folder(tmp_path / name, found) for name, found in zip("xy", reversed(only), strict=True))

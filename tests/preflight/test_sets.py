@@ -112,6 +112,18 @@ def test_the_kpi_set_is_read_decoded_and_kept_apart(case: Case) -> None:
     assert {p.code for p in case.look()} == {"DATA_EMPTY"}
 
 
+def test_a_kpi_set_may_name_its_media_by_absolute_paths(case: Case) -> None:
+    """As answers to mined clips do, and as the loop evaluates its sets: not refused only when a training is due."""
+    root = case.folder / "kpi"
+    root.mkdir()
+    rows = [{**each, "id": f"k-{each['id']}"} for each in records(range(5, 6))]
+    rows = [{**each, "video": str(case.shared_media / each["video"])} for each in rows]
+    (root / "annotations.json").write_text(json.dumps(rows))
+    case.held = records(range(4, 5))
+    case.options["kpi_root"] = root
+    assert case.look() == []
+
+
 def test_one_command_finds_every_leak_and_lists_all_of_it(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file, a copy, an id, and look-alikes: encoded again, under another name. No model is needed for it."""
     monkeypatch.setenv("VIDQA_CACHE_DIR", str(case.folder / "cache"))

@@ -93,8 +93,12 @@ def test_what_cannot_be_had_is_said_before_anything_is_written(
     monkeypatch.setattr(hub_dataset, "SPARE", 1 << 60)
     assert codes(out, ["av"]) == {"STORAGE_NO_SPACE"}
     assert not out.exists()
-    with pytest.raises(ProblemError, match="organisation/name"):
+    with pytest.raises(ProblemError, match="organisation/name") as unknown:
         known("nothing")
+    assert "name one of nexar, cosmos-reason1-sft" in unknown.value.problems[0].remedy
+    with pytest.raises(ProblemError) as none:
+        fetch(Published("org/none"), [], out)
+    assert "hf_model" not in none.value.problems[0].remedy
 
 
 @pytest.fixture

@@ -25,8 +25,9 @@ def asks_for_time(question: str) -> bool:
 
 
 def reworded(question: str, number: int) -> str:
-    """The question in one of the other forms, for yes/no questions."""
-    return FORMS[1 + number % (len(FORMS) - 1)].format(question=question.strip())
+    """The question in one of the other forms, for yes/no questions; one that says so itself is not told it twice."""
+    forms = [form for form in FORMS[1:] if "yes or no" not in form.casefold() or "yes or no" not in question.casefold()]
+    return forms[number % len(forms)].format(question=question.strip())
 
 
 def countered(question: str, answer: str) -> tuple[str, str] | None:

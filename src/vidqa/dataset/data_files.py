@@ -40,9 +40,20 @@ def files_of(folder: Path, subset: str, split: str) -> list[Path]:
     if not split and len(by_split) > 1:
         raise SEVERAL_SPLITS.error(folder, f"it holds the splits {names}")
     if not by_split or (split and split not in by_split):
+        if subset and not by_split:
+            there = ", ".join(_subsets(folder)[:MOST_NAMED]) or "none"
+            raise SPLIT_UNKNOWN.error(folder, f"subset {subset!r} is not there; there are: {there}")
         what = f"subset {subset!r}, " if subset else ""
         raise SPLIT_UNKNOWN.error(folder, f"{what}split {split or 'any'!r} is not there; there are: {names}")
     return by_split[split] if split else next(iter(by_split.values()))
+
+
+def _subsets(folder: Path) -> list[str]:
+    """Those that the card names, and folders that hold data files."""
+    configs = _card(folder).get("configs")
+    named = [str(each["config_name"]) for each in configs or () if isinstance(each, dict) and "config_name" in each]
+    folders = [each.name for each in folder.iterdir() if each.is_dir() and _by_name(each, "")]
+    return sorted({*named, *folders})
 
 
 def _saved(folder: Path) -> dict[str, list[Path]]:

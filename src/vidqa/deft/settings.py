@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -90,7 +91,21 @@ def settings_of(table: dict[str, Any]) -> Settings:
     except ValidationError as wrong:
         first = wrong.errors()[0]
         key = ".".join(map(str, first["loc"]))
+        if first["type"] == "extra_forbidden":
+            names = _names(Settings)
+            close = difflib.get_close_matches(key, names, n=3, cutoff=0.5) or [*names]
+            raise DEFT_SETTING.error(key, "there is no such setting", f"set one of {', '.join(close)}") from wrong
         raise DEFT_SETTING.error(key or "settings", f"{first['msg']}: {str(first['input'])[:80]}") from wrong
+
+
+def _names(model: type[BaseModel], prefix: str = "") -> list[str]:
+    """The dotted names of all settings."""
+    found = []
+    for name, field in model.model_fields.items():
+        inner = field.annotation
+        is_table = isinstance(inner, type) and issubclass(inner, BaseModel)
+        found += _names(inner, f"{prefix}{name}.") if is_table else [f"{prefix}{name}"]
+    return found
 
 
 def with_sets(table: dict[str, Any], sets: list[str]) -> dict[str, Any]:

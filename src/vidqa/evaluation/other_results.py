@@ -12,7 +12,13 @@ from typing import Any
 
 from vidqa.contract.problem import Problem, ProblemError
 from vidqa.evaluation.json_items import json_items
-from vidqa.evaluation.problems import RESULTS_MISSING, RESULTS_OUT, RESULTS_SEVERAL, RESULTS_TWICE
+from vidqa.evaluation.problems import (
+    RESULTS_FIELD_MISSING,
+    RESULTS_MISSING,
+    RESULTS_OUT,
+    RESULTS_SEVERAL,
+    RESULTS_TWICE,
+)
 from vidqa.evaluation.results import Bounded, Item, check_results, judged, usable
 from vidqa.pages.page import percent
 
@@ -34,6 +40,9 @@ def read_evaluation(place: Path) -> tuple[list[Item], list[Problem]]:
         raise RESULTS_MISSING.error(path, "there is no such file, and no folder of answers by video")
     if any(problem.severity == "error" for problem in problems):
         raise ProblemError(problems)
+    if items and not any(item["response"] or item["gt"] for item in items):
+        message = f"none of its {len(items):,} elements has a response or a gt: these are no results"
+        raise RESULTS_FIELD_MISSING.error(place, message, "give the folder that an evaluation wrote")
     return items, problems
 
 

@@ -15,6 +15,7 @@ from vidqa.actions import Action, RecordSampling
 from vidqa.contract import environment
 from vidqa.contract.problem import Problem, ProblemError, bounded
 from vidqa.dataset.problems import MEDIA_MISSING
+from vidqa.dataset.reader import NAMES
 from vidqa.dataset.record import MediaRef, Record
 from vidqa.jobs.job_spec import model_names, process_count
 from vidqa.jobs.launch import Resources
@@ -166,7 +167,13 @@ class Context:
         if self.evaluation is not None:
             (source,) = sources(self.evaluation)
             return self._read(replace(source, name="kpi"))
-        return self._read(SetSource("kpi", str(self.kpi_root), "", False)) if self.kpi_root is not None else None
+        if self.kpi_root is None:
+            return None
+        # As the DEFT loop evaluates it: beside its annotations, or where absolute names say.
+        file = next((path for name in NAMES if (path := self.kpi_root / name).is_file()), None)
+        return self._read(
+            SetSource("kpi", str(file), str(self.kpi_root)) if file else SetSource("kpi", str(self.kpi_root), "")
+        )
 
     def _read(self, source: SetSource) -> RecordSet:
         """A set of records. Records are also read where their media are only on the cluster or on the machine of the

@@ -21,7 +21,7 @@ from vidqa.contract.problem import Problem, ProblemError
 from vidqa.dataset.archive import is_archive
 from vidqa.storage import hub, hub_dataset
 from vidqa.storage.hub_dataset import Listing, RemoteFile
-from vidqa.storage.hub_problems import HUB_CACHE_UNWRITABLE
+from vidqa.storage.hub_problems import HUB_CACHE_UNWRITABLE, HUB_NOT_FOUND
 from vidqa.storage.problems import DAMAGED, SUBSET
 from vidqa.storage.unpack import unpack
 from vidqa.storage.web import WebFile, fetch_web, length_of
@@ -68,6 +68,9 @@ def known(name: str) -> Published:
     """A published set by its short name, or any data set of the hub by its own. Raises HUB_NOT_FOUND."""
     if name in KNOWN:
         return KNOWN[name]
+    if "/" not in name:
+        message = f"{name!r} is no set that is known by a short name, and not of the form organisation/name"
+        raise HUB_NOT_FOUND.error(name, message, f"name one of {', '.join(KNOWN)}, or organisation/name")
     return Published(hub.parse(f"{hub_dataset.PREFIX}{name.removeprefix(hub_dataset.PREFIX)}").repository)
 
 

@@ -29,6 +29,7 @@ from vidqa.storage.hub_problems import (
 )
 
 PREFIX = "hf_model://"
+DATA_SET = "check the spelling: organisation/name, on the hub under datasets; as a path hf_dataset://organisation/name"
 SMALL_FILES = ["*.json", "*.jinja", "*.txt", "*.model"]  # config, tokenizer, chat template, processor
 WEIGHTS = ["*.safetensors"]
 PAUSES_S = (2.0, 5.0)  # between the attempts: there is one more of them than pauses
@@ -246,9 +247,10 @@ def refusal(name: str, failed: BaseException, attempts: int = 1) -> Problem:
             "run this again",
         )
     if status == 404:
-        return HUB_NOT_FOUND.at(name, f"{hub} answered 404: no such {kind} or revision")
+        return HUB_NOT_FOUND.at(name, f"{hub} answered 404: no such {kind} or revision", DATA_SET if page else None)
     answer = f"answered {status}" if status else f"did not answer ({type(failed).__name__})"
-    return HUB_UNREACHABLE.at(name, f"{hub} {answer}, after {attempts} attempt{'s' * (attempts > 1)}")
+    remedy = "check the network and HF_ENDPOINT, then run this again: it goes on" if page else None
+    return HUB_UNREACHABLE.at(name, f"{hub} {answer}, after {attempts} attempt{'s' * (attempts > 1)}", remedy)
 
 
 def _status(failed: BaseException | None) -> int | None:

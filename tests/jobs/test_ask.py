@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -62,13 +63,10 @@ def test_the_engine_ends_with_a_killed_script(world: Path) -> None:
     words = ("--model", str(world / "model"), "--video", str(world / "data/videos"), *TINY)
     endless = ("--set", "generation.max_tokens=100000", "--set", "generation.repetition_penalty=0.1")
     script = subprocess.Popen([sys.executable, str(SKILL_ROOT / "scripts/infer.py"), *words, *endless])
-    children = Path(f"/proc/{script.pid}/task/{script.pid}/children")
-    deadline = time.monotonic() + 300
-    while not (found := children.read_text().split()):
+    deadline = time.monotonic() + 800
+    while not (engine := engine_of(script.pid)):
         assert script.poll() is None and time.monotonic() < deadline
         time.sleep(0.01)
-    engine = Identity.of(int(found[0]))
-    assert engine
     script.kill()
     script.wait()
     try:
@@ -77,6 +75,15 @@ def test_the_engine_ends_with_a_killed_script(world: Path) -> None:
             time.sleep(0.05)
     finally:
         engine.send(signal.SIGKILL)
+
+
+def engine_of(pid: int) -> Identity | None:
+    """The engine among the children of a process, others of which come and go."""
+    for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+        with suppress(FileNotFoundError, ProcessLookupError):
+            if b"vidqa.engine.torchrun" in Path(f"/proc/{child}/cmdline").read_bytes():
+                return Identity.of(int(child))
+    return None
 
 
 @pytest.mark.parametrize(

@@ -102,7 +102,7 @@ URLS: dict[str, tuple[dict[str, Any], int, str]] = {
     "a playlist that is sent": (video(MP4 + coded(b"#EXTM3U\n#EXTINF:9,\n/etc/passwd\n")), 400, "VIDEO_UNREADABLE"),
     "a list of files": (video(MP4 + coded(b"ffconcat version 1.0\nfile /etc/passwd\n")), 400, "VIDEO_UNREADABLE"),
     "no image": (image(PNG + coded(b"\x89PNG\r\n\x1a\n")), 400, "IMAGE_UNREADABLE"),
-    "a video as an image": (image(MP4), 403, "SERVE_MEDIA_REFUSED"),
+    "a video as an image": (image(MP4), 400, "SERVE_REQUEST"),
 }
 
 

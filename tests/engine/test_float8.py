@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 
+from vidqa.engine.model.compiling import any_length
 from vidqa.engine.model.float8 import FLOAT8, NARROW, WIDE, both_ways, products, turned, use_float8
 
 DEVICES = [
@@ -129,3 +130,15 @@ def test_the_kernel_writes_each_number_where_it_belongs() -> None:
     environment = {**os.environ, "TRITON_INTERPRET": "1"}
     done = subprocess.run([sys.executable, "-c", INTERPRETED], env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]
+
+
+def test_another_number_of_tokens_is_not_compiled_again() -> None:
+    weights = [torch.randn(rows, 32, requires_grad=True) for rows in (32, 64)]
+
+    def layer(hidden_TD: torch.Tensor, *weights: torch.Tensor) -> torch.Tensor:
+        return torch.cat(products(hidden_TD.relu(), weights, "tensorwise"), dim=1)
+
+    compiled = any_length(torch.compile(layer, backend="aot_eager", fullgraph=True))
+    for tokens in (48, 64, 80):
+        with torch.compiler.set_stance("default" if tokens == 48 else "fail_on_recompile"):
+            compiled(torch.randn(tokens, 32, requires_grad=True), *weights).sum().backward()

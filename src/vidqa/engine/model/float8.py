@@ -129,7 +129,8 @@ def turned(parts: list[torch.Tensor], scale: torch.Tensor) -> torch.Tensor:
 
 @turned.register_fake
 def _(parts: list[torch.Tensor], scale: torch.Tensor) -> Any:
-    return parts[0].new_empty((parts[0].shape[1], sum(len(part) for part in parts)), dtype=NARROW)
+    # Not `len`, which makes a number of a length that is any: each new one would be compiled again.
+    return parts[0].new_empty((parts[0].shape[1], sum(part.shape[0] for part in parts)), dtype=NARROW)
 
 
 @torch.library.custom_op("vidqa::both_ways", mutates_args=())
@@ -145,7 +146,7 @@ def both_ways(parts: list[torch.Tensor], scale: torch.Tensor) -> tuple[torch.Ten
 
 @both_ways.register_fake
 def _(parts: list[torch.Tensor], scale: torch.Tensor) -> Any:
-    height, width = len(parts[0]), sum(part.shape[1] for part in parts)
+    height, width = parts[0].shape[0], sum(part.shape[1] for part in parts)
     return parts[0].new_empty((height, width), dtype=WIDE), parts[0].new_empty((width, height), dtype=WIDE)
 
 

@@ -103,8 +103,10 @@ def _names(model: type[BaseModel], prefix: str = "") -> list[str]:
     found = []
     for name, field in model.model_fields.items():
         inner = field.annotation
-        is_table = isinstance(inner, type) and issubclass(inner, BaseModel)
-        found += _names(inner, f"{prefix}{name}.") if is_table else [f"{prefix}{name}"]
+        if isinstance(inner, type) and issubclass(inner, BaseModel):
+            found += _names(inner, f"{prefix}{name}.")
+        else:
+            found.append(f"{prefix}{name}")
     return found
 
 

@@ -13,7 +13,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
 from vidqa.engine.distributed import local_part
-from vidqa.engine.model.resharding import OneRank
+from vidqa.engine.model import resharding
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def mesh() -> Iterator[Any]:
     dist.destroy_process_group()
 
 
-class Watched(OneRank):
+class Watched(resharding.OneRank):
     """Remembers what it gave: addresses of storages."""
 
     def __init__(self) -> None:
@@ -36,28 +36,32 @@ class Watched(OneRank):
         return tensor
 
 
-def gradients(mesh: Any, sums: list[Any] | None, *, once: bool) -> list[torch.Tensor]:
-    """Of two micro-steps, with each unit's own way to sum, or FSDP's; summed `once`, or in each."""
+def gradients(mesh: Any, *, alone: bool, monkeypatch: pytest.MonkeyPatch) -> tuple[list[torch.Tensor], list[Watched]]:
+    """Of two micro-steps whose gradients are summed once, and the units' own ways to sum where there are such."""
+    made: list[Watched] = []
+
+    def watched() -> Watched:
+        made.append(Watched())
+        return made[-1]
+
+    monkeypatch.setattr(resharding, "OneRank", watched)
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 4))
     precision = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
-    units: list[Any] = [model[0], model[2], model]
-    for number, unit in enumerate(units):
+    for unit in (model[0], model[2], model):
         fully_shard(unit, mesh=mesh, mp_policy=precision)
-        if sums:
-            unit.set_custom_reduce_scatter(sums[number])
+    policy = resharding.Resharding(model, "never", sums_once=True, alone=alone)
     for number, rows in enumerate(torch.randn(2, 5, 8)):
-        units[-1].set_requires_gradient_sync(number == 1 or not once)
+        policy.begin(more_to_come=number == 0)
         model(rows).float().square().sum().backward()
-    return [local_part(parameter.grad) for parameter in model.parameters() if parameter.grad is not None]
+    return [local_part(parameter.grad) for parameter in model.parameters() if parameter.grad is not None], made
 
 
-@pytest.mark.parametrize("once", [True, False])
-def test_gradients_of_one_rank_are_summed_where_they_are(mesh: Any, once: bool) -> None:
-    sums = [Watched(), Watched(), Watched()]
-    found, expected = gradients(mesh, sums, once=once), gradients(mesh, None, once=once)
-    assert len(found) == 4 and all(torch.equal(*pair) for pair in zip(found, expected, strict=True))
-    for watched, mine in zip(sums, (found[:2], found[2:]), strict=False):
-        first = watched.given[:2]
-        assert len(watched.given) == (2 if once else 4) and first[0] == first[1]
-        assert {gradient.untyped_storage().data_ptr() for gradient in mine} == {first[0]}
+def test_gradients_of_one_rank_are_summed_where_they_are(mesh: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected, nothing = gradients(mesh, alone=False, monkeypatch=monkeypatch)
+    found, ways = gradients(mesh, alone=True, monkeypatch=monkeypatch)
+    assert nothing == [] and len(found) == 4
+    assert all(torch.equal(*pair) for pair in zip(found, expected, strict=True))
+    given = [watched.given for watched in ways if watched.given]
+    assert [len(addresses) for addresses in given] == [2, 2] and all(first == second for first, second in given)
+    assert {first for first, _ in given} == {gradient.untyped_storage().data_ptr() for gradient in found}

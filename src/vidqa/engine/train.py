@@ -143,7 +143,7 @@ def build_learner(schedule: Schedule, start: Start, feed: Feed, objective: Objec
     folder = Path(spec.policy.model_name_or_path)
     with load_sharded(folder, spec.policy, spec.train, world, policy.recompute) as model:
         exact = spec.train.fsdp_reduce_dtype == spec.train.master_dtype
-        resharding = Resharding(model, policy.reshard, sums_once=exact and not world.is_sharded)
+        resharding = Resharding(model, policy.reshard, sums_once=exact and not world.is_sharded, alone=world.size == 1)
         make_ready(model, schedule, feed.collator, feed.calls, start.step)
     check_reachable(model, has_media=any(sample.plans for sample in schedule.data.train))
     return Learner(

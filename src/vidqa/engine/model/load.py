@@ -24,7 +24,6 @@ from vidqa.contract.problem import raise_errors
 from vidqa.engine.distributed import World
 from vidqa.engine.families import TorchFamily, family_of, torch_half
 from vidqa.engine.model.float8 import use_float8
-from vidqa.engine.model.resharding import OneRank
 from vidqa.engine.model.stored import RowRead, model_tensors, read_rows
 from vidqa.engine.model.trainable import base_module, base_name, choose_trainable, is_adapter
 from vidqa.engine.problems import ENGINE_WEIGHTS_MISMATCH
@@ -99,8 +98,6 @@ def _shard(model: Any, family: TorchFamily, world: World, compute: torch.dtype, 
     left_alone = {parameter for parameter in model.parameters() if not (world.is_sharded or parameter.requires_grad)}
     for unit in [*family.units(model), model]:
         fully_shard(unit, mesh=world.mesh, mp_policy=precision, ignored_params=left_alone)
-        if world.size == 1:
-            unit.set_custom_reduce_scatter(OneRank())
 
 
 def own_rows(model: Any, folder: Path) -> list[RowRead]:

@@ -22,7 +22,9 @@ class OneRank:
     """The sum of gradients over one rank, which is where they are. FSDP would copy them into memory of its own stream,
     which no other stream can use then: as much as all gradients take lies idle while activations need it.
 
-    FSDP asks for memory twice for each unit, first for what is summed, then for its sum.
+    FSDP asks for memory twice for each unit, first for what is summed, then for its sum. What it would do with a sum in
+    its stream, add it to an earlier one or change its precision, must not occur: nobody waits for that before the
+    memory is used again.
     """
 
     def __init__(self) -> None:
@@ -40,12 +42,16 @@ class OneRank:
 
 class Resharding:
     """Tells a sharded model whose gathered weights are freed after forward, as its memory policy says, and which units
-    sum their gradients over the ranks once a step: all if `sums_once`, else the root where its weights stay."""
+    sum their gradients over the ranks once a step: all if `sums_once`, in the precision that they have, else the root
+    where its weights stay. `alone` says that there is one rank."""
 
-    def __init__(self, model: Any, policy: Reshard, *, sums_once: bool = False) -> None:
+    def __init__(self, model: Any, policy: Reshard, *, sums_once: bool = False, alone: bool = False) -> None:
         self.model, self.policy = model, policy
         self._units = _units(model)  # found once: a walk over all modules takes milliseconds
         self._waiting = self._units if sums_once else [model] if policy == "never" else []
+        if sums_once and alone:
+            for unit in self._units:
+                unit.set_custom_reduce_scatter(OneRank())  # type: ignore[arg-type]
         self._after_forward()
 
     def _after_forward(self) -> None:

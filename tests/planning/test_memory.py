@@ -21,6 +21,7 @@ from transformers import (
 from vidqa.engine.families import qwen2_5_vl, qwen3_vl
 from vidqa.engine.families.qwen_vl import decoder_layer, vision_block
 from vidqa.engine.families.qwen_vl_layers import EAGER, Dense
+from vidqa.engine.model import context
 from vidqa.engine.model.compiling import any_length, prepare_compiler
 from vidqa.engine.model.context import WHOLE
 from vidqa.engine.model.trainable import choose_trainable
@@ -222,6 +223,20 @@ def test_what_a_decoder_layer_keeps(fused: bool, dropout: float | None, again: A
         inputs = 5 if again == "none" else 2
         masks = 0.5 * (inputs * hidden + heads * 128 + wide) if dropout and not fused and again != "linear" else 0.0
         assert found - masks == pytest.approx(told, rel=0.08), (hidden, wide, heads, kv_heads)
+
+
+@pytest.mark.parametrize(("fused", "again"), [(False, "none"), (True, "none"), (True, "projections"), (True, "linear")])
+def test_what_a_decoder_layer_of_two_ranks_keeps(fused: bool, again: Again, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(context, "_exchanged", lambda tensor, _: tensor.contiguous().clone())  # both have the same
+    counts = layer_widths(TrainingSetup(2, compiled=fused, lora=True, exchanges=True), COUNTS, again)
+    hidden, wide, heads, kv_heads = WIDTHS[4]
+    dense = compiled() if fused else EAGER
+    layer = tiny(hidden, wide, heads, kv_heads, (64, 128), 0.0).model.language_model.layers[0]
+    turn = torch.randn(TOKENS, 128, dtype=torch.bfloat16)
+    shared, all_rows = context.Context(0, 2), ((0, 1, 2 * TOKENS),)
+    run = lambda x: decoder_layer(shared, dense, layer, x, turn, turn, all_rows, None, again=again)  # noqa: E731
+    found = kept_per_token(run, layer, hidden, turn, compiles=fused)
+    assert found == pytest.approx(told_of(counts, hidden, wide, heads * 128, kv_heads * 128), rel=0.08)
 
 
 @pytest.mark.parametrize(("fused", "dropout"), [(False, None), (True, None), (False, 0.0), (True, 0.0), (False, 0.05)])

@@ -66,6 +66,8 @@ class Counts:
     eager_gated_vision: Widths = Widths(hidden=13, wide=4)
     compiled_gated_vision: Widths = Widths(hidden=6, wide=2)
     shared: Widths = Widths(queries=1)  # what questions about one video attended, joined with what the video did
+    # Where GPUs share packs, attention keeps what it gave for its heads of all rows, and what follows for all heads.
+    exchanged: Widths = Widths(queries=1)
     # Of a layer that is computed again: its input; besides it what attention gave; besides that what follows it.
     layer: Widths = Widths(hidden=1)
     linear: Widths = Widths(hidden=1, queries=1)
@@ -103,6 +105,7 @@ class TrainingSetup:
     lora: bool = False
     dropout: bool = False
     shares: bool = False  # one copy of a video for all questions about it
+    exchanges: bool = False  # GPUs have a part of every pack each, and exchange rows for heads
     keeps_weights: bool = False  # gathered weights stay until the last backward of a step
     reads_features: bool = False  # of a frozen tower, instead of computing them
 
@@ -164,6 +167,7 @@ def setup_of(spec: Any, memory_policy: MemoryPolicy) -> TrainingSetup:
         lora=policy.lora is not None,
         dropout=policy.lora is not None and policy.lora.lora_dropout > 0,
         shares=spec.engine.share_video_prefix,
+        exchanges=policy.parallelism.cp_size > 1,
         keeps_weights=memory_policy.reshard == "never",
         reads_features=spec.engine.keep_features,
     )
@@ -383,6 +387,9 @@ def block_widths(setup: TrainingSetup, counts: Counts, again: Again, *, gated: b
 
 def layer_widths(setup: TrainingSetup, counts: Counts, again: Again, *, head_norms: bool = True) -> Widths:
     """What one decoder layer keeps of each token."""
+    if setup.exchanges and again != "layer":
+        alone = layer_widths(replace(setup, exchanges=False), counts, again, head_norms=head_norms)
+        return alone + counts.exchanged
     if again in ("layer", "linear"):
         return counts.layer if again == "layer" else counts.linear
     if again == "projections":

@@ -14,7 +14,9 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+import optuna
 import pytest
+from optuna.storages.journal import JournalFileBackend
 from small_studies import RATE, carry_out, history, outcome, write_study
 from tiny_world import SOURCE
 
@@ -57,6 +59,10 @@ def test_a_study_begins_with_the_template_and_ends_with_a_report(tmp_path: Path)
     assert "<polyline" in page and (study / "optuna.log").is_file()
     assert page.count("<circle") >= 4 and f"trial {best.number}: {RATE} = {best.values[RATE]}" in page, "slices"
     assert f"wrote {study / 'report.html'}" in report(study).text
+    storage = optuna.storages.JournalStorage(JournalFileBackend(str(study / "optuna.log")))
+    opened = optuna.load_study(study_name="study", storage=storage)
+    assert [each.params for each in opened.trials] == [each.values for each in found.trials]
+    assert opened.best_trial.number == best.number, "as optuna-dashboard opens it"
     assert not list(study.glob("trials/*/runs/*/checkpoints")), "nobody goes on from them"
 
 

@@ -35,7 +35,7 @@ from vidqa.contract.run_folder import read_metrics
 from vidqa.studies.journal import read
 
 FIRST_S = 60.0  # of a study: what starts then is not counted
-LONGER = 1.5  # so many times as long as the study before may the next one take
+LONGER = 1.2  # a study is begun where time is left for so many times the one before
 STRETCHES = ("launch_s", "start_s", "steps_s", "measured_s", "exported_s", "proved_s", "end_s")  # of a trial
 COMPILERS = ("TORCHINDUCTOR", "TRITON")
 ENDED = ("finished", "stopped", "interrupted")

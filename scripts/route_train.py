@@ -32,8 +32,8 @@ def main(args: argparse.Namespace) -> Result:
         "cost": vars(made.cost) if made.cost else None,
     }
     text = f"decision: {made.decision}\nrunnable: {'yes' if made.runnable else 'no'}\nreason: {made.reason}"
-    spec = command("build_spec", "train", "--train-root", "DATA_DIR", "--out", "spec.toml")
-    plan = command("run_automl", "plan", "--study", "study", "--spec", "spec.toml", "--json")
+    spec = command("build_spec", "train", "--train-root", "DATA/train", "--out", "train.toml")
+    plan = command("run_automl", "plan", "--study", "outputs/study", "--spec", "train.toml", "--json")
     onward = {
         "direct": [spec],
         "automl": [*([spec, plan] if made.runnable else []), command("route_train", "--automl-policy", "off")],

@@ -225,7 +225,7 @@ def test_route_train_says_what_to_run_next() -> None:
     said = json.loads(script("route_train", "--json", "--request", "use AutoML").stdout)
     assert said["data"]["decision"] == "automl" and said["data"]["runnable"] is True
     assert said["data"]["cost"]["trials"] > 1 and "build_spec.py train" in said["next"][0]
-    assert said["next"][1].endswith("run_automl.py plan --study study --spec spec.toml --json")
+    assert said["next"][1].endswith("run_automl.py plan --study outputs/study --spec train.toml --json")
     assert said["next"][2].endswith("route_train.py --automl-policy off")
     said = json.loads(script("route_train", "--json", "--request", "Is HPO worth it?").stdout)
     assert said["data"]["decision"] == "unclear" and [each[-3:] for each in said["next"]] == ["off", " on"]

@@ -14,7 +14,9 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+import optuna
 import pytest
+from optuna.storages.journal import JournalFileBackend
 from small_studies import RATE, carry_out, history, outcome, write_study
 from tiny_world import SOURCE
 
@@ -53,7 +55,14 @@ def test_a_study_begins_with_the_template_and_ends_with_a_report(tmp_path: Path)
     chosen = json.loads((study / "best.json").read_text())
     assert chosen["number"] == best.number
     assert Path(chosen["train_run"]).is_relative_to(study / f"finals/{best.number}/seed-7") and chosen["train_run"]
-    assert "<polyline" in (study / "report.html").read_text() and (study / "optuna.log").is_file()
+    page = (study / "report.html").read_text()
+    assert "<polyline" in page and (study / "optuna.log").is_file()
+    assert page.count("<circle") >= 4 and f"trial {best.number}: {RATE} = {best.values[RATE]}" in page, "slices"
+    assert f"wrote {study / 'report.html'}" in report(study).text
+    storage = optuna.storages.JournalStorage(JournalFileBackend(str(study / "optuna.log")))
+    opened = optuna.load_study(study_name="study", storage=storage)
+    assert [each.params for each in opened.trials] == [each.values for each in found.trials]
+    assert opened.best_trial.number == best.number, "as optuna-dashboard opens it"
     assert not list(study.glob("trials/*/runs/*/checkpoints")), "nobody goes on from them"
 
 
@@ -273,7 +282,11 @@ def test_status_of_a_thousand_trials_takes_less_than_a_second_and_no_lock(tmp_pa
         used = os.times()
         said = json.loads(subprocess.run(script, capture_output=True, text=True, check=True).stdout)
         now = os.times()
-    assert said["data"]["trials"] == {"complete": 1000} and said["data"]["best"]["number"] == 0
+    assert (
+        said["data"]["hours_left"] == 0
+        and said["data"]["trials"] == {"complete": 1000}
+        and said["data"]["best"]["number"] == 0
+    )
     assert now.children_user - used.children_user + now.children_system - used.children_system < 1.0
     assert time.process_time() - before < 1.0
 

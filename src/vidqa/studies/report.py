@@ -26,7 +26,8 @@ from vidqa.studies.trials import Trials
 from vidqa.studies.work import Jobs
 
 BEST_SPEC, BEST, PAGE, OPTUNA = "best_spec.toml", "best.json", "report.html", "optuna.log"
-WIDTH, HEIGHT, EDGE = 1120, 300, 60  # of the parallel coordinates
+WIDTH, HEIGHT, EDGE = 1120, 300, 90  # of the parallel coordinates; a name of 25 letters has room at an edge
+SLICE_WIDTH, SLICE_HEIGHT, SLICE_EDGE = 270, 170, 24  # of what trials reached by one parameter
 
 
 def report(folder: Path) -> Result:
@@ -93,6 +94,7 @@ def _page(study: Study, history: History, data: dict[str, Any]) -> str:
         names=[each.name for each in study.space.parameters],
         history=_history(study, history),
         parallel=_parallel(study, history),
+        parameters=_parameters(study, history),
         slices=_slices(history),
     )
 
@@ -136,6 +138,29 @@ def _parallel(study: Study, history: History) -> dict[str, Any]:
     }
 
 
+def _parameters(study: Study, history: History) -> list[dict[str, Any]]:
+    """For each parameter what trials reached by their places in its range, the best on top; of those that went to their
+    last rung, since others do not compare."""
+    sign = 1 if study.goal.direction == "maximize" else -1
+    reached = {entry.number: sign * entry.measured[-1].objectives[0] for entry in history.completed}
+    low, high = min(reached.values(), default=0.0), max(reached.values(), default=0.0)
+    found = []
+    for at, each in enumerate(study.space.parameters):
+        dots = []
+        for entry in history.completed:
+            unit = coordinates(study.space, entry)[at]
+            if unit is None:
+                continue
+            up = (reached[entry.number] - low) / (high - low) if high > low else 0.5
+            text = f"trial {entry.number}: {each.name} = {entry.values[each.name]}, {entry.objective:.5g}"
+            x = SLICE_EDGE + unit * (SLICE_WIDTH - 2 * SLICE_EDGE)
+            y = SLICE_HEIGHT - SLICE_EDGE - up * (SLICE_HEIGHT - 2 * SLICE_EDGE)
+            dots.append({"x": f"{x:.1f}", "y": f"{y:.1f}", "text": text, "best": entry.number == history.winner})
+        name, values = each.name.rpartition(".")[2], ", ".join(map(str, each.options)) or each.words()
+        found.append({"name": name, "range": values, "dots": dots, "width": SLICE_WIDTH, "height": SLICE_HEIGHT})
+    return [each for each in found if each["dots"]]
+
+
 def _slices(history: History) -> list[dict[str, Any]]:
     """Accuracy by kind of question on the test set: of the untrained model, and of the first runs of template and
     winner."""
@@ -173,4 +198,5 @@ def _text(data: dict[str, Any]) -> str:
     lines += ["", data["bias"]]
     lines += [f"importance: {name} {share:.2f}" for name, share in data["importance"].items()]
     lines += [f"{what} were left out: {why}" for what, why in data["skipped"].items()]
-    return "\n".join([*lines, *data["failed_re_runs"]])
+    lines += data["failed_re_runs"]
+    return "\n".join([*lines, "", *(f"wrote {path}" for path in data["files"])])

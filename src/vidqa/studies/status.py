@@ -84,6 +84,7 @@ def _facts(history: History) -> dict[str, Any]:
         "top": [row_of(entry) for entry in best[:SHOWN]],
         "baseline": history.scores.get(BASELINE, {}).get(goal.metric),
         "hours": round(history.elapsed_s / 3600, 4),
+        "hours_left": _hours_left(history),
         "job_hours": round(history.seconds / 3600, 4),
         "gpu_hours": round(history.gpu_seconds / 3600, 4),
         "searched": history.searched,
@@ -92,6 +93,15 @@ def _facts(history: History) -> dict[str, Any]:
         "winner": history.winner,
         "last_failures": history.failures,
     }
+
+
+def _hours_left(history: History) -> float | None:
+    """Of the search, if the trials to come take as long as those that have ended; None where that is not known. Re-runs
+    and tests come after it."""
+    ended = sum(entry.state not in ("running", "paused") for entry in history.trials)
+    if history.searched is not None or not ended:
+        return None
+    return round(history.elapsed_s / 3600 / ended * max(0, history.max_trials - ended), 4)
 
 
 def _running(history: History, entry: Entry) -> dict[str, Any]:
@@ -123,6 +133,8 @@ def _text(data: dict[str, Any]) -> str:
         f"{data['state']}: {data['count']} of {data['max_trials']} trials by {data['algorithm']}: {counts}",
         f"{goal['direction']} {goal['metric']}; {data['hours']:.2f} h, {data['gpu_hours']:.2f} GPU hours",
     ]
+    if data["hours_left"] is not None:
+        lines.append(f"about {data['hours_left']:.2f} h of the search are left")
     if data["baseline"] is not None:
         lines.append(f"the model before training: {data['baseline']:.5g}")
     lines += [shown(row) for row in data["top"]]

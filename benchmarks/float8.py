@@ -17,8 +17,6 @@ from typing import Any
 from ledger import Ledger, arguments, table
 from training import ALL_GPUS, SETS, Place, Training, as_tiny, train
 
-from vidqa.contract.run_folder import read_metrics
-
 SHOWN = ("run", "tokens/s/gpu", "mfu", "memory_gib", "step_s", "recompute", "speed", "loss_off_mean", "loss_off_most")
 
 
@@ -34,12 +32,6 @@ RUNS = [
     run("fp8-tensorwise", enable_fp8=True, quant_recipe="tensorwise"),
     run("bf16-packs-of-12k", pack_tokens=12288),
 ]
-
-
-def losses(training: Training, place: Place) -> list[float]:
-    """Of every step, means over supervised tokens."""
-    events = read_metrics(place.run_dir(training) / "run" / "metrics.jsonl")
-    return [event["train/loss"] for event in events if "train/loss" in event]
 
 
 def beside(row: Mapping[str, Any], plain: Mapping[str, Any]) -> dict[str, Any]:
@@ -61,7 +53,6 @@ def main() -> None:
     for training in runs:
         (row,) = train([training], place, options.set, options.timeout)
         if "failed" not in row:
-            row["losses"] = losses(training, place)
             plain = plain or row
             row |= beside(row, plain)
         ledger.add(row)

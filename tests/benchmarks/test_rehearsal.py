@@ -225,7 +225,7 @@ def test_a_step_lasts_until_the_next_one_ends_whatever_the_trainer_did(tmp_path:
     training = Training("one", "ours", "tiny", 2, SetShape(1, (1, 1)), 3, 0, per_rank=4)
     run = place.run_dir(training) / "run"
     run.mkdir(parents=True)
-    measured = {"perf/step_s": 2.0, "perf/data_wait_s": 1.0, "perf/tokens_per_s": 1000.0}
+    measured = {"perf/step_s": 2.0, "perf/data_wait_s": 1.0, "perf/tokens_per_s": 1000.0, "train/loss": 1.5}
     events = [{"step": n + 1, "time": at, **measured} for n, at in enumerate((103.0, 105.0, 109.0))]
     (run / "metrics.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
     steps = our_steps(training, place, 100.0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -73,6 +74,20 @@ def carry_out(study: Path) -> History:
 
 def history(study: Path) -> History:
     return History(read(study).events)
+
+
+def gpus_over_time(study: Path, found: History) -> list[Counter[str]]:
+    """After each job that began or ended, how many there were on each GPU."""
+    now, seen = Counter[str](), []
+    for event in read(study).events:
+        if event["event"] == "submitted":
+            now.update(event["gpus"])
+        elif event["event"] == "ended":
+            now.subtract(found.work[event["work"]].gpus)
+        else:
+            continue
+        seen.append(+now)
+    return seen
 
 
 def outcome(found: History) -> list[tuple]:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
-from small_studies import carry_out, history, write_study
+from small_studies import carry_out, gpus_over_time, history, write_study
 
 from vidqa import spec
 from vidqa.contract.problem import ProblemError
@@ -59,26 +57,16 @@ def test_trials_share_gpus_and_each_keeps_to_its_part_of_the_memory(
     monkeypatch.setattr(work, "AHEAD_S", 0.0)
     sets = ("resources.trials_per_gpu=2", "finals.seeds=[7]", "finals.top=1")
     study = write_study(tmp_path, *sets, manner="slow", max_trials=6, max_concurrent=4)
-    seen: list[Counter[str]] = []
-
-    def taken(event: str, **fields: Any) -> Any:
-        made = append(event, **fields)
-        seen.append(Counter(gpu for _, each in controller.jobs.open_work() for gpu in each.gpus))
-        return made
-
-    with only_controller(study):
-        controller = Controller(open_study(study), unchecked)
-        append, controller.jobs.append = controller.append, taken
-        controller.run()
-        controller.journal.close()
-    assert {each.gpus for each in controller.history.work.values()} == {("4",), ("6",)}
+    found = carry_out(study)
+    seen = gpus_over_time(study, found)
+    assert {each.gpus for each in found.work.values()} == {("4",), ("6",)}
     assert max(count for each in seen for count in each.values()) == 2 and {"4": 2, "6": 2} in seen
     assert {(path / "gpus").read_text() for path in study.glob("trials/*/runs/*")} == {"4", "6"}, "a job sees one"
     made = [*study.glob("trials/*/rung-0/spec.toml"), *study.glob("finals/*/seed-7/spec.toml")]
     assert len(made) == 8 and {spec.load(path, "train").engine.gpu_memory_gib for path in made} == {SHARE_GIB}
     assert spec.load(study / "train.toml", "train").engine.gpu_memory_gib is None
-    assert controller.history.finished and controller.history.gpu_seconds > 0
-    assert controller.history.gpu_seconds == pytest.approx(controller.history.seconds / 2, rel=0.01)
+    assert found.finished and found.gpu_seconds > 0
+    assert found.gpu_seconds == pytest.approx(found.seconds / 2, rel=0.01)
 
 
 @pytest.mark.usefixtures("quick_trials", "two_gpus")
@@ -86,13 +74,8 @@ def test_a_trial_joins_a_gpu_only_when_the_one_before_is_ahead(tmp_path: Path, m
     monkeypatch.setattr(work, "AHEAD_S", 1e6)
     study = write_study(tmp_path, "resources.trials_per_gpu=2", manner="slow", max_trials=5, max_concurrent=4)
     found = carry_out(study)
-    at_once: Counter[str] = Counter()
-    for event in map(json.loads, (study / JOURNAL).read_text().splitlines()):
-        if event["event"] == "submitted":
-            at_once.update(event["gpus"])
-        elif event["event"] == "ended":
-            at_once.subtract(found.work[event["work"]].gpus)
-        assert max(at_once.values(), default=0) <= 1, "none of these trials is ever far enough ahead of another"
+    most = max(count for each in gpus_over_time(study, found) for count in each.values())
+    assert most == 1, "none of these trials is ever far enough ahead of another"
     assert found.finished and len(found.trials) == 5
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import stat
 import tarfile
 import threading
@@ -173,3 +174,17 @@ def test_members_that_lead_out_of_the_folder_are_left_out(tmp_path: Path) -> Non
         with pytest.raises(ProblemError, match="DATA_TAR_BROKEN"):
             unpack(inside / broken)
     assert not (tmp_path / "through.txt").exists()
+
+
+def test_members_of_an_archive_that_has_changed_are_written_again(tmp_path: Path) -> None:
+    archive, found = tmp_path / "a.tar", []
+    for content in (b"x", b"y"):
+        with tarfile.open(archive, "w") as tar:
+            member = tarfile.TarInfo("a.txt")
+            member.size = 1
+            tar.addfile(member, io.BytesIO(content))
+        if found:  # as if a while had passed
+            later = (tmp_path / "a.txt").stat().st_mtime_ns + 1
+            os.utime(archive, ns=(later, later))
+        found.append((unpack(archive), (tmp_path / "a.txt").read_bytes()))
+    assert found == [(1, b"x"), (1, b"y")]

@@ -24,14 +24,14 @@ BLOCK = 1 << 20
 def unpack(archive: Path) -> int:
     """Write the plain files of a tar or zip into its own folder; how many were not there yet.
 
-    Members that would lie outside, links, and devices are left out. A file of the right length is not written again,
-    and each appears only when it is whole. Raises DATA_TAR_BROKEN.
+    Members that would lie outside, links, and devices are left out. A file of the right length that is newer than its
+    archive is not written again, and each appears only when it is whole. Raises DATA_TAR_BROKEN.
     """
-    written = 0
+    written, since = 0, archive.stat().st_mtime_ns
     with _sound(archive):
         for name, size, content in _members(archive):
             target = archive.parent / name
-            if target == archive or (target.is_file() and target.stat().st_size == size):
+            if target == archive or _is_of(target, size, since):
                 continue
             if any(above.is_symlink() for above in [target, *target.parents][: len(PurePosixPath(name).parts)]):
                 raise tarfile.ReadError(f"{name} would be written through a link")
@@ -39,6 +39,11 @@ def unpack(archive: Path) -> int:
                 shutil.copyfileobj(source, out, BLOCK)
             written += 1
     return written
+
+
+def _is_of(target: Path, size: int, since: int) -> bool:
+    found = target.stat() if target.is_file() else None
+    return found is not None and found.st_size == size and found.st_mtime_ns >= since
 
 
 def _members(archive: Path) -> Iterator[tuple[str, int, IO[bytes]]]:

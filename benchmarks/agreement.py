@@ -27,9 +27,9 @@ from ledger import Ledger, arguments, rounded
 from shapes import write_random_model
 from video_set import QUESTIONS, SetShape, corpus, write_set
 
-from vidqa.engine.asking import share_of
 from vidqa.engine.generators import GENERATORS
 from vidqa.engine.generators._base import Request, Result, Sampling, Settings
+from vidqa.planning.packing.sharing import shares
 
 SHAPE, TINY = SetShape(40, (1, 6), 8, 96, 64), SetShape(3, (1, 3), 4, 96, 64)
 GREEDY = Sampling(max_tokens=16)
@@ -83,12 +83,12 @@ def ways(of: Prompts, settings: Settings, requests: Sequence[Request]) -> Mappin
     """The native generator's results, by how it was asked."""
     eight = replace(settings, batch_size=8)
     by_id = {request.id: request for request in requests}
-    shares = [[by_id[sample.record.id] for sample in share_of(of.samples, rank, 3)] for rank in range(3)]
+    dealt = [[by_id[sample.record.id] for sample in mine] for mine in shares(of.samples, 3)]
     return {
         "one row": answered("native", replace(settings, batch_size=1), requests),
         "8 rows": answered("native", eight, requests),
         "8 rows, backwards": answered("native", eight, requests[::-1]),
-        "three ranks": {name: each for share in shares for name, each in answered("native", eight, share).items()},
+        "three ranks": {name: each for mine in dealt for name, each in answered("native", eight, mine).items()},
     }
 
 

@@ -176,6 +176,7 @@ class Asked:
 
     def __init__(self, length: int, patches: int, prefix: int = 0, key: bytes = b"") -> None:
         self.length, self.patches, self.prefix, self.prefix_key = length, patches, prefix, key
+        self.supervised, self.plans = 0, ()
 
 
 def test_what_is_read_together() -> None:
@@ -186,7 +187,7 @@ def test_what_is_read_together() -> None:
         Reading(2, 12000, 6000, 25200, masked=True),
         Reading(1, 100, 100, 400),
     ]
-    assert readings(stock, many, 2)[0] == Reading(2, 18000, 9000, 60000, masked=True)
+    assert readings(stock, many, 2)[0] == Reading(2, 18000, 9000, 37200, masked=True)  # the longest with a short one
     native = AnsweringSetup("native", 2, 2, 20000, 16)
     assert readings(native, many, 1)[0] == Reading(2, 9024 + 6016, 9000, 60000)
     assert all(one.tokens <= PACK_TOKENS for one in readings(native, many, 1))

@@ -147,11 +147,15 @@ class SlurmCluster:
         self.ask("scontrol", "update", f"JobId={slurm_id}", "StartTime=now")
 
     def empty(self) -> None:
-        """End every job there is."""
+        """End every job there is, and what an impatient client's second attempt submits meanwhile."""
         user = subprocess.getoutput("id -un")
-        self.ask("scancel", "--full", "--signal=KILL", "--user", user)
-        self.ask("scancel", "--user", user)
-        _until(lambda: self.ask("squeue", "-h") == "", "an empty queue")
+
+        def is_empty() -> bool:
+            self.ask("scancel", "--full", "--signal=KILL", "--user", user)
+            self.ask("scancel", "--user", user)
+            return self.ask("squeue", "-h") == ""
+
+        _until(is_empty, "empty queue", every_s=1)
 
     def stop(self) -> None:
         user = subprocess.getoutput("id -un")
@@ -223,8 +227,8 @@ def _free_ports() -> tuple[int, int]:
             return first, first + 1
 
 
-def _until(met: Callable[[], bool], what: str) -> None:
+def _until(met: Callable[[], bool], what: str, every_s: float = 0.05) -> None:
     deadline = time.monotonic() + START_LIMIT_S
     while not met():
         assert time.monotonic() < deadline, f"no {what} within {START_LIMIT_S} s"
-        time.sleep(0.05)
+        time.sleep(every_s)

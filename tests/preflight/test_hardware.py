@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from pathlib import Path
@@ -11,7 +12,7 @@ import torch
 
 from tests.preflight.corpus import Case, machine
 from vidqa.preflight.environment_checks import clock_skew
-from vidqa.preflight.gpus import Declared, Gpu, declared_or_seen, driver_cuda, engine_build, runs_on, seen_gpus
+from vidqa.preflight.gpus import Build, Declared, Gpu, declared_or_seen, driver_cuda, engine_build, runs_on, seen_gpus
 
 H200 = "NVIDIA H200, 143771, 9.0, 580.159.04"
 
@@ -57,9 +58,17 @@ def test_which_code_runs_where(arch: str, built: list[str], runs: bool) -> None:
     assert runs_on(arch, built) is runs
 
 
-def test_torch_says_what_it_was_compiled_for() -> None:
-    build = engine_build()
+def test_torch_says_what_it_was_compiled_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next process reads what it said, as long as it is the same torch."""
+    monkeypatch.setenv("VIDQA_CACHE_DIR", str(tmp_path))
+    build = engine_build.__wrapped__()
     assert build is not None and build.cuda == (torch.version.cuda or "")
+    kept = tmp_path / "torch_build.json"
+    said = json.loads(kept.read_text())
+    kept.write_text(json.dumps({**said, "cuda": "1.0"}))
+    assert engine_build.__wrapped__() == Build("1.0", build.architectures)
+    kept.write_text(json.dumps({**said, "cuda": "1.0", "torch": ["/another/torch/__init__.py", 1, 2]}))
+    assert engine_build.__wrapped__() == build and json.loads(kept.read_text()) == said
 
 
 def test_a_machine_that_suits_raises_nothing(case: Case) -> None:

@@ -8,10 +8,13 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
 
-from vidqa.contract import environment
+from vidqa.contract import environment, files
 from vidqa.contract.problem import ProblemError
 from vidqa.platforms import hardware
 
@@ -113,12 +116,33 @@ def driver_cuda() -> str | None:
 
 @cache
 def engine_build() -> Build | None:
-    """The architectures that the installed torch was compiled for, from a subprocess."""
-    output = _ask(sys.executable, "-P", "-c", ASK_TORCH, limit_s=TORCH_LIMIT_S)
-    if output is None:
+    """The architectures that the installed torch was compiled for, from a subprocess. To import torch takes seconds:
+    what it said is kept for as long as the same torch is installed."""
+    kept, installed = environment.cache_folder() / "torch_build.json", _installed_torch()
+    found = files.read_object(kept)
+    if installed is None or found.get("torch") != installed:
+        output = _ask(sys.executable, "-P", "-c", ASK_TORCH, limit_s=TORCH_LIMIT_S)
+        if output is None:
+            return None
+        cuda, architectures = json.loads(output)
+        found = {"torch": installed, "cuda": cuda or "", "architectures": architectures}
+        with suppress(OSError):  # a folder that cannot be written costs the seconds again
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            files.write_json(kept, found)
+    return Build(found["cuda"], tuple(found["architectures"]))
+
+
+def _installed_torch() -> list[str | int] | None:
+    """Where torch is installed and what tells it from another build there; None where there is none."""
+    found = find_spec("torch")
+    if found is None or found.origin is None:
         return None
-    cuda, architectures = json.loads(output)
-    return Build(cuda or "", tuple(architectures))
+    version_file = Path(found.origin).with_name("version.py")
+    try:
+        version = version_file.stat()
+    except OSError:
+        return None
+    return [str(version_file), version.st_mtime_ns, version.st_size]
 
 
 def runs_on(arch: str, built: Sequence[str]) -> bool:

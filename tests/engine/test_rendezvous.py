@@ -1,7 +1,9 @@
-"""Where the processes of a job listen while they find each other: on one machine on its loopback alone."""
+"""Where the processes of a job listen while they find each other: on one machine on its loopback alone, and a process
+alone nowhere. How that ends."""
 
 from __future__ import annotations
 
+import signal
 import socket
 import subprocess
 import sys
@@ -39,6 +41,48 @@ def seen(folder: Path, agents: list[subprocess.Popen[str]]) -> set[str]:
 
 def test_one_node_listens_on_its_loopback_alone(tmp_path: Path) -> None:
     assert seen(tmp_path, [started(tmp_path, "--standalone")]) == {"127.0.0.1"}
+
+
+def alone(folder: Path, *told: int) -> subprocess.Popen[str]:
+    program = [*TORCHRUN, "--standalone", "--nproc-per-node=1", str(PROGRAM.with_name("alone.py"))]
+    return subprocess.Popen([*program, str(folder), *map(str, told)], stderr=subprocess.PIPE, text=True)
+
+
+def met(folder: Path, job: subprocess.Popen[str]) -> int:
+    """The process id of the rank, once it has its world."""
+    deadline = time.monotonic() + 600
+    while not (folder / "met").exists() or not (folder / "met").read_text():
+        assert time.monotonic() < deadline and job.poll() is None
+        time.sleep(0.05)
+    pid, *world = map(int, (folder / "met").read_text().split())
+    assert world == [0, 1, 1]
+    return pid
+
+
+def test_a_process_alone_listens_nowhere_else_and_is_asked_to_stop(tmp_path: Path) -> None:
+    job = alone(tmp_path)
+    met(tmp_path, job)
+    assert listening.addresses(job.pid) <= {"127.0.0.1"}
+    job.terminate()
+    said = job.communicate(timeout=120)[1]
+    assert job.returncode == 6 and (tmp_path / "asked").exists() and "stopped by SIGTERM" in said
+
+
+def test_a_process_alone_ends_with_its_torchrun(tmp_path: Path) -> None:
+    job = alone(tmp_path)
+    rank = met(tmp_path, job)
+    job.kill()
+    deadline = time.monotonic() + 60
+    while Path(f"/proc/{rank}").exists() and "Z" not in Path(f"/proc/{rank}/stat").read_text().split()[2]:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize(("told", "code"), [(3, 3), (-signal.SIGKILL, 5), (-signal.SIGTERM, 6)])
+def test_torchrun_ends_as_the_process_alone_did(tmp_path: Path, told: int, code: int) -> None:
+    job = alone(tmp_path, told)
+    said = job.communicate(timeout=300)[1]
+    assert job.returncode == code and f"rank 0 ended with exit code {told}" in said
 
 
 def test_the_first_of_several_nodes_listens_at_the_address_that_the_others_are_told(

@@ -41,7 +41,7 @@ def main() -> None:
     build("evaluate", zero_shot, "--eval-root", DATA / "eval", "--model", MODEL, overrides=EVALUATE)
     before = launch("evaluate", zero_shot)
 
-    # Fine-tune: FSDP over two processes. Then ask again.
+    # Fine-tune on two processes. Then ask again.
     trained = launch("train", train)
     tuned = DEMO / "evaluate.toml"
     build("evaluate", tuned, "--parent-run", trained, "--eval-root", DATA / "eval", overrides=EVALUATE)

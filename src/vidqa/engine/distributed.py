@@ -13,6 +13,7 @@ from accelerate.utils import ParallelismConfig
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor
 
+from vidqa.contract import environment
 from vidqa.engine.model.context import WHOLE, Context
 
 
@@ -76,8 +77,11 @@ class World:
 
 def start(dp_replicate: int, dp_shard: int, timeout_s: float, context: int = 1) -> World:
     """Join the processes that torchrun started and build the mesh (dp_replicate, dp_shard x context): weights are
-    sharded over the ranks of a context, too."""
+    sharded over the ranks of a context, too. A process alone has no address where it would meet others."""
     timeout = datetime.timedelta(seconds=timeout_s)
+    if not environment.meets_others():
+        backend = "nccl" if torch.cuda.is_available() else "gloo"
+        dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1, timeout=timeout)
     state = PartialState(cpu=not torch.cuda.is_available(), timeout=timeout)
     return World(
         rank=state.process_index,

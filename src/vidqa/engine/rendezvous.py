@@ -22,8 +22,6 @@ from vidqa.contract import environment
 
 BACKEND = "vidqa"
 LOOPBACK = "127.0.0.1"
-# By these gloo and NCCL choose the interface that they listen on; to NCCL "=" says that it is the whole name.
-ON_ONE_NODE = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "=lo"}
 USUAL_PORT = 29500
 LIMIT_S = 600  # until all nodes are there
 
@@ -54,7 +52,7 @@ class Rendezvous(StaticTCPRendezvous):
 def prepare(options: argparse.Namespace) -> None:
     """Make torchrun use this rendezvous, in its parsed options."""
     if options.standalone or parse_min_max_nnodes(options.nnodes)[1] == 1:
-        environment.adopt(ON_ONE_NODE)
+        environment.adopt(environment.ON_ONE_NODE)
         options.standalone, options.nnodes, options.node_rank = False, "1", 0
         options.rdzv_endpoint = f"{LOOPBACK}:0"  # any free port
     else:

@@ -96,7 +96,7 @@ def vanished(job: Submitted, status: EngineStatus, message: str) -> Observed:
 
 def how_it_died(exit_code: int, log_tail: str) -> str:
     """How the processes ended, where the engine wrote nothing: torchrun's log has each worker's exit code."""
-    numbers = [int(number) for number in re.findall(r"exitcode: -(\d+)", log_tail)]
+    numbers = [int(number) for number in re.findall(r"exit ?code:? -(\d+)", log_tail)]
     if not numbers:
         numbers = [-exit_code if exit_code < 0 else exit_code - 128]
     signals = [each for number in numbers for each in signal.Signals if each == number]

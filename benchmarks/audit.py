@@ -27,7 +27,7 @@ from tiny_world import engine_command
 from vidqa.contract.environment import adopt, python_path
 from vidqa.demo.recipe import EVALUATE, TRAIN
 
-OWN = {"dp_shard_size": 1, "num_epochs": 8, "train.compile": "false"}
+OWN = {"batch_size": 16, "mini_batch": 16, "num_epochs": 8, "train.compile": "false"}
 CLIPS, AUDITED, NUMBERS = 2_000, 600, (1, 2)
 PLANTED, FIRST = 0.05, 0.1  # shares: of labels that are wrong; of the queue that is read
 LIMIT_S = 1_800

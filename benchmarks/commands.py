@@ -43,7 +43,7 @@ def demo(data: Path, seed: int, **sizes: int) -> None:
     python("-m", "vidqa.demo", "--out", data, "--seed", seed, *(f"--{name}={size}" for name, size in sizes.items()))
 
 
-def tiny_model(model: Path, data: Path, seed: int) -> None:
-    """A model of a million random weights, whose words are those of the demo in `data`."""
-    words = ("--corpus", data / "corpus.txt", "--seed", seed)
+def tiny_model(model: Path, data: Path, seed: int, gain: float = 1.0) -> None:
+    """A model of half a million random weights, whose words are those of the demo in `data`."""
+    words = ("--corpus", data / "corpus.txt", "--seed", seed, "--gain", gain)
     python("-m", "vidqa.engine.families.tiny_qwen3_vl", "--out", model, *words)

@@ -20,7 +20,7 @@ from ledger import Ledger, arguments, table
 SKILL_ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(SKILL_ROOT / "src"))
 
-from vidqa.demo.recipe import EVALUATE, LOOP, POOL_CLIPS, TRAIN, TRAIN_CLIPS
+from vidqa.demo.recipe import EVALUATE, GAIN, LOOP, POOL_CLIPS, TRAIN, TRAIN_CLIPS
 from vidqa.demo.summary import WEAK_KIND
 
 EACH = 72  # clips of each event that are measured on, three times those of the demo: one question is 1.4 points
@@ -33,7 +33,7 @@ def measured(folder: Path, seed: int, options: Namespace) -> dict[str, Any]:
     sizes = {"clips": int(share * TRAIN_CLIPS), "pool": int(share * POOL_CLIPS), "each": EACH}
     if not (data / "pool" / "annotations.json").is_file():  # written last; an earlier call's trainings are found again
         demo(data, seed, **sizes)
-        tiny_model(model, data, seed)
+        tiny_model(model, data, seed, GAIN)
     train, evaluate = folder / "train.toml", folder / "evaluate.toml"
     build("train", train, TRAIN, "--train-root", data / "train", "--model", model, "--results-dir", runs)
     build("evaluate", evaluate, EVALUATE, "--eval-root", data / "eval", "--model", model, "--results-dir", runs)

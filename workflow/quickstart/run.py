@@ -17,7 +17,7 @@ SKILL_ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(SKILL_ROOT / "src"))
 
 from vidqa.contract.environment import child_environment, python_path  # noqa: E402
-from vidqa.demo.recipe import EVALUATE, LOOP, POOL_CLIPS, TRAIN, TRAIN_CLIPS  # noqa: E402
+from vidqa.demo.recipe import EVALUATE, GAIN, LOOP, POOL_CLIPS, TRAIN, TRAIN_CLIPS  # noqa: E402
 from vidqa.demo.summary import summary  # noqa: E402
 
 DEMO = Path("demo")
@@ -29,7 +29,8 @@ def main() -> None:
 
     # A synthetic set and a tiny model with random weights: the two things you bring yourself.
     python("-m", "vidqa.demo", "--out", DATA, "--clips", TRAIN_CLIPS, "--pool", POOL_CLIPS, "--seed", 0)
-    python("-m", "vidqa.engine.families.tiny_qwen3_vl", "--out", MODEL, "--corpus", DATA / "corpus.txt", "--seed", 0)
+    drawn = ("--corpus", DATA / "corpus.txt", "--seed", 0, "--gain", GAIN)
+    python("-m", "vidqa.engine.families.tiny_qwen3_vl", "--out", MODEL, *drawn)
 
     # Gate: nothing starts before the spec, the data and every video have been checked.
     train = DEMO / "train.toml"
@@ -41,7 +42,7 @@ def main() -> None:
     build("evaluate", zero_shot, "--eval-root", DATA / "eval", "--model", MODEL, overrides=EVALUATE)
     before = launch("evaluate", zero_shot)
 
-    # Fine-tune on two processes. Then ask again.
+    # Fine-tune. Then ask again.
     trained = launch("train", train)
     tuned = DEMO / "evaluate.toml"
     build("evaluate", tuned, "--parent-run", trained, "--eval-root", DATA / "eval", overrides=EVALUATE)

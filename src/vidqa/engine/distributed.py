@@ -14,6 +14,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor
 
 from vidqa.contract import environment
+from vidqa.engine import rendezvous
 from vidqa.engine.model.context import WHOLE, Context
 
 
@@ -81,7 +82,7 @@ def start(dp_replicate: int, dp_shard: int, timeout_s: float, context: int = 1) 
     timeout = datetime.timedelta(seconds=timeout_s)
     if not environment.meets_others():
         backend = "nccl" if torch.cuda.is_available() else "gloo"
-        dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1, timeout=timeout)
+        dist.init_process_group(backend, store=rendezvous.of_one(timeout), rank=0, world_size=1, timeout=timeout)
     state = PartialState(cpu=not torch.cuda.is_available(), timeout=timeout)
     return World(
         rank=state.process_index,

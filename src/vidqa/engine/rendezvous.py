@@ -10,6 +10,7 @@ import argparse
 import errno
 import ipaddress
 import socket
+from datetime import timedelta
 
 from torch.distributed import TCPStore
 from torch.distributed.elastic.rendezvous import RendezvousHandler, RendezvousInfo, RendezvousParameters
@@ -37,16 +38,26 @@ class Rendezvous(StaticTCPRendezvous):
         listening = _listening(self.master_addr, self.master_port) if self.rank == 0 and not self._store else None
         if listening:
             self.master_port = listening.getsockname()[1]
-            self._store = TCPStore(
-                self.master_addr,
-                self.master_port,
-                self.world_size,
-                is_master=True,
-                timeout=self.timeout,
-                multi_tenant=True,
-                master_listen_fd=listening.detach(),
-            )
+            self._store = _store(self.master_addr, listening, self.world_size, self.timeout)
         return super().next_rendezvous()
+
+
+def of_one(timeout: timedelta) -> TCPStore:
+    """The store of a process that meets nobody."""
+    listening = socket.create_server((LOOPBACK, 0))
+    return _store(LOOPBACK, listening, 1, timeout)
+
+
+def _store(host: str, listening: socket.socket, processes: int, timeout: timedelta) -> TCPStore:
+    return TCPStore(
+        host,
+        listening.getsockname()[1],
+        processes,
+        is_master=True,
+        timeout=timeout,
+        multi_tenant=True,
+        master_listen_fd=listening.detach(),
+    )
 
 
 def prepare(options: argparse.Namespace) -> None:

@@ -73,12 +73,12 @@ def _sections(width: int) -> list[int]:
 
 
 def write_tiny_model(
-    folder: Path, corpus: Iterable[str] = (), *, seed: int = 0, tie: bool = False, hidden: int = 64
+    folder: Path, corpus: Iterable[str] = (), *, seed: int = 0, tie: bool = False, hidden: int = 64, gain: float = 1.0
 ) -> Path:
     """Write the model folder and return it."""
     processor = tiny_processor(corpus)
     config = tiny_config(processor.tokenizer, hidden, tie=tie)
-    return write_folder(folder, processor, config, Qwen2_5_VLForConditionalGeneration, seed)
+    return write_folder(folder, processor, config, Qwen2_5_VLForConditionalGeneration, seed, gain)
 
 
 if __name__ == "__main__":

@@ -71,12 +71,12 @@ def tiny_config(tokenizer: PreTrainedTokenizerFast, hidden: int = 64, *, tie: bo
 
 
 def write_tiny_model(
-    folder: Path, corpus: Iterable[str] = (), *, seed: int = 0, tie: bool = False, hidden: int = 64
+    folder: Path, corpus: Iterable[str] = (), *, seed: int = 0, tie: bool = False, hidden: int = 64, gain: float = 1.0
 ) -> Path:
     """Write the model folder and return it."""
     processor = tiny_processor(corpus)
     config = tiny_config(processor.tokenizer, hidden, tie=tie)
-    return write_folder(folder, processor, config, Qwen3VLForConditionalGeneration, seed)
+    return write_folder(folder, processor, config, Qwen3VLForConditionalGeneration, seed, gain)
 
 
 if __name__ == "__main__":

@@ -79,8 +79,9 @@ def special_ids(tokenizer: PreTrainedTokenizerFast) -> dict[str, Any]:
     return {key: tokenizer.convert_tokens_to_ids(f"<|{name}|>") for key, name in names.items()}
 
 
-def initialise(model: torch.nn.Module) -> None:
-    """Weights that keep the size of what passes through them, small embeddings, as at the start of a pretraining.
+def initialise(model: torch.nn.Module, gain: float = 1.0) -> None:
+    """Weights that keep the size of what passes through them, small embeddings, as at the start of a pretraining; all
+    of them `gain` times as large.
 
     With one small deviation for all, as the architecture has it, what a narrow model sees hardly reaches its last
     layer, and it learns for long only which answers are frequent.
@@ -88,14 +89,14 @@ def initialise(model: torch.nn.Module) -> None:
     for name, weights in model.named_parameters():
         if weights.dim() > 1:
             looked_up = any(part in name for part in ("embed_tokens", "pos_embed", "lm_head"))
-            torch.nn.init.normal_(weights, std=0.02 if looked_up else weights[0].numel() ** -0.5)
+            torch.nn.init.normal_(weights, std=gain * (0.02 if looked_up else weights[0].numel() ** -0.5))
 
 
-def write_folder(folder: Path, processor: Any, config: Any, model_class: Any, seed: int) -> Path:
+def write_folder(folder: Path, processor: Any, config: Any, model_class: Any, seed: int, gain: float) -> Path:
     """Write a model with fresh weights and its processor."""
     torch.manual_seed(seed)
     model = model_class(config)
-    initialise(model)
+    initialise(model, gain)
     model.generation_config.eos_token_id = processor.tokenizer.eos_token_id
     model.generation_config.pad_token_id = processor.tokenizer.pad_token_id
     model.save_pretrained(folder)
@@ -109,6 +110,7 @@ def main(write_tiny_model: Callable[..., Path], doc: str | None) -> None:
     parser.add_argument("--out", type=Path, required=True, help="folder to write")
     parser.add_argument("--corpus", type=Path, help="text whose words the tokenizer should know")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--gain", type=float, default=1.0, help="makes all weights so many times as large")
     options = parser.parse_args()
     corpus = options.corpus.read_text(encoding="utf-8").splitlines() if options.corpus else ()
-    print(write_tiny_model(options.out, corpus, seed=options.seed))
+    print(write_tiny_model(options.out, corpus, seed=options.seed, gain=options.gain))

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+from programs import program
 
 from vidqa.contract.cli import SKILL_ROOT
 from vidqa.demo.recipe import EVALUATE, TRAIN
@@ -15,10 +15,7 @@ from vidqa.demo.recipe import EVALUATE, TRAIN
 
 @pytest.fixture(scope="module")
 def quickstart() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("quickstart_run", SKILL_ROOT / "workflow" / "quickstart" / "run.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return program(SKILL_ROOT / "workflow" / "quickstart" / "run.py")
 
 
 @pytest.mark.parametrize(("action", "overrides"), [("train", TRAIN), ("evaluate", EVALUATE)])

@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-import importlib.util
 import io
 import json
 from contextlib import redirect_stderr, redirect_stdout
 from typing import Any
 
+from programs import program
+
 from vidqa.contract import cli
 from vidqa.contract.cli import SKILL_ROOT
 from vidqa.contract.problem import Exit
 
-
-def _load() -> Any:
-    spec = importlib.util.spec_from_file_location("jobs_script", SKILL_ROOT / "scripts/jobs.py")
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-SCRIPT = _load()
+SCRIPT = program(SKILL_ROOT / "scripts/jobs.py")
 
 
 def ask(*words: str) -> dict[str, Any]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 import shlex
-import sys
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+
+from programs import program
 
 from vidqa.contract.cli import SKILL_ROOT, Parser
 
@@ -61,15 +61,7 @@ def paragraphs(page: Path) -> list[str]:
 @cache
 def parser_of(script: Path) -> Parser:
     """The option parser that a script builds when it is loaded."""
-    spec = importlib.util.spec_from_file_location(f"script_{script.stem}", script)
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    before = list(sys.path)
-    try:
-        spec.loader.exec_module(module)
-    finally:
-        sys.path[:] = before
-    return module.parser
+    return program(script).parser
 
 
 def words_of(command: str) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import subprocess
 import sys
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from programs import program
 from small_studies import RATE, carry_out, write_study
 
 from vidqa.contract.cli import SKILL_ROOT, run
@@ -23,11 +23,7 @@ VERBS = ("plan", "start", "status", "suggest", "enqueue", "tell", "stop", "repor
 
 @pytest.fixture(scope="module")
 def script() -> Any:
-    found = importlib.util.spec_from_file_location("run_automl", SKILL_ROOT / "scripts/run_automl.py")
-    assert found and found.loader
-    module = importlib.util.module_from_spec(found)
-    found.loader.exec_module(module)
-    return module
+    return program(SKILL_ROOT / "scripts/run_automl.py")
 
 
 def answer(script: Any, capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, dict[str, Any]]:

@@ -80,6 +80,19 @@ def test_a_trial_joins_a_gpu_only_when_the_one_before_is_ahead(tmp_path: Path, m
 
 
 @pytest.mark.usefixtures("quick_trials", "two_gpus")
+def test_how_far_a_trial_is_ahead_counts_from_its_first_step(tmp_path: Path) -> None:
+    study = write_study(tmp_path, "resources.trials_per_gpu=2", manner="slow", max_trials=2, max_concurrent=1)
+    with only_controller(study):
+        controller = Controller(open_study(study), unchecked)
+        controller._create()
+        while not controller.jobs.stepping and not controller.history.trials[1:]:  # nobody wants to join it
+            controller.step()
+        controller.journal.close()
+    assert list(controller.jobs.stepping) == [controller.history.work["trial-0/rung-0/train"].job_id]
+    assert carry_out(study).finished
+
+
+@pytest.mark.usefixtures("quick_trials", "two_gpus")
 def test_a_controller_that_is_started_again_finds_the_places_that_jobs_have(tmp_path: Path) -> None:
     study = write_study(tmp_path, "resources.trials_per_gpu=2", manner="slow", max_trials=2, max_concurrent=1)
     with only_controller(study):

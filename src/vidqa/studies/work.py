@@ -67,6 +67,7 @@ class Jobs:
         record = attach(known.job_id).record()
         if not record.state.is_terminal:
             self.seen.add(name)
+            self._see_first_step(known.job_id)
             return self._hangs(name, record) if self.silence.is_over(record) else None
         if record.state == State.COMPLETE:
             return self._end(name, record, None)
@@ -92,10 +93,13 @@ class Jobs:
         return {gpu for _, work in self.open_work() if not self._is_ahead(work.job_id) for gpu in work.gpus}
 
     def _is_ahead(self, job_id: str) -> bool:
-        now, job = time.monotonic(), attach(job_id)
-        if job_id not in self.stepping and job.progress().get("step"):
-            self.stepping[job_id] = now
+        now = time.monotonic()
         return now - self.stepping.get(job_id, now) >= AHEAD_S
+
+    def _see_first_step(self, job_id: str) -> None:
+        """At once, not when another job wants to join: that one would wait for as long again."""
+        if self.places.each > 1 and job_id not in self.stepping and attach(job_id).progress().get("step"):
+            self.stepping[job_id] = time.monotonic()
 
     def _submit(self, name: str, submit: Callable[[], JobHandle], gpus: list[str]) -> None:
         try:

@@ -82,8 +82,8 @@ def world_size() -> int:
 
 
 def meets_others() -> bool:
-    """Whether the processes of this one's job have an address to meet at, as torchrun sets it."""
-    return bool(os.environ.get("MASTER_ADDR"))
+    """Whether torchrun started this process to meet others: it has an address for that, or is one of several."""
+    return bool(os.environ.get("MASTER_ADDR")) or world_size() > 1
 
 
 def take_parent() -> int | None:

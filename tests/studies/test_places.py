@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -31,6 +32,17 @@ def two_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hardware, "_installed_gpus", lambda: 3)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,6")
     monkeypatch.setattr(places, "seen_gpus", lambda: [gpus.Gpu("card", CARD_GIB)] * 2)
+
+
+def stopped_at(study: Path, point: Callable[[Controller], bool]) -> Controller:
+    """A controller that began a study and ended at a point of it; its jobs go on."""
+    with only_controller(study):
+        controller = Controller(open_study(study), unchecked)
+        controller._create()
+        while not point(controller):
+            controller.step()
+        controller.journal.close()
+    return controller
 
 
 def test_free_places_are_those_of_the_emptiest_gpus(two_gpus: None) -> None:
@@ -82,12 +94,7 @@ def test_a_trial_joins_a_gpu_only_when_the_one_before_is_ahead(tmp_path: Path, m
 @pytest.mark.usefixtures("quick_trials", "two_gpus")
 def test_how_far_a_trial_is_ahead_counts_from_its_first_step(tmp_path: Path) -> None:
     study = write_study(tmp_path, "resources.trials_per_gpu=2", manner="slow", max_trials=2, max_concurrent=1)
-    with only_controller(study):
-        controller = Controller(open_study(study), unchecked)
-        controller._create()
-        while not controller.jobs.stepping and not controller.history.trials[1:]:  # nobody wants to join it
-            controller.step()
-        controller.journal.close()
+    controller = stopped_at(study, lambda at: bool(at.jobs.stepping or at.history.trials[1:]))  # nobody wants to join
     assert list(controller.jobs.stepping) == [controller.history.work["trial-0/rung-0/train"].job_id]
     assert carry_out(study).finished
 
@@ -95,12 +102,7 @@ def test_how_far_a_trial_is_ahead_counts_from_its_first_step(tmp_path: Path) -> 
 @pytest.mark.usefixtures("quick_trials", "two_gpus")
 def test_a_controller_that_is_started_again_finds_the_places_that_jobs_have(tmp_path: Path) -> None:
     study = write_study(tmp_path, "resources.trials_per_gpu=2", manner="slow", max_trials=2, max_concurrent=1)
-    with only_controller(study):
-        first = Controller(open_study(study), unchecked)
-        first._create()
-        while not first.history.work:
-            first.step()
-        first.journal.close()
+    stopped_at(study, lambda at: bool(at.history.work))
     text = (study / "study.toml").read_text()
     for each, room in ((2, ["6"]), (1, ["6"])):
         (study / "study.toml").write_text(text.replace("trials_per_gpu = 2", f"trials_per_gpu = {each}"))

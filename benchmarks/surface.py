@@ -39,7 +39,6 @@ GRID = {
     "train.optm_grad_norm_clip": [0.1, 1.0, 10.0],
 }
 OWN = {
-    "dp_shard_size": 1,
     "num_epochs": 100,
     "train.optm_decay_type": "none",
     "train.optm_warmup_steps": 4,

@@ -30,7 +30,6 @@ LEARN = {
     "batch_size": 64,
     "mini_batch": 64,
     "learning_rate": 2e-4,
-    "dp_shard_size": 1,
     "train.train_policy.dataloader_num_workers": 8,
     "train.optm_warmup_steps": 50,
     "train.ckpt.enable_checkpoint": "false",

@@ -1,5 +1,5 @@
-"""Where the processes of a job listen while they find each other: on one machine on its loopback alone, and a process
-alone nowhere. How that ends."""
+"""Where the processes of a job listen while they find each other: on one machine on its loopback alone. How a
+process that is alone ends."""
 
 from __future__ import annotations
 

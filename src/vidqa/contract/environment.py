@@ -68,7 +68,7 @@ def state_folder() -> Path:
 
 
 def cache_folder() -> Path:
-    """Where the frame cache and media probes live."""
+    """Where the frame cache, media probes and what torch was compiled for live."""
     return Path(os.environ.get("VIDQA_CACHE_DIR") or Path.home() / ".cache" / "vidqa")
 
 

@@ -54,7 +54,9 @@ def alone(words: list[str]) -> int:
     for number in PASSED_ON:
         signal.signal(number, pass_on)
     code = process.wait()
-    return stopped(received[0]) if received else failed(0, code) if code else int(Exit.OK)
+    if received:
+        return stopped(received[0])
+    return failed(0, code) if code else int(Exit.OK)
 
 
 def together(words: list[str]) -> int:

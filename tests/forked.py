@@ -202,7 +202,11 @@ def _become(program: tuple[list[str], str, list[str]], call: Any, environment: d
         for number, file in enumerate(files):
             if file >= 0:
                 os.dup2(file, number)
-        os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+        first = 3
+        for handed in sorted(call["pass_fds"]):
+            os.closerange(first, handed)
+            first = handed + 1
+        os.closerange(first, os.sysconf("SC_OPEN_MAX"))
         resource_tracker._resource_tracker.__init__()  # another process's: its pipe is closed here
         os.environ.clear()
         os.environ.update(environment)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -30,10 +29,7 @@ from vidqa.spec import load
 @contextmanager
 def one_rank() -> Iterator[None]:
     """What torchrun gives to the only process of a job, taken back at the end."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    place = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    place = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}
     handlers = {number: signal.getsignal(number) for number in STOP_SIGNALS}
     try:
         with patch.dict(os.environ, place):

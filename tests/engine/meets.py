@@ -5,14 +5,12 @@ import sys
 import time
 from pathlib import Path
 
-import torch.distributed as dist
+from vidqa.engine import distributed
 
-dist.init_process_group("gloo")
-group = dist.new_group(backend="gloo")
-values = [None] * dist.get_world_size()
-dist.all_gather_object(values, os.environ["RANK"], group=group)
-(Path(sys.argv[1]) / f"met-{dist.get_rank()}").write_text(" ".join(map(str, values)))
+world = distributed.start(2, 1, timeout_s=300)
+values = world.gather(os.environ["RANK"])
+(Path(sys.argv[1]) / f"met-{world.rank}").write_text(" ".join(map(str, values)))
 while not (Path(sys.argv[1]) / "seen").exists():
     time.sleep(0.05)
-dist.barrier(group=group)
-dist.destroy_process_group()
+world.barrier()
+distributed.stop()

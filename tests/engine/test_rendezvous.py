@@ -1,5 +1,5 @@
-"""Where the processes of a job listen while they find each other: on one machine on its loopback alone. How a
-process that is alone ends."""
+"""Where the processes of a job listen while they find each other: on one machine on its loopback alone. How those of
+one machine end."""
 
 from __future__ import annotations
 
@@ -83,6 +83,64 @@ def test_torchrun_ends_as_the_process_alone_did(tmp_path: Path, told: int, code:
     job = alone(tmp_path, told)
     said = job.communicate(timeout=300)[1]
     assert job.returncode == code and f"rank 0 ended with exit code {told}" in said
+
+
+RANK = """
+import os, pathlib, signal, sys, time
+rank, folder = os.environ["RANK"], pathlib.Path(sys.argv[1])
+signal.signal(signal.SIGTERM, lambda *_: (folder / f"asked-{rank}").touch())
+(folder / f"{rank}-{os.environ['LOCAL_RANK']}-{os.environ['WORLD_SIZE']}-{os.environ['OMP_NUM_THREADS']}").touch()
+while len(list(folder.glob("?-?-3-1"))) < 3:
+    time.sleep(0.01)
+"""
+
+
+def three(folder: Path, then: str, grace_s: float = 300) -> subprocess.Popen[str]:
+    """Three ranks that wait for each other, and then do something."""
+    words = ["--standalone", "--nproc-per-node=3", "-c", RANK + then, str(folder)]
+    run = f"import vidqa.engine.torchrun as ours; ours.GRACE_S = {grace_s}; ours.leave(ours.main({words!r}))"
+    return subprocess.Popen([sys.executable, "-P", "-c", run], stderr=subprocess.PIPE, text=True)
+
+
+def test_when_a_rank_fails_the_others_are_asked_to_stop_and_the_exit_code_is_that_of_the_first(tmp_path: Path) -> None:
+    job = three(
+        tmp_path,
+        """
+if rank == "1":
+    sys.exit(3)
+while not (folder / f"asked-{rank}").exists():
+    time.sleep(0.01)
+sys.exit(5)
+""",
+    )
+    said = job.communicate(timeout=300)[1]
+    assert job.returncode == 3 and "rank 1 ended with exit code 3" in said
+
+
+def test_when_a_rank_fails_others_that_do_not_hear_are_killed(tmp_path: Path) -> None:
+    job = three(tmp_path, "os.kill(os.getpid(), signal.SIGKILL) if rank == '2' else time.sleep(600)", grace_s=0.2)
+    said = job.communicate(timeout=300)[1]
+    assert job.returncode == 5 and "rank 2 ended with exit code -9" in said
+
+
+def test_ranks_that_are_asked_to_stop_have_all_the_time_that_they_need(tmp_path: Path) -> None:
+    job = three(
+        tmp_path,
+        """
+while not (folder / f"asked-{rank}").exists():
+    time.sleep(0.01)
+time.sleep(2 * (rank == "0"))  # it saves, when the others have ended
+(folder / f"saved-{rank}").touch()
+sys.exit(6)
+""",
+        grace_s=0.01,
+    )
+    while len(list(tmp_path.glob("?-?-3-1"))) < 3:
+        time.sleep(0.01)
+    job.terminate()
+    said = job.communicate(timeout=300)[1]
+    assert job.returncode == 6 and "stopped by SIGTERM" in said
+    assert {path.name for path in tmp_path.glob("saved-*")} == {"saved-0", "saved-1", "saved-2"}
 
 
 def test_the_first_of_several_nodes_listens_at_the_address_that_the_others_are_told(

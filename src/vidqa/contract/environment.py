@@ -13,6 +13,7 @@ SECRET_NAMES = (
     *("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"),
 )
 PARENT = "VIDQA_PARENT"  # the process id of one with which those that it starts shall end
+RENDEZVOUS = "VIDQA_RENDEZVOUS"  # the handle of the socket where rank 0 listens for the others
 SERVING_KEY = "VIDQA_API_KEY"  # of clients, so that no job gets it
 # Processes of the engine get this: models were fetched before, and a log shows no progress bar.
 OF_THE_ENGINE = {"HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
@@ -81,9 +82,21 @@ def world_size() -> int:
     return int(os.environ.get("WORLD_SIZE", "1"))
 
 
-def meets_others() -> bool:
-    """Whether torchrun started this process to meet others: it has an address for that, or is one of several."""
-    return bool(os.environ.get("MASTER_ADDR")) or world_size() > 1
+def is_of_torchrun() -> bool:
+    """Whether torchrun started this process: then its own rendezvous has a store for it."""
+    return "TORCHELASTIC_RUN_ID" in os.environ
+
+
+def master_port() -> int:
+    """Where the ranks of one node meet on its loopback."""
+    return int(os.environ["MASTER_PORT"])
+
+
+def take_rendezvous() -> int | None:
+    """The handle of the socket where this process, rank 0, listens for the others; None where nobody opened one. It is
+    taken out of the environment: what this process starts does not have it."""
+    written = os.environ.pop(RENDEZVOUS, None)
+    return int(written) if written else None
 
 
 def take_parent() -> int | None:

@@ -77,12 +77,13 @@ class World:
 
 
 def start(dp_replicate: int, dp_shard: int, timeout_s: float, context: int = 1) -> World:
-    """Join the processes that torchrun started and build the mesh (dp_replicate, dp_shard x context): weights are
-    sharded over the ranks of a context, too. A process alone has no address where it would meet others."""
+    """Join the processes that vidqa.engine.torchrun started and build the mesh (dp_replicate, dp_shard x context):
+    weights are sharded over the ranks of a context, too."""
     timeout = datetime.timedelta(seconds=timeout_s)
-    if not environment.meets_others():
-        backend = "nccl" if torch.cuda.is_available() else "gloo"
-        dist.init_process_group(backend, store=rendezvous.of_one(timeout), rank=0, world_size=1, timeout=timeout)
+    if not environment.is_of_torchrun():  # else PartialState joins, as torchrun tells it in the environment
+        backend, store = "nccl" if torch.cuda.is_available() else "gloo", rendezvous.store_on_one_node(timeout)
+        rank, size = environment.rank(), environment.world_size()
+        dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=timeout)
     state = PartialState(cpu=not torch.cuda.is_available(), timeout=timeout)
     return World(
         rank=state.process_index,

@@ -17,7 +17,6 @@ from torch.distributed.elastic.rendezvous import RendezvousHandler, RendezvousIn
 from torch.distributed.elastic.rendezvous import rendezvous_handler_registry as registry
 from torch.distributed.elastic.rendezvous.static_tcp_rendezvous import StaticTCPRendezvous
 from torch.distributed.elastic.rendezvous.utils import parse_rendezvous_endpoint
-from torch.distributed.run import parse_min_max_nnodes
 
 from vidqa.contract import environment
 
@@ -42,10 +41,14 @@ class Rendezvous(StaticTCPRendezvous):
         return super().next_rendezvous()
 
 
-def of_one(timeout: timedelta) -> TCPStore:
-    """The store of a process that meets nobody."""
-    listening = socket.create_server((LOOPBACK, 0))
-    return _store(LOOPBACK, listening, 1, timeout)
+def store_on_one_node(timeout: timedelta) -> TCPStore:
+    """The store of ranks that vidqa.engine.torchrun started on one node, or of a process that nobody started as one of
+    several."""
+    if environment.rank():
+        return TCPStore(LOOPBACK, environment.master_port(), environment.world_size(), timeout=timeout)
+    handle = environment.take_rendezvous()
+    listening = socket.create_server((LOOPBACK, 0)) if handle is None else socket.socket(fileno=handle)
+    return _store(LOOPBACK, listening, environment.world_size(), timeout)
 
 
 def _store(host: str, listening: socket.socket, processes: int, timeout: timedelta) -> TCPStore:
@@ -62,12 +65,7 @@ def _store(host: str, listening: socket.socket, processes: int, timeout: timedel
 
 def prepare(options: argparse.Namespace) -> None:
     """Make torchrun use this rendezvous, in its parsed options."""
-    if options.standalone or parse_min_max_nnodes(options.nnodes)[1] == 1:
-        environment.adopt(environment.ON_ONE_NODE)
-        options.standalone, options.nnodes, options.node_rank = False, "1", 0
-        options.rdzv_endpoint = f"{LOOPBACK}:0"  # any free port
-    else:
-        options.rdzv_endpoint = f"{options.master_addr}:{options.master_port or USUAL_PORT}"
+    options.rdzv_endpoint = f"{options.master_addr}:{options.master_port or USUAL_PORT}"
     options.rdzv_backend, options.rdzv_conf = BACKEND, f"rank={options.node_rank}"
     options.node_rank = 0  # torchrun warns that only its own backend reads it
     registry.register(BACKEND, _create)

@@ -1,6 +1,7 @@
-"""torchrun, ending as the engine did: its exit code, and one line instead of torchrun's own traceback. Its processes
-meet as vidqa.engine.rendezvous says. One process alone meets nobody: it is started without torchrun, whose import of
-torch takes seconds.
+"""The processes of a job on this node, one for each GPU: `--standalone --nproc-per-node N` starts them here, anything
+else is torchrun with its own options, for several nodes. The end is that of the engine: its exit code, and one line
+instead of torchrun's own traceback. On one node torchrun does nothing that is needed, and imports torch first, which
+takes seconds while all GPUs wait.
 
 However it ends, SIGKILL too, its processes end with it: they have sessions of their own, and would keep their GPUs. It
 ends itself with a script that waits for it.
@@ -11,9 +12,14 @@ python -P -m vidqa.engine.torchrun --standalone --nproc-per-node 2 -m vidqa.engi
 from __future__ import annotations
 
 import os
+import re
 import signal
+import socket
 import subprocess
 import sys
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from types import FrameType
 
 from vidqa.contract import environment
@@ -23,9 +29,10 @@ from vidqa.contract.problem import Exit
 from vidqa.engine.ending import leave
 from vidqa.engine.signals import STOP_SIGNALS
 
-ALONE = (["--standalone", "--nproc-per-node", "1"], ["--standalone", "--nproc-per-node=1"])
-ONLY_RANK = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}
+ONE_NODE = re.compile(r"--standalone --nproc-per-node[ =]([1-9]\d*) ")
 PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)  # as torchrun does
+GRACE_S = 30.0  # for the other ranks after one has failed: they wait for it in a collective
+Rank = subprocess.Popen[bytes]
 
 
 def main(words: list[str]) -> int:
@@ -35,32 +42,86 @@ def main(words: list[str]) -> int:
     # For its processes: they import nothing from the working folder, and end with this one, which starts them from its
     # main thread.
     environment.adopt({"PYTHONSAFEPATH": "1", environment.PARENT: str(os.getpid())})
-    for options in ALONE:
-        if words[: len(options)] == options:
-            return alone(words[len(options) :])
-    return together(words)
+    if told := ONE_NODE.match(" ".join(words)):
+        return on_this_node(int(told[1]), words[len(told[0].split()) :])
+    return on_several_nodes(words)
 
 
-def alone(words: list[str]) -> int:
-    """Run `python WORDS` as the only rank."""
+def on_this_node(count: int, words: Sequence[str]) -> int:
+    """Run `python WORDS` as each of `count` ranks."""
     received: list[int] = []
-    variables = environment.child_environment(**ONLY_RANK, **environment.ON_ONE_NODE)
-    process = subprocess.Popen([sys.executable, "-u", *words], env=variables, start_new_session=True)
+    ranks: dict[int, Rank] = {}
 
     def pass_on(number: int, _frame: FrameType | None) -> None:
         received.append(number)
-        process.send_signal(number)
+        send(ranks.values(), number)
 
     for number in PASSED_ON:
         signal.signal(number, pass_on)
-    code = process.wait()
+    for rank, process in start(count, words):
+        ranks[rank] = process
+        if received:  # it came while they were being started
+            send([process], received[0])
+    failure = first_failure(ranks)
     if received:
         return stopped(received[0])
-    return failed(0, code) if code else int(Exit.OK)
+    return failed(*failure) if failure else int(Exit.OK)
 
 
-def together(words: list[str]) -> int:
-    """Run several ranks, here or on several nodes."""
+def start(count: int, words: Sequence[str]) -> Iterator[tuple[int, Rank]]:
+    """Start ranks that meet at a socket on the loopback. It is open before any of them looks for it, and handed to the
+    first."""
+    common = {**environment.ON_ONE_NODE, "WORLD_SIZE": str(count), "LOCAL_WORLD_SIZE": str(count)}
+    if count > 1 and not environment.has("OMP_NUM_THREADS"):
+        common["OMP_NUM_THREADS"] = "1"  # as torchrun does
+    with socket.create_server(("127.0.0.1", 0), backlog=max(128, count)) as meeting:
+        common |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(meeting.getsockname()[1])}
+        for rank in range(count):
+            variables = {**common, "RANK": str(rank), "LOCAL_RANK": str(rank)}
+            handed = [] if rank else [meeting.fileno()]
+            if handed:
+                variables[environment.RENDEZVOUS] = str(handed[0])
+            process = subprocess.Popen(
+                [sys.executable, "-u", *words],
+                env=environment.child_environment(**variables),
+                pass_fds=handed,
+                start_new_session=True,
+            )
+            yield rank, process
+
+
+def first_failure(ranks: Mapping[int, Rank]) -> tuple[int, int] | None:
+    """Wait for all ranks; the first that failed and its exit code. The others are asked to stop then, and killed after
+    a while: they may wait for it, where no signal is heard."""
+    left = {process.pid: rank for rank, process in ranks.items()}
+    failure = None
+    while left:
+        # Without taking its exit code: until then no other process can get its number.
+        ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
+        assert ended is not None
+        rank = left.pop(ended.si_pid, None)
+        if rank is None:  # left to this process, which is the first of a container
+            os.waitpid(ended.si_pid, 0)
+        elif (code := ranks[rank].wait()) and not failure:
+            failure = (rank, code)
+            others = [ranks[other] for other in left.values()]
+            send(others, signal.SIGTERM)
+            if code != Exit.NOT_DONE:  # it was not asked to stop, as all may have been
+                killer = threading.Timer(GRACE_S, send, (others, signal.SIGKILL))
+                killer.daemon = True
+                killer.start()
+    return failure
+
+
+def send(ranks: Iterable[Rank], number: int) -> None:
+    for process in ranks:
+        if process.returncode is None:
+            with suppress(ProcessLookupError):
+                os.kill(process.pid, number)
+
+
+def on_several_nodes(words: list[str]) -> int:
+    """Run this node's ranks by torchrun."""
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, record
     from torch.distributed.run import parse_args

@@ -44,3 +44,32 @@ def test_a_step_without_rows_leaves_those_that_are_there_alone(world: World) -> 
         request.id: world.expected(request) for request in (short, *others)
     }
     assert not decoder.rows and len(session.pages.free) == len(session.pages.users) - 1
+
+
+def test_what_is_read_while_frames_are_decoded_leaves_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = changed(world.prompts, has_frames=lambda: False)
+    with closing(NATIVE.open(world.settings())) as session:
+        captured: list[int] = []
+        monkeypatch.setattr(session.decoder, "graph_for", captured.append)  # graphs need a GPU
+        session.is_warm = False
+        results = [result for some in session.generate(iter(asked)) for result in some]
+        assert captured == [3] and len(session.pages.free) == len(session.pages.users) - 1
+    assert {result.id: list(result.token_ids) for result in results} == {
+        request.id: world.expected(request) for request in asked
+    }
+
+
+def test_a_step_takes_a_graph_that_is_there_before_another_is_captured(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with closing(NATIVE.open(world.settings(batch_size=70))) as session:
+        decoder, captured = session.decoder, []
+
+        def capture(size: int) -> None:
+            captured.append(size)
+            decoder.graphs[size] = size
+
+        monkeypatch.setattr(decoder, "capture", capture)
+        taken = [decoder.graph_for(count) for count in (5, 40, 70, 20, 9, 7, 3, 1, 2)]
+    assert captured == [16, 64, 70, 1]
+    assert taken == [16, 64, 70, 64, 16, 16, 16, 1, 16]

@@ -21,6 +21,8 @@ from vidqa.engine.generators.choosing import Draft
 from vidqa.engine.model.paged_cache import PagedCache
 from vidqa.planning.budget.answering import CAPTURED
 
+SPARE = 8  # times the rows of a step that its graph may be for
+
 
 @dataclass(eq=False)
 class DecodingRow:
@@ -63,12 +65,18 @@ class Decoder:
             row.position += 1
         if self.device.type != "cuda":
             return self.run(count)
-        size = min(self.most, next((size for size in CAPTURED if size >= count), self.most))
-        if size not in self.graphs:
-            self.capture(size)
-        graph, logits = self.graphs[size]
+        graph, logits = self.graph_for(count)
         graph.replay()
         return logits[:count]
+
+    def graph_for(self, count: int) -> tuple[Any, torch.Tensor]:
+        """The graph of a step of `count` rows. A larger one serves as well, so rows that leave one after the other cost
+        few captures: up to there a step takes the time in which the weights are read."""
+        fitting = [size for size in self.graphs if count <= size <= count * SPARE]
+        size = min(fitting, default=min([*(size for size in CAPTURED if size >= count), self.most]))
+        if size not in self.graphs:
+            self.capture(size)
+        return self.graphs[size]
 
     def go_on_with(self, token_B: torch.Tensor) -> None:
         """The tokens that were chosen behind the last step, where they are not all the likeliest."""

@@ -25,7 +25,7 @@ PACK_TOKENS = 16384  # of prompts that it reads together on a GPU
 ROWS = 64  # prompts that it answers at a time on a GPU, or more; fewer leave it waiting for its memory
 CACHE_SHARE = 0.7  # of the memory that the model leaves free; packs take the rest
 PREDICTED = ("transformers", "native")  # generators whose memory is counted here
-CAPTURED = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128)  # rows of the decode steps that it captures
+CAPTURED = (1, 4, 16, 32, 64, 128)  # rows of the decode steps that it captures
 FLOAT = 4  # bytes of a float32: pixels, positions, rotations, logits
 PLACE_BYTES = 640  # of a patch: its place in the frame, and the angles of its rotation
 

@@ -19,7 +19,7 @@ parser = Parser(
 parser.usage = "mine_samples.py --gaps FILE --pool RUN --query RUN --out DIR [options]"
 parser.add_argument("--gaps", type=Path, required=True, help="the table that analyze_gaps.py wrote")
 parser.add_argument("--pool", type=Path, required=True, help="embed run of the pool, or its embeddings.parquet")
-parser.add_argument("--query", type=Path, required=True, help="embed run of the KPI set, made with the same spec")
+parser.add_argument("--query", type=Path, required=True, help="the same of the KPI set; a run of both has its queries")
 parser.add_argument("--pool-annotations", default="", help="annotations of the pool, where it has some")
 parser.add_argument("--pool-media", default="", help="where their media are (default: beside the annotations)")
 parser.add_argument(

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from clips import write_clip
 
+from vidqa.contract.run_folder import EMBEDDINGS
 from vidqa.curation.embeddings import VECTORS, schema, table_of
 from vidqa.evaluation.gaps.table import SCHEMA
 
@@ -22,14 +23,19 @@ def facts(media: int, text: int, **other: Any) -> dict[str, Any]:
 
 
 def write_table(
-    folder: Path, rows: Sequence[dict[str, Any]], widths: tuple[int, int] = (32, 16), group: int = 64, **other: Any
+    folder: Path,
+    rows: Sequence[dict[str, Any]],
+    widths: tuple[int, int] = (32, 16),
+    group: int = 64,
+    name: str = EMBEDDINGS,
+    **other: Any,
 ) -> Path:
-    """An embed run's table; rows name `media_embedding` and `text_embedding` (arrays, or None)."""
+    """A table of an embed run; rows name `media_embedding` and `text_embedding` (arrays, or None)."""
     columns = schema(facts(widths[0], widths[1], **other))
     folder.mkdir(parents=True, exist_ok=True)
-    texts = {name: [row.get(name) for row in rows] for name in columns.names if name not in VECTORS}
-    table = table_of(texts, *([row.get(name) for row in rows] for name in VECTORS), columns)
-    pq.write_table(table, folder / "embeddings.parquet", row_group_size=group)
+    texts = {each: [row.get(each) for row in rows] for each in columns.names if each not in VECTORS}
+    table = table_of(texts, *([row.get(each) for row in rows] for each in VECTORS), columns)
+    pq.write_table(table, folder / name, row_group_size=group)
     return folder
 
 

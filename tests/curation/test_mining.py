@@ -13,6 +13,7 @@ import pytest
 from simulated import unit, write_gaps, write_pool, write_table
 
 from vidqa.contract.problem import ProblemError
+from vidqa.contract.run_folder import EMBEDDINGS, QUERY_EMBEDDINGS
 from vidqa.curation.choosing import Limits
 from vidqa.curation.embeddings import Table
 from vidqa.curation.mining import Mining, mine
@@ -101,6 +102,16 @@ def test_the_same_seed_gives_the_same_files(world: World) -> None:
     world.mine(name="two")
     for name in ("mined.json", "control.json", "summary.json"):
         assert (world.root / "one" / name).read_bytes() == (world.root / "two" / name).read_bytes()
+
+
+def test_one_run_of_pool_and_queries_gives_the_same(world: World) -> None:
+    world.mine(name="apart")
+    both = write_table(world.root / "tables/together", world.rows)
+    (both / QUERY_EMBEDDINGS).hardlink_to(world.query / EMBEDDINGS)
+    world.query = both
+    world.mine(name="together")
+    for name in ("mined.json", "control.json", "summary.json"):
+        assert (world.root / "apart" / name).read_bytes() == (world.root / "together" / name).read_bytes()
 
 
 def test_limits_hold(world: World) -> None:

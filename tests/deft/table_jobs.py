@@ -17,6 +17,7 @@ from simulated import write_table
 
 from vidqa import spec
 from vidqa.contract.files import content_hash, write_json
+from vidqa.contract.run_folder import QUERY_EMBEDDINGS
 from vidqa.curation.rows import read_rows
 from vidqa.dataset.brief import brief
 from vidqa.deft.settings import Where
@@ -52,20 +53,8 @@ class Jobs:
         write_json(run / "recipe.json", {"model": {"folder": asked["model.model_name"]}, "samples": len(items)})
 
     def embed(self, run: Path, asked: dict[str, Any]) -> None:
-        rows = []
-        for sample in samples(asked):
-            if "question" not in sample:
-                media = np.random.default_rng(list(sample["sample_id"].encode())).normal(size=32)
-                rows.append({**sample, "media": sample["video_id"], "media_embedding": _unit(media)})
-                continue
-            of_kind = np.random.default_rng(list(sample["kind"].encode()))
-            own = np.random.default_rng(list(sample["sample_id"].encode()))
-            media = of_kind.normal(size=32) + 0.3 * own.normal(size=32)
-            text = np.random.default_rng(list(sample["question"].encode())).normal(size=16)
-            named = {"media": sample["video_id"], "answer": sample["gt"], "problem": None}
-            vectors = {"media_embedding": _unit(media), "text_embedding": _unit(text)}
-            rows.append({**sample, **named, **vectors})
-        write_table(run, rows)
+        write_table(run, vectors_of(samples(asked)))
+        write_table(run, vectors_of(samples(asked, "query_")), name=QUERY_EMBEDDINGS)
 
     def train(self, run: Path, asked: dict[str, Any]) -> None:
         rows = json.loads(Path(asked["custom.train_dataset.annotation_path"]).read_text())
@@ -77,13 +66,32 @@ class Jobs:
         (run / "best").symlink_to(weights.relative_to(run))
 
 
-def samples(asked: dict[str, Any]) -> list[dict[str, Any]]:
-    """The set of an evaluation or an embedding, as results name it; of a folder of clips there are names alone."""
-    if (clips := Path(asked["dataset.annotation_path"])).is_dir():
-        return [{"sample_id": each.name, "video_id": str(each)} for each in sorted(clips.glob("*.mp4"))]
-    pairs = read_rows(Path(asked["dataset.annotation_path"]), asked["dataset.media_dir"])
+def vectors_of(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The rows of an embedding."""
+    rows = []
+    for sample in found:
+        if "question" not in sample:
+            media = np.random.default_rng(list(sample["sample_id"].encode())).normal(size=32)
+            rows.append({**sample, "media": sample["video_id"], "media_embedding": _unit(media)})
+            continue
+        of_kind = np.random.default_rng(list(sample["kind"].encode()))
+        own = np.random.default_rng(list(sample["sample_id"].encode()))
+        media = of_kind.normal(size=32) + 0.3 * own.normal(size=32)
+        text = np.random.default_rng(list(sample["question"].encode())).normal(size=16)
+        named = {"media": sample["video_id"], "answer": sample["gt"], "problem": None}
+        vectors = {"media_embedding": _unit(media), "text_embedding": _unit(text)}
+        rows.append({**sample, **named, **vectors})
+    return rows
+
+
+def samples(asked: dict[str, Any], which: str = "") -> list[dict[str, Any]]:
+    """The set of an evaluation or an embedding, as results name it; of a folder of clips there are names alone. `which`
+    begins the names of the keys of a second set."""
+    annotations, media = Path(asked[f"dataset.{which}annotation_path"]), asked[f"dataset.{which}media_dir"]
+    if annotations.is_dir():
+        return [{"sample_id": each.name, "video_id": str(each)} for each in sorted(annotations.glob("*.mp4"))]
     found = []
-    for row, record in pairs:
+    for row, record in read_rows(annotations, media):
         said = brief(row)
         found.append(
             {

@@ -94,7 +94,7 @@ def test_what_is_like_the_gaps_is_mined_and_a_better_model_is_kept(
 ) -> None:
     loop = begun(world, tmp_path, "stop.target=0.99", "stop.rounds=2", "words.mine=--per-gap 2")
     ending, jobs = ended(monkeypatch, loop, learns_diagonals)
-    assert ending.rule == "target" and jobs.launched == ["evaluate", "embed", "embed", "train", "evaluate"]
+    assert ending.rule == "target" and jobs.launched == ["evaluate", "embed", "train", "evaluate"]
     mined = json.loads((loop.folder / "round_1/mined/mined.json").read_text())
     pool = json.loads((world / "pool/annotations.json").read_text())
     wanted = {row["id"] for row in pool if row["kind"] == "diagonal"}
@@ -162,6 +162,20 @@ def test_an_empty_pool_ends_the_loop(monkeypatch: pytest.MonkeyPatch, world: Pat
         (pool / "annotations.json").write_text("[]")
     ending, jobs = ended(monkeypatch, begun(world, tmp_path / "place", pool=pool), lacks_diagonals)
     assert ending.rule == "no new samples" and "train" not in jobs.launched
+
+
+def test_a_selection_set_that_has_become_empty_is_a_gate(
+    monkeypatch: pytest.MonkeyPatch, world: Path, tmp_path: Path
+) -> None:
+    selection = shutil.copytree(world / "selection", tmp_path / "selection", copy_function=os.link)
+    loop = begun(world, tmp_path / "place", selection=selection)
+    monkeypatch.setattr(carrying_out, "job", Jobs(lacks_diagonals))
+    loop.next()
+    (selection / "annotations.json").unlink()
+    (selection / "annotations.json").write_text("[]")
+    with pytest.raises(ProblemError, match="DATA_EMPTY"):
+        loop.next()
+    assert loop.state.ending and loop.state.ending.rule == "hard gate"
 
 
 def test_finds_without_answers_wait_for_a_person(monkeypatch: pytest.MonkeyPatch, world: Path, tmp_path: Path) -> None:

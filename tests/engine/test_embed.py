@@ -19,13 +19,15 @@ from text_encoder import write_sentence_model
 from tiny_world import engine_command, run_engine, tiny_data, tiny_model
 
 from vidqa.contract.problem import ProblemError
-from vidqa.curation.embeddings import Table
+from vidqa.curation.embeddings import Table, queries_in
 from vidqa.engine.batch.resize import patchify, resize_frames
 from vidqa.engine.embedder import _pooled
 from vidqa.engine.exports import load_export
 from vidqa.engine.vectors import Vectors
 from vidqa.planning.samples import evaluation_planner
 from vidqa.spec import Layer, dump, load, resolve
+from vidqa.spec.models import EmbedSpec
+from vidqa.spec.rules import embed_rules
 from vidqa.video.decode import decode_frames
 
 TEXTS = ("sample_id", "media", "question", "answer", "kind", "problem")
@@ -123,6 +125,26 @@ def test_two_processes_give_what_one_gives_and_use_what_is_kept(world: SimpleNam
         assert {name: found[:-1] for name, found in one.columns.items()} == other.columns
         np.testing.assert_allclose(one.media[:-1], other.media, atol=1e-6)
         assert (one.text[:-1] == other.text).all()
+
+
+def test_two_sets_of_one_run_are_two_tables_also_where_their_ids_are_the_same(
+    world: SimpleNamespace, finished: Path
+) -> None:
+    queries = {"query_annotation_path": str(world.root / "with_broken.json"), "query_media_dir": str(world.root)}
+    spec = write_spec(world.folder, world, "both", **{f"dataset__{key}": value for key, value in queries.items()})
+    run_engine("embed", spec, run := finished.parent / "both")
+    one, alone = Table(run).whole(TEXTS), Table(finished).whole(TEXTS)
+    asked = queries_in(run).whole(TEXTS)
+    assert asked.columns == alone.columns and (asked.media == alone.media).all() and (asked.text == alone.text).all()
+    assert one.columns == {name: found[:-1] for name, found in alone.columns.items()}
+    assert (one.media == alone.media[:-1]).all() and (one.text == alone.text[:-1]).all()
+    summary = json.loads((run / "summary.json").read_text())
+    assert summary["counts"] == {"embedded": 2 * len(one), "error": 1} and len(summary["problems"]) == 1
+
+
+def test_media_of_queries_without_queries_are_a_problem() -> None:
+    (found,) = [each for each in embed_rules(EmbedSpec(dataset={"query_media_dir": "kpi"})) if "query" in each.where]
+    assert (found.code, found.where) == ("SPEC_REQUIRED", "dataset.query_annotation_path")
 
 
 def test_a_killed_embedding_goes_on_without_repeating(world: SimpleNamespace, finished: Path, tmp_path: Path) -> None:

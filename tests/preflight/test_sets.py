@@ -29,8 +29,8 @@ def case(tmp_path: Path, clips: Path, tiny_model: Path, monkeypatch: pytest.Monk
     return Case(tmp_path, clips, tiny_model, monkeypatch)
 
 
-def status(case: Case, name: str) -> tuple[str, str]:
-    return next((c.status, c.why) for c in case.report("spec").checks if c.name == name)
+def status(case: Case, name: str, group: str = "spec") -> tuple[str, str]:
+    return next((c.status, c.why) for c in case.report(group).checks if c.name == name)
 
 
 def test_the_checkpoint_of_this_very_run_is_accepted(case: Case) -> None:
@@ -110,6 +110,20 @@ def test_the_kpi_set_is_read_decoded_and_kept_apart(case: Case) -> None:
     assert found["DATA_SPLIT_COPY"].where == "train and kpi"
     (root / "annotations.json").write_text("[]")
     assert {p.code for p in case.look()} == {"DATA_EMPTY"}
+
+
+def test_two_sets_that_are_embedded_may_share_files(case: Case) -> None:
+    """Nothing is learned from either, and mining leaves out what the second one holds."""
+    path = str(case.folder / "train.json")
+    case.spec = {
+        **{"dataset.annotation_path": path, "dataset.media_dir": str(case.shared_media)},
+        **{"dataset.query_annotation_path": path, "dataset.query_media_dir": str(case.shared_media)},
+        **{"model.model_name": str(case.shared_model), "vision.nframes": 4, "embed.batch_size": 2},
+        "results_dir": str(case.folder / "results"),
+    }
+    assert case.look() == []
+    assert status(case, "sets apart", "data") == ("skipped", "no set is learned from")
+    assert case.report("budget").facts["queries"] == case.report("budget").facts["embedded"]
 
 
 def test_a_kpi_set_may_name_its_media_by_absolute_paths(case: Case) -> None:

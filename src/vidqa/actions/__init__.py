@@ -102,5 +102,5 @@ def profiles() -> str:
 
 
 def roots() -> tuple[str, ...]:
-    """The folders of data that build_spec.py takes: train, val, eval."""
+    """The folders of data that build_spec.py takes: train, val, eval, query."""
     return tuple(dict.fromkeys(data.root for each in every() for data in each.data))

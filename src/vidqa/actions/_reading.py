@@ -13,12 +13,13 @@ def reading(
     table: str,
     *,
     data: str,
+    more_data: tuple[DataSet, ...] = (),
     longest: Callable[[Any], int],
     sampling: Mapping[str, Any] | None = None,
     **others: Any,
 ) -> Action:
-    """An action over one set of records, which reports call `data`. `table` is the one of its spec that says how:
-    batch_size, skip_saved, limit. `longest` is how many tokens of a record the model may read."""
+    """An action over a set of records, which reports call `data`, and `more_data`. `table` is the one of its spec that
+    says how: batch_size, skip_saved, limit. `longest` is how many tokens of a record the model may read."""
 
     def limit(spec: Any) -> int | None:
         most = getattr(spec, table).limit
@@ -28,7 +29,7 @@ def reading(
         name=name,
         output_key="results_dir",
         models=(ModelKey("model.model_name"), ModelKey("model.base_model_path", only_with="model.enable_lora")),
-        data=(DataSet(data, "dataset.annotation_path", "dataset.media_dir", root="eval"),),
+        data=(DataSet(data, "dataset.annotation_path", "dataset.media_dir", root="eval"), *more_data),
         decoding="engine",
         exclusive=(("vision.fps", "vision.nframes", "SPEC_FPS_AND_NFRAMES"),),
         parent=Parent("best", "vidqa.spec.sources:exported"),

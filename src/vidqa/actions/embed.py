@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from vidqa.actions._base import DataSet
 from vidqa.actions._reading import reading
 
 NO_QUESTION = "No question."  # stands in for the question of a record that has none; it is never embedded
@@ -10,6 +11,15 @@ EMBED = reading(
     "embed",
     "embed",
     data="embedded",
+    more_data=(
+        DataSet(
+            "queries",
+            "dataset.query_annotation_path",
+            "dataset.query_media_dir",
+            root="query",
+            needed="for a second set in the same job",
+        ),
+    ),
     spec="vidqa.spec.models:EmbedSpec",
     tables=("dataset", "model", "embed", "vision", "num_gpus"),
     reads="vidqa.spec.embed_tables:folder_keys",

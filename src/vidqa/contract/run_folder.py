@@ -21,6 +21,7 @@ METRICS = "metrics.jsonl"  # one event per line
 PLAN = "plan.parquet"  # the samples of the run (vidqa.planning.stored_plan)
 ANSWERS, ANSWERS_TABLE = "answers.jsonl", "answers.parquet"  # of an inference: a line, a row for each record
 EMBEDDINGS = "embeddings.parquet"  # of an embedding: a row for each record
+QUERY_EMBEDDINGS = "query_embeddings.parquet"  # the same of its second set, where it has one
 TRAINER = "trainer.json"  # the facts of a checkpoint
 POLICY, METADATA = "policy", ".metadata"  # its folder of tensors, and the table of them
 UNFINISHED = ".unfinished-"  # before the name of a folder that is being written or removed

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from vidqa.contract.run_folder import EMBEDDINGS
+from vidqa.contract.run_folder import EMBEDDINGS, QUERY_EMBEDDINGS
 from vidqa.curation.problems import NO_EMBEDDINGS, UNLIKE
 
 if TYPE_CHECKING:
@@ -137,6 +137,13 @@ class Table:
         if unlike:
             shown = "; ".join(f"{name}: {self.facts.get(name)} and {other.facts.get(name)}" for name in unlike)
             raise UNLIKE.error(self.path, f"{other.path} was made otherwise: {shown}"[:600])
+
+
+def queries_in(place: Path) -> Table:
+    """What a pool is searched for: the queries of a run that embedded both, else the only table. Raises
+    CURATION_EMBEDDINGS."""
+    both = place / QUERY_EMBEDDINGS
+    return Table(both if both.is_file() else place)
 
 
 def _matrix(column: Any, width: int) -> np.ndarray:

@@ -14,7 +14,7 @@ import numpy as np
 from vidqa.contract.files import replacing, write_json
 from vidqa.curation import choosing, labels, mined_page, problems
 from vidqa.curation.choosing import Choice, Chosen, Limits
-from vidqa.curation.embeddings import Part, Table
+from vidqa.curation.embeddings import Part, Table, queries_in
 from vidqa.curation.rows import Row, counted, read_rows, written
 from vidqa.curation.search import Candidates, centre_of, nearest
 from vidqa.dataset.record import Provenance
@@ -68,7 +68,7 @@ class Mined:
 
 def mine(asked: Mining) -> Mined:
     """Choose, and write what was chosen to `asked.out`. Raises CURATION_* problems."""
-    pool, query = Table(asked.pool), Table(asked.query)
+    pool, query = Table(asked.pool), queries_in(asked.query)
     pool.require_like(query)
     kpi = query.whole(TEXTS)
     gaps, vectors = _gaps_of(asked.gaps, kpi)

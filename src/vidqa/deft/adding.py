@@ -8,13 +8,13 @@ from pathlib import Path
 from vidqa import spec
 from vidqa.contract.files import parse_json
 from vidqa.contract.problem import ProblemError
+from vidqa.contract.run_folder import EMBEDDINGS, QUERY_EMBEDDINGS
 from vidqa.deft import carrying_out
 from vidqa.deft.measuring import data_words, model_words
 from vidqa.deft.recipe import train_words
 from vidqa.deft.state import Cost
 from vidqa.deft.turn import EVALUATE_SPEC, Done, Turn, annotations_in
 
-EMBEDDINGS = "embeddings.parquet"
 NOTHING = tuple(f"CURATION_{what}" for what in ("NOTHING_FOUND", "EMPTY_POOL", "NO_GAPS", "NOTHING_NEW"))
 MOST_BYTES = 4 << 30  # of a set of annotations
 NO_ROWS = ("DATA_EMPTY", "DATA_FILE_MISSING")  # of a folder that is there
@@ -22,26 +22,23 @@ NEAR = "DATA_SPLIT_NEAR"  # preflight's warning of files that look alike
 
 
 def embed(turn: Turn) -> Done:
-    """Pool and selection set in the space of the model that the loop starts with. A job that has done just this is
-    found again, so that it is computed once for all rounds."""
-    outputs: dict[str, Path] = {}
-    spent = Cost()
+    """Pool and selection set in the space of the model that the loop starts with, by one job. One that has done just
+    this is found again, so that they are computed once for all rounds."""
+    pool, selection, asked = str(turn.settings.sets.pool), turn.settings.sets.selection, turn.folder / "embed.toml"
     view = {name: value for name, value in _view(turn).items() if value is not None}
-    for name, folder in (("pool", str(turn.settings.sets.pool)), ("selection", turn.settings.sets.selection)):
-        asked = turn.folder / f"embed_{name}.toml"
-        words = [*model_words(turn.starting_model()), *data_words(folder), "--results-dir", turn.runs, "--out", asked]
-        carrying_out.script("build_spec", "embed", *words, *carrying_out.sets(view))
-        try:
-            run, _, cost = carrying_out.job("embed", asked, turn.settings.where)
-        except ProblemError as none:
-            if name != "pool" or none.problems[0].code not in NO_ROWS or not Path(folder).is_dir():
-                raise
-            sentence = f"No new samples: the pool is empty. {none.problems[0].message}: {none.problems[0].where}."
-            return Done(sentence, {}, {}, stop="no new samples")
-        outputs[f"{name} embeddings"] = run / EMBEDDINGS
-        if turn.number == 1:
-            spent = Cost(seconds=spent.seconds + cost.seconds, gpu_seconds=spent.gpu_seconds + cost.gpu_seconds)
-    return Done("The pool and the selection set are embedded.", outputs, {}, spent)
+    words = [*model_words(turn.starting_model()), *data_words(pool), *data_words(selection, "query_")]
+    words += carrying_out.sets(view)
+    carrying_out.script("build_spec", "embed", *words, "--results-dir", turn.runs, "--out", asked)
+    try:
+        run, _, cost = carrying_out.job("embed", asked, turn.settings.where)
+    except ProblemError as none:
+        first = none.problems[0]
+        if first.code not in NO_ROWS or first.where != str(annotations_in(pool)) or not Path(pool).is_dir():
+            raise
+        sentence = f"No new samples: the pool is empty. {first.message}: {first.where}."
+        return Done(sentence, {}, {}, stop="no new samples")
+    outputs = {"pool embeddings": run / EMBEDDINGS, "selection embeddings": run / QUERY_EMBEDDINGS}
+    return Done("The pool and the selection set are embedded.", outputs, {}, cost if turn.number == 1 else Cost())
 
 
 def _view(turn: Turn) -> dict[str, object]:

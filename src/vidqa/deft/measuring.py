@@ -57,9 +57,11 @@ def model_words(model: str) -> list[str]:
     return carrying_out.sets({key: value for key, value in keys.items() if key.startswith("model.")})
 
 
-def data_words(folder: str) -> list[str]:
-    """A set as an evaluation names it: its folder, or an annotation file with the media beside it."""
-    return carrying_out.sets({"dataset.annotation_path": str(annotations_in(folder)), "dataset.media_dir": folder})
+def data_words(folder: str, which: str = "") -> list[str]:
+    """A set as an evaluation names it: its folder, or an annotation file with the media beside it. `which` begins the
+    names of the keys of an embedding's second set."""
+    keys = {"annotation_path": str(annotations_in(folder)), "media_dir": folder}
+    return carrying_out.sets({f"dataset.{which}{name}": value for name, value in keys.items()})
 
 
 def _facts_of(scores: dict[str, Any]) -> dict[str, Fact]:

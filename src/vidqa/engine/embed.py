@@ -5,7 +5,7 @@
 
 A video's vector is the mean of its vision tokens, beside how much their mean changes over time. A question's vector is
 the mean of its tokens' embeddings. Vectors are kept beside the run, so that a file, once embedded, is not decoded
-again by this run or the next.
+again by this run or the next. A pool and what it is searched for can be two sets of one run, each with its own table.
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ import hashlib
 import json
 import os
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from hashlib import blake2b
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ from vidqa.actions.embed import NO_QUESTION
 from vidqa.contract.environment import world_size
 from vidqa.contract.files import replacing, write_json
 from vidqa.contract.problem import Exit, Problem, raise_errors
-from vidqa.contract.run_folder import EMBEDDINGS, RunFolder
+from vidqa.contract.run_folder import EMBEDDINGS, QUERY_EMBEDDINGS, RunFolder
 from vidqa.curation.embeddings import SCHEMA_VERSION, VECTORS, schema, table_of
 from vidqa.dataset.record import MediaRef, Record
 from vidqa.engine import distributed
@@ -45,11 +46,11 @@ from vidqa.engine.quarantine import end_if_bad
 from vidqa.engine.signals import StopRequest
 from vidqa.engine.vectors import KEY_BYTES, Vectors
 from vidqa.planning.continuing import weights_hash
-from vidqa.planning.plan import PlannedSet
 from vidqa.planning.samples import Planner, Sample, evaluation_planner
 from vidqa.spec import check_with_gpus
 from vidqa.video.types import FramePlan
 
+TABLES = {"embedded": EMBEDDINGS, "queries": QUERY_EMBEDDINGS}  # by the names of sets
 FOLDER = ".embeddings"  # beside the runs: the vectors of all of them
 BATCHES_AHEAD = 2
 TEXTS = 256  # at a time
@@ -77,14 +78,14 @@ def embed(spec: Any, run: RunFolder) -> int:
     folder, base = model_folders(spec)
 
     planner = evaluation_planner(spec, base or folder)
-    plan = shared_plan(spec, planner, world, run).sets["embedded"]
-    samples, problems = fitting(spec, plan)
+    sets = shared_plan(spec, planner, world, run).sets
+    fit = {name: fitting(spec, part) for name, part in sets.items()}
     facts = on_main(world, lambda: facts_of(spec, planner, folder, base))
     stores = open_stores(run, world, facts)
 
     embedder = Embedder(spec, planner, world.device)
     failed: dict[Keys, list[Problem]] = {}
-    units = {keys: sample for sample in samples if (keys := keys_of(sample))}
+    units = {keys: sample for samples, _ in fit.values() for sample in samples if (keys := keys_of(sample))}
     left = [keys for keys in units if not all(key in stores.media for key in keys)][world.rank :: world.size]
     with (
         open_evaluation(run, world, -(-len(left) // spec.embed.batch_size)) as progress,
@@ -101,7 +102,7 @@ def embed(spec: Any, run: RunFolder) -> int:
             if stop.signal_name:
                 break
     if not stop.signal_name:
-        _embed_texts(plan.records, stores, embedder, world)
+        _embed_texts(chain.from_iterable(part.records for part in sets.values()), stores, embedder, world)
     everyone = world.gather((stop.signal_name is not None, failed))
     if any(stopped for stopped, _ in everyone):
         return int(Exit.NOT_DONE)
@@ -109,8 +110,13 @@ def embed(spec: Any, run: RunFolder) -> int:
 
     def conclude() -> None:
         stores.look()
-        why = failures(plan, problems) | {s.record.id: bad[keys] for s in samples if (keys := keys_of(s)) in bad}
-        write_table(run, plan, samples, stores, facts, why)
+        counts, found = Counter[str](), []
+        for name, (samples, problems) in fit.items():
+            why = failures(sets[name], problems)
+            why |= {each.record.id: bad[keys] for each in samples if (keys := keys_of(each)) in bad}
+            counts += write_table(run.path / TABLES[name], sets[name].records, samples, stores, facts, why)
+            found += [first.as_dict() for first, *_ in why.values()]
+        write_json(run.path / "summary.json", {"counts": dict(counts), "facts": facts, "problems": found})
 
     on_main(world, conclude)
     return int(Exit.OK)
@@ -176,7 +182,7 @@ def batches(left: Sequence[Keys], units: dict[Keys, Sample], source: FrameSource
         yield batch
 
 
-def _embed_texts(records: Sequence[Record], stores: Stores, embedder: Embedder, world: World) -> None:
+def _embed_texts(records: Iterable[Record], stores: Stores, embedder: Embedder, world: World) -> None:
     """The questions that have no vector yet."""
     questions = dict.fromkeys(text for record in records if (text := _question(record)))
     left = [text for text in questions if _digest(text) not in stores.text][world.rank :: world.size]
@@ -190,25 +196,29 @@ def _question(record: Record) -> str:
 
 
 def write_table(
-    run: RunFolder, plan: PlannedSet, samples: Sequence[Sample], stores: Stores, facts: dict[str, Any], why: Failed
-) -> None:
-    """embeddings.parquet, a row for every record in order, and summary.json."""
+    place: Path,
+    records: Sequence[Record],
+    samples: Sequence[Sample],
+    stores: Stores,
+    facts: dict[str, Any],
+    why: Failed,
+) -> Counter[str]:
+    """A row for every record, in order. Gives how many are embedded, and how many could not be."""
     import pyarrow.parquet
 
     keys = {sample.record.id: keys_of(sample) for sample in samples}
     columns, counts = schema(facts), Counter[str]()
-    with replacing(run.path / EMBEDDINGS) as temporary:
+    with replacing(place) as temporary:
         # Vectors do not repeat and do not compress: neither is tried.
         options = {"compression": "none", "use_dictionary": False, "write_statistics": False}
         with pyarrow.parquet.ParquetWriter(temporary, columns, **options) as writer:
-            for start in range(0, len(plan.records), ROWS):
-                rows = [_row(each, keys.get(each.id), stores, why) for each in plan.records[start : start + ROWS]]
+            for start in range(0, len(records), ROWS):
+                rows = [_row(each, keys.get(each.id), stores, why) for each in records[start : start + ROWS]]
                 counts.update("error" if row["problem"] else "embedded" for row in rows)
                 media, text = ([row.pop(name) for row in rows] for name in VECTORS)
                 texts = {name: [row[name] for row in rows] for name in rows[0]}
                 writer.write_table(table_of(texts, media, text, columns))
-    problems = [found[0].as_dict() for found in why.values()]
-    write_json(run.path / "summary.json", {"counts": dict(counts), "facts": facts, "problems": problems})
+    return counts
 
 
 def _row(record: Record, keys: Keys | None, stores: Stores, why: Failed) -> dict[str, Any]:

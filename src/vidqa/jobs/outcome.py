@@ -13,7 +13,7 @@ from vidqa import actions
 from vidqa.contract.cli import command
 from vidqa.contract.files import open_plain, read_object
 from vidqa.contract.problem import ProblemError
-from vidqa.contract.run_folder import ANSWERS, EMBEDDINGS
+from vidqa.contract.run_folder import ANSWERS, EMBEDDINGS, QUERY_EMBEDDINGS
 from vidqa.jobs import records
 from vidqa.jobs.records import JobRecord
 from vidqa.platforms._base import State
@@ -98,8 +98,10 @@ def of_embedding(record: JobRecord) -> JobOutcome:
     if not isinstance(counts := summary.get("counts"), dict):
         return JobOutcome()
     shown = ", ".join(f"{count} {name}" for name, count in counts.items())
-    facts = {"embeddings": str(run / EMBEDDINGS), "counts": counts}
-    return JobOutcome(facts, {"embeddings": str(run / EMBEDDINGS), "records": shown})
+    tables = {"embeddings": str(run / EMBEDDINGS)}
+    if (queries := run / QUERY_EMBEDDINGS).is_file():
+        tables["query_embeddings"] = str(queries)
+    return JobOutcome({**tables, "counts": counts}, {**tables, "records": shown})
 
 
 def _gaps(record: JobRecord) -> list[str]:

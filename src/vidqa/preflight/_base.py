@@ -204,6 +204,13 @@ class Context:
     def sets(self) -> list[RecordSet]:
         return [*self.annotations, *([self.kpi] if self.kpi else [])]
 
+    def require_sets_apart(self) -> None:
+        """Raises Skip where sets may share what they like: nothing is learned from one and measured on another."""
+        if len(self.sets) < 2:
+            raise Skip("there is only one set of records")
+        if not any(data.teaches for data in self.declared_action.data):
+            raise Skip("no set is learned from")
+
     @once
     def gpus(self) -> list[Gpu]:
         """The declared GPUs, else those of this machine."""

@@ -10,7 +10,7 @@ from vidqa.dataset.record import MediaRef
 from vidqa.dataset.same_bytes import real_key, same_bytes_between
 from vidqa.evaluation.answers import parse_expected
 from vidqa.planning.sets import RecordSet
-from vidqa.preflight._base import Context, Skip
+from vidqa.preflight._base import Context
 from vidqa.preflight.leaks import listed
 from vidqa.preflight.problems import LABELS_UNBALANCED, SPLIT_COPY, SPLIT_IDS, SPLIT_LEAK
 
@@ -28,8 +28,7 @@ def records(context: Context) -> list[Problem]:
 def disjoint(context: Context) -> list[Problem]:
     """No two sets share a file, a copy of a file, or an id. Ids that are plain numbers may be positions and do not
     count."""
-    if len(context.sets) < 2:
-        raise Skip("there is only one set of records")
+    context.require_sets_apart()
     return [problem for one, other in combinations(context.sets, 2) for problem in apart(context, one, other)]
 
 

@@ -156,8 +156,7 @@ def _save(place: Path, rows: Rows) -> list[Problem]:
 def near_duplicates(context: Context) -> list[Problem]:
     """Files of two sets that look alike: the same scene, cut or encoded again. Compares the decoded planned frames;
     without them, three frames of each file."""
-    if len(context.sets) < 2:
-        raise Skip("there is only one set of records")
+    context.require_sets_apart()
     seen = {key: row.glance for key, row in context.rows.items() if row.glance is not None}
     if not context.rows:
         looked_at = [ref for ref, _ in context.media.values()][: context.probe_sample]

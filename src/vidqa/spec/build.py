@@ -26,7 +26,7 @@ from vidqa.spec.sources import PARENT_LAYER, parent_layer, profile_layer, root_l
 
 @dataclass(frozen=True)
 class Request:
-    """What the user asks for, as written. `roots` maps train, val, eval to a folder."""
+    """What the user asks for, as written. `roots` maps train, val, eval, query to a folder."""
 
     action: str
     profile: str | None = None

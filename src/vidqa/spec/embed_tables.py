@@ -21,12 +21,19 @@ class EmbedDataset(Table):
     media_dir: str = key(
         "", "Media", "Folder or tar archive that the records' file names are relative to; empty is the file's own."
     )
+    query_annotation_path: str = key(
+        "",
+        "Queries",
+        "A second set, such as the KPI set that gaps were found in, which is embedded in the same job and has a table "
+        "of its own (query_embeddings.parquet): what the first set is searched for.",
+    )
+    query_media_dir: str = key("", "Media of the queries", "As media_dir, for the second set.")
     system_prompt: str = key("", "System prompt", "Taken from a parent run; nothing of it is embedded.")
 
 
 class Embed(Table):
     batch_size: Positive = key(8, "Batch", "Videos that the vision tower takes at once per GPU.")
-    limit: Annotated[int, Field(ge=-1)] = key(-1, "Most records", "Records to embed; -1 is all.")
+    limit: Annotated[int, Field(ge=-1)] = key(-1, "Most records", "Records to embed of each set; -1 is all.")
     dimensions: Count = key(
         0,
         "Dimensions",

@@ -168,6 +168,8 @@ def inference_rules(spec: InferenceSpec) -> Iterator[Problem]:
 def embed_rules(spec: EmbedSpec) -> Iterator[Problem]:
     """What is wrong with an embedding, whatever its data."""
     yield from _required("dataset.annotation_path", spec.dataset.annotation_path)
+    if spec.dataset.query_media_dir:
+        yield from _required("dataset.query_annotation_path", spec.dataset.query_annotation_path)
     yield from _required("results_dir", spec.results_dir)
     yield from _vision(spec.vision, "vision")
     yield from _answering_model(spec.model)

@@ -77,7 +77,8 @@ GAPS_FOUND = Code(
 GAPS_EMBEDDINGS = Code(
     "GAPS_EMBEDDINGS",
     "The embeddings cannot be read.",
-    "Give the embeddings.parquet of a run of the action embed, of the set that was evaluated.",
+    "Give the table of the set that was evaluated: embeddings.parquet of its run of the action embed, or "
+    "query_embeddings.parquet where that run embedded a pool, too.",
 )
 GAPS_AUDIT_ANSWERS = Code(
     "GAPS_AUDIT_ANSWERS",

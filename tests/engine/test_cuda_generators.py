@@ -25,4 +25,4 @@ def family(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def generator() -> Generator:
-    return Generator("native on CUDA", lambda settings: NATIVE.open(replace(settings, device=torch.device("cuda"))))
+    return Generator("native on CUDA", lambda settings: NATIVE.open(replace(settings, device=torch.device("cuda", 0))))

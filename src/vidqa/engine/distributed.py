@@ -98,7 +98,7 @@ def start(dp_replicate: int, dp_shard: int, timeout_s: float, context: int = 1) 
 
 def alone() -> World:
     """The world of a process that torchrun did not start: it has no mesh, and nothing in it is collective."""
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
     nobody: Any = None
     return World(rank=0, size=1, device=device, mesh=nobody, objects=nobody, saving=nobody)
 

@@ -46,19 +46,6 @@ def test_a_step_without_rows_leaves_those_that_are_there_alone(world: World) -> 
     assert not decoder.rows and len(session.pages.free) == len(session.pages.users) - 1
 
 
-def test_what_is_read_while_frames_are_decoded_leaves_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = changed(world.prompts, has_frames=lambda: False)
-    with closing(NATIVE.open(world.settings())) as session:
-        captured: list[int] = []
-        monkeypatch.setattr(session.decoder, "graph_for", captured.append)  # graphs need a GPU
-        session.is_warm = False
-        results = [result for some in session.generate(iter(asked)) for result in some]
-        assert captured == [3] and len(session.pages.free) == len(session.pages.users) - 1
-    assert {result.id: list(result.token_ids) for result in results} == {
-        request.id: world.expected(request) for request in asked
-    }
-
-
 def test_a_step_takes_a_graph_that_is_there_before_another_is_captured(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -49,7 +49,6 @@ class Prompts:
                 self.stop_ids,
                 sample.plans,
                 partial(self._frames, ticket),
-                partial(self.source.has, ticket),
                 prefix=sample.prefix,
                 prefix_key=sample.prefix_key,
                 candidates=self.choices.candidates(sample.record) if self.choices else (),

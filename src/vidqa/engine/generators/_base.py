@@ -41,16 +41,12 @@ def _never() -> bool:
     return False
 
 
-def _always() -> bool:
-    return True
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Request:
     """A prompt: `token_ids` int32 [S] with a placeholder for every token of its media, of which `plans` says what they
     are. `frames` waits for their pixels, uint8 [n, 3, height, width] each, and raises a ProblemError where there are
-    none; it is called when the prompt's turn has come. `has_frames` says whether it would not wait. Requests with the
-    same `prefix_key` have their first `prefix` tokens and all their media in common.
+    none; it is called when the prompt's turn has come. Requests with the same `prefix_key` have their first `prefix`
+    tokens and all their media in common.
 
     `on_token` hears each token of the answer as soon as the host knows it, with its log-probability (nan without
     `logprobs`). `cancelled` is looked at before the prompt is read and before each step. With `top_logprobs`, the
@@ -64,7 +60,6 @@ class Request:
     stop_ids: tuple[int, ...]
     plans: Sequence[FramePlan] = ()
     frames: Callable[[], Sequence[np.ndarray]] = list
-    has_frames: Callable[[], bool] = _always
     logprobs: bool = False
     prefix: int = 0
     prefix_key: bytes = b""

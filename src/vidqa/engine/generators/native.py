@@ -80,7 +80,6 @@ class NativeSession:
         self.pages = Pages(count + 1)
         self.cache = PagedCache.of(count + 1, *shape, self.device)
         self.decoder = Decoder(self.forward, self.cache, self.most, width, self.device)
-        self.is_warm = not on_gpu
 
     @torch.no_grad()
     def generate(self, requests: Iterable[Request | None]) -> Iterator[list[Result]]:
@@ -89,8 +88,6 @@ class NativeSession:
         try:
             while not ended or waiting or self.decoder.rows:
                 ended = ended or self._take(source, waiting)
-                if not self.is_warm and waiting:
-                    self._warm_up(waiting)
                 pack, results = self._next_pack(waiting)
                 if pack:
                     results += self._admit(pack)
@@ -123,21 +120,6 @@ class NativeSession:
         for request in cancelled:
             waiting.remove(request)
         results = [Result(request.id, "cancelled") for request in cancelled]
-        chosen, tokens = self._fitting(waiting)
-        if self.decoder.rows and tokens < self.pack_tokens // 2 and len(chosen) < len(waiting):
-            return [], results
-        pack = []
-        for _ in chosen:
-            request = waiting.popleft()
-            frames = ready(request, self.longest)
-            if isinstance(frames, Result):
-                results.append(frames)
-            else:
-                pack.append((request, frames))
-        return pack, results
-
-    def _fitting(self, waiting: Collection[Request]) -> tuple[list[Request], int]:
-        """The first requests, as many as a pack, the rows and the cache take, and the tokens that are read for them."""
         chosen: list[Request] = []
         tokens, pages, key = 0, len(self.pages.free), b""
         for request in waiting:
@@ -152,20 +134,17 @@ class NativeSession:
             chosen.append(request)
             if not is_too_long:
                 tokens, pages, key = tokens + new, pages - max(need, 0), request.prefix_key
-        return chosen, tokens
-
-    def _warm_up(self, waiting: Collection[Request]) -> None:
-        """While the first frames are decoded: read the first pack with black ones, so that kernels are there for it,
-        and capture a step. Nothing of it stays."""
-        self.is_warm = True
-        chosen = [request for request in self._fitting(waiting)[0] if request.most <= self.longest]
-        if all(request.has_frames() for request in chosen):
-            return
-        parts: Any = [part for request in chosen for part in read_for(request)]
-        batch = self.collator(range(len(parts)), parts, [[None] * len(part.plans) for part in parts])
-        nowhere, first = (torch.zeros(count, dtype=torch.int64, device=self.device) for count in (0, 1))
-        self.forward.prefill(batch.to(self.device), self.cache, nowhere, nowhere, first)
-        self.decoder.graph_for(len(waiting))
+        if self.decoder.rows and tokens < self.pack_tokens // 2 and len(chosen) < len(waiting):
+            return [], results
+        pack = []
+        for _ in chosen:
+            request = waiting.popleft()
+            frames = ready(request, self.longest)
+            if isinstance(frames, Result):
+                results.append(frames)
+            else:
+                pack.append((request, frames))
+        return pack, results
 
     def _admit(self, pack: Sequence[Prompt]) -> list[Result]:
         """Read the prompts of a pack; choose the first token of each, or score its candidates."""

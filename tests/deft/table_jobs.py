@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 from simulated import write_table
+from tiny_world import tiny_model
 
 from vidqa import spec
 from vidqa.contract.files import content_hash, write_json
@@ -22,10 +23,19 @@ from vidqa.curation.rows import read_rows
 from vidqa.dataset.brief import brief
 from vidqa.deft.settings import Where
 from vidqa.deft.state import Cost
+from vidqa.demo.clips import Clip, write_split
 from vidqa.evaluation import score
 from vidqa.evaluation.results import judged
 
 Answers = Callable[[str, dict[str, Any]], str]  # (the model's folder, sample with question, gt and kind) -> response
+
+
+def write_sets(folder: Path, **sets: list[Clip]) -> Path:
+    """Sets of demo clips by name, and a tiny model."""
+    for name, clips in sets.items():
+        write_split(folder / name, clips)
+    tiny_model(folder)
+    return folder
 
 
 class Jobs:

@@ -14,16 +14,16 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "curation"))
 
-from table_jobs import Jobs
+from table_jobs import Jobs, write_sets
 from test_outcomes import begun, lacks_diagonals
-from tiny_world import run_engine, tiny_model
+from tiny_world import run_engine
 
 from vidqa.curation.embeddings import Table
 from vidqa.deft import carrying_out
 from vidqa.deft.loop import Loop, Step
 from vidqa.deft.settings import Where
 from vidqa.deft.state import Cost
-from vidqa.demo.clips import pool_clips, selection_clips, train_clips, write_split
+from vidqa.demo.clips import pool_clips, selection_clips, train_clips
 from vidqa.spec import dump, load
 from vidqa.spec.keys import with_values
 
@@ -46,10 +46,7 @@ class Engine(Jobs):
 def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A pool in an archive that holds clips and ids of the selection set, too."""
     folder = tmp_path_factory.mktemp("world")
-    sets = {"train": train_clips(4, 0), "selection": selection_clips(0)[:12], "pool": pool_clips(16, 0)}
-    for name, clips in sets.items():
-        write_split(folder / name, clips)
-    tiny_model(folder)
+    write_sets(folder, train=train_clips(4, 0), selection=selection_clips(0)[:12], pool=pool_clips(16, 0))
     pool, selection = folder / "pool", folder / "selection"
     with tarfile.open(pool / "videos.tar", "w") as archive:
         archive.add(pool / "videos", "videos")

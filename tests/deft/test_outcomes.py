@@ -13,8 +13,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "curation"))
 
-from table_jobs import Answers, Jobs
-from tiny_world import tiny_model
+from table_jobs import Answers, Jobs, write_sets
 
 from vidqa.contract.problem import ProblemError
 from vidqa.deft import carrying_out
@@ -22,7 +21,7 @@ from vidqa.deft.beginning import Wanted, begin
 from vidqa.deft.loop import Loop
 from vidqa.deft.report import write_report
 from vidqa.deft.state import Ending
-from vidqa.demo.clips import pool_clips, selection_clips, train_clips, write_split
+from vidqa.demo.clips import pool_clips, selection_clips, train_clips
 from vidqa.spec import Layer, dump, resolve
 
 
@@ -30,11 +29,7 @@ from vidqa.spec import Layer, dump, resolve
 def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Sets of demo clips and a tiny model: a fifth of what is asked about is diagonal, the rest the model knows."""
     folder = tmp_path_factory.mktemp("world")
-    sets = {"train": train_clips(16, 0), "selection": selection_clips(0)[:40], "pool": pool_clips(60, 0)}
-    for name, clips in sets.items():
-        write_split(folder / name, clips)
-    tiny_model(folder)
-    return folder
+    return write_sets(folder, train=train_clips(16, 0), selection=selection_clips(0)[:40], pool=pool_clips(60, 0))
 
 
 def begun(world: Path, place: Path, *sets: str, **folders: Path) -> Loop:

@@ -136,6 +136,7 @@ sys.exit(6)
         grace_s=0.01,
     )
     while len(list(tmp_path.glob("?-?-3-1"))) < 3:
+        assert job.poll() is None
         time.sleep(0.01)
     job.terminate()
     said = job.communicate(timeout=300)[1]

@@ -19,6 +19,7 @@ SERVING_KEY = "VIDQA_API_KEY"  # of clients, so that no job gets it
 OF_THE_ENGINE = {"HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
 # Processes of one machine meet on its loopback: by these gloo and NCCL choose the interface that they listen on. "="
 # tells NCCL that it is the whole name.
+LOOPBACK = "127.0.0.1"
 ON_ONE_NODE = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "=lo"}
 SHORTEST_SECRET = 8  # characters; what is shorter is a placeholder, and occurs by chance
 _CREDENTIALS = re.compile(r"://(?:[^\s/'\"<>@]+|[^\s/'\"<>@:]*:(?!\d+/)[^\s'\"<>@]*)@")

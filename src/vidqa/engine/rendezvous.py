@@ -21,7 +21,6 @@ from torch.distributed.elastic.rendezvous.utils import parse_rendezvous_endpoint
 from vidqa.contract import environment
 
 BACKEND = "vidqa"
-LOOPBACK = "127.0.0.1"
 USUAL_PORT = 29500
 LIMIT_S = 600  # until all nodes are there
 
@@ -45,10 +44,10 @@ def store_on_one_node(timeout: timedelta) -> TCPStore:
     """The store of ranks that vidqa.engine.torchrun started on one node, or of a process that nobody started as one of
     several."""
     if environment.rank():
-        return TCPStore(LOOPBACK, environment.master_port(), environment.world_size(), timeout=timeout)
+        return TCPStore(environment.LOOPBACK, environment.master_port(), environment.world_size(), timeout=timeout)
     handle = environment.take_rendezvous()
-    listening = socket.create_server((LOOPBACK, 0)) if handle is None else socket.socket(fileno=handle)
-    return _store(LOOPBACK, listening, environment.world_size(), timeout)
+    listening = socket.create_server((environment.LOOPBACK, 0)) if handle is None else socket.socket(fileno=handle)
+    return _store(environment.LOOPBACK, listening, environment.world_size(), timeout)
 
 
 def _store(host: str, listening: socket.socket, processes: int, timeout: timedelta) -> TCPStore:

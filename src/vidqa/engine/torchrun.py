@@ -36,7 +36,7 @@ Rank = subprocess.Popen[bytes]
 
 
 def main(words: list[str]) -> int:
-    """Run torchrun with its own options; the exit code is that of the process that failed first."""
+    """Run the ranks of this node; the exit code is that of the one that failed first."""
     if parent := environment.take_parent():
         end_with(parent)
     # For its processes: they import nothing from the working folder, and end with this one, which starts them from its
@@ -74,8 +74,8 @@ def start(count: int, words: Sequence[str]) -> Iterator[tuple[int, Rank]]:
     common = {**environment.ON_ONE_NODE, "WORLD_SIZE": str(count), "LOCAL_WORLD_SIZE": str(count)}
     if count > 1 and not environment.has("OMP_NUM_THREADS"):
         common["OMP_NUM_THREADS"] = "1"  # as torchrun does
-    with socket.create_server(("127.0.0.1", 0), backlog=max(128, count)) as meeting:
-        common |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(meeting.getsockname()[1])}
+    with socket.create_server((environment.LOOPBACK, 0), backlog=max(128, count)) as meeting:
+        common |= {"MASTER_ADDR": environment.LOOPBACK, "MASTER_PORT": str(meeting.getsockname()[1])}
         for rank in range(count):
             variables = {**common, "RANK": str(rank), "LOCAL_RANK": str(rank)}
             handed = [] if rank else [meeting.fileno()]

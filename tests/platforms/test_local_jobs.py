@@ -129,6 +129,16 @@ def test_a_supervisor_that_has_just_begun_is_not_taken_for_gone(stand_in: None, 
         assert jobs.observe(begun).state.is_terminal
 
 
+def test_a_supervisor_whose_launcher_died_before_it_starts_nothing(tmp_path: Path) -> None:
+    """Nobody can find it before its program runs: a job that is taken for gone must not start afterwards."""
+    module = [sys.executable, "-m", "vidqa.platforms.supervisor"]
+    words = [*module, "job", tmp_path / "exit.json", "touch", tmp_path / "up"]
+    done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=ENOUGH_S)
+    assert (done.returncode, list(tmp_path.glob("*"))) == (1, []) and "nothing was started" in done.stderr
+    subprocess.run(words, input="\n", text=True, timeout=ENOUGH_S, check=True)
+    assert {path.name for path in tmp_path.iterdir()} == {"exit.json", "up"}
+
+
 def test_a_reused_pid_is_not_signalled() -> None:
     with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]) as process:
         found = Identity.of(process.pid)

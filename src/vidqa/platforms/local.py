@@ -6,6 +6,7 @@ from that file and from the processes with the job's name, never from an earlier
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import shlex
 import signal
@@ -44,7 +45,7 @@ from vidqa.platforms.processes import (
     supervisors,
     this_process,
 )
-from vidqa.platforms.supervisor import kill_job
+from vidqa.platforms.supervisor import GO, kill_job
 
 
 def check(job: Job) -> list[Problem]:
@@ -83,18 +84,23 @@ def by_hand(job: Job, folder: Path) -> str:
 
 
 def submit(job: Job, rendered: Rendered) -> dict[str, Any]:
-    """Start the supervisor; the reference is its identity."""
+    """Start the supervisor; the reference is its identity. It starts the engine once it can be found in /proc: whoever
+    looks after a launcher that was killed finds it, or it ends by itself."""
     command = [sys.executable, "-m", "vidqa.platforms.supervisor", job.job_id, str(exit_file(job.job_id))]
     names = {SUPERVISOR_VARIABLE: job.job_id, JOB_VARIABLE: ""}
     with job.log.open("ab") as log:
         supervisor = subprocess.Popen(
             [*command, *rendered.command],
             env=environment.child_environment(**rendered.environment, **names),
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.PIPE,
             stdout=log,
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
+    while supervisor.poll() is None and not supervisors(job.job_id):
+        time.sleep(0.001)
+    with contextlib.suppress(BrokenPipeError), supervisor.stdin as pipe:  # type: ignore[union-attr]
+        pipe.write(GO)
     identity = Identity.of(supervisor.pid)
     return identity.as_dict() if identity else {}
 

@@ -1,11 +1,13 @@
 """Waits for a job's end and stores it: python -m vidqa.platforms.supervisor JOB EXIT_FILE COMMAND...
 
-It outlives the launcher. It writes the exit code of COMMAND to EXIT_FILE (unless "-") and exits with it. It passes
+It outlives the launcher. It writes the exit code of COMMAND to EXIT_FILE (unless "-") and exits with it. With an
+EXIT_FILE it waits for GO on its standard input, and starts nothing where its launcher ended without it. It passes
 SIGTERM and SIGUSR1 on to the engine, which saves. When it ends, no process of the job is left.
 """
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -17,6 +19,7 @@ from vidqa.contract import environment, files
 from vidqa.platforms import memory_kills
 from vidqa.platforms.processes import JOB_VARIABLE, Identity, engine_processes, job_processes
 
+GO = b"\n"
 LEFTOVER_GRACE_S = 30.0  # for what processes of the engine had started
 
 
@@ -86,4 +89,6 @@ def kill_job(job_id: str) -> None:
 
 if __name__ == "__main__":
     written = None if sys.argv[2] == "-" else Path(sys.argv[2])
+    if written and os.read(0, 1) != GO:
+        sys.exit("the launcher ended before the job had started: nothing was started")
     sys.exit(as_of_a_shell(supervise(sys.argv[1], written, sys.argv[3:])))

@@ -117,6 +117,11 @@ sys.exit(5)
     assert job.returncode == 3 and "rank 1 ended with exit code 3" in said
 
 
+def test_no_rank_at_all_is_refused() -> None:
+    done = subprocess.run([*TORCHRUN, "--standalone", "--nproc-per-node=0", "x.py"], capture_output=True, text=True)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1) and "at least 1" in done.stderr
+
+
 def test_when_a_rank_fails_others_that_do_not_hear_are_killed(tmp_path: Path) -> None:
     job = three(tmp_path, "os.kill(os.getpid(), signal.SIGKILL) if rank == '2' else time.sleep(600)", grace_s=0.2)
     said = job.communicate(timeout=300)[1]

@@ -195,7 +195,9 @@ def test_a_job_counts_on_no_more_than_its_part_of_a_gpu(case: Case) -> None:
     limit = {"engine.gpu_memory_gib": 10.0}
     _, (problem,) = evaluated(case, 80.0, **limit)
     assert "of 10.0 GiB" in problem.message and evaluated(case, 80.0)[1] == []
-    assert evaluated(case, 8.0, **limit)[1][0].message.count("of 8.0 GiB"), "a smaller GPU is the limit then"
+    assert problem.remedy.startswith("raise engine.gpu_memory_gib")
+    (smaller,) = evaluated(case, 8.0, **limit)[1]
+    assert "of 8.0 GiB" in smaller.message and "gpu_memory_gib" not in smaller.remedy, "the GPU is the limit then"
 
 
 def test_what_a_training_takes_within_a_part_of_a_gpu(case: Case) -> None:

@@ -67,8 +67,9 @@ def test_torch_says_what_it_was_compiled_for(tmp_path: Path, monkeypatch: pytest
     said = json.loads(kept.read_text())
     kept.write_text(json.dumps({**said, "cuda": "1.0"}))
     assert engine_build.__wrapped__() == Build("1.0", build.architectures)
-    kept.write_text(json.dumps({**said, "cuda": "1.0", "torch": ["/another/torch/__init__.py", 1, 2]}))
-    assert engine_build.__wrapped__() == build and json.loads(kept.read_text()) == said
+    for useless in ({**said, "cuda": "1.0", "torch": ["/another/torch/__init__.py", 1, 2]}, {"torch": said["torch"]}):
+        kept.write_text(json.dumps(useless))
+        assert engine_build.__wrapped__() == build and json.loads(kept.read_text()) == said
 
 
 def test_a_machine_that_suits_raises_nothing(case: Case) -> None:

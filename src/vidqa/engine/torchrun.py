@@ -29,7 +29,7 @@ from vidqa.contract.problem import Exit
 from vidqa.engine.ending import leave
 from vidqa.engine.signals import STOP_SIGNALS
 
-ONE_NODE = re.compile(r"--standalone --nproc-per-node[ =]([1-9]\d*) ")
+ONE_NODE = re.compile(r"--standalone --nproc-per-node[ =](\d+) ")
 PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)  # as torchrun does
 GRACE_S = 30.0  # for the other ranks after one has failed: they wait for it in a collective
 Rank = subprocess.Popen[bytes]
@@ -43,6 +43,9 @@ def main(words: list[str]) -> int:
     # main thread.
     environment.adopt({"PYTHONSAFEPATH": "1", environment.PARENT: str(os.getpid())})
     if told := ONE_NODE.match(" ".join(words)):
+        if not int(told[1]):
+            note("--nproc-per-node is 0; it is at least 1")
+            return int(Exit.USAGE)
         return on_this_node(int(told[1]), words[len(told[0].split()) :])
     return on_several_nodes(words)
 

@@ -78,7 +78,7 @@ def memory(context: Context) -> list[Problem]:
                 return "set " + "; ".join(f"{key} = {json.dumps(value)}" for key, value in change.items())
         return NOTHING_HELPS
 
-    return too_much(found.memory.peak_gib, has_gib, details, remedy)
+    return too_much(context, found.memory.peak_gib, details, remedy)
 
 
 def estimate(

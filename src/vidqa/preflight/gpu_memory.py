@@ -13,6 +13,7 @@ from vidqa.preflight.problems import MEMORY
 NOTHING_HELPS = (
     "no change of the spec makes it fit: use GPUs with more memory, a smaller model, or fewer and smaller frames"
 )
+RAISE = "raise engine.gpu_memory_gib, which leaves the rest of the GPU to others"
 
 
 def usable_memory(context: Context) -> float | None:
@@ -22,11 +23,15 @@ def usable_memory(context: Context) -> float | None:
     return has_gib if has_gib is None or limit_gib is None else min(has_gib, limit_gib)
 
 
-def too_much(peak_gib: float, has_gib: float | None, details: str, remedy: Callable[[float], str]) -> list[Problem]:
+def too_much(context: Context, peak_gib: float, details: str, remedy: Callable[[float], str]) -> list[Problem]:
     """MEMORY if the peak does not fit: an error, or a warning if it may fit within the error of the prediction.
     `remedy` finds a change that fits a GPU of that many GiB; it is called only when needed."""
-    if has_gib is None or fits(peak_gib, has_gib):
+    has_gib, whole_gib = usable_memory(context), least_memory(context.gpus)
+    if has_gib is None or whole_gib is None or fits(peak_gib, has_gib):
         return []
+    advice = remedy(has_gib)
+    if has_gib < whole_gib and fits(peak_gib, whole_gib):
+        advice = RAISE if advice == NOTHING_HELPS else f"{RAISE}, or {advice}"
     message = f"about {peak_gib:.1f} GiB, and {COUNTS.outside_gib:.0f} for CUDA, of {has_gib:.1f} GiB a GPU; {details}"
     sure = peak_gib + COUNTS.outside_gib > has_gib
-    return [MEMORY.at("GPU memory", message, remedy(has_gib), severity="error" if sure else "warning")]
+    return [MEMORY.at("GPU memory", message, advice, severity="error" if sure else "warning")]

@@ -120,7 +120,8 @@ def engine_build() -> Build | None:
     what it said is kept for as long as the same torch is installed."""
     kept, installed = environment.cache_folder() / "torch_build.json", _installed_torch()
     found = files.read_object(kept)
-    if installed is None or found.get("torch") != installed:
+    whole = isinstance(found.get("cuda"), str) and isinstance(found.get("architectures"), list)
+    if installed is None or found.get("torch") != installed or not whole:
         output = _ask(sys.executable, "-P", "-c", ASK_TORCH, limit_s=TORCH_LIMIT_S)
         if output is None:
             return None

@@ -47,7 +47,7 @@ def memory(context: Context) -> list[Problem]:
     context.facts["memory"] = _facts(found, has_gib) | {"done_again": round(again, 3)}
     heaviest = found.micro_step
     details = f"the heaviest pack puts {heaviest.tokens} tokens and {heaviest.patches} patches on a GPU"
-    return too_much(found.memory.peak_gib, has_gib, details, partial(_remedy, context, train_spec, samples))
+    return too_much(context, found.memory.peak_gib, details, partial(_remedy, context, train_spec, samples))
 
 
 def host_memory(context: Context) -> list[Problem]:

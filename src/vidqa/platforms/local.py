@@ -6,13 +6,13 @@ from that file and from the processes with the job's name, never from an earlier
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import shlex
 import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -84,8 +84,8 @@ def by_hand(job: Job, folder: Path) -> str:
 
 
 def submit(job: Job, rendered: Rendered) -> dict[str, Any]:
-    """Start the supervisor; the reference is its identity. It starts the engine once it can be found in /proc: whoever
-    looks after a launcher that was killed finds it, or it ends by itself."""
+    """Start the supervisor; the reference is its identity. It is told to start the engine once it can be found in /proc.
+    If this launcher is killed, whoever looks for the job then finds the supervisor, or it has started nothing."""
     command = [sys.executable, "-m", "vidqa.platforms.supervisor", job.job_id, str(exit_file(job.job_id))]
     names = {SUPERVISOR_VARIABLE: job.job_id, JOB_VARIABLE: ""}
     with job.log.open("ab") as log:
@@ -99,7 +99,7 @@ def submit(job: Job, rendered: Rendered) -> dict[str, Any]:
         )
     while supervisor.poll() is None and not supervisors(job.job_id):
         time.sleep(0.001)
-    with contextlib.suppress(BrokenPipeError), supervisor.stdin as pipe:  # type: ignore[union-attr]
+    with suppress(BrokenPipeError), supervisor.stdin as pipe:  # type: ignore[union-attr]
         pipe.write(GO)
     identity = Identity.of(supervisor.pid)
     return identity.as_dict() if identity else {}

@@ -19,7 +19,7 @@ from vidqa.contract import environment, files
 from vidqa.platforms import memory_kills
 from vidqa.platforms.processes import JOB_VARIABLE, Identity, engine_processes, job_processes
 
-GO = b"\n"
+GO = b"\n"  # from the launcher, once it has found the supervisor in /proc
 LEFTOVER_GRACE_S = 30.0  # for what processes of the engine had started
 
 

@@ -84,7 +84,7 @@ def by_hand(job: Job, folder: Path) -> str:
 
 
 def submit(job: Job, rendered: Rendered) -> dict[str, Any]:
-    """Start the supervisor; the reference is its identity. It is told to start the engine once it can be found in /proc.
+    """Start the supervisor; the reference is its identity. It is told to start the engine once it is found in /proc.
     If this launcher is killed, whoever looks for the job then finds the supervisor, or it has started nothing."""
     command = [sys.executable, "-m", "vidqa.platforms.supervisor", job.job_id, str(exit_file(job.job_id))]
     names = {SUPERVISOR_VARIABLE: job.job_id, JOB_VARIABLE: ""}

@@ -35,7 +35,7 @@ EVALUATE = {
     "num_gpus": 1,
 }
 
-# The loop: it goes on from the first training, on what was mined and three times as much of what was there.
+# The loop: it goes on from the first training, on what was mined and five times as much of what was there.
 LOOP = {
     "sets.kpi_looks": 1,
     "stop.target_kind": "diagonal",
@@ -43,7 +43,7 @@ LOOP = {
     "stop.rounds": 2,
     "continue_from": "last",
     "audit": "report",
-    "train": "num_epochs=16",
+    "train": "num_epochs=12",
     "words.mine": "--per-gap 12 --most 288",
-    "words.assemble": "--replay 3",
+    "words.assemble": "--replay 5",
 }

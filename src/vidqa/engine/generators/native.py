@@ -24,6 +24,7 @@ from vidqa.engine.generators.choosing import Draft, write_tokens
 from vidqa.engine.generators.decoding import Decoder, DecodingRow
 from vidqa.engine.generators.scoring import heads_of, scored
 from vidqa.engine.memory_policy import free_memory
+from vidqa.engine.model.attention import Call, attend_zeros
 from vidqa.engine.model.paged_cache import PAGE, PagedCache, Pages
 from vidqa.planning.budget import answering
 
@@ -62,8 +63,9 @@ class NativeSession:
     """Answers with a model that this process holds."""
 
     def __init__(self, model: Any, settings: Settings) -> None:
-        family, self.device = family_of(model), settings.device
-        self.forward, heads = family.cached_forward(model), family.attention_heads(model.config)[0]
+        family, self.device, self.dtype = family_of(model), settings.device, settings.dtype
+        self.heads, self.planned = family.attention_heads(model.config), set[tuple[int, Call]]()
+        self.forward, heads = family.cached_forward(model), self.heads[0]
         self.planner, self.longest = settings.planner, settings.longest
         on_gpu = self.device.type == "cuda"
         self.most = max(settings.batch_size, answering.ROWS) if on_gpu else settings.batch_size
@@ -90,7 +92,7 @@ class NativeSession:
                 ended = ended or self._take(source, waiting)
                 pack, results = self._next_pack(waiting)
                 if pack:
-                    results += self._admit(pack)
+                    results += self._admit(pack, waiting)
                 elif self.decoder.rows:
                     results += self._advance()
                 if results or not (ended or waiting or self.decoder.rows):
@@ -120,6 +122,21 @@ class NativeSession:
         for request in cancelled:
             waiting.remove(request)
         results = [Result(request.id, "cancelled") for request in cancelled]
+        chosen, tokens = self._fitting(waiting)
+        if self.decoder.rows and tokens < self.pack_tokens // 2 and len(chosen) < len(waiting):
+            return [], results
+        pack = []
+        for _ in chosen:
+            request = waiting.popleft()
+            frames = ready(request, self.longest)
+            if isinstance(frames, Result):
+                results.append(frames)
+            else:
+                pack.append((request, frames))
+        return pack, results
+
+    def _fitting(self, waiting: Iterable[Request]) -> tuple[list[Request], int]:
+        """The first of the prompts that wait, as many as a pack, the rows and the cache take, and their tokens."""
         chosen: list[Request] = []
         tokens, pages, key = 0, len(self.pages.free), b""
         for request in waiting:
@@ -134,20 +151,11 @@ class NativeSession:
             chosen.append(request)
             if not is_too_long:
                 tokens, pages, key = tokens + new, pages - max(need, 0), request.prefix_key
-        if self.decoder.rows and tokens < self.pack_tokens // 2 and len(chosen) < len(waiting):
-            return [], results
-        pack = []
-        for _ in chosen:
-            request = waiting.popleft()
-            frames = ready(request, self.longest)
-            if isinstance(frames, Result):
-                results.append(frames)
-            else:
-                pack.append((request, frames))
-        return pack, results
+        return chosen, tokens
 
-    def _admit(self, pack: Sequence[Prompt]) -> list[Result]:
-        """Read the prompts of a pack; choose the first token of each, or score its candidates."""
+    def _admit(self, pack: Sequence[Prompt], waiting: Iterable[Request]) -> list[Result]:
+        """Read the prompts of a pack; choose the first token of each, or score its candidates. Meanwhile kernels are
+        planned for those that wait."""
         parts: Any = [part for request, _ in pack for part in read_for(request)]  # laid out and collated as samples are
         of = [i for i, (request, _) in enumerate(pack) for _ in read_for(request)]
         heads = [part.length - pack[i][0].length for part, i in zip(parts, of, strict=True)]
@@ -160,6 +168,7 @@ class NativeSession:
             row.position = int(batch.position_3T[:, layout.rows[i][-1]].amax()) + 1
         places = (torch.from_numpy(each).to(self.device) for each in (source, target, np.concatenate(ends)))
         logits = self.forward.prefill(batch.to(self.device), self.cache, *places)
+        self._plan(waiting)
         results, first = [], []
         found = iter(logits.split([len(end) for end in ends]))
         for request, _ in pack:
@@ -172,6 +181,19 @@ class NativeSession:
             self.decoder.rows += rows.values()
             self._choose(list(rows.values()), torch.cat(first))
         return results + self._finished(list(rows.values()))
+
+    def _plan(self, waiting: Iterable[Request]) -> None:
+        """Let cuDNN plan what attention of the next pack needs and has not met, while the GPU is at work on this one:
+        the host would wait for it, and the GPU for the host then."""
+        if self.device.type != "cuda" or self.dtype == torch.float32:
+            return
+        chosen, _ = self._fitting(waiting)
+        parts: Any = [part for request in chosen for part in read_for(request)]
+        for tower, segments in enumerate(self.collator.segments(parts) if parts else ()):
+            for _, count, length in segments:
+                if (key := (tower, (count, length))) not in self.planned:
+                    self.planned.add(key)
+                    attend_zeros(key[1], self.heads[tower], self.device, causal=tower == 0, dtype=self.dtype)
 
     def _placed(
         self, parts: Sequence[Request], layout: Layout

@@ -12,17 +12,15 @@ from __future__ import annotations
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from functools import partial
 from typing import Any
 
 import torch
-from torch.utils.checkpoint import checkpoint
 
 from vidqa.engine.batch.collate import Collator
 from vidqa.engine.distributed import World
 from vidqa.engine.families import family_of
 from vidqa.engine.families._base import Heads
-from vidqa.engine.model.attention import attend
+from vidqa.engine.model.attention import Call, attend_zeros
 from vidqa.engine.schedule import Schedule
 from vidqa.planning.budget.memory import COUNTS, GIB
 from vidqa.planning.budget.recompute import Recompute
@@ -31,7 +29,6 @@ MOST_STEPS = 200  # whose packs are looked at
 MOST_SHAPES = 128  # of the decoder, and of the vision tower
 FEW_BITS = 3
 PIECE_BYTES = 256 * 1024**2
-Call = tuple[int, int]  # count, length
 Calls = tuple[list[Call], list[Call]]  # of the decoder's attention, and of the vision tower's
 
 
@@ -81,7 +78,8 @@ def plan_kernels(calls: Calls, recompute: Recompute, model: Any, world: World) -
         backward = waiting.submit(lambda: None)
         for shapes, (heads, causal, trains, layers) in zip(calls, towers, strict=True):
             for call in shapes[:MOST_SHAPES]:
-                attended = _attended(call, heads, world.device, causal=causal, trains=trains, again=layers.layer > 0)
+                again = layers.layer > 0
+                attended = attend_zeros(call, heads, world.device, causal=causal, trains=trains, again=again)
                 backward.result()  # no more than two shapes have memory at a time
                 if trains:
                     backward = waiting.submit(attended.backward, torch.zeros_like(attended))
@@ -121,16 +119,3 @@ def _use(device: torch.device) -> None:
     """A new thread would use the first GPU."""
     if device.type == "cuda":
         torch.cuda.set_device(device)
-
-
-def _attended(
-    call: Call, heads: Heads, device: torch.device, *, causal: bool, trains: bool, again: bool
-) -> torch.Tensor:
-    """Attention of zeros. `again` says that backward computes forward again, in its own thread."""
-    (count, length), (queries, keys, size) = call, heads
-    once = partial(attend, segments=((0, count, length),), causal=causal)
-    inputs = [
-        torch.zeros(count * length, number, size, device=device, dtype=torch.bfloat16, requires_grad=trains)
-        for number in (queries, keys, keys)
-    ]
-    return checkpoint(once, *inputs, use_reentrant=False) if again and trains else once(*inputs)

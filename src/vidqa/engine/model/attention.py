@@ -16,6 +16,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby
 from typing import Any, NamedTuple
 
@@ -26,6 +27,7 @@ from torch.nn.attention.varlen import varlen_attn
 from torch.utils.checkpoint import checkpoint
 
 Segments = tuple[tuple[int, int, int], ...]  # (start, count, length): count neighbours of one length
+Call = tuple[int, int]  # count, length: the shape of one entry of `Segments`
 
 FORWARD = torch.ops.aten._scaled_dot_product_cudnn_attention
 BACKWARD = torch.ops.aten._scaled_dot_product_cudnn_attention_backward
@@ -81,6 +83,28 @@ def attend(
     inputs = (ends, key_TKD, value_TKD, suffixes)
     others = checkpoint(_attend_suffixes, *inputs, use_reentrant=False, preserve_rng_state=False)
     return torch.cat([attended, others]).flatten(1)
+
+
+def attend_zeros(
+    call: Call,
+    heads: tuple[int, int, int],
+    device: torch.device,
+    *,
+    causal: bool,
+    dtype: torch.dtype = torch.bfloat16,
+    trains: bool = False,
+    again: bool = False,
+) -> torch.Tensor:
+    """Attention of one entry of `Segments` over zeros, with so many heads of queries and of keys, and their width: for
+    every shape that a thread has not met cuDNN plans a kernel in it. `again` says that backward computes forward again,
+    in its own thread."""
+    (count, length), (queries, keys, width) = call, heads
+    once = partial(attend, segments=((0, count, length),), causal=causal)
+    inputs = [
+        torch.zeros(count * length, number, width, device=device, dtype=dtype, requires_grad=trains)
+        for number in (queries, keys, keys)
+    ]
+    return checkpoint(once, *inputs, use_reentrant=False) if again and trains else once(*inputs)
 
 
 def _attend_segments(

@@ -43,10 +43,15 @@ def beside(row: Mapping[str, Any], plain: Mapping[str, Any]) -> dict[str, Any]:
 
 def main() -> None:
     parser = arguments(__doc__, gpus=4)
+    parser.add_argument("--shape", choices=["8b", "8b-third"], default="8b", help="a third of the layers fits one GPU")
     parser.add_argument("--only", nargs="+", choices=[one.name for one in RUNS], help="all by default")
     options = parser.parse_args()
     place, ledger = Place(options.out.resolve()), Ledger("float8", options)
-    runs = [replace(one, gpus=options.gpus) for one in RUNS if not options.only or one.name in options.only]
+    runs = [
+        replace(one, gpus=options.gpus, shape=options.shape)
+        for one in RUNS
+        if not options.only or one.name in options.only
+    ]
     runs = [as_tiny(one, 3) for one in runs[:2]] if options.tiny else runs
     place.make(runs)
     plain: dict[str, Any] = {}  # the first row, whose losses are not rounded

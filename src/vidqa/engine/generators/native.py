@@ -187,7 +187,7 @@ class NativeSession:
         the host would wait for it, and the GPU for the host then."""
         if self.device.type != "cuda" or self.dtype == torch.float32:
             return
-        chosen, _ = self._fitting(waiting)
+        chosen = [request for request in self._fitting(waiting)[0] if request.most <= self.longest]
         parts: Any = [part for request in chosen for part in read_for(request)]
         for tower, segments in enumerate(self.collator.segments(parts) if parts else ()):
             for _, count, length in segments:

@@ -83,10 +83,10 @@ CASES = {
         "8b", SETS["1k-8k"], (8192, 12288, 16384, 24576), ADAPT, words=("--lora",), careful=(*CAREFUL, "12288-kept")
     ),
     "lora-40": Case("8b", SETS["1k-8k"], (8192, 16384), ADAPT, limit_gib=40),
-    "2b": Case("2b", SETS["1k-8k"], (8192, 12288, 16384), careful=CAREFUL),
+    "2b": Case("2b", SETS["1k-8k"], (8192, 12288, 16384), per_rank=16, careful=CAREFUL),
     "short": Case("2b", SetShape(256, (1, 3)), (8192, 16384), per_rank=64, careful=CAREFUL),
     "long": Case("8b", LONGER, (40_960,), {**ADAPT, **LONG}, per_rank=1),
-    "longest": Case("8b", LONGEST, (2**17,), {**ADAPT, **LONG}, per_rank=1, steps=3),
+    "longest": Case("8b", LONGEST, (2**17,), {**ADAPT, **LONG}, per_rank=1, steps=2),
     "long-cp2": Case("8b", LONGER, (40_960,), {**ADAPT, **LONG, **SHARED}, per_rank=1, gpus=2),
     "longest-cp2": Case("8b", LONGEST, (2**17,), {**ADAPT, **LONG, **SHARED}, per_rank=1, steps=3, gpus=2),
     "full-2": Case("8b", SETS["4k-8k"], (8192, 16384), per_rank=16, gpus=2),

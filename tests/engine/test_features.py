@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,11 +17,14 @@ from in_process import train_here
 from safetensors.torch import load_file, save_file
 from tiny_world import losses, run_engine, tiny_data, tiny_model, tiny_spec
 
+from vidqa.engine import train as train_program
 from vidqa.engine.batch import loader
 from vidqa.engine.batch.features import FeatureCache, tower_name
 from vidqa.engine.batch.frame_cache import FrameCache
 from vidqa.engine.batch.frames import FrameSource
+from vidqa.engine.meter import Meter
 from vidqa.planning.features import room_for
+from vidqa.planning.packing.sharing import work_of
 from vidqa.planning.samples import Sample
 from vidqa.video.pool import DecodeRequest
 
@@ -34,6 +38,7 @@ ADAPTED = {
     "validation.enable": True,
     "train.train_policy.dataset.test_size": 0.1,
 }
+FLOPS: Any = None  # of a tower that computes nothing here
 KEEP = {**ADAPTED, "engine.keep_features": True}
 
 
@@ -88,6 +93,29 @@ def test_losses_are_those_of_computing_them_every_time(world: SimpleNamespace, m
     assert one.kept == 7 and one.read > 0 and other.kept == 0 and other.read > one.read
     # Validation and the export's proof look at frames; of what is trained on only the text is left to compute.
     assert len(watched.started) - decoded < decoded / 2
+
+
+def test_work_that_was_not_done_does_not_count(world: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a step saves is what the tower does for its media in a run that keeps nothing, on every second reading."""
+    found: list[tuple[float, float]] = []
+
+    class Watching(Meter):
+        def step(self, step: int, outcome: Any, rate: float, progress: Any) -> None:
+            self.interval, before = 10**6, self.work  # logged at the end alone: until then work adds up
+            super().step(step, outcome, rate, progress)
+            works = [work_of(unit, self.schedule.data.train) for unit in self.schedule.units(step)]
+            tower = [replace(work, tokens=0, pairs=0, supervised=0) for work in works]
+            if step + 1 < self.schedule.total:
+                assert self.work - before == pytest.approx(self.flops.of(works) - outcome.saved)
+            found.append((outcome.saved, self.flops.of(tower)))
+
+    monkeypatch.setattr(train_program, "Meter", Watching)
+    path = spec(world, "counted", KEEP)
+    train_here(path, world.folder / "counted")
+    assert found[0][0] == 0
+    found.clear()
+    train_here(path, world.folder / "counted-again")
+    assert all(saved == pytest.approx(tower) for saved, tower in found) and min(found)[0] > 0
 
 
 def test_the_second_family_reads_what_it_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -180,12 +208,12 @@ def test_features_come_back_as_they_were_kept(tmp_path: Path) -> None:
     clip.write_bytes(b"not decoded here")
     ref: Any = SimpleNamespace(path=str(clip), member=None, kind="video")
     plan: Any = SimpleNamespace(indices=(0, 1), height=32, width=32, tokens=3)
-    cache = FeatureCache(FrameCache(tmp_path / "cache", 1 << 20), "tower", torch.bfloat16, 2, 1.0)
+    cache = FeatureCache(FrameCache(tmp_path / "cache", 1 << 20), "tower", torch.bfloat16, 2, 1.0, FLOPS)
     levels = [torch.randn(5, 8).bfloat16(), torch.randn(5, 8).bfloat16()]
     cache.keep(levels, [("", 2), (cache.key(ref, plan), 3)])
     cache.close()
     found = cache.get(ref, plan)
     assert found is not None and torch.equal(found.values, torch.stack([level[2:] for level in levels]))
-    other = FeatureCache(FrameCache(tmp_path / "cache", 1 << 20), "another", torch.bfloat16, 2, 1.0)
+    other = FeatureCache(FrameCache(tmp_path / "cache", 1 << 20), "another", torch.bfloat16, 2, 1.0, FLOPS)
     assert other.get(ref, plan) is None
     other.close()

@@ -22,6 +22,7 @@ from vidqa.engine.objectives import Objective
 from vidqa.engine.prepare import frame_cache, on_main
 from vidqa.engine.schedule import Schedule
 from vidqa.planning.budget.trained import parameters
+from vidqa.planning.budget.work import flops_model
 from vidqa.planning.features import is_frozen, room_for, token_bytes
 from vidqa.planning.samples import Planner
 
@@ -75,7 +76,8 @@ def open_features(schedule: Schedule, planner: Planner, frames: FrameCache | Non
     note_of(world, f"features of {room.share:.0%} of the videos are kept, {size:.1f} GB")
     settings = (spec.train.param_dtype, spec.train.fp8.enable_fp8, planner.geometry)
     name = on_main(world, lambda: tower_name(folder, *settings))
-    features = FeatureCache(frames, name, DTYPES[spec.train.param_dtype], 1 + sizes.vision.taps, room.share)
+    flops = flops_model(sizes, vision_trains=False, decoder_trains=False)
+    features = FeatureCache(frames, name, DTYPES[spec.train.param_dtype], 1 + sizes.vision.taps, room.share, flops)
     with closing(features):
         yield features
 

@@ -47,6 +47,7 @@ class StepOutcome:
     problems: list[Problem]
     seconds: float
     waited: float  # seconds of waiting for a batch
+    saved: float  # operations of a vision tower whose features were read, over all ranks
 
     @property
     def is_finite(self) -> bool:
@@ -70,8 +71,9 @@ class Learner:
         that packing and ranks only change the speed."""
         started, waited, problems = time.perf_counter(), 0.0, list[Problem]()
         names = self.objective.metrics
-        # Sum, count, ranks with a stop request, bad samples, and the metrics.
-        totals = torch.zeros(4 + len(names), dtype=torch.float64, device=self.world.device)
+        # Sum, count, ranks with a stop request, bad samples, operations saved, and the metrics.
+        totals = torch.zeros(5 + len(names), dtype=torch.float64, device=self.world.device)
+        saved = 0.0
         batches = iter(step.batches)
         for number in range(1, step.size + 1):
             self.resharding.begin(more_to_come=number < step.size)
@@ -79,15 +81,17 @@ class Learner:
             loaded = next(batches)
             waited += time.perf_counter() - began_waiting
             problems += loaded.problems
+            saved += loaded.batch.kept.saved if loaded.batch.kept else 0.0
             sums = self.objective(self.model, loaded.batch)
             # FSDP takes the mean of gradients over ranks; times world.size it is their sum.
             (sums.sum * (self.world.size / step.expected)).backward()
             totals[0] += sums.sum.detach()
             totals[1] += sums.count
-            for place, name in enumerate(names, 4):
+            for place, name in enumerate(names, 5):
                 totals[place] += sums.metrics[name].detach()
         totals[2] += self.stop.signal_name is not None
         totals[3] += len(problems)
+        totals[4] += saved
         dist.all_reduce(totals)
         if step.number == 0:
             check_gradients(self.model)
@@ -99,7 +103,7 @@ class Learner:
         self.optimizer.zero_grad()
         # The only synchronisation of a step; meanwhile the device updates the weights.
         # A loss that is not finite ends the run before it saves.
-        total, count, stop_requested, broken, *metrics, norm_value = read.wait()
+        total, count, stop_requested, broken, saved, *metrics, norm_value = read.wait()
         return StepOutcome(
             loss=total / max(count, 1),
             metrics={name: value / max(count, 1) for name, value in zip(names, metrics, strict=True)},
@@ -110,6 +114,7 @@ class Learner:
             problems=problems,
             seconds=time.perf_counter() - started,
             waited=waited,
+            saved=saved,
         )
 
 

@@ -43,8 +43,8 @@ class Meter:
         for name, value in outcome.metrics.items():
             self.metrics[name] += value * outcome.count
         self.tokens += sum(work.tokens for work in works)
-        self.work += self.flops.of(works)
-        self.work_whole += self.flops.of(works, halved=False)
+        self.work += self.flops.of(works) - outcome.saved
+        self.work_whole += self.flops.of(works, halved=False) - outcome.saved
         self.seconds += outcome.seconds
         self.waited += outcome.waited
         self.steps += 1

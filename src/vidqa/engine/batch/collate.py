@@ -20,6 +20,7 @@ from vidqa.engine.model.attention import Segments, Suffixes, segments_of
 from vidqa.engine.model.context import WHOLE, Context
 from vidqa.families.sizes import VisionSizes
 from vidqa.planning.packing.packs import padded
+from vidqa.planning.packing.sharing import tower_work
 from vidqa.planning.samples import Planner, Sample
 from vidqa.video.types import FramePlan, PixelRules
 
@@ -226,7 +227,8 @@ def _keys(sample: Any, found: Sequence[Any], features: FeatureCache | None) -> l
 
 def _kept(computed: Sequence[_Medium], read: Sequence[_Medium], features: FeatureCache) -> Kept:
     tokens = tuple((medium.key, medium.plan.tokens) for medium in computed)
-    return Kept(tuple(medium.found.values for medium in read), tokens, features)
+    saved = features.flops.of([tower_work([medium.plan for medium in read])])
+    return Kept(tuple(medium.found.values for medium in read), tokens, saved, features)
 
 
 def _among(places: np.ndarray, own: slice) -> np.ndarray:

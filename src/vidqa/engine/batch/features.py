@@ -27,6 +27,7 @@ from vidqa.engine.batch.frames import request_of
 from vidqa.engine.batch.pixels import as_tensor
 from vidqa.engine.model.stored import TYPES, model_tensors, read_bytes
 from vidqa.families import family_of
+from vidqa.planning.budget.work import FlopsModel
 from vidqa.video.types import FramePlan
 
 VERSION = 1  # part of every key: raise it when the tower's forward gives other features
@@ -43,10 +44,12 @@ class Features:
 @dataclass(frozen=True)
 class Kept:
     """The features in a pack that are read (`values`, one medium each), and `computed`: key and tokens of each medium
-    that goes through the tower, in its order, with an empty key for what is not to be kept."""
+    that goes through the tower, in its order, with an empty key for what is not to be kept. `saved` are the tower's
+    operations for what is read."""
 
     values: tuple[torch.Tensor, ...]
     computed: tuple[tuple[str, int], ...]
+    saved: float
     cache: FeatureCache
 
     def joined(self, features: torch.Tensor, levels: list[torch.Tensor]) -> tuple[torch.Tensor, list[torch.Tensor]]:
@@ -65,10 +68,14 @@ class Kept:
 
 class FeatureCache:
     """Features by medium. `tower` names the tower and its precision (`tower_name`); `share` of the media are kept,
-    those whose keys say so, so that the limit holds all of them and nothing is evicted in turns."""
+    those whose keys say so, so that the limit holds all of them and nothing is evicted in turns. `flops` tells the
+    tower's operations."""
 
-    def __init__(self, frames: FrameCache, tower: str, dtype: torch.dtype, levels: int, share: float) -> None:
+    def __init__(
+        self, frames: FrameCache, tower: str, dtype: torch.dtype, levels: int, share: float, flops: FlopsModel
+    ) -> None:
         self.frames, self.tower, self.dtype, self.levels, self.share = frames, tower, dtype, levels, share
+        self.flops = flops
         self.read = self.kept = 0  # media so far
         self._queue: SimpleQueue[_Waiting | None] = SimpleQueue()
         self._asked: set[str] = set()  # keys that were handed on to be written

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from vidqa.planning.sample_table import column
 from vidqa.planning.samples import Sample
+from vidqa.video.types import FramePlan
 
 Unit = tuple[int, ...]  # numbers of samples that are computed together; more than one shares a prefix
 
@@ -37,10 +39,21 @@ def work_of(unit: Unit, samples: Sequence[Sample]) -> Work:
         tokens=shared + sum(own),
         pairs=shared**2 + sum(2 * shared * length + length**2 for length in own),
         supervised=sum(samples[number].supervised for number in unit),
-        patches=first.patches,
-        patch_pairs=sum(plan.grid[0] * (plan.grid[1] * plan.grid[2]) ** 2 for plan in first.plans),
-        grids=tuple(plan.grid for plan in first.plans),
+        **_of_media(first.plans),
     )
+
+
+def tower_work(plans: Sequence[FramePlan]) -> Work:
+    """What media ask of the vision tower alone."""
+    return Work(tokens=0, pairs=0, supervised=0, **_of_media(plans))
+
+
+def _of_media(plans: Sequence[FramePlan]) -> dict[str, Any]:
+    return {
+        "patches": sum(plan.patches for plan in plans),
+        "patch_pairs": sum(plan.grid[0] * (plan.grid[1] * plan.grid[2]) ** 2 for plan in plans),
+        "grids": tuple(plan.grid for plan in plans),
+    }
 
 
 def cost(work: Work) -> float:

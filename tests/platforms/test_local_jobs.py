@@ -17,7 +17,7 @@ import listening
 import pytest
 
 from tests.platforms.conftest import ENOUGH_S, until_engine_runs
-from vidqa.contract.problem import Exit
+from vidqa.contract.problem import Exit, ProblemError
 from vidqa.contract.run_folder import RunFolder
 from vidqa.jobs import records, results
 from vidqa.jobs import watch as jobs
@@ -137,6 +137,18 @@ def test_a_supervisor_whose_launcher_died_before_it_starts_nothing(tmp_path: Pat
     assert (done.returncode, list(tmp_path.glob("*"))) == (1, []) and "nothing was started" in done.stderr
     subprocess.run(words, input="\n", text=True, timeout=ENOUGH_S, check=True)
     assert {path.name for path in tmp_path.iterdir()} == {"exit.json", "up"}
+
+
+def test_a_machine_that_hides_environments_runs_no_job(
+    stand_in: None, write_spec: WriteSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is started that could not be observed, and nobody waits for ever."""
+    monkeypatch.setattr(local, "supervisors", lambda job_id: [])
+    monkeypatch.setattr(local, "FOUND_S", 0.2)
+    with pytest.raises(ProblemError, match="PLATFORM_UNSUITABLE"):
+        launch("train", write_spec("complete"), "local")
+    (record,) = records.scan()[0]
+    assert record.state == State.ERROR and not job_processes(record.job_id) and not supervisors(record.job_id)
 
 
 def test_a_reused_pid_is_not_signalled() -> None:

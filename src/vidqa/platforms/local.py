@@ -47,6 +47,8 @@ from vidqa.platforms.processes import (
 )
 from vidqa.platforms.supervisor import GO, kill_job
 
+FOUND_S = 60.0  # in which a new process is to be found in /proc
+
 
 def check(job: Job) -> list[Problem]:
     problems = []
@@ -85,7 +87,8 @@ def by_hand(job: Job, folder: Path) -> str:
 
 def submit(job: Job, rendered: Rendered) -> dict[str, Any]:
     """Start the supervisor; the reference is its identity. It is told to start the engine once it is found in /proc.
-    If this launcher is killed, whoever looks for the job then finds the supervisor, or it has started nothing."""
+    If this launcher is killed, whoever looks for the job then finds the supervisor, or it has started nothing. Raises
+    PLATFORM_UNSUITABLE where it is never found."""
     command = [sys.executable, "-m", "vidqa.platforms.supervisor", job.job_id, str(exit_file(job.job_id))]
     names = {SUPERVISOR_VARIABLE: job.job_id, JOB_VARIABLE: ""}
     with job.log.open("ab") as log:
@@ -97,7 +100,12 @@ def submit(job: Job, rendered: Rendered) -> dict[str, Any]:
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
+    deadline = time.monotonic() + FOUND_S
     while supervisor.poll() is None and not supervisors(job.job_id):
+        if time.monotonic() > deadline:
+            supervisor.communicate()  # without the word it ends
+            message = f"the environment of process {supervisor.pid} cannot be read: the job could not be observed"
+            raise PLATFORM_UNSUITABLE.error(PROC, message)
         time.sleep(0.001)
     with suppress(BrokenPipeError), supervisor.stdin as pipe:  # type: ignore[union-attr]
         pipe.write(GO)

@@ -1,7 +1,8 @@
 """Ranks that share every pack beside one that has it whole: torchrun ... context_ranks.py MODEL ROOT OUT
 
-Each rank computes all packs in both ways, whatever is computed again. OUT gets one row for each way: how far loss and
-gradient, summed over the ranks, lie from those of the whole pack, as shares of them, and what each rank had."""
+Each rank computes all packs in both ways, whatever is computed again, and with products in 8-bit floats. OUT gets one
+row for each way: how far loss and gradient, summed over the ranks, lie from those of the whole pack, as shares of them,
+and what each rank had."""
 
 from __future__ import annotations
 
@@ -23,6 +24,7 @@ from vidqa.engine.batch.resize import resize_frames
 from vidqa.engine.families import torch_half
 from vidqa.engine.families.tiny_qwen_vl import initialise
 from vidqa.engine.model.context import WHOLE, Context
+from vidqa.engine.model.float8 import use_float8
 from vidqa.planning.budget.recompute import NOTHING, Layers, Recompute, named
 from vidqa.planning.samples import Planner, Prompting, Sample
 from vidqa.video import decode_frames, decode_image
@@ -73,16 +75,24 @@ def main(folder: Path, root: Path, out: Path) -> None:
         return loss, torch.cat([gradient.flatten() for gradient in found]), had
 
     some = Recompute(Layers(2, 1), Layers(2, 1))  # the projections before attention, and all but attention
+    everything = named("all", sizes)
     rows = []
-    for share in (False, True):
+    for share, rounded, ways in (
+        (False, False, (NOTHING, some, everything)),
+        (True, False, (NOTHING, some, everything)),
+        (True, True, (some,)),
+    ):
+        if rounded:
+            use_float8(family.units(model.train()), "tensorwise")
         loss, gradient, had = computed(WHOLE, share, NOTHING)
-        for way in (NOTHING, some, named("all", sizes)):
+        for way in ways:
             ours, own, mine = computed(world.context, share, way)
             dist.all_reduce(ours)
             dist.all_reduce(own)
             rows.append(
                 {
                     "share": share,
+                    "rounded": rounded,
                     "way": str(way),
                     "loss": ((ours - loss).abs() / loss).item(),
                     "gradient": ((own - gradient).norm() / gradient.norm()).item(),

@@ -39,14 +39,17 @@ SHARED = {"engine.share_video_prefix": True, "engine.recompute": "none", "engine
 
 @pytest.mark.parametrize("family", ["qwen3_vl", "qwen2_5_vl"])
 def test_two_ranks_have_the_loss_and_the_gradient_of_one(tmp_path: Path, family: str) -> None:
-    """In packs of several samples, of one, of text and of nothing, with shared videos, whatever is computed again."""
+    """In packs of several samples, of one, of text and of nothing, with shared videos, whatever is computed again, and
+    nearly with products in 8-bit floats."""
     model, root, out = tiny_model(tmp_path, family), tiny_data(tmp_path), tmp_path / "rows.json"
     done = forked.run([*TORCHRUN, "--nproc-per-node", "2", str(PROGRAM), str(model), str(root), str(out)], timeout=300)
     assert done.returncode == 0, done.stderr[-4000:]
     rows = json.loads(out.read_text())
-    assert len({(row["share"], row["way"]) for row in rows}) == 6
+    assert len({(row["share"], row["rounded"], row["way"]) for row in rows}) == 7
     for row in rows:
-        assert row["loss"] < 1e-6 and row["gradient"] < 1e-5, row
+        # With 8-bit floats each rank scales its own rows.
+        most = (0.01, 0.2) if row["rounded"] else (1e-6, 1e-5)
+        assert row["loss"] < most[0] and row["gradient"] < most[1], row
         (whole_rows, patches, supervised), parts = row["whole"], row["parts"]
         # Rows are halved, up to padding; a frame on the border is computed twice, and a blank one where there is none.
         assert parts[0][0] == parts[1][0] and 0 <= 2 * parts[0][0] - whole_rows <= 6

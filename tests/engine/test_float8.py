@@ -58,10 +58,11 @@ def expected(
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("granularity", ["tensorwise", "rowwise"])
-def test_products_are_those_of_rounded_factors(granularity: str, device: str) -> None:
-    hidden = drawn(192, 64, device=device).requires_grad_()
+@pytest.mark.parametrize("tokens", [192, 180])  # kernels sum over a multiple of 16
+def test_products_are_those_of_rounded_factors(granularity: str, device: str, tokens: int) -> None:
+    hidden = drawn(tokens, 64, device=device).requires_grad_()
     weights = [drawn(width, 64, seed=width, device=device).requires_grad_() for width in WIDTHS]
-    gradients = [drawn(192, width, seed=width + 1, device=device) * 1e-6 for width in WIDTHS]
+    gradients = [drawn(tokens, width, seed=width + 1, device=device) * 1e-6 for width in WIDTHS]
 
     outputs = products(hidden, weights, granularity)
     found = [*outputs, *torch.autograd.grad(outputs, [hidden, *weights], gradients)]
@@ -85,24 +86,35 @@ def test_a_factor_of_zeros_gives_zeros_and_one_that_is_not_finite_is_seen(granul
     assert products(broken, [weight], granularity)[0][3].isnan().all()
 
 
-def test_only_linear_layers_are_told(request: pytest.FixtureRequest) -> None:
-    layer = nn.Sequential(nn.Linear(16, 16), nn.LayerNorm(16))
-    use_float8([layer], "rowwise")
-    assert [getattr(part, FLOAT8, None) for part in layer] == ["rowwise", None]
+def test_only_linear_layers_of_what_learns_are_told() -> None:
+    layer, frozen = (nn.Sequential(nn.Linear(16, 16), nn.LayerNorm(16)) for _ in range(2))
+    use_float8([layer, frozen.requires_grad_(False)], "rowwise")
+    assert [getattr(part, FLOAT8, None) for part in (*layer, *frozen)] == ["rowwise", None, None, None]
 
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_matrices_are_turned_and_joined(device: str) -> None:
-    parts = [drawn(200, width, seed=width, device=device) for width in (48, 144)]
-    below = [drawn(height, 136, seed=height, device=device)[:, :130] for height in (64, 200)]
-    scale = torch.tensor(0.37, device=device)
+    parts = [drawn(208, width, seed=width, device=device) for width in (48, 144)]
+    below = [drawn(height, 136, seed=height, device=device)[:, :130] for height in (64, 208)]
+    scale = torch.tensor(0.0037, device=device)
     rows, columns = both_ways(parts, scale)
     wanted = (torch.cat(parts, dim=1).float() * scale).to(WIDE)
     assert torch.equal(rows.float(), wanted.float()) and torch.equal(columns.float(), wanted.t().float())
     # Strides that are not those of a matrix of its own.
     wanted = (torch.cat(below).float() * scale).to(NARROW)
-    assert torch.equal(turned(below, scale).float(), wanted.t().float())
-    assert torch.equal(turned([part.t() for part in parts[:1]], scale).float(), turned_plainly(parts[0], scale))
+    assert torch.equal(turned(below, scale, scale).float(), wanted.t().float())
+    assert torch.equal(turned([part.t() for part in parts[:1]], scale, scale).float(), turned_plainly(parts[0], scale))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_zeros_follow_up_to_what_a_kernel_sums_over(device: str) -> None:
+    scale, part = torch.tensor(0.0037, device=device), drawn(132, 48, device=device)
+    rows, columns = both_ways([part], scale)
+    assert rows.shape == (132, 48) and columns.shape == (48, 144) and not columns[:, 132:].float().any()
+    assert torch.equal(columns[:, :132].float(), rows.float().t())
+    joined = turned([drawn(64, 48, device=device), part], scale, scale)
+    assert joined.shape == (48, 208) and not joined[:, 196:].float().any()
+    assert torch.equal(joined[:, 64:196].float(), turned_plainly(part, scale).t())
 
 
 def turned_plainly(part: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
@@ -123,6 +135,9 @@ for kind in (torch.float8_e4m3fn, torch.float8_e5m2):
     alone = torch.zeros(140, 200, dtype=kind)
     cast(source, torch.tensor(2.0), alone, None)
     assert torch.equal(alone.float(), source.float().t() * 2)
+    longer = torch.full((140, 208), 3.0).to(kind)
+    cast(source, torch.tensor(2.0), longer, None)
+    assert torch.equal(longer[:, :200].float(), source.float().t() * 2) and not longer[:, 200:].float().any()
 """
 
 
@@ -130,6 +145,27 @@ def test_the_kernel_writes_each_number_where_it_belongs() -> None:
     environment = {**os.environ, "TRITON_INTERPRET": "1"}
     done = subprocess.run([sys.executable, "-c", INTERPRETED], env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("granularity", ["tensorwise", "rowwise"])
+def test_compiled_products_have_the_gradients_of_eager_ones(granularity: str, device: str) -> None:
+    hidden = drawn(180, 64, device=device).requires_grad_()
+    weights = [drawn(width, 64, seed=width, device=device).requires_grad_() for width in (32, 64)]
+    gradient = drawn(180, 96, seed=1, device=device)
+
+    def layer(hidden_TD: torch.Tensor, *weights: torch.Tensor) -> torch.Tensor:
+        return torch.cat(products(hidden_TD.relu(), weights, granularity), dim=1)
+
+    backend = "inductor" if device == "cuda" else "aot_eager"
+    torch._dynamo.reset()
+    fused = any_length(torch.compile(layer, backend=backend, fullgraph=True))
+    ours, theirs = (
+        [output, *torch.autograd.grad(output, [hidden, *weights], gradient)]
+        for output in (each(hidden, *weights) for each in (layer, fused))
+    )
+    for mine, other in zip(ours, theirs, strict=True):
+        assert (mine - other).norm() / mine.norm() < 0.01
 
 
 def test_another_number_of_tokens_is_not_compiled_again() -> None:

@@ -61,22 +61,25 @@ def test_products_in_8_bits_are_nearly_those_of_32_and_only_in_training(
 ) -> None:
     numbers = list(range(len(world.samples)))
     exact, exact_gradient = torch.cat(list(packed(world, numbers).values())), gradient(world, [numbers])
-    layers = [m for m in world.model.model.language_model.layers.modules() if isinstance(m, torch.nn.Linear)]
-    use_float8(family_of(world.model).decoder_units(world.model), granularity)
+    units = family_of(world.model).units(world.model)
+    layers = [m for unit in units for m in unit.modules() if isinstance(m, torch.nn.Linear)]
+    use_float8(units, granularity)
     try:
         assert torch.equal(torch.cat(list(packed(world, numbers).values())), exact)  # the model is in eval mode
         world.model.train()
         rounded = torch.cat(list(packed(world, numbers).values()))
         assert 1e-4 < (rounded - exact).norm() / exact.norm() < 0.02
-        found = gradient(world, [numbers])
-        # Qwen2.5-VL's vision tower alone has gated MLPs; its untied model comes to 0.987, the six others to over 0.99.
-        least = 0.98 if world.model.config.model_type == "qwen2_5_vl" else 0.99
+        found, shared = gradient(world, [numbers]), gradient(world, [numbers], share=True)
+        # Qwen2.5-VL's vision tower alone has gated MLPs: 0.981 to 0.985 where the others come to 0.989 to 0.992.
+        least = 0.975 if world.model.config.model_type == "qwen2_5_vl" else 0.985
         assert torch.nn.functional.cosine_similarity(found, exact_gradient, dim=0) > least
+        assert torch.nn.functional.cosine_similarity(found, shared, dim=0) > 0.999
         again = gradient(world, [numbers], recompute=Recompute(Layers(2, 1), Layers(1, 1)))
         assert torch.nn.functional.cosine_similarity(found, again, dim=0) > 0.999
         if granularity == "tensorwise" and not world.model.config.tie_word_embeddings:  # compiling takes a while: once
             fused = gradient(world, [numbers], compile=True)
             assert torch.nn.functional.cosine_similarity(found, fused, dim=0) > 0.999
+        assert packed(world, []) == {}  # a rank may have a pack without a sample
     finally:
         world.model.eval()
         for layer in layers:

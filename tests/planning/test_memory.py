@@ -24,6 +24,7 @@ from vidqa.engine.families.qwen_vl_layers import EAGER, Dense
 from vidqa.engine.model import context
 from vidqa.engine.model.compiling import any_length, prepare_compiler
 from vidqa.engine.model.context import WHOLE
+from vidqa.engine.model.float8 import use_float8
 from vidqa.engine.model.trainable import choose_trainable
 from vidqa.families.qwen3_vl_sizes import tensors
 from vidqa.families.sizes import Sizes, TextSizes, VisionSizes
@@ -223,6 +224,29 @@ def test_what_a_decoder_layer_keeps(fused: bool, dropout: float | None, again: A
         inputs = 5 if again == "none" else 2
         masks = 0.5 * (inputs * hidden + heads * 128 + wide) if dropout and not fused and again != "linear" else 0.0
         assert found - masks == pytest.approx(told, rel=0.08), (hidden, wide, heads, kv_heads)
+
+
+@pytest.mark.parametrize(
+    ("part", "again"),
+    [(part, again) for part in ("decoder", "vision", "gated vision") for again in ("none", "linear")],
+)
+def test_layers_keep_no_more_with_8_bit_floats(part: str, again: Again) -> None:
+    """The same counts hold: numbers in 8 bits are made again in backward."""
+    dense, setup = compiled(), TrainingSetup(1, compiled=True)
+    hidden, wide, heads, kv_heads = WIDTHS[2] if part == "decoder" else (128, 512, 4, 1)
+    made = tiny_gated((hidden, wide)) if part == "gated vision" else tiny(256, 1024, 4, 1, (128, 512), None)
+    module = made.model.language_model.layers[0] if part == "decoder" else made.model.visual.blocks[0]
+    use_float8([module], "tensorwise")
+    if part == "decoder":
+        turn = torch.randn(TOKENS, 128, dtype=torch.bfloat16)
+        run = lambda x: decoder_layer(WHOLE, dense, module, x, turn, turn, ((0, 1, TOKENS),), None, again=again)  # noqa: E731
+        told = told_of(layer_widths(setup, COUNTS, again), hidden, wide, heads * 128, kv_heads * 128)
+    else:
+        parts = (qwen2_5_vl if part == "gated vision" else qwen3_vl).PARTS
+        turn = torch.randn(TOKENS, hidden // 2)
+        run = lambda x: vision_block(parts, dense, module, x, turn, turn, ((0, 2, TOKENS // 2),), again=again)  # noqa: E731
+        told = told_of(block_widths(setup, COUNTS, again, gated=part == "gated vision"), hidden, wide, hidden, 0)
+    assert kept_per_token(run, module, hidden, turn, compiles=True) == pytest.approx(told, rel=0.08)
 
 
 @pytest.mark.parametrize(("fused", "again"), [(False, "none"), (True, "none"), (True, "projections"), (True, "linear")])

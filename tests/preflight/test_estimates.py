@@ -258,9 +258,8 @@ def test_what_sharing_saves_is_what_the_steps_take_less(case: Case) -> None:
     assert report.facts["sharing"]["questions_per_video"] == 6
 
 
-@pytest.mark.parametrize("keys", [{"engine.packing": False}, {"train.fp8.enable_fp8": True}])
-def test_sharing_is_not_suggested_where_the_spec_rules_it_out(case: Case, keys: dict) -> None:
-    case.spec |= keys
+def test_sharing_is_not_suggested_where_samples_are_not_packed(case: Case) -> None:
+    case.spec["engine.packing"] = False
     assert "sharing" not in budget(case)[0].facts
 
 

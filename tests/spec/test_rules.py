@@ -34,9 +34,7 @@ def found(action: str, *layers: Layer) -> dict[str, str]:
     ("keys", "code", "severity"),
     [
         ({"engine.share_video_prefix": True, "engine.packing": False}, "SPEC_SHARE_UNPACKED", "error"),
-        ({"engine.share_video_prefix": True, "train.fp8.enable_fp8": True}, "SPEC_FP8", "error"),
         ({"policy.lora.r": 8, "train.fp8.enable_fp8": True}, "SPEC_FP8", "error"),
-        ({"policy.parallelism.cp_size": 2, "train.fp8.enable_fp8": True}, "SPEC_FP8", "error"),
         ({"train.train_batch_per_replica": 6, "train.train_policy.mini_batch": 4}, "SPEC_BATCH_NOT_DIVISIBLE", "error"),
         ({"train.train_batch_per_replica": 1, "train.train_policy.mini_batch": 4}, "SPEC_BATCH_NOT_DIVISIBLE", "error"),
         ({"policy.model_max_length": 4096}, "SPEC_MODEL_MAX_LENGTH", "warning"),

@@ -21,8 +21,8 @@ def sharing(context: Context) -> list[Problem]:
     train_spec = context.training
     if train_spec is None:
         raise Skip("only a training shares videos")
-    if not train_spec.engine.packing or train_spec.train.fp8.enable_fp8:
-        raise Skip("videos are shared inside packs, and not with 8-bit products")
+    if not train_spec.engine.packing:
+        raise Skip("videos are shared inside packs")
     samples = context.usable("train")
     total = spec.total_steps(train_spec, len(samples))
     if not total:

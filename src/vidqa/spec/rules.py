@@ -279,15 +279,9 @@ def _patterns(spec: TrainSpec) -> Iterator[Problem]:
 
 
 def _fp8(spec: TrainSpec) -> Iterator[Problem]:
-    """Frozen matrices have no gradient that 8 bits would save; shared videos, and parts of packs, make rows that 8-bit
-    kernels refuse."""
-    for path, clashes in (
-        ("policy.lora", spec.policy.lora is not None),
-        ("engine.share_video_prefix", spec.engine.share_video_prefix),
-        ("policy.parallelism.cp_size", spec.policy.parallelism.cp_size > 1),
-    ):
-        if clashes:
-            yield codes.FP8.at("train.fp8.enable_fp8", f"enable_fp8 is true, and {path} is set")
+    """Frozen matrices have no gradient that 8 bits would save."""
+    if spec.policy.lora is not None:
+        yield codes.FP8.at("train.fp8.enable_fp8", "enable_fp8 is true, and policy.lora is set")
 
 
 def _lora(lora: Lora) -> Iterator[Problem]:

@@ -34,7 +34,7 @@ class Fp8(Table):
     enable_fp8: bool = key(
         False,
         "FP8",
-        "Multiply the decoder's matrices in 8-bit floats, for a loss that is a little off; on GPUs from sm_89 on.",
+        "Multiply the matrices of layers that train in 8-bit floats, for a loss that is a little off; from sm_89 on.",
     )
     quant_recipe: Granularity = key(
         "tensorwise",

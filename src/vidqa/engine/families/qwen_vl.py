@@ -91,8 +91,16 @@ def vision_block(
     else:
         attended = attend_again(dense.before_vision, hidden_PD, (cos, sin), before, segments, causal=False)
     after = VisionOutput(projection(attention.proj), norm(block.norm2), *parts.mlp(block))
-    finish = dense.after_vision_again if again == "linear" else dense.after_vision
+    finish = _finish(dense.after_vision, dense.after_vision_again, again, after.output)
     return finish(hidden_PD, attended, after)
+
+
+def _finish(keeping: Callable[..., Any], computing: Callable[..., Any], again: Again, layer: Projection) -> Any:
+    """The function for what follows attention: one that keeps, or one that computes again."""
+    if again != "linear":
+        return keeping
+    # Of autograd functions inside a compiled checkpoint, torch 2.11 keeps what it should compute again.
+    return computing if layer.float8 is None else partial(checkpoint, keeping, use_reentrant=False)
 
 
 def decoder_layer(
@@ -131,7 +139,7 @@ def decoder_layer(
         up=projection(mlp.up_proj),
         down=projection(mlp.down_proj),
     )
-    finish = dense.after_decoder_again if again == "linear" else dense.after_decoder
+    finish = _finish(dense.after_decoder, dense.after_decoder_again, again, after.output)
     return finish(hidden_TD, context.own(attended), after)
 
 

@@ -1,5 +1,5 @@
-"""Matrix products of the decoder in 8-bit floats while it trains. Weights, gradients, optimizer and all that is saved
-stay as they are.
+"""Matrix products of layers in 8-bit floats while they train. Weights, gradients, optimizer and all that is saved stay
+as they are.
 
 A factor is multiplied by a scale that brings its largest number to the largest that 8 bits hold, and rounded; what
 comes of two factors is divided by both scales. With "tensorwise" a scale is one number for all of a factor, and layers
@@ -10,7 +10,8 @@ takes another).
 What this gains goes away again in reading and writing, so that the rest is arranged around bytes. Kernels sum over what
 lies side by side in memory, and backward sums over rows, so every factor is needed the other way round, too: one kernel
 writes both ways where both are needed. The largest number is that of rows first, which the compiler makes a part of
-the norm or activation that made them. Scales of forward are kept for backward, numbers in 8 bits are not.
+the norm or activation that made them. Scales of forward are kept for backward, numbers in 8 bits are not. Kernels sum
+over a multiple of 16 numbers alone: where these are tokens or patches, zeros follow.
 
 Shape letters: T tokens of a pack, D width, O outputs, M rows and N columns of any matrix.
 """
@@ -21,23 +22,31 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 FLOAT8 = "float8"  # the attribute of a linear layer that says how its factors are scaled while it trains
 NARROW, WIDE = torch.float8_e4m3fn, torch.float8_e5m2  # more digits; more range
 LEAST = 1e-12  # of a factor that is all zero
+SUMMED = 16  # numbers that a kernel sums over, or a multiple of them
 
 
 def use_float8(layers: Iterable[nn.Module], granularity: str) -> None:
-    """Let the linear layers in `layers` multiply in fp8 while they train; "rowwise" or "tensorwise"."""
+    """Let the linear layers in those of `layers` that learn multiply in fp8 while they train; "rowwise" or
+    "tensorwise"."""
     for layer in layers:
+        if not any(parameter.requires_grad for parameter in layer.parameters()):
+            continue
         for module in layer.modules():
             if isinstance(module, nn.Linear):
                 setattr(module, FLOAT8, granularity)
 
 
 def products(hidden_TD: torch.Tensor, weights: Sequence[torch.Tensor], granularity: str) -> tuple[torch.Tensor, ...]:
-    """The products with weights [O, D] of layers that share an input, multiplied in fp8: [T, O]."""
+    """The products with weights [O, D] of layers that share an input, multiplied in fp8: [T, O]. D and O are multiples
+    of 16."""
+    if hidden_TD.shape[0] == 0:  # a rank's pack without a sample
+        return tuple(F.linear(hidden_TD, weight) for weight in weights)
     if granularity == "rowwise":
         return tuple(_ByRows.apply(hidden_TD, weight) for weight in weights)
     return _Together.apply(hidden_TD, *weights)
@@ -59,9 +68,9 @@ class _Together(torch.autograd.Function):
         hidden_TD, scale, weight_scale, *weights = ctx.saved_tensors
         gradient_scale = _scale(gradients, WIDE)
         gradient_TO, gradient_OT = both_ways(list(gradients), gradient_scale)
-        weight_DO = turned(list(weights), weight_scale)
+        weight_DO = turned(list(weights), weight_scale, gradient_scale)
         to_hidden = _multiplied(gradient_TO, weight_DO, gradient_scale, weight_scale, hidden_TD.dtype)
-        hidden_DT = turned([hidden_TD], scale)
+        hidden_DT = turned([hidden_TD], scale, gradient_scale)
         to_weights = _multiplied(gradient_OT, hidden_DT, gradient_scale, scale, hidden_TD.dtype)
         return to_hidden, *to_weights.split([len(weight) for weight in weights])
 
@@ -82,12 +91,21 @@ class _ByRows(torch.autograd.Function):
 
 def _product_by_rows(left_MN: torch.Tensor, right_ON: torch.Tensor) -> torch.Tensor:
     """`left right'` with a scale for each row of both: [M, O]."""
+    more = _filled(left_MN.shape[1]) - left_MN.shape[1]
+    left_MN, right_ON = F.pad(left_MN, (0, more)), F.pad(right_ON, (0, more))
     scales = [_bounded(factor.abs().amax(1, keepdim=True), NARROW) for factor in (left_MN, right_ON)]
     left, right = (
         _rounded(factor, scale, NARROW).contiguous() for factor, scale in zip((left_MN, right_ON), scales, strict=True)
     )
-    # No kernel of CUDA gives more than bfloat16 here.
-    return _multiplied(left, right, scales[0], scales[1].t(), torch.bfloat16).to(left_MN.dtype)
+    # No kernel of CUDA gives more than bfloat16 here. A `to` only where it does something: one that does nothing, as the
+    # end of an autograd function that torch 2.11 compiles, makes all of its gradients zero.
+    product_MO = _multiplied(left, right, scales[0], scales[1].t(), torch.bfloat16)
+    return product_MO if product_MO.dtype == left_MN.dtype else product_MO.to(left_MN.dtype)
+
+
+def _filled(length: int) -> int:
+    """The next multiple of SUMMED."""
+    return (length + SUMMED - 1) // SUMMED * SUMMED
 
 
 def _scale(parts: Iterable[torch.Tensor], kind: torch.dtype) -> torch.Tensor:
@@ -118,27 +136,32 @@ def _multiplied(
 
 
 @torch.library.custom_op("vidqa::turned", mutates_args=())
-def turned(parts: list[torch.Tensor], scale: torch.Tensor) -> torch.Tensor:
-    """Matrices [M, N] one below the other, rounded to E4M3 and turned: [N, M of all]."""
+def turned(parts: list[torch.Tensor], scale: torch.Tensor, after: torch.Tensor) -> torch.Tensor:
+    """Matrices [M, N] one below the other, rounded to E4M3 and turned: [N, M of all], and zeros up to a multiple of
+    SUMMED. `after` is not read: what needs a gradient is made in backward, where the compiler would else have forward
+    make it and keep it."""
     heights = [len(part) for part in parts]
-    columns_NM = parts[0].new_empty((parts[0].shape[1], sum(heights)), dtype=NARROW)
+    more = _filled(sum(heights)) - sum(heights)
+    columns_NM = parts[0].new_empty((parts[0].shape[1], sum(heights) + more), dtype=NARROW)
+    heights[-1] += more
     for part, columns in zip(parts, columns_NM.split(heights, dim=1), strict=True):
         _cast(part, scale, columns, None)
     return columns_NM
 
 
 @turned.register_fake
-def _(parts: list[torch.Tensor], scale: torch.Tensor) -> Any:
+def _(parts: list[torch.Tensor], scale: torch.Tensor, after: torch.Tensor) -> Any:
     # Not `len`, which makes a number of a length that is any: each new one would be compiled again.
-    return parts[0].new_empty((parts[0].shape[1], sum(part.shape[0] for part in parts)), dtype=NARROW)
+    return parts[0].new_empty((parts[0].shape[1], _filled(sum(part.shape[0] for part in parts))), dtype=NARROW)
 
 
 @torch.library.custom_op("vidqa::both_ways", mutates_args=())
 def both_ways(parts: list[torch.Tensor], scale: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Matrices [M, N] side by side, rounded to E5M2: [M, N of all], and turned: [N of all, M]."""
+    """Matrices [M, N] side by side, rounded to E5M2: [M, N of all], and turned: [N of all, M], where zeros follow up
+    to a multiple of SUMMED."""
     widths = [part.shape[1] for part in parts]
     rows_MN = parts[0].new_empty((len(parts[0]), sum(widths)), dtype=WIDE)
-    columns_NM = parts[0].new_empty((sum(widths), len(parts[0])), dtype=WIDE)
+    columns_NM = parts[0].new_empty((sum(widths), _filled(len(parts[0]))), dtype=WIDE)
     for part, rows, columns in zip(parts, rows_MN.split(widths, dim=1), columns_NM.split(widths), strict=True):
         _cast(part, scale, columns, rows)
     return rows_MN, columns_NM
@@ -147,7 +170,7 @@ def both_ways(parts: list[torch.Tensor], scale: torch.Tensor) -> tuple[torch.Ten
 @both_ways.register_fake
 def _(parts: list[torch.Tensor], scale: torch.Tensor) -> Any:
     height, width = parts[0].shape[0], sum(part.shape[1] for part in parts)
-    return parts[0].new_empty((height, width), dtype=WIDE), parts[0].new_empty((width, height), dtype=WIDE)
+    return parts[0].new_empty((height, width), dtype=WIDE), parts[0].new_empty((width, _filled(height)), dtype=WIDE)
 
 
 def _cast(source_MN: torch.Tensor, scale: torch.Tensor, columns_NM: torch.Tensor, rows_MN: torch.Tensor | None) -> None:
@@ -157,6 +180,7 @@ def _cast(source_MN: torch.Tensor, scale: torch.Tensor, columns_NM: torch.Tensor
         cast(source_MN, scale, columns_NM, rows_MN)
         return
     rounded = _rounded(source_MN, scale, columns_NM.dtype)
-    columns_NM.copy_(rounded.t())
+    columns_NM[:, : len(rounded)] = rounded.t()
+    columns_NM[:, len(rounded) :] = 0
     if rows_MN is not None:
         rows_MN.copy_(rounded)

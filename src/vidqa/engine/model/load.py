@@ -56,7 +56,7 @@ def load_sharded(
     compile = train.compile and device.type == "cuda"
     family.install_forward(model, recompute=recompute, compile=compile, context=world.context)
     if train.fp8.enable_fp8:
-        use_float8(family.decoder_units(model), train.fp8.quant_recipe)
+        use_float8(family.units(model), train.fp8.quant_recipe)
     _shard(model, family, world, compute, DTYPES[train.fsdp_reduce_dtype])
     model.to_empty(device=device)
     _tie_head(model)

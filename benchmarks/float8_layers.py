@@ -4,7 +4,7 @@
 
 Layers of the 8B shapes with random weights on one GPU, compiled as the engine compiles them; 16,384 tokens, and four
 patches for each. A row tells how long both directions take, what its kernels do, and how far the output and the
-gradients lie from those of bf16 (norm of the difference over the norm). The engine leaves vision blocks in bf16.
+gradients lie from those of bf16 (norm of the difference over the norm).
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ class Fp8(Table):
     quant_recipe: Granularity = key(
         "tensorwise",
         "FP8 granularity",
-        "What shares one FP8 scale: a whole matrix, or each of its rows, which made steps slower than bf16 does.",
+        "What shares one FP8 scale: a whole matrix, or each row: closer to bf16, less gain, and not in vision blocks.",
     )
 
 

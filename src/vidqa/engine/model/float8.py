@@ -97,8 +97,8 @@ def _product_by_rows(left_MN: torch.Tensor, right_ON: torch.Tensor) -> torch.Ten
     left, right = (
         _rounded(factor, scale, NARROW).contiguous() for factor, scale in zip((left_MN, right_ON), scales, strict=True)
     )
-    # No kernel of CUDA gives more than bfloat16 here. A `to` only where it does something: one that does nothing, as the
-    # end of an autograd function that torch 2.11 compiles, makes all of its gradients zero.
+    # No kernel of CUDA gives more than bfloat16 here. A `to` only where it does something: with one that does nothing
+    # at the end of an autograd function, torch 2.11 compiles gradients that are zero.
     product_MO = _multiplied(left, right, scales[0], scales[1].t(), torch.bfloat16)
     return product_MO if product_MO.dtype == left_MN.dtype else product_MO.to(left_MN.dtype)
 

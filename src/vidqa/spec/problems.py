@@ -52,8 +52,8 @@ SHARE_UNPACKED = Code(
 )
 FP8 = Code(
     "SPEC_FP8",
-    "8-bit products are asked for together with what they do not go with.",
-    "Set train.fp8.enable_fp8 = false, or change the key that it names.",
+    "8-bit products are asked for together with LoRA, whose frozen matrices they do not make faster.",
+    "Set train.fp8.enable_fp8 = false, or leave policy.lora out.",
 )
 WARMUP_TWICE = Code(
     "SPEC_WARMUP_TWICE", "Warm-up is given in steps and in epochs.", "Keep optm_warmup_steps or optm_warmup_epochs."

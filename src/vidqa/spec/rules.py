@@ -125,8 +125,8 @@ def train_rules(spec: TrainSpec) -> Iterator[Problem]:
         yield from _lora(spec.policy.lora)
     if spec.engine.share_video_prefix and not spec.engine.packing:
         yield codes.SHARE_UNPACKED.at("engine.share_video_prefix", "share_video_prefix is true and packing is false")
-    if spec.train.fp8.enable_fp8:
-        yield from _fp8(spec)
+    if spec.train.fp8.enable_fp8 and spec.policy.lora is not None:
+        yield codes.FP8.at("train.fp8.enable_fp8", "enable_fp8 is true, and policy.lora is set")
     batch, micro = spec.train.train_batch_per_replica, spec.train.train_policy.mini_batch
     if batch % micro:
         message = f"train_batch_per_replica {batch} is not a multiple of mini_batch {micro}"
@@ -276,12 +276,6 @@ def _patterns(spec: TrainSpec) -> Iterator[Problem]:
                 re.compile(pattern)
             except re.error as broken:
                 yield codes.PATTERN.at(path, f"{pattern!r} is not a regular expression: {broken}")
-
-
-def _fp8(spec: TrainSpec) -> Iterator[Problem]:
-    """Frozen matrices have no gradient that 8 bits would save."""
-    if spec.policy.lora is not None:
-        yield codes.FP8.at("train.fp8.enable_fp8", "enable_fp8 is true, and policy.lora is set")
 
 
 def _lora(lora: Lora) -> Iterator[Problem]:

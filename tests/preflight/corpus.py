@@ -24,6 +24,7 @@ import pytest
 from tests.clips import mux_silence, write_clip, write_image
 from tests.hub_server import serving
 from tests.preflight.conftest import records as sound_records
+from tests.tiny_world import tiny_model
 from vidqa.contract.problem import Problem, ProblemError
 from vidqa.preflight.gpus import Declared
 from vidqa.preflight.media_probe import NAME
@@ -794,6 +795,12 @@ def _(case: Case) -> None:
 def _(case: Case) -> None:
     installed(case, "wandb", "0.1.0")
     case.spec["logging.logger"] = ["console", "wandb"]
+
+
+@broken("a transformers that is too old for the family", "ENV_PACKAGE_OLD")
+def _(case: Case) -> None:
+    installed(case, "transformers", "5.17.0")
+    case.spec["policy.model_name_or_path"] = str(tiny_model(case.folder / "second", "qwen2_5_vl"))
 
 
 @broken("torchvision for another torch", "ENV_TORCH_PAIR")

@@ -49,6 +49,7 @@ class Family:
     tensors(sizes)              every parameter, as the model names it
     parameter_name(stored)      the model's name of a tensor that its files name `stored`; files may have that one, too
     tower                       how names of the vision tower's parameters begin
+    transformers                the release from which on the stock model places a video's frames as it should
     """
 
     name: str
@@ -62,6 +63,7 @@ class Family:
     tensors: Callable[[Sizes], list[Tensor]]
     parameter_name: Callable[[str], str] = str
     tower: str = "model.visual."
+    transformers: str = ""
 
     def sizes_of(self, folder: Path) -> Sizes:
         """The sizes of the model in `folder`. Raises MODEL_FILE_MISSING, MODEL_UNSUPPORTED."""

@@ -84,4 +84,5 @@ QWEN2_5_VL = Family(
     sizes=sizes,
     tensors=tensors,
     parameter_name=parameter_name,
+    transformers="5.18",
 )

@@ -16,6 +16,7 @@ from pathlib import Path
 from vidqa.contract._optional import PACKAGE_MISSING
 from vidqa.contract.cli import SKILL_ROOT
 from vidqa.contract.problem import Problem
+from vidqa.families import family_of
 from vidqa.preflight._base import Context, Skip
 from vidqa.preflight.problems import (
     CLOCK_SKEW,
@@ -70,6 +71,17 @@ def _unfit(context: Context, extra: str, why: str) -> list[Problem]:
                 PACKAGE_OLD.at(requirement.name, f"{requirement.name} {version} is installed, {text} is needed")
             )
     return problems
+
+
+def model_packages(context: Context) -> list[Problem]:
+    """Whether the stock model is right, which proves exports and answers where the spec says so."""
+    from packaging.version import Version
+
+    family, version = family_of(context.processor_folder), installed("transformers")
+    if not (family.transformers and version) or Version(version) >= Version(family.transformers):
+        return []
+    wrong = f"transformers {version} rounds the seconds between frames down, {family.name} needs {family.transformers}"
+    return [PACKAGE_OLD.at("transformers", wrong)]
 
 
 def interpreters(context: Context) -> list[Problem]:

@@ -45,7 +45,7 @@ def mlp(of: VisionOutput) -> tuple[Projection, Projection, Projection]:
 
 def test_inner_width_becomes_a_multiple() -> None:
     gate, wide, narrow = aligned(*mlp(block(INNER)))
-    assert [len(gate.weight), len(wide.weight), narrow.weight.shape[1]] == [2 * ALIGNED] * 3
+    assert [len(gate.weight), len(wide.weight), narrow.weight.shape[1]] == [32, 32, 32]
     kept = mlp(block(3 * ALIGNED))
     assert aligned(*kept) == kept
 
@@ -65,7 +65,7 @@ def test_adapters_of_all_three_layers_grow_with_them(dropout: float) -> None:
         assert not found[:, INNER:].any()
     inner = drawn(5, INNER)
     if not dropout:
-        torch.testing.assert_close(project(F.pad(inner, (0, -INNER % ALIGNED)), wider), project(inner, narrow))
+        torch.testing.assert_close(project(F.pad(inner, (0, 12)), wider), project(inner, narrow))
 
 
 def _seeded(hidden: torch.Tensor, layer: Projection) -> tuple[torch.Tensor, ...]:

@@ -15,7 +15,7 @@ from vidqa.engine.batch.collate import Collator
 from vidqa.engine.families import family_of
 from vidqa.engine.model import ahead
 from vidqa.engine.model.ahead import FEW_BITS, choose_calls
-from vidqa.engine.model.float8 import use_float8
+from vidqa.engine.model.float8 import FLOAT8, use_float8
 from vidqa.planning.budget.recompute import NOTHING, Layers, Recompute, named, path
 
 
@@ -61,18 +61,22 @@ def test_products_in_8_bits_are_nearly_those_of_32_and_only_in_training(
 ) -> None:
     numbers = list(range(len(world.samples)))
     exact, exact_gradient = torch.cat(list(packed(world, numbers).values())), gradient(world, [numbers])
-    units = family_of(world.model).units(world.model)
-    layers = [m for unit in units for m in unit.modules() if isinstance(m, torch.nn.Linear)]
-    use_float8(units, granularity)
+    family = family_of(world.model)
+    layers = [m for unit in family.units(world.model) for m in unit.modules() if isinstance(m, torch.nn.Linear)]
+    use_float8(family.decoder_units(world.model), granularity)
     try:
         assert torch.equal(torch.cat(list(packed(world, numbers).values())), exact)  # the model is in eval mode
         world.model.train()
         rounded = torch.cat(list(packed(world, numbers).values()))
         assert 1e-4 < (rounded - exact).norm() / exact.norm() < 0.02
-        found, shared = gradient(world, [numbers]), gradient(world, [numbers], share=True)
-        # Qwen2.5-VL's vision tower alone has gated MLPs: 0.981 to 0.985 where the others come to 0.989 to 0.992.
-        least = 0.975 if world.model.config.model_type == "qwen2_5_vl" else 0.985
+        found = gradient(world, [numbers])
+        # Qwen2.5-VL's vision tower alone has gated MLPs; its untied model comes to 0.987, the six others to over 0.99.
+        least = 0.98 if world.model.config.model_type == "qwen2_5_vl" else 0.99
         assert torch.nn.functional.cosine_similarity(found, exact_gradient, dim=0) > least
+        use_float8(family.vision_units(world.model), granularity)
+        found, shared = gradient(world, [numbers]), gradient(world, [numbers], share=True)
+        # With the vision tower 0.981 to 0.985 and 0.989 to 0.992.
+        assert torch.nn.functional.cosine_similarity(found, exact_gradient, dim=0) > least - 0.005
         assert torch.nn.functional.cosine_similarity(found, shared, dim=0) > 0.999
         again = gradient(world, [numbers], recompute=Recompute(Layers(2, 1), Layers(1, 1)))
         assert torch.nn.functional.cosine_similarity(found, again, dim=0) > 0.999
@@ -83,7 +87,7 @@ def test_products_in_8_bits_are_nearly_those_of_32_and_only_in_training(
     finally:
         world.model.eval()
         for layer in layers:
-            del layer.float8
+            vars(layer).pop(FLOAT8, None)
 
 
 @pytest.mark.parametrize("share", [False, True])

@@ -34,7 +34,7 @@ class Fp8(Table):
     enable_fp8: bool = key(
         False,
         "FP8",
-        "Multiply the matrices of layers that train in 8-bit floats, for a loss that is a little off; from sm_89 on.",
+        "Multiply matrices of layers that train in 8-bit floats, for a loss that is a little off; on GPUs from sm_89.",
     )
     quant_recipe: Granularity = key(
         "tensorwise",

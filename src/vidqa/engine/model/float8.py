@@ -86,13 +86,13 @@ class _ByRows(torch.autograd.Function):
         hidden_TD, weight_OD = ctx.saved_tensors
         (gradient_TO,) = gradients
         to_hidden = _product_by_rows(gradient_TO, weight_OD.t())
-        return to_hidden, _product_by_rows(gradient_TO.t(), hidden_TD.t())
+        more = _filled(hidden_TD.shape[0]) - hidden_TD.shape[0]
+        gradient_OT, hidden_DT = (F.pad(factor.t(), (0, more)) for factor in (gradient_TO, hidden_TD))
+        return to_hidden, _product_by_rows(gradient_OT, hidden_DT)
 
 
 def _product_by_rows(left_MN: torch.Tensor, right_ON: torch.Tensor) -> torch.Tensor:
     """`left right'` with a scale for each row of both: [M, O]."""
-    more = _filled(left_MN.shape[1]) - left_MN.shape[1]
-    left_MN, right_ON = F.pad(left_MN, (0, more)), F.pad(right_ON, (0, more))
     scales = [_bounded(factor.abs().amax(1, keepdim=True), NARROW) for factor in (left_MN, right_ON)]
     left, right = (
         _rounded(factor, scale, NARROW).contiguous() for factor, scale in zip((left_MN, right_ON), scales, strict=True)
@@ -141,9 +141,8 @@ def turned(parts: list[torch.Tensor], scale: torch.Tensor, after: torch.Tensor) 
     SUMMED. `after` is not read: what needs a gradient is made in backward, where the compiler would else have forward
     make it and keep it."""
     heights = [len(part) for part in parts]
-    more = _filled(sum(heights)) - sum(heights)
-    columns_NM = parts[0].new_empty((parts[0].shape[1], sum(heights) + more), dtype=NARROW)
-    heights[-1] += more
+    heights[-1] += -sum(heights) % SUMMED
+    columns_NM = parts[0].new_empty((parts[0].shape[1], sum(heights)), dtype=NARROW)
     for part, columns in zip(parts, columns_NM.split(heights, dim=1), strict=True):
         _cast(part, scale, columns, None)
     return columns_NM

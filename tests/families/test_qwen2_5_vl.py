@@ -29,8 +29,7 @@ from vidqa.engine.batch.pixels import as_tensor
 from vidqa.engine.batch.resize import patchify, resize_frames
 from vidqa.families import family_of
 from vidqa.families.qwen2_5_vl import QWEN2_5_VL, expand, geometry, parameter_name, rope_positions
-from vidqa.video import decode_frames, probe
-from vidqa.video.plan import plan_frames, vision_spec
+from vidqa.video import decode_frames, plan_frames, probe, vision_spec
 from vidqa.video.types import FramePlan, PixelRules, VideoMeta, VisionSpec
 
 # As published with Qwen2.5-VL and Cosmos-Reason1: one file for both processors, and text settings beside vision_config.
@@ -110,7 +109,7 @@ def test_what_a_folder_does_not_say_is_the_processors_default(tmp_path: Path) ->
     write(tmp_path, "processor_config.json", {"image_processor": {}, "video_processor": {}})
     found, theirs = geometry(tmp_path).video, Qwen2VLVideoProcessor()
     assert (found.min_pixels, found.max_pixels) == (theirs.size["shortest_edge"], theirs.size["longest_edge"])
-    assert (found.min_frames, found.max_frames, found.shared_pixels) == (theirs.min_frames, theirs.max_frames, None)
+    assert (found.min_frames, found.max_frames, found.capped) == (theirs.min_frames, theirs.max_frames, False)
 
 
 def test_names_of_stored_tensors() -> None:
@@ -166,7 +165,9 @@ def test_models_that_are_not_computed_here_are_refused(tmp_path: Path, change: d
 
 
 def rules_of(shortest: int, longest: int, shared: int | None = None) -> PixelRules:
-    return PixelRules(14, 2, 2, shortest, longest, 4, 768, each_frame=True, shared_pixels=shared)
+    return PixelRules(
+        14, 2, 2, shortest, longest, 4, 768, each_frame=True, capped=shared is not None, shared_pixels=shared
+    )
 
 
 videos = st.builds(

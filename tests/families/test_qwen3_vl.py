@@ -24,7 +24,7 @@ from vidqa.contract.problem import ProblemError
 from vidqa.families import family_of
 from vidqa.families.adapters import check_adapter
 from vidqa.families.qwen3_vl import QWEN3_VL, expand, geometry, rope_positions
-from vidqa.video.plan import plan_frames, plan_image, vision_spec
+from vidqa.video import plan_frames, plan_image, vision_spec
 from vidqa.video.types import VideoMeta
 
 # Sizes as published with Qwen3-VL and Cosmos-Reason2, in the layout of two files.
@@ -64,7 +64,7 @@ def test_geometry_of_the_nested_layout_wins_over_files_beside_it(tmp_path):
     })  # fmt: skip
     found = geometry(tmp_path)
     assert (found.image.patch_size, found.image.factor) == (14, 28)
-    assert (found.video.min_frames, found.video.max_frames, found.video.max_frame_tokens) == (8, 100, 768)
+    assert (found.video.min_frames, found.video.max_frames, found.video.capped) == (8, 100, True)
 
 
 def test_what_a_folder_does_not_say_is_the_processors_default(tmp_path):

@@ -12,7 +12,7 @@ from transformers.models.qwen3_vl.processing_qwen3_vl import Qwen3VLProcessor
 from transformers.video_utils import VideoMetadata
 
 from vidqa.contract.problem import ProblemError
-from vidqa.video.plan import plan_frames, plan_image, vision_spec
+from vidqa.video import plan_frames, plan_image, vision_spec
 from vidqa.video.types import PixelRules, VideoMeta, VisionSpec
 
 IMAGE = PixelRules(16, 2, 2, 65536, 16777216)
@@ -20,7 +20,9 @@ BOUNDS = [(4096, 25165824), (131072, 786432), (1024, 262144)]
 
 
 def rules_of(shortest: int, longest: int, cap: int | None = None) -> PixelRules:
-    return PixelRules(16, 2, 2, shortest, longest, min_frames=4, max_frames=768, max_frame_tokens=cap)
+    return PixelRules(
+        16, 2, 2, shortest, longest, min_frames=4, max_frames=768, capped=cap is not None, max_frame_tokens=cap
+    )
 
 
 def video_processor(rules: PixelRules, longest: int | None = None) -> Qwen3VLVideoProcessor:
@@ -242,7 +244,7 @@ def test_sides_are_those_that_are_asked_for_and_bounds_hold_beside_a_least_size(
 def test_a_part_of_every_video_is_a_clip_cut_out_of_it():
     meta = VideoMeta(8.0, 80, 10.0, 640, 480)
     geometry = SimpleNamespace(video=rules_of(4096, 25165824), image=IMAGE)
-    cut = VideoMeta(8.0, 40, 5.0, 640, 480)
+    cut = VideoMeta(8.0, 41, 41 / 8, 640, 480)  # the frame that begins at the end is shown, too
     shown = plan_frames(meta, vision_spec(geometry, fps=2, video_start=2, video_end=7))
     alone = plan_frames(cut, vision_spec(geometry, fps=2))
     assert shown.indices == tuple(16 + index for index in alone.indices) and shown.times_s == alone.times_s

@@ -127,7 +127,7 @@ def _annotations_in(place: Path) -> Path:
 
 
 def _key(record: Record) -> tuple[Any, ...]:
-    return (*(ref.key for ref in record.media), " ".join(record.question.casefold().split()))
+    return (*(ref.view for ref in record.media), " ".join(record.question.casefold().split()))
 
 
 def _without_known(base: Sequence[Pair], new: Sequence[Pair], left_out: Counter[str]) -> list[Pair]:

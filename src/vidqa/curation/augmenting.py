@@ -102,7 +102,7 @@ def _written(asked: Augmentation, row: Row, record: Record, details: dict[str, A
 
 def _each_text(record: Record, change: Any) -> Record:
     turns = [
-        Turn(turn.role, tuple(change(part) if isinstance(part, str) else part for part in turn.parts))
+        replace(turn, parts=tuple(change(part) if isinstance(part, str) else part for part in turn.parts))
         for turn in record.turns
     ]
     return replace(record, turns=tuple(turns))
@@ -118,11 +118,15 @@ def _said(record: Record, question: str, answer: str) -> Record:
     return replace(record, turns=tuple(turns))
 
 
+def _shown_text(value: str | list[dict[str, Any]]) -> str:
+    return value if isinstance(value, str) else "\n".join(part["text"] for part in value if "text" in part)
+
+
 def write_preview(folder: Path, rows: Sequence[Row]) -> None:
     shown = []
     for row in rows[:SHOWN]:
         media = row.get("video") or row.get("image") or ""
-        turns = [turn["value"] for turn in row["conversations"]]
+        turns = [_shown_text(turn["value"]) for turn in row["conversations"]]
         shown.append({"id": row["id"], "turns": turns, "curation": row["curation"], "frames": pictures(media, 6)})
     write_page(
         folder / PREVIEW,

@@ -15,8 +15,8 @@ def fingerprint(records: Iterable[Record]) -> str:
     """
     digest = hashlib.sha256()
     for record in records:
-        turns = [(turn.role, turn.parts) for turn in record.turns]
-        media = [(each.kind, each.written, each.size, *([each.span] if each.span else [])) for each in record.media]
+        turns = [(turn.role, turn.parts, *([] if turn.learned else ["not learned"])) for turn in record.turns]
+        media = [(ref.kind, ref.written, ref.size, *filter(None, (ref.span, ref.keys))) for ref in record.media]
         digest.update(repr((record.id, turns, media)).encode())
         digest.update(b"\n")
     return digest.hexdigest()

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import json
 import reprlib
-from typing import Any
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 from vidqa.contract.problem import Code
 from vidqa.dataset import problems
 from vidqa.dataset.findings import Findings
+from vidqa.dataset.keys import LEARNED, TURN_KEYS, is_learned, medium_keys, unused_in, unused_in_record
 from vidqa.dataset.media import MediaSource, NotFound
-from vidqa.dataset.place import KINDS, Piece, Slot, fill_slots, pieces_of_text, tidy
+from vidqa.dataset.place import KINDS, TAG, Piece, Slot, fill_slots, pieces_of_text, tidy
 from vidqa.dataset.reader import type_name
 from vidqa.dataset.record import ORIGINS, MediaRef, Provenance, Record, Turn
+from vidqa.dataset.thinking import unclosed
 
 ROLES = {"human": "user", "user": "user", "gpt": "assistant", "assistant": "assistant", "system": "system"}
 KIND_FIELDS = ("kind", "type", "question_type", "category")
@@ -20,7 +24,12 @@ SHORT = reprlib.Repr()  # values in messages: bounded in length and in depth
 SHORT.maxstring = SHORT.maxother = 60
 MOST_FPS = 1e5
 LONGEST = 500  # characters of a message
-Spoken = tuple[str, list[Piece]]  # a role and what it says
+
+
+class Spoken(NamedTuple):
+    role: str
+    pieces: list[Piece]
+    is_learned: bool = True
 
 
 class RowReader:
@@ -80,6 +89,7 @@ class _Row:
         self.reader, self.index, self.row = reader, index, row
         self.id: str | None = None
         self.is_unasked = False
+        self.has_places_in_parts = False  # whether a tag in a part of type text is the place of a medium
 
     def where(self, field: str) -> str:
         shown = f" id {SHORT.repr(self.id)}" if self.id is not None else ""
@@ -100,9 +110,14 @@ class _Row:
         self.wrong(problems.RECORD_TYPE, "", f"expected an object, got {type_name(self.row)}")
         return False
 
+    def unused(self, field: str, names: Iterable[str]) -> None:
+        if shown := ", ".join(names):
+            self.wrong(problems.KEY_UNUSED, field, f"not used: {shown}", severity="warning")
+
     def record(self) -> Record | None:
         self.id = self._id()
-        spoken = self._conversation()
+        self.unused("", unused_in_record(self.row))
+        spoken = self._with_system(self._conversation())
         listed = self._listed()
         if spoken is None or listed is None or self.id is None:
             return None
@@ -192,17 +207,34 @@ class _Row:
             example = problems.EXAMPLE[problems.EXAMPLE.index('"conversations"') : -1]
             self.wrong_type(field, "a list of at least one turn", turns, example)
             return None
+        is_listed = any(self.row.get(name) for kind in KINDS for name in (kind, f"{kind}s"))
+        self.has_places_in_parts = is_listed and not any(map(_shows_media, turns))
         spoken = [self._turn(turn, f"{field}[{at}]") for at, turn in enumerate(turns)]
         return [turn for turn in spoken if turn is not None] if all(spoken) else None
+
+    def _with_system(self, spoken: list[Spoken] | None) -> list[Spoken] | None:
+        """The conversation with the record's field `system` as its first turn, as LLaMA-Factory and ms-swift do it."""
+        text = self.row.get("system")
+        if text in (None, "") or spoken is None:
+            return spoken
+        pieces = self._content(text, "system", "system")
+        if pieces is None:
+            return None
+        if not spoken or spoken[0].role != "system":
+            return [Spoken("system", tidy(pieces)), *spoken]
+        if tidy(pieces) != spoken[0].pieces:
+            remedy = "leave one of the two out"
+            self.wrong(problems.FIELD_TYPE, "system", "the conversation begins with another system turn", remedy)
+        return spoken
 
     def _question(self) -> list[Spoken] | None:
         """The conversation of a record that is a question alone, or only media, about which others know what to ask."""
         question = self.row.get("question")
         if question is None and not self.reader.prompt:
             self.is_unasked = True
-            return [("user", [])]
+            return [Spoken("user", [])]
         pieces = self._content(self.reader.prompt if question is None else question, "user", "question")
-        return None if pieces is None else [("user", tidy(pieces))]
+        return None if pieces is None else [Spoken("user", tidy(pieces))]
 
     def _conversation_missing(self) -> None:
         keys = ", ".join(sorted(map(str, self.row))[:8])
@@ -235,7 +267,19 @@ class _Row:
             return None
         content_key = "value" if "value" in turn else "content"
         pieces = self._content(turn.get(content_key), role_name, f"{field}.{content_key}")
-        return None if pieces is None else (role_name, tidy(pieces))
+        return None if pieces is None else Spoken(role_name, tidy(pieces), self._is_learned(turn, role_name, field))
+
+    def _is_learned(self, turn: dict[str, Any], role: str, field: str) -> bool:
+        """What an assistant turn's keys say; others are never learned, and a key that asks for it is named."""
+        self.unused(field, unused_in(turn, TURN_KEYS))
+        said = is_learned(turn)
+        if isinstance(said, str):
+            self.wrong(problems.FIELD_TYPE, field, said, 'write "loss": false in a turn that is context alone')
+            return False
+        if role != "assistant":
+            asked = [name for name in LEARNED if turn.get(name)]
+            self.unused(field, [f"{name}: a turn of the {role} is never learned" for name in asked])
+        return said
 
     def _content(self, content: Any, role: str, field: str) -> list[Piece] | None:
         example = f'"{field.rsplit(".", 1)[-1]}": "Is the door open?"'
@@ -258,8 +302,10 @@ class _Row:
     def _part(self, part: Any, role: str, field: str) -> list[Piece] | None:
         kind = part.get("type") if isinstance(part, dict) else None
         text = part.get("text") if isinstance(part, dict) else part
+        if isinstance(part, str):
+            return self._content(part, role, field)
         if kind in (None, "text") and isinstance(text, str):
-            return self._content(text, role, field)
+            return self._text_part(part, text, role, field)
         kind = kind.removesuffix("_url") if isinstance(kind, str) else None
         if kind not in KINDS:
             example = '{"type": "text", "text": "Is the door open?"} or {"type": "video", "video": "clip-1.mp4"}'
@@ -273,11 +319,27 @@ class _Row:
         if name is not None and (not isinstance(name, str) or not name or _clean(name) is None):
             self.wrong_type(field, "the name of a file", name, f'{{"type": "{kind}", "{kind}": "clip-1.mp4"}}')
             return None
-        return [Slot(kind, name)]
+        keys, wrong, unused = medium_keys(kind, part, ("type", kind, f"{kind}_url", "path", "url"))
+        self.unused(field, unused)
+        for message in wrong:
+            self.wrong(problems.FIELD_TYPE, field, message, 'such as {"type": "video", "video": "a.mp4", "fps": 2.0}')
+        return [Slot(kind, name, keys)]
+
+    def _text_part(self, part: dict[str, Any], text: str, role: str, field: str) -> list[Piece] | None:
+        """The pieces of a text part: its tags are text where media are parts of their own or the record has none."""
+        if _clean(text) is None:
+            self.wrong_type(field, "valid characters", text, '{"type": "text", "text": "Is the door open?"}')
+            return None
+        self.unused(field, unused_in(part, ("type", "text")))
+        if role != "user" or not self.has_places_in_parts or not TAG.search(text):
+            return [text]
+        message = "its tag is taken for the place of a medium, since the record lists media and no part shows one"
+        self.wrong(problems.TAG_IN_PART, field, message, severity="warning")
+        return pieces_of_text(text)
 
     def _check_order(self, spoken: list[Spoken]) -> None:
         field = "conversations" if self.row.get("conversations") is not None else "messages"
-        roles = [role for role, _ in spoken]
+        roles = [turn.role for turn in spoken]
         body = roles[1:] if roles[0] == "system" else roles
         for at, role in enumerate(body, start=len(roles) - len(body)):
             expected = "assistant" if (at - len(roles) + len(body)) % 2 else "user"
@@ -288,26 +350,33 @@ class _Row:
             self.wrong(problems.TURN_ORDER, field, "there is only a system turn")
         elif body[-1] != "assistant" and self.reader.need_answers:
             self.wrong(problems.ANSWER_MISSING, f"{field}[{len(roles) - 1}]", "the last turn is the user's")
-        for at, (role, pieces) in enumerate(spoken):
+        for at, (role, pieces, _) in enumerate(spoken):
             if not pieces and role == "assistant":
                 self.wrong(problems.ANSWER_EMPTY, f"{field}[{at}]", "the assistant says nothing")
+            elif role == "assistant" and (what := unclosed("".join(map(str, pieces)))):
+                self.wrong(problems.THINK_UNCLOSED, f"{field}[{at}]", what, severity="warning")
             elif not pieces and role == "user" and not self.is_unasked:
                 self.wrong(problems.QUESTION_EMPTY, f"{field}[{at}]", "the user says nothing and shows nothing")
 
     def _place(
         self, spoken: list[Spoken], listed: dict[str, list[str]]
     ) -> tuple[tuple[MediaRef, ...], tuple[Turn, ...]] | None:
-        slots = [piece for _, pieces in spoken for piece in pieces if isinstance(piece, Slot)]
+        slots = [piece for turn in spoken for piece in turn.pieces if isinstance(piece, Slot)]
         filled = fill_slots(slots, listed)
         if isinstance(filled, str):
             tags = "".join(f"<{kind}>" for kind in KINDS for _ in listed.get(kind, ()))
             remedy = f'write one tag for each medium, for example "{tags}\\nIs the door open?", or no tag at all'
             self.wrong(problems.TAG_COUNT, "", filled, remedy)
             return None
-        media = [ref for kind, name in filled if (ref := self._find(kind, name)) is not None]
+        keys = [slot.keys for slot in slots] or [()] * len(filled)
+        media = [
+            replace(ref, keys=own) if own else ref
+            for (kind, name), own in zip(filled, keys, strict=True)
+            if (ref := self._find(kind, name)) is not None
+        ]
         leading: list[str | int] = [] if slots else list(range(len(filled)))
         turns, at = [], 0
-        for role, pieces in spoken:
+        for role, pieces, learned in spoken:
             parts: list[str | int] = []
             if role == "user" and leading:
                 parts, leading = leading, []
@@ -315,7 +384,7 @@ class _Row:
                 parts.append(piece if isinstance(piece, str) else at)
                 at += isinstance(piece, Slot)
             if parts or role != "system":
-                turns.append(Turn(role, tuple(parts)))
+                turns.append(Turn(role, tuple(parts), learned or role != "assistant"))
         return (tuple(media), tuple(turns)) if len(media) == len(filled) else None
 
     def _find(self, kind: str, name: str) -> MediaRef | None:
@@ -325,6 +394,13 @@ class _Row:
         kept = self.reader.keep_missing and found.code is problems.MEDIA_MISSING
         self.wrong(found.code, kind, found.message, found.remedy, "warning" if kept else "error")
         return MediaRef(kind, name, found.path or name) if kept else None
+
+
+def _shows_media(turn: Any) -> bool:
+    """Whether a turn has a part that is no text."""
+    content = turn.get("value", turn.get("content")) if isinstance(turn, dict) else None
+    parts = content if isinstance(content, list) else ()
+    return any(isinstance(part, dict) and part.get("type") not in (None, "text") for part in parts)
 
 
 def _clean(text: str) -> str | None:

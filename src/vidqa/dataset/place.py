@@ -7,6 +7,8 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from vidqa.dataset.record import MediumKeys
+
 # A line break beside a tag belongs to the tag, as in NVIDIA's own loaders: in "<video>\\nWhy?" the question is "Why?".
 TAG = re.compile(r"\n?<(video|image)>\n?")
 KINDS = ("video", "image")
@@ -14,10 +16,12 @@ KINDS = ("video", "image")
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """A place for one medium in a user turn; `name` is set where the conversation itself names the file."""
+    """A place for one medium in a user turn. `name` is set where the conversation itself names the file, `keys` where
+    it says beside it how that becomes frames."""
 
     kind: str
     name: str | None = None
+    keys: MediumKeys = ()
 
 
 Piece = str | Slot

@@ -52,6 +52,21 @@ TAG_COUNT = Code(
     "The <video> and <image> tags of a record do not match the media it names.",
     "Write one tag for each medium, at the place where the model should see it, or no tag at all (media come first).",
 )
+TAG_IN_PART = Code(
+    "DATA_TAG_IN_PART",
+    "A part of type text holds <video> or <image> in a record that lists its media and has no part for them.",
+    'Write a part {"type": "video"} where the medium stands: every tag in a text part is text then.',
+)
+KEY_UNUSED = Code(
+    "DATA_KEY_UNUSED",
+    "A record, a turn or a part has a key that changes what other trainers teach or show, and that is not used here.",
+    "Take the key out where nothing is meant by it; the page on data sets lists the keys that are used.",
+)
+THINK_UNCLOSED = Code(
+    "DATA_THINK_UNCLOSED",
+    "The tags of thinking in an answer are not in order; the model would learn them, and its reasoning, as the answer.",
+    "Write <think>reasoning</think> before the answer, or no tag at all.",
+)
 ID_TWICE = Code(
     "DATA_ID_TWICE",
     "Two records of one file have the same id; their results could not be told apart.",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 ORIGINS = ("base", "mined", "augmented", "generated")
+MediumKeys = tuple[tuple[str, float], ...]  # of `vidqa.video.vision_keys`, in the order of their names
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,7 +14,8 @@ class MediaRef:
 
     `written` is what the annotation says; `path` is the file that holds it: the media file itself, or a tar archive
     together with `member`, the name inside it. `size` is its length in bytes when the annotations were read. `span` is
-    the part of a video that is shown, (start, end) in seconds of the file; None is all of it.
+    the part of a video that is shown, (start, end) in seconds of the file; None is all of it. `keys` are those that the
+    annotation writes beside it (fps, max_pixels, video_start): they take the place of the spec's.
     """
 
     kind: str  # "video" | "image"
@@ -22,6 +24,7 @@ class MediaRef:
     member: str | None = None
     size: int = 0
     span: tuple[float, float] | None = None
+    keys: MediumKeys = ()
 
     @property
     def file(self) -> str:
@@ -33,13 +36,20 @@ class MediaRef:
         """Names this medium among all others: its file, and the part of it (`file#t=start,end`)."""
         return self.file if self.span is None else f"{self.file}#t={self.span[0]:.10g},{self.span[1]:.10g}"
 
+    @property
+    def view(self) -> tuple[str, MediumKeys]:
+        """Names what is seen of the medium: `key`, and the keys by which it becomes frames."""
+        return self.key, self.keys
+
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One turn of a conversation. `parts` holds text (str) and media (an index into `Record.media`) in order."""
+    """One turn of a conversation. `parts` holds text (str) and media (an index into `Record.media`) in order. An
+    assistant turn that is not `learned` is context alone."""
 
     role: str  # "system" | "user" | "assistant"
     parts: tuple[str | int, ...]
+    learned: bool = True
 
     @property
     def text(self) -> str:

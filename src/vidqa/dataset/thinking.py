@@ -29,3 +29,13 @@ def without_thinking(response: str) -> tuple[str, bool]:
         else:
             inside = True
     return "".join(outside).strip(), inside
+
+
+def unclosed(answer: str) -> str:
+    """What is wrong with the tags of thinking in an annotated answer; empty where they are in order."""
+    depth = 0
+    for tag in _TAGS.findall(answer) if ">" in answer else ():
+        depth += -1 if tag.startswith("</") else 1
+        if depth not in (0, 1):
+            return "</think> without <think> before it" if depth < 0 else "<think> inside <think>"
+    return "<think> without </think> after it" if depth else ""

@@ -48,7 +48,7 @@ def find_duplicates(records: Sequence[Record]) -> Duplicates:
     by_question: defaultdict[tuple[object, ...], list[Record]] = defaultdict(list)
     for record in records:
         questions = [_plain(turn.text) for turn in record.turns if turn.role == "user"]
-        by_question[(tuple(medium.key for medium in record.media), *questions)].append(record)
+        by_question[(tuple(medium.view for medium in record.media), *questions)].append(record)
     groups = [group for group in by_question.values() if len(group) > 1]
     contradicts = [len({compared_answer(record) for record in group}) > 1 for group in groups]
     return Duplicates(

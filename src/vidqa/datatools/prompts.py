@@ -6,7 +6,7 @@ import re
 from dataclasses import replace
 from typing import Any
 
-from vidqa.dataset.record import Record, Turn
+from vidqa.dataset.record import Record
 from vidqa.dataset.thinking import split_thinking
 from vidqa.datatools.problems import NOT_AN_OPTION
 from vidqa.evaluation.options import options_of
@@ -76,9 +76,9 @@ def _rewritten(record: Record, lines: list[str], answer: str) -> Record:
     if lines:
         last = parts.pop() if isinstance(parts[-1], str) else ""
         parts.append("\n".join(filter(None, [str(last).rstrip(), *lines])))
-    turns[at] = Turn("user", tuple(parts))
+    turns[at] = replace(turns[at], parts=tuple(parts))
     at = max(at for at, turn in enumerate(turns) if turn.role == "assistant")
-    turns[at] = Turn("assistant", (answer,))
+    turns[at] = replace(turns[at], parts=(answer,))
     return replace(record, turns=tuple(turns))
 
 

@@ -8,12 +8,14 @@ from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Any
 
+from vidqa.dataset.keys import TURN_KEYS
 from vidqa.dataset.parse import KIND_FIELDS
+from vidqa.dataset.place import TAG
 from vidqa.dataset.record import Record, Turn
+from vidqa.video.vision_keys import KEYS_OF
 
 SPEAKERS = {"user": "human", "assistant": "gpt", "system": "system"}
-CARRIED = {"id", "video", "videos", "image", "images", "video_fps", "kind"}  # what a record holds
-TURN_FIELDS = {"from", "role", "value", "content"}
+CARRIED = {"id", "video", "videos", "image", "images", "video_fps", "kind", "system"}  # what a record holds
 PART_FIELDS = {"type", "text", "video", "image", "video_url", "image_url", "path", "url"}
 
 
@@ -25,20 +27,22 @@ def llava_row(record: Record) -> dict[str, Any]:
         if names:
             row[kind] = names[0] if len(names) == 1 else names
     row |= _optional(record)
-    turns = [{"from": SPEAKERS[turn.role], "value": _tagged(record, turn)} for turn in record.turns]
+    tagged = _content if _needs_parts(record) else _tagged
+    turns = [{"from": SPEAKERS[turn.role], "value": tagged(record, turn), **_unlearned(turn)} for turn in record.turns]
     return {**row, "conversations": turns}
 
 
 def messages_row(record: Record) -> dict[str, Any]:
     """The record as role/content messages; a turn with media has a list of parts that name the files."""
-    turns = [{"role": turn.role, "content": _content(record, turn)} for turn in record.turns]
+    turns = [{"role": turn.role, "content": _content(record, turn), **_unlearned(turn)} for turn in record.turns]
     return {"id": record.id, **_optional(record), "messages": turns}
 
 
 def table_row(record: Record) -> dict[str, Any]:
     """The record for a table: every column there, every content a list of parts, so that all rows have one type."""
     turns = [
-        {"role": turn.role, "content": [_part(record, part, fill=True) for part in turn.parts]} for turn in record.turns
+        {"role": turn.role, "content": [_part(record, part, fill=True) for part in turn.parts], **_unlearned(turn)}
+        for turn in record.turns
     ]
     provenance = record.provenance and asdict(record.provenance)
     row = {"id": record.id, "kind": record.kind, "video_fps": record.video_fps}
@@ -51,12 +55,22 @@ def _optional(record: Record) -> dict[str, Any]:
     return {name: value for name, value in found.items() if value is not None}
 
 
+def _unlearned(turn: Turn) -> dict[str, bool]:
+    return {} if turn.learned else {"loss": False}
+
+
+def _needs_parts(record: Record) -> bool:
+    """Whether tags cannot say what is shown: a medium has keys, or a text holds what would be read as a tag."""
+    texts = (part for turn in record.turns if turn.role == "user" for part in turn.parts if isinstance(part, str))
+    return any(ref.keys for ref in record.media) or any(map(TAG.search, texts))
+
+
 def _tagged(record: Record, turn: Turn) -> str:
     return "\n".join(part if isinstance(part, str) else f"<{record.media[part].kind}>" for part in turn.parts)
 
 
 def _content(record: Record, turn: Turn) -> str | list[dict[str, Any]]:
-    if all(isinstance(part, str) for part in turn.parts):
+    if all(isinstance(part, str) for part in turn.parts) and not (turn.role == "user" and TAG.search(turn.text)):
         return turn.text
     return [_part(record, part, fill=False) for part in turn.parts]
 
@@ -66,7 +80,7 @@ def _part(record: Record, part: str | int, *, fill: bool) -> dict[str, Any]:
     if isinstance(part, str):
         return {**empty, "type": "text", "text": part}
     medium = record.media[part]
-    return {**empty, "type": medium.kind, medium.kind: medium.written}
+    return {**empty, "type": medium.kind, medium.kind: medium.written, **dict(medium.keys)}
 
 
 def other_fields(row: dict[str, Any], record: Record) -> tuple[dict[str, Any], list[str]]:
@@ -97,13 +111,12 @@ def _plain(value: object) -> bool:
 def _lost_in_turns(turns: Any, field: str) -> list[str]:
     lost = set()
     for turn in turns:
-        lost |= {f"{field}[].{name}" for name, value in turn.items() if name not in TURN_FIELDS and value is not None}
+        lost |= {f"{field}[].{name}" for name, value in turn.items() if name not in TURN_KEYS and value is not None}
         content = turn.get("value", turn.get("content"))
         for part in content if isinstance(content, list) else ():
-            names = part if isinstance(part, dict) else ()
-            lost |= {
-                f"{field}[].content[].{name}" for name in names if name not in PART_FIELDS and part[name] is not None
-            }
+            names = part if isinstance(part, dict) else {}
+            known = PART_FIELDS | KEYS_OF.get(str(names.get("type")).removesuffix("_url"), {}).keys()
+            lost |= {f"{field}[].content[].{name}" for name in names if name not in known and part[name] is not None}
     return sorted(lost)
 
 

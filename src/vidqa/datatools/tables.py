@@ -8,6 +8,7 @@ from pathlib import Path
 
 from vidqa.dataset.record import Record
 from vidqa.datatools.shapes import table_row
+from vidqa.video.vision_keys import VIDEO_KEYS
 
 CARD = """---
 configs:
@@ -30,8 +31,13 @@ def parquet_bytes(records: Sequence[Record]) -> bytes:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    part = pa.struct([(name, pa.string()) for name in ("type", "text", "video", "image")])
-    turn = pa.struct([("role", pa.string()), ("content", pa.list_(part))])
+    types = {int: pa.int64(), float: pa.float64()}
+    keys = {name for record in records for ref in record.media for name, _ in ref.keys}
+    texts = [(name, pa.string()) for name in ("type", "text", "video", "image")]
+    part = pa.struct([*texts, *((name, types[VIDEO_KEYS[name]]) for name in sorted(keys))])
+    all_learned = all(turn.learned for record in records for turn in record.turns)
+    loss = [] if all_learned else [("loss", pa.bool_())]
+    turn = pa.struct([("role", pa.string()), ("content", pa.list_(part)), *loss])
     columns = [("id", pa.string()), ("kind", pa.string()), ("video_fps", pa.float64())]
     if any(record.provenance for record in records):
         columns.append(

@@ -43,6 +43,7 @@ def make_recipe(spec: Any, planner: Planner, records: Sequence[Record], model: d
 def _asked_beside(vision: VisionSpec) -> dict[str, Any]:
     """What is asked of frames beside the usual; nothing where nothing is, so that earlier recipes stay the same."""
     found = {"min_frame_pixels": vision.min_pixels, "sides": vision.sides, "shown_s": vision.shown}
+    found["cap_pixels_per_frame"] = vision.video.capped or None
     return {name: value for name, value in found.items() if value is not None}
 
 

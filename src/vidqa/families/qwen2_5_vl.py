@@ -32,9 +32,8 @@ def geometry(folder: Path) -> Geometry:
     place, video = qwen_vl.video_settings(folder, VIDEO_DEFAULTS)
     qwen_vl.take_older_bounds(video)
     rules = qwen_vl.pixel_rules(place, video, each_frame=True)
-    if video["cap_pixels_per_frame"]:
-        qwen_vl.require_positive(place, "max_video_tokens", video["max_video_tokens"])
-        rules = replace(rules, shared_pixels=int(video["max_video_tokens"] * rules.factor * rules.factor * SHARE))
+    qwen_vl.require_positive(place, "max_video_tokens", video["max_video_tokens"])
+    rules = replace(rules, shared_pixels=int(video["max_video_tokens"] * rules.factor * rules.factor * SHARE))
     where = folder / "config.json"
     return Geometry(rules, qwen_vl.image_rules(folder), positions_per_s(read_json(folder, where.name), where))
 

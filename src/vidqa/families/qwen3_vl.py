@@ -28,8 +28,10 @@ VIDEO_DEFAULTS = {
 def geometry(folder: Path) -> Geometry:
     """How this model's processor sees pixels. Raises MODEL_FILE_MISSING, MODEL_UNSUPPORTED."""
     place, video = qwen_vl.video_settings(folder, VIDEO_DEFAULTS)
-    cap = video["max_video_tokens"] if video.get("cap_pixels_per_frame") else None
-    return Geometry(qwen_vl.pixel_rules(place, video, max_frame_tokens=cap), qwen_vl.image_rules(folder))
+    qwen_vl.require_positive(place, "max_video_tokens", video["max_video_tokens"])
+    return Geometry(
+        qwen_vl.pixel_rules(place, video, max_frame_tokens=video["max_video_tokens"]), qwen_vl.image_rules(folder)
+    )
 
 
 def expand(plan: FramePlan, merge: int) -> str:

@@ -93,6 +93,7 @@ def pixel_rules(place: Path, settings: dict[str, Any], **more: Any) -> PixelRule
         max_pixels=settings["size"]["longest_edge"],
         min_frames=settings.get("min_frames", 1),
         max_frames=settings.get("max_frames", 1),
+        capped=bool(settings.get("cap_pixels_per_frame")),
         mean=_in_pixels(place, "image_mean", settings),
         std=_in_pixels(place, "image_std", settings),
         **more,

@@ -7,7 +7,7 @@ as many media as fit.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 
 from vidqa.families.sizes import VisionSizes
@@ -39,9 +39,9 @@ def is_frozen(parameters: Iterable[Parameter], tower: str) -> bool:
     return not any(each.trains or each.added for each in parameters if each.name.startswith(tower))
 
 
-def plans_of(samples: Iterable[Sample]) -> dict[str, FramePlan]:
-    """The frame plan of every medium, once."""
-    return {ref.key: plan for sample in samples for ref, plan in zip(sample.record.media, sample.plans, strict=True)}
+def plans_of(samples: Iterable[Sample]) -> dict[Hashable, FramePlan]:
+    """The frame plan of every view of a medium, once."""
+    return {ref.view: plan for sample in samples for ref, plan in zip(sample.record.media, sample.plans, strict=True)}
 
 
 def room_for(trained: Iterable[Sample], others: Iterable[Sample], per_token: int, limit_bytes: float) -> FeatureRoom:

@@ -28,7 +28,7 @@ KEPT = 1 << 12  # samples and media that stay made: a step asks for its samples 
 AT_ONCE = 1 << 10  # rows that are made together where all are asked for
 Identity = tuple[int, int] | None  # size in bytes and time of change in nanoseconds; None of a file that is not there
 COUNTS = {"length": "tokens", "supervised": "supervised", "prefix": "prefix", "prefix_key": "prefix_key"}
-REF = ("kind", "written", "path", "member", "size", "span")
+REF = ("kind", "written", "path", "member", "size", "span", "keys")
 PLAN = ("indices", "times_s", "height", "width", "grid", "tokens", "patches", "patch_times_s")
 
 
@@ -38,7 +38,8 @@ def schema() -> pyarrow.Schema:
     numbers, seconds = pa.list_(pa.int32()), pa.list_(pa.float64())
     medium = {
         **{"kind": pa.string(), "written": pa.string(), "path": pa.string(), "member": pa.string()},
-        **{"size": pa.int64(), "span": seconds, "file_bytes": pa.int64(), "file_mtime_ns": pa.int64()},
+        **{"size": pa.int64(), "span": seconds, "keys": pa.string()},
+        **{"file_bytes": pa.int64(), "file_mtime_ns": pa.int64()},
         **{"indices": numbers, "times_s": seconds, "height": pa.int32(), "width": pa.int32(), "grid": numbers},
         **{"tokens": pa.int32(), "patches": pa.int64(), "patch_times_s": seconds},
     }
@@ -74,7 +75,7 @@ def table_of(
         columns = {
             "set": [name for name, (found, _) in sets.items() for _ in found],
             **{name: [getattr(record, name) for record in records] for name in ("id", "source", "kind", "video_fps")},
-            "turns": [encode([(turn.role, turn.parts) for turn in record.turns]) for record in records],
+            "turns": [encode([(turn.role, turn.parts, turn.learned) for turn in record.turns]) for record in records],
             "media": [[numbers[ref] for ref in record.media] for record in records],
             **{name: [sample and getattr(sample, each) for sample in samples] for each, name in COUNTS.items()},
             "shows": shows,
@@ -95,7 +96,7 @@ def _aligned(records: Sequence[Record], samples: Sequence[Sample]) -> Iterator[S
 
 
 def _medium(ref: MediaRef, plan: FramePlan | None, identity: Identity) -> dict[str, Any]:
-    row = {name: getattr(ref, name) for name in REF}
+    row = {name: getattr(ref, name) for name in REF} | {"keys": json.dumps(ref.keys) if ref.keys else None}
     row["file_bytes"], row["file_mtime_ns"] = identity or (None, None)
     return row | {name: getattr(plan, name) for name in PLAN if plan}
 
@@ -142,7 +143,7 @@ class StoredRows:
         return self.batch.take(_positions(numbers)).to_pylist()
 
     def _record(self, row: Mapping[str, Any]) -> Record:
-        turns = tuple(Turn(role, tuple(parts)) for role, parts in json.loads(row["turns"]))
+        turns = tuple(Turn(role, tuple(parts), learned) for role, parts, learned in json.loads(row["turns"]))
         media = tuple(map(self.ref, row["media"]))
         return Record(row["id"], turns, media, row["video_fps"], row["kind"], row["source"])
 
@@ -152,7 +153,8 @@ class StoredRows:
 
     def _ref(self, number: int) -> MediaRef:
         values: dict[str, Any] = {name: self._media[name][number].as_py() for name in REF}
-        return MediaRef(**values | {"span": values["span"] and tuple(values["span"])})
+        keys = tuple((name, value) for name, value in json.loads(values["keys"] or "[]"))
+        return MediaRef(**values | {"span": values["span"] and tuple(values["span"]), "keys": keys})
 
     def _plan(self, number: int) -> FramePlan:
         found = [self._media[name][number].as_py() for name in ("kind", *PLAN)]

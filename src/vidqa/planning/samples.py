@@ -16,14 +16,14 @@ import numpy as np
 
 from vidqa.contract.collection import paused
 from vidqa.contract.problem import Problem, ProblemError
-from vidqa.dataset.record import MediaRef, Record
+from vidqa.dataset.record import MediaRef, MediumKeys, Record
 from vidqa.families import family_of
 from vidqa.families.chat import Chat, Encoded, Outline, load_chat, shown
 from vidqa.planning.problems import SAMPLE_TOO_LONG, SAMPLE_TWO_KINDS
-from vidqa.video import plan_frames, plan_image, vision_spec
+from vidqa.video import plan_frames, plan_image, vision_spec, with_keys
 from vidqa.video.headers import Header, read_headers
-from vidqa.video.plan import VISION_KEYS
 from vidqa.video.types import FramePlan, ImageMeta, VisionSpec
+from vidqa.video.vision_keys import VISION_KEYS
 
 TOKEN_BYTES = 4  # of the ids of an outline's head
 
@@ -113,7 +113,7 @@ class Planner:
         self.vision: VisionSpec = vision_spec(self.geometry, **asked)
         self.prompting = prompting
         self._headers: dict[str, Header] = {}
-        self._media: dict[str, Medium | tuple[Problem, ...]] = {}
+        self._media: dict[tuple[str, MediumKeys], Medium | tuple[Problem, ...]] = {}
 
     def for_generation(self) -> Planner:
         """The same planner for prompts that end where the answer begins; it shares what was probed."""
@@ -168,9 +168,9 @@ class Planner:
         return Sample(record, plans, prompting, length, outline.supervised, prefix, key)
 
     def _medium_of(self, ref: MediaRef) -> Medium:
-        medium = self._media.get(ref.key)
+        medium = self._media.get(ref.view)
         if medium is None:
-            medium = self._media[ref.key] = self._planned(ref)
+            medium = self._media[ref.view] = self._planned(ref)
         if isinstance(medium, tuple):
             raise ProblemError(medium)
         if medium.plan.kind != ref.kind:
@@ -180,19 +180,19 @@ class Planner:
 
     def take(self, headers: Mapping[str, Header]) -> None:
         """Plan media whose headers have been read, by their keys: they are not read again."""
-        for key, header in headers.items():
-            self._headers[key] = header
-            self._media.pop(key, None)
+        self._headers |= headers
+        self._media = {view: medium for view, medium in self._media.items() if view[0] not in headers}
 
     def _planned(self, ref: MediaRef) -> Medium | tuple[Problem, ...]:
         header = self._headers[ref.key]
         if isinstance(header, list):
             return tuple(header)
         try:
+            vision = with_keys(self.vision, dict(ref.keys)) if ref.keys else self.vision
             if isinstance(header, ImageMeta):
-                plan = plan_image(header.width, header.height, self.vision)
+                plan = plan_image(header.width, header.height, vision)
             else:
-                plan = plan_frames(header, self.vision, ref.span)
+                plan = plan_frames(header, vision, ref.span)
         except ProblemError as bad:
             return tuple(bad.problems)
         token_ids = self.chat.expansion(plan)

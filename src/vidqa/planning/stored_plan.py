@@ -33,7 +33,7 @@ from vidqa.planning.sets import looked_in, sources
 if TYPE_CHECKING:
     import pyarrow
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 FACTS = b"vidqa.plan"  # in the metadata of the table: all that is no row
 MODEL_FILES = ("*.json", "*.jinja")
 CODE = ("actions", "contract", "video", "dataset", "families", "planning")  # packages that decide what a plan is

@@ -29,9 +29,17 @@ def windowed(records: Sequence[Record], window_s: float, overlap_s: float) -> li
     durations = {file: header.duration_s for file, header in headers if isinstance(header, VideoMeta)}
     found = []
     for record in records:
-        duration = durations.get(record.media[0].file, 0.0) if _is_one_video(record) else 0.0
-        found += [_part(record, span) for span in spans(duration, window_s, overlap_s)] or [record]
+        whole = durations.get(record.media[0].file, 0.0) if _is_one_video(record) else 0.0
+        start, end = _shown(record.media[0], whole) if whole else (0.0, 0.0)
+        cut = spans(end - start, window_s, overlap_s)
+        found += [_part(record, (start + first, start + last)) for first, last in cut] or [record]
     return found
+
+
+def _shown(ref: MediaRef, duration_s: float) -> Span:
+    """The part of a video that the record's own keys show, in seconds of the file."""
+    keys = dict(ref.keys)
+    return min(keys.get("video_start", 0.0), duration_s), min(keys.get("video_end", duration_s), duration_s)
 
 
 def spans(duration_s: float, window_s: float, overlap_s: float) -> list[Span]:

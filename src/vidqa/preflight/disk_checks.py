@@ -112,7 +112,7 @@ def frame_cache(context: Context) -> list[Problem]:
     if not engine.frame_cache_gb:
         raise Skip("the frame cache is off")
     plans = {
-        ref.key: plan
+        ref.view: plan
         for sample in context.to_decode
         for ref, plan in zip(sample.record.media, sample.plans, strict=True)
     }

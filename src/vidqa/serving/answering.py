@@ -23,6 +23,7 @@ from vidqa.serving.media import Gate
 from vidqa.serving.problems import MEDIA_TOO_LARGE
 from vidqa.serving.schema import ChatRequest
 from vidqa.serving.transcript import OPENS, Piece, Transcript
+from vidqa.video import with_keys
 from vidqa.video.types import ImageMeta, VideoMeta
 
 MOST_PIXELS = 8192 * 8192  # of an image; the video reader bounds those of videos
@@ -103,9 +104,7 @@ class Answerer:
         options = request.mm_processor_kwargs
         if options is None:
             return planner.anew(planner.vision)
-        given = {key: value for key, value in options.model_dump().items() if value is not None}
-        sampled = {"fps": None, "nframes": None} if given.keys() & {"fps", "nframes"} else {}
-        return planner.anew(replace(planner.vision, **{**sampled, **given}))
+        return planner.anew(with_keys(planner.vision, options.model_dump()))
 
     async def begin(self, request: ChatRequest, sample: Sample) -> Answers:
         """Start the answers to a planned request. Raises SAMPLE_TOO_LONG, SERVE_CONSTRAINT."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from vidqa.dataset.record import Turn
+from vidqa.dataset.record import MediumKeys, Turn
 from vidqa.serving.problems import REQUEST
-from vidqa.serving.schema import Message, TextPart, VideoPart
+from vidqa.serving.schema import Message, TextPart, VideoPart, check_keys, keys_in
 
 MOST_MEDIA = 64  # of one request
 ROLES = {"developer": "system"}
@@ -20,6 +20,7 @@ class NamedMedium:
     kind: str  # "video" | "image"
     url: str
     where: str
+    keys: MediumKeys = ()
 
 
 def conversation(messages: Sequence[Message]) -> tuple[tuple[Turn, ...], list[NamedMedium]]:
@@ -42,7 +43,9 @@ def conversation(messages: Sequence[Message]) -> tuple[tuple[Turn, ...], list[Na
             url = part.video_url.url if isinstance(part, VideoPart) else part.image_url.url
             parts.append(len(media))
             kind = "video" if video else "image"
-            media.append(NamedMedium(kind, url, f"{where}[{number}].{kind}_url"))
+            keys = keys_in(part)
+            check_keys(keys, f"{where}[{number}]")
+            media.append(NamedMedium(kind, url, f"{where}[{number}].{kind}_url", tuple(sorted(keys.items()))))
         turns.append(Turn(role, (message.content,) if isinstance(message.content, str) else tuple(parts)))
     if len(media) > MOST_MEDIA:
         raise REQUEST.error("messages", f"{len(media)} videos and images; {MOST_MEDIA} are taken")

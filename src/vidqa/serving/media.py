@@ -70,7 +70,7 @@ class Gate:
         scheme = url[:16].partition(":")[0].lower()
         if scheme == "file":
             path, size = self._local(medium)
-            return MediaRef(medium.kind, medium.where, path, size=size)
+            return MediaRef(medium.kind, medium.where, path, size=size, keys=medium.keys)
         if scheme == "data":
             data = _from_data_url(medium)
         elif scheme in ("http", "https"):
@@ -84,7 +84,7 @@ class Gate:
             path = self.store.hold(data, held)
         except OSError as full:
             raise MEDIA_UNAVAILABLE.error(medium.where, f"it cannot be kept: {full.strerror}") from full
-        return MediaRef(medium.kind, medium.where, path, size=len(data))
+        return MediaRef(medium.kind, medium.where, path, size=len(data), keys=medium.keys)
 
     def _local(self, medium: NamedMedium) -> tuple[str, int]:
         """A file of an allowed folder. Files elsewhere get the same refusal whether they exist or not."""

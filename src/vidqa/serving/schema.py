@@ -10,6 +10,7 @@ from pydantic_core import from_json
 
 from vidqa.contract.problem import Problem, ProblemError
 from vidqa.serving.problems import BODY, REQUEST
+from vidqa.video.vision_keys import VISION_KEYS, contradictions, without_effect
 
 MOST_CHOICES = 16  # answers per request
 MOST_TOP = 20  # as in OpenAI's API
@@ -49,12 +50,37 @@ class TextPart(Strict):
     text: str
 
 
-class ImagePart(Strict):
+Side = Annotated[int, Field(ge=1, lt=2**31)]
+Second = Annotated[float, Field(ge=0, lt=2**31)]
+
+
+class ImageKeys(Strict):
+    """How an image becomes pixels, by the names of qwen-vl-utils."""
+
+    max_pixels: Side | None = None
+    min_pixels: Side | None = None
+    resized_height: Side | None = None
+    resized_width: Side | None = None
+
+
+class VideoKeys(ImageKeys):
+    """How a video becomes frames."""
+
+    fps: Annotated[float, Field(gt=0, le=1000)] | None = None
+    nframes: Annotated[int, Field(ge=1, le=768)] | None = None
+    min_frames: Annotated[int, Field(ge=1, le=768)] | None = None
+    max_frames: Annotated[int, Field(ge=1, le=768)] | None = None
+    total_pixels: Side | None = None
+    video_start: Second | None = None
+    video_end: Annotated[float, Field(gt=0, lt=2**31)] | None = None
+
+
+class ImagePart(ImageKeys):
     type: Literal["image_url"]
     image_url: Address
 
 
-class VideoPart(Strict):
+class VideoPart(VideoKeys):
     type: Literal["video_url"]
     video_url: Address
 
@@ -101,13 +127,10 @@ class StreamOptions(Strict):
     include_obfuscation: Literal[False] | None = None
 
 
-class FrameOptions(Strict):
-    """Frame sampling of the request, in place of the server's [vision]."""
+class FrameOptions(VideoKeys):
+    """What holds for all media of the request, in place of the server's [vision]."""
 
-    fps: Annotated[float, Field(gt=0, le=1000)] | None = None
-    nframes: Annotated[int, Field(ge=1, le=768)] | None = None
-    total_pixels: Annotated[int, Field(ge=1)] | None = None
-    max_pixels: Annotated[int, Field(ge=1)] | None = None
+    cap_pixels_per_frame: bool | None = None
 
 
 Stop = Annotated[str, Field(min_length=1, max_length=LONGEST_STOP)]
@@ -202,11 +225,21 @@ def _check(request: ChatRequest) -> None:
     structured = request.structured_outputs
     if structured and (structured.choice is None) == (structured.json_ is None):
         raise REQUEST.error("structured_outputs", "exactly one of choice and json is needed")
-    frames = request.mm_processor_kwargs
-    if frames and frames.fps is not None and frames.nframes is not None:
-        raise REQUEST.error("mm_processor_kwargs", "fps and nframes exclude each other")
+    if request.mm_processor_kwargs:
+        check_keys(keys_in(request.mm_processor_kwargs), "mm_processor_kwargs")
     if request.messages[-1].role != "user":
         raise REQUEST.error(f"messages[{len(request.messages) - 1}]", "the last message must be the user's")
+
+
+def keys_in(values: ImageKeys) -> dict[str, float]:
+    """The keys of a part, or of all media, that say how they become frames."""
+    return values.model_dump(include=set(VISION_KEYS), exclude_none=True)
+
+
+def check_keys(keys: dict[str, float], where: str) -> None:
+    """Raises SERVE_REQUEST where keys contradict each other, or leave others without effect."""
+    for message in (*contradictions(keys), *without_effect(keys)):
+        raise REQUEST.error(where, message)
 
 
 def _wrong(found: ValidationError, given: dict[str, Any]) -> list[Problem]:

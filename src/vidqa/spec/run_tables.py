@@ -48,6 +48,12 @@ class Vision(Table):
         "Lower bound for every frame of a video, and for an image: smaller ones are enlarged. Where it contradicts an "
         "upper bound, the upper one holds. Unset leaves the model's own.",
     )
+    cap_pixels_per_frame: bool | None = key(
+        None,
+        "Frames capped",
+        "Whether the tokens of every frame of a video are bounded by themselves, as qwen-vl-utils does. Unset is what "
+        "the model's folder says, and off where it says nothing, whatever the version of transformers.",
+    )
     resized_height: Positive | None = key(
         None,
         "Height",
@@ -62,10 +68,10 @@ class Vision(Table):
         None, "Most frames", "Most frames that fps takes of a video. Unset is the model's own."
     )
     video_start: NotNegative | None = key(
-        None, "Start", "Second of every video at which what is shown begins, as if it had been cut there."
+        None, "Start", "Second of every video at which what is shown begins; times are told from there."
     )
     video_end: PositiveFloat | None = key(
-        None, "End", "Second of every video at which what is shown ends; of a shorter one, its own end."
+        None, "End", "Second of every video whose frame is the last that is shown; of a shorter one, its own end."
     )
 
 

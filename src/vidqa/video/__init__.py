@@ -2,9 +2,10 @@
 
 from vidqa.video.decode import decode_frames
 from vidqa.video.image import decode_image, probe_image
-from vidqa.video.plan import plan_frames, plan_image, vision_spec
+from vidqa.video.plan import plan_frames, plan_image
 from vidqa.video.probe import fps_disagreement, probe
 from vidqa.video.types import FramePlan, ImageMeta, PixelRules, VideoMeta, VisionSpec
+from vidqa.video.vision_keys import vision_spec, with_keys
 
 __all__ = [
     "FramePlan",
@@ -20,4 +21,5 @@ __all__ = [
     "probe",
     "probe_image",
     "vision_spec",
+    "with_keys",
 ]

@@ -6,51 +6,18 @@ what any other program will show it. Every plan of the program comes from here; 
 
 from __future__ import annotations
 
-import inspect
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from vidqa.video.problems import MEDIA_TOO_NARROW, VIDEO_BUDGET_TOO_SMALL, VIDEO_SPAN_EMPTY
 from vidqa.video.types import FramePlan, PixelRules, VideoMeta, VisionSpec
 
-if TYPE_CHECKING:
-    from vidqa.families import Geometry
-
 LONGEST_ASPECT = 200  # the processors refuse anything narrower
+SIDES_TOKENS = (4, 16384)  # of one frame: what qwen-vl-utils bounds the sides by that are asked for
 FitSides = Callable[[int], tuple[int, int]]
-
-
-def vision_spec(
-    geometry: Geometry,
-    fps: float | None = None,
-    nframes: int | None = None,
-    total_pixels: int | None = None,
-    max_pixels: int | None = None,
-    min_pixels: int | None = None,
-    resized_height: int | None = None,
-    resized_width: int | None = None,
-    min_frames: int | None = None,
-    max_frames: int | None = None,
-    video_start: float | None = None,
-    video_end: float | None = None,
-) -> VisionSpec:
-    """What is asked of every video of a model with this geometry, by the keys of a spec's table (`VISION_KEYS`).
-    Exactly one of `fps` and `nframes`."""
-    if (fps is None) == (nframes is None):
-        raise ValueError(f"exactly one of fps and nframes is needed: got fps={fps}, nframes={nframes}")
-    most = geometry.video.max_frames if max_frames is None else max_frames
-    least = min(most, geometry.video.min_frames) if min_frames is None else min_frames
-    video = replace(geometry.video, min_frames=least, max_frames=max(most, least))
-    sides = None if resized_height is None or resized_width is None else (resized_height, resized_width)
-    shown = None if video_start is None and video_end is None else (video_start or 0.0, video_end)
-    return VisionSpec(video, geometry.image, fps, nframes, total_pixels, max_pixels, min_pixels, sides, shown)
-
-
-VISION_KEYS = tuple(name for name in inspect.signature(vision_spec).parameters if name != "geometry")
 
 
 def plan_frames(meta: VideoMeta, vision: VisionSpec, span: tuple[float, float] | None = None) -> FramePlan:
@@ -76,7 +43,7 @@ def plan_frames(meta: VideoMeta, vision: VisionSpec, span: tuple[float, float] |
     if vision.shown is not None:
         start, end = vision.shown
         low, high = span or (0.0, meta.duration_s)
-        span = (max(low, start), high if end is None else min(high, end))
+        span = (max(low, start), high if end is None else min(high, _behind(meta, end)))
     if span is not None:
         first, meta = _cut(meta, span)
         plan = plan_frames(meta, replace(vision, shown=None))
@@ -114,6 +81,14 @@ def _enlarging(rules: PixelRules, vision: VisionSpec, frames: int) -> PixelRules
         return rules
     least = vision.min_pixels * frames
     return replace(rules, min_pixels=least, max_pixels=max(rules.max_pixels, least))
+
+
+def _behind(meta: VideoMeta, second: float) -> float:
+    """The second at which the frame that begins then, or before, ends: `video_end` shows it, as in qwen-vl-utils."""
+    if meta.frame_times_s is None:
+        return (math.floor(round(second * meta.source_fps, 6)) + 1) / meta.source_fps
+    number = int(np.searchsorted(meta.frame_times_s, second, side="right"))
+    return meta.frame_times_s[number] if number < meta.frame_count else meta.duration_s
 
 
 def _cut(meta: VideoMeta, span: tuple[float, float]) -> tuple[int, VideoMeta]:
@@ -195,8 +170,8 @@ def _within_budget(sides: FitSides, step: int, patches: int, rules: PixelRules, 
     """The sides for the longest edge that is asked for (of `step` frames a patch), or for less where their tokens in
     all temporal `patches` are over the budget; the sides themselves where these are asked for."""
     if vision.sides is not None:
-        height, width = (max(1, round(side / rules.factor)) * rules.factor for side in vision.sides)
-        return height, width
+        least, most = (tokens * rules.factor**2 for tokens in SIDES_TOKENS)
+        return _round_sides(1, 1, *vision.sides, rules.factor, least, most)
     whole = rules.max_pixels * (patches * step if rules.each_frame else 1)
     longest = whole if vision.total_pixels is None or rules.each_frame else vision.total_pixels * step
     bounds = {"total_pixels": vision.total_pixels, "max_pixels": (vision.max_pixels or 0) * patches or None}
@@ -225,7 +200,7 @@ def _within_budget(sides: FitSides, step: int, patches: int, rules: PixelRules, 
 def _video_sides(frames: int, height: int, width: int, rules: PixelRules, longest: int) -> tuple[int, int]:
     """(height, width) that transformers resizes a video to, given longest_edge."""
     factor, shortest = rules.factor, min(rules.min_pixels, longest)
-    if rules.max_frame_tokens is not None:
+    if rules.capped and rules.max_frame_tokens is not None:
         per_frame = min(rules.max_frame_tokens * factor**2, longest // frames)
         longest = max(per_frame, int(shortest * 1.05)) * frames
     if height < factor or width < factor:
@@ -240,7 +215,7 @@ def _frame_sides(frames: int, height: int, width: int, rules: PixelRules, longes
     edge of all frames together."""
     longest = max(1, longest // frames)
     shortest = min(rules.min_pixels, longest)
-    if rules.shared_pixels is not None:
+    if rules.capped and rules.shared_pixels is not None:
         share = rules.shared_pixels * rules.temporal_patch_size // frames
         longest = max(min(longest, share), int(shortest * 1.05))
     return _round_sides(1, 1, height, width, rules.factor, shortest, longest)

@@ -50,10 +50,15 @@ VIDEO_BUDGET_TOO_SMALL = Code(
     "total_pixels or max_pixels allows fewer tokens than one for each pair of frames.",
     "Raise what it names, or take fewer frames (lower vision.fps or vision.nframes).",
 )
+MEDIA_KEYS = Code(
+    "MEDIA_KEYS",
+    "A key that says how a medium becomes frames contradicts others, or the model's processor has no such rule.",
+    "Take the key out, or correct the one that it contradicts.",
+)
 VIDEO_SPAN_EMPTY = Code(
     "VIDEO_SPAN_EMPTY",
     "No frame of a video lies in the part of it that is asked about.",
-    "Ask about a part within the video; a longer inference.window_s holds more frames.",
+    "Ask about a part within the video (video_start, video_end); a longer inference.window_s holds more frames.",
 )
 MEDIA_TOO_NARROW = Code(
     "MEDIA_TOO_NARROW",

@@ -50,9 +50,10 @@ class PixelRules:
     max_pixels: int
     min_frames: int = 1
     max_frames: int = 1
-    max_frame_tokens: int | None = None  # where the processor also bounds each frame (its cap_pixels_per_frame)
+    capped: bool = False  # the processor's cap_pixels_per_frame: one of the next two bounds holds, too
+    max_frame_tokens: int | None = None  # of each frame
     each_frame: bool = False
-    shared_pixels: int | None = None  # with `each_frame`, where all temporal patches of a video share so many
+    shared_pixels: int | None = None  # with `each_frame`: of all temporal patches of a video
     mean: tuple[float, float, float] = (127.5, 127.5, 127.5)
     std: tuple[float, float, float] = (127.5, 127.5, 127.5)
 
@@ -70,7 +71,7 @@ class VisionSpec:
     largest number of tokens of one video (one image). `max_pixels`, the spec's key too, bounds every single frame (and
     an image). The smaller one holds; None leaves the processor's own bound. `min_pixels` enlarges every frame that is
     smaller. `sides` (height, width) is the size of every frame and image, whatever its shape. Of every video the part
-    `shown` is taken, (start, end) in seconds, its end excluded and None where it is the video's own.
+    `shown` is taken, (start, end) in seconds, the frame at its end included; None is the video's own end.
     """
 
     video: PixelRules

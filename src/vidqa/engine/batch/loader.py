@@ -131,7 +131,7 @@ class Loader:
 
 def frame_bytes(samples: Sequence[Sample]) -> int:
     """What a pack counts in the window of what is being decoded; several questions about one video share it."""
-    plans = {ref.key: plan for sample in samples for ref, plan in zip(sample.record.media, sample.plans, strict=True)}
+    plans = {ref.view: plan for sample in samples for ref, plan in zip(sample.record.media, sample.plans, strict=True)}
     size = sum(max(MEDIUM_AT_LEAST, 3 * len(plan.indices) * plan.height * plan.width) for plan in plans.values())
     return max(PACK_AT_LEAST, size)
 

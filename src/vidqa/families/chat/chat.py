@@ -190,14 +190,15 @@ class Chat:
         return tuple(self.tokens.core.encode(text, add_special_tokens=False).ids)
 
     def _supervised_spans(self, record: Record, messages: list[Message], text: str) -> list[tuple[int, int]]:
-        """Where in `text` the assistant turns stand, from the end of the header to the end of the end-of-turn token.
+        """Where in `text` learned turns stand, from the end of the header to the end of the end-of-turn token.
 
         A turn starts where the generation prompt after the earlier messages ends, because that prompt is given when the
         model answers. This holds only if adding messages never changes the text before them.
         """
         spans = []
+        before = len(messages) - len(record.turns)  # a system prompt that the record does not have
         for at, message in enumerate(messages):
-            if message["role"] != "assistant":
+            if message["role"] != "assistant" or not record.turns[at - before].learned:
                 continue
             prompt = self.template.render(messages[:at], add_generation_prompt=True)
             last = at == len(messages) - 1
@@ -280,7 +281,7 @@ class Chat:
 
 
 def _conversation(record: Record) -> Conversation:
-    turns = [(turn.role, turn.parts) for turn in record.turns]
+    turns = [(turn.role, turn.parts, turn.learned) for turn in record.turns]
     return (*turns, *[medium.kind for medium in record.media])
 
 

@@ -32,7 +32,7 @@ def messages_of(record: Record, system_prompt: str, response_mode: str, *, for_g
 
 def _content(record: Record, turn: Turn, response_mode: str, learned: bool) -> str | list[dict[str, str]]:
     if turn.role == "assistant":
-        return _answer(record, turn.text, response_mode, learned)
+        return _answer(record, turn.text, response_mode, learned and turn.learned)
     if all(isinstance(part, str) for part in turn.parts):
         return turn.text
     return [

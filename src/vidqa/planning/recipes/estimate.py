@@ -29,7 +29,7 @@ from vidqa.planning.packing.steps import pack_budget
 from vidqa.spec import total_steps
 from vidqa.spec.models import TrainSpec
 from vidqa.spec.policy_tables import Policy
-from vidqa.video.plan import plan_frames, plan_image, vision_spec
+from vidqa.video import plan_frames, plan_image, vision_spec
 from vidqa.video.types import FramePlan, VideoMeta
 
 TEXT = 120  # tokens of a question with its options, the answer, and the turns around them

@@ -1,0 +1,73 @@
+"""Keys of records, turns and parts that change what is learned: each has its meaning here, or is said to have none.
+
+A record may hold whatever else its author keeps in it: of its keys only those are named that a trainer gives a meaning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from vidqa.dataset.record import MediumKeys
+from vidqa.video.vision_keys import KEYS_OF, VIDEO_KEYS, contradictions, without_effect
+
+LEARNED = ("loss", "weight", "train")  # of a turn: ms-swift's, OpenAI's and axolotl's
+TURN_KEYS = {"from", "role", "value", "content", *LEARNED}
+# Of a record, with what other trainers do by it.
+OTHERS = {
+    **dict.fromkeys(("tools", "functions"), "tools that the model may call"),
+    **dict.fromkeys(("audio", "audios"), "sound"),
+    **dict.fromkeys(("chosen", "rejected", "rejected_response", "rejected_messages", "kto_tag"), "preferences"),
+    **dict.fromkeys(("margin", "solution", "completion"), "preferences and rewards"),
+    **dict.fromkeys(("instruction", "input", "output", "query", "response", "history"), "a conversation"),
+    "objects": "boxes for <ref-object> and <bbox>",
+    **dict.fromkeys(("chat_template", "chat_template_kwargs", "enable_thinking", "mm_processor_kwargs"), "settings"),
+    **dict.fromkeys(("loss", "weight", "loss_scale", "train", "mask", "labels"), "what is learned"),
+    **dict.fromkeys(VIDEO_KEYS, "the frames of a video; their place is the part of type video"),
+}
+MOST = 2**31
+KIND_OF_TYPE = {float: "a number", int: "a whole number"}
+
+
+def unused_in_record(row: Mapping[str, Any]) -> list[str]:
+    """The keys of a record that other trainers give a meaning, and which have none here."""
+    return [f"{name} ({OTHERS[name]})" for name in OTHERS.keys() & row.keys() if row[name] not in (None, "", [], {})]
+
+
+def unused_in(values: Mapping[str, Any], known: Iterable[str]) -> list[str]:
+    """The keys of a turn or part that are not known and hold something: tables fill what a row lacks with null."""
+    return sorted(str(name) for name in values.keys() - set(known) if values[name] not in (None, "", [], {}))
+
+
+def is_learned(turn: Mapping[str, Any]) -> bool | str:
+    """Whether an assistant turn is learned, or what is wrong with the keys that say so."""
+    said = {name: turn[name] for name in LEARNED if turn.get(name) is not None}
+    for name, value in said.items():
+        if not isinstance(value, bool | int | float) or value not in (0, 1):
+            return f"{name} is {value!r}; a turn is learned (1, true) or not (0, false)"
+    if len({bool(value) for value in said.values()}) > 1:
+        return f"{' and '.join(said)} say different things"
+    return all(said.values())
+
+
+def medium_keys(kind: str, part: Mapping[str, Any], known: Iterable[str]) -> tuple[MediumKeys, list[str], list[str]]:
+    """The keys of a part that say how its medium becomes frames, what is wrong with them, and which have no effect."""
+    keys: dict[str, float] = {}
+    wrong, unused = [], []
+    for name in unused_in(part, known):
+        value, number = part[name], KEYS_OF[kind].get(name)
+        if number is None:
+            unused.append(f"{name}: it is a key of videos" if name in VIDEO_KEYS else name)
+        elif isinstance(value, bool) or not isinstance(value, int | float) or not _fits(name, value, number):
+            least = "of at least 0" if name == "video_start" else "above 0"
+            wrong.append(f"{name} is {value!r}, and must be {KIND_OF_TYPE[number]} {least}")
+        else:
+            keys[name] = number(value)
+    wrong += contradictions(keys)
+    return tuple(sorted(keys.items())), wrong, [*unused, *without_effect(keys)]
+
+
+def _fits(name: str, value: float, number: type) -> bool:
+    """Whether a number is a value of the key; infinities and what is no number are none."""
+    is_large_enough = value > 0 or (name == "video_start" and value == 0)
+    return is_large_enough and value < MOST and (number is float or value == int(value))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,9 @@ from vidqa.engine.exports._base import Trained
 from vidqa.engine.exports.adapter import ADAPTER
 from vidqa.engine.exports.merged import MERGED, adapted_model
 from vidqa.engine.exports.weights import WEIGHTS
+from vidqa.engine.exports.writing import copy_settings
 from vidqa.engine.model.trainable import is_adapter
+from vidqa.families import family_of
 from vidqa.spec import load
 
 LORA = {
@@ -55,6 +58,24 @@ def test_merging_holds_a_few_matrices_and_never_the_model(tmp_path: Path) -> Non
 def _memory(kind: str) -> int:
     (line,) = (line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(f"{kind}:"))
     return int(line.split()[1]) << 10
+
+
+@pytest.mark.parametrize("by_base", [None, False, True])
+@pytest.mark.parametrize("asked", [None, False, True])
+def test_an_export_says_whether_frames_are_capped(tmp_path: Path, asked: bool | None, by_base: bool | None) -> None:
+    """A version of transformers with another default, or this program, then sees what the run was trained with."""
+    base, export = tiny_model(tmp_path), tmp_path / "export"
+    place = base / "processor_config.json"
+    settings = json.loads(place.read_text())
+    settings["video_processor"]["cap_pixels_per_frame"] = by_base
+    place.write_text(json.dumps(settings))
+    export.mkdir()
+    copy_settings(Trained(tmp_path, base, None, torch.float32, {}, {}, asked), export)
+    written = json.loads((export / place.name).read_text())
+    capped = bool(by_base if asked is None else asked)
+    assert written["video_processor"].pop("cap_pixels_per_frame") is capped
+    settings["video_processor"].pop("cap_pixels_per_frame")
+    assert written == settings and family_of(export).geometry(export).video.capped is capped
 
 
 def test_a_training_exports_what_its_spec_trains() -> None:

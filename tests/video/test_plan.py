@@ -1,5 +1,6 @@
 """Frame plans against transformers' own processors, over random videos, rates, sizes and budgets."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -172,6 +173,21 @@ def test_odd_counts_are_rounded_to_even_halves(frames, longest):
     rules = rules_of(4096, longest)
     plan = plan_frames(VideoMeta(8.0, 100, 12.5, 320, 320), VisionSpec(rules, IMAGE, nframes=frames))
     assert (plan.height, plan.width) == resized_by_processor(video_processor(rules), frames, 320, 320)
+
+
+@pytest.mark.parametrize("asked", [None, False, True])
+@pytest.mark.parametrize("by_folder", [False, True])
+def test_frames_are_capped_as_the_key_says_and_else_as_the_folder_does(asked, by_folder):
+    """The default of transformers decides nothing: it is told what the plan goes by, and gives the same grid."""
+    rules = replace(rules_of(4096, 25165824, 768), capped=by_folder)
+    vision = vision_spec(SimpleNamespace(video=rules, image=IMAGE), nframes=4, cap_pixels_per_frame=asked)
+    capped = by_folder if asked is None else asked
+    plan = plan_frames(VideoMeta(8.0, 4, 0.5, 1280, 736), vision)
+    processor = Qwen3VLVideoProcessor(size={"shortest_edge": 4096, "longest_edge": 25165824})
+    video = torch.zeros((4, 3, 736, 1280), dtype=torch.uint8)
+    made = processor([video], cap_pixels_per_frame=capped, do_sample_frames=False, return_tensors="pt")
+    assert tuple(made["video_grid_thw"][0].tolist()) == plan.grid
+    assert (plan.tokens > 2 * 768) != capped
 
 
 def test_a_single_frame_is_doubled_where_transformers_refuses_it():

@@ -36,7 +36,7 @@ def brief(row: dict[str, Any]) -> Brief:
             continue
         role = turn.get("from") or turn.get("role")
         content = turn["value"] if "value" in turn else turn.get("content")
-        is_tagged = isinstance(content, str) and "<" in content
+        is_tagged = True
         if isinstance(content, list):
             parts = [part for part in content if isinstance(part, dict)]
             medium = medium or next((part[kind] for part in parts for kind in KINDS if part.get(kind)), None)
@@ -44,7 +44,8 @@ def brief(row: dict[str, Any]) -> Brief:
             is_tagged = medium is None and bool(_first_listed(row))
         role_name = ROLES.get(role) if isinstance(role, str) else None
         if role_name == "user":
-            question = TAG.sub("\n", content) if is_tagged else content
+            has_tags = is_tagged and isinstance(content, str) and "<" in content
+            question = TAG.sub("\n", content) if has_tags else content
         elif role_name == "assistant":
             answer = content
     kind = None if _KIND_FIELDS.isdisjoint(row) else next(filter(None, map(row.get, KIND_FIELDS)), None)

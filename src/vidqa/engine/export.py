@@ -56,7 +56,8 @@ def main(options: Namespace) -> Result:
     try:
         if options.merge:
             note(f"merging {len(own)} tensors of {options.export.name} into {base.name}")
-            trained = Trained(options.out.parent, base, spec.policy.lora, dtype, {}, own)
+            capped = spec.custom.vision.cap_pixels_per_frame
+            trained = Trained(options.out.parent, base, spec.policy.lora, dtype, {}, own, capped)
             format, folder = MERGED, MERGED.write(trained, options.out.name, world)
         else:
             format, folder = copied(options.export, options.out)

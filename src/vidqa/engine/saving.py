@@ -141,7 +141,8 @@ class Saver:
         """Write, check, publish: an export that is not the model never gets a name. The older ones go last, so that
         `best` leads somewhere at any moment."""
         world = self.background.world
-        trained = Trained(self.run.exports, self.base, self.spec.policy.lora, self.dtype, parameters, tensors)
+        lora, capped = self.spec.policy.lora, self.spec.custom.vision.cap_pixels_per_frame
+        trained = Trained(self.run.exports, self.base, lora, self.dtype, parameters, tensors, capped)
         folder = self.format.write(trained, name, world)
 
         def publish() -> None:

@@ -8,12 +8,14 @@ from typing import Any
 
 import numpy as np
 
+from vidqa.contract.files import write_json
 from vidqa.families._base import read_json
 from vidqa.families.problems import MODEL_UNSUPPORTED
 from vidqa.video.types import FramePlan, PixelRules
 
 PADS = {"video": "<|video_pad|>", "image": "<|image_pad|>"}
 BICUBIC = 3  # as image libraries number it
+PROCESSOR_FILE = "processor_config.json"
 IMAGE_FILE, VIDEO_FILE = "preprocessor_config.json", "video_preprocessor_config.json"
 
 # What transformers' processor classes hold where a model folder says nothing.
@@ -58,9 +60,19 @@ def take_older_bounds(settings: dict[str, Any]) -> None:
         settings["size"][name] = settings.get(older) or settings["size"].get(name)
 
 
+def state_frame_cap(folder: Path, capped: bool | None) -> None:
+    """Write `capped` as cap_pixels_per_frame into the video processor's settings; None writes what they mean now, which
+    is false where they say nothing."""
+    place, settings = video_settings(folder, {"cap_pixels_per_frame": False, "size": {}})
+    written = read_json(folder, place.name)
+    inside = written["video_processor"] if place.name == PROCESSOR_FILE else written
+    inside["cap_pixels_per_frame"] = bool(settings["cap_pixels_per_frame"]) if capped is None else capped
+    write_json(place, written)
+
+
 def _settings(folder: Path, key: str, older: Sequence[str], defaults: dict[str, Any]) -> tuple[Path, dict[str, Any]]:
     """One processor's settings and the file they came from: inside processor_config.json, or a file of its own."""
-    place = folder / "processor_config.json"
+    place = folder / PROCESSOR_FILE
     written = read_json(folder, place.name).get(key) if place.is_file() else None
     if written is None:
         place = next((folder / name for name in older if (folder / name).is_file()), folder / older[0])

@@ -15,13 +15,13 @@ from vidqa.video.types import VisionSpec
 if TYPE_CHECKING:
     from vidqa.families import Geometry
 
-IMAGE_KEYS = {"max_pixels": int, "min_pixels": int, "resized_height": int, "resized_width": int}
-VIDEO_KEYS = {
+IMAGE_KEYS: dict[str, type] = {"max_pixels": int, "min_pixels": int, "resized_height": int, "resized_width": int}
+VIDEO_KEYS: dict[str, type] = {
     **{"fps": float, "nframes": int, "min_frames": int, "max_frames": int, "total_pixels": int},
     **IMAGE_KEYS,
     **{"video_start": float, "video_end": float},
 }
-KEYS_OF = {"video": VIDEO_KEYS, "image": IMAGE_KEYS}
+KEYS_OF: dict[str, dict[str, type]] = {"video": VIDEO_KEYS, "image": IMAGE_KEYS}
 VISION_KEYS = (*VIDEO_KEYS, "cap_pixels_per_frame")
 PIXEL_BOUNDS = ("total_pixels", "max_pixels", "min_pixels")
 ORDERED = (("min_pixels", "max_pixels"), ("min_frames", "max_frames"), ("video_start", "video_end"))

@@ -19,7 +19,8 @@ EXPORT = "export.json"  # the facts of an export: step, spec, data, the trainer'
 class Trained:
     """What is exported into a folder of `exports`: a model that started from the model folder `base`. `parameters` are
     the model's, of which only names and placement are looked at: `own` holds the values that are the run's, on any
-    device, and the others still are the base model's. `lora` is the spec's table, None for a full fine-tune."""
+    device, and the others still are the base model's. `lora` is the spec's table, None for a full fine-tune. `capped`
+    is the spec's cap_pixels_per_frame; None is what the base model says."""
 
     exports: Path
     base: Path
@@ -27,6 +28,7 @@ class Trained:
     dtype: torch.dtype
     parameters: Mapping[str, nn.Parameter]
     own: Mapping[str, torch.Tensor]
+    capped: bool | None = None
 
 
 @dataclass(frozen=True)

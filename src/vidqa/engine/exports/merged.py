@@ -85,7 +85,7 @@ def _write(trained: Trained, name: str, world: World) -> Path:
         raise ENGINE_WEIGHTS_MISMATCH.error(trained.base, f"{len(missing)} tensors are missing: {missing[:3]}")
 
     def settings(folder: Path) -> None:
-        copy_settings(trained.base, folder)
+        copy_settings(trained, folder)
         if untied:
             _untie(folder)
         write_json(folder / MARK, {"schema_version": 1, "lora": trained.lora.model_dump(), "head_untied": untied})

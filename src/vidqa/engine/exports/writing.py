@@ -22,6 +22,7 @@ from vidqa.engine.model.trainable import base_name
 from vidqa.engine.prepare import on_main
 from vidqa.engine.problems import ENGINE_SAVE_FAILED
 from vidqa.families._base import read_json
+from vidqa.families.qwen_vl import state_frame_cap
 
 COPIED = (".json", ".jinja", ".txt", ".model", ".md", "")  # settings, vocabularies and texts: no weights and no code
 CODE_KEY = "auto_map"  # in config.json and the like: which class of which Python file to load
@@ -100,12 +101,14 @@ def _writes(parameter: nn.Parameter, world: World) -> bool:
     return all(at == 0 or p.is_shard() for at, p in zip(coordinate, parameter.placements, strict=True))
 
 
-def copy_settings(base: Path, folder: Path, without: Sequence[str] = ()) -> None:
+def copy_settings(trained: Trained, folder: Path, without: Sequence[str] = ()) -> None:
     """Copy config, tokenizer, chat template and processors of the base model. No code: plain transformers needs none,
-    and whoever loads an export with trust_remote_code would run it."""
-    for path in base.iterdir():
+    and whoever loads an export with trust_remote_code would run it. The video processor says whether frames are capped,
+    since versions of transformers differ where it says nothing."""
+    for path in trained.base.iterdir():
         if path.is_file() and _is_copied(path) and path.name not in without:
             _copy_without_code(path, folder / path.name)
+    state_frame_cap(folder, trained.capped)
 
 
 def _is_copied(path: Path) -> bool:

@@ -15,6 +15,7 @@ from vidqa.spec.schedule import steps_per_epoch
 
 # Keys of TAO and of our engine that cosmos-rl's configuration class does not have.
 UNKNOWN_THERE = {
+    "custom.vision.cap_pixels_per_frame",
     "results_dir",
     "custom_script",
     "train.optm_warmup_epochs",

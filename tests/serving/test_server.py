@@ -217,6 +217,24 @@ def test_frames_are_those_that_are_asked_for(client: openai.OpenAI, clip: dict[s
         assert found.vidqa["media"][0]["frames"] == frames
 
 
+def test_keys_beside_a_medium_are_its_own(client: openai.OpenAI, clip: dict[str, Any]) -> None:
+    def frames(*media: dict[str, Any], **options: Any) -> list[int]:
+        found = client.chat.completions.create(**asked(*media, QUESTION), **options)
+        return [each["frames"] for each in found.vidqa["media"]]
+
+    assert frames({**clip, "nframes": 6}, clip, {**clip, "fps": 1.5}) == [6, 4, 4]
+    assert frames({**clip, "nframes": 2}, clip, extra_body={"mm_processor_kwargs": {"nframes": 6}}) == [2, 6]
+    for keys, message in (
+        ({"fps": 1.0, "nframes": 2}, "exclude each other"),
+        ({"frames": 2}, "Extra inputs"),
+        ({"resized_height": 64}, "resized_width"),
+        ({"max_frames": 2}, "nframes is"),
+        ({"video_start": 900.0}, "no frame lies"),
+    ):
+        with pytest.raises(openai.BadRequestError, match=message):
+            frames({**clip, **keys})
+
+
 def test_what_is_longer_than_the_context_is_refused_with_numbers(client: openai.OpenAI, clip: dict[str, Any]) -> None:
     usual = client.chat.completions.create(**asked(clip, QUESTION)).usage.prompt_tokens
     with pytest.raises(openai.BadRequestError) as refused:

@@ -44,8 +44,7 @@ def brief(row: dict[str, Any]) -> Brief:
             is_tagged = medium is None and bool(_first_listed(row))
         role_name = ROLES.get(role) if isinstance(role, str) else None
         if role_name == "user":
-            has_tags = is_tagged and isinstance(content, str) and "<" in content
-            question = TAG.sub("\n", content) if has_tags else content
+            question = TAG.sub("\n", content) if is_tagged and isinstance(content, str) and "<" in content else content
         elif role_name == "assistant":
             answer = content
     kind = None if _KIND_FIELDS.isdisjoint(row) else next(filter(None, map(row.get, KIND_FIELDS)), None)

@@ -187,7 +187,7 @@ def _within_budget(sides: FitSides, step: int, patches: int, rules: PixelRules, 
         raise VIDEO_BUDGET_TOO_SMALL.error(
             f"vision.{key}", message, f"Set {key} to at least {enough}, or take fewer frames."
         )
-    if rules.each_frame and patches * math.prod(sides(unbounded)) // rules.factor**2 <= budget:
+    if patches * math.prod(sides(unbounded)) // rules.factor**2 <= budget:
         return sides(unbounded)  # a narrow video may fit whole, and come out smaller than it must from a bounded edge
     while True:  # ends: at longest = 1 both sides are one factor, which is one token per patch
         height, width = sides(longest)

@@ -59,6 +59,7 @@ yields the records, and set `custom.loader` |
 
 `custom.vision` is theirs, with all its keys. Their loader overwrites `total_pixels` with what the length allows
 (`model_max_length` x 1024 x 0.9); here it stays as written, and a sample that is too long is named before the job.
+Their loader also bounds the tokens of every frame of a video: `cap_pixels_per_frame = true` does so here.
 `model_max_length = 4096`, as in their examples, is too short for most videos: preflight says so, 40960 suits.
 
 ## Keys of which one value alone is taken
@@ -97,7 +98,8 @@ python scripts/build_spec.py train --override RUN/config.toml --model RUN/safete
 ## LLaMA-Factory, ms-swift, TRL
 
 Their records are read as they are: `conversations` (from, value) or `messages` (role, content) with `videos` or
-`images` beside them and `<video>` or `<image>` in the text, and `messages` whose content is a list of parts. Their
+`images` beside them and `<video>` or `<image>` in the text, and `messages` whose content is a list of parts; `system`,
+and `loss`, `weight` or `train` of a turn, too. Keys without a meaning here are named (`DATA_KEY_UNUSED`). Their
 settings are written anew; the names differ, the meanings do not:
 
 | LLaMA-Factory | ms-swift | TRL | here |

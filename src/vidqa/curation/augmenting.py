@@ -76,7 +76,9 @@ def augment(asked: Augmentation) -> tuple[list[Row], list[Problem]]:
 
 def _variant(asked: Augmentation, row: Row, record: Record, name: str, draw: np.random.Generator) -> Row:
     """One variant of a clip, written, and the row about it."""
-    suited = [name for name in asked.variants if name != "speed" or not wording.asks_for_time(record.question)]
+    shows_a_part = any(name in ("video_start", "video_end") for name, _ in record.media[0].keys)
+    at_its_speed = shows_a_part or wording.asks_for_time(record.question)
+    suited = [name for name in asked.variants if name != "speed" or not at_its_speed]
     chosen = str(draw.choice(suited or ["encode"]))
     frames, fps = read_clip(record.media[0].path)
     frames, fps, drawn = VARIANTS[chosen].apply(frames, fps, draw)

@@ -181,7 +181,8 @@ class Planner:
     def take(self, headers: Mapping[str, Header]) -> None:
         """Plan media whose headers have been read, by their keys: they are not read again."""
         self._headers |= headers
-        self._media = {view: medium for view, medium in self._media.items() if view[0] not in headers}
+        for view in [view for view in self._media if view[0] in headers]:
+            del self._media[view]
 
     def _planned(self, ref: MediaRef) -> Medium | tuple[Problem, ...]:
         header = self._headers[ref.key]

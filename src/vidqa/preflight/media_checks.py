@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import replace
 from itertools import combinations
@@ -19,7 +19,7 @@ from vidqa.preflight._base import Context, Skip
 from vidqa.preflight.leaks import listed
 from vidqa.preflight.media_probe import ProbeRow, Rows
 from vidqa.preflight.problems import PROBE_UNWRITABLE, SPLIT_NEAR
-from vidqa.video import VideoMeta, fps_disagreement
+from vidqa.video import FramePlan, VideoMeta, fps_disagreement
 from vidqa.video.headers import Header
 from vidqa.video.pool import Decoded, DecodePool, DecodeRequest
 from vidqa.video.problems import VIDEO_DECODE_TIMEOUT
@@ -85,13 +85,17 @@ def decoded(context: Context) -> list[Problem]:
 
 
 def _requests(context: Context) -> Iterator[DecodeRequest]:
-    """One for every file that could be planned."""
-    seen = set()
+    """One for every file that could be planned, with the frames of all that is shown of it."""
+    views: dict[str, dict[Hashable, tuple[MediaRef, FramePlan]]] = {}
     for sample in context.to_decode:
         for ref, plan in zip(sample.record.media, sample.plans, strict=True):
-            if ref.key not in seen:
-                seen.add(ref.key)
-                yield DecodeRequest(ref.path, ref.member, ref.kind, plan.indices, plan.height, plan.width)
+            views.setdefault(ref.key, {})[ref.view] = ref, plan
+    for of_file in views.values():
+        ref, first = next(iter(of_file.values()))
+        indices = first.indices
+        if len(of_file) > 1:
+            indices = tuple(sorted({index for _, plan in of_file.values() for index in plan.indices}))
+        yield DecodeRequest(ref.path, ref.member, ref.kind, indices, first.height, first.width)
 
 
 def _still_true(request: DecodeRequest, rows: Rows) -> ProbeRow | None:

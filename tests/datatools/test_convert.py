@@ -129,16 +129,16 @@ def test_the_shapes_are_those_that_others_read(tmp_path: Path) -> None:
 
 
 def test_what_is_lost_is_counted(tmp_path: Path) -> None:
-    part = [{"type": "video", "video": "a.mp4", "fps": 2}, {"type": "text", "text": "Why?"}]
-    messages = [{"role": "user", "content": part}, {"role": "assistant", "content": "x", "weight": 1}]
+    part = [{"type": "video", "video": "a.mp4", "fps": 2, "frames": 2}, {"type": "text", "text": "Why?"}]
+    messages = [{"role": "user", "content": part}, {"role": "assistant", "content": "x", "weight": 1, "name": "y"}]
     root = write_rows(
         tmp_path / "data",
         [{"id": n, "note": n, "split": None, "messages": messages, "category": "c"} for n in range(3)]
         + [{"id": "z", "video": "a.mp4", "conversations": turns(), "messages": []}],
     )
     made = convert(root, tmp_path / "l", "llava")
-    assert made.facts["dropped"] == {"messages[].content[].fps": 3, "messages[].weight": 3, "messages": 1}
-    assert [p.code for p in made.problems] == ["DATATOOLS_FIELDS_DROPPED"]
+    assert made.facts["dropped"] == {"messages[].content[].frames": 3, "messages[].name": 3, "messages": 1}
+    assert {p.code for p in made.problems} == {"DATATOOLS_FIELDS_DROPPED", "DATA_KEY_UNUSED"}
     assert convert(root, tmp_path / "p.parquet", "parquet").facts["dropped"]["note"] == 3
 
 

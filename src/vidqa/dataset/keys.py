@@ -5,13 +5,13 @@ A record may hold whatever else its author keeps in it: of its keys only those a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Set
 from typing import Any
 
 from vidqa.dataset.record import MediumKeys
 from vidqa.video.vision_keys import KEYS_OF, VIDEO_KEYS, contradictions, without_effect
 
-LEARNED = ("loss", "weight", "train")  # of a turn: ms-swift's, OpenAI's and axolotl's
+LEARNED = frozenset(("loss", "weight", "train"))  # of a turn: ms-swift's, OpenAI's and axolotl's
 TURN_KEYS = {"from", "role", "value", "content", *LEARNED}
 # Of a record, with what other trainers do by it.
 OTHERS = {
@@ -31,17 +31,23 @@ KIND_OF_TYPE = {float: "a number", int: "a whole number"}
 
 def unused_in_record(row: Mapping[str, Any]) -> list[str]:
     """The keys of a record that other trainers give a meaning, and which have none here."""
-    return [f"{name} ({OTHERS[name]})" for name in OTHERS.keys() & row.keys() if row[name] not in (None, "", [], {})]
+    if OTHERS.keys().isdisjoint(row):
+        return []
+    return [f"{name} ({what})" for name, what in OTHERS.items() if row.get(name) not in (None, "", [], {})]
 
 
-def unused_in(values: Mapping[str, Any], known: Iterable[str]) -> list[str]:
+def unused_in(values: Mapping[str, Any], known: Set[str]) -> list[str]:
     """The keys of a turn or part that are not known and hold something: tables fill what a row lacks with null."""
-    return sorted(str(name) for name in values.keys() - set(known) if values[name] not in (None, "", [], {}))
+    if values.keys() <= known:
+        return []
+    return sorted(str(name) for name in values.keys() - known if values[name] not in (None, "", [], {}))
 
 
 def is_learned(turn: Mapping[str, Any]) -> bool | str:
     """Whether an assistant turn is learned, or what is wrong with the keys that say so."""
-    said = {name: turn[name] for name in LEARNED if turn.get(name) is not None}
+    if LEARNED.isdisjoint(turn):
+        return True
+    said = {name: turn[name] for name in sorted(LEARNED) if turn.get(name) is not None}
     for name, value in said.items():
         if not isinstance(value, bool | int | float) or value not in (0, 1):
             return f"{name} is {value!r}; a turn is learned (1, true) or not (0, false)"
@@ -50,7 +56,7 @@ def is_learned(turn: Mapping[str, Any]) -> bool | str:
     return all(said.values())
 
 
-def medium_keys(kind: str, part: Mapping[str, Any], known: Iterable[str]) -> tuple[MediumKeys, list[str], list[str]]:
+def medium_keys(kind: str, part: Mapping[str, Any], known: Set[str]) -> tuple[MediumKeys, list[str], list[str]]:
     """The keys of a part that say how its medium becomes frames, what is wrong with them, and which have no effect."""
     keys: dict[str, float] = {}
     wrong, unused = [], []

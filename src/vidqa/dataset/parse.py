@@ -117,13 +117,14 @@ class _Row:
     def record(self) -> Record | None:
         self.id = self._id()
         self.unused("", unused_in_record(self.row))
-        spoken = self._with_system(self._conversation())
+        spoken = self._conversation()
         listed = self._listed()
         if spoken is None or listed is None or self.id is None:
             return None
         self._check_order(spoken)
-        placed = self._place(spoken, listed)
-        if placed is None:
+        spoken = self._with_system(spoken)
+        placed = spoken and self._place(spoken, listed)
+        if not placed:
             return None
         media, turns = placed
         source = self.reader.place(self.reader.name, self.index)
@@ -212,15 +213,15 @@ class _Row:
         spoken = [self._turn(turn, f"{field}[{at}]") for at, turn in enumerate(turns)]
         return [turn for turn in spoken if turn is not None] if all(spoken) else None
 
-    def _with_system(self, spoken: list[Spoken] | None) -> list[Spoken] | None:
+    def _with_system(self, spoken: list[Spoken]) -> list[Spoken] | None:
         """The conversation with the record's field `system` as its first turn, as LLaMA-Factory and ms-swift do it."""
         text = self.row.get("system")
-        if text in (None, "") or spoken is None:
+        if text in (None, ""):
             return spoken
         pieces = self._content(text, "system", "system")
         if pieces is None:
             return None
-        if not spoken or spoken[0].role != "system":
+        if spoken[0].role != "system":
             return [Spoken("system", tidy(pieces)), *spoken]
         if tidy(pieces) != spoken[0].pieces:
             remedy = "leave one of the two out"
@@ -277,7 +278,7 @@ class _Row:
             self.wrong(problems.FIELD_TYPE, field, said, 'write "loss": false in a turn that is context alone')
             return False
         if role != "assistant":
-            asked = [name for name in LEARNED if turn.get(name)]
+            asked = [name for name in sorted(LEARNED & turn.keys()) if turn[name]]
             self.unused(field, [f"{name}: a turn of the {role} is never learned" for name in asked])
         return said
 
@@ -319,7 +320,7 @@ class _Row:
         if name is not None and (not isinstance(name, str) or not name or _clean(name) is None):
             self.wrong_type(field, "the name of a file", name, f'{{"type": "{kind}", "{kind}": "clip-1.mp4"}}')
             return None
-        keys, wrong, unused = medium_keys(kind, part, ("type", kind, f"{kind}_url", "path", "url"))
+        keys, wrong, unused = medium_keys(kind, part, {"type", kind, f"{kind}_url", "path", "url"})
         self.unused(field, unused)
         for message in wrong:
             self.wrong(problems.FIELD_TYPE, field, message, 'such as {"type": "video", "video": "a.mp4", "fps": 2.0}')
@@ -330,7 +331,7 @@ class _Row:
         if _clean(text) is None:
             self.wrong_type(field, "valid characters", text, '{"type": "text", "text": "Is the door open?"}')
             return None
-        self.unused(field, unused_in(part, ("type", "text")))
+        self.unused(field, unused_in(part, {"type", "text"}))
         if role != "user" or not self.has_places_in_parts or not TAG.search(text):
             return [text]
         message = "its tag is taken for the place of a medium, since the record lists media and no part shows one"
@@ -365,7 +366,8 @@ class _Row:
         filled = fill_slots(slots, listed)
         if isinstance(filled, str):
             tags = "".join(f"<{kind}>" for kind in KINDS for _ in listed.get(kind, ()))
-            remedy = f'write one tag for each medium, for example "{tags}\\nIs the door open?", or no tag at all'
+            remedy = f'write one tag for each medium, for example "{tags}\\nIs the door open?", or no tag at all; '
+            remedy += "a tag that is text stands in a part of type text, beside a part of type video"
             self.wrong(problems.TAG_COUNT, "", filled, remedy)
             return None
         keys = [slot.keys for slot in slots] or [()] * len(filled)

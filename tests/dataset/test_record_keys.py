@@ -90,6 +90,7 @@ def test_keys_that_qwen_vl_utils_refuses_are_errors(
         (said(("user", "Q", {"train": True}), ("assistant", "A", {})), ["train: a turn of the user is never learned"]),
         (said(("user", "Q", {}), ("assistant", "A", {}), tools=[{}], audios=["a.wav"]), ["tools", "audios"]),
         (said(("user", "Q", {}), ("assistant", "A", {}), rejected_response="B"), ["rejected_response"]),
+        (said(("user", "Q", {}), ("assistant", "A", {}), prompt="R", history=[["S", "B"]]), ["prompt", "history"]),
         (said(("user", "Q", {}), ("assistant", "A", {}), video_start=1, video="a.mp4"), ["video_start"]),
     ],
 )

@@ -19,7 +19,7 @@ OTHERS = {
     **dict.fromkeys(("audio", "audios"), "sound"),
     **dict.fromkeys(("chosen", "rejected", "rejected_response", "rejected_messages", "kto_tag"), "preferences"),
     **dict.fromkeys(("margin", "solution", "completion"), "preferences and rewards"),
-    **dict.fromkeys(("instruction", "input", "output", "query", "response", "history"), "a conversation"),
+    **dict.fromkeys(("prompt", "instruction", "input", "output", "query", "response", "history"), "a conversation"),
     "objects": "boxes for <ref-object> and <bbox>",
     **dict.fromkeys(("chat_template", "chat_template_kwargs", "enable_thinking", "mm_processor_kwargs"), "settings"),
     **dict.fromkeys(("loss", "weight", "loss_scale", "train", "mask", "labels"), "what is learned"),

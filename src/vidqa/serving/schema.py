@@ -16,6 +16,7 @@ MOST_CHOICES = 16  # answers per request
 MOST_TOP = 20  # as in OpenAI's API
 MOST_STOPS = 16
 LONGEST_STOP = 1000  # characters
+LARGEST_LEAST = 1 << 24  # pixels that every frame may be enlarged to: 16,384 tokens
 LONGEST_FORM = 65_536  # characters of a schema
 # Fields that name the user and change no answer.
 IGNORED = ("user", "metadata", "safety_identifier", "prompt_cache_key")
@@ -58,7 +59,7 @@ class ImageKeys(Strict):
     """How an image becomes pixels, by the names of qwen-vl-utils."""
 
     max_pixels: Side | None = None
-    min_pixels: Side | None = None
+    min_pixels: Annotated[int, Field(ge=1, le=LARGEST_LEAST)] | None = None
     resized_height: Side | None = None
     resized_width: Side | None = None
 

@@ -13,6 +13,7 @@ from vidqa.dataset import Record, fingerprint
 from vidqa.dataset.brief import brief
 from vidqa.dataset.load import check_records
 from vidqa.datatools.convert import convert
+from vidqa.datatools.inspection import inspect_dataset
 
 ANSWER = {"role": "assistant", "content": "yes"}
 
@@ -102,6 +103,7 @@ def test_keys_without_effect_are_named_alike_by_all_who_read(
     assert record and all(name in text for name in names)
     converted = convert(tmp_path, tmp_path / "out.json", "llava")
     assert named(converted.problems, "DATA_KEY_UNUSED") == text
+    assert named(inspect_dataset(tmp_path, ignore_looks=True).problems, "DATA_KEY_UNUSED") == text
 
 
 def test_fields_of_the_users_own_and_nulls_of_tables_are_not_named(tmp_path: Path) -> None:

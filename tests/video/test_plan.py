@@ -257,6 +257,13 @@ def test_sides_are_those_that_are_asked_for_and_bounds_hold_beside_a_least_size(
     assert plan_frames(meta, bounded).tokens <= 200_000 // 1024  # the upper bound holds
 
 
+@pytest.mark.parametrize(("end", "last"), [(0.95, 2), (1.0, 3), (1.5, 3), (2.0, 4), (9.0, 5)])
+def test_the_frame_at_the_end_of_a_part_is_its_last_at_a_variable_rate_too(end, last):
+    meta = VideoMeta(2.0, 6, 3.0, 640, 480, frame_times_s=(0.0, 0.1, 0.2, 1.0, 2.0, 2.5))
+    geometry = SimpleNamespace(video=rules_of(4096, 25165824), image=IMAGE)
+    assert plan_frames(meta, vision_spec(geometry, nframes=2, video_start=0.1, video_end=end)).indices == (1, last)
+
+
 def test_a_part_of_every_video_is_a_clip_cut_out_of_it():
     meta = VideoMeta(8.0, 80, 10.0, 640, 480)
     geometry = SimpleNamespace(video=rules_of(4096, 25165824), image=IMAGE)

@@ -18,6 +18,7 @@ from vidqa.deft.state import Cost, Ending
 from vidqa.deft.turn import Done, Turn
 from vidqa.spec import Layer, dump, resolve
 
+SCORES: dict[str, Any] = {"headline": "scored", "n": 9, "accuracy_ci95": [0.1, 0.9]}
 TURNS = [{"from": "human", "value": "<video>\nWhat?"}, {"from": "gpt", "value": "yes"}]
 BETTER = {"verdict": "better", "p_value": 0.001, "before": 0.5, "after": 0.7, "fixed": 20, "broken": 0, "n": 100}
 ALIKE = {**BETTER, "verdict": "not told apart", "p_value": 0.4}
@@ -62,7 +63,10 @@ class Cheap:
         run = turn.runs / f"{stage.name}_{number}"
         accuracy = self.accuracy[number]
         write_json(run / "results.json", [{"sample_id": "a", "accuracy": accuracy}])
-        write_json(run / "metrics.json", {"by_kind": {"door": {"n": 9, "accuracy": accuracy}}})
+        write_json(
+            run / "metrics.json",
+            {**SCORES, "accuracy": accuracy, "by_kind": {"door": {**SCORES, "accuracy": accuracy}}},
+        )
         facts = {"run_dir": str(run), "model": f"model {number}", "accuracy": accuracy, "n": 9}
         measured = {**facts, "ci_low": accuracy - 0.1, "ci_high": accuracy + 0.1}
         return Done(f"accuracy {accuracy}", {stage.writes[0]: run / "results.json"}, measured, self.cost)

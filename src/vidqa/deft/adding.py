@@ -6,17 +6,16 @@ import shutil
 from pathlib import Path
 
 from vidqa import spec
-from vidqa.contract.files import parse_json
 from vidqa.contract.problem import ProblemError
 from vidqa.contract.run_folder import EMBEDDINGS, QUERY_EMBEDDINGS
 from vidqa.deft import carrying_out
 from vidqa.deft.measuring import data_words, model_words
 from vidqa.deft.recipe import train_words
 from vidqa.deft.state import Cost
+from vidqa.deft.tables import Annotations, read_table
 from vidqa.deft.turn import EVALUATE_SPEC, Done, Turn, annotations_in
 
 NOTHING = tuple(f"CURATION_{what}" for what in ("NOTHING_FOUND", "EMPTY_POOL", "NO_GAPS", "NOTHING_NEW"))
-MOST_BYTES = 4 << 30  # of a set of annotations
 NO_ROWS = ("DATA_EMPTY", "DATA_FILE_MISSING")  # of a folder that is there
 NEAR = "DATA_SPLIT_NEAR"  # preflight's warning of files that look alike
 
@@ -97,12 +96,8 @@ def augment(turn: Turn) -> Done:
     words: list[object] = ["--annotations", turn.output("mined"), "--out", folder, "--round", turn.number]
     carrying_out.script("augment_samples", *words, *turn.settings.words.get("augment", []))
     made = folder / "augmented.json"
-    count = _count(made)
+    count = len(read_table(made, Annotations).root)
     return Done(f"{count} altered copies were made.", {"augmented": made}, {"samples": count})
-
-
-def _count(annotations: Path) -> int:
-    return len(parse_json(annotations, MOST_BYTES))
 
 
 def _fresh(folder: Path) -> Path:

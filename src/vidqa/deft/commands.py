@@ -6,7 +6,7 @@ from argparse import Namespace
 from pathlib import Path
 
 from vidqa.contract.cli import Result, command
-from vidqa.contract.problem import Exit, ProblemError
+from vidqa.contract.problem import Exit, Problem, ProblemError
 from vidqa.deft.beginning import Wanted, begin
 from vidqa.deft.loop import Due, Loop, Step
 from vidqa.deft.report import write_report
@@ -48,14 +48,22 @@ def go_on(folder: Path, answers: Path | None, *, once: bool) -> Result:
                 if isinstance(step, Ending) or once:
                     break
         except ProblemError as wrong:
-            write_report(loop)
             told = _of(loop, "\n".join(sentences), {"sentences": sentences})
-            told.problems = [*told.problems, *wrong.problems]
+            told.problems = [*told.problems, *wrong.problems, *_of_report(loop, wrong.problems)]
             return told
     data: dict[str, object] = {"sentences": sentences}  # of the stages that were carried out now, in order
     if isinstance(step, Step):
         data |= {"stage": step.due.stage.name, "round": step.due.turn.number}
     return _of(loop, "\n".join(sentences), data)
+
+
+def _of_report(loop: Loop, known: list[Problem]) -> list[Problem]:
+    """Write the report; the problems of that which are not known yet."""
+    try:
+        write_report(loop)
+    except ProblemError as wrong:
+        return [problem for problem in wrong.problems if problem not in known]
+    return []
 
 
 def status(folder: Path) -> Result:

@@ -41,6 +41,11 @@ DEFT_LOG_TORN = Code(
     "The last line of the loop's log was cut off while it was written.",
     "Nothing needs to be done: the line is dropped, and its stage is carried out again.",
 )
+DEFT_TABLE = Code(
+    "DEFT_TABLE",
+    "A file that a stage of the loop has written is damaged.",
+    "Delete the file, then run the loop again: the stage that writes it is carried out again.",
+)
 DEFT_BUSY = Code(
     "DEFT_BUSY",
     "Another program carries out this loop.",

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vidqa.contract.files import parse_json, read_object, write_json, write_text
+from vidqa.contract.files import write_json, write_text
 from vidqa.contract.problem import ProblemError
 from vidqa.dataset.brief import brief
 from vidqa.deft.state import LoopState, RoundState
+from vidqa.deft.tables import Annotations, ComparisonTable, read_table, scores_of
 from vidqa.evaluation.comparison_page import points
 from vidqa.evaluation.posters import spread_frames
 from vidqa.evaluation.results import read_results
@@ -25,7 +26,6 @@ FRAMES = 4
 SHOWN = 600  # characters of one text
 ADDED = {"mined": "added from the pool", "augmented": "added as altered copies"}
 CHANGED = {"fixed": "wrong before, right now", "broken": "right before, wrong now"}
-MOST_BYTES = 1 << 30  # of the annotations of what was added
 Row = dict[str, Any]
 
 
@@ -93,15 +93,16 @@ def _round(each: RoundState) -> Row:
 def _table(each: RoundState, stage: str, name: str) -> Row | None:
     if stage not in each.stages:
         return None
-    found = read_object(Path(each.stages[stage].outputs[name].path))
-    return {key: found.get(key) for key in ("verdict", "whole", "slices", "samples")} if found else None
+    path = Path(each.stages[stage].outputs[name].path)
+    if not path.is_file():
+        return None
+    return read_table(path, ComparisonTable).model_dump(include={"verdict", "whole", "slices", "samples"})
 
 
 def _by_kind(run: str | None) -> dict[str, Row]:
     """Accuracy and interval of each kind, from the evaluation's own scores."""
-    scores = read_object(Path(run) / "metrics.json").get("by_kind", {}) if run else {}
-    names = ("n", "accuracy", "accuracy_ci95")
-    return {kind: {name: row.get(name) for name in names} for kind, row in scores.items()}
+    scores = scores_of(run).by_kind if run else {}
+    return {kind: row.model_dump(include={"n", "accuracy", "accuracy_ci95"}) for kind, row in scores.items()}
 
 
 def _curve(rounds: Sequence[Row]) -> Any:
@@ -125,7 +126,7 @@ def _pictures(each: RoundState) -> list[tuple[str, list[Row]]]:
     shown = []
     for name, heading in ADDED.items():
         if place := _path(each, name):
-            rows = parse_json(place, MOST_BYTES)
+            rows = read_table(place, Annotations).root
             shown.append((_heading(heading, len(rows)), [_added(place, row) for row in rows[:CARDS]]))
     compared = _table(each, "compare", "comparison")
     if compared and "evaluate" in each.stages:

@@ -26,6 +26,7 @@ def gaps(turn: Turn) -> Done:
     count, types = data["gaps"], {name: count for name, count in data["by_error_type"].items() if count}
     facts: dict[str, Fact] = {"gaps": count, **types}
     sentence = f"{count} gaps among {data['results']} results: " + ", ".join(f"{n} {name}" for name, n in types.items())
+    sentence += f". {data['slices_say']}"
     if count:
         return Done(sentence, files, facts)
     return Done("No gaps are left on the selection set: there is nothing to look for.", files, facts, stop="no gaps")

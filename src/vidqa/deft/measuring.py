@@ -7,7 +7,7 @@ from vidqa.deft import carrying_out
 from vidqa.deft.problems import DEFT_GATE
 from vidqa.deft.state import Cost, Fact
 from vidqa.deft.tables import scores_of
-from vidqa.deft.turn import EVALUATE_SPEC, Done, Turn, annotations_in
+from vidqa.deft.turn import EVALUATE_SPEC, Done, Turn, annotations_in, media_of
 from vidqa.pages.page import percent
 from vidqa.spec.sources import model_layer
 
@@ -63,7 +63,7 @@ def model_words(model: str) -> list[str]:
 def data_words(folder: str, which: str = "") -> list[str]:
     """A set as an evaluation names it: its folder, or an annotation file with the media beside it. `which` begins the
     names of the keys of an embedding's second set."""
-    keys = {"annotation_path": str(annotations_in(folder)), "media_dir": folder}
+    keys = {"annotation_path": str(annotations_in(folder)), "media_dir": media_of(folder)}
     return carrying_out.sets({f"dataset.{which}{name}": value for name, value in keys.items()})
 
 

@@ -24,6 +24,7 @@ SCHEMA = "vidqa.deft_report.v1"
 CARDS = 12  # samples of each kind that are shown with frames, of each round
 FRAMES = 4
 SHOWN = 600  # characters of one text
+ADDING = ("mine", "label", "augment")  # stages that add samples
 ADDED = {"mined": "added from the pool", "augmented": "added as altered copies"}
 CHANGED = {"fixed": "wrong before, right now", "broken": "right before, wrong now"}
 Row = dict[str, Any]
@@ -81,13 +82,17 @@ def _round(each: RoundState) -> Row:
         "by_kind": _by_kind(measured.get("run_dir")),
         "kpi": _measured(stages["kpi"].facts) if "kpi" in stages else None,
         "gaps": stages["gaps"].facts.get("gaps") if "gaps" in stages else None,
-        "added": {name: stages[name].facts.get("samples") for name in ("mine", "augment") if name in stages},
+        "added": {name: stages[name].facts["samples"] for name in ADDING if "samples" in _facts(each, name)},
         "train_samples": stages["assemble"].facts.get("samples") if "assemble" in stages else None,
         "comparison": compared,
         "control": {**_measured(stages["control evaluate"].facts), "comparison": control} if control else None,
         "hours": round(sum(cost) / 3600, 4),
         "stages": [{"name": name, "sentence": stage.sentence} for name, stage in stages.items()],
     }
+
+
+def _facts(each: RoundState, stage: str) -> Row:
+    return dict(each.stages[stage].facts) if stage in each.stages else {}
 
 
 def _table(each: RoundState, stage: str, name: str) -> Row | None:

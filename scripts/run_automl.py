@@ -75,11 +75,16 @@ def main(options: Namespace) -> Result:
         if options.spec is None:
             return plan(folder, None)
         asked = Asked(
-            *(options.spec, options.evaluate, options.test),
-            *map(tuple, (options.metric, options.range, options.fix, options.only)),
-            options.runs,
-            tuple(options.set),
-            named,
+            options.spec,
+            options.evaluate,
+            options.test,
+            metrics=tuple(options.metric),
+            ranges=tuple(options.range),
+            fixed=tuple(options.fix),
+            only=tuple(options.only),
+            runs=options.runs,
+            sets=tuple(options.set),
+            named=named,
         )
         return plan(folder, asked)
     if options.verb in ("suggest", "enqueue", "tell"):

@@ -21,8 +21,11 @@ def train_samples(spec: Spec) -> int | None:
     policy, asked = train_spec.train.train_policy, train_spec.custom.train_dataset
     held_out = None if train_spec.custom.val_dataset.annotation_path else policy.dataset.test_size
     try:
-        fingerprint = open_source(asked.annotation_path, asked.media_path).fingerprint()
-        return _count(asked.annotation_path, asked.media_path, held_out or 0, policy.dataloader_seed, fingerprint)
+        source = open_source(asked.annotation_path, asked.media_path)
+        if not source.is_annotated:
+            return None
+        place = (asked.annotation_path, asked.media_path)
+        return _count(*place, held_out or 0, policy.dataloader_seed, source.fingerprint())
     except (ProblemError, OSError):
         return None
 

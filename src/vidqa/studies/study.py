@@ -22,7 +22,7 @@ from vidqa.studies.moves import Algorithm, Goal
 from vidqa.studies.places import check_sharing, memory_share
 from vidqa.studies.settings import Settings, read_settings
 from vidqa.studies.space import Space, space_of
-from vidqa.studies.study_problems import STUDY_CHANGED, STUDY_GOAL, STUDY_MISSING, STUDY_STEPS
+from vidqa.studies.study_problems import STUDY_CHANGED, STUDY_GOAL, STUDY_MISSING, STUDY_UNCOUNTED
 
 FREE = {"limits", "finals", "keep", "platform", "resources", "max_concurrent", "max_trials", "test"}
 SIZED = ("cma-es", "pbt")  # algorithms whose population depends on the number of trials
@@ -191,14 +191,14 @@ def _algorithm(settings: Settings, base: TrainSpec, space: Space) -> Algorithm:
 
 
 def _longest(settings: Settings, base: TrainSpec) -> int:
-    """Steps of the longest training; 1 where they are not known and no rung depends on them. Raises STUDY_STEPS."""
+    """Steps of the longest training; 1 where they are not known and no rung depends on them. Raises STUDY_UNCOUNTED."""
     if settings.steps.longest:
         return settings.steps.longest
     samples = train_samples(base)
     if samples is None and settings.algorithm in BY_STEPS:
         uncounted = f"the samples in {base.custom.train_dataset.annotation_path} cannot be counted here"
         message = f"{settings.algorithm} divides a training into rungs of steps, and {uncounted}"
-        raise STUDY_STEPS.error("steps.longest", message)
+        raise STUDY_UNCOUNTED.error("steps.longest", message)
     return spec.total_steps(base, samples or 0) or 1
 
 

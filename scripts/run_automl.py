@@ -16,6 +16,7 @@ parser = Parser(
         "python scripts/run_automl.py start --study study",
     ],
 )
+parser.usage = "run_automl.py VERB --study DIR [options]"
 parser.add_argument("verb", choices=VERBS, metavar="VERB", help=", ".join(VERBS))
 parser.add_argument("--study", type=Path, required=True, metavar="DIR", help="folder of the study")
 parser.add_argument("--spec", type=Path, metavar="FILE", help="plan: the training to improve; its values are trial 0")

@@ -15,6 +15,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "curation"))
 
 from table_jobs import Answers, Jobs, write_sets
 
+from vidqa.contract.files import write_json
 from vidqa.contract.problem import Exit, ProblemError
 from vidqa.deft import carrying_out
 from vidqa.deft.beginning import Wanted, begin
@@ -23,6 +24,7 @@ from vidqa.deft.loop import Loop, Step
 from vidqa.deft.report import write_report
 from vidqa.deft.state import Ending
 from vidqa.demo.clips import pool_clips, selection_clips, train_clips
+from vidqa.evaluation import score
 from vidqa.spec import Layer, dump, resolve
 
 
@@ -114,6 +116,39 @@ def test_a_planted_regression_is_rolled_back(monkeypatch: pytest.MonkeyPatch, wo
 def test_a_model_without_gaps_ends_the_loop(monkeypatch: pytest.MonkeyPatch, world: Path, tmp_path: Path) -> None:
     ending, jobs = ended(monkeypatch, begun(world, tmp_path), knows_all)
     assert ending.rule == "no gaps" and "train" not in jobs.launched
+
+
+def test_a_target_of_a_kind_that_is_not_there_is_a_gate_until_it_is_corrected(
+    monkeypatch: pytest.MonkeyPatch, world: Path, tmp_path: Path
+) -> None:
+    target = "stop.target=0.5 stop.target_kind="
+    loop = begun(world, tmp_path, *f"{target}colour".split())
+    with pytest.raises(ProblemError, match=r"stop.target_kind(.|\n)*'colour'(.|\n)*color"):
+        ended(monkeypatch, loop, knows_all)
+    assert ended(monkeypatch, begun(world, tmp_path, *f"{target}color".split()), knows_all)[0].rule == "target"
+
+
+def test_a_selection_set_without_answers_is_a_gate(
+    monkeypatch: pytest.MonkeyPatch, world: Path, tmp_path: Path
+) -> None:
+    loop = begun(world, tmp_path)
+    jobs = Jobs(knows_all)
+    monkeypatch.setattr(carrying_out, "job", jobs)
+    sound = jobs.evaluate
+
+    def without_answers(run: Path, asked: dict[str, Any]) -> None:
+        sound(run, asked)
+        items = [{**item, "gt": "", "correct": None} for item in json.loads((run / "results.json").read_text())]
+        write_json(run / "metrics.json", score(items, ""))
+
+    monkeypatch.setattr(jobs, "evaluate", without_answers)
+    with pytest.raises(ProblemError, match="none of its questions has an expected answer"):
+        loop.next()
+    (run,) = (loop.folder / "runs").glob("evaluate-*")
+    (run / "metrics.json").write_text('{"accuracy": 1')
+    monkeypatch.setattr(jobs, "evaluate", lambda *_: None)
+    with pytest.raises(ProblemError, match=r"DEFT_TABLE(.|\n)*metrics.json"):
+        loop.next()
 
 
 def test_a_pool_without_anything_like_the_gaps_ends_the_loop(
@@ -244,6 +279,6 @@ def test_clips_that_leak_are_left_out_and_said(monkeypatch: pytest.MonkeyPatch, 
     ending, jobs = ended(monkeypatch, loop, learns_diagonals)
     assembled = loop.state.rounds[1].stages["assemble"]
     assert jobs.launched.count("train") == 1 and assembled.facts["leaking"] > 0
-    assert f"{assembled.facts['leaking']} were left out" in assembled.sentence and "leaks.json" in assembled.sentence
+    assert f"shows: {assembled.facts['leaking']} (" in assembled.sentence and "leaks.json" in assembled.sentence
     names = {row["id"] for row in json.loads((loop.folder / "round_1/train_set/annotations.json").read_text())}
     assert {row["id"] for row in kept} & names and not {row["id"] for row in copies} & names

@@ -33,7 +33,7 @@ def embed(turn: Turn) -> Done:
         run, _, cost = carrying_out.job("embed", asked, turn.settings.where)
     except ProblemError as none:
         first = none.problems[0]
-        if first.code not in NO_ROWS or first.where != str(annotations_in(pool)) or not Path(pool).is_dir():
+        if first.code not in NO_ROWS or first.where != str(annotations_in(pool)) or not Path(pool).exists():
             raise
         sentence = f"No new samples: the pool is empty. {first.message}: {first.where}."
         return Done(sentence, {}, {}, stop="no new samples")
@@ -137,9 +137,7 @@ def assembled(turn: Turn, added: list[Path], folder: str, name: str) -> Done:
     rows, origins = found["rows"], ", ".join(f"{count} {origin}" for origin, count in found["by_origin"].items())
     files = {name: out / "annotations.json"}
     leaking = found["left_out"].get(LEAKING, 0)
-    shown = (
-        f" {leaking} were left out: they show what a measured set shows, see {out / 'leaks.json'}." if leaking else ""
-    )
+    shown = f" Left out, as they show what a measured set shows: {leaking} ({out / 'leaks.json'})." if leaking else ""
     return Done(f"{rows} samples to train on: {origins}.{shown}", files, {"samples": rows, "leaking": leaking})
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from vidqa.contract.files import write_json
 from vidqa.deft import carrying_out
-from vidqa.deft.problems import DEFT_GATE
+from vidqa.deft.problems import DEFT_GATE, DEFT_SETTING
 from vidqa.deft.state import Cost, Fact
 from vidqa.deft.tables import scores_of
 from vidqa.deft.turn import EVALUATE_SPEC, Done, Turn, annotations_in, media_of
@@ -41,6 +41,10 @@ def _evaluate(turn: Turn, model: str, folder: str, name: str) -> Done:
     scores = scores_of(run)
     if scores.accuracy is None or scores.accuracy_ci95 is None:
         raise DEFT_GATE.error(folder, "none of its questions has an expected answer", "give the set answers")
+    kind, kinds = turn.settings.stop.target_kind, scores.by_kind
+    if name == "evaluate" and kind is not None and kind not in kinds:
+        message = f"no question of {folder} is of the kind {kind!r}: the target could never be reached"
+        raise DEFT_SETTING.error("stop.target_kind", message, f"name one of {', '.join(kinds)}: run_deft.py init again")
     low, high = scores.accuracy_ci95
     facts |= {"model": model, "accuracy": scores.accuracy, "ci_low": low, "ci_high": high, "n": scores.n}
     return Done(str(scores.headline), {_RESULTS[name]: run / "results.json"}, facts, cost)

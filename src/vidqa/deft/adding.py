@@ -87,7 +87,7 @@ def label(turn: Turn) -> Done:
     asked = f"A person has to answer {tasks.with_name('annotate.html')}, save, and give the saved file with --labels."
     count = turn.fact("mine", "to label")
     if not answers.is_file():
-        return Done(f"{count} samples without answers were mined. {asked}", stop="labels needed", waits=True)
+        return Done(f"Samples that were mined without answers: {count}. {asked}", stop="labels needed", waits=True)
     out.unlink(missing_ok=True)
     counts = carrying_out.script("label_samples", "--tasks", tasks, "--labels", answers, "--out", out).data
     labelled = counts["labelled"]

@@ -16,6 +16,7 @@ parser = Parser(
         "python scripts/run_automl.py start --study study",
     ],
 )
+parser.usage = "run_automl.py VERB --study DIR [options]"
 parser.add_argument("verb", choices=VERBS, metavar="VERB", help=", ".join(VERBS))
 parser.add_argument("--study", type=Path, required=True, metavar="DIR", help="folder of the study")
 parser.add_argument("--spec", type=Path, metavar="FILE", help="plan: the training to improve; its values are trial 0")
@@ -26,9 +27,11 @@ parser.add_argument(
 )
 parser.add_argument("--algorithm", metavar="NAME", help="plan: how values are chosen (default bayesian)")
 parser.add_argument("--trials", type=int, metavar="N", help="plan: trials in all (default 20); start: more of them")
+parser.add_argument("--runs", type=int, metavar="N", help="plan: trials and re-runs in all, in place of --trials")
 parser.add_argument("--concurrent", type=int, metavar="N", help="plan: trials at one time (default 1)")
 parser.add_argument("--range", action="append", default=[], metavar="KEY=RANGE", help="plan: LOW..HIGH:log or A,B,C")
 parser.add_argument("--fix", action="append", default=[], metavar="KEY=VALUE", help="plan: a key that is not searched")
+parser.add_argument("--only", action="append", default=[], metavar="KEYS", help="plan: search A,B alone")
 parser.add_argument(
     "--set", action="append", default=[], metavar="KEY=VALUE", help="plan: settings, as platform=slurm; else: values"
 )
@@ -41,7 +44,8 @@ parser.add_argument("--wait", action="store_true", help="start: show the log unt
 parser.add_argument("--timeout", type=float, metavar="S", help="start --wait: no longer than this; the study goes on")
 
 # What each verb takes beside --study; anything else would be ignored in silence.
-OF_A_PLAN = {"spec", "evaluate", "test", "metric", "algorithm", "trials", "concurrent", "range", "fix", "set"}
+OF_A_PLAN = {"spec", "evaluate", "test", "metric", "algorithm", "trials", "runs", "concurrent"}
+OF_A_PLAN |= {"range", "fix", "only", "set"}
 TAKES = {
     "plan": OF_A_PLAN,
     "start": {"trials", "wait", "timeout"},
@@ -69,8 +73,21 @@ def main(options: Namespace) -> Result:
         from vidqa.studies.plan import Asked, plan
 
         named = {"algorithm": options.algorithm, "max_trials": options.trials, "max_concurrent": options.concurrent}
-        words = (tuple(options.metric), tuple(options.range), tuple(options.fix), tuple(options.set), named)
-        return plan(folder, Asked(options.spec, options.evaluate, options.test, *words) if options.spec else None)
+        if options.spec is None:
+            return plan(folder, None)
+        asked = Asked(
+            options.spec,
+            options.evaluate,
+            options.test,
+            metrics=tuple(options.metric),
+            ranges=tuple(options.range),
+            fixed=tuple(options.fix),
+            only=tuple(options.only),
+            runs=options.runs,
+            sets=tuple(options.set),
+            named=named,
+        )
+        return plan(folder, asked)
     if options.verb in ("suggest", "enqueue", "tell"):
         from vidqa.studies import proposing
 

@@ -22,11 +22,12 @@ parser.add_argument("--train-spec", type=Path, metavar="FILE", help="init: recip
 parser.add_argument("--evaluate-spec", type=Path, metavar="FILE", help="init: recipe of evaluations")
 parser.add_argument("--model", help="init: what the loop starts with, a run or a model (default: the recipe's)")
 parser.add_argument("--selection", metavar="DIR", help="init: the set by which rounds are accepted")
-parser.add_argument("--pool", metavar="DIR", help="init: where new samples are taken from")
+parser.add_argument("--pool", metavar="DIR", help="init: what new samples are taken from: a set, or a folder of videos")
 parser.add_argument("--kpi", metavar="DIR", help="init: a set that is reported and decides nothing")
 parser.add_argument("--test", metavar="DIR", help="init: a set that is evaluated once, at the end")
 parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="init: see deft.md")
 parser.add_argument("--audit-answers", type=Path, metavar="FILE", help="next, run: what audit.html has saved")
+parser.add_argument("--labels", type=Path, metavar="FILE", help="next, run: what annotate.html has saved")
 
 
 def main(options: Namespace) -> Result:
@@ -38,7 +39,7 @@ def main(options: Namespace) -> Result:
             parser.error(f"init needs {', '.join(missing)}")
         return commands.init(options)
     if options.verb in ("next", "run"):
-        return commands.go_on(options.loop, options.audit_answers, once=options.verb == "next")
+        return commands.go_on(options.loop, options.audit_answers, options.labels, once=options.verb == "next")
     return commands.report(options.loop) if options.verb == "report" else commands.status(options.loop)
 
 

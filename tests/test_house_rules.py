@@ -31,7 +31,7 @@ MAY_KNOW = {
     "contract": set(),
     "actions": {"contract"},
     "pages": {"contract"},
-    "spec": {"contract", "actions"},
+    "spec": {"contract", "actions", "dataset"},
     "video": {"contract"},
     "dataset": {"contract", "video"},
     "families": {"contract", "video", "dataset"},

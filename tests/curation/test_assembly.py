@@ -1,4 +1,4 @@
-"""Assembly: what the new set holds, where each row comes from, and that a leak stops it."""
+"""Assembly: what the new set holds, where each row comes from, and that rows which leak are left out."""
 
 from __future__ import annotations
 
@@ -87,16 +87,29 @@ def test_replay_thins_the_first_base_set_and_keeps_what_earlier_rounds_have_adde
     assert made.as_dict()["by_origin"] == {"base": 4, "mined": 1, "generated": 8}
 
 
-def test_a_leak_stops_the_assembly_and_lists_the_pairs(sets: dict[str, Source], tmp_path: Path) -> None:
-    rows = [{"video": "d", "question": "What?", "answer": "y"}]
+def test_rows_that_leak_are_left_out_and_named(sets: dict[str, Source], tmp_path: Path) -> None:
+    """Both questions about the leaking clip go, and no other row."""
+    rows = [{"video": "d", "question": question, "answer": "y"} for question in ("What?", "Where?")]
     leaking = write_set(tmp_path / "leaking", {"d": scene(42, view=3)[8:30]}, rows)
-    with pytest.raises(ProblemError, match=r"(?s)CURATION_LEAK.*q0 of kpi \(same moments\)"):
-        assemble(Assembly(sets["base"], (sets["new"], leaking), tmp_path / "out", {"kpi": sets["kpi"]}))
-    assert [path.name for path in (tmp_path / "out").iterdir()] == ["leaks.json"]
+    over = Assembly(sets["base"], (sets["new"], leaking), tmp_path / "out", {"kpi": sets["kpi"]}, balance=False)
+    made = assemble(over)
+    assert made.left_out["leaking"] == 2 and made.as_dict()["leaks"] > 0
+    assert made.rows == assemble(asked(sets, tmp_path / "without", balance=False)).rows
+    (warning,) = warnings(made, over)
+    assert (warning.code, warning.severity) == ("CURATION_LEAK", "warning")
+    assert "2 new rows were left out" in warning.message and "q0 of kpi (same moments)" in warning.message
     (pair,) = [
-        each for each in json.loads((tmp_path / "out/leaks.json").read_text()) if each["reason"] != "the same id"
+        pair for pair in json.loads((tmp_path / "out/leaks.json").read_text()) if pair["reason"] != "the same id"
     ]
     assert pair["new_media"].endswith("d.mp4") and pair["protected_media"].endswith("c.mp4")
+
+
+def test_where_all_new_rows_leak_nothing_is_assembled(sets: dict[str, Source], tmp_path: Path) -> None:
+    rows = [{"video": "d", "question": "What?", "answer": "y"}]
+    leaking = write_set(tmp_path / "leaking", {"d": scene(42, view=3)[8:30]}, rows)
+    with pytest.raises(ProblemError, match=r"(?s)CURATION_NOTHING_NEW.*q0 of kpi \(same moments\)"):
+        assemble(Assembly(sets["base"], (leaking,), tmp_path / "out", {"kpi": sets["kpi"]}))
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["leaks.json"]
 
 
 def test_clips_too_plain_to_tell_are_a_warning(sets: dict[str, Source], tmp_path: Path) -> None:

@@ -17,6 +17,8 @@ from vidqa.dataset import check_records, fingerprint, load_records, open_source
 from vidqa.dataset.findings import Findings
 from vidqa.dataset.load import load_pairs
 from vidqa.dataset.record import Provenance
+from vidqa.spec import Layer, resolve
+from vidqa.spec.samples import train_samples
 
 Made = Callable[[Path, list[dict[str, Any]]], Path]
 
@@ -40,6 +42,16 @@ def test_records_are_those_of_the_rows_in_their_order(folder: Path, made: Made) 
     ]
     assert {record.media[0].path for record in records} == {str(folder / "a.mp4")}
     assert len({record.source for record in records}) == 2
+
+
+@pytest.mark.parametrize(("test_size", "count"), [(None, 6), (3, 4), (0.5, 4)])
+def test_its_training_samples_are_counted(folder: Path, made: Made, test_size: int | float | None, count: int) -> None:
+    """Records of one video are on one side: of pairs, at most three records are one pair."""
+    for name in "bc":
+        (folder / f"{name}.mp4").write_bytes(b"x")
+    path = made(folder, [row(str(number), video=f"{'abc'[number // 2]}.mp4") for number in range(6)])
+    keys = {"custom.train_dataset.annotation_path": str(path), "train.train_policy.dataset.test_size": test_size}
+    assert train_samples(resolve("train", [Layer("test", keys)]).spec) == count
 
 
 def test_rows_are_given_again_and_are_those_of_the_records(folder: Path, made: Made) -> None:

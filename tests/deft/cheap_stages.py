@@ -18,6 +18,7 @@ from vidqa.deft.state import Cost, Ending
 from vidqa.deft.turn import Done, Turn
 from vidqa.spec import Layer, dump, resolve
 
+SCORES: dict[str, Any] = {"headline": "scored", "n": 9, "accuracy_ci95": [0.1, 0.9]}
 TURNS = [{"from": "human", "value": "<video>\nWhat?"}, {"from": "gpt", "value": "yes"}]
 BETTER = {"verdict": "better", "p_value": 0.001, "before": 0.5, "after": 0.7, "fixed": 20, "broken": 0, "n": 100}
 ALIKE = {**BETTER, "verdict": "not told apart", "p_value": 0.4}
@@ -40,7 +41,7 @@ class Cheap:
     def of(self, stage: Stage) -> Stage:
         own = {**dict.fromkeys(("evaluate", "kpi", "test", "control evaluate"), self.evaluate), "train": self.train}
         own |= {"gaps": self.find, "mine": self.mine, "assemble": self.assemble, "compare": self.compare}
-        own |= {"control train": self.train, "control compare": self.compare}
+        own |= {"control train": self.train, "control compare": self.compare, "label": self.label}
         if stage.name in ("decide", "audit"):
             return stage
 
@@ -62,7 +63,10 @@ class Cheap:
         run = turn.runs / f"{stage.name}_{number}"
         accuracy = self.accuracy[number]
         write_json(run / "results.json", [{"sample_id": "a", "accuracy": accuracy}])
-        write_json(run / "metrics.json", {"by_kind": {"door": {"n": 9, "accuracy": accuracy}}})
+        write_json(
+            run / "metrics.json",
+            {**SCORES, "accuracy": accuracy, "by_kind": {"door": {**SCORES, "accuracy": accuracy}}},
+        )
         facts = {"run_dir": str(run), "model": f"model {number}", "accuracy": accuracy, "n": 9}
         measured = {**facts, "ci_low": accuracy - 0.1, "ci_high": accuracy + 0.1}
         return Done(f"accuracy {accuracy}", {stage.writes[0]: run / "results.json"}, measured, self.cost)
@@ -96,6 +100,9 @@ class Cheap:
         return Done(
             f"{count} samples were mined.", {"mined": place}, {"samples": count}, stop="" if count else "no new samples"
         )
+
+    def label(self, turn: Turn, stage: Stage) -> Done:
+        return Done("all that was mined has answers")
 
     def assemble(self, turn: Turn, stage: Stage) -> Done:
         base, added = turn.base_set()[0], turn.output("mined")

@@ -15,7 +15,7 @@ from vidqa.deft.loop import Due, Loop
 from vidqa.deft.problems import DEFT_GATE
 from vidqa.deft.report import write_report
 
-FELL = {"name": "door", "difference": -0.08, "ci95": [-0.15, -0.02]}
+FELL = {"name": "door", "n_videos": 60, "difference": -0.08, "ci95": [-0.15, -0.02], "p_corrected": 0.01}
 
 
 @pytest.fixture

@@ -15,13 +15,16 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "curation"))
 
 from table_jobs import Answers, Jobs, write_sets
 
-from vidqa.contract.problem import ProblemError
+from vidqa.contract.files import write_json
+from vidqa.contract.problem import Exit, ProblemError
 from vidqa.deft import carrying_out
 from vidqa.deft.beginning import Wanted, begin
-from vidqa.deft.loop import Loop
+from vidqa.deft.commands import go_on
+from vidqa.deft.loop import Loop, Step
 from vidqa.deft.report import write_report
 from vidqa.deft.state import Ending
 from vidqa.demo.clips import pool_clips, selection_clips, train_clips
+from vidqa.evaluation import score
 from vidqa.spec import Layer, dump, resolve
 
 
@@ -115,6 +118,39 @@ def test_a_model_without_gaps_ends_the_loop(monkeypatch: pytest.MonkeyPatch, wor
     assert ending.rule == "no gaps" and "train" not in jobs.launched
 
 
+def test_a_target_of_a_kind_that_is_not_there_is_a_gate_until_it_is_corrected(
+    monkeypatch: pytest.MonkeyPatch, world: Path, tmp_path: Path
+) -> None:
+    target = "stop.target=0.5 stop.target_kind="
+    loop = begun(world, tmp_path, *f"{target}colour".split())
+    with pytest.raises(ProblemError, match=r"stop.target_kind(.|\n)*'colour'(.|\n)*color"):
+        ended(monkeypatch, loop, knows_all)
+    assert ended(monkeypatch, begun(world, tmp_path, *f"{target}color".split()), knows_all)[0].rule == "target"
+
+
+def test_a_selection_set_without_answers_is_a_gate(
+    monkeypatch: pytest.MonkeyPatch, world: Path, tmp_path: Path
+) -> None:
+    loop = begun(world, tmp_path)
+    jobs = Jobs(knows_all)
+    monkeypatch.setattr(carrying_out, "job", jobs)
+    sound = jobs.evaluate
+
+    def without_answers(run: Path, asked: dict[str, Any]) -> None:
+        sound(run, asked)
+        items = [{**item, "gt": "", "correct": None} for item in json.loads((run / "results.json").read_text())]
+        write_json(run / "metrics.json", score(items, ""))
+
+    monkeypatch.setattr(jobs, "evaluate", without_answers)
+    with pytest.raises(ProblemError, match="none of its questions has an expected answer"):
+        loop.next()
+    (run,) = (loop.folder / "runs").glob("evaluate-*")
+    (run / "metrics.json").write_text('{"accuracy": 1')
+    monkeypatch.setattr(jobs, "evaluate", lambda *_: None)
+    with pytest.raises(ProblemError, match=r"DEFT_TABLE(.|\n)*metrics.json"):
+        loop.next()
+
+
 def test_a_pool_without_anything_like_the_gaps_ends_the_loop(
     monkeypatch: pytest.MonkeyPatch, world: Path, tmp_path: Path
 ) -> None:
@@ -173,18 +209,58 @@ def test_a_selection_set_that_has_become_empty_is_a_gate(
     assert loop.state.ending and loop.state.ending.rule == "hard gate"
 
 
-def test_finds_without_answers_wait_for_a_person(monkeypatch: pytest.MonkeyPatch, world: Path, tmp_path: Path) -> None:
-    """A pool of clips alone: what is found in it becomes a page on which questions are answered."""
+def test_a_pool_of_clips_alone_reaches_its_second_round_by_a_persons_answers(
+    monkeypatch: pytest.MonkeyPatch, world: Path, tmp_path: Path
+) -> None:
+    """What is mined becomes a page; its answers become the round's samples; the next round mines other clips."""
     pool = shutil.copytree(world / "pool/videos", tmp_path / "pool", copy_function=os.link)
-    loop = begun(world, tmp_path / "place", "words.mine=--threshold=-1", pool=pool)
-    ending, jobs = ended(monkeypatch, loop, lacks_diagonals)
-    assert ending.rule == "labels needed" and "label_samples.py" in ending.sentence and "train" not in jobs.launched
-    assert (loop.folder / "round_1/mined/annotate.html").is_file()
+    words = ("words.mine=--threshold=-1 --per-gap 1", "stop.rounds=2", "stop.patience=2")
+    loop = begun(world, tmp_path / "place", *words, pool=pool)
+    monkeypatch.setattr(carrying_out, "job", jobs := Jobs(lacks_diagonals))
+    mined: list[set[str]] = []
+    for number in (1, 2):
+        told = go_on(loop.folder, once=False)
+        assert (told.data["ending"]["rule"], told.exit_code) == ("labels needed", int(Exit.NOT_DONE))
+        page = loop.folder / f"round_{number}/mined/annotate.html"
+        assert page.is_file() and str(page) in told.data["ending"]["sentence"] and "--labels ANSWERS" in told.next[0]
+        tasks = json.loads(page.with_name("tasks.json").read_text())
+        mined.append({task["id"] for task in tasks})
+        labels = tmp_path / "labels.json"
+        labels.write_text("{}")
+        with pytest.raises(ProblemError, match="CURATION_LABELS"):
+            go_on(loop.folder, labels=labels, once=True)
+        labels.write_text(json.dumps([{"id": task["id"], "question": "", "answer": "up"} for task in tasks[1:]]))
+        assert go_on(loop.folder, labels=labels, once=True).data["stage"] == "label"
+    told = go_on(loop.folder, once=False)
+    assert not mined[0] & mined[1] and told.data["ending"]["rule"] == "no progress" and told.data["rounds"] == 2
+    assert jobs.launched.count("train") == 2
+    assert (
+        "All wrong answers are in kind diagonal (8 of 8)" in Loop(loop.folder).state.rounds[2].stages["gaps"].sentence
+    )
+    added = [table["added"] for table in json.loads((loop.folder / "report.json").read_text())["rounds"][1:]]
+    assert added == [{"mine": 0, "label": len(names) - 1} for names in mined]
+    assert f"{len(mined[0]) - 1} questions added from the pool" in (loop.folder / "report.html").read_text()
+    with pytest.raises(ProblemError, match="DEFT_NOT_WAITING"):
+        go_on(loop.folder, labels=labels, once=True)
+
+
+def test_random_samples_of_a_pool_without_answers_are_refused(world: Path, tmp_path: Path) -> None:
+    with pytest.raises(ProblemError, match="random samples of it have no answers"):
+        begun(world, tmp_path, "control=true", pool=world / "pool/videos")
+
+
+def test_a_pool_may_be_an_annotation_file(monkeypatch: pytest.MonkeyPatch, world: Path, tmp_path: Path) -> None:
+    loop = begun(world, tmp_path, "words.mine=--per-gap 1", pool=world / "pool/annotations.json")
+    monkeypatch.setattr(carrying_out, "job", Jobs(lacks_diagonals))
+    while not (isinstance(step := loop.next(), Step) and step.due.stage.name == "assemble"):
+        pass
+    rows = json.loads((loop.folder / "round_1/mined/mined.json").read_text())
+    assert rows and all(row["video"].startswith(str(world / "pool/videos")) for row in rows)
 
 
 @pytest.mark.slow
-def test_a_leak_is_a_gate(monkeypatch: pytest.MonkeyPatch, world: Path, tmp_path: Path) -> None:
-    """A pool that holds clips of the selection set."""
+def test_clips_that_leak_are_left_out_and_said(monkeypatch: pytest.MonkeyPatch, world: Path, tmp_path: Path) -> None:
+    """A pool that holds clips of the selection set, beside clips of its own or alone."""
     pool = tmp_path / "pool"
     (pool / "videos").mkdir(parents=True)
     for clip in (world / "selection/videos").iterdir():
@@ -193,6 +269,16 @@ def test_a_leak_is_a_gate(monkeypatch: pytest.MonkeyPatch, world: Path, tmp_path
     copies = [{**row, "id": f"copy {row['id']}", "video": row["video"].replace("/", "/copy_")} for row in rows]
     (pool / "annotations.json").write_text(json.dumps(copies))
     loop = begun(world, tmp_path / "place", "words.mine=--per-gap 1", pool=pool)
-    with pytest.raises(ProblemError, match="CURATION_LEAK"):
-        ended(monkeypatch, loop, lacks_diagonals)
-    assert loop.state.ending and (loop.state.ending.rule, loop.state.ending.waits) == ("hard gate", True)
+    ending, jobs = ended(monkeypatch, loop, lacks_diagonals)
+    assert ending.rule == "no new samples" and "leak" in ending.sentence and "train" not in jobs.launched
+
+    own = json.loads((world / "pool/annotations.json").read_text())
+    kept = [{**row, "video": str(world / "pool" / row["video"])} for row in own if row["kind"] == "diagonal"]
+    (pool / "annotations.json").write_text(json.dumps([*copies, *kept]))
+    loop = begun(world, tmp_path / "other", "words.mine=--per-gap 2 --near-copy 2", "stop.rounds=1", pool=pool)
+    ending, jobs = ended(monkeypatch, loop, learns_diagonals)
+    assembled = loop.state.rounds[1].stages["assemble"]
+    assert jobs.launched.count("train") == 1 and assembled.facts["leaking"] > 0
+    assert f"shows: {assembled.facts['leaking']} (" in assembled.sentence and "leaks.json" in assembled.sentence
+    names = {row["id"] for row in json.loads((loop.folder / "round_1/train_set/annotations.json").read_text())}
+    assert {row["id"] for row in kept} & names and not {row["id"] for row in copies} & names

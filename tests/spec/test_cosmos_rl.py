@@ -19,8 +19,9 @@ from pydantic import BaseModel
 from vidqa.actions import action
 from vidqa.contract.problem import ProblemError
 from vidqa.spec import Layer, TrainSpec, dump, resolve
-from vidqa.spec.build import Request, build, train_samples
+from vidqa.spec.build import Request, build
 from vidqa.spec.compat.cosmos import cosmos_table, video_fps_problems
+from vidqa.spec.samples import train_samples
 from vidqa.spec.sources import profile_layer
 from vidqa.spec.text import render
 

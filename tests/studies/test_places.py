@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +15,7 @@ import pytest
 from small_studies import carry_out, gpus_over_time, history, write_study
 
 from vidqa import spec
+from vidqa.contract import environment
 from vidqa.contract.problem import ProblemError
 from vidqa.jobs.launch import unchecked
 from vidqa.platforms import hardware
@@ -60,6 +65,40 @@ def test_free_places_are_those_of_the_emptiest_gpus(two_gpus: None) -> None:
     assert Places("local", None, each=1).free([("4", 2), ("6", 1)], 1) is None, "and one that wants it alone waits"
     assert Places("local", None, each=3).free([("4", 2)], 1, busy={"6"}) == ["4"], "1/2 and 1/3"
     assert Places("slurm", None, each=1).free([], 4) == []
+
+
+def test_a_launch_has_its_gpus_and_nothing_else_of_the_process_changes(
+    two_gpus: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of two launches at the same time each has its own, and a third thread sees what the process sees."""
+    both_inside, seen = threading.Barrier(3), {}
+
+    def launch(name: str) -> None:
+        with Places("local", None).only([name]):
+            both_inside.wait(10)
+            shown = subprocess.run(
+                [sys.executable, "-c", "import os; print(os.environ['CUDA_VISIBLE_DEVICES'])"],
+                env=environment.child_environment(),
+                capture_output=True,
+                text=True,
+                check=True,
+            )
+            seen[name] = (shown.stdout.strip(), environment.visible_gpus())
+            both_inside.wait(10)
+
+    threads = [threading.Thread(target=launch, args=(name,)) for name in ("4", "6")]
+    for thread in threads:
+        thread.start()
+    both_inside.wait(10)
+    assert (os.environ["CUDA_VISIBLE_DEVICES"], environment.visible_gpus()) == ("4,6", ["4", "6"])
+    both_inside.wait(10)
+    for thread in threads:
+        thread.join()
+    assert seen == {"4": ("4", ["4"]), "6": ("6", ["6"])}
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    with Places("local", None).only(["1"]):
+        assert "CUDA_VISIBLE_DEVICES" not in os.environ
+    assert "CUDA_VISIBLE_DEVICES" not in os.environ and environment.visible_gpus() is None
 
 
 @pytest.mark.usefixtures("quick_trials", "two_gpus")

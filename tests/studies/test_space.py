@@ -197,3 +197,20 @@ def test_a_changed_space_has_another_fingerprint_and_the_same_one_the_same() -> 
     others = [space(lora(), {RATE: "1e-5..1e-3"}), space(lora(), samples=50), space(lora(), fixed={"train.epoch": 1})]
     assert len({one.fingerprint(), *(each.fingerprint() for each in others)}) == 4
     assert json.loads(json.dumps(one.as_dict())) == json.loads(json.dumps(one.as_dict()))
+
+
+def test_only_the_named_keys_are_searched() -> None:
+    found = space(template(), only=["learning_rate", "train.optm_warmup_epochs"])
+    assert [each.name for each in found.parameters] == [RATE, "train.optm_warmup_epochs"]
+    assert space(template(), {RATE: "1e-5..1e-4"}, only=[RATE])[RATE].high == 1e-4
+    for ranges, only, where in (({DECAY: ""}, [RATE], f"--range {DECAY}"), ({}, ["train.wings"], "--only train.wings")):
+        with pytest.raises(ProblemError) as wrong:
+            space(template(), ranges, only=only)
+        assert [problem.where for problem in wrong.value.problems] == [where]
+
+
+def test_a_range_that_leaves_the_templates_value_out_is_said() -> None:
+    outside = space(template(train__optm_lr=1e-5), {RATE: "1e-4..1e-2:log", DECAY: "linear,cosine"})
+    (note,) = [note for note in outside.notes if RATE in note]
+    assert "1e-05 is outside of 0.0001..0.01 (log)" in note and "trial 0" in note
+    assert not [note for note in space(template(train__optm_lr=1e-5), {RATE: "1e-6..1e-2:log"}).notes if RATE in note]

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 
 # Whatever a program writes down is without their values; the names are those of the libraries that read them.
@@ -21,6 +23,8 @@ OF_THE_ENGINE = {"HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
 # tells NCCL that it is the whole name.
 LOOPBACK = "127.0.0.1"
 ON_ONE_NODE = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "=lo"}
+GPUS = "CUDA_VISIBLE_DEVICES"
+_LENT: ContextVar[tuple[str, ...] | None] = ContextVar("lent", default=None)  # the GPUs of a launch in this context
 SHORTEST_SECRET = 8  # characters; what is shorter is a placeholder, and occurs by chance
 _CREDENTIALS = re.compile(r"://(?:[^\s/'\"<>@]+|[^\s/'\"<>@:]*:(?!\d+/)[^\s'\"<>@]*)@")
 _OF_THIS_PROCESS = re.compile(
@@ -108,12 +112,24 @@ def take_parent() -> int | None:
 
 
 def visible_gpus() -> list[str] | None:
-    """The GPUs that CUDA_VISIBLE_DEVICES leaves, as written there; None where it is not set."""
-    written = os.environ.get("CUDA_VISIBLE_DEVICES")
+    """The GPUs of `with_gpus`, else those that CUDA_VISIBLE_DEVICES leaves, as written there; None without either."""
+    if (lent := _LENT.get()) is not None:
+        return list(lent)
+    written = os.environ.get(GPUS)
     if written is None:
         return None
     names = [name.strip() for name in written.split(",")]
     return [name for name in names if name and name != "-1"]
+
+
+@contextmanager
+def with_gpus(names: Sequence[str]) -> Iterator[None]:
+    """What is launched inside the block sees these GPUs. Other threads, and the process itself, see what they saw."""
+    token = _LENT.set(tuple(names))
+    try:
+        yield
+    finally:
+        _LENT.reset(token)
 
 
 def has(name: str) -> bool:
@@ -149,8 +165,9 @@ def python_path(first: Path) -> str:
 
 
 def child_environment(**changes: str) -> dict[str, str]:
-    """The environment of a child process: ours with some changes."""
-    return {**os.environ, **changes}
+    """The environment of a child process: ours with some changes, and with the GPUs of `with_gpus`."""
+    lent = _LENT.get()
+    return {**os.environ, **({} if lent is None else {GPUS: ",".join(lent)}), **changes}
 
 
 def foreign_environment(**changes: str) -> dict[str, str]:

@@ -1,8 +1,8 @@
-"""Assembly: a base set and new rows become the next training set, if none of them shows what a protected set shows.
+"""Assembly: a base set and new rows become the next training set, without those that show what a protected set shows.
 
     made = assemble(Assembly(base, [mined], out, protected))
 
-Nothing is written where there is a leak.
+A new row that leaks is left out, counted, and named.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 
 from vidqa.contract.files import write_json
 from vidqa.contract.problem import Problem
-from vidqa.curation.leaks import Leak, Protected, find_leaks
+from vidqa.curation.leaks import SAME_ID, Leak, Protected, find_leaks
 from vidqa.curation.problems import LEAK, NOTHING_NEW
 from vidqa.curation.rows import Row, counted, read_rows, written
 from vidqa.dataset.record import Provenance, Record
@@ -85,8 +85,8 @@ class Assembled:
 
 
 def assemble(asked: Assembly) -> Assembled:
-    """Write annotations.json to `asked.out`. Raises CURATION_LEAK, and then writes leaks.json alone. Pairs that are too
-    plain to tell stand in leaks.json and in `warnings`."""
+    """Write annotations.json to `asked.out`. New rows that leak are left out; they, and pairs that are too plain to
+    tell, stand in leaks.json and in `warnings`. Raises CURATION_NOTHING_NEW where no new row is left."""
     base = read_rows(asked.base.annotations, asked.base.media)
     new = [pair for source in asked.add for pair in read_rows(_annotations_in(source.annotations), source.media)]
     left_out: Counter[str] = Counter()
@@ -101,8 +101,9 @@ def assemble(asked: Assembly) -> Assembled:
     asked.out.mkdir(parents=True, exist_ok=True)
     leaks = find_leaks([record for _, record in new], protected, asked.group_by)
     write_json(asked.out / LEAKS, [leak.as_dict() for leak in leaks])
-    if sure := [leak for leak in leaks if leak.sure]:
-        raise LEAK.error(asked.out / LEAKS, leaks_text(sure))
+    new = _without_leaks(new, [leak for leak in leaks if leak.sure], left_out)
+    if not new:
+        raise NOTHING_NEW.error(asked.out / LEAKS, f"all of the new rows leak: {leaks_text(leaks)}")
     draw = np.random.default_rng(asked.seed)
     chosen = _capped(_balanced(new, draw, left_out) if asked.balance else new, asked.cap, draw, left_out)
     kept = _replayed(base, len(chosen), asked.replay, draw)
@@ -142,6 +143,14 @@ def _without_known(base: Sequence[Pair], new: Sequence[Pair], left_out: Counter[
         known.add(key)
         found.append(pair)
     return found
+
+
+def _without_leaks(new: Sequence[Pair], leaks: Sequence[Leak], left_out: Counter[str]) -> list[Pair]:
+    """New rows of which neither a medium nor the id leaks."""
+    media, names = {leak.new_media for leak in leaks}, {leak.new for leak in leaks if leak.reason == SAME_ID}
+    kept = [pair for pair in new if pair[1].id not in names and media.isdisjoint(ref.file for ref in pair[1].media)]
+    left_out["leaking"] += len(new) - len(kept)
+    return kept
 
 
 def _balanced(new: list[Pair], draw: np.random.Generator, left_out: Counter[str]) -> list[Pair]:
@@ -210,9 +219,16 @@ def _rows(asked: Assembly, kept: Sequence[Pair], chosen: Sequence[Pair]) -> list
 
 def warnings(made: Assembled, asked: Assembly) -> list[Problem]:
     """What is worth a look although the set was written."""
-    if made.leaks:
+    sure, unsure = ([leak for leak in made.leaks if leak.sure is known] for known in (True, False))
+    found = []
+    if sure:
+        message = f"{made.left_out['leaking']} new rows were left out. {leaks_text(sure)}"
+        found.append(LEAK.at(asked.out / LEAKS, message, severity="warning"))
+    if unsure:
         remedy = "look at these clips, and take the rows of copies out of what is added"
-        return [LEAK.at(asked.out / LEAKS, leaks_text(made.leaks), remedy, severity="warning")]
+        found.append(LEAK.at(asked.out / LEAKS, leaks_text(unsure), remedy, severity="warning"))
+    if found:
+        return found
     if asked.protected:
         return []
     message = "no KPI, validation or test set was named, so that nothing was compared"

@@ -23,6 +23,7 @@ from vidqa.curation.overlap import UNSURE, overlaps
 from vidqa.dataset.record import MediaRef, Record
 from vidqa.dataset.same_bytes import real_key, same_bytes_between
 
+SAME_ID = "the same id"  # the reason of a leak that no medium shows
 BLOCK = 64  # new clips that are looked at together
 # What a cutter puts behind the name of a recording: _part2, -seg03, .chunk1, _10s_20s, _0.5-to-3.0
 PARTS = re.compile(
@@ -109,9 +110,7 @@ def _by_id(new: Sequence[Record], protected: Protected, found: dict[tuple[str, s
     for record in new:
         if not record.id.isdigit() and (other := known.get(named(record))):
             media = [each.media[0].file if each.media else "" for each in (record, other)]
-            found[protected.name, f"id {record.id}", ""] = Leak(
-                protected.name, "the same id", record.id, other.id, *media
-            )
+            found[protected.name, f"id {record.id}", ""] = Leak(protected.name, SAME_ID, record.id, other.id, *media)
 
 
 Pairs = list[tuple[MediaRef, MediaRef]]

@@ -40,8 +40,8 @@ LABELS = Code(
 )
 LEAK = Code(
     "CURATION_LEAK",
-    "New rows show what a protected set (KPI, validation, test) shows; nothing was assembled.",
-    "Take the rows that leaks.json names out of what is added. Where two are no copies, look at both first.",
+    "New rows show what a protected set (KPI, validation, test) shows, or nothing says whether they do.",
+    "Look at the pairs that leaks.json names; such rows are left out of the new set.",
 )
 NOTHING_NEW = Code(
     "CURATION_NOTHING_NEW",

@@ -6,18 +6,18 @@ import shutil
 from pathlib import Path
 
 from vidqa import spec
-from vidqa.contract.files import parse_json
 from vidqa.contract.problem import ProblemError
 from vidqa.contract.run_folder import EMBEDDINGS, QUERY_EMBEDDINGS
 from vidqa.deft import carrying_out
 from vidqa.deft.measuring import data_words, model_words
 from vidqa.deft.recipe import train_words
 from vidqa.deft.state import Cost
-from vidqa.deft.turn import EVALUATE_SPEC, Done, Turn, annotations_in
+from vidqa.deft.tables import Annotations, read_table
+from vidqa.deft.turn import EVALUATE_SPEC, LABELS, Done, Turn, annotations_in, is_labelled, media_of
 
 NOTHING = tuple(f"CURATION_{what}" for what in ("NOTHING_FOUND", "EMPTY_POOL", "NO_GAPS", "NOTHING_NEW"))
-MOST_BYTES = 4 << 30  # of a set of annotations
 NO_ROWS = ("DATA_EMPTY", "DATA_FILE_MISSING")  # of a folder that is there
+LEAKING = "leaking"  # why assemble_dataset.py leaves a row out
 NEAR = "DATA_SPLIT_NEAR"  # preflight's warning of files that look alike
 
 
@@ -33,7 +33,7 @@ def embed(turn: Turn) -> Done:
         run, _, cost = carrying_out.job("embed", asked, turn.settings.where)
     except ProblemError as none:
         first = none.problems[0]
-        if first.code not in NO_ROWS or first.where != str(annotations_in(pool)) or not Path(pool).is_dir():
+        if first.code not in NO_ROWS or first.where != str(annotations_in(pool)) or not Path(pool).exists():
             raise
         sentence = f"No new samples: the pool is empty. {first.message}: {first.where}."
         return Done(sentence, {}, {}, stop="no new samples")
@@ -54,7 +54,7 @@ def mine(turn: Turn) -> Done:
     pool = str(turn.settings.sets.pool)
     words: list[object] = ["--gaps", turn.output("gaps"), "--pool", turn.output("pool embeddings")]
     words += ["--query", turn.output("selection embeddings"), "--out", folder, "--round", turn.number]
-    words += ["--pool-annotations", annotations_in(pool), "--pool-media", pool] if _is_labelled(pool) else []
+    words += ["--pool-annotations", annotations_in(pool), "--pool-media", media_of(pool)] if is_labelled(pool) else []
     words += [word for place in _tried(turn) for word in ("--tried", place)]
     try:
         found = carrying_out.script("mine_samples", *words, *turn.settings.words.get("mine", [])).data
@@ -63,16 +63,14 @@ def mine(turn: Turn) -> Done:
             raise
         sentence = f"No new samples: the pool holds none that is like the gaps. {none.problems[0].message}."
         return Done(sentence, {}, {"samples": 0}, stop="no new samples")
+    outputs = {"mined table": folder / "mined.parquet"}
     if not found["mined"]:
-        return _to_label(folder, found["to_label"])
-    outputs = {"mined": folder / "mined.json", "mined table": folder / "mined.parquet"}
+        count = found["to_label"]
+        sentence = f"{count} samples of the pool were mined. They have no answers."
+        return Done(sentence, {**outputs, "tasks": folder / "tasks.json"}, {"samples": 0, "to label": count})
+    outputs |= {"mined": folder / "mined.json"}
     outputs |= {"random": folder / "control.json"} if turn.settings.control else {}
     return Done(f"{found['mined']} samples were mined.", outputs, {"samples": found["mined"]})
-
-
-def _is_labelled(pool: str) -> bool:
-    place = annotations_in(pool)
-    return place is not None and place.is_file()
 
 
 def _tried(turn: Turn) -> list[str]:
@@ -81,14 +79,22 @@ def _tried(turn: Turn) -> list[str]:
     return [each["mined table"].path for each in outputs if "mined table" in each]
 
 
-def _to_label(folder: Path, count: int) -> Done:
-    """What was found has no answers: a person gives them, outside the loop."""
-    page = folder / "annotate.html"
-    sentence = (
-        f"{count} samples were found in the pool, which has no answers. A person has to answer {page} "
-        "(scripts/label_samples.py); then begin a loop whose pool is the answered set."
-    )
-    return Done(sentence, {}, {"samples": 0}, stop="labels needed")
+def label(turn: Turn) -> Done:
+    """A person's answers to what was mined without answers; the loop waits for them. Raises CURATION_LABELS."""
+    tasks, answers, out = turn.output("tasks"), turn.place / LABELS, turn.place / "labelled.json"
+    if tasks is None:
+        return Done("All that was mined has answers.")
+    asked = f"A person has to answer {tasks.with_name('annotate.html')}, save, and give the saved file with --labels."
+    count = turn.fact("mine", "to label")
+    if not answers.is_file():
+        return Done(f"Samples that were mined without answers: {count}. {asked}", stop="labels needed", waits=True)
+    out.unlink(missing_ok=True)
+    counts = carrying_out.script("label_samples", "--tasks", tasks, "--labels", answers, "--out", out).data
+    labelled = counts["labelled"]
+    if not labelled:
+        return Done(f"None of the {count} samples is answered in {answers}. {asked}", stop="labels needed", waits=True)
+    sentence = f"{labelled} of {count} mined samples were answered by a person."
+    return Done(sentence, {"mined": out}, {"samples": labelled})
 
 
 def augment(turn: Turn) -> Done:
@@ -97,12 +103,8 @@ def augment(turn: Turn) -> Done:
     words: list[object] = ["--annotations", turn.output("mined"), "--out", folder, "--round", turn.number]
     carrying_out.script("augment_samples", *words, *turn.settings.words.get("augment", []))
     made = folder / "augmented.json"
-    count = _count(made)
+    count = len(read_table(made, Annotations).root)
     return Done(f"{count} altered copies were made.", {"augmented": made}, {"samples": count})
-
-
-def _count(annotations: Path) -> int:
-    return len(parse_json(annotations, MOST_BYTES))
 
 
 def _fresh(folder: Path) -> Path:
@@ -118,7 +120,7 @@ def assemble(turn: Turn) -> Done:
 
 
 def assembled(turn: Turn, added: list[Path], folder: str, name: str) -> Done:
-    """The stage ends the loop where nothing new is left to add. Raises the leaks that the assembly finds."""
+    """The stage ends the loop where nothing new is left to add. Samples that leak are left out and counted."""
     base, media = turn.base_set()
     sets, out = turn.settings.sets, _fresh(turn.place / folder)
     words: list[object] = ["--base", base, "--base-media", media, "--add", *added, "--out", out]
@@ -133,8 +135,10 @@ def assembled(turn: Turn, added: list[Path], folder: str, name: str) -> Done:
         sentence = f"No new samples: {none.problems[0].message}."
         return Done(sentence, {}, {"samples": 0}, stop="no new samples")
     rows, origins = found["rows"], ", ".join(f"{count} {origin}" for origin, count in found["by_origin"].items())
-    made = {name: out / "annotations.json"}
-    return Done(f"{rows} samples to train on: {origins}.", made, {"samples": rows})
+    files = {name: out / "annotations.json"}
+    leaking = found["left_out"].get(LEAKING, 0)
+    shown = f" Left out, as they show what a measured set shows: {leaking} ({out / 'leaks.json'})." if leaking else ""
+    return Done(f"{rows} samples to train on: {origins}.{shown}", files, {"samples": rows, "leaking": leaking})
 
 
 def validate(turn: Turn) -> Done:

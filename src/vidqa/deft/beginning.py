@@ -15,7 +15,7 @@ from vidqa.deft.loop import Loop, only_one, write_state
 from vidqa.deft.problems import DEFT_FOLDER_TAKEN, DEFT_OTHER_LOOP, DEFT_SAME_SET, DEFT_SETTING
 from vidqa.deft.settings import CHANGEABLE, Settings, settings_of, with_sets
 from vidqa.deft.state import fold
-from vidqa.deft.turn import EVALUATE_SPEC, LOG, TRAIN_SPEC
+from vidqa.deft.turn import EVALUATE_SPEC, LOG, TRAIN_SPEC, is_labelled
 
 
 @dataclass(frozen=True)
@@ -68,6 +68,8 @@ def _check_sets(settings: Settings) -> None:
     sets = settings.sets
     named = {name: place for name in ("selection", "pool", "kpi", "test") if (place := getattr(sets, name))}
     for name, place in named.items():
+        if name == "pool" and os.path.isfile(place):
+            continue
         if not os.path.isdir(place):
             raise DEFT_SETTING.error(f"sets.{name}", f"{place} is no folder", "name the folder of a set")
         if name != "pool" and not any((Path(place) / file).is_file() for file in NAMES):
@@ -83,6 +85,9 @@ def _check_sets(settings: Settings) -> None:
         raise DEFT_SETTING.error("control", message, "ask for one of control and study")
     if sets.pool is None:
         raise DEFT_SETTING.error("sets.pool", "there is nothing to take samples from", "name a pool: --pool DIR")
+    if settings.control and not is_labelled(sets.pool):
+        message = f"{sets.pool} has no annotations, so that random samples of it have no answers to train on"
+        raise DEFT_SETTING.error("control", message, "leave control out, or name a pool with annotations.json")
 
 
 def _free(folder: Path) -> Path:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from pathlib import Path
 
-from vidqa.contract.files import read_object
-from vidqa.deft.state import Ending, LoopState, RoundState
+from vidqa.deft.state import Ending, Fact, LoopState, RoundState
+from vidqa.deft.tables import ComparisonTable, Slice, read_table, scores_of
 from vidqa.deft.turn import Done, Turn
 from vidqa.pages.page import percent
 
@@ -13,37 +14,54 @@ LEVEL = 0.05  # of all rounds together: each is tested at its share of it
 
 
 def decide(turn: Turn) -> Done:
-    """Accept this round's model, or roll back to the best one before it."""
-    comparison = turn.output("comparison")
-    found = read_object(comparison) if comparison else {}
+    """Accept this round's model, or roll back to the best one before it. Raises DEFT_TABLE."""
     stop = turn.settings.stop
-    accepted, why = verdict(found, stop.rounds, stop.slice_points)
-    fell = [each["name"] for each in fallen(found, stop.slice_points)]
-    is_worse = found["verdict"] == "worse" or bool(fell)
-    return Done(why, {}, {"accepted": accepted, "regression": is_worse and not accepted, "fell": fell})
+    comparison = read_table(Path(str(turn.output("comparison"))), ComparisonTable)
+    accepted, why = verdict(comparison, stop.rounds, stop.slice_points)
+    fell = [part.name for part in fallen(comparison.slices, stop.slice_points)]
+    unjudged = [part.name for part in too_small(comparison.slices, stop.slice_points)]
+    is_worse = comparison.verdict == "worse" or bool(fell)
+    facts: dict[str, Fact] = {"accepted": accepted, "regression": is_worse and not accepted}
+    return Done(why, {}, {**facts, "fell": fell, "too few videos to judge": unjudged})
 
 
-def verdict(found: dict[str, Any], rounds: int, slice_points: float) -> tuple[bool, str]:
-    """(accepted, why) from a comparison. Among `rounds` tests one is passed by chance more often than among one, so
-    that each has its share of LEVEL."""
-    whole, fell = found["whole"], fallen(found, slice_points)
-    change = f"{percent(whole['before'])} -> {percent(whole['after'])}, p = {whole['p_value']:.3g}"
-    if fell:
-        named = ", ".join(f"{each['name']} by {-100 * each['difference']:.1f} points" for each in fell)
-        return False, f"Rolled back: {named} fell further than {slice_points:g} points ({change})."
-    if found["verdict"] == "worse":
-        return False, f"Rolled back: the new model is worse ({change})."
-    if found["verdict"] != "better":
-        return False, f"Rolled back: the new model is not told apart from the one before ({change})."
-    if whole["p_value"] * rounds >= LEVEL:
-        return False, f"Rolled back: better, but too likely by chance for one of {rounds} rounds ({change})."
-    return True, f"Accepted: the new model is better ({change})."
+def verdict(comparison: ComparisonTable, rounds: int, slice_points: float) -> tuple[bool, str]:
+    """(accepted, why). Among `rounds` tests one is passed by chance more often than among one, so that each has its
+    share of LEVEL."""
+    whole = comparison.whole
+    change = f"{percent(whole.before)} -> {percent(whole.after)}, p = {whole.p_value:.3g}"
+    accepted, why = False, f"Rolled back: the new model is not told apart from the one before ({change})."
+    if fell := fallen(comparison.slices, slice_points):
+        why = f"Rolled back: {_points(fell)} fell further than {slice_points:g} points ({change})."
+    elif comparison.verdict == "worse":
+        why = f"Rolled back: the new model is worse ({change})."
+    elif comparison.verdict == "better" and whole.p_value * rounds >= LEVEL:
+        why = f"Rolled back: better, but too likely by chance for one of {rounds} rounds ({change})."
+    elif comparison.verdict == "better":
+        accepted, why = True, f"Accepted: the new model is better ({change})."
+    if unjudged := too_small(comparison.slices, slice_points):
+        why += f" Too few videos to judge a fall: {_points(unjudged)}."
+    return accepted, why
 
 
-def fallen(found: dict[str, Any], slice_points: float) -> list[dict[str, Any]]:
-    """The slices that fell by more than the limit, and surely fell."""
-    slices = found.get("slices", [])
-    return [each for each in slices if each["difference"] < -slice_points / 100 and each["ci95"][1] < 0]
+def _points(slices: Sequence[Slice]) -> str:
+    return ", ".join(f"{part.name or '(no kind)'} by {-100 * part.difference:.1f} points" for part in slices)
+
+
+def fallen(slices: Sequence[Slice], slice_points: float) -> list[Slice]:
+    """The kinds that fell by more than the limit, and not by chance: interval and corrected test must both say so. An
+    interval alone is no proof: that of one video has no width, and of twenty kinds one falls by chance."""
+    return [part for part in _lower(slices, slice_points) if part.ci95[1] < 0 and part.p_corrected < LEVEL]
+
+
+def too_small(slices: Sequence[Slice], slice_points: float) -> list[Slice]:
+    """The kinds that fell by more than the limit on so few videos that no result could prove it: the least p-value of
+    n videos is 2 / 2^n, times the number of kinds."""
+    return [part for part in _lower(slices, slice_points) if len(slices) * 2.0 ** (1 - part.n_videos) >= LEVEL]
+
+
+def _lower(slices: Sequence[Slice], slice_points: float) -> list[Slice]:
+    return [part for part in slices if part.difference < -slice_points / 100]
 
 
 def after_round(state: LoopState) -> Ending | None:
@@ -72,14 +90,8 @@ def _reached(state: LoopState, kind: str | None) -> tuple[float | None, str]:
     assert accepted is not None  # the caller has looked
     if kind is None:
         return accepted.accuracy, "accuracy"
-    row = read_object(_metrics(accepted.evaluation)).get("by_kind", {}).get(kind, {})
-    return row.get("accuracy"), f"of {kind}"
-
-
-def _metrics(run: str) -> Any:
-    from pathlib import Path
-
-    return Path(run) / "metrics.json"
+    row = scores_of(accepted.evaluation).by_kind.get(kind)
+    return row.accuracy if row else None, f"of {kind}"
 
 
 def _no_gain(state: LoopState) -> Ending | None:

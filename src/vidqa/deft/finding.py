@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from vidqa.contract.files import read_object
 from vidqa.deft import carrying_out
 from vidqa.deft.state import Fact
+from vidqa.deft.tables import AuditQueue, read_table
 from vidqa.deft.turn import AUDIT_ANSWERS, Done, Turn, annotations_in
 
 
@@ -26,6 +26,7 @@ def gaps(turn: Turn) -> Done:
     count, types = data["gaps"], {name: count for name, count in data["by_error_type"].items() if count}
     facts: dict[str, Fact] = {"gaps": count, **types}
     sentence = f"{count} gaps among {data['results']} results: " + ", ".join(f"{n} {name}" for name, n in types.items())
+    sentence += f". {data['slices_say']}"
     if count:
         return Done(sentence, files, facts)
     return Done("No gaps are left on the selection set: there is nothing to look for.", files, facts, stop="no gaps")
@@ -39,10 +40,12 @@ def _other_evaluations(turn: Turn) -> list[str]:
 
 
 def audit(turn: Turn) -> Done:
-    """Ask a person about labels that are probably wrong: mining looks for what is like a gap, not like a mistake."""
-    queue = read_object(turn.place / "audit.json")
-    asked = [each for each in queue.get("items", []) if each["probability"] >= turn.settings.audit_from]
-    open_items = [each for each in asked if not each["verdict"]]
+    """Ask a person about labels that are probably wrong: mining looks for what is like a gap, not like a mistake.
+
+    Raises DEFT_TABLE."""
+    queue = read_table(Path(str(turn.output("audit queue"))), AuditQueue)
+    asked = [suspect for suspect in queue.items if suspect.probability >= turn.settings.audit_from]
+    open_items = [suspect for suspect in asked if not suspect.verdict]
     facts: dict[str, Fact] = {"asked": len(asked), "open": len(open_items)}
     if not open_items:
         return Done(f"No suspected label error is open; {len(asked)} were answered.", {}, facts)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from vidqa.contract.files import read_object, write_json
+from vidqa.contract.files import write_json
 from vidqa.deft import carrying_out
+from vidqa.deft.problems import DEFT_GATE, DEFT_SETTING
 from vidqa.deft.state import Cost, Fact
-from vidqa.deft.turn import EVALUATE_SPEC, Done, Turn, annotations_in
+from vidqa.deft.tables import scores_of
+from vidqa.deft.turn import EVALUATE_SPEC, Done, Turn, annotations_in, media_of
 from vidqa.pages.page import percent
 from vidqa.spec.sources import model_layer
 
@@ -38,9 +38,16 @@ def _evaluate(turn: Turn, model: str, folder: str, name: str) -> Done:
     words = ["--override", turn.folder / EVALUATE_SPEC, *data_words(folder), "--results-dir", turn.runs, "--out", asked]
     carrying_out.script("build_spec", "evaluate", *model_words(model), *words)
     run, facts, cost = carrying_out.job("evaluate", asked, turn.settings.where)
-    scores = read_object(run / "metrics.json")
-    facts |= {"model": model, **_facts_of(scores)}
-    return Done(str(scores.get("headline")), {_RESULTS[name]: run / "results.json"}, facts, cost)
+    scores = scores_of(run)
+    if scores.accuracy is None or scores.accuracy_ci95 is None:
+        raise DEFT_GATE.error(folder, "none of its questions has an expected answer", "give the set answers")
+    kind, kinds = turn.settings.stop.target_kind, scores.by_kind
+    if name == "evaluate" and kind is not None and kind not in kinds:
+        message = f"no question of {folder} is of the kind {kind!r}: the target could never be reached"
+        raise DEFT_SETTING.error("stop.target_kind", message, f"name one of {', '.join(kinds)}: run_deft.py init again")
+    low, high = scores.accuracy_ci95
+    facts |= {"model": model, "accuracy": scores.accuracy, "ci_low": low, "ci_high": high, "n": scores.n}
+    return Done(str(scores.headline), {_RESULTS[name]: run / "results.json"}, facts, cost)
 
 
 _RESULTS = {
@@ -60,13 +67,8 @@ def model_words(model: str) -> list[str]:
 def data_words(folder: str, which: str = "") -> list[str]:
     """A set as an evaluation names it: its folder, or an annotation file with the media beside it. `which` begins the
     names of the keys of an embedding's second set."""
-    keys = {"annotation_path": str(annotations_in(folder)), "media_dir": folder}
+    keys = {"annotation_path": str(annotations_in(folder)), "media_dir": media_of(folder)}
     return carrying_out.sets({f"dataset.{which}{name}": value for name, value in keys.items()})
-
-
-def _facts_of(scores: dict[str, Any]) -> dict[str, Fact]:
-    low, high = scores["accuracy_ci95"]
-    return {"accuracy": scores["accuracy"], "ci_low": low, "ci_high": high, "n": scores["n"]}
 
 
 def compare(turn: Turn) -> Done:

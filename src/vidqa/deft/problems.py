@@ -41,6 +41,17 @@ DEFT_LOG_TORN = Code(
     "The last line of the loop's log was cut off while it was written.",
     "Nothing needs to be done: the line is dropped, and its stage is carried out again.",
 )
+DEFT_NOT_WAITING = Code(
+    "DEFT_NOT_WAITING",
+    "The loop does not wait for such answers.",
+    "Leave --labels out; run_deft.py status LOOP says what the loop waits for.",
+    Exit.USAGE,
+)
+DEFT_TABLE = Code(
+    "DEFT_TABLE",
+    "A file that a stage of the loop has written is damaged.",
+    "Delete the file, then run the loop again: the stage that writes it is carried out again.",
+)
 DEFT_BUSY = Code(
     "DEFT_BUSY",
     "Another program carries out this loop.",

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vidqa.contract.files import parse_json, read_object, write_json, write_text
+from vidqa.contract.files import write_json, write_text
 from vidqa.contract.problem import ProblemError
 from vidqa.dataset.brief import brief
 from vidqa.deft.state import LoopState, RoundState
+from vidqa.deft.tables import Annotations, ComparisonTable, read_table, scores_of
 from vidqa.evaluation.comparison_page import points
 from vidqa.evaluation.posters import spread_frames
 from vidqa.evaluation.results import read_results
@@ -23,9 +24,9 @@ SCHEMA = "vidqa.deft_report.v1"
 CARDS = 12  # samples of each kind that are shown with frames, of each round
 FRAMES = 4
 SHOWN = 600  # characters of one text
+ADDING = ("mine", "label", "augment")  # stages that add samples
 ADDED = {"mined": "added from the pool", "augmented": "added as altered copies"}
 CHANGED = {"fixed": "wrong before, right now", "broken": "right before, wrong now"}
-MOST_BYTES = 1 << 30  # of the annotations of what was added
 Row = dict[str, Any]
 
 
@@ -81,7 +82,7 @@ def _round(each: RoundState) -> Row:
         "by_kind": _by_kind(measured.get("run_dir")),
         "kpi": _measured(stages["kpi"].facts) if "kpi" in stages else None,
         "gaps": stages["gaps"].facts.get("gaps") if "gaps" in stages else None,
-        "added": {name: stages[name].facts.get("samples") for name in ("mine", "augment") if name in stages},
+        "added": {name: stages[name].facts["samples"] for name in ADDING if "samples" in _facts(each, name)},
         "train_samples": stages["assemble"].facts.get("samples") if "assemble" in stages else None,
         "comparison": compared,
         "control": {**_measured(stages["control evaluate"].facts), "comparison": control} if control else None,
@@ -90,18 +91,23 @@ def _round(each: RoundState) -> Row:
     }
 
 
+def _facts(each: RoundState, stage: str) -> Row:
+    return dict(each.stages[stage].facts) if stage in each.stages else {}
+
+
 def _table(each: RoundState, stage: str, name: str) -> Row | None:
     if stage not in each.stages:
         return None
-    found = read_object(Path(each.stages[stage].outputs[name].path))
-    return {key: found.get(key) for key in ("verdict", "whole", "slices", "samples")} if found else None
+    path = Path(each.stages[stage].outputs[name].path)
+    if not path.is_file():
+        return None
+    return read_table(path, ComparisonTable).model_dump(include={"verdict", "whole", "slices", "samples"})
 
 
 def _by_kind(run: str | None) -> dict[str, Row]:
     """Accuracy and interval of each kind, from the evaluation's own scores."""
-    scores = read_object(Path(run) / "metrics.json").get("by_kind", {}) if run else {}
-    names = ("n", "accuracy", "accuracy_ci95")
-    return {kind: {name: row.get(name) for name in names} for kind, row in scores.items()}
+    scores = scores_of(run).by_kind if run else {}
+    return {kind: row.model_dump(include={"n", "accuracy", "accuracy_ci95"}) for kind, row in scores.items()}
 
 
 def _curve(rounds: Sequence[Row]) -> Any:
@@ -125,7 +131,7 @@ def _pictures(each: RoundState) -> list[tuple[str, list[Row]]]:
     shown = []
     for name, heading in ADDED.items():
         if place := _path(each, name):
-            rows = parse_json(place, MOST_BYTES)
+            rows = read_table(place, Annotations).root
             shown.append((_heading(heading, len(rows)), [_added(place, row) for row in rows[:CARDS]]))
     compared = _table(each, "compare", "comparison")
     if compared and "evaluate" in each.stages:

@@ -28,7 +28,7 @@ RULES = {
     "budget": "the agreed hours of jobs are spent",
     "hard gate": "a stage has found an error; it waits, and goes on when the loop is run again",
     "audit needed": "labels are suspected to be wrong; it waits for a person's answers",
-    "labels needed": "what was found in the pool has no answers; a person has to give them",
+    "labels needed": "what was mined from the pool has no answers; it waits for a person's",
 }
 
 
@@ -115,7 +115,16 @@ TURN = (
         adding.mine,
         "python scripts/mine_samples.py --gaps GAPS --pool EMBEDDINGS --query EMBEDDINGS --out FOLDER --json",
         ("gaps", "pool", "pool embeddings", "selection embeddings", "settings.words", "settings.control"),
-        ("mined", "mined table", "random"),
+        ("mined", "mined table", "random", "tasks"),
+        "vidqa.annotations.v1",
+    ),
+    Stage(
+        "label",
+        "ask a person for the answers of what was mined without",
+        adding.label,
+        "python scripts/run_deft.py next LOOP --labels FILE --json",
+        ("tasks", "labels"),
+        ("mined",),
         "vidqa.annotations.v1",
     ),
     Stage(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +17,7 @@ from vidqa.deft.state import Accepted, Cost, Fact, LoopState, RoundState
 
 STATE, LOG, LOCK = "deft_state.json", "deft_log.jsonl", ".deft_lock"
 TRAIN_SPEC, EVALUATE_SPEC, AUDIT_ANSWERS = "train.toml", "evaluate.toml", "audit_answers.json"
+LABELS = "labels.json"  # of a round: a person's answers to what was mined
 
 
 MOST_HASHED = 256 << 20  # bytes of a file that is read whole; of a larger one its ends are read
@@ -110,6 +112,8 @@ class Turn:
             return self.folder / EVALUATE_SPEC
         if name == "audit answers":
             return self.folder / AUDIT_ANSWERS
+        if name == "labels":
+            return self.place / LABELS
         if name == "accepted model":
             return accepted.model if accepted else self.starting_model()
         if name == "accepted results":
@@ -125,11 +129,22 @@ class Turn:
 
 
 def annotations_in(folder: str | None) -> Path | None:
-    """The annotation file of a set; the folder itself where it holds media alone."""
+    """The annotation file of a set, which may itself be named; the folder where it holds media alone."""
     if folder is None:
         return None
     place = Path(folder)
     return next((place / name for name in NAMES if (place / name).is_file()), place)
+
+
+def media_of(place: str) -> str:
+    """Where the media of a set are: its folder, also where the annotation file alone is named."""
+    return place if os.path.isdir(place) else os.path.dirname(place)
+
+
+def is_labelled(pool: str) -> bool:
+    """Whether a pool has annotations, and is no folder of media alone."""
+    place = annotations_in(pool)
+    return place is not None and place.is_file()
 
 
 def fingerprint(source: Path | str | None) -> str:

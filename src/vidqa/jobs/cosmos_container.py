@@ -30,9 +30,9 @@ from vidqa.platforms.mounts import mounts
 from vidqa.platforms.slurm.problems import SLURM_PATH
 from vidqa.platforms.slurm.script import as_pattern, directive, unmountable
 from vidqa.platforms.slurm.site import image_problems
-from vidqa.spec.build import train_samples
 from vidqa.spec.compat.cosmos import cosmos_table, video_fps_problems
 from vidqa.spec.models import TrainSpec
+from vidqa.spec.samples import train_samples
 
 TARGET = "cosmos-rl"
 TOML = "cosmos.toml"

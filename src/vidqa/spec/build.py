@@ -13,13 +13,14 @@ from vidqa import actions
 from vidqa.contract.cli import SKILL_ROOT
 from vidqa.contract.files import write_text
 from vidqa.contract.problem import Problem, ProblemError
-from vidqa.spec.compat.cosmos import cosmos_table, read_records, video_fps_problems
+from vidqa.spec.compat.cosmos import cosmos_table, video_fps_problems
 from vidqa.spec.layers import Layer, format_of, parse_set, read_layer
-from vidqa.spec.models import Spec, TrainSpec
+from vidqa.spec.models import TrainSpec
 from vidqa.spec.parents import run_folder_of
 from vidqa.spec.problems import FILE, NO_RUN, PARENT_STEPS, ROOT, UNWRITABLE
 from vidqa.spec.resolve import Resolved, resolve
 from vidqa.spec.rules import BARE_ID, unreached_steps
+from vidqa.spec.samples import train_samples
 from vidqa.spec.schedule import effective_batch, total_steps
 from vidqa.spec.sources import PARENT_LAYER, parent_layer, profile_layer, root_layer
 
@@ -154,20 +155,6 @@ def _planned(run: Path) -> tuple[int, int] | None:
     except (OSError, ValueError, RecursionError, KeyError, TypeError):
         return None
     return (steps, samples) if isinstance(steps, int) and isinstance(samples, int) else None
-
-
-def train_samples(spec: Spec) -> int | None:
-    """Records that train, after a split by number or share; None where there are none or they cannot be read here."""
-    if not actions.action_for(spec).trains:
-        return None
-    train_spec = cast(TrainSpec, spec)
-    records = read_records(Path(train_spec.custom.train_dataset.annotation_path))
-    if records is None:
-        return None
-    part = train_spec.train.train_policy.dataset.test_size
-    if part is None or train_spec.custom.val_dataset.annotation_path:
-        return len(records)
-    return max(0, len(records) - (part if isinstance(part, int) else round(part * len(records))))
 
 
 def output_format(named_format: str | None, out: Path | None) -> str:

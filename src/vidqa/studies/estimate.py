@@ -16,7 +16,7 @@ from vidqa.preflight._base import Context, Skip
 from vidqa.preflight.data_checks import apart
 from vidqa.preflight.report import preflight
 from vidqa.spec import total_steps
-from vidqa.spec.build import train_samples
+from vidqa.spec.samples import train_samples
 from vidqa.studies import sharing
 from vidqa.studies.study import Study
 from vidqa.studies.study_problems import STUDY_BUDGET, STUDY_DISK
@@ -30,7 +30,7 @@ def of_study(study: Study, first: Path) -> tuple[dict[str, Any], list[Problem]]:
     report = preflight(first, asked.platform, "train", resources=asked.launch_resources)
     facts = report.facts
     trainings = full_trainings(study)
-    reruns = len(asked.finals.seeds) * (asked.finals.top + 1)
+    reruns = asked.finals.reruns
     found: dict[str, Any] = {"trials": asked.max_trials, "full_trainings": round(trainings, 2), "re_runs": reruns}
     found |= _of_one(study, facts)
     if "hours_of_one" in found:
@@ -126,7 +126,7 @@ def _disk(study: Study, facts: Mapping[str, Any]) -> int:
         return asked.max_trials * facts["saves_kept"] * (checkpoint + export)
     running = asked.max_concurrent * facts["saves_kept"] * (checkpoint + export)
     paused = asked.max_trials * (checkpoint + export) if study.has_rungs else 0
-    reruns = len(asked.finals.seeds) * (asked.finals.top + 1) * facts["saves_kept"] * (checkpoint + export)
+    reruns = asked.finals.reruns * facts["saves_kept"] * (checkpoint + export)
     return running + paused + max(reruns, (asked.finals.top + 1) * facts["saves_kept"] * export)
 
 

@@ -1,15 +1,15 @@
 """Which GPUs of this machine each job of a study gets: as many jobs at a time share one as the study says, one if it
 says nothing.
 
-A cluster's scheduler does this itself. Here jobs see the GPUs that CUDA_VISIBLE_DEVICES names, so it is set to those
-that have room while a job is submitted. Jobs that share a GPU each keep to their part of its memory, which their specs
-name: what one of them takes is never missing to another.
+A cluster's scheduler does this itself. Here a job sees the GPUs that CUDA_VISIBLE_DEVICES of its own environment names,
+which are those that have room when it is submitted. Jobs that share a GPU each keep to their part of its memory, which
+their specs name: what one of them takes is never missing to another.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from fractions import Fraction
 from math import floor
 from pathlib import Path
@@ -49,17 +49,9 @@ class Places:
         left.sort(key=lambda name: used[name])
         return left[:processes] if len(left) >= min(processes, len(self.names)) else None
 
-    @contextmanager
-    def only(self, names: Sequence[str]) -> Iterator[None]:
+    def only(self, names: Sequence[str]) -> AbstractContextManager[None]:
         """A launch inside the block sees these GPUs alone."""
-        if not self.names:
-            yield
-            return
-        environment.adopt({"CUDA_VISIBLE_DEVICES": ",".join(names)})
-        try:
-            yield
-        finally:
-            environment.adopt({"CUDA_VISIBLE_DEVICES": ",".join(self.names)})
+        return environment.with_gpus(names) if self.names else nullcontext()
 
 
 def memory_share(settings: Settings) -> float | None:

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from vidqa import spec
 from vidqa.contract import files
 from vidqa.contract.cli import Result, command
@@ -17,11 +19,13 @@ from vidqa.studies.history import TEMPLATE, History
 from vidqa.studies.journal import read
 from vidqa.studies.moves import Start, Trial
 from vidqa.studies.repair import repaired
-from vidqa.studies.settings import EVALUATE, FILE, TEST, TRAIN, checked, write_settings
+from vidqa.studies.settings import EVALUATE, FILE, TEST, TRAIN, Finals, checked, write_settings
 from vidqa.studies.study import Study, open_study
-from vidqa.studies.study_problems import STUDY_BEGUN, STUDY_UNWRITABLE
+from vidqa.studies.study_problems import STUDY_BEGUN, STUDY_BUDGET, STUDY_UNWRITABLE
 
 FIRST = 3  # trials whose specs are shown before they start
+# What follows the trials of --runs, those with the most re-runs first.
+FINALS: tuple[dict[str, Any], ...] = ({}, {"top": 1}, {"top": 1, "seeds": [1]})
 LESS_IS_BETTER = ("loss", "perplexity", "error", "false_positive", "false_negative", "latency")
 
 
@@ -35,6 +39,8 @@ class Asked:
     metrics: tuple[str, ...] = ()
     ranges: tuple[str, ...] = ()
     fixed: tuple[str, ...] = ()
+    only: tuple[str, ...] = ()
+    runs: int | None = None  # trainings in all, the re-runs among them
     sets: tuple[str, ...] = ()
     named: Mapping[str, Any] = field(default_factory=dict)  # settings that have options of their own
 
@@ -55,7 +61,7 @@ def plan(folder: Path, asked: Asked | None) -> Result:
         "study": str(folder),
         "settings": study.settings.model_dump(mode="json"),
         "space": study.space_dict,
-        "notes": list(study.space.notes),
+        "notes": study.notes,
         "rungs": [list(bracket) for bracket in study.algorithm.rungs],
         "first": [{**row, "spec": str(path)} for row, path in zip(first, written, strict=False)],
         "estimate": cost,
@@ -119,6 +125,7 @@ def _table(asked: Asked) -> dict[str, Any]:
         "test": TEST if asked.test else None,
         "ranges": {key: value.strip() for key, _, value in (word.partition("=") for word in asked.ranges)},
         "fixed": parse_set(asked.fixed, "--fix").table,
+        "only": [key for word in asked.only for key in word.split(",")],
     }
     for name, value in (*asked.named.items(), *parse_set(asked.sets).table.items()):
         *path, last = name.split(".")
@@ -127,7 +134,33 @@ def _table(asked: Asked) -> dict[str, Any]:
             inner = inner.setdefault(part, {})
         if value is not None:
             inner[last] = value
+    if asked.runs is not None:
+        _divide(table, asked.runs)
     return {name: value for name, value in table.items() if value is not None}
+
+
+def _divide(table: dict[str, Any], runs: int) -> None:
+    """The trials and re-runs that make `runs` trainings together. Re-runs are at most a third of them, as many as the
+    finals ask for or fewer; finals that the user names stay. Raises STUDY_BUDGET."""
+    if table.get("max_trials") is not None:
+        raise STUDY_BUDGET.error("--runs", "--trials counts trials alone, --runs re-runs too", "give one of the two")
+    finals = table.get("finals")
+    if finals is None:
+        finals = next((each for each in FINALS if 3 * _reruns(each) <= runs), {"seeds": []})
+        table["finals"] = finals
+    reruns = _reruns(finals)
+    if runs - reruns < 2:
+        message = f"{runs} runs leave {runs - reruns} trials beside {reruns} re-runs; the template's own is one of them"
+        raise STUDY_BUDGET.error("--runs", message, "allow more runs, or set finals.seeds=[]")
+    table["max_trials"] = runs - reruns
+
+
+def _reruns(finals: Mapping[str, Any]) -> int:
+    """0 for finals that are wrong, which `checked` names."""
+    try:
+        return Finals.model_validate(finals).reruns
+    except ValidationError:
+        return 0
 
 
 def _goal(word: str) -> dict[str, str]:
@@ -149,10 +182,12 @@ def _write_first(study: Study, first: list[dict[str, Any]]) -> list[Path]:
 
 
 def _text(study: Study, data: dict[str, Any]) -> str:
-    asked = study.settings
+    asked, reruns = study.settings, study.settings.finals.reruns
     goals = ", ".join(f"{goal.direction} {goal.metric}" for goal in asked.as_goals)
     lines = [
-        f"{asked.max_trials} trials by {asked.algorithm}, {asked.max_concurrent} at a time on {asked.platform}: {goals}"
+        f"{asked.max_trials} trials by {asked.algorithm}, {asked.max_concurrent} at a time on {asked.platform}: "
+        f"{goals}",
+        f"{asked.max_trials + reruns} runs in all: {asked.max_trials} trials and {reruns} re-runs",
     ]
     wide = max(len(each.name) for each in study.space.parameters)
     template = study.space.default(study.base)

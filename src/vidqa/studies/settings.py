@@ -53,6 +53,11 @@ class Finals(_Table):
     top: int = Field(default=3, ge=1, description="Best trials that are trained again.")
     seeds: list[int] = Field(default=[1, 2, 3], description="Seeds of the re-runs.")
 
+    @property
+    def reruns(self) -> int:
+        """Trainings at most: of the best trials, and of the template."""
+        return len(self.seeds) * (self.top + 1)
+
 
 class Steps(_Table):
     """Optimizer steps of a trial; unset, it trains as long as the template, or as its own epochs say."""
@@ -97,6 +102,7 @@ class Settings(_Table):
     finals: Finals = Field(default=Finals(), description="What follows the search.")
     ranges: dict[str, str] = Field(default={}, description="Keys and ranges: LOW..HIGH:log or A,B,C.")
     fixed: dict[str, Any] = Field(default={}, description="Keys that keep one value.")
+    only: list[str] = Field(default=[], description="Keys that are searched; empty, those of the schema and of ranges.")
 
     @property
     def as_goals(self) -> tuple[Goal, ...]:

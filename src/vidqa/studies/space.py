@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -103,17 +103,22 @@ def space_of(
     *,
     ranges: Mapping[str, str],
     fixed: Mapping[str, Any],
+    only: Sequence[str] = (),
     samples: int | None = None,
     ranks: int = 1,
     by_steps: bool = False,
 ) -> Space:
-    """The schema's own search, with the ranges that a user adds or changes and without the keys that are fixed.
+    """The schema's own search, with the ranges that a user adds or changes and without the keys that are fixed. With
+    `only`, these keys alone are searched.
 
     `by_steps`: the study says how many steps a trial trains, so the epochs are not searched. Raises ProblemError with
     every AUTOML_ problem.
     """
-    asked, kept = _named(ranges, "--range"), _named(fixed, "--fix")
-    raise_errors([*_unknown(asked, "--range"), *_unknown(kept, "--fix"), *_clashes(asked, kept)])
+    asked, kept, alone = _named(ranges), _named(fixed), _named(dict.fromkeys(only, ""))
+    unknown = [*_unknown(asked, "--range"), *_unknown(kept, "--fix"), *_unknown(alone, "--only")]
+    raise_errors([*unknown, *_outside(asked, alone)])
+    asked = {**alone, **asked}
+    raise_errors(list(_clashes(asked, kept)))
     notes: list[str] = []
     for one, other, _ in actions.action(ACTION).exclusive:
         for searched, left in ((one, other), (other, one)):
@@ -122,17 +127,33 @@ def space_of(
                 notes.append(f"{left} is unset, as {searched} is searched")
     base = _with(spec, kept)
     default = [key for key in leaves(ACTION) if declared(key).get("default") and _applies(key, base, kept)]
+    if alone:
+        default = []
     if by_steps or spec.train.max_num_steps is not None:
         default = [key for key in default if key != EPOCHS]
     keys = [key for key in leaves(ACTION) if key in asked or (key in default and key not in kept)]
     found = _parameters(keys, asked, base)
     found = _with_batches(found, base, samples, ranks, notes)
+    notes += _without_template(found, base)
     if not found:
         raise EMPTY.error("--range", "every key that could be searched is fixed")
     return Space(tuple(_parents_first(found)), kept, samples, ranks, tuple(notes))
 
 
-def _named(given: Mapping[str, Any], option: str) -> dict[str, Any]:
+def _outside(asked: Mapping[str, str], alone: Mapping[str, str]) -> Iterator[Problem]:
+    for key in asked.keys() - alone.keys() if alone else ():
+        yield EXCLUSIVE.at(f"--range {key}", f"{key} has a range and is not among --only", "name it in --only, too")
+
+
+def _without_template(found: Sequence[Parameter], spec: TrainSpec) -> Iterator[str]:
+    """The ranges that leave the template's own value out: trial 0 has it, and no other trial."""
+    for each in found:
+        value = value_at(spec, each.name)
+        if each.condition is None and value is not None and not each.holds(value):
+            yield f"{each.name}: the template's own {brief(value)} is outside of {each.words()}; trial 0 alone has it"
+
+
+def _named(given: Mapping[str, Any]) -> dict[str, Any]:
     """By the keys' own names, where shorthands were used."""
     shorthand = actions.action(ACTION).shorthand
     return {shorthand.get(key, key): value for key, value in given.items()}

@@ -15,9 +15,9 @@ from vidqa import spec
 from vidqa.contract import files
 from vidqa.contract.problem import raise_errors
 from vidqa.spec import Layer, Spec, TrainSpec
-from vidqa.spec.build import train_samples
 from vidqa.spec.keys import value_at, with_values
 from vidqa.spec.layers import read_layer
+from vidqa.spec.samples import train_samples
 from vidqa.spec.sources import SAME_IN_BOTH, parent_layer
 from vidqa.studies import subset
 from vidqa.studies.history import Entry

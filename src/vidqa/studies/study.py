@@ -12,17 +12,17 @@ from typing import Any
 from vidqa import spec
 from vidqa.contract.files import content_hash
 from vidqa.spec import EvaluateSpec, Spec, TrainSpec
-from vidqa.spec.build import train_samples
 from vidqa.spec.keys import with_values
+from vidqa.spec.samples import train_samples
 from vidqa.studies import subset
-from vidqa.studies.algorithms import Fidelity, algorithm
+from vidqa.studies.algorithms import BY_STEPS, Fidelity, algorithm
 from vidqa.studies.history import History
 from vidqa.studies.journal import read
 from vidqa.studies.moves import Algorithm, Goal
 from vidqa.studies.places import check_sharing, memory_share
 from vidqa.studies.settings import Settings, read_settings
 from vidqa.studies.space import Space, space_of
-from vidqa.studies.study_problems import STUDY_CHANGED, STUDY_GOAL, STUDY_MISSING
+from vidqa.studies.study_problems import STUDY_CHANGED, STUDY_GOAL, STUDY_MISSING, STUDY_UNCOUNTED
 
 FREE = {"limits", "finals", "keep", "platform", "resources", "max_concurrent", "max_trials", "test"}
 SIZED = ("cma-es", "pbt")  # algorithms whose population depends on the number of trials
@@ -74,6 +74,15 @@ class Study:
     def whole(self) -> int:
         """Steps of a re-run, which has all videos."""
         return _longest(self.settings, self.base) if self.data else self.longest
+
+    @property
+    def notes(self) -> list[str]:
+        """What a person should know of the search before it starts."""
+        notes = list(self.space.notes)
+        if self.settings.algorithm in BY_STEPS and not self.has_rungs:
+            few = f"{self.longest} steps are too few to divide, so that every trial trains to the end"
+            notes.append(f"{self.settings.algorithm} has one rung: {few}")
+        return notes
 
     @cached_property
     def space_dict(self) -> dict[str, Any]:
@@ -160,6 +169,7 @@ def _space(settings: Settings, base: TrainSpec, *, by_steps: bool) -> Space:
         base,
         ranges=settings.ranges,
         fixed=settings.fixed,
+        only=settings.only,
         samples=train_samples(base),
         ranks=mesh.dp_shard_size * mesh.dp_replicate_size,
         by_steps=by_steps,
@@ -181,7 +191,15 @@ def _algorithm(settings: Settings, base: TrainSpec, space: Space) -> Algorithm:
 
 
 def _longest(settings: Settings, base: TrainSpec) -> int:
-    return settings.steps.longest or spec.total_steps(base, train_samples(base) or 0) or 1
+    """Steps of the longest training; 1 where they are not known and no rung depends on them. Raises STUDY_UNCOUNTED."""
+    if settings.steps.longest:
+        return settings.steps.longest
+    samples = train_samples(base)
+    if samples is None and settings.algorithm in BY_STEPS:
+        uncounted = f"the samples in {base.custom.train_dataset.annotation_path} cannot be counted here"
+        message = f"{settings.algorithm} divides a training into rungs of steps, and {uncounted}"
+        raise STUDY_UNCOUNTED.error("steps.longest", message)
+    return spec.total_steps(base, samples or 0) or 1
 
 
 def _has_rungs(made: Algorithm) -> bool:

@@ -24,6 +24,12 @@ STUDY_ASKED = Code(
     "Name values with --set KEY=VALUE, and for tell one --objective X for each goal.",
     Exit.USAGE,
 )
+STUDY_UNCOUNTED = Code(
+    "STUDY_UNCOUNTED",
+    "How many steps a training has is not known, and the algorithm divides it by them.",
+    "Name annotations that can be read here, add --set steps.longest=N, or choose --algorithm bayesian.",
+    Exit.USAGE,
+)
 STUDY_BUDGET = Code(
     "STUDY_BUDGET",
     "The limits leave no room for two trials: nothing would be searched.",

@@ -25,6 +25,7 @@ from vidqa.pages.page import percent
 SLICES, AUDIT = "vidqa.slices.v1", "vidqa.audit.v1"
 MOST_AUDITED = 2000  # labels in the queue
 SHOWN = 8  # slices on the terminal
+NAMED = 3  # slices in a sentence
 
 
 def write_deeper(
@@ -41,7 +42,7 @@ def write_deeper(
     lines = []
     if slices:
         table = write_slices(slices, kept, vectors)
-        data |= {"slices": str(slices), "worst_slices": table["slices"][:SHOWN]}
+        data |= {"slices": str(slices), "worst_slices": table["slices"][:SHOWN], "slices_say": slices_sentence(table)}
         lines.append(slices_text(table))
     if audit:
         items = audit_items(kept, others, vectors, audited)
@@ -97,6 +98,23 @@ def _unanswered(judged: Sequence[Judged]) -> dict[str, dict[str, int]]:
         if not each.is_answer:
             found[each.error][each.kind] += 1
     return {error: dict(found[error].most_common()) for error in ERROR_TYPES if error in found}
+
+
+def slices_sentence(table: Mapping[str, Any]) -> str:
+    """The slices that hold all wrong answers, and those that fail surely more than the whole."""
+    parts = [part for part in table["slices"] if part["n"] < table["n"]]
+    holding = [part for part in parts if 1 < part["wrong"] == table["wrong"]]
+    others = [part for part in parts if part["ci95"][0] > (table["rate"] or 0.0) and part not in holding]
+    said = [
+        f"{begin} {', '.join(map(_counted, chosen[:NAMED]))}."
+        for begin, chosen in (("All wrong answers are in", holding), ("Wrong more often than elsewhere:", others))
+        if chosen
+    ]
+    return " ".join(said) or "No slice fails surely more than the whole."
+
+
+def _counted(part: Mapping[str, Any]) -> str:
+    return f"{part['dimension']} {part['name']} ({part['wrong']} of {part['n']})"
 
 
 def slices_text(table: Mapping[str, Any]) -> str:

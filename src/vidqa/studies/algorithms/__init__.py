@@ -30,11 +30,12 @@ MAKERS: dict[str, Callable[[Task], Algorithm]] = {
     "agent": Agent,
 }
 NAMES = tuple(MAKERS)
+BY_STEPS = ("hyperband", "asha", "bohb", "dehb", "pbt")  # that divide a training into rungs of steps
 MANY = range(1, 10)
 # How many metrics each takes; one, where nothing else is said.
 GOALS_OF = {"bayesian": MANY, "random": MANY, "grid": MANY, "qmc": MANY, "agent": MANY, "nsga2": range(2, 10)}
 
-__all__ = ["NAMES", "Fidelity", "algorithm"]
+__all__ = ["BY_STEPS", "NAMES", "Fidelity", "algorithm"]
 
 
 def algorithm(

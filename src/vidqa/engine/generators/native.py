@@ -20,7 +20,7 @@ from vidqa.engine.batch.layout import Layout, lay_out
 from vidqa.engine.exports import load_export
 from vidqa.engine.families import family_of
 from vidqa.engine.generators._base import Generator, Request, Result, Settings, ready
-from vidqa.engine.generators.choosing import Draft, write_tokens
+from vidqa.engine.generators.choosing import Draft, next_tokens, write_tokens
 from vidqa.engine.generators.decoding import Decoder, DecodingRow
 from vidqa.engine.generators.scoring import heads_of, scored
 from vidqa.engine.memory_policy import free_memory
@@ -179,7 +179,8 @@ class NativeSession:
                 first += mine
         if rows:
             self.decoder.rows += rows.values()
-            self._choose(list(rows.values()), torch.cat(first))
+            drafts, logits = [row.draft for row in rows.values()], torch.cat(first)
+            write_tokens(drafts, logits, next_tokens(drafts, logits))
         return results + self._finished(list(rows.values()))
 
     def _plan(self, waiting: Iterable[Request]) -> None:
@@ -222,19 +223,14 @@ class NativeSession:
     def _advance(self) -> list[Result]:
         """One more token of every row."""
         rows, logits = list(self.decoder.rows), self.decoder.step()
-        chosen, drawn = self._choose(rows, logits)
-        if drawn:
+        drafts = [row.draft for row in rows]
+        if any(draft.chooser for draft in drafts):
+            chosen = next_tokens(drafts, logits)
             self.decoder.go_on_with(chosen)
-        return self._finished(rows)
-
-    def _choose(self, rows: Sequence[DecodingRow], logits: torch.Tensor) -> tuple[torch.Tensor, bool]:
-        """The next token of each row, which its draft has then, and whether any may be another than the likeliest."""
-        chosen, drafts = logits.argmax(-1), [row.draft for row in rows]
-        choosers = {i: draft.chooser for i, draft in enumerate(drafts) if draft.chooser}
-        for i, chooser in choosers.items():
-            chosen[i] = chooser.scores(drafts[i].token_ids, logits[i : i + 1]).argmax()
+        else:
+            chosen = self.decoder.token_B[: len(rows)]
         write_tokens(drafts, logits, chosen)
-        return chosen, bool(choosers)
+        return self._finished(rows)
 
     def _finished(self, rows: Sequence[DecodingRow]) -> list[Result]:
         """The results of rows that are finished, which leave."""

@@ -60,21 +60,25 @@ class PromptCollator(Collator):
 
 
 class NativeSession:
-    """Answers with a model that this process holds."""
+    """Answers with a model that this process holds. `banned` are token ids that no answer has; `pages` is the size of
+    the cache where the caller knows what its requests need, instead of as much as the GPU has."""
 
-    def __init__(self, model: Any, settings: Settings) -> None:
+    def __init__(self, model: Any, settings: Settings, *, banned: Sequence[int] = (), pages: int = 0) -> None:
         family, self.device, self.dtype = family_of(model), settings.device, settings.dtype
         self.heads, self.planned = family.attention_heads(model.config), set[tuple[int, Call]]()
         self.forward, heads = family.cached_forward(model), self.heads[0]
+        self.forward.banned = torch.tensor(banned, dtype=torch.int64, device=self.device)
         self.planner, self.longest = settings.planner, settings.longest
         on_gpu = self.device.type == "cuda"
-        self.most = max(settings.batch_size, answering.ROWS) if on_gpu else settings.batch_size
+        self.most = settings.batch_size if pages or not on_gpu else max(settings.batch_size, answering.ROWS)
         self.pack_tokens = PACK_TOKENS[self.device.type]
         sizes = family.tables.sizes_of(settings.base or settings.folder)
         self.collator = PromptCollator(settings.planner, sizes.vision, self.device.type, share=True)
         shape = (sizes.text.layers, heads.keys, heads.width, settings.dtype)
         width = -(-self.longest // PAGE)
-        if on_gpu:
+        if pages:
+            count = pages
+        elif on_gpu:
             free = free_memory(self.device)
             count = answering.cache_pages(self.most, self.longest, free, PagedCache.bytes_per_token(*shape))
         else:

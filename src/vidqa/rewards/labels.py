@@ -46,18 +46,18 @@ def _with_options(turn: Turn, options: dict[str, str], texts: dict[str, str]) ->
     """The turn with the text of each option replaced where it stands behind its letter."""
 
     def replaced(part: str) -> str:
-        for letter, text in options.items():
-            mark = re.compile(rf"(?<![A-Za-z])({letter}|{letter.lower()})([).:]\s*){re.escape(text)}")
-            part = mark.sub(lambda found, letter=letter: f"{found[1]}{found[2]}\0{letter}\0", part, count=1)
+        for letter, text in options.items():  # marked first: the text of one option may hold that of another
+            mark = rf"(?<![A-Za-z])({letter}|{letter.lower()})([).:]\s*){re.escape(text)}"
+            part = re.sub(mark, rf"\g<1>\g<2>\x01{letter}\x01", part, count=1)
         for letter, text in texts.items():
-            part = part.replace(f"\0{letter}\0", text)
+            part = part.replace(f"\x01{letter}\x01", text)
         return part
 
     return replace(turn, parts=tuple(replaced(part) if isinstance(part, str) else part for part in turn.parts))
 
 
 def _with_answer(turn: Turn, before: str, after: str, text: str) -> Turn:
-    """The turn with another letter: alone, or with the option's text behind it. Reasoning in front of it, which may name
-    letters, is left out: it is never shown to the model."""
+    """The turn with another letter: alone, or with the option's text behind it. Reasoning in front of it, which may
+    name letters, is left out: it is never shown to the model."""
     behind = f". {text}" if text and text in turn.text and turn.text.strip() != text else ""
     return replace(turn, parts=(f"{after}{behind}",))

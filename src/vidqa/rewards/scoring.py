@@ -30,7 +30,7 @@ class Reward:
 
 
 class Rewards:
-    """The rewards of a `reward_function`, with the overlong penalty of a policy table. A context that ends processes."""
+    """The rewards of a `reward_function`, with the overlong penalty of a policy table. A context: it ends processes."""
 
     def __init__(self, reward_function: Any, policy: Any, longest: int, timeout_s: float) -> None:
         """`longest` is the most tokens of a completion. Raises REWARD_FUNCTION for a file that is not there."""

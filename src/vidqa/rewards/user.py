@@ -57,7 +57,7 @@ class UserReward:
             raise
         if "failed" in answer:
             raise REWARD_FUNCTION.error(where, f"{self.name}: {answer['failed']}")
-        value, parts = answer.get("value"), answer.get("parts", {})
+        value, parts = answer.get("value", math.nan), answer.get("parts", {})
         if not all(isinstance(number, int | float) and math.isfinite(number) for number in (value, *parts.values())):
             raise REWARD_FUNCTION.error(where, f"{self.name} gave {value} {parts or ''}: every number must be finite")
         return value, parts

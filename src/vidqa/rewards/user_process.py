@@ -52,7 +52,9 @@ def main() -> int:
         for line in calls:
             call = json.loads(line)
             try:
-                value = function(call["text"], SimpleNamespace(**call["record"]), call["token_ids"], call["finish_reason"])
+                value = function(
+                    call["text"], SimpleNamespace(**call["record"]), call["token_ids"], call["finish_reason"]
+                )
                 number, parts = value if isinstance(value, tuple) else (value, {})
                 parts = {str(part): float(share) for part, share in parts.items()}
                 answer({"value": float(number), "parts": parts})

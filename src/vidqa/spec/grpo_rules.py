@@ -97,7 +97,9 @@ def _unsupported(spec: GrpoSpec) -> Iterator[Problem]:
     if spec.train.fp8.enable_fp8:
         yield codes.GRPO_UNSUPPORTED.at("train.fp8.enable_fp8", "enable_fp8 is true", "set it to false")
     if spec.policy.lora is not None and spec.policy.lora.lora_dropout > 0:
-        message = f"lora_dropout is {spec.policy.lora.lora_dropout:g}: the trainer would not be what drew the completions"
+        message = (
+            f"lora_dropout is {spec.policy.lora.lora_dropout:g}: the trainer would not be what drew the completions"
+        )
         yield codes.GRPO_UNSUPPORTED.at("policy.lora.lora_dropout", message, "set it to 0")
 
 

@@ -75,8 +75,8 @@ class GrpoPolicy(Table):
     reward_function: Reward = key(
         ["single_choice"],
         "Rewards",
-        "A name, a list of names, or a table of weights. accuracy (also single_choice): 1 if the evaluation would count "
-        "the answer as right. format: 1 for <think>...</think> <answer>...</answer>; format_strict as cosmos-rl has it. "
+        "A name, a list of names, or a table of weights. accuracy (also single_choice): 1 if the evaluation counts "
+        "it as right. format: 1 for <think>...</think> <answer>...</answer>; format_strict as in cosmos-rl. "
         "number: 1 within 1 % of a numeric answer. distance: 1, 0.5 or 0 for a numeric answer 0, 1 or more away. "
         "token_f1: words shared with the reference. FILE.py:FUNCTION: your own function(text, record, token_ids, "
         "finish_reason) -> number, or (number, table of parts).",
@@ -107,7 +107,9 @@ class GrpoTrain(Train):
         "Peak learning rate. 1e-6 is usual for full training, 1e-5 for LoRA.",
         only="one number",
     )
-    train_policy: GrpoPolicy = table(GrpoPolicy, "Policy optimisation", "Objective, rewards, order of questions.")
+    train_policy: GrpoPolicy = table(  # type: ignore[assignment]  # TrainPolicy is that of supervised training
+        GrpoPolicy, "Policy optimisation", "Objective, rewards, order of questions."
+    )
 
 
 @with_compat_keys
@@ -183,7 +185,7 @@ class GrpoEngine(TrainEngine):
     truncated: Literal["keep", "mask"] = key(
         "keep",
         "Truncated completions",
-        "keep: they are trained on with their reward. mask: their reward counts in the group, their tokens do not train.",
+        "keep: they train with their reward. mask: their reward counts in the group, their tokens do not train.",
     )
     reward_timeout_s: PositiveFloat = key(
         10.0, "Reward limit", "Seconds of one call of your own reward function; more is an error."
@@ -194,7 +196,9 @@ class GrpoEngine(TrainEngine):
         True, "Share videos", "The completions of a question always share its video and prompt.", only=[True]
     )
     keep_features: bool = key(
-        False, "Keep features", "Features of a frozen tower are not kept: a question's frames are held for its step.",
+        False,
+        "Keep features",
+        "Features of a frozen tower are not kept: a question's frames are held for its step.",
         only=[False],
     )
     validation_generate: Count = key(

@@ -11,7 +11,7 @@ def data_ranks(spec: TrainSpec) -> int:
 
 
 def effective_batch(spec: TrainSpec) -> int:
-    """Samples per optimizer step over all data-parallel ranks; questions in GRPO, where the batch counts completions."""
+    """Samples per optimizer step over all data-parallel ranks; in GRPO questions, as its batch counts completions."""
     if isinstance(spec, GrpoSpec):
         return max(1, spec.train.train_batch_per_replica // spec.rollout.n_generation)
     return spec.train.train_batch_per_replica * data_ranks(spec)

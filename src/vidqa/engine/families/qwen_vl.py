@@ -143,9 +143,7 @@ def decoder_layer(
     return finish(hidden_TD, context.own(attended), after)
 
 
-def packed_forward(
-    parts: Parts, model: Any, batch: Any, head: Callable[..., torch.Tensor] = head_nll
-) -> torch.Tensor:
+def packed_forward(parts: Parts, model: Any, batch: Any, head: Callable[..., torch.Tensor] = head_nll) -> torch.Tensor:
     """What `head` gives for every supervised token of a batch, a `batch.collate.Batch`: by default its negative log
     likelihood, float32 [N]."""
     visual, decoder = model.model.visual, model.model.language_model

@@ -88,8 +88,8 @@ class Result:
     """The result of a request. "stop": the last of `token_ids` is a stop id; "length": cut off at `max_tokens`;
     "cancelled": `token_ids` are those until then; "scored": `scores` has the log-probability of each candidate, the sum
     of its tokens'; "error": `problems` say why there are none. `logprobs` has the natural log-probability of each token
-    and `top_logprobs` the likeliest tokens at its place with theirs, likeliest first, if requested. All of them are under
-    the model's own distribution, before penalty, constraint and cuts, and before temperature unless `tempered`."""
+    and `top_logprobs` the likeliest tokens at its place with theirs, likeliest first, if requested. All of them are
+    under the model's own distribution, before penalty, constraint and cuts, and temperature unless `tempered`."""
 
     id: str
     finish_reason: Literal["stop", "length", "cancelled", "scored", "error"]

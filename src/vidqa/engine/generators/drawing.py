@@ -42,8 +42,8 @@ def draw(
     """The next token of each row, int64 [B], drawn from softmax(logits / temperature); the likeliest where the
     temperature is 0. Logits are float32; -inf is never drawn.
 
-    The cumulative distribution is inverted in two steps, over chunks of the vocabulary and inside one of them, with sums
-    in float64.
+    The cumulative distribution is inverted in two steps, over chunks of the vocabulary and inside one of them; sums
+    are float64.
     """
     greedy_B = temperature_B == 0
     scaled_BV = logits_BV / temperature_B.masked_fill(greedy_B, 1.0)[:, None]

@@ -35,8 +35,11 @@ class Objective(Protocol):
                          of which a batch has those of supervised tokens, [N]: weights, advantages, log-probabilities
     """
 
-    metrics: tuple[str, ...]
-    maxima: tuple[str, ...]
+    @property
+    def metrics(self) -> tuple[str, ...]: ...
+
+    @property
+    def maxima(self) -> tuple[str, ...]: ...
 
     def token_values(self, sample: Sample) -> Mapping[str, np.ndarray]: ...
 

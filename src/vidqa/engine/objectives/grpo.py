@@ -41,8 +41,8 @@ class PolicyGradient:
     sequence_ratio: bool = False
     rollout_cap: float | None = None
 
-    metrics = ("entropy", "kl", "clip_low", "clip_high", "ratio", "rollout_difference")
-    maxima = ("rollout_difference_max", "ratio_difference_max")
+    metrics: tuple[str, ...] = ("entropy", "kl", "clip_low", "clip_high", "ratio", "rollout_difference")
+    maxima: tuple[str, ...] = ("rollout_difference_max", "ratio_difference_max")
 
     def token_values(self, sample: Any) -> Mapping[str, np.ndarray]:
         return sample.values

@@ -1,1 +1,1 @@
-"""Reinforcement learning on videos: rollouts by the native generator, rewards, and updates by the learner of training."""
+"""Reinforcement learning on videos: rollouts by the native generator, rewards, updates by the learner of training."""

@@ -51,7 +51,7 @@ def rl_spec(folder: Path, world: tuple[Path, Path], overrides: dict[str, Any] | 
         "rollout.max_response_length": 8,
         "engine.frame_cache_dir": str(root.parent / "cache"),
         "engine.pack_tokens": 400,
-        "engine.stop": {"truncated_above": None},
+        "engine.stop.truncated_above": 1.0,
         **(overrides or {}),
     }
     folder.mkdir(exist_ok=True, parents=True)

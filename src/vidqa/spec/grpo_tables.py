@@ -151,17 +151,19 @@ class GrpoValidation(Validation):
 
 
 class StopRules(Table):
-    """Each is off at null. One that holds at `patience` measurements in a row warns, then ends the run."""
+    """When a run that goes wrong ends by itself; each warns before."""
 
     patience: Positive = key(
         5, "Patience", "Measurements in a row at which a bound is crossed before the run stops, saved and resumable."
     )
     entropy_below: NotNegative | None = key(
-        None, "Entropy floor", "Mean entropy of the drawn distributions, nats per token. Collapse ends exploration."
+        None, "Entropy floor", "Mean entropy of the drawn distributions, nats per token. Unset is off."
     )
-    kl_above: PositiveFloat | None = key(None, "KL ceiling", "Mean KL divergence from the start, nats per token.")
-    truncated_above: Share | None = key(
-        0.95, "Truncation ceiling", "Share of completions that reach rollout.max_response_length."
+    kl_above: PositiveFloat | None = key(
+        None, "KL ceiling", "Mean KL divergence from the start, nats per token. Unset is off."
+    )
+    truncated_above: Share = key(
+        0.95, "Truncation ceiling", "Share of completions that reach rollout.max_response_length. 1 is off."
     )
     validation_below_start: bool = key(
         True,

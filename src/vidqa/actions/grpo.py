@@ -29,6 +29,7 @@ GRPO = replace(
     parent=Parent("best", "vidqa.spec.sources:refined"),
     cosmos=False,
     is_searched=False,
+    draws=True,
     program="vidqa.engine.rl.train:train",
     proof="vidqa.engine.rl.replay:replay",
     sampling=RecordSampling(

@@ -10,7 +10,7 @@ from typing import Any
 from vidqa.families.sizes import Sizes
 from vidqa.planning.budget.answering import CAPTURED, FLOAT, PAGE, cache_bytes_per_token
 from vidqa.planning.budget.forecast import Packing
-from vidqa.planning.budget.memory import BYTES_OF, GIB
+from vidqa.planning.budget.memory import BYTES_OF, GIB, Model
 from vidqa.planning.packing.steps import Steps
 from vidqa.planning.rollouts import longest_completions
 from vidqa.planning.samples import Sample
@@ -65,6 +65,11 @@ def rollout_memory(spec: Any, sizes: Sizes, parameters: int, shape: RolloutShape
         cache=shape.pages * PAGE * cache_bytes_per_token(sizes, compute),
         logits=captured * sizes.text.vocabulary * FLOAT,
     )
+
+
+def base_parameters(spec: Any, model: Model) -> int:
+    """The parameters of the rollout model: those of the trained one without its adapters."""
+    return model.every.every - (model.every.trained if spec.policy.lora is not None else 0)
 
 
 def update_packing(spec: Any, questions: Sequence[Sample], ranks: int, device_type: str) -> Packing:

@@ -149,6 +149,7 @@ class Action:
     needs_answers   whether a record without an answer is a problem
     trains          whether it changes weights, with the tables of a TrainSpec: preflight foresees what it takes in
                     steps, memory, disk and time
+    draws           whether it learns from completions that it draws, instead of the records' own answers
     measured_by     the action that measures what this one makes
     checks          further checks of preflight, a sequence of vidqa.preflight._base.Check
     """
@@ -188,6 +189,7 @@ class Action:
     answering: str = ""
     needs_answers: bool = True
     trains: bool = False
+    draws: bool = False
     measured_by: str = ""
     checks: Named = ()
 

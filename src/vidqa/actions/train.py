@@ -30,7 +30,7 @@ def _packages(spec: Any) -> dict[str, str]:
     return {name: f'logging.logger = "{name}"' for name in trackers if name in spec.logging.logger}
 
 
-def _held_out(spec: Any) -> tuple[float | int, int] | None:
+def held_out(spec: Any) -> tuple[float | int, int] | None:
     policy = spec.train.train_policy
     if spec.custom.val_dataset.annotation_path or not policy.dataset.test_size:
         return None
@@ -109,7 +109,7 @@ TRAIN = Action(
         vision="custom.vision",
         length_key="policy.model_max_length",
         longest=lambda spec: spec.policy.model_max_length,
-        held_out=_held_out,
+        held_out=held_out,
         modes={"validation": "vidqa.planning.samples:validation_mode"},
     ),
     trains=True,

@@ -40,6 +40,7 @@ class StepOutcome:
 
     loss: float  # mean over the objective's count
     metrics: Mapping[str, float]
+    maxima: Mapping[str, float]
     grad_norm: float
     count: int
     stop_requested: bool
@@ -71,6 +72,7 @@ class Learner:
         that packing and ranks only change the speed."""
         started, waited, problems = time.perf_counter(), 0.0, list[Problem]()
         names = self.objective.metrics
+        largest = torch.zeros(len(self.objective.maxima), dtype=torch.float64, device=self.world.device)
         # Sum, count, ranks with a stop request, bad samples, operations saved, and the metrics.
         totals = torch.zeros(5 + len(names), dtype=torch.float64, device=self.world.device)
         saved = 0.0
@@ -89,24 +91,31 @@ class Learner:
             totals[1] += sums.count
             for place, name in enumerate(names, 5):
                 totals[place] += sums.metrics[name].detach()
+            for place, name in enumerate(self.objective.maxima):
+                if (values := sums.maxima[name]).numel():
+                    largest[place] = torch.maximum(largest[place], values.amax())
         totals[2] += self.stop.signal_name is not None
         totals[3] += len(problems)
         totals[4] += saved
         dist.all_reduce(totals)
+        if len(largest):
+            dist.all_reduce(largest, dist.ReduceOp.MAX)
         if step.number == 0:
             check_gradients(self.model)
         # Samples that could not be decoded leave a smaller count than expected.
         scale = (step.expected / totals[1].clamp(min=1)).float()
         norm = clip_gradients(trained_by(self.optimizer), self.max_norm, scale)
-        read = Readback(torch.cat([totals, norm.double().view(1)]))
+        read = Readback(torch.cat([totals, largest, norm.double().view(1)]))
         self.optimizer.step()
         self.optimizer.zero_grad()
         # The only synchronisation of a step; meanwhile the device updates the weights.
         # A loss that is not finite ends the run before it saves.
-        total, count, stop_requested, broken, saved, *metrics, norm_value = read.wait()
+        total, count, stop_requested, broken, saved, *rest, norm_value = read.wait()
+        metrics, maxima = rest[: len(names)], rest[len(names) :]
         return StepOutcome(
             loss=total / max(count, 1),
             metrics={name: value / max(count, 1) for name, value in zip(names, metrics, strict=True)},
+            maxima=dict(zip(self.objective.maxima, maxima, strict=True)),
             grad_norm=norm_value,
             count=int(count),
             stop_requested=bool(stop_requested),

@@ -12,7 +12,7 @@ import torch
 from vidqa.engine.distributed import World
 from vidqa.engine.prepare import Prepared, on_main
 from vidqa.families import family_of
-from vidqa.planning.budget.forecast import Packing, forecast, least_policy
+from vidqa.planning.budget.forecast import Packing, Packs, forecast, least_policy
 from vidqa.planning.budget.memory import COUNTS, GIB, MemoryPolicy, model_of
 from vidqa.planning.budget.trained import parameters
 from vidqa.planning.packing.steps import Steps
@@ -22,6 +22,12 @@ from vidqa.spec import total_steps
 def choose_memory_policy(spec: Any, folder: Path, data: Prepared, world: World) -> MemoryPolicy:
     """What the spec says, and of what it leaves open the fastest that fits the smallest GPU of the run. A CPU's memory
     is not estimated: everything is computed again there, in packs of the usual size."""
+    steps_of = partial(Steps, spec, data.train, world.data_ranks, world.device.type)
+    return memory_policy_of(spec, folder, world, Packing(steps_of, total_steps(spec, len(data.train))))
+
+
+def memory_policy_of(spec: Any, folder: Path, world: World, packing: Packs, taken_gib: float = 0.0) -> MemoryPolicy:
+    """The same for any packs, where `taken_gib` of each GPU are for something else than training."""
     limit_gib = spec.engine.gpu_memory_gib
     memory_gib = min(world.gather(use_memory(world.device, limit_gib))) if world.device.type == "cuda" else None
 
@@ -31,10 +37,8 @@ def choose_memory_policy(spec: Any, folder: Path, data: Prepared, world: World) 
         model = model_of(sizes, parameters(family.tensors(sizes), spec.policy))
         if memory_gib is None:
             return least_policy(spec, model)
-        steps_of = partial(Steps, spec, data.train, world.data_ranks, world.device.type)
-        packing = Packing(steps_of, total_steps(spec, len(data.train)))
-        found = forecast(spec, model, packing, memory_gib)
-        return replace(found.policy, peak_gib=found.memory.peak_gib)
+        found = forecast(spec, model, packing, memory_gib - taken_gib)
+        return replace(found.policy, peak_gib=found.memory.peak_gib + taken_gib)
 
     return on_main(world, fastest)
 

@@ -22,6 +22,7 @@ from vidqa.planning.plan import Plan, PlannedSet, make_plan, too_long, usable, w
 from vidqa.planning.sample_table import column
 from vidqa.planning.samples import Planner, Sample
 from vidqa.planning.sets import load_sets, quarantines
+from vidqa.rewards import question_problems
 from vidqa.spec import DataFacts, check_with_data
 
 
@@ -44,6 +45,20 @@ def prepare_training(spec: Any, planner: Planner, world: World, run: RunFolder) 
     chosen = usable(chosen, _longest(spec), trained=True)
     if not chosen:
         raise ENGINE_NO_SAMPLES.error(spec.custom.train_dataset.annotation_path, "no training sample is usable")
+    return Prepared(chosen, held, plan.data_fingerprint, problems + more)
+
+
+def prepare_questions(spec: Any, planner: Planner, world: World, run: RunFolder) -> Prepared:
+    """The questions of a GrpoSpec. Raises the problems of bad samples where they fail the run, and of references that
+    no completion can meet."""
+    plan = shared_plan(spec, planner, world, run)
+    chosen, problems = fitting(spec, plan.sets["train"])
+    held, more = fitting(spec, plan.sets["validation"]) if "validation" in plan.sets else ([], [])
+    if not chosen:
+        raise ENGINE_NO_SAMPLES.error(spec.custom.train_dataset.annotation_path, "no question is usable")
+    rewards = spec.train.train_policy.reward_function
+    records = [sample.record for sample in chosen]
+    raise_errors(question_problems(records, rewards, balanced=spec.engine.balance == "label"))
     return Prepared(chosen, held, plan.data_fingerprint, problems + more)
 
 

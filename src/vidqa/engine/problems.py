@@ -32,6 +32,18 @@ ENGINE_OUT_OF_MEMORY = Code(
     "Raise policy.parallelism.dp_shard_size, lower engine.pack_tokens or total_pixels, or train with LoRA.",
     Exit.JOB_FAILED,
 )
+ENGINE_ROLLOUT_WEIGHTS = Code(
+    "ENGINE_ROLLOUT_WEIGHTS",
+    "The model that draws completions does not have the weights that are trained.",
+    "Report it with the run folder; resume from the last checkpoint.",
+    Exit.JOB_FAILED,
+)
+ENGINE_ROLLOUT_DIFFERS = Code(
+    "ENGINE_ROLLOUT_DIFFERS",
+    "The trainer gives other log-probabilities to drawn tokens than the model that drew them.",
+    "Report it with the run folder; resume from the last checkpoint.",
+    Exit.JOB_FAILED,
+)
 ENGINE_RESUME_MISMATCH = Code(
     "ENGINE_RESUME_MISMATCH",
     "The checkpoint was made by another spec or from other data.",

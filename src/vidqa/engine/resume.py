@@ -77,7 +77,8 @@ def resume(start: Start, run: RunFolder, facts: dict[str, Any], model: Any, opti
     differences: list[str] = []
     if start.folder:
         differences = _compare(start.folder, start.trainer, facts)
-        load_state(start.folder, start.step, model, optimizer, world)
+        # Of reinforcement learning a step may hold several updates of the optimizer.
+        load_state(start.folder, start.trainer.get("updates", start.step), model, optimizer, world)
     if world.is_main:
         run.forget_metrics_after(start.step)
         for name in run.set_aside_after(start.step):

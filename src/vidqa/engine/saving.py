@@ -20,7 +20,7 @@ from vidqa.contract.run_folder import TRAINER, RunFolder
 from vidqa.engine.batch.collate import Collator
 from vidqa.engine.batch.frames import FrameSource
 from vidqa.engine.checkpoint.background import Background
-from vidqa.engine.checkpoint.best import Best, adopt_best, best_of, write_best
+from vidqa.engine.checkpoint.best import LOSS, REWARD, Best, adopt_best, best_of, write_best
 from vidqa.engine.checkpoint.staging import Staging
 from vidqa.engine.checkpoint.state import own_weights, save_state, sharded_parameters, training_state
 from vidqa.engine.exports import format_for
@@ -30,7 +30,7 @@ from vidqa.engine.model.load import DTYPES
 from vidqa.engine.prepare import on_main
 from vidqa.engine.problems import ENGINE_NOT_FINITE
 from vidqa.engine.resume import Start
-from vidqa.engine.schedule import Schedule
+from vidqa.engine.schedule import StepSchedule
 from vidqa.planning.samples import Sample
 
 
@@ -40,7 +40,7 @@ class Saver:
     def __init__(
         self,
         run: RunFolder,
-        schedule: Schedule,
+        schedule: StepSchedule,
         collator: Collator,
         trainer: dict[str, Any],
         start: Start,
@@ -69,7 +69,8 @@ class Saver:
 
     def judge(self, step: int, values: dict[str, float]) -> None:
         """Remember the validation of the weights after `step`. Raises ENGINE_NOT_FINITE."""
-        require_finite(values["val/avg_loss"], f"validation after step {step + 1}")
+        for name in (LOSS, REWARD):
+            require_finite(values.get(name, 0.0), f"{name} after step {step + 1}")
         self.judged = (step, values)
 
     def after_step(
@@ -235,6 +236,6 @@ class Saver:
 
 
 def require_finite(loss: float, of: str) -> None:
-    """Raises ENGINE_NOT_FINITE for a loss that is NaN or infinite."""
+    """Raises ENGINE_NOT_FINITE for a value that is NaN or infinite."""
     if not math.isfinite(loss):
-        raise ENGINE_NOT_FINITE.error(of, f"the loss is {loss}")
+        raise ENGINE_NOT_FINITE.error(of, f"the value is {loss}")

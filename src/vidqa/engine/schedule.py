@@ -8,32 +8,21 @@ from vidqa.engine.distributed import World
 from vidqa.engine.prepare import Prepared
 from vidqa.planning.budget.memory import MemoryPolicy
 from vidqa.planning.packing.steps import Steps
-from vidqa.spec import total_steps, warmup_steps
+from vidqa.spec import effective_batch, steps_per_epoch, total_steps, warmup_steps
 
 
-class Schedule:
-    """The steps of one run: a function of the spec, the planned samples and, where the spec leaves the size of packs
-    open, of the memory policy."""
+class StepSchedule:
+    """How many steps a run has, and what is due after each."""
 
     def __init__(self, spec: Any, data: Prepared, world: World, policy: MemoryPolicy) -> None:
         self.spec, self.data, self.world, self.policy = spec, data, world, policy
-        self.steps = Steps(spec, data.train, world.data_ranks, world.device.type, policy.pack_tokens)
-        self.order, self.units = self.steps.order, self.steps.units
         self.total = total_steps(spec, len(data.train))
         self.warmup = warmup_steps(spec, len(data.train))
-
-    def packs(self, step: int) -> list[list[int]]:
-        """The micro-steps of a step that this rank takes part in, each a list of sample numbers, those of one unit
-        together."""
-        return self.steps.packs(step)[self.world.data_rank]
-
-    def supervised(self, step: int) -> int:
-        """Supervised tokens of the whole step, over all ranks."""
-        return sum(self.data.train[i].supervised for i in self.order.step(step))
+        self.steps_per_epoch = steps_per_epoch(spec, len(data.train))
 
     def epoch_ended_by(self, step: int) -> int | None:
         """The number of the epoch (from 1) that ends with this step."""
-        done, rest = divmod(step + 1, self.order.steps_per_epoch)
+        done, rest = divmod(step + 1, self.steps_per_epoch)
         return done if rest == 0 else None
 
     def due(self, step: int, every_steps: int, every_epochs: int) -> bool:
@@ -50,9 +39,33 @@ class Schedule:
         """What plan.json says of the steps."""
         return {
             "total_steps": self.total,
-            "steps_per_epoch": self.order.steps_per_epoch,
+            "steps_per_epoch": self.steps_per_epoch,
             "warmup_steps": self.warmup,
-            "effective_batch": self.order.batch,
+            "effective_batch": effective_batch(self.spec),
+        }
+
+
+class Schedule(StepSchedule):
+    """The steps of a supervised training: a function of the spec, the planned samples and, where the spec leaves the
+    size of packs open, of the memory policy."""
+
+    def __init__(self, spec: Any, data: Prepared, world: World, policy: MemoryPolicy) -> None:
+        super().__init__(spec, data, world, policy)
+        self.steps = Steps(spec, data.train, world.data_ranks, world.device.type, policy.pack_tokens)
+        self.order, self.units = self.steps.order, self.steps.units
+
+    def packs(self, step: int) -> list[list[int]]:
+        """The micro-steps of a step that this rank takes part in, each a list of sample numbers, those of one unit
+        together."""
+        return self.steps.packs(step)[self.world.data_rank]
+
+    def supervised(self, step: int) -> int:
+        """Supervised tokens of the whole step, over all ranks."""
+        return sum(self.data.train[i].supervised for i in self.order.step(step))
+
+    def facts(self) -> dict[str, Any]:
+        return {
+            **super().facts(),
             "pack_tokens": self.steps.budget if self.spec.engine.packing else None,
             "micro_steps_of_first_step": len(self.packs(0)),
         }

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from vidqa.actions import action_for
 from vidqa.contract.files import ends_of
 from vidqa.contract.problem import ProblemError
 from vidqa.planning.sample_table import column
@@ -68,7 +69,7 @@ def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
 
 def spec_facts(spec: Any) -> dict[str, Any]:
     """The keys of a TrainSpec that a checkpoint records: all that have an effect, with their values."""
-    keys = leaves("train")
+    keys = leaves(action_for(spec).name)
     return {key: value for key, value in flat(spec).items() if key not in keys or _has_effect(keys[key])}
 
 

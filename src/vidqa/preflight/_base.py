@@ -240,7 +240,8 @@ class Context:
 
     def usable(self, name: str) -> Sequence[Sample]:
         """The samples of a set that the run will use."""
-        trained = any(data.name == name and data.teaches for data in self.declared_action.data)
+        action = self.declared_action
+        trained = not action.draws and any(data.name == name and data.teaches for data in action.data)
         return usable(self.planned[name].samples, self.longest_allowed, trained=trained)
 
     @once

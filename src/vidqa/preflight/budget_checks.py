@@ -26,7 +26,7 @@ def tokens(context: Context) -> list[Problem]:
     for place, sample in enumerate(sorted(refused, key=lambda sample: -sample.length)):
         fits = changes_that_fit(context, sample) if place < EXPLAINED else None
         problems.append(sample.too_long(context.longest_allowed, fits))
-    if context.training:
+    if context.training and not context.declared_action.draws:
         problems += without_labels(context.planned["train"].samples)
     if context.stand_in is not None:
         return [replace(each, severity="warning", message=f"estimated: {each.message}") for each in problems]

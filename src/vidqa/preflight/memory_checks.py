@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,10 @@ from vidqa import spec
 from vidqa.contract.problem import Problem
 from vidqa.planning.budget.forecast import Forecast, Packing, forecast
 from vidqa.planning.budget.memory import GIB, Model, fits
+from vidqa.planning.budget.rollouts import base_parameters, rollout_memory, rollout_shape, update_packing
 from vidqa.planning.budget.trained import trainable
 from vidqa.planning.budget.work import share_again
+from vidqa.planning.packing.sharing import longest_of
 from vidqa.planning.packing.steps import Steps, pack_budget
 from vidqa.planning.samples import Sample
 from vidqa.preflight import answering_checks
@@ -23,7 +26,7 @@ from vidqa.preflight.gpu_memory import NOTHING_HELPS, too_much, usable_memory
 from vidqa.preflight.problems import HOST_MEMORY
 from vidqa.preflight.trained import trained_model, trained_parameters
 from vidqa.spec.keys import with_values
-from vidqa.spec.models import TrainSpec
+from vidqa.spec.models import GrpoSpec, TrainSpec
 
 MOST_SHARDS = 64
 LONG = 16_384  # tokens of a sample from which several GPUs may share it
@@ -75,9 +78,20 @@ def available_gib() -> float:
 
 def estimate(model: Model, train_spec: TrainSpec, samples: Sequence[Sample], has_gib: float | None) -> Forecast:
     """Memory of a training of `model` with this spec; every candidate change is judged by it."""
+    if isinstance(train_spec, GrpoSpec):
+        return _with_rollouts(model, train_spec, samples, has_gib)
     steps_of = partial(Steps, train_spec, samples, spec.data_ranks(train_spec), "cuda")
     packing = Packing(steps_of, max(1, spec.total_steps(train_spec, len(samples))))
     return forecast(train_spec, model, packing, has_gib)
+
+
+def _with_rollouts(model: Model, rl_spec: GrpoSpec, questions: Sequence[Sample], has_gib: float | None) -> Forecast:
+    """Updates beside the rollout model and its cache."""
+    shape = rollout_shape(rl_spec, longest_of(questions))
+    rollouts = rollout_memory(rl_spec, model.sizes, base_parameters(rl_spec, model), shape)
+    packing = update_packing(rl_spec, questions, spec.data_ranks(rl_spec), "cuda")
+    found = forecast(rl_spec, model, packing, None if has_gib is None else has_gib - rollouts.gib)
+    return replace(found, memory=replace(found.memory, always=found.memory.always + rollouts.gib * GIB))
 
 
 def peak_within(context: Context, limit_gib: float) -> float | None:

@@ -21,6 +21,8 @@ def sharing(context: Context) -> list[Problem]:
     train_spec = context.training
     if train_spec is None:
         raise Skip("only a training shares videos")
+    if context.declared_action.draws:
+        raise Skip("completions always share their video")
     if not train_spec.engine.packing:
         raise Skip("videos are shared inside packs")
     samples = context.usable("train")

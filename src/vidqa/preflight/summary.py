@@ -13,7 +13,20 @@ Line = tuple[str, str]
 
 def summary(facts: Facts) -> list[Line]:
     """(what, text) lines for the facts that are there."""
-    parts = (_estimated, _samples, _answers, _media, _steps, _sharing, _trains, _memory, _time, _disk, _hardware)
+    parts = (
+        _estimated,
+        _samples,
+        _answers,
+        _media,
+        _steps,
+        _rollout,
+        _sharing,
+        _trains,
+        _memory,
+        _time,
+        _disk,
+        _hardware,
+    )
     return [line for part in parts for line in part(facts)]
 
 
@@ -74,6 +87,15 @@ def _steps(facts: Facts) -> Iterator[Line]:
         )
 
 
+def _rollout(facts: Facts) -> Iterator[Line]:
+    if found := facts.get("rollout"):
+        yield (
+            "a step",
+            f"{found['questions_per_step']:,} questions with {found['completions_per_question']:,} completions each, "
+            f"{found['completions_per_step']:,} in all, of at most {found['longest_completion']:,} tokens",
+        )
+
+
 def _sharing(facts: Facts) -> Iterator[Line]:
     """The gain of sharing videos; no line where each video has one question."""
     found = facts.get("sharing")
@@ -109,6 +131,12 @@ def _time(facts: Facts) -> Iterator[Line]:
     time = facts.get("time") or {}
     if "hours" in time:
         took = f"about {_duration(3600 * time['hours'])}, {_duration(time['start_s'])} of it the start"
+        if "step_s" in time:
+            yield (
+                "seconds a step",
+                f"about {time['step_s']:.1f}: {time['rollout_s']:.1f} to draw completions of {time['answer_tokens']:,} "
+                f"tokens, {time['update_s']:.1f} to learn from them",
+            )
         reached = f"{time['mfu']:.0%} of the peak of {time['gpu']} ({time['mfu_is']})"
         yield "time", f"{took}; {time['gpu_hours']:.2f} GPU hours, at {reached}"
     if "decode_core_hours" in time:

@@ -7,10 +7,11 @@ from typing import Any
 
 from vidqa import spec
 from vidqa.contract.problem import Problem
-from vidqa.planning.budget.cards import peak_of
+from vidqa.planning.budget.cards import card_of, peak_of
 from vidqa.planning.budget.forecast import least_policy
 from vidqa.planning.budget.measured import START_S, Efficiency, efficiency
 from vidqa.planning.budget.memory import MicroStep, Model, recorded_policy, setup_of
+from vidqa.planning.budget.rollout_time import step_time
 from vidqa.planning.budget.work import FlopsModel, flops_model, share_again
 from vidqa.planning.packing.sharing import work_of
 from vidqa.planning.packing.steps import Steps, pack_budget
@@ -18,7 +19,7 @@ from vidqa.planning.samples import Sample
 from vidqa.preflight._base import Context, Skip
 from vidqa.preflight.gpu_checks import NONE_HERE
 from vidqa.preflight.trained import trained_model
-from vidqa.spec.models import TrainSpec
+from vidqa.spec.models import GrpoSpec, TrainSpec
 
 MOST_STEPS = 200  # whose work is summed; the others are like them
 # The usual GPU of an architecture, for declared GPUs, which have no name.
@@ -46,9 +47,21 @@ def time(context: Context) -> list[Problem]:
     flops = flops_model(
         model.sizes, vision_trains=model.vision.trained > 0, decoder_trains=train_spec.policy.lora is None
     )
-    work = _training(train_spec, samples, total, flops) + _validation(context, train_spec, total, flops)
     reached = _reached(context, train_spec, model).on(name)
-    computing = work / (peak * reached.mfu) / context.processes / 3600
+    if isinstance(train_spec, GrpoSpec):
+        card = card_of(name)
+        assert card is not None  # its peak is known
+        step = step_time(train_spec, model, samples, flops, card, reached.mfu)
+        computing = step.seconds * total / 3600
+        facts |= {
+            "step_s": round(step.seconds, 2),
+            "rollout_s": round(step.rollout_s, 2),
+            "update_s": round(step.update_s, 2),
+            "answer_tokens": step.answer,
+        }
+    else:
+        work = _training(train_spec, samples, total, flops) + _validation(context, train_spec, total, flops)
+        computing = work / (peak * reached.mfu) / context.processes / 3600
     hours = START_S / 3600 + max(computing, facts.get("decode_hours_per_pass", 0))
     facts |= {
         "hours": round(hours, 3),

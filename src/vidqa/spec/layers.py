@@ -201,7 +201,7 @@ def _unknown(action: str, layer: Layer, path: str) -> Problem:
     if (own or is_reinforcement(path)) and _is_supervised(layer):  # a run's resolved configuration names them all
         message = f"{path} is a key that cosmos-rl's supervised fine-tuning does not read either"
         return NO_EFFECT.at(place(layer, path), message, "remove it, or ignore this", severity="warning")
-    if is_reinforcement(path):
+    if action == "train" and is_reinforcement(path):
         message = f"{path} is a key of cosmos-rl's reinforcement learning; this is supervised fine-tuning"
         return UNKNOWN_KEY.at(place(layer, path), message, "remove it")
     if path in OF_THEIR_LOADERS:

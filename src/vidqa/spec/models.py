@@ -16,6 +16,7 @@ from vidqa.spec.evaluate_tables import (
     Results,
     Task,
 )
+from vidqa.spec.grpo_tables import GrpoEngine, GrpoTrain, GrpoValidation, Rollout
 from vidqa.spec.inference_tables import Inference, InferenceDataset, InferenceEngine
 from vidqa.spec.policy_tables import Policy
 from vidqa.spec.run_tables import Custom, Logging, TrainEngine, Validation, Vision
@@ -42,6 +43,15 @@ class TrainSpec(Spec):
     mode: Literal["disaggregated", "colocated", "colocated_separated"] = key(
         "disaggregated", "Mode", "How cosmos-rl's processes are laid out.", native="no effect"
     )
+
+
+class GrpoSpec(TrainSpec):
+    """Reinforcement learning by GRPO: completions of the model's own, rewarded and learned from."""
+
+    train: GrpoTrain = table(GrpoTrain, "Training", "Schedule, optimizer, objective, rewards, checkpoints.")
+    rollout: Rollout = table(Rollout, "Rollout", "How completions are generated.")
+    validation: GrpoValidation = table(GrpoValidation, "Validation", "Measuring while training.")
+    engine: GrpoEngine = table(GrpoEngine, "Engine", "Keys of our own engine; left out for cosmos-rl.")
 
 
 class EvaluateSpec(Spec):

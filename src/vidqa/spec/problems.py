@@ -60,7 +60,40 @@ WARMUP_TWICE = Code(
 )
 WARMUP_LONG = Code("SPEC_WARMUP_LONG", "The learning rate is still rising when training ends.", "Shorten the warm-up.")
 NOT_SFT = Code(
-    "SPEC_NOT_SFT", "The kind of training is not supervised fine-tuning.", 'Set train.train_policy.type to "sft".'
+    "SPEC_NOT_SFT",
+    "The kind of training is not supervised fine-tuning.",
+    'Use the action grpo for reinforcement learning, or set train.train_policy.type to "sft".',
+)
+NOT_GRPO = Code(
+    "SPEC_NOT_GRPO",
+    "The kind of training is not GRPO.",
+    'Use the action train for supervised fine-tuning, or set train.train_policy.type to "grpo".',
+)
+GROUP_SIZE = Code(
+    "SPEC_GROUP_SIZE", "A group of completions is too small to compare them.", "Set rollout.n_generation to 8."
+)
+GROUP_BATCH = Code(
+    "SPEC_GROUP_BATCH",
+    "A batch of completions is not a whole number of groups.",
+    "Make train.train_batch_per_replica a multiple of rollout.n_generation.",
+)
+TEMPERATURES = Code(
+    "SPEC_TEMPERATURES",
+    "Completions are drawn at another temperature than they are trained at.",
+    "Set one of the two, or both alike.",
+)
+GRPO_UNSUPPORTED = Code(
+    "SPEC_GRPO_UNSUPPORTED", "GRPO is not possible with a setting that supervised training has.", "Change it."
+)
+REWARD = Code(
+    "SPEC_REWARD",
+    "A reward is not known.",
+    "Name accuracy, format, format_strict, number, distance, token_f1 or FILE.py:FUNCTION.",
+)
+PARENT_ADAPTER = Code(
+    "SPEC_PARENT_ADAPTER",
+    "Reinforcement learning starts from a whole model, so that the trained model is its reference.",
+    "Merge the adapter into its base with scripts/export.py --merge.",
 )
 NOT_SUPPORTED = Code(
     "SPEC_NOT_SUPPORTED",

@@ -17,7 +17,7 @@ from vidqa.spec._field import Table
 from vidqa.spec.keys import flat, leaves, table_of
 from vidqa.spec.layers import DEEPEST, Layer, brief, entries, place, read_layer, texts
 from vidqa.spec.models import EvaluateSpec, InferenceSpec, Spec, TrainSpec
-from vidqa.spec.problems import CONTROL_CHARACTER, NOT_SFT, RANGE, SECRET, SYNTAX, TYPE, UNKNOWN_KEY
+from vidqa.spec.problems import CONTROL_CHARACTER, NOT_GRPO, NOT_SFT, RANGE, SECRET, SYNTAX, TYPE, UNKNOWN_KEY
 from vidqa.spec.rules import check
 from vidqa.spec.shape import expected
 
@@ -212,7 +212,8 @@ def _explain(action: str, pile: _Pile, invalid: ValidationError) -> list[Problem
         value = _value(pile.values, path)
         where, shown = place(layer, path), brief(value)
         if path == "train.train_policy.type":
-            problems.append(NOT_SFT.at(where, f"the kind of training is {shown}"))
+            code = NOT_GRPO if action == "grpo" else NOT_SFT
+            problems.append(code.at(where, f"the kind of training is {shown}"))
             continue
         in_range = any(error["type"].startswith(RANGE_ERRORS) or "pattern" in error["type"] for error in errors)
         field = leaves(action).get(path)

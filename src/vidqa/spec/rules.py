@@ -111,7 +111,19 @@ def unreached_steps(spec: TrainSpec, train_samples: int) -> Iterator[Problem]:
 
 
 def train_rules(spec: TrainSpec) -> Iterator[Problem]:
-    """What is wrong with a training, whatever its data."""
+    """What is wrong with a supervised training, whatever its data."""
+    yield from training_rules(spec)
+    batch, micro = spec.train.train_batch_per_replica, spec.train.train_policy.mini_batch
+    if batch % micro:
+        message = f"train_batch_per_replica {batch} is not a multiple of mini_batch {micro}"
+        near = max(micro, batch // micro * micro)
+        yield codes.BATCH_NOT_DIVISIBLE.at(
+            "train.train_batch_per_replica", message, f"set it to {near}, or mini_batch to 1"
+        )
+
+
+def training_rules(spec: TrainSpec) -> Iterator[Problem]:
+    """What is wrong with a training of any kind."""
     data = spec.custom.train_dataset
     yield from _required("train.output_dir", spec.train.output_dir)
     yield from _required("custom.train_dataset.annotation_path", data.annotation_path)
@@ -127,13 +139,6 @@ def train_rules(spec: TrainSpec) -> Iterator[Problem]:
         yield codes.SHARE_UNPACKED.at("engine.share_video_prefix", "share_video_prefix is true and packing is false")
     if spec.train.fp8.enable_fp8 and spec.policy.lora is not None:
         yield codes.FP8.at("train.fp8.enable_fp8", "enable_fp8 is true, and policy.lora is set")
-    batch, micro = spec.train.train_batch_per_replica, spec.train.train_policy.mini_batch
-    if batch % micro:
-        message = f"train_batch_per_replica {batch} is not a multiple of mini_batch {micro}"
-        near = max(micro, batch // micro * micro)
-        yield codes.BATCH_NOT_DIVISIBLE.at(
-            "train.train_batch_per_replica", message, f"set it to {near}, or mini_batch to 1"
-        )
     if spec.policy.model_max_length < VIDEO_LENGTH:
         yield _short_length(spec, f"videos may need {VIDEO_LENGTH}", "warning")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from vidqa.spec.models import TrainSpec
+from vidqa.spec.models import GrpoSpec, TrainSpec
 
 
 def data_ranks(spec: TrainSpec) -> int:
@@ -11,7 +11,9 @@ def data_ranks(spec: TrainSpec) -> int:
 
 
 def effective_batch(spec: TrainSpec) -> int:
-    """Samples per optimizer step over all data-parallel ranks."""
+    """Samples per optimizer step over all data-parallel ranks; in GRPO questions, as its batch counts completions."""
+    if isinstance(spec, GrpoSpec):
+        return max(1, spec.train.train_batch_per_replica // spec.rollout.n_generation)
     return spec.train.train_batch_per_replica * data_ranks(spec)
 
 

@@ -9,11 +9,12 @@ from typing import Any
 
 from vidqa import actions
 from vidqa.actions import DataSet
+from vidqa.contract.files import read_object
 from vidqa.spec.keys import flat
 from vidqa.spec.layers import Layer, read_layer
 from vidqa.spec.models import TrainSpec
 from vidqa.spec.parents import ADAPTER, find_checkpoint, find_export, run_folder_of
-from vidqa.spec.problems import NO_RUN, PROFILE, ROOT
+from vidqa.spec.problems import NO_RUN, PARENT_ADAPTER, PROFILE, ROOT
 from vidqa.spec.resolve import load
 from vidqa.spec.run_tables import Vision
 
@@ -102,6 +103,22 @@ def continued(run: Path, home: Path, which: str) -> dict[str, Any]:
     return {**table, "train": {key: value for key, value in train.items() if key != "output_dir"}}
 
 
+def refined(run: Path, home: Path, which: str) -> dict[str, Any]:
+    """What reinforcement learning takes from a training: its export as the model to start from, its frames and its
+    prompt. Raises SPEC_PARENT_ADAPTER for an adapter, whose base model would become the reference."""
+    export = find_export(run, which)
+    if (export / ADAPTER).is_file():
+        remedy = f"merge it first: python scripts/export.py {home} --merge --out FOLDER, then --model FOLDER"
+        raise PARENT_ADAPTER.error(export, "the run trained an adapter", remedy)
+    values: dict[str, Any] = {"policy.model_name_or_path": str(export.absolute())}
+    if parent := _parent_spec(home):
+        trained = flat(parent)
+        values |= {name: trained[name] for name in SAME_IN_BOTH.values()}
+        values["policy.model_max_length"] = trained["policy.model_max_length"]
+        values["custom.train_dataset.response_mode"] = trained["custom.train_dataset.response_mode"]
+    return values
+
+
 def exported(run: Path, home: Path, which: str) -> dict[str, Any]:
     """What an evaluation takes from a training: its export, and its view of a video."""
     export = find_export(run, which)
@@ -135,7 +152,8 @@ def _parent_spec(home: Path) -> TrainSpec | None:
     """The parent's own spec; None for a run of another program, which keeps none that we know."""
     if not (home / "run.json").is_file() or not (home / "spec.toml").is_file():
         return None
-    return load(home / "spec.toml", "train")
+    recorded = read_object(home / "run.json").get("action")
+    return load(home / "spec.toml", recorded if recorded in ("train", "grpo") else "train")
 
 
 def _base_of(export: Path, parent: TrainSpec | None) -> str:

@@ -19,7 +19,7 @@ from vidqa.contract.files import write_json, write_link
 from vidqa.contract.run_folder import RunFolder
 from vidqa.engine.exports._base import EXPORT
 
-ACCURACY, LOSS = "val/accuracy", "val/avg_loss"
+ACCURACY, REWARD, LOSS = "val/accuracy", "val/reward", "val/avg_loss"
 
 
 @dataclass(frozen=True)
@@ -34,9 +34,9 @@ class Best:
 
 
 def best_of(run: RunFolder, upto: int) -> Best | None:
-    """The best of a run's exports: the most accurate where all measured ones have answered, then the one with the least
-    loss, of equals the earlier one. Where none was measured, the newest up to the step `upto`: later ones are of an
-    attempt that this run went back behind."""
+    """The best of a run's exports: the most accurate where all measured ones have answered, then the one with the
+    largest reward or the least loss, of equals the earlier one. Where none was measured, the newest up to the step
+    `upto`: later ones are of an attempt that this run went back behind."""
     found = {path: _facts(path / EXPORT) for path in run.complete(run.exports, EXPORT)}
     if best := _best_measured(run, found):
         return best
@@ -48,16 +48,20 @@ def _best_measured(run: RunFolder, found: dict[Path, dict[str, Any]]) -> Best | 
     """Of exports and their facts, the best that was measured."""
     measured = {path: values for path, facts in found.items() if (values := _measured(run, path, facts))}
     if measured:
-        metric = ACCURACY if all(ACCURACY in values for values in measured.values()) else LOSS
+        common = set.intersection(*map(set, measured.values()))
+        metric = next((name for name in (ACCURACY, REWARD, LOSS) if name in common), None)
+        if metric is None:  # exports of supervised training and of reinforcement, in one folder
+            return None
         best = max(measured, key=lambda path: (*_rank(metric, measured[path]), -found[path]["step"]))
         values = measured[best]
-        return Best(metric, values[metric], found[best]["step"], best.name, values[LOSS])
+        return Best(metric, values[metric], found[best]["step"], best.name, values.get(LOSS))
     return None
 
 
-def _rank(metric: str, values: dict[str, float]) -> tuple[float, float]:
-    """More is better."""
-    return (values[ACCURACY] if metric == ACCURACY else 0.0), -values[LOSS]
+def _rank(metric: str, values: dict[str, float]) -> tuple[float, float, float]:
+    """More is better: accuracy where it is `metric`, then reward, then a small loss."""
+    accuracy = values[ACCURACY] if metric == ACCURACY else 0.0
+    return accuracy, values.get(REWARD, 0.0), -values.get(LOSS, 0.0)
 
 
 def _measured(run: RunFolder, export: Path, facts: dict[str, Any]) -> dict[str, float]:
@@ -69,7 +73,7 @@ def _measured(run: RunFolder, export: Path, facts: dict[str, Any]) -> dict[str, 
         if best.get("name") == export.name and best.get("step") == facts["step"]:
             values = {LOSS: best.get("avg_loss"), best.get("metric"): best.get("value")}
     numbers = {key: value for key, value in (values or {}).items() if isinstance(value, (int, float))}
-    return numbers if LOSS in numbers else {}
+    return numbers if LOSS in numbers or REWARD in numbers else {}
 
 
 def _facts(path: Path) -> dict[str, Any]:

@@ -43,7 +43,10 @@ class InstallForward(Protocol):
 
 
 class CachedForward(Protocol):
-    """The forward of generation, over a model without adapters; logits are float32. See `qwen_vl_cached`."""
+    """The forward of generation, over a model without adapters; logits are float32, and -inf for the ids `banned`. See
+    `qwen_vl_cached`."""
+
+    banned: torch.Tensor
 
     def prefill(
         self, batch: Any, cache: PagedCache, source: torch.Tensor, target: torch.Tensor, last: torch.Tensor
@@ -81,7 +84,8 @@ class TorchFamily:
     video_inputs(plans)                        what a stock model is told of videos besides patches and grids
     install_forward(model, recompute, compile, context)  gives model and units the packed forward: model(batch) is the
                                  negative log-likelihood of every supervised token, float32 [N], of a context's rank
-                                 those of its rows. `recompute`: what backward computes again; `compile` fuses layers
+                                 those of its rows, or what another `head` of `model.head` gives for them. `recompute`:
+                                 what backward computes again; `compile` fuses layers
     vision_features(model, patches, index)     merged features [V, D] of media, without gradients
     cached_forward(model)        the forward of generation; it takes over the model's memory
     vllm_model                   the model class in place of vLLM's own, registered by the family's file *_in_vllm.py

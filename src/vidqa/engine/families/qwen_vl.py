@@ -143,8 +143,9 @@ def decoder_layer(
     return finish(hidden_TD, context.own(attended), after)
 
 
-def packed_nll(parts: Parts, model: Any, batch: Any) -> torch.Tensor:
-    """Negative log likelihood of every supervised token of a batch, a `batch.collate.Batch`: float32 [N]."""
+def packed_forward(parts: Parts, model: Any, batch: Any, head: Callable[..., torch.Tensor] = head_nll) -> torch.Tensor:
+    """What `head` gives for every supervised token of a batch, a `batch.collate.Batch`: by default its negative log
+    likelihood, float32 [N]."""
     visual, decoder = model.model.visual, model.model.language_model
     trained = any(parameter.requires_grad for parameter in visual.parameters())
     with nullcontext() if trained else torch.no_grad():
@@ -160,7 +161,7 @@ def packed_nll(parts: Parts, model: Any, batch: Any) -> torch.Tensor:
         hidden = layer(hidden, cos, sin, batch.segments, batch.suffixes)
         if number < len(levels):
             hidden = place_features(hidden, levels[number], batch.visual_at_V, add=True)
-    return head_nll(model.lm_head, decoder.norm(hidden[batch.predict_at_N]), batch.target_N)
+    return head(model.lm_head, decoder.norm(hidden[batch.predict_at_N]), batch.target_N)
 
 
 def place_features(
@@ -196,7 +197,7 @@ def install_forward(
         install(partial(vision_block, parts), block, recompute.vision.of(number))
     for number, layer in enumerate(model.model.language_model.layers):
         install(partial(decoder_layer, context), layer, recompute.decoder.of(number))
-    model.forward = partial(packed_nll, parts, model)
+    model.forward = partial(packed_forward, parts, model)
 
 
 def attention_heads(config: Any) -> tuple[Heads, Heads]:

@@ -8,6 +8,7 @@ Shape letters: T tokens of a pack, B rows of a step, R rows of the cache, P page
 
 from __future__ import annotations
 
+import math
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -37,11 +38,12 @@ class DecoderWeights(NamedTuple):
     epsilon: float
 
 
-def _joined(*layers: Any) -> torch.Tensor:
-    """The weights of linear layers as one matrix, of which the layers keep views: no memory twice."""
-    whole = torch.cat([layer.weight.data for layer in layers])
-    for layer, part in zip(layers, whole.split([len(layer.weight) for layer in layers]), strict=True):
-        layer.weight.data = part
+def _joined(*parameters: torch.nn.Parameter) -> torch.Tensor:
+    """Parameters of linear layers as one tensor, of which they become views: no memory twice, and whoever writes into
+    the parameters writes into it."""
+    whole = torch.cat([parameter.data for parameter in parameters])
+    for parameter, part in zip(parameters, whole.split([len(parameter) for parameter in parameters]), strict=True):
+        parameter.data = part
     return whole
 
 
@@ -54,20 +56,21 @@ def _weights(layer: Any) -> DecoderWeights:
     three = (attention.q_proj, attention.k_proj, attention.v_proj)
     return DecoderWeights(
         input_norm=layer.input_layernorm.weight.data,
-        query_key_value=_joined(*three),
-        bias=None if attention.q_proj.bias is None else torch.cat([each.bias.data for each in three]),
+        query_key_value=_joined(*(layer.weight for layer in three)),
+        bias=None if attention.q_proj.bias is None else _joined(*(layer.bias for layer in three)),
         query_norm=_head_norm(attention, "q_norm"),
         key_norm=_head_norm(attention, "k_norm"),
         output=attention.o_proj.weight.data,
         after_norm=layer.post_attention_layernorm.weight.data,
-        gate_up=_joined(mlp.gate_proj, mlp.up_proj),
+        gate_up=_joined(mlp.gate_proj.weight, mlp.up_proj.weight),
         down=mlp.down_proj.weight.data,
         epsilon=layer.input_layernorm.variance_epsilon,
     )
 
 
 class CachedQwenVL:
-    """The forward of a stock model without adapters, whose memory it takes over."""
+    """The forward of a stock model without adapters, whose memory it takes over. `banned` are token ids, int64, whose
+    logits are -inf."""
 
     def __init__(self, parts: Parts, model: Any) -> None:
         self.parts = parts
@@ -78,6 +81,7 @@ class CachedQwenVL:
         attention = self.decoder.layers[0].self_attn
         self.width = attention.head_dim
         self.key_heads = len(attention.k_proj.weight) // self.width
+        self.banned = torch.zeros(0, dtype=torch.int64, device=model.device)
 
     def prefill(
         self, batch: Any, cache: PagedCache, source: torch.Tensor, target: torch.Tensor, last: torch.Tensor
@@ -148,4 +152,4 @@ class CachedQwenVL:
         return hidden, F.linear(self.kernels.silu_mul(F.linear(normed, of.gate_up)), of.down)
 
     def _logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        return self.head(self.decoder.norm(hidden)).float()
+        return self.head(self.decoder.norm(hidden)).float().index_fill_(-1, self.banned, -math.inf)

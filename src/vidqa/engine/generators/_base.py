@@ -52,7 +52,8 @@ class Request:
     `logprobs`). `cancelled` is looked at before the prompt is read and before each step. With `top_logprobs`, the
     result names as many of the likeliest tokens at each step. With `candidates`, none of them empty, nothing is
     generated: each is scored as the answer. `draws` names what is drawn, in place of the id, where a request that is
-    asked again shall be answered alike."""
+    asked again shall be answered alike. With `tempered`, log-probabilities are those of softmax(logits / temperature),
+    which tokens are drawn from."""
 
     id: str
     token_ids: np.ndarray
@@ -69,6 +70,7 @@ class Request:
     top_logprobs: int = 0
     candidates: tuple[tuple[int, ...], ...] = ()
     draws: str = ""
+    tempered: bool = False
 
     @property
     def length(self) -> int:
@@ -86,8 +88,8 @@ class Result:
     """The result of a request. "stop": the last of `token_ids` is a stop id; "length": cut off at `max_tokens`;
     "cancelled": `token_ids` are those until then; "scored": `scores` has the log-probability of each candidate, the sum
     of its tokens'; "error": `problems` say why there are none. `logprobs` has the natural log-probability of each token
-    and `top_logprobs` the likeliest tokens at its place with theirs, likeliest first, if requested. All
-    of them are under the model's own distribution, before temperature, penalty, constraint and cuts."""
+    and `top_logprobs` the likeliest tokens at its place with theirs, likeliest first, if requested. All of them are
+    under the model's own distribution, before penalty, constraint and cuts, and temperature unless `tempered`."""
 
     id: str
     finish_reason: Literal["stop", "length", "cancelled", "scored", "error"]

@@ -5,7 +5,6 @@ Shape letters: B answers, V tokens that the model knows.
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -21,6 +20,7 @@ from transformers import (
 )
 
 from vidqa.engine.generators._base import Request, Result, Sampling
+from vidqa.engine.generators.drawing import draw, draw_key
 
 
 @dataclass(eq=False)
@@ -28,15 +28,21 @@ class Draft:
     """An answer that is being written."""
 
     request: Request
-    chooser: Chooser | None  # None: always the likeliest token
+    chooser: Chooser | None  # None: the model's logits are drawn from as they are
+    temperature: float  # of the draw; with a chooser, whose scores are divided by it already, 1 or 0
+    key: int  # see `drawing.draw_key`
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     top_logprobs: list[tuple[tuple[int, float], ...]] = field(default_factory=list)
 
     @classmethod
     def of(cls, request: Request, device: torch.device) -> Draft:
-        greedy = request.sampling.temperature == 0 and request.sampling.repetition_penalty == 1.0
-        return cls(request, None if greedy and not request.constraint else Chooser(request, device))
+        sampling = request.sampling
+        drawn = sampling.temperature > 0
+        plain = sampling.repetition_penalty == 1.0 and not (drawn and (sampling.top_k or sampling.top_p < 1.0))
+        chooser = None if plain and not request.constraint else Chooser(request, device)
+        key = draw_key(sampling.seed, request.draws or request.id) if drawn else 0
+        return cls(request, chooser, float(drawn) if chooser else sampling.temperature, key)
 
     def add(self, token: int, logprob: float, likeliest: tuple[tuple[int, float], ...]) -> None:
         self.token_ids.append(token)
@@ -59,8 +65,8 @@ class Draft:
 
 
 class Chooser:
-    """Turns logits into scores whose largest is the next token of one answer, in the order in which transformers does:
-    penalty, constraint, temperature, cuts."""
+    """Turns logits into the scores that the next token of one answer is drawn from, in the order in which transformers
+    does: penalty, constraint, temperature, cuts."""
 
     def __init__(self, request: Request, device: torch.device) -> None:
         sampling = request.sampling
@@ -69,7 +75,7 @@ class Chooser:
         if sampling.repetition_penalty != 1.0:
             self.penalty = RepetitionPenaltyLogitsProcessor(sampling.repetition_penalty)
             self.seen = torch.from_numpy(request.token_ids).long().to(device)[None]
-        self.warpers = _warpers(sampling, request.draws or request.id, device)
+        self.warpers = _warpers(sampling)
 
     def scores(self, answer: Sequence[int], logits_1V: torch.Tensor) -> torch.Tensor:
         """Scores [1, V] of what may follow the tokens of the answer so far; asked once for every token."""
@@ -86,7 +92,7 @@ class Chooser:
         return self.warpers(None, scores)
 
 
-def _warpers(sampling: Sampling, request_id: str, device: torch.device) -> LogitsProcessorList:
+def _warpers(sampling: Sampling) -> LogitsProcessorList:
     if sampling.temperature == 0:
         return LogitsProcessorList()
     chain: list[LogitsProcessor] = [TemperatureLogitsWarper(sampling.temperature)]
@@ -94,24 +100,20 @@ def _warpers(sampling: Sampling, request_id: str, device: torch.device) -> Logit
         chain.append(TopKLogitsWarper(sampling.top_k))
     if sampling.top_p < 1.0:
         chain.append(TopPLogitsWarper(sampling.top_p))
-    return LogitsProcessorList([*chain, SeededDraws([(sampling.seed, request_id)], device)])
+    return LogitsProcessorList(chain)
 
 
-class SeededDraws(LogitsProcessor):
-    """Makes the largest score a draw from the distribution: the logarithm of an exponential variate is taken from every
-    score. Each row has its variates from a generator that its (seed, id) alone starts."""
-
-    def __init__(self, seeds: Sequence[tuple[int, str]], device: torch.device) -> None:
-        self.generators = [torch.Generator(device) for _ in seeds]
-        for generator, (seed, request_id) in zip(self.generators, seeds, strict=True):
-            digest = hashlib.sha256(f"{seed} {request_id}".encode()).digest()
-            generator.manual_seed(int.from_bytes(digest[:8], "big"))
-
-    def __call__(self, input_ids: torch.Tensor | None, scores: torch.Tensor) -> torch.Tensor:
-        variates = torch.empty_like(scores)
-        for row, generator in zip(variates, self.generators, strict=True):
-            row.exponential_(generator=generator)
-        return scores - variates.log()
+def next_tokens(drafts: Sequence[Draft], logits_BV: torch.Tensor) -> torch.Tensor:
+    """The next token of each draft, int64 [B], chosen from float32 logits."""
+    scores, device = logits_BV, logits_BV.device
+    if any(draft.chooser for draft in drafts):
+        scores = logits_BV.clone()
+        for row, draft in enumerate(drafts):
+            if draft.chooser:
+                scores[row] = draft.chooser.scores(draft.token_ids, logits_BV[row : row + 1])
+    temperature_B = torch.tensor([draft.temperature for draft in drafts], device=device)
+    key_B, count_B = torch.tensor([(draft.key, len(draft.token_ids)) for draft in drafts], device=device).unbind(1)
+    return draw(scores, temperature_B, key_B, count_B)
 
 
 def write_tokens(drafts: Sequence[Draft], logits_BV: torch.Tensor, chosen_B: torch.Tensor) -> None:
@@ -119,6 +121,9 @@ def write_tokens(drafts: Sequence[Draft], logits_BV: torch.Tensor, chosen_B: tor
     once. What is counted of the logits is float32."""
     columns = [chosen_B[:, None].double()]
     most = max(draft.request.top_logprobs for draft in drafts)
+    if any(draft.request.tempered for draft in drafts):
+        scale = [draft.request.sampling.temperature if draft.request.tempered else 1.0 for draft in drafts]
+        logits_BV = logits_BV / torch.tensor(scale, device=logits_BV.device)[:, None]
     if most or any(draft.request.logprobs for draft in drafts):
         total = logits_BV.logsumexp(-1, keepdim=True)
         columns.append((logits_BV.gather(1, chosen_B[:, None]) - total).double())

@@ -1,7 +1,7 @@
 """Decode steps of the native generator: one token of every row that is being answered, replayed as one graph on a GPU.
 
-What a step needs of its rows stays on the device, and the step itself moves it on; the host writes the places whose row
-has changed, and tokens that were not the likeliest.
+What a step needs of its rows stays on the device, and the step itself moves it on and draws the next tokens; the host
+writes the places whose row has changed, and tokens that it chose itself.
 
 Shape letters: B rows of a step, P pages of a row, V tokens that the model knows.
 """
@@ -18,6 +18,7 @@ import numpy as np
 import torch
 
 from vidqa.engine.generators.choosing import Draft
+from vidqa.engine.generators.drawing import draw
 from vidqa.engine.model.paged_cache import PagedCache
 from vidqa.planning.budget.answering import CAPTURED
 
@@ -45,7 +46,12 @@ class Decoder:
         self.token_B, self.position_B = zeros(dtype=torch.int64), zeros(dtype=torch.int64)
         self.held_B, self.alive_B = zeros(dtype=torch.int32), zeros(dtype=torch.int32)
         self.table_BP = torch.zeros(most, width, device=device, dtype=torch.int32)
-        self.buffers = (self.token_B, self.position_B, self.held_B, self.alive_B, self.table_BP)
+        self.temperature_B = zeros(dtype=torch.float32)
+        self.key_B, self.count_B = zeros(dtype=torch.int64), zeros(dtype=torch.int64)  # of draws
+        self.buffers = (
+            *(self.token_B, self.position_B, self.held_B, self.alive_B, self.table_BP),
+            *(self.temperature_B, self.key_B, self.count_B),
+        )
         self.graphs: dict[int, tuple[Any, torch.Tensor]] = {}
 
     def leave(self, rows: Collection[DecodingRow]) -> None:
@@ -57,7 +63,8 @@ class Decoder:
                     self.rows[place] = last
 
     def step(self) -> torch.Tensor:
-        """Logits [B, V] behind the newest token of each row. On the device, rows go on with the likeliest one."""
+        """Logits [B, V] behind the newest token of each row. On the device, rows go on with the tokens drawn from them,
+        which `token_B` holds then."""
         self._write(place for place in range(self.most) if self.written[place] is not self._row(place))
         count = len(self.rows)
         for row in self.rows:
@@ -79,16 +86,17 @@ class Decoder:
         return self.graphs[size]
 
     def go_on_with(self, token_B: torch.Tensor) -> None:
-        """The tokens that were chosen behind the last step, where they are not all the likeliest."""
+        """The tokens that were chosen behind the last step, where the host chose some of them."""
         self.token_B[: len(token_B)] = token_B
 
     def run(self, count: int) -> torch.Tensor:
         """The step itself, of the first places."""
-        token, position, held, alive, table = (buffer[:count] for buffer in self.buffers)
+        token, position, held, alive, table, temperature, key, drawn = (buffer[:count] for buffer in self.buffers)
         logits = self.forward.step(token, position, held, table, alive, self.cache)
-        token.copy_(logits.argmax(-1))
+        token.copy_(draw(logits, temperature, key, drawn))
         position.add_(alive)
         held.add_(alive)
+        drawn.add_(alive)
         return logits
 
     def capture(self, size: int) -> None:
@@ -123,13 +131,18 @@ class Decoder:
         if not places:
             return
         table = np.zeros((len(places), self.table_BP.shape[1]), np.int32)
-        numbers = np.zeros((4, len(places)), np.int64)
+        numbers = np.zeros((6, len(places)), np.int64)
+        temperature = np.zeros(len(places), np.float32)
         for i, place in enumerate(places):
             if row := self._row(place):
                 table[i, : len(row.pages)] = row.pages
-                numbers[:, i] = row.draft.token_ids[-1], row.position, row.held, 1
+                draft = row.draft
+                numbers[:, i] = draft.token_ids[-1], row.position, row.held, 1, draft.key, len(draft.token_ids)
+                temperature[i] = draft.temperature
             self.written[place] = self._row(place)
         at = torch.tensor(places, device=self.device)
         self.table_BP[at] = torch.from_numpy(table).to(self.device)
-        for buffer, values in zip(self.buffers, torch.from_numpy(numbers).to(self.device), strict=False):
+        self.temperature_B[at] = torch.from_numpy(temperature).to(self.device)
+        written = (self.token_B, self.position_B, self.held_B, self.alive_B, self.key_B, self.count_B)
+        for buffer, values in zip(written, torch.from_numpy(numbers).to(self.device), strict=True):
             buffer[at] = values.to(buffer.dtype)

@@ -20,7 +20,7 @@ from vidqa.engine.batch.layout import Layout, lay_out
 from vidqa.engine.exports import load_export
 from vidqa.engine.families import family_of
 from vidqa.engine.generators._base import Generator, Request, Result, Settings, ready
-from vidqa.engine.generators.choosing import Draft, write_tokens
+from vidqa.engine.generators.choosing import Draft, next_tokens, write_tokens
 from vidqa.engine.generators.decoding import Decoder, DecodingRow
 from vidqa.engine.generators.scoring import heads_of, scored
 from vidqa.engine.memory_policy import free_memory
@@ -60,21 +60,25 @@ class PromptCollator(Collator):
 
 
 class NativeSession:
-    """Answers with a model that this process holds."""
+    """Answers with a model that this process holds. `banned` are token ids that no answer has; `pages` is the size of
+    the cache where the caller knows what its requests need, instead of as much as the GPU has."""
 
-    def __init__(self, model: Any, settings: Settings) -> None:
+    def __init__(self, model: Any, settings: Settings, *, banned: Sequence[int] = (), pages: int = 0) -> None:
         family, self.device, self.dtype = family_of(model), settings.device, settings.dtype
         self.heads, self.planned = family.attention_heads(model.config), set[tuple[int, Call]]()
         self.forward, heads = family.cached_forward(model), self.heads[0]
+        self.forward.banned = torch.tensor(banned, dtype=torch.int64, device=self.device)
         self.planner, self.longest = settings.planner, settings.longest
         on_gpu = self.device.type == "cuda"
-        self.most = max(settings.batch_size, answering.ROWS) if on_gpu else settings.batch_size
+        self.most = settings.batch_size if pages or not on_gpu else max(settings.batch_size, answering.ROWS)
         self.pack_tokens = PACK_TOKENS[self.device.type]
         sizes = family.tables.sizes_of(settings.base or settings.folder)
         self.collator = PromptCollator(settings.planner, sizes.vision, self.device.type, share=True)
         shape = (sizes.text.layers, heads.keys, heads.width, settings.dtype)
         width = -(-self.longest // PAGE)
-        if on_gpu:
+        if pages:
+            count = pages
+        elif on_gpu:
             free = free_memory(self.device)
             count = answering.cache_pages(self.most, self.longest, free, PagedCache.bytes_per_token(*shape))
         else:
@@ -179,7 +183,8 @@ class NativeSession:
                 first += mine
         if rows:
             self.decoder.rows += rows.values()
-            self._choose(list(rows.values()), torch.cat(first))
+            drafts, logits = [row.draft for row in rows.values()], torch.cat(first)
+            write_tokens(drafts, logits, next_tokens(drafts, logits))
         return results + self._finished(list(rows.values()))
 
     def _plan(self, waiting: Iterable[Request]) -> None:
@@ -222,19 +227,14 @@ class NativeSession:
     def _advance(self) -> list[Result]:
         """One more token of every row."""
         rows, logits = list(self.decoder.rows), self.decoder.step()
-        chosen, drawn = self._choose(rows, logits)
-        if drawn:
+        drafts = [row.draft for row in rows]
+        if any(draft.chooser for draft in drafts):
+            chosen = next_tokens(drafts, logits)
             self.decoder.go_on_with(chosen)
-        return self._finished(rows)
-
-    def _choose(self, rows: Sequence[DecodingRow], logits: torch.Tensor) -> tuple[torch.Tensor, bool]:
-        """The next token of each row, which its draft has then, and whether any may be another than the likeliest."""
-        chosen, drafts = logits.argmax(-1), [row.draft for row in rows]
-        choosers = {i: draft.chooser for i, draft in enumerate(drafts) if draft.chooser}
-        for i, chooser in choosers.items():
-            chosen[i] = chooser.scores(drafts[i].token_ids, logits[i : i + 1]).argmax()
+        else:
+            chosen = self.decoder.token_B[: len(rows)]
         write_tokens(drafts, logits, chosen)
-        return chosen, bool(choosers)
+        return self._finished(rows)
 
     def _finished(self, rows: Sequence[DecodingRow]) -> list[Result]:
         """The results of rows that are finished, which leave."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -11,7 +12,7 @@ from transformers import LogitsProcessor, LogitsProcessorList, StoppingCriteria,
 
 from vidqa.engine.exports import load_export
 from vidqa.engine.generators._base import Generator, Request, Result, Settings, ready
-from vidqa.engine.generators.choosing import Draft, write_tokens
+from vidqa.engine.generators.choosing import Draft, next_tokens, write_tokens
 from vidqa.engine.generators.scoring import heads_of, scored
 from vidqa.engine.model.stock_inputs import stock_inputs
 from vidqa.planning.samples import Planner
@@ -121,11 +122,9 @@ class ChoiceProcessor(LogitsProcessor):
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
         self.logits = scores
-        rows = list(scores.split(1))
-        for row in self.writing:
-            if chooser := self.drafts[row].chooser:
-                rows[row] = chooser.scores(self.drafts[row].token_ids, rows[row])
-        return torch.cat(rows)
+        rows = self.writing
+        chosen = next_tokens([self.drafts[row] for row in rows], scores[rows])
+        return scores.index_put((torch.tensor(rows, device=scores.device), chosen), scores.new_tensor(math.inf))
 
 
 class Finished(StoppingCriteria):

@@ -109,7 +109,7 @@ class VllmSession:
             }
             for plan, array in zip(request.plans, frames, strict=True)
         ]
-        row = VllmRow(self.process.name(), Draft(request, None))
+        row = VllmRow(self.process.name(), Draft(request, None, 0.0, 0))
         self.rows[row.name] = row
         token_ids, planned = contracted(request, self.planner), request.token_ids.tolist()
         self.process.tell({"hold": row.name, "token_ids": token_ids, "planned": planned, "media": media}, frames)

@@ -72,6 +72,35 @@ def load_sharded(
     _initialise_adapters(model, train.seed or 0, policy.lora)
 
 
+def load_frozen(folder: Path, train: Any, world: World, recompute: Recompute) -> Any:
+    """The model of `folder`, sharded as `load_sharded` shards it, of which nothing trains: what a run began with."""
+    model, device = meta_model(folder), world.device
+    family, compute = family_of(model), DTYPES[train.param_dtype]
+    for parameter in model.parameters():
+        parameter.data = parameter.data.to(compute)
+    model.requires_grad_(False)
+    family.install_forward(model, recompute=recompute, compile=train.compile and device.type == "cuda")
+    if world.is_sharded:
+        _shard(model, family, world, compute, compute)
+    model.to_empty(device=device)
+    _tie_head(model)
+    _restore_buffers(model)
+    read_rows(own_rows(model, folder))
+    return model.train()
+
+
+def empty_model(folder: Path, dtype: torch.dtype, device: torch.device) -> Any:
+    """A stock model of `folder` with memory for its weights, which nobody has written yet."""
+    model = meta_model(folder)
+    for parameter in model.parameters():
+        parameter.data = parameter.data.to(dtype)
+    model.requires_grad_(False)
+    model.to_empty(device=device)
+    _tie_head(model)
+    _restore_buffers(model)
+    return model.eval()
+
+
 def meta_model(folder: Path) -> Any:
     try:
         config = AutoConfig.from_pretrained(folder)

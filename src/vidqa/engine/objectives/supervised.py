@@ -13,6 +13,7 @@ from vidqa.planning.samples import Sample
 
 class Supervised:
     metrics: tuple[str, ...] = ()
+    maxima: tuple[str, ...] = ()
 
     def token_values(self, sample: Sample) -> Mapping[str, np.ndarray]:
         return {}

@@ -92,11 +92,17 @@ def groups(numbers: Iterable[int], samples: Sequence[Sample]) -> list[Unit]:
 
 
 def shares(samples: Sequence[Sample], ranks: int) -> list[list[Sample]]:
-    """Samples that are answered, spread over ranks that carry equal loads: the dearest unit first, to the rank that has
-    the least. Each rank has the longest first. Those of one prefix stay together: a generator may compute it once."""
+    """The samples of `shares_of`."""
     held = list(samples)
-    units = groups(range(len(held)), held)
-    costs = [cost(work_of(unit, held)) for unit in units]
+    return [[held[number] for number in mine] for mine in shares_of(held, ranks)]
+
+
+def shares_of(samples: Sequence[Sample], ranks: int) -> list[list[int]]:
+    """Numbers of samples that are answered, spread over ranks that carry equal loads: the dearest unit first, to the
+    rank that has the least. Each rank has the longest first. Those of one prefix stay together: a generator may compute
+    it once."""
+    units = groups(range(len(samples)), samples)
+    costs = [cost(work_of(unit, samples)) for unit in units]
     dealt: list[list[Unit]] = [[] for _ in range(ranks)]
     loads = [0.0] * ranks
     for i in sorted(range(len(units)), key=lambda i: -costs[i]):
@@ -104,8 +110,8 @@ def shares(samples: Sequence[Sample], ranks: int) -> list[list[Sample]]:
         dealt[rank].append(units[i])
         loads[rank] += costs[i]
     for mine in dealt:
-        mine.sort(key=lambda unit: -max(held[i].length for i in unit))
-    return [[held[i] for unit in mine for i in unit] for mine in dealt]
+        mine.sort(key=lambda unit: -max(samples[i].length for i in unit))
+    return [[number for unit in mine for number in unit] for mine in dealt]
 
 
 def longest_of(samples: Iterable[Sample]) -> int:

@@ -20,16 +20,23 @@ def pack_budget(spec: Any) -> int:
 
 class Steps:
     """The steps of a TrainSpec over `samples`, on `ranks` devices of one type ("cpu", "cuda"), in packs of
-    `pack_tokens`, or of what the spec says."""
+    `pack_tokens`, or of what the spec says. A step has `batch` samples, by default the spec's effective batch."""
 
     def __init__(
-        self, spec: Any, samples: Sequence[Sample], ranks: int, device_type: str, pack_tokens: int | None = None
+        self,
+        spec: Any,
+        samples: Sequence[Sample],
+        ranks: int,
+        device_type: str,
+        pack_tokens: int | None = None,
+        *,
+        batch: int | None = None,
     ) -> None:
         loading = spec.train.train_policy
         self.spec, self.samples, self.ranks = spec, samples, ranks
         self.order = StepOrder(
             samples=len(samples),
-            batch=effective_batch(spec),
+            batch=batch or effective_batch(spec),
             seed=loading.dataloader_seed,
             shuffle=loading.dataloader_shuffle,
             drop_last=loading.dataloader_drop_last,

@@ -1,0 +1,78 @@
+"""rollouts-<rank>.jsonl.zst: every completion of a run, a line each, a compressed frame for every step.
+
+{"step", "slot", "id", "question", "answer", "completion", "token_ids", "logprobs", "finish_reason", "text",
+ "reward", "parts", "advantage"}
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from vidqa.engine.rl.rollout import Group
+from vidqa.engine.rl.update import advantages
+
+CODEC = pa.Codec("zstd")
+
+
+class RolloutRecord:
+    """Appends the groups of each step. A resumed run cuts off what is behind its checkpoint."""
+
+    def __init__(self, folder: Path, rank: int, step: int) -> None:
+        """`step` steps are done; lines of later ones are dropped."""
+        self.path = folder / f"rollouts-{rank}.jsonl.zst"
+        if self.path.exists():
+            kept = [line for line in read_rollouts(self.path) if line["step"] <= step]
+            self.path.write_bytes(b"")
+            if kept:
+                self._append(kept)
+
+    def write(self, step: int, groups: Sequence[Group], *, divided: bool) -> None:
+        """Of the step that is done as the `step`th."""
+        lines = []
+        for group in groups:
+            shares = advantages(group.rewards, divided=divided)
+            for number, (drawn, advantage) in enumerate(zip(group.drawn, shares, strict=True)):
+                lines.append(
+                    {
+                        "step": step,
+                        "slot": group.question.slot,
+                        "id": group.question.sample.record.id,
+                        "question": group.question.sample.record.question,
+                        "answer": group.question.sample.record.answer,
+                        "completion": number,
+                        "token_ids": list(drawn.token_ids),
+                        "logprobs": [round(float(value), 6) for value in drawn.logprobs],
+                        "finish_reason": drawn.completion.finish_reason,
+                        "text": drawn.completion.text,
+                        "reward": drawn.reward.total,
+                        "parts": dict(drawn.reward.parts),
+                        "advantage": float(advantage),
+                    }
+                )
+        if lines:
+            self._append(lines)
+
+    def _append(self, lines: Sequence[dict[str, Any]]) -> None:
+        text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines).encode()
+        with self.path.open("ab") as file:
+            file.write(CODEC.compress(text, asbytes=True))
+
+
+def read_rollouts(path: Path) -> Iterator[dict[str, Any]]:
+    """The lines of one rank's file; one that a kill has cut off is left out."""
+    with pa.OSFile(str(path), "rb") as file, pa.CompressedInputStream(file, "zstd") as stream:
+        rest = b""
+        while True:
+            try:
+                piece = stream.read(1 << 20)
+            except OSError:  # a frame that was cut off
+                break
+            if not piece:
+                break
+            *lines, rest = (rest + piece).split(b"\n")
+            yield from map(json.loads, lines)

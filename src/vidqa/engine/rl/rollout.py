@@ -1,0 +1,190 @@
+"""Rollouts: groups of completions, drawn by the native generator from a copy of the weights that are trained."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from vidqa.contract.problem import Problem, ProblemError
+from vidqa.engine.batch.frames import FrameSource
+from vidqa.engine.distributed import World
+from vidqa.engine.generators._base import Request, Result, Sampling, Settings
+from vidqa.engine.generators.native import NativeSession
+from vidqa.engine.model.load import DTYPES, empty_model
+from vidqa.engine.problems import ENGINE_ROLLOUT_WEIGHTS
+from vidqa.engine.rl.weights import RolloutWeights
+from vidqa.planning.budget.rollouts import RolloutShape
+from vidqa.planning.samples import Planner, Sample
+from vidqa.rewards import Completion, Reward, Rewards
+
+VISION_IDS = ("image_token_id", "video_token_id", "vision_start_token_id", "vision_end_token_id", "vision_token_id")
+
+
+@dataclass(eq=False)
+class Question:
+    """A question of a step. `slot` is its position in the stream of questions, which no other has; `sample` is its
+    prompt as it is asked here, `prompt_ids` int32 [S]. `frames` are uint8 [n, 3, h, w] of each medium once they are
+    needed, and `problems` say why there are none."""
+
+    slot: int
+    sample: Sample
+    prompt_ids: np.ndarray
+    ticket: list[Any]
+    frames: Sequence[np.ndarray] | None = None
+    problems: tuple[Problem, ...] = ()
+
+
+@dataclass(eq=False)
+class Drawn:
+    """A completion as it was drawn: its tokens, the stop token included, and the log-probability of each, float32."""
+
+    token_ids: tuple[int, ...]
+    logprobs: np.ndarray
+    completion: Completion
+    reward: Reward
+
+    @property
+    def is_truncated(self) -> bool:
+        return self.completion.finish_reason == "length"
+
+
+@dataclass(eq=False)
+class Group:
+    """A question and its completions."""
+
+    question: Question
+    drawn: list[Drawn] = field(default_factory=list)
+
+    @property
+    def rewards(self) -> np.ndarray:
+        """float64 [G]"""
+        return np.array([drawn.reward.total for drawn in self.drawn])
+
+    def part(self, name: str) -> np.ndarray:
+        """One part of the rewards, float64 [G]."""
+        return np.array([drawn.reward.parts[name] for drawn in self.drawn])
+
+
+def banned_ids(config: Any, known: int) -> tuple[int, ...]:
+    """Token ids that no completion has: placeholders of media, and ids beyond the `known` ones of the tokenizer."""
+    vision = [getattr(config, name) for name in VISION_IDS if getattr(config, name, None) is not None]
+    return tuple(sorted({*vision, *range(known, config.text_config.vocab_size)}))
+
+
+class RolloutModel:
+    """The model that draws, on every rank, beside the sharded `trainer`."""
+
+    def __init__(
+        self, spec: Any, folder: Path, planner: Planner, trainer: Any, shape: RolloutShape, world: World
+    ) -> None:
+        dtype = DTYPES[spec.train.param_dtype]
+        model = empty_model(folder, dtype, world.device)
+        self.banned = banned_ids(model.config, max(planner.chat.tokens.core.get_vocab().values()) + 1)
+        self.weights = RolloutWeights(trainer, model)
+        settings = Settings(folder, None, dtype, world.device, planner, shape.longest, batch_size=shape.rows)
+        self.session = NativeSession(model, settings, banned=self.banned, pages=shape.pages)
+        require_views(self.session.forward, model)
+
+    def sync(self) -> None:
+        """Copy the trainer's weights; every rank takes part. Raises ENGINE_ROLLOUT_WEIGHTS."""
+        self.weights.sync()
+
+
+def require_views(forward: Any, model: nn.Module) -> None:
+    """Every tensor that the generator's forward holds must lie in the memory of a parameter: a copy would keep old
+    values. Raises ENGINE_ROLLOUT_WEIGHTS."""
+    storages = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
+    for number, layer in enumerate(forward.layers):
+        for name, value in layer._asdict().items():
+            if isinstance(value, torch.Tensor) and value.untyped_storage().data_ptr() not in storages:
+                raise ENGINE_ROLLOUT_WEIGHTS.error(f"layer {number}", f"{name} is a copy of the model's weights")
+
+
+class Rollouts:
+    """Asks questions of a `RolloutModel` and rewards the completions, in a thread beside the generator."""
+
+    def __init__(self, model: RolloutModel, planner: Planner, source: FrameSource) -> None:
+        self.model, self.planner, self.source = model, planner, source
+        self.stop_ids = tuple(sorted(planner.chat.eos_ids))
+        self.waited = 0.0  # seconds in which the generator waited for frames
+        self.reward_s = 0.0  # seconds of rewards that nothing else hid
+
+    def question(self, slot: int, sample: Sample) -> Question:
+        """Decoding of its media begins."""
+        return Question(slot, sample, self.planner.encode(sample).token_ids, self.source.request([sample]))
+
+    def draw(
+        self, questions: Sequence[Question], rewards: Rewards, sampling: Sampling, size: int, name: str
+    ) -> list[Group]:
+        """`size` completions of each question, in the order of the questions. Draws are named by `name`, slot and
+        number of the completion. A question whose media cannot be decoded has no completions, but problems. Raises the
+        problems of rewards."""
+        groups = {question.slot: Group(question) for question in questions}
+        requests = self._requests(questions, sampling, size, name)
+        pending: dict[tuple[int, int], Future[Drawn]] = {}
+        with ThreadPoolExecutor(1, "rewards") as rewarding:
+            for results in self.model.session.generate(requests):
+                for result in results:
+                    slot, number = map(int, result.id.split("."))
+                    question = groups[slot].question
+                    if result.problems:
+                        question.problems = result.problems
+                    else:
+                        pending[slot, number] = rewarding.submit(self._rewarded, question, result, rewards)
+            started = time.perf_counter()
+            for (slot, _), future in sorted(pending.items()):
+                groups[slot].drawn.append(future.result())
+            self.reward_s += time.perf_counter() - started
+        return list(groups.values())
+
+    def _requests(self, questions: Iterable[Question], sampling: Sampling, size: int, name: str) -> Iterable[Request]:
+        for question in sorted(questions, key=lambda question: -question.sample.length):
+            # A group has all but the prompt's last token in common: what is chosen behind that one differs.
+            prefix, key = len(question.prompt_ids) - 1, str(question.slot).encode()
+            if size == 1:
+                prefix, key = question.sample.prefix, question.sample.prefix_key
+            for number in range(size):
+                yield Request(
+                    id=f"{question.slot}.{number}",
+                    token_ids=question.prompt_ids,
+                    sampling=sampling,
+                    stop_ids=self.stop_ids,
+                    plans=question.sample.plans,
+                    frames=partial(self._frames, question),
+                    logprobs=True,
+                    tempered=sampling.temperature > 0,
+                    prefix=prefix,
+                    prefix_key=key,
+                    draws=f"{name} {question.slot} {number}",
+                )
+
+    def _frames(self, question: Question) -> Sequence[np.ndarray]:
+        if question.frames is None:
+            started = time.perf_counter()
+            (frames,), problems = self.source.collect(question.ticket)
+            self.waited += time.perf_counter() - started
+            question.ticket = []
+            if problems:
+                question.problems = tuple(problems)
+                question.frames = ()
+            else:
+                question.frames = frames
+        if question.problems:
+            raise ProblemError(question.problems)
+        return question.frames
+
+    def _rewarded(self, question: Question, result: Result, rewards: Rewards) -> Drawn:
+        ids = result.token_ids[:-1] if result.finish_reason == "stop" else result.token_ids
+        text = self.planner.chat.decode(ids).strip()
+        completion = Completion(question.sample.record, text, result.token_ids, result.finish_reason)
+        logprobs = np.array(result.logprobs, np.float32)
+        return Drawn(result.token_ids, logprobs, completion, rewards(completion))

@@ -1,0 +1,192 @@
+"""Updates of the policy: groups become packed batches, with advantages and weights of the whole step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from peft.tuners.lora import LoraLayer
+
+from vidqa.engine.batch.collate import Batch, Collator
+from vidqa.engine.batch.loader import Loaded
+from vidqa.engine.batch.staging import BatchSender
+from vidqa.engine.distributed import World
+from vidqa.engine.learner import Step
+from vidqa.engine.model.context import WHOLE
+from vidqa.engine.objectives.grpo import PolicyGradient
+from vidqa.engine.rl.rollout import Group
+from vidqa.families.sizes import VisionSizes
+from vidqa.planning.budget.trained import ADAPTER
+from vidqa.planning.packing.packs import plan_packs
+from vidqa.planning.packing.sharing import Work, cost, unit_length, units, work_of
+from vidqa.planning.rollouts import CompletionSample, completion_sample
+from vidqa.planning.samples import Planner
+
+FEW_BITS = 3  # see `attention.segments_of`: packs of rollouts are of other shapes in every step
+
+
+def advantages(rewards: np.ndarray, *, divided: bool) -> np.ndarray:
+    """Of the rewards of one group, float64 [G]: r - mean, `divided` by the population's deviation + 1e-6. Equal rewards
+    have none: compared by their largest and smallest, since a deviation that is only rounding would be divided by."""
+    if rewards.max() == rewards.min():
+        return np.zeros_like(rewards)
+    centred = rewards - rewards.mean()
+    return centred / (rewards.std() + 1e-6) if divided else centred
+
+
+def token_weights(
+    lengths: Sequence[int], loss_type: str, tokens: int, completions: int, divisor: int | None
+) -> list[float]:
+    """The weight of each token of completions of these `lengths`, of a step with so many trained `tokens` and
+    `completions` over all ranks, multiplied by `tokens`, through which the learner divides."""
+    if loss_type == "token-mean":
+        return [1.0] * len(lengths)
+    if loss_type == "seq-mean-token-mean":
+        return [tokens / (completions * max(length, 1)) for length in lengths]
+    return [tokens / completions / (divisor or 1)] * len(lengths)
+
+
+class UpdateCollator(Collator):
+    """Batches of prompts with completions, whose tokens are given."""
+
+    def _tokens(self, sample: Any, usable: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        ids = sample.token_ids.astype(np.int64)
+        supervised = np.arange(len(ids)) >= len(ids) - sample.supervised
+        positions = self.planner.family.rope_positions
+        position = positions(ids, self.image_id, self.video_id, sample.plans, self.geometry)
+        return ids, supervised & usable, position
+
+
+@dataclass(frozen=True)
+class Micro:
+    """This rank's packs of one update, as many on every rank: places in `samples`."""
+
+    samples: list[CompletionSample]
+    groups: list[Group]  # the group of each sample
+    packs: list[list[int]]
+    tokens: int  # that train, over all ranks
+    work: list[Work]  # of this rank
+
+
+class Updates:
+    """Makes the steps of the learner out of groups. `pack_tokens` is the budget of a pack."""
+
+    def __init__(
+        self, spec: Any, planner: Planner, sizes: VisionSizes, objective: PolicyGradient, world: World, pack_tokens: int
+    ) -> None:
+        self.policy, self.world, self.pack_tokens = spec.train.train_policy, world, pack_tokens
+        self.masks_truncated = spec.engine.truncated == "mask"
+        self.collator = UpdateCollator(
+            planner, sizes, world.device.type, share=True, values=objective.token_values, context=WHOLE
+        )
+        if world.device.type == "cuda":
+            self.collator.count_bits = FEW_BITS
+        self.sender = BatchSender(world.device)
+        self.objective = objective
+
+    def plan(self, groups: Sequence[Group]) -> Micro:
+        """The samples and packs of one update; `groups` are this rank's. Every rank takes part."""
+        samples, owners = [], []
+        for group in groups:
+            rewards = advantages(group.rewards, divided=not self.policy.unbiased_advantage)
+            for drawn, advantage in zip(group.drawn, rewards, strict=True):
+                length = len(drawn.token_ids)
+                values = {"advantage": np.full(length, advantage), "rollout": drawn.logprobs, "weight": np.ones(length)}
+                question = group.question
+                trains = not (self.masks_truncated and drawn.is_truncated)
+                samples.append(
+                    completion_sample(
+                        question.sample,
+                        question.prompt_ids,
+                        drawn.token_ids,
+                        str(question.slot),
+                        trains=trains,
+                        values=values,
+                    )
+                )
+                owners.append(group)
+        found = units(range(len(samples)), samples, self.collator.padded, self.pack_tokens)  # type: ignore[arg-type]
+        lengths = [unit_length(unit, samples, self.collator.padded) for unit in found]  # type: ignore[arg-type]
+        work = [work_of(unit, samples) for unit in found]  # type: ignore[arg-type]
+        (packs,) = plan_packs(range(len(found)), lengths, [cost(one) for one in work], 1, self.pack_tokens)
+        trained = sum(sample.supervised for sample in samples), sum(sample.supervised > 0 for sample in samples)
+        everyone = self.world.gather((len(packs), *trained))
+        most, tokens, completions = max(one[0] for one in everyone), *(sum(one[i] for one in everyone) for i in (1, 2))
+        packs += [[]] * (most - len(packs))
+        weights = token_weights(
+            [sample.completion for sample in samples],
+            self.policy.loss_type,
+            tokens,
+            max(completions, 1),
+            self.policy.unbiased_loss_max_tokens,
+        )
+        weighted = [
+            replace(sample, values={**sample.values, "weight": sample.values["weight"] * np.float32(weight)})
+            for sample, weight in zip(samples, weights, strict=True)
+        ]
+        places = [[number for place in pack for number in found[place]] for pack in packs]
+        return Micro(weighted, owners, places, tokens, work)
+
+    def step(self, number: int, micro: Micro) -> Step:
+        """What the learner takes."""
+        return Step(number, self.batches(micro), len(micro.packs), float(max(micro.tokens, 1)))
+
+    def batches(self, micro: Micro) -> Iterator[Loaded]:
+        """The batches of the packs on the device, each made while the one before is computed with."""
+        with ThreadPoolExecutor(1, "collating") as collating:
+            sent = [collating.submit(self._sent, micro, micro.packs[0])]
+            for pack in [*micro.packs[1:], None]:
+                ready = sent.pop().result()
+                if pack is not None:
+                    sent.append(collating.submit(self._sent, micro, pack))
+                yield Loaded(ready.received(), [])
+
+    def _sent(self, micro: Micro, pack: list[int]) -> Any:
+        samples = [micro.samples[number] for number in pack]
+        frames = [micro.groups[number].question.frames for number in pack]
+        return self.sender.send(self.collator(pack, samples, frames))  # type: ignore[arg-type]
+
+    def with_values(self, micro: Micro, name: str, model: Any) -> Micro:
+        """The same packs with the log-probabilities of `model` as the value `name`."""
+        found = self.log_probabilities(micro, model)
+        samples = []
+        for number, sample in enumerate(micro.samples):
+            value = np.zeros(sample.length, np.float32)
+            if number in found:
+                value[sample.length - sample.completion :] = found[number]
+            samples.append(replace(sample, values={**sample.values, name: value}))
+        return replace(micro, samples=samples)
+
+    @torch.no_grad()
+    def log_probabilities(self, micro: Micro, model: Any) -> dict[int, np.ndarray]:
+        """By sample, float32 [C] of its completion's tokens under `model`; every rank takes part."""
+        found: dict[int, np.ndarray] = {}
+        for loaded in self.batches(micro):
+            batch: Batch = loaded.batch
+            logprobs, owners = (
+                self.objective.log_probabilities(model, batch)[0].cpu().numpy(),
+                batch.owner_N.cpu().numpy(),
+            )
+            for place, number in enumerate(batch.samples):
+                if micro.samples[number].supervised:
+                    found[number] = logprobs[owners == place]
+        return found
+
+
+@contextmanager
+def without_adapters(model: Any) -> Iterator[Any]:
+    """Inside the block LoRA's adapters add nothing: the model is the one that training began with."""
+    layers = [module for module in model.modules() if isinstance(module, LoraLayer)]
+    scales = [layer.scaling[ADAPTER] for layer in layers]
+    for layer in layers:
+        layer.scaling[ADAPTER] = 0.0
+    try:
+        yield model
+    finally:
+        for layer, scale in zip(layers, scales, strict=True):
+            layer.scaling[ADAPTER] = scale

@@ -1,0 +1,119 @@
+"""The rollout model's weights: copies of what the trainer computes with, made anew after every update, and proved.
+
+The trainer's units are gathered one after the other; adapters are merged in float32. Tensors are written in place, so
+that captured graphs go on with the new weights, and every one of them is then compared bit by bit.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+from torch.distributed.fsdp import FSDPModule
+
+from vidqa.engine.model.trainable import base_name, is_adapter
+from vidqa.engine.problems import ENGINE_ROLLOUT_WEIGHTS
+from vidqa.planning.budget.trained import ADAPTER
+
+BITS = {2: torch.int16, 4: torch.int32}  # integers of as many bytes: NaN equals itself
+
+
+class Source(NamedTuple):
+    """A parameter of the trainer, `leaf` of `module`, and the layer whose LoRA adapter is added to it, if any."""
+
+    module: nn.Module
+    leaf: str
+    adapted: Any
+
+    def tensor(self) -> torch.Tensor:
+        """What the trainer computes with; its unit is gathered."""
+        weight = getattr(self.module, self.leaf).detach()
+        if self.adapted is None:
+            return weight
+        layer = self.adapted
+        if ADAPTER in layer.lora_embedding_A:
+            delta = (layer.lora_embedding_B[ADAPTER].float() @ layer.lora_embedding_A[ADAPTER].float()).T
+        else:
+            up, down = (part[ADAPTER].weight.float().flatten(1) for part in (layer.lora_B, layer.lora_A))
+            delta = up @ down
+        return (weight.float() + layer.scaling[ADAPTER] * delta.view(weight.shape)).to(weight.dtype)
+
+    def is_same(self, other: Source) -> bool:
+        """Whether two names are one tensor of the trainer."""
+        plain = self.adapted is None and other.adapted is None
+        return plain and getattr(self.module, self.leaf) is getattr(other.module, other.leaf)
+
+
+class RolloutWeights:
+    """Copies the weights of `trainer`, a sharded model, into `rollout`, a stock model of the same base and of the
+    precision in which the trainer computes. A head that is tied there and apart in the trainer becomes its own."""
+
+    def __init__(self, trainer: Any, rollout: Any) -> None:
+        self.units = sources_by_unit(trainer)
+        sources = {name: source for part in self.units.values() for name, source in part.items()}
+        untie(rollout, sources)
+        self.targets = dict(rollout.named_parameters(remove_duplicate=False))
+        if uncovered := sorted(set(self.targets) ^ set(sources)):
+            message = f"{len(uncovered)} tensors are in one of trainer and rollout model alone"
+            raise ENGINE_ROLLOUT_WEIGHTS.error(uncovered[0], message)
+
+    @torch.no_grad()
+    def sync(self) -> None:
+        """Copy and prove all weights; every rank takes part. Raises ENGINE_ROLLOUT_WEIGHTS."""
+        counts: dict[str, torch.Tensor] = {}
+        for unit, sources in self.units.items():
+            unit.unshard()
+            tensors = {name: source.tensor() for name, source in sources.items()}
+            copy_weights(tensors, self.targets)
+            counts |= {name: bits_apart(tensor, self.targets[name]) for name, tensor in tensors.items()}
+            unit.reshard()
+        total = torch.stack(list(counts.values())).tolist()
+        if apart := [name for name, count in zip(counts, total, strict=True) if count]:
+            message = f"{len(apart)} of {len(counts)} tensors are not those that the trainer computes with"
+            raise ENGINE_ROLLOUT_WEIGHTS.error(apart[0], message)
+
+
+def sources_by_unit(trainer: Any) -> dict[FSDPModule, dict[str, Source]]:
+    """By the base model's names, every parameter of each FSDP unit without those of units inside it."""
+    units = {name: module for name, module in trainer.named_modules() if isinstance(module, FSDPModule)}
+    found: dict[FSDPModule, dict[str, Source]] = defaultdict(dict)
+    for name, _ in trainer.named_parameters(remove_duplicate=False):
+        if is_adapter(name) or ".original_module." in name:  # of a module trained in full, its copy counts
+            continue
+        owner = max((unit for unit in units if not unit or name.startswith(f"{unit}.")), key=len)
+        path, _, leaf = name.rpartition(".")
+        adapted = trainer.get_submodule(path.removesuffix(".base_layer")) if path.endswith(".base_layer") else None
+        source = Source(trainer.get_submodule(path), leaf, adapted if leaf == "weight" else None)
+        found[units[owner]][base_name(name)] = source
+    return dict(found)
+
+
+def untie(rollout: Any, sources: Mapping[str, Source]) -> None:
+    """Give the rollout model a head of its own where the trainer's is not the embeddings."""
+    names: dict[int, list[str]] = defaultdict(list)
+    for name, parameter in rollout.named_parameters(remove_duplicate=False):
+        names[id(parameter)].append(name)
+    for first, *others in names.values():
+        for other in others:
+            if not sources[first].is_same(sources[other]):
+                path, _, leaf = other.rpartition(".")
+                module = rollout.get_submodule(path)
+                setattr(module, leaf, nn.Parameter(getattr(module, leaf).detach().clone(), requires_grad=False))
+
+
+def copy_weights(tensors: Mapping[str, torch.Tensor], targets: Mapping[str, Any]) -> None:
+    """Write each tensor into the parameter of its name."""
+    for name, tensor in tensors.items():
+        targets[name].data.copy_(tensor)
+
+
+def bits_apart(source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    """How many numbers of two tensors are not the same bits: int64 scalar on their device; all of them where shape or
+    dtype differ."""
+    if source.shape != target.shape or source.dtype != target.dtype:
+        return torch.tensor(source.numel(), device=target.device)
+    bits = BITS[source.element_size()]
+    return (source.contiguous().view(bits) != target.detach().contiguous().view(bits)).sum()

@@ -1,0 +1,81 @@
+"""What a rollout holds on each GPU beside the trainer: a second set of weights, and the cache of its completions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from vidqa.families.sizes import Sizes
+from vidqa.planning.budget.answering import CAPTURED, FLOAT, PAGE, cache_bytes_per_token
+from vidqa.planning.budget.forecast import Packing
+from vidqa.planning.budget.memory import BYTES_OF, GIB, Model
+from vidqa.planning.packing.steps import Steps
+from vidqa.planning.rollouts import longest_completions
+from vidqa.planning.samples import Sample
+from vidqa.spec import data_ranks, effective_batch, total_steps
+
+MOST_ROWS = 256  # completions that a GPU draws at a time
+SAMPLE_QUESTIONS = 2_000  # whose packs are made for an estimate; the others are like them
+
+
+@dataclass(frozen=True)
+class RolloutShape:
+    """`rows` completions are drawn at a time, whose prompts and completions have at most `longest` tokens together;
+    `pages` hold them, the pages of a prompt shared by its group."""
+
+    rows: int
+    longest: int
+    pages: int
+
+
+def rollout_shape(spec: Any, longest_prompt: int) -> RolloutShape:
+    """The shape of a GrpoSpec's rollouts on each rank."""
+    size, answer = spec.rollout.n_generation, spec.rollout.max_response_length
+    most = max(answer, spec.validation.max_response_length or 0) if spec.validation.enable else answer
+    questions = -(-effective_batch(spec) // data_ranks(spec))
+    groups = max(1, min(questions, MOST_ROWS // size))
+    rows = groups * size
+    # A completion has the last, part page of its prompt in a page of its own.
+    pages = groups * -(-longest_prompt // PAGE) + rows * (-(-answer // PAGE) + 2)
+    width = -(-(longest_prompt + most) // PAGE)
+    return RolloutShape(rows, longest_prompt + most, max(pages, width) + 1)
+
+
+@dataclass(frozen=True)
+class RolloutMemory:
+    """Bytes on each GPU, from the beginning to the end of a run."""
+
+    weights: float
+    cache: float
+    logits: float
+
+    @property
+    def gib(self) -> float:
+        return (self.weights + self.cache + self.logits) / GIB
+
+
+def rollout_memory(spec: Any, sizes: Sizes, parameters: int, shape: RolloutShape) -> RolloutMemory:
+    """Of a model with so many parameters."""
+    compute = BYTES_OF[spec.train.param_dtype]
+    captured = sum({min(rows, shape.rows) for rows in CAPTURED if rows <= shape.rows} | {shape.rows})
+    return RolloutMemory(
+        weights=parameters * compute,
+        cache=shape.pages * PAGE * cache_bytes_per_token(sizes, compute),
+        logits=captured * sizes.text.vocabulary * FLOAT,
+    )
+
+
+def base_parameters(spec: Any, model: Model) -> int:
+    """The parameters of the rollout model: those of the trained one without its adapters."""
+    return model.every.every - (model.every.trained if spec.policy.lora is not None else 0)
+
+
+def update_packing(spec: Any, questions: Sequence[Sample], ranks: int, device_type: str) -> Packing:
+    """The packs of updates whose completions are all as long as they may be."""
+    looked_at = questions[:SAMPLE_QUESTIONS]
+    completions = longest_completions(looked_at, spec.rollout.n_generation, spec.rollout.max_response_length)
+    batch = min(len(completions), effective_batch(spec) * spec.rollout.n_generation)
+    steps_of = partial(Steps, spec, completions, ranks, device_type, batch=batch)
+    return Packing(steps_of, min(total_steps(spec, len(questions)), max(1, len(completions) // batch)))

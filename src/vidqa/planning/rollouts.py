@@ -1,0 +1,98 @@
+"""Questions and completions of reinforcement learning as samples: what a rollout draws, and what an update computes.
+
+The completions of a question are a group: all have its prompt in common, which stands in a pack once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from vidqa.dataset.record import Record
+from vidqa.planning.samples import Planner, Prompting, Sample
+from vidqa.video.types import FramePlan
+
+
+def prompt_planner(spec: Any, model_folder: Path) -> Planner:
+    """The planner of a GrpoSpec's questions: prompts that end where the answer begins."""
+    mode = spec.custom.train_dataset.response_mode
+    return Planner(model_folder, spec.custom.vision, Prompting(spec.custom.system_prompt, mode, for_generation=True))
+
+
+@dataclass(frozen=True, slots=True)
+class CompletionSample:
+    """A prompt with one completion behind it, as `planning.samples.Sample` is used by packing and collation.
+
+    `token_ids` int32 [S] are those of prompt and completion, the last `supervised` of them the completion's (0: its
+    tokens do not train). All but the last token of the prompt is the prefix that the group shares. `values` are float32
+    [S] by name, for the objective.
+    """
+
+    record: Record
+    plans: tuple[FramePlan, ...]
+    prompting: Prompting
+    token_ids: np.ndarray
+    completion: int
+    supervised: int
+    prefix_key: bytes
+    values: Mapping[str, np.ndarray] = field(default_factory=dict)
+
+    @property
+    def length(self) -> int:
+        return len(self.token_ids)
+
+    @property
+    def prefix(self) -> int:
+        return self.length - self.completion - 1
+
+    @property
+    def patches(self) -> int:
+        return sum(plan.patches for plan in self.plans)
+
+    @property
+    def media_tokens(self) -> int:
+        return sum(plan.tokens for plan in self.plans)
+
+
+def completion_sample(
+    question: Sample,
+    prompt_ids: np.ndarray,
+    completion_ids: Sequence[int],
+    group: str,
+    *,
+    trains: bool,
+    values: Mapping[str, np.ndarray],
+) -> CompletionSample:
+    """`values` are float32 [C] of the completion's tokens; a group has a name of its own in its step."""
+    padding = np.zeros(len(prompt_ids), np.float32)
+    return CompletionSample(
+        record=question.record,
+        plans=question.plans,
+        prompting=question.prompting,
+        token_ids=np.concatenate([prompt_ids, np.array(completion_ids, np.int32)]),
+        completion=len(completion_ids),
+        supervised=len(completion_ids) if trains else 0,
+        prefix_key=group.encode(),
+        values={name: np.concatenate([padding, value.astype(np.float32)]) for name, value in values.items()},
+    )
+
+
+def longest_completions(questions: Sequence[Sample], size: int, answer: int) -> list[Sample]:
+    """For estimates of memory and time: each question as a group of `size` completions of `answer` tokens each."""
+    return [
+        Sample(
+            question.record,
+            question.plans,
+            question.prompting,
+            question.length + answer,
+            answer,
+            question.length - 1,
+            f"{number}".encode(),
+        )
+        for number, question in enumerate(questions)
+        for _ in range(size)
+    ]

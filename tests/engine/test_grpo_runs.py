@@ -1,0 +1,249 @@
+"""GRPO from spec to export on one rank: what is copied to the rollout model, what ends a run, and where it goes on."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from in_process import events
+from rl_world import rl_here, rl_model, rl_spec
+
+from vidqa.contract.problem import ProblemError
+from vidqa.engine.objectives.grpo import PolicyGradient
+from vidqa.engine.rl import rollout, train, weights
+from vidqa.engine.rl.record import read_rollouts
+from vidqa.engine.rl.rollout import RolloutModel
+
+LORA = {"policy.lora": {}, "policy.lora.lora_dropout": 0.0, "policy.lora.init_lora_weights": False}
+FAMILIES = ("qwen3_vl", "qwen2_5_vl")
+
+
+@pytest.fixture(scope="module", params=FAMILIES)
+def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    return rl_model(tmp_path_factory.mktemp(request.param), family=request.param)
+
+
+@pytest.fixture(scope="module")
+def one_world(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    return rl_model(tmp_path_factory.mktemp("one"))
+
+
+def code_of(run: Any) -> str:
+    with pytest.raises(ProblemError) as raised:
+        run()
+    return raised.value.problems[0].code
+
+
+@pytest.mark.parametrize("lora", [False, True])
+def test_rollout_and_trainer_agree_on_every_token_after_every_update(
+    world: tuple[Path, Path], tmp_path: Path, lora: bool
+) -> None:
+    """Step 1 has ratios of exactly 1 and a divergence from the start of exactly 0."""
+    over = {"train.epoch": 2, "train.train_policy.kl_beta": 0.1, "train.optm_lr": 1e-2}
+    adapters = {**LORA, "policy.lora.init_lora_weights": True} if lora else {}
+    run = rl_here(rl_spec(tmp_path, world, {**over, **adapters}), tmp_path / "run")
+    assert max(events(run, "train/rollout_difference_max").values()) < 1e-4
+    assert events(run, "train/ratio_difference_max")[1] == 0.0
+    divergence = events(run, "train/kl")
+    assert divergence[1] == 0.0 and divergence[4] > 0
+    proof = json.loads((run / "run.json").read_text())["export_proof"]
+    assert proof["proved"]
+
+
+def test_weights_that_no_update_changes_leave_the_difference_flat(one_world: tuple[Path, Path], tmp_path: Path) -> None:
+    over = {"train.epoch": 10, "train.optm_lr": 1e-30, "train.train_batch_per_replica": 16}
+    run = rl_here(rl_spec(tmp_path, one_world, over), tmp_path / "run")
+    found = events(run, "train/rollout_difference_max")
+    assert len(found) == 20 and max(found.values()) < 1e-5
+
+
+def skip_one_unit(tensors: Any, targets: Any) -> None:
+    if not any("layers.1." in name for name in tensors):
+        COPY(tensors, targets)
+
+
+COPY = weights.copy_weights
+
+
+def test_a_unit_that_is_not_copied_ends_the_run(
+    one_world: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(weights, "copy_weights", skip_one_unit)
+    spec = rl_spec(tmp_path, one_world)
+    assert code_of(lambda: rl_here(spec, tmp_path / "run")) == "ENGINE_ROLLOUT_WEIGHTS"
+
+
+def test_a_bias_that_is_a_copy_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Qwen2.5-VL's biases of query, key and value stand together in one tensor."""
+    from vidqa.engine.families import qwen_vl_cached
+
+    world = rl_model(tmp_path, family="qwen2_5_vl")
+    joined = qwen_vl_cached._joined
+
+    def copied(*parameters: Any) -> torch.Tensor:
+        return torch.cat([p.data for p in parameters]) if parameters[0].ndim == 1 else joined(*parameters)
+
+    monkeypatch.setattr(qwen_vl_cached, "_joined", copied)
+    assert code_of(lambda: rl_here(rl_spec(tmp_path, world), tmp_path / "run")) == "ENGINE_ROLLOUT_WEIGHTS"
+
+
+def test_an_adapter_of_an_earlier_step_ends_the_run(
+    one_world: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is copied after the first time; every later tensor is compared all the same."""
+    calls = []
+
+    def once(tensors: Any, targets: Any) -> None:
+        calls.append(1)
+        if len(calls) <= UNITS:
+            COPY(tensors, targets)
+
+    monkeypatch.setattr(weights, "copy_weights", once)
+    with pytest.MonkeyPatch.context() as counting:
+        counting.setattr(weights, "copy_weights", COPY)
+    UNITS = 10_000
+    sync = RolloutModel.sync
+
+    def counted(self: RolloutModel) -> None:
+        nonlocal UNITS
+        sync(self)
+        UNITS = len(self.weights.units)
+
+    monkeypatch.setattr(RolloutModel, "sync", counted)
+    spec = rl_spec(tmp_path, one_world, LORA)
+    assert code_of(lambda: rl_here(spec, tmp_path / "run")) == "ENGINE_ROLLOUT_WEIGHTS"
+    assert len(calls) > UNITS  # it is the second time that differs
+
+
+def test_completions_of_another_question_end_the_run(
+    one_world: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    draw = rollout.Rollouts.draw
+
+    def shifted(self: Any, *args: Any) -> Any:
+        groups = draw(self, *args)
+        for group, other in zip(groups, [[*each.drawn] for each in [*groups[1:], groups[0]]], strict=True):
+            group.drawn = other
+        return groups
+
+    monkeypatch.setattr(rollout.Rollouts, "draw", shifted)
+    assert code_of(lambda: rl_here(rl_spec(tmp_path, one_world), tmp_path / "run")) == "ENGINE_ROLLOUT_DIFFERS"
+
+
+def test_another_temperature_in_the_trainer_ends_the_run(
+    one_world: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(train, "PolicyGradient", lambda **told: PolicyGradient(**{**told, "temperature": 0.9}))
+    assert code_of(lambda: rl_here(rl_spec(tmp_path, one_world), tmp_path / "run")) == "ENGINE_ROLLOUT_DIFFERS"
+
+
+def test_the_temperature_of_the_spec_is_that_of_both(one_world: tuple[Path, Path], tmp_path: Path) -> None:
+    over = {"train.train_policy.temperature": 0.7}
+    run = rl_here(rl_spec(tmp_path, one_world, over), tmp_path / "run")
+    assert max(events(run, "train/rollout_difference_max").values()) < 1e-4
+
+
+def test_placeholders_and_unknown_ids_are_never_drawn(one_world: tuple[Path, Path], tmp_path: Path) -> None:
+    run = rl_here(rl_spec(tmp_path, one_world, {"rollout.max_response_length": 40}), tmp_path / "run")
+    drawn = np.concatenate([line["token_ids"] for line in read_rollouts(run / "rollouts-0.jsonl.zst")])
+    config = json.loads((one_world[0] / "config.json").read_text())
+    banned = {value for key, value in config.items() if key in rollout.VISION_IDS}
+    assert len(drawn) > 1000 and not banned & set(drawn.tolist())
+
+
+def test_a_resumed_run_takes_the_same_steps(one_world: tuple[Path, Path], tmp_path: Path) -> None:
+    """Questions, completions, rewards and weights: as if nothing had ended."""
+    over = {"train.epoch": 4, "train.ckpt.save_freq": 1}
+    whole = rl_here(rl_spec(tmp_path / "whole", one_world, over), tmp_path / "whole/run")
+    spec = rl_spec(tmp_path / "cut", one_world, {**over, "train.resume": True})
+    cut = tmp_path / "cut/run"
+    rl_here(spec, cut, stop_after=3)
+    assert len(events(cut, "rollout/reward")) == 3
+    rl_here(spec, cut)
+    for key in ("rollout/reward", "train/loss", "train/grad_norm", "train/entropy", "rollout/length"):
+        assert events(cut, key) == events(whole, key), key
+    lines = [
+        [(line["step"], line["slot"], line["token_ids"]) for line in read_rollouts(run / "rollouts-0.jsonl.zst")]
+        for run in (whole, cut)
+    ]
+    assert lines[0] == lines[1]
+
+
+def test_several_updates_of_one_rollout_clip_their_ratios(one_world: tuple[Path, Path], tmp_path: Path) -> None:
+    over = {
+        "train.train_policy.mu_iterations": 2,
+        "train.train_policy.batch_size_per_optimize": 8,
+        "train.optm_lr": 3e-2,
+        "train.epoch": 2,
+    }
+    run = rl_here(rl_spec(tmp_path, one_world, over), tmp_path / "run")
+    assert max(events(run, "train/ratio_difference_max").values()) > 0.05
+    assert max(events(run, "train/clip_low").values()) > 0 or max(events(run, "train/clip_high").values()) > 0
+    facts = json.loads(next((run / "checkpoints").glob("*/trainer.json")).read_text())
+    assert facts["updates"] == 4 * facts["step"]
+
+
+def test_dapo_draws_further_questions_for_groups_of_equal_rewards(one_world: tuple[Path, Path], tmp_path: Path) -> None:
+    (tmp_path / "reward.py").write_text(
+        "def even_slot(text, record, token_ids, finish_reason):\n"
+        "    return float(token_ids[0] % 2) if record.id in ('r0', 'r2', 'r4', 'r6') else 0.5\n"
+    )
+    over = {
+        "train.train_policy.variant": "dapo",
+        "train.train_policy.reward_function": f"{tmp_path / 'reward.py'}:even_slot",
+        "train.train_policy.max_retry_for_on_policy": 4,
+        "rollout.n_generation": 8,
+        "train.train_batch_per_replica": 16,
+        "train.max_num_steps": 2,
+    }
+    run = rl_here(rl_spec(tmp_path, one_world, over), tmp_path / "run")
+    assert sum(events(run, "rollout/groups_dropped").values()) > 0
+    asked = [line["id"] for line in read_rollouts(run / "rollouts-0.jsonl.zst")]
+    assert set(asked) <= {"r0", "r2", "r4", "r6"} and len(asked) == 2 * 16
+    facts = json.loads(next((run / "checkpoints").glob("*/trainer.json")).read_text())
+    assert facts["questions"] > 2 * facts["step"]
+
+
+@pytest.mark.parametrize(
+    ("reward", "code"),
+    [
+        ("return 1.0", "REWARD_CONSTANT"),
+        ("return float('nan')", "REWARD_FUNCTION"),
+        ("return 'much'", "REWARD_FUNCTION"),
+        ("raise ValueError(record.id)", "REWARD_FUNCTION"),
+        ("import time; time.sleep(30)", "REWARD_TIMEOUT"),
+        ("import os; os._exit(3)", "REWARD_FUNCTION"),
+    ],
+)
+def test_rewards_of_ones_own_that_go_wrong_end_the_run(
+    one_world: tuple[Path, Path], tmp_path: Path, reward: str, code: str
+) -> None:
+    (tmp_path / "own.py").write_text(f"def own(text, record, token_ids, finish_reason):\n    {reward}\n")
+    over = {
+        "train.train_policy.reward_function": f"{tmp_path / 'own.py'}:own",
+        "engine.reward_timeout_s": 1.0,
+        "train.max_num_steps": 1,
+    }
+    assert code_of(lambda: rl_here(rl_spec(tmp_path, one_world, over), tmp_path / "run")) == code
+
+
+def test_validation_says_which_export_is_best(one_world: tuple[Path, Path], tmp_path: Path) -> None:
+    root = one_world[1]
+    over = {
+        "custom.val_dataset.annotation_path": str(root / "annotations.json"),
+        "custom.val_dataset.media_path": str(root),
+        "validation.enable": True,
+        "validation.val_before_train": True,
+        "validation.freq": 1,
+        "train.ckpt.save_freq": 1,
+        "train.epoch": 2,
+    }
+    run = rl_here(rl_spec(tmp_path, one_world, over), tmp_path / "run")
+    rewards = events(run, "val/reward")
+    assert set(rewards) == {0, 1, 2, 3, 4}
+    best = json.loads((run / "best.json").read_text())
+    assert best["metric"] == "val/accuracy" and f"step_{best['step']}" == best["name"]

@@ -16,7 +16,9 @@ from vidqa.contract.cli import SKILL_ROOT
 from vidqa.contract.problem import ProblemError
 from vidqa.evaluation.comparison import bootstrap, compare, corrected, difference, mcnemar_p, sign_flip_p
 from vidqa.evaluation.comparison_page import comparison_page, comparison_text
+from vidqa.evaluation.metrics import score
 from vidqa.evaluation.other_results import read_evaluation
+from vidqa.evaluation.protocol import protocol_scores
 from vidqa.evaluation.results import Item, judged
 
 RECIPE = {"model": {"folder": "a"}, "samples": 60, "frames": {"nframes": 8}, "versions": {"torch": "2"}}
@@ -47,7 +49,7 @@ def folder(place: Path, results: list[Item], recipe: dict[str, Any] | None = Non
     return place
 
 
-def pairs(before: list[int], after: list[int], **how: int) -> list[tuple[Item, Item]]:
+def pairs(before: list[int], after: list[int], **how: Any) -> list[tuple[Item, Item]]:
     return list(zip(items(before, **how), items(after, **how), strict=True))
 
 
@@ -76,6 +78,18 @@ def test_questions_about_one_video_count_together() -> None:
     """Twelve questions about two videos show no more than two videos can."""
     found = difference(pairs([0] * 12, [1] * 12, videos=2))
     assert found.mcnemar_p < 0.001 and found.p_value > 0.4 and found.verdict == "not told apart"
+
+
+def test_questions_without_media_are_independent() -> None:
+    """Forty of a hundred fixed and none broken; each question without media is a cluster of its own."""
+    found = difference(pairs([0] * 40 + [1] * 60, [1] * 100, video=""))
+    assert (found.n_videos, found.fixed, found.broken, found.verdict) == (100, 40, 0, "better")
+    assert found.p_value < 0.001 and found.mcnemar_p < 0.001
+    before, after = items([0] * 40 + [1] * 60, video=""), items([1] * 100, video="")
+    for side in (before, after):
+        scores, protocol = score(side), protocol_scores(side)
+        assert (scores["n_videos"], scores["n_effective"]) == (100, 100.0)
+        assert scores["accuracy_ci95"] == protocol["accuracy_ci95"]
 
 
 def test_models_that_are_alike_are_rarely_told_apart() -> None:

@@ -18,6 +18,7 @@ import numpy as np
 from vidqa.contract.files import read_object
 from vidqa.contract.problem import Problem
 from vidqa.evaluation.baseline import groups
+from vidqa.evaluation.intervals import video_clusters
 from vidqa.evaluation.other_results import read_evaluation
 from vidqa.evaluation.problems import COMPARISON_NO_RECIPE, COMPARISON_OTHER_QUESTIONS, COMPARISON_RECIPES
 from vidqa.evaluation.recipes import compare_recipes
@@ -33,7 +34,8 @@ Pair = tuple[Item, Item]
 
 @dataclass(frozen=True)
 class Difference:
-    """The second accuracy minus the first, over `n` questions about `n_videos` videos.
+    """The second accuracy minus the first, over `n` questions about `n_videos` videos (a question without media is a
+    video of its own).
 
     `ci95` is the interval of the difference by bootstrap of videos. `p_value` is that of a test that turns videos
     around: how often a difference as large would come about if the two models were alike; `p_corrected` is Holm's, for
@@ -153,8 +155,9 @@ def _question(item: Item) -> tuple[str, str, str]:
 def difference(pairs: Sequence[Pair], name: str = "") -> Difference:
     """What the second model has changed over some questions."""
     before, after = ([bool(pair[side]["correct"]) for pair in pairs] for side in (0, 1))
-    videos = {video: at for at, video in enumerate(dict.fromkeys(a["video_id"] for a, _ in pairs))}
-    at = np.array([videos[a["video_id"]] for a, _ in pairs])
+    names = video_clusters(a["video_id"] for a, _ in pairs)
+    videos = {name: at for at, name in enumerate(dict.fromkeys(names))}
+    at = np.array([videos[name] for name in names])
     change = np.array(after, np.int64) - np.array(before, np.int64)
     sums, counts = np.bincount(at, change, len(videos)), np.bincount(at, minlength=len(videos))
     fixed, broken = int((change > 0).sum()), int((change < 0).sum())

@@ -197,6 +197,8 @@ _YES_NO_LEADS = re.compile(
     r"\W{0,5}(yes|yeah|yep|true|no|nope|false)\b(?!\s*(?:or|and|/)\s*(?:yes|no|true|false)\b)", re.I
 )
 _YES_NO_CUE = re.compile(r"\b(?:answer|conclusion)\b(?:\s+(?:is|would be|must be))?\W{0,4}(yes|no|true|false)\b", re.I)
+_YES_NO_LAST = re.compile(r"\n\W*(yes|true|no|false)\W*\Z", re.IGNORECASE)  # alone on the last line
+_DENIAL = re.compile(r"(?:\b(?:not|never)|n['’]t)\s+(?:\w+\s+){0,2}$", re.IGNORECASE)
 _CLAUSE_END = re.compile(r"\s*(?:[.,;:!\"')]|$)")
 
 
@@ -209,17 +211,25 @@ def _yes_no(text: str) -> Found | None:
         answer = _polarity(cues[-1])
         leads = _YES_NO_LEADS.match(text)
         return Found(answer, leads is not None and _polarity(leads[1]) == answer)
+    last = _YES_NO_LAST.search(text)
     if (leads := _YES_NO_LEADS.match(text)) and _answers(text, leads):
-        return Found(_polarity(leads[1]), True)
+        is_taken_back = last and _polarity(last[1]) != _polarity(leads[1])
+        return None if is_taken_back else Found(_polarity(leads[1]), True)
+    if last:
+        return Found(_polarity(last[1]))
     if _ASKS_YES_NO.search(text):
         return None
     # "no" before a noun denies something else; it is an answer only where a clause ends.
     seen = {
         _polarity(word[1])
         for word in _YES_NO_WORD.finditer(text)
-        if word[1].lower() == "yes" or _CLAUSE_END.match(text, word.end())
+        if (word[1].lower() == "yes" or _CLAUSE_END.match(text, word.end())) and not _is_denied(text, word)
     }
     return Found(seen.pop()) if len(seen) == 1 else None
+
+
+def _is_denied(text: str, word: re.Match[str]) -> bool:
+    return _DENIAL.search(text[max(0, word.start() - 40) : word.start()]) is not None
 
 
 def _answers(text: str, leads: re.Match[str]) -> bool:
@@ -246,7 +256,7 @@ _DIRECTION_WORD = re.compile(r"\b(" + "|".join(sorted(_DIRECTIONS, key=len, reve
 
 def _direction(text: str, question: str) -> Found | None:
     """left, right or straight: the only one named, the one after "answer", or that of the option chosen."""
-    named = [_DIRECTIONS[word.lower()] for word in _DIRECTION_WORD.findall(text)]
+    named = [_DIRECTIONS[word[1].lower()] for word in _DIRECTION_WORD.finditer(text) if not _is_denied(text, word)]
     if len(set(named)) == 1:
         return Found(named[0])
     parts = re.split(r"\banswer\b(?:\s+is)?\s*[:=]?", text, flags=re.IGNORECASE)

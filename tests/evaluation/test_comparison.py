@@ -17,7 +17,7 @@ from vidqa.contract.problem import ProblemError
 from vidqa.evaluation.comparison import bootstrap, compare, corrected, difference, mcnemar_p, sign_flip_p
 from vidqa.evaluation.comparison_page import comparison_page, comparison_text
 from vidqa.evaluation.metrics import score
-from vidqa.evaluation.other_results import read_evaluation
+from vidqa.evaluation.other_results import read_dataset, read_evaluation
 from vidqa.evaluation.protocol import protocol_scores
 from vidqa.evaluation.results import Item, judged
 
@@ -187,6 +187,59 @@ def test_answers_of_cosmos_reason1_are_scored_by_the_same_rules(tmp_path: Path) 
     assert again.returncode == 3 and "RESULTS_OUT" in again.stdout
     same = compare(tmp_path / "results", tmp_path / "out")
     assert (same.whole.fixed, same.whole.broken, same.whole.n) == (0, 0, 3)
+
+
+def test_results_below_a_subfolder_are_found_with_their_recipe(tmp_path: Path) -> None:
+    """Four videos with one question are four samples, wherever their results.json lies."""
+    one = [{**item, "sample_id": "", "question": "Is it open? yes or no"} for item in items([1, 0, 1, 1])]
+    folder(tmp_path / "a/run1", one, RECIPE)
+    folder(tmp_path / "b/run2/shard_0", one[:2], RECIPE)
+    folder(tmp_path / "b/run2/shard_1", one[2:], RECIPE)
+    for place in (tmp_path / "a", tmp_path / "b"):
+        assert score(read_evaluation(place)[0])["correct"] == 3 and len(read_evaluation(place)[0]) == 4
+        assert len(read_dataset(place, "k0")[0]) == 4
+    same = compare(tmp_path / "a", tmp_path / "b")
+    assert (same.whole.n, same.whole.n_videos, same.whole.fixed, same.problems) == (4, 4, 0, [])
+    (tmp_path / "b/run2/shard_1/recipe.json").write_text(json.dumps({**RECIPE, "frames": {"nframes": 9}}))
+    with pytest.raises(ProblemError, match="COMPARISON_RECIPES"):
+        compare(tmp_path / "a", tmp_path / "b")
+    folder(tmp_path / "a/run3", one, RECIPE)
+    with pytest.raises(ProblemError, match="RESULTS_SEVERAL"):
+        read_evaluation(tmp_path / "a")
+
+
+def test_answers_in_a_file_of_several_videos_are_told_apart(tmp_path: Path) -> None:
+    answers = [
+        {"video_id": f"v{at}", "prompt": "Open?", "correct_answer": "yes", "full_response": "yes"} for at in "1234"
+    ]
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model/answers.json").write_text(json.dumps([*answers, answers[0]]))
+    found, problems = read_evaluation(tmp_path)
+    assert [item["video_id"] for item in found] == ["v1", "v2", "v3", "v4"]
+    assert len({item["sample_id"] for item in found}) == 4 and [each.code for each in problems] == ["RESULTS_TWICE"]
+    assert [item["correct"] for item in read_evaluation(tmp_path / "model/answers.json")[0]] == [True] * 5
+
+
+@pytest.mark.parametrize("name", ["report.html", "metrics.json", "recipe.json", "metrics.jsonl"])
+def test_another_file_of_an_evaluation_names_its_run_folder(tmp_path: Path, name: str) -> None:
+    run = folder(tmp_path / "run", items([1, 0]), RECIPE)
+    (run / name).write_text((run / name).read_text() if (run / name).is_file() else "<html></html>")
+    command = [sys.executable, str(SKILL_ROOT / "scripts/compare.py"), str(run), str(run / name)]
+    refused = subprocess.run(command, capture_output=True, text=True)
+    assert refused.returncode == 3 and f"give the run folder: {run}" in refused.stderr
+
+
+def test_scores_by_other_rules_for_answers_compare(tmp_path: Path) -> None:
+    """Both sides are judged again, by the present rules."""
+    recipes = [{**RECIPE, "scoring": {"answer_rules": rules, "task_type": ""}} for rules in ("v1", "v2")]
+    a, b = (folder(tmp_path / name, items([1, 0]), recipe) for name, recipe in zip("ab", recipes, strict=True))
+    assert compare(a, b).whole.n == 2
+
+
+def test_directions_are_compared_as_directions(tmp_path: Path) -> None:
+    raw = {"sample_id": "a", "video_id": "v", "question": "Where?", "gt": "left", "response": "It turns left."}
+    place = folder(tmp_path / "a", [judged(raw, "its_directionality")])
+    assert [item["correct"] for item in read_evaluation(place)[0]] == [True]
 
 
 def test_annotations_are_no_results(tmp_path: Path) -> None:

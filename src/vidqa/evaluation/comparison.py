@@ -19,7 +19,7 @@ from vidqa.contract.files import read_object
 from vidqa.contract.problem import Problem
 from vidqa.evaluation.baseline import groups
 from vidqa.evaluation.intervals import video_clusters
-from vidqa.evaluation.other_results import read_evaluation
+from vidqa.evaluation.other_results import read_evaluation, results_files
 from vidqa.evaluation.problems import COMPARISON_NO_RECIPE, COMPARISON_OTHER_QUESTIONS, COMPARISON_RECIPES
 from vidqa.evaluation.recipes import compare_recipes
 from vidqa.evaluation.results import Item
@@ -120,7 +120,7 @@ def compare(before: Path, after: Path, by: str = "kind") -> Comparison:
 
 def _recipe_problems(before: Path, after: Path) -> list[Problem]:
     """Raises COMPARISON_RECIPES. A warning where nobody knows how the scores were made."""
-    recipes = [read_object((place if place.is_dir() else place.parent) / "recipe.json") for place in (before, after)]
+    recipes = [_recipe(place) for place in (before, after)]
     if not any(recipes):
         return [COMPARISON_NO_RECIPE.at(after, "neither of the two has a recipe.json", severity="warning")]
     if not all(recipes):
@@ -130,6 +130,21 @@ def _recipe_problems(before: Path, after: Path) -> list[Problem]:
         more = f"; and {len(differences) - 8} more" if len(differences) > 8 else ""
         raise COMPARISON_RECIPES.error(after, f"{'; '.join(differences[:8])}{more}")
     return []
+
+
+def _recipe(place: Path) -> dict[str, Any]:
+    """The recipe in a folder or beside its results, without the rules for answers: both sides are judged again. Raises
+    COMPARISON_RECIPES where parts of one evaluation were made in different ways."""
+    folders = dict.fromkeys(
+        [place if place.is_dir() else place.parent, *(path.parent for path in results_files(place))]
+    )
+    recipes = [recipe for folder in folders if (recipe := read_object(folder / "recipe.json"))]
+    for recipe in recipes:
+        if isinstance(scoring := recipe.get("scoring"), dict):
+            scoring.pop("answer_rules", None)
+        if differences := compare_recipes(recipes[0], recipe):
+            raise COMPARISON_RECIPES.error(place, f"its parts differ: {'; '.join(differences[:8])}")
+    return recipes[0] if recipes else {}
 
 
 def paired(before: Sequence[Item], after: Sequence[Item], where: str) -> list[Pair]:

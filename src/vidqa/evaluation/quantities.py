@@ -125,9 +125,7 @@ def parse_number(text: str, units: frozenset[str]) -> str | None:
     if len({number.value for number in numbers}) == 1:
         return numbers[0].value
     for cue in reversed(list(_CUE.finditer(text))):
-        at = next(
-            (at for at, number in enumerate(numbers) if number.start <= cue.end() < number.end), None
-        )
+        at = next((at for at, number in enumerate(numbers) if number.start <= cue.end() < number.end), None)
         if at is not None:
             return None if _is_joined(text, numbers, at) else numbers[at].value
     alone = [value for value in (_line(text, numbers, True), _line(text, numbers, False)) if value]

@@ -112,6 +112,56 @@ def test_many_slices_are_corrected() -> None:
     assert slices[0].verdict == "better" and corrected(slices * 5)[0].verdict == "not told apart"
 
 
+CUT = "I look at the first frame and"
+
+
+def counted(right: list[str], truth: str = "1") -> list[Item]:
+    """Judged counts of cars, each about a video of its own; a response of CUT ran into the limit."""
+    return [
+        judged(
+            {"sample_id": f"q{at}", "video_id": f"v{at}.mp4", "question": "How many?", "gt": truth, "response": said}
+            | {"finish_reason": "length" if said == CUT else "stop"}
+        )
+        for at, said in enumerate(right)
+    ]
+
+
+def test_a_gain_of_answers_that_end_is_called_so(tmp_path: Path) -> None:
+    """46 of 46 were truncated before, and always saying "1" is right."""
+    a, b = folder(tmp_path / "a", counted([CUT] * 46)), folder(tmp_path / "b", counted(["1"] * 46))
+    found = compare(a, b)
+    data, text, page = found.as_dict(), comparison_text(found), comparison_page(found)
+    assert data["verdict"] == "better" and data["sides"]["before"]["truncated"] == 46
+    assert data["sides"]["after"] == {"n": 46, "majority_accuracy": 1.0, "truncated": 0, "unparsed": 0, "empty": 0}
+    assert len(data["reservations"]) == 2
+    assert "of 46 fixed questions 46 had no answer before (46 truncated)" in data["reservations"][0]
+    assert "always '1' to every number question scores 100.0 %" in data["reservations"][1]
+    sentence = "better, but only because more answers can be read and no higher than the majority-class baseline"
+    assert data["sentence"] == sentence and text.startswith(f"{sentence}: 0.0 % -> 100.0 %") and sentence in page
+    assert "before: 46 truncated, 0 unparsed, 0 empty; the majority-class baseline scores 100.0 %" in text
+    back = compare(b, a)
+    assert back.sentence == "worse, but only because fewer answers can be read"
+
+
+def test_a_gain_of_right_answers_has_no_reservation(tmp_path: Path) -> None:
+    truth = ["1", "2"] * 20
+    before, after = counted(["2", "1"] * 20), counted(truth)
+    for items_of in (before, after):
+        items_of[:] = [judged({**item, "gt": gt}) for item, gt in zip(items_of, truth, strict=True)]
+    before[0] = judged({**before[0], "response": CUT, "finish_reason": "length"})
+    found = compare(folder(tmp_path / "a", before), folder(tmp_path / "b", after))
+    assert (found.sentence, found.reservations, found.sides[0].truncated) == ("better", [], 1)
+
+
+def test_a_model_that_always_says_one_thing_is_called_so(tmp_path: Path) -> None:
+    truth = ["1"] * 30 + ["2"] * 10
+    before = [judged({**item, "gt": gt}) for item, gt in zip(counted(["3", "2"] * 20), truth, strict=True)]
+    after = [judged({**item, "gt": gt}) for item, gt in zip(counted(["1"] * 40), truth, strict=True)]
+    found = compare(folder(tmp_path / "a", before), folder(tmp_path / "b", after))
+    assert found.whole.verdict == "better" and "'1' to every number question" in found.reservations[-1]
+    assert "the second model always gives one answer" in found.sentence
+
+
 def test_no_change_is_not_told_apart() -> None:
     found = difference(pairs([1, 0, 1], [1, 0, 1]))
     assert (found.verdict, found.p_value, found.difference) == ("not told apart", 1.0, 0.0)

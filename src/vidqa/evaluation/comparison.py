@@ -22,6 +22,7 @@ from vidqa.evaluation.intervals import video_clusters
 from vidqa.evaluation.other_results import read_evaluation, results_files
 from vidqa.evaluation.problems import COMPARISON_NO_RECIPE, COMPARISON_OTHER_QUESTIONS, COMPARISON_RECIPES
 from vidqa.evaluation.recipes import compare_recipes
+from vidqa.evaluation.reservations import Side, ending, side_of, trivial
 from vidqa.evaluation.results import Item
 
 SCHEMA = "vidqa.comparison.v1"
@@ -76,7 +77,15 @@ class Comparison:
     slices: list[Difference]
     fixed: list[Pair]
     broken: list[Pair]
+    sides: tuple[Side, Side]
+    reservations: list[str]
     problems: list[Problem] = field(default_factory=list)
+
+    @property
+    def sentence(self) -> str:
+        """The verdict with what it must not be read without: "better, but only because more answers can be read"."""
+        shorts = [reservation.partition(":")[0] for reservation in self.reservations]
+        return f"{self.whole.verdict}, but {' and '.join(shorts)}" if shorts else self.whole.verdict
 
     def as_dict(self) -> dict[str, Any]:
         names = {"fixed": [a["sample_id"] for a, _ in self.fixed], "broken": [a["sample_id"] for a, _ in self.broken]}
@@ -85,6 +94,9 @@ class Comparison:
             "before": self.folders[0],
             "after": self.folders[1],
             "verdict": self.whole.verdict,
+            "sentence": self.sentence,
+            "reservations": self.reservations,
+            "sides": {"before": self.sides[0].as_dict(), "after": self.sides[1].as_dict()},
             "whole": self.whole.as_dict(),
             "by": self.by,
             "slices": [each.as_dict() for each in self.slices],
@@ -103,19 +115,32 @@ def compare(before: Path, after: Path, by: str = "kind") -> Comparison:
     first, second = ([item for item in items if item["correct"] is not None] for items, _ in found)
     pairs = paired(first, second, str(after))
     changed = [(a, b) for a, b in pairs if a["correct"] != b["correct"]]
+    whole = difference(pairs)
+    fixed, broken = ([pair for pair in changed if pair[side]["correct"]] for side in (1, 0))
     slices = [
         difference([pair for pair in pairs if pair[0][by] == name], str(name))
         for name in dict(groups([a for a, _ in pairs], by))
     ]
     return Comparison(
         (str(before), str(after)),
-        difference(pairs),
+        whole,
         by,
         corrected(slices),
-        [pair for pair in changed if pair[1]["correct"]],
-        [pair for pair in changed if not pair[1]["correct"]],
+        fixed,
+        broken,
+        (side_of([a for a, _ in pairs]), side_of([b for _, b in pairs])),
+        _reservations(whole, pairs, fixed, broken),
         [*problems, *(problem for _, warnings in found for problem in warnings)],
     )
+
+
+def _reservations(whole: Difference, pairs: Sequence[Pair], fixed: Sequence[Pair], broken: Sequence[Pair]) -> list[str]:
+    """Why the verdict may say little about the model."""
+    answered = [pair for pair in pairs if all(item["parse_status"] == "parsed" for item in pair)]
+    among_answered = difference(answered).verdict if answered else "not told apart"
+    changed = [a for a, _ in fixed] if whole.difference > 0 else [b for _, b in broken]
+    found = ending(changed, whole.verdict, among_answered)
+    return found + trivial([b for _, b in pairs], whole.after, whole.verdict)
 
 
 def _recipe_problems(before: Path, after: Path) -> list[Problem]:

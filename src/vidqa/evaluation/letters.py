@@ -27,10 +27,11 @@ _FOLDED = str.maketrans(
         "؟": "?",
     }
 )
+LONGEST_SENTENCE = 200  # characters before a mention that may deny it
 _ARROW = re.compile(r"[-=]+>")
 
 _LATIN = "A-Za-z0-9À-ÖØ-öø-ɏ"
-_OPEN, _CLOSE = r"[(\"'\s]*", r"[)\"']*"
+_OPEN, _CLOSE = r"[(\"'\s]{0,6}", r"[)\"']{0,6}"
 _EDGE = rf"(?![{_LATIN}_]|'[A-Za-z]|-[A-Za-z])"  # "B'" ends a quotation; "A's", "B-pillar" are no letters
 _TOKEN = rf"(?<![{_LATIN}_'])(?P<open>{_OPEN})(?P<letter>[A-Za-z]){_EDGE}(?P<close>{_CLOSE})"
 
@@ -230,7 +231,8 @@ def _is_answer(match: re.Match[str], text: str) -> bool:
 def _is_refused(match: re.Match[str], text: str) -> bool:
     """Whether the mention is denied, asked about or conditional."""
     start, end = match.start(), match.end("close")
-    sentence = max(text.rfind(mark, 0, start) for mark in ".!?\n") + 1
+    nearest = max(0, start - LONGEST_SENTENCE)
+    sentence = max(nearest, *(text.rfind(mark, nearest, start) + 1 for mark in ".!?\n"))
     stop = re.search(r"[.!?\n]", text[end : end + 200])
     if stop and stop[0] == "?":
         return True

@@ -139,33 +139,35 @@ def _words(text: str, match: re.Match[str]) -> Numeral | None:
 def _part(text: str, start: int, end: int, word: str, previous: str) -> Numeral | None:
     """ "half", "a third of": a fraction without a number before it; "the third car" is none."""
     is_known = previous in ("", "a", "an", "is", "are", "about", "only", "exactly", "minus", "negative")
-    if word in _PLURAL or not (is_known or (word == "half" and re.match(r"\s+an?\s", text[end:]))):
+    if word in _PLURAL or not (is_known or (word == "half" and re.match(r"\s+an?\s", text[end : end + 60]))):
         return None
-    if previous == "" and word != "half" and not re.match(r"\s+of\b", text[end:]):
+    if previous == "" and word != "half" and not re.match(r"\s+of\b", text[end : end + 60]):
         return None
-    after = re.match(r"\s+(?:a|an)\s+(dozen|hundred|thousand|million)\b", text[end:], re.IGNORECASE)
+    after = re.match(r"\s+(?:a|an)\s+(dozen|hundred|thousand|million)\b", text[end : end + 60], re.IGNORECASE)
     if after:
         return Numeral(start, end + after.end(), Fraction(_SCALES[after[1].lower()], 2), True)
-    if word not in ("half", "quarter") and not (_ends(text, end) or re.match(r"\s+of\b", text[end:])):
+    if word not in ("half", "quarter") and not (_ends(text, end) or re.match(r"\s+of\b", text[end : end + 60])):
         return None
-    article = re.match(r"\s+an?(?=\s)", text[end:])
+    article = re.match(r"\s+an?(?=\s)", text[end : end + 60])
     return Numeral(start, end + (article.end() if article else 0), Fraction(1, _PARTS[word]), True)
 
 
 def _is_pronoun(text: str, start: int, end: int, previous: str) -> bool:
     """Whether "one" stands for a thing: "the red one", "no one", "one another"."""
-    if re.match(r"[\s-]+(?:half|third|quarter|fourth|fifth|hundred|thousand|million|dozen|point)\b", text[end:], re.I):
+    if re.match(
+        r"[\s-]+(?:half|third|quarter|fourth|fifth|hundred|thousand|million|dozen|point)\b", text[end : end + 60], re.I
+    ):
         return False
     if previous in _DETERMINERS or previous in _PARTS:
         return True
     if not _ends(text, end):
-        return re.match(r"\s+(?:another|can|could|who|that|which)\b", text[end:], re.IGNORECASE) is not None
+        return re.match(r"\s+(?:another|can|could|who|that|which)\b", text[end : end + 60], re.IGNORECASE) is not None
     counts = "is are was were only just exactly about approximately equals be answer see saw count minus negative"
     return previous not in ("", *counts.split())
 
 
 def _ends(text: str, end: int) -> bool:
-    return re.match(r"\s*(?:[.,;:!?)\"'\n]|$)", text[end:]) is not None
+    return re.match(r"\s*(?:[.,;:!?)\"'\n]|$)", text[end : end + 60]) is not None
 
 
 def _cardinal(text: str, start: int, end: int, word: str) -> Numeral | None:
@@ -185,7 +187,7 @@ def _cardinal(text: str, start: int, end: int, word: str) -> Numeral | None:
             break
         end = at
     value = Fraction(total + run)
-    if point := re.match(r"\s+point((?:\s+(?:" + "|".join(_ONES[:10]) + r")\b)+)", text[end:], re.IGNORECASE):
+    if point := re.match(r"\s+point((?:\s+(?:" + "|".join(_ONES[:10]) + r")\b)+)", text[end : end + 60], re.IGNORECASE):
         digits = "".join(str(_SMALL[name]) for name in point[1].lower().split())
         return Numeral(start, end + point.end(), Fraction(f"{value.numerator}.{digits}"), True)
     return _scaled(text, start, end, value, is_word=True)

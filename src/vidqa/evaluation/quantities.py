@@ -216,7 +216,9 @@ def _unit(text: str, end: int, is_word: bool) -> tuple[str | None, int]:
     """(the unit behind a number or "", where it ends); None as unit where the number belongs to a name ("3rd")."""
     match = _UNIT.match(text, end)
     if match is None:
-        is_percent = re.search(r"(?:^|[^\d\s])\s*%\s?$", text[: max(0, end)].rstrip("0123456789.,")) is not None
+        is_percent = (
+            re.search(r"(?:^|[^\d\s])\s*%\s?$", text[max(0, end - 24) : end].rstrip("0123456789.,")) is not None
+        )
         return ("%" if is_percent else ""), end
     unit = UNITS.get(match["unit"].lower())
     if unit is not None and not (match["space"] == "-" and len(match["unit"]) < 3):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import time
@@ -131,6 +132,7 @@ def test_results_hold_every_record_in_order(world: SimpleNamespace, finished: Pa
     recipe = json.loads((finished / "recipe.json").read_text())
     assert recipe["frames"]["nframes"] == 5 and recipe["prompt"]["system_prompt"] == SYSTEM
     page = (finished / "report.html").read_text()
+    assert f"takes it: {finished}</p>" in page and re.search(r" · \d+ answers in [\d.]+ s<br>", page)
     assert "BERTScore" in page and "Semantic similarity" in page
     assert "data:image/jpeg;base64" in page and "http://" not in page and "https://" not in page
 

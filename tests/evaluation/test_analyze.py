@@ -1,6 +1,7 @@
 """Gap tables from results as the field has them, each fault of the original script included."""
 
 import json
+from collections import Counter
 from types import SimpleNamespace
 
 import pyarrow.parquet as pq
@@ -11,6 +12,7 @@ from vidqa.dataset import load_records
 from vidqa.evaluation.gaps import GAP_COLUMNS, analyze
 from vidqa.evaluation.gaps.summary import summary_text
 from vidqa.evaluation.gaps.table import SCHEMA
+from vidqa.evaluation.results import judged
 
 
 def annotation(name, video, question, answer, **more):
@@ -156,8 +158,9 @@ def test_two_annotations_with_one_id_are_told_apart(place):
 
 def test_one_id_and_one_question_about_two_videos(place):
     notes = [annotation("a", "x.mp4", "Does it stop?", "yes"), annotation("a", "y.mp4", "Does it stop?", "yes")]
-    _, rows = place.run(notes, [result("a", "no"), result("a", "no")])
-    assert [row["video_id"].rsplit("/")[-1] for row in rows] == ["x.mp4", "y.mp4"]
+    found, rows = place.run(notes, [result("a", "no"), result("a", "no")])  # nothing says which is about which video
+    assert Counter(row["error_type"] for row in rows) == {"wrong": 2, "missing": 2}
+    assert "GAPS_RESULT_AMBIGUOUS" in codes(found) and "2 in all" in found.problems[1].message
     full = [
         result(str(place.path / "kpi/y.mp4"), "no", sample_id="a"),
         result(str(place.path / "kpi/x.mp4"), "no", sample_id="a"),
@@ -174,6 +177,75 @@ def test_results_that_name_a_video_instead_of_an_id(place, video_id):
     ]
     _, rows = place.run(notes, [result(video_id, "no")])
     assert rows[0]["sample_id"] == "one" and rows[0]["video_id"] == str(place.path / "kpi/clips/a.mp4")
+
+
+CAMERAS = [
+    annotation("one", "cam1/0001.mp4", "Does it stop?", "yes", kind="k1"),
+    annotation("two", "cam2/0001.mp4", "Does it stop?", "no", kind="k2"),
+]
+
+
+def test_a_file_name_that_two_folders_hold_joins_nothing(place):
+    """Rows of another program are joined where they fit one annotation, and never by their order."""
+    rows_of = [result("0001.mp4", "no", "yes?"), result("/elsewhere/cam3/0001.mp4", "no", "yes?")]
+    found, rows = place.run(CAMERAS, rows_of)
+    assert codes(found) == ["GAPS_RESULT_AMBIGUOUS", "GAPS_NO_RESULT"]
+    assert Counter(row["error_type"] for row in rows) == {"wrong": 2, "missing": 2}
+    found, rows = place.run(CAMERAS, [result("cam2/0001.mp4", "yes", "no"), result("/mnt/kpi/cam1/0001.mp4", "no")])
+    assert codes(found) == [] and [row["sample_id"] for row in rows] == ["two", "one"]
+
+
+def test_a_join_by_file_name_is_said_and_is_of_one_video(place):
+    found, rows = place.run(CAMERAS[:1], [result("/elsewhere/0001.mp4", "no")])
+    assert codes(found) == ["GAPS_JOINED_BY_NAME"] and rows[0]["sample_id"] == "one"
+    both = [result("/elsewhere/a/0001.mp4", "no"), result("/elsewhere/b/0001.mp4", "no")]
+    found, rows = place.run(CAMERAS[:1], both)
+    assert codes(found) == ["GAPS_JOINED_BY_NAME", "GAPS_RESULT_AMBIGUOUS"]
+    assert [row["sample_id"] for row in rows] == ["one", ""]
+    flat = [annotation("one", "0001.mp4", "Does it stop?", "yes")]
+    assert codes(place.run(flat, both)[0]) == ["GAPS_JOINED_BY_NAME", "GAPS_RESULT_AMBIGUOUS"]
+
+
+def test_an_id_with_another_question_is_said(place):
+    """Another program may number its results in another order than the annotations."""
+    notes = [
+        annotation("0", "a.mp4", "Does it stop?", "yes"),
+        annotation("1", "b.mp4", "Does it turn?", "yes"),
+        annotation("2", "c.mp4", "Does it go?", "yes"),
+        annotation("3", "c.mp4", "Does it go?", "no"),
+    ]
+    twice = [result("c.mp4", "?", "no", "Does it go?"), result("c.mp4", "?", "yes", "Does it go?")]
+    assert [row["sample_id"] for row in place.run(notes, twice)[1][:2]] == ["3", "2"]  # by their ground truth
+    notes = notes[:2]
+    swapped = [
+        result("b.mp4", "no", question="Does it turn?", sample_id="0"),
+        result("a.mp4", "no", question="Does it stop?", sample_id="1"),
+    ]
+    found, rows = place.run(notes, swapped)
+    assert [row["video_id"].rsplit("/")[-1] for row in rows] == ["b.mp4", "a.mp4"] and codes(found) == []
+    found, rows = place.run(notes, [result("x.mp4", "no", question="Is it red?", sample_id="0"), swapped[0]])
+    assert rows[0]["video_id"].endswith("kpi/a.mp4") and "GAPS_OTHER_QUESTION" in codes(found)
+
+
+@pytest.mark.parametrize(
+    ("response", "gt", "kind"),
+    [
+        ("...", "...", "text"),
+        ("-", "-", "text"),
+        ("B", "B", "letter"),
+        ("No cars", "No cars", "text"),
+        ("½", "½", "number"),
+    ],
+)
+def test_gaps_and_scores_are_judged_alike(place, response, gt, kind):
+    items = [result("a", response, gt, "What?"), result("a", "who knows", gt, "What?")]
+    found, rows = place.run([annotation("a", "a.mp4", "What?", gt)], items)
+    scored = [judged(item) for item in items]
+    assert [item["correct"] for item in scored] == [True, False] and scored[0]["answer_kind"] == kind
+    assert found.correct == sum(item["correct"] for item in scored)
+    assert [(row["parsed_response"], row["parsed_ground_truth"]) for row in rows] == [
+        (item["parsed_response"], item["parsed_gt"]) for item in scored if not item["correct"]
+    ]
 
 
 def test_a_question_around_its_medium_is_found_as_an_evaluation_writes_it(place):

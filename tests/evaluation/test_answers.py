@@ -48,6 +48,7 @@ YES_NO = [
     ("<answer>No</answer> Wait. <answer>Yes</answer>", "yes"),
     ("Yes <think>was that right?</think>", "yes"),
     (r"\boxed{Yes}", "yes"),
+    ("At first it looks like yes. It never stops.\nNo.", "no"),
     (True, "yes"),
 ]
 NOT_YES_NO = [
@@ -57,6 +58,9 @@ NOT_YES_NO = [
     "yes and no",
     "Maybe",
     "Nothing happens",
+    "That is not true.",
+    "The answer is not yes.",
+    "Yes, it brakes.\nNo.",
     "eyes",
 ]
 
@@ -205,6 +209,7 @@ DIRECTIONS = [
     ("It goes straight, then left. Answer: left", "left"),
     ("(B)", "right"),
     ("C. straight", "straight"),
+    ("It does not turn left but right.", "right"),
 ]
 
 
@@ -217,6 +222,8 @@ def test_direction(response, answer):
 def test_direction_by_letter_and_unclear():
     assert parse_expected("B", TURN, "its_directionality").answer == "right"
     parsed = parse_answer("left or right", "Where?", expected="left", task_type="its_directionality")
+    assert (parsed.answer, parsed.status) == ("", "unparsed")
+    parsed = parse_answer("It doesn't turn left.", "Where?", expected="left", task_type="its_directionality")
     assert (parsed.answer, parsed.status) == ("", "unparsed")
 
 
@@ -278,6 +285,7 @@ def test_the_kind_without_an_expected_answer():
     "response",
     [
         *("x" * 5_000_000, "<think>" * 100_000, "(A) " * 200_000, "yes " * 500_000, "1,000," * 300_000),
+        *("( " * 200_000, "{" * 400_000, "so A, " * 60_000, "2½" * 200_000, "3 " * 200_000, "1/2 " * 100_000),
         *("\\boxed{" * 100_000, "answer is " * 100_000, " " * 2_000_000, "ﷺ" * 200_000, "<answer>" * 200_000),
     ],
 )

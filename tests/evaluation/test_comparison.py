@@ -16,7 +16,9 @@ from vidqa.contract.cli import SKILL_ROOT
 from vidqa.contract.problem import ProblemError
 from vidqa.evaluation.comparison import bootstrap, compare, corrected, difference, mcnemar_p, sign_flip_p
 from vidqa.evaluation.comparison_page import comparison_page, comparison_text
-from vidqa.evaluation.other_results import read_evaluation
+from vidqa.evaluation.metrics import score
+from vidqa.evaluation.other_results import read_dataset, read_evaluation
+from vidqa.evaluation.protocol import protocol_scores
 from vidqa.evaluation.results import Item, judged
 
 RECIPE = {"model": {"folder": "a"}, "samples": 60, "frames": {"nframes": 8}, "versions": {"torch": "2"}}
@@ -47,7 +49,7 @@ def folder(place: Path, results: list[Item], recipe: dict[str, Any] | None = Non
     return place
 
 
-def pairs(before: list[int], after: list[int], **how: int) -> list[tuple[Item, Item]]:
+def pairs(before: list[int], after: list[int], **how: Any) -> list[tuple[Item, Item]]:
     return list(zip(items(before, **how), items(after, **how), strict=True))
 
 
@@ -78,6 +80,18 @@ def test_questions_about_one_video_count_together() -> None:
     assert found.mcnemar_p < 0.001 and found.p_value > 0.4 and found.verdict == "not told apart"
 
 
+def test_questions_without_media_are_independent() -> None:
+    """Forty of a hundred fixed and none broken; each question without media is a cluster of its own."""
+    found = difference(pairs([0] * 40 + [1] * 60, [1] * 100, video=""))
+    assert (found.n_videos, found.fixed, found.broken, found.verdict) == (100, 40, 0, "better")
+    assert found.p_value < 0.001 and found.mcnemar_p < 0.001
+    before, after = items([0] * 40 + [1] * 60, video=""), items([1] * 100, video="")
+    for side in (before, after):
+        scores, protocol = score(side), protocol_scores(side)
+        assert (scores["n_videos"], scores["n_effective"]) == (100, 100.0)
+        assert scores["accuracy_ci95"] == protocol["accuracy_ci95"]
+
+
 def test_models_that_are_alike_are_rarely_told_apart() -> None:
     random = np.random.default_rng(0)
     told = 0
@@ -96,6 +110,56 @@ def test_many_slices_are_corrected() -> None:
     found = corrected(slices)
     assert slices[0].p_value < 0.01 and found[0].p_corrected == pytest.approx(4 * slices[0].p_value)
     assert slices[0].verdict == "better" and corrected(slices * 5)[0].verdict == "not told apart"
+
+
+CUT = "I look at the first frame and"
+
+
+def counted(right: list[str], truth: str = "1") -> list[Item]:
+    """Judged counts of cars, each about a video of its own; a response of CUT ran into the limit."""
+    return [
+        judged(
+            {"sample_id": f"q{at}", "video_id": f"v{at}.mp4", "question": "How many?", "gt": truth, "response": said}
+            | {"finish_reason": "length" if said == CUT else "stop"}
+        )
+        for at, said in enumerate(right)
+    ]
+
+
+def test_a_gain_of_answers_that_end_is_called_so(tmp_path: Path) -> None:
+    """46 of 46 were truncated before, and always saying "1" is right."""
+    a, b = folder(tmp_path / "a", counted([CUT] * 46)), folder(tmp_path / "b", counted(["1"] * 46))
+    found = compare(a, b)
+    data, text, page = found.as_dict(), comparison_text(found), comparison_page(found)
+    assert data["verdict"] == "better" and data["sides"]["before"]["truncated"] == 46
+    assert data["sides"]["after"] == {"n": 46, "majority_accuracy": 1.0, "truncated": 0, "unparsed": 0, "empty": 0}
+    assert len(data["reservations"]) == 2
+    assert "of 46 fixed questions 46 had no answer before (46 truncated)" in data["reservations"][0]
+    assert "always '1' to every number question scores 100.0 %" in data["reservations"][1]
+    sentence = "better, but only because more answers can be read and no higher than the majority-class baseline"
+    assert data["sentence"] == sentence and text.startswith(f"{sentence}: 0.0 % -> 100.0 %") and sentence in page
+    assert "before: 46 truncated, 0 unparsed, 0 empty; the majority-class baseline scores 100.0 %" in text
+    back = compare(b, a)
+    assert back.sentence == "worse, but only because fewer answers can be read"
+
+
+def test_a_gain_of_right_answers_has_no_reservation(tmp_path: Path) -> None:
+    truth = ["1", "2"] * 20
+    before, after = counted(["2", "1"] * 20), counted(truth)
+    for items_of in (before, after):
+        items_of[:] = [judged({**item, "gt": gt}) for item, gt in zip(items_of, truth, strict=True)]
+    before[0] = judged({**before[0], "response": CUT, "finish_reason": "length"})
+    found = compare(folder(tmp_path / "a", before), folder(tmp_path / "b", after))
+    assert (found.sentence, found.reservations, found.sides[0].truncated) == ("better", [], 1)
+
+
+def test_a_model_that_always_says_one_thing_is_called_so(tmp_path: Path) -> None:
+    truth = ["1"] * 30 + ["2"] * 10
+    before = [judged({**item, "gt": gt}) for item, gt in zip(counted(["3", "2"] * 20), truth, strict=True)]
+    after = [judged({**item, "gt": gt}) for item, gt in zip(counted(["1"] * 40), truth, strict=True)]
+    found = compare(folder(tmp_path / "a", before), folder(tmp_path / "b", after))
+    assert found.whole.verdict == "better" and "'1' to every number question" in found.reservations[-1]
+    assert "the second model always gives one answer" in found.sentence
 
 
 def test_no_change_is_not_told_apart() -> None:
@@ -173,6 +237,59 @@ def test_answers_of_cosmos_reason1_are_scored_by_the_same_rules(tmp_path: Path) 
     assert again.returncode == 3 and "RESULTS_OUT" in again.stdout
     same = compare(tmp_path / "results", tmp_path / "out")
     assert (same.whole.fixed, same.whole.broken, same.whole.n) == (0, 0, 3)
+
+
+def test_results_below_a_subfolder_are_found_with_their_recipe(tmp_path: Path) -> None:
+    """Four videos with one question are four samples, wherever their results.json lies."""
+    one = [{**item, "sample_id": "", "question": "Is it open? yes or no"} for item in items([1, 0, 1, 1])]
+    folder(tmp_path / "a/run1", one, RECIPE)
+    folder(tmp_path / "b/run2/shard_0", one[:2], RECIPE)
+    folder(tmp_path / "b/run2/shard_1", one[2:], RECIPE)
+    for place in (tmp_path / "a", tmp_path / "b"):
+        assert score(read_evaluation(place)[0])["correct"] == 3 and len(read_evaluation(place)[0]) == 4
+        assert len(read_dataset(place, "k0")[0]) == 4
+    same = compare(tmp_path / "a", tmp_path / "b")
+    assert (same.whole.n, same.whole.n_videos, same.whole.fixed, same.problems) == (4, 4, 0, [])
+    (tmp_path / "b/run2/shard_1/recipe.json").write_text(json.dumps({**RECIPE, "frames": {"nframes": 9}}))
+    with pytest.raises(ProblemError, match="COMPARISON_RECIPES"):
+        compare(tmp_path / "a", tmp_path / "b")
+    folder(tmp_path / "a/run3", one, RECIPE)
+    with pytest.raises(ProblemError, match="RESULTS_SEVERAL"):
+        read_evaluation(tmp_path / "a")
+
+
+def test_answers_in_a_file_of_several_videos_are_told_apart(tmp_path: Path) -> None:
+    answers = [
+        {"video_id": f"v{at}", "prompt": "Open?", "correct_answer": "yes", "full_response": "yes"} for at in "1234"
+    ]
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model/answers.json").write_text(json.dumps([*answers, answers[0]]))
+    found, problems = read_evaluation(tmp_path)
+    assert [item["video_id"] for item in found] == ["v1", "v2", "v3", "v4"]
+    assert len({item["sample_id"] for item in found}) == 4 and [each.code for each in problems] == ["RESULTS_TWICE"]
+    assert [item["correct"] for item in read_evaluation(tmp_path / "model/answers.json")[0]] == [True] * 5
+
+
+@pytest.mark.parametrize("name", ["report.html", "metrics.json", "recipe.json", "metrics.jsonl"])
+def test_another_file_of_an_evaluation_names_its_run_folder(tmp_path: Path, name: str) -> None:
+    run = folder(tmp_path / "run", items([1, 0]), RECIPE)
+    (run / name).write_text((run / name).read_text() if (run / name).is_file() else "<html></html>")
+    command = [sys.executable, str(SKILL_ROOT / "scripts/compare.py"), str(run), str(run / name)]
+    refused = subprocess.run(command, capture_output=True, text=True)
+    assert refused.returncode == 3 and f"give the run folder: {run}" in refused.stderr
+
+
+def test_scores_by_other_rules_for_answers_compare(tmp_path: Path) -> None:
+    """Both sides are judged again, by the present rules."""
+    recipes = [{**RECIPE, "scoring": {"answer_rules": rules, "task_type": ""}} for rules in ("v1", "v2")]
+    a, b = (folder(tmp_path / name, items([1, 0]), recipe) for name, recipe in zip("ab", recipes, strict=True))
+    assert compare(a, b).whole.n == 2
+
+
+def test_directions_are_compared_as_directions(tmp_path: Path) -> None:
+    raw = {"sample_id": "a", "video_id": "v", "question": "Where?", "gt": "left", "response": "It turns left."}
+    place = folder(tmp_path / "a", [judged(raw, "its_directionality")])
+    assert [item["correct"] for item in read_evaluation(place)[0]] == [True]
 
 
 def test_annotations_are_no_results(tmp_path: Path) -> None:

@@ -54,7 +54,8 @@ def brightness(jpeg):
 
 def made(tmp_path, items, **more):
     path = tmp_path / "report.html"
-    options = {"metrics": score(items), "recipe": {"fps": 2}, "posters": lambda item: [], "title": "Scores", **more}
+    options = {"metrics": score(items), "recipe": {"fps": 2}, "posters": lambda item: [], "title": "Scores"}
+    options |= {"run_dir": path.parent, "took": "20 answers in 3.5 s", **more}
     write_report(path, items=items, **options)
     return Page(path.read_text(encoding="utf-8"))
 
@@ -68,6 +69,11 @@ def wrong(n, **more):
         "sample_id": f"s{n}",
     }
     return judged({**row, **more})
+
+
+def test_the_page_names_its_run_folder_and_its_time(tmp_path):
+    page = made(tmp_path, [wrong(1)])
+    assert str(tmp_path) in page.text and "20 answers in 3.5 s" in page.text
 
 
 def test_posters_are_the_frames_asked_for(video):

@@ -221,6 +221,28 @@ def test_time_is_told_for_gpus_whose_speed_is_known(case: Case) -> None:
     assert "H200" in times["sm_90"]["mfu_is"]
 
 
+def test_an_evaluation_states_its_time_and_doubts_a_limit_for_reasoning(case: Case) -> None:
+    case.held = records(range(4), 6)  # yes/no questions
+
+    def answered(**keys: Any) -> tuple[dict[str, Any], list[str], str]:
+        case.write()
+        asked = {"model.model_name": str(case.model), "vision.nframes": 256, **keys}
+        case.options |= {"spec_path": case.evaluation(**asked), "declared": Declared(None, 141.0, "sm_90")}
+        report = preflight(platform="local", group="budget", **case.options)
+        warnings = [problem.where for problem in report.problems if problem.code == "BUDGET_ANSWER_LENGTH"]
+        return report.facts.get("time", {}), warnings, report.text
+
+    usual, warnings, text = answered()  # generation.max_tokens is 1,024
+    assert warnings == ["generation.max_tokens"]
+    assert "more, if every answer has 1,024 tokens; on H100" in text
+    short, warnings, _ = answered(**{"generation.max_tokens": 32})
+    assert warnings == [] and usual["reading_s"] == short["reading_s"] >= 0
+    assert usual["writing_s_at_most"] == pytest.approx(32 * short["writing_s_at_most"], rel=0.2)
+    assert answered(**{"generation.max_tokens": 4096})[1] == []
+    scored, warnings, _ = answered(**{"evaluation.method": "score"})
+    assert warnings == [] and scored["writing_s_at_most"] == 0
+
+
 def test_a_short_training_takes_as_long_as_its_start(case: Case) -> None:
     case.spec["train.max_num_steps"] = 1
     report, _ = budget(case, 141.0, "sm_90")

@@ -5,6 +5,7 @@ mined = mine(Mining(gaps, pool, query, pool_annotations, out))
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -118,8 +119,8 @@ def _gaps_of(place: Path, kpi: Part) -> tuple[list[dict[str, Any]], Part]:
             place, f"it is no gap table: {broken}", "write it with analyze_gaps.py"
         ) from broken
     names = kpi.columns
-    by_id = {name: at for at, name in enumerate(names["sample_id"])}
-    by_pair = {pair: at for at, pair in enumerate(zip(names["media"], names["question"], strict=True))}
+    by_id = _unique(names["sample_id"])
+    by_pair = _unique(zip(names["media"], names["question"], strict=True))
     rows: dict[int, dict[str, Any]] = {}
     for gap in table:
         at = by_id.get(gap["sample_id"], by_pair.get((gap["video_id"], gap["question"])))
@@ -129,6 +130,14 @@ def _gaps_of(place: Path, kpi: Part) -> tuple[list[dict[str, Any]], Part]:
         raise problems.NO_GAPS.error(place, f"{len(table)} gaps, none of them has a vector")
     order = list(rows)
     return list(rows.values()), Part({}, kpi.media[order], kpi.text[order])
+
+
+def _unique(keys: Iterable[Any]) -> dict[Any, int]:
+    """The place of each key that occurs once: one that occurs more often names no row."""
+    places: dict[Any, list[int]] = {}
+    for at, key in enumerate(keys):
+        places.setdefault(key, []).append(at)
+    return {key: at[0] for key, at in places.items() if len(at) == 1}
 
 
 def _answer_class(texts: dict[str, Any]) -> str:

@@ -50,11 +50,14 @@ class AnsweringTask:
 
 @dataclass(frozen=True)
 class AnsweringResult:
-    """The outcome on every rank: the answers are on disk, `failed` is of all ranks."""
+    """The outcome on every rank: the answers are on disk, `failed` is of all ranks. `answered` samples were answered
+    now by all ranks, in `seconds` with the model loaded."""
 
     saved: SavedAnswers
     failed: Failed
     was_stopped: bool
+    answered: int
+    seconds: float
 
     def answers(self) -> dict[str, Answer]:
         """All answers by sample id; on rank 0, once every rank has ended."""
@@ -102,7 +105,8 @@ def ask_all(
                 progress.say("stopped; the same spec with skip_saved = true continues it")
             elif sum(answered):
                 report_speed(progress, -(-len(mine) // size), sum(answered), took, waited)
-    return AnsweringResult(saved, {name: found for failed in failures for name, found in failed.items()}, any(stopped))
+    failed = {name: problems for part in failures for name, problems in part.items()}
+    return AnsweringResult(saved, failed, any(stopped), sum(answered), max(took))
 
 
 def report_speed(

@@ -48,7 +48,8 @@ def evaluate(spec: Any, run: RunFolder) -> int:
     def conclude() -> None:
         answers, bad = result.answers(), list(dict.fromkeys(chain(quarantined, *result.failed.values())))
         require_answers(samples, answers, result.failed.keys(), run)
-        write_outcome(spec, run, records, answers, samples, recipe, bad, measures)
+        took = f"{result.answered} answers in {result.seconds:.1f} s" if result.answered else "answered before"
+        write_outcome(spec, run, records, answers, samples, recipe, bad, measures, took)
 
     on_main(world, conclude)
     return int(Exit.OK)

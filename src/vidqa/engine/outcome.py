@@ -133,8 +133,10 @@ def write_outcome(
     recipe: dict[str, Any],
     bad: Sequence[Problem],
     measures: Mapping[str, Measure],
+    took: str,
 ) -> None:
-    """Judge, score and write. A record whose video could not be read counts as not answered."""
+    """Judge, score and write. A record whose video could not be read counts as not answered. `took` says how long
+    answering took."""
     task = "its_directionality" if spec.task.type == "its_directionality" else ""
     items = []
     for record in records:
@@ -166,6 +168,8 @@ def write_outcome(
     write_report(
         run.path / "report.html",
         title=f"Evaluation of {_short_name(Path(recipe['model']['folder']))}",
+        run_dir=run.path,
+        took=took,
         items=items,
         metrics=metrics,
         recipe=recipe,

@@ -11,11 +11,13 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from vidqa.dataset.thinking import without_thinking
+from vidqa.evaluation.letters import read_letter, without_prefix
+from vidqa.evaluation.marks import final_box, plain
 from vidqa.evaluation.options import options_of
 from vidqa.evaluation.quantities import is_number, parse_number, units_named
 from vidqa.evaluation.text import as_text, clean, normalise
 
-RULES = "vidqa.answers.v1"  # belongs in a recipe: scores by other rules do not compare
+RULES = "vidqa.answers.v2"  # belongs in a recipe: scores by other rules do not compare
 DIRECTION_TASK = "its_directionality"
 KINDS = ("yes_no", "letter", "number", "direction", "text")
 STATUSES = ("parsed", "truncated", "unparsed", "empty")
@@ -117,13 +119,15 @@ def _read(response: object, kind: str, question: str, finish_reason: object, tru
     if not final.text:
         return Parsed("", kind, "truncated" if cut else "empty")
     found = _find(kind, final.text, question, truth)
+    if found is None and final.text.casefold() == truth.casefold():
+        found = Found(truth.casefold())  # as written, where its kind has no form for it: "..."
     if found is None or (cut and not found.settled):
         return Parsed("", kind, "truncated" if cut else "unparsed")
     return Parsed(found.answer, kind, "parsed")
 
 
 def final_answer(text: object) -> Final:
-    """The response without its thinking, unwrapped from <answer>..</answer>, \\boxed{..} and bold marks."""
+    """The response without its thinking, unwrapped from <answer>..</answer>, \\boxed{..} and marks of style."""
     response = as_text(text)
     if "<" in response:
         response, in_thinking = without_thinking(response)
@@ -131,20 +135,21 @@ def final_answer(text: object) -> Final:
             return Final("", False, True)
         inner = list(re.finditer(r"<answer>(.*?)(</answer>|\Z)", response, re.IGNORECASE | re.DOTALL))
         if inner:
-            return Final(_unmarked(clean(inner[-1][1])), bool(inner[-1][2]), False)
-    return Final(_unmarked(clean(response)), False, False)
+            return _unboxed(clean(inner[-1][1]), bool(inner[-1][2]))
+    return _unboxed(clean(response), False)
+
+
+def _unboxed(text: str, is_closed: bool) -> Final:
+    """Plain text; of a response with a \\boxed{..}, what the last one holds."""
+    if box := final_box(text):
+        return Final(plain(box[0]), is_closed or box[1], False)
+    return Final(plain(text), is_closed, False)
 
 
 def answer_text(text: object) -> str:
     """A free-text answer in its own wording, of a response or a ground truth: what `_text` normalises, and what metrics
     of text compare."""
-    return _unprefixed(final_answer(text).text)
-
-
-def _unmarked(text: str) -> str:
-    if "boxed{" in text:
-        text = re.sub(r"\$?\\boxed\{(?:\\text\{)?([^{}]*)\}?\}\$?", r"\1", text)
-    return text.replace("**", "").replace("__", "").strip(" \t\r\n`")
+    return without_prefix(final_answer(text).text)
 
 
 _REMEMBERED = 200  # only short texts are kept by caches, so that their memory is bounded
@@ -194,6 +199,8 @@ _YES_NO_LEADS = re.compile(
     r"\W{0,5}(yes|yeah|yep|true|no|nope|false)\b(?!\s*(?:or|and|/)\s*(?:yes|no|true|false)\b)", re.I
 )
 _YES_NO_CUE = re.compile(r"\b(?:answer|conclusion)\b(?:\s+(?:is|would be|must be))?\W{0,4}(yes|no|true|false)\b", re.I)
+_YES_NO_LAST = re.compile(r"\n\W*(yes|true|no|false)\W*\Z", re.IGNORECASE)  # alone on the last line
+_DENIAL = re.compile(r"(?:\b(?:not|never)|n['’]t)\s+(?:\w+\s+){0,2}$", re.IGNORECASE)
 _CLAUSE_END = re.compile(r"\s*(?:[.,;:!\"')]|$)")
 
 
@@ -206,17 +213,25 @@ def _yes_no(text: str) -> Found | None:
         answer = _polarity(cues[-1])
         leads = _YES_NO_LEADS.match(text)
         return Found(answer, leads is not None and _polarity(leads[1]) == answer)
+    last = _YES_NO_LAST.search(text)
     if (leads := _YES_NO_LEADS.match(text)) and _answers(text, leads):
-        return Found(_polarity(leads[1]), True)
+        is_taken_back = last and _polarity(last[1]) != _polarity(leads[1])
+        return None if is_taken_back else Found(_polarity(leads[1]), True)
+    if last:
+        return Found(_polarity(last[1]))
     if _ASKS_YES_NO.search(text):
         return None
     # "no" before a noun denies something else; it is an answer only where a clause ends.
     seen = {
         _polarity(word[1])
         for word in _YES_NO_WORD.finditer(text)
-        if word[1].lower() == "yes" or _CLAUSE_END.match(text, word.end())
+        if (word[1].lower() == "yes" or _CLAUSE_END.match(text, word.end())) and not _is_denied(text, word)
     }
     return Found(seen.pop()) if len(seen) == 1 else None
+
+
+def _is_denied(text: str, word: re.Match[str]) -> bool:
+    return _DENIAL.search(text[max(0, word.start() - 40) : word.start()]) is not None
 
 
 def _answers(text: str, leads: re.Match[str]) -> bool:
@@ -228,79 +243,9 @@ def _answers(text: str, leads: re.Match[str]) -> bool:
     )
 
 
-_LETTER_CUE = re.compile(
-    r"\b(?i:answer|option|choice)\b(?i:\s+(?:is|would be|must be|should be))?\s*[:=]?\s*(?i:option\s+|choice\s+)?"
-    r"([(\[\"'*]*)([A-Z]|(?<=\()[a-z])(?![\w'’])([)\]]?)(\s+[a-z]+)?"
-)
-_LETTER_LEADS = re.compile(r"[\s\"'*]*(?:[(\[]([A-Za-z])[)\]]|([A-Za-z])(?:[).:\],;]|\s*$|\s*\n|\s+[-–—]))")
-_SECOND_LETTER = re.compile(r"\s*(?:(?:and|or|&|/)\s*)?[(\[]?[A-Z](?![\w'’])(?!\s+[a-z])")
-_BRACKETED = re.compile(r"[(\[]([A-Z])[)\]]")
-_ANSWER_PREFIX = re.compile(
-    r"^\s*(?:so,?\s+|therefore,?\s+)?(?:the\s+)?(?:final\s+|correct\s+|best\s+)?answer\s*(?:is\b\s*:?|[:=])\s*",
-    re.IGNORECASE,
-)
-
-
 def _letter(text: str, options: dict[str, str]) -> Found | None:
-    """By a cue ("the answer is (B)"), at the start ("B. the red car"), by an option's text, or one bracketed letter."""
-    leads = _leading_letter(text, options)
-    cued = _cued_letter(text)
-    if cued:
-        return Found(cued, leads == cued)
-    if leads:
-        return Found(leads, True)
-    if re.match(r"\W{0,3}[A-Z]\s*(?:,|;|and|or|&|/)\s*[A-Z]\b", text):
-        return None
-    if options and (named := _option_named(text, options)):
-        return Found(named)
-    bracketed = set(_BRACKETED.findall(text))
-    return Found(bracketed.pop()) if len(bracketed) == 1 else None
-
-
-def _leading_letter(text: str, options: dict[str, str]) -> str | None:
-    if (match := _LETTER_LEADS.match(text)) and not _SECOND_LETTER.match(text, match.end()):
-        letter = (match[1] or match[2]).upper()
-        lower = (match[1] or match[2]).islower()
-        if not lower or match[1] or letter in options or len(text) == 1:
-            return letter
-    for letter, option in options.items():
-        if text.startswith(f"{letter} ") and option and normalise(text[2:]).startswith(normalise(option)):
-            return letter
-    return None
-
-
-def _cued_letter(text: str) -> str | None:
-    """The letter after "answer", the last one said; else the one letter after "option" or "choice"."""
-    by_answer: list[str] = []
-    by_option: list[str] = []
-    for cue in _LETTER_CUE.finditer(text):
-        is_answer = cue[0][:6].lower() == "answer"
-        follows = (cue[4] or "").strip()
-        article = cue[2] in "AI" and not cue[1] and follows not in ("", "because", "since", "as")
-        if (is_answer and article) or _SECOND_LETTER.match(text, cue.end(3)):
-            continue  # "the answer is A red car", "the answer is A and C"
-        (by_answer if is_answer else by_option).append(cue[2].upper())
-    if by_answer:
-        return by_answer[-1]
-    return by_option[0] if len(set(by_option)) == 1 else None
-
-
-def _option_named(text: str, options: dict[str, str]) -> str | None:
-    """The letter of the option whose text is the response, starts it, or alone is found in it."""
-    answer = f" {normalise(_ANSWER_PREFIX.sub('', text))} "
-    texts = {letter: f" {normalise(option)} " for letter, option in options.items() if normalise(option)}
-    same = [letter for letter, option in texts.items() if option == answer]
-    if same:
-        return same[0] if len(same) == 1 else None
-    named = []
-    for letter, option in sorted(texts.items(), key=lambda item: -len(item[1])):
-        if option in answer:
-            named.append(letter)
-            answer = answer.replace(option, " | ")  # "the dark red car" does not also name "the red car"
-    if len(named) == 1:
-        return named[0]
-    first = re.split(r"[.,;:!\n]", text, maxsplit=1)[0]
-    return next((letter for letter in named if texts[letter] == f" {normalise(first)} "), None)
+    chosen = read_letter(text, options)
+    return Found(*chosen) if chosen else None
 
 
 _DIRECTIONS = {
@@ -313,7 +258,7 @@ _DIRECTION_WORD = re.compile(r"\b(" + "|".join(sorted(_DIRECTIONS, key=len, reve
 
 def _direction(text: str, question: str) -> Found | None:
     """left, right or straight: the only one named, the one after "answer", or that of the option chosen."""
-    named = [_DIRECTIONS[word.lower()] for word in _DIRECTION_WORD.findall(text)]
+    named = [_DIRECTIONS[word[1].lower()] for word in _DIRECTION_WORD.finditer(text) if not _is_denied(text, word)]
     if len(set(named)) == 1:
         return Found(named[0])
     parts = re.split(r"\banswer\b(?:\s+is)?\s*[:=]?", text, flags=re.IGNORECASE)
@@ -327,13 +272,8 @@ def _direction(text: str, question: str) -> Found | None:
 
 
 def _text(text: str) -> Found | None:
-    answer = normalise(_unprefixed(text))
+    answer = normalise(without_prefix(text))
     return Found(answer) if answer else None
-
-
-def _unprefixed(text: str) -> str:
-    """Without a leading "the answer is"."""
-    return _ANSWER_PREFIX.sub("", text) if "nswer" in text else text
 
 
 def _find(kind: str, text: str, question: str, truth: str) -> Found | None:

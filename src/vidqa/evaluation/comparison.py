@@ -18,9 +18,11 @@ import numpy as np
 from vidqa.contract.files import read_object
 from vidqa.contract.problem import Problem
 from vidqa.evaluation.baseline import groups
-from vidqa.evaluation.other_results import read_evaluation
+from vidqa.evaluation.intervals import video_clusters
+from vidqa.evaluation.other_results import read_evaluation, results_files
 from vidqa.evaluation.problems import COMPARISON_NO_RECIPE, COMPARISON_OTHER_QUESTIONS, COMPARISON_RECIPES
 from vidqa.evaluation.recipes import compare_recipes
+from vidqa.evaluation.reservations import Side, ending, side_of, trivial
 from vidqa.evaluation.results import Item
 
 SCHEMA = "vidqa.comparison.v1"
@@ -33,7 +35,8 @@ Pair = tuple[Item, Item]
 
 @dataclass(frozen=True)
 class Difference:
-    """The second accuracy minus the first, over `n` questions about `n_videos` videos.
+    """The second accuracy minus the first, over `n` questions about `n_videos` videos (a question without media is a
+    video of its own).
 
     `ci95` is the interval of the difference by bootstrap of videos. `p_value` is that of a test that turns videos
     around: how often a difference as large would come about if the two models were alike; `p_corrected` is Holm's, for
@@ -74,7 +77,15 @@ class Comparison:
     slices: list[Difference]
     fixed: list[Pair]
     broken: list[Pair]
+    sides: tuple[Side, Side]
+    reservations: list[str]
     problems: list[Problem] = field(default_factory=list)
+
+    @property
+    def sentence(self) -> str:
+        """The verdict with what it must not be read without: "better, but only because more answers can be read"."""
+        shorts = [reservation.partition(":")[0] for reservation in self.reservations]
+        return f"{self.whole.verdict}, but {' and '.join(shorts)}" if shorts else self.whole.verdict
 
     def as_dict(self) -> dict[str, Any]:
         names = {"fixed": [a["sample_id"] for a, _ in self.fixed], "broken": [a["sample_id"] for a, _ in self.broken]}
@@ -83,6 +94,9 @@ class Comparison:
             "before": self.folders[0],
             "after": self.folders[1],
             "verdict": self.whole.verdict,
+            "sentence": self.sentence,
+            "reservations": self.reservations,
+            "sides": {"before": self.sides[0].as_dict(), "after": self.sides[1].as_dict()},
             "whole": self.whole.as_dict(),
             "by": self.by,
             "slices": [each.as_dict() for each in self.slices],
@@ -101,24 +115,37 @@ def compare(before: Path, after: Path, by: str = "kind") -> Comparison:
     first, second = ([item for item in items if item["correct"] is not None] for items, _ in found)
     pairs = paired(first, second, str(after))
     changed = [(a, b) for a, b in pairs if a["correct"] != b["correct"]]
+    whole = difference(pairs)
+    fixed, broken = ([pair for pair in changed if pair[side]["correct"]] for side in (1, 0))
     slices = [
         difference([pair for pair in pairs if pair[0][by] == name], str(name))
         for name in dict(groups([a for a, _ in pairs], by))
     ]
     return Comparison(
         (str(before), str(after)),
-        difference(pairs),
+        whole,
         by,
         corrected(slices),
-        [pair for pair in changed if pair[1]["correct"]],
-        [pair for pair in changed if not pair[1]["correct"]],
+        fixed,
+        broken,
+        (side_of([a for a, _ in pairs]), side_of([b for _, b in pairs])),
+        _reservations(whole, pairs, fixed, broken),
         [*problems, *(problem for _, warnings in found for problem in warnings)],
     )
 
 
+def _reservations(whole: Difference, pairs: Sequence[Pair], fixed: Sequence[Pair], broken: Sequence[Pair]) -> list[str]:
+    """Why the verdict may say little about the model."""
+    answered = [pair for pair in pairs if all(item["parse_status"] == "parsed" for item in pair)]
+    among_answered = difference(answered).verdict if answered else "not told apart"
+    changed = [a for a, _ in fixed] if whole.difference > 0 else [b for _, b in broken]
+    found = ending(changed, whole.verdict, among_answered)
+    return found + trivial([b for _, b in pairs], whole.after, whole.verdict)
+
+
 def _recipe_problems(before: Path, after: Path) -> list[Problem]:
     """Raises COMPARISON_RECIPES. A warning where nobody knows how the scores were made."""
-    recipes = [read_object((place if place.is_dir() else place.parent) / "recipe.json") for place in (before, after)]
+    recipes = [_recipe(place) for place in (before, after)]
     if not any(recipes):
         return [COMPARISON_NO_RECIPE.at(after, "neither of the two has a recipe.json", severity="warning")]
     if not all(recipes):
@@ -128,6 +155,21 @@ def _recipe_problems(before: Path, after: Path) -> list[Problem]:
         more = f"; and {len(differences) - 8} more" if len(differences) > 8 else ""
         raise COMPARISON_RECIPES.error(after, f"{'; '.join(differences[:8])}{more}")
     return []
+
+
+def _recipe(place: Path) -> dict[str, Any]:
+    """The recipe in a folder or beside its results, without the rules for answers: both sides are judged again. Raises
+    COMPARISON_RECIPES where parts of one evaluation were made in different ways."""
+    folders = dict.fromkeys(
+        [place if place.is_dir() else place.parent, *(path.parent for path in results_files(place))]
+    )
+    recipes = [recipe for folder in folders if (recipe := read_object(folder / "recipe.json"))]
+    for recipe in recipes:
+        if isinstance(scoring := recipe.get("scoring"), dict):
+            scoring.pop("answer_rules", None)
+        if differences := compare_recipes(recipes[0], recipe):
+            raise COMPARISON_RECIPES.error(place, f"its parts differ: {'; '.join(differences[:8])}")
+    return recipes[0] if recipes else {}
 
 
 def paired(before: Sequence[Item], after: Sequence[Item], where: str) -> list[Pair]:
@@ -153,8 +195,9 @@ def _question(item: Item) -> tuple[str, str, str]:
 def difference(pairs: Sequence[Pair], name: str = "") -> Difference:
     """What the second model has changed over some questions."""
     before, after = ([bool(pair[side]["correct"]) for pair in pairs] for side in (0, 1))
-    videos = {video: at for at, video in enumerate(dict.fromkeys(a["video_id"] for a, _ in pairs))}
-    at = np.array([videos[a["video_id"]] for a, _ in pairs])
+    names = video_clusters(a["video_id"] for a, _ in pairs)
+    videos = {name: at for at, name in enumerate(dict.fromkeys(names))}
+    at = np.array([videos[name] for name in names])
     change = np.array(after, np.int64) - np.array(before, np.int64)
     sums, counts = np.bincount(at, change, len(videos)), np.bincount(at, minlength=len(videos))
     fixed, broken = int((change > 0).sum()), int((change < 0).sum())

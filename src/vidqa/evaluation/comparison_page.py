@@ -9,6 +9,7 @@ from typing import Any
 from vidqa.contract.problem import ProblemError
 from vidqa.evaluation.comparison import Comparison, Difference, Pair
 from vidqa.evaluation.posters import spread_frames
+from vidqa.evaluation.reservations import Side
 from vidqa.evaluation.text import as_text
 from vidqa.pages.page import image_url, page, percent
 
@@ -34,9 +35,11 @@ def comparison_text(found: Comparison) -> str:
     """The difference, and the slices that stand out or are largest."""
     whole = found.whole
     lines = [
-        f"{whole.verdict}: {percent(whole.before)} -> {percent(whole.after)}, {_interval(whole)}",
+        f"{found.sentence}: {percent(whole.before)} -> {percent(whole.after)}, {_interval(whole)}",
         f"{whole.fixed} fixed, {whole.broken} broken of {whole.n} questions about {whole.n_videos} videos; "
         f"p = {whole.p_value:.4g} by video, McNemar's {whole.mcnemar_p:.4g}",
+        *(f"{name}: {_side(side)}" for name, side in zip(("before", "after"), found.sides, strict=True)),
+        *found.reservations,
     ]
     ordered = sorted(found.slices, key=lambda each: (each.verdict == "not told apart", each.p_corrected, -each.n))
     for each in ordered[:SLICES]:
@@ -45,6 +48,13 @@ def comparison_text(found: Comparison) -> str:
     if len(ordered) > SLICES:
         lines.append(f"  ... and {len(ordered) - SLICES} more, in --json and --html")
     return "\n".join(lines)
+
+
+def _side(side: Side) -> str:
+    return (
+        f"{side.truncated} truncated, {side.unparsed} unparsed, {side.empty} empty; the majority-class baseline scores "
+        f"{percent(side.majority_accuracy)}"
+    )
 
 
 def points(value: float) -> str:

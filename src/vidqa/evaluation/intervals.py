@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 METHOD = "Clopper-Pearson by video"
@@ -24,8 +24,13 @@ class Interval(NamedTuple):
     n_effective: float
 
 
-def accuracy_interval(correct: Sequence[bool], clusters: Sequence[str]) -> Interval | None:
-    """The interval of the share of right answers; `clusters` names the video of each answer. None without answers.
+def video_clusters(videos: Iterable[str]) -> list[str]:
+    """The cluster of each answer: its video, or, for an answer about no video, a cluster of its own."""
+    return [video or f"\0answer {at}" for at, video in enumerate(videos)]
+
+
+def accuracy_interval(correct: Sequence[bool], videos: Iterable[str]) -> Interval | None:
+    """The interval of the share of right answers; `videos` has the video of each answer, or "". None without answers.
 
     n answers in videos of n_i are worth n / (1 + (sum(n_i^2) / n - 1) r) independent ones, where r in 0..1 is how
     alike the answers about one video are. One answer a video is worth one; with r = 1 a video is worth one.
@@ -33,8 +38,8 @@ def accuracy_interval(correct: Sequence[bool], clusters: Sequence[str]) -> Inter
     if not correct:
         return None
     per_video: dict[str, list[int]] = defaultdict(lambda: [0, 0])
-    for right, video in zip(correct, clusters, strict=True):
-        counts = per_video[video]
+    for right, cluster in zip(correct, video_clusters(videos), strict=True):
+        counts = per_video[cluster]
         counts[0] += 1
         counts[1] += right
     n, rights = len(correct), sum(correct)

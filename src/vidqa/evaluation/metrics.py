@@ -12,7 +12,7 @@ from vidqa.contract._optional import require
 from vidqa.contract.problem import Problem, ProblemError
 from vidqa.evaluation.answers import DIRECTION_TASK, RULES, STATUSES, answer_text
 from vidqa.evaluation.baseline import groups, headline, majority, one_answer, one_answer_problems
-from vidqa.evaluation.intervals import METHOD, accuracy_interval
+from vidqa.evaluation.intervals import METHOD, accuracy_interval, video_clusters
 from vidqa.evaluation.problems import METRIC_UNAVAILABLE
 from vidqa.evaluation.results import Item, judged
 from vidqa.evaluation.text import rouge_l, token_f1
@@ -46,7 +46,7 @@ def score(
         "task_type": task_type,
         "n": len(items),
         "n_without_ground_truth": len(items) - len(with_truth),
-        "n_videos": len({item["video_id"] for item in items}),
+        "n_videos": len(set(video_clusters(item["video_id"] for item in items))),
         **_accuracy(with_truth),
         "one_answer": one_answer(with_truth),
         "accuracy_of_parsed": _share([i for i in with_truth if i["parse_status"] == "parsed"], _correct),
@@ -207,8 +207,7 @@ def _kind_row(items: Sequence[Item]) -> dict[str, Any]:
 def _accuracy(items: Sequence[Item]) -> dict[str, Any]:
     """Accuracy with its interval by video (a sample without video is one of its own) and the commonest answer's."""
     correct = [bool(item["correct"]) for item in items]
-    clusters = [item["video_id"] or f"sample {at}" for at, item in enumerate(items)]
-    interval = accuracy_interval(correct, clusters)
+    interval = accuracy_interval(correct, [item["video_id"] for item in items])
     return {
         "accuracy": _ratio(sum(correct), len(correct)),
         "accuracy_ci95": [interval.low, interval.high] if interval else None,

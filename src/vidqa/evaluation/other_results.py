@@ -6,6 +6,7 @@ with video_id, prompt, correct_answer and full_response.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from vidqa.evaluation.problems import (
     RESULTS_MISSING,
     RESULTS_OUT,
     RESULTS_SEVERAL,
+    RESULTS_SHAPE,
     RESULTS_TWICE,
 )
 from vidqa.evaluation.results import Bounded, Item, check_results, judged, usable
@@ -25,19 +27,20 @@ from vidqa.pages.page import percent
 FILE = "results.json"
 SHOWN = 40  # kinds on the terminal
 LISTED = 10  # names in a message
-THEIRS = {"prompt": "question", "correct_answer": "gt", "full_response": "response", "datasource": "kind"}
-OWN = {"benchmark.json", "metrics.json", "recipe.json", "run.json", "status.json", "problems.json"}
+_SHARD = re.compile(r"(?:shard|rank|part)[_-]?\d+", re.IGNORECASE)
+OWN = {"benchmark.json", "metrics.json", "metrics.jsonl", "recipe.json", "run.json", "status.json", "problems.json"}
 
 
 def read_evaluation(place: Path) -> tuple[list[Item], list[Problem]]:
-    """The judged results of a folder or file, and warnings. Raises RESULTS_MISSING, and every error of the files."""
-    path = place / FILE if place.is_dir() else place
-    if path.is_file():
-        items, problems = check_results(path)
+    """The judged results of a folder or file, and warnings. The results.json of a folder lies in it, or below it, as
+    those of `one_evaluation`. Raises RESULTS_MISSING, RESULTS_SEVERAL, and every error of the files."""
+    if paths := results_files(place):
+        read = [check_results(path) for path in paths]
+        items, problems = [item for part, _ in read for item in part], [problem for _, part in read for problem in part]
     elif place.is_dir() and (files := list(_files_of_videos(place))):
         items, problems = _of_videos(place, files)
     else:
-        raise RESULTS_MISSING.error(path, "there is no such file, and no folder of answers by video")
+        raise RESULTS_MISSING.error(place, "there is no such file, and no folder of answers by video")
     if any(problem.severity == "error" for problem in problems):
         raise ProblemError(problems)
     if items and not any(item["response"] or item["gt"] for item in items):
@@ -46,10 +49,36 @@ def read_evaluation(place: Path) -> tuple[list[Item], list[Problem]]:
     return items, problems
 
 
+def results_files(place: Path) -> list[Path]:
+    """The file itself, or the results.json of a folder; none where the folder has none. Raises RESULTS_SEVERAL, and
+    RESULTS_SHAPE for another file of an evaluation, such as its report."""
+    if place.is_file():
+        is_results = place.name == FILE or (place.suffix in (".json", ".jsonl") and place.name not in OWN)
+        if not is_results and (place.parent / FILE).is_file():
+            message = f"{place.name} is not the results of the evaluation in {place.parent}"
+            raise RESULTS_SHAPE.error(place, message, f"give the run folder: {place.parent}")
+        return [place]
+    paths = sorted(map(str, place.rglob(FILE)))
+    if paths and not (chosen := one_evaluation(str(place), paths)):
+        raise RESULTS_SEVERAL.error(place, f"{len(paths)} results files: {_listed(set(paths))}")
+    return list(map(Path, chosen)) if paths else []
+
+
+def one_evaluation(place: str, paths: list[str]) -> list[str]:
+    """Those of some results files that are the evaluation in `place`: the one directly in it, the only one, or all
+    where each lies in a folder of its own named shard_0, rank-1, part2, ... under one parent. Else none."""
+    direct = [path for path in paths if path in (place, f"{place.rstrip('/')}/{FILE}")]
+    if direct or len(paths) == 1:
+        return direct or paths
+    folders = [path.rsplit("/", 2)[-3:-1] for path in paths]
+    is_sharded = len({parent for parent, _ in folders}) == 1 and all(_SHARD.fullmatch(folder) for _, folder in folders)
+    return paths if is_sharded else []
+
+
 def read_dataset(place: Path, dataset: str) -> tuple[list[Item], list[Problem]]:
     """The judged results of one data set: a folder of its name at any depth, or the items of that kind in a results
     file. Raises RESULTS_MISSING, RESULTS_SEVERAL where folders of several models hold one, and what the files raise."""
-    if not place.is_dir() or (place / FILE).is_file():
+    if not place.is_dir() or results_files(place):
         items, problems = read_evaluation(place)
         if not (chosen := [item for item in items if item["kind"] == dataset]):
             there = _listed({item["kind"] for item in items if item["kind"]})
@@ -77,19 +106,19 @@ def _files_of_videos(place: Path) -> Iterator[Path]:
 
 def _of_videos(place: Path, files: list[Path]) -> tuple[list[Item], list[Problem]]:
     """Of an answer that was given again the last one counts: a second run appends to the files of the first."""
-    problems, found = Bounded(), dict[str, Item]()
+    problems, found = Bounded(), dict[tuple[str, ...], Item]()
     for path in files:
-        name, seen = path.relative_to(place).with_suffix("").as_posix(), dict[Any, int]()
+        name, seen = path.relative_to(place).with_suffix("").as_posix(), dict[tuple[str, str, str], int]()
         for index, value in json_items(path.read_bytes(), str(path), problems):
-            if isinstance(value, dict):
-                value = {THEIRS.get(key, key): part for key, part in value.items()}
-                question = value.get("question")
-                if (first := seen.setdefault(question if isinstance(question, str) else index, index)) != index:
-                    message = f"the question of answer {first} is answered again; the last answer counts"
-                    problems.append(RESULTS_TWICE.at(f"{path}[{index}]", message, severity="warning"))
-                value["sample_id"] = f"{name}[{first}]"
-            if (item := usable(value, str(path), index, problems)) is not None:
-                found[item["sample_id"]] = judged(item)
+            named = {"video_id": name, **value} if isinstance(value, dict) else value  # a file is of one video
+            if (item := usable(named, str(path), index, problems)) is None:
+                continue
+            sample = item.get("sample_id", ""), item["video_id"], item["question"] or str(index)
+            if (first := seen.setdefault(sample, index)) != index:
+                message = f"the question of answer {first} is answered again; the last answer counts"
+                problems.append(RESULTS_TWICE.at(f"{path}[{index}]", message, severity="warning"))
+            sample_id = f"{name}[{item.get('sample_id') or first}]"
+            found[name, *sample] = judged({**item, "sample_id": sample_id})
     return list(found.values()), problems.closed()
 
 

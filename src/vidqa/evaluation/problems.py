@@ -49,8 +49,9 @@ RESULTS_TWICE = Code(
 )
 RESULTS_SEVERAL = Code(
     "RESULTS_SEVERAL",
-    "A folder holds results of several models, or of several ways to answer.",
-    "Name the folder of one model and one answer type.",
+    "A folder holds the results of several evaluations: several models, or several ways to answer.",
+    "Name the folder of one evaluation, or of one model and one answer type; only shards of one evaluation (shard_0, "
+    "shard_1, ...) are read together.",
 )
 RESULTS_OUT = Code(
     "RESULTS_OUT",

@@ -78,8 +78,7 @@ def protocol_text(scores: dict[str, Any]) -> str:
 def _row(items: Sequence[Item]) -> dict[str, Any]:
     answers = [protocol_answer(item["response"], item["question"], item["gt"]) for item in items]
     correct = [protocol_correct(answer, item["gt"]) for answer, item in zip(answers, items, strict=True)]
-    clusters = [item["video_id"] or f"sample {at}" for at, item in enumerate(items)]
-    interval = accuracy_interval(correct, clusters)
+    interval = accuracy_interval(correct, [item["video_id"] for item in items])
     return {
         "n": len(items),
         "correct": sum(correct),

@@ -1,103 +1,259 @@
-"""Numbers in answers: digits, number words, and the few units that change what a number means."""
+"""Numbers in answers: their value, whatever they are written as, and the units that change what a number means."""
 
 from __future__ import annotations
 
 import re
+import unicodedata
+from fractions import Fraction
 from functools import lru_cache
+from typing import NamedTuple
 
-_SMALL = (
-    *("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"),
-    *("thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen", "twenty"),
-)
-WORDS = {**{word: str(value) for value, word in enumerate(_SMALL)}, "once": "1", "twice": "2"}
+from vidqa.evaluation.cues import ANSWER_NOUN, CLAUSE, LINK
+from vidqa.evaluation.numerals import TOKEN, numeral_at
+
 _ALIASES = {
-    "seconds": "s sec secs second",
-    "milliseconds": "ms msec millisecond",
-    "minutes": "min mins minute",
-    "hours": "h hr hrs hour",
-    "metres": "m meter meters metre",
-    "kilometres": "km kilometer kilometers kilometre",
-    "centimetres": "cm centimeter centimeters centimetre",
+    "seconds": "s sec secs second 秒 초",
+    "milliseconds": "ms msec millisecond 毫秒",
+    "minutes": "min mins minute 分 分钟 分鐘 분",
+    "hours": "h hr hrs hour 小时 小時 時間 시간",
+    "days": "day 天 日",
+    "weeks": "week",
+    "months": "month",
+    "years": "year yr yrs 年",
+    "frames": "frame",
+    "metres": "m meter meters metre 米",
+    "kilometres": "km kilometer kilometers kilometre 公里",
+    "centimetres": "cm centimeter centimeters centimetre 厘米",
     "millimetres": "mm millimeter millimeters millimetre",
+    "m2": "sqm",
+    "km2": "",
+    "m3": "",
     "feet": "ft foot",
+    "yards": "yd yard",
+    "inches": "inch",
     "miles": "mi mile",
     "km/h": "kmh kph kmph",
     "mph": "",
     "m/s": "mps",
-    "%": "percent pct",
-    "degrees": "° deg degree",
+    "%": "percent pct percentage percents",
+    "‰": "permille",
+    "degrees": "° deg degree 度",
+    "°c": "celsius ℃",
+    "°f": "fahrenheit ℉",
     "kg": "kilogram kilograms",
+    "grams": "g gram",
+    "tonnes": "ton tons tonne",
+    "pounds": "lb lbs pound",
+    "litres": "liter liters litre",
 }
 UNITS = {alias: unit for unit, aliases in _ALIASES.items() for alias in (unit, *aliases.split())}
-_NUMBER = re.compile(
-    r"(?<![\w.:])([-+−]?)([0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)(\.[0-9]+)?(?!:?[0-9])(\s?)(%|°|[^\W\d_/]+(?:/[a-z]+)?)?"
+_COMPOUND = (
+    (re.compile(r"\b(?:km|kilomet(?:er|re)s?)\s*(?:per|an|/)\s*(?:hour|hr|h)\b", re.IGNORECASE), "km/h"),
+    (re.compile(r"\bmiles?\s*(?:per|an|/)\s*(?:hour|hr|h)\b", re.IGNORECASE), "mph"),
+    (re.compile(r"\b(?:m|met(?:er|re)s?)\s*(?:per|/)\s*(?:second|sec|s)\b", re.IGNORECASE), "m/s"),
+    (re.compile(r"\bper\s+(?:cent\b|100\b)", re.IGNORECASE), "percent"),
+    (re.compile(r"°\s*([CF])\b|\bdegrees?\s+(c|f)(?:elsius|ahrenheit)\b", re.IGNORECASE), r"°\1\2"),
+    (re.compile(r"百分之\s*([0-9.]+)"), r"\1%"),
 )
-_WORD = re.compile(r"\b(?:" + "|".join(WORDS) + r")\b(?:\s+([a-z%/]+))?", re.IGNORECASE)
-_CUE = re.compile(r"\banswer(?:\s+is)?\s*[:=]?\s*|(?<![<>=])=\s*", re.IGNORECASE)
-_WHOLE = re.compile(r"\W{0,3}[-+−]?[0-9][0-9,]*(?:\.[0-9]+)?\s?([^\W\d_][\w/]*|%|°)?\W{0,3}")
+_LISTED = re.compile(r"^[ \t]*[0-9]{1,2}[.)][ \t]", re.MULTILINE)  # "1. red" and "2. blue" are a list
+_SIGNS = str.maketrans({"٫": ".", "٬": ",", "٪": "%", "⁄": "/", "∕": "/", "’": "'", "➖": "−", "˗": "-", "\u00a0": " "})
+_UNIT = re.compile(r"(?P<space>[ \t-]?)(?P<unit>%|‰|°[CFcf]?|[^\W\d_/]+[23]?(?:/[a-z]+)?)")
+_DASHES = "-−–—‒‐‑"
+_SIGN = re.compile(rf"(?:(?<![\w)%°.])(?P<dash>[{_DASHES}])(?P<gap>\s*)|(?P<plus>\+)\s?|(?P<no>[±<>≤≥≠√]=?)\s*)$")
+_NEGATIVE = re.compile(
+    r"(?:\b(?:minus|negative|moins|menos|meno|минус|neg\.?)[\s-]+(?:an?\s+|of\s+)?|(?:负|負|マイナス|零下|마이너스|سالب)\s*)$",
+    re.IGNORECASE,
+)
+_BOUND = re.compile(
+    r"(?:\b(?:(?:more|less|fewer|greater|higher|lower|larger|smaller|longer|shorter)\s+than|at\s+(?:least|most)|over|under"
+    r"|above|below|up\s+to|exceed(?:s|ing)?|min(?:imum)?(?:\s+of)?|max(?:imum)?(?:\s+of)?|between)\s+|(?:超过|超過|至少|至多|不到)\s*)$",
+    re.IGNORECASE,
+)
+_NOT = re.compile(
+    r"(?:\b(?:not|never|nor|neither)|n't|n’t)\s+(?:(?:exactly|be|have|see|just|only)\s+)?$|(?:第|不是)\s*$", re.I
+)
+_BOUND_AFTER = re.compile(
+    r"\s*(?:\+(?!\s?\d)|or\s+(?:more|less|fewer|above|below|higher|lower)\b|and\s+(?:more|above|up)\b|plus\b"
+    r"|at\s+(?:least|most)\b|below\s*(?:[.,;]|$)|以上|以下|以内|未満|多|余|余り|이상|이하|[万萬千百亿億만천백억])",
+    re.IGNORECASE,
+)
+_BELOW_ZERO = re.compile(r"\s+(?:below|under)\s+(?:zero|freezing|0)\b", re.IGNORECASE)
+_NAMES = re.compile(r"番目|번째|号|號")
+_CUE = re.compile(
+    rf"(?:{ANSWER_NOUN}{CLAUSE}{LINK}{{0,12}}+|(?<![<>=≤≥])=\s*)"
+    r"(?:(?:about|approximately|approx\.?|around|roughly|exactly|only|just)\b|[\s*\"'(~≈=:])*+",
+    re.IGNORECASE,
+)
+_JOINED = re.compile(
+    rf"\s*(?:[{_DASHES}~/+×x*,]{{1,2}}|,?\s*(?:or|to|and|and/or|y|o|et|ou|und|oder|bis|或|到|至|から|または))?\s*[$€£]?\s*",
+    re.I,
+)
+_CLAUSE_END = re.compile(rf"[.:;,\n(]|\s[{_DASHES}]\s")
+
+
+class Quantity(NamedTuple):
+    """A number in a text, in canonical form with a unit that nobody named; `value` is None where it is not certain."""
+
+    start: int
+    end: int
+    value: str | None
 
 
 def is_number(expected: str) -> bool:
     """Whether an expected answer is one number, alone or with a unit that is known here."""
     text = expected.strip()
-    if text.lower().strip(".") in WORDS:
-        return True
-    whole = _WHOLE.fullmatch(text)
-    return whole is not None and (not whole[1] or whole[1].lower() in UNITS)
+    if len(text) > 60 or not TOKEN.search(prepared := _prepared(text)):
+        return False
+    numbers = _quantities(prepared, frozenset())
+    return (
+        len(numbers) == 1
+        and numbers[0].value is not None
+        and re.fullmatch(r"[^\w%°‰]{0,3}(?:a|an)?\s*", prepared[: numbers[0].start]) is not None
+        and re.fullmatch(r"[^\w%°‰]{0,3}", prepared[numbers[0].end :]) is not None
+    )
 
 
 def parse_number(text: str, units: frozenset[str]) -> str | None:
-    """The one number that `text` gives, as shortest decimal; None when there is none or several compete.
+    """The one number that `text` gives, as shortest decimal or as fraction; None when there is none or several compete.
 
     A unit outside `units` (those the question or the expected answer names) stays in the answer: "12 minutes".
     """
-    found = _quantities(text, units)
-    if len({value for _, value in found}) == 1:
-        return found[0][1]
+    text = _prepared(text)
+    numbers = _quantities(text, units)
+    if not numbers:
+        return None
+    if len({number.value for number in numbers}) == 1:
+        return numbers[0].value
     for cue in reversed(list(_CUE.finditer(text))):
-        if (after := next((v for at, v in found if at == cue.end()), None)) is not None:
-            return after
-    return found[0][1] if found and not text[: found[0][0]].strip(" \n*\"'(") and _leads(text, found[0][0]) else None
+        at = next((at for at, number in enumerate(numbers) if number.start <= cue.end() < number.end), None)
+        if at is not None:
+            return None if _is_joined(text, numbers, at) else numbers[at].value
+    alone = [value for value in (_line(text, numbers, True), _line(text, numbers, False)) if value]
+    if alone:
+        return alone[0] if len(set(alone)) == 1 else None
+    return numbers[0].value if _leads(text, numbers) else None
 
 
-def _leads(text: str, start: int) -> bool:
-    """Whether the number at `start` answers before a sentence goes on: not "3 or 4", not "3-4"."""
-    rest = re.sub(r"^[-+]?[0-9a-z.,]*", "", text[start:], count=1, flags=re.IGNORECASE)
-    return not re.match(r"\s*(?:[-–/~]|or\b|to\b|and\b)", rest, re.IGNORECASE)
+def _prepared(text: str) -> str:
+    """The text with one way to write signs, digits and units of two words."""
+    if not text.isascii():
+        text = "".join(str(unicodedata.decimal(c)) if c.isdecimal() else c for c in text.translate(_SIGNS))
+    if len(_LISTED.findall(text)) > 1:
+        text = _LISTED.sub("", text)
+    for pattern, name in _COMPOUND:
+        text = pattern.sub(name, text)
+    return text
 
 
-def _quantities(text: str, units: frozenset[str]) -> list[tuple[int, str]]:
-    """(position, canonical value) of every number with digits, or of every number word where there are no digits."""
-    found = []
-    for match in _NUMBER.finditer(text):
-        sign, whole, fraction, space, word = match.groups()
-        unit = UNITS.get((word or "").lower())
-        if word and not space and unit is None:
-            continue  # "3rd", "2x": a name, not an amount
-        found.append((match.start(), _canonical(sign, whole, fraction) + _foreign(unit, units)))
-    if not any(digit in text for digit in "0123456789"):
-        for match in _WORD.finditer(text):
-            value = WORDS[match[0].split()[0].lower()]
-            found.append((match.start(), value + _foreign(UNITS.get((match[1] or "").lower()), units)))
-    return found
+def _line(text: str, numbers: list[Quantity], is_first: bool) -> str | None:
+    """The number that is all of the first or of the last line."""
+    start, end = (0, text.find("\n")) if is_first else (text.rfind("\n") + 1, len(text))
+    inside = [number for number in numbers if start <= number.start < end]
+    if "\n" not in text or len(inside) != 1:
+        return None
+    around = text[start : inside[0].start], text[inside[0].end : end]
+    return inside[0].value if not any(part.strip(" \t\r*•>#\"'().,:;!=≈~") for part in around) else None
 
 
-def _canonical(sign: str, whole: str, fraction: str | None) -> str:
-    digits = whole.replace(",", "").lstrip("0") or "0"
-    decimals = (fraction or "").rstrip("0").rstrip(".")
-    value = f"{digits}{decimals}"
-    return f"-{value}" if sign in ("-", "−") and value != "0" else value
+def _is_joined(text: str, numbers: list[Quantity], at: int) -> bool:
+    """Whether the next number stands beside this one as its equal: "3 or 4", "3-4", "3, 4"."""
+    return at + 1 < len(numbers) and _JOINED.fullmatch(text[numbers[at].end : numbers[at + 1].start]) is not None
 
 
-def _foreign(unit: str | None, units: frozenset[str]) -> str:
-    return "" if unit is None or unit in units else f" {unit}"
+def _leads(text: str, numbers: list[Quantity]) -> bool:
+    """Whether the first number answers before a sentence goes on: not "3 or 4", not "3 out of 4"."""
+    if text[: numbers[0].start].strip(" \n*\"'(") or _is_joined(text, numbers, 0):
+        return False
+    between = text[numbers[0].end : numbers[1].start]
+    end = _CLAUSE_END.search(between)
+    if end and (end[0] in ":(" or re.search(r"[^\W\d_]", between)):
+        return True
+    return re.match(r"\s+(?:[^\W\d_]+\s+)?of\b", between) is not None and "out of" not in between
+
+
+def _quantities(text: str, units: frozenset[str]) -> list[Quantity]:
+    """Every number of the text, in its order, without those that are denied ("not 5") or name something ("3rd")."""
+    numbers, at = list[Quantity](), 0
+    while match := TOKEN.search(text, at):
+        at = match.end()
+        if (numeral := numeral_at(text, match)) is None:
+            continue
+        start, value = _signed(text, numeral.start, numeral.value)
+        unit, end = _unit(text, numeral.end, is_word=numeral.is_word)
+        at = max(at, end if unit is not None else numeral.end)
+        if unit is None or _NOT.search(text[max(0, start - 24) : start]):
+            continue
+        if below := _BELOW_ZERO.match(text, end):
+            value, end = None if value is None else -abs(value), below.end()
+            at = end
+        if _BOUND_AFTER.match(text, end) or _BOUND.search(text[max(0, start - 24) : start]):
+            value = None
+        canonical = None if value is None else _canonical(value) + _foreign(unit, units)
+        numbers.append(Quantity(start, end, canonical))
+    return numbers
+
+
+def _signed(text: str, start: int, value: Fraction | None) -> tuple[int, Fraction | None]:
+    """(where the number begins with its sign, its value). A dash with a space, which may be a bullet, is no sign."""
+    before = text[max(0, start - 24) : start]
+    if negative := _NEGATIVE.search(before):
+        return start - (len(before) - negative.start()), None if value is None else -value
+    sign = _SIGN.search(before)
+    if sign is None:
+        return start, value
+    begin = start - (len(before) - sign.start())
+    if sign["no"]:
+        return begin, None
+    if not sign["dash"]:
+        return begin, value
+    if sign["gap"] and sign["dash"] != "−":
+        is_bullet = not text[:begin].rpartition("\n")[2].strip()
+        return (begin, None) if is_bullet else (start, value)
+    return begin, None if value is None else -value
+
+
+def _unit(text: str, end: int, is_word: bool) -> tuple[str | None, int]:
+    """(the unit behind a number or "", where it ends); None as unit where the number belongs to a name ("3rd")."""
+    match = _UNIT.match(text, end)
+    if match is None:
+        is_percent = (
+            re.search(r"(?:^|[^\d\s])\s*%\s?$", text[max(0, end - 24) : end].rstrip("0123456789.,")) is not None
+        )
+        return ("%" if is_percent else ""), end
+    unit = UNITS.get(match["unit"].lower())
+    if unit is not None and not (match["space"] == "-" and len(match["unit"]) < 3):
+        return unit, match.end()
+    is_attached = not match["space"] and match["unit"][0].isascii() and not is_word
+    return (None if is_attached or _NAMES.match(text, end) else ""), end
+
+
+def _canonical(value: Fraction) -> str:
+    """The shortest decimal, or the fraction where there is none."""
+    below = value.denominator
+    for prime in (2, 5):
+        while below % prime == 0:
+            below //= prime
+    if below != 1:
+        return f"{value.numerator}/{value.denominator}"
+    places = next(places for places in range(400) if 10**places % value.denominator == 0)
+    digits = str(abs(value.numerator) * 10**places // value.denominator).rjust(places + 1, "0")
+    whole = f"{digits[:-places]}.{digits[-places:]}" if places else digits
+    return f"-{whole}" if value < 0 else whole
+
+
+def _foreign(unit: str, units: frozenset[str]) -> str:
+    is_named = not unit or unit in units or (unit == "degrees" and not units.isdisjoint(("°c", "°f")))
+    return "" if is_named else f" {unit}"
 
 
 @lru_cache(maxsize=8192)
 def units_named(expected: str, question: str) -> frozenset[str]:
     """The units that the expected answer has, or, where it has none, that the question spells out."""
-    own = {UNITS[word] for word in re.findall(r"%|°|[a-z]+(?:/[a-z]+)?", expected.lower()) if word in UNITS}
+    pattern = r"%|‰|°[cf]?|[^\W\d_]+[23]?(?:/[a-z]+)?"
+    own = {UNITS[word] for word in re.findall(pattern, _prepared(expected).lower()) if word in UNITS}
     if own:
         return frozenset(own)
-    words = re.findall(r"%|[a-z]+(?:/[a-z]+)?", question.lower())
-    return frozenset(UNITS[word] for word in words if word in UNITS and (len(word) > 3 or word in ("%", "mph")))
+    words = re.findall(pattern, _prepared(question).lower())
+    return frozenset(
+        UNITS[word] for word in words if word in UNITS and (len(word) > 3 or not word.isascii() or word in ("%", "mph"))
+    )

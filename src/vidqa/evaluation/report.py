@@ -29,6 +29,8 @@ def write_report(
     path: Path,
     *,
     title: str,
+    run_dir: Path,
+    took: str,
     items: Sequence[Item],
     metrics: dict[str, Any],
     recipe: dict[str, Any],
@@ -37,15 +39,18 @@ def write_report(
 ) -> None:
     """Write the report.
 
-    `metrics` is what `score(items)` gave. `posters(item)` gives JPEG or PNG images of the item's video; a ProblemError
-    from it is shown in the card instead. `before` is {"metrics": ..., "recipe": ...} of an earlier evaluation; where
-    the two recipes differ, the page says that the scores do not compare.
+    The page names `run_dir`, the folder with the results, and says how long answering `took`. `metrics` is what
+    `score(items)` gave. `posters(item)` gives JPEG or PNG images of the item's video; a ProblemError from it is shown
+    in the card instead. `before` is {"metrics": ..., "recipe": ...} of an earlier evaluation; where the two recipes
+    differ, the page says that the scores do not compare.
     """
     failures = [item for item in items if item["correct"] is False]
     earlier = (before or {}).get("metrics")
     html = page(
         "evaluation/report.html.j2",
         title=title,
+        run_dir=as_text(str(run_dir)),
+        took=took,
         filters={"points": _points, "shade": _shade},
         metrics=metrics,
         before=earlier,

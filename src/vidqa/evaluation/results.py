@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from vidqa.contract.problem import Problem, raise_errors
 from vidqa.dataset.record import Record
-from vidqa.evaluation.answers import parse_pair
+from vidqa.evaluation.answers import DIRECTION_TASK, Parsed, parse_pair
 from vidqa.evaluation.json_items import json_items
 from vidqa.evaluation.problems import (
     RESULTS_FIELD_MISSING,
@@ -36,6 +36,8 @@ FIELDS = (
 )
 _ORIGINAL = FIELDS[:4]
 _MORE = ("sample_id", "kind", "answer_kind", "finish_reason")
+# The fields of cosmos-reason1's answers.
+_COSMOS_REASON1 = {"prompt": "question", "correct_answer": "gt", "full_response": "response", "datasource": "kind"}
 LISTED = 50  # problems of one kind that are listed before they are only counted
 
 
@@ -53,12 +55,29 @@ def make_item(record: Record, response: str | None, finish_reason: str = "stop",
     return judged(item, task_type)
 
 
+class Judgement(NamedTuple):
+    """A response and its ground truth as read by the ground truth's kind; `correct` is None without ground truth."""
+
+    parsed: Parsed
+    expected: Parsed
+    correct: bool | None
+
+
+def judge(response: object, gt: object, question: str, finish_reason: str, task_type: str = "") -> Judgement:
+    """Whether a response is right: the one rule of evaluations, comparisons and gap tables."""
+    parsed, expected = parse_pair(response, gt, question, finish_reason, task_type)
+    if expected.status == "empty":
+        return Judgement(parsed, expected, None)
+    return Judgement(parsed, expected, parsed.status == "parsed" and parsed.answer == expected.answer)
+
+
 def judged(item: Item, task_type: str = "") -> Item:
-    """The item with every field of FIELDS, judged by the present rules; what the item already judged is replaced."""
+    """The item with every field of FIELDS, judged by the present rules; what the item already judged is replaced, but
+    an answer that was judged as a direction stays one."""
     question, gt = as_text(item.get("question")), as_text(item.get("gt"))
     reason = as_text(item.get("finish_reason")) or "stop"
-    parsed, expected = parse_pair(item.get("response"), gt, question, reason, task_type)
-    has_truth = expected.status != "empty"
+    task_type = task_type or (DIRECTION_TASK if item.get("answer_kind") == "direction" else "")
+    parsed, expected, correct = judge(item.get("response"), gt, question, reason, task_type)
     return {
         "video_id": as_text(item.get("video_id")),
         "response": None if item.get("response") is None else as_text(item["response"]),
@@ -69,7 +88,7 @@ def judged(item: Item, task_type: str = "") -> Item:
         "answer_kind": parsed.kind,
         "parsed_response": parsed.answer,
         "parsed_gt": expected.answer,
-        "correct": (parsed.status == "parsed" and parsed.answer == expected.answer) if has_truth else None,
+        "correct": correct,
         "parse_status": parsed.status,
         "finish_reason": reason,
     }
@@ -105,6 +124,8 @@ def usable(value: Any, file: str, index: int, problems: list[Problem]) -> Item |
     if not isinstance(value, dict):
         problems.append(RESULTS_ITEM_TYPE.at(where, f"expected an object, got {shown(value)}"))
         return None
+    if "full_response" in value or "correct_answer" in value:
+        value = {_COSMOS_REASON1.get(name, name): part for name, part in value.items()}
     if not (_has(value, "sample_id") or _has(value, "video_id")):
         problems.append(RESULTS_FIELD_MISSING.at(where, "neither sample_id nor video_id: the sample cannot be named"))
         return None

@@ -14,6 +14,15 @@ ARTICLES = frozenset(("a", "an", "the"))
 _TOKEN = re.compile(r"[0-9]+(?:[.,:/][0-9]+)*|[^\W_]+(?:['’][^\W_]+)*")
 
 
+# "10³" and "2½" are no "103" and "21/2"; a small or framed digit behind a digit is a sign of its own.
+_ANNEXED = re.compile(r"(?<=\d)[⁺⁻]?[⁰¹²³⁴-⁹]+|(?<=\d)[¼-¾⅐-⅟↉₀-₉①-⓿❶-➓⑴-⒛]+")
+
+
+def _apart(annexed: re.Match[str]) -> str:
+    digits = unicodedata.normalize("NFKC", annexed[0])
+    return f"^{digits}" if annexed[0][0] in "⁺⁻⁰¹²³⁴⁵⁶⁷⁸⁹" else f" {digits}"
+
+
 def as_text(value: object) -> str:
     """Any JSON value as text without characters that cannot be written; None and NaN are empty."""
     if not isinstance(value, str):
@@ -30,7 +39,7 @@ def clean(value: object) -> str:
         text = f"{text[: LONGEST // 2]}\n{text[-LONGEST // 2 :]}"
     if text.isascii():
         return text
-    text = unicodedata.normalize("NFKC", text)
+    text = unicodedata.normalize("NFKC", _ANNEXED.sub(_apart, text))
     return "".join(c for c in text if unicodedata.category(c) != "Cf")  # zero-width and direction marks
 
 

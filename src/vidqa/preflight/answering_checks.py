@@ -56,7 +56,7 @@ def memory(context: Context) -> list[Problem]:
     samples = [sample for name in context.planned for sample in _longest(context.usable(name))]
     if not samples:
         raise Skip("there is nothing to answer")
-    sizes, parameters = _model(context)
+    sizes, parameters = model_of(context)
     has_gib = usable_memory(context)
 
     def judged(run_spec: Any) -> Estimate:
@@ -98,7 +98,8 @@ def _longest(samples: Sequence[Sample]) -> list[Sample]:
     return [samples[i] for i in sorted(range(len(samples)), key=lambda i: -lengths[i])[:MOST_SAMPLES]]
 
 
-def _model(context: Context) -> tuple[Sizes, int]:
+def model_of(context: Context) -> tuple[Sizes, int]:
+    """Sizes and number of parameters of the model that answers."""
     family = family_of(context.processor_folder)
     sizes = family.sizes_of(context.processor_folder)
     return sizes, sum(tensor.numel for tensor in family.tensors(sizes))

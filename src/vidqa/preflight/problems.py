@@ -150,6 +150,13 @@ MEMORY = Code(
     "memory.",
     "Make the change that the problem names; it was tried with the same estimate.",
 )
+ANSWER_LENGTH = Code(
+    "BUDGET_ANSWER_LENGTH",
+    "Answers of one word are expected, and the most tokens of an answer are many for a model that answers at once, and "
+    "few for one that thinks first.",
+    "Set generation.max_tokens = 32 for a model that answers at once (an answer that never ends then takes 32 steps), "
+    'or 4096 for one that thinks first; evaluation.method = "score" writes nothing.',
+)
 HOST_MEMORY = Code(
     "BUDGET_HOST_MEMORY",
     "A save beside the training copies weights and optimizer into the machine's memory, which is too small for it.",

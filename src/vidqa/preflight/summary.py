@@ -139,6 +139,10 @@ def _time(facts: Facts) -> Iterator[Line]:
             )
         reached = f"{time['mfu']:.0%} of the peak of {time['gpu']} ({time['mfu_is']})"
         yield "time", f"{took}; {time['gpu_hours']:.2f} GPU hours, at {reached}"
+    if "reading_s" in time:
+        took = f"about {_duration(time['start_s'] + time['reading_s'])} with the start to read the prompts"
+        most = f"at most {_duration(time['writing_s_at_most'])} more, if every answer has {time['max_tokens']:,} tokens"
+        yield "time", f"{took}, {most}; on {time['gpu']}"
     if "decode_core_hours" in time:
         times = "every epoch" if time["decoded_again_every_epoch"] else "once"
         yield "decoding", f"about {_duration(3600 * time['decode_core_hours'])} of one core, {times}"

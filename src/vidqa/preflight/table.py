@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from vidqa.preflight import (
+    answering_time,
     budget_checks,
     data_checks,
     disk_checks,
@@ -56,6 +57,7 @@ CHECKS = (
     Check("budget", "GPU memory", memory_checks.memory, ("planned",)),
     Check("budget", "host memory", memory_checks.host_memory, ("processor_folder",)),
     Check("budget", "time", time_checks.time, ("planned",)),
+    Check("budget", "answer length", answering_time.answer_length, ("annotations",)),
     Check("platform", "job", platform_checks.suitable, ("spec",)),
     Check("platform", "ports", platform_checks.ports),
 )

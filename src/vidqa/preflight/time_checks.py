@@ -1,4 +1,4 @@
-"""Time: GPU hours and decoding hours, from the work of the data and the speed of measured trainings."""
+"""Time: GPU hours and decoding hours of a training, from its work and the speed of measured ones; time to answer."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from vidqa import spec
 from vidqa.contract.problem import Problem
-from vidqa.planning.budget.cards import card_of, peak_of
+from vidqa.planning.budget.cards import Card, card_of
 from vidqa.planning.budget.forecast import least_policy
 from vidqa.planning.budget.measured import START_S, Efficiency, efficiency
 from vidqa.planning.budget.memory import MicroStep, Model, recorded_policy, setup_of
@@ -17,6 +17,7 @@ from vidqa.planning.packing.sharing import work_of
 from vidqa.planning.packing.steps import Steps, pack_budget
 from vidqa.planning.samples import Sample
 from vidqa.preflight._base import Context, Skip
+from vidqa.preflight.answering_time import answering_time
 from vidqa.preflight.gpu_checks import NONE_HERE
 from vidqa.preflight.trained import trained_model
 from vidqa.spec.models import GrpoSpec, TrainSpec
@@ -29,28 +30,23 @@ USUAL = {"sm_80": "A100", "sm_89": "L40S", "sm_90": "H100", "sm_100": "B200", "s
 def time(context: Context) -> list[Problem]:
     """Estimate the hours of the job and of decoding."""
     train_spec = context.training
+    if train_spec is None and context.declared_action.answering:
+        context.facts["time"] = answering_time(context, _card(context)[1])
+        return []
     if train_spec is None:
-        raise Skip("only a training is estimated")
+        raise Skip("only a training and answering are estimated")
     samples = context.usable("train")
     total = spec.total_steps(train_spec, len(samples))
     if not total:
         raise Skip("there is no step to estimate")
     context.facts["time"] = facts = _decoding(context, train_spec)
-    if not context.gpus:
-        raise Skip(NONE_HERE)
-    gpu = context.gpus[0]
-    name = gpu.name if peak_of(gpu.name) else USUAL.get(gpu.arch or "", "")
-    peak = peak_of(name)
-    if peak is None:
-        raise Skip(f"the speed of {gpu.name} ({gpu.arch}) is not known")
+    name, card = _card(context)
     model = trained_model(context, train_spec)
     flops = flops_model(
         model.sizes, vision_trains=model.vision.trained > 0, decoder_trains=train_spec.policy.lora is None
     )
     reached = _reached(context, train_spec, model).on(name)
     if isinstance(train_spec, GrpoSpec):
-        card = card_of(name)
-        assert card is not None  # its peak is known
         step = step_time(train_spec, model, samples, flops, card, reached.mfu)
         computing = step.seconds * total / 3600
         facts |= {
@@ -61,7 +57,7 @@ def time(context: Context) -> list[Problem]:
         }
     else:
         work = _training(train_spec, samples, total, flops) + _validation(context, train_spec, total, flops)
-        computing = work / (peak * reached.mfu) / context.processes / 3600
+        computing = work / (card.peak * reached.mfu) / context.processes / 3600
     hours = START_S / 3600 + max(computing, facts.get("decode_hours_per_pass", 0))
     facts |= {
         "hours": round(hours, 3),
@@ -72,6 +68,17 @@ def time(context: Context) -> list[Problem]:
         "gpu": name,
     }
     return []
+
+
+def _card(context: Context) -> tuple[str, Card]:
+    """The name and the data sheet of the job's GPU; of a declared one, the usual card of its architecture."""
+    if not context.gpus:
+        raise Skip(NONE_HERE)
+    gpu = context.gpus[0]
+    name = gpu.name if card_of(gpu.name) else USUAL.get(gpu.arch or "", "")
+    if (card := card_of(name)) is None:
+        raise Skip(f"the speed of {gpu.name} ({gpu.arch}) is not known")
+    return name, card
 
 
 def _reached(context: Context, train_spec: TrainSpec, model: Model) -> Efficiency:

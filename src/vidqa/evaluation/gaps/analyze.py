@@ -25,7 +25,6 @@ from vidqa.evaluation.gaps.problems import (
     GAPS_NO_GROUND_TRUTH,
     GAPS_NO_RESULT,
     GAPS_RESULT_REPEATED,
-    GAPS_RESULT_UNKNOWN,
     GAPS_SAME_FILE,
 )
 from vidqa.evaluation.gaps.storage import find_results, is_same, publishing, read_bytes, storage_problems
@@ -82,6 +81,7 @@ class Kept:
 
     judged: list[Judged] = field(default_factory=list)
     extras: dict[int, Extra] = field(default_factory=dict)
+    annotations: AnnotationColumns | None = None
 
 
 @dataclass
@@ -124,6 +124,8 @@ def analyze(
     _keep_apart([*gaps.sources, annotated, gaps_parquet, *([jsonl] if jsonl else [])])
     with paused(), storage_problems(gaps_parquet), ExitStack() as outputs:
         annotations = read_annotations(annotated, kpi_media_path, keep.extras if keep else None)
+        if keep:
+            keep.annotations = annotations
         lines = None
         if jsonl:
             lines = outputs.enter_context(open(outputs.enter_context(publishing(jsonl)), "w", encoding="utf-8"))
@@ -180,9 +182,10 @@ class _Analysis:
         video_id, question, gt, response = item["video_id"], item["question"], item["gt"], item["response"]
         sample_id, kind = item.get("sample_id", ""), item.get("kind", "")
         annotated = self.annotations
-        row = annotated.find(sample_id, video_id, question, self.seen)
+        row, remark = annotated.find(item, self.seen)
+        if remark:
+            self.remarks.add(remark, source, index)
         if row < 0:
-            self.remarks.add(GAPS_RESULT_UNKNOWN, source, index)
             video = annotated.full_path(video_id)
         else:
             if self._repeated(row, response, source, index):

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from sys import intern
 
-from vidqa.contract.problem import ProblemError
+from vidqa.contract.problem import Code, ProblemError
 from vidqa.dataset.archive import SEAM, SUFFIXES
 from vidqa.dataset.brief import Brief, brief, is_annotation
 from vidqa.dataset.findings import Findings
@@ -19,9 +19,16 @@ from vidqa.dataset.problems import EMPTY
 from vidqa.dataset.reader import NAMES, rows_in
 from vidqa.dataset.record import MediaRef
 from vidqa.evaluation.gaps.judged import Extra, extra_of
-from vidqa.evaluation.gaps.problems import GAPS_ANNOTATIONS, GAPS_ANNOTATIONS_MISSING
+from vidqa.evaluation.gaps.problems import (
+    GAPS_ANNOTATIONS,
+    GAPS_ANNOTATIONS_MISSING,
+    GAPS_JOINED_BY_NAME,
+    GAPS_OTHER_QUESTION,
+    GAPS_RESULT_AMBIGUOUS,
+    GAPS_RESULT_UNKNOWN,
+)
 from vidqa.evaluation.gaps.storage import exists, is_folder, is_remote, read_bytes, storage_problems
-from vidqa.evaluation.results import shown
+from vidqa.evaluation.results import Item, shown
 from vidqa.evaluation.text import as_text, normalise
 
 
@@ -40,24 +47,48 @@ class AnnotationColumns:
     kinds: list[str] = field(default_factory=list)
     by_id: dict[str, int | list[int]] = field(default_factory=dict)
     by_name: dict[str, list[int]] = field(default_factory=dict)
+    elsewhere: dict[str, str] = field(default_factory=dict)  # by file name, the video that a result of its own names
 
-    def find(self, sample_id: str, video_id: str, question: str, seen: bytearray) -> int:
-        """The row a result belongs to, or -1: by sample id, by an id in video_id, by video and question."""
-        row = self.by_id.get(sample_id) if sample_id else None
+    def find(self, item: Item, seen: bytearray) -> tuple[int, Code | None]:
+        """(the row that a result belongs to or -1, what is to be said of it): by sample id, by an id in video_id, by
+        video and question. Rows that differ in nothing that a result could name are taken in their order."""
+        video_id, question = item["video_id"], item["question"]
+        row = self.by_id.get(item.get("sample_id", ""))
         if row is None:
             row = self.by_id.get(video_id)
-        if isinstance(row, int):
-            return row
-        rows = row or self._with_video(video_id)
-        same = [r for r in rows if self.videos[r] == video_id] or rows
-        normalised = normalise(question)
-        agree = [r for r in same if not normalised or normalise(self.questions[r]) == normalised]
-        if row is not None:
-            agree = agree or same
-        return next((r for r in agree if not seen[r]), agree[0] if agree else -1)
+        if isinstance(row, int) and self._asks(row, question):
+            return row, None
+        other = row if isinstance(row, int) else None
+        rows, is_by_name = (row, False) if isinstance(row, list) else self._with_video(video_id)
+        exact = [r for r in rows if self.videos[r] == video_id] or rows
+        joined, remark = self._only(exact, item, seen)
+        if joined >= 0 and is_by_name:
+            name = os.path.basename(_plain(video_id))
+            if self.elsewhere.setdefault(name, video_id) != video_id:
+                return -1, GAPS_RESULT_AMBIGUOUS
+            remark = GAPS_JOINED_BY_NAME
+        return (other, GAPS_OTHER_QUESTION) if joined < 0 and other is not None else (joined, remark)
 
-    def _with_video(self, video_id: str) -> list[int]:
-        """Rows whose video is `video_id`: a full path, a path as written, or a name with or without its ending."""
+    def _only(self, rows: list[int], item: Item, seen: bytearray) -> tuple[int, Code | None]:
+        """The one of some rows that has the result's question, and, of questions twice about one video, its truth."""
+        agree = [r for r in rows if self._asks(r, item["question"])]
+        if not agree:
+            return -1, GAPS_RESULT_UNKNOWN
+        is_one_video = len({self.videos[r] for r in agree}) == 1
+        if len(agree) > 1 and (truth := normalise(item["gt"])):
+            agree = [r for r in agree if normalise(self.answers[r]) == truth] or agree
+        if not is_one_video or len({(normalise(self.questions[r]), normalise(self.answers[r])) for r in agree}) > 1:
+            return -1, GAPS_RESULT_AMBIGUOUS
+        return next((r for r in agree if not seen[r]), agree[0]), None
+
+    def _asks(self, row: int, question: str) -> bool:
+        """Whether a row's question is that of a result, or the result has none."""
+        annotated = self.questions[row]
+        return not question or annotated == question or normalise(annotated) == normalise(question)
+
+    def _with_video(self, video_id: str) -> tuple[list[int], bool]:
+        """(rows whose video is `video_id`: a full path, a path as written, or a name with or without its ending;
+        whether only the file's name agrees, and not the folder in which it lies)."""
         if not self.by_name:
             for row, video in enumerate(self.videos):
                 name = os.path.basename(_plain(video))
@@ -65,10 +96,16 @@ class AnnotationColumns:
                     self.by_name.setdefault(key, []).append(row)
         video_id = _plain(video_id)
         rows = self.by_name.get(os.path.basename(video_id), []) if video_id else []
-        if "/" not in video_id:
-            return rows
         tail = "/" + video_id.lstrip("./")
-        return [r for r in rows if _plain(self.videos[r]).endswith(tail) or tail.endswith(self._below_root(r))] or rows
+        if "/" not in tail[1:]:
+            return rows, False
+        same = [r for r in rows if _plain(self.videos[r]).endswith(tail) or self._is_end_of(tail, r)]
+        return same or rows, not same
+
+    def _is_end_of(self, tail: str, row: int) -> bool:
+        """Whether a path ends like a row's video below the root, with a folder at least."""
+        below = self._below_root(row)
+        return "/" in below[1:] and tail.endswith(below)
 
     def _below_root(self, row: int) -> str:
         """A video as annotated, below the root: results made under another mount, or from an archive that was unpacked

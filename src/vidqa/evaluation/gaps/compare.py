@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from vidqa.evaluation.answers import DIRECTION_TASK, expected_kind, parse_pair
+from vidqa.evaluation.answers import DIRECTION_TASK
+from vidqa.evaluation.results import judge
 
 MODES = ("exact", "normalized", "bcq", "mcq")
 
@@ -47,10 +48,8 @@ def _exact(response: str, gt: str, question: str, finish_reason: str, answer_kin
 
 def _normalized(response: str, gt: str, question: str, finish_reason: str, answer_kind: str) -> Verdict:
     task = DIRECTION_TASK if answer_kind == "direction" else ""
-    if response == gt and finish_reason != "length":  # right whatever it says: only the kind is wanted
-        return Verdict("", response, gt, answer_kind or expected_kind(gt, question, task))
-    parsed, truth = parse_pair(response, gt, question, finish_reason, task)
-    error = parsed.status if parsed.status != "parsed" else ("" if parsed.answer == truth.answer else "wrong")
+    parsed, truth, is_correct = judge(response, gt, question, finish_reason, task)
+    error = "" if is_correct else ("wrong" if parsed.status == "parsed" else parsed.status)
     return Verdict(error, parsed.answer, truth.answer, parsed.kind)
 
 

@@ -19,7 +19,6 @@ from vidqa.evaluation.gaps.looks import looks_of
 from vidqa.evaluation.gaps.slices import slices_of
 from vidqa.evaluation.gaps.suspects import Suspect, suspects
 from vidqa.evaluation.other_results import read_evaluation
-from vidqa.evaluation.text import normalise
 from vidqa.pages.page import percent
 
 SLICES, AUDIT = "vidqa.slices.v1", "vidqa.audit.v1"
@@ -139,20 +138,24 @@ def audit_items(
     Raises RESULTS_MISSING for another evaluation that is not there."""
     judged = kept.judged
     models = {"this evaluation": {at: each.parsed for at, each in enumerate(judged) if each.is_answer and each.parsed}}
-    models |= {place.name: _answers_of(place, judged) for place in others}
+    models |= {place.name: _answers_of(place, kept) for place in others}
     found = suspects(judged, models, neighbours_say(judged, vectors.media))
     return [_item(suspect, judged[suspect.at], audited) for suspect in found[:MOST_AUDITED]]
 
 
-def _answers_of(place: Path, judged: Sequence[Judged]) -> dict[int, str]:
-    """The parsed answers of another evaluation of the same questions, by their place in this one."""
-    known = {each.key: at for at, each in enumerate(judged)}
-    found = {}
+def _answers_of(place: Path, kept: Kept) -> dict[int, str]:
+    """The parsed answers of another evaluation of the same questions, by their place in this one; both are joined by
+    their annotations."""
+    annotations = kept.annotations
+    assert annotations is not None  # analyze sets it
+    known = {judged.row: at for at, judged in enumerate(kept.judged) if judged.row >= 0}
+    seen, answers = bytearray(len(annotations.ids)), {}
     for item in read_evaluation(place)[0]:
-        key = (item["sample_id"], "") if item["sample_id"] else (item["video_id"], normalise(item["question"]))
-        if item["parse_status"] == "parsed" and key in known:
-            found[known[key]] = item["parsed_response"]
-    return found
+        row = annotations.find(item, seen)[0]
+        if row in known and item["parse_status"] == "parsed":
+            seen[row] = 1
+            answers[known[row]] = item["parsed_response"]
+    return answers
 
 
 def _item(suspect: Suspect, each: Judged, audited: Mapping[str, Answered]) -> dict[str, Any]:

@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 
 from vidqa.evaluation.gaps.judged import Judged
 from vidqa.evaluation.gaps.problems import GAPS_EMBEDDINGS
+from vidqa.evaluation.intervals import video_clusters
 from vidqa.evaluation.text import normalise
 
 COLUMNS = ("sample_id", "media_embedding", "text_embedding")
@@ -113,7 +114,7 @@ def neighbours_say(judged: Sequence[Judged], media: Vectors) -> dict[int, str]:
 
 def _votes(inside: Sequence[Judged], places: Sequence[int], media: Vectors) -> dict[int, str]:
     vectors_ND = np.stack([media[each.sample_id] for each in inside])
-    videos = np.unique([each.video for each in inside], return_inverse=True)[1]
+    videos = np.unique(video_clusters(each.video for each in inside), return_inverse=True)[1]
     found = {}
     for start in range(0, len(inside), AT_ONCE):
         block_BD = vectors_ND[start : start + AT_ONCE]

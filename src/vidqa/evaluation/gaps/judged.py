@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from vidqa.evaluation.text import normalise
-
 Span = tuple[float, float]  # seconds of the video
 # The fields by which records say where in the video the event is that a question asks about.
 SPAN_FIELDS = (("span",), ("start", "end"), ("start_time", "end_time"), ("event_start", "event_end"))
@@ -33,11 +31,6 @@ class Judged(NamedTuple):
     parsed: str
     parsed_truth: str
     answer_kind: str
-
-    @property
-    def key(self) -> tuple[str, str]:
-        """Names the sample among all; results of other programs may have no ids."""
-        return (self.sample_id, "") if self.sample_id else (self.video, normalise(self.question))
 
     @property
     def is_answer(self) -> bool:

@@ -27,6 +27,21 @@ GAPS_RESULT_UNKNOWN = Code(
     "Some results belong to no annotation, by id or by video and question; they are compared with their own gt.",
     "Check that the annotations are those that were evaluated.",
 )
+GAPS_RESULT_AMBIGUOUS = Code(
+    "GAPS_RESULT_AMBIGUOUS",
+    "Some results fit several annotations, by id or by video and question; they are joined with none of them.",
+    "Write each result's sample_id, or its video as it is annotated, with the folders in which it lies.",
+)
+GAPS_JOINED_BY_NAME = Code(
+    "GAPS_JOINED_BY_NAME",
+    "The videos of some results lie in another folder than annotated; they are joined by file name and question.",
+    "Check that these are the annotated videos; a sample_id in each result joins for certain.",
+)
+GAPS_OTHER_QUESTION = Code(
+    "GAPS_OTHER_QUESTION",
+    "Some results have the id of an annotation and another question; they are joined by id.",
+    "Check that the annotations are those that were evaluated, and that both number their samples alike.",
+)
 GAPS_RESULT_REPEATED = Code(
     "GAPS_RESULT_REPEATED",
     "Some samples have more than one result; equal ones are counted once, different ones are all kept.",

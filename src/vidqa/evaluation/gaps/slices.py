@@ -16,7 +16,7 @@ import numpy as np
 
 from vidqa.evaluation.gaps.judged import Extra, Judged
 from vidqa.evaluation.gaps.looks import Look
-from vidqa.evaluation.intervals import accuracy_interval
+from vidqa.evaluation.intervals import accuracy_interval, video_clusters
 
 FEWEST = 5  # answers of a slice that is listed
 FEWEST_VIDEOS = 12  # that have a number, for slices by that number
@@ -105,7 +105,7 @@ def _slice(place: tuple[str, str], inside: Sequence[Judged], whole: float) -> Sl
         dimension=place[0],
         name=place[1],
         n=len(answers),
-        videos=len({each.video for each in answers}),
+        videos=len(set(video_clusters(each.video for each in answers))),
         wrong=sum(wrong),
         rate=round(rate, 6),
         ci95=(limits.low, limits.high) if limits else (0.0, 1.0),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,9 +13,8 @@ from vidqa.contract._optional import require
 from vidqa.contract.files import replacing
 from vidqa.contract.problem import ProblemError
 from vidqa.evaluation.gaps.problems import GAPS_RESULTS_MISSING, GAPS_SEVERAL_RESULTS, GAPS_STORAGE
-
-RESULTS = "results.json"
-_SHARD = re.compile(r"(?:shard|rank|part)[_-]?\d+", re.IGNORECASE)
+from vidqa.evaluation.other_results import FILE as RESULTS
+from vidqa.evaluation.other_results import one_evaluation
 
 
 def is_remote(path: str) -> bool:
@@ -33,12 +31,8 @@ def find_results(place: str) -> list[str]:
         found = _below(place)
     if not found:
         raise GAPS_RESULTS_MISSING.error(place, f"no {RESULTS} is in this folder or below it")
-    direct = [path for path in found if path in (place, f"{place.rstrip('/')}/{RESULTS}")]
-    if direct or len(found) == 1:
-        return direct or found
-    folders = [path.rsplit("/", 2)[-3:-1] for path in found]
-    if len({parent for parent, _ in folders}) == 1 and all(_SHARD.fullmatch(folder) for _, folder in folders):
-        return found
+    if chosen := one_evaluation(place, found):
+        return chosen
     listed = ", ".join(found[:10]) + (f" and {len(found) - 10} more" if len(found) > 10 else "")
     raise GAPS_SEVERAL_RESULTS.error(place, f"{len(found)} results files: {listed}")
 

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import struct
+import zlib
 from dataclasses import dataclass
+from fractions import Fraction
+from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from vidqa.video.leading import lost_leading
 from vidqa.video.problems import VIDEO_EMPTY, VIDEO_FRAME_MISSING, VIDEO_UNREADABLE
 from vidqa.video.source import extent, open_video, place
 
 if TYPE_CHECKING:
+    from av import Packet
     from av.container import InputContainer
     from av.video.stream import VideoStream
 
@@ -20,6 +25,35 @@ if TYPE_CHECKING:
 # that rounding a frame's time always gives its own number.
 TOLERANCE = 0.25
 AVI_CHUNK = struct.Struct("<4sI")  # its kind and how many bytes follow
+# Streams without a container: FFmpeg invents their times, at 25 frames a second whatever their headers say.
+RAW = ("h264", "hevc", "vvc", "mpegvideo", "m4v", "h263", "h261", "mjpeg", "obu", "av1", "dirac", "vc1")
+ASSUMED_FPS = 25.0  # FFmpeg's own, for a raw stream whose headers have no rate
+MOST_REORDERED = 16  # frames that a decoder holds back; no standard allows more
+
+
+class Stamp(NamedTuple):
+    """What a packet is known by: when it is shown, in ticks, whether it is a keyframe, and the CRC-32 of its bytes."""
+
+    pts: int | None
+    is_keyframe: bool
+    crc: int
+
+    @classmethod
+    def of(cls, packet: Packet) -> Stamp | None:
+        """None for a packet without a picture that is shown."""
+        if not packet.size or packet.is_discard:
+            return None
+        return cls(packet.pts, packet.is_keyframe, zlib.crc32(memoryview(packet)))
+
+
+@dataclass(frozen=True)
+class PacketList:
+    """The packets of a stream in decoding order. Decoding begins with packet `first`, a keyframe where there is one;
+    `lost` pictures that are shown before it refer to others that the file does not have, and are no frames."""
+
+    stamps: tuple[Stamp, ...]
+    first: int
+    lost: int
 
 
 @dataclass(frozen=True)
@@ -31,6 +65,9 @@ class Timeline:
     `timed` is false where the container keeps no presentation times (AVI): frames can then only be counted. There a
     frame may have no data, which means that the picture before it stays: `pictures` then has the numbers of the frames
     that are pictures of their own.
+
+    `packets` is None where the container's own table, by which it also seeks, was read instead of the packets.
+    `rate_assumed`: no header says how many frames a second has.
     """
 
     count: int
@@ -42,6 +79,8 @@ class Timeline:
     keyframes: np.ndarray
     timed: bool = True
     pictures: np.ndarray | None = None
+    packets: PacketList | None = None
+    rate_assumed: bool = False
 
     def picture_at(self, number: int) -> int:
         """Which picture of the stream is shown as frame `number`."""
@@ -58,6 +97,11 @@ class Timeline:
             return round((pts - self.start_pts) * self.tick_s * self.fps)
         return int(np.searchsorted(self.pts, pts))
 
+    @property
+    def frames_lost(self) -> int:
+        """Pictures at the beginning that cannot be decoded."""
+        return self.packets.first + self.packets.lost if self.packets else 0
+
     def times_s(self) -> np.ndarray:
         """float64 [count]: the time of every frame, from 0."""
         if self.pts is None:
@@ -73,10 +117,18 @@ def read_timeline(path: str | Path, member: str | None, container: InputContaine
     """
     if container.format.name.startswith("mov") and stream.start_time is not None:
         timeline = _from_table(path, member, stream)
-        if timeline is not None:
+        if timeline is not None and _begins_whole(container, stream):
             return timeline
     with open_video(path, member, header_alone=True) as (again, again_stream):
         return _from_packets(path, member, again, again_stream)
+
+
+def _begins_whole(container: InputContainer, stream: VideoStream) -> bool:
+    """Whether a stream begins with a keyframe, and no frame is shown before it."""
+    packets = list(islice(container.demux(stream), MOST_REORDERED + 1))
+    container.seek(stream.index_entries[0].timestamp, stream=stream, backward=True)
+    shown = [packet.pts for packet in packets if packet.size and packet.pts is not None]
+    return bool(shown) and packets[0].is_keyframe and min(shown) == packets[0].pts
 
 
 def _from_table(path: str | Path, member: str | None, stream: VideoStream) -> Timeline | None:
@@ -98,30 +150,53 @@ def _from_table(path: str | Path, member: str | None, stream: VideoStream) -> Ti
 
 
 def _from_packets(path: str | Path, member: str | None, container: InputContainer, stream: VideoStream) -> Timeline:
-    packets, slots, last = [], [], 0
+    stamps, slots, last = [], [], 0
     for packet in container.demux(stream):
-        if packet.size and not packet.is_discard:
-            packets.append((packet.pts, packet.is_keyframe))
+        stamp = Stamp.of(packet)
+        if stamp is not None:
+            stamps.append(stamp)
             slots.append(packet.dts)
             last = max(last, packet.pos or 0)
-    if not packets:
+    if not stamps:
         raise VIDEO_EMPTY.error(place(path, member), "the video stream has no frames")
+    name = container.format.name
+    first = next((number for number, stamp in enumerate(stamps) if stamp.is_keyframe), 0)
+    if name in (*RAW, "avi") or any(stamp.pts is None for stamp in stamps):
+        shown = None
+    else:
+        shown = np.array([stamp.pts for stamp in stamps[first:]], np.int64)
+    # Only a decoder can say it of frames without times.
+    intra = all(stamp.is_keyframe for stamp in stamps)
+    leads = not intra and (shown is None or shown.min() < shown[0])
+    lost = lost_leading(path, member, first) if leads else 0
+    packets = PacketList(tuple(stamps), first, lost)
+    if shown is not None:
+        return _timed(packets, shown[shown >= shown[0]] if lost else shown, stream)
+    stated = stream.codec_context.framerate if name in RAW else stream.average_rate or stream.guessed_rate
+    if name != "avi" or None in slots:
+        return _counted(packets, stated, None, len(stamps) - first - lost)
+    pictures = np.sort(np.array(slots[first:], np.int64))[lost:]
+    pictures -= pictures[0]
+    empty = _empty_after(path, member, stream.index, last)
+    return _counted(packets, stated, pictures, int(pictures[-1]) + 1 + empty)
+
+
+def _timed(packets: PacketList, shown: np.ndarray, stream: VideoStream) -> Timeline:
+    """The timeline of frames that are shown at these times, in ticks."""
     tick_s = float(stream.time_base or 1)
-    is_avi = container.format.name.startswith("avi")
-    if is_avi or any(pts is None for pts, _ in packets):
-        fps = float(stream.average_rate or stream.guessed_rate or 0) or 25.0  # FFmpeg's own assumption for raw streams
-        count, pictures = len(packets), None
-        if is_avi and None not in slots:
-            pictures = np.sort(np.array(slots, np.int64))
-            pictures -= pictures[0]
-            count = int(pictures[-1]) + 1 + _empty_after(path, member, stream.index, last)
-        return Timeline(count, fps, True, tick_s, 0, None, np.zeros(1, int), timed=False, pictures=pictures)
-    shown = np.array([pts for pts, _ in packets], np.int64)
     pts = np.unique(shown)
-    keyframes = np.searchsorted(pts, np.sort(shown[[is_key for _, is_key in packets]]))
+    keyframes = [stamp.pts for stamp in packets.stamps if stamp.is_keyframe]
     even_fps = _even_rate((pts - pts[0]) * tick_s, stream)
     fps = even_fps or _mean_rate(pts * tick_s)
-    return Timeline(len(pts), fps, even_fps is not None, tick_s, int(pts[0]), pts, keyframes)
+    starts = np.searchsorted(pts, np.sort(np.array(keyframes, np.int64)))
+    return Timeline(len(pts), fps, even_fps is not None, tick_s, int(pts[0]), pts, starts, packets=packets)
+
+
+def _counted(packets: PacketList, stated: Fraction | None, pictures: np.ndarray | None, count: int) -> Timeline:
+    """The timeline of frames that have no times: they follow each other at the rate that is `stated`."""
+    fps = float(stated or ASSUMED_FPS)
+    start = np.zeros(1, int)
+    return Timeline(count, fps, True, 1.0, 0, None, start, False, pictures, packets, rate_assumed=not stated)
 
 
 def _empty_after(path: str | Path, member: str | None, stream: int, last: int) -> int:

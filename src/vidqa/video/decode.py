@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from itertools import chain, islice, pairwise
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from vidqa.video.first_picture import first_look
-from vidqa.video.problems import VIDEO_FRAME_MISSING, VIDEO_UNREADABLE
+from vidqa.video.problems import VIDEO_DECODE_TIMEOUT, VIDEO_FRAME_MISSING, VIDEO_UNREADABLE
 from vidqa.video.source import open_video, place
 from vidqa.video.timeline import MOST_REORDERED, Stamp, Timeline, read_timeline
 
@@ -33,8 +34,11 @@ def decode_frames(path: str | Path, member: str | None, indices: Sequence[int]) 
     return np.stack(list(read_frames(path, member, numbers.tolist())))[positions]
 
 
-def read_frames(path: str | Path, member: str | None, numbers: Sequence[int]) -> Iterator[np.ndarray]:
-    """Yields uint8 [H, W, 3] for each number of `numbers`, which must ascend. Raises as `decode_frames` does."""
+def read_frames(
+    path: str | Path, member: str | None, numbers: Sequence[int], *, deadline: float | None = None
+) -> Iterator[np.ndarray]:
+    """Yields uint8 [H, W, 3] for each number of `numbers`, which must ascend. Raises as `decode_frames` does, and
+    VIDEO_DECODE_TIMEOUT where a frame is decoded after `deadline`, a time of `time.monotonic`."""
     from av.video.reformatter import VideoReformatter
 
     where = place(path, member)
@@ -46,7 +50,7 @@ def read_frames(path: str | Path, member: str | None, numbers: Sequence[int]) ->
         message = f"frames {numbers[0]} to {numbers[-1]} are wanted, the file has {timeline.count}"
         raise VIDEO_FRAME_MISSING.error(where, message)
     with ExitStack() as opened:
-        walk, shown, pixels = _Walk(path, member, timeline, opened), -1, None
+        walk, shown, pixels = _Walk(path, member, timeline, opened, deadline), -1, None
         converter = VideoReformatter()  # one for all: making one takes longer than a small frame, and starts threads
         for number in numbers:
             picture = timeline.picture_at(number)
@@ -85,8 +89,11 @@ class _Walk:
     from the first one in the order in which the decoder gives them, which is the order in which they are shown.
     """
 
-    def __init__(self, path: str | Path, member: str | None, timeline: Timeline, opened: ExitStack) -> None:
+    def __init__(
+        self, path: str | Path, member: str | None, timeline: Timeline, opened: ExitStack, deadline: float | None
+    ) -> None:
         self.path, self.member, self.timeline, self.opened = path, member, timeline, opened
+        self.deadline = deadline
         self.container: InputContainer
         self.stream: VideoStream
         self.frames: Iterator[VideoFrame]
@@ -193,6 +200,8 @@ class _Walk:
 
     def _pass(self, frame: VideoFrame) -> int:
         """The number of the frame that the decoder has just given."""
+        if self.deadline is not None and time.monotonic() > self.deadline:
+            raise VIDEO_DECODE_TIMEOUT.error(place(self.path, self.member), "decoding takes longer than its limit")
         self.damaged = frame.is_corrupt or (self.damaged and not frame.key_frame)
         number = self._number(frame)
         self.next_number = number + 1

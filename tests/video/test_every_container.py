@@ -186,6 +186,13 @@ def test_frames_however_pictures_refer_to_each_other(tmp_path, name):
     assert len(expected) == FRAMES and differences(tmp_path / name, expected) == []
 
 
+def test_a_fragmented_file(tmp_path):
+    options = {"movflags": "frag_keyframe+empty_moov+default_base_moof"}
+    write(tmp_path / "a.mp4", None, "libx264", SIZES[0], container={"options": options})
+    expected, _ = decoded(tmp_path / "a.mp4")
+    assert len(expected) == FRAMES and differences(tmp_path / "a.mp4", expected) == []
+
+
 @pytest.mark.parametrize("codec", ["mpeg1video", "mpeg2video"])
 def test_a_program_stream_with_sound(tmp_path, codec):
     write(tmp_path / "a.mpg", None, codec, SIZES[0], sound=True)

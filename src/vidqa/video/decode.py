@@ -66,12 +66,15 @@ def read_frames(
             yield pixels
 
 
-def _times_are_of_packets(path: str | Path, member: str | None) -> bool:
+def _times_are_of_packets(path: str | Path, member: str | None, timeline: Timeline) -> bool:
     """Whether the times of a stream whose decoder reorders frames ascend in the order of its packets: a muxer wrote
     when they are decoded, and not when they are shown."""
-    with open_video(path, member, header_alone=True) as (container, stream):
-        times = [packet.pts for packet in islice(container.demux(stream), PACKETS_COMPARED) if packet.size]
-    return all(one is not None and two is not None and one < two for one, two in pairwise(times))
+    if timeline.packets is not None:
+        times = [stamp.pts for stamp in timeline.packets.stamps]
+    else:
+        with open_video(path, member, header_alone=True) as (container, stream):
+            times = [packet.pts for packet in islice(container.demux(stream), PACKETS_COMPARED) if packet.size]
+    return all(one is not None and two is not None and one <= two for one, two in pairwise(times))
 
 
 class _Unproved(Exception):
@@ -102,7 +105,7 @@ class _Walk:
         self.sought = False  # whether the frames follow a jump
         self._begin()
         reorders = bool(self.stream.codec_context.has_b_frames)
-        self.timed = timeline.timed and not (reorders and _times_are_of_packets(path, member))
+        self.timed = timeline.timed and not (reorders and _times_are_of_packets(path, member, timeline))
         self.seeks = self.timed
         packets = timeline.packets
         self.keyframe_packets = {
@@ -156,10 +159,15 @@ class _Walk:
         self.container.seek(self.timeline.pts_of(start), stream=self.stream, backward=True, any_frame=False)
         self.frames = (frame for packet in self._proved() for frame in packet.decode())
         self.next_number, self.damaged = start, False
+        earlier = []
         for frame in self.frames:
             # Frames shown before the keyframe refer to what was jumped over: they are never taken.
-            if frame.key_frame:
+            if not frame.key_frame:
+                earlier.append(self._number(frame))
+            else:
                 landed = self._pass(frame)
+                if any(number > landed for number in earlier):  # the times are of another order
+                    raise _Unproved
                 return frame if landed == number else self._forward(number) if landed < number else None
         return None
 

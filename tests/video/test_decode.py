@@ -130,6 +130,37 @@ def test_frames_without_data_between_predicted_ones(tmp_path):
     assert frame_numbers(decode_frames(tmp_path / "a.tar", "gaps.avi", range(41))) == shown
 
 
+def test_frames_that_an_encoder_left_out_keep_the_picture_before_them(tmp_path):
+    """MPEG-4 encoders write a packet of a few bytes for such a frame, of which decoders make no picture."""
+    whole, path, left_out = write_clip(tmp_path / "whole.avi", codec="mpeg4"), tmp_path / "a.avi", (1, 4, 5, 13)
+    with av.open(str(whole)) as source, av.open(str(path), "w") as target:
+        copy = target.add_stream_from_template(source.streams.video[0])
+        for number, packet in enumerate(packet for packet in source.demux(video=0) if packet.size):
+            if number in left_out:
+                times, packet = packet, av.Packet(not_coded(bytes(packet)))
+                packet.pts, packet.dts, packet.time_base = times.pts, times.dts, times.time_base
+            packet.stream = copy
+            target.mux(packet)
+    kept = [number for number in range(24) if number not in left_out]
+    assert probe(path).frame_count == 24
+    with av.open(str(path)) as container:  # which gives fewer pictures than there are frames
+        pictures = [frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)]
+    assert len(pictures) == len(kept)
+    for number, frame in enumerate(decode_frames(path, None, range(24))):
+        before = sum(place <= number for place in kept) - 1
+        assert (frame == pictures[before]).all() and (decode_frames(path, None, [number])[0] == frame).all()
+
+
+def not_coded(picture: bytes) -> bytes:
+    """The head of an MPEG-4 picture at 8 frames a second, followed by the bit that says that nothing is coded."""
+    start = picture.index(b"\0\0\1\xb6") + 4
+    bits = "".join(f"{byte:08b}" for byte in picture[start : start + 8])
+    seconds_end = bits.index("0", 2) + 1
+    head = bits[: seconds_end + 1 + 3 + 1] + "00"
+    head += "1" * (-len(head) % 8)
+    return picture[start - 4 : start] + int(head, 2).to_bytes(len(head) // 8)
+
+
 def test_a_recording_that_was_cut_off_has_the_frames_that_are_in_it(tmp_path):
     path = write_sparse_avi(tmp_path / "cut.avi", at=[0, 10, 60, 61, 90], frames=100)
     whole = path.read_bytes()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from vidqa.video.leading import lost_leading
+from vidqa.video.no_picture import lost_leading, not_coded
 from vidqa.video.problems import VIDEO_EMPTY, VIDEO_FRAME_MISSING, VIDEO_UNREADABLE
 from vidqa.video.source import extent, open_video, place
 
@@ -27,6 +27,7 @@ TOLERANCE = 0.25
 AVI_CHUNK = struct.Struct("<4sI")  # its kind and how many bytes follow
 # Streams without a container: FFmpeg invents their times, at 25 frames a second whatever their headers say.
 RAW = ("h264", "hevc", "vvc", "mpegvideo", "m4v", "h263", "h261", "mjpeg", "obu", "av1", "dirac", "vc1")
+SMALL_BYTES = 32  # of a packet that may say no more than that the picture before it stays
 ASSUMED_FPS = 25.0  # FFmpeg's own, for a raw stream whose headers have no rate
 MOST_REORDERED = 16  # frames that a decoder holds back; no standard allows more
 
@@ -54,6 +55,11 @@ class PacketList:
     stamps: tuple[Stamp, ...]
     first: int
     lost: int
+
+    @property
+    def without_frames(self) -> int:
+        """Packets at the beginning whose pictures are no frames."""
+        return self.first + self.lost
 
 
 @dataclass(frozen=True)
@@ -96,11 +102,6 @@ class Timeline:
         if self.pts is None:
             return round((pts - self.start_pts) * self.tick_s * self.fps)
         return int(np.searchsorted(self.pts, pts))
-
-    @property
-    def frames_lost(self) -> int:
-        """Pictures at the beginning that cannot be decoded."""
-        return self.packets.first + self.packets.lost if self.packets else 0
 
     def times_s(self) -> np.ndarray:
         """float64 [count]: the time of every frame, from 0."""
@@ -150,45 +151,49 @@ def _from_table(path: str | Path, member: str | None, stream: VideoStream) -> Ti
 
 
 def _from_packets(path: str | Path, member: str | None, container: InputContainer, stream: VideoStream) -> Timeline:
-    stamps, slots, last = [], [], 0
+    stamps: list[Stamp] = []
+    slots: list[int | None] = []  # decoding times
+    small: list[int] = []  # packet numbers
+    last = 0
     for packet in container.demux(stream):
         stamp = Stamp.of(packet)
         if stamp is not None:
+            if packet.size <= SMALL_BYTES and not packet.is_keyframe:
+                small.append(len(stamps))
             stamps.append(stamp)
             slots.append(packet.dts)
             last = max(last, packet.pos or 0)
     if not stamps:
         raise VIDEO_EMPTY.error(place(path, member), "the video stream has no frames")
-    name = container.format.name
+    name, times = container.format.name, [stamp.pts for stamp in stamps if stamp.pts is not None]
+    timed = name not in (*RAW, "avi") and len(times) == len(stamps)
     first = next((number for number, stamp in enumerate(stamps) if stamp.is_keyframe), 0)
-    if name in (*RAW, "avi") or any(stamp.pts is None for stamp in stamps):
-        shown = None
-    else:
-        shown = np.array([stamp.pts for stamp in stamps[first:]], np.int64)
     # Only a decoder can say it of frames without times.
+    leads = not timed or min(times[first:]) < times[first]
     intra = all(stamp.is_keyframe for stamp in stamps)
-    leads = not intra and (shown is None or shown.min() < shown[0])
-    lost = lost_leading(path, member, first) if leads else 0
-    packets = PacketList(tuple(stamps), first, lost)
-    if shown is not None:
-        return _timed(packets, shown[shown >= shown[0]] if lost else shown, stream)
+    packets = PacketList(tuple(stamps), first, lost_leading(path, member, first) if leads and not intra else 0)
+    if timed:
+        return _timed(packets, times, stream)
     stated = stream.codec_context.framerate if name in RAW else stream.average_rate or stream.guessed_rate
-    if name != "avi" or None in slots:
-        return _counted(packets, stated, None, len(stamps) - first - lost)
-    pictures = np.sort(np.array(slots[first:], np.int64))[lost:]
-    pictures -= pictures[0]
+    shown_at = sorted(slot for slot in slots[first:] if slot is not None)[packets.lost :]
+    if name != "avi" or len(shown_at) != len(stamps) - packets.without_frames:
+        return _counted(packets, stated, None, len(stamps) - packets.without_frames)
+    small = [number for number in small if number > first]
+    held = {slots[number] for number in not_coded(path, member, first, small)} if small else set()
+    pictures = np.array([slot for slot in shown_at if slot not in held], np.int64) - shown_at[0]
     empty = _empty_after(path, member, stream.index, last)
-    return _counted(packets, stated, pictures, int(pictures[-1]) + 1 + empty)
+    return _counted(packets, stated, pictures, shown_at[-1] - shown_at[0] + 1 + empty)
 
 
-def _timed(packets: PacketList, shown: np.ndarray, stream: VideoStream) -> Timeline:
-    """The timeline of frames that are shown at these times, in ticks."""
+def _timed(packets: PacketList, times: list[int], stream: VideoStream) -> Timeline:
+    """The timeline of packets whose frames are shown at these `times`, in ticks."""
+    start = times[packets.first] if packets.lost else min(times[packets.first :])
+    pts = np.unique(np.array([time for time in times[packets.first :] if time >= start], np.int64))
     tick_s = float(stream.time_base or 1)
-    pts = np.unique(shown)
-    keyframes = [stamp.pts for stamp in packets.stamps if stamp.is_keyframe]
     even_fps = _even_rate((pts - pts[0]) * tick_s, stream)
     fps = even_fps or _mean_rate(pts * tick_s)
-    starts = np.searchsorted(pts, np.sort(np.array(keyframes, np.int64)))
+    keyframes = sorted(time for time, stamp in zip(times, packets.stamps, strict=True) if stamp.is_keyframe)
+    starts = np.searchsorted(pts, np.array(keyframes, np.int64))
     return Timeline(len(pts), fps, even_fps is not None, tick_s, int(pts[0]), pts, starts, packets=packets)
 
 

@@ -118,7 +118,8 @@ def read_timeline(path: str | Path, member: str | None, container: InputContaine
     """
     if container.format.name.startswith("mov") and stream.start_time is not None:
         timeline = _from_table(path, member, stream)
-        if timeline is not None and _begins_whole(container, stream):
+        # Where every frame is a keyframe nothing is reordered, and frames may be large.
+        if timeline and (len(timeline.keyframes) == timeline.count or _begins_whole(container, stream)):
             return timeline
     with open_video(path, member, header_alone=True) as (again, again_stream):
         return _from_packets(path, member, again, again_stream)

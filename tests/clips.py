@@ -39,7 +39,7 @@ def frame_numbers(frames: np.ndarray) -> list[int]:
 
 
 @contextmanager
-def _ordinary_scheduling() -> Iterator[None]:
+def ordinary_scheduling() -> Iterator[None]:
     """Undo what SVT-AV1 does for root: it leaves its caller, and all that this starts later, in the real-time class."""
     policy, parameters = os.sched_getscheduler(0), os.sched_getparam(0)
     try:
@@ -73,7 +73,7 @@ def write_clip(
     rate = Fraction(fps).limit_denominator(100000)
     count = frames if times_ms is None else len(times_ms)
     turned = rotation % 180 != 0
-    with _ordinary_scheduling(), av.open(str(path), "w") as container:
+    with ordinary_scheduling(), av.open(str(path), "w") as container:
         stream = container.add_stream(codec, rate=rate)
         stream.width, stream.height = (height, width) if turned else (width, height)
         stream.pix_fmt = pix_fmt

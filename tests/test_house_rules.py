@@ -37,7 +37,7 @@ MAY_KNOW = {
     "families": {"contract", "video", "dataset"},
     "storage": {"contract", "dataset"},
     "planning": {"contract", "actions", "spec", "video", "dataset", "families"},
-    "evaluation": {"contract", "pages", "dataset"},
+    "evaluation": {"contract", "pages", "video", "dataset"},
     "rewards": {"contract", "spec", "dataset", "evaluation"},
     "datatools": {"contract", "pages", "video", "dataset", "families", "planning", "evaluation"},
     "platforms": {"contract"},

@@ -10,7 +10,7 @@ import pytest
 
 from vidqa.contract.problem import ProblemError
 from vidqa.evaluation import score
-from vidqa.evaluation.posters import poster_frames
+from vidqa.evaluation.posters import poster_frames, spread_frames
 from vidqa.evaluation.report import CARDS, write_report
 from vidqa.evaluation.results import judged
 
@@ -82,9 +82,8 @@ def test_posters_are_the_frames_asked_for(video):
     assert [value for _, value in frames] == pytest.approx([180, 0, 78, 78], abs=4)
 
 
-def test_posters_past_the_end_and_far_in(video, monkeypatch):
+def test_posters_past_the_end_and_far_in(video):
     assert brightness(poster_frames(str(video), None, [900])[0])[1] == pytest.approx(234, abs=4)
-    monkeypatch.setattr("vidqa.evaluation.posters.SEEK_FROM", 5)
     found = [brightness(frame)[1] for frame in poster_frames(str(video), None, [2, 25, 31])]
     assert found == pytest.approx([12, 150, 186], abs=4)
 
@@ -94,6 +93,30 @@ def test_posters_from_an_archive(video, tmp_path):
         archive.add(video, "clips/a.mp4")
     frame = poster_frames(str(tmp_path / "v.tar.gz"), "clips/a.mp4", [20])[0]
     assert brightness(frame)[1] == pytest.approx(120, abs=4)
+
+
+@pytest.mark.parametrize("name", ["v.tar", "v.tar.gz"])
+def test_an_archive_is_read_through_once_for_all_posters(video, tmp_path, monkeypatch, name):
+    with tarfile.open(tmp_path / name, "w:gz" if name.endswith("gz") else "w") as archive:
+        for number in range(5):
+            archive.add(video, f"./clips/{number}.mp4")
+    opened, open_tar = [], tarfile.open
+
+    def counted(*arguments, **options):
+        opened.append(arguments)
+        return open_tar(*arguments, **options)
+
+    monkeypatch.setattr(tarfile, "open", counted)
+    for number in range(5):
+        assert len(spread_frames(f"{tmp_path / name}!clips/{number}.mp4", 3)) == 3
+    # An uncompressed tar is indexed, and once more where its videos are read; each member of another one is unpacked.
+    assert len(opened) <= (2 if name == "v.tar" else 6)
+
+
+def test_a_poster_that_takes_too_long_is_a_problem(video, monkeypatch):
+    monkeypatch.setattr("vidqa.evaluation.posters.LIMIT_S", -1.0)
+    with pytest.raises(ProblemError, match="longer than its limit"):
+        poster_frames(str(video), None, [0])
 
 
 @pytest.mark.parametrize("content", [None, b"", b"not a video" * 100])
@@ -145,7 +168,7 @@ def test_many_failures_are_bounded(tmp_path):
 
 def test_unreadable_frames_are_said_in_the_card(tmp_path):
     page = made(tmp_path, [wrong(1)], posters=lambda item: poster_frames("/nowhere.mp4", None, [0]))
-    assert "No frames: FileNotFoundError" in page.text
+    assert "No frames: /nowhere.mp4 cannot be opened: No such file" in page.text
 
 
 def test_scores_by_another_recipe_are_not_compared_in_silence(tmp_path):

@@ -20,6 +20,7 @@ from typing import Any
 import av
 import numpy as np
 import pytest
+from PIL import Image
 
 from tests.clips import mux_silence, write_clip, write_image
 from tests.hub_server import serving
@@ -578,6 +579,29 @@ def picture(case: Case, name: str) -> None:
 @broken("video_fps is not the file's", "VIDEO_FPS_DISAGREES")
 def _(case: Case) -> None:
     case.train[0]["video_fps"] = 30
+
+
+@broken("a stream without a rate", "VIDEO_RATE_ASSUMED")
+def _(case: Case) -> None:
+    write_clip(case.media / "a.mjpeg", codec="mjpeg", pix_fmt="yuvj420p")
+    case.train[0]["video"] = "a.mjpeg"
+
+
+@broken("a recording that begins inside a group of pictures", "VIDEO_BEGINS_MID_GOP")
+def _(case: Case) -> None:
+    write_clip(case.media / "whole.ts")
+    with av.open(str(case.media / "whole.ts")) as whole, av.open(str(case.media / "a.ts"), "w") as part:
+        copy = part.add_stream_from_template(whole.streams.video[0])
+        for packet in [packet for packet in whole.demux(video=0) if packet.size][3:]:
+            packet.stream = copy
+            part.mux(packet)
+    case.train[0]["video"] = "a.ts"
+
+
+@broken("a picture of 16 bits", "IMAGE_CLIPPED")
+def _(case: Case) -> None:
+    Image.fromarray(np.full((48, 64), 4000, np.uint16)).save(case.media / "a.png")
+    picture(case, "a.png")
 
 
 @broken("an archive that is none", "DATA_TAR_BROKEN")

@@ -9,6 +9,7 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from transformers import Qwen2VLImageProcessor, Qwen3VLVideoProcessor
+from transformers.models.qwen2_vl.image_processing_qwen2_vl import smart_resize
 from transformers.models.qwen3_vl.processing_qwen3_vl import Qwen3VLProcessor
 from transformers.video_utils import VideoMetadata
 
@@ -124,10 +125,15 @@ def test_an_image_plan_is_what_the_image_processor_does(width, height, bounds):
     assert plan.grid[0] == 1 and plan.indices == (0,)
 
 
-@given(width=st.integers(32, 3000), height=st.integers(32, 3000), budget=st.integers(1, 3000))
-def test_an_image_holds_its_budget(width, height, budget):
-    vision = VisionSpec(rules_of(4096, 4096), IMAGE, fps=1, total_pixels=budget * 1024)
-    assert 1 <= plan_image(width, height, vision).tokens <= budget
+@given(width=st.integers(1, 3000), height=st.integers(1, 3000), budget=st.integers(1, 3000))
+def test_an_image_holds_its_budget_and_else_has_the_processors_size(width, height, budget):
+    """The processor enlarges narrow pictures to its lower bound, which may be above its upper one."""
+    assume(max(width, height) <= 200 * min(width, height))
+    plan = plan_image(width, height, VisionSpec(rules_of(4096, 4096), IMAGE, fps=1, total_pixels=budget * 1024))
+    assert 1 <= plan.tokens <= budget
+    sides = smart_resize(height, width, 32, IMAGE.min_pixels, budget * 1024)
+    if sides[0] * sides[1] <= budget * 1024:
+        assert (plan.height, plan.width) == sides
 
 
 @settings(max_examples=200, deadline=None)

@@ -11,11 +11,11 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
-from vidqa.dataset.problems import TAR_BROKEN
+from vidqa.dataset.problems import MEDIA_MISSING, TAR_BROKEN
 from vidqa.dataset.unpacked import Unpacked, open_tar, plain_members
 
 SUFFIXES = (".tar", ".tar.gz", ".tgz")
@@ -63,6 +63,31 @@ class Archive:
         choices += [f"{folder}/{name}" for folder in (self.top, stem) if folder]
         choices += [name[len(folder) + 1 :] for folder in (self.top, stem) if folder and name.startswith(f"{folder}/")]
         return next((choice for choice in choices if choice in self.members), None)
+
+
+def locate(path: str, member: str | None) -> tuple[str, str | None]:
+    """Where a file, or the `member` that results name of the archive `path`, can be read: a file, and the name in it if
+    it is an uncompressed tar. An archive is read through once, as long as it stays as it is.
+
+    Raises DATA_TAR_BROKEN, DATA_TAR_NO_ROOM, and DATA_MEDIA_MISSING for a member that it does not have.
+    """
+    if member is None:
+        return path, None
+    with _sound(path):
+        status = os.stat(path)
+    archive = _unchanged(path, status.st_size, status.st_mtime_ns)
+    name = archive.find(member)
+    if name is None:
+        raise MEDIA_MISSING.error(f"{path}!{member}", "the archive has no such member")
+    archive.unpack({name})
+    place = archive.members[name]
+    return place.path, place.name
+
+
+@lru_cache(maxsize=8)
+def _unchanged(path: str, size: int, mtime_ns: int) -> Archive:
+    """The index of an archive; size and time are part of the key, so that a changed one is read again."""
+    return open_archive(Path(path))
 
 
 def is_archive(path: str | Path) -> bool:

@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import io
-import tarfile
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from fractions import Fraction
-from typing import Any
+from collections.abc import Callable, Sequence
 
-import av
 import numpy as np
-from av.error import FFmpegError
 from PIL import Image
 
-from vidqa.dataset.archive import archive_and_member
+from vidqa.contract.problem import ProblemError
+from vidqa.dataset.archive import archive_and_member, locate
 from vidqa.evaluation.problems import POSTER_UNREADABLE
+from vidqa.video.decode import read_frames
+from vidqa.video.image import decode_image
+from vidqa.video.probe import probe
+from vidqa.video.source import place
 
 LIMIT_S = 20.0  # per file: a report never waits longer for one
-LIMITS = {"max_pixels": str(8192 * 8192)}  # of one picture: none that a model was shown is larger
 QUALITY = 85  # of the JPEGs
-SEEK_FROM = 600  # frames further in than this are sought by time instead of decoded up to
 
 
 def poster_frames(path: str, member: str | None, indices: Sequence[int], width: int = 160) -> list[bytes]:
@@ -30,17 +27,7 @@ def poster_frames(path: str, member: str | None, indices: Sequence[int], width: 
     `member` is the name inside the archive `path`. An index past the end gives the last frame. Raises
     POSTER_UNREADABLE where the file cannot be read or decoded within LIMIT_S.
     """
-    where = path if member is None else f"{path}!{member}"
-    try:
-        with _media(path, member) as source, av.open(source, timeout=(LIMIT_S, LIMIT_S), options=LIMITS) as container:
-            numbers = sorted({max(0, index) for index in indices})
-            frames = dict(zip(numbers, _frames(container, numbers), strict=False))
-            if not frames:
-                raise POSTER_UNREADABLE.error(where, "no frame could be decoded")
-            last = frames[max(frames)]
-            return [_jpeg(frames.get(max(0, index), last), width) for index in indices]
-    except (FFmpegError, OSError, tarfile.TarError, KeyError, IndexError) as wrong:
-        raise POSTER_UNREADABLE.error(where, f"{type(wrong).__name__}: {wrong}") from wrong
+    return _posters(path, member, lambda count: [min(max(0, index), count - 1) for index in indices], width)[1]
 
 
 def spread_frames(name: str, count: int) -> list[bytes]:
@@ -52,74 +39,41 @@ def spread_frames(name: str, count: int) -> list[bytes]:
 def spread(name: str, count: int, width: int = 160) -> tuple[float, list[bytes]]:
     """The length of a video in seconds, and `count` frames of it as `spread_frames` gives them."""
     path, member = archive_and_member(name) or (name, None)
+    return _posters(path, member, lambda frames: _evenly(min(count, frames), frames), width)
+
+
+def _evenly(count: int, frames: int) -> list[int]:
+    return [at * frames // count for at in range(count)]
+
+
+def _posters(
+    path: str, member: str | None, choose: Callable[[int], list[int]], width: int
+) -> tuple[float, list[bytes]]:
+    """The length in seconds, and of so many frames those that `choose` names."""
     try:
-        with _media(path, member) as source, av.open(source, timeout=(LIMIT_S, LIMIT_S), options=LIMITS) as container:
-            stream = container.streams.video[0]
-            seconds = (
-                float((stream.duration or 0) * (stream.time_base or 0)) or (container.duration or 0) / av.time_base
-            )
-            frames = stream.frames or int(seconds * float(stream.average_rate or 0)) or 1
-    except (FFmpegError, OSError, tarfile.TarError, KeyError, IndexError) as wrong:
-        raise POSTER_UNREADABLE.error(name, f"{type(wrong).__name__}: {wrong}") from wrong
-    shown = min(count, frames)
-    return seconds, poster_frames(path, member, [at * frames // shown for at in range(shown)], width)
+        file, inner = locate(path, member)
+        try:
+            meta = probe(file, inner)
+        except ProblemError as no_video:
+            return 0.0, [_jpeg(_image(file, inner, no_video), width)] * len(choose(1))
+        numbers = choose(meta.frame_count)
+        frames = read_frames(file, inner, sorted(set(numbers)), deadline=time.monotonic() + LIMIT_S)
+        jpegs = {number: _jpeg(frame, width) for number, frame in zip(sorted(set(numbers)), frames, strict=True)}
+        return meta.duration_s, [jpegs[number] for number in numbers]
+    except ProblemError as wrong:
+        raise POSTER_UNREADABLE.error(place(path, member), wrong.problems[0].message) from wrong
 
 
-@contextmanager
-def _media(path: str, member: str | None) -> Iterator[Any]:
-    if member is None:
-        yield path
-        return
-    with tarfile.open(path) as archive:
-        inner = archive.extractfile(member)
-        if inner is None:
-            raise KeyError(f"{member} is not a file in the archive")
-        yield io.BytesIO(inner.read())
+def _image(path: str, member: str | None, no_video: ProblemError) -> np.ndarray:
+    try:
+        return decode_image(path, member)[0]
+    except ProblemError:
+        raise no_video from None
 
 
-def _frames(container: Any, numbers: Sequence[int]) -> Iterator[Any]:
-    """The wanted frames in order; the last decoded one ends the list where the file is shorter."""
-    stream = container.streams.video[0]
-    stream.thread_type = "AUTO"
-    stream.codec_context.options = dict(LIMITS)
-    deadline = time.monotonic() + LIMIT_S
-    frame, at, left = None, -1, list(numbers)
-    for frame in container.decode(stream):
-        at += 1
-        if left and at == left[0]:
-            left.pop(0)
-            yield frame
-        if not left or (left[0] - at > SEEK_FROM and stream.average_rate):
-            break
-        if time.monotonic() > deadline:
-            raise OSError(f"decoding took longer than {LIMIT_S:g} s")
-    if left and frame is not None and left[0] - at <= SEEK_FROM:
-        yield frame  # the file ended early
-        return
-    for index in left:
-        yield _sought(container, stream, Fraction(index) / stream.average_rate, deadline) or frame
-
-
-def _sought(container: Any, stream: Any, seconds: Fraction, deadline: float) -> Any:
-    """The first frame at or after `seconds` from the stream's start, or the last one before."""
-    target = int(seconds / stream.time_base) + (stream.start_time or 0)
-    container.seek(target, stream=stream)
-    frame = None
-    for frame in container.decode(stream):
-        if frame.pts is not None and frame.pts >= target:
-            break
-        if time.monotonic() > deadline:
-            raise OSError(f"decoding took longer than {LIMIT_S:g} s")
-    return frame
-
-
-def _jpeg(frame: Any, width: int) -> bytes:
-    """One frame, scaled by its shown size and turned upright, as JPEG."""
-    turns = round(getattr(frame, "rotation", 0) / 90) % 4
-    across, down = (frame.height, frame.width) if turns % 2 else (frame.width, frame.height)
-    height = max(2, round(width * down / across / 2) * 2)
-    stored = (height, width) if turns % 2 else (width, height)
-    pixels = frame.to_ndarray(format="rgb24", width=stored[0], height=stored[1])
+def _jpeg(pixels: np.ndarray, width: int) -> bytes:
+    """uint8 [H, W, 3] as JPEG, `width` pixels wide."""
+    height = max(2, round(width * pixels.shape[0] / pixels.shape[1] / 2) * 2)
     written = io.BytesIO()
-    Image.fromarray(np.rot90(pixels, turns)).save(written, "JPEG", quality=QUALITY)
+    Image.fromarray(pixels).resize((width, height), Image.Resampling.BILINEAR).save(written, "JPEG", quality=QUALITY)
     return written.getvalue()

@@ -20,7 +20,7 @@ from vidqa.preflight.leaks import listed
 from vidqa.preflight.media_probe import ProbeRow, Rows
 from vidqa.preflight.problems import PROBE_UNWRITABLE, SPLIT_NEAR
 from vidqa.video import FramePlan, VideoMeta, fps_disagreement
-from vidqa.video.headers import Header
+from vidqa.video.headers import Header, header_warnings
 from vidqa.video.pool import Decoded, DecodePool, DecodeRequest
 from vidqa.video.problems import VIDEO_DECODE_TIMEOUT
 
@@ -38,7 +38,9 @@ def probed(context: Context) -> list[Problem]:
         _, used_by = context.media[key]
         if isinstance(header, list):
             problems += [_used(problem, used_by) for problem in header]
-        elif isinstance(header, VideoMeta):
+            continue
+        problems += [_used(problem, used_by) for problem in header_warnings(header, key)]
+        if isinstance(header, VideoMeta):
             problems += _claims(header, used_by)
     return list(_as_bad_sample(context, problems))
 

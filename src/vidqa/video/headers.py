@@ -9,8 +9,10 @@ from typing import Protocol
 from vidqa.contract.problem import Problem, ProblemError
 from vidqa.video.image import probe_image
 from vidqa.video.probe import probe
+from vidqa.video.problems import IMAGE_CLIPPED, VIDEO_BEGINS_MID_GOP, VIDEO_RATE_ASSUMED
 from vidqa.video.types import ImageMeta, VideoMeta
 
+CLIPPED_MODES = ("I", "F", "I;16", "I;16L", "I;16B", "I;16N")  # Pillow's, of values that 8 bits do not hold
 THREADS = 8  # a probe waits for the disk; FFmpeg lets go of the interpreter meanwhile
 Header = VideoMeta | ImageMeta | list[Problem]
 
@@ -42,3 +44,20 @@ def _header(medium: MediaFile) -> Header:
         return find(medium.path, medium.member)
     except ProblemError as broken:
         return broken.problems
+
+
+def header_warnings(header: VideoMeta | ImageMeta, where: object) -> list[Problem]:
+    """What is read otherwise than whoever wrote the file may expect."""
+    problems = []
+    if isinstance(header, ImageMeta):
+        if header.mode in CLIPPED_MODES:
+            message = f"its pixels have Pillow's mode {header.mode}; values above 255 become white, those below 1 black"
+            problems.append(IMAGE_CLIPPED.at(where, message, severity="warning"))
+        return problems
+    if header.frames_lost:
+        message = f"its first {header.frames_lost} pictures need others that the file does not have; they are left out"
+        problems.append(VIDEO_BEGINS_MID_GOP.at(where, message, severity="warning"))
+    if header.rate_assumed:
+        message = f"its headers state no frame rate; {header.source_fps:g} frames per second are assumed"
+        problems.append(VIDEO_RATE_ASSUMED.at(where, message, severity="warning"))
+    return problems

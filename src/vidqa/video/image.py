@@ -38,14 +38,14 @@ def probe_image(path: str | Path, member: str | None = None) -> ImageMeta:
     """Size of an image as shown, from its header. Raises IMAGE_UNREADABLE."""
     with _opened(path, member) as image:
         orientation = _orientation(image)
-        width, height = image.size
+        (width, height), mode = image.size, image.mode
     turned = orientation >= 5
-    return ImageMeta(height if turned else width, width if turned else height, orientation)
+    return ImageMeta(height if turned else width, width if turned else height, orientation, mode)
 
 
 def decode_image(path: str | Path, member: str | None = None) -> np.ndarray:
-    """uint8 [1, H, W, 3], RGB; an alpha channel is dropped, of several pictures the first one is taken. Raises
-    IMAGE_UNREADABLE."""
+    """uint8 [1, H, W, 3], RGB; an alpha channel is dropped, of several pictures the first one is taken. Grey values of
+    more than 8 bits and floats are clipped to 0 to 255, not scaled. Raises IMAGE_UNREADABLE."""
     from PIL import Image, ImageOps
 
     with _opened(path, member) as image:

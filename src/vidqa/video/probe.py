@@ -34,6 +34,8 @@ def probe(path: str | Path, member: str | None = None) -> VideoMeta:
             rotation=look.rotation,
             codec=stream.codec_context.name,
             frame_times_s=None if timeline.even else tuple(timeline.times_s().tolist()),
+            frames_lost=timeline.packets.without_frames if timeline.packets else 0,
+            rate_assumed=timeline.rate_assumed,
         )
 
 

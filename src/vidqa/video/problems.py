@@ -40,6 +40,17 @@ VIDEO_FRAME_MISSING = Code(
     "A video has fewer frames than its container claims: it was cut off or is damaged.",
     "Copy it again from its source, or rewrite it with `ffmpeg -i FILE -c:v libx264 NEW.mp4`.",
 )
+VIDEO_BEGINS_MID_GOP = Code(
+    "VIDEO_BEGINS_MID_GOP",
+    "A video begins inside a group of pictures: its first pictures refer to others that the file does not have. They "
+    "are no frames; the video begins with the first picture that can be decoded.",
+    "Nothing, if the seconds that annotations name count from that picture; otherwise cut the recording again.",
+)
+VIDEO_RATE_ASSUMED = Code(
+    "VIDEO_RATE_ASSUMED",
+    "Neither the container nor the stream of a video states a frame rate; it is taken for 25 frames per second.",
+    "Put the stream into a container at its true rate: `ffmpeg -r RATE -i FILE -c copy NEW.mp4`.",
+)
 VIDEO_FPS_DISAGREES = Code(
     "VIDEO_FPS_DISAGREES",
     "The annotation's video_fps differs from the frame rate of the file; the file's is used.",
@@ -64,6 +75,12 @@ MEDIA_TOO_NARROW = Code(
     "MEDIA_TOO_NARROW",
     "A video or image is more than 200 times as long on one side as on the other; the model's processor refuses it.",
     "Crop it, or leave it out of the annotations.",
+)
+IMAGE_CLIPPED = Code(
+    "IMAGE_CLIPPED",
+    "An image has grey values of 16 or 32 bits, or floats. As transformers and Pillow read it, values are clipped to 0 "
+    "to 255 and not scaled: most of such images become white, those with values from 0 to 1 black.",
+    "Scale its values to 0 to 255 and save it with 8 bits.",
 )
 IMAGE_UNREADABLE = Code(
     "IMAGE_UNREADABLE",

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import struct
+import zlib
 from dataclasses import dataclass
+from fractions import Fraction
+from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from vidqa.video.no_picture import lost_leading, not_coded
 from vidqa.video.problems import VIDEO_EMPTY, VIDEO_FRAME_MISSING, VIDEO_UNREADABLE
 from vidqa.video.source import extent, open_video, place
 
 if TYPE_CHECKING:
+    from av import Packet
     from av.container import InputContainer
     from av.video.stream import VideoStream
 
@@ -20,6 +25,41 @@ if TYPE_CHECKING:
 # that rounding a frame's time always gives its own number.
 TOLERANCE = 0.25
 AVI_CHUNK = struct.Struct("<4sI")  # its kind and how many bytes follow
+# Streams without a container: FFmpeg invents their times, at 25 frames a second whatever their headers say.
+RAW = ("h264", "hevc", "vvc", "mpegvideo", "m4v", "h263", "h261", "mjpeg", "obu", "av1", "dirac", "vc1")
+SMALL_BYTES = 32  # of a packet that may say no more than that the picture before it stays
+ASSUMED_FPS = 25.0  # FFmpeg's own, for a raw stream whose headers have no rate
+MOST_REORDERED = 16  # frames that a decoder holds back; no standard allows more
+
+
+class Stamp(NamedTuple):
+    """What a packet is known by: when it is shown, in ticks, whether it is a keyframe, and the CRC-32 of its bytes."""
+
+    pts: int | None
+    is_keyframe: bool
+    crc: int
+
+    @classmethod
+    def of(cls, packet: Packet) -> Stamp | None:
+        """None for a packet without a picture that is shown."""
+        if not packet.size or packet.is_discard:
+            return None
+        return cls(packet.pts, packet.is_keyframe, zlib.crc32(memoryview(packet)))
+
+
+@dataclass(frozen=True)
+class PacketList:
+    """The packets of a stream in decoding order. Decoding begins with packet `first`, a keyframe where there is one;
+    `lost` pictures that are shown before it refer to others that the file does not have, and are no frames."""
+
+    stamps: tuple[Stamp, ...]
+    first: int
+    lost: int
+
+    @property
+    def without_frames(self) -> int:
+        """Packets at the beginning whose pictures are no frames."""
+        return self.first + self.lost
 
 
 @dataclass(frozen=True)
@@ -31,6 +71,9 @@ class Timeline:
     `timed` is false where the container keeps no presentation times (AVI): frames can then only be counted. There a
     frame may have no data, which means that the picture before it stays: `pictures` then has the numbers of the frames
     that are pictures of their own.
+
+    `packets` is None where the container's own table, by which it also seeks, was read instead of the packets.
+    `rate_assumed`: no header says how many frames a second has.
     """
 
     count: int
@@ -42,6 +85,8 @@ class Timeline:
     keyframes: np.ndarray
     timed: bool = True
     pictures: np.ndarray | None = None
+    packets: PacketList | None = None
+    rate_assumed: bool = False
 
     def picture_at(self, number: int) -> int:
         """Which picture of the stream is shown as frame `number`."""
@@ -73,10 +118,19 @@ def read_timeline(path: str | Path, member: str | None, container: InputContaine
     """
     if container.format.name.startswith("mov") and stream.start_time is not None:
         timeline = _from_table(path, member, stream)
-        if timeline is not None:
+        # Where every frame is a keyframe nothing is reordered, and frames may be large.
+        if timeline and (len(timeline.keyframes) == timeline.count or _begins_whole(container, stream)):
             return timeline
     with open_video(path, member, header_alone=True) as (again, again_stream):
         return _from_packets(path, member, again, again_stream)
+
+
+def _begins_whole(container: InputContainer, stream: VideoStream) -> bool:
+    """Whether a stream begins with a keyframe, and no frame is shown before it."""
+    packets = list(islice(container.demux(stream), MOST_REORDERED + 1))
+    container.seek(stream.index_entries[0].timestamp, stream=stream, backward=True)
+    shown = [packet.pts for packet in packets if packet.size and packet.pts is not None]
+    return bool(shown) and packets[0].is_keyframe and min(shown) == packets[0].pts
 
 
 def _from_table(path: str | Path, member: str | None, stream: VideoStream) -> Timeline | None:
@@ -98,30 +152,57 @@ def _from_table(path: str | Path, member: str | None, stream: VideoStream) -> Ti
 
 
 def _from_packets(path: str | Path, member: str | None, container: InputContainer, stream: VideoStream) -> Timeline:
-    packets, slots, last = [], [], 0
+    stamps: list[Stamp] = []
+    slots: list[int | None] = []  # decoding times
+    small: list[int] = []  # packet numbers
+    last = 0
     for packet in container.demux(stream):
-        if packet.size and not packet.is_discard:
-            packets.append((packet.pts, packet.is_keyframe))
+        stamp = Stamp.of(packet)
+        if stamp is not None:
+            if packet.size <= SMALL_BYTES and not packet.is_keyframe:
+                small.append(len(stamps))
+            stamps.append(stamp)
             slots.append(packet.dts)
             last = max(last, packet.pos or 0)
-    if not packets:
+    if not stamps:
         raise VIDEO_EMPTY.error(place(path, member), "the video stream has no frames")
+    name, times = container.format.name, [stamp.pts for stamp in stamps if stamp.pts is not None]
+    timed = name not in (*RAW, "avi") and len(times) == len(stamps)
+    first = next((number for number, stamp in enumerate(stamps) if stamp.is_keyframe), 0)
+    # Only a decoder can say it of frames without times.
+    leads = not timed or min(times[first:]) < times[first]
+    intra = all(stamp.is_keyframe for stamp in stamps)
+    packets = PacketList(tuple(stamps), first, lost_leading(path, member, first) if leads and not intra else 0)
+    if timed:
+        return _timed(packets, times, stream)
+    stated = stream.codec_context.framerate if name in RAW else stream.average_rate or stream.guessed_rate
+    shown_at = sorted(slot for slot in slots[first:] if slot is not None)[packets.lost :]
+    if name != "avi" or len(shown_at) != len(stamps) - packets.without_frames:
+        return _counted(packets, stated, None, len(stamps) - packets.without_frames)
+    small = [number for number in small if number > first]
+    held = {slots[number] for number in not_coded(path, member, first, small)} if small else set()
+    pictures = np.array([slot for slot in shown_at if slot not in held], np.int64) - shown_at[0]
+    empty = _empty_after(path, member, stream.index, last)
+    return _counted(packets, stated, pictures, shown_at[-1] - shown_at[0] + 1 + empty)
+
+
+def _timed(packets: PacketList, times: list[int], stream: VideoStream) -> Timeline:
+    """The timeline of packets whose frames are shown at these `times`, in ticks."""
+    start = times[packets.first] if packets.lost else min(times[packets.first :])
+    pts = np.unique(np.array([time for time in times[packets.first :] if time >= start], np.int64))
     tick_s = float(stream.time_base or 1)
-    is_avi = container.format.name.startswith("avi")
-    if is_avi or any(pts is None for pts, _ in packets):
-        fps = float(stream.average_rate or stream.guessed_rate or 0) or 25.0  # FFmpeg's own assumption for raw streams
-        count, pictures = len(packets), None
-        if is_avi and None not in slots:
-            pictures = np.sort(np.array(slots, np.int64))
-            pictures -= pictures[0]
-            count = int(pictures[-1]) + 1 + _empty_after(path, member, stream.index, last)
-        return Timeline(count, fps, True, tick_s, 0, None, np.zeros(1, int), timed=False, pictures=pictures)
-    shown = np.array([pts for pts, _ in packets], np.int64)
-    pts = np.unique(shown)
-    keyframes = np.searchsorted(pts, np.sort(shown[[is_key for _, is_key in packets]]))
     even_fps = _even_rate((pts - pts[0]) * tick_s, stream)
     fps = even_fps or _mean_rate(pts * tick_s)
-    return Timeline(len(pts), fps, even_fps is not None, tick_s, int(pts[0]), pts, keyframes)
+    keyframes = sorted(time for time, stamp in zip(times, packets.stamps, strict=True) if stamp.is_keyframe)
+    starts = np.searchsorted(pts, np.array(keyframes, np.int64))
+    return Timeline(len(pts), fps, even_fps is not None, tick_s, int(pts[0]), pts, starts, packets=packets)
+
+
+def _counted(packets: PacketList, stated: Fraction | None, pictures: np.ndarray | None, count: int) -> Timeline:
+    """The timeline of frames that have no times: they follow each other at the rate that is `stated`."""
+    fps = float(stated or ASSUMED_FPS)
+    start = np.zeros(1, int)
+    return Timeline(count, fps, True, 1.0, 0, None, start, False, pictures, packets, rate_assumed=not stated)
 
 
 def _empty_after(path: str | Path, member: str | None, stream: int, last: int) -> int:

@@ -10,6 +10,8 @@ class VideoMeta:
     """What a probe found in a file. `width` and `height` are as shown, after `rotation` (degrees) is applied.
 
     `frame_times_s` is filled only where the frame rate varies: the presentation time of every frame, from 0.
+    `frames_lost` pictures at the beginning cannot be decoded and are no frames, because they refer to pictures before
+    them. With `rate_assumed` no header states a frame rate.
     """
 
     source_fps: float
@@ -20,15 +22,18 @@ class VideoMeta:
     rotation: int = 0
     codec: str = ""
     frame_times_s: tuple[float, ...] | None = None
+    frames_lost: int = 0
+    rate_assumed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class ImageMeta:
-    """Size of an image as shown, after `orientation` (EXIF 1 to 8) is applied."""
+    """Size of an image as shown, after `orientation` (EXIF 1 to 8) is applied; `mode` is Pillow's, such as RGB."""
 
     width: int
     height: int
     orientation: int = 1
+    mode: str = "RGB"
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,7 @@ from vidqa.contract.problem import Problem
 from vidqa.engine.batch.problems import CACHE_DISK_FULL, CACHE_UNUSABLE
 from vidqa.video.pool import DecodeRequest
 
-RESIZE_VERSION = 2  # part of every key: raise it when decoding or resize_frames gives other pixels
+RESIZE_VERSION = 3  # part of every key: raise it when decoding or resize_frames gives other pixels
 FOOTER = struct.Struct("<4sI")  # a mark, and the CRC-32 of everything before it
 MARK = b"vqF1"
 TOTAL_DIGITS = 32

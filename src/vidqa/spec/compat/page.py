@@ -62,6 +62,9 @@ yields the records, and set `custom.loader` |
 Their loader also bounds the tokens of every frame of a video: `cap_pixels_per_frame = true` does so here.
 `model_max_length = 4096`, as in their examples, is too short for most videos: preflight says so, 40960 suits.
 
+The learning rate rises otherwise: of `optm_warmup_steps` = w steps the first one has `optm_lr` / w here and 0 there
+(plus the part that `optm_warmup_start_factor` gives), the last one `optm_lr` in both.
+
 ## Keys of which one value alone is taken
 
 {{only}}

@@ -1,0 +1,200 @@
+"""Every container and codec that FFmpeg can write here: a frame is the same asked for alone, among some, or among all.
+
+The reference is FFmpeg's own decoding from the first packet to the last, without a seek.
+"""
+
+from collections.abc import Iterator
+from fractions import Fraction
+from functools import cache
+from pathlib import Path
+
+import av
+import numpy as np
+import pytest
+from av.codec import Codec
+from clips import draw, mux_silence, ordinary_scheduling
+
+from vidqa.contract.problem import ProblemError
+from vidqa.video import decode_frames, probe
+from vidqa.video.source import SELF_CONTAINED
+
+FRAMES, FPS, GROUP = 16, 25, 5
+SIZES = ((96, 64), (176, 144), (720, 576))  # some encoders take a few sizes alone
+HARDWARE = ("_amf", "_nvenc", "_qsv", "_v4l2m2m")
+# Muxers that write several files, to a device or to the network, or no file that holds pictures.
+NO_FILE = (
+    *("alsa", "oss", "fbdev", "video4linux2,v4l2", "null", "rtp", "rtsp", "rtp_mpegts", "sap", "tee", "whip", "hds"),
+    *("dash", "hls", "smoothstreaming", "segment", "stream_segment,ssegment", "fifo", "ffmetadata", "image2", "ico"),
+    *("md5", "framemd5", "framehash", "framecrc", "crc", "hash", "streamhash", "uncodedframecrc", "data"),
+    *("webm_dash_manifest", "asf_stream"),  # FFmpeg takes the latter for what is inside it
+)
+PIXELS = ("yuv420p", "yuvj420p", "yuv422p", "rgb24", "bgr24", "bgr0", "rgb555le", "gray")
+FAST = {
+    "libx264": {"preset": "ultrafast", "bf": "2", "sc_threshold": "0"},
+    "libx264rgb": {"preset": "ultrafast", "bf": "2", "sc_threshold": "0"},
+    "libx265": {"preset": "ultrafast", "x265-params": "log-level=none:bframes=2:scenecut=0:pools=1"},
+    "libvpx": {"deadline": "realtime", "cpu-used": "8"},
+    "libvpx-vp9": {"deadline": "realtime", "cpu-used": "8"},
+    "libsvtav1": {"preset": "13"},
+    "dnxhd": {"profile": "dnxhr_lb"},
+}
+# What FFmpeg writes and does not read again, and encoders of other pictures than those tried here.
+UNREAD = (
+    *("a64multi", "a64multi5", "alias_pix", "bitpacked", "libwebp_anim", "msrle", "pam", "smc", "vbn", "vc2", "vnull"),
+    *("wbmp", "xface"),
+)
+SAME_TIME = (("mpeg2video", "asf"),)  # its muxer gives the last two frames one time, which makes them one
+REORDERING = ("mpeg1video", "mpeg2video", "mpeg4", "libx264", "libx264rgb", "libx265")
+# What changes how pictures refer to each other.
+SPECIAL = {
+    "open groups.mkv": ("libx264", {"x264-params": "open-gop=1:keyint=5:min-keyint=5:bframes=3:b-adapt=0:scenecut=0"}),
+    "open groups.ts": ("libx264", {"x264-params": "open-gop=1:keyint=5:min-keyint=5:bframes=3:b-adapt=0:scenecut=0"}),
+    "open groups of hevc.ts": ("libx265", {"x265-params": "log-level=none:open-gop=1:keyint=5:min-keyint=5:bframes=3"}),
+    "open groups of hevc.mp4": (
+        "libx265",
+        {"x265-params": "log-level=none:open-gop=1:keyint=5:min-keyint=5:bframes=3"},
+    ),
+    "refreshed column by column.ts": ("libx264", {"x264-params": "intra-refresh=1:keyint=5:bframes=0"}),
+    "refreshed column by column.mkv": ("libx264", {"x264-params": "intra-refresh=1:keyint=5:bframes=0"}),
+    "hidden pictures.webm": ("libvpx", {"auto-alt-ref": "1", "lag-in-frames": "16", "cpu-used": "4"}),
+    "hidden pictures of vp9.webm": ("libvpx-vp9", {"auto-alt-ref": "1", "lag-in-frames": "16", "cpu-used": "8"}),
+    "fields.ts": ("libx264", {"x264-params": "tff=1:keyint=5:bframes=2"}),
+    "fields.mpg": ("mpeg2video", {"flags": "+ildct+ilme"}),
+    "closed groups.mpg": ("mpeg2video", {"flags": "+cgop", "sc_threshold": "1000000000"}),
+}
+
+
+@cache
+def picture(number: int, width: int, height: int) -> np.ndarray:
+    """uint8 [height, width, 3]: the number, and noise that makes files longer than what is read at a time."""
+    noise = np.random.default_rng(number).integers(-24, 25, (height, width, 1))
+    return (draw(37 * number + 1, height, width) + noise).astype(np.uint8)
+
+
+def video_encoders() -> list[str]:
+    found = []
+    for name in sorted(av.codecs_available):
+        try:
+            codec = Codec(name, "w")
+        except av.codec.codec.UnknownCodecError:
+            continue
+        if codec.type == "video" and codec.name == name and not name.endswith(HARDWARE):
+            found.append(name)
+    return found
+
+
+def muxers() -> Iterator[str]:
+    for name in sorted(av.formats_available):
+        try:
+            writable = av.ContainerFormat(name, "w").is_output
+        except ValueError:
+            continue
+        if writable and name not in NO_FILE:
+            yield name
+
+
+MUXERS = tuple(muxers())
+
+
+def write(path: Path, muxer: str | None, codec: str, size: tuple[int, int], *, sound: bool = False, **options) -> None:
+    with ordinary_scheduling(), av.open(str(path), "w", format=muxer, **options.pop("container", {})) as container:
+        stream = container.add_stream(codec, rate=FPS)
+        formats = [each.name for each in stream.codec_context.codec.video_formats or ()]
+        stream.pix_fmt = next((each for each in PIXELS if each in formats), formats[0] if formats else "yuv420p")
+        stream.width, stream.height = size
+        context = stream.codec_context
+        context.gop_size, context.thread_count, context.max_b_frames = GROUP, 1, 2 if codec in REORDERING else 0
+        if codec == "dnxhd":
+            stream.bit_rate, stream.pix_fmt = 0, "yuv422p"
+        stream.options = {"strict": "-2", **FAST.get(codec, {}), **options}
+        silence = container.add_stream("mp2", rate=48000) if sound else None
+        container.start_encoding()  # which refuses what the container does not hold
+        for number in range(FRAMES):
+            frame = av.VideoFrame.from_ndarray(picture(number, *size), format="rgb24").reformat(format=stream.pix_fmt)
+            frame.pts, frame.time_base = number, Fraction(1, FPS)
+            container.mux(stream.encode(frame))
+        container.mux(stream.encode())
+        if silence:
+            mux_silence(container, silence)
+
+
+def decoded(path: Path) -> tuple[list[np.ndarray], bool]:
+    """Every frame by decoding once from the beginning, and whether the file is whole and of a kind that is taken."""
+    with av.open(str(path)) as container:
+        stream = container.streams.video[0]
+        if stream.codec_context is None:
+            raise ValueError("FFmpeg has no decoder for it")
+        stream.codec_context.thread_count = 1
+        frames = list(container.decode(stream))
+        taken = any(name in SELF_CONTAINED.split(",") for name in container.format.name.split(","))
+        whole = not any(frame.is_corrupt for frame in frames)
+    return [frame.to_ndarray(format="rgb24") for frame in frames], taken and whole
+
+
+def differences(path: Path, expected: list[np.ndarray]) -> list[str]:
+    count = probe(path).frame_count
+    if count != len(expected):
+        return [f"{count} frames, {len(expected)} are decoded"]
+    asked = [list(range(count)), list(range(0, count, 5)), sorted({0, count // 2, count - 1})]
+    wrong = []
+    for numbers in (*asked, *([number] for number in range(count))):
+        frames = decode_frames(path, None, numbers)
+        wrong += [
+            f"{number} of {numbers}"
+            for number, frame in zip(numbers, frames, strict=True)
+            if not np.array_equal(frame, expected[number])
+        ]
+    return wrong
+
+
+@pytest.mark.parametrize("codec", video_encoders())
+def test_frames_of_a_codec_in_every_container(tmp_path, codec):
+    wrong, sizes, tried = {}, SIZES, []
+    for muxer in MUXERS:
+        path = tmp_path / f"{muxer.split(',')[0]}.bin"
+        for size in sizes:
+            try:
+                write(path, muxer, codec, size)
+            except (av.error.FFmpegError, ValueError, OSError):
+                continue
+            sizes = (size,)
+            break
+        else:
+            continue
+        try:
+            expected, taken = decoded(path)
+        except (av.error.FFmpegError, ValueError, IndexError):
+            continue  # FFmpeg does not read what it wrote
+        tried.append(muxer)
+        expected = expected[: FRAMES - 1] if (codec, muxer) in SAME_TIME else expected
+        try:
+            found = differences(path, expected)
+        except ProblemError as refused:
+            found = [str(refused)] if taken else []
+        if found:
+            wrong[muxer] = found
+        path.unlink()
+    assert not wrong
+    assert tried or codec in UNREAD
+
+
+@pytest.mark.parametrize("name", SPECIAL)
+def test_frames_however_pictures_refer_to_each_other(tmp_path, name):
+    codec, options = SPECIAL[name]
+    write(tmp_path / name, None, codec, SIZES[0], **options)
+    expected, _ = decoded(tmp_path / name)
+    assert len(expected) == FRAMES and differences(tmp_path / name, expected) == []
+
+
+def test_a_fragmented_file(tmp_path):
+    options = {"movflags": "frag_keyframe+empty_moov+default_base_moof"}
+    write(tmp_path / "a.mp4", None, "libx264", SIZES[0], container={"options": options})
+    expected, _ = decoded(tmp_path / "a.mp4")
+    assert len(expected) == FRAMES and differences(tmp_path / "a.mp4", expected) == []
+
+
+@pytest.mark.parametrize("codec", ["mpeg1video", "mpeg2video"])
+def test_a_program_stream_with_sound(tmp_path, codec):
+    write(tmp_path / "a.mpg", None, codec, SIZES[0], sound=True)
+    expected, _ = decoded(tmp_path / "a.mpg")
+    assert len(expected) == FRAMES and differences(tmp_path / "a.mpg", expected) == []

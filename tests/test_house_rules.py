@@ -86,7 +86,7 @@ BROAD_EXCEPTS = {
     "engine/trackers.py _carried_out": "each tracker has exceptions of its own, and none may end a training",
 }
 PREFIXES = {
-    "contract": {"ENV", "INTERNAL", "INTERRUPTED", "USAGE"},
+    "contract": {"ENV", "INTERNAL", "INTERRUPTED", "REMOVAL", "USAGE"},
     "actions": {"SPEC"},
     "spec": {"AUTOML", "SPEC"},
     "video": {"IMAGE", "MEDIA", "VIDEO"},
@@ -177,6 +177,19 @@ def test_the_environment_is_read_in_one_module() -> None:
     assert found == {"contract/environment.py"}
 
 
+def test_what_is_removed_is_removed_by_one_function() -> None:
+    """`contract.files.remove` proves that its target lies in the folder that owns it."""
+    ways = {"unlink", "rmtree", "rmdir", "removedirs"}
+
+    def removes(node: ast.AST) -> bool:
+        if isinstance(node, ast.Attribute):
+            return node.attr in ways or ast.unparse(node) == "os.remove"
+        return isinstance(node, ast.ImportFrom) and any(name.name in ways for name in node.names)
+
+    removing = {shown(path) for path in [*MODULES, *PROGRAMS] for node in ast.walk(tree(path)) if removes(node)}
+    assert removing == {"contract/files.py"}
+
+
 def test_broad_excepts_are_the_known_ones() -> None:
     found = set()
     for path in [*MODULES, *PROGRAMS]:
@@ -236,7 +249,7 @@ def declared_codes() -> dict[Path, dict[str, str]]:
 
 
 def test_codes_are_declared_in_problems_modules_and_named_for_their_package() -> None:
-    foundation = {"contract/cli.py", "contract/_optional.py", "contract/problem.py"}
+    foundation = {"contract/cli.py", "contract/_optional.py", "contract/files.py", "contract/problem.py"}
     wrong = []
     for path, codes in declared_codes().items():
         if not path.name.endswith("problems.py") and shown(path) not in foundation:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import stat
 import time
 import zlib
@@ -13,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from vidqa import __version__
-from vidqa.contract.files import read_json, read_object, write_json, write_text
+from vidqa.contract.files import read_json, read_object, remove, write_json, write_text
 from vidqa.contract.problem import Problem
 
 RUN_SCHEMA = 1  # of run.json
@@ -124,7 +123,7 @@ class RunFolder:
         later = [p for p in self.newest_checkpoints() if not 0 <= _step_of(p / TRAINER) <= step]
         for path in later:
             aside = path.with_name(f"{SET_ASIDE}{path.name}")
-            shutil.rmtree(aside, ignore_errors=True)
+            remove(aside, owner=self.checkpoints)
             path.rename(aside)
         return [path.name for path in later]
 
@@ -136,13 +135,13 @@ class RunFolder:
             if old.name not in also:
                 doomed = old.with_name(f"{UNFINISHED}{old.name}")  # never half a folder under a published name
                 old.rename(doomed)
-                shutil.rmtree(doomed, ignore_errors=True)
+                remove(doomed, owner=folder)
 
     @staticmethod
     def begin(folder: Path, name: str) -> Path:
         """An empty folder below `folder` in which `name` is made before it is published."""
         fresh = folder / f"{UNFINISHED}{name}"
-        shutil.rmtree(fresh, ignore_errors=True)
+        remove(fresh, owner=folder)
         fresh.mkdir(parents=True)
         return fresh
 
@@ -154,15 +153,15 @@ class RunFolder:
         if published.exists():
             published.rename(older)  # removing it takes long, and a kill must not find neither of the two
         unfinished.rename(published)
-        shutil.rmtree(older, ignore_errors=True)
-        shutil.rmtree(published.with_name(f"{SET_ASIDE}{published.name}"), ignore_errors=True)
+        remove(older, owner=unfinished.parent)
+        remove(published.with_name(f"{SET_ASIDE}{published.name}"), owner=unfinished.parent)
         return published
 
     def sweep(self) -> None:
         """Remove what a killed or failed save left behind."""
         for folder in (self.checkpoints, self.exports):
             for left in folder.glob(f"{UNFINISHED}*"):
-                shutil.rmtree(left, ignore_errors=True)
+                remove(left, owner=folder)
 
     def read_run(self) -> dict[str, Any]:
         """run.json; empty where there is none that can be read, or whose `jobs` are no list."""

@@ -22,7 +22,7 @@ from pathlib import Path, PurePosixPath
 from typing import Literal
 
 from vidqa.contract.environment import cache_folder
-from vidqa.contract.files import ends_of, write_json
+from vidqa.contract.files import ends_of, remove, write_json
 from vidqa.dataset.problems import TAR_NO_ROOM
 
 INDEX, MEMBERS, PARTIAL = "index.json", "members", "partial"
@@ -81,7 +81,7 @@ class Unpacked:
         with self._alone():
             index = _read_index(self.folder / INDEX)
             if index is None:  # not here yet, or of a process that was killed
-                shutil.rmtree(self.folder, ignore_errors=True)
+                remove(self.folder, owner=self.folder.parent)
                 with open_tar(path, "r:gz") as tar:
                     found = plain_members(tar, path.stat().st_size)
                     index = {name: (number, member.size) for number, name, member in found}
@@ -120,7 +120,7 @@ class Unpacked:
                     raise TAR_NO_ROOM.error(self.path, f"it cannot be unpacked: {failed.strerror}") from failed
                 raise
             finally:
-                partial.unlink(missing_ok=True)
+                remove(partial, owner=self.folder)
 
     def _is_there(self, name: str) -> bool:
         try:
@@ -171,7 +171,7 @@ def _evict(folder: Path) -> bool:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             return False
-        shutil.rmtree(folder, ignore_errors=True)
+        remove(folder, owner=folder.parent)
     return True
 
 

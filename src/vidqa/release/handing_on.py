@@ -7,7 +7,6 @@ new card only, with the scores that have come since.
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ from typing import Any
 
 from vidqa.contract.cli import SKILL_ROOT
 from vidqa.contract.environment import OF_THE_ENGINE, child_environment, python_path
-from vidqa.contract.files import now, read_object, write_json, write_text
+from vidqa.contract.files import now, read_object, remove, write_json, write_text
 from vidqa.contract.problem import Problem, ProblemError
 from vidqa.contract.run_folder import UNFINISHED, RunFolder
 from vidqa.families.weights import check_weights
@@ -87,7 +86,7 @@ def _make(source: ExportSource, out: Path, identity: dict[str, Any], *, merge: b
     try:
         made = _in_engine([*map(str, words)])
     except ProblemError:
-        shutil.rmtree(unfinished, ignore_errors=True)
+        remove(unfinished, owner=out.parent)
         raise
     facts = {
         "schema_version": 1,

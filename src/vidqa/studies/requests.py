@@ -44,4 +44,4 @@ def pending(folder: Path) -> list[Request]:
 
 
 def forget(folder: Path, request: Request) -> None:
-    (folder / INBOX / f"{request.name}.json").unlink(missing_ok=True)
+    files.remove(folder / INBOX / f"{request.name}.json", owner=folder)

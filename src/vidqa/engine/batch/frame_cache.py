@@ -27,7 +27,7 @@ from typing import BinaryIO
 import numpy as np
 import torch
 
-from vidqa.contract.files import ends_of
+from vidqa.contract.files import ends_of, remove
 from vidqa.contract.problem import Problem
 from vidqa.engine.batch.problems import CACHE_DISK_FULL, CACHE_UNUSABLE
 from vidqa.video.pool import DecodeRequest
@@ -91,7 +91,7 @@ class FrameCache:
             return None
         except ValueError:  # damaged
             with suppress(OSError):
-                path.unlink()
+                remove(path, owner=self.folder)
             return None
         return frames
 
@@ -114,7 +114,7 @@ class FrameCache:
             return self._refused(failed)
         finally:
             with suppress(OSError):
-                temporary.unlink()
+                remove(temporary, owner=self.folder)
         return None
 
     def temporary(self, key: str) -> Path:
@@ -133,7 +133,7 @@ class FrameCache:
                 return frames, self._refused(failed)
         finally:
             with suppress(OSError):
-                temporary.unlink()
+                remove(temporary, owner=self.folder)
         return frames, None
 
     def _refused(self, failed: OSError) -> Problem:
@@ -196,12 +196,12 @@ class FrameCache:
             if file.suffix == ".npy":
                 entries.append((status.st_mtime_ns, status.st_size, file))
             elif time.time() - status.st_mtime > ABANDONED_S:
-                file.unlink(missing_ok=True)
+                remove(file, owner=self.folder)
         left = sum(size for _, size, _ in entries)
         for _, size, file in sorted(entries):
             if left <= allowed:
                 break
-            file.unlink(missing_ok=True)
+            remove(file, owner=self.folder)
             left -= size
         return left
 
@@ -219,7 +219,7 @@ def write_entry(path: str | Path, frames: np.ndarray) -> None:
             file.write(FOOTER.pack(MARK, zlib.crc32(body, zlib.crc32(header.getvalue()))))
     except OSError:
         with suppress(OSError):
-            Path(path).unlink()
+            remove(Path(path), owner=Path(path).parent)
         raise
 
 

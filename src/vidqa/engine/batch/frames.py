@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from vidqa.contract.cli import note
+from vidqa.contract.files import remove
 from vidqa.contract.problem import Exit, Problem, ProblemError
 from vidqa.dataset.record import MediaRef
 from vidqa.engine.batch.claims import Claims, Waiting
@@ -152,9 +153,10 @@ class FrameSource:
             assert self.cache
             result, warning = self.cache.adopt(pending.key, Path(result.path))
         elif store_at:  # a worker that was cut off may have left a part
+            assert self.cache
             with suppress(OSError):
-                Path(store_at).unlink()
-            if self.cache and not isinstance(result, Problem):
+                remove(Path(store_at), owner=self.cache.folder)
+            if not isinstance(result, Problem):
                 warning = self.cache.put(pending.key, result)
         if warning:
             note(str(warning))

@@ -15,6 +15,7 @@ from vidqa.families import family_of
 from vidqa.planning.budget.forecast import Packing, forecast, least_policy
 from vidqa.planning.budget.memory import COUNTS, GIB, MemoryPolicy, model_of
 from vidqa.planning.budget.trained import parameters
+from vidqa.planning.budget.validation import answered_samples
 from vidqa.planning.packing.steps import Steps
 from vidqa.spec import total_steps
 
@@ -32,7 +33,8 @@ def choose_memory_policy(spec: Any, folder: Path, data: Prepared, world: World) 
         if memory_gib is None:
             return least_policy(spec, model)
         steps_of = partial(Steps, spec, data.train, world.data_ranks, world.device.type)
-        packing = Packing(steps_of, total_steps(spec, len(data.train)))
+        answered = answered_samples(spec, data.validation)
+        packing = Packing(steps_of, total_steps(spec, len(data.train)), answered)
         found = forecast(spec, model, packing, memory_gib)
         return replace(found.policy, peak_gib=found.memory.peak_gib)
 

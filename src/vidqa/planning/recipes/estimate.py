@@ -155,7 +155,7 @@ class EqualSamples:
 
     def __init__(self, spec: TrainSpec, length: int, patches: int) -> None:
         self.each, self.patches, self.batch = padded(length, "cuda"), patches, spec.train.train_batch_per_replica
-        self.budget = pack_budget(spec)
+        self.budget, self.answered = pack_budget(spec), ()
 
     def heaviest(self, pack_tokens: int | None) -> list[MicroStep]:
         packs = -(-self.batch // max(1, (pack_tokens or self.budget) // self.each))

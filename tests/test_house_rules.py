@@ -81,6 +81,8 @@ BROAD_EXCEPTS = {
     "families/chat/tokens.py _core": "the tokenizers library raises Exception itself for a file that it does not know",
     "contract/cli.py run": "a bug in a script becomes a problem with a log file",
     "engine/__main__.py main": "the last place before torchrun",
+    "engine/batch/frames.py _decoded": "handed to whoever collects the frames, who would wait for ever without it",
+    "video/pool.py run": "handed to whoever waits for the answer; the thread serves the others on",
     "engine/batch/loader.py _work": "handed to the thread that trains, which raises it",
     "engine/generators/vllm_worker.py main": "vLLM's own exceptions are many, and who started it tells the user",
     "engine/trackers.py _carried_out": "each tracker has exceptions of its own, and none may end a training",

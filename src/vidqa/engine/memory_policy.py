@@ -43,7 +43,7 @@ def choose_memory_policy(spec: Any, folder: Path, data: Prepared, world: World) 
 
 def share_of_gpu(device: torch.device) -> float:
     """The part of a GPU's memory that this process may take, after `use_memory`."""
-    return torch.cuda.get_per_process_memory_fraction(device)
+    return torch.cuda.get_per_process_memory_fraction(_index(device))
 
 
 def free_memory(device: torch.device) -> int:
@@ -58,5 +58,10 @@ def use_memory(device: torch.device, limit_gib: float | None) -> float:
     if limit_gib is None or limit_gib >= has_gib:
         return has_gib
     # What CUDA and NCCL take beside PyTorch's tensors is part of the limit.
-    torch.cuda.set_per_process_memory_fraction((limit_gib - COUNTS.outside_gib) / has_gib, device)
+    torch.cuda.set_per_process_memory_fraction((limit_gib - COUNTS.outside_gib) / has_gib, _index(device))
     return limit_gib
+
+
+def _index(device: torch.device) -> int:
+    """The number of a GPU; "cuda" without one is the present GPU, as everywhere in PyTorch but in memory fractions."""
+    return torch.cuda.current_device() if device.index is None else device.index

@@ -20,6 +20,7 @@ from vidqa.preflight.gpu_checks import NONE_HERE
 from vidqa.preflight.trained import trained_model
 from vidqa.spec.models import TrainSpec
 
+NAMELESS = ("declared", "unknown")  # GPUs of which only the architecture may be known
 MOST_STEPS = 200  # whose work is summed; the others are like them
 # The usual GPU of an architecture, for declared GPUs, which have no name.
 USUAL = {"sm_80": "A100", "sm_89": "L40S", "sm_90": "H100", "sm_100": "B200", "sm_120": "RTX PRO 6000"}
@@ -38,7 +39,7 @@ def time(context: Context) -> list[Problem]:
     if not context.gpus:
         raise Skip(NONE_HERE)
     gpu = context.gpus[0]
-    name = gpu.name if peak_of(gpu.name) else USUAL.get(gpu.arch or "", "")
+    name = USUAL.get(gpu.arch or "", "") if gpu.name in NAMELESS else gpu.name
     peak = peak_of(name)
     if peak is None:
         raise Skip(f"the speed of {gpu.name} ({gpu.arch}) is not known")

@@ -10,15 +10,20 @@ import os
 import secrets
 import shutil
 import stat
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path, PureWindowsPath
 from typing import Any, BinaryIO
 
+from vidqa.contract.environment import cache_folder
 from vidqa.contract.problem import Code
 
 MOST_BYTES = 64 << 20  # of a JSON file that is read whole
+KEPT_BYTES = 16 << 20  # of a file whose hash is kept
+SETTLED_NS = 2 * 10**9
+NAMED = ("utf-8", "backslashreplace")  # a path as text that can be written
 LONGEST_NAME = 255  # bytes of a file's or folder's own name, on every file system of Linux
 
 REMOVAL_OUTSIDE = Code(
@@ -149,9 +154,31 @@ def ends_of(path: str | Path, size: int, most: int = 1 << 20) -> bytes:
 
 
 def content_hash(path: Path) -> str:
-    """SHA-256 of a file. Raises OSError."""
+    """SHA-256 of a file. That of a large one is kept in the cache folder until the file changes. Raises OSError."""
+    stamp = _stamp(path)
+    if stamp[0] < KEPT_BYTES:
+        return _digest(path)
+    kept = cache_folder() / "hashes" / f"{hashlib.sha256(os.path.realpath(path).encode(*NAMED)).hexdigest()[:32]}.json"
+    known = read_object(kept)
+    if known.get("stamp") == stamp and isinstance(known.get("sha256"), str):
+        return str(known["sha256"])
+    digest = _digest(path)
+    # A file that has just changed may change once more without another time.
+    if _stamp(path) == stamp and time.time_ns() - max(stamp[1:3]) > SETTLED_NS:
+        with suppress(OSError):
+            write_json(kept, {"path": os.path.realpath(path).encode(*NAMED).decode(), "stamp": stamp, "sha256": digest})
+    return digest
+
+
+def _digest(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _stamp(path: Path) -> list[int]:
+    """Changes with a file, whatever its times are set to: the time of change of its entry cannot be set."""
+    status = os.stat(path)
+    return [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
 
 
 def write_link(path: Path, target: str) -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import hashlib
 import json
 import os
 import shutil
@@ -22,7 +21,7 @@ from pathlib import Path, PurePosixPath
 from typing import Literal
 
 from vidqa.contract.environment import cache_folder
-from vidqa.contract.files import ends_of, remove, write_json
+from vidqa.contract.files import content_hash, remove, write_json
 from vidqa.dataset.problems import TAR_NO_ROOM
 
 INDEX, MEMBERS, PARTIAL = "index.json", "members", "partial"
@@ -75,7 +74,7 @@ class Unpacked:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.folder = cache_folder() / "archives" / content_key(path)
+        self.folder = cache_folder() / "archives" / content_hash(path)[:32]
         self.folder.parent.mkdir(parents=True, exist_ok=True)
         in_use(self.folder)
         with self._alone():
@@ -200,10 +199,3 @@ def _write(tar: tarfile.TarFile, member: tarfile.TarInfo, target: Path) -> None:
         shutil.copyfileobj(content, out, BLOCK)
     with suppress(OverflowError, OSError):  # what is kept of a file holds when it was evicted and is unpacked again
         os.utime(target, (member.mtime, member.mtime))
-
-
-def content_key(path: Path) -> str:
-    size = path.stat().st_size
-    digest = hashlib.sha256(str(size).encode())
-    digest.update(ends_of(path, size))
-    return digest.hexdigest()[:32]

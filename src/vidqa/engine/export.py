@@ -31,7 +31,7 @@ from vidqa.engine.exports.proof import PROOF, prove_loss
 from vidqa.engine.model.load import DTYPES
 from vidqa.engine.prepare import frame_cache
 from vidqa.engine.problems import ENGINE_OUT_OF_MEMORY, ENGINE_PROOF_SAMPLE, ENGINE_WEIGHTS_MISMATCH, unwritable
-from vidqa.planning.continuing import weights_hash
+from vidqa.planning.continuing import same_weights, weights_hash
 from vidqa.planning.samples import Planner, Sample, training_planner, validation_mode
 from vidqa.planning.sets import sources
 from vidqa.spec import load
@@ -74,7 +74,8 @@ def main(options: Namespace) -> Result:
 
 def _require_same_base(base: Path, facts: dict[str, Any]) -> None:
     trained_on = facts.get("weights", {}).get("base_model")
-    if trained_on and (now := weights_hash(base)) != trained_on:
+    if trained_on and not same_weights(trained_on, base):
+        now = weights_hash(base)
         message = f"its weights are not those that the run started from ({now[:12]} instead of {trained_on[:12]})"
         raise ENGINE_WEIGHTS_MISMATCH.error(base, message, "Put the base model of the run back into that folder.")
 

@@ -9,11 +9,11 @@ archives/KEY.used         held by every process that may read the members, until
 from __future__ import annotations
 
 import errno
-import fcntl
 import json
 import os
 import shutil
 import tarfile
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
@@ -22,8 +22,10 @@ from typing import Literal
 
 from vidqa.contract.environment import cache_folder
 from vidqa.contract.files import content_hash, remove, write_json
+from vidqa.contract.locks import POLL_S, locked, try_lock
 from vidqa.dataset.problems import TAR_NO_ROOM
 
+LOCK_WAIT_S = 6 * 3600.0  # for another process that reads the same archive, which may be terabytes
 INDEX, MEMBERS, PARTIAL = "index.json", "members", "partial"
 SHARE = 0.5  # of the room that the cache's disk has without them: what all unpacked members may take
 MOST_MEMBERS = 1_000_000
@@ -130,8 +132,7 @@ class Unpacked:
     @contextmanager
     def _alone(self) -> Iterator[None]:
         """Of ranks that start together one unpacks, the others wait and find it done."""
-        with self.folder.with_suffix(".lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+        with locked(self.folder.with_suffix(".lock"), wait_s=LOCK_WAIT_S):
             yield
 
 
@@ -158,17 +159,17 @@ def make_room(own: Path, needed: int, source: Path) -> None:
 @cache
 def in_use(folder: Path) -> int:
     """Keep a folder from being evicted until this process ends; gives the open file that does it."""
-    handle = os.open(folder.with_suffix(".used"), os.O_RDWR | os.O_CREAT, 0o666)
-    fcntl.flock(handle, fcntl.LOCK_SH)
+    path = folder.with_suffix(".used")
+    handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+    while not try_lock(handle, path, shared=True):  # held by an eviction, which is short
+        time.sleep(POLL_S)
     return handle
 
 
 def _evict(folder: Path) -> bool:
     """Whether the folder could be removed: no process that lives has asked for it."""
     with folder.with_suffix(".used").open("a") as handle:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        if not try_lock(handle.fileno(), folder.with_suffix(".used")):
             return False
         remove(folder, owner=folder.parent)
     return True

@@ -11,14 +11,14 @@ from typing import Any
 
 from vidqa.contract import files
 from vidqa.contract.run_folder import RUN_SCHEMA, RunFolder
-from vidqa.jobs.records import MOST_NUMBER
+from vidqa.jobs.records import MOST_NUMBER, name_of
 from vidqa.platforms._base import State
 from vidqa.platforms.problems import RUN_FOLDER_UNWRITABLE
 
 
 def new_name(fingerprint: str, taken: set[str]) -> str:
     """A run's name: the time and the spec's fingerprint, with a number where `taken` has it already."""
-    first = f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{fingerprint[:6]}"
+    first = f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{name_of(fingerprint)}"
     name, count = first, 1
     while name in taken:
         count += 1

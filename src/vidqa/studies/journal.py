@@ -6,7 +6,6 @@ of the study. Half a last line, which a power cut leaves, is passed over; any ot
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 from collections.abc import Iterator
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from vidqa.contract.files import now, read_object
+from vidqa.contract.locks import try_lock
 from vidqa.platforms.processes import Identity, this_process
 from vidqa.studies.study_problems import STUDY_BUSY, STUDY_JOURNAL, STUDY_UNWRITABLE
 
@@ -139,17 +139,16 @@ def _sync_folder(folder: Path) -> None:
 
 @contextmanager
 def only_controller(folder: Path) -> Iterator[None]:
-    """Be the one controller of a study; the system gives the lock up when its holder dies. Raises STUDY_BUSY."""
+    """Be the one controller of a study; the system gives the lock up when its holder dies. Raises STUDY_BUSY,
+    LOCK_UNAVAILABLE."""
     path = folder / LOCK
     try:
         handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
     except OSError as failed:
         raise STUDY_UNWRITABLE.error(path, f"the lock cannot be made: {failed}") from failed
     try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise STUDY_BUSY.error(folder, f"its controller is {_shown(read_object(path))}") from None
+        if not try_lock(handle, path):
+            raise STUDY_BUSY.error(folder, f"its controller is {_shown(read_object(path))}")
         os.ftruncate(handle, 0)
         os.pwrite(handle, json.dumps(this_process().as_dict()).encode(), 0)
         try:

@@ -141,10 +141,10 @@ def takes_cudnn(parts: Sequence[torch.Tensor], segments: Segments, causal: bool)
         return False
     grouped = parts[0].shape[1] != parts[1].shape[1]
     of_all = (tuple((part.shape[1:], part.dtype, part.requires_grad) for part in parts), causal)
-    for (_, _, length), call in zip(segments, _calls(segments, *parts), strict=True):
+    for (_, _, length), (query, key, value) in zip(segments, _calls(segments, *parts), strict=True):
         kind = (length, of_all)
         if kind not in _TAKEN:
-            _TAKEN[kind] = can_use_cudnn_attention(SDPAParams(*call, None, 0.0, causal, grouped))
+            _TAKEN[kind] = can_use_cudnn_attention(SDPAParams(query, key, value, None, 0.0, causal, grouped))
         if not _TAKEN[kind]:
             _say_slower(length, parts[0].dtype)
             return False

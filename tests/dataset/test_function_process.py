@@ -1,4 +1,4 @@
-"""A user's function in its process: what it forks holds nobody up, and what it writes on its own is told with its place."""
+"""A user's function in its process: what it forks holds nobody up, and what it writes itself is told."""
 
 from __future__ import annotations
 

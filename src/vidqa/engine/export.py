@@ -18,7 +18,9 @@ import numpy as np
 import torch
 
 from vidqa.contract.cli import Parser, Result, note, run
+from vidqa.contract.environment import take_parent
 from vidqa.contract.files import read_object
+from vidqa.contract.lifeline import end_with
 from vidqa.contract.problem import Problem, ProblemError
 from vidqa.contract.run_folder import RunFolder
 from vidqa.dataset import check_records
@@ -47,6 +49,8 @@ parser.add_argument("--merge", action="store_true")
 
 def main(options: Namespace) -> Result:
     """`data` has the unpublished folder, the format and the proof. Raises what loading and writing raise."""
+    if parent := take_parent():  # what it leaves unpublished is nobody's without it
+        end_with(parent)
     spec, facts = load(options.run / "spec.toml", "train"), read_object(options.export / EXPORT)
     base, dtype, world = Path(spec.policy.model_name_or_path), DTYPES[spec.train.param_dtype], alone()
     _require_same_base(base, facts)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -25,6 +25,8 @@ class Hub(ThreadingHTTPServer):
     kind, name = "model", "org/tiny"
     cut_after: int | None = None  # bytes of a file after which the connection ends, once
     damaged = False  # other bytes of the same length are sent than the listing promises
+    listed: Sequence[object] = ()  # entries that the listing names beside the files of the folder
+    commit: object = COMMIT
 
     def __init__(self, folder: Path) -> None:
         super().__init__(("127.0.0.1", 0), Answer)
@@ -82,20 +84,21 @@ class Answer(BaseHTTPRequestHandler):
         gated = "manual" if self.server.gated_to else False
         return {
             "id": self.server.name,
-            "sha": COMMIT,
+            "sha": self.server.commit,
             "gated": gated,
             "private": False,
             "siblings": siblings,
             "tags": [],
         }
 
-    def tree(self) -> list[dict]:
+    def tree(self) -> list[object]:
         files = sorted(p for p in self.server.folder.rglob("*") if p.is_file())
         root = self.server.folder
-        return [
+        entries = [
             {"type": "file", "path": str(p.relative_to(root)), "size": p.stat().st_size, "oid": etag(p), **lfs(p)}
             for p in files
         ]
+        return [*entries, *self.server.listed]
 
     def file(self, name: str) -> None:
         path = self.server.folder / name

@@ -85,12 +85,14 @@ BROAD_EXCEPTS = {
     "rewards/user_process.py main": "whatever a user's reward raises is told to the process that asked",
     "contract/cli.py run": "a bug in a script becomes a problem with a log file",
     "engine/__main__.py main": "the last place before torchrun",
+    "engine/batch/frames.py _decoded": "handed to whoever collects the frames, who would wait for ever without it",
+    "video/pool.py run": "handed to whoever waits for the answer; the thread serves the others on",
     "engine/batch/loader.py _work": "handed to the thread that trains, which raises it",
     "engine/generators/vllm_worker.py main": "vLLM's own exceptions are many, and who started it tells the user",
     "engine/trackers.py _carried_out": "each tracker has exceptions of its own, and none may end a training",
 }
 PREFIXES = {
-    "contract": {"ENV", "INTERNAL", "INTERRUPTED", "USAGE"},
+    "contract": {"ENV", "INTERNAL", "INTERRUPTED", "LOCK", "REMOVAL", "USAGE"},
     "actions": {"SPEC"},
     "spec": {"AUTOML", "SPEC"},
     "video": {"IMAGE", "MEDIA", "VIDEO"},
@@ -182,6 +184,19 @@ def test_the_environment_is_read_in_one_module() -> None:
     assert found == {"contract/environment.py"}
 
 
+def test_what_is_removed_is_removed_by_one_function() -> None:
+    """`contract.files.remove` proves that its target lies in the folder that owns it."""
+    ways = {"unlink", "rmtree", "rmdir", "removedirs"}
+
+    def removes(node: ast.AST) -> bool:
+        if isinstance(node, ast.Attribute):
+            return node.attr in ways or ast.unparse(node) == "os.remove"
+        return isinstance(node, ast.ImportFrom) and any(name.name in ways for name in node.names)
+
+    removing = {shown(path) for path in [*MODULES, *PROGRAMS] for node in ast.walk(tree(path)) if removes(node)}
+    assert removing == {"contract/files.py"}
+
+
 def test_broad_excepts_are_the_known_ones() -> None:
     found = set()
     for path in [*MODULES, *PROGRAMS]:
@@ -241,7 +256,7 @@ def declared_codes() -> dict[Path, dict[str, str]]:
 
 
 def test_codes_are_declared_in_problems_modules_and_named_for_their_package() -> None:
-    foundation = {"contract/cli.py", "contract/_optional.py", "contract/problem.py"}
+    foundation = {f"contract/{name}.py" for name in ("_optional", "cli", "files", "locks", "problem")}
     wrong = []
     for path, codes in declared_codes().items():
         if not path.name.endswith("problems.py") and shown(path) not in foundation:

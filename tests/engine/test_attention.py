@@ -8,8 +8,10 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.checkpoint import checkpoint
 
+from vidqa.engine.model import attention
 from vidqa.engine.model.attention import Suffixes, attend, segments_of
 
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
@@ -105,3 +107,23 @@ def test_suffixes_see_their_prefix_and_themselves(device: str, heads: tuple[int,
     prefixes = [64, 64, 24]
     suffixes, visible = _suffixes(prefixes, [(0, 5), (0, 17), (1, 1), (2, 9), (2, 8)], device)
     _check(segments_of(prefixes), visible, suffixes, causal=True, heads=heads, size=64, device=device)
+
+
+def test_cudnn_is_asked_for_every_segment_and_what_is_slower_is_said_once(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Tensors of a GPU that no machine needs to have; only what cuDNN answers is decided here."""
+    lengths: list[int] = []
+
+    def has_kernel(call: attention.SDPAParams) -> bool:
+        lengths.append(call.query.shape[2])
+        return lengths[-1] != 24
+
+    monkeypatch.setattr(attention, "can_use_cudnn_attention", has_kernel)
+    monkeypatch.setattr(attention, "_TAKEN", {})
+    with FakeTensorMode():
+        parts = [torch.empty(64, heads, 16, device="cuda", dtype=torch.bfloat16) for heads in (4, 2, 2)]
+        assert attention.takes_cudnn(parts, ((0, 2, 16), (32, 4, 8)), causal=True) and lengths == [16, 8]
+        for _ in range(2):
+            assert not attention.takes_cudnn(parts, ((0, 2, 16), (32, 1, 24), (56, 1, 8)), causal=True)
+    assert lengths == [16, 8, 24] and capsys.readouterr().err.count("cuDNN has no kernel for segments of 24") == 1

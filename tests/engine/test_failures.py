@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -50,6 +52,24 @@ def test_a_loss_that_explodes_ends_the_run_and_keeps_the_checkpoint(world: Simpl
     page = (end.run / "report.html").read_text()
     assert "ERROR · step" in page and "ENGINE_NOT_FINITE" in page and 'aria-label="Loss"' in page
     assert all((folder / "trainer.json").exists() for folder in (end.run / "checkpoints").iterdir())
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A real file system of some checkpoints' size; it takes root to mount one."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=30m", "tmpfs", str(folder)], capture_output=True)
+    if mounted.returncode:
+        pytest.skip(f"no file system can be mounted: {mounted.stderr.decode()}")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def test_a_disk_that_fills_up_while_training_ends_the_run(world: SimpleNamespace, small_disk: Path) -> None:
+    saved = {"train.ckpt.save_freq": 1, "train.ckpt.save_freq_in_epoch": 0, "train.epoch": 8, "train.ckpt.max_keep": -1}
+    end = attempt(world, small_disk, saved)
+    assert end.codes == ["ENGINE_SAVE_FAILED"] and end.status["state"] == "ERROR" and "Traceback" not in end.log
 
 
 def test_weights_that_are_not_finite_are_not_exported(world: SimpleNamespace, tmp_path: Path) -> None:

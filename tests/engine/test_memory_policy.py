@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from torch.cuda._utils import _get_device_index
 
 from vidqa.engine.memory_policy import free_memory, share_of_gpu, use_memory
 from vidqa.planning.budget.memory import COUNTS, GIB
@@ -21,10 +22,16 @@ def card(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(total_memory=HAS))
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (found.free, HAS))
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: found.reserved)
-    monkeypatch.setattr(torch.cuda, "get_per_process_memory_fraction", lambda device: found.share)
+    # Both take a device with a number, and refuse "cuda" alone.
     monkeypatch.setattr(
-        torch.cuda, "set_per_process_memory_fraction", lambda share, device: vars(found).update(share=share)
+        torch.cuda, "get_per_process_memory_fraction", lambda device: _get_device_index(device) or found.share
     )
+    monkeypatch.setattr(
+        torch.cuda,
+        "set_per_process_memory_fraction",
+        lambda share, device: vars(found).update(share=share, number=_get_device_index(device)),
+    )
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     return found
 
 
@@ -37,3 +44,10 @@ def test_a_process_with_a_limit_leaves_the_rest_to_others(card: SimpleNamespace)
     assert free_memory(DEVICE) / GIB == pytest.approx(40 - COUNTS.outside_gib - 10), "its own part, less what it has"
     card.free = 5 * GIB
     assert free_memory(DEVICE) == 5 * GIB, "no more than there is"
+
+
+def test_a_device_without_a_number_is_the_present_one(card: SimpleNamespace) -> None:
+    with pytest.raises(ValueError, match="specified index"):
+        torch.cuda.get_per_process_memory_fraction(torch.device("cuda"))
+    assert share_of_gpu(torch.device("cuda")) == 1.0 and free_memory(torch.device("cuda")) == HAS
+    assert use_memory(torch.device("cuda"), 40.0) == 40.0

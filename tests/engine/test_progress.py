@@ -13,6 +13,7 @@ from types import SimpleNamespace
 import pytest
 from accelerate import PartialState
 
+from vidqa.contract.problem import INTERNAL
 from vidqa.contract.run_folder import RunFolder, read_metrics
 from vidqa.engine.progress import Progress, open_progress
 from vidqa.spec import Layer, TrainSpec, resolve
@@ -160,3 +161,47 @@ def test_facts_are_added_to_what_the_launcher_wrote(tmp_path: Path) -> None:
     RunFolder(tmp_path).update_run(data_fingerprint="abc")
     run = json.loads((tmp_path / "run.json").read_text())
     assert run["run_id"] == "r1" and run["data_fingerprint"] == "abc"
+
+
+def test_the_error_of_another_rank_outlives_the_progress_that_is_written_meanwhile(tmp_path: Path) -> None:
+    """Rank 0 writes how far it is, again and again, while another rank ends."""
+    run, rounds = RunFolder(tmp_path), 25
+    for number in range(rounds):
+        run.write_status("RUNNING")
+        progress = Progress(run, [], 0, 10)
+        ended = threading.Event()
+
+        def keep_writing(progress: Progress = progress, ended: threading.Event = ended) -> None:
+            while not ended.is_set():
+                progress._write(1, {}, "", 0.0, 1.0)
+
+        writer = threading.Thread(target=keep_writing)
+        writer.start()
+        time.sleep(0.002 + number * 0.0007)
+        RunFolder(tmp_path).write_status("ERROR", message="ENGINE_OUT_OF_MEMORY: of rank 1")
+        time.sleep(0.005)
+        ended.set()
+        writer.join()
+        assert run.read_status()["message"] == "ENGINE_OUT_OF_MEMORY: of rank 1", number
+        with progress:
+            pass
+
+
+def test_of_two_ranks_that_fail_the_first_is_told(tmp_path: Path) -> None:
+    for _ in range(25):
+        run, barrier = RunFolder(tmp_path), threading.Barrier(2)
+        run.write_status("RUNNING")
+        firsts: list[str] = []
+
+        def fail(rank: str, run: RunFolder = run, barrier: threading.Barrier = barrier, firsts: list = firsts) -> None:
+            barrier.wait()
+            problems = [INTERNAL.at(rank, "failed")]
+            if run.write_status("ERROR", message=rank, unless=("ERROR", "COMPLETE"), problems=problems):
+                firsts.append(rank)
+
+        ranks = [threading.Thread(target=fail, args=(rank,)) for rank in ("rank 0", "rank 1")]
+        for rank in ranks:
+            rank.start()
+        for rank in ranks:
+            rank.join()
+        assert firsts == [run.read_status()["message"]] == [problem.where for problem in run.read_problems()]

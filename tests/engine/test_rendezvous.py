@@ -13,7 +13,7 @@ from pathlib import Path
 import listening
 import pytest
 
-from vidqa.engine import rendezvous
+from vidqa.engine import rendezvous, torchrun
 
 PROGRAM = Path(__file__).with_name("meets.py")
 TORCHRUN = [sys.executable, "-m", "vidqa.engine.torchrun"]
@@ -120,6 +120,24 @@ sys.exit(5)
 def test_no_rank_at_all_is_refused() -> None:
     done = subprocess.run([*TORCHRUN, "--standalone", "--nproc-per-node=0", "x.py"], capture_output=True, text=True)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1) and "at least 1" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("--standalone --nproc-per-node 2 -m engine train", (2, ["-m", "engine", "train"])),
+        ("--nproc-per-node=2 --standalone -m engine --nnodes 3", (2, ["-m", "engine", "--nnodes", "3"])),
+        ("--nproc_per_node 2 --standalone x.py", (2, ["x.py"])),
+        ("--standalone --nproc-per-node=-1 x.py", (-1, ["x.py"])),
+        ("--standalone --nproc-per-node gpu x.py", None),
+        ("--standalone --nproc-per-node 2 --max-restarts 3 x.py", None),
+        ("--nnodes 2 --nproc-per-node 2 x.py", None),
+        ("--standalone --nproc-per-node 2", None),
+        ("x.py --standalone --nproc-per-node 2 y.py", None),
+    ],
+)
+def test_the_options_of_one_node_are_known_in_any_order(words: str, told: tuple[int, list[str]] | None) -> None:
+    assert torchrun.one_node(words.split()) == told
 
 
 def test_when_a_rank_fails_others_that_do_not_hear_are_killed(tmp_path: Path) -> None:

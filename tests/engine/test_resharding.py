@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,8 +13,12 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
-from vidqa.engine.distributed import local_part
+from vidqa.contract.problem import ProblemError
+from vidqa.engine.distributed import World, local_part
+from vidqa.engine.learner import Learner, Step
 from vidqa.engine.model import resharding
+from vidqa.engine.objectives import Sums
+from vidqa.engine.signals import StopRequest
 
 
 @pytest.fixture
@@ -65,3 +70,56 @@ def test_gradients_of_one_rank_are_summed_where_they_are(mesh: Any, monkeypatch:
     given = [watched.given for watched in ways if watched.given]
     assert [len(addresses) for addresses in given] == [2, 2] and all(first == second for first, second in given)
     assert {first for first, _ in given} == {gradient.untyped_storage().data_ptr() for gradient in found}
+
+
+def test_a_sum_in_another_precision_or_place_is_refused() -> None:
+    """Nobody would wait for the copy that it takes."""
+    cpu = torch.device("cpu")
+    for size, dtype in (((8,), torch.bfloat16), ((4,), torch.float32)):
+        one = resharding.OneRank()
+        one.allocate((8,), dtype=torch.float32, device=cpu)
+        with pytest.raises(AssertionError, match="FSDP asks for"):
+            one.allocate(size, dtype=dtype, device=cpu)
+    one = resharding.OneRank()
+    one(first := torch.zeros(8), first)
+    with pytest.raises(AssertionError, match="other memory"):
+        one(torch.zeros(8), first)
+
+
+class Halves(nn.Module):
+    """Only one of its layers is used."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.used, self.unused = nn.Linear(8, 4), nn.Linear(8, 4)
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        return self.used(rows)
+
+
+class SquaresOfRows:
+    metrics = ()
+
+    def __call__(self, model: nn.Module, batch: Any) -> Sums:
+        return Sums(model(batch.rows).square().sum(), 5)
+
+
+@pytest.mark.parametrize("number", [0, 7])
+def test_a_parameter_without_gradient_ends_a_run_also_after_a_resume(mesh: Any, number: int) -> None:
+    model = Halves()
+    for unit in (model.used, model.unused, model):
+        fully_shard(unit, mesh=mesh)
+    learner = Learner(
+        model=model,
+        resharding=resharding.Resharding(model, "never"),
+        optimizer=torch.optim.SGD(model.parameters()),
+        objective=SquaresOfRows(),
+        max_norm=1.0,
+        world=World(0, 1, torch.device("cpu"), mesh, None, None),
+        stop=StopRequest(),
+    )
+    batch = SimpleNamespace(rows=torch.randn(5, 8), kept=None)
+    with pytest.raises(ProblemError, match="ENGINE_NO_GRADIENT"):
+        learner.take(Step(number, [SimpleNamespace(problems=[], batch=batch)], 1, 5.0))
+    model.unused.requires_grad_(False)
+    assert learner.take(Step(number, [SimpleNamespace(problems=[], batch=batch)], 1, 5.0)).count == 5

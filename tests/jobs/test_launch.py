@@ -9,19 +9,23 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.platforms.conftest import ENOUGH_S
-from vidqa.contract import environment
+from vidqa.contract import environment, files
+from vidqa.contract.locks import try_lock
 from vidqa.contract.problem import Exit, ProblemError
+from vidqa.jobs import launch as launching
 from vidqa.jobs import records, results
 from vidqa.jobs import watch as jobs
 from vidqa.jobs.launch import Resources, dry_run, launch
 from vidqa.platforms import job_files
 from vidqa.platforms._base import State
+from vidqa.platforms.local import LOCAL
 
 WriteSpec = Callable[..., Path]
 SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
@@ -255,3 +259,51 @@ def test_the_scripts_dry_run_and_list(write_spec: WriteSpec, tmp_path: Path) -> 
     assert code == Exit.USAGE and result["problems"][0]["code"] == "JOB_NOT_FOUND"
     code, result = script(SCRIPTS / "launch.py", "train", "--spec", "absent.toml", "--platform", "mainframe")
     assert code == Exit.USAGE and result["problems"][0]["code"] == "PLATFORM_UNKNOWN"
+
+
+def test_a_slow_cluster_keeps_no_other_launch_waiting(
+    stand_in: None, write_spec: WriteSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is asked of a platform is asked outside the lock of launches."""
+    held: list[str] = []
+
+    def watched(name: str):
+        ask = getattr(LOCAL, name)
+
+        def asked(*words: object) -> object:
+            with (job_files.folder() / ".launch.lock").open("a") as lock:
+                held.extend([name] * (not try_lock(lock.fileno(), Path(lock.name))))
+            return ask(*words)
+
+        return asked
+
+    (job_files.folder()).mkdir(parents=True, exist_ok=True)
+    slow = replace(LOCAL, **{name: watched(name) for name in ("check", "submit", "status")})
+    monkeypatch.setattr(launching, "platform", lambda _: slow)
+    monkeypatch.setattr(jobs, "platform", lambda _: slow)
+    spec = write_spec("complete")
+    assert finished(spec)[0] == "started" and finished(spec)[0] == "done" and held == []
+
+
+def test_two_launches_at_one_time_start_one_job(stand_in: None, write_spec: WriteSpec) -> None:
+    spec = write_spec("hang")
+    with ThreadPoolExecutor(4) as threads:
+        launched = list(threads.map(lambda _: launch("train", spec, "local"), range(4)))
+    assert sorted(each.how for each in launched) == ["attached"] * 3 + ["started"]
+    (job_id,) = {each.record.job_id for each in launched}
+    assert jobs.cancel(job_id, ENOUGH_S).state == State.CANCELED
+
+
+def test_a_record_is_read_once_while_it_stays_as_it_is(
+    stand_in: None, write_spec: WriteSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, record = finished(write_spec("complete"))
+    for number in range(50):
+        records.write(replace(record, job_id=f"20200101T000000Z-ffffff-{number}", spec_fingerprint="f" * 64))
+    read: list[Path] = []
+    read_json = files.read_json
+    monkeypatch.setattr(records.files, "read_json", lambda path: (read.append(path), read_json(path))[1])
+    assert len(records.scan(record.spec_fingerprint)[0]) == 1 and len(read) <= 1
+    assert len(records.scan()[0]) == len(records.scan()[0]) == 51 and len(read) <= 51
+    records.write(replace(record, message="another"))
+    assert records.scan(record.spec_fingerprint)[0][0].message == "another"

@@ -18,10 +18,34 @@ from vidqa.planning.recipes.cards import LARGE, LENGTHS, SMALL, longest_sample
         ("NVIDIA GeForce RTX 4090", "RTX 4090"),
         ("NVIDIA RTX PRO 6000 Blackwell Workstation Edition", "RTX PRO 6000"),
         ("NVIDIA H20", "H20"),
+        ("NVIDIA H100 PCIe", "H100 PCIe"),
+        ("NVIDIA H100 NVL", "H100 NVL"),
+        ("NVIDIA A100-SXM4-40GB", "A100 40 GB"),
+        ("A100-PCIE-40GB", "A100 40 GB"),
+        ("NVIDIA A100 80GB PCIe", "A100 PCIe"),
+        ("H100", "H100"),
     ],
 )
 def test_a_card_is_known_by_its_name(name: str, word: str) -> None:
     assert card_of(name) is CARDS[word] and peak_of(name) == CARDS[word].peak
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "NVIDIA GH200 480GB",
+        "NVIDIA GB200",
+        "NVIDIA H200 NVL",
+        "NVIDIA H20-3e",
+        "NVIDIA H100 80GB HBM3 MIG 1g.10gb",
+        "NVIDIA GeForce RTX 4090 Laptop GPU",
+        "NVIDIA GeForce RTX 4090 D",
+        "NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition",
+        "",
+    ],
+)
+def test_a_card_with_the_name_of_another_in_its_own_is_not_that_one(name: str) -> None:
+    assert card_of(name) is None
 
 
 def test_a_card_that_nobody_listed_has_no_peak() -> None:

@@ -27,7 +27,7 @@ class Packs(Packing):
     """Packs that are as full as they may be, four patches a token; the longest sample has 4,096 tokens."""
 
     def __init__(self, largest: int = 20_480) -> None:
-        self.largest = largest
+        self.largest, self.answered = largest, ()
 
     def heaviest(self, pack_tokens: int | None) -> list[MicroStep]:
         tokens = pack_tokens or self.largest

@@ -106,7 +106,7 @@ def test_a_launcher_that_ends_while_we_look_has_started_its_job(
         identity = Identity.of(launcher.pid)
         assert identity
 
-        def none_yet(_: str) -> list[Identity]:
+        def none_yet(_: str, below: Identity | None = None) -> list[Identity]:
             launcher.communicate()
             return []
 

@@ -112,6 +112,23 @@ def test_what_does_not_fit_is_told_what_helps(case: Case, gib: float, more: dict
     assert budget(case, gib)[1] == []
 
 
+def test_the_model_that_validation_gathers_to_answer_is_counted(case: Case) -> None:
+    """Sharded over many GPUs a step takes little, and answering takes the whole model on each of them."""
+    case.spec |= {"policy.parallelism.dp_shard_size": 32, "train.train_batch_per_replica": 1}
+    case.train, case.spec["validation.enable"] = records(range(4), 16), True
+    case.spec["train.train_policy.dataset.test_size"] = 2
+    without = budget(case)[0].facts["memory"]
+    case.spec["engine.validation_generate"] = 2
+    report, (problem,) = budget(case, without["peak_gib"] * 1.05 + COUNTS.outside_gib + 0.1)
+    counted = report.facts["memory"]
+    whole_gib = 8.76e9 * 2 / 2**30  # parameters of an 8B model in bf16
+    assert (without["moment"] != "generation", counted["moment"]) == (True, "generation")
+    assert whole_gib < counted["peak_gib"] - counted["weights_and_optimizer_gib"] < 1.2 * whole_gib
+    assert "gathers the whole model" in problem.message and problem.remedy == "set engine.validation_generate = 0"
+    case.spec["validation.enable"] = False
+    assert budget(case)[0].facts["memory"]["moment"] != "generation"
+
+
 def test_a_sample_that_one_gpu_cannot_hold_is_for_several(case: Case) -> None:
     """GPUs that share each pack hold their part of it, and of the weights."""
     sides = {"custom.vision.nframes": 16, "custom.vision.resized_height": 1600, "custom.vision.resized_width": 1600}

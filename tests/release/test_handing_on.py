@@ -5,7 +5,11 @@ from __future__ import annotations
 import json
 import runpy
 import shutil
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,6 +24,7 @@ from tiny_world import tiny_data, tiny_model, tiny_spec
 
 from vidqa.contract import cli
 from vidqa.contract.cli import SKILL_ROOT
+from vidqa.contract.environment import PARENT
 from vidqa.contract.files import now, read_object, write_json
 from vidqa.contract.problem import ProblemError
 from vidqa.contract.run_folder import RunFolder
@@ -67,7 +72,8 @@ def quick_start(monkeypatch: pytest.MonkeyPatch) -> None:
     """The engine's process is real; it forks from one that has imported its libraries."""
 
     def run(program: list[str], *, env: dict[str, str], **_: Any) -> Any:
-        return forked.run(program, timeout=120, env=env)
+        # The parent of a fork is not this process, with which the engine's would end.
+        return forked.run(program, timeout=120, env={name: env[name] for name in env.keys() - {PARENT}})
 
     monkeypatch.setattr(handing_on.subprocess, "run", run)
 
@@ -186,6 +192,42 @@ def test_what_a_kill_left_and_what_was_cut_off_is_made_again(runs: SimpleNamespa
     assert hand_on(source, out, merge=True).how == "made"
     assert (out / "model.safetensors").read_bytes() == whole
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+@pytest.mark.parametrize("there", [False, True], ids=["nothing was there", "in place of a damaged one"])
+def test_a_merge_that_is_killed_leaves_nothing_under_its_name_and_nobody_at_work(
+    runs: SimpleNamespace, tmp_path: Path, there: bool
+) -> None:
+    source, out = find(str(runs.lora)), tmp_path / "out"
+    if there:
+        hand_on(source, out, merge=True)
+        (out / "model.safetensors").write_bytes(b"damaged")
+    program = [sys.executable, str(SKILL_ROOT / "scripts/export.py"), str(runs.lora), "--merge", "--out", str(out)]
+    script = subprocess.Popen(program, stdout=subprocess.DEVNULL)
+    try:
+        deadline = time.monotonic() + 300
+        while not (tmp_path / ".unfinished-out").exists():
+            assert script.poll() is None and time.monotonic() < deadline
+            time.sleep(0.001)
+    finally:
+        script.kill()
+        script.wait()
+    deadline = time.monotonic() + 30
+    while workers := processes_with(str(out)):
+        assert time.monotonic() < deadline, workers
+        time.sleep(0.05)
+    assert out.exists() == there
+    assert hand_on(source, out, merge=True).how == "made" and [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def processes_with(word: str) -> list[str]:
+    """The command lines of live processes that have this word."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            line = (folder / "cmdline").read_bytes().decode(errors="replace").replace("\0", " ")
+            found += [line] * (word in line)
+    return found
 
 
 def _cut_off(source: ExportSource) -> None:

@@ -102,6 +102,83 @@ def test_what_cannot_be_had_is_said_before_anything_is_written(
     assert "hf_model" not in none.value.problems[0].remedy
 
 
+def listed(path: object, size: object = 7, **others: object) -> dict[str, object]:
+    return {"type": "file", "path": path, "size": size, "oid": "0" * 40, **others}
+
+
+@pytest.mark.parametrize("prefix", ["", "/", "..", "av/.."])
+def test_a_name_that_leads_out_of_the_folder_removes_nothing(server: Hub, tmp_path: Path, prefix: str) -> None:
+    """The user's own file has another size than the one that the hub lists under its name."""
+    own = tmp_path / "precious.txt"
+    own.write_text("years of work")
+    name = f"{prefix}/precious.txt" if prefix.endswith("..") else f"{prefix}{own}"
+    server.listed = [listed(name)]
+    assert codes(tmp_path / "out", ["av"]) == {"HUB_ANSWER"} and own.read_text() == "years of work"
+    with pytest.raises(ProblemError, match="HUB_ANSWER"):
+        hub_dataset.stage_dataset("hf_dataset://org/set")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    "entries",
+    [
+        [listed("av/./b")],
+        [listed("av//b")],
+        [listed("")],
+        [listed("av/")],
+        [listed("C:b")],
+        [listed("a\0b")],
+        [listed("a\ud800b")],
+        [listed("a" * 300)],
+        [listed(5)],
+        [listed(None)],
+        [listed("a", "7")],
+        [listed("a", -7)],
+        [listed("a", 7.5)],
+        [listed("a", True)],
+        [listed("a"), listed("a")],
+        [listed("a"), listed("a/b")],
+        [listed("a", lfs={})],
+        [listed("a", lfs=5)],
+        [listed("a", lfs={"oid": 5, "size": 7, "pointerSize": 9})],
+        [listed("a", oid=5)],
+        [{"type": "file"}],
+        [{}],
+        ["a"],
+        [None],
+    ],
+    ids=repr,
+)
+def test_a_listing_that_no_hub_writes_is_refused(server: Hub, tmp_path: Path, entries: list[object]) -> None:
+    server.listed = entries
+    assert codes(tmp_path / "out", ["av"]) == {"HUB_ANSWER"} and not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("commit", ["../../../out", "/tmp", "", None, 5, "a\0"], ids=repr)
+def test_a_commit_that_is_none_is_refused(server: Hub, commit: object) -> None:
+    server.commit = commit
+    for name, kind in (("hf_dataset://org/set", "dataset"), ("hf_model://org/set", "model")):
+        server.kind = kind
+        with pytest.raises(ProblemError, match="HUB_ANSWER"):
+            hub.ask(name, token=None, kind=kind)
+
+
+def test_a_file_of_the_users_stays(server: Hub, tmp_path: Path) -> None:
+    """The folder need not be ours alone, and a link in it may lead anywhere."""
+    out, elsewhere = tmp_path / "out", tmp_path / "elsewhere"
+    out.mkdir()
+    (out / "README.md").write_text("my own notes")
+    assert codes(out, ["av"]) == {"STORAGE_OCCUPIED"} and (out / "README.md").read_text() == "my own notes"
+    assert sorted(path.name for path in out.iterdir()) == ["README.md"]
+    (out / "README.md").unlink()
+    fetch(SET, ["av"], out)
+    (out / "av").rename(elsewhere)
+    (out / "av").symlink_to(elsewhere)
+    (elsewhere / "av_benchmark_qa_pairs.json").write_text("my own answers")
+    assert codes(out, ["av"]) == {"REMOVAL_OUTSIDE"}
+    assert (elsewhere / "av_benchmark_qa_pairs.json").read_text() == "my own answers"
+
+
 @pytest.fixture
 def coco(tmp_path: Path) -> Iterator[str]:
     (tmp_path / "web").mkdir()

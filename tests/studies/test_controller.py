@@ -28,7 +28,7 @@ from vidqa.planning.sets import load_sets
 from vidqa.platforms import hardware
 from vidqa.studies import journal, proposing, requests, starting
 from vidqa.studies.controller import Controller
-from vidqa.studies.journal import only_controller
+from vidqa.studies.journal import only_controller, read
 from vidqa.studies.report import report
 from vidqa.studies.status import status
 from vidqa.studies.study import open_study
@@ -203,6 +203,19 @@ def test_a_study_that_has_ended_goes_on_with_more_trials(tmp_path: Path) -> None
     assert any(each.state == "pruned" and "removed when the search" in each.why for each in found.trials[:4])
     names = [name for name in found.work if name in reruns or name.startswith("final-")]
     assert len(names) == len(set(names)) and found.winner == report(study).data["winner"]
+
+
+def test_checkpoints_outside_the_study_stay_whatever_its_journal_names(tmp_path: Path) -> None:
+    study, own = write_study(tmp_path / "study", max_trials=2), tmp_path / "own/checkpoints/step_1"
+    own.mkdir(parents=True)
+    carry_out(study)
+    events = [event for event in read(study).events if event["event"] not in ("removed", "finished")]
+    for number, event in enumerate(events, 1):
+        event |= {"seq": number, **({"run_dir": str(tmp_path / "own")} if event["event"] == "ended" else {})}
+    (study / "journal.jsonl").write_text("".join(f"{json.dumps(event)}\n" for event in events))
+    with pytest.raises(ProblemError, match="REMOVAL_OUTSIDE"):
+        carry_out(study)
+    assert own.is_dir() and not [event for event in read(study).events if event["event"] == "removed"]
 
 
 @pytest.mark.parametrize("algorithm", ["cma-es", "pbt"])

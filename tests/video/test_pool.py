@@ -212,6 +212,20 @@ def test_what_is_not_admitted_is_cancelled_when_a_worker_is_free(tmp_path):
         assert refused.cancelled() and asked == [True]
 
 
+def test_what_admitting_raises_is_raised_by_the_answer_and_the_others_go_on(tmp_path):
+    clip = write_clip(tmp_path / "a.mp4")
+
+    def admit() -> bool:
+        raise KeyError("no such claim")
+
+    with DecodePool(1, 30, NUMBERS) as pool:
+        failed = pool.submit(ask(clip, (2,)), admit=admit)
+        answered = pool.submit(ask(clip, (3,)), admit=lambda: True)
+        assert answered.result(60)[:, 0, 0, 0].tolist() == [3]
+        with pytest.raises(KeyError, match="no such claim"):
+            failed.result(1)
+
+
 PARENT = """
 import sys
 from vidqa.video.pool import DecodePool, DecodeRequest

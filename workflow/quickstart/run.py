@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import shlex
-import shutil
 import subprocess
 import sys
 import time
@@ -17,6 +16,7 @@ SKILL_ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(SKILL_ROOT / "src"))
 
 from vidqa.contract.environment import child_environment, python_path  # noqa: E402
+from vidqa.contract.files import remove  # noqa: E402
 from vidqa.demo.recipe import EVALUATE, GAIN, LOOP, POOL_CLIPS, TRAIN, TRAIN_CLIPS  # noqa: E402
 from vidqa.demo.summary import summary  # noqa: E402
 
@@ -53,7 +53,7 @@ def main() -> None:
     script("analyze_gaps", "--results-dir", after, "--gaps-parquet", GAPS, *kpi)
 
     # Make it better there: mine clips like the gaps from a pool, train on, and keep the new model if it is better.
-    shutil.rmtree(DEFT, ignore_errors=True)  # an earlier demo's, which began with another model
+    remove(DEFT, owner=DEMO)  # an earlier demo's, which began with another model
     sets = ("--selection", DATA / "selection", "--pool", DATA / "pool", "--kpi", DATA / "eval")
     recipes = ("--train-spec", train, "--evaluate-spec", tuned, "--model", trained)
     script("run_deft", "init", DEFT, *recipes, *sets, *words_of(LOOP))

@@ -1,4 +1,5 @@
-"""Files that are never half-written: text, JSON and links replaced by rename. And what tells files apart."""
+"""Files that are never half-written: text, JSON and links replaced by rename. What tells files apart, which names of
+others' are safe, and the one way to remove something."""
 
 from __future__ import annotations
 
@@ -7,14 +8,29 @@ import hashlib
 import json
 import os
 import secrets
+import shutil
 import stat
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
-from pathlib import Path
+from pathlib import Path, PureWindowsPath
 from typing import Any, BinaryIO
 
+from vidqa.contract.environment import cache_folder
+from vidqa.contract.problem import Code
+
 MOST_BYTES = 64 << 20  # of a JSON file that is read whole
+KEPT_BYTES = 16 << 20  # of a file whose hash is kept
+SETTLED_NS = 2 * 10**9
+NAMED = ("utf-8", "backslashreplace")  # a path as text that can be written
+LONGEST_NAME = 255  # bytes of a file's or folder's own name, on every file system of Linux
+
+REMOVAL_OUTSIDE = Code(
+    "REMOVAL_OUTSIDE",
+    "A file or folder that is to be removed lies outside the folder that owns it, or is reached through a link.",
+    "Nothing was removed. Replace the link by a folder, or remove by hand what the message names, then run this again.",
+)
 
 
 def now() -> str:
@@ -33,7 +49,44 @@ def replacing(path: Path) -> Iterator[Path]:
         yield temporary
         os.replace(temporary, path)
     finally:
-        temporary.unlink(missing_ok=True)
+        remove(temporary, owner=path.parent)
+
+
+def remove(path: Path, *, owner: Path) -> None:
+    """Remove a file, a link (not what it leads to) or a folder with all that is in it, below the folder `owner`. What
+    is not there is no error, and of a folder what cannot be removed stays.
+
+    Every removal of the product goes through here: a path may come from a listing, a record or a spec of somebody
+    else's. Raises REMOVAL_OUTSIDE, and OSError for a file that cannot be removed.
+    """
+    require_owned(path, owner)
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def require_owned(path: Path, owner: Path) -> None:
+    """Raises REMOVAL_OUTSIDE unless `path` is below the folder `owner`, whatever links and dots are on the way."""
+    root, folder = os.path.realpath(owner), os.path.realpath(path.parent)
+    if path.name in ("", os.pardir) or os.path.commonpath([root, folder]) != root:
+        raise REMOVAL_OUTSIDE.error(path, f"it lies in {folder}, not below {root}")
+
+
+def name_error(name: object) -> str:
+    """Why a name that somebody else wrote names no file below a folder of ours; empty where it does."""
+    if not isinstance(name, str):
+        return f"a name is text, not {type(name).__name__}"
+    parts = name.split("/")
+    if PureWindowsPath(name).drive or any(part in ("", os.curdir, os.pardir) for part in parts):
+        return "a name is relative, without drive and without empty, `.` or `..` parts"
+    try:
+        too_long = any(len(part.encode()) > LONGEST_NAME for part in parts)
+    except UnicodeEncodeError:
+        return "a name holds no half of a surrogate pair"
+    if "\0" in name or too_long:
+        return f"a name holds no NUL, and each part has at most {LONGEST_NAME} bytes"
+    return ""
 
 
 def write_text(path: Path, text: str) -> None:
@@ -101,15 +154,37 @@ def ends_of(path: str | Path, size: int, most: int = 1 << 20) -> bytes:
 
 
 def content_hash(path: Path) -> str:
-    """SHA-256 of a file. Raises OSError."""
+    """SHA-256 of a file. That of a large one is kept in the cache folder until the file changes. Raises OSError."""
+    stamp = _stamp(path)
+    if stamp[0] < KEPT_BYTES:
+        return _digest(path)
+    kept = cache_folder() / "hashes" / f"{hashlib.sha256(os.path.realpath(path).encode(*NAMED)).hexdigest()[:32]}.json"
+    known = read_object(kept)
+    if known.get("stamp") == stamp and isinstance(known.get("sha256"), str):
+        return str(known["sha256"])
+    digest = _digest(path)
+    # A file that has just changed may change once more without another time.
+    if _stamp(path) == stamp and time.time_ns() - max(stamp[1:3]) > SETTLED_NS:
+        with suppress(OSError):
+            write_json(kept, {"path": os.path.realpath(path).encode(*NAMED).decode(), "stamp": stamp, "sha256": digest})
+    return digest
+
+
+def _digest(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _stamp(path: Path) -> list[int]:
+    """Changes with a file, whatever its times are set to: the time of change of its entry cannot be set."""
+    status = os.stat(path)
+    return [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
 
 
 def write_link(path: Path, target: str) -> None:
     """A symbolic link to `target`, relative to the link's own folder."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.link")
-    temporary.unlink(missing_ok=True)
+    remove(temporary, owner=path.parent)
     temporary.symlink_to(target)
     os.replace(temporary, path)

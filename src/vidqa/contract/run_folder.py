@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import stat
 import time
 import zlib
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from vidqa import __version__
-from vidqa.contract.files import read_json, read_object, write_json, write_text
-from vidqa.contract.problem import Problem
+from vidqa.contract.files import read_json, read_object, remove, write_json, write_text
+from vidqa.contract.locks import locked
+from vidqa.contract.problem import Problem, ProblemError
 
 RUN_SCHEMA = 1  # of run.json
 METRICS = "metrics.jsonl"  # one event per line
@@ -37,11 +38,12 @@ _STATUS = {
 SET_ASIDE = "set-aside-"  # before the name of a checkpoint that a run went back behind, or that is damaged
 MOST_SECONDS = 1e12
 READ_BYTES = 16 << 20
+LOCK_WAIT_S = 30.0  # for another rank that writes a status
 _NUMBERED = re.compile(r"(step|epoch)_(\d+)")
 
 
 class RunFolder:
-    """One run's folder. Only rank 0 of a run writes through it."""
+    """One run's folder. Only rank 0 of a run writes through it, and a rank that fails."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -57,8 +59,12 @@ class RunFolder:
         eta_s: float | None = None,
         message: str = "",
         exit_code: int | None = None,
-    ) -> None:
-        """Atomic. `state` is PENDING, RUNNING, COMPLETE, ERROR, CANCELED or STOPPED."""
+        unless: Collection[str] = (),
+        problems: Sequence[Problem] | None = None,
+    ) -> bool:
+        """`state` is PENDING, RUNNING, COMPLETE, ERROR, CANCELED or STOPPED. Where the present state is one of
+        `unless`, nothing is written, and False is returned: no other process, as one that fails, writes between the
+        two. `problems` are written with it."""
         status = {
             "state": state,
             "step": step,
@@ -68,7 +74,21 @@ class RunFolder:
             "exit_code": exit_code,
             "updated": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         }
-        write_json(self.path / "status.json", status)
+        with self._alone():
+            if unless and self.read_status().get("state") in unless:
+                return False
+            if problems is not None:
+                self.write_problems(problems)
+            write_json(self.path / "status.json", status)
+        return True
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Of all ranks one at a time; on a disk without locks each when it wants to."""
+        with ExitStack() as held:
+            with suppress(ProblemError):
+                held.enter_context(locked(self.path / ".status.lock", wait_s=LOCK_WAIT_S))
+            yield
 
     def read_status(self) -> dict[str, Any]:
         """The last status, without values that are not of their kind; empty when there is none yet."""
@@ -124,7 +144,7 @@ class RunFolder:
         later = [p for p in self.newest_checkpoints() if not 0 <= _step_of(p / TRAINER) <= step]
         for path in later:
             aside = path.with_name(f"{SET_ASIDE}{path.name}")
-            shutil.rmtree(aside, ignore_errors=True)
+            remove(aside, owner=self.checkpoints)
             path.rename(aside)
         return [path.name for path in later]
 
@@ -136,13 +156,13 @@ class RunFolder:
             if old.name not in also:
                 doomed = old.with_name(f"{UNFINISHED}{old.name}")  # never half a folder under a published name
                 old.rename(doomed)
-                shutil.rmtree(doomed, ignore_errors=True)
+                remove(doomed, owner=folder)
 
     @staticmethod
     def begin(folder: Path, name: str) -> Path:
         """An empty folder below `folder` in which `name` is made before it is published."""
         fresh = folder / f"{UNFINISHED}{name}"
-        shutil.rmtree(fresh, ignore_errors=True)
+        remove(fresh, owner=folder)
         fresh.mkdir(parents=True)
         return fresh
 
@@ -154,15 +174,15 @@ class RunFolder:
         if published.exists():
             published.rename(older)  # removing it takes long, and a kill must not find neither of the two
         unfinished.rename(published)
-        shutil.rmtree(older, ignore_errors=True)
-        shutil.rmtree(published.with_name(f"{SET_ASIDE}{published.name}"), ignore_errors=True)
+        remove(older, owner=unfinished.parent)
+        remove(published.with_name(f"{SET_ASIDE}{published.name}"), owner=unfinished.parent)
         return published
 
     def sweep(self) -> None:
         """Remove what a killed or failed save left behind."""
         for folder in (self.checkpoints, self.exports):
             for left in folder.glob(f"{UNFINISHED}*"):
-                shutil.rmtree(left, ignore_errors=True)
+                remove(left, owner=folder)
 
     def read_run(self) -> dict[str, Any]:
         """run.json; empty where there is none that can be read, or whose `jobs` are no list."""

@@ -9,12 +9,11 @@ archives/KEY.used         held by every process that may read the members, until
 from __future__ import annotations
 
 import errno
-import fcntl
-import hashlib
 import json
 import os
 import shutil
 import tarfile
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
@@ -22,9 +21,11 @@ from pathlib import Path, PurePosixPath
 from typing import Literal
 
 from vidqa.contract.environment import cache_folder
-from vidqa.contract.files import ends_of, write_json
+from vidqa.contract.files import content_hash, remove, write_json
+from vidqa.contract.locks import POLL_S, locked, try_lock
 from vidqa.dataset.problems import TAR_NO_ROOM
 
+LOCK_WAIT_S = 6 * 3600.0  # for another process that reads the same archive, which may be terabytes
 INDEX, MEMBERS, PARTIAL = "index.json", "members", "partial"
 SHARE = 0.5  # of the room that the cache's disk has without them: what all unpacked members may take
 MOST_MEMBERS = 1_000_000
@@ -75,13 +76,13 @@ class Unpacked:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.folder = cache_folder() / "archives" / content_key(path)
+        self.folder = cache_folder() / "archives" / content_hash(path)[:32]
         self.folder.parent.mkdir(parents=True, exist_ok=True)
         in_use(self.folder)
         with self._alone():
             index = _read_index(self.folder / INDEX)
             if index is None:  # not here yet, or of a process that was killed
-                shutil.rmtree(self.folder, ignore_errors=True)
+                remove(self.folder, owner=self.folder.parent)
                 with open_tar(path, "r:gz") as tar:
                     found = plain_members(tar, path.stat().st_size)
                     index = {name: (number, member.size) for number, name, member in found}
@@ -120,7 +121,7 @@ class Unpacked:
                     raise TAR_NO_ROOM.error(self.path, f"it cannot be unpacked: {failed.strerror}") from failed
                 raise
             finally:
-                partial.unlink(missing_ok=True)
+                remove(partial, owner=self.folder)
 
     def _is_there(self, name: str) -> bool:
         try:
@@ -131,8 +132,7 @@ class Unpacked:
     @contextmanager
     def _alone(self) -> Iterator[None]:
         """Of ranks that start together one unpacks, the others wait and find it done."""
-        with self.folder.with_suffix(".lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+        with locked(self.folder.with_suffix(".lock"), wait_s=LOCK_WAIT_S):
             yield
 
 
@@ -159,19 +159,19 @@ def make_room(own: Path, needed: int, source: Path) -> None:
 @cache
 def in_use(folder: Path) -> int:
     """Keep a folder from being evicted until this process ends; gives the open file that does it."""
-    handle = os.open(folder.with_suffix(".used"), os.O_RDWR | os.O_CREAT, 0o666)
-    fcntl.flock(handle, fcntl.LOCK_SH)
+    path = folder.with_suffix(".used")
+    handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+    while not try_lock(handle, path, shared=True):  # held by an eviction, which is short
+        time.sleep(POLL_S)
     return handle
 
 
 def _evict(folder: Path) -> bool:
     """Whether the folder could be removed: no process that lives has asked for it."""
     with folder.with_suffix(".used").open("a") as handle:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        if not try_lock(handle.fileno(), folder.with_suffix(".used")):
             return False
-        shutil.rmtree(folder, ignore_errors=True)
+        remove(folder, owner=folder.parent)
     return True
 
 
@@ -200,10 +200,3 @@ def _write(tar: tarfile.TarFile, member: tarfile.TarInfo, target: Path) -> None:
         shutil.copyfileobj(content, out, BLOCK)
     with suppress(OverflowError, OSError):  # what is kept of a file holds when it was evicted and is unpacked again
         os.utime(target, (member.mtime, member.mtime))
-
-
-def content_key(path: Path) -> str:
-    size = path.stat().st_size
-    digest = hashlib.sha256(str(size).encode())
-    digest.update(ends_of(path, size))
-    return digest.hexdigest()[:32]

@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from vidqa.contract.files import remove
 from vidqa.contract.problem import Problem
 from vidqa.dataset.load import Pair
 from vidqa.dataset.media import MediaSource
@@ -48,7 +49,7 @@ def check_part(folder: Path, own: Links | None) -> None:
 
 def write_links(parts: Mapping[Path, Links]) -> Problem | None:
     """Makes the hard links that are not there yet; what refuses them, after taking back what was made."""
-    made: list[Path] = []
+    made: list[tuple[Path, Path]] = []
     try:
         for folder, own in parts.items():
             for name, file in own.items():
@@ -56,9 +57,9 @@ def write_links(parts: Mapping[Path, Links]) -> Problem | None:
                 if not path.exists():
                     path.parent.mkdir(parents=True, exist_ok=True)
                     os.link(os.path.realpath(file), path)
-                    made.append(path)
+                    made.append((path, folder))
     except OSError as refused:
-        for path in made:
-            path.unlink()
+        for link, owner in made:
+            remove(link, owner=owner)
         return NOT_LINKED.at(path, f"no link to {file} can be made: {refused.strerror}", severity="warning")
     return None

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 from vidqa import spec
+from vidqa.contract.files import remove
 from vidqa.contract.problem import ProblemError
 from vidqa.contract.run_folder import EMBEDDINGS, QUERY_EMBEDDINGS
 from vidqa.deft import carrying_out
@@ -109,7 +109,7 @@ def augment(turn: Turn) -> Done:
 
 def _fresh(folder: Path) -> Path:
     """A folder of the loop's own, without what a stage that was killed has left there."""
-    shutil.rmtree(folder, ignore_errors=True)
+    remove(folder, owner=folder.parent)
     return folder
 
 

@@ -8,7 +8,6 @@ with loop.alone():
 
 from __future__ import annotations
 
-import fcntl
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,6 +16,7 @@ from pathlib import Path
 
 from vidqa.contract.cli import note
 from vidqa.contract.files import write_json
+from vidqa.contract.locks import try_lock
 from vidqa.contract.problem import Problem, ProblemError
 from vidqa.deft.deciding import after_round, budget
 from vidqa.deft.log import Event, Log
@@ -192,11 +192,9 @@ def write_state(folder: Path, state: LoopState) -> None:
 
 @contextmanager
 def only_one(folder: Path) -> Iterator[None]:
-    """Hold the folder's lock, which goes with its process. Raises DEFT_BUSY."""
+    """Hold the folder's lock, which goes with its process. Raises DEFT_BUSY, LOCK_UNAVAILABLE."""
     folder.mkdir(parents=True, exist_ok=True)
     with open(folder / LOCK, "w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as taken:
-            raise DEFT_BUSY.error(folder, "another process holds its lock") from taken
+        if not try_lock(file.fileno(), folder / LOCK):
+            raise DEFT_BUSY.error(folder, "another process holds its lock")
         yield

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from vidqa import spec
-from vidqa.contract.files import content_hash, ends_of
+from vidqa.contract.files import content_hash
 from vidqa.dataset.reader import NAMES
 from vidqa.deft.settings import Settings
 from vidqa.deft.state import Accepted, Cost, Fact, LoopState, RoundState
@@ -18,9 +18,6 @@ from vidqa.deft.state import Accepted, Cost, Fact, LoopState, RoundState
 STATE, LOG, LOCK = "deft_state.json", "deft_log.jsonl", ".deft_lock"
 TRAIN_SPEC, EVALUATE_SPEC, AUDIT_ANSWERS = "train.toml", "evaluate.toml", "audit_answers.json"
 LABELS = "labels.json"  # of a round: a person's answers to what was mined
-
-
-MOST_HASHED = 256 << 20  # bytes of a file that is read whole; of a larger one its ends are read
 
 
 @dataclass
@@ -148,17 +145,16 @@ def is_labelled(pool: str) -> bool:
 
 
 def fingerprint(source: Path | str | None) -> str:
-    """Changes with a file's content, with names and sizes in a folder, with a text; "" for what is not there."""
+    """Changes with a file's content, with names, sizes and times of the files in a folder, with a text; "" for what is
+    not there."""
     if source is None:
         return ""
     if isinstance(source, str):
         return hashlib.sha256(source.encode()).hexdigest()[:32]
     if source.is_file():
-        size = source.stat().st_size
-        if size > MOST_HASHED:
-            return hashlib.sha256(f"{size}".encode() + ends_of(source, size)).hexdigest()[:32]
         return content_hash(source)[:32]
     if not source.is_dir():
         return ""
-    listing = sorted((str(path.relative_to(source)), path.stat().st_size) for path in source.rglob("*"))
+    files = [(path, path.stat()) for path in source.rglob("*") if path.is_file()]
+    listing = sorted((str(path.relative_to(source)), status.st_size, status.st_mtime_ns) for path, status in files)
     return hashlib.sha256(repr(listing).encode()).hexdigest()[:32]

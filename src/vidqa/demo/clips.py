@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import shutil
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from fractions import Fraction
@@ -15,7 +14,7 @@ from typing import Any
 import av
 import numpy as np
 
-from vidqa.contract.files import write_json, write_text
+from vidqa.contract.files import remove, write_json, write_text
 from vidqa.demo.questions import Question, questions_about
 from vidqa.demo.scenes import DIAGONAL, EVENTS, Scene, draw_scene, render
 
@@ -84,7 +83,7 @@ def write_demo_set(
         splits |= {"selection": selection_clips(seed, each), "pool": pool_clips(pool_count, seed)}
     counts = {}
     for split, clips in splits.items():
-        shutil.rmtree(folder / split, ignore_errors=True)
+        remove(folder / split, owner=folder)
         counts[split] = write_split(folder / split, clips)
     questions = [question for clips in splits.values() for clip in clips for question in clip.questions]
     texts = dict.fromkeys(text for question in questions for text in (question.text, question.answer))

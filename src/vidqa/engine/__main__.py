@@ -73,7 +73,7 @@ def main() -> int:
         last = run.read_status()
         state = "COMPLETE" if code == Exit.OK else "STOPPED"
         steps = {key: last.get(key, 0) for key in ("step", "total_steps")}
-        run.write_status(state, **steps, message=state.lower(), exit_code=code)
+        run.write_status(state, **steps, message=state.lower(), exit_code=code, unless=("ERROR",))
         if not options.prove:
             report(run, action.page)
             if state == "COMPLETE" and action.uploads(spec):
@@ -135,12 +135,12 @@ def _fail(run: RunFolder, page: str, problems: list[Problem]) -> int:
     for problem in problems[:50]:
         print(problem, file=sys.stderr, flush=True)
     try:
-        if run.read_status().get("state") not in ("ERROR", "COMPLETE"):
-            run.write_problems(problems)
-            state = "STOPPED" if code == Exit.NOT_DONE else "ERROR"
-            run.write_status(state, message=f"{problems[0].code}: {problems[0].message}", exit_code=code)
-            if (run.path / "plan.json").exists():  # the run had begun
-                report(run, page)
+        state, message = "STOPPED" if code == Exit.NOT_DONE else "ERROR", f"{problems[0].code}: {problems[0].message}"
+        first = run.write_status(
+            state, message=message, exit_code=code, unless=("ERROR", "COMPLETE"), problems=problems
+        )
+        if first and (run.path / "plan.json").exists():  # the run had begun
+            report(run, page)
     except OSError as unwritable:
         print(f"the run folder cannot be written: {unwritable}", file=sys.stderr)
     return code

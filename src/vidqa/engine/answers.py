@@ -5,13 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from vidqa.contract.cli import note
+from vidqa.contract.files import remove
 from vidqa.engine.generators._base import Result
 from vidqa.engine.problems import ENGINE_ANSWERS_UNREADABLE
 from vidqa.evaluation.recipes import FREE
@@ -83,7 +83,7 @@ class SavedAnswers:
 
     def forget(self) -> dict[str, Answer]:
         """Start without earlier answers."""
-        shutil.rmtree(self.folder, ignore_errors=True)
+        remove(self.folder, owner=self.folder.parent)
         return {}
 
 

@@ -128,7 +128,7 @@ def facts_of(spec: Any, planner: Planner, folder: Path, base: Path | None) -> di
     widths = widths_of(spec, planner.family.sizes_of(base or folder))
     return {
         "schema_version": SCHEMA_VERSION,
-        "model": fingerprint_model(folder, base)["sha256_sampled"],
+        "model": fingerprint_model(folder, base)["sha256"],
         "vision": asdict(planner.vision),
         "dimensions": spec.embed.dimensions,
         "dtype": spec.model.dtype,

@@ -18,7 +18,9 @@ import numpy as np
 import torch
 
 from vidqa.contract.cli import Parser, Result, note, run
+from vidqa.contract.environment import take_parent
 from vidqa.contract.files import read_object
+from vidqa.contract.lifeline import end_with
 from vidqa.contract.problem import Problem, ProblemError
 from vidqa.contract.run_folder import RunFolder
 from vidqa.dataset import check_records
@@ -31,7 +33,7 @@ from vidqa.engine.exports.proof import PROOF, prove_loss
 from vidqa.engine.model.load import DTYPES
 from vidqa.engine.prepare import frame_cache
 from vidqa.engine.problems import ENGINE_OUT_OF_MEMORY, ENGINE_PROOF_SAMPLE, ENGINE_WEIGHTS_MISMATCH, unwritable
-from vidqa.planning.continuing import weights_hash
+from vidqa.planning.continuing import same_weights, weights_hash
 from vidqa.planning.samples import Planner, Sample, training_planner, validation_mode
 from vidqa.planning.sets import sources
 from vidqa.spec import load
@@ -47,6 +49,8 @@ parser.add_argument("--merge", action="store_true")
 
 def main(options: Namespace) -> Result:
     """`data` has the unpublished folder, the format and the proof. Raises what loading and writing raise."""
+    if parent := take_parent():  # what it leaves unpublished is nobody's without it
+        end_with(parent)
     spec, facts = load(options.run / "spec.toml", "train"), read_object(options.export / EXPORT)
     base, dtype, world = Path(spec.policy.model_name_or_path), DTYPES[spec.train.param_dtype], alone()
     _require_same_base(base, facts)
@@ -75,7 +79,8 @@ def main(options: Namespace) -> Result:
 
 def _require_same_base(base: Path, facts: dict[str, Any]) -> None:
     trained_on = facts.get("weights", {}).get("base_model")
-    if trained_on and (now := weights_hash(base)) != trained_on:
+    if trained_on and not same_weights(trained_on, base):
+        now = weights_hash(base)
         message = f"its weights are not those that the run started from ({now[:12]} instead of {trained_on[:12]})"
         raise ENGINE_WEIGHTS_MISMATCH.error(base, message, "Put the base model of the run back into that folder.")
 

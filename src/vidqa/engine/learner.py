@@ -55,7 +55,7 @@ class StepOutcome:
         return math.isfinite(self.loss) and math.isfinite(self.grad_norm)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class Learner:
     """A sharded model with its optimizer and objective. `max_norm` bounds the gradient's norm (0: no bound)."""
 
@@ -66,6 +66,7 @@ class Learner:
     max_norm: float
     world: World
     stop: StopRequest
+    checked: bool = False  # whether every parameter that trains was seen to get a gradient
 
     def take(self, step: Step) -> StepOutcome:
         """Take a step. The gradient is that of the objective's sum over all batches and ranks, divided by its count, so
@@ -100,8 +101,9 @@ class Learner:
         dist.all_reduce(totals)
         if len(largest):
             dist.all_reduce(largest, dist.ReduceOp.MAX)
-        if step.number == 0:
+        if not self.checked:  # also in a resumed run: its model was built anew
             check_gradients(self.model)
+            self.checked = True
         # Samples that could not be decoded leave a smaller count than expected.
         scale = (step.expected / totals[1].clamp(min=1)).float()
         norm = clip_gradients(trained_by(self.optimizer), self.max_norm, scale)
@@ -128,7 +130,7 @@ class Learner:
 
 
 def check_gradients(model: Any) -> None:
-    """After the first backward every trainable parameter must have a gradient."""
+    """After the first backward of a process every trainable parameter must have a gradient."""
     without = [name for name, p in model.named_parameters() if p.requires_grad and p.grad is None]
     if without:
         raise ENGINE_NO_GRADIENT.error(

@@ -15,6 +15,7 @@ from vidqa.families import family_of
 from vidqa.planning.budget.forecast import Packing, Packs, forecast, least_policy
 from vidqa.planning.budget.memory import COUNTS, GIB, MemoryPolicy, model_of
 from vidqa.planning.budget.trained import parameters
+from vidqa.planning.budget.validation import answered_samples
 from vidqa.planning.packing.steps import Steps
 from vidqa.spec import total_steps
 
@@ -23,7 +24,8 @@ def choose_memory_policy(spec: Any, folder: Path, data: Prepared, world: World) 
     """What the spec says, and of what it leaves open the fastest that fits the smallest GPU of the run. A CPU's memory
     is not estimated: everything is computed again there, in packs of the usual size."""
     steps_of = partial(Steps, spec, data.train, world.data_ranks, world.device.type)
-    return memory_policy_of(spec, folder, world, Packing(steps_of, total_steps(spec, len(data.train))))
+    answered = answered_samples(spec, data.validation)
+    return memory_policy_of(spec, folder, world, Packing(steps_of, total_steps(spec, len(data.train)), answered))
 
 
 def memory_policy_of(spec: Any, folder: Path, world: World, packing: Packs, taken_gib: float = 0.0) -> MemoryPolicy:
@@ -45,7 +47,7 @@ def memory_policy_of(spec: Any, folder: Path, world: World, packing: Packs, take
 
 def share_of_gpu(device: torch.device) -> float:
     """The part of a GPU's memory that this process may take, after `use_memory`."""
-    return torch.cuda.get_per_process_memory_fraction(device)
+    return torch.cuda.get_per_process_memory_fraction(_index(device))
 
 
 def free_memory(device: torch.device) -> int:
@@ -60,5 +62,10 @@ def use_memory(device: torch.device, limit_gib: float | None) -> float:
     if limit_gib is None or limit_gib >= has_gib:
         return has_gib
     # What CUDA and NCCL take beside PyTorch's tensors is part of the limit.
-    torch.cuda.set_per_process_memory_fraction((limit_gib - COUNTS.outside_gib) / has_gib, device)
+    torch.cuda.set_per_process_memory_fraction((limit_gib - COUNTS.outside_gib) / has_gib, _index(device))
     return limit_gib
+
+
+def _index(device: torch.device) -> int:
+    """The number of a GPU; "cuda" without one is the present GPU, as everywhere in PyTorch but in memory fractions."""
+    return torch.cuda.current_device() if device.index is None else device.index

@@ -93,8 +93,7 @@ def answers_recipe(
 
 def fingerprint_model(folder: Path, base: Path | None) -> dict[str, Any]:
     """Identifies the evaluated weights."""
-    sampled = weights_hash(folder, base)
-    return {"folder": str(folder), "base": str(base) if base else None, "sha256_sampled": sampled}
+    return {"folder": str(folder), "base": str(base) if base else None, "sha256": weights_hash(folder, base)}
 
 
 def _short_name(folder: Path) -> str:

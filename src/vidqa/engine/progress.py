@@ -29,7 +29,7 @@ class Progress:
         self.bar = _progress_bar(first, total) if sys.stderr.isatty() else None
         self.writer = ThreadPoolExecutor(1, "progress")
         self.written: deque[Future[None]] = deque()
-        run.write_status("RUNNING", step=first, total_steps=total, message="running")
+        run.write_status("RUNNING", step=first, total_steps=total, message="running", unless=("ERROR",))
 
     def log(self, step: int, values: dict[str, float], *, line: str = "") -> None:
         """Record values after `step` completed steps; `line` is what a person sees."""
@@ -48,8 +48,10 @@ class Progress:
         self.run.log_metrics(step, values, at)
         for tracker in self.trackers:
             tracker.log(values, step=step)
-        if self.run.read_status().get("state") != "ERROR":  # another rank's end is not to be papered over
-            self.run.write_status("RUNNING", step=step, total_steps=self.total, eta_s=round(eta, 1), message=line)
+        # Another rank's end is not to be papered over.
+        self.run.write_status(
+            "RUNNING", step=step, total_steps=self.total, eta_s=round(eta, 1), message=line, unless=("ERROR",)
+        )
         if self.bar is not None:
             self.bar.update(self.bar.task_ids[0], completed=step, description=line)
         elif line:

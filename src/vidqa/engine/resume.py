@@ -18,6 +18,7 @@ from vidqa.planning.continuing import (
     MEANING,
     SAMPLES,
     changes,
+    in_present_terms,
     order_facts,
     recorded_spec,
     spec_changes,
@@ -92,6 +93,8 @@ def resume(start: Start, run: RunFolder, facts: dict[str, Any], model: Any, opti
 
 def _compare(folder: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """The settings that differ from the checkpoint's. Raises ENGINE_RESUME_MISMATCH for those that must not."""
+    weights = in_present_terms(before.get("weights", {}), Path(now["spec"]["policy.model_name_or_path"]))
+    before = {**before, "weights": weights}
     for part, what in MEANING.items():
         if changed := changes(before.get(part, {}), now[part]):
             raise ENGINE_RESUME_MISMATCH.error(folder, f"{what} would change: {', '.join(changed)}")

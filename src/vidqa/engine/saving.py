@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import json
 import math
-import shutil
 from collections.abc import Mapping, Sequence
 from itertools import chain, islice
 from pathlib import Path
@@ -15,7 +14,7 @@ import numpy as np
 import torch
 
 from vidqa.contract.cli import note
-from vidqa.contract.files import write_json
+from vidqa.contract.files import remove, write_json
 from vidqa.contract.run_folder import TRAINER, RunFolder
 from vidqa.engine.batch.collate import Collator
 from vidqa.engine.batch.frames import FrameSource
@@ -152,7 +151,7 @@ class Saver:
             best = self.best
             if best and best.name == name and best.value is not None and not facts["measured"]:
                 note(f"{name} is not exported: {best.metric} {best.value} was measured of the export of that name")
-                shutil.rmtree(folder, ignore_errors=True)
+                remove(folder, owner=self.run.exports)
                 return
             self.run.publish(folder)
             self.best = best_of(self.run, facts["step"])

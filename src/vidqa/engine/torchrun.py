@@ -12,7 +12,6 @@ python -P -m vidqa.engine.torchrun --standalone --nproc-per-node 2 -m vidqa.engi
 from __future__ import annotations
 
 import os
-import re
 import signal
 import socket
 import subprocess
@@ -29,7 +28,6 @@ from vidqa.contract.problem import Exit
 from vidqa.engine.ending import leave
 from vidqa.engine.signals import STOP_SIGNALS
 
-ONE_NODE = re.compile(r"--standalone --nproc-per-node[ =](\d+) ")
 PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)  # as torchrun does
 GRACE_S = 30.0  # for the other ranks after one has failed: they wait for it in a collective
 Rank = subprocess.Popen[bytes]
@@ -42,12 +40,31 @@ def main(words: list[str]) -> int:
     # For its processes: they import nothing from the working folder, and end with this one, which starts them from its
     # main thread.
     environment.adopt({"PYTHONSAFEPATH": "1", environment.PARENT: str(os.getpid())})
-    if told := ONE_NODE.match(" ".join(words)):
-        if not int(told[1]):
-            note("--nproc-per-node is 0; it is at least 1")
-            return int(Exit.USAGE)
-        return on_this_node(int(told[1]), words[len(told[0].split()) :])
-    return on_several_nodes(words)
+    found = one_node(words)
+    if found is None:
+        return on_several_nodes(words)
+    count, program = found
+    if count < 1:
+        note(f"--nproc-per-node is {count}; it is at least 1")
+        return int(Exit.USAGE)
+    return on_this_node(count, program)
+
+
+def one_node(words: Sequence[str]) -> tuple[int, list[str]] | None:
+    """How many processes, and what each runs, where torchrun's options, in either of its two spellings and in any
+    order, are those of one node and no others; None elsewhere."""
+    standalone, count, left = False, None, list(words)
+    while left and left[0].startswith("--"):
+        name, _, value = left.pop(0).partition("=")
+        if name == "--standalone":
+            standalone = True
+        elif name.replace("_", "-") == "--nproc-per-node":
+            count = value or (left.pop(0) if left else "")
+        else:
+            return None
+    if not standalone or count is None or not count.removeprefix("-").isdecimal() or not left:
+        return None
+    return int(count), left
 
 
 def on_this_node(count: int, words: Sequence[str]) -> int:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -28,6 +29,7 @@ from vidqa.platforms._base import Job, Platform, Rendered, State
 from vidqa.platforms.problems import PLATFORM_NODES
 from vidqa.platforms.processes import this_process
 
+SAME_WORK = (State.PENDING, State.RUNNING, State.COMPLETE)  # of a job that a launch of the same spec need not repeat
 STOP_S = 30.0  # for a job that has just begun and has nothing to save
 
 
@@ -103,18 +105,29 @@ def launch(
     where = platform(platform_name)
     settings = site.read(platform_name, resources.site)
     job_spec = load_job_spec(action, spec_path, fetch=True, settings=settings)
+    known = records.last_sequence()
     if not new_run and (earlier := earlier_job(job_spec, platform_name, ended=ended)):
         return _found(earlier)
     readiness = ready(job_spec, spec_path, platform_name, resources, fetch=True)
     raise_errors(readiness.problems)
     resources = with_image(where, settings, resources, fetch=True)
     fetch_weights(job_spec)
+    job = job_of(job_spec, where, settings, resources, *name_run(job_spec, new_run=new_run))
+    problems = where.check(job)
+    raise_errors(problems)
+    # Under the lock nothing is asked of a cluster: what was launched since is seen from its record.
     with job_files.lock("launch"):
-        # Again: another launch may have started it meanwhile.
-        if not new_run and (earlier := earlier_job(job_spec, platform_name, ended=ended)):
-            return _found(earlier)
-        job = job_of(job_spec, where, settings, resources, *name_run(job_spec, new_run=new_run))
-        return _started(job_spec, job, where, readiness)
+        since = [record for record in _same(job_spec, platform_name) if record.sequence > known]
+        if not new_run and (others := [record for record in since if record.state in SAME_WORK]):
+            return _found(others[0])
+        taken = {*records.names(), *(path.name for path in job_spec.output_dir.glob("*"))}
+        if job.job_id in taken:
+            job_id = runs.new_name(job_spec.spec_fingerprint, taken)
+            run_dir = job.run_dir if job.run_dir.name != job.job_id else job_spec.output_dir / job_id
+            job = replace(job, job_id=job_id, run_dir=run_dir)
+        _refuse_taken(job.run_dir, known)
+        reserved = _reserve(job_spec, job, where, readiness)
+    return _launched(job_spec, *reserved, where, readiness, problems)
 
 
 def _found(earlier: JobRecord) -> Launched:
@@ -164,16 +177,33 @@ def retry(record: JobRecord, *, agreed: bool = False, ready: Ready = unchecked) 
     readiness = ready(job_spec, spec_of(record), record.platform, resources, fetch=True)
     raise_errors(readiness.problems)
     resources = with_image(where, settings, resources, fetch=True)
+    known, run_dir = records.last_sequence(), Path(record.run_dir)
+    _refuse_busy(run_dir)
+    new_name = partial(runs.new_name, record.spec_fingerprint)
+    job = job_of(job_spec, where, settings, resources, run_dir, new_name(set(records.names())))
+    problems = where.check(job)
+    raise_errors(problems)
     with job_files.lock("launch"):
-        _refuse_busy(Path(record.run_dir))
-        job_id = runs.new_name(record.spec_fingerprint, set(records.names()))
-        job = job_of(job_spec, where, settings, resources, Path(record.run_dir), job_id)
-        return _started(job_spec, job, where, readiness, retry_of=record.job_id)
+        _refuse_taken(run_dir, known)
+        job = replace(job, job_id=new_name(set(records.names())))
+        reserved = _reserve(job_spec, job, where, readiness, retry_of=record.job_id)
+    return _launched(job_spec, *reserved, where, readiness, problems)
 
 
 def earlier_job(job_spec: JobSpec, platform_name: str, *, ended: bool = False) -> JobRecord | None:
     """The newest job of the same spec, data and model that runs, or is complete and still has its run folder. Without
     one, `ended` gives the newest job that ended otherwise and still has its run folder."""
+    others = []
+    for record in map(watch.observe, _same(job_spec, platform_name)):
+        has_folder = os.path.isdir(record.run_dir)
+        if not record.state.is_terminal or (record.state == State.COMPLETE and has_folder):
+            return record
+        others += [record] * has_folder
+    return others[0] if ended and others else None
+
+
+def _same(job_spec: JobSpec, platform_name: str) -> list[JobRecord]:
+    """The jobs of the same spec, data and model, as last seen, the newest first."""
     same = {
         "platform": platform_name,
         "action": job_spec.action,
@@ -181,16 +211,8 @@ def earlier_job(job_spec: JobSpec, platform_name: str, *, ended: bool = False) -
         "inputs_fingerprint": job_spec.inputs_fingerprint,
         "output_dir": str(job_spec.output_dir),
     }
-    others = []
-    for record in records.scan()[0]:
-        if any(getattr(record, name) != value for name, value in same.items()):
-            continue
-        record = watch.observe(record)
-        has_folder = os.path.isdir(record.run_dir)
-        if not record.state.is_terminal or (record.state == State.COMPLETE and has_folder):
-            return record
-        others += [record] * has_folder
-    return others[0] if ended and others else None
+    of_spec, _ = records.scan(job_spec.spec_fingerprint)
+    return [each for each in of_spec if all(getattr(each, name) == value for name, value in same.items())]
 
 
 def name_run(job_spec: JobSpec, *, new_run: bool) -> tuple[Path, str]:
@@ -225,6 +247,13 @@ def image_problems(where: Platform, settings: Any, resources: Resources) -> list
 def _refuse_busy(run_dir: Path) -> None:
     for record in records.scan()[0]:
         if record.run_dir == str(run_dir) and not watch.observe(record).state.is_terminal:
+            raise RUN_FOLDER_BUSY.error(run_dir, f"job {record.job_id} is {record.state} in it")
+
+
+def _refuse_taken(run_dir: Path, known: int) -> None:
+    """Raises RUN_FOLDER_BUSY where a job was launched in the folder since the launch number `known`."""
+    for record in records.scan()[0]:
+        if record.sequence > known and record.run_dir == str(run_dir) and not record.state.is_terminal:
             raise RUN_FOLDER_BUSY.error(run_dir, f"job {record.job_id} is {record.state} in it")
 
 
@@ -264,17 +293,24 @@ def job_of(job_spec: JobSpec, where: Platform, settings: Any, resources: Resourc
     )
 
 
-def _started(
-    job_spec: JobSpec, job: Job, where: Platform, readiness: Readiness, retry_of: str | None = None
+def _launched(
+    job_spec: JobSpec,
+    record: JobRecord,
+    job: Job,
+    rendered: Rendered,
+    where: Platform,
+    readiness: Readiness,
+    problems: list[Problem],
 ) -> Launched:
-    """Check a job with its platform and start it. Raises ProblemError with what the platform finds wrong."""
-    problems = where.check(job)
-    raise_errors(problems)
-    record = _start(job_spec, job, where, readiness, retry_of)
+    """Submit a job that has its name, its folder and its record. `problems` are the platform's warnings."""
+    record = _submit(record, job, rendered, where)
     return Launched("started", record, [*dict.fromkeys([*job_spec.warnings, *readiness.problems, *problems])])
 
 
-def _start(job_spec: JobSpec, job: Job, where: Platform, readiness: Readiness, retry_of: str | None) -> JobRecord:
+def _reserve(
+    job_spec: JobSpec, job: Job, where: Platform, readiness: Readiness, retry_of: str | None = None
+) -> tuple[JobRecord, Job, Rendered]:
+    """Write the files of the run and the record of its job, which others see from then on."""
     parent = runs.run_that_made(Path(job_spec.model_folder)) if job_spec.models else None
     rendered = where.render(job)
     sequence = 1 + max(records.last_sequence(), runs.last_sequence(job.run_dir.parent))
@@ -284,7 +320,10 @@ def _start(job_spec: JobSpec, job: Job, where: Platform, readiness: Readiness, r
         runs.hand_over(readiness.plan, job.run_dir / PLAN)
     record = _record(job_spec, job, where.name, parent)
     record = replace(record, preflight=readiness.preflight, retry_of=retry_of, sequence=sequence)
-    record = records.write(record)
+    return records.write(record), job, rendered
+
+
+def _submit(record: JobRecord, job: Job, rendered: Rendered, where: Platform) -> JobRecord:
     try:
         reference = where.submit(job, rendered)
     except ProblemError as refused:

@@ -10,6 +10,7 @@ import os
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, fields, replace
+from functools import lru_cache
 from pathlib import Path
 from types import UnionType
 from typing import Any, get_args, get_origin, get_type_hints
@@ -113,10 +114,10 @@ def read(job_id: str) -> JobRecord:
     return _parse(record_file(job_id))
 
 
-def scan() -> tuple[list[JobRecord], list[Problem]]:
-    """All records, the one launched last first, and a warning for each that cannot be read."""
+def scan(spec_fingerprint: str = "") -> tuple[list[JobRecord], list[Problem]]:
+    """All records, or those of a spec, the one launched last first, and a warning for each that cannot be read."""
     records, problems = [], []
-    for name in names():
+    for name in names(spec_fingerprint):
         try:
             records.append(_parse(record_file(name)))
         except ProblemError as broken:
@@ -124,9 +125,15 @@ def scan() -> tuple[list[JobRecord], list[Problem]]:
     return sorted(records, key=lambda each: (each.sequence, each.created, each.job_id), reverse=True), problems
 
 
-def names() -> list[str]:
-    """The names of all jobs, also of those whose records cannot be read."""
-    return sorted(path.stem for path in job_files.folder().glob("*.json") if not path.name.endswith(".exit.json"))
+def names(spec_fingerprint: str = "") -> list[str]:
+    """The names of all jobs, or of those that may be of a spec, also of those whose records cannot be read."""
+    pattern = f"*-{name_of(spec_fingerprint)}*.json" if spec_fingerprint else "*.json"
+    return sorted(p.stem for p in job_files.folder().glob(pattern) if not p.name.endswith(".exit.json"))
+
+
+def name_of(spec_fingerprint: str) -> str:
+    """The part of a job's name that its spec decides."""
+    return spec_fingerprint[:6]
 
 
 def last_sequence() -> int:
@@ -147,6 +154,16 @@ def update(job_id: str, *, first: Callable[[], None] | None = None, **changes: A
 
 
 def _parse(path: Path) -> JobRecord:
+    """A record that has not changed since this process read it is not read again."""
+    try:
+        status = os.stat(path)
+    except OSError as missing:
+        raise JOB_RECORD_BROKEN.error(path, f"it cannot be read: {missing}") from missing
+    return _parsed(path, (status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns))
+
+
+@lru_cache(maxsize=100_000)
+def _parsed(path: Path, _stamp: tuple[int, ...]) -> JobRecord:
     try:
         raw = files.read_json(path)
         record = JobRecord(**{name: raw[name] for name in _TYPES if name in raw} | {"state": State(raw["state"])})

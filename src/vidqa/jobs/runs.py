@@ -11,14 +11,14 @@ from typing import Any
 
 from vidqa.contract import files
 from vidqa.contract.run_folder import RUN_SCHEMA, RunFolder
-from vidqa.jobs.records import MOST_NUMBER
+from vidqa.jobs.records import MOST_NUMBER, name_of
 from vidqa.platforms._base import State
 from vidqa.platforms.problems import RUN_FOLDER_UNWRITABLE
 
 
 def new_name(fingerprint: str, taken: set[str]) -> str:
     """A run's name: the time and the spec's fingerprint, with a number where `taken` has it already."""
-    first = f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{fingerprint[:6]}"
+    first = f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{name_of(fingerprint)}"
     name, count = first, 1
     while name in taken:
         count += 1
@@ -67,7 +67,7 @@ def prepare(run_dir: Path, texts: dict[str, str], facts: dict[str, Any], job_id:
             files.write_text(run_dir / name, text)
         files.write_json(run_dir / "run.json", run)
         RunFolder(run_dir).write_status(State.PENDING)
-        (run_dir / "problems.json").unlink(missing_ok=True)
+        files.remove(run_dir / "problems.json", owner=run_dir)
         (run_dir / "log.txt").touch()
         with files.open_plain(run_dir / "log.txt"):
             pass  # the log must be writable before the job starts
@@ -79,7 +79,7 @@ def hand_over(file: Path, place: Path) -> None:
     """Put a finished file into a run folder, as a hard link where possible. A failure is no error: the file is
     optional."""
     with suppress(OSError), files.replacing(place) as temporary:
-        temporary.unlink()
+        files.remove(temporary, owner=place.parent)
         try:
             os.link(file, temporary)
         except OSError:

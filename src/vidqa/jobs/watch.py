@@ -74,9 +74,9 @@ def _settle_run_folder(ended: JobRecord) -> None:
         return
     status = run.read_status()
     try:
-        if status.get("state") not in (State.STOPPED, State.ERROR, ended.state):
-            steps = {name: status[name] for name in ("step", "total_steps") if name in status}
-            run.write_status(ended.state, **steps, message=ended.message, exit_code=ended.exit_code)
+        steps = {name: status[name] for name in ("step", "total_steps") if name in status}
+        own = (State.STOPPED, State.ERROR, ended.state)
+        run.write_status(ended.state, **steps, message=ended.message, exit_code=ended.exit_code, unless=own)
         if ended.state == State.ERROR and not run.read_problems():
             run.write_problems([_problem_of(ended)])
     except OSError:

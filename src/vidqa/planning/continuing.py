@@ -10,11 +10,12 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 from vidqa.actions import action_for
-from vidqa.contract.files import ends_of
+from vidqa.contract.files import content_hash, ends_of
 from vidqa.contract.problem import ProblemError
 from vidqa.planning.sample_table import column
 from vidqa.planning.samples import Sample
@@ -22,6 +23,7 @@ from vidqa.spec import effective_batch, load
 from vidqa.spec.keys import flat, leaves
 
 MEANING = {"order": "the order of samples", "weights": "what the saved weights mean"}
+AT_ONCE = 4  # files that are hashed beside each other
 SAMPLES = "what is seen of a sample"
 SAMPLE_KEYS = ("custom.vision.", "custom.system_prompt", "custom.train_dataset.response_mode")
 # Keys that change where, how fast or how often something is done, and those whose outcome `order` and `weights` hold.
@@ -105,10 +107,32 @@ def _differs(before: Any, now: Any) -> bool:
 
 
 def weights_hash(folder: Path, base: Path | None = None) -> str:
-    """Names the weights of a model folder (with `base`, of an adapter on it): a hash over every weight file's name,
-    size, first and last MiB. Raises OSError."""
+    """Names the weights of a model folder (with `base`, of an adapter on it): a hash over every weight file's name and
+    whole content. Raises OSError."""
+    paths = _weight_files(folder, base)
+    with ThreadPoolExecutor(AT_ONCE) as threads:
+        named = list(zip((path.name for path in paths), threads.map(content_hash, paths), strict=True))
+    return hashlib.sha256(repr(named).encode()).hexdigest()
+
+
+def same_weights(recorded: object, folder: Path, base: Path | None = None) -> bool:
+    """Whether a folder holds the weights that a record names; earlier versions hashed each file's size and ends."""
+    return recorded in (weights_hash(folder, base), _hash_of_ends(folder, base))
+
+
+def in_present_terms(recorded: Mapping[str, Any], folder: Path) -> Mapping[str, Any]:
+    """The `weights_facts` of a checkpoint, also of an earlier version's, whose base model is in `folder`."""
+    base = recorded.get("base_model")
+    return {**recorded, "base_model": weights_hash(folder)} if base and same_weights(base, folder) else recorded
+
+
+def _weight_files(folder: Path, base: Path | None) -> list[Path]:
+    return sorted(p for place in (folder, base) if place for p in place.glob("*.safetensors"))
+
+
+def _hash_of_ends(folder: Path, base: Path | None) -> str:
     digest = hashlib.sha256()
-    for path in sorted(p for place in (folder, base) if place for p in place.glob("*.safetensors")):
+    for path in _weight_files(folder, base):
         size = path.stat().st_size
         digest.update(f"{path.name} {size} ".encode())
         digest.update(ends_of(path, size))

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from vidqa.contract import environment
+from vidqa.contract.files import remove
 from vidqa.platforms.supervisor import as_of_a_shell, supervise
 
 SECRETS_FILE = Path("/run/secrets/vidqa.json")
@@ -32,7 +33,7 @@ def take_secrets(file: Path) -> None:
     """Put {name: value} of the file into our environment and remove the file."""
     if file.exists():
         environment.adopt(json.loads(file.read_text(encoding="utf-8")))
-        file.unlink()
+        remove(file, owner=file.parent)
 
 
 @contextmanager

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from vidqa.contract import environment, files
+from vidqa.contract import environment, files, locks
+from vidqa.contract.problem import ProblemError
 from vidqa.platforms.problems import JOB_LAUNCH_BUSY, STATE_FOLDER_UNWRITABLE
 
 LOCK_WAIT_S = 60.0
@@ -46,19 +47,17 @@ def write(path: Path, value: dict[str, Any]) -> None:
 
 @contextmanager
 def lock(name: str) -> Iterator[None]:
-    """A lock among all processes, released by the system when its holder dies. Raises JOB_LAUNCH_BUSY and
-    STATE_FOLDER_UNWRITABLE."""
-    from filelock import FileLock, Timeout  # the import costs a tenth of a second
-
-    held = FileLock(folder() / f".{name}.lock", timeout=LOCK_WAIT_S, poll_interval=0.02)
-    try:
-        folder().mkdir(parents=True, exist_ok=True)
-        held.acquire()
-    except Timeout:
-        raise JOB_LAUNCH_BUSY.error(held.lock_file, f"not free after {LOCK_WAIT_S:.0f} s") from None
-    except OSError as failed:
-        raise STATE_FOLDER_UNWRITABLE.error(folder(), f"the lock cannot be made: {failed}") from failed
-    try:
+    """A lock among all processes, released by the system when its holder dies. Raises JOB_LAUNCH_BUSY,
+    LOCK_UNAVAILABLE and STATE_FOLDER_UNWRITABLE."""
+    path = folder() / f".{name}.lock"
+    with ExitStack() as held:
+        try:
+            folder().mkdir(parents=True, exist_ok=True)
+            held.enter_context(locks.locked(path, wait_s=LOCK_WAIT_S))
+        except ProblemError as refused:
+            if refused.problems[0].code != locks.LOCK_HELD.name:
+                raise
+            raise JOB_LAUNCH_BUSY.error(path, f"not free after {LOCK_WAIT_S:.0f} s") from None
+        except OSError as failed:
+            raise STATE_FOLDER_UNWRITABLE.error(folder(), f"the lock cannot be made: {failed}") from failed
         yield
-    finally:
-        held.release()

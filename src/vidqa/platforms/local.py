@@ -121,9 +121,10 @@ def status(job: Submitted) -> Observed:
     if launcher.host != this_process().host:
         return Observed(job.state, None, f"it was started on {launcher.host}; ask there")
     launching = job.reference is None and launcher.is_alive  # first: it may start its job and end meanwhile
-    if engine_processes(job.job_id):
+    supervisor = _supervisor_of(job)
+    if engine_processes(job.job_id, below=supervisor):
         return Observed(State.RUNNING)
-    if _supervisor_lives(job) or job_processes(job.job_id):
+    if supervisor or supervisors(job.job_id) or job_processes(job.job_id):
         return Observed(State.PENDING if job.state == State.PENDING else State.RUNNING)
     if launching:
         return Observed(State.PENDING)
@@ -131,13 +132,11 @@ def status(job: Submitted) -> Observed:
     return _ended(job) or verdict.vanished_here(job, "the process vanished, and no exit code of it can be read")
 
 
-def _supervisor_lives(job: Submitted) -> bool:
-    """By its pid first: the environment of a new process cannot be read for a moment."""
+def _supervisor_of(job: Submitted) -> Identity | None:
+    """The live supervisor by its pid: the environment of a new process cannot be read for a moment."""
     pid = (job.reference or {}).get("pid")
     process = Identity.of(pid) if isinstance(pid, int) else None
-    if process and process.as_dict() == job.reference:
-        return True
-    return bool(supervisors(job.job_id))
+    return process if process and process.as_dict() == job.reference else None
 
 
 def cancel(job: Submitted, grace_s: float) -> None:

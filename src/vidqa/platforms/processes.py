@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 import signal
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -88,9 +89,11 @@ def job_processes(job_id: str) -> list[Identity]:
     return [process for process, environment in _processes(job_id) if environment.get(JOB_VARIABLE) == job_id]
 
 
-def engine_processes(job_id: str) -> list[Identity]:
-    """The processes of a job with a rank from torchrun, without their children."""
-    of_job = {p.pid: (p, e) for p, e in _processes(job_id) if e.get(JOB_VARIABLE) == job_id and "RANK" in e}
+def engine_processes(job_id: str, below: Identity | None = None) -> list[Identity]:
+    """The processes of a job with a rank from torchrun, without their children. While its supervisor lives they are
+    `below` that one: the few that it started are looked at instead of every process of the machine."""
+    found = _processes(job_id, _descendants(below.pid) if below else None)
+    of_job = {p.pid: (p, e) for p, e in found if e.get(JOB_VARIABLE) == job_id and "RANK" in e}
     return [process for process, _ in of_job.values() if parent(process.pid) not in of_job]
 
 
@@ -110,11 +113,19 @@ def parent(pid: int) -> int | None:
         return None
 
 
-def _processes(job_id: str) -> Iterator[tuple[Identity, dict[str, str]]]:
-    """The live processes with the job's name in their environment, if we may read it."""
-    for folder in PROC.iterdir():
-        if not folder.name.isdigit():
-            continue
+def _descendants(pid: int) -> Iterator[int]:
+    """The children of a process, theirs, and so on."""
+    for task in (PROC / str(pid) / "task").glob("*"):
+        with suppress(FileNotFoundError, ProcessLookupError):
+            for child in map(int, (task / "children").read_text().split()):
+                yield child
+                yield from _descendants(child)
+
+
+def _processes(job_id: str, pids: Iterable[int] | None = None) -> Iterator[tuple[Identity, dict[str, str]]]:
+    """The live processes with the job's name in their environment, if we may read it: of these, or of all."""
+    numbers = map(str, pids) if pids is not None else (each.name for each in PROC.iterdir() if each.name.isdigit())
+    for folder in (PROC / number for number in numbers):
         try:
             raw = (folder / "environ").read_bytes()
         except (PermissionError, FileNotFoundError, ProcessLookupError):

@@ -16,7 +16,7 @@ from typing import Any
 
 from vidqa import __version__
 from vidqa.contract import environment
-from vidqa.contract.files import now, write_json
+from vidqa.contract.files import now, remove, write_json
 from vidqa.contract.problem import Problem
 from vidqa.dataset.record import Record
 from vidqa.jobs.job_spec import JobSpec, written_anew
@@ -127,12 +127,12 @@ def _fingerprint(job_spec: JobSpec, platform: str, engine: str) -> str:
 
 def _forget_the_oldest() -> None:
     for path in _by_age(".json")[MOST:]:
-        path.unlink()
+        remove(path, owner=folder())
     held = 0
     for path in _by_age(PLAN):
         held += path.stat().st_size
         if held > MOST_PLAN_BYTES or not path.with_suffix(".json").exists():
-            path.unlink()
+            remove(path, owner=folder())
 
 
 def _by_age(suffix: str) -> list[Path]:

@@ -15,6 +15,7 @@ from vidqa.planning.budget.forecast import Forecast, Packing, forecast
 from vidqa.planning.budget.memory import GIB, Model, fits
 from vidqa.planning.budget.rollouts import base_parameters, rollout_memory, rollout_shape, update_packing
 from vidqa.planning.budget.trained import trainable
+from vidqa.planning.budget.validation import answered_samples
 from vidqa.planning.budget.work import share_again
 from vidqa.planning.packing.sharing import longest_of
 from vidqa.planning.packing.steps import Steps, pack_budget
@@ -45,12 +46,20 @@ def memory(context: Context) -> list[Problem]:
         raise Skip("there is no step to estimate")
     has_gib = usable_memory(context)
     model = trained_model(context, train_spec)
-    found = estimate(model, train_spec, samples, has_gib)
+    answered = _answered(context, train_spec)
+    found = estimate(model, train_spec, samples, has_gib, answered)
     again = share_again(train_spec, model, found.policy.recompute, found.micro_step)
     context.facts["memory"] = _facts(found, has_gib) | {"done_again": round(again, 3)}
     heaviest = found.micro_step
     details = f"the heaviest pack puts {heaviest.tokens} tokens and {heaviest.patches} patches on a GPU"
-    return too_much(context, found.memory.peak_gib, details, partial(_remedy, context, train_spec, samples))
+    if found.memory.moment == "generation":
+        details = "validation answers samples (engine.validation_generate), for which each GPU gathers the whole model"
+    return too_much(context, found.memory.peak_gib, details, partial(_remedy, context, train_spec, samples, answered))
+
+
+def _answered(context: Context, train_spec: TrainSpec) -> Sequence[Sample]:
+    held = context.usable("validation") if "validation" in context.planned else ()
+    return answered_samples(train_spec, held)
 
 
 def host_memory(context: Context) -> list[Problem]:
@@ -76,12 +85,19 @@ def available_gib() -> float:
     return kibibytes / 1024**2
 
 
-def estimate(model: Model, train_spec: TrainSpec, samples: Sequence[Sample], has_gib: float | None) -> Forecast:
-    """Memory of a training of `model` with this spec; every candidate change is judged by it."""
+def estimate(
+    model: Model,
+    train_spec: TrainSpec,
+    samples: Sequence[Sample],
+    has_gib: float | None,
+    answered: Sequence[Sample] = (),
+) -> Forecast:
+    """Memory of a training of `model` with this spec, whose validation answers these samples; every candidate change
+    is judged by it."""
     if isinstance(train_spec, GrpoSpec):
         return _with_rollouts(model, train_spec, samples, has_gib)
     steps_of = partial(Steps, train_spec, samples, spec.data_ranks(train_spec), "cuda")
-    packing = Packing(steps_of, max(1, spec.total_steps(train_spec, len(samples))))
+    packing = Packing(steps_of, max(1, spec.total_steps(train_spec, len(samples))), answered)
     return forecast(train_spec, model, packing, has_gib)
 
 
@@ -100,7 +116,8 @@ def peak_within(context: Context, limit_gib: float) -> float | None:
     train_spec, samples = context.training, context.usable("train")
     if train_spec is None or not spec.total_steps(train_spec, len(samples)):
         raise Skip("there is no step to estimate")
-    peak_gib = estimate(trained_model(context, train_spec), train_spec, samples, limit_gib).memory.peak_gib
+    model, answered = trained_model(context, train_spec), _answered(context, train_spec)
+    peak_gib = estimate(model, train_spec, samples, limit_gib, answered).memory.peak_gib
     return peak_gib if fits(peak_gib, limit_gib) else None
 
 
@@ -111,25 +128,29 @@ def _facts(found: Forecast, has_gib: float | None) -> dict[str, Any]:
         "gpu_gib": has_gib,
         "weights_and_optimizer_gib": round(memory.always / GIB, 1),
         **found.policy.record(),
+        "moment": memory.moment,
         "pack_tokens": found.policy.pack_tokens,
         "heaviest_pack_tokens": heaviest.tokens,
         "heaviest_pack_patches": heaviest.patches,
     }
 
 
-def _remedy(context: Context, train_spec: TrainSpec, samples: Sequence[Sample], has_gib: float) -> str:
+def _remedy(
+    context: Context, train_spec: TrainSpec, samples: Sequence[Sample], answered: Sequence[Sample], has_gib: float
+) -> str:
     """The cheapest single change that fits; else the fewest changes together."""
 
     def judged(change: Change) -> bool:
         changed = with_values(train_spec, change)
         if not spec.total_steps(changed, len(samples)):
             return False
-        found = estimate(trained_model(context, changed), changed, samples, has_gib)
+        model = trained_model(context, changed)
+        found = estimate(model, changed, samples, has_gib, answered_samples(changed, answered))
         return fits(found.memory.peak_gib, has_gib)
 
     together: Change = {}
     contexts = partial(_contexts, trained_model(context, train_spec).sizes.text.kv_heads)
-    for kind in (_recompute, _shards, _packs, contexts, _adapters):
+    for kind in (_recompute, _shards, _packs, contexts, _answers, _adapters):
         tried: Change = {}
         for tried in kind(train_spec, samples):
             if judged(tried):
@@ -188,6 +209,12 @@ def _contexts(key_heads: int, train_spec: TrainSpec, samples: Sequence[Sample]) 
     for size in range(train_spec.policy.parallelism.cp_size + 1, key_heads + 1):
         if key_heads % size == 0:
             yield {"policy.parallelism.cp_size": size}
+
+
+def _answers(train_spec: TrainSpec, _: Sequence[Sample]) -> Iterator[Change]:
+    """Validation by the loss alone, for which no GPU gathers the whole model."""
+    if train_spec.engine.validation_generate:
+        yield {"engine.validation_generate": 0}
 
 
 def _adapters(train_spec: TrainSpec, _: Sequence[Sample]) -> Iterator[Change]:

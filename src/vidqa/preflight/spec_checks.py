@@ -107,7 +107,10 @@ def resume_target(context: Context) -> list[Problem]:
     context.require_seen(folder)
     folder = folder.parent if folder.name == "policy" else folder
     before = _trainer(folder)
-    problems = _changed(folder, "weights", before, _weights(train_spec, context))
+    weights = _weights(train_spec, context)
+    if "base_model" in weights:
+        before["weights"] = continuing.in_present_terms(before["weights"], context.processor_folder)
+    problems = _changed(folder, "weights", before, weights)
     try:
         order = _order(train_spec, context)
     except ProblemError as unknown:

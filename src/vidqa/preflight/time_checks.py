@@ -22,6 +22,7 @@ from vidqa.preflight.gpu_checks import NONE_HERE
 from vidqa.preflight.trained import trained_model
 from vidqa.spec.models import GrpoSpec, TrainSpec
 
+NAMELESS = ("declared", "unknown")  # GPUs of which only the architecture may be known
 MOST_STEPS = 200  # whose work is summed; the others are like them
 # The usual GPU of an architecture, for declared GPUs, which have no name.
 USUAL = {"sm_80": "A100", "sm_89": "L40S", "sm_90": "H100", "sm_100": "B200", "sm_120": "RTX PRO 6000"}
@@ -75,7 +76,7 @@ def _card(context: Context) -> tuple[str, Card]:
     if not context.gpus:
         raise Skip(NONE_HERE)
     gpu = context.gpus[0]
-    name = gpu.name if card_of(gpu.name) else USUAL.get(gpu.arch or "", "")
+    name = USUAL.get(gpu.arch or "", "") if gpu.name in NAMELESS else gpu.name
     if (card := card_of(name)) is None:
         raise Skip(f"the speed of {gpu.name} ({gpu.arch}) is not known")
     return name, card

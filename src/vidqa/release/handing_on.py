@@ -7,7 +7,7 @@ new card only, with the scores that have come since.
 from __future__ import annotations
 
 import json
-import shutil
+import os
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from vidqa.contract.cli import SKILL_ROOT
-from vidqa.contract.environment import OF_THE_ENGINE, child_environment, python_path
-from vidqa.contract.files import now, read_object, write_json, write_text
+from vidqa.contract.environment import OF_THE_ENGINE, PARENT, child_environment, python_path
+from vidqa.contract.files import now, read_object, remove, write_json, write_text
 from vidqa.contract.problem import Problem, ProblemError
 from vidqa.contract.run_folder import UNFINISHED, RunFolder
 from vidqa.families.weights import check_weights
@@ -87,7 +87,7 @@ def _make(source: ExportSource, out: Path, identity: dict[str, Any], *, merge: b
     try:
         made = _in_engine([*map(str, words)])
     except ProblemError:
-        shutil.rmtree(unfinished, ignore_errors=True)
+        remove(unfinished, owner=out.parent)
         raise
     facts = {
         "schema_version": 1,
@@ -105,7 +105,8 @@ def _make(source: ExportSource, out: Path, identity: dict[str, Any], *, merge: b
 
 def _in_engine(words: list[str]) -> dict[str, Any]:
     """What the program that knows the libraries of models says it has made: its memory is free again when it ends."""
-    environment = child_environment(PYTHONPATH=python_path(SKILL_ROOT / "src"), **OF_THE_ENGINE)
+    own = {"PYTHONPATH": python_path(SKILL_ROOT / "src"), PARENT: str(os.getpid())}
+    environment = child_environment(**own, **OF_THE_ENGINE)
     program = [sys.executable, "-P", "-m", "vidqa.engine.export", *words, "--json"]
     done = subprocess.run(program, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, env=environment)
     try:

@@ -11,7 +11,7 @@ from typing import Any
 from vidqa.contract.files import open_plain, read_object
 from vidqa.evaluation.recipes import compare_recipes
 from vidqa.jobs import records
-from vidqa.planning.continuing import weights_hash
+from vidqa.planning.continuing import same_weights
 from vidqa.release.source import ExportSource
 
 RECIPE, METRICS = "recipe.json", "metrics.json"
@@ -29,7 +29,7 @@ class Evaluation:
     @property
     def weights(self) -> str:
         model = self.recipe.get("model")
-        return str(model.get("sha256_sampled")) if isinstance(model, dict) else ""
+        return str(model.get("sha256") or model.get("sha256_sampled")) if isinstance(model, dict) else ""
 
 
 @dataclass(frozen=True)
@@ -50,14 +50,13 @@ def _figures(metrics: Mapping[str, Any]) -> dict[str, Any]:
 
 def scores_of(source: ExportSource, out: Path) -> list[Scores]:
     """Every way in which the export, or what was made of it in `out`, was evaluated; of equal ways the newest."""
-    own = {source.sha256, weights_hash(out)}
     found = sorted(_evaluations(source), key=lambda each: (each.folder / METRICS).stat().st_mtime, reverse=True)
-    of_base = weights_hash(source.base)
-    bases = [each for each in found if each.weights == of_base]
+    bases = [each for each in found if same_weights(each.weights, source.base)]
     scores: list[Scores] = []
     for each in found:
         same = any(not compare_recipes(each.recipe, other.export.recipe) for other in scores)
-        if each.weights in own and not same:
+        own = source.is_of(each.weights) or same_weights(each.weights, out)
+        if own and not same:
             base = next((other for other in bases if not compare_recipes(each.recipe, other.recipe)), None)
             scores.append(Scores(each, base))
     return sorted(scores, key=lambda each: (each.export.name, str(each.export.folder)))

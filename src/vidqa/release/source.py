@@ -16,7 +16,7 @@ from vidqa.contract.cli import USAGE
 from vidqa.contract.files import read_object
 from vidqa.contract.run_folder import RunFolder
 from vidqa.jobs import records
-from vidqa.planning.continuing import weights_hash
+from vidqa.planning.continuing import same_weights, weights_hash
 from vidqa.release.problems import NO_EXPORT, UNPROVED
 from vidqa.spec import load
 from vidqa.spec.models import TrainSpec
@@ -47,6 +47,10 @@ class ExportSource:
     def sha256(self) -> str:
         """Names the weights, as the recipe of an evaluation does."""
         return weights_hash(self.export, self.base if self.is_adapter else None)
+
+    def is_of(self, recorded: str) -> bool:
+        """Whether a recipe names these weights."""
+        return same_weights(recorded, self.export, self.base if self.is_adapter else None)
 
 
 def find(named: str, which: str | None = None) -> ExportSource:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+from vidqa.contract.files import remove
 from vidqa.dataset.record import MediaRef
 from vidqa.serving._base import MB, Limits
 from vidqa.serving.conversation import NamedMedium
@@ -52,7 +53,7 @@ class Folder:
             if not self._holders[path]:
                 del self._holders[path]
                 with suppress(OSError):
-                    os.unlink(path)
+                    remove(Path(path), owner=self.path)
 
 
 @dataclass(frozen=True)

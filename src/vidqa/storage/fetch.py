@@ -17,12 +17,13 @@ from pathlib import Path
 
 from vidqa.contract import environment
 from vidqa.contract.cli import note
+from vidqa.contract.files import remove
 from vidqa.contract.problem import Problem, ProblemError
 from vidqa.dataset.archive import is_archive
 from vidqa.storage import hub, hub_dataset
 from vidqa.storage.hub_dataset import Listing, RemoteFile
 from vidqa.storage.hub_problems import HUB_CACHE_UNWRITABLE, HUB_NOT_FOUND
-from vidqa.storage.problems import DAMAGED, SUBSET
+from vidqa.storage.problems import DAMAGED, OCCUPIED, SUBSET
 from vidqa.storage.unpack import unpack
 from vidqa.storage.web import WebFile, fetch_web, length_of
 
@@ -78,7 +79,8 @@ def fetch(wanted: Published, subsets: Sequence[str], folder: Path) -> Fetched:
     """Bring the data set, or these subsets of it, into `folder`, and unpack its archives beside themselves.
 
     Nothing is written before the hub has agreed, every subset is known, and the disk has room.
-    Raises HUB_GATED, HUB_NOT_FOUND, HUB_UNREACHABLE, STORAGE_SUBSET, STORAGE_NO_SPACE, STORAGE_DAMAGED.
+    Raises HUB_GATED, HUB_NOT_FOUND, HUB_UNREACHABLE, HUB_ANSWER, STORAGE_SUBSET, STORAGE_OCCUPIED, STORAGE_NO_SPACE,
+    STORAGE_DAMAGED, REMOVAL_OUTSIDE.
     """
     name = f"{hub_dataset.PREFIX}{wanted.repository}"
     found = hub_dataset.listing(name)
@@ -86,6 +88,7 @@ def fetch(wanted: Published, subsets: Sequence[str], folder: Path) -> Fetched:
     web = [WebFile(address, folder / inner, length_of(address)) for address, inner in wanted.web]
     arrived = _arrived(folder)
     due = [file for file in files if not _is_here(file, folder, arrived)]
+    _require_ours(due, folder, arrived)
     archives = sum(file.size for file in due if _is_packed(file.name))
     hub_dataset.require_room(folder, sum(file.size for file in due) + archives + sum(2 * w.missing for w in web), name)
     note(f"{len(files)} files, {len(due)} of them due, {sum(file.size for file in due) / 1e6:,.1f} MB, into {folder}")
@@ -115,6 +118,25 @@ def _chosen(wanted: Published, subsets: Sequence[str], found: Listing) -> list[R
     return [file for file in files if not subsets or "/" not in file.name or file.name.split("/")[0] in subsets]
 
 
+def _require_ours(due: list[RemoteFile], folder: Path, arrived: dict[str, tuple[int, str, int]]) -> None:
+    """Raises STORAGE_OCCUPIED for a file in the place of one that is to be fetched, unless an earlier fetch put it
+    there, or it is that file."""
+    problems = []
+    for file in due:
+        path = folder / file.name
+        if file.name in arrived:
+            continue
+        try:
+            same = not path.is_symlink() and (not path.exists() or (path.is_file() and not _differs(path, file)))
+        except OSError as refused:
+            problems.append(OCCUPIED.at(path, f"it cannot be read: {refused.strerror}"))
+            continue
+        if file.name == RECORD or not same:
+            problems.append(OCCUPIED.at(path, "it is not the published file, and no earlier fetch has put it there"))
+    if problems:
+        raise ProblemError(problems)
+
+
 def _is_packed(name: str) -> bool:
     return is_archive(name) or name.lower().endswith(".zip")
 
@@ -127,7 +149,7 @@ def _fetch_one(found: Listing, file: RemoteFile, folder: Path) -> list[Problem]:
     name = f"{hub_dataset.PREFIX}{found.repository}"
     path = folder / file.name
     if path.is_file() and _differs(path, file):
-        path.unlink()  # it was changed since, or another commit had it: the client would take it as it is
+        remove(path, owner=folder)  # changed since, or of another commit: the client would take it as it is
     try:
         path = Path(
             huggingface_hub.hf_hub_download(
@@ -146,7 +168,7 @@ def _fetch_one(found: Listing, file: RemoteFile, folder: Path) -> list[Problem]:
         return [HUB_CACHE_UNWRITABLE.at(str(folder / file.name), f"storing it failed: {failed}")]
     wrong = _differs(path, file)
     if wrong:
-        path.unlink()
+        remove(path, owner=folder)
         return [DAMAGED.at(f"{name}/{file.name}", f"{wrong}; what arrived was removed")]
     with (folder / RECORD).open("a", encoding="utf-8") as record:
         line = {

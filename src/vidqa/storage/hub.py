@@ -12,7 +12,8 @@ import re
 import shlex
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,6 +21,7 @@ from typing import Any, NamedTuple
 from vidqa.contract import environment
 from vidqa.contract.problem import Problem, ProblemError
 from vidqa.storage.hub_problems import (
+    HUB_ANSWER,
     HUB_CACHE_UNWRITABLE,
     HUB_GATED,
     HUB_NOT_FOUND,
@@ -154,7 +156,7 @@ def ask(name: str, *, token: str | None, pauses_s: Sequence[float] | None = None
     the token may read it.
 
     A few kilobytes at most; preflight calls it. Without an answer it tries again after each pause.
-    Raises HUB_GATED, HUB_NOT_FOUND, HUB_UNREACHABLE.
+    Raises HUB_GATED, HUB_NOT_FOUND, HUB_UNREACHABLE, HUB_ANSWER.
     """
     from huggingface_hub.errors import HTTPError, OfflineModeIsEnabled
 
@@ -176,10 +178,26 @@ def _ask_once(name: HubName, token: str | None, kind: str) -> str:
     import huggingface_hub
 
     api = huggingface_hub.HfApi(endpoint=environment.hf_endpoint(), token=token)
-    info = api.repo_info(name.repository, revision=name.revision, timeout=TIMEOUT_S, repo_type=kind)
-    if getattr(info, "gated", False):  # anyone may read the page of a gated one; its files only those with access
-        api.auth_check(name.repository, repo_type=kind)
-    return str(info.sha)
+    with answer_of(name.repository):
+        info = api.repo_info(name.repository, revision=name.revision, timeout=TIMEOUT_S, repo_type=kind)
+        if getattr(info, "gated", False):  # anyone may read the page of a gated one; its files only those with access
+            api.auth_check(name.repository, repo_type=kind)
+        if not isinstance(info.sha, str) or not _COMMIT.fullmatch(info.sha):  # it becomes the name of a folder
+            raise ValueError(f"{info.sha!r} is no commit")
+    return info.sha
+
+
+@contextmanager
+def answer_of(repository: str) -> Iterator[None]:
+    """Raises HUB_ANSWER for an answer that the hub's client, or we, cannot read."""
+    from huggingface_hub.errors import HTTPError
+
+    try:
+        yield
+    except HTTPError:  # some are ValueErrors, too
+        raise
+    except (ValueError, TypeError, LookupError, AttributeError) as unreadable:
+        raise HUB_ANSWER.error(repository, f"{type(unreadable).__name__}: {unreadable}") from unreadable
 
 
 def _local_folder(name: str) -> Path:

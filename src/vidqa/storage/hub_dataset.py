@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import os
 import shutil
-from pathlib import Path
-from typing import NamedTuple
+from pathlib import Path, PurePosixPath
+from typing import Any, NamedTuple
 
 from vidqa.contract import environment
 from vidqa.contract.cli import note
+from vidqa.contract.files import name_error
 from vidqa.contract.problem import ProblemError
 from vidqa.dataset.splits import subset_and_cuts
 from vidqa.storage import hub
@@ -24,7 +25,8 @@ SPARE = 1 << 30  # bytes that stay free on the disk
 
 
 class RemoteFile(NamedTuple):
-    """One file of a repository; `sha256` is known of large ones, and `blob` is git's own hash of the others."""
+    """One file of a repository, by a name that is safe to write; `sha256` is known of large ones, and `blob` is git's
+    own hash of the others."""
 
     name: str
     size: int
@@ -77,7 +79,7 @@ def expected_dataset(written: str) -> str:
 def listing(name: str) -> Listing:
     """The files of a "hf_dataset://" name, after the hub agreed that the token may read them.
 
-    Raises HUB_GATED, HUB_NOT_FOUND, HUB_UNREACHABLE.
+    Raises HUB_GATED, HUB_NOT_FOUND, HUB_UNREACHABLE, HUB_ANSWER.
     """
     import huggingface_hub
     from huggingface_hub.errors import HTTPError
@@ -86,15 +88,35 @@ def listing(name: str) -> Listing:
     repository = hub.parse(name).repository
     api = huggingface_hub.HfApi(endpoint=environment.hf_endpoint(), token=environment.hf_token())
     try:
-        entries = list(api.list_repo_tree(repository, recursive=True, revision=commit, repo_type=KIND))
+        with hub.answer_of(repository):
+            entries = list(api.list_repo_tree(repository, recursive=True, revision=commit, repo_type=KIND))
+            files = [_remote_file(entry) for entry in entries if isinstance(entry, huggingface_hub.RepoFile)]
+            _require_apart(files)
     except HTTPError as failed:
         raise ProblemError([hub.refusal(name, failed)]) from failed
-    files = []
-    for entry in entries:
-        if isinstance(entry, huggingface_hub.RepoFile):
-            sha256 = entry.lfs.sha256 if entry.lfs else None
-            files.append(RemoteFile(entry.path, entry.size, sha256, entry.blob_id))
     return Listing(repository, commit, files)
+
+
+def _remote_file(entry: Any) -> RemoteFile:
+    """An entry of a listing. Raises ValueError for what no hub lists, or no folder of ours may hold."""
+    sha256 = entry.lfs.sha256 if entry.lfs is not None else None
+    if wrong := name_error(entry.path):
+        raise ValueError(f"it lists {entry.path!r}; {wrong}")
+    if type(entry.size) is not int or entry.size < 0:
+        raise ValueError(f"the size of {entry.path} is {entry.size!r}; a size is a count of bytes")
+    if not isinstance(entry.blob_id, str) or not isinstance(sha256, str | None):
+        raise ValueError(f"a hash of {entry.path} is no text")
+    return RemoteFile(entry.path, entry.size, sha256, entry.blob_id)
+
+
+def _require_apart(files: list[RemoteFile]) -> None:
+    """Raises ValueError where a file has the name of another one, or of the folder of another one."""
+    names: set[str] = set()
+    folders = {str(folder) for file in files for folder in PurePosixPath(file.name).parents}
+    for file in files:
+        if file.name in names or file.name in folders:
+            raise ValueError(f"it lists {file.name} twice, or as a file and as a folder")
+        names.add(file.name)
 
 
 def _fetched(name: str, found: Listing, files: list[RemoteFile]) -> Path:

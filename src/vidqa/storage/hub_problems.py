@@ -35,3 +35,8 @@ HUB_CACHE_UNWRITABLE = Code(
     "Free disk space, or let HF_HOME name a folder with enough of it.",
     Exit.ENVIRONMENT,
 )
+HUB_ANSWER = Code(
+    "HUB_ANSWER",
+    "The hub's answer is not of the form that a hub gives, or it lists a file whose name is not safe to write.",
+    "Nothing was written or removed. Check HF_ENDPOINT; tell the owner of the repository, and use another one.",
+)

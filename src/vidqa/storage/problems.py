@@ -65,3 +65,8 @@ SUBSET = Code(
     "Name one or more of those that the message lists, behind the data set's name.",
     Exit.USAGE,
 )
+OCCUPIED = Code(
+    "STORAGE_OCCUPIED",
+    "A file of another content than the published one has its place in the folder, and this script has not written it.",
+    "Nothing was changed. Name another folder, or move the file away.",
+)

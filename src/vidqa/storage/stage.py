@@ -8,7 +8,6 @@ object has not changed is not fetched again, and an interrupted transfer continu
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import os
@@ -22,6 +21,7 @@ from typing import Any
 
 from vidqa.contract import environment, files
 from vidqa.contract.cli import note
+from vidqa.contract.locks import locked
 from vidqa.contract.problem import Problem, ProblemError
 from vidqa.dataset.archive import SUFFIXES
 from vidqa.dataset.findings import Findings
@@ -49,6 +49,7 @@ AT_ONCE = 8
 BLOCK = 8 << 20
 SPARE = 1 << 30  # bytes that stay free on the disk
 MOST_NAMED = 20
+LOCK_WAIT_S = 6 * 3600.0  # for another process that stages the same set, which may be terabytes
 
 
 @dataclass(frozen=True)
@@ -121,10 +122,9 @@ def read_record(folder: Path) -> dict[str, Staged]:
 
 @contextmanager
 def _alone(folder: Path) -> Iterator[None]:
-    """One process at a time stages a set; the next one finds it there."""
+    """One process at a time stages a set; the next one finds it there. Raises LOCK_HELD, LOCK_UNAVAILABLE."""
     folder.mkdir(parents=True, exist_ok=True)
-    with (folder / ".lock").open("w") as handle:
-        fcntl.flock(handle, fcntl.LOCK_EX)
+    with locked(folder / ".lock", wait_s=LOCK_WAIT_S):
         yield
 
 

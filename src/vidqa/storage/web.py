@@ -8,6 +8,7 @@ import urllib.request
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
+from vidqa.contract.files import remove
 from vidqa.storage.problems import DAMAGED, UNREACHABLE
 
 TIMEOUT_S = 30.0
@@ -58,7 +59,7 @@ def fetch_web(file: WebFile) -> Path:
         raise UNREACHABLE.error(file.address, f"it was cut off: {failed}", "run this again: it goes on") from failed
     if (size := partial.stat().st_size) != file.size:
         if size > file.size:
-            partial.unlink()
+            remove(partial, owner=file.folder)
         raise DAMAGED.error(file.address, f"{size:,} of {file.size:,} bytes have arrived", "run this again: it goes on")
     os.replace(partial, file.path)
     return file.path

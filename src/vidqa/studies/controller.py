@@ -15,6 +15,7 @@ from typing import Any
 
 from vidqa import __version__
 from vidqa.contract.cli import note
+from vidqa.contract.files import require_owned
 from vidqa.contract.problem import ProblemError
 from vidqa.jobs.launch import Ready
 from vidqa.platforms import platform
@@ -25,7 +26,7 @@ from vidqa.studies.journal import SCHEMA_VERSION, Event, Journal, only_controlle
 from vidqa.studies.moves import Done, Move, Promote, Prune, Start, Wait
 from vidqa.studies.places import Places
 from vidqa.studies.repair import repaired
-from vidqa.studies.retention import bytes_of, is_stranded, removable, remove
+from vidqa.studies.retention import bytes_of, is_stranded, removable, remove_whole
 from vidqa.studies.study import Study, open_study
 from vidqa.studies.study_problems import STUDY_STUCK
 from vidqa.studies.trials import Trials
@@ -245,10 +246,11 @@ class Controller:
         if not paths:
             return
         for path in paths:
+            require_owned(path, self.study.folder)  # the journal names it, and anybody may have written there
             note(f"removes {path} ({bytes_of(path) / 1e6:.1f} MB)")
         self.append("removed", paths=[str(path) for path in paths])
         for path in paths:
-            remove(path)
+            remove_whole(path, self.study)
 
 
 def _line(event: Event) -> str:

@@ -6,7 +6,6 @@ of the study. Half a last line, which a power cut leaves, is passed over; any ot
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 from collections.abc import Iterator
@@ -15,37 +14,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from vidqa.contract.files import now, read_object
+from vidqa.contract.locks import try_lock
 from vidqa.platforms.processes import Identity, this_process
+from vidqa.studies.events import EVENTS, fields_of
 from vidqa.studies.study_problems import STUDY_BUSY, STUDY_JOURNAL, STUDY_UNWRITABLE
 
 JOURNAL, LOCK = "journal.jsonl", "controller.lock"
 SCHEMA_VERSION = 1
+NO_END, NO_JSON = "it has no end", "it is not JSON"
+CUT_OFF = (NO_END, NO_JSON)  # what a power cut makes of a last line
+MOST_SAID = 5  # of what is wrong with an event
 Event = dict[str, Any]
-
-# The fields of each event, beside seq, time and elapsed_s (seconds that controllers had worked by then).
-EVENTS = {
-    "created": {"schema_version", "fingerprint", "settings", "space", "rungs", "version"},
-    "opened": {"controller"},
-    "taken": {"request", "verb", "said"},
-    "trial": {"number", "values", "proposer", "rung", "bracket", "parent", "extra", "repairs"},
-    "promoted": {"number", "rung"},
-    "pruned": {"number", "why"},
-    "submitted": {"work", "job_id", "how", "gpus"},
-    "retried": {"work", "job_id", "why"},
-    "ended": {"work", "state", "job_id", "run_dir", "seconds", "gpu_seconds", "failure"},
-    "measured": {"number", "rung", "steps", "objectives", "metrics", "state"},
-    "failed": {"number", "rung", "why"},
-    "scored": {"work", "metrics"},
-    "removed": {"paths"},
-    "searched": {"why"},
-    "skipped": {"what", "why"},
-    "reopened": {"max_trials"},
-    "stopped": {"why"},
-    "finished": {"winner"},
-}
-# Fields that events have had only since a later version: without `places`, a job has its GPUs to itself.
-LATER = {"submitted": {"places"}}
 
 
 @dataclass(frozen=True)
@@ -67,14 +49,17 @@ def read(folder: Path) -> Read:
     except OSError as failed:
         raise STUDY_JOURNAL.error(path, f"it cannot be read: {failed}") from failed
     events: list[Event] = []
+    trials: list[int] = []  # the bracket of each
+    rungs: list[int] = []  # how many each bracket has
     size, lines = 0, written.splitlines(keepends=True)
     for number, line in enumerate(lines, 1):
         wrong = _wrong(line, number)
-        if wrong and number == len(lines):
+        if wrong in CUT_OFF and number == len(lines):
             return Read(events, size, f"line {number}, the last one, was cut off ({wrong}) and is passed over")
-        if wrong:
+        event = {} if wrong else json.loads(line)
+        if wrong := wrong or _misplaced(event, trials, rungs):
             raise STUDY_JOURNAL.error(f"{path}:{number}", wrong)
-        events.append(json.loads(line))
+        events.append(event)
         size += len(line)
     return Read(events, size)
 
@@ -82,19 +67,50 @@ def read(folder: Path) -> Read:
 def _wrong(line: bytes, number: int) -> str:
     """What keeps a line from being event `number`; empty where nothing does."""
     if not line.endswith(b"\n"):
-        return "it has no end"
+        return NO_END
     try:
         event = json.loads(line)
     except (ValueError, RecursionError):
-        return "it is not JSON"
-    if not isinstance(event, dict) or event.get("event") not in EVENTS:
+        return NO_JSON
+    if not isinstance(event, dict) or str(event.get("event")) not in EVENTS:
         return "it is no event that is known"
-    if event.get("seq") != number:
+    if event.get("seq") != number or event["seq"] is True:
         return f"it says to be number {event.get('seq')}: lines are missing or doubled"
-    missing = EVENTS[event["event"]] - event.keys()
     if event["event"] == "created" and event.get("schema_version") != SCHEMA_VERSION:
         return f"it is of version {event.get('schema_version')}; this program writes {SCHEMA_VERSION}"
-    return f"it lacks {', '.join(sorted(missing))}" if missing else ""
+    try:
+        EVENTS[event["event"]].model_validate(event)
+    except ValidationError as refused:
+        return "; ".join(map(_said, refused.errors()[:MOST_SAID]))
+    return ""
+
+
+def _said(error: Any) -> str:
+    place = ".".join(map(str, error["loc"]))
+    return f"it lacks {place}" if error["type"] == "missing" else f"{place}: {error['msg']}"
+
+
+def _misplaced(event: Event, trials: list[int], rungs: list[int]) -> str:
+    """What an event names that no event before it has told of; empty where nothing. Goes on with both lists."""
+    kind, number = event["event"], event.get("number", 0)
+    if kind == "created":
+        if rungs:
+            return "the study was created before"
+        rungs += map(len, event["rungs"])
+    elif not rungs and kind in ("trial", "promoted", "measured", "finished"):
+        return "no event before it has created the study"
+    elif kind == "trial":
+        if number != len(trials) or event["bracket"] >= len(rungs) or (event["parent"] or 0) > max(number - 1, 0):
+            place = f"trial {number} (bracket {event['bracket']}, parent {event['parent']})"
+            return f"{place} comes after {len(trials)} trials of {len(rungs)} brackets"
+        trials.append(event["bracket"])
+    elif number >= len(trials) and "number" in event:
+        return f"there is no trial {number} before it"
+    elif event.get("winner") is not None and event["winner"] >= len(trials):
+        return f"there is no trial {event['winner']} before it"
+    if kind in ("trial", "promoted", "measured") and event["rung"] >= rungs[trials[number]]:
+        return f"rung {event['rung']} is none of bracket {trials[number]}"
+    return ""
 
 
 class Journal:
@@ -111,7 +127,7 @@ class Journal:
 
     def append(self, event: str, elapsed_s: float, **fields: Any) -> Event:
         """Write an event; it is on disk when this returns. Raises STUDY_UNWRITABLE, and then nothing may follow."""
-        assert fields.keys() == EVENTS[event] | LATER.get(event, set()), f"{event} has other fields: {sorted(fields)}"
+        assert fields.keys() == fields_of(event), f"{event} has other fields: {sorted(fields)}"
         self.count += 1
         made = {"seq": self.count, "time": now(), "elapsed_s": round(elapsed_s, 3), "event": event, **fields}
         line = json.dumps(made, ensure_ascii=False, allow_nan=False) + "\n"
@@ -139,17 +155,16 @@ def _sync_folder(folder: Path) -> None:
 
 @contextmanager
 def only_controller(folder: Path) -> Iterator[None]:
-    """Be the one controller of a study; the system gives the lock up when its holder dies. Raises STUDY_BUSY."""
+    """Be the one controller of a study; the system gives the lock up when its holder dies. Raises STUDY_BUSY,
+    LOCK_UNAVAILABLE."""
     path = folder / LOCK
     try:
         handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
     except OSError as failed:
         raise STUDY_UNWRITABLE.error(path, f"the lock cannot be made: {failed}") from failed
     try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise STUDY_BUSY.error(folder, f"its controller is {_shown(read_object(path))}") from None
+        if not try_lock(handle, path):
+            raise STUDY_BUSY.error(folder, f"its controller is {_shown(read_object(path))}")
         os.ftruncate(handle, 0)
         os.pwrite(handle, json.dumps(this_process().as_dict()).encode(), 0)
         try:

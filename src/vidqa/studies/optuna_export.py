@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from vidqa.contract._optional import require
+from vidqa.contract.files import remove
 from vidqa.studies.history import Entry, History
 from vidqa.studies.moves import State
 from vidqa.studies.parameters import Parameter
@@ -23,7 +24,7 @@ def export(study: Study, history: History, path: Path) -> None:
     """Write the file anew. Trials that have not ended are left out."""
     optuna, journal = require("optuna", EXTRA), require("optuna.storages.journal", EXTRA)
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    path.unlink(missing_ok=True)
+    remove(path, owner=study.folder)
     storage = optuna.storages.JournalStorage(journal.JournalFileBackend(str(path)))
     goals = study.settings.as_goals
     made = optuna.create_study(

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import secrets
 import time
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from pydantic import ValidationError
+
 from vidqa.contract import files
+from vidqa.contract.cli import note
+from vidqa.studies.events import SAID
 from vidqa.studies.study_problems import STUDY_UNWRITABLE
 
 INBOX = "inbox"
@@ -38,10 +43,20 @@ def pending(folder: Path) -> list[Request]:
     for path in sorted((folder / INBOX).glob("*.json")):
         told = files.read_object(path)
         verb, said = told.get("verb"), told.get("said")
-        if verb in (ENQUEUE, TELL, STOP) and isinstance(said, dict):
-            found.append(Request(path.stem, verb, said))
+        try:
+            SAID[str(verb)].model_validate(said)
+        except (KeyError, ValidationError) as wrong:
+            _say_wrong(path, str(wrong).splitlines()[0])
+            continue
+        assert isinstance(said, dict)  # as the model says
+        found.append(Request(path.stem, str(verb), said))
     return found
 
 
+@cache
+def _say_wrong(path: Path, why: str) -> None:
+    note(f"{path} is no request of ours and is left there: {why}")
+
+
 def forget(folder: Path, request: Request) -> None:
-    (folder / INBOX / f"{request.name}.json").unlink(missing_ok=True)
+    files.remove(folder / INBOX / f"{request.name}.json", owner=folder)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
+from vidqa.contract.files import remove, require_owned
 from vidqa.contract.run_folder import UNFINISHED
 from vidqa.studies.history import Entry, History, ranked
 from vidqa.studies.study import Study
@@ -35,11 +35,12 @@ def is_stranded(history: History, entry: Entry) -> bool:
     return entry.state == "paused" and str(_runs(history, entry)[-1] / "checkpoints") in history.removed
 
 
-def remove(path: Path) -> None:
-    """Never half a folder under its own name."""
+def remove_whole(path: Path, study: Study) -> None:
+    """Never half a folder under its own name. Raises REMOVAL_OUTSIDE."""
+    require_owned(path, study.folder)
     doomed = path.with_name(f"{UNFINISHED}{path.name}")
     path.rename(doomed)
-    shutil.rmtree(doomed, ignore_errors=True)
+    remove(doomed, owner=study.folder)
 
 
 def bytes_of(path: Path) -> int:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from vidqa.contract.cli import SKILL_ROOT, Result
 from vidqa.contract.environment import child_environment, python_path
-from vidqa.contract.files import read_object
+from vidqa.contract.files import read_object, remove
 from vidqa.contract.problem import Exit, Problem, exit_code_of, raise_errors
 from vidqa.studies import requests
 from vidqa.studies.journal import controller_of, only_controller, read
@@ -34,7 +34,7 @@ def start(folder: Path, trials: int | None = None) -> None:
     with only_controller(folder):  # nobody else is there: said before a process is started
         if trials is not None:
             extend(folder, trials)
-    (folder / SAID).unlink(missing_ok=True)
+    remove(folder / SAID, owner=folder)
     words = [sys.executable, "-P", "-m", "vidqa.studies", "--study", str(folder.absolute()), "--json"]
     environment = child_environment(PYTHONPATH=python_path(SKILL_ROOT / "src"))
     with (folder / LOG).open("ab") as log, (folder / SAID).open("wb") as said:

@@ -122,8 +122,8 @@ class DecodePool:
         them.
 
         With `store_at` it resolves to FramesFile once the frames are in that file, or to the frames where it cannot be
-        written. `admit`, which must not raise, is asked when a worker is free for the request, in one of the pool's
-        threads; where it says no, the request is cancelled.
+        written. `admit` is asked when a worker is free for the request, in one of the pool's threads; where it says
+        no, the request is cancelled, and what it raises is raised by the answer.
         """
         if self._closed.is_set():
             raise RuntimeError("the decode pool is closed")
@@ -209,8 +209,12 @@ class _Server(threading.Thread):
         # engine still has to decode is not lost.
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGUSR1})
         while (job := self.waiting.get()) is not None:
-            if job.admit is not None and not job.admit():
-                job.answer.cancel()
+            try:
+                if job.admit is not None and not job.admit():
+                    job.answer.cancel()
+            except Exception as failed:  # noqa: BLE001  raised where the answer is waited for; this thread has to go on
+                job.answer.set_exception(failed)
+                continue
             if not job.answer.set_running_or_notify_cancel():
                 continue
             try:

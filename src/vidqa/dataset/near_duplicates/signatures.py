@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from vidqa.contract.environment import cache_folder
+from vidqa.contract.files import remove
 from vidqa.contract.problem import Problem
 from vidqa.contract.progress import counting
 from vidqa.dataset.near_duplicates.perceptual_hash import signature
@@ -111,7 +112,7 @@ def _keep(seen: Iterable[tuple[MediaRef, Frames, bytes]]) -> None:
     except (sqlite3.OperationalError, OSError, UnicodeError):  # locked for long, a full disk, a file that is gone
         pass
     except sqlite3.DatabaseError:  # damaged
-        _place().unlink(missing_ok=True)
+        remove(_place(), owner=_place().parent)
 
 
 def _write(rows: list[tuple[str, str, str, bytes]]) -> None:

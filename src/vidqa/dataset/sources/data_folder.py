@@ -27,7 +27,6 @@ from vidqa.dataset.sources._base import Rows, Source, SourceKind
 from vidqa.dataset.sources.address import address_of
 from vidqa.dataset.splits import cut_rows, subset_and_cuts
 from vidqa.dataset.tables import NO_NAMES, csv_rows, has_bytes, rename_fields, rows_in_tables, table_rows
-from vidqa.dataset.unpacked import content_key
 
 TABLES = (".parquet", ".arrow")
 
@@ -50,7 +49,7 @@ class DataFolder:
         tables = [file for files in self.files for file in files if file.suffix in TABLES]
         if not has_bytes(tables):
             return None
-        keys = hashlib.sha256("\n".join(map(content_key, tables)).encode()).hexdigest()[:32]
+        keys = hashlib.sha256("\n".join(map(content_hash, tables)).encode()).hexdigest()[:32]
         return Embedded(keys, Path(os.path.abspath(os.path.expanduser(self.media_path or self.home))))
 
     @property
@@ -103,10 +102,8 @@ class DataFolder:
         )
 
     def fingerprint(self) -> str:
-        """Of every file that is read, and of the part that is taken. Files that hold media are told apart by their
-        lengths and their ends, where the places of all columns stand."""
-        digest = content_key if self.embedded else content_hash
-        hashes = [[digest(file) for file in files] for files in self.files]
+        """Of every file that is read, and of the part that is taken."""
+        hashes = [[content_hash(file) for file in files] for files in self.files]
         return hashlib.sha256(repr(([cut[1:] for cut in self.cuts], hashes)).encode()).hexdigest()
 
 

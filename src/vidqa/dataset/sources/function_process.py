@@ -49,18 +49,23 @@ def main() -> int:
     descriptor, file, name, *given = sys.argv[1:]
     sys.path[0] = str(Path(file).parent)
     random.seed(0)
-    with open(int(descriptor), "w", encoding="utf-8") as out:
+    out = int(descriptor)
+    # What the user's code starts does not hold the pipe open, nor write there what was written once.
+    os.set_inheritable(out, False)
+    os.register_at_fork(after_in_child=lambda: os.close(out))
 
-        def write(kind: str, value: Any) -> None:
-            out.write(json.dumps([kind, value], default=as_json, allow_nan=False) + "\n")
+    def write(kind: str, value: Any) -> None:
+        left = memoryview(json.dumps([kind, value], default=as_json, allow_nan=False).encode() + b"\n")
+        while left:
+            left = left[os.write(out, left) :]
 
-        try:
-            run(Path(file), name, given, write)
-        except BaseException as error:  # noqa: BLE001 - also what ends a process: the function ends, not the check
-            message = f"{type(error).__name__}: {str(error)[:300]}"
-            write("failed", {"where": place_of(error, Path(file)), "message": message})
-            return 1
-        write("end", None)
+    try:
+        run(Path(file), name, given, write)
+    except BaseException as error:  # noqa: BLE001 - also what ends a process: the function ends, not the check
+        message = f"{type(error).__name__}: {str(error)[:300]}"
+        write("failed", {"where": place_of(error, Path(file)), "message": message})
+        return 1
+    write("end", None)
     return 0
 
 

@@ -9,9 +9,12 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import selectors
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +28,7 @@ from vidqa.dataset.shapes import question_row
 from vidqa.dataset.sources._base import Rows, Source, SourceKind
 from vidqa.dataset.sources.address import FUNCTION as WRITTEN
 
+BLOCK = 1 << 16  # bytes of a pipe that are read at one time
 CHILD = Path(__file__).with_name("function_process.py")
 
 
@@ -60,23 +64,66 @@ def _yielded(file: Path, name: str, given: str | None, findings: Findings) -> It
     words = [sys.executable, str(CHILD), str(writing), str(file), name, *([] if given is None else [given])]
     # What has an order only by chance, such as that of a set, is the same in every process.
     variables = {**environment.foreign_environment(), "PYTHONHASHSEED": "0"}
-    process = subprocess.Popen(words, pass_fds=[writing], stdin=subprocess.DEVNULL, stdout=sys.stderr, env=variables)
+    process = subprocess.Popen(
+        words, pass_fds=[writing], stdin=subprocess.DEVNULL, stdout=sys.stderr, env=variables, process_group=0
+    )
     os.close(writing)
     ended = False
     try:
-        with open(reading, encoding="utf-8") as lines:
-            for line in lines:
-                kind, value = json.loads(line)
-                if kind == "row":
-                    yield value
-                elif kind == "failed":
-                    findings.add(FUNCTION, value["where"] or f"{file}:{name}", value["message"])
-                ended = ended or kind in ("failed", "end")
+        for number, line in enumerate(_lines(process.pid, reading), 1):
+            try:
+                kind, value = _message(line)
+            except (ValueError, RecursionError) as wrong:
+                message = f"message {number} of its process is none of ours, which alone may write there: {wrong}"
+                findings.add(FUNCTION, f"{file}:{name}", message)
+                return
+            if kind == "row":
+                yield value
+                continue
+            if kind == "failed":
+                findings.add(FUNCTION, value["where"] or f"{file}:{name}", value["message"])
+            ended = True
+            break
     finally:
-        process.kill()
+        os.close(reading)
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)  # what it forked, too
         process.wait()
     if not ended:
         findings.add(FUNCTION, f"{file}:{name}", f"its process ended before it, with exit code {process.returncode}")
+
+
+def _lines(pid: int, reading: int) -> Iterator[bytes]:
+    """What a process writes, line by line, until it ends: others that it forked may hold the pipe open for longer."""
+    parts: list[bytes] = []
+    ended = os.pidfd_open(pid)
+    try:
+        with selectors.DefaultSelector() as selector:
+            selector.register(reading, selectors.EVENT_READ)
+            selector.register(ended, selectors.EVENT_READ)
+            while reading in {key.fd for key, _ in selector.select()}:
+                chunk = os.read(reading, BLOCK)
+                if not chunk:
+                    return
+                first, *others = chunk.split(b"\n")
+                parts.append(first)
+                for rest in others:
+                    yield b"".join(parts)
+                    parts = [rest]
+    finally:
+        os.close(ended)
+
+
+def _message(line: bytes) -> tuple[str, Any]:
+    """A row, the end, or the failure of a function. Raises ValueError, RecursionError."""
+    match json.loads(line):
+        case ["row", value]:
+            return "row", value
+        case ["end", None]:
+            return "end", None
+        case ["failed", {"where": str(), "message": str()} as value]:
+            return "failed", value
+    raise ValueError(f"{line[:80]!r}")
 
 
 USER_FUNCTION = SourceKind("user's function", lambda path: bool(WRITTEN.fullmatch(path)), _open)

@@ -20,7 +20,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Protocol
 
-from vidqa.contract.files import write_json
+from vidqa.contract.files import remove, write_json
 from vidqa.contract.problem import Problem
 
 FLOCK = struct.Struct("hhqqi4x")  # Linux' struct flock: type, whence, start, length, process
@@ -63,7 +63,7 @@ class Claims:
     def forget(self, key: str) -> None:
         """Remove the note of an earlier attempt."""
         with suppress(OSError):
-            self._note(key).unlink(missing_ok=True)
+            remove(self._note(key), owner=self.folder)
 
     def failure(self, key: str, where: str) -> Problem | None:
         """The problem that the other process noted for the file `where` (another name of the same file has the same

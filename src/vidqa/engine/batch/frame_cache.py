@@ -7,7 +7,6 @@ Its name is a hash of everything its pixels depend on, so an entry is never out 
 from __future__ import annotations
 
 import errno
-import fcntl
 import hashlib
 import io
 import itertools
@@ -27,7 +26,8 @@ from typing import BinaryIO
 import numpy as np
 import torch
 
-from vidqa.contract.files import ends_of
+from vidqa.contract.files import ends_of, remove
+from vidqa.contract.locks import locked
 from vidqa.contract.problem import Problem
 from vidqa.engine.batch.problems import CACHE_DISK_FULL, CACHE_UNUSABLE
 from vidqa.video.pool import DecodeRequest
@@ -38,6 +38,7 @@ MARK = b"vqF1"
 TOTAL_DIGITS = 32
 ROOM = 0.9  # an eviction goes down to this part of the limit, so that not every put evicts
 ABANDONED_S = 3600.0  # a temporary file this old belongs to a process that was killed
+LOCK_WAIT_S = 600.0  # for an eviction of another process, which looks at every entry
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -91,7 +92,7 @@ class FrameCache:
             return None
         except ValueError:  # damaged
             with suppress(OSError):
-                path.unlink()
+                remove(path, owner=self.folder)
             return None
         return frames
 
@@ -114,7 +115,7 @@ class FrameCache:
             return self._refused(failed)
         finally:
             with suppress(OSError):
-                temporary.unlink()
+                remove(temporary, owner=self.folder)
         return None
 
     def temporary(self, key: str) -> Path:
@@ -133,7 +134,7 @@ class FrameCache:
                 return frames, self._refused(failed)
         finally:
             with suppress(OSError):
-                temporary.unlink()
+                remove(temporary, owner=self.folder)
         return frames, None
 
     def _refused(self, failed: OSError) -> Problem:
@@ -163,12 +164,8 @@ class FrameCache:
     @contextmanager
     def _locked(self) -> Iterator[int]:
         """Exclusive among all processes; gives the file that holds the total size in bytes."""
-        handle = os.open(self.folder / "total", os.O_RDWR | os.O_CREAT, 0o644)
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX)
+        with locked(self.folder / "total", wait_s=LOCK_WAIT_S) as handle:
             yield handle
-        finally:
-            os.close(handle)
 
     def _publish(self, temporary: Path, path: Path) -> None:
         size = temporary.stat().st_size
@@ -196,12 +193,12 @@ class FrameCache:
             if file.suffix == ".npy":
                 entries.append((status.st_mtime_ns, status.st_size, file))
             elif time.time() - status.st_mtime > ABANDONED_S:
-                file.unlink(missing_ok=True)
+                remove(file, owner=self.folder)
         left = sum(size for _, size, _ in entries)
         for _, size, file in sorted(entries):
             if left <= allowed:
                 break
-            file.unlink(missing_ok=True)
+            remove(file, owner=self.folder)
             left -= size
         return left
 
@@ -219,7 +216,7 @@ def write_entry(path: str | Path, frames: np.ndarray) -> None:
             file.write(FOOTER.pack(MARK, zlib.crc32(body, zlib.crc32(header.getvalue()))))
     except OSError:
         with suppress(OSError):
-            Path(path).unlink()
+            remove(Path(path), owner=Path(path).parent)
         raise
 
 

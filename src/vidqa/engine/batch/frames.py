@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 
 from vidqa.contract.cli import note
-from vidqa.contract.problem import Exit, Problem, ProblemError
+from vidqa.contract.files import remove
+from vidqa.contract.problem import Exit, Problem
 from vidqa.dataset.record import MediaRef
 from vidqa.engine.batch.claims import Claims, Waiting
 from vidqa.engine.batch.frame_cache import FrameCache
@@ -142,7 +143,7 @@ class FrameSource:
             return
         try:
             self._settle(pending, self._taken_in(pending, store_at, future.result()))
-        except (RuntimeError, ValueError, OSError, ProblemError) as failed:  # raised where the frames are collected
+        except Exception as failed:  # noqa: BLE001  raised where the frames are collected
             self._end(pending, partial(pending.answer.set_exception, failed))
 
     def _taken_in(self, pending: _Pending, store_at: str, result: Decoded | FramesFile) -> Decoded:
@@ -152,9 +153,10 @@ class FrameSource:
             assert self.cache
             result, warning = self.cache.adopt(pending.key, Path(result.path))
         elif store_at:  # a worker that was cut off may have left a part
+            assert self.cache
             with suppress(OSError):
-                Path(store_at).unlink()
-            if self.cache and not isinstance(result, Problem):
+                remove(Path(store_at), owner=self.cache.folder)
+            if not isinstance(result, Problem):
                 warning = self.cache.put(pending.key, result)
         if warning:
             note(str(warning))

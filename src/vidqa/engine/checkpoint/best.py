@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from vidqa.contract.cli import note
-from vidqa.contract.files import write_json, write_link
+from vidqa.contract.files import remove, write_json, write_link
 from vidqa.contract.run_folder import RunFolder
 from vidqa.engine.exports._base import EXPORT
 
@@ -87,8 +87,8 @@ def _facts(path: Path) -> dict[str, Any]:
 def write_best(run: RunFolder, best: Best | None) -> None:
     """Record `best` and let the link lead to it; where there is none, neither stays."""
     if best is None:
-        (run.path / "best").unlink(missing_ok=True)
-        (run.path / "best.json").unlink(missing_ok=True)
+        remove(run.path / "best", owner=run.path)
+        remove(run.path / "best.json", owner=run.path)
         return
     write_json(run.path / "best.json", vars(best))
     write_link(run.path / "best", f"{run.exports.name}/{best.name}")

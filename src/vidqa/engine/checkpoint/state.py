@@ -9,7 +9,6 @@ they are the spec's.
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from torch import nn
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.serialization import set_crc32_options
 
-from vidqa.contract.files import write_json
+from vidqa.contract.files import remove, write_json
 from vidqa.contract.run_folder import TRAINER, RunFolder, changed_file, read_checkpoint
 from vidqa.engine.checkpoint.files import Reader, Writer, read_table
 from vidqa.engine.distributed import World
@@ -81,7 +80,7 @@ def save_state(
     everyone = world.gather((failure, writer.written))
     if failures := [text for text, _ in everyone if text]:
         if world.is_main:
-            shutil.rmtree(folder, ignore_errors=True)
+            remove(folder, owner=run.checkpoints)
         message = f"the checkpoint could not be written: {failures[0].strip()[:300]}"
         raise ENGINE_SAVE_FAILED.error(folder.parent, message)
 

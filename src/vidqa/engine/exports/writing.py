@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
 
-from vidqa.contract.files import write_json
+from vidqa.contract.files import remove, write_json
 from vidqa.contract.problem import ProblemError
 from vidqa.contract.run_folder import RunFolder
 from vidqa.engine.checkpoint.shards import TensorRows, create_files, plan_shards, write_rows
@@ -55,7 +55,7 @@ def write_together(
         failure = str(full) or type(full).__name__
     if failures := [text for text in world.gather(failure) if text]:
         if world.is_main:
-            shutil.rmtree(folder, ignore_errors=True)
+            remove(folder, owner=trained.exports)
         message = f"the export {name} could not be written: {failures[0]}"
         raise ENGINE_SAVE_FAILED.error(trained.exports, message)
     return folder

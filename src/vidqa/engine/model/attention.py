@@ -16,7 +16,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from itertools import groupby
 from typing import Any, NamedTuple
 
@@ -26,11 +26,14 @@ from torch.backends.cuda import SDPAParams, can_use_cudnn_attention
 from torch.nn.attention.varlen import varlen_attn
 from torch.utils.checkpoint import checkpoint
 
+from vidqa.contract.cli import note
+
 Segments = tuple[tuple[int, int, int], ...]  # (start, count, length): count neighbours of one length
 Call = tuple[int, int]  # count, length: the shape of one entry of `Segments`
 
 FORWARD = torch.ops.aten._scaled_dot_product_cudnn_attention
 BACKWARD = torch.ops.aten._scaled_dot_product_cudnn_attention_backward
+_TAKEN: dict[Any, bool] = {}  # whether cuDNN has a kernel, by the length of segments and the shapes of a token
 # Newer releases of PyTorch ask for it by name; older ones take fewer key heads as they come.
 GROUPED: dict[str, Any] = {"enable_gqa": True} if "enable_gqa" in inspect.signature(varlen_attn).parameters else {}
 
@@ -132,12 +135,25 @@ class Kept(NamedTuple):
 
 
 def takes_cudnn(parts: Sequence[torch.Tensor], segments: Segments, causal: bool) -> bool:
-    """Whether cuDNN's kernels take this query, key and value."""
+    """Whether cuDNN's kernels take this query, key and value in every call that `segments` makes. Where they do not,
+    that is said once: PyTorch's own kernels are slower."""
     if not parts[0].is_cuda:
         return False
     grouped = parts[0].shape[1] != parts[1].shape[1]
-    query, key, value = next(_calls(segments, *parts))
-    return can_use_cudnn_attention(SDPAParams(query, key, value, None, 0.0, causal, grouped))
+    of_all = (tuple((part.shape[1:], part.dtype, part.requires_grad) for part in parts), causal)
+    for (_, _, length), (query, key, value) in zip(segments, _calls(segments, *parts), strict=True):
+        kind = (length, of_all)
+        if kind not in _TAKEN:
+            _TAKEN[kind] = can_use_cudnn_attention(SDPAParams(query, key, value, None, 0.0, causal, grouped))
+        if not _TAKEN[kind]:
+            _say_slower(length, parts[0].dtype)
+            return False
+    return True
+
+
+@cache
+def _say_slower(length: int, dtype: torch.dtype) -> None:
+    note(f"attention: cuDNN has no kernel for segments of {length} tokens in {dtype}; PyTorch's own is slower")
 
 
 def cudnn_forward(parts: Sequence[torch.Tensor], segments: Segments, causal: bool) -> Kept:

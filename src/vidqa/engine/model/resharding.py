@@ -34,10 +34,14 @@ class OneRank:
         summed, self._summed = self._summed, None
         if summed is None:
             summed = self._summed = torch.empty(size, dtype=dtype, device=device)
+        else:
+            same = (summed.shape, summed.dtype, summed.device) == (torch.Size(size), dtype, device)
+            assert same, f"FSDP asks for {tuple(size)} {dtype} for the sum of {tuple(summed.shape)} {summed.dtype}"
         return summed
 
     def __call__(self, output_tensor: torch.Tensor, input_tensor: torch.Tensor, *_: Any, **__: Any) -> None:
-        """Nothing is left to do."""
+        """Nothing is left to do: the sum is what was summed."""
+        assert output_tensor.data_ptr() == input_tensor.data_ptr(), "FSDP sums into other memory than it asked for"
 
 
 class Resharding:

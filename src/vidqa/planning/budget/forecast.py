@@ -26,8 +26,10 @@ from vidqa.planning.budget.memory import (
     setup_of,
 )
 from vidqa.planning.budget.recompute import Recompute
+from vidqa.planning.budget.validation import generation_bytes
 from vidqa.planning.budget.work import share_again
 from vidqa.planning.packing.steps import Steps
+from vidqa.planning.samples import Sample
 
 MOST_SAMPLES = 20_000  # whose packs are made; the steps beyond them are like the others
 SMALLER = (1.0, 0.75, 0.5, 0.375, 0.25)  # packs that are tried, as shares of the largest
@@ -40,7 +42,7 @@ OVERHEAD: dict[Reshard, int] = {"never": 400, "layers": 1200, "always": 1600}
 
 @dataclass(frozen=True)
 class Forecast:
-    """The heaviest micro-step of a run, and the memory that one GPU needs for it."""
+    """The heaviest micro-step of a run, and the memory that one GPU needs for it, or for validation's answers."""
 
     memory: Memory
     micro_step: MicroStep
@@ -48,7 +50,9 @@ class Forecast:
 
 
 class Packs(Protocol):
-    """What is known of a run's packs, for any size that they may have."""
+    """What is known of a run's packs, for any size that they may have, and the samples that validation answers."""
+
+    answered: Sequence[Sample]
 
     def heaviest(self, pack_tokens: int | None) -> Sequence[MicroStep]:
         """The micro-steps that may need most memory, in packs of so many tokens (None: as the spec says)."""
@@ -60,8 +64,10 @@ class Packs(Protocol):
 class Packing:
     """The packs of planned samples. `steps_of` gives the steps that a pack budget makes."""
 
-    def __init__(self, steps_of: Callable[[int | None], Steps], total_steps: int) -> None:
-        self.steps_of, self.total = steps_of, total_steps
+    def __init__(
+        self, steps_of: Callable[[int | None], Steps], total_steps: int, answered: Sequence[Sample] = ()
+    ) -> None:
+        self.steps_of, self.total, self.answered = steps_of, total_steps, answered
         self._found: dict[int | None, list[MicroStep]] = {}
 
     def heaviest(self, pack_tokens: int | None) -> list[MicroStep]:
@@ -157,7 +163,9 @@ def slowness(spec: Any, model: Model, found: Forecast) -> float:
 
 def _heaviest(spec: Any, model: Model, packing: Packs, policy: MemoryPolicy) -> Forecast:
     setup = setup_of(spec, policy)
+    generation = generation_bytes(spec, model, setup, packing.answered)
     each: Iterable[Forecast] = (
-        Forecast(peak_memory(model, setup, one), one, policy) for one in packing.heaviest(policy.pack_tokens)
+        Forecast(replace(peak_memory(model, setup, one), generation=generation), one, policy)
+        for one in packing.heaviest(policy.pack_tokens)
     )
     return max(each, key=lambda one: one.memory.peak_gib)

@@ -1,11 +1,13 @@
-"""Peak memory of one GPU in a training, from shapes alone: what lies there all the time, and three moments of a step.
+"""Peak memory of one GPU in a training, from shapes alone: what lies there all the time, three moments of a step, and
+one of validation.
 
     always     master weights and Adam's moments of what trains, and frozen weights, each shared by a replica's GPUs
     decoder    backward begins: all that forward kept is there, and the last decoder layer is at work
     vision     the decoder's gradients are there, the root's are not summed yet, and the vision tower is at work
     root       the root (embedding, head, mergers: what is in no layer or block) sums its gradients over the ranks
+    generation validation answers samples with the gathered model (`validation.generation_bytes`)
 
-The peak is the largest of the three moments. Nothing is fitted to measured runs: what layers keep is counted in the
+The peak is the largest of these moments. Nothing is fitted to measured runs: what layers keep is counted in the
 engine's own code, which a test does again, and the rest follows from how FSDP works.
 """
 
@@ -192,11 +194,12 @@ class Memory:
     decoder: float
     vision: float
     root: float
+    generation: float = 0.0
 
     @property
     def moment(self) -> str:
         """The moment of the peak."""
-        return max(("decoder", "vision", "root"), key=lambda name: getattr(self, name))
+        return max(("decoder", "vision", "root", "generation"), key=lambda name: getattr(self, name))
 
     @property
     def peak_gib(self) -> float:

@@ -30,14 +30,15 @@ models no download either ([preflight.md](preflight.md), "Without the model").
 ## What is counted
 
 Always there, on each GPU, divided by `dp_shard_size` x `cp_size`: 12 bytes for every number that trains (float32 weight
-and Adam's first and second moment), 2 bytes (bf16) for every frozen one. Besides that, the largest of three moments of
-a step, of which a GPU has its part where `cp_size` GPUs share each pack:
+and Adam's first and second moment), 2 bytes (bf16) for every frozen one. Besides that, the largest of these
+moments, of which a GPU has its part where `cp_size` GPUs share each pack:
 
 | moment | what is there |
 |---|---|
 | `decoder` | backward begins: all that was kept for it, the gathered root, the last decoder layer at work, logits |
 | `vision` | the decoder's gradients, those of the root not yet summed, what the tower kept, one vision block at work |
 | `root` | all gradients, the sum of the root's in `train.fsdp_reduce_dtype`, and weights that stay gathered |
+| `generation` | with `engine.validation_generate`, the whole model, gathered, and one sample that it answers |
 
 The root is what lies in no layer: embedding, head, mergers. Of a layer that much is kept for backward, for each token
 (patch) so many numbers times each width:
@@ -87,7 +88,8 @@ Preflight tries, in this order, and names the first that fits; failing that, sev
 2. twice the `dp_shard_size`, four times, ..., with a batch per rank that leaves the steps as they are where it can;
 3. smaller packs (`engine.pack_tokens`), down to the longest sample;
 4. of samples of 16k tokens and more, packs that GPUs share (`cp_size`, [long samples](training.md#long-samples));
-5. LoRA.
+5. no answers in validation (`engine.validation_generate = 0`);
+6. LoRA.
 
 ## Answering
 

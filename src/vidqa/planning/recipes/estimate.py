@@ -26,6 +26,7 @@ from vidqa.planning.budget.work import flops_model, share_again
 from vidqa.planning.packing.packs import padded
 from vidqa.planning.packing.sharing import Work
 from vidqa.planning.packing.steps import pack_budget
+from vidqa.planning.samples import Sample
 from vidqa.spec import total_steps
 from vidqa.spec.models import TrainSpec
 from vidqa.spec.policy_tables import Policy
@@ -156,6 +157,7 @@ class EqualSamples:
     def __init__(self, spec: TrainSpec, length: int, patches: int) -> None:
         self.each, self.patches, self.batch = padded(length, "cuda"), patches, spec.train.train_batch_per_replica
         self.budget = pack_budget(spec)
+        self.answered: Sequence[Sample] = ()
 
     def heaviest(self, pack_tokens: int | None) -> list[MicroStep]:
         packs = -(-self.batch // max(1, (pack_tokens or self.budget) // self.each))

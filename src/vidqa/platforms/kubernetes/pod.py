@@ -86,7 +86,7 @@ def begin(run: RunFolder, given: Path, job_id: str) -> None:
         files.write_text(run.path / "spec.toml", (given / "spec.toml").read_text(encoding="utf-8"))
     run.write_status(State.PENDING)  # before the job's name: the status of an earlier job is not this one's
     files.write_json(run.path / "run.json", {**facts, "jobs": jobs if job_id in jobs else [*jobs, job_id]})
-    (run.path / "problems.json").unlink(missing_ok=True)
+    files.remove(run.path / "problems.json", owner=run.path)
 
 
 def _await_first_node(host: str, run: RunFolder, job_id: str) -> None:

@@ -1,0 +1,94 @@
+"""Locks: one holder at a time, a bounded wait, and the system's reason where there are none."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.no_locks import without_locks
+from vidqa.contract.cli import SKILL_ROOT
+from vidqa.contract.environment import child_environment, python_path
+from vidqa.contract.locks import locked, try_lock
+from vidqa.contract.problem import ProblemError
+
+HOLDER = """
+import sys, time
+from pathlib import Path
+from vidqa.contract.locks import locked
+with locked(Path(sys.argv[1]), wait_s=0):
+    print("held", flush=True)
+    time.sleep(60)
+"""
+WITHOUT = """
+import errno, sys
+from pathlib import Path
+from tests.no_locks import without_locks
+from vidqa.contract.problem import ProblemError
+from vidqa.deft.loop import only_one
+from vidqa.engine.batch.frame_cache import FrameCache
+from vidqa.platforms import job_files
+from vidqa.storage.stage import _alone
+from vidqa.studies.journal import only_controller
+from vidqa.dataset.unpacked import in_use
+
+without_locks(getattr(errno, sys.argv[1]))
+folder = Path(sys.argv[2])
+ways = {
+    "deft": lambda: only_one(folder),
+    "study": lambda: only_controller(folder),
+    "stage": lambda: _alone(folder),
+    "jobs": lambda: job_files.lock("launch"),
+    "cache": lambda: FrameCache(folder, 1 << 20)._locked(),
+    "archives": lambda: in_use(folder / "a"),
+}
+for name, way in ways.items():
+    try:
+        with way():
+            print(name, "locked")
+    except ProblemError as refused:
+        print(name, refused.problems[0].code, refused.problems[0].where)
+"""
+
+
+def python(program: str, *words: object) -> subprocess.Popen[str]:
+    environment = child_environment(PYTHONPATH=f"{SKILL_ROOT}:{python_path(SKILL_ROOT / 'src')}")
+    command = [sys.executable, "-c", program, *map(str, words)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment, cwd=SKILL_ROOT)
+
+
+def test_a_wait_ends_and_names_the_file_and_a_dead_holder_holds_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    holder = python(HOLDER, path)
+    assert holder.stdout and holder.stdout.readline() == "held\n"
+    began = time.monotonic()
+    with pytest.raises(ProblemError, match="LOCK_HELD") as refused, locked(path, wait_s=0.2):
+        pass
+    assert refused.value.problems[0].where == str(path) and 0.2 <= time.monotonic() - began < 10
+    holder.send_signal(signal.SIGKILL)
+    holder.wait()
+    with locked(path, wait_s=5.0) as handle, path.open("r+") as other:
+        assert not try_lock(other.fileno(), path) and os.fstat(handle).st_ino == path.stat().st_ino
+
+
+@pytest.mark.parametrize("name", ["ENOLCK", "ENOSYS"])
+def test_a_file_system_without_locks_is_not_taken_for_a_busy_one(tmp_path: Path, name: str) -> None:
+    told, _ = python(WITHOUT, name, tmp_path).communicate(timeout=300)
+    lines = dict(line.split(" ", 1) for line in told.splitlines())
+    assert list(lines) == ["deft", "study", "stage", "jobs", "cache", "archives"]
+    assert all(line.startswith("LOCK_UNAVAILABLE /") for line in lines.values()), lines
+
+
+def test_the_filter_takes_locks_alone() -> None:
+    child = os.fork()
+    if not child:
+        without_locks(errno.ENOLCK)
+        with open(__file__, "rb") as file:
+            os._exit(0 if file.read(1) else 1)
+    assert os.waitpid(child, 0)[1] == 0

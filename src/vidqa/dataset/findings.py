@@ -14,13 +14,11 @@ class Findings:
 
     def __init__(self, file: str) -> None:
         self.file = file
-        self.total = 0
         self.errors = 0
         self._counts: Counter[tuple[Code, str]] = Counter()
         self._shown: list[Problem] = []
 
     def add(self, code: Code, where: str, message: str, remedy: str | None = None, severity: str = "error") -> None:
-        self.total += 1
         self.errors += severity == "error"
         self._counts[code, severity] += 1
         if self._counts[code, severity] <= SHOWN:

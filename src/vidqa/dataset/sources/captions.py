@@ -123,4 +123,6 @@ def _open(path: str, media_path: str) -> Source:
     return Source(folder / METAS, media, rows, fingerprint)
 
 
-CAPTIONS_FOLDER = SourceKind("captions", _recognises, _open)
+CAPTIONS_FOLDER = SourceKind(
+    "captions", _recognises, _open, reads_part=lambda part: part.lower().endswith((".yaml", ".yml"))
+)

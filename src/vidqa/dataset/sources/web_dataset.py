@@ -136,7 +136,7 @@ def _open(path: str, media_path: str) -> Source:
             for row in _shard_rows(shard, str(folder / shard.name) if media_path else shard.name, findings):
                 yield index, question_row(row)
                 index += 1
-        if not index and not findings.total:
+        if not index and not findings.errors:
             findings.add(EMPTY, path, "no record is in the shards")
 
     def fingerprint() -> str:

@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 
 from vidqa.contract.problem import Code, Problem
 
 SHOWN = 20  # places shown per code
+NAMED = 5  # names in one message
+
+
+def shown_names(names: Sequence[str]) -> str:
+    """The first names, for a message: "a, b, c, d, e and 7 more"."""
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    return ", ".join(str(name)[:80] for name in names[:NAMED]) + more
 
 
 class Findings:

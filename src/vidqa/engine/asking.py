@@ -144,6 +144,8 @@ def sampling_of(spec: Any, seed: int) -> Sampling:
         top_p=generation.top_p,
         top_k=generation.top_k,
         repetition_penalty=generation.repetition_penalty,
+        presence_penalty=generation.presence_penalty,
+        frequency_penalty=generation.frequency_penalty,
         seed=seed,
     )
 

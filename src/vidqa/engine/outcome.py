@@ -47,8 +47,9 @@ def _asked_beside(vision: VisionSpec) -> dict[str, Any]:
 
 
 def _likeliest(spec: Any) -> dict[str, tuple[float, float]]:
-    """Which tokens are drawn from, each with the value that leaves every token in."""
-    return {"top_p": (spec.generation.top_p, 1.0), "top_k": (spec.generation.top_k, 0)}
+    """Which tokens are drawn from, each with the value that changes nothing."""
+    usual = {"top_p": 1.0, "top_k": 0, "presence_penalty": 0.0, "frequency_penalty": 0.0}
+    return {name: (getattr(spec.generation, name), value) for name, value in usual.items()}
 
 
 def answers_recipe(

@@ -80,6 +80,14 @@ class Generation(Table):
         1.0, "Top p", "Of the likeliest tokens, those that have this probability together; 1 leaves every token in."
     )
     top_k: Count = key(0, "Top k", "Of the likeliest tokens, so many; 0 leaves every token in.")
+    presence_penalty: Penalty = key(
+        0.0,
+        "Presence penalty",
+        "Taken from the logit of each token that the answer has already; 0 is none, 1.5 is Cosmos-Reason2's own.",
+    )
+    frequency_penalty: Penalty = key(
+        0.0, "Frequency penalty", "Taken from a token's logit each time that the answer has the token; 0 is none."
+    )
 
 
 @with_compat_keys

@@ -35,8 +35,8 @@ class Draft:
 
     @classmethod
     def of(cls, request: Request, device: torch.device) -> Draft:
-        greedy = request.sampling.temperature == 0 and request.sampling.repetition_penalty == 1.0
-        return cls(request, None if greedy and not request.constraint else Chooser(request, device))
+        greedy = request.sampling.is_greedy and not request.constraint
+        return cls(request, None if greedy else Chooser(request, device))
 
     def add(self, token: int, logprob: float, likeliest: tuple[tuple[int, float], ...]) -> None:
         self.token_ids.append(token)
@@ -60,7 +60,7 @@ class Draft:
 
 class Chooser:
     """Turns logits into scores whose largest is the next token of one answer, in the order in which transformers does:
-    penalty, constraint, temperature, cuts."""
+    penalties, constraint, temperature, cuts."""
 
     def __init__(self, request: Request, device: torch.device) -> None:
         sampling = request.sampling
@@ -69,6 +69,8 @@ class Chooser:
         if sampling.repetition_penalty != 1.0:
             self.penalty = RepetitionPenaltyLogitsProcessor(sampling.repetition_penalty)
             self.seen = torch.from_numpy(request.token_ids).long().to(device)[None]
+        self.counts: torch.Tensor | None = None  # [1, V] float32: how often the answer has each token
+        self.presence, self.frequency = sampling.presence_penalty, sampling.frequency_penalty
         self.warpers = _warpers(sampling, request.draws or request.id, device)
 
     def scores(self, answer: Sequence[int], logits_1V: torch.Tensor) -> torch.Tensor:
@@ -78,12 +80,22 @@ class Chooser:
             if answer:
                 self.seen = torch.cat([self.seen, torch.tensor([answer[-1:]], device=self.device)], dim=1)
             scores = self.penalty(self.seen, scores)
+        if self.presence or self.frequency:
+            scores = self._less_often(answer, scores)
         if self.constraint is not None:
             mask = self.constraint.allowed(answer).to(self.device)
             cut = torch.full_like(scores, -math.inf)
             cut[:, : len(mask)] = scores[:, : len(mask)].masked_fill(~mask, -math.inf)
             scores = cut
         return self.warpers(None, scores)
+
+    def _less_often(self, answer: Sequence[int], scores: torch.Tensor) -> torch.Tensor:
+        """Presence and frequency penalties, which the prompt's tokens do not count for."""
+        if self.counts is None:
+            self.counts = torch.zeros_like(scores)
+        if answer:
+            self.counts[0, answer[-1]] += 1
+        return scores - self.frequency * self.counts - self.presence * (self.counts > 0)
 
 
 def _warpers(sampling: Sampling, request_id: str, device: torch.device) -> LogitsProcessorList:

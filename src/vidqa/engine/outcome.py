@@ -20,6 +20,7 @@ from vidqa.evaluation.answers import RULES
 from vidqa.evaluation.metrics import Measure
 from vidqa.evaluation.posters import poster_frames
 from vidqa.evaluation.report import write_report
+from vidqa.evaluation.user_scores import function_recipe, user_scores
 from vidqa.planning.continuing import weights_hash
 from vidqa.planning.samples import Planner, Sample
 from vidqa.spec.keys import value_at
@@ -37,6 +38,8 @@ def make_recipe(spec: Any, planner: Planner, records: Sequence[Record], model: d
     scoring = {"task_type": spec.task.type, "answer_rules": RULES}
     if spec.evaluation.method != "generate":  # left out for generate, as in older recipes
         scoring["method"] = spec.evaluation.method
+    if spec.metrics.functions:
+        scoring |= function_recipe(spec.metrics.functions)
     return {**found, "scoring": scoring, "versions": found["versions"]}
 
 
@@ -148,6 +151,12 @@ def write_outcome(
         metrics.pop("soft_accuracy", None)
     if measures and "text" in metrics:
         metrics["text"]["models"] = {name: value_at(spec, key) for name, key in metric_models(spec).items()}
+    if spec.metrics.functions:
+        own = user_scores(spec.metrics.functions, items, spec.metrics.functions_timeout_s)
+        if own.values:
+            items = [{**item, "scores": scores} for item, scores in zip(items, own.values, strict=True)]
+        metrics["functions"] = own.table(items)
+        metrics["problems"] += [problem.as_dict() for problem in own.problems]
     metrics["quarantined"] = [problem.as_dict() for problem in bad]
     metrics["problems"] += [problem.as_dict() for problem in _not_answered(records, answers, run)]
     write_json(run.path / "results.json", items)

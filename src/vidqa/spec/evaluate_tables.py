@@ -106,6 +106,15 @@ class Metrics(Table):
     similarity_model: str = key(
         "", "Similarity model", "Folder of a sentence-transformers model; the score is the cosine of two embeddings."
     )
+    functions: Annotated[str, Field(pattern=r"^(.+\.py:[A-Za-z_]\w*)?$")] = key(
+        "",
+        "Scoring function",
+        "FILE.py:FUNCTION of your own. It gets each item of results.json and returns a number, a dictionary of numbers "
+        "by their names, or None.",
+    )
+    functions_timeout_s: PositiveFloat = key(
+        600.0, "Scoring time limit", "Seconds in which metrics.functions must have scored all answers."
+    )
 
 
 @with_compat_keys

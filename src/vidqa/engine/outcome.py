@@ -127,6 +127,19 @@ def _first(names: Sequence[str]) -> str:
     return ", ".join([*names[:NAMED], "..."][: len(names)])
 
 
+def write_retries(run: RunFolder, attempts: Sequence[Mapping[str, Answer]]) -> None:
+    """retries.json: the answers of each further attempt, by sample id; no file where nothing was asked again."""
+    rows = [
+        {"attempt": number, "sample_id": name, "response": answer.text, "finish_reason": answer.finish_reason}
+        for number, answers in enumerate(attempts, 1)
+        for name, answer in answers.items()
+    ]
+    if rows:
+        write_json(run.path / "retries.json", rows)
+    else:
+        (run.path / "retries.json").unlink(missing_ok=True)
+
+
 def write_outcome(
     spec: Any,
     run: RunFolder,

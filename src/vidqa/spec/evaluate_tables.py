@@ -66,6 +66,13 @@ class Evaluation(Table):
         "lettered options allows, the one that it finds likeliest; other questions are answered as before.",
     )
     skip_saved: bool = key(False, "Continue", "Keep answers that an earlier, stopped evaluation has already given.")
+    retries: Count = key(
+        0,
+        "Retries",
+        "How often a question without an answer, by the rules of Cosmos-Reason1's benchmark, is asked again in the "
+        "same job, each time with 0.05 more temperature, 256 more tokens and the next seed. results.json and the "
+        "scores are of the first answers; retries.json has the others.",
+    )
     soft_accuracy: SoftAccuracy = table(SoftAccuracy, "Soft accuracy", "Accuracy by shared words.")
 
 

@@ -12,6 +12,7 @@ parser = Parser(
     "Fetch a published data set into a folder: verified, gone on with where it was cut off, archives unpacked.",
     examples=[
         "python scripts/fetch_data.py cosmos-reason1-benchmark av robovqa --out data/benchmark",
+        "python scripts/fetch_data.py nexar --answer-column collision --out data/nexar",
         "python scripts/fetch_data.py org/name --out data/name",
     ],
 )
@@ -21,6 +22,13 @@ parser.add_argument(
     "of the hub as organisation/name",
 )
 parser.add_argument("subsets", nargs="*", metavar="SUBSET", help="those that are wanted of a set that has some")
+parser.add_argument("--question", default="", metavar="TEXT", help="nexar: what is asked about each video")
+parser.add_argument(
+    "--answer-column",
+    default="",
+    metavar="NAME",
+    help="nexar: column of metadata.csv that holds the answers, or collision (Yes, No); default weather",
+)
 parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="the folder that holds it")
 
 
@@ -28,12 +36,17 @@ def main(options: Namespace) -> Result:
     from vidqa.storage.fetch import fetch, known
     from vidqa.storage.nexar import write_annotations
 
+    if options.name != "nexar" and (options.question or options.answer_column):
+        parser.error(f"--question and --answer-column are for nexar; {options.name} brings its own annotations")
     folder = options.out.expanduser().absolute()
     found = fetch(known(options.name), options.subsets, folder)
     data = {"folder": str(folder), "commit": found.commit, "files": found.files, "new": found.new}
     data |= {"bytes": found.bytes, "unpacked": found.unpacked, "annotations": str(folder)}
+    warnings = []
     if options.name == "nexar":
-        data["annotations"] = str(write_annotations(folder))
+        annotated = write_annotations(folder, options.answer_column or "weather", options.question)
+        data |= {"annotations": str(annotated.path), "records": annotated.records}
+        warnings = annotated.warnings
     elif options.name == "llava-detail-23k":
         data["annotations"] = str(folder / "detail_23k.json")
     elif options.subsets:
@@ -41,7 +54,7 @@ def main(options: Namespace) -> Result:
     text = f"{found.files} files, {found.new} of them new, {found.bytes / 1e6:,.1f} MB, in {folder}"
     look = ["--annotations", data["annotations"]]
     look += ["--media-path", folder / "images/train2017"] if options.name == "llava-detail-23k" else []
-    return Result(data, text, next=[command("inspect_dataset", *look)])
+    return Result(data, text, warnings, next=[command("inspect_dataset", *look)])
 
 
 if __name__ == "__main__":

@@ -25,14 +25,17 @@ parser.add_argument("--prompt-file", type=Path, metavar="YAML", help="system_pro
 parser.add_argument("--reasoning", action="store_true", help="ask the model to think before it answers")
 parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="see parameters_inference.md")
 parser.add_argument("--jsonl", type=Path, metavar="FILE", help="write the answers as JSON lines")
+parser.add_argument("--csv", type=Path, metavar="FILE", help="write a table: file, question, answer, status, ...")
 parser.add_argument("--out", type=Path, metavar="DIR", help="keep the run here; the same command goes on in it")
 
 
 def main(options: Namespace) -> Result:
-    from vidqa.jobs.ask import Question, ask, lines_of, problems_of, shown, write_lines
+    from vidqa.jobs.ask import Question, ask, lines_of, problems_of, require_table, shown, write_lines, write_table
 
     if not options.video:
         parser.error("name at least one file or folder with --video or --image")
+    if options.csv:
+        require_table(options.csv)  # before anything is asked
     questions = [*options.question, *(lines_of(options.questions) if options.questions else [])]
     question = Question(
         options.model,
@@ -47,7 +50,9 @@ def main(options: Namespace) -> Result:
     rows = ask(question)
     if options.jsonl:
         write_lines(options.jsonl, rows)
-    kept = [str(place) for place in (options.jsonl, options.out) if place]
+    if options.csv:
+        write_table(options.csv, rows)
+    kept = [str(place) for place in (options.jsonl, options.csv, options.out) if place]
     data = {"answers": rows[:MOST], "count": len(rows), "kept_in": kept}
     return Result(data, shown(rows[:MOST], len(rows), kept), problems_of(rows))
 

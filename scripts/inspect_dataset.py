@@ -7,6 +7,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
+from vidqa.actions import action
 from vidqa.contract.cli import Parser, Result, command, run
 
 
@@ -39,6 +40,18 @@ parser.add_argument("--ignore-looks", action="store_true", help="decode nothing:
 parser.add_argument("--html", type=Path, metavar="FILE", help="write a page with frames and histograms")
 
 
+def onward(annotations: str, media: str) -> str:
+    """To the spec of a set that is one part of a split; to the split of a whole one."""
+    from vidqa.datatools.split import part_named
+
+    part = part_named(annotations)
+    if part is None:
+        words = ["--annotations", annotations, "--out", "split", *(["--media-path", media] if media else [])]
+        return command("split_dataset", *words)
+    name, out = ("train", "train.toml") if part.startswith("train") else ("evaluate", "before.toml")
+    return command("build_spec", name, *action(name).data[0].options(annotations, media), "--out", out)
+
+
 def main(options: argparse.Namespace) -> Result:
     from vidqa.contract import environment
     from vidqa.contract.problem import bounded
@@ -58,9 +71,7 @@ def main(options: argparse.Namespace) -> Result:
     text = facts_text(found.facts) if found.records else ""
     result = Result({**found.facts, "html": options.html}, text, problems)
     if result.code == 0:
-        words = ["--annotations", options.annotations, "--out", "split"]
-        words += ["--media-path", options.media_path] if options.media_path else []
-        result.next = [command("split_dataset", *words)]
+        result.next = [onward(options.annotations, options.media_path)]
     return result
 
 

@@ -51,8 +51,8 @@ def main(options: Namespace) -> Result:
     outcome = carry_out(settings)
     found = report(settings, outcome)
     write_files(settings, outcome, found)
-    first = settings.folder / "attempts/0.json"
-    words_of_gaps = ("--results-dir", outcome.runs[0], "--gaps-parquet", settings.folder / "gaps.parquet")
+    first = settings.folder / "job/questions.json"
+    words_of_gaps = ("--results-dir", outcome.run, "--gaps-parquet", settings.folder / "gaps.parquet")
     onward = command("analyze_gaps", *words_of_gaps, "--kpi-ann-path", first, "--kpi-media-path", settings.home)
     return Result(found, as_text(found), outcome.problems, [onward])
 

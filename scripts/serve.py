@@ -1,13 +1,21 @@
 """Serve a model to OpenAI's clients: python scripts/serve.py --model RUN --port 8000"""
 
 import sys
-from argparse import Namespace
+from argparse import ArgumentTypeError, Namespace
 from pathlib import Path
 from typing import NoReturn
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
 from vidqa.contract.cli import Parser, run
+
+
+def choices(text: str) -> list[str]:
+    names = [name.strip() for name in text.split(",")]
+    if len(names) < 2 or not all(names) or len(set(names)) < len(names):
+        raise ArgumentTypeError(f"{text!r} is no list of at least two different answers, such as yes,no")
+    return names
+
 
 parser = Parser(
     "Answer questions about videos and images over HTTP, for OpenAI's clients; by default for this machine alone.",
@@ -25,6 +33,7 @@ add("--host", default="127.0.0.1", metavar="ADDRESS", help="0.0.0.0 for all mach
 add("--port", type=int, default=8000, metavar="P", help="default 8000; 0 takes a free one")
 add("--allow-path", action="append", default=[], metavar="DIR", help="file:// may name what is in it")
 add("--allow-host", action="append", default=[], metavar="HOST", help="http(s):// may name HOST or HOST:PORT")
+add("--choices", default=[], type=choices, metavar="A,B", help="answers of requests that name no form, such as yes,no")
 add("--queue", type=int, default=64, metavar="N", help="requests that may wait (default 64)")
 add("--max-body-mb", type=int, default=100, metavar="N", help="largest request (default 100)")
 add("--max-media-mb", type=int, default=256, metavar="N", help="largest file or download (default 256)")

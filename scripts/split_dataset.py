@@ -6,6 +6,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
+from vidqa.actions import action
 from vidqa.contract.cli import Parser, Result, command, run
 
 parser = Parser(
@@ -41,16 +42,16 @@ def main(options: argparse.Namespace) -> Result:
     lists = o.out / "together.json"
     shown = {**made.facts, "written": made.written, "root_mode": made.roots, "together_file": lists}
     shown["strata"] = dict(list(made.facts["strata"].items())[:40])
-    if made.roots:
-        words = ["--train-root", o.out / "train", "--val-root", o.out / "val"]
-    else:
-        places = {"annotation_path": "{}/annotations.json", "media_path": made.media_path}
-        words = []
-        for part, name in (("train", "train"), ("val", "val")):
-            for key, value in places.items():
-                words += ["--set", f"custom.{part}_dataset.{key}={value.format(o.out / name)}"]
+    places = {part: (str(o.out / part), "") for part in ("train", "val")}
+    if not made.roots:
+        places = {part: (f"{folder}/annotations.json", made.media_path) for part, (folder, _) in places.items()}
+    # The part that is held out is what scores are measured on: with it, no training chooses its best weights.
+    onward = [
+        command("build_spec", "evaluate", *action("evaluate").data[0].options(*places["val"]), "--out", "before.toml"),
+        command("build_spec", "train", *action("train").data[0].options(*places["train"]), "--out", "train.toml"),
+    ]
     text = table(made) + (f"\nall that was kept together: {lists}" if made.together.named else "")
-    return Result(shown, text, made.warnings, [command("build_spec", "train", *words, "--out", "train.toml")])
+    return Result(shown, text, made.warnings, onward)
 
 
 if __name__ == "__main__":

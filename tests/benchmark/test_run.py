@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from tiny_world import run_engine, tiny_model
 
 from vidqa.benchmark.questions import read_questions
 from vidqa.benchmark.report import report, write_files
-from vidqa.benchmark.running import carry_out, write_attempt
+from vidqa.benchmark.running import carry_out, write_spec
 from vidqa.benchmark.settings import Asked, Settings, settle
 from vidqa.evaluation.other_results import read_dataset
 from vidqa.evaluation.protocol import protocol_scores
@@ -59,7 +60,7 @@ def test_planted_scores_are_found_with_failing_and_empty_answers(tmp_path: Path)
     write_benchmark(tmp_path / "data", {})
     first = settings_of(tmp_path, model, "first")
     questions, _ = read_questions(first.data, first.datasets, "letter", None)
-    run_engine("evaluate", write_attempt(first, questions, 0), tmp_path / "first-run")
+    run_engine("evaluate", write_spec(replace(first, retries=0), questions), tmp_path / "first-run")
     said = raw_answers(tmp_path / "first-run")
     letters = {name: re.search("[A-Z]", text) for name, text in said.items() if not name.endswith("c1.mp4#0")}
     empty = {name for name, found in letters.items() if not found}
@@ -83,8 +84,10 @@ def test_planted_scores_are_found_with_failing_and_empty_answers(tmp_path: Path)
     assert whole["one_shot"]["open_ended"]["correct"] == 2
 
     # What the second attempt wrote decides about those alone that had no answer.
-    retried = raw_answers(outcome.runs[1])
-    assert set(retried) == empty
+    rows = json.loads((outcome.run / "retries.json").read_text())
+    retried = {row["sample_id"]: row["response"] for row in rows}
+    assert set(retried) == empty and {row["attempt"] for row in rows} == {1}
+    assert len(list((settings.folder / "job/runs").glob("*/results.json"))) == 1, "all attempts are one job"
     gained = sum((letter := re.search("[A-Z]", text)) is not None and letter[0] == "B" for text in retried.values())
     assert whole["with_retries"]["correct"] == whole["one_shot"]["correct"] + gained
 
@@ -95,10 +98,10 @@ def test_planted_scores_are_found_with_failing_and_empty_answers(tmp_path: Path)
         correct = found["subsets"][name]["with_retries"]["correct"]
         assert protocol_scores(items)["correct"] == sum(answer["is_correct"] for answer in theirs) == correct
         assert len(theirs) == len(items) == 5 and problems == []
-        ours, _ = read_dataset(outcome.runs[0], name)
+        ours, _ = read_dataset(outcome.run, name)
         assert protocol_scores(ours)["correct"] == found["subsets"][name]["one_shot"]["correct"]
 
     again = carry_out(settings)
     write_files(settings, again, report(settings, again))
-    assert again.runs == outcome.runs, "the jobs are found again"
+    assert again.run == outcome.run, "the job is found again"
     assert len(json.loads((settings.folder / "robovqa/c0.json").read_text())) == 2, "a second run appends nothing"

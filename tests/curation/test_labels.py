@@ -53,7 +53,7 @@ def test_answers_come_back_as_annotations(tasks: Path, answers: Any) -> None:
     rows, left = labelled(tasks / "tasks.json", given(tasks, answers))
     (tasks / "labelled.json").write_text(json.dumps(rows))
     (record,) = load_records(tasks / "labelled.json")
-    assert (record.id, record.answer, record.kind, left) == ("a", "yes", "door", 2)
+    assert (record.id, record.answer, record.kind, left) == ("a", "Yes.", "door", 2)  # as the set writes it
     assert record.question in ("Is the gate open?", "Is it open?")
     assert record.provenance == Provenance("mined", 2, "k") and record.media[0].path == str(tasks / "0.mp4")
 
@@ -82,6 +82,28 @@ def test_the_page_shows_every_clip_and_loads_nothing(tasks: Path) -> None:
     assert page.count("data:image/jpeg") == 3 * 4 and page.count("<article") == 3
     assert page.count("</script>") == 1 and 'data-id="&lt;/script&gt;"' in page
     assert re.findall(r'(?:src|href)="(?!data:)', page) == [] and "script-src 'sha256-" in page
+
+
+@pytest.mark.parametrize(
+    ("ground_truth", "choices"),
+    [
+        ("Yes", ["Yes", "No"]),
+        ("no", ["yes", "no"]),
+        ("NO.", ["YES.", "NO."]),
+        ("False", ["True", "False"]),
+        ("Yes, it is.", ["Yes", "No"]),
+        ("The gate opens.", []),
+    ],
+)
+def test_choices_and_labels_are_spelled_as_in_the_set(tmp_path: Path, ground_truth: str, choices: list[str]) -> None:
+    texts = {"sample_id": "a", "media": "a.mp4", "question": "Is it open?", "kind": None}
+    asked = task(texts, {**GAP, "ground_truth": ground_truth}, Provenance("mined", 1, "k"), {})
+    assert asked["choices"] == choices
+    (tmp_path / "tasks.json").write_text(json.dumps([asked]))
+    for answer in ("yes", "YES.", "Not at all", *choices):
+        (row,), _ = labelled(tmp_path / "tasks.json", given(tmp_path, [{"id": "a", "answer": answer}]))
+        same = [choice for choice in choices if choice.strip(".").lower() == answer.strip(".").lower()]
+        assert row["conversations"][1]["value"] == (same[0] if same else answer)
 
 
 @pytest.mark.parametrize("answers", [{"no": 1}, [{"what": 1}], [3], [{"id": "unknown", "answer": "yes"}]])

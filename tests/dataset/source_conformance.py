@@ -58,7 +58,7 @@ def test_rows_are_given_again_and_are_those_of_the_records(folder: Path, made: M
     source = open_source(made(folder, [row("a"), row("b")]))
     findings = Findings(str(source.path))
     first, again = list(source.rows(findings)), list(source.rows(findings))
-    assert first == again and not findings.total
+    assert first == again and not findings.problems
     pairs, warnings = load_pairs(source)
     assert [pair.row for pair in pairs] == [value for _, value in first] and warnings == []
     assert [pair.row["id"] for pair in pairs] == [pair.record.id for pair in pairs]
@@ -102,3 +102,24 @@ def test_provenance_is_read_and_changes_nothing_that_is_taught(folder: Path, mad
 
 def test_an_empty_source_is_a_problem(folder: Path, made: Made) -> None:
     assert [problem.code for problem in check_records(made(folder, []))[1]] == ["DATA_EMPTY"]
+
+
+def test_a_part_is_cut_as_the_datasets_library_cuts_a_split(folder: Path, made: Made) -> None:
+    path = str(made(folder, [row(name) for name in "abcde"]))
+    if ".py:" in path:
+        pytest.skip("what stands behind # is the function's argument")
+    parts = {
+        "#train[:2]": "ab",
+        "#[1:3]": "bc",
+        "#train[-2:]": "de",
+        "#train[20%:60%]": "bc",
+        "#train[:1]+train[4:]": "ae",
+    }
+    for part, names in {"": "abcde", "#train": "abcde", **parts}.items():
+        assert "".join(record.id for record in load_records(path + part)) == names, part
+    assert len({open_source(path + part).fingerprint() for part in ["", *parts]}) == 1 + len(parts)
+    codes = {
+        part: [problem.code for problem in check_records(path + part)[1]] for part in ("#test", "#x:train", "#[a:]")
+    }
+    assert set(map(tuple, codes.values())) == {("DATA_SPLIT_UNKNOWN",)}, codes
+    assert [problem.code for problem in check_records(f"{path}#train[5:]")[1]] == ["DATA_EMPTY"]

@@ -303,7 +303,8 @@ def test_captions_are_the_kept_keys_and_are_asked_as_a_file_says(tmp_path: Path)
     for name in ("a", "b", "c"):
         label = {"weather": "Overcast", "critical_object": [1], "rule_violation": "False", "lighting": name}
         (tmp_path / f"metas/{name}.label.json").write_text(json.dumps(label))
-    records, (problem,) = check_records(tmp_path)
+    records, (problem, lacking) = check_records(tmp_path)
+    assert lacking.code == "DATA_LABEL_KEYS" and lacking.severity == "warning"
     assert [record.media[0].written for record in records] == [
         "videos/a.camera_front_wide_120fov.mp4",
         "videos/b.any.mp4",
@@ -319,6 +320,50 @@ def test_captions_are_the_kept_keys_and_are_asked_as_a_file_says(tmp_path: Path)
     assert open_source(tmp_path).fingerprint() != before
     (tmp_path / "other.yaml").write_text("keys: weather\n")
     assert [each.code for each in check_records(f"{tmp_path}#{tmp_path}/other.yaml")[1]] == ["DATA_CAPTIONS"]
+
+
+def captions(folder: Path, labels: dict[str, Any], videos: tuple[str, ...]) -> Path:
+    for name in ("videos", "metas"):
+        (folder / name).mkdir()
+    for name in videos:
+        (folder / "videos" / name).write_bytes(b"x")
+    for name, label in labels.items():
+        (folder / f"metas/{name}.label.json").write_text(json.dumps(label))
+    return folder
+
+
+def test_captions_without_a_key_or_a_label_are_named(tmp_path: Path) -> None:
+    labels = {"a": {"weather": "Rain"}, "b": {"caption": "A car."}, "c": {"weather": None, "lighting": "Day"}}
+    videos = ("a.camera_rear.mp4", "a.front.mp4", "b.mp4", "c.mp4", "d.mp4", "e.x.mp4", "notes.txt")
+    path = captions(tmp_path, labels, videos)
+    (path / "captions.yaml").write_text("keys: [weather, lighting]")
+    records, problems = check_records(path)
+    assert [record.id for record in records] == ["a", "c"]
+    found = {(problem.code, problem.severity): problem for problem in problems}
+    assert len(problems) == len(found) == 3
+    left_out = found["DATA_LEFT_OUT", "warning"].message
+    assert left_out == "2 of 6 videos have no label in metas: d.mp4, e.x.mp4"
+    none = found["DATA_LABEL_KEYS", "error"]
+    assert none.where.endswith("b.label.json") and none.message.endswith("but caption")
+    assert found["DATA_LABEL_KEYS", "warning"].message.endswith("lighting (1)")
+    with pytest.raises(ProblemError, match="DATA_LABEL_KEYS"):
+        convert(path, tmp_path / "out.json", "llava")
+    os.remove(path / "metas/b.label.json")
+    assert [record.id for record in load_records(f"{path}#train[1:]")] == ["c"]
+    codes = {problem.code for problem in convert(path, tmp_path / "out.json", "llava").problems}
+    assert codes == {"DATA_LEFT_OUT", "DATA_LABEL_KEYS"}
+
+
+def test_media_of_a_shard_without_a_text_are_counted(tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "s.tar", "w") as tar:
+        for name in ("a.mp4", "b.mp4", "b.json", "c.mp4", "c.png"):
+            write_member(tar, name, b"x" if not name.endswith("json") else json.dumps(row("b")).encode())
+    records, (problem,) = check_records(tmp_path / "s.tar")
+    assert [record.id for record in records] == ["b"] and (problem.code, problem.severity) == (
+        "DATA_LEFT_OUT",
+        "warning",
+    )
+    assert problem.message.startswith("2 media have no text") and problem.message.endswith("a, c")
 
 
 def test_questions_with_lettered_answers_are_records(tmp_path: Path) -> None:

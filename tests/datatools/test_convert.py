@@ -529,3 +529,14 @@ def test_the_script(tmp_path: Path) -> None:
     assert said["data"]["files"] == ["new/annotations.json"]
     looked = subprocess.run(said["next"][0] + " --json", shell=True, capture_output=True, text=True, cwd=tmp_path)
     assert json.loads(looked.stdout)["data"]["records"] == 4
+
+
+def test_a_part_of_a_file_is_converted_alone(tmp_path: Path) -> None:
+    (tmp_path / "rows.csv").write_text("video,question,answer\na.mp4,Is it?,Yes\nb.mp4,Is it?,No\n")
+    (tmp_path / "a.mp4").write_bytes(b"x")
+    (tmp_path / "b.mp4").write_bytes(b"y")
+    convert(f"{tmp_path}/rows.csv#train[1:]", tmp_path / "out.json", "llava")
+    assert [record.answer for record in load_records(tmp_path / "out.json")] == ["No"]
+    convert(f"{tmp_path}/out.json#[:1]", tmp_path / "again.jsonl", "jsonl")
+    with pytest.raises(ProblemError, match="DATA_SPLIT_UNKNOWN"):
+        convert(f"{tmp_path}/out.json#test", tmp_path / "no.json", "llava")

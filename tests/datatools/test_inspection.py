@@ -90,7 +90,25 @@ def test_what_is_there_twice_is_named_apart(tmp_path: Path) -> None:
     rows.append({"id": "p", "video": "packed.mp4", "conversations": turns})
     (tmp_path / "annotations.json").write_text(json.dumps(rows))
     facts = inspect_dataset(tmp_path, ignore_looks=True).facts
-    assert facts["look_alike"] is None and facts["unused_media"] == ["more/left over.mp4", "videos.tar!unasked.mp4"]
+    assert facts["look_alike"] is None and facts["unused_media"] == ["more/left over.mp4"]
+    assert facts["unnamed_members"] == {"videos.tar": 1}  # the archive is in use
+    assert "1 more media in videos.tar" in facts_text(facts)
+    (tmp_path / "annotations.json").write_text(json.dumps(rows[:2]))
+    facts = inspect_dataset(tmp_path, ignore_looks=True).facts
+    assert facts["unused_media"] == ["more/left over.mp4", "videos.tar!packed.mp4", "videos.tar!unasked.mp4"]
+
+
+def test_an_archive_beside_what_was_unpacked_of_it_holds_no_unused_media(tmp_path: Path) -> None:
+    folder = tmp_path / "robovqa"
+    for number, name in enumerate(("a.mp4", "b.mp4")):
+        write_clip(folder / "clips" / name, frames=4, first_number=number)
+    with tarfile.open(folder / "clips.tar.gz", "w:gz") as tar:
+        tar.add(folder / "clips", "clips")
+    turns = [{"from": "human", "value": "Is it open?"}, {"from": "gpt", "value": "Yes"}]
+    rows = [{"id": name, "video": f"clips/{name}", "conversations": turns} for name in ("a.mp4", "b.mp4")]
+    (folder / "train.json").write_text(json.dumps(rows))
+    facts = inspect_dataset(f"{tmp_path}#robovqa:train", ignore_looks=True).facts
+    assert (facts["records"], facts["unused_media"], facts["unnamed_members"]) == (2, [], {})
 
 
 def test_answers_are_counted_as_evaluations_read_them(found: Inspection) -> None:
@@ -185,3 +203,22 @@ def test_the_script(root: Path, tmp_path: Path) -> None:
     assert (tmp_path / "i.html").read_text().startswith("<!doctype html>")
     shown = subprocess.run(words, capture_output=True, text=True, cwd=tmp_path)
     assert "records              12" in shown.stdout and "Traceback" not in shown.stderr
+
+
+def test_the_script_leads_from_a_whole_set_to_a_split_and_from_a_part_to_a_spec(tmp_path: Path) -> None:
+    turns = [{"from": "human", "value": "Is it open?"}, {"from": "gpt", "value": "Yes"}]
+    for folder in ("DATA/train", "DATA/kpi", "whole"):
+        write_clip(tmp_path / folder / "a.mp4", frames=4)
+        rows = [{"id": "a", "video": "a.mp4", "conversations": turns}]
+        (tmp_path / folder / "annotations.json").write_text(json.dumps(rows))
+    script = [sys.executable, str(SKILL_ROOT / "scripts/inspect_dataset.py"), "--ignore-looks", "--json"]
+    expected = {
+        "whole": "split_dataset.py --annotations whole",
+        "DATA/train": "build_spec.py train --train-root DATA/train",
+        "DATA/kpi": "build_spec.py evaluate --eval-root DATA/kpi",
+        "DATA/kpi/annotations.json": "--set dataset.annotation_path=DATA/kpi/annotations.json",
+        "whole#train[:1]": "build_spec.py train --set 'custom.train_dataset.annotation_path=whole#train[:1]'",
+    }
+    for place, words in expected.items():
+        done = subprocess.run([*script, "--annotations", place], capture_output=True, text=True, cwd=tmp_path)
+        assert words in json.loads(done.stdout)["next"][0], done.stdout

@@ -17,7 +17,7 @@ from vidqa.contract.cli import SKILL_ROOT
 from vidqa.contract.problem import ProblemError
 from vidqa.dataset import fingerprint, load_records
 from vidqa.dataset.record import MediaRef, Record, Turn
-from vidqa.datatools.split import choose, split_dataset, stratum
+from vidqa.datatools.split import choose, part_named, split_dataset, stratum
 
 KINDS = ("yes_no", "letter", "text")
 
@@ -203,6 +203,18 @@ def test_the_script_leads_to_a_spec_that_reads_both_parts(tmp_path: Path) -> Non
         said = json.loads(done.stdout)
         assert done.returncode == 0 and said["data"]["parts"]["val"]["records"] == 3, said
         assert said["data"]["root_mode"] == (number == 0)
-        built = subprocess.run(said["next"][0], shell=True, capture_output=True, text=True, cwd=tmp_path)
-        assert built.returncode == 0, built.stderr
-        (tmp_path / "train.toml").unlink()
+        for line in said["next"]:
+            built = subprocess.run(line, shell=True, capture_output=True, text=True, cwd=tmp_path)
+            assert built.returncode == 0, built.stderr
+        evaluation = (tmp_path / "before.toml").read_text()
+        training = (tmp_path / "train.toml").read_text()
+        assert f"out{number}/val/annotations.json" in evaluation and f"out{number}/train/annotations.json" in training
+        assert "/val/" not in training  # what is scored chooses no weights
+        for name in ("before.toml", "train.toml"):
+            (tmp_path / name).unlink()
+    assert [part_named(f"{tmp_path}/{place}") for place in ("out0/train", "out0/val/annotations.json", "data")] == [
+        "train",
+        "val",
+        None,
+    ]
+    assert part_named(f"{root}#train[:5]") == "train" and part_named(f"{root}#[:5]") is None

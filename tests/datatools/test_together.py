@@ -145,10 +145,34 @@ def test_recordings_stay_together(tmp_path: Path, by: str) -> None:
         made = split(root, tmp_path / f"out{seed}", 0.3, seed, group_by=by)
         train, val = ({name[2:6] for name in side} for side in sides(tmp_path / f"out{seed}"))
         assert not train & val and val
-    assert made.facts["together"]["group"]["groups"] == 3 and made.facts["together"]["without_group"] == 1
+    together = made.facts["together"]
+    assert together["group"] == {"groups": 3, "members": 12} and together["without_group"] == 1
+    lists = json.loads((tmp_path / "out0/together.json").read_text())["group"]
+    assert {len(ids) for ids in lists.values()} == {4} and len(lists) == 3
+    assert not made.warnings
     for wrong in ("place", "(unclosed"):
         with pytest.raises(ProblemError, match="GROUP_BY"):
             split(root, tmp_path / "no", group_by=wrong)
+
+
+def test_clips_of_one_recording_on_both_sides_are_said_with_the_pattern_that_helps(tmp_path: Path) -> None:
+    root = tmp_path / "data"
+    (root / "v").mkdir(parents=True)
+    names = [f"v/2024-01-0{day}_{n:03}.mp4" for day in range(1, 4) for n in range(4)] + ["v/7.mp4"]
+    for name in names:
+        (root / name).write_bytes(name.encode())
+    made = split(dataset(root, names), tmp_path / "out", 0.5)
+    (warning,) = [each for each in made.warnings if each.code == "DATATOOLS_SPLIT_RECORDING"]
+    assert warning.severity == "warning" and "of 3 groups" in warning.message and "v/2024-01-0" in warning.message
+    pattern = warning.remedy.split("'")[1]
+    again = split(root, tmp_path / "again", 0.5, group_by=pattern)
+    train, val = ({name[:13] for name in side} for side in sides(tmp_path / "again"))
+    assert not train & val and not again.warnings
+    single = tmp_path / "single"
+    (single / "v").mkdir(parents=True)
+    for n in range(6):
+        (single / f"v/clip_{n}.mp4").write_bytes(b"%d" % n)
+    assert not split(dataset(single, [f"v/clip_{n}.mp4" for n in range(6)]), tmp_path / "one", 0.5).warnings
 
 
 def test_the_script_says_what_it_kept_together(scenes: Path, tmp_path: Path) -> None:

@@ -166,6 +166,20 @@ def test_a_repetition_penalty_sees_the_prompt_and_nothing_beside_it(
         assert list(result.token_ids) == world.expected(request), name
 
 
+@pytest.mark.parametrize(("presence", "frequency"), [(1.5, 0.0), (0.0, 0.7), (-2.0, 0.4)])
+def test_presence_and_frequency_penalties_see_the_answer_and_not_the_prompt(
+    world: World, answers: Answering, presence: float, frequency: float
+) -> None:
+    penalties = {"presence_penalty": presence, "frequency_penalty": frequency}
+    requests = changed(world.prompts, sampling=replace(GREEDY, **penalties))
+    found = answers(requests, batch_size=4)
+    for request in requests:
+        assert list(found[request.id].token_ids) == world.expected(request), request.id
+    if presence + frequency > 0:  # the same text as without them, the test would say nothing
+        plain = answers(changed(world.prompts, sampling=GREEDY), batch_size=4)
+        assert any(plain[name].token_ids != result.token_ids for name, result in found.items())
+
+
 def test_tokens_are_heard_as_they_come(world: World, answers: Answering) -> None:
     heard: dict[str, list[tuple[int, float]]] = {request.id: [] for request in world.prompts}
 

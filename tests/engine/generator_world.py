@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -14,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 from tiny_world import tiny_data, tiny_model
+from transformers import LogitsProcessor, LogitsProcessorList
 
 from vidqa.dataset import load_records
 from vidqa.engine.batch.resize import resize_frames
@@ -28,6 +30,19 @@ GREEDY = Sampling(max_tokens=8)
 DRAWN = Sampling(max_tokens=8, temperature=1.0, seed=3)
 CLIPS = ("videos/0.mp4", "videos/1.mp4", "videos/2.mp4")
 Answering = Callable[..., dict[str, Result]]
+
+
+class Penalties(LogitsProcessor):
+    """Presence and frequency penalties, counted anew at each step from the tokens behind the prompt."""
+
+    def __init__(self, sampling: Sampling, prompt: int) -> None:
+        self.sampling, self.prompt = sampling, prompt
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        scores = scores.clone()
+        for token, count in Counter(input_ids[0, self.prompt :].tolist()).items():
+            scores[0, token] -= self.sampling.presence_penalty + self.sampling.frequency_penalty * count
+        return scores
 
 
 @dataclass(frozen=True)
@@ -54,6 +69,7 @@ class World:
         sampling, stop_ids = request.sampling, list(request.stop_ids)
         settings = {"max_new_tokens": sampling.max_tokens, "eos_token_id": stop_ids, "do_sample": False}
         settings["repetition_penalty"] = sampling.repetition_penalty
+        settings["logits_processor"] = LogitsProcessorList([Penalties(sampling, len(request.token_ids))])
         output = self.model.generate(**self.forward(request), **settings, pad_token_id=self.planner.chat.pad_id)
         return output[0, len(request.token_ids) :].tolist()
 

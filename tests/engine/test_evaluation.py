@@ -44,6 +44,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
     samples, problems = planner.plan(load_records(root / "annotations.json", root))
     assert not problems
     frames = [[_frames(ref, plan) for ref, plan in zip(s.record.media, s.plans, strict=True)] for s in samples]
+    (model.parent / "mine.py").write_text("def words(item):\n    return len((item['response'] or '').split())\n")
     return SimpleNamespace(folder=folder, model=model, root=root, planner=planner, samples=samples, frames=frames)
 
 
@@ -92,6 +93,7 @@ def _spec(folder: Path, world: SimpleNamespace, **over: Any) -> Path:
         "dataset.system_prompt": SYSTEM,
         "model.model_name": str(world.model),
         "model.dtype": "float32",
+        "metrics.functions": f"{world.model.parent}/mine.py:words",
         "vision.nframes": 5,
         "generation.max_tokens": 6,
         "evaluation.batch_size": 4,
@@ -129,6 +131,13 @@ def test_results_hold_every_record_in_order(world: SimpleNamespace, finished: Pa
         0 <= text[name] <= 1 for name in ("bertscore_precision", "bertscore_recall", "bertscore_f1", "similarity")
     )
     assert text["models"]["similarity"].endswith("encoder") and metrics["problems"] == []
+    words = [item["scores"]["words"] for item in items]
+    assert words == [len(item["response"].split()) for item in items]
+    own = metrics["functions"]["scores"]["words"]
+    assert own["n"] == len(items) and own["mean"] == pytest.approx(sum(words) / len(words), abs=1e-6)
+    assert "answers scored by" in (finished / "report.html").read_text()
+    scoring = json.loads((finished / "recipe.json").read_text())["scoring"]
+    assert scoring["function"] == "mine.py:words" and len(scoring["sha256"]) == 64
     recipe = json.loads((finished / "recipe.json").read_text())
     assert recipe["frames"]["nframes"] == 5 and recipe["prompt"]["system_prompt"] == SYSTEM
     page = (finished / "report.html").read_text()

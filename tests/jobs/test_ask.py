@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import signal
 import subprocess
@@ -42,6 +43,7 @@ def test_every_question_is_asked_about_every_file(world: Path, tmp_path: Path) -
     (world / "data/videos/answers.jsonl").write_text('{"id": "0"}\n')  # of an earlier call; it is no annotation
     media = ("--video", world / "data/videos", "--image", world / "data/images/0.png")
     words = ("--questions", tmp_path / "questions.txt", "--out", tmp_path / "run", "--jsonl", tmp_path / "all.jsonl")
+    words += ("--csv", tmp_path / "all.csv")
     done = infer("--model", world / "model", *media, *words, *TINY, "--json")
     assert done.returncode == 3, done.stderr  # one file is broken; the others are answered
     found = json.loads(done.stdout)
@@ -55,8 +57,22 @@ def test_every_question_is_asked_about_every_file(world: Path, tmp_path: Path) -
     (problem,) = found["problems"]  # of two questions about one file
     assert (problem["code"], problem["where"]) == ("VIDEO_UNREADABLE", str(world / "data/videos/2.mp4"))
     assert [json.loads(line) for line in (tmp_path / "all.jsonl").read_text().splitlines()] == rows
+    with (tmp_path / "all.csv").open(newline="", encoding="utf-8") as file:
+        table = list(csv.DictReader(file))
+    assert [(each["file"], each["question"], each["answer"], each["status"]) for each in table] == [
+        (row["media"][0], row["question"], row["response"] or "", row["status"]) for row in rows
+    ]
     assert (tmp_path / "run/answers.parquet").is_file() and found["data"]["count"] == 8
     assert "Loading weights" not in done.stdout
+
+
+def test_a_table_of_questions_is_not_replaced_by_answers(world: Path, tmp_path: Path) -> None:
+    (tmp_path / "q.csv").write_text("video,question\na.mp4,Why?\n")
+    words = ("--model", world / "model", "--video", world / "data/videos/0.mp4", "--csv", tmp_path / "q.csv")
+    done = infer(*words, "--json")
+    (problem,) = json.loads(done.stdout)["problems"]
+    assert problem["code"] == "PLATFORM_OUT_UNWRITABLE" and "dataset.annotation_path" in problem["remedy"]
+    assert (tmp_path / "q.csv").read_text().startswith("video,question")
 
 
 def test_the_engine_ends_with_a_killed_script(world: Path) -> None:

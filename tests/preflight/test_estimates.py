@@ -231,6 +231,15 @@ def test_folders_of_metrics_are_looked_into(case: Case) -> None:
     assert [problem.where for problem in problems if problem.code == "METRIC_MODEL"] == ["metrics.bertscore_model"]
 
 
+def test_a_scoring_function_is_looked_for(case: Case) -> None:
+    case.write()
+    (case.folder / "mine.py").write_text("def score(item):\n    return 1\n")
+    for name, places in (("score", []), ("other", [str(case.folder / "mine.py")])):
+        case.options["spec_path"] = case.evaluation(**{"metrics.functions": f"{case.folder}/mine.py:{name}"})
+        problems = preflight(platform="local", group="spec", **case.options).problems
+        assert [problem.where for problem in problems if problem.code == "METRIC_FUNCTION"] == places
+
+
 def test_time_is_told_for_gpus_whose_speed_is_known(case: Case) -> None:
     case.spec["train.epoch"] = 3000
     times = {arch: budget(case, 141.0, arch)[0].facts["time"] for arch in ("sm_90", "sm_80", "sm_75")}

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,10 +15,12 @@ from tiny_world import tiny_model
 
 from vidqa.contract.problem import ProblemError
 from vidqa.families.chat import Chat, load_chat
+from vidqa.serving._base import Drawing
+from vidqa.serving.answering import Answerer, Defaults
 from vidqa.serving.doors import listen, served_key
 from vidqa.serving.download import Hosts, _is_public
 from vidqa.serving.replies import token_bytes
-from vidqa.serving.schema import parse_request
+from vidqa.serving.schema import ChatRequest, parse_request
 from vidqa.serving.start import name_of, serving_layers
 from vidqa.serving.transcript import Transcript
 from vidqa.spec import resolve
@@ -123,6 +127,24 @@ def test_a_problem_names_the_place_in_the_request() -> None:
         str(asked("Hi", user=None, tools=None, presence_penalty=0.0)).replace("None", "null").replace("'", '"').encode()
     )
     assert silent.stops == () and silent.choices is None and silent.json_form is None
+
+
+def request(**fields: Any) -> ChatRequest:
+    return parse_request(json.dumps(asked("Hi", **fields)).encode())
+
+
+def test_a_request_is_drawn_as_it_says_and_else_as_the_server_was_told() -> None:
+    defaults = Defaults(64, 0.5, 1.1, 0.8, 20, presence_penalty=1.5, choices=("yes", "no"))
+    answerer: Any = SimpleNamespace(defaults=defaults)
+    default = Answerer._drawing(answerer, request(temperature=None, seed=None), 64)
+    assert replace(default, seed=0) == Drawing(64, 0.5, 0.8, 20, 1.1, 0, 1.5, 0.0)
+    own = {"temperature": 0, "top_p": 1, "top_k": -1, "presence_penalty": 0, "frequency_penalty": -0.5, "seed": 7}
+    assert Answerer._drawing(answerer, request(**own), 9) == Drawing(9, 0.0, 1.0, 0, 1.1, 7, 0.0, -0.5)
+    assert Answerer._with_form(answerer, request()).choices == ["yes", "no"]
+    for form in ({"guided_choice": ["a"]}, {"response_format": {"type": "text"}}, {"structured_outputs": {"json": {}}}):
+        assert Answerer._with_form(answerer, request(**form)) == request(**form)
+    with pytest.raises(ProblemError, match="presence_penalty"):
+        request(presence_penalty=2.5)
 
 
 def test_what_is_wrong_with_a_list_is_said_of_the_list() -> None:

@@ -119,6 +119,7 @@ def test_problems_of_all_layers_at_once_without_a_traceback(tmp_path: Path) -> N
     said = json.loads(done.stdout)
     assert done.returncode == 3 and done.stderr == ""
     assert [p["code"] for p in said["problems"]] == ["SPEC_PROFILE", "SPEC_ROOT", "SPEC_SYNTAX", "SPEC_SYNTAX"]
+    assert f"custom.train_dataset.annotation_path={tmp_path}/absent" in said["problems"][1]["remedy"]
 
 
 def test_a_wrong_spec_is_not_written(root: Path, tmp_path: Path) -> None:

@@ -217,8 +217,35 @@ def test_questions_about_the_weather_are_made_of_nexars_tables(tmp_path: Path) -
     folder.mkdir(parents=True)
     write_clip(folder / "1.mp4", frames=4)
     (folder / "metadata.csv").write_text("file_name,weather,scene\n1.mp4,Rain,City\n2.mp4,Snow,City\n1.mp4,,City\n")
-    (record,) = load_records(write_annotations(tmp_path))
+    (tmp_path / "train/negative").mkdir()
+    write_clip(tmp_path / "train/negative/3.mp4", frames=4)
+    (tmp_path / "train/negative/metadata.csv").write_text("file_name,weather,scene\n3.mp4,,Rural\n")
+    path, count, warnings = write_annotations(tmp_path)
+    (record,) = load_records(path)
     assert record.answer == "Rain" and record.question.startswith("What is the weather") and record.kind == "weather"
+    assert count == 1 and [(each.code, each.message, each.severity) for each in warnings] == [
+        ("DATA_LEFT_OUT", "2 of 4 rows have no weather", "warning"),
+        ("DATA_LEFT_OUT", "1 of 4 rows name no file that is there", "warning"),
+    ]
+
+
+def test_another_column_or_the_collision_of_nexars_videos_is_asked_about(tmp_path: Path) -> None:
+    for number, part in enumerate(("positive", "negative")):
+        (tmp_path / "train" / part).mkdir(parents=True)
+        write_clip(tmp_path / f"train/{part}/{number}.mp4", frames=4)
+        (tmp_path / f"train/{part}/metadata.csv").write_text(f"file_name,weather,scene\n{number}.mp4,Rain,City\n")
+    path = write_annotations(tmp_path, "collision").path
+    assert {record.media[0].written: record.answer for record in load_records(path)} == {
+        "train/positive/0.mp4": "Yes",
+        "train/negative/1.mp4": "No",
+    }
+    write_annotations(tmp_path, "scene", "Where is it?")
+    assert {(record.question, record.answer, record.kind) for record in load_records(f"{tmp_path}#train[:1]")} == {
+        ("Where is it?", "City", "scene")
+    }
+    for column, question in (("scene", ""), ("season", "Which season is it?")):
+        with pytest.raises(ProblemError, match="DATA_COLUMNS"):
+            write_annotations(tmp_path, column, question)
 
 
 def test_members_that_lead_out_of_the_folder_are_left_out(tmp_path: Path) -> None:

@@ -59,6 +59,18 @@ def test_only_what_is_named_is_fetched_and_written_down(bucket: Any) -> None:
     assert staged.etag == hashlib.md5(content).hexdigest()
 
 
+def test_a_split_of_a_set_is_named_and_only_its_media_are_fetched(bucket: Any) -> None:
+    put(bucket, ["a.mp4", "b.mp4", "c.mp4"])
+    lines = "video,question,answer\n" + "".join(f"{name}.mp4,Is it open?,Yes\n" for name in "abc")
+    bucket.pipe("lake/set/rows.csv", lines.encode())
+    for address in (f"{SET}#train[1:2]", "s3://lake/set/rows.csv#[1:2]"):
+        expected = expected_set(address, VIDEOS)
+        annotations, media = stage_set(address, VIDEOS)
+        assert (annotations, media) == expected and annotations.endswith("1:2]")
+        assert [row.media[0].path for row in load_records(annotations, media)] == [f"{media}/b.mp4"]
+        assert [path.name for path in Path(media).iterdir()] == ["b.mp4"]
+
+
 def test_nothing_is_fetched_twice_and_what_changed_is(bucket: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     put(bucket, ["a.mp4", "b.mp4"])
     stage_set(SET, VIDEOS)

@@ -8,6 +8,7 @@ plug-in may hold the object itself.
 from __future__ import annotations
 
 import importlib
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -42,6 +43,15 @@ class DataSet:
     root_sets: Mapping[str, Any] = field(default_factory=dict)
     needed: str = "always"
     teaches: bool = False
+
+    def options(self, annotations: str, media: str = "") -> list[str]:
+        """The options of build_spec.py that name these records: a folder with annotations.json as a root, others by
+        their keys."""
+        names = ("annotations.json", "annotations.jsonl")
+        if not media and any(os.path.isfile(os.path.join(annotations, name)) for name in names):
+            return [f"--{self.root}-root", annotations]
+        values = {self.annotations: annotations, self.media: media, **self.root_sets}
+        return [word for key, value in values.items() if value for word in ("--set", f"{key}={value}")]
 
 
 @dataclass(frozen=True)

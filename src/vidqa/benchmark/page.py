@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from vidqa.benchmark.questions import SUBSETS
 from vidqa.benchmark.report import published
-from vidqa.benchmark.settings import LONGER, RETRIES, WARMER
+from vidqa.benchmark.settings import RETRIES
 from vidqa.evaluation.intervals import accuracy_interval
+from vidqa.evaluation.protocol import LONGER, WARMER
 from vidqa.spec.pages import GENERATED, row
 
 SIZES = {name: 110 if name == "robovqa" else 100 for name in SUBSETS}
@@ -38,7 +39,7 @@ form of thinking and answer |
 
 Both: system prompt "Answer the questions.", 4 frames a second, seed 1, up to 128,000 tokens. An open question,
 without choices, is right if the texts are equal but for case. A response without an answer is asked again up to
-{RETRIES} times, each time with {WARMER} more temperature, {LONGER} more tokens and the next seed, in a job of its own.
+{RETRIES} times, each time with {WARMER} more temperature, {LONGER} more tokens and the next seed, in the same job.
 A clip that is missing or broken counts as wrong, is not asked again, and is in `failed`.
 
 **Retrying raises the score**: a model that answers nothing where it is unsure gets {RETRIES} more guesses. So the
@@ -72,10 +73,10 @@ writes whole episodes of bridgev2, whatever the frame in the name; clips cut her
 
 `--results-dir` gets MODEL/ANSWER_TYPE, with `benchmark.json` (all scores, with 95 % intervals by video), for every
 video SUBSET/VIDEO.json in the fields of Cosmos-Reason1 (`datasource`, `video_id`, `prompt`, `correct_answer`,
-`reasoning`, `answer`, `full_response`, `is_correct`), and `attempts` with the specs and run folders of the jobs. The
-first run folder is an ordinary evaluation: compare.py compares it with another model's, analyze_gaps.py lists its
-gaps. Answers belong to questions by their ids; a clip that fails shifts no other answer, and a second run adds
-nothing twice.
+`reasoning`, `answer`, `full_response`, `is_correct`), and `job` with the spec and the run folder. The run folder is an
+ordinary evaluation of the first answers, with those of further attempts in `retries.json`: compare.py compares it with
+another model's, analyze_gaps.py lists its gaps. Answers belong to questions by their ids; a clip that fails shifts no
+other answer, and a second run adds nothing twice.
 
 `score_results.py --result-dir DIR --dataset NAME` gives accuracy by both rules (`protocol` and `metrics`), for files
 of Cosmos-Reason1 and for ours. Of a question that a file answers twice, the last answer counts, with `RESULTS_TWICE`.

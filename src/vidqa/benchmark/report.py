@@ -45,7 +45,7 @@ def report(settings: Settings, outcome: Outcome) -> dict[str, Any]:
         "retries": settings.retries,
         "subsets": rows,
         "published": [row for row in published() if row["model"].rsplit("/", 1)[-1] == name],
-        "runs": [str(run) for run in outcome.runs],
+        "run": str(outcome.run),
         "results": str(settings.folder),
     }
 

@@ -1,6 +1,6 @@
-"""The protocol on top of evaluation jobs: all questions once, then those without an answer again, warmer and longer.
+"""The protocol as one evaluation job: all questions once, then those without an answer again, warmer and longer.
 
-Each attempt is a job of its own, found again by its spec: a run that was killed goes on where it was.
+The job is found again by its spec: a run that was killed goes on where it was.
 """
 
 from __future__ import annotations
@@ -10,83 +10,82 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
+from vidqa.benchmark.problems import BENCHMARK_RETRIES
 from vidqa.benchmark.questions import Question, read_questions
-from vidqa.benchmark.settings import LONGER, WARMER, Settings
+from vidqa.benchmark.settings import Settings
 from vidqa.contract.cli import command, note
-from vidqa.contract.files import write_json, write_text
+from vidqa.contract.files import parse_json, write_json, write_text
 from vidqa.contract.problem import Problem
-from vidqa.evaluation.protocol import protocol_answer
-from vidqa.evaluation.results import Item, read_results
+from vidqa.evaluation.results import Item, judged, read_results
 from vidqa.jobs import api
 from vidqa.preflight import gate
 from vidqa.spec import Layer, dump, resolve
 from vidqa.spec.models import EvaluateSpec
 
+MOST_BYTES = 1 << 30
 READY = gate.of_engine("vidqa")
 
 
 @dataclass
 class Outcome:
     """`first` and `last` are the results of the first attempt and of the last one that asked, by question id.
-    `attempts` counts how often a question was asked, `runs` are the run folders."""
+    `attempts` counts how often a question was asked, `run` is the run folder."""
 
     questions: list[Question]
+    run: Path
     first: dict[str, Item] = field(default_factory=dict)
     last: dict[str, Item] = field(default_factory=dict)
     attempts: dict[str, int] = field(default_factory=dict)
-    runs: list[Path] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
 
 
 def carry_out(settings: Settings) -> Outcome:
     """Ask every question, and those without an answer again. Raises the problems of the data, the spec and the jobs."""
     questions, problems = read_questions(settings.data, settings.datasets, settings.answer_type, settings.limit)
-    outcome, due = Outcome(questions, problems=[*settings.problems, *problems]), questions
-    for attempt in range(settings.retries + 1):
-        spec = write_attempt(settings, due, attempt)
-        note(f"attempt {attempt}: {len(due)} questions; {command('launch', 'evaluate', '--spec', spec, '--wait')}")
-        job = api.completed("evaluate", spec, settings.platform, settings.resources, ready=READY)
-        run = Path(job.record().run_dir)
-        outcome.runs.append(run)
-        if not attempt:
-            outcome.problems += job.problems
-        items = {item["sample_id"]: item for item in read_results(run / "results.json")}
-        for question in due:  # by its id: what could not be asked is there, too, and shifts no other answer
-            outcome.first.setdefault(question.id, items[question.id])
-            outcome.last[question.id] = items[question.id]
-            outcome.attempts[question.id] = attempt + 1
-        due = [question for question in due if _asks_again(items[question.id], question)]
-        if not due:
-            break
+    spec = write_spec(settings, questions)
+    note(f"{len(questions)} questions; {command('launch', 'evaluate', '--spec', spec, '--wait')}")
+    job = api.completed("evaluate", spec, settings.platform, settings.resources, ready=READY)
+    run = Path(job.record().run_dir)
+    first = {item["sample_id"]: item for item in read_results(run / "results.json")}
+    # By its id: what could not be asked is there, too, and shifts no other answer.
+    outcome = Outcome(questions, run, {question.id: first[question.id] for question in questions})
+    outcome.problems += [*settings.problems, *problems, *job.problems]
+    outcome.last, outcome.attempts = dict(outcome.first), dict.fromkeys(outcome.first, 1)
+    for row in read_retries(run):
+        name = row["sample_id"]
+        outcome.last[name] = judged({**first[name], "response": row["response"], "finish_reason": row["finish_reason"]})
+        outcome.attempts[name] = row["attempt"] + 1
     return outcome
 
 
-def _asks_again(item: Item, question: Question) -> bool:
-    """Whether there is no answer in a response; a clip that could not be decoded cannot be the next time."""
-    empty = not protocol_answer(item["response"], question.prompt, question.answer)
-    return empty and item["finish_reason"] != "error"
+def read_retries(run: Path) -> list[dict[str, Any]]:
+    """The answers of further attempts, in their order; none where nothing was asked again. Raises BENCHMARK_RETRIES."""
+    file = run / "retries.json"
+    if not file.is_file():
+        return []
+    try:
+        rows = parse_json(file, MOST_BYTES)
+        kinds = {"attempt": int, "sample_id": str, "response": str, "finish_reason": str}
+        if all(type(row[name]) is kind for row in rows for name, kind in kinds.items()):
+            return sorted(rows, key=lambda row: row["attempt"])
+    except (OSError, ValueError, TypeError, KeyError):
+        pass
+    raise BENCHMARK_RETRIES.error(file, "it cannot be read as the answers of further attempts")
 
 
-def write_attempt(settings: Settings, questions: Sequence[Question], attempt: int) -> Path:
-    """The annotations and the spec of an attempt. Raises the problems of the spec."""
-    place = settings.folder / "attempts"
-    annotations = place / f"{attempt}.json"
+def write_spec(settings: Settings, questions: Sequence[Question]) -> Path:
+    """The annotations and the spec of the job. Raises the problems of the spec."""
+    place = settings.folder / "job"
+    annotations = place / "questions.json"
     data: dict[str, Any] = {
         "dataset.annotation_path": str(annotations),
         "dataset.media_dir": str(settings.home),
         "results_dir": str(place / "runs"),
         "evaluation.limit": -1,
+        "evaluation.retries": settings.retries,
     }
-    layers = [*settings.layers, Layer("run_benchmark.py", data)]
-    spec = _evaluation(layers)
-    if attempt:
-        later = {
-            "generation.temperature": min(2.0, round(spec.generation.temperature + WARMER * attempt, 4)),
-            "generation.max_tokens": spec.generation.max_tokens + LONGER * attempt,
-            "evaluation.seed": spec.evaluation.seed + attempt,  # the random numbers of a question depend on it alone
-        }
-        spec = _evaluation([*layers, Layer("retry", later)])
-    path = place / f"{attempt}.toml"
+    spec = _evaluation([*settings.layers, Layer("run_benchmark.py", data)])
+    path = place / "evaluate.toml"
     write_json(annotations, [question.as_record() for question in questions])
     write_text(path, dump(spec))
     return path

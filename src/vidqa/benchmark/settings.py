@@ -19,7 +19,6 @@ from vidqa.spec.sources import model_layer
 
 ANSWER_TYPES = ("letter", "reasoning")
 RETRIES = 10
-WARMER, LONGER = 0.05, 256  # what each further attempt adds to the temperature and to the longest answer
 SYSTEM = "Answer the questions."
 LETTER = {"generation.temperature": 0.0, "generation.max_tokens": 10}  # whatever a configuration says
 PROTOCOL = {

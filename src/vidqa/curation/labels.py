@@ -7,6 +7,7 @@ that come back.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from vidqa.evaluation.answers import parse_expected
 from vidqa.pages.page import page
 
 TASKS = "tasks.json"
+YES_NO = re.compile(r"(yes|no|true|false)\b(\.?)", re.IGNORECASE)
 FRAMES, SHOWN = 6, 200  # pictures of one clip; clips on the page, the others are in tasks.json
 MOST_BYTES = 1 << 30
 _TEXT = "fiftyone.core.fields.StringField"
@@ -51,11 +53,20 @@ def task(texts: Mapping[str, Any], gap: Mapping[str, Any], provenance: Provenanc
         "media": texts["media"],
         "medium": kind_of(texts["media"]) or "video",
         "question": question,
-        "choices": ["yes", "no"] if expected.kind == "yes_no" else [],
+        "choices": choices_like(gap["ground_truth"]) if expected.kind == "yes_no" else [],
         "kind": texts["kind"] or gap["kind"],
         "provenance": provenance.as_field(),
         "curation": dict(details),
     }
+
+
+def choices_like(ground_truth: str) -> list[str]:
+    """The two answers of a yes/no question as the set spells them: "No." gives ["Yes.", "No."]."""
+    match = YES_NO.match(ground_truth.strip())
+    word, point = (match[1], match[2] if match[0] == ground_truth.strip() else "") if match else ("", "")
+    pair = ("true", "false") if word.lower() in ("true", "false") else ("yes", "no")
+    spelling = str.upper if word.isupper() else str.capitalize if word[:1].isupper() else str.lower
+    return [spelling(answer) + point for answer in pair]
 
 
 def write_tasks(folder: Path, tasks: Sequence[Row]) -> None:
@@ -100,11 +111,20 @@ def _annotation(asked: Mapping[str, Row], name: str, question: str, answer: str)
         return name, None
     turns = [
         {"from": "human", "value": f"<{about['medium']}>\n{question or about['question']}"},
-        {"from": "gpt", "value": answer},
+        {"from": "gpt", "value": _spelled(answer, about.get("choices") or ())},
     ]
     kind = {"kind": about["kind"]} if about["kind"] else {}
     details = {"provenance": about["provenance"], "curation": {**about["curation"], "labelled": "by a person"}}
     return name, {"id": name, about["medium"]: about["media"], **kind, "conversations": turns, **details}
+
+
+def _spelled(answer: str, choices: Sequence[str]) -> str:
+    """The choice that the answer is but for case and a point; else the answer."""
+
+    def plain(text: str) -> str:
+        return text.casefold().rstrip(".")
+
+    return next((choice for choice in choices if plain(choice) == plain(answer)), answer)
 
 
 def _read(path: Path) -> Any:

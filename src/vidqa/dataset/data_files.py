@@ -34,6 +34,7 @@ def files_of(folder: Path, subset: str, split: str) -> list[Path]:
     Raises DATA_SPLIT_UNKNOWN, DATA_SEVERAL_SPLITS.
     """
     if folder.is_file():
+        require_split_of(folder, subset, split)
         return [folder]
     by_split = _saved(folder / subset) or _of_card(folder, subset) or _by_name(folder, subset)
     names = ", ".join(sorted(by_split)[:MOST_NAMED]) or "none"
@@ -46,6 +47,15 @@ def files_of(folder: Path, subset: str, split: str) -> list[Path]:
         what = f"subset {subset!r}, " if subset else ""
         raise SPLIT_UNKNOWN.error(folder, f"{what}split {split or 'any'!r} is not there; there are: {names}")
     return by_split[split] if split else next(iter(by_split.values()))
+
+
+def require_split_of(file: Path, subset: str, split: str) -> None:
+    """Raises DATA_SPLIT_UNKNOWN where one list of rows is asked for a subset, or for another split than the one that
+    it is: `train`, as in the `datasets` library, or the one that its name says."""
+    own = sorted({"train", _split_of(Path(file.name), "")})
+    if subset or split not in ("", *own):
+        what = f"subset {subset!r}" if subset else f"split {split!r}"
+        raise SPLIT_UNKNOWN.error(file, f"{what} is not there; it is one list of rows, the split {' or '.join(own)}")
 
 
 def _subsets(folder: Path) -> list[str]:

@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 
 from vidqa.contract.problem import Code, Problem
 
 SHOWN = 20  # places shown per code
+NAMED = 5  # names in one message
+
+
+def shown_names(names: Sequence[str]) -> str:
+    """The first names, for a message: "a, b, c, d, e and 7 more"."""
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    return ", ".join(str(name)[:80] for name in names[:NAMED]) + more
 
 
 class Findings:
@@ -14,13 +22,11 @@ class Findings:
 
     def __init__(self, file: str) -> None:
         self.file = file
-        self.total = 0
         self.errors = 0
         self._counts: Counter[tuple[Code, str]] = Counter()
         self._shown: list[Problem] = []
 
     def add(self, code: Code, where: str, message: str, remedy: str | None = None, severity: str = "error") -> None:
-        self.total += 1
         self.errors += severity == "error"
         self._counts[code, severity] += 1
         if self._counts[code, severity] <= SHOWN:

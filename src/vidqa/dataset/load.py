@@ -36,7 +36,7 @@ def pairs_of(rows: Rows, reader: RowReader) -> Iterator[Pair]:
             good += 1
             yield Pair(row, record)
     reader.source.unpack()
-    if not good and not findings.total:
+    if not good and not findings.errors:
         findings.add(EMPTY, findings.file, "the file holds no record")
 
 

@@ -148,6 +148,17 @@ FUNCTION = Code(
     "Correct the function at the line that is named: it yields one dictionary for each record, in the same order each "
     "time; python FILE.py is a quick way to try it.",
 )
+LABEL_KEYS = Code(
+    "DATA_LABEL_KEYS",
+    "A label of a captions folder lacks keys that are its answer.",
+    "Name the keys that the labels have: captions.yaml in the folder, or FOLDER#FILE.yaml, with keys: [weather, ...]; "
+    "a key that a label lacks is learned as null.",
+)
+LEFT_OUT = Code(
+    "DATA_LEFT_OUT",
+    "Files or rows of a source make no record: they are left out.",
+    "Complete them (a label for the video, a text beside the medium, a value in the column), or remove them.",
+)
 CAPTIONS = Code(
     "DATA_CAPTIONS",
     "The file that says how captions are asked for is not as it should be.",

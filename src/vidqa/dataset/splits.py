@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from vidqa.dataset.problems import SPLIT_UNKNOWN
 
+Row = TypeVar("Row")
 ONE = re.compile(r"(?P<name>[\w.-]*)(?:\[(?P<low>-?\d+%?)?:(?P<high>-?\d+%?)?\])?")
 
 
@@ -26,6 +28,11 @@ class Cut(NamedTuple):
     @property
     def is_whole(self) -> bool:
         return self.low is None and self.high is None
+
+    @property
+    def needs_count(self) -> bool:
+        """Whether a bound is counted from the end, or is a share."""
+        return any(bound.startswith("-") or bound.endswith("%") for bound in (self.low, self.high) if bound)
 
 
 def _bound(written: str | None, rows: int) -> int | None:
@@ -51,12 +58,12 @@ def subset_and_cuts(part: str, where: str) -> tuple[str, list[Cut]]:
     return subset, cuts
 
 
-def cut_rows(cut: Cut, count: Callable[[], int], rows: Callable[[], Iterator[object]]) -> Iterator[object]:
+def cut_rows(cut: Cut, count: Callable[[], int], rows: Callable[[], Iterator[Row]]) -> Iterator[Row]:
     """The rows of a cut; `count` is asked only where the rows must be counted from the end, or by share."""
     if cut.is_whole:
         yield from rows()
         return
-    span = cut.range_of(count())
+    span = cut.range_of(count() if cut.needs_count else sys.maxsize)
     for at, row in enumerate(rows()):
         if at >= span.stop:
             return

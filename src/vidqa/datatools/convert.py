@@ -16,14 +16,15 @@ from vidqa.dataset.findings import Findings
 from vidqa.dataset.load import Pair, load_pairs, read_pairs
 from vidqa.dataset.media import MediaSource, media_source
 from vidqa.dataset.parse import RowReader
-from vidqa.dataset.problems import FILE_MISSING
+from vidqa.dataset.problems import FILE_MISSING, SPLIT_UNKNOWN
 from vidqa.dataset.reader import NAMES, annotation_file, read_rows
 from vidqa.dataset.record import MediaRef, Record
 from vidqa.dataset.shapes import shaped
-from vidqa.dataset.sources import SOURCE_KINDS, Rows, Source
+from vidqa.dataset.sources import Rows, Source, kind_of_source, open_source
 from vidqa.dataset.sources.address import address_of
 from vidqa.dataset.sources.captions import CAPTIONS_FOLDER
 from vidqa.dataset.sources.data_folder import DataFolder
+from vidqa.dataset.sources.part import part_of
 from vidqa.dataset.sources.user_function import USER_FUNCTION
 from vidqa.dataset.sources.web_dataset import WEB_DATASET
 from vidqa.dataset.tables import csv_rows, rename_fields
@@ -158,25 +159,28 @@ def _output(out: Path, to: str) -> Path:
 
 def read_source(path: str | Path, form: str, media_path: str, columns: Mapping[str, str]) -> Imported:
     """The data set at `path`. Raises what is wrong with it."""
-    kind = next(kind for kind in SOURCE_KINDS if kind.recognises(str(path)))
+    kind, _, _ = kind_of_source(str(path))
     if form == "auto" and kind in AS_SOURCES:
-        return _of_source(kind.name, kind.open(str(path), media_path), columns)
+        return _of_source(kind.name, open_source(path, media_path), columns)
     place, part = address_of(str(path))
     path = Path(os.path.abspath(place))
     if not os.path.exists(path):
         raise FILE_MISSING.error(path, "there is no such file or folder")
     form = detected(path) if form == "auto" else form
     dropped: Counter[str] = Counter()
+    if part and form in (tao.TAO_VL, tao.COSMOS):
+        raise SPLIT_UNKNOWN.error(path, f"{form} has no splits: {part!r} is not there")
     if form == tao.TAO_VL:
         return _tao_vl(path, media_path, dropped)
     if form in ("parquet", "hf"):
         folder = DataFolder(path, part, media_path, columns)
         return _of_source(form, Source(path, folder.media, folder.rows, folder.fingerprint), {})
-    findings = Findings(str(path))
     source = _media(path, form, media_path)
-    rows = shaped(_rows(path, form, findings, dropped, columns))
-    reader = RowReader(Path(findings.file).name, source, findings, need_answers=True, by_line=form == "csv")
-    pairs = read_pairs(rows, reader)
+    file = annotation_file(path) if form in JSON_FORMATS else path
+    findings = Findings(str(file))
+    rows = Source(file, source, lambda findings: _rows(file, form, findings, dropped, columns), lambda: "")
+    reader = RowReader(file.name, source, findings, need_answers=True, by_line=form == "csv")
+    pairs = read_pairs(shaped(part_of(rows, part).rows(findings)), reader)
     raise_errors(findings.problems)
     return Imported(form, pairs, source.root, dropped, findings.problems)
 
@@ -212,9 +216,7 @@ def _rows(
         return csv_rows(path, findings, columns)
     if form == tao.COSMOS:
         return tao.cosmos_rows(path if path.is_dir() else path.parent, findings, dropped)
-    file = annotation_file(path)
-    findings.file = str(file)
-    return ((index, rename_fields(row, columns)) for index, row in read_rows(file, findings))
+    return ((index, rename_fields(row, columns)) for index, row in read_rows(path, findings))
 
 
 def _media(path: Path, form: str, media_path: str) -> MediaSource:

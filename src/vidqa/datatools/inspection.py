@@ -15,7 +15,7 @@ from vidqa.dataset.load import check_set
 from vidqa.dataset.near_duplicates import near_duplicate_groups, signatures
 from vidqa.dataset.record import MediaRef, Record
 from vidqa.datatools.duplicates import answer_class, compared_answer, find_duplicates
-from vidqa.datatools.unused import unused_media
+from vidqa.datatools.unused import Unused, unused_media
 from vidqa.planning.samples import Planner, Prompting, Sample
 from vidqa.video import fps_disagreement
 from vidqa.video.headers import header_warnings, read_headers
@@ -61,7 +61,7 @@ def inspect_dataset(
     records, problems, source = check_set(annotation_path, media_path)
     refs = {ref.key: ref for record in records for ref in record.media}
     media, broken = _probed(refs)
-    unused = unused_media(source) if source is not None else []
+    unused = unused_media(source) if source is not None else Unused([], {})
     problems += broken + _disagreements(records, media)
     samples: list[Sample] = []
     if model is not None:
@@ -81,8 +81,9 @@ def inspect_dataset(
         "contradicting": twice.contradicting[:MOST_GROUPS],
         "same_content": twice.same_content[:MOST_GROUPS],
         "look_alike": None if ignore_looks else _alike(refs, media)[:MOST_GROUPS],
-        "unused_media": unused[:MOST_GROUPS],
-        "unused_media_count": len(unused),
+        "unused_media": unused.files[:MOST_GROUPS],
+        "unused_media_count": len(unused.files),
+        "unnamed_members": unused.members,
         "problems": dict(Counter(problem.code for problem in problems).most_common()),
     }
     return Inspection(facts, records, media, samples, problems)
@@ -224,6 +225,8 @@ def facts_text(facts: dict[str, Any]) -> str:
     if facts["unused_media"]:
         named = ", ".join(facts["unused_media"][:5])
         lines.append(f"{'unused media':<20} {facts['unused_media_count']} files that no record names: {named}")
+    for archive, count in facts["unnamed_members"].items():
+        lines.append(f"{'in archives':<20} {count} more media in {archive}, which no record of this set names")
     return "\n".join(lines)
 
 

@@ -36,6 +36,12 @@ SPLIT_OFF = Code(
     "Nothing needs doing if the counts suit you; else try another --seed or --share, or --ignore-looks where a fixed "
     "camera makes all clips look alike.",
 )
+SPLIT_RECORDING = Code(
+    "DATATOOLS_SPLIT_RECORDING",
+    "Files whose names differ by a number alone, as clips of one recording do, are in both parts of a split.",
+    "If they are clips of one recording, split again into another folder with --group-by '(.*[^0-9/])[0-9]+[.][^.]+$', "
+    "or with the field that names the recording; otherwise nothing needs doing.",
+)
 GROUP_BY = Code(
     "DATATOOLS_GROUP_BY",
     "What --group-by names is neither a field of the records nor a pattern that finds something in the names of media.",

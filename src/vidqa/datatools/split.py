@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from typing import Any
 
 from vidqa.contract.problem import Problem
 from vidqa.dataset import fingerprint
+from vidqa.dataset.data_files import SPLITS
 from vidqa.dataset.load import Pair, load_pairs
 from vidqa.dataset.record import Record
 from vidqa.dataset.sources import Source, open_source
@@ -19,10 +21,11 @@ from vidqa.datatools.duplicates import answer_class, same_content_problems
 from vidqa.datatools.outputs import json_list, json_page, write_new
 from vidqa.datatools.parts import check_part, links, write_links
 from vidqa.datatools.problems import SHARE, SPLIT_OFF, SPLIT_ONE_VIDEO
-from vidqa.datatools.together import CONTENT, Together, kept_together
+from vidqa.datatools.together import CONTENT, Together, kept_together, torn_recordings
 
 STRATIFY = ("kind", "answer")
 PARTS = ("train", "val")
+PARTS_NAMED = (*SPLITS, "kpi", "selection")  # folders of one part of a data set
 MOST_STRATA = 40  # listed in the result; split.json has all
 OFF_BY = 0.5  # a validation part this much smaller or larger than asked for is worth a warning
 
@@ -74,13 +77,29 @@ def split_dataset(
     for name in PARTS:
         check_part(out / name, own[name])
     written = write_new(
-        {**files, out / "split.json": json_page(facts), out / "together.json": json_page(together.named)}
+        {**files, out / "split.json": json_page(facts), out / "together.json": json_page(together.lists())}
     )
     warnings = [*found, *_copies(together), *_off(facts, out)]
+    if not group_by:
+        warnings += torn_recordings({name: [pair.record for pair in part] for name, part in parts.items()}, out)
     linked = own["train"] is not None and own["val"] is not None
     if linked and (refused := write_links({out / name: own[name] or {} for name in PARTS})):
         linked, warnings = False, [*warnings, refused]
     return Split(facts, warnings, written, linked, source.media.root, together)
+
+
+def part_named(annotations: str) -> str | None:
+    """The name of the part that a data set is, by the split in its address or by its folder's name, beside which lies
+    split.json or another part; None for a whole set."""
+    place, _, part = annotations.partition("#") if not os.path.exists(annotations) else (annotations, "", "")
+    split = re.match(r"(?:[\w.-]+:)?([\w.-]*)", part)
+    if split and split[1] in PARTS_NAMED:
+        return split[1]
+    path = Path(os.path.abspath(place))
+    folder = path if path.is_dir() else path.parent
+    others = (other for other in PARTS_NAMED if other != folder.name)
+    beside = (folder.parent / "split.json").is_file() or any((folder.parent / other).is_dir() for other in others)
+    return folder.name if folder.name in PARTS_NAMED and beside else None
 
 
 def _copies(together: Together) -> list[Problem]:

@@ -5,17 +5,21 @@ from __future__ import annotations
 import os
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
+from vidqa.contract.problem import Problem
+from vidqa.dataset.findings import shown_names
 from vidqa.dataset.load import Pair
 from vidqa.dataset.near_duplicates import near_duplicate_groups, signatures
-from vidqa.dataset.record import MediaRef
+from vidqa.dataset.record import MediaRef, Record
 from vidqa.dataset.same_bytes import same_bytes
-from vidqa.datatools.problems import GROUP_BY
+from vidqa.datatools.problems import GROUP_BY, SPLIT_RECORDING
 from vidqa.video.headers import read_headers
 
+NUMBERED = r"(.*[^0-9/])[0-9]+[.][^.]+$"
 MOST_OF_A_STEM = 8  # files; a stem that more have, such as "video", says nothing
 LOOKS, CONTENT, STEM, GROUP = "look_alike", "same_content", "same_stem", "group"
 SHOWN = {
@@ -29,10 +33,11 @@ SHOWN = {
 @dataclass
 class Together:
     """Groups of records that stay on one side. `named` says what each consists of, by reason: media as the annotations
-    call them, or, of a group that was asked for, its name and its records' ids."""
+    call them, or, of a group that was asked for, its records' ids; `group_names` has the names of those."""
 
     ties: list[list[int]] = field(default_factory=list)
     named: dict[str, list[list[str]]] = field(default_factory=lambda: defaultdict(list))
+    group_names: list[str] = field(default_factory=list)
     pairs_alike: int = 0
     not_seen: int = 0  # media that could not be decoded, so that what they look like is not known
     without_group: int = 0  # records that --group-by says nothing about
@@ -45,6 +50,11 @@ class Together:
         if LOOKS in counts:
             counts[LOOKS]["pairs"] = self.pairs_alike
         return {**counts, "not_seen": self.not_seen, "without_group": self.without_group}
+
+    def lists(self) -> dict[str, Any]:
+        """What together.json holds: the members of each group by reason, those of --group-by by their names."""
+        own = {GROUP: dict(zip(self.group_names, self.named[GROUP], strict=True))} if GROUP in self.named else {}
+        return {**self.named, **own}
 
     def text(self) -> list[str]:
         """For a person, a line for each reason."""
@@ -79,6 +89,24 @@ def kept_together(pairs: Sequence[Pair], group_by: str, *, ignore_looks: bool) -
             found.ties.append([users[key][0] for key in group])
             found.named[reason].append([_shown(media[key]) for key in group])
     return found
+
+
+def torn_recordings(parts: Mapping[str, Sequence[Record]], out: Path) -> list[Problem]:
+    """A warning where files whose names differ by a number alone, as those of clips of one recording do, are in both
+    parts. Where all names are one but for a number, they say nothing about recordings."""
+    names: dict[str, set[str]] = defaultdict(set)
+    sides: dict[str, set[str]] = defaultdict(set)
+    for side, records in parts.items():
+        for written in (ref.written for record in records for ref in record.media):
+            if match := re.search(NUMBERED, written):
+                names[match[1]].add(written)
+                sides[match[1]].add(side)
+    torn = [recording for recording, both in sides.items() if len(both) > 1 and len(names[recording]) > 1]
+    if not torn or len(names) < 2:
+        return []
+    counts = f"{len(torn)} of {len(names)}"
+    message = f"{counts} groups of files whose names differ by a number alone are in both parts: {shown_names(torn)}"
+    return [SPLIT_RECORDING.at(out / "split.json", message, severity="warning")]
 
 
 def _shown(ref: MediaRef) -> str:
@@ -124,7 +152,8 @@ def _by_group(pairs: Sequence[Pair], group_by: str, found: Together) -> None:
         message = f"{group_by!r} is no field of the records (there are: {there}) and matches no name of a medium"
         raise GROUP_BY.error("--group-by", message)
     several = {name: group for name, group in groups.items() if len(group) > 1}
-    found.named[GROUP] = [[name, *(pairs[at].record.id for at in group)] for name, group in several.items()]
+    found.named[GROUP] = [[pairs[at].record.id for at in group] for group in several.values()]
+    found.group_names = list(several)
     found.ties += several.values()
 
 

@@ -7,9 +7,9 @@ killed run loses at most one batch, and a later run answers the rest.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from vidqa.engine.batch.frames import FrameSource
 from vidqa.engine.choices import Choices
 from vidqa.engine.distributed import World
 from vidqa.engine.generators import GENERATORS
-from vidqa.engine.generators._base import Result, Sampling, Settings
+from vidqa.engine.generators._base import Result, Sampling, Session, Settings
 from vidqa.engine.memory_policy import use_memory
 from vidqa.engine.model.load import DTYPES
 from vidqa.engine.prepare import frame_cache, on_main
@@ -28,6 +28,7 @@ from vidqa.engine.progress import Progress, Silent, open_evaluation
 from vidqa.engine.prompts import Prompts
 from vidqa.engine.quarantine import end_if_bad
 from vidqa.engine.signals import StopRequest
+from vidqa.evaluation.protocol import LONGER, WARMER, protocol_answer
 from vidqa.planning.packing.sharing import longest_of, shares
 from vidqa.planning.samples import Planner, Sample
 
@@ -39,13 +40,15 @@ Failed = dict[str, list[Problem]]  # problems of samples without an answer, by s
 
 @dataclass(frozen=True)
 class AnsweringTask:
-    """The spec and where it runs. `how` is the spec's table with batch_size, seed, generator and skip_saved."""
+    """The spec and where it runs. `how` is the spec's table with batch_size, seed, generator and skip_saved. What has
+    no answer is asked again as often as `retries` says."""
 
     spec: Any
     how: Any
     world: World
     run: RunFolder
     stop: StopRequest
+    retries: int = 0
 
 
 @dataclass(frozen=True)
@@ -58,6 +61,7 @@ class AnsweringResult:
     was_stopped: bool
     answered: int
     seconds: float
+    again: Sequence[SavedAnswers] = ()  # of each further attempt at those without an answer
 
     def answers(self) -> dict[str, Answer]:
         """All answers by sample id; on rank 0, once every rank has ended."""
@@ -83,6 +87,8 @@ def ask_all(
 
     size, workers = how.batch_size, max(1, spec.engine.decode_workers)
     longest, dtype, vllm = longest_sequence(spec, mine), DTYPES[spec.model.dtype], spec.engine.vllm.python
+    if work.retries:
+        longest = min(spec.model.max_length, longest_sequence(spec, samples) + LONGER * work.retries)
     settings = Settings(folder, base, dtype, world.device, planner, longest, batch_size=size, vllm_python=vllm)
     with (
         open_evaluation(run, world, -(-len(mine) // size)) as progress,
@@ -105,8 +111,69 @@ def ask_all(
                 progress.say("stopped; the same spec with skip_saved = true continues it")
             elif sum(answered):
                 report_speed(progress, -(-len(mine) // size), sum(answered), took, waited)
-    failed = {name: problems for part in failures for name, problems in part.items()}
-    return AnsweringResult(saved, failed, any(stopped), sum(answered), max(took))
+            problems = {name: found for failed in failures for name, found in failed.items()}
+            result = AnsweringResult(saved, problems, any(stopped), sum(answered), max(took))
+            if work.retries and not result.was_stopped:
+                asker = Asker(work, planner, source, progress, session, recipe, longest, -(-len(mine) // size))
+                result = asker.retried(result, samples)
+    return result
+
+
+@dataclass
+class Asker:
+    """Asks again in an open session those questions whose answer is empty by the rules of Cosmos-Reason1's benchmark,
+    each time warmer, longer and by the next seed. `step` is the number of batches that progress has counted."""
+
+    work: AnsweringTask
+    planner: Planner
+    source: FrameSource
+    progress: Progress | Silent
+    session: Session
+    recipe: dict[str, Any]
+    longest: int
+    step: int
+
+    def retried(self, result: AnsweringResult, samples: Sequence[Sample]) -> AnsweringResult:
+        """The result with its further attempts, each of which has a folder of its own."""
+        world, how, saved, due = self.work.world, self.work.how, result.saved, samples
+        again: list[SavedAnswers] = []
+        for attempt in range(1, self.work.retries + 1):
+            answers = on_main(world, saved.read)
+            due = [sample for sample in due if sample.record.id in answers and _is_empty(sample, answers)]
+            if not due:
+                break
+            self.progress.say(f"attempt {attempt}: {len(due)} questions without an answer are asked again")
+            saved = SavedAnswers(self.work.run.path / "answers" / f"again-{attempt}", self.recipe, world.rank)
+            done = on_main(world, saved.read if how.skip_saved else saved.forget)
+            self._ask(saved, [sample for sample in due if sample.record.id not in done], attempt)
+            if any(world.gather(self.work.stop.signal_name is not None)):
+                return replace(result, was_stopped=True)
+            again.append(saved)
+        return replace(result, again=again)
+
+    def _ask(self, saved: SavedAnswers, samples: Sequence[Sample], attempt: int) -> None:
+        spec, how, world = self.work.spec, self.work.how, self.work.world
+        mine = shares(samples, world.size)[world.rank]
+        sampling = sampling_of(spec, how.seed + attempt)  # the random numbers of a question depend on it alone
+        room = self.longest - longest_of(samples) if samples else 0
+        sampling = replace(
+            sampling,
+            temperature=min(2.0, round(sampling.temperature + WARMER * attempt, 4)),
+            max_tokens=max(sampling.max_tokens, min(sampling.max_tokens + LONGER * attempt, room)),
+        )
+        prompts = Prompts(self.planner, self.source, sampling, BATCHES_AHEAD * how.batch_size, None)
+        fails = spec.engine.on_bad_sample == "fail"
+        taking = Answering(saved, prompts, self.progress, len(mine), how.batch_size, fails, first_step=self.step)
+        for results in self.session.generate(prompts.of(mine)):
+            taking.take(results)
+            if self.work.stop.signal_name:
+                break
+        self.step += -(-len(mine) // how.batch_size)
+
+
+def _is_empty(sample: Sample, answers: Mapping[str, Answer]) -> bool:
+    record = sample.record
+    return not protocol_answer(answers[record.id].text, record.question, record.answer)
 
 
 def report_speed(
@@ -148,6 +215,8 @@ def sampling_of(spec: Any, seed: int) -> Sampling:
         top_p=generation.top_p,
         top_k=generation.top_k,
         repetition_penalty=generation.repetition_penalty,
+        presence_penalty=generation.presence_penalty,
+        frequency_penalty=generation.frequency_penalty,
         seed=seed,
     )
 
@@ -163,6 +232,7 @@ class Answering:
     expected: int
     size: int
     fails: bool
+    first_step: int = 0
     failed: Failed = field(default_factory=dict)
     answered: int = 0
     reported: tuple[int, int, float, float] = field(default_factory=lambda: (0, 0, time.perf_counter(), 0.0))
@@ -185,5 +255,5 @@ class Answering:
             now, waited_by_now = time.perf_counter(), self.prompts.waited
             seconds = now - at - (waited_by_now - waited)
             line = f"{self.answered - answered} answers in {seconds:.1f} s"
-            self.progress.log(full, {"perf/batch_s": seconds}, line=line)
+            self.progress.log(self.first_step + full, {"perf/batch_s": seconds}, line=line)
             self.reported = (full, self.answered, now, waited_by_now)

@@ -17,7 +17,7 @@ from vidqa.contract.run_folder import RunFolder
 from vidqa.engine import distributed
 from vidqa.engine.asking import AnsweringTask, ask_all, model_folders
 from vidqa.engine.choices import Choices
-from vidqa.engine.outcome import fingerprint_model, make_recipe, require_answers, write_outcome
+from vidqa.engine.outcome import fingerprint_model, make_recipe, require_answers, write_outcome, write_retries
 from vidqa.engine.prepare import on_main, prepare_evaluation
 from vidqa.engine.signals import StopRequest
 from vidqa.engine.text_scores import open_measures
@@ -41,7 +41,8 @@ def evaluate(spec: Any, run: RunFolder) -> int:
     recipe = on_main(world, lambda: make_recipe(spec, planner, records, fingerprint_model(folder, base)))
 
     choices = Choices(planner.chat, spec.task.type) if spec.evaluation.method == "score" else None
-    result = ask_all(AnsweringTask(spec, spec.evaluation, world, run, stop), planner, samples, recipe, choices)
+    task = AnsweringTask(spec, spec.evaluation, world, run, stop, spec.evaluation.retries)
+    result = ask_all(task, planner, samples, recipe, choices)
     if result.was_stopped:
         return int(Exit.NOT_DONE)
 
@@ -49,6 +50,7 @@ def evaluate(spec: Any, run: RunFolder) -> int:
         answers, bad = result.answers(), list(dict.fromkeys(chain(quarantined, *result.failed.values())))
         require_answers(samples, answers, result.failed.keys(), run)
         took = f"{result.answered} answers in {result.seconds:.1f} s" if result.answered else "answered before"
+        write_retries(run, [saved.read() for saved in result.again])
         write_outcome(spec, run, records, answers, samples, recipe, bad, measures, took)
 
     on_main(world, conclude)

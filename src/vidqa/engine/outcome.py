@@ -20,6 +20,7 @@ from vidqa.evaluation.answers import RULES
 from vidqa.evaluation.metrics import Measure
 from vidqa.evaluation.posters import poster_frames
 from vidqa.evaluation.report import write_report
+from vidqa.evaluation.user_scores import function_recipe, user_scores
 from vidqa.planning.continuing import weights_hash
 from vidqa.planning.samples import Planner, Sample
 from vidqa.spec.keys import value_at
@@ -37,6 +38,8 @@ def make_recipe(spec: Any, planner: Planner, records: Sequence[Record], model: d
     scoring = {"task_type": spec.task.type, "answer_rules": RULES}
     if spec.evaluation.method != "generate":  # left out for generate, as in older recipes
         scoring["method"] = spec.evaluation.method
+    if spec.metrics.functions:
+        scoring |= function_recipe(spec.metrics.functions)
     return {**found, "scoring": scoring, "versions": found["versions"]}
 
 
@@ -48,8 +51,9 @@ def _asked_beside(vision: VisionSpec) -> dict[str, Any]:
 
 
 def _likeliest(spec: Any) -> dict[str, tuple[float, float]]:
-    """Which tokens are drawn from, each with the value that leaves every token in."""
-    return {"top_p": (spec.generation.top_p, 1.0), "top_k": (spec.generation.top_k, 0)}
+    """Which tokens are drawn from, each with the value that changes nothing."""
+    usual = {"top_p": 1.0, "top_k": 0, "presence_penalty": 0.0, "frequency_penalty": 0.0}
+    return {name: (getattr(spec.generation, name), value) for name, value in usual.items()}
 
 
 def answers_recipe(
@@ -123,6 +127,19 @@ def _first(names: Sequence[str]) -> str:
     return ", ".join([*names[:NAMED], "..."][: len(names)])
 
 
+def write_retries(run: RunFolder, attempts: Sequence[Mapping[str, Answer]]) -> None:
+    """retries.json: the answers of each further attempt, by sample id; no file where nothing was asked again."""
+    rows = [
+        {"attempt": number, "sample_id": name, "response": answer.text, "finish_reason": answer.finish_reason}
+        for number, answers in enumerate(attempts, 1)
+        for name, answer in answers.items()
+    ]
+    if rows:
+        write_json(run.path / "retries.json", rows)
+    else:
+        (run.path / "retries.json").unlink(missing_ok=True)
+
+
 def write_outcome(
     spec: Any,
     run: RunFolder,
@@ -149,6 +166,12 @@ def write_outcome(
         metrics.pop("soft_accuracy", None)
     if measures and "text" in metrics:
         metrics["text"]["models"] = {name: value_at(spec, key) for name, key in metric_models(spec).items()}
+    if spec.metrics.functions:
+        own = user_scores(spec.metrics.functions, items, spec.metrics.functions_timeout_s)
+        if own.values:
+            items = [{**item, "scores": scores} for item, scores in zip(items, own.values, strict=True)]
+        metrics["functions"] = own.table(items)
+        metrics["problems"] += [problem.as_dict() for problem in own.problems]
     metrics["quarantined"] = [problem.as_dict() for problem in bad]
     metrics["problems"] += [problem.as_dict() for problem in _not_answered(records, answers, run)]
     write_json(run.path / "results.json", items)

@@ -33,7 +33,7 @@ class Progress:
 
     def log(self, step: int, values: dict[str, float], *, line: str = "") -> None:
         """Record values after `step` completed steps; `line` is what a person sees."""
-        eta = (time.monotonic() - self.started) / max(step - self.first, 1) * (self.total - step)
+        eta = (time.monotonic() - self.started) / max(step - self.first, 1) * max(self.total - step, 0)
         self._later(partial(self._write, step, values, line, time.time(), eta))
 
     def say(self, text: str) -> None:

@@ -19,6 +19,7 @@ import tomllib
 from argparse import Namespace
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -136,7 +137,9 @@ def server_app(options: Namespace, spec: Any, backend: Backend, key: str | None,
     folders = tuple(os.path.realpath(folder) for folder in options.allow_path)
     gate = Gate(folders, Hosts.of(options.allow_host), Folder(own), limits)
     usual = spec.generation
-    answerer = Answerer(backend, gate, Defaults(usual.max_tokens, usual.temperature, usual.repetition_penalty))
+    names = [each.name for each in fields(Defaults) if each.name != "choices"]
+    defaults = Defaults(**{name: getattr(usual, name) for name in names}, choices=tuple(options.choices))
+    answerer = Answerer(backend, gate, defaults)
     return ServerApp(options.name, answerer, limits, key, hosts_of(options.host) if key is None else frozenset())
 
 

@@ -69,6 +69,12 @@ METRIC_MODEL = Code(
     "Name the folder of a text encoder with its weights and tokenizer (for similarity one of sentence-transformers "
     "that pools by mean or by its first token), or leave the metric out of metrics.names.",
 )
+METRIC_FUNCTION = Code(
+    "METRIC_FUNCTION",
+    "The user's function that scores answers cannot be found, has failed, took too long, or gave no numbers.",
+    "Correct the function at the place that is named: it gets one item of results.json and returns a number, a "
+    "dictionary of numbers, or None; metrics.functions_timeout_s is the time for all answers.",
+)
 METRIC_ONE_ANSWER = Code(
     "METRIC_ONE_ANSWER",
     "The model gives one and the same answer to all questions of a kind, though the right answers differ.",

@@ -17,6 +17,7 @@ from vidqa.evaluation.results import Item
 from vidqa.pages.page import percent
 
 PROTOCOL = "cosmos-reason1"
+WARMER, LONGER = 0.05, 256  # what each further attempt adds to the temperature and to the longest answer
 TAGGED = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
 THINKING = re.compile(r"<think>(.*?)</think>", re.DOTALL)
 ONE_LETTER = re.compile(r"[A-Z]")

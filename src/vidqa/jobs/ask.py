@@ -5,6 +5,8 @@ rows = ask(Question("outputs/train/RUN", media=("clip.mp4",), questions=("Is the
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import os
 import subprocess
@@ -34,6 +36,7 @@ from vidqa.spec.sources import model_layer
 
 MOST_WORKERS = 2
 QUESTIONS = "asked.jsonl"  # in the run folder: the questions, as annotations without answers
+COLUMNS = ("file", "question", "answer", "status", "finish_reason", "spans_s")
 Row = dict[str, Any]
 
 
@@ -164,6 +167,37 @@ def write_lines(path: Path, rows: list[Row]) -> None:
         write_text(path, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
     except OSError as refused:
         raise OUT_UNWRITABLE.error(path, f"it cannot be written: {refused.strerror or refused}") from refused
+
+
+def write_table(path: Path, rows: list[Row]) -> None:
+    """One line for each answer; the columns are those of a CSV data set and three more. A table with other columns,
+    such as that of the questions, is not replaced. Raises PLATFORM_OUT_UNWRITABLE."""
+    require_table(path)
+    lines = io.StringIO()
+    writer = csv.writer(lines)
+    writer.writerow(COLUMNS)
+    for row in rows:
+        spans = " ".join(f"{start:g}-{end:g}" for start, end in row["spans_s"] or ())
+        answer = row["response"] or ""
+        writer.writerow(["|".join(row["media"]), row["question"], answer, row["status"], row["finish_reason"], spans])
+    try:
+        write_text(path, lines.getvalue())
+    except OSError as refused:
+        raise OUT_UNWRITABLE.error(path, f"it cannot be written: {refused.strerror or refused}") from refused
+
+
+def require_table(path: Path) -> None:
+    """Raises PLATFORM_OUT_UNWRITABLE where the file is there and is no table of answers."""
+    if not path.exists():
+        return
+    try:
+        with open_plain(path) as file:
+            header = file.readline().decode("utf-8-sig").strip()
+    except (OSError, UnicodeDecodeError):
+        header = ""
+    if header != ",".join(COLUMNS):
+        remedy = "name a new file; questions in a table are asked by an inference: dataset.annotation_path=FILE.csv"
+        raise OUT_UNWRITABLE.error(path, "it is there, and is no table of answers", remedy)
 
 
 def shown(rows: list[Row], count: int, kept: list[str]) -> str:

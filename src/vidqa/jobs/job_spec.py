@@ -14,6 +14,7 @@ from vidqa import actions, spec, storage
 from vidqa.actions import Action
 from vidqa.contract import environment
 from vidqa.contract.cli import command
+from vidqa.contract.files import content_hash
 from vidqa.contract.problem import Problem
 from vidqa.dataset import check_records, open_source
 from vidqa.dataset.sources import file_of, made_absolute, read_by
@@ -71,8 +72,8 @@ class JobSpec:
     @property
     def reads(self) -> tuple[Path, ...]:
         """Absolute paths that the job reads: models, annotations, media, the checkpoint it starts from."""
-        keys = [key for key in _read_keys(self.declared, self.spec) if key not in _annotation_keys(self.declared)]
-        named = [str(value_at(self.resolved, key)) for key in _annotation_keys(self.declared)]
+        keys = [key for key in _read_keys(self.declared, self.spec) if key not in _source_keys(self.declared)]
+        named = [str(value_at(self.resolved, key)) for key in _read_keys(self.declared, self.spec) if key not in keys]
         sets = [Path(place) for name in named if name and "://" not in name for place in read_by(name)]
         return tuple(dict.fromkeys((*_local_paths(self.resolved, [*self.models, *keys]), *sets, *self.to_come)))
 
@@ -159,6 +160,7 @@ def load_job_spec(
     annotations = [path for data in declared.data if (path := str(value_at(resolved, data.annotations)))]
     unread = [path for path in annotations if Path(file_of(path)) in not_here or is_unseen(settings, path)]
     data = [path if path in unread else open_source(path).fingerprint() for path in annotations]
+    data += [content_hash(file) for file in _function_files(declared, resolved) if not is_unseen(settings, file)]
     absent = [each for each in expected.values() if not each.is_here]
     return JobSpec(
         action=action,
@@ -265,6 +267,18 @@ def _annotation_keys(declared: Action) -> list[str]:
     return [data.annotations for data in declared.data]
 
 
+def _source_keys(declared: Action) -> list[str]:
+    """The keys whose value may be a function of the user's, FILE.py:FUNCTION: what lies beside the file is read."""
+    return [*_annotation_keys(declared), "metrics.functions"]
+
+
+def _function_files(declared: Action, resolved: Spec) -> list[Path]:
+    """The files of the user's functions that are no annotations. One that is not there is left to preflight."""
+    keys = [key for key in _read_keys(declared, resolved) if key in _source_keys(declared)]
+    files = [Path(file_of(str(value_at(resolved, key)))) for key in keys if key not in _annotation_keys(declared)]
+    return [file for file in files if file.is_file()]
+
+
 def _written_keys(declared: Action) -> list[str]:
     return [declared.output_key, *([f"{declared.decoding}.frame_cache_dir"] if declared.decoding else [])]
 
@@ -285,7 +299,7 @@ def _absolute_paths(declared: Action, run_spec: Spec) -> dict[str, str]:
     keys = (*_read_keys(declared, run_spec), *_written_keys(declared), *declared.interpreters(run_spec))
     written = {key: value_at(run_spec, key) for key in keys}
     return {
-        key: made_absolute(value) if key in _annotation_keys(declared) else os.path.abspath(os.path.expanduser(value))
+        key: made_absolute(value) if key in _source_keys(declared) else os.path.abspath(os.path.expanduser(value))
         for key, value in written.items()
         if isinstance(value, str) and value and "://" not in value
     }

@@ -74,6 +74,7 @@ def of_evaluation(record: JobRecord) -> JobOutcome:
     if not isinstance(metrics.get("headline"), str):
         return JobOutcome(next=_gaps(record))
     scores = {name: metrics.get(name) for name in SCORES}
+    scores |= {"functions": metrics["functions"]} if "functions" in metrics else {}
     return JobOutcome({"scores": scores}, {"score": metrics["headline"]}, _gaps(record))
 
 

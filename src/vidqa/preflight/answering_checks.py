@@ -10,8 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vidqa.contract.problem import Problem
+from vidqa.contract.problem import Problem, ProblemError
+from vidqa.dataset.sources import file_of
 from vidqa.evaluation.problems import METRIC_MODEL
+from vidqa.evaluation.user_scores import require_function
 from vidqa.families import family_of
 from vidqa.families.sizes import Sizes
 from vidqa.planning.budget.answering import (
@@ -152,4 +154,19 @@ def metric_folders(context: Context) -> list[Problem]:
     return problems
 
 
-CHECKS = (Check("model", "models of metrics", metric_folders, ("spec",)),)
+def scoring_function(context: Context) -> list[Problem]:
+    """The user's function that scores answers: its file is Python and names it."""
+    if not (function := str(value_at(context.spec, "metrics.functions"))):
+        raise Skip("metrics.functions is empty")
+    context.require_seen(Path(os.path.expanduser(file_of(function))))
+    try:
+        require_function(function)
+    except ProblemError as wrong:
+        return wrong.problems
+    return []
+
+
+CHECKS = (
+    Check("model", "models of metrics", metric_folders, ("spec",)),
+    Check("spec", "scoring function", scoring_function, ("spec",)),
+)

@@ -39,6 +39,8 @@ class Drawing:
     top_k: int
     repetition_penalty: float
     seed: int
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
 
 
 class Mask(Protocol):

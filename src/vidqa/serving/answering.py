@@ -32,11 +32,17 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True)
 class Defaults:
-    """The defaults of requests: the spec's [generation]."""
+    """The defaults of requests: the spec's [generation], and `choices`, the answers that a request which names no form
+    of its own may have; all where there are none."""
 
     max_tokens: int
     temperature: float
     repetition_penalty: float
+    top_p: float = 1.0
+    top_k: int = 0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    choices: tuple[str, ...] = ()
 
 
 @dataclass(eq=False)
@@ -109,6 +115,7 @@ class Answerer:
     async def begin(self, request: ChatRequest, sample: Sample) -> Answers:
         """Start the answers to a planned request. Raises SAMPLE_TOO_LONG, SERVE_CONSTRAINT."""
         most = self._most(request, sample)
+        request = self._with_form(request)
         encoded = await self.in_thread(self.backend.planner.encode, sample)
         thinking = encoded.text.rstrip().endswith(OPENS)
         make_mask = await self.in_thread(partial(self.grammars.of, request, thinking=thinking))
@@ -137,6 +144,11 @@ class Answerer:
             self.backend.submit(order)
         return answers
 
+    def _with_form(self, request: ChatRequest) -> ChatRequest:
+        if not self.defaults.choices or request.names_form:
+            return request
+        return request.model_copy(update={"guided_choice": list(self.defaults.choices)})
+
     def _most(self, request: ChatRequest, sample: Sample) -> int:
         """The most tokens of an answer; a number in the request is never reduced."""
         longest, named_tokens = self.backend.longest, request.max_completion_tokens or request.max_tokens
@@ -149,11 +161,11 @@ class Answerer:
         return named_tokens or min(left, self.defaults.max_tokens)
 
     def _drawing(self, request: ChatRequest, most: int) -> Drawing:
-        usual = self.defaults
-        temperature = usual.temperature if request.temperature is None else request.temperature
+        names = ("temperature", "top_p", "top_k", "repetition_penalty", "presence_penalty", "frequency_penalty")
+        requested = {name: getattr(request, name) for name in names}
+        values = {name: getattr(self.defaults, name) if value is None else value for name, value in requested.items()}
         seed = secrets.randbits(62) if request.seed is None else request.seed
-        penalty = request.repetition_penalty or usual.repetition_penalty
-        return Drawing(most, temperature, request.top_p or 1.0, max(0, request.top_k or 0), penalty, seed)
+        return Drawing(most, seed=seed, **{**values, "top_k": max(0, values["top_k"])})
 
     async def in_thread(self, work: Callable[..., Value], *given: Any) -> Value:
         """Run a slow call in a thread. When cancelled, it waits for the end of the call, so that its results are

@@ -22,8 +22,6 @@ LONGEST_FORM = 65_536  # characters of a schema
 IGNORED = ("user", "metadata", "safety_identifier", "prompt_cache_key")
 # Unsupported fields are accepted only with values that change nothing.
 NEUTRAL: dict[str, tuple[Any, ...]] = {
-    "presence_penalty": (0,),
-    "frequency_penalty": (0,),
     "logit_bias": ({},),
     "modalities": (["text"],),
     "tools": ([],),
@@ -136,6 +134,7 @@ class FrameOptions(VideoKeys):
 
 Stop = Annotated[str, Field(min_length=1, max_length=LONGEST_STOP)]
 Tokens = Annotated[int, Field(ge=1)]
+Penalty = Annotated[float, Field(ge=-2, le=2)]
 
 
 class ChatRequest(Strict):
@@ -147,6 +146,8 @@ class ChatRequest(Strict):
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
     top_k: Annotated[int, Field(ge=-1)] | None = None
     repetition_penalty: Annotated[float, Field(ge=0.1, le=2)] | None = None
+    presence_penalty: Penalty | None = None
+    frequency_penalty: Penalty | None = None
     seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
     n: Annotated[int, Field(ge=1, le=MOST_CHOICES)] | None = None
     stop: Stop | Annotated[list[Stop], Field(max_length=MOST_STOPS)] | None = None
@@ -167,6 +168,11 @@ class ChatRequest(Strict):
     def choices(self) -> list[str] | None:
         """The allowed answers, if the request names them."""
         return self.guided_choice or (self.structured_outputs.choice if self.structured_outputs else None)
+
+    @property
+    def names_form(self) -> bool:
+        """Whether the request says what form its answer has, free text included."""
+        return self.guided_choice is not None or (self.response_format or self.structured_outputs) is not None
 
     @property
     def form_place(self) -> str:

@@ -66,6 +66,13 @@ class Evaluation(Table):
         "lettered options allows, the one that it finds likeliest; other questions are answered as before.",
     )
     skip_saved: bool = key(False, "Continue", "Keep answers that an earlier, stopped evaluation has already given.")
+    retries: Count = key(
+        0,
+        "Retries",
+        "How often a question without an answer, by the rules of Cosmos-Reason1's benchmark, is asked again in the "
+        "same job, each time with 0.05 more temperature, 256 more tokens and the next seed. results.json and the "
+        "scores are of the first answers; retries.json has the others.",
+    )
     soft_accuracy: SoftAccuracy = table(SoftAccuracy, "Soft accuracy", "Accuracy by shared words.")
 
 
@@ -80,6 +87,14 @@ class Generation(Table):
         1.0, "Top p", "Of the likeliest tokens, those that have this probability together; 1 leaves every token in."
     )
     top_k: Count = key(0, "Top k", "Of the likeliest tokens, so many; 0 leaves every token in.")
+    presence_penalty: Penalty = key(
+        0.0,
+        "Presence penalty",
+        "Taken from the logit of each token that the answer has already; 0 is none, 1.5 is Cosmos-Reason2's own.",
+    )
+    frequency_penalty: Penalty = key(
+        0.0, "Frequency penalty", "Taken from a token's logit each time that the answer has the token; 0 is none."
+    )
 
 
 @with_compat_keys
@@ -97,6 +112,15 @@ class Metrics(Table):
     )
     similarity_model: str = key(
         "", "Similarity model", "Folder of a sentence-transformers model; the score is the cosine of two embeddings."
+    )
+    functions: Annotated[str, Field(pattern=r"^(.+\.py:[A-Za-z_]\w*)?$")] = key(
+        "",
+        "Scoring function",
+        "FILE.py:FUNCTION of your own. It gets each item of results.json and returns a number, a dictionary of numbers "
+        "by their names, or None.",
+    )
+    functions_timeout_s: PositiveFloat = key(
+        600.0, "Scoring time limit", "Seconds in which metrics.functions must have scored all answers."
     )
 
 

@@ -18,6 +18,6 @@ def metric_models(spec: Any) -> dict[str, str]:
     return {name: f"metrics.{key}" for name, key in chosen.items() if is_folder(getattr(spec.metrics, key))}
 
 
-def folder_keys(spec: Any) -> list[str]:
-    """The keys of `metric_models`."""
-    return list(metric_models(spec).values())
+def path_keys(spec: Any) -> list[str]:
+    """The keys of `metric_models`, and that of the user's function."""
+    return [*metric_models(spec).values(), *(["metrics.functions"] if spec.metrics.functions else [])]

@@ -18,6 +18,10 @@ from vidqa.spec.problems import NO_RUN, PARENT_ADAPTER, PROFILE, ROOT
 from vidqa.spec.resolve import load
 from vidqa.spec.run_tables import Vision
 
+REMEDY = (
+    "put annotations.json there; a file, a captions folder, shards, a data set of the hub, or a split of one, such as "
+    "DATA#train[:100], is named with --set '{annotations}={root}' (and --set {media}=FOLDER where media lie elsewhere)"
+)
 PARENT_LAYER = "parent run"
 ARCHIVES = ("videos.tar.gz", "images.tar.gz", "videos.tar", "images.tar")
 # What an evaluation takes over from the run that trained its model: a video must become the same frames.
@@ -52,7 +56,7 @@ def root_layer(data: DataSet, root: str) -> Layer:
         file = next((folder / n for n in ("annotations.json", "annotations.jsonl") if os.path.isfile(folder / n)), None)
         if file is None:
             what = "there is no annotations.json in it" if os.path.isdir(folder) else "it is no folder"
-            raise ROOT.error(folder, what)
+            raise ROOT.error(folder, what, REMEDY.format(annotations=annotations, root=root, media=media))
         archive = next((folder / name for name in ARCHIVES if (folder / name).is_file()), folder)
         table = {annotations: str(file), media: str(archive)}
     return Layer(f"data root {root}", {**table, **data.root_sets})

@@ -1,27 +1,72 @@
-"""Questions about the dash-cam videos of nexar_collision_prediction: what the weather is in each."""
+"""Questions about the dash-cam videos of nexar_collision_prediction: the weather, another column, or the collision."""
 
 from __future__ import annotations
 
 import csv
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from vidqa.contract.files import write_json
+from vidqa.contract.problem import Problem
+from vidqa.dataset.problems import COLUMNS, EMPTY, LEFT_OUT
 
 METADATA = "metadata.csv"
-QUESTION = "What is the weather in this video? Choose from ['Rain', 'Cloudy', 'Snow', 'Clear']."
+COLLISION = "collision"  # no column: the folder says it, and only that of training has both
+LABELS = {"positive": "Yes", "negative": "No"}
+QUESTIONS = {
+    "weather": "What is the weather in this video? Choose from ['Rain', 'Cloudy', 'Snow', 'Clear'].",
+    COLLISION: "Does a collision, or nearly one, happen in this video? Answer with Yes or No.",
+}
 
 
-def write_annotations(folder: Path, split: str = "train") -> Path:
-    """Write annotations.json of a split's videos whose weather is known; every folder with a metadata.csv is read."""
+class Annotated(NamedTuple):
+    """The annotation file, how many records it holds, and a warning for each kind of row that makes none."""
+
+    path: Path
+    records: int
+    warnings: list[Problem]
+
+
+def write_annotations(folder: Path, column: str = "weather", question: str = "", split: str = "train") -> Annotated:
+    """Write annotations.json: a question about each video of a split, whose answer is its value in `column` of
+    metadata.csv, or Yes or No for `collision`. Every folder with a metadata.csv is read.
+
+    Raises DATA_COLUMNS where no table has the column, or no question is known for it, DATA_EMPTY where no row makes a
+    record.
+    """
+    asked = question or QUESTIONS.get(column, "")
+    if not asked:
+        raise COLUMNS.error("--answer-column", f"no question is known for the column {column!r}", "give --question")
     rows: list[dict[str, Any]] = []
-    for table in sorted((folder / split).rglob(METADATA)):
+    left_out: Counter[str] = Counter()
+    columns: dict[str, None] = {}
+    for table, row in _rows(folder / split):
+        columns |= dict.fromkeys([*(str(name) for name in row if name), COLLISION])
+        name = row.get("file_name") or ""
+        answer = LABELS.get(table.parent.name, "") if column == COLLISION else row.get(column) or ""
+        if not name or not (table.parent / name).is_file():
+            left_out["name no file that is there"] += 1
+        elif not answer.strip():
+            left_out[f"have no {column}"] += 1
+        else:
+            video = str((table.parent / name).relative_to(folder))
+            turns = [{"from": "human", "value": f"<video>\n{asked}"}, {"from": "gpt", "value": answer.strip()}]
+            rows.append({"id": video, "video": video, "kind": column, "conversations": turns})
+    if columns and column not in columns:
+        raise COLUMNS.error("--answer-column", f"there is no column {column!r}; there are: {', '.join(columns)}")
+    total = len(rows) + left_out.total()
+    said = [f"{count} of {total} rows {why}" for why, count in left_out.items()]
+    if not rows:
+        raise EMPTY.error(folder / split, "; ".join(said) or f"no {METADATA} is there")
+    write_json(folder / "annotations.json", rows)
+    warnings = [LEFT_OUT.at(folder / split, message, severity="warning") for message in said]
+    return Annotated(folder / "annotations.json", len(rows), warnings)
+
+
+def _rows(folder: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
+    for table in sorted(folder.rglob(METADATA)):
         with table.open(encoding="utf-8-sig", newline="") as file:
             for row in csv.DictReader(file):
-                name, weather = row.get("file_name"), row.get("weather")
-                if name and weather and (table.parent / name).is_file():
-                    video = str((table.parent / name).relative_to(folder))
-                    turns = [{"from": "human", "value": f"<video>\n{QUESTION}"}, {"from": "gpt", "value": weather}]
-                    rows.append({"id": video, "video": video, "kind": "weather", "conversations": turns})
-    write_json(folder / "annotations.json", rows)
-    return folder / "annotations.json"
+                yield table, row

@@ -27,8 +27,9 @@ from vidqa.dataset.archive import SUFFIXES
 from vidqa.dataset.findings import Findings
 from vidqa.dataset.media import MediaSource, NotFound
 from vidqa.dataset.parse import RowReader
-from vidqa.dataset.reader import NAMES, read_rows
+from vidqa.dataset.reader import NAMES
 from vidqa.dataset.record import MediaRef
+from vidqa.dataset.sources import open_source
 from vidqa.storage import hub_dataset
 from vidqa.storage.problems import ADDRESS, DAMAGED, NO_SPACE, NOT_FOUND
 from vidqa.storage.s3 import (
@@ -45,6 +46,7 @@ from vidqa.storage.s3 import (
 
 RECORD = "staged.jsonl"
 ANNOTATIONS, MEDIA = "annotations", "media"  # the two folders of a staged set
+FILES = (".json", ".jsonl", ".csv", ".tsv", ".parquet")
 AT_ONCE = 8
 BLOCK = 8 << 20
 SPARE = 1 << 30  # bytes that stay free on the disk
@@ -76,12 +78,19 @@ def stage_set(annotation_path: str, media_path: str) -> tuple[str, str]:
     bucket = connect()
     with _alone(folder):
         arrived = read_record(folder)
-        annotations = Path(annotation_path)
+        annotations = annotation_path
         if is_remote(annotation_path):
-            annotations = _stage_annotations(bucket, parse(annotation_path), folder, arrived)
+            address, part = _parted(annotation_path)
+            annotations = f"{_stage_annotations(bucket, parse(address), folder, arrived)}{part}"
         if not is_remote(media_path):
-            return str(annotations), media_path
-        return str(annotations), str(_stage_media(bucket, parse(media_path), annotations, folder, arrived))
+            return annotations, media_path
+        return annotations, str(_stage_media(bucket, parse(media_path), annotations, folder, arrived))
+
+
+def _parted(annotation_path: str) -> tuple[str, str]:
+    """(address, "" or what stands behind it from the # on: the split that is meant)."""
+    address, mark, part = annotation_path.partition("#")
+    return address, mark + part
 
 
 def expected_set(annotation_path: str, media_path: str) -> tuple[str, str]:
@@ -91,16 +100,18 @@ def expected_set(annotation_path: str, media_path: str) -> tuple[str, str]:
         annotation_path = hub_dataset.expected_dataset(annotation_path)
     folder, annotations, media = folder_of(annotation_path, media_path), annotation_path, media_path
     if is_remote(annotation_path):
-        name = PurePosixPath(annotation_path).name
-        annotations = str(folder / ANNOTATIONS / (name if name.endswith((".json", ".jsonl")) else NAMES[0]))
+        address, part = _parted(annotation_path)
+        name = PurePosixPath(address).name
+        annotations = f"{folder / ANNOTATIONS / (name if name.endswith(FILES) else NAMES[0])}{part}"
     if is_remote(media_path):
         media = str(folder / MEDIA / (PurePosixPath(media_path).name if media_path.endswith(SUFFIXES) else ""))
     return annotations, media
 
 
 def folder_of(annotation_path: str, media_path: str) -> Path:
-    """Where a set is staged: one folder for every pair of addresses."""
-    name = hashlib.sha256(f"{annotation_path}\n{media_path}".encode()).hexdigest()[:16]
+    """Where a set is staged: one folder for every pair of addresses, whatever split of it is meant."""
+    address = _parted(annotation_path)[0] if is_remote(annotation_path) else annotation_path
+    name = hashlib.sha256(f"{address}\n{media_path}".encode()).hexdigest()[:16]
     return environment.cache_folder() / "staged" / name
 
 
@@ -139,7 +150,7 @@ def _stage_annotations(bucket: Any, address: str, folder: Path, arrived: dict[st
     return folder / place
 
 
-def _stage_media(bucket: Any, address: str, annotations: Path, folder: Path, arrived: dict[str, Staged]) -> Path:
+def _stage_media(bucket: Any, address: str, annotations: str, folder: Path, arrived: dict[str, Staged]) -> Path:
     """The media folder with the files that the annotations name, or the archive where the address is one."""
     archive = object_at(bucket, address) if address.endswith(SUFFIXES) else None
     if archive:
@@ -181,15 +192,17 @@ class _Names(MediaSource):
         return list(dict.fromkeys(written for _, written in self._found))
 
 
-def named_media(annotations: Path) -> tuple[list[str], list[Problem]]:
-    """The media that an annotation file names, relative and normalised, and the names that cannot be staged.
+def named_media(annotations: str | Path) -> tuple[list[str], list[Problem]]:
+    """The media that an annotation file, or a split of it, names, relative and normalised, and the names that cannot be
+    staged.
 
     Absolute names are files of this machine and left out. Problems of records are left to preflight.
+    Raises DATA_FILE_MISSING, DATA_SPLIT_UNKNOWN.
     """
     source = _Names(None)
     findings = Findings(str(annotations))
-    reader = RowReader(annotations.name, source, findings, need_answers=False)
-    for index, row in read_rows(annotations, findings):
+    reader = RowReader(Path(annotations).name, source, findings, need_answers=False)
+    for index, row in open_source(annotations).rows(findings):
         reader.read(index, row)
     names, problems = [], []
     for written in source.names:

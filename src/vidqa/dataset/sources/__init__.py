@@ -7,12 +7,13 @@ from pathlib import Path
 
 from vidqa.dataset.shapes import shaped
 from vidqa.dataset.sources._base import Rows, Source, SourceKind
-from vidqa.dataset.sources.address import file_of, made_absolute, read_by
+from vidqa.dataset.sources.address import address_of, file_of, made_absolute, read_by
 from vidqa.dataset.sources.annotation_file import ANNOTATION_FILE
 from vidqa.dataset.sources.captions import CAPTIONS_FOLDER
 from vidqa.dataset.sources.csv_file import CSV_FILE
 from vidqa.dataset.sources.data_folder import DATA_FOLDER
 from vidqa.dataset.sources.media_files import MEDIA_FILES
+from vidqa.dataset.sources.part import part_of
 from vidqa.dataset.sources.user_function import USER_FUNCTION
 from vidqa.dataset.sources.web_dataset import WEB_DATASET
 
@@ -22,11 +23,31 @@ SOURCE_KINDS = (
     *(MEDIA_FILES, ANNOTATION_FILE),
 )
 
-__all__ = ["SOURCE_KINDS", "Rows", "Source", "SourceKind", "file_of", "made_absolute", "open_source", "read_by"]
+__all__ = [
+    "SOURCE_KINDS",
+    "Rows",
+    "Source",
+    "SourceKind",
+    "file_of",
+    "kind_of_source",
+    "made_absolute",
+    "open_source",
+    "read_by",
+]
+
+
+def kind_of_source(path: str) -> tuple[SourceKind, str, str]:
+    """(kind, the path that it opens, the split that is cut from its rows; "" for all of them)."""
+    place, part = address_of(path)
+    for kind in SOURCE_KINDS:
+        own = not part or kind.reads_part(part)
+        if kind.recognises(path if own else place):
+            return (kind, path, "") if own else (kind, place, part)
+    raise AssertionError("the last kind recognises every path")
 
 
 def open_source(path: str | Path, media_path: str | Path = "") -> Source:
-    """The source at a path. Raises DATA_FILE_MISSING, and what the kinds raise on opening."""
-    kind = next(kind for kind in SOURCE_KINDS if kind.recognises(str(path)))
-    found = kind.open(str(path), str(media_path))
-    return replace(found, rows=lambda findings: shaped(found.rows(findings)))
+    """The source at a path. Raises DATA_FILE_MISSING, DATA_SPLIT_UNKNOWN, and what the kinds raise on opening."""
+    kind, place, part = kind_of_source(str(path))
+    source = part_of(kind.open(place, str(media_path)), part)
+    return replace(source, rows=lambda findings: shaped(source.rows(findings)))

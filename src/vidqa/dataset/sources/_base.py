@@ -40,9 +40,11 @@ class SourceKind:
     """One way in which records are kept. `recognises` tells by what lies at a path; the first kind that does opens it.
 
     `open` takes the path and the media path, "" where media are named relative to the source itself. It raises the
-    problems of paths that do not exist.
+    problems of paths that do not exist. Both get the part behind `#` only where `reads_part` says that the kind gives
+    it a meaning of its own; otherwise it is a split, and `open_source` cuts the rows.
     """
 
     name: str
     recognises: Callable[[str], bool]
     open: Callable[[str, str], Source]
+    reads_part: Callable[[str], bool] = lambda part: False

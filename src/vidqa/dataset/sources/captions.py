@@ -10,16 +10,18 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import yaml
 
 from vidqa.contract.files import content_hash, parse_json
-from vidqa.dataset.findings import Findings
+from vidqa.dataset.findings import Findings, shown_names
 from vidqa.dataset.media import media_source
-from vidqa.dataset.problems import CAPTIONS, EMPTY, RECORD_TYPE, SYNTAX
+from vidqa.dataset.problems import CAPTIONS, EMPTY, LABEL_KEYS, LEFT_OUT, RECORD_TYPE, SYNTAX
 from vidqa.dataset.sources._base import Rows, Source, SourceKind
 from vidqa.dataset.sources.address import address_of
 
@@ -75,11 +77,23 @@ def _videos(folder: Path) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     names = sorted(entry.name for entry in folder.iterdir()) if folder.is_dir() else []
     for name in names:
-        parts = name.split(".")
-        if parts[-1].lower() == "mp4":
-            for end in range(1, len(parts)):
-                found.setdefault(".".join(parts[:end]), []).append(name)
+        for beginning in _beginnings(name):
+            found.setdefault(beginning, []).append(name)
     return found
+
+
+def _beginnings(name: str) -> list[str]:
+    """What may be the name of an mp4 file's label; nothing for another file."""
+    parts = name.split(".")
+    return [".".join(parts[:end]) for end in range(1, len(parts))] if parts[-1].lower() == "mp4" else []
+
+
+def _say_unlabelled(folder: Path, videos: Mapping[str, Sequence[str]], labels: AbstractSet[str], to: Findings) -> None:
+    names = sorted({name for shared in videos.values() for name in shared})
+    without = [name for name in names if not labels & set(_beginnings(name))]
+    if without:
+        message = f"{len(without)} of {len(names)} videos have no label in {METAS}: {shown_names(without)}"
+        to.add(LEFT_OUT, str(folder), message, severity="warning")
 
 
 def _video_of(name: str, videos: dict[str, list[str]]) -> str:
@@ -102,6 +116,8 @@ def _open(path: str, media_path: str) -> Source:
 
     def rows(findings: Findings) -> Rows:
         videos = _videos(Path(media.root) / VIDEOS)
+        _say_unlabelled(folder / VIDEOS, videos, {file.name.removesuffix(LABEL) for file in labels}, findings)
+        lacking: Counter[str] = Counter()
         for index, file in enumerate(labels):
             try:
                 label = parse_json(file, MOST_BYTES)
@@ -111,8 +127,18 @@ def _open(path: str, media_path: str) -> Source:
             if not isinstance(label, dict):
                 findings.add(RECORD_TYPE, str(file), "expected an object")
                 continue
+            missing = [key for key in asks.keys if key not in label]
+            if len(missing) == len(asks.keys):
+                message = f"it has none of the keys that are asked for, but {shown_names(list(label)) or 'no key'}"
+                findings.add(LABEL_KEYS, str(file), message)
+                continue
+            lacking.update(missing)
             name = file.name.removesuffix(LABEL)
             yield index, _row(name, label, f"{VIDEOS}/{_video_of(name, videos)}", asks)
+        if lacking:
+            counts = shown_names([f"{key} ({count})" for key, count in lacking.most_common()])
+            message = f"of {len(labels)} labels some lack keys, which are learned as null: {counts}"
+            findings.add(LABEL_KEYS, str(folder / METAS), message, severity="warning")
         if not labels:
             findings.add(EMPTY, str(folder / METAS), "no label is there")
 
@@ -123,4 +149,6 @@ def _open(path: str, media_path: str) -> Source:
     return Source(folder / METAS, media, rows, fingerprint)
 
 
-CAPTIONS_FOLDER = SourceKind("captions", _recognises, _open)
+CAPTIONS_FOLDER = SourceKind(
+    "captions", _recognises, _open, reads_part=lambda part: part.lower().endswith((".yaml", ".yml"))
+)

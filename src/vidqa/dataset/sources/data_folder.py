@@ -82,7 +82,7 @@ class DataFolder:
             for row in cut_rows(cut, count, rows):
                 yield index, row
                 index += 1
-        if not index and not findings.total:
+        if not index and not findings.errors:
             findings.add(EMPTY, str(self.path), f"no row of {self.part or 'it'} is there")
 
     def _rows_of(self, files: Sequence[Path], findings: Findings) -> Iterator[Any]:
@@ -123,4 +123,4 @@ def _open(path: str, media_path: str) -> Source:
     return Source(found.path, found.media, found.rows, found.fingerprint)
 
 
-DATA_FOLDER = SourceKind("data set folder", _recognises, _open)
+DATA_FOLDER = SourceKind("data set folder", _recognises, _open, reads_part=lambda part: True)

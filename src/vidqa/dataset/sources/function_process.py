@@ -1,5 +1,6 @@
 """Runs a user's function and writes what it yields, one JSON line each: python function_process.py FD FILE NAME [WORD]
 
+With `--each FILE.json` in place of the word, it is called with each item of that list, and what it returns is written.
 Nothing of vidqa is imported: the user's code has a process of its own. What it prints goes to stderr.
 """
 
@@ -26,9 +27,11 @@ def place_of(error: BaseException, file: Path) -> str:
 
 
 def as_json(value: Any) -> Any:
-    """Paths as text; anything else that JSON does not know is refused."""
+    """Paths as text, numbers of numpy and torch as such; anything else that JSON does not know is refused."""
     if isinstance(value, os.PathLike):
         return os.fspath(value)
+    if getattr(value, "ndim", None) == 0:
+        return value.item()
     raise TypeError(f"{type(value).__name__} is no text, number, list or dictionary")
 
 
@@ -41,7 +44,9 @@ def run(file: Path, name: str, given: list[str], write: Callable[[str, Any], Non
     spec.loader.exec_module(module)
     if not callable(getattr(module, name, None)):
         raise AttributeError(f"there is no function {name}")
-    for row in getattr(module, name)(*given):
+    function = getattr(module, name)
+    rows = map(function, json.loads(Path(given[1]).read_bytes())) if given[:1] == ["--each"] else function(*given)
+    for row in rows:
         write("row", row)
 
 

@@ -48,7 +48,7 @@ def _open(path: str, media_path: str) -> Source:
                 findings.add(FUNCTION, f"{file}:{name}[{index}]", TOO_DEEP)
             else:
                 yield index, question_row(row)
-        if index < 0 and not findings.total:
+        if index < 0 and not findings.errors:
             findings.add(EMPTY, f"{file}:{name}", "the function yields no record")
 
     def fingerprint() -> str:
@@ -126,4 +126,6 @@ def _message(line: bytes) -> tuple[str, Any]:
     raise ValueError(f"{line[:80]!r}")
 
 
-USER_FUNCTION = SourceKind("user's function", lambda path: bool(WRITTEN.fullmatch(path)), _open)
+USER_FUNCTION = SourceKind(
+    "user's function", lambda path: bool(WRITTEN.fullmatch(path)), _open, reads_part=lambda part: True
+)

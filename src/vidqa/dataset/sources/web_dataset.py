@@ -17,10 +17,10 @@ from typing import Any
 
 from vidqa.contract.files import content_hash
 from vidqa.dataset.archive import READ_ERRORS, is_archive
-from vidqa.dataset.findings import Findings
+from vidqa.dataset.findings import Findings, shown_names
 from vidqa.dataset.media import MediaSource, media_source
 from vidqa.dataset.media_names import kind_of
-from vidqa.dataset.problems import EMPTY, FILE_MISSING, SYNTAX, TAR_BROKEN
+from vidqa.dataset.problems import EMPTY, FILE_MISSING, LEFT_OUT, SYNTAX, TAR_BROKEN
 from vidqa.dataset.shapes import MEDIA, question_row
 from vidqa.dataset.sources._base import Rows, Source, SourceKind
 from vidqa.dataset.unpacked import open_tar, plain_members
@@ -92,7 +92,8 @@ def _members(tar: Path) -> Iterator[tuple[str, bytes | None]]:
 def _shard_rows(tar: Path, named: str, findings: Findings) -> Iterator[dict[str, Any]]:
     """The records of one shard, called `named` in the names of its media: members with one key, which follow each
     other. Media of the shard come before those that a record's text names."""
-    key, fields, media = "", dict[str, Any](), dict[str, list[str]]()
+    key, fields, media, has_text = "", dict[str, Any](), dict[str, list[str]](), False
+    without_text: list[str] = []
     try:
         for name, content in [*_members(tar), ("", None)]:
             stem, ending = _parts(name)
@@ -100,13 +101,19 @@ def _shard_rows(tar: Path, named: str, findings: Findings) -> Iterator[dict[str,
                 if fields:
                     own = {field: value for field, value in fields.items() if not media or field not in MEDIA}
                     yield {"id": key, **own, **media}
-                key, fields, media = stem, {}, {}
+                elif media and not has_text:
+                    without_text.append(key)
+                key, fields, media, has_text = stem, {}, {}, False
             if content is None and (kind := kind_of(name)):
                 media.setdefault(f"{kind}s", []).append(f"{named}!{name}")
             elif content is not None:
+                has_text = True
                 fields |= _fields(f"{tar}!{name}", ending, content, findings)
     except READ_ERRORS as broken:
         findings.add(TAR_BROKEN, str(tar), f"{type(broken).__name__}: {broken}")
+    if without_text:
+        message = f"{len(without_text)} media have no text beside them in the shard: {shown_names(without_text)}"
+        findings.add(LEFT_OUT, str(tar), message, severity="warning")
 
 
 def _fields(where: str, ending: str, content: bytes, findings: Findings) -> dict[str, Any]:
@@ -136,7 +143,7 @@ def _open(path: str, media_path: str) -> Source:
             for row in _shard_rows(shard, str(folder / shard.name) if media_path else shard.name, findings):
                 yield index, question_row(row)
                 index += 1
-        if not index and not findings.total:
+        if not index and not findings.errors:
             findings.add(EMPTY, path, "no record is in the shards")
 
     def fingerprint() -> str:

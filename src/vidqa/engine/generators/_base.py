@@ -19,7 +19,9 @@ from vidqa.video.types import FramePlan
 @dataclass(frozen=True, slots=True)
 class Sampling:
     """How tokens are chosen; `temperature` 0 takes the likeliest one. Sampling depends on the request's id and on
-    `seed` alone. `top_k` 0 and `top_p` 1 leave every token in."""
+    `seed` alone. `top_k` 0 and `top_p` 1 leave every token in. The repetition penalty divides the logits of tokens of
+    prompt and answer; presence and frequency penalties are subtracted from those of the answer, once for each token
+    that it has and once for each time."""
 
     max_tokens: int
     temperature: float = 0.0
@@ -27,6 +29,13 @@ class Sampling:
     top_k: int = 0
     repetition_penalty: float = 1.0
     seed: int = 0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+
+    @property
+    def is_penalised(self) -> bool:
+        """Whether tokens that were there before are less likely."""
+        return (self.repetition_penalty, self.presence_penalty, self.frequency_penalty) != (1.0, 0.0, 0.0)
 
 
 class Constraint(Protocol):

@@ -39,7 +39,7 @@ class Draft:
     def of(cls, request: Request, device: torch.device) -> Draft:
         sampling = request.sampling
         drawn = sampling.temperature > 0
-        plain = sampling.repetition_penalty == 1.0 and not (drawn and (sampling.top_k or sampling.top_p < 1.0))
+        plain = not sampling.is_penalised and not (drawn and (sampling.top_k or sampling.top_p < 1.0))
         chooser = None if plain and not request.constraint else Chooser(request, device)
         key = draw_key(sampling.seed, request.draws or request.id) if drawn else 0
         return cls(request, chooser, float(drawn) if chooser else sampling.temperature, key)
@@ -66,7 +66,7 @@ class Draft:
 
 class Chooser:
     """Turns logits into the scores that the next token of one answer is drawn from, in the order in which transformers
-    does: penalty, constraint, temperature, cuts."""
+    does: penalties, constraint, temperature, cuts."""
 
     def __init__(self, request: Request, device: torch.device) -> None:
         sampling = request.sampling
@@ -75,6 +75,8 @@ class Chooser:
         if sampling.repetition_penalty != 1.0:
             self.penalty = RepetitionPenaltyLogitsProcessor(sampling.repetition_penalty)
             self.seen = torch.from_numpy(request.token_ids).long().to(device)[None]
+        self.counts: torch.Tensor | None = None  # [1, V] float32: how often the answer has each token
+        self.presence, self.frequency = sampling.presence_penalty, sampling.frequency_penalty
         self.warpers = _warpers(sampling)
 
     def scores(self, answer: Sequence[int], logits_1V: torch.Tensor) -> torch.Tensor:
@@ -84,12 +86,22 @@ class Chooser:
             if answer:
                 self.seen = torch.cat([self.seen, torch.tensor([answer[-1:]], device=self.device)], dim=1)
             scores = self.penalty(self.seen, scores)
+        if self.presence or self.frequency:
+            scores = self._less_often(answer, scores)
         if self.constraint is not None:
             mask = self.constraint.allowed(answer).to(self.device)
             cut = torch.full_like(scores, -math.inf)
             cut[:, : len(mask)] = scores[:, : len(mask)].masked_fill(~mask, -math.inf)
             scores = cut
         return self.warpers(None, scores)
+
+    def _less_often(self, answer: Sequence[int], scores: torch.Tensor) -> torch.Tensor:
+        """Presence and frequency penalties, which the prompt's tokens do not count for."""
+        if self.counts is None:
+            self.counts = torch.zeros_like(scores)
+        if answer:
+            self.counts[0, answer[-1]] += 1
+        return scores - self.frequency * self.counts - self.presence * (self.counts > 0)
 
 
 def _warpers(sampling: Sampling) -> LogitsProcessorList:

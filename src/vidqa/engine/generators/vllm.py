@@ -221,6 +221,8 @@ def sampling_of(request: Request, place: int = 0) -> dict[str, Any]:
         "top_p": sampling.top_p,
         "top_k": sampling.top_k,
         "repetition_penalty": sampling.repetition_penalty,
+        "presence_penalty": sampling.presence_penalty,
+        "frequency_penalty": sampling.frequency_penalty,
         "seed": int.from_bytes(digest[:7], "big") if sampling.temperature > 0 else None,
         "stop_token_ids": list(request.stop_ids),
         "logprobs": request.top_logprobs if request.logprobs or request.top_logprobs else None,

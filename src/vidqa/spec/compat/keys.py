@@ -15,7 +15,6 @@ Granularity = Literal["rowwise", "tensorwise"]
 OneOrNull = Annotated[int, Field(ge=1), null_is(1)]
 TrueOrNull, FalseOrNull = Annotated[bool, null_is(True)], Annotated[bool, null_is(False)]
 PositiveOrNull = Annotated[float, Field(gt=0)] | None
-Penalty = Annotated[float, Field(ge=-2, le=2)]
 BatchStrategy = Literal["prefer_first", "prefer_closest"]
 PipelineSchedule = Literal["1F1B", "GPipe", "Interleaved1F1B"]
 
@@ -168,8 +167,6 @@ DEFAULT_ONLY: list[tuple[Any, ...]] = [
     ("Policy", "aux_loss_coeff", NotNegative, 0.0, "Router loss", "Weight of a mixture-of-experts loss."),
     ("Model", "tp_size", Positive, 1, "Tensor parallel", "GPUs that share one layer; here each holds the whole model.", "num_gpus"),
     ("Evaluation", "shard_id", Count, 0, "Shard", "Which part of the set to evaluate."),
-    ("Generation", "presence_penalty", Penalty, 0.0, "Presence penalty", "0 is none."),
-    ("Generation", "frequency_penalty", Penalty, 0.0, "Frequency penalty", "0 is none."),
 ]
 # fmt: on
 

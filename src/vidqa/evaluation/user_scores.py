@@ -1,0 +1,172 @@
+"""A user's own score of each answer: `my_scores.py:score`, a function that gets one item of results.json.
+
+    scores = user_scores("my_scores.py:score", items, timeout_s=600)
+
+The function runs in a process of its own, whose group ends at the time limit. It returns a number, a dictionary of
+numbers by their names, or None for an answer that it does not score.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import signal
+import subprocess
+import symtable
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from vidqa.contract import environment
+from vidqa.contract.problem import Problem, ProblemError
+from vidqa.dataset.sources.address import FUNCTION
+from vidqa.dataset.sources.user_function import CHILD
+from vidqa.evaluation.baseline import groups
+from vidqa.evaluation.problems import METRIC_FUNCTION
+from vidqa.evaluation.results import Item
+
+EACH = "--each"
+MOST_NAMES = 32  # scores of one function
+LONGEST_NAME = 64
+Scores = dict[str, float]
+
+
+@dataclass(frozen=True)
+class UserScores:
+    """`values` holds the scores of each item by their names, in the order of the items; empty for one that the function
+    leaves out, and no item's where the function failed: `problems` say why."""
+
+    function: str
+    values: list[Scores]
+    problems: list[Problem]
+
+    def table(self, items: Sequence[Item]) -> dict[str, Any]:
+        """What metrics.json holds: for each score the number of items that have it, their mean, and that by kind."""
+        of = {id(item): scores for item, scores in zip(items, self.values, strict=False)}
+        names = sorted({name for scores in self.values for name in scores})
+        kinds = {kind: [of.get(id(item), {}) for item in group] for kind, group in groups(items, "kind")}
+        return {
+            "function": self.function,
+            "n_not_scored": len(items) - sum(bool(scores) for scores in self.values),
+            "scores": {
+                name: {
+                    **_mean(self.values, name),
+                    "by_kind": {kind: row for kind, group in kinds.items() if (row := _mean(group, name))["n"]},
+                }
+                for name in names
+            },
+        }
+
+
+def _mean(scores: Sequence[Mapping[str, float]], name: str) -> dict[str, Any]:
+    values = [each[name] for each in scores if name in each]
+    return {"n": len(values), "mean": round(fmean(values), 6) if values else None}
+
+
+def function_recipe(function: str) -> dict[str, str]:
+    """What a score depends on: the name of the function, and the content of its file. Raises METRIC_FUNCTION."""
+    file, name = _parts(function)
+    try:
+        content = file.read_bytes()
+    except OSError as unreadable:
+        raise METRIC_FUNCTION.error(file, f"it cannot be read: {unreadable.strerror or unreadable}") from unreadable
+    return {"function": f"{file.name}:{name}", "sha256": hashlib.sha256(content).hexdigest()}
+
+
+def require_function(function: str) -> None:
+    """Raises METRIC_FUNCTION where the file is no Python, or its top level does not name the function."""
+    file, name = _parts(function)
+    try:
+        top = symtable.symtable(file.read_bytes(), str(file), "exec")  # type: ignore[arg-type]
+    except OSError as unreadable:
+        raise METRIC_FUNCTION.error(file, f"it cannot be read: {unreadable.strerror or unreadable}") from unreadable
+    except (SyntaxError, ValueError, RecursionError) as broken:
+        line = getattr(broken, "lineno", None)
+        raise METRIC_FUNCTION.error(f"{file}:{line}" if line else file, f"it is no Python: {broken}") from broken
+    if name not in top.get_identifiers() or not (top.lookup(name).is_assigned() or top.lookup(name).is_imported()):
+        raise METRIC_FUNCTION.error(file, f"there is no function {name}")
+
+
+def user_scores(function: str, items: Sequence[Item], timeout_s: float) -> UserScores:
+    """Call the function with each item, in order. What it does wrong is a warning, and then no item has a score."""
+    file, name = _parts(function)
+    with TemporaryDirectory(prefix="vidqa-scores-") as folder:
+        asked, answered = Path(folder, "items.json"), Path(folder, "scores.jsonl")
+        asked.write_text(json.dumps(list(items)), encoding="utf-8")
+        exit_code = _run(file, name, asked, answered, timeout_s)
+        lines = answered.read_text(encoding="utf-8", errors="replace").splitlines()
+    try:
+        if exit_code is None:
+            raise METRIC_FUNCTION.error(function, f"{timeout_s:g} s were not enough for {len(items)} answers")
+        return UserScores(function, _values(lines, name, len(items), function, exit_code), [])
+    except ProblemError as failed:
+        problems = [METRIC_FUNCTION.at(each.where, each.message, severity="warning") for each in failed.problems]
+        return UserScores(function, [], problems)
+
+
+def _parts(function: str) -> tuple[Path, str]:
+    parts = FUNCTION.fullmatch(function)
+    if parts is None or parts["given"] is not None:
+        raise METRIC_FUNCTION.error("metrics.functions", f"{function!r} is not of the form FILE.py:FUNCTION")
+    return Path(os.path.abspath(os.path.expanduser(parts["file"]))), parts["name"]
+
+
+def _run(file: Path, name: str, asked: Path, answered: Path, timeout_s: float) -> int | None:
+    """The exit code of the function's process, which writes to a file, so that nobody waits for what it leaves behind;
+    None where it ran out of time. Its group is ended in any case."""
+    variables = {**environment.foreign_environment(), "PYTHONHASHSEED": "0"}
+    with answered.open("wb") as out:
+        words = [sys.executable, str(CHILD), str(out.fileno()), str(file), name, EACH, str(asked)]
+        process = subprocess.Popen(
+            words,
+            pass_fds=[out.fileno()],
+            stdin=subprocess.DEVNULL,
+            stdout=sys.stderr,
+            env=variables,
+            start_new_session=True,
+        )
+    try:
+        return process.wait(timeout_s)
+    except subprocess.TimeoutExpired:
+        return None
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def _values(lines: Sequence[str], name: str, count: int, function: str, exit_code: int) -> list[Scores]:
+    """Raises METRIC_FUNCTION."""
+    values: list[Scores] = []
+    for line in lines:
+        try:
+            kind, value = json.loads(line)
+        except (ValueError, TypeError, RecursionError) as broken:
+            raise METRIC_FUNCTION.error(function, f"its process wrote {line[:80]!r} among its scores") from broken
+        if kind == "failed" and isinstance(value, dict):
+            raise METRIC_FUNCTION.error(str(value.get("where") or function), str(value.get("message"))[:500])
+        if kind == "row":
+            values.append(_scores(value, name, f"{function} of answer {len(values)}"))
+    if exit_code or len(values) != count:
+        message = f"its process ended with exit code {exit_code} after {len(values)} of {count} answers"
+        raise METRIC_FUNCTION.error(function, message)
+    return values
+
+
+def _scores(value: Any, name: str, where: str) -> Scores:
+    if value is None:
+        return {}
+    named = value if isinstance(value, dict) else {name: value}
+    for key, number in named.items():
+        if not isinstance(number, int | float) or not math.isfinite(number):
+            raise METRIC_FUNCTION.error(where, f"{key[:80]} is {str(number)[:80]!r}, not a number")
+    if len(named) > MOST_NAMES or any(len(key) > LONGEST_NAME for key in named):
+        raise METRIC_FUNCTION.error(where, f"{len(named)} scores; at most {MOST_NAMES} with short names are taken")
+    return {key: float(number) for key, number in named.items()}

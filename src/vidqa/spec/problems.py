@@ -189,17 +189,12 @@ NO_CHECKPOINT = Code(
 AUTOML_NO_SEARCH = Code(
     "AUTOML_NO_SEARCH",
     "A hyper-parameter search was asked for, or is enabled, and this copy of the skill says that it cannot run one.",
-    "Train directly with --automl-policy off, or set automl.runnable in config.json where run_automl.py is there.",
-)
-AUTOML_UNCLEAR = Code(
-    "AUTOML_UNCLEAR",
-    "A request speaks of a hyper-parameter search and neither orders nor refuses it clearly.",
-    "Ask the user, or decide: --automl-policy off for a plain training, on for a search.",
+    "Train directly with --automl off, or set automl.runnable in config.json where run_automl.py is there.",
 )
 AUTOML_NOT_RUNNABLE = Code(
     "AUTOML_NOT_RUNNABLE",
     "AutoML is enabled and cannot run.",
-    "Run `make generate`, or train directly with --automl-policy off.",
+    "Run `make generate`, or train directly with --automl off.",
     Exit.ENVIRONMENT,
 )
 VISION_BOUNDS = Code(

@@ -140,9 +140,14 @@ def dry_run(
     job_spec = load_job_spec(action, spec_path, fetch=False, settings=settings)
     found = ready(job_spec, spec_path, platform_name, resources, fetch=False).problems
     job = job_of(job_spec, where, settings, resources, *name_run(job_spec, new_run=new_run))
-    checked = [replace(p, severity="warning") if p.code in where.away else p for p in where.check(job)]
+    checked = without_asking(where, [*spec.check_with_nodes(job_spec.resolved, resources.nodes), *where.check(job)])
     problems = [*dict.fromkeys([*job_spec.warnings, *found, *checked, *image_warnings])]
     return DryRun(job, where.render(job), job.spec_toml, problems)
+
+
+def without_asking(where: Platform, problems: list[Problem]) -> list[Problem]:
+    """Problems of a job whose files a person submits: that the platform cannot be asked from here is a warning."""
+    return [replace(p, severity="warning") if p.code in where.away else p for p in problems]
 
 
 def retry(record: JobRecord, *, agreed: bool = False, ready: Ready = unchecked) -> Launched:
@@ -268,7 +273,7 @@ def _started(
     job_spec: JobSpec, job: Job, where: Platform, readiness: Readiness, retry_of: str | None = None
 ) -> Launched:
     """Check a job with its platform and start it. Raises ProblemError with what the platform finds wrong."""
-    problems = where.check(job)
+    problems = [*spec.check_with_nodes(job_spec.resolved, job.nodes), *where.check(job)]
     raise_errors(problems)
     record = _start(job_spec, job, where, readiness, retry_of)
     return Launched("started", record, [*dict.fromkeys([*job_spec.warnings, *readiness.problems, *problems])])

@@ -155,6 +155,11 @@ DP_MISMATCH = Code(
     "Let dp_shard_size * cp_size of policy.parallelism be the GPUs per node and dp_replicate_size the nodes; of an "
     "evaluation, num_gpus the GPUs.",
 )
+SHARDS_CROSS_NODES = Code(
+    "SPEC_SHARDS_CROSS_NODES",
+    "GPUs of several nodes share each layer's weights, which then cross the network in every pass.",
+    "Let dp_shard_size x cp_size be the GPUs of a node and dp_replicate_size the nodes, if the model fits so.",
+)
 CONTEXT_HEADS = Code(
     "SPEC_CONTEXT_HEADS",
     "The GPUs that share each pack cannot share the model's key heads, of which each of them takes as many.",

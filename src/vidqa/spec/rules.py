@@ -59,6 +59,21 @@ def check_with_gpus(spec: Spec, gpus: int) -> list[Problem]:
     return [codes.DP_MISMATCH.at(declared.processes_key, f"the spec asks for {count} processes, GPUs: {gpus}")]
 
 
+def check_with_nodes(spec: Spec, nodes: int) -> list[Problem]:
+    """SPEC_SHARDS_CROSS_NODES, a warning, where GPUs that share each layer's weights are on several nodes."""
+    if nodes < 2 or not isinstance(spec, TrainSpec):
+        return []
+    mesh = spec.policy.parallelism
+    per_node, rest = divmod(action_for(spec).processes(spec), nodes)
+    group = mesh.dp_shard_size * mesh.cp_size
+    if rest or (group <= per_node and per_node % group == 0):
+        return []
+    message = f"{group} GPUs share each layer's weights, a node has {per_node}: they cross the network in every pass"
+    inside = f"dp_shard_size = {per_node // mesh.cp_size} and dp_replicate_size = {nodes}"
+    remedy = f"set {inside}, if preflight finds that the model fits" if per_node % mesh.cp_size == 0 else ""
+    return [codes.SHARDS_CROSS_NODES.at("policy.parallelism.dp_shard_size", message, remedy, severity="warning")]
+
+
 def check_with_heads(policy: Policy, key_heads: int) -> list[Problem]:
     """SPEC_CONTEXT_HEADS where cp_size does not divide a model's key heads."""
     size = policy.parallelism.cp_size

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import stat
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from vidqa import __version__
+from vidqa.contract import environment
 from vidqa.contract.files import read_json, read_object, write_json, write_text
 from vidqa.contract.problem import Problem
 
@@ -37,7 +39,23 @@ _STATUS = {
 SET_ASIDE = "set-aside-"  # before the name of a checkpoint that a run went back behind, or that is damaged
 MOST_SECONDS = 1e12
 READ_BYTES = 16 << 20
+_JOB_ID = re.compile(r"\w[\w.-]*")
 _NUMBERED = re.compile(r"(step|epoch)_(\d+)")
+
+
+def run_named(name: str) -> str:
+    """What a path that may begin with a job id stands for: JOB is the run folder of that job, JOB/best its best. A path
+    that exists and any other text are as written."""
+    first, slash, rest = name.partition("/")
+    if not _JOB_ID.fullmatch(first) or os.path.exists(name):
+        return name
+    run_dir = read_object(environment.jobs_folder() / f"{first}.json").get("run_dir")
+    return f"{run_dir}{slash}{rest}" if isinstance(run_dir, str) and run_dir else name
+
+
+def run_path(name: str) -> Path:
+    """`run_named` as a path."""
+    return Path(run_named(name))
 
 
 class RunFolder:

@@ -35,7 +35,18 @@ REQUIRED = Code("SPEC_REQUIRED", "A key without which nothing can run is empty."
 HUB_NAME = Code(
     "SPEC_HUB_NAME",
     "An upload to the hub is asked for, and no repository is named.",
-    "Set train.ckpt.hf_repo_name to organisation/name.",
+    "Set train.ckpt.hf_repo_name to organisation/name, or to a name in the token's own namespace.",
+)
+MODEL_ADAPTER = Code(
+    "SPEC_MODEL_ADAPTER",
+    "A LoRA adapter is named where a whole model is needed.",
+    "Merge it with scripts/export.py RUN --merge --out FOLDER and name FOLDER. To ask it or to evaluate it, set "
+    "model.enable_lora and model.base_model_path, as --parent-run does.",
+)
+MODEL_RUN = Code(
+    "SPEC_MODEL_RUN",
+    "A run is named where the folder of a model is needed.",
+    "Name one of its exports: RUN/best, or RUN/safetensors/NAME.",
 )
 FPS_AND_NFRAMES = Code(
     "SPEC_FPS_AND_NFRAMES",

@@ -30,6 +30,7 @@ parser.add_argument("--out", type=Path, metavar="DIR", help="write results.json 
 def main(options: Namespace) -> Result:
     from vidqa.contract.files import write_json
     from vidqa.evaluation import score
+    from vidqa.evaluation.metrics import task_problems
     from vidqa.evaluation.other_results import read_dataset, read_evaluation, require_empty, score_text
     from vidqa.evaluation.protocol import protocol_scores, protocol_text
     from vidqa.evaluation.results import judged
@@ -38,6 +39,9 @@ def main(options: Namespace) -> Result:
         parser.error("one folder of results is needed, as FOLDER or with --result-dir")
     place = options.results or options.result_dir
     items, problems = read_dataset(place, options.dataset) if options.dataset else read_evaluation(place)
+    problems += task_problems(
+        "--task", options.task, [(str(item.get("gt")), str(item.get("question"))) for item in items]
+    )
     items = [judged(item, options.task) for item in items]
     metrics = score(items, options.task)
     if options.out:

@@ -37,6 +37,11 @@ HUB_NAME = Code(
     "An upload to the hub is asked for, and no repository is named.",
     "Set train.ckpt.hf_repo_name to organisation/name, or to a name in the token's own namespace.",
 )
+BENCHMARK_FILE = Code(
+    "SPEC_BENCHMARK_FILE",
+    "A configuration of Cosmos-Reason1's benchmark is no spec: it names subsets, not one set.",
+    "Give it to scripts/run_benchmark.py --config FILE.",
+)
 MODEL_ADAPTER = Code(
     "SPEC_MODEL_ADAPTER",
     "A LoRA adapter is named where a whole model is needed.",

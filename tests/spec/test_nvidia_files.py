@@ -173,3 +173,10 @@ def test_an_evaluation_takes_over_the_largest_frame(root: Path) -> None:
     spec = build(Request("evaluate", parent_run=run, roots=(("eval", str(root)),))).spec
     assert isinstance(spec, EvaluateSpec)
     assert (spec.vision.fps, spec.vision.max_pixels) == (1.0, 81920)
+
+
+def test_the_evaluators_newer_name_for_the_number_of_frames_is_taken(tmp_path: Path) -> None:
+    path = tmp_path / "evaluate.toml"
+    path.write_text('results_dir = "out"\n[vision]\nnum_frames = 12\n[dataset]\nannotation_path = "a.json"\n')
+    spec = build(Request("evaluate", overrides=(path,))).spec
+    assert isinstance(spec, EvaluateSpec) and spec.vision.nframes == 12

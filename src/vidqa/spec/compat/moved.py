@@ -4,6 +4,8 @@ from __future__ import annotations
 
 # Where a key of NVIDIA's example files, or of an older cosmos-rl, stands here.
 RENAMED = {
+    "custom.vision.num_frames": "custom.vision.nframes",
+    "vision.num_frames": "vision.nframes",
     "custom.dataset.path": "custom.train_dataset.annotation_path",
     "custom.dataset.annotation_path": "custom.train_dataset.annotation_path",
     "custom.dataset.media_path": "custom.train_dataset.media_path",

@@ -175,6 +175,14 @@ def test_an_evaluation_takes_over_the_largest_frame(root: Path) -> None:
     assert (spec.vision.fps, spec.vision.max_pixels) == (1.0, 81920)
 
 
+@pytest.mark.parametrize(("key", "option"), [("parent_job_id", "--parent-job-id"), ("automl_policy", "--automl")])
+def test_an_argument_of_a_workflow_names_the_option_that_takes_it(key: str, option: str) -> None:
+    with pytest.raises(ProblemError) as refused:
+        build(Request("evaluate", sets=(f"{key}=on",)))
+    (problem,) = [found for found in refused.value.problems if key in found.message]
+    assert problem.code == "SPEC_UNKNOWN_KEY" and option in problem.remedy
+
+
 def test_the_evaluators_newer_name_for_the_number_of_frames_is_taken(tmp_path: Path) -> None:
     path = tmp_path / "evaluate.toml"
     path.write_text('results_dir = "out"\n[vision]\nnum_frames = 12\n[dataset]\nannotation_path = "a.json"\n')

@@ -19,7 +19,13 @@ from vidqa import actions
 from vidqa.contract.files import open_plain
 from vidqa.contract.problem import Problem, ProblemError
 from vidqa.spec._field import Table
-from vidqa.spec.compat.moved import OF_THEIR_LOADERS, OF_THEIR_PROCESSES, RENAMED, is_reinforcement
+from vidqa.spec.compat.moved import (
+    OF_THEIR_LOADERS,
+    OF_THEIR_PROCESSES,
+    OF_THEIR_WORKFLOWS,
+    RENAMED,
+    is_reinforcement,
+)
 from vidqa.spec.keys import leaves, nearest, table_of
 from vidqa.spec.problems import BENCHMARK_FILE, FILE, NO_EFFECT, SYNTAX, TYPE, UNKNOWN_KEY
 
@@ -220,6 +226,9 @@ def _unknown(action: str, layer: Layer, path: str) -> Problem:
     if path in OF_THEIR_LOADERS:
         message = f"{path} is read by the loader of a recipe of the cookbook alone"
         return UNKNOWN_KEY.at(place(layer, path), message, OF_THEIR_LOADERS[path])
+    if path in OF_THEIR_WORKFLOWS:
+        message = f"{path} is an argument of a workflow and no key of a spec"
+        return UNKNOWN_KEY.at(place(layer, path), message, OF_THEIR_WORKFLOWS[path])
     if own:
         message = f"{path} is a key of cosmos-rl's own processes, which do not run here"
         return UNKNOWN_KEY.at(place(layer, path), message, "remove it")

@@ -32,6 +32,7 @@ UNKNOWN_TO_EVALUATOR = {
     *(f"vision.{name}" for name in ("resized_height", "resized_width", "video_start", "video_end")),
 }
 EVALUATOR_METRICS = ("bleu", "rouge", "bertscore")
+ONE_FOR_STOCK_MODELS = ("policy.parallelism.cp_size", "policy.parallelism.pp_size")
 RESHARD = {"true": "always", "false": "never"}
 MOST_NAMED = 5
 
@@ -105,12 +106,12 @@ def _has_own_class(model: str) -> bool:
 
 
 def _refused_for_stock_models(spec: TrainSpec) -> list[Problem]:
-    sizes = {"cp_size": spec.policy.parallelism.cp_size, "pp_size": spec.policy.parallelism.pp_size}
+    sizes = {path: size for path, size in flat(spec).items() if path in ONE_FOR_STOCK_MODELS}
     message = "cosmos-rl asserts that it is 1 for Qwen3-VL; got {}"
     return [
-        NOT_IN_TARGET.at(f"policy.parallelism.{name}", message.format(size), "set it to 1, or use dp_shard_size")
-        for name, size in sizes.items()
-        if size > 1
+        NOT_IN_TARGET.at(path, message.format(size), "set it to 1, or use dp_shard_size")
+        for path, size in sizes.items()
+        if size != 1
     ]
 
 

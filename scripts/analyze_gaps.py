@@ -11,6 +11,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
 from vidqa.contract.cli import Parser, Result, run
+from vidqa.contract.run_folder import run_named, run_path
 
 RUN = "python scripts/analyze_gaps.py --results-dir outputs/eval --gaps-parquet gaps.parquet"
 parser = Parser(
@@ -20,7 +21,9 @@ parser = Parser(
         f"{RUN} --kpi-ann-path s3://bucket/kpi/annotations.json --jsonl gaps.jsonl --fail-on-gaps",
     ],
 )
-parser.add_argument("--results-dir", required=True, help="folder of an evaluation, local or s3://")
+parser.add_argument(
+    "--results-dir", type=run_named, required=True, help="run folder or job id of an evaluation, or s3://"
+)
 parser.add_argument("--gaps-parquet", required=True, help="the table to write, local or s3://; replaces an earlier one")
 parser.add_argument("--kpi-ann-path", required=True, help="annotations that were evaluated: file or folder")
 parser.add_argument("--kpi-media-path", default="", help="where their videos are (default: beside the annotations)")
@@ -30,9 +33,14 @@ parser.add_argument(
 parser.add_argument("--jsonl", help="write the table as JSON lines too")
 parser.add_argument("--slices", type=Path, metavar="FILE", help="write where it fails more than elsewhere, as JSON")
 parser.add_argument("--audit", type=Path, metavar="FILE", help="write doubtful labels as JSON, and a page to answer")
-parser.add_argument("--embeddings", type=Path, metavar="FILE", help="of the set: for clusters, and for the audit")
+parser.add_argument("--embeddings", type=run_path, metavar="FILE", help="of the set: for clusters, and for the audit")
 parser.add_argument(
-    "--other-results", action="append", default=[], type=Path, metavar="DIR", help="other evaluations, for the audit"
+    "--other-results",
+    action="append",
+    default=[],
+    type=run_path,
+    metavar="DIR",
+    help="other evaluations, for the audit",
 )
 parser.add_argument("--audit-answers", type=Path, metavar="FILE", help="what the audit's page has saved")
 parser.add_argument("--fail-on-gaps", action="store_true", help="exit with 3 if there are gaps")

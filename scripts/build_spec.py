@@ -7,6 +7,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 from vidqa.actions import names, profiles, roots
 from vidqa.contract.cli import Parser, Result, command, run
+from vidqa.contract.run_folder import run_named, run_path
 
 parser = Parser(
     "Build the spec of a run; a later source wins: template, profile, parent run, data, --override, --set.",
@@ -22,9 +23,15 @@ parser.add_argument("--override", action="append", default=[], type=Path, metava
 parser.add_argument("--profile", help=profiles())
 for part in roots():
     parser.add_argument(f"--{part}-root", metavar="DIR", help="annotations.json and media")
-parser.add_argument("--parent-run", type=Path, metavar="DIR", help="run to evaluate (its best), or to continue")
+parser.add_argument(
+    "--parent-run",
+    "--parent-job-id",
+    type=run_path,
+    metavar="RUN",
+    help="run folder or job id: the run to evaluate (its best), or to continue",
+)
 parser.add_argument("--which", help="its best, latest, step_N or epoch_N")
-parser.add_argument("--model", help="hf_model://org/name or a folder")
+parser.add_argument("--model", type=run_named, help="hf_model://org/name, a folder, or RUN/best")
 parser.add_argument("--results-dir", metavar="DIR", help="folder in which the run makes its own")
 parser.add_argument(
     "--target", choices=["native", "cosmos-rl"], default="native", metavar="T", help="native, cosmos-rl"

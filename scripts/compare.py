@@ -7,6 +7,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
 from vidqa.contract.cli import Parser, Result, run
+from vidqa.contract.run_folder import run_path
 
 parser = Parser(
     "Say whether the second of two evaluations is better, question by question, and what it fixed and broke.",
@@ -15,8 +16,10 @@ parser = Parser(
         "python scripts/compare.py BEFORE AFTER --by answer_kind --html comparison.html --json",
     ],
 )
-parser.add_argument("before", type=Path, metavar="BEFORE", help="folder of an evaluation, or its results.json")
-parser.add_argument("after", type=Path, metavar="AFTER", help="another one, of the same questions")
+parser.add_argument(
+    "before", type=run_path, metavar="BEFORE", help="an evaluation: its run folder, job id, or results.json"
+)
+parser.add_argument("after", type=run_path, metavar="AFTER", help="another one, of the same questions")
 parser.add_argument("--by", choices=("kind", "answer_kind"), default="kind", help="slices (default kind)")
 parser.add_argument("--html", type=Path, metavar="FILE", help="write a page with the frames of what changed")
 parser.add_argument("--fail-if-worse", action="store_true", help="exit with 3 if it is worse")

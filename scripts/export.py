@@ -7,6 +7,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
 from vidqa.contract.cli import Parser, Result, command, run
+from vidqa.contract.run_folder import run_named
 
 parser = Parser(
     "Write an export of a run into a folder of its own, proved, with a model card; safe to run again.",
@@ -15,7 +16,9 @@ parser = Parser(
         "python scripts/export.py outputs/train/RUN/safetensors/step_40 --out models/doors-adapter",
     ],
 )
-parser.add_argument("run", metavar="RUN", help="a run folder, one of its exports, or latest: the newest run from here")
+parser.add_argument(
+    "run", type=run_named, metavar="RUN", help="a run folder, job id, export, or latest: the newest run from here"
+)
 parser.add_argument("--which", help="of a run: best (default), latest, step_N or epoch_N")
 parser.add_argument("--merge", action="store_true", help="merge LoRA adapters into the base model")
 parser.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="a new folder, or one that has it")

@@ -7,6 +7,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
 from vidqa.contract.cli import Parser, Result, run
+from vidqa.contract.run_folder import run_named
 
 parser = Parser(
     "Ask a trained model about videos and images, without a spec and without annotations, on a GPU or a CPU.",
@@ -16,7 +17,12 @@ parser = Parser(
         "python scripts/infer.py --model RUN --video long.mp4 --set inference.window_s=30 --set inference.overlap_s=5",
     ],
 )
-parser.add_argument("--model", required=True, help="a run (its best export), an export, or a folder of weights")
+parser.add_argument(
+    "--model",
+    type=run_named,
+    required=True,
+    help="a run or its job id (its best export), an export, or a folder of weights",
+)
 parser.add_argument("--which", help="of a run: best, latest, step_N or epoch_N")
 parser.add_argument("--video", "--image", nargs="+", action="extend", default=[], metavar="FILE", help="or a folder")
 parser.add_argument("--question", action="append", default=[], metavar="TEXT", help="may be given several times")

@@ -7,6 +7,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
 from vidqa.contract.cli import Parser, Result, command, run
+from vidqa.contract.run_folder import run_path
 
 RUN = "python scripts/mine_samples.py --gaps gaps.parquet --pool POOL_RUN --query KPI_RUN"
 parser = Parser(
@@ -18,8 +19,12 @@ parser = Parser(
 )
 parser.usage = "mine_samples.py --gaps FILE --pool RUN --query RUN --out DIR [options]"
 parser.add_argument("--gaps", type=Path, required=True, help="the table that analyze_gaps.py wrote")
-parser.add_argument("--pool", type=Path, required=True, help="embed run of the pool, or its embeddings.parquet")
-parser.add_argument("--query", type=Path, required=True, help="the same of the KPI set; a run of both has its queries")
+parser.add_argument(
+    "--pool", type=run_path, required=True, help="embed run or job of the pool, or its embeddings.parquet"
+)
+parser.add_argument(
+    "--query", type=run_path, required=True, help="the same of the KPI set; a run of both has its queries"
+)
 parser.add_argument("--pool-annotations", default="", help="annotations of the pool, where it has some")
 parser.add_argument("--pool-media", default="", help="where their media are (default: beside the annotations)")
 parser.add_argument(

@@ -7,6 +7,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
 from vidqa.contract.cli import Parser, Result, run
+from vidqa.contract.run_folder import run_named
 
 NAMES = ("transformers", "native", "vllm")
 parser = Parser(
@@ -16,7 +17,12 @@ parser = Parser(
         "python scripts/parity.py --model FOLDER --generators native,vllm,transformers --set model.dtype=float32",
     ],
 )
-parser.add_argument("--model", required=True, help="a run (its best export), an export, or a folder of weights")
+parser.add_argument(
+    "--model",
+    type=run_named,
+    required=True,
+    help="a run or its job id (its best export), an export, or a folder of weights",
+)
 parser.add_argument("--which", help="of a run: best, latest, step_N or epoch_N")
 parser.add_argument("--generators", default="transformers,native", metavar="NAMES", help="two or more, with commas")
 parser.add_argument("--annotations", default="", metavar="PATH", help="samples; default: clips that are made for it")

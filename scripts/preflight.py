@@ -58,8 +58,15 @@ def main(options: argparse.Namespace) -> Result:
         result.data["fix"] = fixed.as_dict()
         result.text += f"\n\n{fixed.text}"
     if result.code == 0:
-        place = ("--spec", o.spec, "--platform", o.platform)
-        result.next = [command("preflight", *place) if o.only else command("launch", report.action, *place)]
+        place = ["--spec", o.spec, "--platform", o.platform]
+        onward = [
+            *place,
+            *(["--site", o.site] if o.site else []),
+            *(["--image", o.image] if o.image else []),
+            *(["--nodes", o.nodes] if o.nodes > 1 else []),
+        ]
+        onward += ["--dry-run", "--out", "look"] if report.facts.get("by_hand") else []
+        result.next = [command("preflight", *place) if o.only else command("launch", report.action, *onward)]
     return result
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
 from vidqa.contract.cli import Parser, Result, command, run
+from vidqa.contract.run_folder import run_named
 
 parser = Parser(
     "Ask a model the questions of Cosmos-Reason1's benchmark by its protocol: scores once asked and with retries.",
@@ -19,7 +20,9 @@ parser.usage = "run_benchmark.py --data DIR --datasets SUBSET ... --model MODEL 
 parser.add_argument("--data", "--data_dir", type=Path, required=True, metavar="DIR", help="what fetch_data.py wrote")
 parser.add_argument("--datasets", nargs="+", default=(), metavar="SUBSET", help="av, robovqa, agibot, bridgev2, ...")
 parser.add_argument("--answer-type", choices=("letter", "reasoning"), help="default: reasoning")
-parser.add_argument("--model", "--model_name", help="a run (its best export), a folder, or hf_model://org/name")
+parser.add_argument(
+    "--model", "--model_name", type=run_named, help="a run or job id (its best), a folder, or hf_model://org/name"
+)
 parser.add_argument("--which", help="of a run: best, latest, step_N or epoch_N")
 parser.add_argument("--config", type=Path, metavar="FILE", help="a YAML file of Cosmos-Reason1's evaluation")
 parser.add_argument(

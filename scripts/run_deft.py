@@ -7,6 +7,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
 from vidqa.contract.cli import Parser, Result, run
+from vidqa.contract.run_folder import run_named
 
 parser = Parser(
     "Find what a model gets wrong, add samples like that from a pool, train, compare, and keep only what is better.",
@@ -20,7 +21,9 @@ parser.add_argument("verb", choices=["init", "next", "run", "status", "report"],
 parser.add_argument("loop", type=Path, metavar="LOOP", help="the loop's own folder")
 parser.add_argument("--train-spec", type=Path, metavar="FILE", help="init: recipe of trainings, and their base set")
 parser.add_argument("--evaluate-spec", type=Path, metavar="FILE", help="init: recipe of evaluations")
-parser.add_argument("--model", help="init: what the loop starts with, a run or a model (default: the recipe's)")
+parser.add_argument(
+    "--model", type=run_named, help="init: what the loop starts with, a run, job id or model (default: the recipe's)"
+)
 parser.add_argument("--selection", metavar="DIR", help="init: the set by which rounds are accepted")
 parser.add_argument("--pool", metavar="DIR", help="init: what new samples are taken from: a set, or a folder of videos")
 parser.add_argument("--kpi", metavar="DIR", help="init: a set that is reported and decides nothing")

@@ -7,6 +7,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
 from vidqa.contract.cli import Parser, Result, run
+from vidqa.contract.run_folder import run_path
 
 parser = Parser(
     "Score the results of an evaluation, ours, TAO's or cosmos-reason1's, by the same rules for all.",
@@ -15,8 +16,12 @@ parser = Parser(
         "python scripts/score_results.py --result-dir cosmos-reason1/results/MODEL/letter --dataset robovqa --json",
     ],
 )
-parser.add_argument("results", type=Path, nargs="?", metavar="FOLDER", help="folder of results, or a results file")
-parser.add_argument("--result-dir", "--result_dir", type=Path, metavar="FOLDER", help="the same, as cosmos-reason1's")
+parser.add_argument(
+    "results", type=run_path, nargs="?", metavar="FOLDER", help="folder of results, job id, or a results file"
+)
+parser.add_argument(
+    "--result-dir", "--result_dir", type=run_path, metavar="FOLDER", help="the same, as cosmos-reason1's"
+)
 parser.add_argument("--dataset", help="the results of this data set alone, such as robovqa")
 parser.add_argument("--task", default="", choices=("", "its_directionality"), help="as task.type of an evaluation")
 parser.add_argument("--out", type=Path, metavar="DIR", help="write results.json and metrics.json here")
@@ -25,6 +30,7 @@ parser.add_argument("--out", type=Path, metavar="DIR", help="write results.json 
 def main(options: Namespace) -> Result:
     from vidqa.contract.files import write_json
     from vidqa.evaluation import score
+    from vidqa.evaluation.metrics import task_problems
     from vidqa.evaluation.other_results import read_dataset, read_evaluation, require_empty, score_text
     from vidqa.evaluation.protocol import protocol_scores, protocol_text
     from vidqa.evaluation.results import judged
@@ -33,6 +39,9 @@ def main(options: Namespace) -> Result:
         parser.error("one folder of results is needed, as FOLDER or with --result-dir")
     place = options.results or options.result_dir
     items, problems = read_dataset(place, options.dataset) if options.dataset else read_evaluation(place)
+    problems += task_problems(
+        "--task", options.task, [(str(item.get("gt")), str(item.get("question"))) for item in items]
+    )
     items = [judged(item, options.task) for item in items]
     metrics = score(items, options.task)
     if options.out:

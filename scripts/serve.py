@@ -8,6 +8,7 @@ from typing import NoReturn
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
 from vidqa.contract.cli import Parser, run
+from vidqa.contract.run_folder import run_named
 
 
 def choices(text: str) -> list[str]:
@@ -25,7 +26,7 @@ parser = Parser(
     ],
 )
 add = parser.add_argument
-add("--model", required=True, metavar="RUN", help="a run (its best export), an export, or a folder of weights")
+add("--model", type=run_named, required=True, metavar="RUN", help="a run or job id (its best), an export, weights")
 add("--which", help="of a run: best, latest, step_N or epoch_N")
 add("--set", action="append", default=[], metavar="KEY=VALUE", help="keys of references/parameters_inference.md")
 add("--name", metavar="NAME", help="what clients call the model; default: the last part of --model")

@@ -8,6 +8,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
 from vidqa.contract.cli import Parser, Result, command, run
+from vidqa.contract.run_folder import run_path
 
 parser = Parser(
     "Upload a run's results and exports to S3 and its best export to the Hugging Face hub; safe to run again.",
@@ -16,7 +17,9 @@ parser = Parser(
         "python scripts/upload.py outputs/evaluate/RUN --s3 s3://bucket/scores",
     ],
 )
-parser.add_argument("run", type=Path, help="a run folder, whose spec can say where to, or a folder of export.py")
+parser.add_argument(
+    "run", type=run_path, help="a run folder or job id, whose spec can say where to, or a folder of export.py"
+)
 parser.add_argument("--s3", metavar="ADDRESS", help="s3://bucket/prefix; the run gets a folder of its name there")
 parser.add_argument("--all", action="store_true", help="every export to S3, not only the best and the newest")
 parser.add_argument("--hub", metavar="NAME", help="organisation/name on the hub; made private where it is not there")

@@ -23,7 +23,7 @@ MODULES = sorted((SRC / "vidqa").rglob("*.py"))
 SCRIPTS = sorted((SKILL_ROOT / "scripts").glob("*.py"))
 PROGRAMS = [*SCRIPTS, *sorted((SKILL_ROOT / "workflow").rglob("*.py"))]
 ENGINE_ONLY = {"torch", "torchvision", "transformers", "accelerate", "peft", "safetensors", "vllm"}
-LIGHT = {"vidqa.contract.cli", "vidqa.actions"}
+LIGHT = {"vidqa.contract.cli", "vidqa.contract.run_folder", "vidqa.actions"}
 HEAVY = {"pydantic", "pandas", "pyarrow", "av", "jinja2", "tokenizers", "docker", "numpy", "yaml", "huggingface_hub"}
 
 # The packages that each imports. `references/packages.md` shows them as a graph.

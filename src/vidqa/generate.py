@@ -14,6 +14,9 @@ import json
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
+
+import yaml
 
 from vidqa import actions, import_graph
 from vidqa.actions.pages import PARTS
@@ -26,13 +29,15 @@ from vidqa.planning.recipes.page import recipes_page
 from vidqa.platforms import site
 from vidqa.spec import pages
 from vidqa.spec.compat.page import migrating_page
-from vidqa.spec.shape import schema
+from vidqa.spec.shape import parameter_lists, schema
 
 MANIFEST, CONFIG = "schemas/manifest.json", "config.json"
 
 
 def _schema(action: str) -> str:
-    return json.dumps(schema(action), indent=2, ensure_ascii=False) + "\n"
+    """The schema of an action's spec, whose own default is the template."""
+    template = yaml.safe_load(pages.template(action))
+    return json.dumps({**schema(action), "default": template}, indent=2, ensure_ascii=False) + "\n"
 
 
 def _codes() -> str:
@@ -73,13 +78,13 @@ def generated() -> dict[str, str]:
 
 
 def _manifest(texts: dict[str, str]) -> str:
-    entries = {}
+    entries: dict[str, dict[str, Any]] = {}
     for name in actions.names():
         files = {"schema": f"schemas/{name}.schema.json", "template": f"references/spec_template_{name}.yaml"}
         entries[name] = {
             kind: {"path": path, "sha256": hashlib.sha256(texts[path].encode()).hexdigest()}
             for kind, path in files.items()
-        }
+        } | parameter_lists(name)
     return json.dumps({"schema": "vidqa.manifest.v1", "actions": entries}, indent=2) + "\n"
 
 

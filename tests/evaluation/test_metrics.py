@@ -5,6 +5,7 @@ import json
 import pytest
 
 from vidqa.evaluation import metric_problems, score
+from vidqa.evaluation.metrics import task_problems
 from vidqa.evaluation.results import judged
 
 
@@ -177,3 +178,12 @@ def test_a_hundred_thousand_answers_score_in_seconds():
     start = time.process_time()
     score(items, text_metrics=())
     assert time.process_time() - start < 5
+
+
+def test_the_task_of_directions_is_not_for_collisions():
+    collisions = [("Yes", "Is there a collision?"), ("No", "Is there a collision?"), ("left", "Where?")]
+    (problem,) = task_problems("task.type", "its_directionality", collisions)
+    assert (problem.code, problem.severity) == ("METRIC_NO_DIRECTION", "warning")
+    assert "2 of 3" in problem.message and "'Yes'" in problem.message
+    assert task_problems("task.type", "its_directionality", collisions[2:]) == []
+    assert task_problems("task.type", "", collisions) == []

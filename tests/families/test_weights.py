@@ -6,6 +6,7 @@ import struct
 import pytest
 
 from vidqa.contract.problem import ProblemError
+from vidqa.families import family_of
 from vidqa.families.weights import INDEX, check_weights, parameters_by_name, read_header, weight_bytes
 
 TENSOR = {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}
@@ -79,3 +80,12 @@ def test_an_index_that_is_none_is_a_problem(tmp_path, index):
         weight_bytes(tmp_path)
     assert [(p.code, p.where) for p in stopped.value.problems] == [("MODEL_WEIGHTS_BROKEN", str(tmp_path / INDEX))]
     assert [problem.code for problem in check_weights(tmp_path)] == ["MODEL_WEIGHTS_BROKEN"]
+
+
+@pytest.mark.parametrize(
+    ("model_type", "hint"), [("cosmos3_omni", "references/families.md"), ("cosmos3_edge", "no converter")]
+)
+def test_a_bundle_of_cosmos3_is_refused_with_what_can_be_done(tmp_path, model_type, hint):
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": model_type}))
+    with pytest.raises(ProblemError, match=f"MODEL_UNSUPPORTED(.|\n)*{hint}"):
+        family_of(tmp_path)

@@ -65,6 +65,22 @@ def refused(spec: Path, platform: str = "local", action: str = "train", **wanted
     return [problem.code for problem in raised.value.problems]
 
 
+def test_slurm_files_for_a_cluster_elsewhere_are_submitted_there(spec: Callable[..., Path], tmp_path: Path) -> None:
+    path, look = spec(), tmp_path / "look"
+    site = path.with_name("site.toml")
+    site.write_text(f'[slurm]\ncluster_paths = ["{tmp_path}"]\nimage = "registry#cosmos-rl:1"\nbackend = "pyxis"\n')
+    asked = ["--engine", "cosmos-rl", "--platform", "slurm", "--site", site, "--dry-run", "--out", look, "--json"]
+    words = [sys.executable, LAUNCH, "train", "--spec", path, "--skip-preflight", *asked]
+    done = subprocess.run(list(map(str, words)), capture_output=True, text=True)
+    result = json.loads(done.stdout)
+    assert (done.returncode, result["next"], result["data"]["submit"]) == (0, [], "bash submit.sh"), result
+    assert {file.name for file in look.iterdir()} == {"cosmos.toml", "job.sbatch", "submit.sh"}
+    with pytest.raises(ProblemError, match="PLATFORM_SLURM_NOT_SHARED"):
+        rendered(
+            path, "slurm", write=True, cluster_paths=[str(tmp_path)], image="registry#cosmos-rl:1", backend="pyxis"
+        )
+
+
 def test_local_runs_the_rendered_program(spec: Callable[..., Path], tmp_path: Path) -> None:
     made = rendered(spec(), "local", write=True)
     tools = tmp_path / "tools"

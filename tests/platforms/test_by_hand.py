@@ -127,14 +127,86 @@ def test_files_for_an_output_folder_that_only_the_nodes_see(
     slurm: SlurmCluster, stand_in: None, write_spec: WriteSpec, tmp_path: Path
 ) -> None:
     """It comes into being after the files: here the nodes see the same disk as the launcher."""
-    spec, nodes, look = write_spec("complete"), tmp_path / "nodes", tmp_path / "look"
-    wanted = for_the_nodes(spec, nodes, ("model", "annotations.json", "runs"))
-    made = dry_run("train", spec, "slurm", wanted)
-    codes = {problem.code: problem.severity for problem in made.problems}
-    assert codes["PLATFORM_SLURM_UNSEEN"] == "warning" and codes["PLATFORM_SLURM_NOT_SHARED"] == "error"
-    with pytest.raises(ProblemError, match="PLATFORM_SLURM_NOT_SHARED"):
-        launch("train", spec, "slurm", wanted)
+    look = tmp_path / "look"
+    spec, resources = for_a_cluster_elsewhere(write_spec("complete"), tmp_path / "nodes")
+    made = dry_run("train", spec, "slurm", resources)
     shown = results.of_dry_run(made, platform("slurm"), look)
-    assert not nodes.exists() and shown.next == [] and shown.data["submit"] in shown.text
-    subprocess.run(["bash", "-c", shown.data["submit"]], check=True, capture_output=True, timeout=ENOUGH_S)
+    assert shown.code == Exit.OK and shown.next == [] and not (tmp_path / "nodes").exists()
+    with pytest.raises(ProblemError, match="PLATFORM_SLURM_NOT_SHARED"):
+        launch("train", spec, "slurm", resources)
+    lay_out(tmp_path / "nodes")
+    subprocess.run(["bash", "-c", shown.data["submit"]], check=True, cwd=look, timeout=ENOUGH_S)
     until_complete(made.job.run_dir)
+
+
+def for_a_cluster_elsewhere(spec: Path, nodes: Path) -> tuple[Path, Resources]:
+    """A spec and settings for a cluster on which all lies below `nodes`."""
+    text = spec.read_text().replace(f'"{spec.parent}/', f'"{nodes}/')
+    spec.write_text(text.replace(f'"{spec.parent}"', f'"{nodes}"'))
+    site = spec.with_name("site.toml")
+    site.write_text(f'[slurm]\ncluster_paths = ["{nodes}"]\ncheckout = "{nodes}/skill"\n')
+    return spec, Resources(site=site)
+
+
+def lay_out(nodes: Path) -> None:
+    """What the cluster has: data, a model, and the skill with its environment."""
+    (nodes / "model").mkdir(parents=True)
+    (nodes / "annotations.json").write_text("[]")
+    (nodes / "skill").symlink_to(LAUNCH.parents[1])
+
+
+def test_files_for_a_cluster_that_this_machine_does_not_see_are_submitted_as_written(
+    write_spec: WriteSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing in them names this machine, and there they say what is missing before they submit anything."""
+    nodes, look, copy = tmp_path / "lustre", tmp_path / "look", tmp_path / "login/copy"
+    spec, resources = for_a_cluster_elsewhere(write_spec("complete", processes=4), nodes)
+    spec.write_text(spec.read_text().replace("dp_shard_size = 4", "dp_shard_size = 4\ndp_replicate_size = 1"))
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")  # no SLURM here
+    code, result = script(
+        "--spec", spec, "--platform", "slurm", "--site", resources.site, "--nodes", 2, "--dry-run", "--out", look
+    )
+    told = {problem["code"]: problem["severity"] for problem in result["problems"]}
+    assert (code, set(told.values()), result["next"]) == (Exit.OK, {"warning"}, []), result
+    assert {"PLATFORM_SLURM_NOT_SHARED", "PLATFORM_SLURM_CORES", "SPEC_SHARDS_CROSS_NODES"} <= set(told)
+    launcher = (str(LAUNCH.parents[1]), str(Path.home()), str(look), sys.prefix)
+    texts = {path.name: path.read_text() for path in look.iterdir()}
+    assert set(texts) == {"spec.toml", "job.sbatch", "node.sh", "submit.sh"}
+    assert [(name, word) for name, text in texts.items() for word in launcher if word in text] == []
+    copy.parent.mkdir()
+    look.rename(copy)
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    (tools / "sbatch").write_text('#!/bin/sh\necho "$PWD" "$@"\n')
+    (tools / "sbatch").chmod(0o755)
+
+    def submit() -> subprocess.CompletedProcess[str]:
+        there = {"PATH": f"{tools}:/usr/bin:/bin"}
+        submit = ["bash", *result["data"]["submit"].split()[1:]]
+        return subprocess.run(submit, cwd=copy, env=there, capture_output=True, text=True)
+
+    refused = submit()
+    assert refused.returncode == 3 and f"the cluster has no {nodes / 'model'}" in refused.stderr
+    lay_out(nodes)
+    run_dir = result["data"]["run_dir"]
+    assert (submit().stdout, submit().returncode) == (f"{run_dir} job.sbatch\n", 0)
+    assert {path.name: path.read_text() for path in Path(run_dir).iterdir()} == {
+        name: text for name, text in texts.items() if name != "submit.sh"
+    }
+    *exports, supervisor, _ = [line for line in texts["node.sh"].splitlines() if line and not line.startswith("#")]
+    python = supervisor.removeprefix("exec ").split()[0]
+    check = "\n".join([*exports, f"exec {python} -c 'import vidqa.platforms.supervisor'"])
+    subprocess.run(["bash", "-c", check], env={"PATH": "/usr/bin:/bin"}, check=True)
+
+
+def test_a_cluster_elsewhere_needs_a_checkout_and_all_inputs(
+    write_spec: WriteSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    spec, resources = for_a_cluster_elsewhere(write_spec("complete"), tmp_path / "nodes")
+    site = resources.site
+    assert site is not None
+    site.write_text(site.read_text().replace("checkout", "# checkout"))
+    spec.write_text(spec.read_text().replace(f'"{tmp_path}/nodes/model"', f'"{tmp_path}/model"'))
+    wrong = {(p.code, p.where) for p in dry_run("train", spec, "slurm", resources).problems if p.severity == "error"}
+    assert wrong == {("PLATFORM_SLURM_CHECKOUT", "checkout"), ("PLATFORM_SLURM_ONLY_HERE", str(tmp_path / "model"))}

@@ -19,6 +19,7 @@ from tests.preflight.conftest import records as rows
 from vidqa import spec as specs
 from vidqa.contract.problem import Exit, Problem, ProblemError
 from vidqa.contract.run_folder import PLAN
+from vidqa.families.weights import weight_bytes
 from vidqa.jobs import records, results
 from vidqa.jobs import watch as jobs
 from vidqa.jobs.cosmos_container import prepare
@@ -358,7 +359,8 @@ def test_a_model_of_the_hub_is_fetched_after_the_look_and_is_the_same_then(
         (tmp_path / "train.json").write_text(json.dumps([{"id": "no media"}]))
         assert "DATA_FIELD_MISSING" in refusal(path)
         assert not list((tmp_path / "cache").rglob("*.safetensors"))  # nothing large for what is refused
-        assert ready(preflight(write_spec(**{**SMALL, "policy.model_name_or_path": "hf_model://org/tiny"}), "local"))
+        report = preflight(write_spec(**{**SMALL, "policy.model_name_or_path": "hf_model://org/tiny"}), "local")
+        assert ready(report) and report.facts["parameters"] == weight_bytes(tiny_model).parameters > 0
         asked = load_job_spec("train", path, fetch=True)
         fetch_weights(asked)
         assert load_job_spec("train", path, fetch=True).inputs_fingerprint == asked.inputs_fingerprint

@@ -51,6 +51,8 @@ def test_what_is_declared_wins(case: Case) -> None:
         ("sm_103", ["sm_100"], True),
         ("sm_120", ["sm_100"], False),
         ("sm_90", ["sm_90a"], True),
+        ("sm_103", ["sm_100a", "compute_100a"], False),  # code of one version alone
+        ("sm_121", ["sm_120"], True),
         ("hopper", ["sm_90"], False),
     ],
 )
@@ -85,8 +87,9 @@ def test_declared_hardware_is_judged_as_if_it_were_here(case: Case) -> None:
     case.options |= {"engine": "cosmos-rl", "declared": Declared(gpu_arch="sm_90")}
     report = case.report()
     assert report.problems == [] and report.facts["gpus"] == 2  # as many as the spec has ranks
-    case.options["declared"] = Declared(gpu_arch="sm_75")
-    assert [problem.code for problem in case.report("environment").problems] == ["ENV_GPU_ARCH"]
+    for unreleased in ("sm_75", "sm_89", "sm_121"):  # the image's libraries are proven on no sm_121
+        case.options["declared"] = Declared(gpu_arch=unreleased)
+        assert [problem.code for problem in case.report("environment").problems] == ["ENV_GPU_ARCH"], unreleased
 
 
 def test_a_clock_that_differs(tmp_path: Path) -> None:

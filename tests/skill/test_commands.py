@@ -21,6 +21,7 @@ OF_SCRIPTS = [(page, line) for page, line in SHOWN if not line.startswith("make 
 OTHERS = (
     "docker",
     "docker/build.sh",
+    "hf",
     "kubectl",
     "sbatch",
     "scontrol",

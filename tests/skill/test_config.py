@@ -69,11 +69,11 @@ def test_actions_are_those_that_have_a_spec() -> None:
 
 
 def test_automl_is_what_routing_finds() -> None:
-    made = route_train("on", "", SKILL_ROOT)
+    route = route_train("on", SKILL_ROOT)
     assert CONFIG["automl"]["enabled"] == INFO["automl_enabled"]
-    assert CONFIG["automl"]["runnable"] == made.runnable and made.decision == "automl"
+    assert CONFIG["automl"]["runnable"] == route.runnable and route.decision == "automl"
     (policy,) = [
-        option for option in parser_of(SKILL_ROOT / "scripts/route_train.py")._actions if option.dest == "automl_policy"
+        option for option in parser_of(SKILL_ROOT / "scripts/route_train.py")._actions if option.dest == "automl"
     ]
     assert list(policy.choices or ()) == CONFIG["automl"]["policies"]
     assert [name for name, action in CONFIG["actions"].items() if action["automl"]] == ["train"]

@@ -62,7 +62,7 @@ WRONG = {
     ),
     "run_deft": (["status", "absent"], Exit.USAGE, "DEFT_NO_LOOP"),
     "upload": (["absent"], Exit.USAGE, "STORAGE_NOTHING_TO_UPLOAD"),
-    "route_train": (["--automl-policy", "sometimes"], Exit.USAGE, "USAGE"),
+    "route_train": (["--automl", "sometimes"], Exit.USAGE, "USAGE"),
     "run_automl": (["status", "--study", "absent"], Exit.USAGE, "STUDY_MISSING"),
 }
 by_script = pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)

@@ -20,7 +20,8 @@ from vidqa.actions import action
 from vidqa.contract.problem import ProblemError
 from vidqa.spec import Layer, TrainSpec, dump, resolve
 from vidqa.spec.build import Request, build
-from vidqa.spec.compat.cosmos import cosmos_table, video_fps_problems
+from vidqa.spec.compat.cosmos import cosmos_table, target_table, video_fps_problems
+from vidqa.spec.keys import flat
 from vidqa.spec.samples import train_samples
 from vidqa.spec.sources import profile_layer
 from vidqa.spec.text import render
@@ -107,7 +108,7 @@ def test_their_own_class_takes_it(theirs: Any, data: Layer, case: str, train: in
     ]
     spec = resolve("train", [*layers, Layer(case, CASES[case])], "cosmos-rl").spec
     table = tomllib.loads(dump(spec, "toml", "cosmos-rl", train))
-    assert "engine" not in table
+    assert "engine" not in table and table["train"]["compile"] is False
     assert unknown(theirs, table) == []
     taken = theirs.from_dict(json.loads(json.dumps(table)))
     assert taken.train.train_policy.type == "sft"
@@ -187,7 +188,57 @@ def test_annotations_that_are_not_here_are_a_warning(data: Layer) -> None:
     assert [(p.code, p.severity) for p in video_fps_problems(spec)] == [("SPEC_VIDEO_FPS_REQUIRED", "warning")]
 
 
-def test_an_evaluation_leaves_out_our_engine(eval_data: Layer) -> None:
+@pytest.mark.parametrize(
+    ("model", "own_class"),
+    [
+        ("hf_model://nvidia/Cosmos-Reason2-8B", False),
+        ("hf_model://nvidia/Cosmos-Reason1-7B", True),
+        ("qwen3_vl", False),
+        ("qwen2_5_vl", True),
+    ],
+)
+def test_what_they_assert_against_for_qwen3_vl_is_not_written(
+    data: Layer, tmp_path: Path, model: str, own_class: bool
+) -> None:
+    """Their HFModel, which Qwen3-VL runs as, asserts against compile, context and pipeline parallelism."""
+    if "/" not in model:
+        (tmp_path / "config.json").write_text(json.dumps({"model_type": model}))
+        model = str(tmp_path)
+    asked = {"policy.model_name_or_path": model, "train.compile": True, "policy.parallelism.cp_size": 2}
+    spec = resolve("train", [data, Layer("x", asked)], "cosmos-rl").spec
+    assert isinstance(spec, TrainSpec)
+    table, problems = cosmos_table(spec, 100)
+    assert table["train"]["compile"] is own_class
+    refused = [problem.where for problem in problems if problem.severity == "error"]
+    assert refused == ([] if own_class else ["policy.parallelism.cp_size"])
+
+
+def test_an_evaluation_holds_only_what_their_evaluator_reads(eval_data: Layer) -> None:
+    theirs = json.loads((Path(__file__).parent / "tao_keys.json").read_text())["evaluate"]["current"]
     spec = resolve("evaluate", [eval_data]).spec
     written = tomllib.loads(dump(spec, "toml", "cosmos-rl"))
-    assert "engine" not in written and written["dataset"]["media_dir"] == "/d"
+    assert set(flat(resolve("evaluate", [Layer("their file", written)]).spec)) >= set(theirs)
+    assert [path for path in paths(written) if path not in theirs] == []
+    assert written["dataset"]["media_dir"] == "/d"
+
+
+def paths(table: dict[str, Any], prefix: str = "") -> list[str]:
+    return [
+        path
+        for name, value in table.items()
+        for path in (paths(value, f"{prefix}{name}.") if isinstance(value, dict) else [prefix + name])
+    ]
+
+
+def test_what_their_evaluator_has_no_key_for_is_said(eval_data: Layer) -> None:
+    asked = {"evaluation.method": "score", "metrics.names": ["bleu", "similarity"], "vision.max_pixels": 81920}
+    spec = resolve("evaluate", [eval_data, Layer("x", {**asked, "engine.decode_workers": 3})], "cosmos-rl").spec
+    table, problems = target_table(spec)
+    assert {problem.where for problem in problems} == {*asked, "engine.decode_workers"}
+    assert table["metrics"]["names"] == ["bleu"] and "method" not in table["evaluation"]
+
+
+def test_other_actions_have_no_spec_there(tmp_path: Path) -> None:
+    with pytest.raises(ProblemError) as refused:
+        build(Request("inference", sets=("media=clips",), target="cosmos-rl"))
+    assert [problem.code for problem in refused.value.problems] == ["SPEC_NOT_IN_TARGET"]

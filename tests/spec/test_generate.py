@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import yaml
+from jsonschema import Draft202012Validator
 
 from vidqa.contract.cli import SKILL_ROOT
 from vidqa.generate import differing, generated, main
@@ -31,6 +33,23 @@ def test_check_names_what_differs_and_writes_nothing(tmp_path: Path, capsys: pyt
     capsys.readouterr()
     assert main([*words, "--check"]) == 1
     assert capsys.readouterr().out == "differs: references/parameters_train.md\n"
+
+
+@pytest.mark.parametrize("action", ["train", "evaluate", "inference", "embed"])
+def test_a_schema_has_the_template_as_its_default_and_the_manifest_says_what_a_search_varies(action: str) -> None:
+    """As TAO's schemas and manifest do."""
+    schema = json.loads(generated()[f"schemas/{action}.schema.json"])
+    Draft202012Validator(schema).validate(schema["default"])
+    assert schema["default"] == yaml.safe_load(template(action))
+    entry = json.loads(generated()["schemas/manifest.json"])["actions"][action]
+    searched, disabled = entry["automl_default_parameters"], entry["automl_disabled_parameters"]
+    keys = set(leaves(action))
+    assert {*searched, *disabled, *entry["popular"]} <= keys and not {*searched} & {*disabled}
+    if action == "train":
+        assert {"train.optm_lr", "policy.lora.r"} <= {*searched} and "train.seed" in disabled
+        assert {"train.epoch", "policy.model_name_or_path", "custom.vision.nframes"} <= {*entry["popular"]}
+    else:
+        assert (searched, {*disabled}) == ([], keys)
 
 
 @pytest.mark.parametrize("action", ["train", "evaluate", "inference", "embed"])

@@ -53,6 +53,21 @@ def root(tmp_path: Path) -> Path:
     return tmp_path
 
 
+def test_the_configuration_of_the_benchmark_names_the_script_that_takes_it(tmp_path: Path) -> None:
+    """The keys of Cosmos-Reason1's eval_config.yaml."""
+    path = tmp_path / "eval_config.yaml"
+    path.write_text(
+        "datasets: [av, robovqa]\n"
+        "model: {model_name: nvidia/Cosmos-Reason1-7B, tokenizer_model_name: qwen2.5-vl-7b, tp_size: 4}\n"
+        "evaluation: {answer_type: reasoning, num_processes: 80, skip_saved: false, fps: 4, seed: 1}\n"
+        "generation: {max_retries: 10, max_tokens: 1024, temperature: 0.6, top_p: 0.95}\n"
+    )
+    with pytest.raises(ProblemError) as refused:
+        build(Request("evaluate", overrides=(path,)))
+    (problem,) = [found for found in refused.value.problems if found.code == "SPEC_BENCHMARK_FILE"]
+    assert f"run_benchmark.py --data DATA --config {path}" in problem.remedy
+
+
 def built(root: Path, text: str, **more: object) -> Resolved:
     (root / "sft.toml").write_text(text)
     return build(Request("train", overrides=(root / "sft.toml",), **{"model": MODEL, **more}))  # type: ignore[arg-type]
@@ -158,3 +173,18 @@ def test_an_evaluation_takes_over_the_largest_frame(root: Path) -> None:
     spec = build(Request("evaluate", parent_run=run, roots=(("eval", str(root)),))).spec
     assert isinstance(spec, EvaluateSpec)
     assert (spec.vision.fps, spec.vision.max_pixels) == (1.0, 81920)
+
+
+@pytest.mark.parametrize(("key", "option"), [("parent_job_id", "--parent-job-id"), ("automl_policy", "--automl")])
+def test_an_argument_of_a_workflow_names_the_option_that_takes_it(key: str, option: str) -> None:
+    with pytest.raises(ProblemError) as refused:
+        build(Request("evaluate", sets=(f"{key}=on",)))
+    (problem,) = [found for found in refused.value.problems if key in found.message]
+    assert problem.code == "SPEC_UNKNOWN_KEY" and option in problem.remedy
+
+
+def test_the_evaluators_newer_name_for_the_number_of_frames_is_taken(tmp_path: Path) -> None:
+    path = tmp_path / "evaluate.toml"
+    path.write_text('results_dir = "out"\n[vision]\nnum_frames = 12\n[dataset]\nannotation_path = "a.json"\n')
+    spec = build(Request("evaluate", overrides=(path,))).spec
+    assert isinstance(spec, EvaluateSpec) and spec.vision.nframes == 12

@@ -56,7 +56,7 @@ def found(action: str, *layers: Layer) -> dict[str, str]:
         ({"train.ckpt.upload_s3": "final"}, "SPEC_REQUIRED", "error"),
         ({"train.ckpt.upload_s3": "often", "train.ckpt.s3_bucket": "b"}, "SPEC_NOT_SUPPORTED", "error"),
         ({"train.ckpt.upload_hf": True}, "SPEC_HUB_NAME", "error"),
-        ({"train.ckpt.upload_hf": True, "train.ckpt.hf_repo_name": "no-slash"}, "SPEC_HUB_NAME", "error"),
+        ({"train.ckpt.upload_hf": True, "train.ckpt.hf_repo_name": "two/slashes/here"}, "SPEC_HUB_NAME", "error"),
         ({"train.optm_lr": 0}, "SPEC_LR_ZERO", "error"),
         ({"train.optm_lr": 1e-3}, "SPEC_LR_HIGH", "warning"),
         ({"policy.lora.target_modules": []}, "SPEC_LORA_NO_TARGETS", "error"),
@@ -77,6 +77,34 @@ def found(action: str, *layers: Layer) -> dict[str, str]:
 )
 def test_rules_of_training(data: Layer, keys: dict, code: str, severity: str) -> None:
     assert found("train", data, Layer("x", keys)) == {code: severity}
+
+
+def test_an_adapter_and_a_run_are_no_whole_model(data: Layer, eval_data: Layer, tmp_path: Path) -> None:
+    """Wherever a model is named. The remedy is the command that makes one."""
+    run = tmp_path / "a run"
+    export = run / "safetensors/step_4"
+    export.mkdir(parents=True)
+    (export / "adapter_config.json").write_text("{}")
+    (run / "best").symlink_to("safetensors/step_4")
+    best = str(run / "best")
+    for action, layer, key in (
+        ("train", data, "policy.model_name_or_path"),
+        ("evaluate", eval_data, "model.model_name"),
+        ("evaluate", Layer("x", {**eval_data.table, "model.enable_lora": True}), "model.base_model_path"),
+    ):
+        assert found(action, layer, Layer("x", {key: best})) == {"SPEC_MODEL_ADAPTER": "error"}, key
+        assert found(action, layer, Layer("x", {key: str(run)})) == {"SPEC_MODEL_RUN": "error"}, key
+    with pytest.raises(ProblemError, match=f"export.py '{best}' --merge"):
+        resolve("train", [data, Layer("x", {"policy.model_name_or_path": best})])
+    as_adapter = {"model.enable_lora": True, "model.model_name": best, "model.base_model_path": "hf_model://a/b"}
+    assert found("evaluate", eval_data, Layer("x", as_adapter)) == {}
+    (export / "config.json").write_text("{}")
+    assert found("train", data, Layer("x", {"policy.model_name_or_path": best})) == {}
+
+
+def test_a_hub_name_may_leave_the_organisation_to_the_token(data: Layer) -> None:
+    asked = {"train.ckpt.upload_hf": True, "train.ckpt.hf_repo_name": "tuned"}
+    assert found("train", data, Layer("x", asked)) == {}
 
 
 def test_lora_may_have_a_higher_learning_rate(data: Layer) -> None:

@@ -222,16 +222,16 @@ def test_the_epochs_of_an_earlier_run_are_said_in_steps_of_the_new_data(tmp_path
     assert few.returncode == 0 and "SPEC_MAX_STEPS_UNREACHED" in few.stderr
 
 
-def test_route_train_says_what_to_run_next() -> None:
-    said = json.loads(script("route_train", "--json", "--request", "use AutoML").stdout)
-    assert said["data"]["decision"] == "automl" and said["data"]["runnable"] is True
-    assert said["data"]["cost"]["trials"] > 1 and "build_spec.py train" in said["next"][0]
-    assert said["next"][1].endswith("run_automl.py plan --study outputs/study --spec train.toml --json")
-    assert said["next"][2].endswith("route_train.py --automl-policy off")
-    said = json.loads(script("route_train", "--json", "--request", "Is HPO worth it?").stdout)
-    assert said["data"]["decision"] == "unclear" and [each[-3:] for each in said["next"]] == ["off", " on"]
-    said = json.loads(script("route_train", "--json", "--request", "no HPO please").stdout)
-    assert said["data"]["decision"] == "direct" and "build_spec.py train" in said["next"][0]
+def test_route_train_says_what_a_search_costs_and_what_to_run_next() -> None:
+    auto = json.loads(script("route_train", "--json").stdout)
+    assert auto["data"]["decision"] == "automl" and auto["data"]["runnable"] is True
+    assert auto["data"]["cost"]["trials"] > 1 and str(auto["data"]["cost"]["trials"]) in auto["data"]["reason"]
+    assert "build_spec.py train" in auto["next"][0]
+    assert auto["next"][1].endswith("run_automl.py plan --study outputs/study --spec train.toml --json")
+    assert auto["next"][2].endswith("route_train.py --automl off")
+    off = json.loads(script("route_train", "--json", "--automl", "off").stdout)
+    assert (off["data"]["decision"], off["data"]["cost"]) == ("direct", None)
+    assert [command.split()[1] for command in off["next"]] == [auto["next"][0].split()[1]]
 
 
 @pytest.mark.parametrize("action", ["train", "evaluate"])

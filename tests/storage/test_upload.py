@@ -129,6 +129,13 @@ def test_the_best_export_goes_to_the_hub_private(hub: Hub, run_dir: Path) -> Non
     assert not [request for request in hub.requests if request.startswith("PUT ")]  # the weights are there already
 
 
+def test_a_name_without_an_organisation_is_in_the_tokens_own_namespace(hub: Hub, run_dir: Path) -> None:
+    done, problems = upload(run_dir, Destinations(hub="tuned"), hub.token)
+    assert problems == [] and done["hub:tuned"]["repository"] == "me/tuned"
+    assert upload(run_dir, Destinations(hub="tuned"), hub.token)[1] == []  # it is there already
+    assert set(hub.repos) == {"me/tuned"} and "model.safetensors" in hub.repos["me/tuned"]["files"]
+
+
 def test_a_folder_that_is_an_export_goes_without_its_run(bucket: Any, hub: Hub, run_dir: Path) -> None:
     export = (run_dir / "safetensors/step_2").rename(run_dir.parent / "doors")
     (export / "README.md").write_text("---\nlicense: apache-2.0\n---\n\n# doors\n")
@@ -187,7 +194,7 @@ def test_one_place_that_fails_does_not_keep_the_other_from_its_share(bucket: Any
 
 
 def test_nothing_to_upload(run_dir: Path, tmp_path: Path) -> None:
-    for destinations in (Destinations(), Destinations(hub="no-slash")):
+    for destinations in (Destinations(), Destinations(hub="two/slashes/here")):
         with pytest.raises(ProblemError) as raised:
             upload(run_dir, destinations, None)
         assert raised.value.exit_code == Exit.USAGE

@@ -137,7 +137,7 @@ class Action:
     nested_in       a table that older files hold all keys in
     not_identity    keys beside the output's that do not change what a run computes
     parent          what a spec takes from an earlier run
-    cosmos          whether cosmos-rl has this action, so that a spec can be written for it
+    cosmos          whether a job of this action is rendered for NVIDIA's cosmos-rl container
     is_searched     whether a hyper-parameter search may choose its values
 
     Its job

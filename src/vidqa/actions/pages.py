@@ -29,7 +29,7 @@ def _entry(action: Action) -> dict[str, Any]:
         "launch": f"python scripts/launch.py {name} {place}",
     }
     if action.is_searched:
-        commands = {"route": "python scripts/route_train.py --automl-policy auto --json", **commands}
+        commands = {"route": "python scripts/route_train.py --automl auto --json", **commands}
     return {
         "implemented": True,
         "automl": action.is_searched,

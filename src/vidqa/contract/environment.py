@@ -73,6 +73,11 @@ def state_folder() -> Path:
     return Path(os.environ.get("VIDQA_STATE_DIR") or Path.home() / ".vidqa")
 
 
+def jobs_folder() -> Path:
+    """The records of jobs, one JSON file each."""
+    return state_folder() / "jobs"
+
+
 def cache_folder() -> Path:
     """Where the frame cache, media probes and what torch was compiled for live."""
     return Path(os.environ.get("VIDQA_CACHE_DIR") or Path.home() / ".cache" / "vidqa")

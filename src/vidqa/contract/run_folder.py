@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import stat
 import time
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from vidqa import __version__
+from vidqa.contract import environment
 from vidqa.contract.files import read_json, read_object, remove, write_json, write_text
 from vidqa.contract.locks import locked
 from vidqa.contract.problem import Problem, ProblemError
@@ -39,7 +41,23 @@ SET_ASIDE = "set-aside-"  # before the name of a checkpoint that a run went back
 MOST_SECONDS = 1e12
 READ_BYTES = 16 << 20
 LOCK_WAIT_S = 30.0  # for another rank that writes a status
+_JOB_ID = re.compile(r"\w[\w.-]*")
 _NUMBERED = re.compile(r"(step|epoch)_(\d+)")
+
+
+def run_named(name: str) -> str:
+    """What a path that may begin with a job id stands for: JOB is the run folder of that job, JOB/best its best. A path
+    that exists and any other text are as written."""
+    first, slash, rest = name.partition("/")
+    if not _JOB_ID.fullmatch(first) or os.path.exists(name):
+        return name
+    run_dir = read_object(environment.jobs_folder() / f"{first}.json").get("run_dir")
+    return f"{run_dir}{slash}{rest}" if isinstance(run_dir, str) and run_dir else name
+
+
+def run_path(name: str) -> Path:
+    """`run_named` as a path."""
+    return Path(run_named(name))
 
 
 class RunFolder:

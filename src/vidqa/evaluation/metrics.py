@@ -10,10 +10,10 @@ from typing import Any
 
 from vidqa.contract._optional import require
 from vidqa.contract.problem import Problem, ProblemError
-from vidqa.evaluation.answers import DIRECTION_TASK, RULES, STATUSES, answer_text
+from vidqa.evaluation.answers import DIRECTION_TASK, RULES, STATUSES, answer_text, expected_kind
 from vidqa.evaluation.baseline import groups, headline, majority, one_answer, one_answer_problems
 from vidqa.evaluation.intervals import METHOD, accuracy_interval, video_clusters
-from vidqa.evaluation.problems import METRIC_UNAVAILABLE
+from vidqa.evaluation.problems import METRIC_NO_DIRECTION, METRIC_UNAVAILABLE
 from vidqa.evaluation.results import Item, judged
 from vidqa.evaluation.text import rouge_l, token_f1
 
@@ -70,6 +70,17 @@ def score(
     problems = [*one_answer_problems(found["one_answer"]), *metric_problems(text_metrics, measures)]
     found["problems"] = [problem.as_dict() for problem in problems]
     return found
+
+
+def task_problems(where: str, task_type: str, expected: Sequence[tuple[str, str]]) -> list[Problem]:
+    """A warning where the task of directions is chosen for answers of another kind; `expected` has their questions."""
+    if task_type != DIRECTION_TASK:
+        return []
+    others = [gt for gt, question in expected if expected_kind(gt, question, task_type) != "direction"]
+    if not others:
+        return []
+    message = f"{len(others)} of {len(expected)} expected answers name no direction, such as {others[0][:40]!r}"
+    return [METRIC_NO_DIRECTION.at(where, message, severity="warning")]
 
 
 def metric_problems(names: Sequence[str], measures: Collection[str] = ()) -> list[Problem]:

@@ -63,6 +63,12 @@ METRIC_UNAVAILABLE = Code(
     "A metric was asked for that cannot be computed here; the others were.",
     "bleu needs pip install -e '.[metrics]' in the repository; bertscore and similarity need the folder of a model.",
 )
+METRIC_NO_DIRECTION = Code(
+    "METRIC_NO_DIRECTION",
+    "The task its_directionality is chosen, and expected answers are not left, right or straight.",
+    "Leave task.type (--task) empty, for collisions and whatever else is answered by yes or no: that is found from the "
+    "expected answers.",
+)
 METRIC_MODEL = Code(
     "METRIC_MODEL",
     "The folder that a metric's key names holds no model that the metric can be computed with.",

@@ -20,6 +20,9 @@ LACKING = {
     "qwen3_vl_moe": "a mixture of experts (Qwen3-VL-30B-A3B), for which this program lacks a family (sizes, names and "
     "work of its parameters), products of tokens grouped by their expert, the router's balancing loss, adapters on "
     "stacked experts, and their export",
+    "cosmos3_omni": "Cosmos3's own bundle, whose reasoner is converted to a folder of qwen3_vl first: "
+    "references/families.md has the commands",
+    "cosmos3_edge": "Cosmos3-Edge, an architecture that is not Qwen3-VL's and has no converter to it",
 }
 LARGEST_JSON = 200_000_000  # bytes; the largest tokenizers have a tenth of it
 

@@ -11,7 +11,7 @@ MODEL_UNSUPPORTED = Code(
     "MODEL_UNSUPPORTED",
     "The model's architecture is not one this program trains.",
     "Use a Qwen3-VL architecture (nvidia/Cosmos-Reason2-8B or -2B, Qwen3-VL, a converted Cosmos3-Nano) or a Qwen2.5-VL "
-    "one (nvidia/Cosmos-Reason1-7B, Qwen2.5-VL).",
+    "one (nvidia/Cosmos-Reason1-7B, Qwen2.5-VL). references/families.md says how Cosmos3-Nano is converted.",
 )
 MODEL_QUANTIZED = Code(
     "MODEL_QUANTIZED",

@@ -18,17 +18,18 @@ from vidqa import actions, spec
 from vidqa.contract import files
 from vidqa.contract.problem import Problem, raise_errors
 from vidqa.jobs.job_spec import JobSpec, fetch_weights, load_job_spec, process_count
-from vidqa.jobs.launch import Ready, Resources, unchecked
+from vidqa.jobs.launch import Ready, Resources, unchecked, without_asking
 from vidqa.jobs.problems import COSMOS_CANNOT
 from vidqa.jobs.runs import new_name
 from vidqa.platforms import platform, site
-from vidqa.platforms._base import Job
+from vidqa.platforms._base import HAND_OVER, Job
 from vidqa.platforms.docker.container import paths_of
 from vidqa.platforms.kubernetes.manifest import GIVEN, name_of, objects, plain, taken_literally
 from vidqa.platforms.kubernetes.paths import in_pod, path_problems, site_of
 from vidqa.platforms.mounts import mounts
+from vidqa.platforms.slurm.platform import unseen
 from vidqa.platforms.slurm.problems import SLURM_PATH
-from vidqa.platforms.slurm.script import as_pattern, directive, unmountable
+from vidqa.platforms.slurm.script import as_pattern, directive, hand_over, unmountable
 from vidqa.platforms.slurm.site import image_problems
 from vidqa.spec.compat.cosmos import cosmos_table, video_fps_problems
 from vidqa.spec.models import TrainSpec
@@ -84,17 +85,21 @@ def prepare(
         raise_errors(readiness.problems)
         fetch_weights(job_spec)
     job = _job(job_spec, platform_name, settings, image)
-    problems += _unmountable(platform_name, job)
+    found = _unmountable(platform_name, job)
+    problems += found if write else without_asking(platform(platform_name), found)
     raise_errors(problems)
     problems = [*dict.fromkeys([*problems, *readiness.problems])]  # without `write` only shown
     words = _command(job, trained.custom_script or PROGRAM)
     made = {TOML: spec.dump(trained, "toml", TARGET, samples)}
     script, text, starter = _FORMS[platform_name](job, words, made[TOML])
     made[script] = text
+    submit = f"{starter} {shlex.quote(str(job.run_dir / script))}"
+    if platform_name == "slurm" and site.is_unseen(settings, job.run_dir):
+        made[HAND_OVER] = hand_over(job, tuple(made), script)
+        submit = f"bash {HAND_OVER}"
     if write:
         for name, content in made.items():
             files.write_text(job.run_dir / name, content)
-    submit = f"{starter} {shlex.quote(str(job.run_dir / script))}"
     return ContainerFiles(job.run_dir, made, submit, problems, write, readiness.preflight, job_spec.fetch)
 
 
@@ -120,7 +125,7 @@ def _refused(platform_name: str, resources: Resources, image: str | None) -> lis
 
 def _unmountable(platform_name: str, job: Job) -> list[Problem]:
     if platform_name == "slurm":
-        return image_problems(job.settings, job.image or "") + [
+        return [*image_problems(job.settings, job.image or ""), *unseen(job)] + [
             SLURM_PATH.at(path, f"the backend is {job.settings.backend}") for path in unmountable(job)
         ]
     if platform_name == "kubernetes":

@@ -20,7 +20,7 @@ from vidqa.dataset import check_records, open_source
 from vidqa.dataset.sources import file_of, made_absolute, read_by
 from vidqa.jobs.records import JobRecord
 from vidqa.platforms.mounts import media_folders
-from vidqa.platforms.site import is_unseen
+from vidqa.platforms.site import cache_folder, is_unseen
 from vidqa.spec.action import require_action
 from vidqa.spec.keys import SpecT, value_at, with_values
 from vidqa.spec.models import Spec
@@ -107,7 +107,9 @@ class JobSpec:
         """The folders that the job writes: its output and its caches."""
         _, *caches = keys = _written_keys(self.declared)
         found = _local_paths(self.resolved, keys)
-        return found if any(value_at(self.resolved, key) for key in caches) else (*found, environment.cache_folder())
+        if any(value_at(self.resolved, key) for key in caches):
+            return found
+        return (*found, cache_folder(self.settings, self.output_dir))
 
     @property
     def resumes(self) -> bool:

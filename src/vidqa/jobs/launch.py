@@ -113,7 +113,7 @@ def launch(
     resources = with_image(where, settings, resources, fetch=True)
     fetch_weights(job_spec)
     job = job_of(job_spec, where, settings, resources, *name_run(job_spec, new_run=new_run))
-    problems = where.check(job)
+    problems = [*spec.check_with_nodes(job_spec.resolved, job.nodes), *where.check(job)]
     raise_errors(problems)
     # Under the lock nothing is asked of a cluster: what was launched since is seen from its record.
     with job_files.lock("launch"):
@@ -153,9 +153,14 @@ def dry_run(
     job_spec = load_job_spec(action, spec_path, fetch=False, settings=settings)
     found = ready(job_spec, spec_path, platform_name, resources, fetch=False).problems
     job = job_of(job_spec, where, settings, resources, *name_run(job_spec, new_run=new_run))
-    checked = [replace(p, severity="warning") if p.code in where.away else p for p in where.check(job)]
+    checked = without_asking(where, [*spec.check_with_nodes(job_spec.resolved, resources.nodes), *where.check(job)])
     problems = [*dict.fromkeys([*job_spec.warnings, *found, *checked, *image_warnings])]
     return DryRun(job, where.render(job), job.spec_toml, problems)
+
+
+def without_asking(where: Platform, problems: list[Problem]) -> list[Problem]:
+    """Problems of a job whose files a person submits: that the platform cannot be asked from here is a warning."""
+    return [replace(p, severity="warning") if p.code in where.away else p for p in problems]
 
 
 def retry(record: JobRecord, *, agreed: bool = False, ready: Ready = unchecked) -> Launched:
@@ -181,7 +186,7 @@ def retry(record: JobRecord, *, agreed: bool = False, ready: Ready = unchecked) 
     _refuse_busy(run_dir)
     new_name = partial(runs.new_name, record.spec_fingerprint)
     job = job_of(job_spec, where, settings, resources, run_dir, new_name(set(records.names())))
-    problems = where.check(job)
+    problems = [*spec.check_with_nodes(job_spec.resolved, job.nodes), *where.check(job)]
     raise_errors(problems)
     with job_files.lock("launch"):
         _refuse_taken(run_dir, known)

@@ -13,7 +13,7 @@ from vidqa.jobs.outcome import outcome_of
 from vidqa.jobs.records import SKIPPED, JobRecord
 from vidqa.jobs.watch import MOST_LISTED
 from vidqa.platforms import job_files
-from vidqa.platforms._base import Platform, State, copy_command
+from vidqa.platforms._base import HAND_OVER, Platform, State, copy_command
 from vidqa.platforms.problems import JOB_RECORD_BROKEN
 
 if TYPE_CHECKING:  # these imports cost half a second
@@ -45,6 +45,9 @@ def of_dry_run(made: DryRun, where: Platform, out: Path | None = None) -> Result
     text = f"# {job.spec}\n{made.spec_toml}\n{secrets}\n{rendered.shown}"
     steps = [*job.fetch, submit] if submit and all(job.fetch) else []
     text += "".join(f"\n# to submit it: {step}" for step in steps)
+    if out and HAND_OVER in rendered.files:
+        data["submit"] = f"bash {HAND_OVER}"
+        text += f"\n# to submit it: copy {out.absolute()} to the cluster and run there, in the copy: bash {HAND_OVER}"
     return Result(data, text, made.problems, steps if exit_code_of(made.problems) == Exit.OK else [])
 
 
@@ -52,14 +55,18 @@ def of_files(made: ContainerFiles, out: Path | None = None) -> Result:
     """The files of a training for NVIDIA's container in the run folder or `out`, and the command that submits
     them. Raises PLATFORM_OUT_UNWRITABLE."""
     submit = made.submit
+    is_elsewhere = HAND_OVER in made.files
     if out:
         from vidqa.jobs import by_hand
 
         by_hand.write_files(made.files, out)
-        submit = f"{copy_command(made.files, out.absolute(), made.folder)} && {submit}"
+        if not is_elsewhere:
+            submit = f"{copy_command(made.files, out.absolute(), made.folder)} && {submit}"
     text = "\n".join(f"# {made.folder / name}\n{content}" for name, content in made.files.items())
     data = {"folder": str(made.folder), "files": made.files, "submit": submit, "written": made.written}
-    can_follow = (made.written or out) and all(made.fetch) and exit_code_of(made.problems) == Exit.OK
+    can_follow = (
+        (made.written or (out and not is_elsewhere)) and all(made.fetch) and exit_code_of(made.problems) == Exit.OK
+    )
     steps = [*made.fetch, submit] if can_follow else []
     return Result({**data, "preflight": made.preflight}, text, made.problems, steps)
 

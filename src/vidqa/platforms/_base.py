@@ -22,10 +22,8 @@ ADDRESSES = ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_DEFAULT_REGION", "H
 SAVE_S = 600  # how long torchrun lets its processes write a checkpoint after a stop request
 # Classes of failures that a platform recognises; jobs/failure.py has the others.
 INFRASTRUCTURE, IMAGE, OUT_OF_MEMORY = "infrastructure", "image", "out of memory"
-SPEC_FILE, RUN_SCRIPT = (
-    "spec.toml",
-    "run.sh",
-)  # of a dry run: the job's spec, and the command of a platform without files
+# Of a dry run: the job's spec, and the command of a platform without files.
+SPEC_FILE, RUN_SCRIPT = "spec.toml", "run.sh"
 
 
 class State(StrEnum):
@@ -41,6 +39,9 @@ class State(StrEnum):
     @property
     def is_terminal(self) -> bool:
         return self not in (State.PENDING, State.RUNNING)
+
+
+HAND_OVER = "submit.sh"  # beside them where only the cluster sees the run folder: it is run there
 
 
 @dataclass(frozen=True)

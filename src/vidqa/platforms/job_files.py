@@ -15,7 +15,7 @@ LOCK_WAIT_S = 60.0
 
 
 def folder() -> Path:
-    return environment.state_folder() / "jobs"
+    return environment.jobs_folder()
 
 
 def record_file(job_id: str) -> Path:

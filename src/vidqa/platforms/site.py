@@ -40,6 +40,11 @@ def is_unseen(settings: Any, path: str | Path) -> bool:
     return any(Path(path).is_relative_to(folder) for folder in getattr(settings, "cluster_paths", ()))
 
 
+def cache_folder(settings: Any, output_dir: Path) -> Path:
+    """Where a job keeps its caches: this machine's folder, or one beside the runs that only the cluster sees."""
+    return output_dir / "cache" if is_unseen(settings, output_dir) else environment.cache_folder()
+
+
 def default_file() -> Path:
     return environment.state_folder() / "site.toml"
 

@@ -66,7 +66,7 @@ class Context:
     probe_sample: int | None = None  # how many files are decoded; None is all
     declared: Declared = field(default_factory=Declared)
     resources: Resources = field(default_factory=Resources)  # options of a launch beyond the spec
-    engine: str = "vidqa"  # whose image the job runs in: a key of gpus.IMAGE_ARCHITECTURES
+    engine: str = "vidqa"  # whose image the job runs in: vidqa or cosmos-rl
     evaluate_spec: Path | None = None  # the evaluation that a training is measured with
     kpi_root: Path | None = None  # its data, where there is no spec of it
     at_launch: bool = False  # run by a launch: nothing is written beside the spec

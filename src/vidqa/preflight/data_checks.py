@@ -9,10 +9,12 @@ from vidqa.contract.problem import Problem
 from vidqa.dataset.record import MediaRef
 from vidqa.dataset.same_bytes import real_key, same_bytes_between
 from vidqa.evaluation.answers import parse_expected
+from vidqa.evaluation.metrics import task_problems
 from vidqa.planning.sets import RecordSet
 from vidqa.preflight._base import Context
 from vidqa.preflight.leaks import listed
 from vidqa.preflight.problems import LABELS_UNBALANCED, SPLIT_COPY, SPLIT_IDS, SPLIT_LEAK
+from vidqa.spec.models import EvaluateSpec
 
 FEWEST_ANSWERS = 20  # of one kind; fewer say nothing about balance
 MOST_OF_ONE = 0.9
@@ -61,11 +63,13 @@ def _media(part: RecordSet) -> dict[str, MediaRef]:
 def answers(context: Context) -> list[Problem]:
     """Whether one answer dominates, and the forms of the expected answers."""
     problems = []
+    task = context.spec.task.type if isinstance(context.spec, EvaluateSpec) else ""
     for part in context.sets:
+        problems += task_problems("task.type", task, [(record.answer, record.question) for record in part.records])
         forms: Counter[str] = Counter()
         by_kind: dict[str, Counter[str]] = defaultdict(Counter)
         for record in part.records:
-            expected = parse_expected(record.answer, record.question)
+            expected = parse_expected(record.answer, record.question, task)
             forms[expected.kind] += 1
             by_kind[record.kind or expected.kind][expected.answer] += 1
         context.facts[f"{part.name}_answers"] = dict(forms.most_common())

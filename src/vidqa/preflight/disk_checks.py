@@ -19,6 +19,7 @@ from vidqa.planning.budget.trained import trainable
 from vidqa.planning.features import is_frozen, room_for, token_bytes
 from vidqa.preflight._base import Context, Skip
 from vidqa.preflight.environment_checks import existing
+from vidqa.preflight.model_checks import architecture_parameters
 from vidqa.preflight.problems import CACHE_SMALL, DISK_SMALL, FEATURES_PARTLY
 from vidqa.preflight.trained import trained_parameters
 from vidqa.spec.models import TrainSpec
@@ -62,15 +63,18 @@ def _fetched(context: Context) -> list[Need]:
     if context.stand_in is not None:
         return [Need(cache, _published_bytes(context), "weights to fetch")]
     missing = [f for key, f in context.models.items() if hub.is_hub_name(names[key]) and not weight_files(f)]
-    sizes = [weight_bytes(folder).bytes for folder in missing]
-    return [Need(cache, size, "weights to fetch") for size in sizes if size]
+    sizes = [weight_bytes(folder).bytes or _architecture_bytes(folder) for folder in missing]
+    return [Need(cache, size, "weights to fetch") for size in sizes]
 
 
 def _published_bytes(context: Context) -> int:
     """The size of a published model in bf16, from its number of parameters."""
-    family, folder = family_of(context.processor_folder), context.processor_folder
-    context.facts["parameters"] = sum(tensor.numel for tensor in family.tensors(family.sizes_of(folder)))
-    return BYTES_OF["bfloat16"] * int(context.facts["parameters"])
+    context.facts["parameters"] = architecture_parameters(context.processor_folder)
+    return _architecture_bytes(context.processor_folder)
+
+
+def _architecture_bytes(folder: Path) -> int:
+    return BYTES_OF["bfloat16"] * architecture_parameters(folder)
 
 
 def _kept(context: Context) -> list[Need]:

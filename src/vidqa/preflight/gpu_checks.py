@@ -5,7 +5,7 @@ from __future__ import annotations
 from vidqa.contract.problem import Problem
 from vidqa.preflight._base import Context, Skip
 from vidqa.preflight.gpus import (
-    IMAGE_ARCHITECTURES,
+    COSMOS_RL_GPUS,
     Build,
     driver_cuda,
     engine_build,
@@ -59,10 +59,18 @@ def _driver(context: Context, build: Build | None) -> list[Problem]:
 
 
 def _architectures(context: Context, build: Build | None) -> list[Problem]:
-    built = IMAGE_ARCHITECTURES[context.engine] or (build.architectures if build else ())
+    arches = {gpu.arch for gpu in context.gpus if gpu.arch}
+    if context.engine == "cosmos-rl":
+        context.facts["engine_architectures"] = list(COSMOS_RL_GPUS)
+        released = [version_of(arch) for arch in COSMOS_RL_GPUS]
+        message = f"NVIDIA's cosmos-rl image is released for {', '.join(COSMOS_RL_GPUS)}"
+        unfit = sorted(arch for arch in arches if version_of(arch) not in released)
+        remedy = "use one of these GPUs, an image that is released for yours, or our own engine"
+        return [GPU_ARCH.at(f"GPU {arch}", message, remedy) for arch in unfit]
+    built = build.architectures if build else ()
     context.facts["engine_architectures"] = list(built) or "asked of torch where the GPU is"
     if not built:
         return []
-    unfit = sorted({gpu.arch for gpu in context.gpus if gpu.arch and not runs_on(gpu.arch, built)})
+    unfit = sorted(arch for arch in arches if not runs_on(arch, built))
     compiled = ", ".join(built)
     return [GPU_ARCH.at(f"GPU {arch}", f"the {context.engine} engine is compiled for {compiled}") for arch in unfit]

@@ -23,11 +23,9 @@ LIMIT_S = 20.0
 TORCH_LIMIT_S = 120.0  # torch from a cold disk
 ASK_TORCH = "import json, torch; print(json.dumps([torch.version.cuda, torch.cuda.get_arch_list()]))"
 
-# The architectures of each engine's image; None: those of the installed torch.
-IMAGE_ARCHITECTURES: dict[str, tuple[str, ...] | None] = {
-    "vidqa": None,
-    "cosmos-rl": ("sm_80", "sm_90", "sm_100", "sm_120"),
-}
+# The GPUs for which NVIDIA releases its cosmos-rl image. Not all of its libraries run on a newer minor version: sm_121
+# is none of them.
+COSMOS_RL_GPUS = ("sm_80", "sm_90", "sm_100", "sm_103", "sm_120")
 
 
 @dataclass(frozen=True)
@@ -148,12 +146,18 @@ def _installed_torch() -> list[str | int] | None:
 
 def runs_on(arch: str, built: Sequence[str]) -> bool:
     """Whether a GPU of `arch` runs code compiled for `built`: the same major version and no newer a minor one
-    (sm_90 on sm_90, sm_80 on sm_86), or intermediate code (compute_90) no newer than the GPU."""
+    (sm_90 on sm_90, sm_80 on sm_86), or intermediate code (compute_90) no newer than the GPU. Code with the suffix a
+    (sm_100a) runs on that version alone."""
     version = version_of(arch)
-    for each in built:
-        compiled = version_of(each)
-        binary = each.startswith("sm_") and compiled[0] == version[0] and compiled <= version
-        if binary or (each.startswith("compute_") and compiled <= version):
+    for code in built:
+        compiled = version_of(code)
+        if code.endswith("a"):
+            runs = compiled == version
+        elif code.startswith("sm_"):
+            runs = compiled[0] == version[0] and compiled <= version
+        else:
+            runs = code.startswith("compute_") and compiled <= version
+        if runs and version != (0, 0):
             return True
     return False
 

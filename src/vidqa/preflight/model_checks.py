@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from vidqa.contract import environment
 from vidqa.contract.problem import Problem, ProblemError
 from vidqa.families import family_of
@@ -42,8 +44,15 @@ def weights(context: Context) -> list[Problem]:
             continue
         problems += check_weights(folder)
     if not problems:
-        context.facts["parameters"] = weight_bytes(context.processor_folder).parameters
+        folder = context.processor_folder
+        context.facts["parameters"] = weight_bytes(folder).parameters or architecture_parameters(folder)
     return problems
+
+
+def architecture_parameters(folder: Path) -> int:
+    """The parameters of a model by its config.json, for weights that are one file and not here."""
+    family = family_of(folder)
+    return sum(tensor.numel for tensor in family.tensors(family.sizes_of(folder)))
 
 
 def architecture(context: Context) -> list[Problem]:

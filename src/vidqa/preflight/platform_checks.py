@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 from dataclasses import replace
 
+from vidqa import spec
 from vidqa.contract.problem import Problem, ProblemError
 from vidqa.jobs import launch
 from vidqa.jobs.job_spec import load_job_spec
@@ -28,7 +29,11 @@ def suitable(context: Context) -> list[Problem]:
         first = unresolved.problems[0]
         raise Skip(f"the job cannot be put together: {first.code} at {first.where}") from unresolved
     job = launch.job_of(job_spec, where, settings, resources, job_spec.output_dir / "preflight", "preflight")
-    return [*image_warnings, *where.check(job)]
+    problems = [*spec.check_with_nodes(job_spec.resolved, resources.nodes), *where.check(job)]
+    if site.is_unseen(settings, job.run_dir):  # no launch from here, but files that a person submits
+        context.facts["by_hand"] = True
+        problems = launch.without_asking(where, problems)
+    return [*image_warnings, *problems]
 
 
 def ports(context: Context) -> list[Problem]:

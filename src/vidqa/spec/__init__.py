@@ -3,7 +3,7 @@
 from vidqa.spec.layers import Layer, parse_set, read_layer
 from vidqa.spec.models import EmbedSpec, EvaluateSpec, InferenceSpec, Spec, TrainSpec
 from vidqa.spec.resolve import Resolved, load, resolve
-from vidqa.spec.rules import DataFacts, check, check_with_data, check_with_gpus, check_with_heads
+from vidqa.spec.rules import DataFacts, check, check_with_data, check_with_gpus, check_with_heads, check_with_nodes
 from vidqa.spec.schedule import data_ranks, effective_batch, steps_per_epoch, total_steps, warmup_steps
 from vidqa.spec.text import dump, explain, fingerprint
 
@@ -20,6 +20,7 @@ __all__ = [
     "check_with_data",
     "check_with_gpus",
     "check_with_heads",
+    "check_with_nodes",
     "data_ranks",
     "dump",
     "effective_batch",

@@ -13,7 +13,7 @@ from vidqa import actions
 from vidqa.contract.cli import SKILL_ROOT
 from vidqa.contract.files import write_text
 from vidqa.contract.problem import Problem, ProblemError
-from vidqa.spec.compat.cosmos import cosmos_table, video_fps_problems
+from vidqa.spec.compat.cosmos import target_table, video_fps_problems
 from vidqa.spec.layers import Layer, format_of, parse_set, read_layer
 from vidqa.spec.models import TrainSpec
 from vidqa.spec.parents import run_folder_of
@@ -43,7 +43,6 @@ class Request:
 
 def build(request: Request) -> Resolved:
     """The spec of a request. Raises ProblemError with the problems of every layer, not only of the first wrong one."""
-    declared = actions.action(request.action)
     layers: list[Layer] = []
     problems: list[Problem] = []
     for make in _makers(request):
@@ -56,9 +55,7 @@ def build(request: Request) -> Resolved:
     given = [layer for layer in layers if layer.table or layer is layers[0]]  # the profile is named in any case
     resolved = resolve(request.action, given, request.target)
     resolved = replace(resolved, warnings=[*resolved.warnings, *_of_steps(request, resolved)])
-    if request.target == "cosmos-rl" and declared.cosmos:
-        return _for_cosmos(resolved, cast(TrainSpec, resolved.spec))
-    return resolved
+    return _for_cosmos(resolved) if request.target == "cosmos-rl" else resolved
 
 
 def _makers(request: Request) -> Iterable[Any]:
@@ -109,8 +106,11 @@ def _root(action: str, part: str, root: str) -> Layer:
     return root_layer(roots[part], root)
 
 
-def _for_cosmos(resolved: Resolved, spec: TrainSpec) -> Resolved:
-    problems = [*resolved.warnings, *cosmos_table(spec, train_samples(spec))[1], *video_fps_problems(spec)]
+def _for_cosmos(resolved: Resolved) -> Resolved:
+    spec = resolved.spec
+    trained = spec if isinstance(spec, TrainSpec) else None
+    problems = [*resolved.warnings, *target_table(spec, train_samples(trained) if trained else None)[1]]
+    problems += video_fps_problems(trained) if trained else []
     if any(problem.severity == "error" for problem in problems):
         raise ProblemError(problems)
     return replace(resolved, warnings=problems)

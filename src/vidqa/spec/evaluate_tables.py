@@ -38,7 +38,8 @@ class Task(Table):
     type: Literal["", "general", "its_directionality"] = key(
         "",
         "Task",
-        "Empty or general: yes/no is found from the expected answers. its_directionality: left, right, straight.",
+        "Empty or general: yes/no is found from the expected answers. its_directionality: left, right, straight; not "
+        "for collisions, which are yes or no.",
     )
 
 

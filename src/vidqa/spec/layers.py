@@ -6,6 +6,7 @@ import io
 import json
 import re
 import reprlib
+import shlex
 import tomllib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -18,9 +19,15 @@ from vidqa import actions
 from vidqa.contract.files import open_plain
 from vidqa.contract.problem import Problem, ProblemError
 from vidqa.spec._field import Table
-from vidqa.spec.compat.moved import OF_THEIR_LOADERS, OF_THEIR_PROCESSES, RENAMED, is_reinforcement
+from vidqa.spec.compat.moved import (
+    OF_THEIR_LOADERS,
+    OF_THEIR_PROCESSES,
+    OF_THEIR_WORKFLOWS,
+    RENAMED,
+    is_reinforcement,
+)
 from vidqa.spec.keys import leaves, nearest, table_of
-from vidqa.spec.problems import FILE, NO_EFFECT, SYNTAX, TYPE, UNKNOWN_KEY
+from vidqa.spec.problems import BENCHMARK_FILE, FILE, NO_EFFECT, SYNTAX, TYPE, UNKNOWN_KEY
 
 DEEPEST = 100  # levels of tables and lists in a spec
 FORMATS = {".toml": "toml", ".yaml": "yaml", ".yml": "yaml", ".json": "json"}  # by the ending of a file's name
@@ -146,6 +153,11 @@ def entries(action: str, layer: Layer) -> Iterator[tuple[str, Any] | Problem]:
     A path to a table comes with None (the table is taken away) or {} (it is there, with its defaults).
     """
     table, declared = layer.table, actions.action(action)
+    if is_benchmark_config(table):
+        message = "it is a configuration of Cosmos-Reason1's benchmark: its datasets are a list of subsets"
+        remedy = f"python scripts/run_benchmark.py --data DATA --config {shlex.quote(layer.name)}"
+        yield BENCHMARK_FILE.at(layer.name, message, remedy)
+        return
     if (outer := declared.nested_in) and isinstance(table.get(outer), dict):
         table = {**{k: v for k, v in table.items() if k != outer}, **table[outer]}
     for name, value in table.items():
@@ -153,6 +165,13 @@ def entries(action: str, layer: Layer) -> Iterator[tuple[str, Any] | Problem]:
         if outer:
             path = path.removeprefix(f"{outer}.")
         yield from _place(action, layer, declared.spec_model, path, value, "")
+
+
+def is_benchmark_config(table: dict[str, Any]) -> bool:
+    """Whether a file is of Cosmos-Reason1's benchmark: a list of data sets beside tables of an evaluation."""
+    return isinstance(table.get("datasets"), list) and not table.keys().isdisjoint(
+        ("model", "evaluation", "generation")
+    )
 
 
 def _place(
@@ -207,6 +226,9 @@ def _unknown(action: str, layer: Layer, path: str) -> Problem:
     if path in OF_THEIR_LOADERS:
         message = f"{path} is read by the loader of a recipe of the cookbook alone"
         return UNKNOWN_KEY.at(place(layer, path), message, OF_THEIR_LOADERS[path])
+    if path in OF_THEIR_WORKFLOWS:
+        message = f"{path} is an argument of a workflow and no key of a spec"
+        return UNKNOWN_KEY.at(place(layer, path), message, OF_THEIR_WORKFLOWS[path])
     if own:
         message = f"{path} is a key of cosmos-rl's own processes, which do not run here"
         return UNKNOWN_KEY.at(place(layer, path), message, "remove it")

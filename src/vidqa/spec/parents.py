@@ -21,6 +21,7 @@ from vidqa.contract.problem import Code
 from vidqa.spec.problems import NO_CHECKPOINT, NO_EXPORT, NO_RUN
 
 ADAPTER = "adapter_config.json"
+EXPORTS = "safetensors"  # the folder of a run's exports
 FINAL = "final"  # the last export of a run of cosmos-rl
 NAME = re.compile(rf"^((step|epoch)_(\d+)|{FINAL})$")
 DEPTH = 2  # <run_id>/<timestamp> below the folder that is named

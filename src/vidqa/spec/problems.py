@@ -35,7 +35,23 @@ REQUIRED = Code("SPEC_REQUIRED", "A key without which nothing can run is empty."
 HUB_NAME = Code(
     "SPEC_HUB_NAME",
     "An upload to the hub is asked for, and no repository is named.",
-    "Set train.ckpt.hf_repo_name to organisation/name.",
+    "Set train.ckpt.hf_repo_name to organisation/name, or to a name in the token's own namespace.",
+)
+BENCHMARK_FILE = Code(
+    "SPEC_BENCHMARK_FILE",
+    "A configuration of Cosmos-Reason1's benchmark is no spec: it names subsets, not one set.",
+    "Give it to scripts/run_benchmark.py --config FILE.",
+)
+MODEL_ADAPTER = Code(
+    "SPEC_MODEL_ADAPTER",
+    "A LoRA adapter is named where a whole model is needed.",
+    "Merge it with scripts/export.py RUN --merge --out FOLDER and name FOLDER. To ask it or to evaluate it, set "
+    "model.enable_lora and model.base_model_path, as --parent-run does.",
+)
+MODEL_RUN = Code(
+    "SPEC_MODEL_RUN",
+    "A run is named where the folder of a model is needed.",
+    "Name one of its exports: RUN/best, or RUN/safetensors/NAME.",
 )
 FPS_AND_NFRAMES = Code(
     "SPEC_FPS_AND_NFRAMES",
@@ -188,6 +204,11 @@ DP_MISMATCH = Code(
     "Let dp_shard_size * cp_size of policy.parallelism be the GPUs per node and dp_replicate_size the nodes; of an "
     "evaluation, num_gpus the GPUs.",
 )
+SHARDS_CROSS_NODES = Code(
+    "SPEC_SHARDS_CROSS_NODES",
+    "GPUs of several nodes share each layer's weights, which then cross the network in every pass.",
+    "Let dp_shard_size x cp_size be the GPUs of a node and dp_replicate_size the nodes, if the model fits so.",
+)
 CONTEXT_HEADS = Code(
     "SPEC_CONTEXT_HEADS",
     "The GPUs that share each pack cannot share the model's key heads, of which each of them takes as many.",
@@ -222,17 +243,12 @@ NO_CHECKPOINT = Code(
 AUTOML_NO_SEARCH = Code(
     "AUTOML_NO_SEARCH",
     "A hyper-parameter search was asked for, or is enabled, and this copy of the skill says that it cannot run one.",
-    "Train directly with --automl-policy off, or set automl.runnable in config.json where run_automl.py is there.",
-)
-AUTOML_UNCLEAR = Code(
-    "AUTOML_UNCLEAR",
-    "A request speaks of a hyper-parameter search and neither orders nor refuses it clearly.",
-    "Ask the user, or decide: --automl-policy off for a plain training, on for a search.",
+    "Train directly with --automl off, or set automl.runnable in config.json where run_automl.py is there.",
 )
 AUTOML_NOT_RUNNABLE = Code(
     "AUTOML_NOT_RUNNABLE",
     "AutoML is enabled and cannot run.",
-    "Run `make generate`, or train directly with --automl-policy off.",
+    "Run `make generate`, or train directly with --automl off.",
     Exit.ENVIRONMENT,
 )
 VISION_BOUNDS = Code(

@@ -10,8 +10,7 @@ import yaml
 
 from vidqa import actions
 from vidqa.contract.problem import Problem
-from vidqa.spec.problems import AUTOML_NO_SEARCH, AUTOML_NOT_RUNNABLE, AUTOML_UNCLEAR
-from vidqa.spec.request import Wish, read
+from vidqa.spec.problems import AUTOML_NO_SEARCH, AUTOML_NOT_RUNNABLE
 
 CONFIG = "config.json"
 
@@ -29,7 +28,7 @@ class Cost:
 
 @dataclass(frozen=True)
 class Decision:
-    """`decision` is direct, automl or unclear; `runnable` says whether that can be started now; `cost` a search's."""
+    """`decision` is direct or automl; `runnable` says whether that can be started now; `cost` is a search's."""
 
     decision: str
     runnable: bool
@@ -38,24 +37,15 @@ class Decision:
     cost: Cost | None = None
 
 
-def route_train(policy: str, request: str, root: Path) -> Decision:
-    """Decide from the policy (auto, on, off), the user's words, and what the skill declares and holds.
+def route_train(automl: str, root: Path) -> Decision:
+    """Decide from the caller's word (auto, on, off) and what the skill in `root` declares and holds.
 
-    A policy of on or off outweighs the words. Words that are about a search and no clear order are left to the caller.
-    Where no search can run, a training that nobody asked to search goes on directly, with a warning that says so.
+    Under auto, a search that cannot run gives a direct training with a warning; under on it gives an error.
     """
-    words = read(request)
-    if policy == "off":
-        return Decision("direct", True, "the AutoML policy is off for this run")
-    asked = policy == "on" or words.wish is Wish.ON
-    if policy == "auto":
-        if words.wish is Wish.OFF:
-            return Decision("direct", True, f"the request says {words.said!r}: AutoML is off for this run")
-        if words.wish is Wish.UNCLEAR:
-            why = f"the request speaks of a search and does not clearly order or refuse one: {words.said!r}"
-            return Decision("unclear", False, why, (AUTOML_UNCLEAR.at("--request", why, severity="warning"),))
+    if automl == "off":
+        return Decision("direct", True, "AutoML is off for this run")
     enabled, broken = _enabled(root)
-    if not asked and not enabled and not broken:
+    if automl == "auto" and not enabled and not broken:
         return Decision("direct", True, "automl_enabled is not true in references/skill_info.yaml")
     cost, unread = _search(root)
     problems = [
@@ -64,19 +54,16 @@ def route_train(policy: str, request: str, root: Path) -> Decision:
     if cost is None and not unread:
         problems.append(AUTOML_NO_SEARCH.at(root / CONFIG, f"automl.runnable is not true in {CONFIG}"))
     if problems or cost is None:
-        return _without(problems, asked)
-    if asked:
-        why = "the AutoML policy is on" if policy == "on" else f"the request says {words.said!r}"
-    else:
-        why = "AutoML is enabled, and neither the request nor the policy turns it off"
+        return _without_search(problems, automl)
+    why = "AutoML is on for this run" if automl == "on" else "AutoML is enabled and not turned off for this run"
     return Decision("automl", True, f"{why}: {cost}", cost=cost)
 
 
-def _without(problems: list[Problem], asked: bool) -> Decision:
-    why = "AutoML is enabled and not runnable: " + "; ".join(each.message for each in problems)
-    if asked:
+def _without_search(problems: list[Problem], automl: str) -> Decision:
+    why = "AutoML is not runnable: " + "; ".join(problem.message for problem in problems)
+    if automl == "on":
         return Decision("automl", False, why, tuple(problems))
-    warnings = tuple(replace(each, severity="warning") for each in problems)
+    warnings = tuple(replace(problem, severity="warning") for problem in problems)
     return Decision("direct", True, f"{why}: the training is a direct one", warnings)
 
 
@@ -85,10 +72,10 @@ def _search(root: Path) -> tuple[Cost | None, list[tuple[str, str]]]:
     config, why = _read(root / CONFIG)
     if why:
         return None, [(CONFIG, why)]
-    said = config.get("automl") if isinstance(config, dict) else None
-    if not isinstance(said, dict) or said.get("runnable") is not True:
+    search = config.get("automl") if isinstance(config, dict) else None
+    if not isinstance(search, dict) or search.get("runnable") is not True:
         return None, []
-    return Cost(said["trials"], said["reruns"]), []
+    return Cost(search["trials"], search["reruns"]), []
 
 
 def _enabled(root: Path) -> tuple[bool, list[tuple[str, str]]]:
@@ -98,7 +85,7 @@ def _enabled(root: Path) -> tuple[bool, list[tuple[str, str]]]:
 
 
 def _unreadable(root: Path) -> list[tuple[str, str]]:
-    searched = [each.name for each in actions.every() if each.is_searched]
+    searched = [action.name for action in actions.every() if action.is_searched]
     names = [
         file for name in searched for file in (f"schemas/{name}.schema.json", f"references/spec_template_{name}.yaml")
     ]

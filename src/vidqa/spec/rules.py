@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 from vidqa.actions import action_for, resolve
 from vidqa.contract.problem import Problem
@@ -14,13 +16,14 @@ from vidqa.spec import problems as codes
 from vidqa.spec.evaluate_tables import EvaluateEngine, Model
 from vidqa.spec.models import EmbedSpec, EvaluateSpec, InferenceSpec, Spec, TrainSpec
 from vidqa.spec.native import native_problems
+from vidqa.spec.parents import ADAPTER, EXPORTS
 from vidqa.spec.policy_tables import Lora, Policy
 from vidqa.spec.run_tables import Vision
 from vidqa.spec.schedule import effective_batch, steps_per_epoch, total_steps, warmup_steps
 
 VIDEO_LENGTH = 40960  # tokens below which a video sample may not fit
 HF_MODEL = re.compile(r"^hf_model://[\w.-]+/[\w.-]+(@[\w./-]+)?$")
-HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
+HUB_NAME = re.compile(r"([\w.-]+/)?[\w.-]+")
 HIGHEST_RATE = {"a full fine-tune": 1e-4, "LoRA": 1e-3}
 BARE_ID = re.compile(r"^[\w-][\w.-]*/[\w.-]+$")
 VISION_TARGETS = ("all-linear", "attn.qkv", "attn.proj")
@@ -57,6 +60,21 @@ def check_with_gpus(spec: Spec, gpus: int) -> list[Problem]:
     if count == gpus or (count < gpus and not declared.fills_gpus):
         return []
     return [codes.DP_MISMATCH.at(declared.processes_key, f"the spec asks for {count} processes, GPUs: {gpus}")]
+
+
+def check_with_nodes(spec: Spec, nodes: int) -> list[Problem]:
+    """SPEC_SHARDS_CROSS_NODES, a warning, where GPUs that share each layer's weights are on several nodes."""
+    if nodes < 2 or not isinstance(spec, TrainSpec):
+        return []
+    mesh = spec.policy.parallelism
+    per_node, rest = divmod(action_for(spec).processes(spec), nodes)
+    group = mesh.dp_shard_size * mesh.cp_size
+    if rest or (group <= per_node and per_node % group == 0):
+        return []
+    message = f"{group} GPUs share each layer's weights, a node has {per_node}: they cross the network in every pass"
+    inside = f"dp_shard_size = {per_node // mesh.cp_size} and dp_replicate_size = {nodes}"
+    remedy = f"set {inside}, if preflight finds that the model fits" if per_node % mesh.cp_size == 0 else ""
+    return [codes.SHARDS_CROSS_NODES.at("policy.parallelism.dp_shard_size", message, remedy, severity="warning")]
 
 
 def check_with_heads(policy: Policy, key_heads: int) -> list[Problem]:
@@ -184,7 +202,8 @@ def embed_rules(spec: EmbedSpec) -> Iterator[Problem]:
 
 
 def _answering_model(model: Model) -> Iterator[Problem]:
-    yield from _model_name("model.model_name", model.model_name)
+    found = _model_name("model.model_name", model.model_name)
+    yield from (p for p in found if not (model.enable_lora and p.code == codes.MODEL_ADAPTER.name))
     if model.enable_lora and not model.base_model_path:
         yield codes.LORA_NO_BASE.at("model.base_model_path", "enable_lora is true and base_model_path is empty")
     elif model.enable_lora:
@@ -222,6 +241,7 @@ def _vision(vision: Vision, path: str) -> Iterator[Problem]:
 
 def _model_name(path: str, name: str) -> Iterator[Problem]:
     yield from _required(path, name)
+    yield from _no_whole_model(path, name)
     if name.startswith("hf_model://"):
         if not HF_MODEL.match(name):
             yield codes.BARE_MODEL_ID.at(path, f"{name!r} is not hf_model://org/name")
@@ -229,6 +249,19 @@ def _model_name(path: str, name: str) -> Iterator[Problem]:
         yield codes.BARE_MODEL_ID.at(
             path, f"{name!r} is a bare id, and no such folder is here", f"write hf_model://{name}"
         )
+
+
+def _no_whole_model(path: str, name: str) -> Iterator[Problem]:
+    """An adapter or a run where the folder of a whole model is to be."""
+    folder = Path(os.path.expanduser(name)) if name else None
+    if folder is None or "://" in name or (folder / "config.json").is_file():
+        return
+    if (folder / ADAPTER).is_file():
+        merge = f"python scripts/export.py {shlex.quote(name)} --merge --out FOLDER, and name FOLDER"
+        yield codes.MODEL_ADAPTER.at(path, f"{name} holds a LoRA adapter and no model", f"merge it first: {merge}")
+    elif (folder / EXPORTS).is_dir():
+        remedy = f"name {folder}/best, or leave it to --parent-run {shlex.quote(name)}"
+        yield codes.MODEL_RUN.at(path, f"{name} is the folder of a run", remedy)
 
 
 def _optimizer(spec: TrainSpec) -> Iterator[Problem]:
@@ -264,7 +297,7 @@ def _uploads(spec: TrainSpec) -> Iterator[Problem]:
     if ckpt.upload_s3:
         yield from _required("train.ckpt.s3_bucket", ckpt.s3_bucket or "")
     if ckpt.upload_hf and not HUB_NAME.fullmatch(ckpt.hf_repo_name):
-        yield codes.HUB_NAME.at("train.ckpt.hf_repo_name", f"{ckpt.hf_repo_name!r} is not organisation/name")
+        yield codes.HUB_NAME.at("train.ckpt.hf_repo_name", f"{ckpt.hf_repo_name!r} is not organisation/name or name")
 
 
 def _patterns(spec: TrainSpec) -> Iterator[Problem]:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import json
-from typing import Any, cast
+from typing import Any
 
 import tomli_w
 import yaml
 
 from vidqa.actions import action_for
 from vidqa.contract.problem import raise_errors
-from vidqa.spec.compat.cosmos import cosmos_table
+from vidqa.spec.compat.cosmos import target_table
 from vidqa.spec.keys import flat
-from vidqa.spec.models import Spec, TrainSpec
+from vidqa.spec.models import Spec
 from vidqa.spec.problems import FILE
 from vidqa.spec.resolve import Resolved
 
@@ -24,11 +24,11 @@ def dump(spec: Spec, format: str = "toml", target: str = "native", train_samples
     `train_samples` lets epochs be written as steps where cosmos-rl knows only steps. Raises SPEC_FILE on an unknown
     format, and what stands in the way of the target.
     """
-    if target == "cosmos-rl" and action_for(spec).cosmos:
-        table, problems = cosmos_table(cast(TrainSpec, spec), train_samples)
+    if target == "cosmos-rl":
+        table, problems = target_table(spec, train_samples)
         raise_errors(problems)
     else:
-        table = spec.model_dump(exclude_none=True, exclude={"engine"} if target == "cosmos-rl" else None)
+        table = spec.model_dump(exclude_none=True)
     return render(table, format)
 
 

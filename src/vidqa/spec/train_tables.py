@@ -75,7 +75,9 @@ class Checkpoint(Table):
         "Upload to the hub",
         "After training, upload the best export to the Hugging Face hub; a new repository is made private.",
     )
-    hf_repo_name: str = key("", "Hub repository", "organisation/name for upload_hf.")
+    hf_repo_name: str = key(
+        "", "Hub repository", "organisation/name for upload_hf; a name alone is in the token's own namespace."
+    )
     upload_s3: bool | str = key(
         False,
         "Upload to S3",

@@ -17,8 +17,8 @@ BLOCK = 8 << 20
 def upload_export(
     folder: Path, name: str, message: str, *, token: str | None, public: bool, without: str
 ) -> dict[str, Any]:
-    """Commit the files of an export, but the one called `without`, to organisation/name, made where it is not there;
-    {"commit", "files", "bytes"}.
+    """Commit the files of an export, but the one called `without`, to organisation/name, or to a name alone in the
+    token's own namespace; made where it is not there. {"repository", "commit", "files", "bytes"}.
 
     Files that the hub has already are not sent again. Raises STORAGE_HUB_PUBLIC, STORAGE_HUB_REFUSED,
     STORAGE_UNREACHABLE, STORAGE_DAMAGED.
@@ -29,7 +29,7 @@ def upload_export(
     api = huggingface_hub.HfApi(endpoint=environment.hf_endpoint(), token=token)
     huggingface_hub.utils.disable_progress_bars()
     try:
-        api.create_repo(name, private=not public, exist_ok=True)
+        name = str(api.create_repo(name, private=not public, exist_ok=True).repo_id)
         if not public and not api.model_info(name).private:
             raise HUB_PUBLIC.error(name, "it is public")
         made = api.upload_folder(repo_id=name, folder_path=folder, commit_message=message, ignore_patterns=[without])
@@ -48,7 +48,13 @@ def upload_export(
     if damaged:
         raise DAMAGED.error(name, f"differs from {folder}: {', '.join(damaged[:10])}")
     sizes = [path.stat().st_size for path in files]
-    return {"commit": str(made.oid), "export": folder.name, "files": len(sizes), "bytes": sum(sizes)}
+    return {
+        "repository": name,
+        "commit": str(made.oid),
+        "export": folder.name,
+        "files": len(sizes),
+        "bytes": sum(sizes),
+    }
 
 
 def _files(folder: Path, without: str) -> list[Path]:

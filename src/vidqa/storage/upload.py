@@ -27,13 +27,14 @@ from vidqa.storage.s3_upload import send
 
 RECORD = "uploads.json"
 EXPORT = "export.json"  # the facts file of a complete export
-HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
+HUB_NAME = re.compile(r"([\w.-]+/)?[\w.-]+")
 
 
 @dataclass(frozen=True)
 class Destinations:
     """Where a run is uploaded. `s3` is the address below which the run gets a folder of its name; `which` are the
-    exports sent there: final (the best and the newest) or all; `hub` is organisation/name and gets the best one."""
+    exports sent there: final (the best and the newest) or all; `hub` is organisation/name, or a name in the
+    token's own namespace, and gets the best one."""
 
     s3: str | None = None
     which: str = "final"
@@ -65,7 +66,7 @@ def upload(run_dir: Path, to: Destinations, token: str | None) -> tuple[dict[str
         raise NOTHING_TO_UPLOAD.error(run_dir, "neither the run's spec nor the command line names a destination")
     chosen = exports(run_dir, to.which)
     if to.hub and not HUB_NAME.fullmatch(to.hub):
-        raise NOTHING_TO_UPLOAD.error("--hub", f"{to.hub!r} is not of the form organisation/name")
+        raise NOTHING_TO_UPLOAD.error("--hub", f"{to.hub!r} is not of the form organisation/name or name")
     if to.hub and not chosen:
         raise NOTHING_TO_UPLOAD.error(run_dir, "the run has no export for the hub")
     places: dict[str, Callable[[], dict[str, Any]]] = {}

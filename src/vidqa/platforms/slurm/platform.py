@@ -15,9 +15,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import vidqa
 from vidqa.contract.problem import Exit, Problem, ProblemError
 from vidqa.platforms import verdict
 from vidqa.platforms._base import (
+    HAND_OVER,
     INFRASTRUCTURE,
     OUT_OF_MEMORY,
     SECRETS,
@@ -37,8 +39,11 @@ from vidqa.platforms.site import is_unseen, settings_of
 from vidqa.platforms.slurm import script as slurm_script
 from vidqa.platforms.slurm.commands import PATIENCE_S, SlurmCommands, SlurmJob, accounted, find, slurm_job
 from vidqa.platforms.slurm.problems import (
+    SLURM_CHECKOUT,
+    SLURM_CORES,
     SLURM_MISSING,
     SLURM_NOT_SHARED,
+    SLURM_ONLY_HERE,
     SLURM_PATH,
     SLURM_REFUSED,
     SLURM_SILENT,
@@ -72,7 +77,7 @@ ENDS = (*ENDED_BY_ITSELF, *ENDED_BY_SLURM, "CANCELLED")
 def check(job: Job) -> list[Problem]:
     """The check of sbatch itself, and checks that it does not make."""
     site: SlurmSite = job.settings
-    problems = [*image_problems(site, slurm_script.image_of(job)), *_unseen(job)]
+    problems = [*image_problems(site, slurm_script.image_of(job)), *unseen(job), *_checkout(job), *_cores(site)]
     for path in slurm_script.unmountable(job):
         problems.append(
             SLURM_PATH.at(path, f"the backend is {site.backend}, and the path holds one of : , ^ or ends in a blank")
@@ -91,21 +96,44 @@ def check(job: Job) -> list[Problem]:
     return problems + ([SLURM_REFUSED.at("sbatch --test-only", answer.complaint)] if answer.code else [])
 
 
-def _unseen(job: Job) -> list[Problem]:
+def unseen(job: Job) -> list[Problem]:
     """An error if the run folder is only on the cluster, since it is written here; a warning for other such paths."""
     paths = dict.fromkeys(path for path in (*job.reads, *job.writes) if is_unseen(job.settings, path))
     problems = [SLURM_UNSEEN.at("cluster_paths", ", ".join(map(str, paths)), severity="warning")] if paths else []
-    if is_unseen(job.settings, job.run_dir):
-        problems.append(SLURM_NOT_SHARED.at(job.run_dir, "cluster_paths declares it; a launch writes it from here"))
-    return problems
+    if not is_unseen(job.settings, job.run_dir):
+        return problems
+    problems.append(SLURM_NOT_SHARED.at(job.run_dir, "cluster_paths declares it; a launch writes it from here"))
+    only_here = dict.fromkeys(str(path) for path in (*job.reads, *job.writes) if not is_unseen(job.settings, path))
+    return problems + [SLURM_ONLY_HERE.at(path, "it is not below cluster_paths") for path in only_here]
+
+
+def _checkout(job: Job) -> list[Problem]:
+    """An error if node.sh would name this machine's installation on a cluster that does not see this machine."""
+    site: SlurmSite = job.settings
+    if not is_unseen(site, job.run_dir) or site.backend != "venv" or site.checkout or site.python:
+        return []
+    return [SLURM_CHECKOUT.at("checkout", f"the files would name {Path(vidqa.__file__).parents[2]}")]
+
+
+def _cores(site: SlurmSite) -> list[Problem]:
+    if site.cpus_per_task or any(option.startswith("--cpus-per-") for option in site.options):
+        return []
+    return [SLURM_CORES.at("cpus_per_task", "it is not set", severity="warning")]
 
 
 def render(job: Job) -> Rendered:
     command = ("sbatch", "--parsable", str(job.run_dir / SCRIPT))
-    return Rendered(command, {}, SECRETS, {SCRIPT: slurm_script.sbatch(job), TASK: slurm_script.task(job)})
+    scripts = {SCRIPT: slurm_script.sbatch(job), TASK: slurm_script.task(job)}
+    if is_unseen(job.settings, job.run_dir):
+        site: SlurmSite = job.settings
+        python = [slurm_script.python_of(site)] if site.backend == "venv" else []
+        scripts[HAND_OVER] = slurm_script.hand_over(job, (SPEC_FILE, *scripts), SCRIPT, python)
+    return Rendered(command, {}, SECRETS, scripts)
 
 
 def by_hand(job: Job, folder: Path) -> str:
+    if is_unseen(job.settings, job.run_dir):
+        return ""
     start = f"sbatch {shlex.quote(str(job.run_dir / SCRIPT))}"
     site: SlurmSite = job.settings
     if site.ssh:
@@ -259,7 +287,7 @@ SLURM = Platform(
     settings=SlurmSite,
     by_hand=by_hand,
     silent=SLURM_SILENT.name,
-    away=(SLURM_MISSING.name, SLURM_SSH.name, SLURM_SILENT.name),
+    away=(SLURM_MISSING.name, SLURM_SSH.name, SLURM_SILENT.name, SLURM_NOT_SHARED.name),
     has_queue=True,
     poll_s=POLL_S,
 )

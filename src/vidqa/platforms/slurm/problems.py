@@ -33,6 +33,23 @@ SLURM_NOT_SHARED = Code(
     "or copy there what launch.py --dry-run --out DIR writes, and submit it there.",
     Exit.ENVIRONMENT,
 )
+SLURM_CHECKOUT = Code(
+    "PLATFORM_SLURM_CHECKOUT",
+    "Only the cluster sees the output folder, and nothing says where this skill is installed there.",
+    "Install it on the cluster (git clone, make install) and name its folder with `checkout` in the table [slurm] of "
+    "site.toml; or name with `python` an interpreter that has it.",
+)
+SLURM_ONLY_HERE = Code(
+    "PLATFORM_SLURM_ONLY_HERE",
+    "Only the cluster sees the output folder, and the job reads what is on this machine.",
+    "Copy it to a folder below `cluster_paths` and name it there; a model of the hub with `hf download ORG/NAME "
+    "--local-dir FOLDER` on the cluster. If the cluster has the folder at the same path, add it to `cluster_paths`.",
+)
+SLURM_CORES = Code(
+    "PLATFORM_SLURM_CORES",
+    "The site's settings name no cores for the job, and many clusters then give it one on each node.",
+    "Set `cpus_per_task` in the table [slurm] of site.toml, about 8 for each GPU of a node: videos are decoded there.",
+)
 SLURM_UNSEEN = Code(
     "PLATFORM_SLURM_UNSEEN",
     "Some of the job's files and folders lie where only the nodes see them, as the site's settings declare.",

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import shlex
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 import vidqa
 from vidqa.contract import environment
-from vidqa.platforms._base import SECRETS, Job
+from vidqa.platforms._base import HAND_OVER, SECRETS, Job
 from vidqa.platforms.engine_command import GO_ON, Filled, engine_environment, torchrun
 from vidqa.platforms.mounts import mounts
+from vidqa.platforms.site import cache_folder, is_unseen
 from vidqa.platforms.slurm.site import SlurmSite
 
 SCRIPT, TASK = "job.sbatch", "node.sh"
@@ -65,6 +67,24 @@ exit "$code"
 """
 
 
+ON_THE_CLUSTER = """\
+#!/bin/bash
+# Copy this folder to the cluster and run there: bash {name}
+set -euo pipefail
+here=$(cd "$(dirname "${{BASH_SOURCE[0]}}")" && pwd)
+run={run}
+missing=0
+for path in {needed}; do
+    [[ -e $path ]] || {{ echo "the cluster has no $path" >&2; missing=1; }}
+done
+((missing == 0)) || exit 3
+mkdir -p "$run"
+cp {files} "$run"
+cd "$run"
+sbatch {script}
+"""
+
+
 def sbatch(job: Job) -> str:
     """The script of one job."""
     site: SlurmSite = job.settings
@@ -85,9 +105,9 @@ def task(job: Job) -> str:
     site: SlurmSite = job.settings
     python = python_of(site)
     settings = engine_environment(job, site.cpus_per_task or 1)
-    settings["VIDQA_CACHE_DIR"] = str(environment.cache_folder())
+    settings["VIDQA_CACHE_DIR"] = str(cache_folder(site, job.run_dir.parent))
     if site.backend == "venv":
-        settings["PYTHONPATH"] = environment.python_path(Path(vidqa.__file__).parents[1])
+        settings |= {"PYTHONPATH": source} if (source := _source(job)) else {}
     else:
         settings["PYTHONNOUSERSITE"] = "1"  # keeps the host's packages out of the image
     exports = [f"export {name}={shlex.quote(value)}" for name, value in settings.items()]
@@ -105,6 +125,26 @@ def task(job: Job) -> str:
     return "\n".join(lines) + "\n"
 
 
+def _source(job: Job) -> str:
+    """The PYTHONPATH of a bare environment; empty where the cluster's own `python` has this package installed."""
+    site: SlurmSite = job.settings
+    if site.checkout:
+        return f"{site.checkout}/src"
+    return "" if is_unseen(site, job.run_dir) else environment.python_path(Path(vidqa.__file__).parents[1])
+
+
+def hand_over(job: Job, names: Iterable[str], script: str, programs: Iterable[str] = ()) -> str:
+    """The shell script that submits `script` of the files beside it, on a cluster that this machine does not see.
+    `programs` are paths that have to be there, as the job's inputs have."""
+    return ON_THE_CLUSTER.format(
+        name=HAND_OVER,
+        run=shlex.quote(str(job.run_dir)),
+        needed=shlex.join([*programs, *map(str, job.reads)]),
+        files=" ".join(f'"$here"/{name}' for name in names),
+        script=script,
+    )
+
+
 def name_of(job_id: str) -> str:
     """The job's name in SLURM, which finds the job even if its launcher died before it stored the number."""
     return f"vidqa-{job_id}"
@@ -116,7 +156,9 @@ def exit_file(run_dir: Path, slurm_id: str) -> Path:
 
 
 def python_of(site: SlurmSite) -> str:
-    return site.python or (sys.executable if site.backend == "venv" else "python")
+    if site.python or site.backend != "venv":
+        return site.python or "python"
+    return f"{site.checkout}/.venv/bin/python" if site.checkout else sys.executable
 
 
 def image_of(job: Job) -> str:

@@ -36,6 +36,9 @@ class SlurmSite(SiteSettings):
     backend: Literal["venv", "apptainer", "pyxis"] = Field(
         "venv", description="What the engine runs in: a Python environment, an Apptainer image, or pyxis's container."
     )
+    checkout: AbsolutePath | Literal[""] = Field(
+        "", description="This skill's folder on a cluster that does not see this machine's; its .venv is used."
+    )
     python: Line = Field("", description="The Python of the environment or image; empty: the launcher's, or python.")
     image: Line = Field("", description="Engine image (a .sif or .sqsh file, docker://...), unless --image names one.")
     cluster_paths: list[AbsolutePath] = Field(

@@ -1,4 +1,4 @@
-"""A training spec in the keys of cosmos-rl 0.4.7, with what stands in the way of running it there."""
+"""A spec in the keys of cosmos-rl 0.4.7 and of TAO's evaluator, with what stands in the way of running it there."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from vidqa.contract.problem import Problem
 from vidqa.spec.keys import flat, leaves
-from vidqa.spec.models import TrainSpec
+from vidqa.spec.models import EvaluateSpec, Spec, TrainSpec
 from vidqa.spec.problems import NOT_IN_TARGET, VIDEO_FPS_REQUIRED
 from vidqa.spec.schedule import steps_per_epoch
 
@@ -25,8 +25,42 @@ UNKNOWN_THERE = {
     "validation.enable_dataset_cache",
     "policy.parallelism.cp_rotate_method",
 }
+# Keys of an evaluation that TAO's evaluator does not read.
+UNKNOWN_TO_EVALUATOR = {
+    *("evaluation.generator", "evaluation.method", "generation.top_p", "generation.top_k"),
+    *("metrics.bertscore_layer", "metrics.similarity_model"),
+    *(f"vision.{bound}" for bound in ("min_frames", "max_frames", "min_pixels", "max_pixels")),
+    *(f"vision.{name}" for name in ("resized_height", "resized_width", "video_start", "video_end")),
+}
+EVALUATOR_METRICS = ("bleu", "rouge", "bertscore")
+ONE_FOR_STOCK_MODELS = ("policy.parallelism.cp_size", "policy.parallelism.pp_size")
 RESHARD = {"true": "always", "false": "never"}
 MOST_NAMED = 5
+
+
+def target_table(spec: Spec, train_samples: int | None = None) -> tuple[dict[str, Any], list[Problem]]:
+    """The table that NVIDIA's container reads for the action of a spec, and the problems with it."""
+    if isinstance(spec, TrainSpec):
+        return cosmos_table(spec, train_samples)
+    if isinstance(spec, EvaluateSpec):
+        return evaluator_table(spec)
+    message = "only the specs of a training and of an evaluation are written in the container's keys"
+    return {}, [NOT_IN_TARGET.at("--target", message, "use --target native")]
+
+
+def evaluator_table(spec: EvaluateSpec) -> tuple[dict[str, Any], list[Problem]]:
+    """The table that TAO's evaluator reads, and a warning for each value that it cannot hold."""
+    defaults = leaves("evaluate")
+    values, problems = {}, []
+    for path, value in flat(spec).items():
+        if path.startswith("engine.") or path in UNKNOWN_TO_EVALUATOR:
+            if value != defaults[path].default:
+                problems.append(_lost(path, value))
+        elif value is not None:
+            values[path] = value
+    values["metrics.names"] = [name for name in spec.metrics.names if name in EVALUATOR_METRICS]
+    problems += [_lost("metrics.names", name) for name in spec.metrics.names if name not in EVALUATOR_METRICS]
+    return _nested(values), problems
 
 
 def cosmos_table(spec: TrainSpec, train_samples: int | None = None) -> tuple[dict[str, Any], list[Problem]]:
@@ -40,6 +74,9 @@ def cosmos_table(spec: TrainSpec, train_samples: int | None = None) -> tuple[dic
     values["train.fsdp_reshard_after_forward"] = RESHARD.get(
         spec.train.fsdp_reshard_after_forward, spec.train.fsdp_reshard_after_forward
     )
+    if not _has_own_class(spec.policy.model_name_or_path):
+        values["train.compile"] = False
+        problems += _refused_for_stock_models(spec)
     if spec.train.optm_warmup_epochs is not None:
         values["train.optm_warmup_steps"] = _warmup(spec, spec.train.optm_warmup_epochs, train_samples)
     if not values["train.ckpt.save_freq"]:
@@ -57,6 +94,26 @@ def cosmos_table(spec: TrainSpec, train_samples: int | None = None) -> tuple[dic
         values["train.resume"] = str(Path(resume) / "policy")
     values["redis"] = str(spec.redis)
     return _nested({path: value for path, value in values.items() if not _empty_custom(path, value)}), problems
+
+
+def _has_own_class(model: str) -> bool:
+    """Whether cosmos-rl has a model class of its own for this model, as for Qwen2.5-VL. Qwen3-VL runs as
+    transformers' class, for which cosmos-rl asserts against torch.compile, context and pipeline parallelism."""
+    try:
+        config = json.loads((Path(model) / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):  # a model of the hub is known by its name
+        return any(name in model for name in ("Cosmos-Reason1", "Qwen2.5-VL"))
+    return isinstance(config, dict) and config.get("model_type") == "qwen2_5_vl"
+
+
+def _refused_for_stock_models(spec: TrainSpec) -> list[Problem]:
+    sizes = {path: size for path, size in flat(spec).items() if path in ONE_FOR_STOCK_MODELS}
+    message = "cosmos-rl asserts that it is 1 for Qwen3-VL; got {}"
+    return [
+        NOT_IN_TARGET.at(path, message.format(size), "set it to 1, or use dp_shard_size")
+        for path, size in sizes.items()
+        if size != 1
+    ]
 
 
 def _ours(path: str) -> bool:
@@ -77,7 +134,7 @@ def _is_lost(path: str, value: Any) -> bool:
 
 def _lost(path: str, value: Any) -> Problem:
     severity = "error" if path.startswith("policy.lora") else "warning"
-    message = f"cosmos-rl has no {path} = {value!r}; it is left out"
+    message = f"NVIDIA's container has no {path} = {value!r}; it is left out"
     return NOT_IN_TARGET.at(path, message, "remove it, or use --target native", severity=severity)
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 # Where a key of NVIDIA's example files, or of an older cosmos-rl, stands here.
 RENAMED = {
+    "custom.vision.num_frames": "custom.vision.nframes",
+    "vision.num_frames": "vision.nframes",
     "custom.dataset.path": "custom.train_dataset.annotation_path",
     "custom.dataset.annotation_path": "custom.train_dataset.annotation_path",
     "custom.dataset.media_path": "custom.train_dataset.media_path",
@@ -15,6 +17,11 @@ RENAMED = {
 # Keys that loaders of the cookbook's own recipes read, and what to write here.
 _LOADER = "write a function that yields the records of this set, and let custom.loader name it: FILE.py:FUNCTION"
 OF_THEIR_LOADERS = {"custom.dataset.dataset_root": _LOADER, "custom.dataset.meta_file": _LOADER}
+# Arguments of a workflow of TAO's skill bank, and the option that takes the place of each.
+OF_THEIR_WORKFLOWS = {
+    "parent_job_id": "give it to build_spec.py: --parent-job-id JOB",
+    "automl_policy": "give it to route_train.py: --automl auto, on or off",
+}
 # Tables and keys of cosmos-rl's own processes.
 OF_THEIR_PROCESSES = ("profiler", "controller_execution_id")
 # Parts of cosmos-rl's configuration that supervised fine-tuning never reads.

@@ -73,6 +73,7 @@ class Answerer:
         self.backend, self.gate, self.defaults = backend, gate, defaults
         self.grammars = Grammars(backend.planner.chat)
         self.threads = ThreadPoolExecutor(backend.most + gate.limits.queue, "request")  # one for each request
+        self.compiling = ThreadPoolExecutor(1, "grammar")  # grammars take one core, whoever sends them
 
     async def plan(self, request: ChatRequest, held: ExitStack) -> Sample:
         """The planned sample of a request; its media exist until `held` is closed. Raises the problems of the
@@ -112,10 +113,11 @@ class Answerer:
         most = self._most(request, sample)
         encoded = await self.in_thread(self.backend.planner.encode, sample)
         thinking = encoded.text.rstrip().endswith(OPENS)
-        make_mask = await self.in_thread(partial(self.grammars.of, request, thinking=thinking))
+        compiled = partial(self.grammars.masks, request, request.n or 1, thinking=thinking)
+        masks = await self.in_thread(compiled, threads=self.compiling)
         loop, answers = asyncio.get_running_loop(), Answers(sample, most, [], [], asyncio.Queue())
         drawing, tell = self._drawing(request, most), partial(_tell, loop, answers.queue)
-        for number in range(request.n or 1):
+        for number, mask in enumerate(masks):
             transcript = Transcript(
                 self.backend.planner.chat, request.stops, thinking=thinking, logprobs=bool(request.logprobs)
             )
@@ -129,7 +131,7 @@ class Answerer:
                 lambda outcome: None,
                 bool(request.logprobs),
                 request.top_logprobs or 0,
-                make_mask() if make_mask else None,
+                mask,
             )
             order.take, order.done = _listeners(order, transcript, partial(tell, number))
             answers.orders.append(order)
@@ -156,14 +158,18 @@ class Answerer:
         penalty = request.repetition_penalty or usual.repetition_penalty
         return Drawing(most, temperature, request.top_p or 1.0, max(0, request.top_k or 0), penalty, seed)
 
-    async def in_thread(self, work: Callable[..., Value], *given: Any) -> Value:
+    async def in_thread(
+        self, work: Callable[..., Value], *given: Any, threads: ThreadPoolExecutor | None = None
+    ) -> Value:
         """Run a slow call in a thread. When cancelled, it waits for the end of the call, so that its results are
-        cleaned up."""
-        running = asyncio.get_running_loop().run_in_executor(self.threads, work, *given)
+        cleaned up; a call that has not begun is dropped."""
+        call = (threads or self.threads).submit(work, *given)
+        running = asyncio.wrap_future(call)
         try:
             return await asyncio.shield(running)
         except asyncio.CancelledError:
-            await asyncio.wait([running])
+            if not call.cancel():
+                await asyncio.wait([running])
             raise
 
 
@@ -180,6 +186,8 @@ def _listeners(
             tell(piece)
 
     def done(outcome: Outcome) -> None:
+        if outcome.reason != "error" and order.mask and order.mask.problem:
+            outcome = Outcome("error", problems=[order.mask.problem])
         if outcome.reason != "error":
             tell(transcript.end())
         tell(replace(outcome, reason="stop") if transcript.stopped else outcome)

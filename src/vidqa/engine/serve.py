@@ -104,7 +104,7 @@ SPOKEN: dict[str, Any] = {
     "ws": "none",
     "lifespan": "off",
     "server_header": False,
-    "timeout_graceful_shutdown": GRACE_S + LAST_S - 1,
+    "timeout_graceful_shutdown": 2 * (GRACE_S + LAST_S),  # uvicorn would cancel what `abandon` cuts off before
 }
 
 

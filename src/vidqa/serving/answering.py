@@ -25,6 +25,7 @@ from vidqa.serving.schema import ChatRequest
 from vidqa.serving.transcript import OPENS, Piece, Transcript
 from vidqa.video.types import ImageMeta, VideoMeta
 
+LETTERS_PER_TOKEN = 16  # more than any text has; longer texts are not tokenized to be refused
 MOST_PIXELS = 8192 * 8192  # of an image; the video reader bounds those of videos
 Value = TypeVar("Value")
 
@@ -79,6 +80,9 @@ class Answerer:
         """The planned sample of a request; its media exist until `held` is closed. Raises the problems of the
         request."""
         turns, named_media = conversation(request.messages)
+        letters = sum(len(turn.text) for turn in turns)
+        if letters > (most := LETTERS_PER_TOKEN * self.backend.longest):
+            raise SAMPLE_TOO_LONG.error("messages", f"{letters} characters; {most} are taken", "Shorten the text.")
         media = [await self.in_thread(self.gate.fetch, each, held) for each in named_media]
         places = {ref.path: ref.written for ref in media}
         headers = [await asyncio.wrap_future(each) for each in self.backend.headers(media)]

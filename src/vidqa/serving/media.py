@@ -39,12 +39,20 @@ class Folder:
         """The file with these bytes; it is there until `held` is closed. Raises OSError."""
         path = str(self.path / hashlib.sha256(data).hexdigest())
         with self._lock:
+            if not self._holders[path]:
+                self._write(path, data)
             self._holders[path] += 1
-            held.callback(self._let_go, path)
-            if self._holders[path] == 1:
-                Path(path).write_bytes(data)
-                os.utime(path, ns=(0, 0))
+        held.callback(self._let_go, path)
         return path
+
+    def _write(self, path: str, data: bytes) -> None:
+        try:
+            Path(path).write_bytes(data)
+            os.utime(path, ns=(0, 0))
+        except OSError:
+            with suppress(OSError):
+                os.unlink(path)
+            raise
 
     def _let_go(self, path: str) -> None:
         with self._lock:

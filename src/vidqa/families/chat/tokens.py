@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeGuard
 
-from tokenizers import AddedToken, Tokenizer, processors
+from tokenizers import AddedToken, Encoding, Tokenizer, processors
 
 from vidqa.families._base import read_json
 from vidqa.families.problems import MODEL_FILE_MISSING
@@ -24,6 +24,12 @@ class Tokens:
     special: frozenset[str]
     eos_ids: tuple[int, ...]
     pad_id: int
+
+    def encode(self, text: str) -> Encoding:
+        """A text as it stands. Other threads go on meanwhile: the library keeps them waiting where a text is alone, for
+        seconds where it is long."""
+        (encoding,) = self.core.encode_batch([text], add_special_tokens=False)
+        return encoding
 
     def text_of(self, token_id: int) -> str:
         return self.core.id_to_token(token_id) or ""

@@ -27,6 +27,7 @@ COPIES = 256
 MOST_BITS = 4096  # of a whole number
 A_CALL = 10  # steps: about the time that it takes
 A_PART = 4  # steps, of a value that is looked through
+SHORT = 256  # characters of a text that takes no longer than a step
 AN_ITEM = 8  # bytes of a list
 # Names of the filters that a parsed template gets.
 ROUNDS, WHOLE, SLICED = "counted_rounds", "counted_whole", "counted_slice"
@@ -92,12 +93,9 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
 
     def concat(self, pieces: Iterable[str]) -> str:  # type: ignore[override]
         """The output of a template, a macro or a block."""
-        return "".join(self._made(pieces))
-
-    def _made(self, pieces: Iterable[str]) -> Iterator[str]:
-        for piece in pieces:
-            self.make(_size(piece))
-            yield piece
+        parts = list(pieces)  # which are there already
+        self.make(sum(map(_size, parts)))
+        return "".join(parts)
 
     def call(self, context: Any, called: Any, *args: Any, **kwargs: Any) -> Any:  # type: ignore[override]
         self.step(A_CALL)
@@ -179,7 +177,8 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
     def _whole(self, value: Any) -> Any:
         """The value, with all that is in it counted: the size of its text, and the time to compare it."""
         if type(value) is str:  # nearly always
-            self.make(_size(value))
+            if len(value) > SHORT:
+                self.make(_size(value))
             return value
         values = [value]
         while values:

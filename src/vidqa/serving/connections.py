@@ -48,15 +48,18 @@ class Connection(H11Protocol):
 
     def resume_writing(self) -> None:
         super().resume_writing()
-        self.read_timer = _stopped(self.read_timer)
+        _stop(self.read_timer)
+        self.read_timer = None
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
-        self.header_timer, self.read_timer = _stopped(self.header_timer), _stopped(self.read_timer)
+        _stop(self.header_timer)
+        _stop(self.read_timer)
 
     def _watch_header(self) -> None:
         if self.has_request:
-            self.header_timer = _stopped(self.header_timer)
+            _stop(self.header_timer)
+            self.header_timer = None
         elif self.header_timer is None:
             self.header_timer = self.loop.call_later(self.limits.header_s, self.transport.abort)
 
@@ -70,6 +73,6 @@ class Connection(H11Protocol):
             self.transport.abort()
 
 
-def _stopped(timer: asyncio.TimerHandle | None) -> None:
+def _stop(timer: asyncio.TimerHandle | None) -> None:
     if timer is not None:
         timer.cancel()

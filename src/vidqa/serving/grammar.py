@@ -110,7 +110,7 @@ def _too_complex(schema: dict[str, Any]) -> str:
             named = table.get("properties")
             properties += len(named) if isinstance(named, dict) else 0
             step = table.get("multipleOf")
-            if type(step) in (int, float) and 0 < step < math.inf:
+            if isinstance(step, (int, float)) and not isinstance(step, bool) and 0 < step < math.inf:
                 multiples.add(Fraction(str(step)).numerator)
         if properties > MOST_PROPERTIES:
             return f"more than {MOST_PROPERTIES} properties"

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from datetime import datetime
 from functools import wraps
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 import jinja2
 from jinja2 import nodes
@@ -68,7 +68,7 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         self.filters["tojson"] = _to_json
         self.filters = {name: self._filter(name, self.filters[name]) for name in GLANCING | LISTING | READING}
         self.filters |= {ROUNDS: self._rounds, WHOLE: self._whole, SLICED: self._sliced}
-        self.tests |= {name: self._comparison(self.tests[name]) for name in COMPARING}
+        self.tests |= {name: self._comparison(cast(Any, self.tests[name])) for name in COMPARING}
         self.globals["raise_exception"] = _raise_exception
         self.globals["strftime_now"] = _strftime_now
         del self.globals["lipsum"]
@@ -91,13 +91,13 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         if self.budget.bytes > self.budget.most_bytes:
             raise jinja2.TemplateError(f"it makes more than {self.budget.most_bytes} bytes")
 
-    def concat(self, pieces: Iterable[str]) -> str:  # type: ignore[override]
+    def concat(self, pieces: Iterable[str]) -> str:
         """The output of a template, a macro or a block."""
         parts = list(pieces)  # which are there already
         self.make(sum(map(_size, parts)))
         return "".join(parts)
 
-    def call(self, context: Any, called: Any, *args: Any, **kwargs: Any) -> Any:  # type: ignore[override]
+    def call(self, context: Any, called: Any, *args: Any, **kwargs: Any) -> Any:
         self.step(A_CALL)
         owner, name = getattr(called, "__self__", None), getattr(called, "__name__", "")
         if isinstance(owner, BUILT_IN):
@@ -105,7 +105,7 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
             (self._whole if reads else self._sliced)(owner)
             for arg in (*args, *kwargs.values()):
                 self._whole(arg)
-            if name == "replace":
+            if name == "replace" and isinstance(owner, str):
                 self._replaced(owner, *args)
             if name == "join":
                 args = (self._joined(args[0], owner), *args[1:]) if args else args
@@ -146,7 +146,7 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         """The template, in which loops, joined and compared values, and slices are counted."""
         tree = super()._parse(source, name, filename)
         for loop in list(tree.find_all(nodes.For)):
-            loop.iter = _filtered(loop.iter, ROUNDS)
+            loop.iter = _filtered(cast(nodes.Expr, loop.iter), ROUNDS)
         for joined in list(tree.find_all(nodes.Concat)):
             joined.nodes = [_filtered(node, WHOLE) for node in joined.nodes]
         for compared in list(tree.find_all(nodes.Compare)):

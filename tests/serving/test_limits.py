@@ -5,11 +5,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import resource
+import signal
 import socket
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -29,6 +33,7 @@ from vidqa.serving.app import failure
 from vidqa.serving.connections import Connection
 from vidqa.serving.doors import listen
 from vidqa.serving.grammar import Grammars
+from vidqa.serving.media import Folder
 from vidqa.serving.schema import parse_request
 from vidqa.serving.uploads import Uploads
 
@@ -103,7 +108,7 @@ def test_a_connection_without_a_whole_header_is_closed(address: tuple[str, int],
 
 
 def test_connections_without_a_request_make_room(address: tuple[str, int]) -> None:
-    with contextlib.ExitStack() as held:
+    with ExitStack() as held:
         for _ in range(4 * LIMITS.connections):
             held.enter_context(socket.create_connection(address, 20))
         began = time.monotonic()
@@ -111,7 +116,7 @@ def test_connections_without_a_request_make_room(address: tuple[str, int]) -> No
 
 
 def test_a_slow_body_is_refused_and_keeps_nobody_out(address: tuple[str, int]) -> None:
-    with contextlib.ExitStack() as held:
+    with ExitStack() as held:
         slow = [held.enter_context(socket.create_connection(address, 20)) for _ in range(UPLOADS)]
         for connection in slow:
             connection.sendall(HEAD % 100 + b"{")
@@ -202,6 +207,23 @@ def test_the_values_of_a_body_are_counted_before_they_are_judged() -> None:
             parse_request(json.dumps(body).encode())
     with pytest.raises(ProblemError, match="commas"):
         parse_request(b"[" + b"{}," * 600_000 + b"{}]")
+
+
+def test_media_that_the_disk_has_no_room_for_leave_no_file(tmp_path: Path) -> None:
+    data, folder = b"x" * 100_000, Folder(tmp_path)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, before[1]))
+    try:
+        with ExitStack() as held, pytest.raises(OSError):
+            folder.hold(data, held)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, handler)
+    assert list(tmp_path.iterdir()) == []
+    with ExitStack() as held:
+        assert Path(folder.hold(data, held)).read_bytes() == data
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_long_conversation_is_taken() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
 import json
 import resource
@@ -31,9 +32,12 @@ from vidqa.families.chat import Chat, load_chat
 from vidqa.serving._base import Limits
 from vidqa.serving.app import failure
 from vidqa.serving.connections import Connection
+from vidqa.serving.conversation import NamedMedium
 from vidqa.serving.doors import listen
+from vidqa.serving.download import Hosts
 from vidqa.serving.grammar import Grammars
-from vidqa.serving.media import Folder
+from vidqa.serving.media import Folder, Gate
+from vidqa.serving.replies import status_of
 from vidqa.serving.schema import parse_request
 from vidqa.serving.uploads import Uploads
 
@@ -210,19 +214,20 @@ def test_the_values_of_a_body_are_counted_before_they_are_judged() -> None:
 
 
 def test_media_that_the_disk_has_no_room_for_leave_no_file(tmp_path: Path) -> None:
-    data, folder = b"x" * 100_000, Folder(tmp_path)
+    data, gate = b"x" * 100_000, Gate((), Hosts.of([]), Folder(tmp_path), LIMITS)
+    medium = NamedMedium("video", f"data:video/mp4;base64,{base64.b64encode(data).decode()}", "messages")
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, before[1]))
     try:
-        with ExitStack() as held, pytest.raises(OSError):
-            folder.hold(data, held)
+        with ExitStack() as held, pytest.raises(ProblemError) as full:
+            gate.fetch(medium, held)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
         signal.signal(signal.SIGXFSZ, handler)
-    assert list(tmp_path.iterdir()) == []
+    assert list(tmp_path.iterdir()) == [] and status_of(full.value.problems[0]) == 503
     with ExitStack() as held:
-        assert Path(folder.hold(data, held)).read_bytes() == data
+        assert Path(gate.fetch(medium, held).path).read_bytes() == data
     assert list(tmp_path.iterdir()) == []
 
 

@@ -17,7 +17,7 @@ from vidqa.dataset.record import MediaRef
 from vidqa.serving._base import MB, Limits
 from vidqa.serving.conversation import NamedMedium
 from vidqa.serving.download import Hosts, download
-from vidqa.serving.problems import MEDIA_REFUSED, MEDIA_TOO_LARGE, MEDIA_UNAVAILABLE, REQUEST
+from vidqa.serving.problems import MEDIA_REFUSED, MEDIA_TOO_LARGE, MEDIA_UNAVAILABLE, MEDIA_UNWRITABLE, REQUEST
 
 KINDS = {"video": ("video/", "application/octet-stream"), "image": ("image/", "application/octet-stream")}
 SHOWN = 200  # characters of an address
@@ -91,7 +91,7 @@ class Gate:
         try:
             path = self.store.hold(data, held)
         except OSError as full:
-            raise MEDIA_UNAVAILABLE.error(medium.where, f"it cannot be kept: {full.strerror}") from full
+            raise MEDIA_UNWRITABLE.error(medium.where, f"it cannot be kept: {full.strerror}") from full
         return MediaRef(medium.kind, medium.where, path, size=len(data))
 
     def _local(self, medium: NamedMedium) -> tuple[str, int]:

@@ -130,6 +130,11 @@ def _the_whole_path(world: SimpleNamespace) -> None:
     given = ("--train-root", world.root, "--model", "hf_model://org/tiny", "--results-dir", "out")
     run(world, "build_spec", "train", *given, *sets, "--out", "t.toml")
     run(world, "preflight", "--spec", "t.toml", "--platform", "local", code=None)
+    for platform in ("local", "slurm", "docker", "kubernetes"):  # whatever lacks here, the files are written
+        words = ("--image", "registry.example/image:1") if platform in ("docker", "kubernetes") else ()
+        words = ("--platform", platform, *words, "--dry-run", "--out", f"files-{platform}")
+        run(world, "launch", "train", "--spec", "t.toml", *words, code=None)
+        assert list((world.home / f"files-{platform}").iterdir())
     trained = run(world, "launch", "train", "--spec", "t.toml", "--platform", "local", "--wait")["data"]
     words = ("--parent-run", trained["run_dir"], "--eval-root", world.root, "--results-dir", "eval")
     run(world, "build_spec", "evaluate", *words, "--set", "generation.max_tokens=8", "--out", "e.toml")

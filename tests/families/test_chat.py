@@ -163,7 +163,7 @@ LOOP = "{%- for message in messages -%}" + TURN + "{%- endfor -%}"
                 "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
                 "{% for a in range(99999) recursive %}{{ loop(range(99999)) }}{% endfor %}",
                 "{{ 'a' * 10 ** 12 }}",
-                "{{ 9 ** 9 ** 9 }}",
+                "{{ 9 ** 99999 }}",
                 "{{ 'a'.ljust(10 ** 11) }}",
                 "{{ range(10 ** 9) | list | length }}",
                 "{{ 1 / 0 }}",

@@ -7,6 +7,7 @@ import io
 import json
 import os
 import struct
+import time
 import zlib
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,15 @@ def turn(content: Any, role: str = "user") -> dict[str, Any]:
     return {"model": "tiny", "messages": [{"role": role, "content": content}]}
 
 
+def properties(count: int) -> dict[str, Any]:
+    return {"type": "object", "properties": {f"p{i}": {"type": "string"} for i in range(count)}}
+
+
+def nested(levels: int) -> dict[str, Any]:
+    return {"type": "array", "items": nested(levels - 1)} if levels else {"type": "string"}
+
+
+MULTIPLES = {"allOf": [{"type": "integer", "multipleOf": prime} for prime in (97, 101, 103)]}
 DEEP = {"type": "object", "properties": {"a": {"$ref": "http://127.0.0.1:9/schema.json"}}}
 BODIES: dict[str, tuple[Any, int, str]] = {
     "nothing": (b"", 400, "SERVE_BODY"),
@@ -61,6 +71,17 @@ BODIES: dict[str, tuple[Any, int, str]] = {
     "a schema from elsewhere": (one(structured_outputs={"json": DEEP}), 400, "SERVE_CONSTRAINT"),
     "no schema": (one(structured_outputs={"json": {"type": "nothing"}}), 400, "SERVE_CONSTRAINT"),
     "an endless schema": (one(structured_outputs={"json": {"enum": ["x" * 70_000]}}), 400, "SERVE_CONSTRAINT"),
+    "a thousand properties": (one(structured_outputs={"json": properties(1001)}, n=16), 400, "SERVE_CONSTRAINT"),
+    "a deep schema": (one(structured_outputs={"json": nested(100)}), 400, "SERVE_CONSTRAINT"),
+    "multiples": (one(structured_outputs={"json": MULTIPLES}), 400, "SERVE_CONSTRAINT"),
+    "a bound of many digits": (one(structured_outputs={"json": {"maximum": [10**300]}}), 400, "SERVE_CONSTRAINT"),
+    "long choices": (one(guided_choice=["x" * 70_000]), 400, "SERVE_CONSTRAINT"),
+    "messages that are numbers": ({"model": "tiny", "messages": [0] * 60_000}, 400, "SERVE_REQUEST"),
+    "parts that are numbers": (turn([0] * 60_000), 400, "SERVE_REQUEST"),
+    "many unknown fields": (one(**{f"k{i}": 0 for i in range(60_000)}), 400, "SERVE_REQUEST"),
+    "more values than are counted": (one(metadata=[[]] * 70_000), 400, "SERVE_REQUEST"),
+    "more marks than are read": (b"[" + b"{}," * 600_000 + b"{}]", 400, "SERVE_BODY"),
+    "a long name": (one(**{"k" * 1_000_000: 0}), 400, "SERVE_REQUEST"),
     "an empty choice": (one(guided_choice=["yes", ""]), 400, "SERVE_CONSTRAINT"),
     "two forms": (one(guided_choice=["a"], response_format={"type": "json_object"}), 400, "SERVE_REQUEST"),
     "frames without end": (one(mm_processor_kwargs={"nframes": 10**9}), 400, "SERVE_REQUEST"),
@@ -136,10 +157,12 @@ def traps(served: Served) -> None:
     (served.data.parent / "data-other").mkdir()
 
 
-def test_broken_requests_have_a_code(served: Served) -> None:
+def test_broken_requests_have_a_code_at_once(served: Served) -> None:
     for name, (body, status, code) in BODIES.items():
+        began = time.monotonic()
         found, said = served.post(body)
         assert (name, found, said["error"]["code"]) == (name, status, code), said
+        assert time.monotonic() - began < 15 and len(json.dumps(said)) < 10_000, name
         assert said["error"]["message"] and said["error"]["remedy"] and "object" not in said
 
 

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -32,6 +33,7 @@ from vidqa.engine.batch.frames import FrameSource
 from vidqa.engine.batch.resize import resize_frames
 from vidqa.engine.generators import GENERATORS
 from vidqa.engine.generators._base import Request, Sampling, Settings
+from vidqa.engine.serve import GRACE_S, LAST_S
 from vidqa.planning.samples import Planner, Prompting
 from vidqa.serving._base import Drawing, Order, Outcome
 from vidqa.video import decode_frames
@@ -47,11 +49,14 @@ urllib.request.urlopen(urllib.request.Request(address, body.encode(), headers))
 
 
 class Files(BaseHTTPRequestHandler):
-    """Another host: a clip, a redirect to it, and an answer that does not end."""
+    """Another host: a clip, a redirect to it, an answer that does not end, and one that never begins."""
 
     clip = b""
+    silence = threading.Event()
 
     def do_GET(self) -> None:
+        if self.path == "/silent":
+            self.silence.wait()
         if self.path == "/moved.mp4":
             self.send_response(302)
             self.send_header("Location", "/clip.mp4")
@@ -84,6 +89,7 @@ def elsewhere(world: tuple[Path, Path, Path]) -> Iterator[int]:
     with ThreadingHTTPServer(("127.0.0.1", 0), Files) as host:
         threading.Thread(target=host.serve_forever, daemon=True).start()
         yield host.server_address[1]
+        Files.silence.set()
         host.shutdown()
 
 
@@ -341,12 +347,19 @@ def test_a_model_that_fails_ends_the_server_and_every_answer(served: Served) -> 
     assert said == ["SERVE_FAILED", "SERVE_FAILED", "ended", "SERVE_STOPPING"]
 
 
-def test_a_server_that_is_told_to_end_does_so_in_order(served: Served, client: openai.OpenAI) -> None:
-    """The last test: no other has a server after it."""
+def test_a_server_that_is_told_to_end_does_so_in_order_whatever_runs(
+    served: Served, client: openai.OpenAI, elsewhere: int
+) -> None:
+    """The last test: no other has a server after it. A download waits for a host that is silent for longer than the
+    server's grace."""
+    silent = served.send(asked(video(f"http://127.0.0.1:{elsewhere}/silent"), "What?"))
     stream = client.chat.completions.create(**asked("Hi") | HOLD, stream=True)
     next(iter(stream))
+    began = time.monotonic()
     served.process.send_signal(signal.SIGTERM)
     assert served.process.wait(60) == 0
+    assert time.monotonic() - began < GRACE_S + LAST_S + 5
+    silent.close()
     assert list(served.log.parent.glob("vidqa-media-*")) == []
     said = served.log.read_text()
     assert "Traceback" not in said and KEY not in said

@@ -23,7 +23,7 @@ def test_a_server_accepts_connections_when_it_says_that_it_has_begun() -> None:
 
     async def started() -> None:
         config = uvicorn.Config(lambda *_: None, lifespan="off", log_level="warning")
-        server = Server(config, SimpleNamespace(stop=lambda: None), began)  # type: ignore[arg-type]
+        server = Server(config, SimpleNamespace(stop=lambda: None), began, lambda: None)  # type: ignore[arg-type]
         server.lifespan = LifespanOff(config)
         config.load()
         await server.startup([door])

@@ -5,6 +5,7 @@ Every command is printed as you would type it from the repository's folder; on y
 
 from __future__ import annotations
 
+import argparse
 import json
 import shlex
 import subprocess
@@ -95,4 +96,5 @@ def python(*words: object, read: bool = False) -> str:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description="Run the whole path on a small synthetic set, in ./demo.").parse_args()
     main()

@@ -102,7 +102,7 @@ def run(parser: Parser, main: Callable[[argparse.Namespace], Result], argv: Sequ
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     try:
-        _print(result, as_json)
+        print_result(result, as_json)
         sys.stdout.flush()
     except BrokenPipeError:  # whoever reads, `head` for example, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -116,7 +116,8 @@ def _internal(prog: str, bug: Exception) -> Problem:
     return INTERNAL.at(prog, f"{type(bug).__name__}: {bug}", f"report it with {log.name}")
 
 
-def _print(result: Result, as_json: bool) -> None:
+def print_result(result: Result, as_json: bool) -> None:
+    """The result on stdout, its problems on stderr; with `as_json` all of it as one object on stdout."""
     if as_json:
         written = redacted(json.dumps(result.as_dict(), indent=2, ensure_ascii=False, default=str))
         print(_OBEYED.sub(lambda found: f"\\u{ord(found[0]):04x}", written))  # only texts hold such, and spell it so

@@ -10,9 +10,9 @@ from __future__ import annotations
 import json
 import logging
 import os
+import shutil
 import signal
 import socket
-import sys
 import tempfile
 import threading
 import tomllib
@@ -20,6 +20,7 @@ from argparse import Namespace
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +28,12 @@ import torch
 import uvicorn
 
 from vidqa.contract import environment
-from vidqa.contract.cli import Parser, Result, note, run
+from vidqa.contract.cli import Parser, Result, note, print_result, run
 from vidqa.contract.problem import Problem
 from vidqa.engine.answering_thread import AnsweringThread as Backend
 from vidqa.engine.asking import model_folders
 from vidqa.engine.batch.frames import FrameSource
+from vidqa.engine.ending import leave
 from vidqa.engine.generators import GENERATORS
 from vidqa.engine.generators._base import Settings
 from vidqa.engine.model.load import DTYPES
@@ -40,6 +42,7 @@ from vidqa.planning.samples import evaluation_planner
 from vidqa.serving._base import MB, Limits
 from vidqa.serving.answering import Answerer, Defaults
 from vidqa.serving.app import ServerApp
+from vidqa.serving.connections import Connection
 from vidqa.serving.doors import hosts_of, listen, served_key
 from vidqa.serving.download import Hosts
 from vidqa.serving.media import Folder, Gate
@@ -49,6 +52,8 @@ from vidqa.spec import Layer, resolve
 parser = Parser("Serve a model over HTTP; scripts/serve.py starts it.")
 parser.add_argument("arguments", type=json.loads, help="its options and its spec")
 GRACE_S = 5  # for requests that are being answered when the server is told to end
+CONNECTIONS = 256  # beside two for each request that is answered or waits
+LAST_S = 3  # after it, for what clients are still told
 
 
 def main(given: Namespace) -> Result:
@@ -62,15 +67,33 @@ def main(given: Namespace) -> Result:
         tempfile.TemporaryDirectory(prefix="vidqa-media-") as own,
         opened(spec) as backend,
     ):
-        app = server_app(options, spec, backend, key, Path(own)).app()
+        app = server_app(options, spec, backend, key, Path(own))
         host, port = door.getsockname()[:2]
         told = f"{options.name} answers at http://{host}:{port}/v1"
-        server = Server(uvicorn.Config(app, log_level="warning", **SPOKEN), backend, lambda: note(told))
+        connection: Any = partial(Connection, limits=app.limits)
+        config = uvicorn.Config(app.app(), log_level="warning", http=connection, **SPOKEN)
+        server = Server(
+            config, backend, lambda: note(told), partial(abandon, options.name, backend, Path(own), given.json)
+        )
         backend.ended = server.end
         if not backend.is_answering:
             return Result(problems=backend.problems or [failure()])
         server.run(sockets=[door])
-    return Result({"model": options.name}, f"{options.name} has ended", [failure()] if backend.has_failed else [])
+    server.stop_timers()
+    return ended(options.name, backend)
+
+
+def ended(name: str, backend: Backend) -> Result:
+    return Result({"model": name}, f"{name} has ended", [failure()] if backend.has_failed else [])
+
+
+def abandon(name: str, backend: Backend, own: Path, as_json: bool) -> None:
+    """End the process although a thread of it still works; the workers end with it."""
+    result = ended(name, backend)
+    shutil.rmtree(own, ignore_errors=True)
+    note(f"work goes on after {GRACE_S + LAST_S} s; it is cut off")
+    print_result(result, as_json)
+    leave(result.code, orderly=False)
 
 
 def failure() -> Problem:
@@ -79,23 +102,26 @@ def failure() -> Problem:
 
 SPOKEN: dict[str, Any] = {
     "access_log": False,
-    "http": "h11",
     "ws": "none",
     "lifespan": "off",
     "server_header": False,
-    "timeout_graceful_shutdown": 2 * GRACE_S,
+    "timeout_graceful_shutdown": 2 * (GRACE_S + LAST_S),  # uvicorn would cancel what `abandon` cuts off before
 }
 
 
 class Server(uvicorn.Server):
     """Ends when it is told to, by a signal or because nothing generates any more: what is being answered then has
-    GRACE_S. The process goes on to clean up. `began` is called once clients can connect."""
+    GRACE_S. The process goes on to clean up; where some work does not end within LAST_S more, `abandon` is called in
+    another thread. `began` is called once clients can connect."""
 
-    def __init__(self, config: uvicorn.Config, backend: Backend, began: Callable[[], None]) -> None:
+    def __init__(
+        self, config: uvicorn.Config, backend: Backend, began: Callable[[], None], abandon: Callable[[], None]
+    ) -> None:
         super().__init__(config)
         self.began = began
-        self.late = threading.Timer(GRACE_S, backend.stop)
-        self.late.daemon = True
+        self.timers = [threading.Timer(GRACE_S, backend.stop), threading.Timer(GRACE_S + LAST_S, abandon)]
+        for timer in self.timers:
+            timer.daemon = True
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
@@ -104,7 +130,12 @@ class Server(uvicorn.Server):
     def end(self, *_: object) -> None:
         if not self.should_exit:
             self.should_exit = True
-            self.late.start()
+            for timer in self.timers:
+                timer.start()
+
+    def stop_timers(self) -> None:
+        for timer in self.timers:
+            timer.cancel()
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -133,7 +164,8 @@ def opened(spec: Any) -> Iterator[Backend]:
 
 
 def server_app(options: Namespace, spec: Any, backend: Backend, key: str | None, own: Path) -> ServerApp:
-    limits = Limits(options.max_body_mb * MB, options.max_media_mb * MB, options.queue)
+    connections = CONNECTIONS + 2 * (backend.most + options.queue)
+    limits = Limits(options.max_body_mb * MB, options.max_media_mb * MB, options.queue, connections=connections)
     folders = tuple(os.path.realpath(folder) for folder in options.allow_path)
     gate = Gate(folders, Hosts.of(options.allow_host), Folder(own), limits)
     usual = spec.generation
@@ -144,4 +176,4 @@ def server_app(options: Namespace, spec: Any, backend: Backend, key: str | None,
 
 
 if __name__ == "__main__":
-    sys.exit(run(parser, main))
+    leave(run(parser, main))

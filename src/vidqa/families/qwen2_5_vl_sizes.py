@@ -37,6 +37,7 @@ def sizes(config: dict[str, Any], where: Path) -> Sizes:
     text_sizes = common.text_sizes(text, part, where, tied=tied, attention_bias=True, head_norms=False)
     vision = _vision_of(config, where)
     found = common.numbers(vision, common.VISION_NAMES, "vision_config", where)
+    common.require_vision_heads(vision, found["hidden"], where)
     side = common.numbers(vision, {"window": "window_size"}, "vision_config", where)["window"]
     window = side // found["merge"] // found["patch"]
     whole = vision["fullatt_block_indexes"]
@@ -63,6 +64,7 @@ def _text_of(config: dict[str, Any], where: Path) -> tuple[str, dict[str, Any]]:
     """The decoder's settings, and how problems call their place: published files have them beside vision_config."""
     if config.get("text_config") is None:
         common.require_no_null(config, "config", where, TEXT_NEVER_NULL)
+        common.require_values(config, "config", where)
         return "config", {**TEXT_DEFAULTS, **config}
     return "text_config", {**TEXT_DEFAULTS, **common.table(config, "text_config", where, TEXT_NEVER_NULL)}
 

@@ -29,6 +29,7 @@ def sizes(config: dict[str, Any], where: Path) -> Sizes:
     tied = bool(config.get("tie_word_embeddings", text.get("tie_word_embeddings", False)))
     text_sizes = common.text_sizes(text, "text_config", where, tied=tied, attention_bias=bool(text["attention_bias"]))
     vision_sizes: dict[str, Any] = common.numbers(vision, VISION_NAMES, "vision_config", where)
+    common.require_vision_heads(vision, vision_sizes["hidden"], where)
     taps = vision["deepstack_visual_indexes"]
     if not isinstance(taps, list) or not all(type(tap) is int and 0 <= tap < vision_sizes["blocks"] for tap in taps):
         message = f"must be a list of blocks below depth = {vision_sizes['blocks']}, not {common.short(taps)}"

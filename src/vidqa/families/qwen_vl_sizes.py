@@ -30,11 +30,22 @@ VISION_NAMES = {
 }
 # What transformers' configuration classes hold where a config.json says nothing; the others it must say.
 # A key that is written as null is not one that is left out: those classes refuse it.
+DEFAULT_VISION_HEADS = 16
 VISION_DEFAULTS = {"temporal_patch_size": 2, "spatial_merge_size": 2, "in_channels": 3}
 # What no model has, and what would keep the counting of parameters busy for minutes.
 MOST = {"num_hidden_layers": 1000, "depth": 1000}
 MOST_OF_OTHERS = 2**27
 MODEL, HEAD = "model.language_model", "lm_head.weight"
+TYPES: dict[str, tuple[type, ...]] = {
+    **{"attention_bias": (bool,), "use_cache": (bool,), "initializer_range": (float,), "rms_norm_eps": (float,)},
+    **{"attention_dropout": (int, float), "max_position_embeddings": (int,), "pad_token_id": (int,)},
+}
+# Activation functions without parameters that transformers knows.
+ACTIVATIONS = {
+    *("gelu", "gelu_10", "gelu_fast", "gelu_new", "gelu_python", "gelu_pytorch_tanh", "gelu_accurate", "hardswish"),
+    *("laplace", "leaky_relu", "linear", "mish", "quick_gelu", "relu", "relu2", "relu6", "sigmoid", "silu", "swish"),
+    *("tanh",),
+}
 
 
 def table(config: dict[str, Any], name: str, where: Path, never_null: tuple[str, ...]) -> dict[str, Any]:
@@ -44,6 +55,7 @@ def table(config: dict[str, Any], name: str, where: Path, never_null: tuple[str,
     if not isinstance(found, dict):
         raise MODEL_UNSUPPORTED.error(where, f"{name} must be a table of sizes, not {found!r}")
     require_no_null(found, name, where, never_null)
+    require_values(found, name, where)
     return found
 
 
@@ -52,6 +64,28 @@ def require_no_null(found: dict[str, Any], name: str, where: Path, never_null: t
     for key in never_null:
         if found.get(key, 0) is None:
             raise MODEL_UNSUPPORTED.error(where, f"{name}.{key} is null, which transformers does not take")
+
+
+def require_values(found: dict[str, Any], name: str, where: Path) -> None:
+    """The keys besides sizes that transformers' configuration classes check. Raises MODEL_UNSUPPORTED."""
+    for key, types in TYPES.items():
+        if (value := found.get(key)) is not None and type(value) not in types:
+            message = f"{name}.{key} must be {' or '.join(kind.__name__ for kind in types)}, not {short(value)}"
+            raise MODEL_UNSUPPORTED.error(where, message)
+    activation = found.get("hidden_act", "silu")
+    if not isinstance(activation, str) or activation not in ACTIVATIONS:
+        message = f"{name}.hidden_act must be one of {', '.join(sorted(ACTIVATIONS))}, not {short(activation)}"
+        raise MODEL_UNSUPPORTED.error(where, message)
+
+
+def require_vision_heads(vision: dict[str, Any], hidden: int, where: Path) -> None:
+    """The heads of the vision tower, whose width must be even for its positions. Raises MODEL_UNSUPPORTED."""
+    heads = numbers({"num_heads": DEFAULT_VISION_HEADS, **vision}, {"heads": "num_heads"}, "vision_config", where)[
+        "heads"
+    ]
+    if hidden % (4 * heads):
+        message = f"vision_config.hidden_size ({hidden}) is not a multiple of four times num_heads ({heads})"
+        raise MODEL_UNSUPPORTED.error(where, message)
 
 
 def text_sizes(text: dict[str, Any], part: str, where: Path, **more: Any) -> TextSizes:

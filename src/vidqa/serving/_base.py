@@ -20,12 +20,18 @@ Top = tuple[tuple[int, float], ...]  # the likeliest tokens at a place, with the
 @dataclass(frozen=True, slots=True)
 class Limits:
     """Limits of the server. `queue` requests may wait beside those being answered; `body_s` and `fetch_s` bound the
-    time to receive a body and to download a file."""
+    time to receive a body and to download a file. After `body_start_s` a body must come at `body_rate` bytes/s. A
+    client has `header_s` for the header of a request, and `read_s` to read what is sent."""
 
     body_bytes: int = 100 * MB
     media_bytes: int = 256 * MB
     queue: int = 64
     body_s: float = 60.0
+    body_start_s: float = 5.0
+    body_rate: int = 1 << 14
+    connections: int = 512
+    header_s: float = 10.0
+    read_s: float = 60.0
     fetch_s: float = 30.0
 
 
@@ -45,6 +51,8 @@ class Drawing:
 
 class Mask(Protocol):
     """Which tokens may come next."""
+
+    problem: Problem | None  # why the answer cannot keep to its form any longer
 
     def allowed(self, token_ids: Sequence[int]) -> np.ndarray:
         """Bool [V], for the token after the answer's `token_ids` so far."""

@@ -26,6 +26,7 @@ from vidqa.serving.transcript import OPENS, Piece, Transcript
 from vidqa.video import with_keys
 from vidqa.video.types import ImageMeta, VideoMeta
 
+LETTERS_PER_TOKEN = 16  # more than any text has; longer texts are not tokenized to be refused
 MOST_PIXELS = 8192 * 8192  # of an image; the video reader bounds those of videos
 Value = TypeVar("Value")
 
@@ -80,11 +81,15 @@ class Answerer:
         self.backend, self.gate, self.defaults = backend, gate, defaults
         self.grammars = Grammars(backend.planner.chat)
         self.threads = ThreadPoolExecutor(backend.most + gate.limits.queue, "request")  # one for each request
+        self.compiling = ThreadPoolExecutor(1, "grammar")  # grammars take one core, whoever sends them
 
     async def plan(self, request: ChatRequest, held: ExitStack) -> Sample:
         """The planned sample of a request; its media exist until `held` is closed. Raises the problems of the
         request."""
         turns, named_media = conversation(request.messages)
+        letters = sum(len(turn.text) for turn in turns)
+        if letters > (most := LETTERS_PER_TOKEN * self.backend.longest):
+            raise SAMPLE_TOO_LONG.error("messages", f"{letters} characters; {most} are taken", "Shorten the text.")
         media = [await self.in_thread(self.gate.fetch, each, held) for each in named_media]
         places = {ref.path: ref.written for ref in media}
         headers = [await asyncio.wrap_future(each) for each in self.backend.headers(media)]
@@ -118,10 +123,11 @@ class Answerer:
         request = self._with_form(request)
         encoded = await self.in_thread(self.backend.planner.encode, sample)
         thinking = encoded.text.rstrip().endswith(OPENS)
-        make_mask = await self.in_thread(partial(self.grammars.of, request, thinking=thinking))
+        compiled = partial(self.grammars.masks, request, request.n or 1, thinking=thinking)
+        masks = await self.in_thread(compiled, threads=self.compiling)
         loop, answers = asyncio.get_running_loop(), Answers(sample, most, [], [], asyncio.Queue())
         drawing, tell = self._drawing(request, most), partial(_tell, loop, answers.queue)
-        for number in range(request.n or 1):
+        for number, mask in enumerate(masks):
             transcript = Transcript(
                 self.backend.planner.chat, request.stops, thinking=thinking, logprobs=bool(request.logprobs)
             )
@@ -135,7 +141,7 @@ class Answerer:
                 lambda outcome: None,
                 bool(request.logprobs),
                 request.top_logprobs or 0,
-                make_mask() if make_mask else None,
+                mask,
             )
             order.take, order.done = _listeners(order, transcript, partial(tell, number))
             answers.orders.append(order)
@@ -167,14 +173,18 @@ class Answerer:
         seed = secrets.randbits(62) if request.seed is None else request.seed
         return Drawing(most, seed=seed, **{**values, "top_k": max(0, values["top_k"])})
 
-    async def in_thread(self, work: Callable[..., Value], *given: Any) -> Value:
+    async def in_thread(
+        self, work: Callable[..., Value], *given: Any, threads: ThreadPoolExecutor | None = None
+    ) -> Value:
         """Run a slow call in a thread. When cancelled, it waits for the end of the call, so that its results are
-        cleaned up."""
-        running = asyncio.get_running_loop().run_in_executor(self.threads, work, *given)
+        cleaned up; a call that has not begun is dropped."""
+        call = (threads or self.threads).submit(work, *given)
+        running = asyncio.wrap_future(call)
         try:
             return await asyncio.shield(running)
         except asyncio.CancelledError:
-            await asyncio.wait([running])
+            if not call.cancel():
+                await asyncio.wait([running])
             raise
 
 
@@ -191,6 +201,8 @@ def _listeners(
             tell(piece)
 
     def done(outcome: Outcome) -> None:
+        if outcome.reason != "error" and order.mask and order.mask.problem:
+            outcome = Outcome("error", problems=[order.mask.problem])
         if outcome.reason != "error":
             tell(transcript.end())
         tell(replace(outcome, reason="stop") if transcript.stopped else outcome)

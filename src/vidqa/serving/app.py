@@ -21,12 +21,13 @@ from starlette.types import Receive, Scope, Send
 from vidqa.contract.cli import note
 from vidqa.contract.problem import Problem, ProblemError
 from vidqa.serving import replies
-from vidqa.serving._base import MB, Limits, Outcome
+from vidqa.serving._base import Limits, Outcome
 from vidqa.serving.answering import Answerer, Answers
 from vidqa.serving.metrics import Figures
-from vidqa.serving.problems import BODY, BODY_TOO_LARGE, BUSY, FAILED, NOT_FOUND, UNAUTHORIZED
+from vidqa.serving.problems import BUSY, FAILED, NOT_FOUND, UNAUTHORIZED
 from vidqa.serving.replies import Choice, Head
 from vidqa.serving.schema import ChatRequest, parse_request
+from vidqa.serving.uploads import Uploads
 
 LEFT = 499  # the status of a request whose client has gone, in logs and figures alone
 RETRY_S = "1"
@@ -51,6 +52,7 @@ class ServerApp:
         backend = self.answerer.backend
         self.figures = Figures(lambda: self.inside, lambda: backend.waiting)
         self.capacity = backend.most + self.limits.queue
+        self.uploads = Uploads(self.limits, self.capacity)
 
     def app(self) -> Starlette:
         routes = [
@@ -127,16 +129,22 @@ class ServerApp:
                 raise UNAUTHORIZED.error("Authorization", "the key is missing or wrong")
 
     async def chat(self, request: Request) -> Response:
+        self._require_room()
+        with ExitStack() as held:
+            # Bound to no name: the request may hold megabytes of video, which are freed once they are in a file.
+            return await until_left(request, self._answered(await self._received(request, held), held))
+
+    async def _received(self, request: Request, held: ExitStack) -> ChatRequest:
+        """The request, which has a place until `held` is closed. One that is still being received has none."""
+        body = await self.uploads.read(request)
+        self._require_room()
+        self.inside += 1
+        held.callback(self._leave)
+        return await self.answerer.in_thread(self._parsed, body)
+
+    def _require_room(self) -> None:
         if self.inside >= self.capacity:
             raise BUSY.error("server", f"{self.inside} requests are being answered or wait")
-        self.inside += 1
-        with ExitStack() as held:
-            held.callback(self._leave)
-            # Bound to no name: the body may hold megabytes of video, which are freed once they are in a file.
-            in_thread = self.answerer.in_thread
-            return await until_left(
-                request, self._answered(await in_thread(self._parsed, await self._body(request)), held)
-            )
 
     def _parsed(self, body: bytes) -> ChatRequest:
         request = parse_request(body)
@@ -146,27 +154,6 @@ class ServerApp:
 
     def _leave(self) -> None:
         self.inside -= 1
-
-    async def _body(self, request: Request) -> bytes:
-        """Raises SERVE_BODY, ClientDisconnect."""
-        most = self.limits.body_bytes
-        too_large = BODY_TOO_LARGE.at("body", f"more than {most / MB:.0f} MB")
-        if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
-            raise BODY.error("Content-Type", "it is not application/json")
-        with suppress(ValueError):
-            if int(request.headers.get("content-length", "0")) > most:
-                raise ProblemError([too_large])
-        body = bytearray()
-        try:
-            async with asyncio.timeout(self.limits.body_s):
-                async for chunk in request.stream():
-                    body += chunk
-                    if len(body) > most:
-                        raise ProblemError([too_large])
-        except TimeoutError:
-            raise BODY.error("body", f"not there within {self.limits.body_s:g} s") from None
-        request.state.is_read = True
-        return bytes(body)
 
     async def _drain(self, request: Request) -> None:
         """Read the rest of a refused request, within bounds: clients read the answer after they sent all."""

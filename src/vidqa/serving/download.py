@@ -20,6 +20,14 @@ from vidqa.serving.problems import MEDIA_REFUSED, MEDIA_TOO_LARGE, MEDIA_UNAVAIL
 
 CHUNK = 1 << 16
 PORTS = {"http": 80, "https": 443}
+MAPPED, NAT64 = ipaddress.ip_network("::ffff:0:0/96"), ipaddress.ip_network("64:ff9b::/96")  # end in an IPv4 address
+PUBLIC_V6 = ipaddress.ip_network("2000::/3")  # all that is assigned; the rest is private, a transition form or unknown
+# Special blocks of IANA's registries that are not private: protocols, relays and tunnels (one ends in any IPv4
+# address), documentation.
+SPECIAL = [
+    ipaddress.ip_network(block)
+    for block in ("192.0.0.0/24", "192.88.99.0/24", "2001::/23", "2001:db8::/32", "2002::/16", "3fff::/20")
+]
 BROKEN = (OSError, http.client.HTTPException, ValueError)  # ValueError: invalid headers and host names
 
 
@@ -77,14 +85,13 @@ def _judged(host: str, port: int, where: str) -> str:
 
 def _is_public(address: str) -> bool:
     """Whether an address is public, also for IPv4 inside IPv6."""
-    found = ipaddress.ip_address(address.partition("%")[0])
-    if isinstance(found, ipaddress.IPv6Address):
-        inner = found.ipv4_mapped or found.sixtofour or (found.teredo[1] if found.teredo else None)
-        if inner is None and found in ipaddress.ip_network("64:ff9b::/96"):
-            inner = ipaddress.IPv4Address(int(found) & 0xFFFFFFFF)
-        if inner is not None:
-            return _is_public(str(inner))
-    return found.is_global and not found.is_multicast
+    parsed = ipaddress.ip_address(address.partition("%")[0])
+    if isinstance(parsed, ipaddress.IPv6Address):
+        if parsed in MAPPED or parsed in NAT64:
+            return _is_public(str(ipaddress.IPv4Address(int(parsed) & 0xFFFFFFFF)))
+        if parsed not in PUBLIC_V6:
+            return False
+    return parsed.is_global and not parsed.is_multicast and not any(parsed in block for block in SPECIAL)
 
 
 def _read(parts: SplitResult, address: str, port: int, deadline: float, limits: Limits, where: str) -> bytes:

@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
 
 from vidqa.contract._optional import require
+from vidqa.contract.problem import Problem
 from vidqa.families.chat import Chat
 from vidqa.serving.problems import CONSTRAINT
 from vidqa.serving.schema import LONGEST_FORM, ChatRequest
 from vidqa.serving.transcript import CLOSES
 
 OBJECT_FORM = {"whitespace_flexible": False}  # else a model may write blanks forever
+# The compile time grows with the square of the properties, and with the multiples that the automaton has to count.
+MOST_PROPERTIES = 1000
+DEEPEST = 64  # nested objects and lists of a schema
+MOST_MULTIPLES = 10_000
+LONGEST_MESSAGE = 300  # characters
 
 
 class Grammars:
@@ -26,32 +34,44 @@ class Grammars:
         core = chat.tokens.core
         self.tokenizer = self.guidance.LLTokenizer(core.to_str(), eos_token=list(chat.eos_ids))
 
-    def of(self, request: ChatRequest, *, thinking: bool) -> Any:
-        """A factory of masks for the answers to a request; None without a constraint. Raises
-        SERVE_CONSTRAINT."""
-        matcher = self.guidance.LLMatcher
+    def masks(self, request: ChatRequest, count: int, *, thinking: bool) -> list[Form] | list[None]:
+        """The masks of `count` answers to a request; None without a constraint. The grammar is compiled once, which may
+        take a second. Raises SERVE_CONSTRAINT."""
+        if (grammar := self._grammar(request)) is None:
+            return [None] * count
+        matcher = self.guidance.LLMatcher(self.tokenizer, grammar)
+        if not matcher.is_error():
+            matcher.compute_bitmask()  # some grammars turn out to be too large here
+        if matcher.is_error():
+            raise CONSTRAINT.error(request.form_place, _first_line(matcher.get_error()))
+        return [Form(matcher.deep_copy(), self, request.form_place, thinking=thinking) for _ in range(count)]
+
+    def _grammar(self, request: ChatRequest) -> str | None:
         if (choices := request.choices) is not None:
             if not all(choices):
                 raise CONSTRAINT.error(request.form_place, "a choice is empty")
-            grammar = matcher.grammar_from_lark(f"start: {' | '.join(map(json.dumps, choices))}")
-        elif (schema := request.json_form) is not None:
-            written = json.dumps(schema)
-            if len(written) > LONGEST_FORM:
-                raise CONSTRAINT.error(request.form_place, f"{len(written)} characters; {LONGEST_FORM} are taken")
-            grammar = matcher.grammar_from_json_schema(schema, defaults=OBJECT_FORM)
-        else:
+            _require_short(" ".join(choices), request.form_place)
+            return str(self.guidance.LLMatcher.grammar_from_lark(f"start: {' | '.join(map(json.dumps, choices))}"))
+        if (schema := request.json_form) is None:
             return None
-        if wrong := matcher.validate_grammar(grammar, self.tokenizer):
-            raise CONSTRAINT.error(request.form_place, wrong.splitlines()[0][:300])
-        return lambda: Form(matcher(self.tokenizer, grammar), self, thinking=thinking)
+        written = json.dumps(schema)
+        _require_short(written, request.form_place)
+        if wrong := _too_complex(schema):
+            raise CONSTRAINT.error(request.form_place, wrong, "Use a smaller schema.")
+        try:
+            return str(self.guidance.LLMatcher.grammar_from_json_schema(written, defaults=OBJECT_FORM))
+        except ValueError as refused:
+            raise CONSTRAINT.error(request.form_place, _first_line(str(refused))) from refused
 
 
 class Form:
-    """The mask of one answer. Thinking opened by the prompt is unconstrained."""
+    """The mask of one answer. Thinking opened by the prompt is unconstrained. `problem` is set when the grammar turns
+    out to be too complex in the middle of an answer, which then ends."""
 
-    def __init__(self, matcher: Any, grammars: Grammars, *, thinking: bool) -> None:
-        self.matcher, self.grammars, self.thinking = matcher, grammars, thinking
+    def __init__(self, matcher: Any, grammars: Grammars, place: str, *, thinking: bool) -> None:
+        self.matcher, self.grammars, self.place, self.thinking = matcher, grammars, place, thinking
         self.seen = 0
+        self.problem: Problem | None = None
 
     def allowed(self, token_ids: Sequence[int]) -> np.ndarray:
         """Bool [V]. When the form is complete, only the end of the turn is allowed."""
@@ -67,6 +87,40 @@ class Form:
         if not (self.matcher.is_error() or self.matcher.is_stopped()):
             packed = np.frombuffer(self.matcher.compute_bitmask(), np.uint8)
             mask = np.unpackbits(packed, count=size, bitorder="little").astype(bool)
+        if self.matcher.is_error():
+            self.problem = CONSTRAINT.at(self.place, _first_line(self.matcher.get_error()))
+            mask[:] = False
         if not mask.any():
             mask[list(chat.eos_ids)] = True
         return mask
+
+
+def _require_short(written: str, place: str) -> None:
+    if len(written) > LONGEST_FORM:
+        raise CONSTRAINT.error(place, f"{len(written)} characters; {LONGEST_FORM} are taken")
+
+
+def _too_complex(schema: dict[str, Any]) -> str:
+    """Why a schema would take long to compile, or ""."""
+    properties, multiples = 0, set()
+    level: list[Any] = [schema]
+    for _ in range(DEEPEST):
+        objects = [value for value in level if isinstance(value, dict)]
+        for table in objects:
+            named = table.get("properties")
+            properties += len(named) if isinstance(named, dict) else 0
+            step = table.get("multipleOf")
+            if isinstance(step, (int, float)) and not isinstance(step, bool) and 0 < step < math.inf:
+                multiples.add(Fraction(str(step)).numerator)
+        if properties > MOST_PROPERTIES:
+            return f"more than {MOST_PROPERTIES} properties"
+        lists = [value for value in level if isinstance(value, list)]
+        level = [value for table in objects for value in table.values()] + [value for row in lists for value in row]
+        if not level:
+            common = math.lcm(*multiples)
+            return f"multipleOf has {MOST_MULTIPLES} at most, also as the common multiple" * (common > MOST_MULTIPLES)
+    return f"deeper than {DEEPEST} levels"
+
+
+def _first_line(message: str) -> str:
+    return message.split("\n", 1)[0][:LONGEST_MESSAGE]

@@ -18,7 +18,7 @@ from vidqa.dataset.record import MediaRef
 from vidqa.serving._base import MB, Limits
 from vidqa.serving.conversation import NamedMedium
 from vidqa.serving.download import Hosts, download
-from vidqa.serving.problems import MEDIA_REFUSED, MEDIA_TOO_LARGE, MEDIA_UNAVAILABLE, REQUEST
+from vidqa.serving.problems import MEDIA_REFUSED, MEDIA_TOO_LARGE, MEDIA_UNAVAILABLE, MEDIA_UNWRITABLE, REQUEST
 
 KINDS = {"video": ("video/", "application/octet-stream"), "image": ("image/", "application/octet-stream")}
 SHOWN = 200  # characters of an address
@@ -40,12 +40,20 @@ class Folder:
         """The file with these bytes; it is there until `held` is closed. Raises OSError."""
         path = str(self.path / hashlib.sha256(data).hexdigest())
         with self._lock:
+            if not self._holders[path]:
+                self._write(path, data)
             self._holders[path] += 1
-            held.callback(self._let_go, path)
-            if self._holders[path] == 1:
-                Path(path).write_bytes(data)
-                os.utime(path, ns=(0, 0))
+        held.callback(self._let_go, path)
         return path
+
+    def _write(self, path: str, data: bytes) -> None:
+        try:
+            Path(path).write_bytes(data)
+            os.utime(path, ns=(0, 0))
+        except OSError:
+            with suppress(OSError):
+                os.unlink(path)
+            raise
 
     def _let_go(self, path: str) -> None:
         with self._lock:
@@ -84,7 +92,7 @@ class Gate:
         try:
             path = self.store.hold(data, held)
         except OSError as full:
-            raise MEDIA_UNAVAILABLE.error(medium.where, f"it cannot be kept: {full.strerror}") from full
+            raise MEDIA_UNWRITABLE.error(medium.where, f"it cannot be kept: {full.strerror}") from full
         return MediaRef(medium.kind, medium.where, path, size=len(data), keys=medium.keys)
 
     def _local(self, medium: NamedMedium) -> tuple[str, int]:

@@ -81,6 +81,13 @@ MEDIA_UNAVAILABLE = Code(
     "A medium could not be had from where the request says that it is.",
     "Check that the address gives the file itself, at once and without another address behind it.",
 )
+MEDIA_UNWRITABLE = Code(
+    "SERVE_MEDIA_UNWRITABLE",
+    "The server cannot keep a medium while it answers: its disk is full, or its folder is not writable.",
+    "Make room where the server's temporary files are, or start it with TMPDIR on another disk; then send the request "
+    "again.",
+    Exit.NOT_DONE,
+)
 MEDIA_TOO_LARGE = Code(
     "SERVE_MEDIA_TOO_LARGE",
     "A medium has more bytes, pixels or frames than the server takes.",

@@ -13,11 +13,18 @@ from vidqa.serving.problems import BODY, REQUEST
 from vidqa.video.vision_keys import VISION_KEYS, contradictions, without_effect
 
 MOST_CHOICES = 16  # answers per request
+MOST_MESSAGES = 4096
+MOST_PARTS = 1024  # of one message
 MOST_TOP = 20  # as in OpenAI's API
 MOST_STOPS = 16
 LONGEST_STOP = 1000  # characters
 LARGEST_LEAST = 1 << 24  # pixels that every frame may be enlarged to: 16,384 tokens
 LONGEST_FORM = 65_536  # characters of a schema
+MOST_VALUES = 65_536  # objects, lists, texts and numbers of a body
+MOST_MARKS = 1 << 20  # commas and brackets of a body, also those inside texts: each value in memory has one before it
+SHOWN_PROBLEMS = 5
+COMPARED_PROBLEMS = 100
+LONGEST_PLACE = 200  # characters of a field's name in a problem
 # Fields that name the user and change no answer.
 IGNORED = ("user", "metadata", "safety_identifier", "prompt_cache_key")
 # Unsupported fields are accepted only with values that change nothing.
@@ -91,7 +98,7 @@ class Message(Strict):
     """Earlier answers may keep all fields of the response; the model gets only their content."""
 
     role: Literal["system", "developer", "user", "assistant"]
-    content: str | list[Part] | None = None
+    content: str | Annotated[list[Part], Field(max_length=MOST_PARTS)] | None = None
     reasoning_content: str | None = None
     name: None = None
     refusal: None = None
@@ -139,7 +146,7 @@ Penalty = Annotated[float, Field(ge=-2, le=2)]
 
 class ChatRequest(Strict):
     model: str
-    messages: Annotated[list[Message], Field(min_length=1)]
+    messages: Annotated[list[Message], Field(min_length=1, max_length=MOST_MESSAGES)]
     max_tokens: Tokens | None = None
     max_completion_tokens: Tokens | None = None
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
@@ -194,12 +201,16 @@ class ChatRequest(Strict):
 
 def parse_request(body: bytes) -> ChatRequest:
     """The request in a body. Raises SERVE_BODY, SERVE_REQUEST."""
+    marks = sum(body.count(mark) for mark in (b",", b"[", b"{"))
+    if marks > MOST_MARKS:
+        raise BODY.error("body", f"{marks} commas and brackets; {MOST_MARKS} are taken")
     try:
         found = from_json(body, allow_inf_nan=False)
     except ValueError as broken:
         raise BODY.error("body", f"it is not JSON: {broken}") from broken
     if not isinstance(found, dict):
         raise BODY.error("body", f"it holds {type(found).__name__}, not an object")
+    _require_few_values(found)
     for name in IGNORED:
         found.pop(name, None)
     for name, values in NEUTRAL.items():
@@ -211,6 +222,19 @@ def parse_request(body: bytes) -> ChatRequest:
         raise ProblemError(_wrong(wrong, found)) from wrong
     _check(request)
     return request
+
+
+def _require_few_values(found: dict[str, Any]) -> None:
+    """Bounds the work of validation, which has a problem for each value. Raises SERVE_REQUEST."""
+    count = 0
+    containers: list[Any] = [found]
+    while containers:
+        container = containers.pop()
+        count += len(container)
+        if count > MOST_VALUES:
+            raise REQUEST.error("body", f"it holds more than {MOST_VALUES} values")
+        values = container.values() if isinstance(container, dict) else container
+        containers += [value for value in values if isinstance(value, (dict, list))]
 
 
 def _check(request: ChatRequest) -> None:
@@ -253,10 +277,13 @@ def _wrong(found: ValidationError, given: dict[str, Any]) -> list[Problem]:
     """The problems, each at its place, without those of the other members of a union: of the members at one place, the
     one of the value's own JSON type says what is wrong."""
     messages: dict[str, str] = {}
-    for each in sorted(found.errors(include_url=False), key=lambda each: each["type"].endswith("_type")):
-        messages.setdefault(_place(each["loc"], given), each["msg"])
+    errors = found.errors(include_url=False, include_context=False, include_input=False)
+    for error in sorted(errors, key=lambda error: error["type"].endswith("_type")):
+        messages.setdefault(_place(error["loc"], given)[:LONGEST_PLACE], error["msg"])
+        if len(messages) == COMPARED_PROBLEMS:
+            break
     deepest = [place for place in messages if not any(other != place and other.startswith(place) for other in messages)]
-    return [REQUEST.at(place, messages[place][:300]) for place in deepest[:5]]
+    return [REQUEST.at(place, messages[place][:300]) for place in deepest[:SHOWN_PROBLEMS]]
 
 
 def _place(path: Sequence[int | str], value: Any) -> str:

@@ -32,6 +32,18 @@ from vidqa.families.problems import MODEL_FILE_MISSING, MODEL_UNSUPPORTED
 from vidqa.planning.budget.recompute import Recompute
 from vidqa.spec import check_with_heads
 
+# What transformers raises for values that a configuration cannot have.
+BY_A_CONFIG = (
+    OSError,
+    ValueError,
+    KeyError,
+    TypeError,
+    AttributeError,
+    IndexError,
+    ArithmeticError,
+    RuntimeError,
+    AssertionError,
+)
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
@@ -102,15 +114,22 @@ def empty_model(folder: Path, dtype: torch.dtype, device: torch.device) -> Any:
 
 
 def meta_model(folder: Path) -> Any:
+    tables = tables_of(folder)
+    tables.sizes_of(folder)  # refused here as by preflight, before transformers makes anything of it
     try:
         config = AutoConfig.from_pretrained(folder)
-    except (OSError, ValueError, KeyError, TypeError, StrictDataclassError) as broken:
+    except (*BY_A_CONFIG, StrictDataclassError) as broken:
         raise MODEL_FILE_MISSING.error(folder / "config.json", f"config.json cannot be read: {broken}") from broken
-    family = torch_half(tables_of(folder))
+    family = torch_half(tables)
     if refusal := family.refusal(config):
         raise MODEL_UNSUPPORTED.error(folder / "config.json", refusal)
-    with torch.device("meta"):
-        model = family.model_class(config)
+    try:
+        with torch.device("meta"):
+            model = family.model_class(config)
+    except BY_A_CONFIG as broken:
+        raise MODEL_UNSUPPORTED.error(
+            folder / "config.json", f"transformers makes no model of it: {broken}"
+        ) from broken
     _tie_head(model)
     return model
 

@@ -117,7 +117,7 @@ class Chat:
         if [plan.kind for plan in plans] != [medium.kind for medium in record.media]:
             raise ValueError(f"{record.source or record.id}: the plans are not those of the record's media")
         text, spans = self._rendered(record, (system_prompt, response_mode, for_generation))
-        token_ids, supervised = _labelled(self.tokens.core.encode(text, add_special_tokens=False), spans)
+        token_ids, supervised = _labelled(self.tokens.encode(text), spans)
         return Encoded(*self._with_media(record, token_ids, supervised, [plans[at] for at in shown(record)]), text)
 
     def outlines(
@@ -162,7 +162,7 @@ class Chat:
     def _outline_alone(self, record: Record, settings: Settings) -> Outline | list[Problem]:
         try:
             text, spans = self._rendered(record, settings)
-            return self._outline(record, self.tokens.core.encode(text, add_special_tokens=False), spans)
+            return self._outline(record, self.tokens.encode(text), spans)
         except ProblemError as bad:
             return bad.problems
 
@@ -187,7 +187,7 @@ class Chat:
 
     def text_ids(self, text: str) -> tuple[int, ...]:
         """Ids of plain text, as it stands at the beginning of an answer."""
-        return tuple(self.tokens.core.encode(text, add_special_tokens=False).ids)
+        return tuple(self.tokens.encode(text).ids)
 
     def _supervised_spans(self, record: Record, messages: list[Message], text: str) -> list[tuple[int, int]]:
         """Where in `text` learned turns stand, from the end of the header to the end of the end-of-turn token.
@@ -240,7 +240,7 @@ class Chat:
         slot, slot_id = self.slots[plan.kind], self.slot_ids[plan.kind]
         text = self.family.expand(plan, self.merge[plan.kind]).replace(slot, MARK)  # one character: runs are found fast
         lengths = [len(run) for run in RUNS.findall(text)]
-        ids = np.array(self.tokens.core.encode(RUNS.sub(slot, text), add_special_tokens=False).ids, np.int32)
+        ids = np.array(self.tokens.encode(RUNS.sub(slot, text)).ids, np.int32)
         repeats = np.ones(len(ids), np.int64)
         repeats[ids == slot_id] = lengths
         if sum(lengths) != plan.tokens:
@@ -253,7 +253,7 @@ class Chat:
         Only then are the ids of the parts, put together, the ids of the whole text.
         """
         text = self.template.render(PROBE, add_generation_prompt=True)
-        ids = self.tokens.core.encode(text, add_special_tokens=False).ids
+        ids = self.tokens.encode(text).ids
         for kind, slot_id in self.slot_ids.items():
             if slot_id is None or ids.count(slot_id) != 1:
                 message = f"a {kind} is not rendered as one {self.slots[kind]} token"

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeGuard
 
-from tokenizers import AddedToken, Tokenizer, processors
+from tokenizers import AddedToken, Encoding, Tokenizer, processors
 
 from vidqa.families._base import read_json
-from vidqa.families.problems import MODEL_FILE_MISSING
+from vidqa.families.problems import MODEL_FILE_MISSING, MODEL_UNSUPPORTED
 
+# Normalizers without patterns and texts of their own.
+NORMALIZERS = {"NFC", "NFD", "NFKC", "NFKD", "Lowercase", "Strip", "StripAccents"}
+LONGEST_PART = 20_000  # characters of a pre-tokenizer or decoder; Qwen's have less than 1,000
 NAMED = ("bos_token", "eos_token", "pad_token", "unk_token", "sep_token", "cls_token", "mask_token")
 
 
@@ -24,6 +28,12 @@ class Tokens:
     special: frozenset[str]
     eos_ids: tuple[int, ...]
     pad_id: int
+
+    def encode(self, text: str) -> Encoding:
+        """A text as it stands. Other threads go on meanwhile: the library keeps them waiting where a text is alone, for
+        seconds where it is long."""
+        (encoding,) = self.core.encode_batch([text], add_special_tokens=False)
+        return encoding
 
     def text_of(self, token_id: int) -> str:
         return self.core.id_to_token(token_id) or ""
@@ -50,12 +60,37 @@ def load_tokens(folder: Path) -> tuple[Tokens, dict[str, Any]]:
 
 
 def _core(folder: Path) -> Tokenizer:
-    read_json(folder, "tokenizer.json")
     path = folder / "tokenizer.json"
+    _require_bounded(read_json(folder, "tokenizer.json"), path)
     try:
         return Tokenizer.from_file(str(path))
     except Exception as unknown:  # the library raises nothing narrower
         raise MODEL_FILE_MISSING.error(path, f"it describes no tokenizer that is known here: {unknown}") from unknown
+
+
+def _require_bounded(description: Mapping[str, Any], path: Path) -> None:
+    """Each step that changes a text has bounds: patterns and texts of a normalizer would be applied to every text, and
+    could keep the tokenizer busy for minutes or make the text larger without end."""
+    for step in _steps(description.get("normalizer"), "normalizers"):
+        if step.get("type") not in NORMALIZERS:
+            message = f"the normalizer {str(step.get('type'))[:60]!r} is not one of {', '.join(sorted(NORMALIZERS))}"
+            raise MODEL_UNSUPPORTED.error(path, message)
+    for part in ("pre_tokenizer", "decoder"):
+        if (size := len(json.dumps(description.get(part)))) > LONGEST_PART:
+            raise MODEL_UNSUPPORTED.error(path, f"the {part} has {size} characters; {LONGEST_PART} are taken")
+
+
+def _steps(part: Any, name: str) -> Iterator[dict[str, Any]]:
+    """The steps of a part, which may be a sequence of them. One that is no table is left to the library."""
+    parts = [part]
+    while parts:
+        step = parts.pop()
+        if not isinstance(step, dict):
+            continue
+        if step.get("type") == "Sequence" and isinstance(step.get(name), list):
+            parts += step[name]
+        else:
+            yield step
 
 
 def _add_missing(core: Tokenizer, folder: Path, config: Mapping[str, Any]) -> None:

@@ -35,10 +35,10 @@ def policy_head(
     log-probability of each target, and the entropy in nats, which has no gradient."""
 
     def rows(hidden: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-        logits = head(hidden).float().index_fill(-1, banned, -math.inf) / temperature
-        logprobs = logits.log_softmax(-1)
+        # In place: each of these tensors has a number for every token of the vocabulary.
+        logprobs = head(hidden).float().index_fill_(-1, banned, -math.inf).div_(temperature).log_softmax(-1)
         with torch.no_grad():
-            entropy = -(logprobs.exp() * logprobs.clamp(min=torch.finfo(logprobs.dtype).min)).sum(-1)
+            entropy = -logprobs.exp().mul_(logprobs).nan_to_num_(nan=0.0).sum(-1)
         return torch.stack([logprobs.gather(-1, target[:, None])[:, 0], entropy])
 
     return _in_rows(rows, hidden_ND, target_N)

@@ -30,6 +30,7 @@ from vidqa.planning.budget.validation import generation_bytes
 from vidqa.planning.budget.work import share_again
 from vidqa.planning.packing.steps import Steps
 from vidqa.planning.samples import Sample
+from vidqa.spec.models import GrpoSpec
 
 MOST_SAMPLES = 20_000  # whose packs are made; the steps beyond them are like the others
 SMALLER = (1.0, 0.75, 0.5, 0.375, 0.25)  # packs that are tried, as shares of the largest
@@ -84,7 +85,9 @@ def pack_sizes(spec: Any, longest: int, budget: int) -> Sequence[int | None]:
     """Of packs of up to `budget` tokens that hold the longest sample; small ones would compute a shared video more
     often."""
     engine = spec.engine
-    if not engine.packing or engine.pack_tokens is not None or engine.share_video_prefix:
+    # Small packs would compute a video again for its questions; completions of one question are one group.
+    shares = engine.share_video_prefix and not isinstance(spec, GrpoSpec)
+    if not engine.packing or engine.pack_tokens is not None or shares:
         return [None]
     largest = max(longest, min(budget, LARGEST * spec.policy.parallelism.cp_size))
     return sorted({max(longest, int(largest * share) // COARSE * COARSE) for share in SMALLER}, reverse=True)
@@ -95,7 +98,7 @@ def heaviest_micro_steps(steps: Steps, total_steps: int) -> list[MicroStep]:
     and patches one, and none that has less of everything than another."""
     looked_at = min(total_steps, max(1, MOST_SAMPLES // steps.order.batch))
     found = {
-        MicroStep(*steps.size(pack), again=at > 0)
+        MicroStep(*steps.size(pack), again=at > 0, seen=steps.seen(pack))
         for step in range(looked_at)
         for packs in steps.packs(step)
         for at, pack in enumerate(packs)

@@ -184,6 +184,7 @@ class MicroStep:
     patches: int
     supervised: int = 0
     again: bool = False
+    seen: int = 0  # rows that attention gathers for what stands behind shared prefixes
 
 
 @dataclass(frozen=True)
@@ -262,6 +263,8 @@ def peak_memory(model: Model, setup: TrainingSetup, micro_step: MicroStep, count
     whole = _whole(model, setup, counts)
     layer_gradients = model.layer.trained * (setup.compute + setup.reduce)
     logits = min(micro_step.supervised, counts.logit_rows) * model.sizes.text.vocabulary * counts.logit_bytes
+    # Keys and values of all that a suffix sees, and the gradients of both.
+    gathered = 4 * setup.compute * model.sizes.text.keys * micro_step.seen
     decoder_trained = model.sizes.text.layers * model.layer.trained
     # With kept weights the root's gradients wait for the last micro-step, whole and in reduce precision.
     unsummed = model.root.trained * setup.reduce * (setup.keeps_weights and micro_step.again)
@@ -272,7 +275,7 @@ def peak_memory(model: Model, setup: TrainingSetup, micro_step: MicroStep, count
             (
                 gradient * summed * micro_step.again + unsummed,
                 whole.root + whole.layers,
-                kept.text + kept.vision + max(kept.layer_at_work + layer_gradients, logits),
+                kept.text + kept.vision + max(kept.layer_at_work + layer_gradients + gathered, logits),
                 model.head.trained * setup.compute,
             )
         ),

@@ -83,3 +83,7 @@ class Steps:
             frame = max((rows * columns for work in works for _, rows, columns in work.grids), default=0)
             patches = min(patches, tokens * patches // in_media + 2 * frame)
         return tokens, patches, min(supervised, tokens)
+
+    def seen(self, pack: Sequence[int]) -> int:
+        """Rows that attention gathers for what stands behind shared prefixes: each sample of a group sees its own."""
+        return sum(self.samples[number].length for unit in self._units(pack) if len(unit) > 1 for number in unit)

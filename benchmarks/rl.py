@@ -70,7 +70,9 @@ def train(spec: Any, run: Path) -> dict[str, Any]:
     steps = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     steps = steps[2:] or steps
     names = [name for name in steps[-1] if name.startswith(("perf/", "train/rollout_difference", "rollout/length"))]
-    return {name.removeprefix("perf/"): median(step[name] for step in steps) for name in names}
+    facts = json.loads((run / "run.json").read_text())
+    told = {name: facts[name] for name in ("predicted_gib", "pack_tokens", "memory_policy")}
+    return {name.removeprefix("perf/"): median(step[name] for step in steps) for name in names} | told
 
 
 def alone(spec: Any, run: Path) -> dict[str, Any]:

@@ -186,6 +186,7 @@ class Training:
         self.saver.store_proof_sample(proofs, source)
         self.meter = StepMeter(spec, model, world)
         table, policy = trainable_table(model), schedule.policy.record()
+        policy |= {"predicted_gib": schedule.policy.peak_gib, "pack_tokens": pack_tokens}
         on_main(world, lambda: run.update_run(trainable=table, data_fingerprint=data.fingerprint, **policy))
 
     def carry_out(self, progress: Progress | Silent) -> bool:

@@ -24,10 +24,10 @@ sys.path[:0] = [str(Path(__file__).resolve().parents[1] / "src")]
 
 import torch
 from ledger import Ledger, arguments, rounded
-from shapes import write_random_model
-from video_set import SetShape, corpus, write_set
+from video_set import SetShape, write_set
 
 from vidqa.contract.run_folder import RunFolder
+from vidqa.platforms.engine_command import ALLOCATOR
 from vidqa.spec import Layer, resolve
 
 PARTS = ("ours", "alone", "decode", "ordinary")
@@ -243,16 +243,17 @@ def main() -> None:
     if options.part:
         part(options)
         return
-    device = "cuda" if torch.cuda.is_available() else "cpu"
     model = options.out / "model" / options.shape
-    if not (model / "config.json").is_file():
-        write_random_model(options.shape, model, corpus(), device)
+    if not (model / "config.json").is_file():  # in a process of its own: this one is to hold no GPU
+        words = [sys.executable, str(Path(__file__).with_name("shapes.py")), "--shape", options.shape, "--out", model]
+        subprocess.run([str(word) for word in words], check=True)
     shape = SetShape(4, (1, 2), 1, 96, 64) if options.tiny else SetShape(8, (20, 20))
     write_set(options.out / "data" / shape.name, shape)
     ledger, rows = Ledger("rl", options), {}
     for name in options.only:
         words = [sys.executable, __file__, *sys.argv[1:], "--part", name]
-        done = subprocess.run(words, capture_output=True, text=True)
+        environment = {**os.environ, "PYTORCH_ALLOC_CONF": ALLOCATOR}
+        done = subprocess.run(words, capture_output=True, text=True, env=environment)
         if done.returncode:
             print(f"{name}: {done.stderr[-1500:]}", flush=True)
             continue

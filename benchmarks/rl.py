@@ -120,7 +120,7 @@ def decode(spec: Any, tiny: bool) -> dict[str, Any]:
     pages = -(-(context + 1) // PAGE)
     settings = Settings(folder, None, dtype, device, prompt_planner(spec, folder), context + PAGE, batch_size=rows)
     found: dict[str, Any] = {}
-    with torch.no_grad():
+    with torch.no_grad():  # one session at a time: each has a whole cache
         for name, draws in (("drawn", decoding.draw), ("likeliest", lambda logits, *_: logits.argmax(-1))):
             with patch.object(decoding, "draw", draws):
                 session = NativeSession(model, settings, pages=rows * pages + 1)
@@ -136,10 +136,10 @@ def decode(spec: Any, tiny: bool) -> dict[str, Any]:
                     decoder.graphs[rows][0].replay() if decoder.graphs else decoder.run(rows)
 
                 found[f"{name}_ms"] = 1e3 * timed(step)
-                cache = session.cache
-                size = 2 * rows * context * cache.keys[:, 0].numel() * cache.keys.element_size()
+                keys = session.cache.keys
+                size = 2 * rows * context * keys[:, 0].numel() * keys.element_size()
                 session.close()
-                del session, decoder, cache
+                del session, decoder, keys, step
     weights = sum(parameter.nbytes for parameter in model.model.language_model.parameters())
     weights += model.lm_head.weight.nbytes * (not model.config.tie_word_embeddings)
     block = torch.empty((1 << 20) if tiny else (1 << 31), dtype=torch.uint8, device=device)
@@ -158,9 +158,9 @@ def ordinary(spec: Any, tiny: bool) -> dict[str, Any]:
     from vidqa.dataset import load_records
     from vidqa.engine.batch.frames import FrameSource
     from vidqa.engine.exports import load_export
+    from vidqa.engine.families import torch_half
     from vidqa.engine.model.load import DTYPES
     from vidqa.engine.model.stock_inputs import stock_inputs
-    from vidqa.engine.rl.rollout import banned_ids
     from vidqa.planning.rollouts import prompt_planner
 
     device = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
@@ -179,7 +179,8 @@ def ordinary(spec: Any, tiny: bool) -> dict[str, Any]:
         )
     model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    banned = list(banned_ids(model.config, max(planner.chat.tokens.core.get_vocab().values()) + 1))
+    family = torch_half(planner.family)
+    banned = list(family.never_drawn(model.config, len(planner.chat.tokens.core.get_vocab())))
     optimizer = torch.optim.AdamW(trained, lr=1e-6, fused=device.type == "cuda")
     size, answer = spec.rollout.n_generation, spec.rollout.max_response_length
     questions = samples[: spec.train.train_batch_per_replica // size]

@@ -132,6 +132,7 @@ def test_its_pages_are_generated(world: Path, environment: dict[str, str]) -> No
         "evaluate",
         "inference",
         "embed",
+        "grpo",
         "count",
     ]
     entry = json.loads((pages / "config.json").read_text())["actions"]["count"]

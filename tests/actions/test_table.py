@@ -72,7 +72,7 @@ def _installed(folder: Path, monkeypatch: pytest.MonkeyPatch, **points: str) -> 
 
 def test_a_package_that_cannot_be_loaded_is_a_problem_of_its_own_action(tmp_path: Path, monkeypatch: Any) -> None:
     _installed(tmp_path, monkeypatch, broken="not_there:ACTION", train="not_there:TRAIN")
-    here = ("train", "evaluate", "inference", "embed")
+    here = ("train", "evaluate", "inference", "embed", "grpo")
     assert actions.names() == (*here, "broken")  # nobody takes the name of one that is here
     assert [each.name for each in actions.every()] == list(here)
     with pytest.raises(ProblemError, match="not_there"):

@@ -11,18 +11,25 @@ from typing import Any
 import pytest
 from study_gpu import FIRST_S, told
 
-from vidqa.studies.journal import EVENTS, LATER
+from vidqa.studies.events import fields_of
 
 BEGAN = 1_800_000_000.0
+SETTINGS = {"algorithm": "random", "goals": [{"metric": "val/avg_loss", "direction": "minimize"}], "max_trials": 2}
+USUAL: dict[str, Any] = {  # by the name of a field, where a test does not say it
+    **{"schema_version": 1, "fingerprint": "", "settings": SETTINGS, "space": {}, "rungs": [[1]], "version": ""},
+    **{"number": 0, "values": {}, "proposer": "random", "rung": 0, "bracket": 0, "parent": None, "extra": {}},
+    **{"repairs": [], "work": "", "job_id": "", "how": "started", "gpus": [], "places": 1, "state": "complete"},
+    **{"run_dir": "", "seconds": 0.0, "gpu_seconds": 0.0, "failure": None, "steps": 1, "objectives": [1.0]},
+    **{"metrics": {}, "request": "", "verb": "stop", "said": {}, "why": ""},
+}
 
 
 def write_study(folder: Path, *moments: tuple[float, str, dict[str, Any]]) -> None:
-    """A journal of events at these seconds after its begin; only the fields that are named have a value."""
+    """A journal of events at these seconds after its begin; other fields have the usual values."""
     lines = []
     for at, event, fields in moments:
-        known = dict.fromkeys(EVENTS[event] | LATER.get(event, set()), None)
+        known = {name: USUAL[name] for name in fields_of(event)}
         time = datetime.fromtimestamp(BEGAN + at, UTC).isoformat()
-        known |= {"schema_version": 1} if event == "created" else {}
         lines.append({"seq": len(lines) + 1, "time": time, "elapsed_s": at, "event": event, **known, **fields})
     (folder / "journal.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
 

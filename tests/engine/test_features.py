@@ -195,7 +195,7 @@ def test_another_tower_has_another_name(world: SimpleNamespace, tmp_path: Path) 
 
 def test_frames_come_first_and_features_take_what_is_left() -> None:
     plan = SimpleNamespace(indices=(0, 1), height=32, width=32, tokens=1)
-    sample: Any = SimpleNamespace(record=SimpleNamespace(media=[SimpleNamespace(key="a")]), plans=[plan])
+    sample: Any = SimpleNamespace(record=SimpleNamespace(media=[SimpleNamespace(view="a")]), plans=[plan])
     samples: list[Sample] = [sample, sample]
     room = room_for(samples, (), 32768, 10 * 32768)
     assert (room.frame_bytes, room.feature_bytes, room.share) == (6144, 32768, 1.0)

@@ -13,6 +13,7 @@ from in_process import events
 from rl_world import rl_here, rl_model, rl_spec
 
 from vidqa.contract.problem import ProblemError
+from vidqa.engine.families.qwen_vl import VISION_IDS
 from vidqa.engine.objectives.grpo import PolicyGradient
 from vidqa.engine.rl import rollout, train, weights
 from vidqa.engine.rl.record import read_rollouts
@@ -151,7 +152,7 @@ def test_placeholders_and_unknown_ids_are_never_drawn(one_world: tuple[Path, Pat
     run = rl_here(rl_spec(tmp_path, one_world, {"rollout.max_response_length": 40}), tmp_path / "run")
     drawn = np.concatenate([line["token_ids"] for line in read_rollouts(run / "rollouts-0.jsonl.zst")])
     config = json.loads((one_world[0] / "config.json").read_text())
-    banned = {value for key, value in config.items() if key in rollout.VISION_IDS}
+    banned = {value for key, value in config.items() if key in VISION_IDS}
     assert len(drawn) > 1000 and not banned & set(drawn.tolist())
 
 

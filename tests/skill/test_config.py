@@ -57,7 +57,7 @@ def test_names_and_versions_agree() -> None:
 def test_actions_are_those_that_have_a_spec() -> None:
     implemented = {name for name, action in CONFIG["actions"].items() if action["implemented"]}
     assert implemented == set(actions.names()) == set(INFO["actions"])
-    assert set(CONFIG["actions"]) == {"train", "evaluate", "inference", "embed", "quantize"}
+    assert set(CONFIG["actions"]) == {"train", "evaluate", "inference", "embed", "grpo", "quantize"}
     assert CONFIG["credentials"].keys() == INFO["credentials"].keys()
     for name in implemented:
         action = CONFIG["actions"][name]

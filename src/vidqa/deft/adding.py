@@ -88,7 +88,7 @@ def label(turn: Turn) -> Done:
     count = turn.fact("mine", "to label")
     if not answers.is_file():
         return Done(f"Samples that were mined without answers: {count}. {asked}", stop="labels needed", waits=True)
-    out.unlink(missing_ok=True)
+    remove(out, owner=turn.place)
     counts = carrying_out.script("label_samples", "--tasks", tasks, "--labels", answers, "--out", out).data
     labelled = counts["labelled"]
     if not labelled:

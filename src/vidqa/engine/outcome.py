@@ -8,7 +8,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from vidqa.contract.files import write_json
+from vidqa.contract.files import remove, write_json
 from vidqa.contract.problem import Problem
 from vidqa.contract.run_folder import RunFolder
 from vidqa.dataset import fingerprint
@@ -137,7 +137,7 @@ def write_retries(run: RunFolder, attempts: Sequence[Mapping[str, Answer]]) -> N
     if rows:
         write_json(run.path / "retries.json", rows)
     else:
-        (run.path / "retries.json").unlink(missing_ok=True)
+        remove(run.path / "retries.json", owner=run.path)
 
 
 def write_outcome(

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import shutil
 import signal
 import socket
 import tempfile
@@ -29,6 +28,7 @@ import uvicorn
 
 from vidqa.contract import environment
 from vidqa.contract.cli import Parser, Result, note, print_result, run
+from vidqa.contract.files import remove
 from vidqa.contract.problem import Problem
 from vidqa.engine.answering_thread import AnsweringThread as Backend
 from vidqa.engine.asking import model_folders
@@ -90,7 +90,7 @@ def ended(name: str, backend: Backend) -> Result:
 def abandon(name: str, backend: Backend, own: Path, as_json: bool) -> None:
     """End the process although a thread of it still works; the workers end with it."""
     result = ended(name, backend)
-    shutil.rmtree(own, ignore_errors=True)
+    remove(own, owner=own.parent)
     note(f"work goes on after {GRACE_S + LAST_S} s; it is cut off")
     print_result(result, as_json)
     leave(result.code, orderly=False)

@@ -76,6 +76,7 @@ QWEN2_5_VL = Family(
     name="qwen2_5_vl",
     model_types=("qwen2_5_vl",),
     geometry=geometry,
+    state_frame_cap=qwen_vl.state_frame_cap,
     expand=expand,
     template_slot=qwen_vl.template_slot,
     vision_token_ids=qwen_vl.vision_token_ids,

@@ -64,6 +64,7 @@ QWEN3_VL = Family(
     name="qwen3_vl",
     model_types=("qwen3_vl",),
     geometry=geometry,
+    state_frame_cap=qwen_vl.state_frame_cap,
     expand=expand,
     template_slot=qwen_vl.template_slot,
     vision_token_ids=qwen_vl.vision_token_ids,

@@ -52,7 +52,7 @@ class Folder:
             os.utime(path, ns=(0, 0))
         except OSError:
             with suppress(OSError):
-                os.unlink(path)
+                remove(Path(path), owner=self.path)
             raise
 
     def _let_go(self, path: str) -> None:

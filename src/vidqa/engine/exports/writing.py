@@ -21,8 +21,8 @@ from vidqa.engine.model.stored import RowRead, StoredTensor, model_tensors, read
 from vidqa.engine.model.trainable import base_name
 from vidqa.engine.prepare import on_main
 from vidqa.engine.problems import ENGINE_SAVE_FAILED
+from vidqa.families import family_of
 from vidqa.families._base import read_json
-from vidqa.families.qwen_vl import state_frame_cap
 
 COPIED = (".json", ".jinja", ".txt", ".model", ".md", "")  # settings, vocabularies and texts: no weights and no code
 CODE_KEY = "auto_map"  # in config.json and the like: which class of which Python file to load
@@ -108,7 +108,7 @@ def copy_settings(trained: Trained, folder: Path, without: Sequence[str] = ()) -
     for path in trained.base.iterdir():
         if path.is_file() and _is_copied(path) and path.name not in without:
             _copy_without_code(path, folder / path.name)
-    state_frame_cap(folder, trained.capped)
+    family_of(trained.base).state_frame_cap(folder, trained.capped)
 
 
 def _is_copied(path: Path) -> bool:

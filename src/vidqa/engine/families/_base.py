@@ -88,6 +88,8 @@ class TorchFamily:
                                  what backward computes again; `compile` fuses layers
     vision_features(model, patches, index)     merged features [V, D] of media, without gradients
     cached_forward(model)        the forward of generation; it takes over the model's memory
+    never_drawn(config, known)   token ids that no completion has: placeholders of media, and ids that the tokenizer,
+                                 which knows so many, does not know
     vllm_model                   the model class in place of vLLM's own, registered by the family's file *_in_vllm.py
     """
 
@@ -107,6 +109,7 @@ class TorchFamily:
     install_forward: InstallForward
     vision_features: Callable[[Any, torch.Tensor, VisionIndex], torch.Tensor]
     cached_forward: Callable[[Any], CachedForward]
+    never_drawn: Callable[[Any, int], tuple[int, ...]]
     vllm_model: str = ""
 
     def units(self, model: Any) -> list[nn.Module]:

@@ -224,6 +224,14 @@ def refusal(config: Any) -> str:
     return "" if kind == "default" else f"rope_type is {kind!r}; only 'default' is trained"
 
 
+VISION_IDS = ("image_token_id", "video_token_id", "vision_start_token_id", "vision_end_token_id", "vision_token_id")
+
+
+def never_drawn(config: Any, known: int) -> tuple[int, ...]:
+    placeholders = [getattr(config, name) for name in VISION_IDS if getattr(config, name, None) is not None]
+    return tuple(sorted({*placeholders, *range(known, config.text_config.vocab_size)}))
+
+
 def family_parts(parts: Parts) -> dict[str, Any]:
     """The fields of a `TorchFamily` that both families have alike."""
     return {
@@ -238,4 +246,5 @@ def family_parts(parts: Parts) -> dict[str, Any]:
         "install_forward": partial(install_forward, parts),
         "vision_features": partial(vision_features, parts),
         "cached_forward": partial(cached_forward, parts),
+        "never_drawn": never_drawn,
     }

@@ -17,6 +17,7 @@ from torch import nn
 from vidqa.contract.problem import Problem, ProblemError
 from vidqa.engine.batch.frames import FrameSource
 from vidqa.engine.distributed import World
+from vidqa.engine.families import family_of
 from vidqa.engine.generators._base import Request, Result, Sampling, Settings
 from vidqa.engine.generators.native import NativeSession
 from vidqa.engine.model.load import DTYPES, empty_model
@@ -25,8 +26,6 @@ from vidqa.engine.rl.weights import RolloutWeights
 from vidqa.planning.budget.rollouts import RolloutShape
 from vidqa.planning.samples import Planner, Sample
 from vidqa.rewards import Completion, Reward, Rewards
-
-VISION_IDS = ("image_token_id", "video_token_id", "vision_start_token_id", "vision_end_token_id", "vision_token_id")
 
 
 @dataclass(eq=False)
@@ -74,12 +73,6 @@ class Group:
         return np.array([drawn.reward.parts[name] for drawn in self.drawn])
 
 
-def banned_ids(config: Any, known: int) -> tuple[int, ...]:
-    """Token ids that no completion has: placeholders of media, and ids beyond the `known` ones of the tokenizer."""
-    vision = [getattr(config, name) for name in VISION_IDS if getattr(config, name, None) is not None]
-    return tuple(sorted({*vision, *range(known, config.text_config.vocab_size)}))
-
-
 class RolloutModel:
     """The model that draws, on every rank, beside the sharded `trainer`."""
 
@@ -88,7 +81,7 @@ class RolloutModel:
     ) -> None:
         dtype = DTYPES[spec.train.param_dtype]
         model = empty_model(folder, dtype, world.device)
-        self.banned = banned_ids(model.config, max(planner.chat.tokens.core.get_vocab().values()) + 1)
+        self.banned = family_of(model).never_drawn(model.config, len(planner.chat.tokens.core.get_vocab()))
         self.weights = RolloutWeights(trainer, model)
         settings = Settings(folder, None, dtype, world.device, planner, shape.longest, batch_size=shape.rows)
         self.session = NativeSession(model, settings, banned=self.banned, pages=shape.pages)

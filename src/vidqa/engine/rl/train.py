@@ -108,6 +108,40 @@ def memory_policy(spec: Any, folder: Path, data: Prepared, shape: RolloutShape, 
     return memory_policy_of(spec, folder, world, packing, taken_gib)
 
 
+def build_learner(
+    schedule: StepSchedule, planner: Planner, shape: RolloutShape, stop: StopRequest
+) -> tuple[Learner, RolloutModel, PolicyGradient]:
+    """The model on its devices with its optimizer, the one that draws from its weights, and the objective."""
+    spec, world, policy = schedule.spec, schedule.world, schedule.policy
+    folder, keys = Path(spec.policy.model_name_or_path), spec.train.train_policy
+    with load_sharded(folder, spec.policy, spec.train, world, policy.recompute) as model:
+        pass  # nothing is computed before its weights are there
+    exact = spec.train.fsdp_reduce_dtype == spec.train.master_dtype
+    sums_once = exact and not world.is_sharded
+    resharding = Resharding(model, policy.reshard, sums_once=sums_once, alone=world.size == 1)
+    rollout_model = RolloutModel(spec, folder, planner, model, shape, world)
+    objective = PolicyGradient(
+        temperature=temperature_of(spec),
+        banned=torch.tensor(rollout_model.banned, dtype=torch.int64, device=world.device),
+        epsilon_low=keys.epsilon_low,
+        epsilon_high=keys.epsilon_high,
+        lower_bound=keys.lower_bound_ratio,
+        kl_beta=keys.kl_beta,
+        sequence_ratio=keys.variant == "gspo",
+        rollout_cap=keys.behav_imp_weight_cap,
+    )
+    learner = Learner(
+        model=model,
+        resharding=resharding,
+        optimizer=build_optimizer(model, spec.train),
+        objective=objective,
+        max_norm=spec.train.optm_grad_norm_clip,
+        world=world,
+        stop=stop,
+    )
+    return learner, rollout_model, objective
+
+
 class Training:
     """A run from its first step, or from a checkpoint, to its last."""
 
@@ -127,34 +161,8 @@ class Training:
         folder = Path(spec.policy.model_name_or_path)
 
         # What learns.
-        with load_sharded(folder, spec.policy, spec.train, world, schedule.policy.recompute) as model:
-            pass
-        self.model = model
-        exact = spec.train.fsdp_reduce_dtype == spec.train.master_dtype
-        sums_once = exact and not world.is_sharded
-        resharding = Resharding(model, schedule.policy.reshard, sums_once=sums_once, alone=world.size == 1)
-        self.temperature = temperature_of(spec)
-        self.rollout_model = RolloutModel(spec, folder, planner, model, shape, world)
-        banned = torch.tensor(self.rollout_model.banned, dtype=torch.int64, device=world.device)
-        objective = PolicyGradient(
-            temperature=self.temperature,
-            banned=banned,
-            epsilon_low=self.policy.epsilon_low,
-            epsilon_high=self.policy.epsilon_high,
-            lower_bound=self.policy.lower_bound_ratio,
-            kl_beta=self.policy.kl_beta,
-            sequence_ratio=self.policy.variant == "gspo",
-            rollout_cap=self.policy.behav_imp_weight_cap,
-        )
-        self.learner = Learner(
-            model=model,
-            resharding=resharding,
-            optimizer=build_optimizer(model, spec.train),
-            objective=objective,
-            max_norm=spec.train.optm_grad_norm_clip,
-            world=world,
-            stop=stop,
-        )
+        self.learner, self.rollout_model, objective = build_learner(schedule, planner, shape, stop)
+        self.model = model = self.learner.model
         self.reference = None
         if self.policy.kl_beta > 0 and spec.policy.lora is None:
             self.reference = load_frozen(folder, spec.train, world, schedule.policy.recompute)
@@ -277,7 +285,7 @@ class Training:
     def _rollout(self, step: int) -> tuple[list[Group], dict[str, float]]:
         """This rank's groups of a step, and what all ranks say of them."""
         sampling = Sampling(
-            self.spec.rollout.max_response_length, temperature=self.temperature, seed=self.spec.rollout.seed
+            self.spec.rollout.max_response_length, temperature=temperature_of(self.spec), seed=self.spec.rollout.seed
         )
         size, kept, every = self.spec.rollout.n_generation, list[Group](), list[Group]()
         questions, count = self.prefetched, self._batch

@@ -49,7 +49,7 @@ samples and the utilisation that similar trainings have reached here on GPUs, de
   own task gains much (63.2 to 77.0).
 * **SFT or RL.** Begin with supervised fine-tuning; all figures here are of it. Published reinforcement learning came
   after it and added less: physical plausibility 0.340 after SFT, 0.374 after 900 steps of GRPO with balanced labels.
-  This version has no reinforcement learning.
+  [Reinforcement learning](rl.md) starts from the fine-tuned model.
 * **Full, frozen vision, LoRA.** The guides of others ask for four GPUs of 80 GB for a full fine-tune, and one for LoRA.
   The tables say what fits by the rules here.
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from vidqa.contract.problem import Problem
 from vidqa.spec.keys import flat, leaves
-from vidqa.spec.models import EvaluateSpec, Spec, TrainSpec
+from vidqa.spec.models import EvaluateSpec, GrpoSpec, Spec, TrainSpec
 from vidqa.spec.problems import NOT_IN_TARGET, VIDEO_FPS_REQUIRED
 from vidqa.spec.schedule import steps_per_epoch
 
@@ -28,7 +28,8 @@ UNKNOWN_THERE = {
 # Keys of an evaluation that TAO's evaluator does not read.
 UNKNOWN_TO_EVALUATOR = {
     *("evaluation.generator", "evaluation.method", "generation.top_p", "generation.top_k"),
-    *("metrics.bertscore_layer", "metrics.similarity_model"),
+    *("evaluation.retries", "metrics.bertscore_layer", "metrics.similarity_model"),
+    *("metrics.functions", "metrics.functions_timeout_s"),
     *(f"vision.{bound}" for bound in ("min_frames", "max_frames", "min_pixels", "max_pixels")),
     *(f"vision.{name}" for name in ("resized_height", "resized_width", "video_start", "video_end")),
 }
@@ -40,7 +41,7 @@ MOST_NAMED = 5
 
 def target_table(spec: Spec, train_samples: int | None = None) -> tuple[dict[str, Any], list[Problem]]:
     """The table that NVIDIA's container reads for the action of a spec, and the problems with it."""
-    if isinstance(spec, TrainSpec):
+    if isinstance(spec, TrainSpec) and not isinstance(spec, GrpoSpec):
         return cosmos_table(spec, train_samples)
     if isinstance(spec, EvaluateSpec):
         return evaluator_table(spec)

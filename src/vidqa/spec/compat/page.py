@@ -44,7 +44,7 @@ its own loader makes |
 | collisions (Nexar) | set `policy.parallelism.tp_size=1`, `pp_size=1` and `dp_shard_size` to the number of GPUs |
 | grounding in 3D | `custom.dataset.dataset_root` and `meta_file` belong to its own loader: write a function that \
 yields the records, and set `custom.loader` |
-| every GRPO spec | refused with `SPEC_NOT_SFT`: reinforcement learning is not here |
+| a GRPO spec | `build_spec.py grpo --override FILE` ([page](rl.md)); `train` refuses it with `SPEC_NOT_SFT` |
 
 ## Keys that stand elsewhere here
 

@@ -1,0 +1,77 @@
+"""Questions of every step, advantages of groups, weights of tokens, and the rules that end a run."""
+
+from __future__ import annotations
+
+from collections import Counter
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from vidqa.engine.rl.questions import QuestionStream
+from vidqa.engine.rl.update import advantages, token_weights
+from vidqa.engine.rl.watch import StopWatch
+
+LABELS = ["A"] * 80 + ["B"] * 15 + ["C"] * 5
+
+
+def test_every_question_comes_once_in_an_epoch_and_in_another_order() -> None:
+    stream = QuestionStream(LABELS, seed=0, shuffle=True, balance=False)
+    epochs = [stream.take(100 * epoch, 100) for epoch in range(3)]
+    assert all(sorted(epoch) == list(range(100)) for epoch in epochs)
+    assert epochs[0] != epochs[1] != epochs[2]
+    assert QuestionStream(LABELS, seed=0, shuffle=False, balance=False).take(0, 100) == list(range(100))
+
+
+def test_a_position_alone_says_which_question_comes() -> None:
+    whole = QuestionStream(LABELS, seed=3, shuffle=True, balance=True).take(0, 500)
+    later = QuestionStream(LABELS, seed=3, shuffle=True, balance=True)
+    assert later.take(217, 100) == whole[217:317]
+
+
+def test_labels_are_even_in_every_step_where_they_are_balanced() -> None:
+    stream = QuestionStream(LABELS, seed=0, shuffle=True, balance=True)
+    for step in range(20):
+        drawn = Counter(LABELS[number] for number in stream.take(12 * step, 12))
+        assert drawn == {"A": 4, "B": 4, "C": 4}
+
+
+def test_equal_rewards_have_no_advantage_whatever_their_rounding() -> None:
+    assert (advantages(np.full(8, 0.1 + 0.2), divided=True) == 0).all()
+    found = advantages(np.array([1.0, 0.0, 0.0, 0.0]), divided=True)
+    assert found == pytest.approx([3**0.5, *[-(3**-0.5)] * 3], rel=1e-4)
+    assert advantages(np.array([1.0, 0.0]), divided=False).tolist() == [0.5, -0.5]
+
+
+def test_token_weights_add_up_to_what_the_kind_of_loss_says() -> None:
+    lengths, tokens = [2, 6], 8
+    each = {kind: token_weights(lengths, kind, tokens, 2, None) for kind in ("token-mean", "seq-mean-token-mean")}
+    for weights in each.values():
+        assert sum(w * n for w, n in zip(weights, lengths, strict=True)) == pytest.approx(tokens)
+    assert each["seq-mean-token-mean"][0] == 3 * each["seq-mean-token-mean"][1]
+    assert token_weights(lengths, "seq-mean-token-sum", tokens, 2, 4) == [1.0, 1.0]
+
+
+def rules(**changes: object) -> SimpleNamespace:
+    usual = {"patience": 2, "entropy_below": None, "kl_above": None, "truncated_above": 0.9}
+    return SimpleNamespace(**{**usual, "validation_below_start": True, **changes})
+
+
+def test_a_rule_ends_a_run_when_it_holds_for_its_patience() -> None:
+    watch = StopWatch(rules())
+    assert watch.judge({"rollout/truncated": 0.95}) and not watch.ended
+    assert not watch.judge({"rollout/truncated": 0.5}) and not watch.ended  # it begins anew
+    watch.judge({"rollout/truncated": 0.95})
+    watch.judge({"train/kl": 9.0})  # says nothing of it
+    watch.judge({"rollout/truncated": 1.0})
+    assert watch.ended == "truncated_above"
+
+
+def test_validation_is_compared_with_its_start_and_its_error() -> None:
+    watch = StopWatch(rules(patience=1))
+    start = {"val/reward": 0.6, "val/accuracy": 0.6, "val/questions": 100.0}
+    assert not watch.judge(start)
+    assert not watch.judge({**start, "val/accuracy": 0.5}) and not watch.ended  # within twice the standard error
+    assert watch.judge({**start, "val/accuracy": 0.4}) and watch.ended == "validation_below_start"
+    resumed = StopWatch(rules(patience=1), watch.start)
+    assert resumed.judge({**start, "val/accuracy": 0.4}) and resumed.ended

@@ -1,0 +1,170 @@
+"""Rewards of completions: they agree with the evaluation, and nothing is rewarded for saying everything."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from vidqa.contract.problem import ProblemError
+from vidqa.dataset.record import Record, Turn
+from vidqa.evaluation import make_item
+from vidqa.rewards import Completion, Rewards, label_of, question_problems, shuffled_options
+from vidqa.rewards.builtin import BUILT_IN, overlong
+from vidqa.spec.grpo_rules import REWARDS
+
+COLOURS = "What colour is it?\n(A) red\n(B) blue\n(C) dark red\nAnswer with the letter."
+NO_PENALTY = SimpleNamespace(overlong_reward=SimpleNamespace(enable_overlong_penalty=False))
+
+
+def record(question: str, answer: str) -> Record:
+    return Record("r1", (Turn("user", (question,)), Turn("assistant", (answer,))), source="set.json[0]")
+
+
+def rewarded(question: str, answer: str, text: str, reason: str = "stop") -> dict[str, float]:
+    completion = Completion(record(question, answer), text, finish_reason=reason)
+    return {name: function(completion) for name, function in BUILT_IN.items()}
+
+
+def test_every_reward_that_a_spec_may_name_is_there() -> None:
+    assert set(REWARDS.values()) == set(BUILT_IN)
+
+
+@pytest.mark.parametrize("text", ["", " ", "A B C", "A, B or C", "(A) red (B) blue (C) dark red", "red blue dark red"])
+def test_nothing_and_everything_is_not_right(text: str) -> None:
+    assert rewarded(COLOURS, "B", text)["accuracy"] == 0.0
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("B", "stop"),
+        ("<answer>(B)</answer>", "stop"),
+        ("The answer is B.", "stop"),
+        ("C", "stop"),
+        ("<think>B", "length"),
+    ],
+)
+def test_the_accuracy_is_the_evaluations_verdict(text: str, reason: str) -> None:
+    asked = record(COLOURS, "B")
+    assert rewarded(COLOURS, "B", text, reason)["accuracy"] == float(make_item(asked, text, reason)["correct"] is True)
+
+
+@pytest.mark.parametrize(
+    ("text", "tolerant", "strict"),
+    [
+        ("<think>so</think>\n\n<answer>B</answer>", 1, 1),
+        ("<think>so</think> <answer>B</answer>", 1, 0),
+        ("<think>so</think><answer>B</answer>\n", 1, 0),
+        ("<think></think> <answer>B</answer>", 0, 0),
+        ("<think>so</think> <answer> </answer>", 0, 0),
+        ("<think>a</think> <think>b</think> <answer>B</answer>", 0, 0),
+        ("<think>so</think> <answer>B</answer> and more", 0, 0),
+        ("<answer>B</answer>", 0, 0),
+    ],
+)
+def test_formats(text: str, tolerant: int, strict: int) -> None:
+    found = rewarded(COLOURS, "B", text)
+    assert (found["format"], found["format_strict"]) == (tolerant, strict)
+
+
+@pytest.mark.parametrize(("text", "number", "distance"), [("4", 1, 1), ("5", 0, 0.5), ("6", 0, 0), ("a few", 0, 0)])
+def test_numbers(text: str, number: float, distance: float) -> None:
+    found = rewarded("How many cars are there?", "4", text)
+    assert (found["number"], found["distance"]) == (number, distance)
+
+
+def test_the_penalty_of_long_completions_begins_in_the_buffer() -> None:
+    assert [overlong(tokens, 100, 20, 0.5) for tokens in (10, 80, 90, 100)] == [0.0, 0.0, -0.25, -0.5]
+
+
+def test_rewards_are_weighted_sums_of_their_parts() -> None:
+    text = "<think>so</think> <answer>C</answer>"
+    with Rewards({"single_choice": 1.0, "format": 0.25}, NO_PENALTY, 10, 1.0) as rewards:
+        reward = rewards(Completion(record(COLOURS, "B"), text))
+    assert reward.total == 0.25 and dict(reward.parts) == {"accuracy": 0.0, "format": 1.0}
+
+
+def test_options_change_places_and_the_reference_goes_with_them() -> None:
+    asked, seen = record(COLOURS, "B"), set()
+    for seed in range(40):
+        shuffled = shuffled_options(asked, str(seed))
+        letter = label_of(shuffled)
+        assert f"({letter}) blue\n" in shuffled.question + "\n"
+        assert sorted(shuffled.question) == sorted(asked.question)
+        seen.add(shuffled.question)
+        assert shuffled == shuffled_options(asked, str(seed))
+    assert len(seen) == 6
+
+
+@pytest.mark.parametrize(("question", "answer"), [("Is it red?", "yes"), (COLOURS, "F"), ("(A) x\n(B) x", "A")])
+def test_a_question_that_cannot_be_shuffled_stays(question: str, answer: str) -> None:
+    asked = record(question, answer)
+    assert shuffled_options(asked, "1") is asked
+
+
+@pytest.mark.parametrize(
+    ("question", "answer", "reward", "code"),
+    [
+        (COLOURS, "F", "accuracy", "REWARD_REFERENCE"),
+        (COLOURS, "", "accuracy", "REWARD_REFERENCE"),
+        ("How many?", "a lot", "number", "REWARD_REFERENCE"),
+        (COLOURS, "B", "accuracy", None),
+        (COLOURS, "blue", "accuracy", None),
+        (COLOURS, "", "format", None),
+    ],
+)
+def test_references_that_no_completion_can_meet(question: str, answer: str, reward: str, code: str | None) -> None:
+    found = question_problems([record(question, answer)], reward, balanced=False)
+    assert [problem.code for problem in found] == ([code] if code else [])
+
+
+def test_one_label_cannot_be_balanced() -> None:
+    found = question_problems([record(COLOURS, "B")] * 3, "accuracy", balanced=True)
+    assert [problem.code for problem in found] == ["REWARD_LABELS"]
+
+
+def own(folder: Path, body: str, name: str = "own") -> str:
+    (folder / "own.py").write_text(f"import os, sys, time\ndef own(text, record, token_ids, reason):\n    {body}\n")
+    return f"{folder / 'own.py'}:{name}"
+
+
+def test_a_function_of_ones_own_gives_a_number_and_parts(tmp_path: Path) -> None:
+    body = "print('noise'); return (len(text) + record.answer.count('B'), {'tokens': len(token_ids)})"
+    with Rewards([own(tmp_path, body)], NO_PENALTY, 10, 5.0) as rewards:
+        for text in ("abc", "ab"):
+            reward = rewards(Completion(record(COLOURS, "B"), text, (1, 2)))
+            assert reward.total == len(text) + 1 and dict(reward.parts) == {"own": len(text) + 1, "tokens": 2.0}
+
+
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        ("return None", "REWARD_FUNCTION"),
+        ("return float('inf')", "REWARD_FUNCTION"),
+        ("return 1.0, {'part': float('nan')}", "REWARD_FUNCTION"),
+        ("raise SystemExit(0)", "REWARD_FUNCTION"),
+        ("os.fork() or time.sleep(60); return 1.0", "REWARD_TIMEOUT"),
+        ("os._exit(0)", "REWARD_FUNCTION"),
+        ("time.sleep(60)", "REWARD_TIMEOUT"),
+    ],
+)
+def test_what_a_function_does_wrong_names_the_record(tmp_path: Path, body: str, code: str) -> None:
+    started = time.monotonic()
+    with Rewards([own(tmp_path, body)], NO_PENALTY, 10, 1.0) as rewards, pytest.raises(ProblemError) as raised:
+        rewards(Completion(record(COLOURS, "B"), "x"))
+    assert [problem.code for problem in raised.value.problems] == [code]
+    assert "set.json[0] (id r1)" in raised.value.problems[0].where
+    assert time.monotonic() - started < 40
+
+
+@pytest.mark.parametrize(
+    "make", [lambda folder: own(folder, "return 1", "other"), lambda folder: f"{folder}/no.py:own"]
+)
+def test_a_function_that_is_not_there_is_named(tmp_path: Path, make: Any) -> None:
+    with pytest.raises(ProblemError) as raised, Rewards([make(tmp_path)], NO_PENALTY, 10, 1.0) as rewards:
+        rewards(Completion(record(COLOURS, "B"), "x"))
+    assert raised.value.problems[0].code == "REWARD_FUNCTION"

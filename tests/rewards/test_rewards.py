@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -147,7 +147,6 @@ def test_a_function_of_ones_own_gives_a_number_and_parts(tmp_path: Path) -> None
         ("return float('inf')", "REWARD_FUNCTION"),
         ("return 1.0, {'part': float('nan')}", "REWARD_FUNCTION"),
         ("raise SystemExit(0)", "REWARD_FUNCTION"),
-        ("os.fork() or time.sleep(60); return 1.0", "REWARD_TIMEOUT"),
         ("os._exit(0)", "REWARD_FUNCTION"),
         ("time.sleep(60)", "REWARD_TIMEOUT"),
     ],
@@ -161,10 +160,23 @@ def test_what_a_function_does_wrong_names_the_record(tmp_path: Path, body: str, 
     assert time.monotonic() - started < 40
 
 
-@pytest.mark.parametrize(
-    "make", [lambda folder: own(folder, "return 1", "other"), lambda folder: f"{folder}/no.py:own"]
-)
-def test_a_function_that_is_not_there_is_named(tmp_path: Path, make: Any) -> None:
-    with pytest.raises(ProblemError) as raised, Rewards([make(tmp_path)], NO_PENALTY, 10, 1.0) as rewards:
+def test_what_a_function_starts_ends_with_it(tmp_path: Path) -> None:
+    body = f"open({str(tmp_path / 'pid')!r}, 'w').write(str(os.fork() or time.sleep(600))); return 1.0"
+    with Rewards([own(tmp_path, body)], NO_PENALTY, 10, 5.0) as rewards:
+        assert rewards(Completion(record(COLOURS, "B"), "x")).total == 1.0
+        forked = int((tmp_path / "pid").read_text())
+        os.kill(forked, 0)
+    ended = time.monotonic() + 10
+    while time.monotonic() < ended and Path(f"/proc/{forked}/cmdline").exists():
+        if not Path(f"/proc/{forked}/cmdline").read_bytes():  # a zombie that nobody has waited for yet
+            break
+        time.sleep(0.01)
+    assert time.monotonic() < ended
+
+
+@pytest.mark.parametrize("name", ["other", "own"])
+def test_a_function_that_is_not_there_is_named(tmp_path: Path, name: str) -> None:
+    function = own(tmp_path, "return 1", name) if name == "other" else f"{tmp_path}/no.py:own"
+    with pytest.raises(ProblemError) as raised, Rewards([function], NO_PENALTY, 10, 1.0) as rewards:
         rewards(Completion(record(COLOURS, "B"), "x"))
     assert raised.value.problems[0].code == "REWARD_FUNCTION"

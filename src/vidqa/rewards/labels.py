@@ -48,7 +48,7 @@ def _with_options(turn: Turn, options: dict[str, str], texts: dict[str, str]) ->
     def replaced(part: str) -> str:
         for letter, text in options.items():  # marked first: the text of one option may hold that of another
             mark = rf"(?<![A-Za-z])({letter}|{letter.lower()})([).:]\s*){re.escape(text)}"
-            part = re.sub(mark, rf"\g<1>\g<2>\x01{letter}\x01", part, count=1)
+            part = re.sub(mark, f"\\g<1>\\g<2>\x01{letter}\x01", part, count=1)
         for letter, text in texts.items():
             part = part.replace(f"\x01{letter}\x01", text)
         return part

@@ -11,6 +11,7 @@ import pytest
 import torch
 from in_process import events
 from rl_world import rl_here, rl_model, rl_spec
+from tiny_world import run_engine
 
 from vidqa.contract.problem import ProblemError
 from vidqa.engine.families.qwen_vl import VISION_IDS
@@ -248,3 +249,17 @@ def test_validation_says_which_export_is_best(one_world: tuple[Path, Path], tmp_
     assert set(rewards) == {0, 1, 2, 3, 4}
     best = json.loads((run / "best.json").read_text())
     assert best["metric"] == "val/accuracy" and f"step_{best['step']}" == best["name"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mesh", ["dp_shard_size", "dp_replicate_size"])
+def test_two_ranks_take_the_steps_of_one(one_world: tuple[Path, Path], tmp_path: Path, mesh: str) -> None:
+    """The same questions and draws, whichever rank has them, and the same updates."""
+    over = {"train.epoch": 2, "train.train_policy.kl_beta": 0.05}
+    one = rl_here(rl_spec(tmp_path / "one", one_world, over), tmp_path / "one/run")
+    spec = rl_spec(tmp_path / "two", one_world, {**over, f"policy.parallelism.{mesh}": 2})
+    two = tmp_path / "two/run"
+    run_engine("grpo", spec, two, 2)
+    for key in ("rollout/reward", "rollout/length", "train/loss", "train/grad_norm", "train/entropy", "train/kl"):
+        assert events(two, key) == pytest.approx(events(one, key), rel=2e-4, abs=1e-6), key
+    assert json.loads((two / "run.json").read_text())["export_proof"]["proved"]

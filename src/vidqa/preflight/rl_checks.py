@@ -27,7 +27,7 @@ def rewards(context: Context) -> list[Problem]:
         longest, timeout_s = spec.rollout.max_response_length, spec.engine.reward_timeout_s
         with Rewards(policy.reward_function, policy, longest, timeout_s) as loaded:
             for record in records[:1] if loaded.users else []:
-                loaded(Completion(record, record.answer))
+                loaded(Completion(record, record.answer, tuple(record.answer.encode()) or (0,)))  # for ids of tokens
     except ProblemError as broken:
         problems += broken.problems
     return problems

@@ -46,7 +46,8 @@ def _samples(facts: Facts) -> Iterator[Line]:
         about = "about " * ("estimated_for" in facts)
         if found and found["tokens_per_sample"]:
             spread = found["tokens_per_sample"]
-            learned = f", {found['supervised_tokens']:,} of them learned" if data.teaches else ""
+            count = found["supervised_tokens"] if data.teaches else 0
+            learned = f", {count:,} of them learned" if count else ""
             yield (
                 name,
                 f"{found['samples']:,} samples of {about}{spread['least']:,} to {spread['most']:,} tokens; "

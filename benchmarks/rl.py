@@ -104,7 +104,6 @@ def timed(work: Any, repeats: int = 20) -> float:
 
 def decode(spec: Any, tiny: bool) -> dict[str, Any]:
     """A decode step of 64 rows with 4k tokens each, drawn from and not, beside reading its bytes once."""
-    from vidqa.engine.generators import decoding
     from vidqa.engine.generators._base import Settings
     from vidqa.engine.generators.native import NativeSession
     from vidqa.engine.model.load import DTYPES, empty_model
@@ -121,25 +120,25 @@ def decode(spec: Any, tiny: bool) -> dict[str, Any]:
     settings = Settings(folder, None, dtype, device, prompt_planner(spec, folder), context + PAGE, batch_size=rows)
     found: dict[str, Any] = {}
     with torch.no_grad():  # one session at a time: each has a whole cache
-        for name, draws in (("drawn", decoding.draw), ("likeliest", lambda logits, *_: logits.argmax(-1))):
-            with patch.object(decoding, "draw", draws):
-                session = NativeSession(model, settings, pages=rows * pages + 1)
-                decoder = session.decoder
-                table = torch.arange(1, rows * pages + 1, device=device, dtype=torch.int32)
-                decoder.table_BP[:rows, :pages] = table.view(rows, pages)
-                decoder.alive_B[:rows], decoder.temperature_B[:rows] = 1, 1.0
-                if device.type == "cuda":
-                    decoder.capture(rows)
+        for name, draws in (("drawn", True), ("likeliest", False)):
+            session = NativeSession(model, settings, pages=rows * pages + 1)
+            decoder = session.decoder
+            table = torch.arange(1, rows * pages + 1, device=device, dtype=torch.int32)
+            decoder.table_BP[:rows, :pages] = table.view(rows, pages)
+            decoder.alive_B[:rows], decoder.temperature_B[:rows], decoder.draws = 1, 1.0, draws
+            if device.type == "cuda":
+                decoder.capture(rows)
 
-                def step(decoder: Any = decoder) -> None:
-                    decoder.held_B[:rows] = context - 1
-                    decoder.graphs[rows][0].replay() if decoder.graphs else decoder.run(rows)
+            def step(decoder: Any = decoder) -> None:
+                decoder.held_B[:rows] = context - 1
+                graphs = decoder.drawing_graphs if decoder.draws else decoder.graphs
+                graphs[rows][0].replay() if graphs else decoder.run(rows)
 
-                found[f"{name}_ms"] = 1e3 * timed(step)
-                keys = session.cache.keys
-                size = 2 * rows * context * keys[:, 0].numel() * keys.element_size()
-                session.close()
-                del session, decoder, keys, step
+            found[f"{name}_ms"] = 1e3 * timed(step)
+            keys = session.cache.keys
+            size = 2 * rows * context * keys[:, 0].numel() * keys.element_size()
+            session.close()
+            del session, decoder, keys, step
     weights = sum(parameter.nbytes for parameter in model.model.language_model.parameters())
     weights += model.lm_head.weight.nbytes * (not model.config.tie_word_embeddings)
     block = torch.empty((1 << 20) if tiny else (1 << 31), dtype=torch.uint8, device=device)

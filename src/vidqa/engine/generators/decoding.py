@@ -52,7 +52,9 @@ class Decoder:
             *(self.token_B, self.position_B, self.held_B, self.alive_B, self.table_BP),
             *(self.temperature_B, self.key_B, self.count_B),
         )
+        self.draws = False  # whether any row's token is drawn: else the likeliest ones are taken, which is faster
         self.graphs: dict[int, tuple[Any, torch.Tensor]] = {}
+        self.drawing_graphs: dict[int, tuple[Any, torch.Tensor]] = {}
 
     def leave(self, rows: Collection[DecodingRow]) -> None:
         """Take rows out; the last ones move to their places."""
@@ -67,6 +69,7 @@ class Decoder:
         which `token_B` holds then."""
         self._write(place for place in range(self.most) if self.written[place] is not self._row(place))
         count = len(self.rows)
+        self.draws = any(row.draft.temperature > 0 for row in self.rows)
         for row in self.rows:
             row.held += 1
             row.position += 1
@@ -79,11 +82,12 @@ class Decoder:
     def graph_for(self, count: int) -> tuple[Any, torch.Tensor]:
         """The graph of a step of `count` rows. A larger one serves as well, so rows that leave one after the other cost
         few captures: up to there a step takes the time in which the weights are read."""
-        fitting = [size for size in self.graphs if count <= size <= count * SPARE]
+        graphs = self.drawing_graphs if self.draws else self.graphs
+        fitting = [size for size in graphs if count <= size <= count * SPARE]
         size = min(fitting, default=min([*(size for size in CAPTURED if size >= count), self.most]))
-        if size not in self.graphs:
+        if size not in graphs:
             self.capture(size)
-        return self.graphs[size]
+        return graphs[size]
 
     def go_on_with(self, token_B: torch.Tensor) -> None:
         """The tokens that were chosen behind the last step, where the host chose some of them."""
@@ -93,14 +97,14 @@ class Decoder:
         """The step itself, of the first places."""
         token, position, held, alive, table, temperature, key, drawn = (buffer[:count] for buffer in self.buffers)
         logits = self.forward.step(token, position, held, table, alive, self.cache)
-        token.copy_(draw(logits, temperature, key, drawn))
+        token.copy_(draw(logits, temperature, key, drawn) if self.draws else logits.argmax(-1))
         position.add_(alive)
         held.add_(alive)
         drawn.add_(alive)
         return logits
 
     def capture(self, size: int) -> None:
-        """Make the graph of a step of `size` rows."""
+        """Make the graph of a step of `size` rows, which draws or does not."""
         with self.nobody():
             stream = torch.cuda.Stream()
             stream.wait_stream(torch.cuda.current_stream())
@@ -110,7 +114,7 @@ class Decoder:
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph):
                 logits = self.run(size)
-        self.graphs[size] = graph, logits
+        (self.drawing_graphs if self.draws else self.graphs)[size] = graph, logits
 
     @contextmanager
     def nobody(self) -> Iterator[None]:

@@ -1,0 +1,158 @@
+"""Specs of GRPO: cosmos-rl's recipe is taken as it is, and what cannot be is refused with its code."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from vidqa.contract.problem import ProblemError
+from vidqa.spec import Layer, dump, load, resolve
+from vidqa.spec.build import Request, build
+from vidqa.spec.grpo_rules import temperature_of
+from vidqa.spec.models import GrpoSpec
+from vidqa.spec.schedule import effective_batch
+
+DATA = {"custom.train_dataset.annotation_path": "/data/annotations.json"}
+# The values of Cosmos-Reason1's recipe for reinforcement learning, in cosmos-rl's own tables.
+RECIPE = """
+redis = "12800"
+
+[train]
+resume = false
+epoch = 80
+output_dir = "./outputs/reason1-rl"
+epsilon = 1e-6
+optm_name = "AdamW"
+optm_lr = 2e-6
+optm_impl = "fused"
+optm_weight_decay = 0.01
+optm_betas = [0.9, 0.95]
+optm_warmup_steps = 20
+optm_grad_norm_clip = 1.0
+async_tp_enabled = false
+compile = false
+param_dtype = "bfloat16"
+fsdp_reduce_dtype = "float32"
+fsdp_offload = false
+fsdp_reshard_after_forward = "default"
+train_batch_per_replica = 128
+sync_weight_interval = 1
+
+[rollout]
+gpu_memory_utilization = 0.7
+enable_chunked_prefill = false
+max_response_length = 6144
+n_generation = 8
+batch_size = 4
+quantization = "none"
+
+[rollout.parallelism]
+n_init_replicas = 1
+tp_size = 2
+pp_size = 1
+
+[rollout.sampling_config]
+temperature = 0.9
+top_p = 1.0
+
+[policy]
+model_name_or_path = "hf_model://nvidia/Cosmos-Reason1-7B"
+model_max_length = 10240
+model_gradient_checkpointing = true
+
+[policy.parallelism]
+n_init_replicas = 1
+tp_size = 1
+cp_size = 1
+dp_shard_size = 2
+pp_size = 1
+dp_replicate_size = 1
+
+[logging]
+logger = ["console"]
+project_name = "cosmos_rl"
+experiment_name = "reason1_rl"
+
+[train.train_policy]
+type = "grpo"
+dataset.name = "nvidia/Cosmos-Reason1-RL-Dataset"
+dataset.subset = "robovqa"
+dataset.split = ""
+enable_dataset_cache = false
+prompt_column_name = ""
+reward_function = ["single_choice", "format"]
+temperature = 0.9
+epsilon_low = 0.2
+epsilon_high = 0.2
+kl_beta = 0.0
+mu_iterations = 1
+min_filter_prefix_tokens = 1
+mini_batch = 2
+allowed_outdated_steps = 4
+
+[train.ckpt]
+enable_checkpoint = true
+save_freq = 20
+save_mode = "async"
+"""
+
+
+def test_the_recipe_of_cosmos_reason1_is_taken_as_it_is(tmp_path: Path) -> None:
+    file = tmp_path / "rl.toml"
+    file.write_text(RECIPE)
+    resolved = build(Request("grpo", overrides=(file,)))
+    spec = resolved.spec
+    assert isinstance(spec, GrpoSpec)
+    assert (effective_batch(spec), temperature_of(spec)) == (16, 0.9)
+    assert spec.custom.train_dataset.annotation_path == "hf_dataset://nvidia/Cosmos-Reason1-RL-Dataset#robovqa:"
+    assert spec.train.optm_betas == [0.9, 0.95] and spec.rollout.max_response_length == 6144
+    without_effect = {problem.where.split()[-1] for problem in resolved.warnings if problem.code == "SPEC_NO_EFFECT"}
+    assert {"rollout.gpu_memory_utilization", "rollout.batch_size", "rollout.parallelism"} <= without_effect
+    written = tmp_path / "spec.toml"
+    written.write_text(dump(spec))
+    assert load(written, "grpo") == spec
+    with pytest.raises(ProblemError) as refused:
+        build(Request("train", overrides=(file,)))
+    assert "SPEC_NOT_SFT" in {problem.code for problem in refused.value.problems}
+
+
+@pytest.mark.parametrize(
+    ("changes", "code"),
+    [
+        ({"rollout.n_generation": 1, "train.train_batch_per_replica": 16}, "SPEC_GROUP_SIZE"),
+        ({"train.train_batch_per_replica": 100}, "SPEC_GROUP_BATCH"),
+        ({"train.train_policy.batch_size_per_optimize": 12}, "SPEC_GROUP_BATCH"),
+        ({"train.train_policy.type": "sft"}, "SPEC_NOT_GRPO"),
+        ({"rollout.sampling_config.top_p": 0.9}, "SPEC_NOT_SUPPORTED"),
+        ({"rollout.sampling_config.top_k": 40}, "SPEC_NOT_SUPPORTED"),
+        ({"rollout.sampling_config.repetition_penalty": 1.1}, "SPEC_NOT_SUPPORTED"),
+        ({"train.train_policy.use_remote_reward": True}, "SPEC_NOT_SUPPORTED"),
+        (
+            {"train.train_policy.temperature": 0.9, "rollout.sampling_config.temperature": 1.0},
+            "SPEC_TEMPERATURES",
+        ),
+        ({"policy.parallelism.cp_size": 2}, "SPEC_GRPO_UNSUPPORTED"),
+        ({"train.fp8.enable_fp8": True}, "SPEC_GRPO_UNSUPPORTED"),
+        ({"policy.lora": {}}, "SPEC_GRPO_UNSUPPORTED"),
+        ({"train.train_policy.reward_function": "helpfulness"}, "SPEC_REWARD"),
+        ({"train.train_policy.reward_function": ["accuracy", "single_choice"]}, "SPEC_REWARD"),
+        ({"train.train_policy.filter_reward_metric": "format"}, "SPEC_REWARD"),
+        ({"rollout.max_response_length": 50_000}, "SPEC_MODEL_MAX_LENGTH"),
+        ({"rollout.multi_turn_config": {"enable": True}}, "SPEC_UNKNOWN_KEY"),
+        ({"train.train_policy.kl_betta": 0.1}, "SPEC_UNKNOWN_KEY"),
+    ],
+)
+def test_what_is_not_possible_is_refused(changes: dict[str, Any], code: str) -> None:
+    with pytest.raises(ProblemError) as refused:
+        resolve("grpo", [Layer("test", {**DATA, **changes})])
+    assert code in {problem.code for problem in refused.value.problems if problem.severity == "error"}
+
+
+@pytest.mark.parametrize(
+    "changes", [{"rollout.sampling_config.temperature": 0.7}, {"train.train_policy.temperature": 0.7}]
+)
+def test_the_temperature_that_is_not_set_follows_the_other(changes: dict[str, Any]) -> None:
+    spec = resolve("grpo", [Layer("test", {**DATA, **changes})]).spec
+    assert isinstance(spec, GrpoSpec) and temperature_of(spec) == 0.7

@@ -14,11 +14,13 @@ from rl_world import rl_here, rl_model, rl_spec
 from tiny_world import run_engine
 
 from vidqa.contract.problem import ProblemError
+from vidqa.contract.rollouts import read_rollouts
 from vidqa.engine.families.qwen_vl import VISION_IDS
 from vidqa.engine.objectives.grpo import PolicyGradient
 from vidqa.engine.rl import rollout, train, weights
-from vidqa.engine.rl.record import read_rollouts
 from vidqa.engine.rl.rollout import RolloutModel
+from vidqa.pages.training.page import report
+from vidqa.pages.training.read import read_training
 
 LORA = {"policy.lora": {}, "policy.lora.lora_dropout": 0.0, "policy.lora.init_lora_weights": False}
 FAMILIES = ("qwen3_vl", "qwen2_5_vl")
@@ -263,3 +265,13 @@ def test_two_ranks_take_the_steps_of_one(one_world: tuple[Path, Path], tmp_path:
     for key in ("rollout/reward", "rollout/length", "train/loss", "train/grad_norm", "train/entropy", "train/kl"):
         assert events(two, key) == pytest.approx(events(one, key), rel=2e-4, abs=1e-6), key
     assert json.loads((two / "run.json").read_text())["export_proof"]["proved"]
+
+
+def test_the_report_shows_rewards_and_groups_of_the_last_step(one_world: tuple[Path, Path], tmp_path: Path) -> None:
+    run = rl_here(rl_spec(tmp_path, one_world), tmp_path / "run")
+    lines = [line for line in read_rollouts(run / "rollouts-0.jsonl.zst") if line["step"] == 2]
+    html = report(read_training(run))
+    assert html.count("mean reward") == 4 and "Completions of step 2" in html
+    assert all(f"<h3>{line['id']}, mean reward" in html for line in lines)
+    for title in ("Reward: odd", "Tokens of a completion", "Entropy, nats a token", "Seconds of the parts of a step"):
+        assert title in html, title

@@ -1,18 +1,15 @@
-"""rollouts-<rank>.jsonl.zst: every completion of a run, a line each, a compressed frame for every step.
-
-{"step", "slot", "id", "question", "answer", "completion", "token_ids", "logprobs", "finish_reason", "text",
- "reward", "parts", "advantage"}
-"""
+"""Writes every completion of a run into its folder; see `contract.rollouts`."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
+from vidqa.contract.rollouts import read_rollouts, rollout_file
 from vidqa.engine.rl.rollout import Group
 from vidqa.engine.rl.update import advantages
 
@@ -24,7 +21,7 @@ class RolloutRecord:
 
     def __init__(self, folder: Path, rank: int, step: int) -> None:
         """`step` steps are done; lines of later ones are dropped."""
-        self.path = folder / f"rollouts-{rank}.jsonl.zst"
+        self.path = rollout_file(folder, rank)
         if self.path.exists():
             kept = [line for line in read_rollouts(self.path) if line["step"] <= step]
             self.path.write_bytes(b"")
@@ -61,18 +58,3 @@ class RolloutRecord:
         text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines).encode()
         with self.path.open("ab") as file:
             file.write(CODEC.compress(text, asbytes=True))
-
-
-def read_rollouts(path: Path) -> Iterator[dict[str, Any]]:
-    """The lines of one rank's file; one that a kill has cut off is left out."""
-    with pa.OSFile(str(path), "rb") as file, pa.CompressedInputStream(file, "zstd") as stream:
-        rest = b""
-        while True:
-            try:
-                piece = stream.read(1 << 20)
-            except OSError:  # a frame that was cut off
-                break
-            if not piece:
-                break
-            *lines, rest = (rest + piece).split(b"\n")
-            yield from map(json.loads, lines)

@@ -26,6 +26,7 @@ def other_charts(training: Training) -> list[Drawn]:
     """All others of which there is something to show."""
     at = training.points
     every = [
+        *_rewards(training),
         draw(
             "Validation, generated answers",
             [Line("accuracy", at("val/accuracy"), dots=True), Line("cut off", at("val/truncated"), "two", dots=True)],
@@ -44,6 +45,46 @@ def other_charts(training: Training) -> list[Drawn]:
         draw("GPU memory, highest so far, GiB", [Line("memory", at("perf/memory_gib"))], from_zero=True),
     ]
     return [drawn for drawn in every if drawn]
+
+
+def _rewards(training: Training) -> list[Drawn | None]:
+    """Those of reinforcement learning."""
+    at = training.points
+    names = sorted({key for event in training.events for key in event if key.startswith("reward/")})
+    parts = [name.removeprefix("reward/") for name in names if not name.endswith("_std")]
+    kinds = ("", "two", "pale")
+    return [
+        draw(
+            "Reward", [Line("training", at("rollout/reward")), Line("validation", at("val/reward"), "two", dots=True)]
+        ),
+        *(draw(f"Reward: {name}", [Line(name, at(f"reward/{name}"))], from_zero=True) for name in parts),
+        draw(
+            "Groups whose completions are all alike",
+            [
+                Line(name.replace("_", " "), at(f"rollout/groups_{name}"), kind)
+                for name, kind in zip(("all_right", "all_wrong", "dropped"), kinds, strict=True)
+            ],
+            from_zero=True,
+        ),
+        draw("Tokens of a completion", [Line("mean", at("rollout/length"))], from_zero=True),
+        draw("Completions that were cut off", [Line("share", at("rollout/truncated"))], from_zero=True),
+        draw("Entropy, nats a token", [Line("entropy", at("train/entropy"))], from_zero=True),
+        draw("Divergence from the start (KL), nats a token", [Line("KL", at("train/kl"))], from_zero=True),
+        draw(
+            "Trainer to rollout, log-probability",
+            [Line("mean", at("train/rollout_difference")), Line("largest", at("train/rollout_difference_max"), "two")],
+            from_zero=True,
+        ),
+        draw(
+            "Seconds of the parts of a step",
+            [
+                Line(name, at(f"perf/{name}_s"), kind)
+                for name, kind in zip(("rollout", "update", "sync"), kinds, strict=True)
+            ],
+            from_zero=True,
+            capped=True,
+        ),
+    ]
 
 
 def _epochs(training: Training) -> list[Mark]:

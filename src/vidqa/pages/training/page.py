@@ -12,6 +12,7 @@ from vidqa.contract.environment import redacted
 from vidqa.contract.files import write_text
 from vidqa.pages.page import page, percent
 from vidqa.pages.training.charts import loss_chart, other_charts
+from vidqa.pages.training.groups import last_groups
 from vidqa.pages.training.read import Training, is_number, other_run
 
 MOST_LISTED = 200  # samples that were left out, resumes
@@ -42,6 +43,7 @@ def report(training: Training) -> str:
         charts=other_charts(training),
         validations=ends if len(validations) > MOST_LISTED else validations,
         validations_hidden=max(0, len(validations) - MOST_LISTED),
+        groups=last_groups(training.run),
         parts=_parts(training),
         how=_how(training),
         data=_data(training),

@@ -1,0 +1,52 @@
+"""Groups of completions of the last step of reinforcement learning: those with the highest and the lowest reward."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+from vidqa.contract.rollouts import read_rollouts, rollout_files
+
+SHOWN = 3  # groups of each end
+LONGEST = 600  # characters of a completion
+
+
+def last_groups(run: Path) -> list[dict[str, Any]]:
+    """The best groups and the worst ones, by their mean reward; none where the run drew no completions."""
+    groups: dict[int, list[dict[str, Any]]] = defaultdict(list)
+    last = 0
+    for file in rollout_files(run):
+        for line in read_rollouts(file):
+            if line["step"] > last:
+                last = line["step"]
+                groups.clear()
+            if line["step"] == last:
+                groups[line["slot"]].append(line)
+    ranked = sorted(groups.values(), key=lambda group: -_mean(group))
+    chosen = ranked if len(ranked) <= 2 * SHOWN else [*ranked[:SHOWN], *ranked[-SHOWN:]]
+    return [
+        {
+            "step": last,
+            "id": group[0]["id"],
+            "question": group[0]["question"][:LONGEST],
+            "answer": group[0]["answer"][:LONGEST],
+            "mean": f"{_mean(group):.3f}",
+            "rows": [
+                {
+                    "text": line["text"][:LONGEST] + "…" * (len(line["text"]) > LONGEST),
+                    "reward": f"{line['reward']:.3f}",
+                    "parts": ", ".join(f"{name} {value:.3g}" for name, value in line["parts"].items()),
+                    "advantage": f"{line['advantage']:+.2f}",
+                    "tokens": len(line["token_ids"]),
+                    "end": "cut off" if line["finish_reason"] == "length" else "",
+                }
+                for line in sorted(group, key=lambda line: -line["reward"])
+            ],
+        }
+        for group in chosen
+    ]
+
+
+def _mean(group: list[dict[str, Any]]) -> float:
+    return sum(line["reward"] for line in group) / len(group)

@@ -205,7 +205,7 @@ def _arrived(folder: Path) -> dict[str, tuple[int, str, int]]:
         try:
             each = json.loads(line)
             found[str(each["name"])] = (int(each["bytes"]), str(each["hash"]), int(each["mtime"]))
-        except (ValueError, TypeError, KeyError):
+        except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
             continue
     return found
 

@@ -2,6 +2,7 @@
 
     python benchmarks/rl.py --out /tmp/rl --shape 2b
     python benchmarks/rl.py --out /tmp/rl --shape 8b --lora
+    python benchmarks/rl.py --out /tmp/rl --shape 2b --gpus 2      one GPU, then two with twice the questions
 
 Random weights, 8 videos of 4k tokens, 8 completions of 128 tokens each. Every part runs in a process of its own. With
 --tiny it shows that it runs, and its figures mean nothing.
@@ -15,6 +16,7 @@ import os
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -28,15 +30,15 @@ from video_set import SetShape, write_set
 
 from vidqa.contract.run_folder import RunFolder
 from vidqa.platforms.engine_command import ALLOCATOR
-from vidqa.spec import Layer, resolve
+from vidqa.spec import Layer, dump, resolve
 
 PARTS = ("ours", "alone", "decode", "ordinary")
 REWARD = "def odd(text, record, token_ids, finish_reason):\n    return sum(t % 2 for t in token_ids) / len(token_ids)\n"
 ROWS, CONTEXT = 64, 4096
 
 
-def spec_of(options: argparse.Namespace, model: Path, data: Path, steps: int) -> Any:
-    """A GrpoSpec of 8 questions with 8 completions each a step."""
+def spec_of(options: argparse.Namespace, model: Path, data: Path, steps: int, gpus: int = 1) -> Any:
+    """A GrpoSpec of 8 questions with 8 completions each a step for every GPU."""
     reward = options.out / "reward.py"
     reward.write_text(REWARD, encoding="utf-8")
     table = {
@@ -46,7 +48,8 @@ def spec_of(options: argparse.Namespace, model: Path, data: Path, steps: int) ->
         "custom.vision.fps": 1.4,
         "train.output_dir": str(options.out / "runs"),
         "train.param_dtype": "float32" if options.tiny else "bfloat16",
-        "train.train_batch_per_replica": 64 if not options.tiny else 16,
+        "train.train_batch_per_replica": (64 if not options.tiny else 16) * gpus,
+        "policy.parallelism.dp_replicate_size": gpus,
         "train.epoch": steps,
         "train.max_num_steps": steps,
         "train.ckpt.enable_checkpoint": False,
@@ -67,12 +70,35 @@ def train(spec: Any, run: Path) -> dict[str, Any]:
 
     run.mkdir(parents=True, exist_ok=True)
     train(spec, RunFolder(run))
+    return medians(run)
+
+
+def medians(run: Path) -> dict[str, Any]:
     steps = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     steps = steps[2:] or steps
     names = [name for name in steps[-1] if name.startswith(("perf/", "train/rollout_difference", "rollout/length"))]
     facts = json.loads((run / "run.json").read_text())
     told = {name: facts[name] for name in ("predicted_gib", "pack_tokens", "memory_policy")}
     return {name.removeprefix("perf/"): median(step[name] for step in steps) for name in names} | told
+
+
+def scaling(options: argparse.Namespace, model: Path, shape: SetShape) -> dict[str, Any]:
+    """Steps on one GPU and on several, with as many questions for each."""
+    found: dict[str, Any] = {}
+    for gpus in (1, options.gpus):
+        clips = replace(shape, clips=shape.clips * gpus)
+        data = write_set(options.out / "scaling" / clips.name, clips)
+        run = options.out / "runs" / f"scaling-{gpus}-{time.time_ns()}"
+        run.mkdir(parents=True)
+        (run / "asked.toml").write_text(dump(spec_of(options, model, data, 6, gpus)), encoding="utf-8")
+        torchrun = ["-m", "vidqa.engine.torchrun", "--standalone", "--nproc-per-node", str(gpus)]
+        engine = ["-m", "vidqa.engine", "grpo", "--spec", str(run / "asked.toml"), "--run-dir", str(run)]
+        sources = os.pathsep.join(path for path in (sys.path[0], os.environ.get("PYTHONPATH", "")) if path)
+        environment = {**os.environ, "PYTORCH_ALLOC_CONF": ALLOCATOR, "PYTHONPATH": sources}
+        subprocess.run([sys.executable, "-P", *torchrun, *engine], check=True, env=environment)
+        found[f"on {gpus}"] = medians(run)
+    found["kept"] = found["on 1"]["step_s"] / found[f"on {options.gpus}"]["step_s"]
+    return found
 
 
 def alone(spec: Any, run: Path) -> dict[str, Any]:
@@ -236,6 +262,7 @@ def main() -> None:
     parser.add_argument("--shape", choices=["2b", "8b", "tiny"], default="2b")
     parser.add_argument("--lora", action="store_true")
     parser.add_argument("--part", choices=PARTS, help="one part, in this process")
+    parser.add_argument("--gpus", type=int, default=1, help="more than 1: how much of the speed several GPUs keep")
     parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS)
     options = parser.parse_args()
     if options.tiny:
@@ -250,6 +277,11 @@ def main() -> None:
     shape = SetShape(4, (1, 2), 1, 96, 64) if options.tiny else SetShape(8, (20, 20))
     write_set(options.out / "data" / shape.name, shape)
     ledger, rows = Ledger("rl", options), {}
+    if options.gpus > 1:
+        kept = rounded(scaling(options, model, shape))
+        print(kept, flush=True)
+        ledger.add({"row": f"{options.shape}{' LoRA' if options.lora else ''}: {options.gpus} GPUs", **kept})
+        return
     for name in options.only:
         words = [sys.executable, __file__, *sys.argv[1:], "--part", name]
         environment = {**os.environ, "PYTORCH_ALLOC_CONF": ALLOCATOR}

@@ -100,7 +100,8 @@ def test_sizes_of_packs_end_at_the_longest_sample() -> None:
 def test_lighter_packs_are_left_out(total: int) -> None:
     sizes = {0: (10, 50, 1), 1: (20, 10, 1), 2: (9, 40, 1), 3: (20, 10, 1), 4: (30, 60, 0), 5: (31, 60, 5)}
     packs = {0: [[[0], [1]]], 1: [[[2], [3]]], 2: [[[4], []], [[5]]]}
-    steps: Any = SimpleNamespace(order=SimpleNamespace(batch=2), packs=packs.get, size=lambda pack: sizes[pack[0]])
+    order, nothing = SimpleNamespace(batch=2), lambda pack: 0
+    steps: Any = SimpleNamespace(order=order, packs=packs.get, size=lambda pack: sizes[pack[0]], seen=nothing)
     heavy = heaviest_micro_steps(steps, total)
     if total == 1:
         assert set(heavy) == {MicroStep(10, 50, 1), MicroStep(20, 10, 1, again=True)}

@@ -136,6 +136,14 @@ def test_the_recipe_of_cosmos_reason1_is_taken_as_it_is(tmp_path: Path) -> None:
         ({"policy.parallelism.cp_size": 2}, "SPEC_GRPO_UNSUPPORTED"),
         ({"train.fp8.enable_fp8": True}, "SPEC_GRPO_UNSUPPORTED"),
         ({"policy.lora": {}}, "SPEC_GRPO_UNSUPPORTED"),
+        (
+            {
+                "policy.lora.lora_dropout": 0.0,
+                "policy.lora.modules_to_save": ["visual"],
+                "train.train_policy.kl_beta": 0.1,
+            },
+            "SPEC_GRPO_UNSUPPORTED",
+        ),
         ({"train.train_policy.reward_function": "helpfulness"}, "SPEC_REWARD"),
         ({"train.train_policy.reward_function": ["accuracy", "single_choice"]}, "SPEC_REWARD"),
         ({"train.train_policy.filter_reward_metric": "format"}, "SPEC_REWARD"),

@@ -96,6 +96,10 @@ def _unsupported(spec: GrpoSpec) -> Iterator[Problem]:
         yield codes.GRPO_UNSUPPORTED.at("policy.parallelism.cp_size", message, "set it to 1")
     if spec.train.fp8.enable_fp8:
         yield codes.GRPO_UNSUPPORTED.at("train.fp8.enable_fp8", "enable_fp8 is true", "set it to false")
+    lora = spec.policy.lora
+    if lora is not None and lora.modules_to_save and spec.train.train_policy.kl_beta > 0:
+        message = f"modules_to_save is {lora.modules_to_save} and kl_beta is above 0: adapters off is not the start"
+        yield codes.GRPO_UNSUPPORTED.at("policy.lora.modules_to_save", message, "leave one of the two out")
     if spec.policy.lora is not None and spec.policy.lora.lora_dropout > 0:
         message = (
             f"lora_dropout is {spec.policy.lora.lora_dropout:g}: the trainer would not be what drew the completions"

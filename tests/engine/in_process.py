@@ -41,17 +41,24 @@ def one_rank() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def train_here(spec: Path, run: Path, *, stop_after: int | None = None, objective: Objective = SUPERVISED) -> Path:
-    """Carry out a spec in a run folder, and return the folder. Raises what the engine raises."""
-    asked = load(spec, "train")
+@contextmanager
+def stopped_in(step_number: int | None) -> Iterator[None]:
+    """SIGTERM comes during this step of a run, from 1; None: it does not come."""
     take = Learner.take
 
     def step(learner: Learner, step: Step) -> Any:
-        if stop_after is not None and step.number + 1 == stop_after:
+        if step_number is not None and step.number + 1 == step_number:
             os.kill(os.getpid(), signal.SIGTERM)
         return take(learner, step)
 
-    with one_rank(), patch.object(Learner, "take", step):
+    with patch.object(Learner, "take", step):
+        yield
+
+
+def train_here(spec: Path, run: Path, *, stop_after: int | None = None, objective: Objective = SUPERVISED) -> Path:
+    """Carry out a spec in a run folder, and return the folder. Raises what the engine raises."""
+    asked = load(spec, "train")
+    with one_rank(), stopped_in(stop_after):
         run.mkdir(exist_ok=True, parents=True)
         program.train(asked, RunFolder(run), objective)
     return run

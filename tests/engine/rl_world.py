@@ -6,17 +6,13 @@ run = rl_here(spec, folder / "run")
 
 from __future__ import annotations
 
-import os
-import signal
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
-from in_process import one_rank
+from in_process import one_rank, stopped_in
 from tiny_world import tiny_data, tiny_model
 
 from vidqa.contract.run_folder import RunFolder
-from vidqa.engine.learner import Learner, Step
 from vidqa.engine.rl import train as program
 from vidqa.spec import Layer, dump, load, resolve
 
@@ -62,14 +58,7 @@ def rl_spec(folder: Path, world: tuple[Path, Path], overrides: dict[str, Any] | 
 
 def rl_here(spec: Path, run: Path, *, stop_after: int | None = None) -> Path:
     """Carry out a GRPO spec in this process; `stop_after` sends SIGTERM in that step, from 1."""
-    take = Learner.take
-
-    def step(learner: Learner, step: Step) -> Any:
-        if stop_after is not None and step.number + 1 == stop_after:
-            os.kill(os.getpid(), signal.SIGTERM)
-        return take(learner, step)
-
-    with one_rank(), patch.object(Learner, "take", step):
+    with one_rank(), stopped_in(stop_after):
         run.mkdir(exist_ok=True, parents=True)
         program.train(load(spec, "grpo"), RunFolder(run))
     return run

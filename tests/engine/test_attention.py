@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -12,7 +13,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.checkpoint import checkpoint
 
 from vidqa.engine.model import attention
-from vidqa.engine.model.attention import Suffixes, attend, segments_of
+from vidqa.engine.model.attention import attend, segments_of
+from vidqa.engine.model.suffixes import Suffixes, suffixes_of
 
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
 
@@ -33,22 +35,23 @@ def _visible(lengths: list[int], causal: bool) -> torch.Tensor:
 
 
 def _suffixes(prefixes: list[int], owns: list[tuple[int, int]], device: str) -> tuple[Suffixes, torch.Tensor]:
-    """Suffixes (prefix number, tokens) behind segments of the prefixes' lengths, and what every row may see."""
-    starts = np.cumsum([0, *prefixes])
-    total = int(starts[-1]) + sum(own for _, own in owns)
+    """Suffixes (prefix number, or -1 for none, and tokens) behind segments of the prefixes' lengths, and what every row
+    may see."""
+    starts = [int(start) for start in np.cumsum([0, *prefixes])]
+    total = starts[-1] + sum(own for _, own in owns)
     visible = torch.zeros(total, total, dtype=torch.bool)
     visible[: starts[-1], : starts[-1]] = _visible(prefixes, causal=True)
-    at, seen, lengths = int(starts[-1]), [], []
+    at, shared = starts[-1], dict[int, tuple[int, int, int]]()
     for prefix, own in owns:
-        used = prefixes[prefix] - 3  # the prefix's last rows are padding
-        rows = [*range(starts[prefix], starts[prefix] + used), *range(at, at + own)]
-        seen += rows
-        lengths.append((own, len(rows)))
-        visible[at : at + own, starts[prefix] : starts[prefix] + used] = True
+        if prefix >= 0:
+            used = prefixes[prefix] - 3  # the prefix's last rows are padding
+            shared[prefix] = (starts[prefix], used, shared.get(prefix, (0, 0, 0))[2] + own)
+            visible[at : at + own, starts[prefix] : starts[prefix] + used] = True
         visible[at : at + own, at : at + own] = torch.ones(own, own, dtype=torch.bool).tril()
         at += own
-    bounds = (torch.tensor([0, *np.cumsum([n[i] for n in lengths])], dtype=torch.int32, device=device) for i in (0, 1))
-    return Suffixes(torch.tensor(seen, device=device), tuple(lengths), *bounds), visible
+    suffixes = suffixes_of(list(shared.values()), [own for _, own in owns])
+    bounds = {name: getattr(suffixes, name).to(device) for name in ("prefix_bounds", "reader_bounds", "own_bounds")}
+    return replace(suffixes, **bounds), visible
 
 
 def _check(segments, visible, suffixes=None, *, causal: bool, heads: tuple[int, int], size: int, device: str) -> None:
@@ -103,10 +106,26 @@ def test_heads_of_the_vision_tower(device: str) -> None:
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("heads", [(4, 4), (8, 2)], ids=["equal heads", "grouped heads"])
-def test_suffixes_see_their_prefix_and_themselves(device: str, heads: tuple[int, int]) -> None:
+@pytest.mark.parametrize(
+    "owns",
+    [[(0, 5), (0, 17), (1, 1), (2, 9), (2, 8)], [(2, 4), (2, 4), (-1, 6)], [(-1, 3)]],
+    ids=["three prefixes", "padding behind", "padding alone"],
+)
+def test_suffixes_see_their_prefix_and_themselves(
+    device: str, heads: tuple[int, int], owns: list[tuple[int, int]]
+) -> None:
     prefixes = [64, 64, 24]
-    suffixes, visible = _suffixes(prefixes, [(0, 5), (0, 17), (1, 1), (2, 9), (2, 8)], device)
+    suffixes, visible = _suffixes(prefixes, owns, device)
     _check(segments_of(prefixes), visible, suffixes, causal=True, heads=heads, size=64, device=device)
+
+
+def test_suffixes_gradient_in_float64() -> None:
+    prefixes = [8, 5]
+    suffixes, _ = _suffixes(prefixes, [(0, 2), (0, 3), (1, 2)], "cpu")
+    torch.manual_seed(0)
+    inputs = [torch.randn(20, heads, 4, dtype=torch.float64, requires_grad=True) for heads in (4, 2, 2)]
+    run = partial(attend, segments=segments_of(prefixes), suffixes=suffixes, causal=True)
+    assert torch.autograd.gradcheck(run, inputs)
 
 
 def test_cudnn_is_asked_for_every_segment_and_what_is_slower_is_said_once(
@@ -123,7 +142,7 @@ def test_cudnn_is_asked_for_every_segment_and_what_is_slower_is_said_once(
     monkeypatch.setattr(attention, "_TAKEN", {})
     with FakeTensorMode():
         parts = [torch.empty(64, heads, 16, device="cuda", dtype=torch.bfloat16) for heads in (4, 2, 2)]
-        assert attention.takes_cudnn(parts, ((0, 2, 16), (32, 4, 8)), causal=True) and lengths == [16, 8]
+        assert attention.takes_cudnn(parts, ((0, 2, 16), (32, 4, 8)), None, causal=True) and lengths == [16, 8]
         for _ in range(2):
-            assert not attention.takes_cudnn(parts, ((0, 2, 16), (32, 1, 24), (56, 1, 8)), causal=True)
+            assert not attention.takes_cudnn(parts, ((0, 2, 16), (32, 1, 24), (56, 1, 8)), None, causal=True)
     assert lengths == [16, 8, 24] and capsys.readouterr().err.count("cuDNN has no kernel for segments of 24") == 1

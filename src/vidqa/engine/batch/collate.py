@@ -16,8 +16,9 @@ from vidqa.engine.batch.pixels import Pixels, pixels_of
 from vidqa.engine.batch.staging import mapped
 from vidqa.engine.families import torch_half
 from vidqa.engine.families._base import Grid, VisionIndex
-from vidqa.engine.model.attention import Segments, Suffixes, segments_of
+from vidqa.engine.model.attention import Segments, segments_of
 from vidqa.engine.model.context import WHOLE, Context
+from vidqa.engine.model.suffixes import Suffixes
 from vidqa.families.sizes import VisionSizes
 from vidqa.planning.packing.packs import padded
 from vidqa.planning.packing.sharing import tower_work

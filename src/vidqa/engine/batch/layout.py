@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 
-from vidqa.engine.model.attention import Segments, Suffixes, segments_of
+from vidqa.engine.model.attention import Segments, segments_of
+from vidqa.engine.model.suffixes import Suffixes, suffixes_of
 from vidqa.planning.packing.sharing import Unit, groups
 from vidqa.planning.samples import Sample
 
@@ -59,27 +59,19 @@ def lay_out(
     lengths = prefix_lengths(prefixes, padded)
     starts = np.cumsum([0, *lengths])
     rows: list[np.ndarray] = [np.zeros(0, np.int64)] * len(samples)
-    suffixes, end = [], int(starts[-1])
+    shared, suffixes, end = [], list[int](), int(starts[-1])
     for unit, start in zip(found, starts, strict=False):
-        prefix = np.arange(start, start + prefixes[unit])
+        prefix, first = np.arange(start, start + prefixes[unit]), end
         for number in unit:
             own = samples[number].length - prefixes[unit]
             rows[number] = np.concatenate([prefix, np.arange(end, end + own)])
             end += own
             if len(unit) > 1:
-                suffixes.append((rows[number], own))
+                suffixes.append(own)
+        if len(unit) > 1:
+            shared.append((int(start), len(prefix), end - first))
     if missing := -end % ranks:
-        suffixes.append((np.arange(end, end + missing), missing))
+        suffixes.append(missing)
         end += missing
-    return Layout(tuple(found), tuple(rows), segments_of(lengths, count_bits=count_bits), _suffixes(suffixes), end)
-
-
-def _suffixes(found: Sequence[tuple[np.ndarray, int]]) -> Suffixes | None:
-    """From (rows seen, own tokens) of each suffix; a suffix sees exactly the rows of its sample."""
-    if not found:
-        return None
-    lengths = tuple((own, len(seen)) for seen, own in found)
-    query_bounds, key_bounds = (
-        torch.tensor(np.cumsum([0, *column]), dtype=torch.int32) for column in zip(*lengths, strict=True)
-    )
-    return Suffixes(torch.from_numpy(np.concatenate([seen for seen, _ in found])), lengths, query_bounds, key_bounds)
+    behind = suffixes_of(shared, suffixes) if suffixes else None
+    return Layout(tuple(found), tuple(rows), segments_of(lengths, count_bits=count_bits), behind, end)

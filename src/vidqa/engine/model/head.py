@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import torch
@@ -30,18 +31,40 @@ def policy_head(
     *,
     temperature: float,
     banned: torch.Tensor,
+    compile: bool = False,
 ) -> torch.Tensor:
     """Of the distribution softmax(logits / temperature) without the token ids `banned` (int64), float32 [2, N]: the
-    log-probability of each target, and the entropy in nats, which has no gradient."""
+    log-probability of each target, and the entropy in nats, which has no gradient. `compile` fuses all but the head."""
+    policy = _compiled_policy() if compile else _policy
 
     def rows(hidden: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-        # In place: each of these tensors has a number for every token of the vocabulary.
-        logprobs = head(hidden).float().index_fill_(-1, banned, -math.inf).div_(temperature).log_softmax(-1)
-        with torch.no_grad():
-            entropy = -logprobs.exp().mul_(logprobs).nan_to_num_(nan=0.0).sum(-1)
-        return torch.stack([logprobs.gather(-1, target[:, None])[:, 0], entropy])
+        logits = head(hidden)
+        banned_1V = logits.new_zeros(1, logits.shape[-1], dtype=torch.float32).index_fill_(1, banned, -math.inf)
+        return policy(logits, target, banned_1V, temperature)
 
     return _in_rows(rows, hidden_ND, target_N)
+
+
+def _policy(
+    logits_NV: torch.Tensor, target_N: torch.Tensor, banned_1V: torch.Tensor, temperature: float
+) -> torch.Tensor:
+    """`banned_1V` is float32, 0 or -inf. A comparison picks the target, since the gradient of `gather` would be a whole
+    tensor of zeros; compiled, this reads the logits twice and writes their gradient once."""
+    scaled_NV = (logits_NV.float() + banned_1V) / temperature
+    total_N = scaled_NV.logsumexp(-1)
+    is_target_NV = torch.arange(logits_NV.shape[1], device=logits_NV.device) == target_N[:, None]
+    logprob_N = torch.where(is_target_NV, scaled_NV, 0.0).sum(-1) - total_N
+    fixed_NV, fixed_N = scaled_NV.detach(), total_N.detach()
+    probability_NV = (fixed_NV - fixed_N[:, None]).exp()
+    mean_N = torch.where(probability_NV > 0, probability_NV * fixed_NV, 0.0).sum(-1)
+    return torch.stack([logprob_N, fixed_N - mean_N])
+
+
+@cache
+def _compiled_policy() -> Callable[..., torch.Tensor]:
+    from vidqa.engine.model.compiling import any_length  # the compiler takes seconds to import
+
+    return any_length(torch.compile(_policy, fullgraph=True))
 
 
 def _in_rows(rows: Callable[[Any, Any], torch.Tensor], hidden_ND: torch.Tensor, target_N: torch.Tensor) -> torch.Tensor:

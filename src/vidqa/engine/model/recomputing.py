@@ -17,7 +17,8 @@ import torch
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 from torch.utils.checkpoint import get_device_states, set_device_states
 
-from vidqa.engine.model.attention import Kept, Segments, Suffixes, attend, cudnn_backward, cudnn_forward, takes_cudnn
+from vidqa.engine.model.attention import Kept, Segments, attend, cudnn_backward, cudnn_forward, takes_cudnn
+from vidqa.engine.model.suffixes import Suffixes
 
 
 class _Call(NamedTuple):
@@ -73,8 +74,8 @@ class _Again(torch.autograd.Function):
         with torch.enable_grad():  # the graph that backward will use: the compiler makes one and not two
             parts = call.parts(_leaf(hidden_TD, ctx.needs_input_grad[1]), (cos, sin), weights)
         log_sums: list[torch.Tensor] = []
-        if call.suffixes is None and takes_cudnn(parts, call.segments, call.causal):
-            attended_THE, log_sums, ctx.others = cudnn_forward(parts, call.segments, call.causal)
+        if takes_cudnn(parts, call.segments, call.suffixes, call.causal):
+            attended_THE, log_sums, ctx.others = cudnn_forward(parts, call.segments, call.suffixes, call.causal)
             attended = attended_THE.flatten(1)
         else:
             attended = call.attended(parts)
@@ -95,7 +96,7 @@ class _Again(torch.autograd.Function):
         if log_sums:
             query = parts[0]
             kept = Kept(attended.view_as(query), log_sums, ctx.others)
-            gradients = list(cudnn_backward(gradient.view_as(query), parts, call.segments, kept))
+            gradients = cudnn_backward(gradient.view_as(query), parts, call.segments, call.suffixes, kept)
         learning = [number for number, needed in enumerate(ctx.needs_input_grad) if needed]
         inputs = (None, hidden_TD, cos, sin, *weights)
         found = torch.autograd.grad(parts, [inputs[number] for number in learning], gradients, allow_unused=True)

@@ -29,11 +29,13 @@ MOST = 20.0  # bound of a difference of log-probabilities before it is exponenti
 
 @dataclass(frozen=True)
 class PolicyGradient:
-    """`banned` are token ids, int64, that are never drawn; `sequence_ratio` is gspo's. A batch's `values` are "weight",
-    "advantage" and "rollout" (log-probability when it was drawn), and "old" and "reference" where they count."""
+    """`banned` are token ids, int64, that are never drawn; `sequence_ratio` is gspo's; `compile` fuses what follows the
+    head. A batch's `values` are "weight", "advantage" and "rollout" (log-probability when it was drawn), and "old" and
+    "reference" where they count."""
 
     temperature: float
     banned: torch.Tensor
+    compile: bool = False
     epsilon_low: float = 0.2
     epsilon_high: float = 0.2
     lower_bound: float = 3.0
@@ -49,7 +51,8 @@ class PolicyGradient:
 
     def log_probabilities(self, model: Any, batch: Any) -> torch.Tensor:
         """Log-probability and entropy of every token of the completions, float32 [2, N]."""
-        return model(batch, head=partial(policy_head, temperature=self.temperature, banned=self.banned))
+        settings: dict[str, Any] = {"temperature": self.temperature, "banned": self.banned, "compile": self.compile}
+        return model(batch, head=partial(policy_head, **settings))
 
     def __call__(self, model: Any, batch: Any) -> Sums:
         logprob_N, entropy_N = self.log_probabilities(model, batch)

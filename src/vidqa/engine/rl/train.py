@@ -123,6 +123,7 @@ def build_learner(
     objective = PolicyGradient(
         temperature=temperature_of(spec),
         banned=torch.tensor(rollout_model.banned, dtype=torch.int64, device=world.device),
+        compile=spec.train.compile and world.device.type == "cuda",
         epsilon_low=keys.epsilon_low,
         epsilon_high=keys.epsilon_high,
         lower_bound=keys.lower_bound_ratio,

@@ -84,13 +84,14 @@ def load_sharded(
     _initialise_adapters(model, train.seed or 0, policy.lora)
 
 
-def load_frozen(folder: Path, train: Any, world: World, recompute: Recompute) -> Any:
-    """The model of `folder`, sharded as `load_sharded` shards it, of which nothing trains: what a run began with."""
+def load_reference(folder: Path, policy: Any, train: Any, world: World, recompute: Recompute) -> Any:
+    """The model of `folder` as `load_sharded` makes it, in the precision of computation and without an optimizer: what
+    a run began with. Its parameters require gradients as the trained ones do, so that it runs the same kernels."""
     model, device = meta_model(folder), world.device
     family, compute = family_of(model), DTYPES[train.param_dtype]
     for parameter in model.parameters():
         parameter.data = parameter.data.to(compute)
-    model.requires_grad_(False)
+    choose_trainable(model, policy)
     family.install_forward(model, recompute=recompute, compile=train.compile and device.type == "cuda")
     if world.is_sharded:
         _shard(model, family, world, compute, compute)

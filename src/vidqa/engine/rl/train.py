@@ -23,7 +23,7 @@ from vidqa.engine.distributed import World
 from vidqa.engine.generators._base import Sampling
 from vidqa.engine.learner import Learner
 from vidqa.engine.memory_policy import memory_policy_of
-from vidqa.engine.model.load import load_frozen, load_sharded
+from vidqa.engine.model.load import load_reference, load_sharded
 from vidqa.engine.model.resharding import Resharding
 from vidqa.engine.model.trainable import trainable_table
 from vidqa.engine.objectives.grpo import PolicyGradient
@@ -166,7 +166,7 @@ class Training:
         self.model = model = self.learner.model
         self.reference = None
         if self.policy.kl_beta > 0 and spec.policy.lora is None:
-            self.reference = load_frozen(folder, spec.train, world, schedule.policy.recompute)
+            self.reference = load_reference(folder, spec.policy, spec.train, world, schedule.policy.recompute)
         facts = trainer_facts(spec, data, model, world)
         resume(start, run, facts, model, self.learner.optimizer, world)
         self.consumed, self.updates = start.trainer.get("questions", 0), start.trainer.get("updates", 0)

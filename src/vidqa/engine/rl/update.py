@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import torch
 from peft.tuners.lora import LoraLayer
 
 from vidqa.engine.batch.collate import Batch, Collator
@@ -162,16 +161,16 @@ class Updates:
             samples.append(replace(sample, values={**sample.values, name: value}))
         return replace(micro, samples=samples)
 
-    @torch.no_grad()
     def log_probabilities(self, micro: Micro, model: Any) -> dict[int, np.ndarray]:
-        """By sample, float32 [C] of its completion's tokens under `model`; every rank takes part."""
+        """By sample, float32 [C] of its completion's tokens under `model`; every rank takes part.
+
+        Gradients are recorded, and dropped: without them a compiled model runs other kernels, whose rounding would
+        make ratios of an unchanged model other than 1."""
         found: dict[int, np.ndarray] = {}
         for loaded in self.batches(micro):
             batch: Batch = loaded.batch
-            logprobs, owners = (
-                self.objective.log_probabilities(model, batch)[0].cpu().numpy(),
-                batch.owner_N.cpu().numpy(),
-            )
+            logprobs = self.objective.log_probabilities(model, batch)[0].detach().cpu().numpy()
+            owners = batch.owner_N.cpu().numpy()
             for place, number in enumerate(batch.samples):
                 if micro.samples[number].supervised:
                     found[number] = logprobs[owners == place]

@@ -3,6 +3,10 @@
     python benchmarks/rl.py --out /tmp/rl --shape 2b
     python benchmarks/rl.py --out /tmp/rl --shape 8b --lora
     python benchmarks/rl.py --out /tmp/rl --shape 2b --gpus 2      one GPU, then two with twice the questions
+    python benchmarks/rl.py --out /tmp/rl --only memory            predicted and used memory of the cases in MEMORY
+    python benchmarks/rl.py --out /tmp/rl --only packs --pack-tokens 8192 16384     a step by the size of packs
+    python benchmarks/rl.py --out /tmp/rl --only profile           where the time of an update goes
+    python benchmarks/rl.py --out /tmp/rl --only ours trl          beside TRL's GRPOTrainer, which has to be installed
 
 Random weights, 8 videos of 4k tokens, 8 completions of 128 tokens each. Every part runs in a process of its own. With
 --tiny it shows that it runs, and its figures mean nothing.
@@ -16,7 +20,9 @@ import os
 import subprocess
 import sys
 import time
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -25,43 +31,69 @@ from unittest.mock import patch
 sys.path[:0] = [str(Path(__file__).resolve().parents[1] / "src")]
 
 import torch
-from ledger import Ledger, arguments, rounded
-from video_set import SetShape, write_set
+from breakdown import rows_of, works_of
+from ledger import Ledger, arguments, rounded, table
+from rl_cases import MEMORY, REWARD, Case, questions
+from rl_others import ordinary, timed, trl_step
+from shapes import SHAPES
+from video_set import write_set
 
 from vidqa.contract.run_folder import RunFolder
 from vidqa.platforms.engine_command import ALLOCATOR
-from vidqa.spec import Layer, dump, resolve
+from vidqa.spec import Layer, dump, parse_set, resolve
 
-PARTS = ("ours", "alone", "decode", "ordinary")
-REWARD = "def odd(text, record, token_ids, finish_reason):\n    return sum(t % 2 for t in token_ids) / len(token_ids)\n"
+PARTS = ("ours", "alone", "decode", "ordinary", "trl", "profile")
+SETS_OF_PARTS = ("memory", "packs")
 ROWS, CONTEXT = 64, 4096
+TOP_KERNELS = 30
+STEPS = {True: 2, False: 6}  # of a run of ours; the first two are not counted
+TRL_ROWS = (64, 32, 16, 8)  # completions that TRL draws at a time; fewer where these need too much memory
 
 
-def spec_of(options: argparse.Namespace, model: Path, data: Path, steps: int, gpus: int = 1) -> Any:
+def case_of(options: argparse.Namespace) -> Case:
+    found = MEMORY[options.case] if options.case else Case(options.shape, options.lora)
+    found = found.as_tiny if options.tiny else found
+    return found
+
+
+def spec_of(options: argparse.Namespace, case: Case, model: Path, data: Path, steps: int, gpus: int = 1) -> Any:
     """A GrpoSpec of 8 questions with 8 completions each a step for every GPU."""
     reward = options.out / "reward.py"
     reward.write_text(REWARD, encoding="utf-8")
-    table = {
+    keys = {
         "policy.model_name_or_path": str(model),
         "custom.train_dataset.annotation_path": str(data / "annotations.json"),
         "custom.train_dataset.media_path": str(data),
         "custom.vision.fps": 1.4,
         "train.output_dir": str(options.out / "runs"),
         "train.param_dtype": "float32" if options.tiny else "bfloat16",
-        "train.train_batch_per_replica": (64 if not options.tiny else 16) * gpus,
         "policy.parallelism.dp_replicate_size": gpus,
         "train.epoch": steps,
         "train.max_num_steps": steps,
         "train.ckpt.enable_checkpoint": False,
         "train.ckpt.export_safetensors": False,
         "train.train_policy.reward_function": f"{reward}:odd",
-        "rollout.n_generation": 8,
-        "rollout.max_response_length": 8 if options.tiny else 128,
+        **(questions(2, 8, 8) if options.tiny else questions(8 * gpus)),
         "engine.frame_cache_dir": str(options.out / "cache"),
         "engine.stop.truncated_above": 1.0,
-        **({"policy.lora": {}, "policy.lora.lora_dropout": 0.0} if options.lora else {}),
+        **({"policy.lora": {}, "policy.lora.lora_dropout": 0.0} if case.lora else {}),
+        **case.over,
     }
-    return resolve("grpo", [Layer("benchmark", table)]).spec
+    return resolve("grpo", [Layer("benchmark", keys), parse_set(options.set)]).spec
+
+
+@contextmanager
+def to_the_limit() -> Iterator[None]:
+    """Inside the block no completion ends before it is as long as it may be."""
+    from vidqa.engine.rl import train as program
+
+    class Endless(program.Rollouts):  # type: ignore[misc, name-defined]
+        def __init__(self, *parts: Any) -> None:
+            super().__init__(*parts)
+            self.stop_ids = ()
+
+    with patch.object(program, "Rollouts", Endless):
+        yield
 
 
 def train(spec: Any, run: Path) -> dict[str, Any]:
@@ -78,19 +110,19 @@ def medians(run: Path) -> dict[str, Any]:
     steps = steps[2:] or steps
     names = [name for name in steps[-1] if name.startswith(("perf/", "train/rollout_difference", "rollout/length"))]
     facts = json.loads((run / "run.json").read_text())
-    told = {name: facts[name] for name in ("predicted_gib", "pack_tokens", "memory_policy")}
-    return {name.removeprefix("perf/"): median(step[name] for step in steps) for name in names} | told
+    setup = {name: facts[name] for name in ("predicted_gib", "pack_tokens", "memory_policy")}
+    return {name.removeprefix("perf/"): median(step[name] for step in steps) for name in names} | setup
 
 
-def scaling(options: argparse.Namespace, model: Path, shape: SetShape) -> dict[str, Any]:
+def scaling(options: argparse.Namespace, case: Case, model: Path) -> dict[str, Any]:
     """Steps on one GPU and on several, with as many questions for each."""
     found: dict[str, Any] = {}
     for gpus in (1, options.gpus):
-        clips = replace(shape, clips=shape.clips * gpus)
-        data = write_set(options.out / "scaling" / clips.name, clips)
+        clips = replace(case.clips, clips=case.clips.clips * gpus)
+        data = write_set(options.out / "data" / clips.name, clips)
         run = options.out / "runs" / f"scaling-{gpus}-{time.time_ns()}"
         run.mkdir(parents=True)
-        (run / "asked.toml").write_text(dump(spec_of(options, model, data, 6, gpus)), encoding="utf-8")
+        (run / "asked.toml").write_text(dump(spec_of(options, case, model, data, 6, gpus)), encoding="utf-8")
         torchrun = ["-m", "vidqa.engine.torchrun", "--standalone", "--nproc-per-node", str(gpus)]
         engine = ["-m", "vidqa.engine", "grpo", "--spec", str(run / "asked.toml"), "--run-dir", str(run)]
         sources = os.pathsep.join(path for path in (sys.path[0], os.environ.get("PYTHONPATH", "")) if path)
@@ -116,16 +148,41 @@ def alone(spec: Any, run: Path) -> dict[str, Any]:
         return train(spec, run)
 
 
-def timed(work: Any, repeats: int = 20) -> float:
-    """Median seconds."""
-    seconds = []
-    for _ in range(repeats):
-        started = time.perf_counter()
-        work()
-        if torch.cuda.is_available():
-            torch.cuda.synchronize()
-        seconds.append(time.perf_counter() - started)
-    return median(seconds)
+def profiled(spec: Any, run: Path) -> dict[str, Any]:
+    """The update of the last step under the profiler: seconds by kind of work, and the kernels that take longest."""
+    from torch.profiler import ProfilerActivity, profile
+
+    from vidqa.engine.learner import Learner, Step, StepOutcome
+
+    take, on_device, facts = Learner.take, torch.cuda.is_available(), dict[str, Any]()
+    activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_device else [])]
+    trace = run / "trace.json"
+
+    def recorded(learner: Learner, step: Step) -> StepOutcome:
+        if step.number < spec.train.max_num_steps - 1:
+            return take(learner, step)
+        with profile(activities=activities, record_shapes=True) as profiler:
+            torch.cuda.synchronize() if on_device else None
+            began = time.perf_counter()
+            outcome = take(learner, step)
+            torch.cuda.synchronize() if on_device else None
+            facts.update(seconds=time.perf_counter() - began, steps=1, waited_s=outcome.waited)
+        profiler.export_chrome_trace(str(trace))
+        return outcome
+
+    with patch.object(Learner, "take", recorded):
+        measured = train(spec, run)
+    works = works_of(trace)
+    kernels: dict[str, list[float]] = {}
+    for work in works:
+        kernels.setdefault(work.name, []).append((work.end - work.start) / 1e3)
+    longest = sorted(kernels.items(), key=lambda item: -sum(item[1]))[:TOP_KERNELS]
+    return measured | {
+        "profiled_s": facts["seconds"],
+        "waited_s": facts["waited_s"],
+        "kinds": rows_of(works, facts, Path(spec.policy.model_name_or_path), on_device),
+        "kernels": [{"kernel": name[:110], "calls": len(ms), "ms": sum(ms)} for name, ms in longest],
+    }
 
 
 def decode(spec: Any, tiny: bool) -> dict[str, Any]:
@@ -176,126 +233,142 @@ def decode(spec: Any, tiny: bool) -> dict[str, Any]:
     return found
 
 
-def ordinary(spec: Any, tiny: bool) -> dict[str, Any]:
-    """One step as it is usually written: transformers' generate, then padded rows with their prompt, two at a time."""
-    from peft import LoraConfig, get_peft_model
-
-    from vidqa.dataset import load_records
-    from vidqa.engine.batch.frames import FrameSource
-    from vidqa.engine.exports import load_export
-    from vidqa.engine.families import torch_half
-    from vidqa.engine.model.load import DTYPES
-    from vidqa.engine.model.stock_inputs import stock_inputs
-    from vidqa.planning.rollouts import prompt_planner
-
-    device = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
-    folder, dtype = Path(spec.policy.model_name_or_path), DTYPES[spec.train.param_dtype]
-    planner = prompt_planner(spec, folder)
-    data = spec.custom.train_dataset
-    samples, _ = planner.plan(load_records(data.annotation_path, data.media_path))
-    source = FrameSource(8, 300.0, None)
-    frames, _ = source.collect(source.request(samples))
-    source.close()
-    model = load_export(folder, None, dtype, device)
-    if spec.policy.lora is not None:
-        lora = spec.policy.lora
-        model = get_peft_model(
-            model, LoraConfig(r=lora.r, lora_alpha=lora.lora_alpha, target_modules=lora.target_modules)
-        )
-    model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    family = torch_half(planner.family)
-    banned = list(family.never_drawn(model.config, len(planner.chat.tokens.core.get_vocab())))
-    optimizer = torch.optim.AdamW(trained, lr=1e-6, fused=device.type == "cuda")
-    size, answer = spec.rollout.n_generation, spec.rollout.max_response_length
-    questions = samples[: spec.train.train_batch_per_replica // size]
-
-    def rollout() -> list[torch.Tensor]:
-        model.eval()
-        drawn = []
-        for sample, media in zip(questions, frames, strict=False):
-            inputs = stock_inputs(planner, [planner.encode(sample).token_ids], [sample.plans], [media], device)
-            settings = {"do_sample": True, "top_k": 0, "temperature": 1.0, "pad_token_id": planner.chat.pad_id}
-            settings |= {"num_return_sequences": size, "max_new_tokens": answer, "suppress_tokens": banned}
-            drawn.append(model.generate(**inputs, **settings))
-        return drawn
-
-    def update(drawn: list[torch.Tensor]) -> None:
-        model.train()
-        for sample, media, rows in zip(questions, frames, drawn, strict=False):
-            for pair in rows.cpu().numpy().reshape(-1, 2, rows.shape[1]):
-                inputs = stock_inputs(planner, list(pair), [sample.plans] * 2, [media] * 2, device)
-                logits = model(**inputs, logits_to_keep=answer + 1).logits[:, :-1].float()
-                targets = inputs["input_ids"][:, -logits.shape[1] :]
-                logprobs = logits.log_softmax(-1).gather(-1, targets[..., None])[..., 0]
-                ((logprobs - logprobs.detach()).exp().mean() / len(rows)).backward()
-        torch.nn.utils.clip_grad_norm_(trained, 1.0)
-        optimizer.step()
-        optimizer.zero_grad()
-
-    update(rollout())
-    rollout_s = timed(rollout, 1)
-    drawn = rollout()
-    update_s = timed(lambda: update(drawn), 1)
-    return {"rollout_s": rollout_s, "update_s": update_s, "step_s": rollout_s + update_s}
-
-
-def part(options: argparse.Namespace) -> None:
+def part(options: argparse.Namespace, case: Case) -> None:
     """One part in this process; prints its figures."""
-    os.environ |= {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}
-    model, data = options.out / "model" / options.shape, options.out / "data"
-    steps = 2 if options.tiny else 6
-    spec = spec_of(options, model, next(data.iterdir()), steps)
+    if options.part != "trl":  # accelerate would take it for torchrun's
+        os.environ |= {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}
+    model, data = options.out / "model" / case.shape, options.out / "data" / case.clips.name
+    spec = spec_of(options, case, model, data, 3 if options.case else STEPS[options.tiny])
     run = options.out / "runs" / f"{options.part}-{time.time_ns()}"
     torch.cuda.reset_peak_memory_stats() if torch.cuda.is_available() else None
-    measured = {
-        "ours": lambda: train(spec, run),
-        "alone": lambda: alone(spec, run),
-        "decode": lambda: decode(spec, options.tiny),
-        "ordinary": lambda: ordinary(spec, options.tiny),
-    }[options.part]()
+    with to_the_limit() if options.case else nullcontext():
+        measured = {
+            "ours": lambda: train(spec, run),
+            "alone": lambda: alone(spec, run),
+            "profile": lambda: profiled(spec, run),
+            "decode": lambda: decode(spec, options.tiny),
+            "ordinary": lambda: ordinary(spec, options.questions),
+            "trl": lambda: trl_step(spec, options.tiny, options.trl_rows, options.out),
+        }[options.part]()
     print(json.dumps(measured), flush=True)
+
+
+@dataclass(frozen=True)
+class Run:
+    """A part in a process of its own, with further words."""
+
+    name: str
+    part: str
+    words: tuple[str, ...] = ()
+
+
+def runs_of(options: argparse.Namespace) -> Iterator[Run]:
+    for name in options.only:
+        if name == "memory":
+            yield from (Run(case, "ours", ("--case", case)) for case in options.cases)
+        elif name == "packs":
+            for tokens in options.pack_tokens:
+                yield Run(f"packs of {tokens}", "ours", ("--set", f"engine.pack_tokens={tokens}"))
+        else:
+            yield Run(name, name)
+
+
+def carry_out(run: Run, options: argparse.Namespace) -> dict[str, Any]:
+    """The figures of a run, or {"failed": the end of what it wrote}."""
+    words = [sys.executable, __file__, *sys.argv[1:], *run.words, "--part", run.part]
+    environment = {**os.environ, "PYTORCH_ALLOC_CONF": ALLOCATOR}
+    done = subprocess.run(words, capture_output=True, text=True, env=environment)
+    if done.returncode:
+        return {"failed": done.stderr[-1500:]}
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def carry_out_trl(run: Run, options: argparse.Namespace) -> dict[str, Any]:
+    """With as many completions at a time as fit into memory."""
+    found: dict[str, Any] = {}
+    for rows in (16,) if options.tiny else TRL_ROWS:
+        found = carry_out(replace(run, words=("--trl-rows", str(rows))), options)
+        if "out of memory" not in found.get("failed", ""):
+            break
+        print(f"trl: {rows} rows at a time do not fit", flush=True)
+    return found
+
+
+def prepare(options: argparse.Namespace, cases: Iterable[Case]) -> None:
+    """Models and clips, where they are not there."""
+    for case in cases:
+        model = options.out / "model" / case.shape
+        if not (model / "config.json").is_file():  # in a process of its own: this one is to hold no GPU
+            words = [sys.executable, Path(__file__).with_name("shapes.py"), "--shape", case.shape, "--out", model]
+            subprocess.run([str(word) for word in words], check=True)
+        write_set(options.out / "data" / case.clips.name, case.clips)
+
+
+def conclusions(rows: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+    """How rows stand to each other."""
+    if {"ours", "alone"} <= set(rows):
+        yield f"update shared against alone: {rows['alone']['update_s'] / rows['ours']['update_s']:.2f} x"
+    for other in {"ordinary", "trl"} & set(rows):
+        if "ours" in rows:
+            yield f"step against {other}: {rows[other]['step_s'] / rows['ours']['step_s']:.2f} x"
+    if memory := [{"case": name, **rows[name]} for name in MEMORY if name in rows]:
+        shown = ("case", "predicted_gib", "memory_gib", "pack_tokens", "memory_policy")
+        yield table([{key: row.get(key) for key in shown} | {"off": _off(row)} for row in memory])
+    if packs := [{"run": name, **row} for name, row in rows.items() if name.startswith("packs of")]:
+        shown = ("run", "update_s", "mfu", "step_s", "memory_gib", "predicted_gib", "memory_policy")
+        yield table([{key: row.get(key) for key in shown} for row in packs])
+    if profile := rows.get("profile"):
+        yield f"{table(profile['kinds'])}\n\n{table(profile['kernels'])}"
+        yield f"{profile['waited_s']:.3f} s of {profile['profiled_s']:.3f} s without a batch"
+
+
+def _off(row: Mapping[str, Any]) -> float | None:
+    """By how much the predicted memory is more than the used."""
+    return row["predicted_gib"] / row["memory_gib"] - 1 if row.get("memory_gib") and row["predicted_gib"] else None
 
 
 def main() -> None:
     parser = arguments(__doc__)
-    parser.add_argument("--shape", choices=["2b", "8b", "tiny"], default="2b")
+    parser.add_argument("--shape", choices=[*SHAPES, "tiny"], default="2b")
     parser.add_argument("--lora", action="store_true")
-    parser.add_argument("--part", choices=PARTS, help="one part, in this process")
+    parser.add_argument("--only", nargs="+", choices=(*PARTS, *SETS_OF_PARTS), default=PARTS[:4])
+    parser.add_argument("--cases", nargs="+", choices=MEMORY, default=list(MEMORY), help="of --only memory")
+    parser.add_argument(
+        "--pack-tokens", nargs="+", type=int, default=[8192, 12288, 16384, 24576], help="of --only packs"
+    )
+    parser.add_argument("--questions", type=int, default=8, help="that --only ordinary computes, scaled to all")
     parser.add_argument("--gpus", type=int, default=1, help="more than 1: how much of the speed several GPUs keep")
-    parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS)
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a key of our spec")
+    parser.add_argument("--part", choices=PARTS, help="one part, in this process")
+    parser.add_argument("--case", choices=MEMORY, help="whose part it is")
+    parser.add_argument("--trl-rows", type=int, default=TRL_ROWS[0], help="completions that TRL draws at a time")
     options = parser.parse_args()
-    if options.tiny:
-        options.shape = "tiny"
+    options.shape = "tiny" if options.tiny else options.shape
     if options.part:
-        part(options)
+        part(options, case_of(options))
         return
-    model = options.out / "model" / options.shape
-    if not (model / "config.json").is_file():  # in a process of its own: this one is to hold no GPU
-        words = [sys.executable, str(Path(__file__).with_name("shapes.py")), "--shape", options.shape, "--out", model]
-        subprocess.run([str(word) for word in words], check=True)
-    shape = SetShape(4, (1, 2), 1, 96, 64) if options.tiny else SetShape(8, (20, 20))
-    write_set(options.out / "data" / shape.name, shape)
-    ledger, rows = Ledger("rl", options), {}
+    case = case_of(options)
+    measures_memory = "memory" in options.only
+    others = [MEMORY[name].as_tiny if options.tiny else MEMORY[name] for name in options.cases] * measures_memory
+    needs_own = options.gpus > 1 or set(options.only) - {"memory"}
+    prepare(options, [*([case] if needs_own else []), *others])
+    ledger, rows, name_of_shape = Ledger("rl", options), dict[str, Any](), f"{case.shape}{' LoRA' * case.lora}"
     if options.gpus > 1:
-        kept = rounded(scaling(options, model, shape))
+        kept = rounded(scaling(options, case, options.out / "model" / case.shape))
         print(kept, flush=True)
-        ledger.add({"row": f"{options.shape}{' LoRA' if options.lora else ''}: {options.gpus} GPUs", **kept})
+        ledger.add({"row": f"{name_of_shape}: {options.gpus} GPUs", **kept})
         return
-    for name in options.only:
-        words = [sys.executable, __file__, *sys.argv[1:], "--part", name]
-        environment = {**os.environ, "PYTORCH_ALLOC_CONF": ALLOCATOR}
-        done = subprocess.run(words, capture_output=True, text=True, env=environment)
-        if done.returncode:
-            print(f"{name}: {done.stderr[-1500:]}", flush=True)
-            continue
-        rows[name] = json.loads(done.stdout.splitlines()[-1])
-        print(name, rounded(rows[name]), flush=True)
-        ledger.add({"row": f"{options.shape}{' LoRA' if options.lora else ''}: {name}", **rounded(rows[name])})
-    if {"ours", "alone"} <= set(rows):
-        print(f"update shared against alone: {rows['alone']['update_s'] / rows['ours']['update_s']:.2f} x")
-    if {"ours", "ordinary"} <= set(rows):
-        print(f"step against the ordinary one: {rows['ordinary']['step_s'] / rows['ours']['step_s']:.2f} x")
+    for run in runs_of(options):
+        found = rounded((carry_out_trl if run.part == "trl" else carry_out)(run, options))
+        print(
+            run.name,
+            found.get("failed") or {key: value for key, value in found.items() if key != "kernels"},
+            flush=True,
+        )
+        if "failed" not in found:
+            rows[run.name] = found
+            ledger.add({"row": run.name if "--case" in run.words else f"{name_of_shape}: {run.name}", **found})
+    print(*conclusions(rows), sep="\n")
 
 
 if __name__ == "__main__":

@@ -44,6 +44,15 @@ SHAPES: dict[str, dict[str, dict[str, Any]]] = {
         "text": {"hidden_size": 4096, "intermediate_size": 12288, "num_hidden_layers": 12, "num_attention_heads": 32},
         "vision": {"depth": 9, "hidden_size": 1152, "intermediate_size": 4304, "deepstack_visual_indexes": [2, 5, 8]},
     },
+    "4b": {
+        "text": {"hidden_size": 2560, "intermediate_size": 9728, "num_hidden_layers": 36, "num_attention_heads": 32},
+        "vision": {
+            "depth": 24,
+            "hidden_size": 1024,
+            "intermediate_size": 4096,
+            "deepstack_visual_indexes": [5, 11, 17],
+        },
+    },
     "2b": {
         "text": {"hidden_size": 2048, "intermediate_size": 6144, "num_hidden_layers": 28, "num_attention_heads": 16},
         "vision": {
@@ -76,7 +85,7 @@ SHAPES: dict[str, dict[str, dict[str, Any]]] = {
         "vision": REASON1_VISION,
     },
 }
-TIED = ("2b", "reason1-3b")
+TIED = ("2b", "4b", "reason1-3b")
 
 
 def config_of(shape: str, corpus: list[str]) -> tuple[Any, Any]:

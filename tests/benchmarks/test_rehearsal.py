@@ -185,6 +185,34 @@ def test_what_stands_before_a_first_step_is_measured_each_by_itself(tmp_path: Pa
     assert event["train/loss"] > 0
 
 
+@pytest.mark.slow
+def test_a_step_of_reinforcement_learning_is_measured(tmp_path: Path) -> None:
+    words = ("--only", "memory", "profile", "--cases", "2b, KL divergence", "--set", "engine.pack_tokens=2048")
+    printed, (call,) = rehearse("rl", tmp_path, *words)
+    rows = {row["row"]: row for row in call["rows"]}
+    assert list(rows) == ["2b, KL divergence", "tiny: profile"]
+    assert all(row["update_s"] > 0 and row["pack_tokens"] == 2048 for row in rows.values())
+    assert rows["2b, KL divergence"]["rollout/length"] == 8  # to the limit
+    profile = rows["tiny: profile"]
+    kinds = {kind["what"]: kind["s/step"] for kind in profile["kinds"]}
+    assert {"GEMM decoder", "attention decoder", "optimizer"} <= set(kinds)
+    assert sum(kinds.values()) < 1.5 * profile["profiled_s"] and 0 <= profile["waited_s"] < profile["profiled_s"]
+    assert profile["kernels"][0]["ms"] >= profile["kernels"][-1]["ms"] and profile["kernels"][0]["kernel"] in printed
+
+
+@pytest.mark.slow
+def test_fine_tuning_and_reinforcement_learning_are_compared_on_held_out_clips(tmp_path: Path) -> None:
+    _, (call,) = rehearse("rl_sft_to_rl", tmp_path, "--gpus", "1", "--timeout", "600")
+    (row,) = call["rows"]
+    comparison = json.loads((tmp_path / "shown" / "comparison.json").read_text())
+    assert row["questions"] == comparison["whole"]["n"] > 0 and "diagonal" not in {
+        part["kind"] for part in row["slices"]
+    }
+    assert row["difference"] == pytest.approx(row["accuracy_rl"] - row["accuracy_sft"], abs=1e-3)
+    steps = [event["step"] for event in json.loads((tmp_path / "shown" / "rl-curve.json").read_text())]
+    assert steps[-1] == row["rl_steps"] and set(row["seconds"]) >= {"sft", "sft-evaluation", "rl", "rl-evaluation"}
+
+
 def test_the_command_for_memory_trains_what_the_result_file_holds() -> None:
     from memory import RUNS
 

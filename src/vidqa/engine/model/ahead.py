@@ -100,13 +100,13 @@ def warm_up(model: Any, schedule: Schedule, collator: Collator, step: int) -> No
 def map_memory(peak_gib: float, device: torch.device) -> None:
     """Let the allocator take from the GPU what `fits` asks of it for a predicted peak, or as much of it as is free and
     allowed: pieces are tensors for a moment, and stay mapped. Only where segments expand: there a tensor may lie across
-    pieces."""
-    if not any(segment["is_expandable"] for segment in torch.cuda.memory_snapshot()):
-        return
+    pieces. Where all of that is mapped nothing is done."""
     free, total = torch.cuda.mem_get_info(device)
     mapped = torch.cuda.memory_reserved(device)
     allowed = torch.cuda.get_per_process_memory_fraction(device) * total
     most = min(peak_gib * (1 + COUNTS.error) * GIB, mapped + free - COUNTS.outside_gib * GIB, allowed)
+    if mapped + PIECE_BYTES > most or not any(part["is_expandable"] for part in torch.cuda.memory_snapshot()):
+        return
     pieces = []
     with suppress(torch.OutOfMemoryError):  # somebody else took it meanwhile
         while torch.cuda.memory_reserved(device) + PIECE_BYTES <= most:

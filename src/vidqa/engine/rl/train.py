@@ -23,6 +23,7 @@ from vidqa.engine.distributed import World
 from vidqa.engine.generators._base import Sampling
 from vidqa.engine.learner import Learner
 from vidqa.engine.memory_policy import memory_policy_of
+from vidqa.engine.model.ahead import map_memory
 from vidqa.engine.model.load import load_reference, load_sharded
 from vidqa.engine.model.resharding import Resharding
 from vidqa.engine.model.trainable import trainable_table
@@ -239,6 +240,8 @@ class Training:
             micro = self.meter.timed("reference", lambda: [self._reference(part) for part in micro])
         following = step + 1 < self.schedule.total
         self.prefetched = self._asked(self.consumed, self._batch) if following else []
+        if peak_gib := self.schedule.policy.peak_gib:  # capturing a graph, in a rollout, unmaps what is free
+            map_memory(peak_gib, self.world.device)
         values, stop_requested = dict[str, float](), False
         for number, part in enumerate(part for _ in range(passes) for part in micro):
             if not part.tokens:  # no group was left, or all of it is masked

@@ -69,8 +69,8 @@ def answering_setup(spec: Any, work: Any, longest: int) -> AnsweringSetup:
 @dataclass(frozen=True)
 class Reading:
     """Prompts that a GPU reads at one time: how many, and their tokens with padding, the longest one's tokens, patches
-    of their media, and the tokens that prompts about a shared video attend to, all of them together. `masked`: they are
-    of different lengths and padded to one."""
+    of their media, and the tokens of prefixes that prompts about one video share. `masked`: they are of different
+    lengths and padded to one."""
 
     prompts: int
     tokens: int
@@ -100,6 +100,7 @@ def _packs(share: Sequence[Sample], rows: int) -> Iterator[Reading]:
     """The prompts from each one on that a pack takes: packs begin wherever rows come free."""
     for start in range(len(share)):
         tokens = patches = seen = count = 0
+        joined = False  # whether the prompt before shares its prefix with the one before that
         for before, sample in zip([None, *share[start:]], share[start : start + rows], strict=False):
             joins = before is not None and sample.prefix_key != b"" and sample.prefix_key == before.prefix_key
             new = sample.length - sample.prefix if joins else padded(sample.length, "cuda")
@@ -107,7 +108,8 @@ def _packs(share: Sequence[Sample], rows: int) -> Iterator[Reading]:
                 break
             count, tokens = count + 1, tokens + new
             patches += 0 if joins else sample.patches
-            seen += sample.length if joins else 0
+            seen += sample.prefix if joins and not joined else 0
+            joined = joins
         yield Reading(count, tokens, max(sample.length for sample in share[start : start + count]), patches, seen)
         if start + count == len(share):
             return  # what begins later is a part of it

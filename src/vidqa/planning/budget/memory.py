@@ -184,7 +184,7 @@ class MicroStep:
     patches: int
     supervised: int = 0
     again: bool = False
-    seen: int = 0  # rows that attention gathers for what stands behind shared prefixes
+    seen: int = 0  # rows of shared prefixes, which attention gathers for what stands behind them
 
 
 @dataclass(frozen=True)
@@ -263,8 +263,9 @@ def peak_memory(model: Model, setup: TrainingSetup, micro_step: MicroStep, count
     whole = _whole(model, setup, counts)
     layer_gradients = model.layer.trained * (setup.compute + setup.reduce)
     logits = min(micro_step.supervised, counts.logit_rows) * model.sizes.text.vocabulary * counts.logit_bytes
-    # Keys and values of all that a suffix sees, and the gradients of both.
-    gathered = 4 * setup.compute * model.sizes.text.keys * micro_step.seen
+    # Keys and values of prefixes, and the gradients of both: its kernel gives them for every head of queries first.
+    text = model.sizes.text
+    gathered = setup.compute * (4 * text.keys + 2 * text.queries) * micro_step.seen
     decoder_trained = model.sizes.text.layers * model.layer.trained
     # With kept weights the root's gradients wait for the last micro-step, whole and in reduce precision.
     unsummed = model.root.trained * setup.reduce * (setup.keeps_weights and micro_step.again)

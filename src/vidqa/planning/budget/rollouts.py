@@ -50,20 +50,23 @@ class RolloutMemory:
     weights: float
     cache: float
     logits: float
+    reference: float = 0.0
 
     @property
     def gib(self) -> float:
-        return (self.weights + self.cache + self.logits) / GIB
+        return (self.weights + self.cache + self.logits + self.reference) / GIB
 
 
 def rollout_memory(spec: Any, sizes: Sizes, parameters: int, shape: RolloutShape) -> RolloutMemory:
-    """Of a model with so many parameters."""
+    """Of a model with so many parameters. A full training with a KL divergence holds the reference, too, sharded."""
     compute = BYTES_OF[spec.train.param_dtype]
+    has_reference = spec.train.train_policy.kl_beta > 0 and spec.policy.lora is None
     captured = sum({min(rows, shape.rows) for rows in CAPTURED if rows <= shape.rows} | {shape.rows})
     return RolloutMemory(
         weights=parameters * compute,
         cache=shape.pages * PAGE * cache_bytes_per_token(sizes, compute),
         logits=captured * sizes.text.vocabulary * FLOAT,
+        reference=has_reference * parameters * compute / spec.policy.parallelism.dp_shard_size,
     )
 
 

@@ -85,5 +85,5 @@ class Steps:
         return tokens, patches, min(supervised, tokens)
 
     def seen(self, pack: Sequence[int]) -> int:
-        """Rows that attention gathers for what stands behind shared prefixes: each sample of a group sees its own."""
-        return sum(self.samples[number].length for unit in self._units(pack) if len(unit) > 1 for number in unit)
+        """Rows of prefixes that attention gathers for what stands behind them, once for each group."""
+        return sum(self.samples[unit[0]].prefix for unit in self._units(pack) if len(unit) > 1)

@@ -50,6 +50,7 @@ def _round_kernel(source, codes, steps, static, width, source_row, STATIC: tl.co
 def rounded_rows(source_TD: torch.Tensor, static: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
     """Codes [T, D] and steps float32 [T, 1] whose product is the source, rounded; `static` is the step of all rows,
     else a row's largest number decides."""
+    source_TD = source_TD if source_TD.stride(1) == 1 else source_TD.contiguous()
     rows, width = source_TD.shape
     codes, steps = rounded_like(source_TD, width)
     block = triton.next_power_of_2(width)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -14,7 +15,7 @@ import torch
 from generator_world import *  # noqa: F403
 from generator_world import CPU, GREEDY, World, changed
 from quantized_folder import quantized
-from tiny_world import SOURCE
+from tiny_world import SOURCE, run_engine, tiny_spec
 
 from vidqa.contract.problem import ProblemError
 from vidqa.engine.exports import load_export
@@ -25,6 +26,8 @@ from vidqa.engine.generators.native import NativeSession
 from vidqa.engine.kernels import plain
 from vidqa.engine.model.load import meta_model
 from vidqa.engine.model.quantized import Matrix, dequantize, matrix_of, product
+from vidqa.planning.samples import training_planner
+from vidqa.spec import Layer, dump, load, resolve
 
 # Where a row's largest number lies between two codes of these (an int8 step is that number over 127.5), float noise
 # decides which it becomes.
@@ -126,6 +129,34 @@ def test_an_adapter_on_a_quantized_base_is_refused(world: World, folders: dict[s
     ):
         with pytest.raises(ProblemError, match="MODEL_QUANTIZED"):
             refused()
+
+
+@pytest.mark.slow
+def test_the_engine_evaluates_a_quantized_folder(world: World, folders: dict[str, Path], tmp_path: Path) -> None:
+    root = world.folder.parent / "data"
+    table = {
+        "dataset.annotation_path": str(root / "annotations.json"),
+        "dataset.media_dir": str(root),
+        "model.model_name": str(folders["FP8_DYNAMIC"]),
+        "model.dtype": "float32",
+        "vision.nframes": 4,
+        "evaluation.generator": "native",
+        "generation.max_tokens": 4,
+        "results_dir": str(tmp_path),
+    }
+    spec = tmp_path / "spec.toml"
+    spec.write_text(dump(resolve("evaluate", [Layer("test", table)]).spec), encoding="utf-8")
+    done = run_engine("evaluate", spec, tmp_path / "run")
+    assert "14 layers are dequantized to float32" in done.stderr
+    items = json.loads((tmp_path / "run" / "results.json").read_text())
+    assert len(items) == len(world.prompts) and all(item["finish_reason"] in ("stop", "length") for item in items)
+
+
+def test_training_begins_with_plain_weights(world: World, folders: dict[str, Path], tmp_path: Path) -> None:
+    spec = load(tiny_spec(tmp_path, folders["FP8"], world.folder.parent / "data"), "train")
+    with pytest.raises(ProblemError, match="training begins with a model whose weights are quantized") as refused:
+        training_planner(spec, folders["FP8"])
+    assert "can be evaluated" in refused.value.problems[0].remedy
 
 
 def test_triton_kernels_round_and_multiply_as_plain_ones() -> None:

@@ -14,6 +14,7 @@ import pytest
 import torch
 from generator_world import *  # noqa: F403
 from generator_world import CPU, GREEDY, World, changed
+from packaging.version import Version
 from quantized_folder import quantized
 from tiny_world import SOURCE, run_engine, tiny_spec
 
@@ -93,7 +94,9 @@ def test_a_product_is_that_of_the_layers_that_it_joins(world: World, folders: di
 def test_products_in_8_bits_give_the_answers_of_the_dequantized_model(
     world: World, folders: dict[str, Path], prompts: list[Request], scheme: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """PyTorch multiplies 8-bit floats on a CPU, too, where the engine would not do so."""
+    """PyTorch multiplies 8-bit floats on a CPU, too, where the engine would not do so; in 2.11 with one scale alone."""
+    if Version(torch.__version__) < Version("2.15"):
+        pytest.skip("this PyTorch multiplies on a CPU with one scale for all rows alone")
     settings = world.settings(folder=folders[scheme])
     model = load_weights(folders[scheme], torch.float32)
     words = dequantize(model, torch.float32, model.model.language_model.layers)

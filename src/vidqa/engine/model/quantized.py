@@ -64,8 +64,8 @@ def matrix_of(*layers: Any) -> Matrix:
     weight = joined([layer.weight for layer in layers])
     if weight.dtype != CODE:
         return Matrix(weight, bias, fake_rounding=_fake_rounding(layers[0]))
-    scales = [layer.weight_scale.float().reshape(-1).expand(len(layer.weight)) for layer in layers]
-    steps = [layer.input_scale.float().reshape(1) for layer in layers if hasattr(layer, "input_scale")]
+    scales = [layer.weight_scale.data.float().reshape(-1).expand(len(layer.weight)) for layer in layers]
+    steps = [layer.input_scale.data.float().reshape(1) for layer in layers if hasattr(layer, "input_scale")]
     # Layers that share an input were calibrated on the same numbers; where their steps differ, the largest cuts none.
     rounding = Rounding(torch.stack(steps).amax(0) if steps else None)
     return Matrix(weight, bias, torch.cat(scales)[None].contiguous(), rounding)

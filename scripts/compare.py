@@ -9,11 +9,19 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 from vidqa.contract.cli import Parser, Result, run
 from vidqa.contract.run_folder import run_path
 
+
+def _points(text: str) -> float:
+    if not 0 <= (value := float(text)) <= 100:
+        raise ValueError(text)
+    return value
+
+
 parser = Parser(
     "Say whether the second of two evaluations is better, question by question, and what it fixed and broke.",
     examples=[
         "python scripts/compare.py outputs/eval/BEFORE outputs/eval/AFTER",
         "python scripts/compare.py BEFORE AFTER --by answer_kind --html comparison.html --json",
+        "python scripts/compare.py BEFORE AFTER --max-drop 1.0",
     ],
 )
 parser.add_argument(
@@ -23,23 +31,34 @@ parser.add_argument("after", type=run_path, metavar="AFTER", help="another one, 
 parser.add_argument("--by", choices=("kind", "answer_kind"), default="kind", help="slices (default kind)")
 parser.add_argument("--html", type=Path, metavar="FILE", help="write a page with the frames of what changed")
 parser.add_argument("--fail-if-worse", action="store_true", help="exit with 3 if it is worse")
+parser.add_argument(
+    "--max-drop",
+    type=_points,
+    metavar="POINTS",
+    help="exit with 3 if accuracy falls by more points, overall or in a slice with at least 50 questions",
+)
 
 
 def main(options: Namespace) -> Result:
     from vidqa.evaluation.comparison import compare
     from vidqa.evaluation.comparison_page import comparison_page, comparison_text
-    from vidqa.evaluation.problems import COMPARISON_WORSE
+    from vidqa.evaluation.drop_gate import judge_drop
+    from vidqa.evaluation.problems import COMPARISON_DROP, COMPARISON_WORSE
 
     found = compare(options.before, options.after, options.by)
     problems = list(found.problems)
+    gate = None if options.max_drop is None else judge_drop(found, options.max_drop)
     if options.html:
         from vidqa.datatools.outputs import write_page
 
-        write_page(options.html, comparison_page(found))
-    text = comparison_text(found)
+        write_page(options.html, comparison_page(found, gate))
+    text = comparison_text(found, gate)
     if options.fail_if_worse and found.whole.verdict == "worse":
         problems.append(COMPARISON_WORSE.at(options.after, text.splitlines()[0]))
-    return Result({**found.as_dict(), "html": options.html}, text, problems)
+    if gate and gate.failed:
+        problems.append(COMPARISON_DROP.at(options.after, "; ".join(gate.lines)))
+    data = {**found.as_dict(), "gate": gate and gate.as_dict(), "html": options.html}
+    return Result(data, text, problems)
 
 
 if __name__ == "__main__":

@@ -163,6 +163,24 @@ def test_one_layer_is_measured_in_every_way(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_quantized_weights_are_measured_beside_plain_ones(tmp_path: Path) -> None:
+    _, (call,) = rehearse("quantize", tmp_path)
+    rows = {row["run"]: row for row in call["rows"]}
+    products = [row for run, row in rows.items() if run.endswith(("1 rows", "4 rows"))]
+    assert len(products) == 8 and all(0.02 < row["off"] < 0.05 for row in products), "what rounding to E4M3 changes"
+    for run in ("decode, 2 rows, 64 tokens", "prefill"):
+        assert rows[f"{run}, bf16"]["speed"] == 1 and rows[f"{run}, FP8"]["speed"] > 0
+    plain, quantized = (rows[f"weights, {precision}"] for precision in ("bf16", "FP8"))
+    assert plain["share"] == 1 and quantized["gpu_gb"] < plain["gpu_gb"]
+    # A number of the 14 matrices is one byte instead of two; each of their outputs has a scale of two bytes.
+    linear = 2 * (64 * (128 + 64 + 64) + 128 * 64 + 3 * 64 * 128)
+    whole = rows["size, FP8"]["file_gb"] * 1e9 / rows["size, FP8"]["share"]
+    scales = 2 * 2 * (128 + 64 + 64 + 64 + 128 + 128 + 64)
+    assert rows["size, FP8"]["share"] == pytest.approx((whole - linear + scales) / whole, rel=0.01)
+    assert rows["size, W4A16"]["share"] < rows["size, FP8"]["share"]
+
+
+@pytest.mark.slow
 def test_a_soak_looks_at_all_processes(tmp_path: Path) -> None:
     _, (call,) = rehearse("soak_training", tmp_path)
     (row,) = call["rows"]

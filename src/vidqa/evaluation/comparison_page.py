@@ -8,6 +8,7 @@ from typing import Any
 
 from vidqa.contract.problem import ProblemError
 from vidqa.evaluation.comparison import Comparison, Difference, Pair
+from vidqa.evaluation.drop_gate import DropGate
 from vidqa.evaluation.posters import spread_frames
 from vidqa.evaluation.reservations import Side
 from vidqa.evaluation.text import as_text
@@ -19,7 +20,7 @@ SHOWN = 1000  # characters of one text
 SLICES = 20  # on the terminal
 
 
-def comparison_page(found: Comparison) -> str:
+def comparison_page(found: Comparison, gate: DropGate | None = None) -> str:
     """HTML of one file that needs no network."""
     sides = [("Broken", found.broken, "wrong now, right before"), ("Fixed", found.fixed, "right now, wrong before")]
     return page(
@@ -27,11 +28,12 @@ def comparison_page(found: Comparison) -> str:
         title=f"{Path(found.folders[1]).name} against {Path(found.folders[0]).name}",
         filters={"points": points},
         found=found,
+        gate=gate,
         sides=[(name, why, len(pairs), _cards(pairs[:CARDS])) for name, pairs, why in sides],
     )
 
 
-def comparison_text(found: Comparison) -> str:
+def comparison_text(found: Comparison, gate: DropGate | None = None) -> str:
     """The difference, and the slices that stand out or are largest."""
     whole = found.whole
     lines = [
@@ -40,6 +42,7 @@ def comparison_text(found: Comparison) -> str:
         f"p = {whole.p_value:.4g} by video, McNemar's {whole.mcnemar_p:.4g}",
         *(f"{name}: {_side(side)}" for name, side in zip(("before", "after"), found.sides, strict=True)),
         *found.reservations,
+        *(gate.lines if gate else ()),
     ]
     ordered = sorted(found.slices, key=lambda each: (each.verdict == "not told apart", each.p_corrected, -each.n))
     for each in ordered[:SLICES]:

@@ -114,3 +114,9 @@ COMPARISON_WORSE = Code(
     "The second evaluation is worse than the first, and --fail-if-worse was given.",
     "Keep the first model; --html shows what the second one broke.",
 )
+COMPARISON_DROP = Code(
+    "COMPARISON_DROP",
+    "The second evaluation lost more accuracy than --max-drop allows, overall or in a slice of at least 50 questions.",
+    "Keep the first model, or make the second with less loss; where the interval is wide, evaluate as many questions "
+    "as the message names.",
+)

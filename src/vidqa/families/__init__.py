@@ -5,5 +5,6 @@ family's torch half.
 """
 
 from vidqa.families._base import Family, Geometry, families, family_of
+from vidqa.families.quantization import quantization_of, require_plain_weights
 
-__all__ = ["Family", "Geometry", "families", "family_of"]
+__all__ = ["Family", "Geometry", "families", "family_of", "quantization_of", "require_plain_weights"]

@@ -8,13 +8,12 @@ from pathlib import Path
 
 import numpy as np
 
-from vidqa.contract.files import parse_json
-from vidqa.families.problems import MODEL_FILE_MISSING, MODEL_QUANTIZED, MODEL_UNSUPPORTED
+from vidqa.families.json_files import read_json
+from vidqa.families.problems import MODEL_UNSUPPORTED
+from vidqa.families.quantization import quantization_of
 from vidqa.families.sizes import Sizes, Tensor
 from vidqa.video.types import FramePlan, PixelRules
 
-QUANTIZED = ("quantization_config", "compression_config")  # in config.json; the second one's name is an older one
-QUANTIZED_FILE = "hf_quant_config.json"
 # Architectures near to those of the families, and what of them this program lacks.
 LACKING = {
     "qwen3_vl_moe": "a mixture of experts (Qwen3-VL-30B-A3B), for which this program lacks a family (sizes, names and "
@@ -24,7 +23,6 @@ LACKING = {
     "references/families.md has the commands",
     "cosmos3_edge": "Cosmos3-Edge, an architecture that is not Qwen3-VL's and has no converter to it",
 }
-LARGEST_JSON = 200_000_000  # bytes; the largest tokenizers have a tenth of it
 
 
 @dataclass(frozen=True)
@@ -75,20 +73,6 @@ class Family:
         return self.sizes(read_json(folder, "config.json"), folder / "config.json")
 
 
-def read_json(folder: Path, name: str) -> dict:
-    """One JSON file of a model folder. Raises MODEL_FILE_MISSING."""
-    path = folder / name
-    try:
-        value = parse_json(path, LARGEST_JSON)
-    except FileNotFoundError as missing:
-        raise MODEL_FILE_MISSING.error(path, f"the model folder has no {name}") from missing
-    except (ValueError, OSError) as broken:
-        raise MODEL_FILE_MISSING.error(path, f"{name} cannot be read: {broken}") from broken
-    if not isinstance(value, dict):
-        raise MODEL_FILE_MISSING.error(path, f"{name} must hold a JSON object, not {type(value).__name__}")
-    return value
-
-
 def families() -> tuple[Family, ...]:
     """All families."""
     from vidqa.families.qwen2_5_vl import QWEN2_5_VL
@@ -98,28 +82,16 @@ def families() -> tuple[Family, ...]:
 
 
 def family_of(folder: Path) -> Family:
-    """The family of the model in `folder`, by config.json's model_type. Raises MODEL_UNSUPPORTED, MODEL_QUANTIZED."""
+    """The family of the model in `folder`, by config.json's model_type; its weights may be quantized in a way that
+    compressed-tensors reads. Raises MODEL_UNSUPPORTED, MODEL_QUANTIZED."""
     config = read_json(folder, "config.json")
     model_type = config.get("model_type")
     for family in families():
         if model_type in family.model_types:
-            _require_plain_weights(config, folder)
+            quantization_of(folder)
             return family
     supported = ", ".join(t for family in families() for t in family.model_types)
     message = f"model_type is {model_type!r}; supported: {supported}"
     if lacking := LACKING.get(str(model_type)):
         message = f"model_type is {model_type!r}, {lacking}; supported: {supported}"
     raise MODEL_UNSUPPORTED.error(folder / "config.json", message)
-
-
-def _require_plain_weights(config: dict, folder: Path) -> None:
-    """transformers takes the key from the whole model's table or from one of its parts'; other tools leave a file."""
-    if (folder / QUANTIZED_FILE).is_file():
-        raise MODEL_QUANTIZED.error(folder / QUANTIZED_FILE, "this file is that of a quantized model")
-    tables = {"": config, **{f"{name}.": value for name, value in config.items() if isinstance(value, dict)}}
-    for prefix, table in tables.items():
-        for key in QUANTIZED:
-            if quantization := table.get(key):
-                method = quantization.get("quant_method") if isinstance(quantization, dict) else quantization
-                message = f"{prefix}{key} says that the weights are quantized ({method})"
-                raise MODEL_QUANTIZED.error(folder / "config.json", message)

@@ -15,8 +15,11 @@ MODEL_UNSUPPORTED = Code(
 )
 MODEL_QUANTIZED = Code(
     "MODEL_QUANTIZED",
-    "The model's weights are quantized: they are not the numbers that this program trains and evaluates.",
-    "Use the model as it was before it was quantized, in bfloat16, float16 or float32.",
+    "The model's weights are quantized. Such a model is not trained, merged, adapted or quantized again; models that "
+    "compressed-tensors reads answer questions.",
+    "Train, merge, adapt or quantize the model as it was before, in bfloat16, float16 or float32. A folder in the "
+    "format of compressed-tensors can be evaluated, compared, served and uploaded: scripts/launch.py with an evaluate "
+    "spec, infer.py, serve.py, parity.py, upload.py.",
 )
 MODEL_WEIGHTS_BROKEN = Code(
     "MODEL_WEIGHTS_BROKEN",

@@ -17,7 +17,7 @@ import numpy as np
 from vidqa.contract.collection import paused
 from vidqa.contract.problem import Problem, ProblemError
 from vidqa.dataset.record import MediaRef, MediumKeys, Record
-from vidqa.families import family_of
+from vidqa.families import family_of, require_plain_weights
 from vidqa.families.chat import Chat, Encoded, Outline, load_chat, shown
 from vidqa.planning.problems import SAMPLE_TOO_LONG, SAMPLE_TWO_KINDS
 from vidqa.video import plan_frames, plan_image, vision_spec, with_keys
@@ -84,7 +84,8 @@ class Sample:
 
 
 def training_planner(spec: Any, model_folder: Path) -> Planner:
-    """The planner of a TrainSpec."""
+    """The planner of a TrainSpec. Raises MODEL_QUANTIZED."""
+    require_plain_weights(model_folder, "training begins with")
     prompting = Prompting(spec.custom.system_prompt, spec.custom.train_dataset.response_mode)
     return Planner(model_folder, spec.custom.vision, prompting)
 

@@ -14,7 +14,8 @@ import torch
 from vidqa.engine.exports._base import ExportFormat
 from vidqa.engine.exports.adapter import ADAPTER
 from vidqa.engine.exports.merged import MERGED
-from vidqa.engine.exports.weights import WEIGHTS
+from vidqa.engine.exports.weights import WEIGHTS, load_quantized
+from vidqa.families import quantization_of, require_plain_weights
 
 FORMATS = (MERGED, WEIGHTS, ADAPTER)
 
@@ -29,8 +30,16 @@ def format_of(export: Path) -> ExportFormat | None:
     return next((each for each in FORMATS if (export / each.config).is_file()), None)
 
 
-def load_export(export: Path, base: Path | None, dtype: torch.dtype, device: torch.device) -> Any:
+def load_export(
+    export: Path, base: Path | None, dtype: torch.dtype, device: torch.device, *, keep_float8: bool = False
+) -> Any:
     """A plain transformers model from an export or any model folder; with `base`, `export` is an adapter that stock
-    PEFT loads and merges. Raises MODEL_FILE_MISSING, and ENGINE_WEIGHTS_MISMATCH for a missing or surplus tensor."""
-    found = WEIGHTS if base is None else ADAPTER
-    return found.load(export, base or export, dtype, device)
+    PEFT loads and merges. Weights that are quantized are dequantized, except with `keep_float8` those that
+    `load_quantized` keeps. Raises MODEL_FILE_MISSING, MODEL_QUANTIZED for such a base, and ENGINE_WEIGHTS_MISMATCH
+    for a missing or surplus tensor."""
+    if base is not None:
+        require_plain_weights(base, "an adapter is put on")
+        return ADAPTER.load(export, base, dtype, device)
+    if quantization_of(export):
+        return load_quantized(export, dtype, device, keep_float8=keep_float8)
+    return WEIGHTS.load(export, export, dtype, device)

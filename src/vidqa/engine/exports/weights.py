@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError
 
+from vidqa.contract._optional import require
 from vidqa.engine.distributed import World
 from vidqa.engine.exports._base import ExportFormat, Trained
 from vidqa.engine.exports.writing import copy_settings, named_as, rows_as_trained, shapes_of, write_together
+from vidqa.engine.families import family_of as family_of_model
 from vidqa.engine.families import torch_half
+from vidqa.engine.model.quantized import dequantize
 from vidqa.engine.model.stored import model_tensors, stored_tensors
 from vidqa.engine.problems import ENGINE_EXPORT_UNPROVEN, ENGINE_WEIGHTS_MISMATCH
 from vidqa.families import family_of
@@ -56,6 +60,17 @@ def load_weights(folder: Path, dtype: torch.dtype) -> Any:
         message = f"transformers reports {json.dumps(left, default=str)[:400]}"
         raise ENGINE_WEIGHTS_MISMATCH.error(folder, message)
     return model
+
+
+def load_quantized(folder: Path, dtype: torch.dtype, device: torch.device, *, keep_float8: bool = False) -> Any:
+    """A plain transformers model from a quantized folder, dequantized; with `keep_float8`, decoder layers in 8-bit
+    floats stay so where the device can multiply them. Their modules compute nothing then: `quantized.matrix_of` does.
+    Prints what was done."""
+    require("compressed_tensors", "engine")
+    model = load_weights(folder, dtype).to(device)
+    units = family_of_model(model).decoder_units(model) if keep_float8 and device.type == "cuda" else []
+    print(dequantize(model, dtype, units), file=sys.stderr, flush=True)
+    return model.eval()
 
 
 def _load(export: Path, base: Path, dtype: torch.dtype, device: torch.device) -> Any:

@@ -13,7 +13,6 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import torch
-import torch.nn.functional as F
 
 from vidqa.engine.families.qwen_vl import Parts, place_features, vision_block
 from vidqa.engine.families.qwen_vl_layers import EAGER, VisionInput
@@ -21,30 +20,21 @@ from vidqa.engine.kernels import kernels_for
 from vidqa.engine.model.attention import attend
 from vidqa.engine.model.layers import normed, project
 from vidqa.engine.model.paged_cache import PAGE, PagedCache
+from vidqa.engine.model.quantized import Matrix, Rounded, matrix_of, product
 
 
 class DecoderWeights(NamedTuple):
     """One decoder layer."""
 
     input_norm: torch.Tensor
-    query_key_value: torch.Tensor
-    bias: torch.Tensor | None
+    query_key_value: Matrix
     query_norm: torch.Tensor | None
     key_norm: torch.Tensor | None
-    output: torch.Tensor
+    output: Matrix
     after_norm: torch.Tensor
-    gate_up: torch.Tensor
-    down: torch.Tensor
+    gate_up: Matrix
+    down: Matrix
     epsilon: float
-
-
-def _joined(*parameters: torch.nn.Parameter) -> torch.Tensor:
-    """Parameters of linear layers as one tensor, of which they become views: no memory twice, and whoever writes into
-    the parameters writes into it."""
-    whole = torch.cat([parameter.data for parameter in parameters])
-    for parameter, part in zip(parameters, whole.split([len(parameter) for parameter in parameters]), strict=True):
-        parameter.data = part
-    return whole
 
 
 def _head_norm(attention: Any, name: str) -> torch.Tensor | None:
@@ -53,17 +43,15 @@ def _head_norm(attention: Any, name: str) -> torch.Tensor | None:
 
 def _weights(layer: Any) -> DecoderWeights:
     attention, mlp = layer.self_attn, layer.mlp
-    three = (attention.q_proj, attention.k_proj, attention.v_proj)
     return DecoderWeights(
         input_norm=layer.input_layernorm.weight.data,
-        query_key_value=_joined(*(layer.weight for layer in three)),
-        bias=None if attention.q_proj.bias is None else _joined(*(layer.bias for layer in three)),
+        query_key_value=matrix_of(attention.q_proj, attention.k_proj, attention.v_proj),
         query_norm=_head_norm(attention, "q_norm"),
         key_norm=_head_norm(attention, "k_norm"),
-        output=attention.o_proj.weight.data,
+        output=matrix_of(attention.o_proj),
         after_norm=layer.post_attention_layernorm.weight.data,
-        gate_up=_joined(mlp.gate_proj.weight, mlp.up_proj.weight),
-        down=mlp.down_proj.weight.data,
+        gate_up=matrix_of(mlp.gate_proj, mlp.up_proj),
+        down=matrix_of(mlp.down_proj),
         epsilon=layer.input_layernorm.variance_epsilon,
     )
 
@@ -76,6 +64,7 @@ class CachedQwenVL:
         self.parts = parts
         self.visual, self.decoder, self.head = model.model.visual, model.model.language_model, model.lm_head
         self.kernels = kernels_for(model.device)
+        self.multiply = partial(product, self.kernels, dtype=self.decoder.embed_tokens.weight.dtype)
         self.vision_block = partial(vision_block, parts, EAGER._replace(before_vision=self._before_vision))
         self.layers = [_weights(layer) for layer in self.decoder.layers]
         attention = self.decoder.layers[0].self_attn
@@ -92,7 +81,9 @@ class CachedQwenVL:
         cos, sin = self.parts.rotation(self.decoder, batch.position_3T, hidden.dtype)
         delta = None
         for number, of in enumerate(self.layers):
-            hidden, normed = self.kernels.add_norm(hidden, delta, of.input_norm, of.epsilon)
+            hidden, normed = self.kernels.add_norm(
+                hidden, delta, of.input_norm, of.epsilon, of.query_key_value.rounding
+            )
             query, key, value = self._heads(normed, of)
             query = self.kernels.rotated(query, of.query_norm, of.epsilon, cos, sin)
             key = self.kernels.rotated(key, of.key_norm, of.epsilon, cos, sin)
@@ -122,7 +113,9 @@ class CachedQwenVL:
         cos, sin = self.parts.rotation(self.decoder, position_B.expand(3, -1), hidden.dtype)
         delta = None
         for number, of in enumerate(self.layers):
-            hidden, normed = self.kernels.add_norm(hidden, delta, of.input_norm, of.epsilon)
+            hidden, normed = self.kernels.add_norm(
+                hidden, delta, of.input_norm, of.epsilon, of.query_key_value.rounding
+            )
             query, key, value = self._heads(normed, of)
             query = self.kernels.rotated(query, of.query_norm, of.epsilon, cos, sin)
             keys, values = cache.keys[number], cache.values[number]
@@ -136,11 +129,12 @@ class CachedQwenVL:
         packed = project(normed(hidden_PD, of.norm), of.query_key_value)[0]
         return self.kernels.vision_heads(packed, of.heads, cos, sin)
 
-    def _heads(self, normed: torch.Tensor, of: DecoderWeights) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def _heads(
+        self, normed: torch.Tensor | Rounded, of: DecoderWeights
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Query, key and value heads of one product, as views."""
-        product = F.linear(normed, of.query_key_value, of.bias)
-        keys = self.key_heads * self.width
-        parts = product.split([product.shape[1] - 2 * keys, keys, keys], dim=1)
+        packed, keys = self.multiply(normed, of.query_key_value), self.key_heads * self.width
+        parts = packed.split([packed.shape[1] - 2 * keys, keys, keys], dim=1)
         query, key, value = (part.unflatten(1, (-1, self.width)) for part in parts)
         return query, key, value
 
@@ -148,8 +142,9 @@ class CachedQwenVL:
         self, hidden: torch.Tensor, attended: torch.Tensor, of: DecoderWeights
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """The residual stream, and what is still to be added to it."""
-        hidden, normed = self.kernels.add_norm(hidden, F.linear(attended, of.output), of.after_norm, of.epsilon)
-        return hidden, F.linear(self.kernels.silu_mul(F.linear(normed, of.gate_up)), of.down)
+        delta, multiply = self.multiply(attended, of.output), self.multiply
+        hidden, normed = self.kernels.add_norm(hidden, delta, of.after_norm, of.epsilon, of.gate_up.rounding)
+        return hidden, multiply(self.kernels.silu_mul(multiply(normed, of.gate_up), of.down.rounding), of.down)
 
     def _logits(self, hidden: torch.Tensor) -> torch.Tensor:
         return self.head(self.decoder.norm(hidden)).float().index_fill_(-1, self.banned, -math.inf)

@@ -249,7 +249,7 @@ class NativeSession:
 
 
 def _open(settings: Settings) -> NativeSession:
-    model = load_export(settings.folder, settings.base, settings.dtype, settings.device)
+    model = load_export(settings.folder, settings.base, settings.dtype, settings.device, keep_float8=True)
     return NativeSession(model, settings)
 
 

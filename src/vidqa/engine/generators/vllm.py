@@ -25,7 +25,7 @@ from vidqa.engine.generators.vllm_process import Process
 from vidqa.engine.memory_policy import share_of_gpu
 from vidqa.engine.model.stored import stored_tensors
 from vidqa.engine.problems import ENGINE_VLLM_ADAPTER, ENGINE_VLLM_PROMPT
-from vidqa.families import adapters, family_of
+from vidqa.families import adapters, family_of, require_plain_weights
 from vidqa.families._base import read_json
 from vidqa.planning.samples import Planner
 from vidqa.video.types import FramePlan
@@ -248,6 +248,7 @@ def _open(settings: Settings) -> VllmSession:
     if family.vllm_model:
         options |= {"hf_overrides": {"architectures": [family.vllm_model]}, "model_impl": "vllm"}
     if settings.base:
+        require_plain_weights(settings.base, "an adapter is put on")
         adapter = settings.folder
         options |= {"enable_lora": True, "max_lora_rank": _rank(adapter, family.decoder_layers)}
     process = Process(settings.vllm_python, settings.device, adapter=adapter and str(adapter), **options)

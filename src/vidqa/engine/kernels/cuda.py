@@ -13,12 +13,20 @@ import torch
 import triton
 import triton.language as tl
 
+from vidqa.engine.kernels.float8 import float8_product, rounded_like, rounded_rows, store_rounded
+from vidqa.engine.model.quantized import Rounded, Rounding
+
+__all__ = ["add_norm", "decode_attention", "float8_product", "rotate_into", "rotated", "rounded", "silu_mul"]
+
 SPLIT_BLOCK = 64  # keys of one step of attention; a page of the cache is a multiple of it
 SPLITS = 8  # parts of a context that attention takes at the same time
 
 
 @triton.jit
-def _norm_kernel(hidden, delta, total, weight, out, width, epsilon, HAS_DELTA: tl.constexpr, BLOCK: tl.constexpr):
+def _norm_kernel(
+    hidden, delta, total, weight, out, steps, static, width, epsilon,
+    HAS_DELTA: tl.constexpr, ROUND: tl.constexpr, STATIC: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
     row = tl.program_id(0).to(tl.int64) * width
     at = tl.arange(0, BLOCK)
     inside = at < width
@@ -30,26 +38,49 @@ def _norm_kernel(hidden, delta, total, weight, out, width, epsilon, HAS_DELTA: t
     wide = x.to(tl.float32)
     scaled = wide * tl.rsqrt(tl.sum(wide * wide, 0) / width + epsilon)
     w = tl.load(weight + at, mask=inside, other=0.0)
-    tl.store(out + row + at, (w.to(tl.float32) * scaled.to(kind).to(tl.float32)).to(kind), mask=inside)
+    normed = (w.to(tl.float32) * scaled.to(kind).to(tl.float32)).to(kind)
+    if ROUND:
+        store_rounded(normed.to(tl.float32), inside, out, row + at, steps, tl.program_id(0), static, STATIC)
+    else:
+        tl.store(out + row + at, normed, mask=inside)
 
 
 def add_norm(
-    hidden_TD: torch.Tensor, delta_TD: torch.Tensor | None, weight: torch.Tensor, epsilon: float
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """The sum of a residual stream and what a layer adds to it, and its root mean square norm."""
+    hidden_TD: torch.Tensor,
+    delta_TD: torch.Tensor | None,
+    weight: torch.Tensor,
+    epsilon: float,
+    rounding: Rounding | None = None,
+) -> tuple[torch.Tensor, torch.Tensor | Rounded]:
+    """The sum of a residual stream and what a layer adds to it, and its root mean square norm, rounded if asked."""
     rows, width = hidden_TD.shape
-    out = torch.empty_like(hidden_TD)
+    out, steps, static = _output(hidden_TD, width, rounding)
     total = hidden_TD if delta_TD is None else torch.empty_like(hidden_TD)
     block = triton.next_power_of_2(width)
     _norm_kernel[(rows,)](
-        hidden_TD, delta_TD, total, weight, out, width, epsilon,
-        HAS_DELTA=delta_TD is not None, BLOCK=block, num_warps=8 if block >= 4096 else 4,
+        hidden_TD, delta_TD, total, weight, out, steps, static, width, epsilon,
+        HAS_DELTA=delta_TD is not None, ROUND=rounding is not None, STATIC=static is not steps, BLOCK=block,
+        num_warps=8 if block >= 4096 else 4,
     )  # fmt: skip
-    return total, out
+    return total, out if rounding is None else Rounded(out, steps)
+
+
+def _output(source: torch.Tensor, width: int, rounding: Rounding | None) -> tuple[torch.Tensor, ...]:
+    """Memory for the result, for its steps, and the step that it is given, where it is rounded; else the result."""
+    if rounding is None:
+        out = source.new_empty((len(source), width))
+        return out, out, out
+    codes, steps = rounded_like(source, width)
+    return codes, steps, steps if rounding.step is None else rounding.step
+
+
+def rounded(source_TD: torch.Tensor, rounding: Rounding) -> Rounded:
+    """The rows of a matrix in 8 bits."""
+    return Rounded(*rounded_rows(source_TD, rounding.step))
 
 
 @triton.jit
-def _silu_mul_kernel(both, out, width, BLOCK: tl.constexpr):
+def _silu_mul_kernel(both, out, steps, static, width, ROUND: tl.constexpr, STATIC: tl.constexpr, BLOCK: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
     at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = at < width
@@ -57,15 +88,23 @@ def _silu_mul_kernel(both, out, width, BLOCK: tl.constexpr):
     u = tl.load(both + row * 2 * width + width + at, mask=inside, other=0.0).to(tl.float32)
     wide = g.to(tl.float32)
     activated = (wide / (1.0 + tl.exp(-wide))).to(g.dtype).to(tl.float32)
-    tl.store(out + row * width + at, (activated * u).to(g.dtype), mask=inside)
+    product = (activated * u).to(g.dtype)
+    if ROUND:
+        store_rounded(product.to(tl.float32), inside, out, row * width + at, steps, row, static, STATIC)
+    else:
+        tl.store(out + row * width + at, product, mask=inside)
 
 
-def silu_mul(both: torch.Tensor) -> torch.Tensor:
-    """`silu(gate) * up` of the two halves of a row, gate first."""
+def silu_mul(both: torch.Tensor, rounding: Rounding | None = None) -> torch.Tensor | Rounded:
+    """`silu(gate) * up` of the two halves of a row, gate first; rounded if asked, for which one program has a row."""
     rows, width = both.shape[0], both.shape[1] // 2
-    out = both.new_empty((rows, width))
-    _silu_mul_kernel[(rows, triton.cdiv(width, 2048))](both, out, width, BLOCK=2048, num_warps=4)
-    return out
+    out, steps, static = _output(both, width, rounding)
+    block = 2048 if rounding is None else triton.next_power_of_2(width)
+    _silu_mul_kernel[(rows, triton.cdiv(width, block))](
+        both, out, steps, static, width, ROUND=rounding is not None, STATIC=static is not steps, BLOCK=block,
+        num_warps=4 if rounding is None else 16,
+    )  # fmt: skip
+    return out if rounding is None else Rounded(out, steps)
 
 
 @triton.jit

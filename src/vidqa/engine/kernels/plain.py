@@ -6,18 +6,41 @@ import torch
 import torch.nn.functional as F
 
 from vidqa.engine.model.layers import Norm, root_mean_square_norm, rotate
+from vidqa.engine.model.quantized import LARGEST, Rounded, Rounding, step_of
 
 
 def add_norm(
-    hidden_TD: torch.Tensor, delta_TD: torch.Tensor | None, weight: torch.Tensor, epsilon: float
-) -> tuple[torch.Tensor, torch.Tensor]:
+    hidden_TD: torch.Tensor,
+    delta_TD: torch.Tensor | None,
+    weight: torch.Tensor,
+    epsilon: float,
+    rounding: Rounding | None = None,
+) -> tuple[torch.Tensor, torch.Tensor | Rounded]:
     total = hidden_TD if delta_TD is None else hidden_TD + delta_TD
-    return total, root_mean_square_norm(total, Norm(weight, None, epsilon))
+    normed = root_mean_square_norm(total, Norm(weight, None, epsilon))
+    return total, normed if rounding is None else rounded(normed, rounding)
 
 
-def silu_mul(both: torch.Tensor) -> torch.Tensor:
+def silu_mul(both: torch.Tensor, rounding: Rounding | None = None) -> torch.Tensor | Rounded:
     gate, up = both.chunk(2, dim=-1)
-    return F.silu(gate) * up
+    product = F.silu(gate) * up
+    return product if rounding is None else rounded(product, rounding)
+
+
+def rounded(source_TD: torch.Tensor, rounding: Rounding) -> Rounded:
+    wide = source_TD.float()
+    step_T1 = step_of(wide) if rounding.step is None else rounding.step.expand(len(wide), 1).contiguous()
+    return Rounded((wide / step_T1).clamp(-LARGEST, LARGEST).to(torch.float8_e4m3fn), step_T1)
+
+
+def float8_product(
+    codes_TD: torch.Tensor,
+    step_T1: torch.Tensor,
+    weight_OD: torch.Tensor,
+    scale_1O: torch.Tensor,
+    dtype: torch.dtype,
+) -> torch.Tensor:
+    return torch._scaled_mm(codes_TD, weight_OD.t(), scale_a=step_T1, scale_b=scale_1O, out_dtype=dtype)
 
 
 def rotated(

@@ -28,6 +28,7 @@ from vidqa.engine.model.stored import RowRead, model_tensors, read_rows
 from vidqa.engine.model.trainable import base_module, base_name, choose_trainable, is_adapter
 from vidqa.engine.problems import ENGINE_WEIGHTS_MISMATCH
 from vidqa.families import family_of as tables_of
+from vidqa.families import require_plain_weights
 from vidqa.families.problems import MODEL_FILE_MISSING, MODEL_UNSUPPORTED
 from vidqa.planning.budget.recompute import Recompute
 from vidqa.spec import check_with_heads
@@ -115,6 +116,7 @@ def empty_model(folder: Path, dtype: torch.dtype, device: torch.device) -> Any:
 
 
 def meta_model(folder: Path) -> Any:
+    require_plain_weights(folder, "parameters are taken from")
     tables = tables_of(folder)
     tables.sizes_of(folder)  # refused here as by preflight, before transformers makes anything of it
     try:

@@ -1,0 +1,359 @@
+"""FP8 beside bf16 on one GPU: products of few rows, decode steps, prefill, memory of weights; and quantizing itself.
+
+    python benchmarks/quantize.py --only products --out DIR
+    python benchmarks/quantize.py --only decode prefill --out DIR
+
+8B shapes with random weights that are made on the GPU, both precisions in one call. `products` are those of a decoder
+layer, each over copies of its weight that no cache holds: bf16, `torch._scaled_mm`, and our kernel for few rows in
+several tilings. Each time stands beside that of reading its bytes once at the bandwidth of the card, which is measured.
+`rtn` and `gptq` are runs of the action quantize on a model folder.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+import time
+from argparse import Namespace
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+sys.path[:0] = [str(Path(__file__).resolve().parents[1] / "src")]
+
+import torch
+import torch.nn.functional as F
+from generation import Prompts, answered, decode_step, timed
+from ledger import Ledger, arguments, rounded, table
+from shapes import config_of, write_random_model
+from torch import nn
+from torch.autograd import DeviceType
+from torch.profiler import ProfilerActivity, profile
+from video_set import SetShape, corpus, write_set
+
+from vidqa.engine.generators._base import Settings
+from vidqa.engine.generators.native import NativeSession
+from vidqa.engine.kernels import kernels_for
+from vidqa.engine.model.load import empty_model
+from vidqa.engine.model.paged_cache import PAGE
+from vidqa.engine.model.quantized import CODE, Rounding, step_of
+from vidqa.spec import Layer, dump, resolve
+
+PARTS = ("products", "decode", "prefill", "rtn", "gptq")
+ROWS = (1, 4, 16, 32, 64, 128)
+DECODES = ((1, 1024), (32, 4096))  # rows and the tokens that each holds
+SCHEMES = {"rtn": "FP8_DYNAMIC", "gptq": "W4A16"}
+TOGETHER = 3 * 1024**3  # bytes of the copies of a weight: many times what a cache holds
+QUANTIZED = {"FP8": 1.0, "W4A16": 0.5 + 2 / 128}  # bytes of a number, a bf16 scale for 128 of W4A16
+# Rows of the weight, numbers of a row, warps, loads under way; below 16 rows: without tensor cores, one row of input.
+TILINGS = (
+    *((16, 256, 4, 4), (16, 512, 4, 4), (16, 256, 4, 6), (32, 256, 4, 4), (32, 128, 4, 6), (32, 512, 8, 3)),
+    *((64, 128, 4, 4), (64, 256, 4, 4), (64, 128, 4, 6), (128, 128, 4, 4), (128, 128, 8, 4)),
+    *((4, 1024, 4, 2), (8, 512, 4, 2), (8, 1024, 8, 2), (8, 512, 4, 4), (8, 1024, 4, 1), (4, 2048, 4, 1)),
+)
+
+
+def bandwidth_of(device: torch.device, size: int) -> float:
+    """Bytes a second at which memory is read and written."""
+    block = torch.empty(size, dtype=torch.uint8, device=device)
+    block.neg_()
+    return 2 * block.nbytes / median(timed(block.neg_)[0] for _ in range(5))
+
+
+def seconds_of(call: Callable[[int], Any], copies: int, device: torch.device) -> float:
+    """Seconds of `call(i)`, one after the other for all copies in one graph."""
+    if device.type != "cuda":
+        return median(timed(lambda: call(0))[0] for _ in range(3))
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        call(0)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for number in range(copies):
+            call(number)
+    graph.replay()
+    return median(timed(graph.replay)[0] for _ in range(5)) / copies
+
+
+def few_rows_times(call: Callable[..., Any], rows: int, copies: int, device: torch.device) -> dict[str, float]:
+    """Microseconds of `call(few_rows_product, tiling, copy)` by tiling; those that a multiprocessor has no memory for
+    are left out."""
+    if device.type != "cuda":
+        return {}
+    from triton.runtime.errors import OutOfResources
+
+    from vidqa.engine.kernels.float8 import Tiling, few_rows_product
+
+    found = {}
+    for tiling in (Tiling(*numbers) for numbers in TILINGS):
+        if tiling.outputs < 16 and rows > 1:
+            continue
+        try:
+            seconds = seconds_of(partial(call, few_rows_product, tiling), copies, device)
+        except OutOfResources:
+            continue
+        found["x".join(map(str, tiling))] = 1e6 * seconds
+    return found
+
+
+def products(options: Namespace, device: torch.device, bandwidth: float) -> Iterator[dict[str, Any]]:
+    """Every product of a decoder layer at every number of rows."""
+    text = config_of("tiny" if options.tiny else "8b", ["a"])[0].text_config
+    width, heads = text.hidden_size, text.num_attention_heads * text.head_dim
+    shapes = {
+        "query, key, value": (heads + 2 * text.num_key_value_heads * text.head_dim, width),
+        "output": (width, heads),
+        "gate, up": (2 * text.intermediate_size, width),
+        "down": (width, text.intermediate_size),
+    }
+    generator = torch.Generator(device).manual_seed(0)
+    for name, shape in shapes.items():
+        copies = max(1, (0 if options.tiny else TOGETHER) // (3 * shape[0] * shape[1]))
+        weights = [
+            torch.randn(shape, device=device, generator=generator, dtype=torch.bfloat16).mul_(0.02)
+            for _ in range(copies)
+        ]
+        quantized = [float8_of(weight) for weight in weights]
+        for rows in ROWS[:2] if options.tiny else ROWS:
+            hidden = torch.randn(rows, shape[1], device=device, generator=generator).bfloat16()
+            row = product_times(hidden, weights, [(codes, scale.view(1, -1)) for codes, scale in quantized])
+            least_us = 1e6 * shape[0] * shape[1] / bandwidth
+            yield {"run": f"{name}, {rows} rows", "least_us": least_us, **row}
+
+
+def product_times(
+    hidden: torch.Tensor, plain: Sequence[torch.Tensor], quantized: Sequence[tuple[torch.Tensor, torch.Tensor]]
+) -> dict[str, Any]:
+    """Microseconds of a product in every way, the best tiling of our kernel, and how far the output lies from bf16."""
+    device, kernels = hidden.device, kernels_for(hidden.device)
+    inputs = kernels.rounded(hidden, Rounding(None))
+    calls: dict[str, Callable[[int], torch.Tensor]] = {
+        "bf16_us": lambda number: F.linear(hidden, plain[number]),
+        "engine_us": lambda number: kernels.float8_product(*inputs, *quantized[number], torch.bfloat16),
+        "rounding_us": lambda number: kernels.rounded(hidden, Rounding(None)).codes,
+    }
+    row: dict[str, Any] = {what: 1e6 * seconds_of(call, len(plain), device) for what, call in calls.items()}
+    row["scaled_mm_us"] = scaled_mm_us(lambda number: scaled_mm(*inputs, *quantized[number]), len(plain), device)
+    tilings = few_rows_times(
+        lambda product, tiling, number: product(*inputs, *quantized[number], torch.bfloat16, tiling),
+        len(hidden),
+        len(plain),
+        device,
+    )
+    if tilings:
+        best = min(tilings, key=lambda tiling: tilings[tiling])
+        row |= {"few_rows_us": tilings[best], "tiling": best, "tilings_us": tilings}
+    exact = calls["bf16_us"](0).float()
+    off = float((calls["engine_us"](0).float() - exact).norm() / exact.norm())
+    return {**row, "speed": row["bf16_us"] / row["engine_us"], "off": off}
+
+
+def scaled_mm_us(call: Callable[[int], Any], copies: int, device: torch.device) -> float | None:
+    """None where the library has no kernel for a shape."""
+    try:
+        return 1e6 * seconds_of(call, copies, device)
+    except RuntimeError as none:
+        print(f"torch._scaled_mm: {none}", file=sys.stderr)
+        return None
+
+
+def scaled_mm(codes: torch.Tensor, step: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+    return torch._scaled_mm(codes, weight.t(), scale_a=step, scale_b=scale, out_dtype=torch.bfloat16)
+
+
+def float8_of(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Codes [O, D] and scales float32 [O, 1], as FP8_DYNAMIC rounds a weight."""
+    scale = step_of(weight.float())
+    return (weight.float() / scale).to(CODE), scale
+
+
+def to_float8(model: Any) -> None:
+    """Round the decoder's linear layers, in place."""
+    for module in model.model.language_model.layers.modules():
+        if isinstance(module, nn.Linear):
+            codes, scale = float8_of(module.weight.data)
+            module.weight = nn.Parameter(codes, requires_grad=False)
+            module.weight_scale = nn.Parameter(scale.bfloat16(), requires_grad=False)
+
+
+def kernels_of(work: Callable[[], Any], most: int = 10) -> dict[str, float]:
+    """Milliseconds of the kernels of one call that take longest, by the beginning of their names."""
+    sums: dict[str, float] = defaultdict(float)
+    with profile(
+        activities=[ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if torch.cuda.is_available() else [])]
+    ) as of:
+        timed(work)
+    for event in of.events():
+        if event.device_type == DeviceType.CUDA:
+            sums[event.name[:60]] += event.device_time / 1e3
+    return dict(sorted(sums.items(), key=lambda pair: -pair[1])[:most])
+
+
+def held(device: torch.device, model: Any) -> int:
+    """Bytes of a model: what the GPU has taken for it."""
+    gc.collect()
+    if device.type != "cuda":
+        return sum(parameter.nbytes for parameter in model.parameters())
+    return torch.cuda.memory_allocated(device)
+
+
+def generator_rows(options: Namespace, device: torch.device, bandwidth: float) -> Iterator[dict[str, Any]]:
+    """Decode steps and prefill of a model in bf16, then of the same one in FP8."""
+    shape, dtype = ("tiny", torch.float32) if options.tiny else ("8b", torch.bfloat16)
+    folder = settings_of(shape, options.out / "settings" / shape)
+    clips = SetShape(2, (2, 2), width=96, height=64) if options.tiny else SetShape(2, (40, 40))
+    prompts = Prompts(folder, write_set(options.out / clips.name, clips), 1 if options.tiny else 12)
+    model = empty_model(folder, dtype, device)
+    generator = torch.Generator(device).manual_seed(0)
+    for name, parameter in model.named_parameters():
+        is_norm = "norm" in name and name.endswith("weight")
+        parameter.data.fill_(1) if is_norm else parameter.data.normal_(0, 0.02, generator=generator)
+    settings = Settings(folder, None, dtype, device, prompts.planner, 0, 1)
+    plain, linear, sizes = {}, linear_numbers(model), {}
+    for precision in ("bf16", "FP8"):
+        if precision == "FP8":
+            to_float8(model)
+        sizes[precision] = held(device, model)
+        row = {"run": f"weights, {precision}", "gpu_gb": sizes[precision] / 1e9}
+        row["file_gb"] = sum(parameter.nbytes for parameter in model.parameters()) / 1e9
+        yield {**row, "share": sizes[precision] / sizes["bf16"]}
+        for rows, context in ((2, 64),) if options.tiny else DECODES:
+            if "decode" not in options.only:
+                break
+            found = decoded(model, settings, rows, context, bandwidth)
+            name = f"decode, {rows} rows, {context} tokens"
+            plain.setdefault(name, found)
+            yield {"run": f"{name}, {precision}", **found, "speed": plain[name]["step_ms"] / found["step_ms"]}
+        if "prefill" in options.only:
+            found = prefilled(model, settings, prompts)
+            plain.setdefault("prefill", found)
+            yield {"run": f"prefill, {precision}", **found, "speed": plain["prefill"]["ms"] / found["ms"]}
+    whole = sum(parameter.numel() for parameter in model.parameters()) - scale_numbers(model)
+    for scheme, size in QUANTIZED.items():  # by arithmetic: what the format stores
+        stored = (whole - linear) * 2 + linear * size + (2 * scale_numbers(model) if scheme == "FP8" else 0)
+        yield {"run": f"size, {scheme}", "file_gb": stored / 1e9, "share": stored / (2 * whole)}
+
+
+def settings_of(shape: str, folder: Path) -> Path:
+    """A model folder without weights."""
+    if shape == "tiny":
+        return folder if folder.exists() else write_random_model(shape, folder, corpus(), "cpu")
+    config, processor = config_of(shape, corpus())
+    config.architectures = ["Qwen3VLForConditionalGeneration"]
+    config.save_pretrained(folder)
+    processor.save_pretrained(folder)
+    return folder
+
+
+def linear_numbers(model: Any) -> int:
+    layers = model.model.language_model.layers.modules()
+    return sum(module.weight.numel() for module in layers if isinstance(module, nn.Linear))
+
+
+def scale_numbers(model: Any) -> int:
+    return sum(parameter.numel() for name, parameter in model.named_parameters() if name.endswith("weight_scale"))
+
+
+def decoded(model: Any, settings: Settings, rows: int, context: int, bandwidth: float) -> dict[str, Any]:
+    """One step of `rows` rows that hold `context` tokens each, beside reading its bytes once."""
+    pages = -(-(context + 1) // PAGE)
+    settings = replace(settings, longest=context + PAGE, batch_size=rows)
+    session = NativeSession(model, settings, pages=rows * pages + 1)
+    found = {"step_ms": decode_step(session, rows, context, 1)["step_ms"]}
+    keys = session.cache.keys
+    size = 2 * rows * context * keys[:, 0].numel() * keys.element_size()
+    weights = sum(parameter.nbytes for parameter in model.model.language_model.layers.parameters())
+    weights += model.lm_head.weight.nbytes
+    found["least_ms"] = 1e3 * (weights + size) / bandwidth
+    graphs = session.decoder.graphs
+    found["kernels_ms"] = kernels_of(graphs[rows][0].replay if graphs else lambda: session.decoder.run(rows))
+    session.close()
+    return {**found, "times_the_least": found["step_ms"] / found["least_ms"]}
+
+
+def prefilled(model: Any, settings: Settings, prompts: Prompts) -> dict[str, Any]:
+    """Both clips in one pack: vision tower, decoder, the first token."""
+    tokens = sum(sample.length for sample in prompts.samples)
+    longest = max(sample.length for sample in prompts.samples) + 1
+    settings = replace(settings, longest=longest, batch_size=len(prompts.samples))
+    session = NativeSession(model, settings, pages=len(prompts.samples) * -(-longest // PAGE) + 1)
+    session.pack_tokens = 2 * tokens
+    requests = prompts.requests(1)
+
+    def read() -> None:
+        answered(session, requests)
+
+    read()  # kernels are compiled, libraries choose theirs
+    seconds = median(timed(read)[0] for _ in range(5))
+    kinds = kernels_of(read)
+    session.close()
+    return {"ms": 1e3 * seconds, "tokens": tokens, "tokens/s": tokens / seconds, "kernels_ms": kinds}
+
+
+def quantize_run(options: Namespace, part: str) -> dict[str, Any]:
+    """A run of the action on a model folder, which it reads and writes: wall seconds and the most that the GPU held."""
+    from vidqa.engine.quantize.run import quantize
+
+    from vidqa.contract.run_folder import RunFolder
+
+    shape = "tiny" if options.tiny else "8b"
+    folder = options.out / "models" / shape
+    if not (folder / "model.safetensors.index.json").exists():
+        write_random_model(shape, folder, corpus(), "cuda" if torch.cuda.is_available() else "cpu")
+    clips = SetShape(16, (1, 2), width=96, height=64) if options.tiny else SetShape(128, (20, 20))
+    data = write_set(options.out / clips.name, clips)
+    keys = {
+        "model.model_path": str(folder),
+        "dataset.annotation_path": str(data / "annotations.json"),
+        "dataset.media_dir": str(data),
+        "quantize.quantization_scheme": SCHEMES[part],
+        "quantize.num_calibration_samples": clips.clips,
+        "quantize.force": True,
+        "results_dir": str(options.out / "runs"),
+        **({"quantize.group_size": 32} if options.tiny else {}),
+    }
+    spec = resolve("quantize", [Layer("benchmark", keys)]).spec
+    run = options.out / "runs" / f"{part}-{time.time_ns()}"
+    run.mkdir(parents=True)
+    (run / "spec.toml").write_text(dump(spec), encoding="utf-8")
+    if torch.cuda.is_available():
+        torch.cuda.reset_peak_memory_stats()
+    seconds, code = timed(lambda: quantize(spec, RunFolder(run)))
+    peak = torch.cuda.max_memory_allocated() / 2**30 if torch.cuda.is_available() else None
+    return {"run": f"{part}, {SCHEMES[part]}", "wall_s": seconds, "exit_code": code, "peak_gib": peak}
+
+
+def main() -> None:
+    parser = arguments(__doc__)
+    parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS[:3])
+    options = parser.parse_args()
+    options.out.mkdir(parents=True, exist_ok=True)
+    device = torch.device("cuda" if torch.cuda.is_available() and not options.tiny else "cpu")
+    bandwidth = bandwidth_of(device, 1 << 20 if options.tiny else 1 << 31)
+    ledger = Ledger("quantize", options)
+    rows: list[dict[str, Any]] = []
+
+    def tell(found: Sequence[dict[str, Any]] | Iterator[dict[str, Any]]) -> None:
+        for row in found:
+            ledger.add({**row, "bandwidth_tb_s": bandwidth / 1e12})
+            rows.append({key: value for key, value in row.items() if not isinstance(value, dict)})
+            print(rounded(row), flush=True)
+
+    if "products" in options.only:
+        tell(products(options, device, bandwidth))
+    if {"decode", "prefill"} & set(options.only):
+        tell(generator_rows(options, device, bandwidth))
+    tell([quantize_run(options, part) for part in SCHEMES if part in options.only])
+    print(table(rows))
+    ledger.conclude([])
+
+
+if __name__ == "__main__":
+    with torch.no_grad():
+        main()

@@ -1,0 +1,155 @@
+"""Triton kernels for generation with weights in 8-bit floats: rounding of rows, and products of a few rows.
+
+A step of few rows takes the time in which its weights are read, and a product for many rows gives most multiprocessors
+nothing to read then. Here every program reads some rows of the weight whole and multiplies them with all rows of the
+step. Sums are in float32 and in one order.
+
+Shape letters: T rows of a step, D width, O outputs.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+
+FEW_ROWS = 64  # up to which `few_rows_product` is taken
+LARGEST: tl.constexpr = tl.constexpr(448.0)  # of E4M3
+LEAST: tl.constexpr = tl.constexpr(1e-12)  # of a row that is all zero
+
+
+class Tiling(NamedTuple):
+    """Rows of the weight and numbers of a row that a program holds at one time, its warps, and loads that are under
+    way. Fewer than 16 rows of the weight are multiplied without tensor cores, with one row alone."""
+
+    outputs: int
+    width: int
+    warps: int
+    stages: int
+
+
+@triton.jit
+def store_rounded(values, inside, codes, at, steps, row, static, STATIC: tl.constexpr):
+    """Write a row of float32 as E4M3 at `codes + at`, and its step at `steps + row`."""
+    step = tl.load(static) if STATIC else tl.maximum(tl.max(tl.abs(values), 0), LEAST) / LARGEST
+    tl.store(steps + row, step)
+    scaled = tl.minimum(tl.maximum(values / step, -LARGEST), LARGEST)
+    tl.store(codes + at, scaled.to(tl.float8e4nv), mask=inside)
+
+
+@triton.jit
+def _round_kernel(source, codes, steps, static, width, source_row, STATIC: tl.constexpr, BLOCK: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    at = tl.arange(0, BLOCK)
+    values = tl.load(source + row * source_row + at, mask=at < width, other=0.0).to(tl.float32)
+    store_rounded(values, at < width, codes, row * width + at, steps, row, static, STATIC)
+
+
+def rounded_rows(source_TD: torch.Tensor, static: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
+    """Codes [T, D] and steps float32 [T, 1] whose product is the source, rounded; `static` is the step of all rows,
+    else a row's largest number decides."""
+    source_TD = source_TD if source_TD.stride(1) == 1 else source_TD.contiguous()
+    rows, width = source_TD.shape
+    codes, steps = rounded_like(source_TD, width)
+    block = triton.next_power_of_2(width)
+    _round_kernel[(rows,)](
+        source_TD, codes, steps, steps if static is None else static, width, source_TD.stride(0),
+        STATIC=static is not None, BLOCK=block, num_warps=16 if block >= 8192 else 8,
+    )  # fmt: skip
+    return codes, steps
+
+
+def rounded_like(source: torch.Tensor, width: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Memory for codes [T, D] and steps [T, 1] of as many rows as the source has."""
+    codes = source.new_empty((len(source), width), dtype=torch.float8_e4m3fn)
+    return codes, source.new_empty((len(source), 1), dtype=torch.float32)
+
+
+@triton.jit
+def _few_rows_kernel(
+    codes, steps, weight, scale, out, rows, width, outputs,
+    ROWS: tl.constexpr, OUTPUTS: tl.constexpr, WIDTH: tl.constexpr,
+):  # fmt: skip
+    output = tl.program_id(0) * OUTPUTS + tl.arange(0, OUTPUTS)
+    row, inner = tl.arange(0, ROWS), tl.arange(0, WIDTH)
+    weight_at = weight + output[:, None].to(tl.int64) * width + inner[None, :]
+    codes_at = codes + row[:, None] * width + inner[None, :]
+    total = tl.zeros([OUTPUTS, ROWS], tl.float32)
+    for begin in range(0, width, WIDTH):
+        inside = begin + inner[None, :] < width
+        w = tl.load(weight_at + begin, mask=(output[:, None] < outputs) & inside, other=0.0)
+        x = tl.load(codes_at + begin, mask=(row[:, None] < rows) & inside, other=0.0)
+        total = tl.dot(w, tl.trans(x), total)
+    step = tl.load(steps + row, mask=row < rows, other=0.0)
+    total = total * tl.load(scale + output, mask=output < outputs, other=0.0)[:, None] * step[None, :]
+    at = out + row[None, :] * outputs + output[:, None]
+    tl.store(at, total.to(out.dtype.element_ty), mask=(row[None, :] < rows) & (output[:, None] < outputs))
+
+
+@triton.jit
+def _one_row_kernel(
+    codes, steps, weight, scale, out, width, outputs,
+    OUTPUTS: tl.constexpr, WIDTH: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    output = tl.program_id(0) * OUTPUTS + tl.arange(0, OUTPUTS)
+    inner = tl.arange(0, WIDTH)
+    weight_at = weight + output[:, None].to(tl.int64) * width + inner[None, :]
+    total = tl.zeros([OUTPUTS, WIDTH], tl.float32)
+    for begin in tl.range(0, width, WIDTH, num_stages=STAGES):
+        inside = begin + inner < width
+        w = tl.load(weight_at + begin, mask=(output[:, None] < outputs) & inside[None, :], other=0.0)
+        x = tl.load(codes + begin + inner, mask=inside, other=0.0)
+        total += w.to(tl.float32) * x.to(tl.float32)[None, :]
+    sums = tl.sum(total, 1) * tl.load(scale + output, mask=output < outputs, other=0.0) * tl.load(steps)
+    tl.store(out + output, sums.to(out.dtype.element_ty), mask=output < outputs)
+
+
+def few_rows_product(
+    codes_TD: torch.Tensor,
+    step_T1: torch.Tensor,
+    weight_OD: torch.Tensor,
+    scale_1O: torch.Tensor,
+    dtype: torch.dtype,
+    tiling: Tiling | None = None,
+) -> torch.Tensor:
+    """The product [T, O] of rounded rows with weights in E4M3, for T up to 128."""
+    (rows, width), outputs = codes_TD.shape, len(weight_OD)
+    out = codes_TD.new_empty((rows, outputs), dtype=dtype)
+    tiling = tiling or tiling_for(rows, outputs)
+    programs = triton.cdiv(outputs, tiling.outputs)
+    if tiling.outputs < 16:
+        _one_row_kernel[(programs,)](
+            codes_TD, step_T1, weight_OD, scale_1O, out, width, outputs,
+            OUTPUTS=tiling.outputs, WIDTH=tiling.width, STAGES=tiling.stages, num_warps=tiling.warps,
+        )  # fmt: skip
+        return out
+    _few_rows_kernel[(programs,)](
+        codes_TD, step_T1, weight_OD, scale_1O, out, rows, width, outputs,
+        ROWS=max(16, triton.next_power_of_2(rows)), OUTPUTS=tiling.outputs, WIDTH=tiling.width,
+        num_warps=tiling.warps, num_stages=tiling.stages,
+    )  # fmt: skip
+    return out
+
+
+def tiling_for(rows: int, outputs: int) -> Tiling:
+    """Enough programs for all multiprocessors, each with enough bytes under way: `benchmarks/quantize.py --only
+    products` measures others."""
+    return Tiling(16 if outputs <= 8192 else 32, 256, 4, 4)
+
+
+def float8_product(
+    codes_TD: torch.Tensor,
+    step_T1: torch.Tensor,
+    weight_OD: torch.Tensor,
+    scale_1O: torch.Tensor,
+    dtype: torch.dtype,
+) -> torch.Tensor:
+    """The product [T, O] of rounded rows with weights in E4M3 and a scale for each output. D and O are multiples of
+    16."""
+    if len(codes_TD) <= FEW_ROWS:
+        return few_rows_product(codes_TD, step_T1, weight_OD, scale_1O, dtype)
+    return torch._scaled_mm(
+        codes_TD, weight_OD.t(), scale_a=step_T1, scale_b=scale_1O, out_dtype=dtype, use_fast_accum=True
+    )

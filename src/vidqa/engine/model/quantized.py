@@ -1,0 +1,142 @@
+"""Linear layers of a quantized model for generation: weights that stay in 8-bit floats, or inputs that are rounded.
+
+A number is a code times a step: each output of a weight has a step of its own, each row of an input has one, or all of
+them share one that calibration found. A layer whose weight is in 8 bits multiplies codes (`torch._scaled_mm`). Of other
+schemes the weight is dequantized, and what the scheme does to inputs is done by compressed-tensors' own code.
+
+Shape letters: T tokens, D width, O outputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from vidqa.families.problems import MODEL_UNSUPPORTED
+
+CODE = torch.float8_e4m3fn
+LARGEST = torch.finfo(CODE).max
+LEAST = 1e-12  # of a row that is all zero
+ALIGNED = 16  # numbers of a row of a factor, or a multiple
+SCALED_MM = (9, 0)  # compute capability from which on a product takes a scale for each row
+
+
+class Rounding(NamedTuple):
+    """How the input of a layer is rounded: by the step float32 [1] of all its rows, or each row by its largest."""
+
+    step: torch.Tensor | None
+
+
+class Rounded(NamedTuple):
+    """Codes [T, D] and their steps float32 [T, 1]."""
+
+    codes: torch.Tensor
+    step: torch.Tensor
+
+
+class Matrix(NamedTuple):
+    """One product: of a layer, or of several that share an input, one below the other. With `scale`, float32 [1, O],
+    the weight is codes and takes inputs that are rounded by `rounding`; `fake_rounding` gives an input's rounded values
+    as they are."""
+
+    weight: torch.Tensor
+    bias: torch.Tensor | None = None
+    scale: torch.Tensor | None = None
+    rounding: Rounding | None = None
+    fake_rounding: Callable[[torch.Tensor], torch.Tensor] | None = None
+
+
+def step_of(wide_TD: torch.Tensor) -> torch.Tensor:
+    """The step [T, 1] that brings a row's largest number to the largest code."""
+    return wide_TD.abs().amax(1, keepdim=True).clamp(min=LEAST) / LARGEST
+
+
+def matrix_of(*layers: Any) -> Matrix:
+    """Linear layers that share an input as one product. Weights in the model's own precision become views of it: no
+    memory twice, and whoever writes into them writes into it."""
+    if len({str((layer.weight.dtype, getattr(layer, "quantization_scheme", None))) for layer in layers}) > 1:
+        raise MODEL_UNSUPPORTED.error("config.json", "layers that share an input are quantized in different ways")
+    bias = None if layers[0].bias is None else joined([layer.bias for layer in layers])
+    weight = joined([layer.weight for layer in layers])
+    if weight.dtype != CODE:
+        return Matrix(weight, bias, fake_rounding=_fake_rounding(layers[0]))
+    scales = [layer.weight_scale.data.float().reshape(-1).expand(len(layer.weight)) for layer in layers]
+    steps = [layer.input_scale.data.float().reshape(1) for layer in layers if hasattr(layer, "input_scale")]
+    # Layers that share an input were calibrated on the same numbers; where their steps differ, the largest cuts none.
+    rounding = Rounding(torch.stack(steps).amax(0) if steps else None)
+    return Matrix(weight, bias, torch.cat(scales)[None].contiguous(), rounding)
+
+
+def joined(parameters: Sequence[nn.Parameter]) -> torch.Tensor:
+    """Parameters one below the other, of which they become views."""
+    if len(parameters) == 1:
+        return parameters[0].data
+    whole = torch.cat([parameter.data for parameter in parameters])
+    for parameter, part in zip(parameters, whole.split([len(parameter) for parameter in parameters]), strict=True):
+        parameter.data = part
+    return whole
+
+
+def product(kernels: Any, hidden: torch.Tensor | Rounded, of: Matrix, dtype: torch.dtype) -> torch.Tensor:
+    """[T, O] in the model's precision. Inputs are rounded here where the kernel before has not done so."""
+    if of.scale is None:
+        assert isinstance(hidden, torch.Tensor)
+        return F.linear(hidden if of.fake_rounding is None else of.fake_rounding(hidden), of.weight, of.bias)
+    if isinstance(hidden, torch.Tensor):
+        hidden = kernels.rounded(hidden, of.rounding)
+    output = kernels.float8_product(*hidden, of.weight, of.scale, dtype)
+    return output if of.bias is None else output + of.bias
+
+
+def _fake_rounding(layer: Any) -> Callable[[torch.Tensor], torch.Tensor] | None:
+    """What the layer's scheme does to its input; layers that share an input share a scheme."""
+    scheme = getattr(layer, "quantization_scheme", None)
+    if scheme is None or scheme.input_activations is None:
+        return None
+    from compressed_tensors.quantization.lifecycle.forward import forward_quantize
+
+    # Of a matrix it would make one step for all tokens; its own layers have a dimension more.
+    return lambda hidden_TD: forward_quantize(layer, hidden_TD[None], "input", scheme.input_activations)[0]
+
+
+def dequantize(model: Any, dtype: torch.dtype, keep: Sequence[nn.Module]) -> str:
+    """Give a model that transformers loaded from a quantized folder its weights in `dtype`; those in `keep` that can
+    multiply in 8-bit floats stay as they are. Returns what was done, in words."""
+    quantized = {name: module for name, module in model.named_modules() if hasattr(module, "quantization_scheme")}
+    inside = {id(module) for unit in keep for module in unit.modules()}
+    reasons = {name: _why_not(module, dtype, id(module) in inside) for name, module in quantized.items()}
+    kept = [module for name, module in quantized.items() if not reasons[name]]
+    for module in kept:
+        del module.quantization_scheme  # so that it is no quantized layer to compressed-tensors
+    model.hf_quantizer.compressor.decompress_model(model)
+    for name, module in quantized.items():
+        if reasons[name]:
+            module.weight.data = module.weight.data.to(dtype)
+    left = len(quantized) - len(kept)
+    why = next((reason for reason in reasons.values() if reason), "")
+    words = [f"{len(kept)} layers multiply in 8-bit floats"] * bool(kept)
+    words += [f"{left} layers are dequantized to {str(dtype).removeprefix('torch.')} ({why})"] * bool(left)
+    return "quantized weights: " + "; ".join(words)
+
+
+def _why_not(layer: Any, dtype: torch.dtype, keep: bool) -> str:
+    """Why a layer cannot multiply in 8-bit floats; empty where it can."""
+    scheme, weight = layer.quantization_scheme, getattr(layer, "weight", None)
+    inputs = scheme.input_activations
+    if not keep:
+        return "this generator computes in that precision"
+    if weight is None or weight.dtype != CODE or scheme.weights.strategy not in ("channel", "tensor"):
+        return "the scheme is not one of FP8_DYNAMIC and FP8"
+    if inputs is None or inputs.num_bits != 8 or inputs.type != "float" or inputs.strategy not in ("token", "tensor"):
+        return "the scheme does not round inputs to 8-bit floats"
+    if inputs.dynamic is True and inputs.strategy != "token":
+        return "the scheme has one step for all tokens of a prompt"
+    if any(size % ALIGNED for size in weight.shape):
+        return f"the shape {list(weight.shape)} is no multiple of {ALIGNED}"
+    if weight.is_cuda and (dtype != torch.bfloat16 or torch.cuda.get_device_capability(weight.device) < SCALED_MM):
+        return "this GPU or precision has no product of 8-bit floats with a scale for each row"
+    return ""

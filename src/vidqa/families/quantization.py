@@ -1,0 +1,65 @@
+"""Whether the weights of a model folder are quantized, and how: from its config.json."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from vidqa.families.json_files import read_json
+from vidqa.families.problems import MODEL_QUANTIZED
+from vidqa.families.weights import weight_bytes
+
+TABLES = ("quantization_config", "compression_config")  # in config.json; the second one's name is an older one
+OTHER_FILE = "hf_quant_config.json"  # of modelopt
+READABLE = "compressed-tensors"  # the method whose folders this program answers with
+
+
+def quantization_of(folder: Path) -> dict[str, Any]:
+    """The quantization table of a folder that compressed-tensors reads; empty where its weights are not quantized.
+    Raises MODEL_QUANTIZED for every other method, and MODEL_FILE_MISSING."""
+    config = read_json(folder, "config.json")
+    if (folder / OTHER_FILE).is_file():
+        raise MODEL_QUANTIZED.error(folder / OTHER_FILE, "this file is that of a quantized model")
+    table = config.get(TABLES[0])
+    if (
+        isinstance(table, dict)
+        and table.get("quant_method") == READABLE
+        and isinstance(table.get("config_groups"), dict)
+    ):
+        return table
+    # transformers takes the key from the whole model's table or from one of its parts'; other tools leave a file.
+    parts = {"": config, **{f"{name}.": value for name, value in config.items() if isinstance(value, dict)}}
+    for prefix, part in parts.items():
+        for key in TABLES:
+            if quantization := part.get(key):
+                method = quantization.get("quant_method") if isinstance(quantization, dict) else quantization
+                message = f"{prefix}{key} says that the weights are quantized ({method})"
+                raise MODEL_QUANTIZED.error(folder / "config.json", message)
+    return {}
+
+
+def require_plain_weights(folder: Path, purpose: str) -> None:
+    """Raises MODEL_QUANTIZED where the weights are quantized; `purpose` is what needs them as they were."""
+    if table := quantization_of(folder):
+        message = f"{purpose} a model whose weights are quantized ({table.get('format', READABLE)})"
+        raise MODEL_QUANTIZED.error(folder / "config.json", message)
+
+
+def float8_bytes(folder: Path) -> int:
+    """Bytes of the weights of a folder whose layers multiply in 8-bit floats (FP8_DYNAMIC, FP8); 0 for every other."""
+    groups = quantization_of(folder).get("config_groups")
+    is_float8 = isinstance(groups, dict) and all(map(_is_float8, groups.values()))
+    return weight_bytes(folder).bytes if is_float8 else 0
+
+
+def _is_float8(group: Any) -> bool:
+    weights, inputs = (_numbers(group, part) for part in ("weights", "input_activations"))
+    steps = (inputs.get("strategy"), inputs.get("dynamic"))
+    return weights.get("strategy") in ("channel", "tensor") and steps in (("token", True), ("tensor", False))
+
+
+def _numbers(group: Any, part: str) -> Mapping[str, Any]:
+    """The table of a group's weights or inputs where they are 8-bit floats, else an empty one."""
+    table = group.get(part) if isinstance(group, dict) else None
+    return table if isinstance(table, dict) and (table.get("num_bits"), table.get("type")) == (8, "float") else {}

@@ -1,0 +1,54 @@
+"""Compares the Triton kernels of 8-bit floats with the plain ones: `python float8_kernels.py`.
+
+With TRITON_INTERPRET=1 it needs no GPU.
+"""
+
+from __future__ import annotations
+
+import os
+from itertools import product
+
+import torch
+
+from vidqa.engine.kernels import cuda, float8, plain
+from vidqa.engine.model.quantized import CODE, Rounding
+
+DEVICE = "cpu" if os.environ.get("TRITON_INTERPRET") else "cuda"
+SHAPES = ((1, 256, 64), (3, 320, 48), (33, 96, 160))  # rows, width, outputs
+TILINGS = (float8.Tiling(16, 128, 4, 3), float8.Tiling(64, 64, 4, 3))
+
+
+def same_codes(ours: torch.Tensor, theirs: torch.Tensor) -> None:
+    exact = theirs.float()
+    off = ours.float() != exact
+    if DEVICE == "cpu":  # the interpreter loses the carry of a mantissa that is rounded up
+        off &= exact.abs().log2() % 1 != 0
+    assert off.float().mean() < 0.005, "codes differ beyond those that lie between two"
+
+
+def main() -> None:
+    generator = torch.Generator().manual_seed(0)
+    static = Rounding(torch.full((1,), 0.005, device=DEVICE))
+    for rows, width, outputs in SHAPES:
+        hidden, delta = (torch.randn(rows, width, generator=generator).to(DEVICE) for _ in range(2))
+        weight = torch.rand(width, generator=generator).to(DEVICE)
+        calls = (
+            (lambda of, *args: of.rounded(*args), (hidden,)),
+            (lambda of, *args: of.add_norm(*args)[1], (hidden, delta, weight, 1e-6)),
+            (lambda of, *args: of.silu_mul(*args), (hidden,)),
+        )
+        for (call, inputs), rounding in product(calls, (Rounding(None), static)):
+            ours, theirs = (call(of, *inputs, rounding) for of in (cuda, plain))
+            torch.testing.assert_close(ours.step, theirs.step)
+            same_codes(ours.codes, theirs.codes)
+        codes, step = plain.rounded(hidden, Rounding(None))
+        weights = torch.randn(outputs, width, generator=generator).to(DEVICE).to(CODE)
+        scale = torch.rand(1, outputs, generator=generator).to(DEVICE)
+        exact = (codes.float() * step) @ (weights.float() * scale.t()).t()
+        for tiling in (None, *TILINGS, *([float8.Tiling(8, 128, 4, 2)] if rows == 1 else [])):
+            found = float8.few_rows_product(codes, step, weights, scale, torch.float32, tiling)
+            torch.testing.assert_close(found, exact, rtol=1e-3, atol=1e-3)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,54 @@
+"""8-bit products on CUDA: compiled kernels, and a quantized folder in the native generator; never runs in CI.
+
+On a machine with a GPU: pytest tests/engine/test_cuda_quantized.py -m gpu
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from generator_world import *  # noqa: F403
+from generator_world import GREEDY, World, changed
+from quantized_folder import quantized
+from tiny_world import SOURCE
+
+from vidqa.engine.generators import NATIVE, TRANSFORMERS
+from vidqa.engine.kernels.float8 import FEW_ROWS
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")]
+
+
+def test_kernels_round_and_multiply_as_plain_ones() -> None:
+    command = [sys.executable, str(Path(__file__).with_name("float8_kernels.py"))]
+    environment = {**os.environ, "PYTHONPATH": str(SOURCE)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
+@pytest.mark.parametrize("scheme", ["FP8_DYNAMIC", "FP8"])
+def test_weights_stay_in_8_bits_and_answer_as_transformers_does(
+    world: World, tmp_path: Path, scheme: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Prompts longer than FEW_ROWS multiply by `torch._scaled_mm`, steps by our kernel in a captured graph."""
+    folder, scores = quantized(tmp_path / scheme, world.folder, scheme, dtype=torch.bfloat16), []
+    settings = world.settings(folder=folder, dtype=torch.bfloat16, device=torch.device("cuda", 0))
+    candidates = tuple(world.planner.chat.text_ids(text) for text in ("Yes.", "B"))
+    assert max(request.length for request in world.prompts) > FEW_ROWS
+    for generator in (NATIVE, TRANSFORMERS):
+        with closing(generator.open(settings)) as session:
+            requests = changed(world.prompts, candidates=candidates)
+            results = [result for some in session.generate(iter(requests)) for result in some]
+            scores.append({result.id: result.scores for result in results})
+            if generator is NATIVE:
+                greedy = changed(world.prompts, sampling=replace(GREEDY, max_tokens=4))
+                assert all(result.token_ids for some in session.generate(iter(greedy)) for result in some)
+                assert "14 layers multiply in 8-bit floats" in capsys.readouterr().err
+    for name, expected in scores[1].items():
+        assert scores[0][name] == pytest.approx(expected, abs=0.1)

@@ -1,0 +1,170 @@
+"""Quantized folders in the native generator and in transformers: the same answers and log-probabilities."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from generator_world import *  # noqa: F403
+from generator_world import CPU, GREEDY, World, changed
+from packaging.version import Version
+from quantized_folder import quantized
+from tiny_world import SOURCE, run_engine, tiny_spec
+
+from vidqa.contract.problem import ProblemError
+from vidqa.engine.exports import load_export
+from vidqa.engine.exports.weights import load_weights
+from vidqa.engine.generators import NATIVE, TRANSFORMERS, VLLM
+from vidqa.engine.generators._base import Generator, Request, Result, Session
+from vidqa.engine.generators.native import NativeSession
+from vidqa.engine.kernels import plain
+from vidqa.engine.model.load import meta_model
+from vidqa.engine.model.quantized import Matrix, dequantize, matrix_of, product
+from vidqa.planning.samples import training_planner
+from vidqa.spec import Layer, dump, load, resolve
+
+# Where a row's largest number lies between two codes of these (an int8 step is that number over 127.5), float noise
+# decides which it becomes.
+NOISY = ("W8A8", "NVFP4")
+SCHEMES = ("FP8_DYNAMIC", "FP8", "W8A8", "W4A16", "NVFP4A16", "NVFP4")
+
+
+@pytest.fixture(scope="module")
+def folders(world: World, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    root = tmp_path_factory.mktemp("quantized")
+    return {scheme: quantized(root / scheme, world.folder, scheme) for scheme in SCHEMES}
+
+
+@pytest.fixture(scope="module")
+def prompts(world: World) -> list[Request]:
+    """One about each kind of media."""
+    kinds = {tuple(plan.kind for plan in request.plans): request for request in world.prompts}
+    return changed(kinds.values(), sampling=replace(GREEDY, max_tokens=4))
+
+
+def answered(generator: Generator, world: World, folder: Path, prompts: list[Request]) -> dict[str, Result]:
+    with closing(generator.open(world.settings(folder=folder))) as session:
+        return by_id(session, prompts)
+
+
+def by_id(session: Session, prompts: list[Request]) -> dict[str, Result]:
+    return {result.id: result for some in session.generate(iter(prompts)) for result in some}
+
+
+def assert_same(ours: dict[str, Result], theirs: dict[str, Result], tolerance: float) -> None:
+    assert ours.keys() == theirs.keys()
+    for name, result in theirs.items():
+        assert ours[name].token_ids == result.token_ids, name
+        assert ours[name].logprobs == pytest.approx(result.logprobs, abs=tolerance)
+        assert ours[name].scores == pytest.approx(result.scores, abs=tolerance)
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_answers_of_a_quantized_folder_are_those_of_transformers(
+    world: World, folders: dict[str, Path], prompts: list[Request], scheme: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if scheme in NOISY:
+        candidates = tuple(world.planner.chat.text_ids(text) for text in ("Yes.", "B"))
+        prompts = changed(prompts, candidates=candidates)
+    ours = answered(NATIVE, world, folders[scheme], prompts)
+    assert_same(ours, answered(TRANSFORMERS, world, folders[scheme], prompts), 2e-2 if scheme in NOISY else 1e-4)
+    assert "14 layers are dequantized to float32" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_a_product_is_that_of_the_layers_that_it_joins(world: World, folders: dict[str, Path], scheme: str) -> None:
+    model = load_export(folders[scheme], None, torch.float32, CPU)
+    attention = model.model.language_model.layers[0].self_attn
+    hidden_TD = torch.randn(5, 64, generator=torch.Generator().manual_seed(0)) * torch.arange(1, 6)[:, None]
+    separate = [layer(hidden_TD[None])[0] for layer in (attention.q_proj, attention.k_proj, attention.v_proj)]
+    matrix = matrix_of(attention.q_proj, attention.k_proj, attention.v_proj)
+    together = product(plain, hidden_TD, matrix, torch.float32)
+    assert torch.allclose(together, torch.cat(separate, 1), atol=1e-6)
+    assert (matrix.fake_rounding is None) == scheme.endswith("A16")
+
+
+@pytest.mark.parametrize("scheme", ["FP8_DYNAMIC", "FP8"])
+def test_products_in_8_bits_give_the_answers_of_the_dequantized_model(
+    world: World, folders: dict[str, Path], prompts: list[Request], scheme: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PyTorch multiplies 8-bit floats on a CPU, too, where the engine would not do so; in 2.11 with one scale alone."""
+    if Version(torch.__version__) < Version("2.15"):
+        pytest.skip("this PyTorch multiplies on a CPU with one scale for all rows alone")
+    settings = world.settings(folder=folders[scheme])
+    model = load_weights(folders[scheme], torch.float32)
+    words = dequantize(model, torch.float32, model.model.language_model.layers)
+    assert words == "quantized weights: 14 layers multiply in 8-bit floats"
+    session, products = NativeSession(model, settings), []
+    assert {of.scale.dtype for layer in session.forward.layers for of in layer if isinstance(of, Matrix)}
+    scaled_mm = torch._scaled_mm
+    monkeypatch.setattr(torch, "_scaled_mm", lambda *args, **more: products.append(1) or scaled_mm(*args, **more))
+    ours = by_id(session, prompts)
+    assert len(products) % 8 == 0 and len(products) >= 8 * 4, "four products of each of two layers in every step"
+    assert_same(ours, answered(NATIVE, world, folders[scheme], prompts), 1e-4)
+
+
+def test_layers_that_share_an_input_must_share_a_scheme(world: World, tmp_path: Path) -> None:
+    folder = quantized(tmp_path / "mixed", world.folder, "FP8_DYNAMIC", keep=["re:.*layers.1.*k_proj"])
+    with pytest.raises(ProblemError, match="layers that share an input are quantized in different ways"):
+        NATIVE.open(world.settings(folder=folder))
+
+
+def test_layers_that_are_kept_stay_as_they_are(world: World, prompts: list[Request], tmp_path: Path) -> None:
+    folder = quantized(tmp_path / "kept", world.folder, "FP8_DYNAMIC", keep=["re:.*layers.1.mlp.*"])
+    model = load_weights(folder, torch.float32)
+    assert "11 layers" in dequantize(model, torch.float32, model.model.language_model.layers)
+    ours = by_id(NativeSession(model, world.settings(folder=folder)), prompts)
+    assert_same(ours, answered(TRANSFORMERS, world, folder, prompts), 1e-4)
+
+
+def test_an_adapter_on_a_quantized_base_is_refused(world: World, folders: dict[str, Path], tmp_path: Path) -> None:
+    for refused in (
+        lambda: load_export(tmp_path, folders["FP8"], torch.float32, CPU),
+        lambda: meta_model(folders["FP8"]),
+        lambda: VLLM.open(world.settings(folder=tmp_path, base=folders["FP8"])),
+    ):
+        with pytest.raises(ProblemError, match="MODEL_QUANTIZED"):
+            refused()
+
+
+@pytest.mark.slow
+def test_the_engine_evaluates_a_quantized_folder(world: World, folders: dict[str, Path], tmp_path: Path) -> None:
+    root = world.folder.parent / "data"
+    table = {
+        "dataset.annotation_path": str(root / "annotations.json"),
+        "dataset.media_dir": str(root),
+        "model.model_name": str(folders["FP8_DYNAMIC"]),
+        "model.dtype": "float32",
+        "vision.nframes": 4,
+        "evaluation.generator": "native",
+        "generation.max_tokens": 4,
+        "results_dir": str(tmp_path),
+    }
+    spec = tmp_path / "spec.toml"
+    spec.write_text(dump(resolve("evaluate", [Layer("test", table)]).spec), encoding="utf-8")
+    done = run_engine("evaluate", spec, tmp_path / "run")
+    assert "14 layers are dequantized to float32" in done.stderr
+    items = json.loads((tmp_path / "run" / "results.json").read_text())
+    assert len(items) == len(world.prompts) and all(item["finish_reason"] in ("stop", "length") for item in items)
+
+
+def test_training_begins_with_plain_weights(world: World, folders: dict[str, Path], tmp_path: Path) -> None:
+    spec = load(tiny_spec(tmp_path, folders["FP8"], world.folder.parent / "data"), "train")
+    with pytest.raises(ProblemError, match="training begins with a model whose weights are quantized") as refused:
+        training_planner(spec, folders["FP8"])
+    assert "can be evaluated" in refused.value.problems[0].remedy
+
+
+def test_triton_kernels_round_and_multiply_as_plain_ones() -> None:
+    """Interpreted; `pytest -m gpu tests/engine/test_cuda_quantized.py` compiles them."""
+    command = [sys.executable, str(Path(__file__).with_name("float8_kernels.py"))]
+    place = {"TRITON_INTERPRET": "1", "PYTHONPATH": str(SOURCE)}
+    done = subprocess.run(command, env={**os.environ, **place}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]

@@ -121,24 +121,12 @@ def odd(completion_ids: Sequence[Sequence[int]], **_: Any) -> list[float]:
     return [sum(token % 2 for token in ids) / max(len(ids), 1) for ids in completion_ids]
 
 
-def trl_step(spec: Any, tiny: bool, rows: int, out: Path) -> dict[str, Any]:
-    """Seconds of a step that draws `rows` completions at a time, on the questions of a GrpoSpec."""
-    from datasets import Dataset
-    from transformers import AutoConfig, AutoProcessor, TrainerCallback
-    from trl import GRPOConfig, GRPOTrainer
+def trl_config(spec: Any, tiny: bool, rows: int, banned: Sequence[int], out: Path) -> Any:
+    """A GRPOConfig of the same step, in which `rows` completions are drawn at a time."""
+    from trl import GRPOConfig
 
-    folder, size, batch = (
-        Path(spec.policy.model_name_or_path),
-        spec.rollout.n_generation,
-        spec.train.train_batch_per_replica,
-    )
-    planner = prompt_planner(spec, folder)
-    pictures, texts, prompt_tokens = pictures_of(spec, planner, batch // size)
-    family = torch_half(planner.family)
-    banned = list(family.never_drawn(AutoConfig.from_pretrained(folder), len(planner.chat.tokens.core.get_vocab())))
-    prompts = [[{"role": "user", "content": text}] for text in texts]
     micro_rows = min(MICRO_ROWS, rows)
-    config = GRPOConfig(
+    return GRPOConfig(
         output_dir=str(out / "trl"),
         model_init_kwargs={"dtype": "float32" if tiny else "bfloat16", "attn_implementation": "sdpa"},
         bf16=not tiny,
@@ -146,11 +134,11 @@ def trl_step(spec: Any, tiny: bool, rows: int, out: Path) -> dict[str, Any]:
         gradient_checkpointing=True,
         gradient_checkpointing_kwargs={"use_reentrant": False},
         per_device_train_batch_size=micro_rows,
-        gradient_accumulation_steps=batch // micro_rows,
+        gradient_accumulation_steps=spec.train.train_batch_per_replica // micro_rows,
         steps_per_generation=rows // micro_rows,
-        num_generations=size,
+        num_generations=spec.rollout.n_generation,
         max_completion_length=spec.rollout.max_response_length,
-        generation_kwargs={"suppress_tokens": banned, "top_k": 0},
+        generation_kwargs={"suppress_tokens": list(banned), "top_k": 0},
         temperature=1.0,
         beta=0.0,
         learning_rate=1e-6,
@@ -161,7 +149,26 @@ def trl_step(spec: Any, tiny: bool, rows: int, out: Path) -> dict[str, Any]:
         report_to="none",
         dataloader_num_workers=0,
     )
+
+
+def trl_step(spec: Any, tiny: bool, rows: int, out: Path) -> dict[str, Any]:
+    """Seconds of a step that draws `rows` completions at a time, on the questions of a GrpoSpec."""
+    from datasets import Dataset
+    from transformers import AutoConfig, AutoProcessor, TrainerCallback
+    from trl import GRPOTrainer
+
+    folder = Path(spec.policy.model_name_or_path)
+    planner = prompt_planner(spec, folder)
+    count = spec.train.train_batch_per_replica // spec.rollout.n_generation
+    pictures, texts, prompt_tokens = pictures_of(spec, planner, count)
+    family = torch_half(planner.family)
+    banned = family.never_drawn(AutoConfig.from_pretrained(folder), len(planner.chat.tokens.core.get_vocab()))
+    prompts = [[{"role": "user", "content": text}] for text in texts]
     clock: list[float] = []
+
+    def asked(batch: dict[str, Any]) -> dict[str, Any]:
+        """Pictures as they are: TRL reads each row many times a step, and would decode them each time."""
+        return {"prompt": batch["prompt"], "images": [pictures[number] for number in batch["number"]]}
 
     class Clock(TrainerCallback):
         def on_step_begin(self, *_: Any, **__: Any) -> None:
@@ -172,15 +179,14 @@ def trl_step(spec: Any, tiny: bool, rows: int, out: Path) -> dict[str, Any]:
         on_train_end = on_step_begin
 
     lora = spec.policy.lora
-    adapters = lora and LoraConfig(r=lora.r, lora_alpha=lora.lora_alpha, target_modules=lora.target_modules)
     trainer = GRPOTrainer(
         model=str(folder),
         reward_funcs=odd,
-        args=config,
-        train_dataset=Dataset.from_dict({"prompt": prompts, "images": pictures}),
+        args=trl_config(spec, tiny, rows, banned, out),
+        train_dataset=Dataset.from_dict({"prompt": prompts, "number": range(len(prompts))}).with_transform(asked),
         processing_class=AutoProcessor.from_pretrained(folder, padding_side="left"),
         callbacks=[Clock()],
-        peft_config=adapters,
+        peft_config=lora and LoraConfig(r=lora.r, lora_alpha=lora.lora_alpha, target_modules=lora.target_modules),
     )
     phases = _timed_phases(trainer)
     trainer.train()
@@ -189,12 +195,11 @@ def trl_step(spec: Any, tiny: bool, rows: int, out: Path) -> dict[str, Any]:
     log = [entry for entry in trainer.state.log_history if "completions/mean_length" in entry][-1]
     steps = [after - before for before, after in pairwise(clock)]
     drawn = phases.pop("drawn")
-    per_step = len(drawn) // STEPS
     return {
         "step_s": median(steps[1:]),
-        "rollout_s": sum(drawn[per_step:]) / (STEPS - 1),
+        "rollout_s": sum(drawn[len(drawn) // STEPS :]) / (STEPS - 1),
         "rows_at_a_time": rows,
-        "micro_rows": micro_rows,
+        "micro_rows": min(MICRO_ROWS, rows),
         "our_prompt_tokens": prompt_tokens,
         "length": log["completions/mean_length"],
         **phases,

@@ -2,7 +2,7 @@
 
     python benchmarks/rl_sft_to_rl.py --out DIR --gpus 2
 
-A Qwen3-VL of 53 million random parameters and the demo's synthetic clips. Few clips have an answer to imitate: the
+A Qwen3-VL of 53 million random parameters and the demo's synthetic clips. Some clips have an answer to imitate: the
 model learns from them the form of answers and some of their content. The other clips are learned by their reward alone.
 Both models answer the same held-out clips of the same four events, and compare.py's comparison says whether the second
 is better. DIR/shown gets the curves, the reports and comparison.json. `--set rl:train.optm_lr=3e-5` changes the spec of
@@ -47,10 +47,10 @@ class Sizes:
     steps with their questions."""
 
     clips: int = 4000
-    sft: int = 600
+    sft: int = 1200
     each: int = 96
     held: int = 200  # questions that choose the best export, from clips of the training set
-    sft_steps: int = 500
+    sft_steps: int = 240  # five epochs: more would leave no doubt in its answers, and nothing to explore
     sft_questions: int = 64
     rl_steps: int = 300
     rl_questions: int = 64
@@ -163,7 +163,7 @@ class Pipeline:
                 "custom.val_dataset": held,
                 "train.train_batch_per_replica": self.sizes.rl_questions * self.sizes.answers,
                 "train.max_num_steps": self.sizes.rl_steps,
-                "train.optm_lr": 1e-4,
+                "train.optm_lr": 2e-4,
                 "train.optm_warmup_steps": 10,
                 "train.train_policy.reward_function": self._reward(),
                 "rollout.n_generation": self.sizes.answers,
@@ -211,8 +211,8 @@ def curve(run: Path, names: Sequence[str]) -> list[dict[str, float]]:
 
 def main() -> None:
     parser = arguments(__doc__, gpus=2, timeout=300)
-    parser.add_argument("--sft-clips", type=int, help="clips with answers to imitate (600)")
-    parser.add_argument("--sft-steps", type=int, help="optimizer steps of fine-tuning (500)")
+    parser.add_argument("--sft-clips", type=int, help="clips with answers to imitate (1200)")
+    parser.add_argument("--sft-steps", type=int, help="optimizer steps of fine-tuning (240)")
     parser.add_argument("--rl-steps", type=int, help="steps of reinforcement learning (300)")
     options = parser.parse_args()
     options.out = options.out.resolve()

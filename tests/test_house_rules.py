@@ -38,7 +38,7 @@ MAY_KNOW = {
     "storage": {"contract", "dataset"},
     "planning": {"contract", "actions", "spec", "video", "dataset", "families"},
     "evaluation": {"contract", "pages", "video", "dataset"},
-    "rewards": {"contract", "spec", "dataset", "evaluation"},
+    "rewards": {"contract", "pages", "spec", "dataset", "evaluation"},
     "datatools": {"contract", "pages", "video", "dataset", "families", "planning", "evaluation"},
     "platforms": {"contract"},
     "jobs": {"contract", "actions", "spec", "dataset", "storage", "platforms"},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,10 @@ from vidqa.engine.families.qwen_vl import VISION_IDS
 from vidqa.engine.objectives.grpo import PolicyGradient
 from vidqa.engine.rl import rollout, train, weights
 from vidqa.engine.rl.rollout import RolloutModel
+from vidqa.pages.page import image_url
 from vidqa.pages.training.page import report
 from vidqa.pages.training.read import read_training
+from vidqa.rewards.report import posters
 
 LORA = {"policy.lora": {}, "policy.lora.lora_dropout": 0.0, "policy.lora.init_lora_weights": False}
 FAMILIES = ("qwen3_vl", "qwen2_5_vl")
@@ -267,11 +270,29 @@ def test_two_ranks_take_the_steps_of_one(one_world: tuple[Path, Path], tmp_path:
     assert json.loads((two / "run.json").read_text())["export_proof"]["proved"]
 
 
-def test_the_report_shows_rewards_and_groups_of_the_last_step(one_world: tuple[Path, Path], tmp_path: Path) -> None:
+def test_the_report_shows_rewards_and_groups_of_the_last_step_with_frames(
+    one_world: tuple[Path, Path], tmp_path: Path
+) -> None:
     run = rl_here(rl_spec(tmp_path, one_world), tmp_path / "run")
     lines = [line for line in read_rollouts(run / "rollouts-0.jsonl.zst") if line["step"] == 2]
-    html = report(read_training(run))
-    assert html.count("mean reward") == 4 and "Completions of step 2" in html
-    assert all(f"<h3>{line['id']}, mean reward" in html for line in lines)
-    for title in ("Reward: odd", "Tokens of a completion", "Entropy, nats a token", "Seconds of the parts of a step"):
+    html = report(read_training(run), posters)
+    assert html.count("mean reward") == 1 + 4 and "Completions of step 2" in html
+    shown = {line["id"]: poster for line in lines for poster in [posters(line)]}
+    assert any(len(images) == 4 for images in shown.values())
+    for name, images in shown.items():
+        _, behind = html.split(f"<h3>{name}, mean reward", 1)
+        drawn = re.findall('<img src="([^"]+)"', behind.partition("<h3>")[0])
+        assert drawn == [image_url(image) for image in images], name
+    for title in (
+        "Reward: odd",
+        "Tokens of a completion",
+        "Entropy, nats a token",
+        "Probability ratio",
+        "Clipped tokens",
+    ):
         assert title in html, title
+    first = next(line for line in lines if line["media"])
+    first["media"][0]["path"] = str(tmp_path / "gone.mp4")
+    with pytest.raises(ProblemError):
+        posters(first)
+    assert "No frames: " in report(read_training(run), lambda line: posters(first))

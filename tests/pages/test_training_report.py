@@ -14,7 +14,7 @@ import pytest
 
 from vidqa.contract.problem import Problem
 from vidqa.contract.run_folder import RunFolder
-from vidqa.pages.training.charts import loss_chart
+from vidqa.pages.training.charts import main_chart
 from vidqa.pages.training.page import report
 from vidqa.pages.training.read import read_training
 
@@ -198,7 +198,7 @@ def test_a_long_training_is_a_small_page(tmp_path: Path) -> None:
         file.writelines(json.dumps(event) + "\n" for event in events)
     text = report(read_training(run.path))
     assert len(text) < 300_000 and "49,798 between them are in metrics.jsonl" in " ".join(Page(text).text.split())
-    drawn = loss_chart(read_training(run.path))
+    drawn = main_chart(read_training(run.path))
     assert drawn is not None and drawn.lines[0]["look"] == "pale"
     heights = sorted(float(place.split()[1]) for place in str(drawn.lines[0]["path"])[1:].split(" L"))
     assert heights[0] < heights[1] - 100  # the one peak

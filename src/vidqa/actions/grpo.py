@@ -32,6 +32,7 @@ GRPO = replace(
     draws=True,
     program="vidqa.engine.rl.train:train",
     proof="",
+    page="vidqa.rewards.report",
     sampling=RecordSampling(
         planner="vidqa.planning.rollouts:prompt_planner",
         vision="custom.vision",

@@ -12,8 +12,10 @@ import pyarrow as pa
 from vidqa.contract.rollouts import read_rollouts, rollout_file
 from vidqa.engine.rl.rollout import Group
 from vidqa.engine.rl.update import advantages
+from vidqa.planning.samples import Sample
 
 CODEC = pa.Codec("zstd")
+SHOWN = 4  # frames of a question that its page shows, over all of its media
 
 
 class RolloutRecord:
@@ -41,6 +43,7 @@ class RolloutRecord:
                         "id": group.question.sample.record.id,
                         "question": group.question.sample.record.question,
                         "answer": group.question.sample.record.answer,
+                        "media": _media(group.question.sample),
                         "completion": number,
                         "token_ids": list(drawn.token_ids),
                         "logprobs": [round(float(value), 6) for value in drawn.logprobs],
@@ -58,3 +61,16 @@ class RolloutRecord:
         text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines).encode()
         with self.path.open("ab") as file:
             file.write(CODEC.compress(text, asbytes=True))
+
+
+def _media(sample: Sample) -> list[dict[str, Any]]:
+    """The files of a question's media with a few of the frames that the model saw of each, evenly spread."""
+    count = max(1, SHOWN // max(1, len(sample.plans)))
+    return [
+        {
+            "path": ref.path,
+            "member": ref.member,
+            "frames": [plan.indices[i * len(plan.indices) // count] for i in range(min(count, len(plan.indices)))],
+        }
+        for ref, plan in list(zip(sample.record.media, sample.plans, strict=True))[:SHOWN]
+    ]

@@ -8,17 +8,19 @@ import sys
 from pathlib import Path
 
 from vidqa.contract.cli import note
+from vidqa.pages.training.groups import Posters
 from vidqa.pages.training.page import write_report
 from vidqa.pages.training.read import read_training
 
 
-def main(run: Path) -> int:
+def main(run: Path, posters: Posters = lambda line: []) -> int:
+    """Returns the exit code. `posters` gives frames of completions; see `groups`."""
     training = read_training(run)
     if not training.plan and not training.events:
         note(f"{run} holds no training to report on")
         return 2
     try:
-        path = write_report(training)
+        path = write_report(training, posters)
     except OSError as failed:
         note(f"the report cannot be written: {failed}")
         return 4

@@ -1,37 +1,45 @@
-"""The charts of a training: losses, rate, gradients, speed, waiting, utilisation, memory."""
+"""The charts of a training: losses or rewards, rate, gradients, speed, waiting, utilisation, memory."""
 
 from __future__ import annotations
 
 from vidqa.pages.chart import Drawn, Line, Mark, draw, smoothed
-from vidqa.pages.training.read import Training, number_in, other_run
+from vidqa.pages.training.read import Point, Training, number_in, other_run
 
 SMOOTH_FROM = 40  # points from which the loss has a smoothed curve beside the one as it is
 WIDE, TALL = 1080, 300
 MOST_EPOCHS = 24  # that are marked
 
 
-def loss_chart(training: Training) -> Drawn | None:
-    """The training loss, smoothed where there is enough of it, and the validation loss."""
-    loss, held_out = training.points("train/loss"), training.points("val/avg_loss")
-    if len(loss) >= SMOOTH_FROM:
-        lines = [Line("training, as it is", loss, "pale"), Line("training, smoothed", smoothed(loss))]
-    else:
-        lines = [Line("training", loss, dots=True)]
-    lines.append(Line("validation", held_out, "two", dots=True))
+def main_chart(training: Training) -> Drawn | None:
+    """The first chart of the page: rewards of reinforcement learning, losses of any other training."""
     marks = [*_epochs(training), *_resumes(training), *_best(training)]
+    if training.points("rollout/reward"):
+        lines = _with_validation(training.points("rollout/reward"), training.points("val/reward"))
+        return draw("Reward", lines, marks=marks, width=WIDE, height=TALL)
+    lines = _with_validation(training.points("train/loss"), training.points("val/avg_loss"))
     return draw("Loss", lines, marks=marks, width=WIDE, height=TALL, may_be_log=True)
+
+
+def _with_validation(train: list[Point], held_out: list[Point]) -> list[Line]:
+    """The curve of training, smoothed where there is enough of it, and that of validation."""
+    if len(train) >= SMOOTH_FROM:
+        lines = [Line("training, as it is", train, "pale"), Line("training, smoothed", smoothed(train))]
+    else:
+        lines = [Line("training", train, dots=True)]
+    return [*lines, Line("validation", held_out, "two", dots=True)]
 
 
 def other_charts(training: Training) -> list[Drawn]:
     """All others of which there is something to show."""
     at = training.points
     every = [
-        *_rewards(training),
+        *_policy_charts(training),
         draw(
             "Validation, generated answers",
             [Line("accuracy", at("val/accuracy"), dots=True), Line("cut off", at("val/truncated"), "two", dots=True)],
             from_zero=True,
         ),
+        draw("Loss of the policy", [Line("loss", at("train/loss"))]) if at("rollout/reward") else None,
         draw("Learning rate", [Line("rate", at("train/lr"))], from_zero=True),
         draw("Gradient norm, before clipping", [Line("norm", at("train/grad_norm"))], from_zero=True, capped=True),
         draw("Tokens a second, all ranks", [Line("tokens", at("perf/tokens_per_s"))], from_zero=True),
@@ -47,41 +55,46 @@ def other_charts(training: Training) -> list[Drawn]:
     return [drawn for drawn in every if drawn]
 
 
-def _rewards(training: Training) -> list[Drawn | None]:
-    """Those of reinforcement learning."""
+def _policy_charts(training: Training) -> list[Drawn | None]:
+    """Those of reinforcement learning; none of another training."""
     at = training.points
+    if not at("rollout/reward"):
+        return []
     names = sorted({key for event in training.events for key in event if key.startswith("reward/")})
     parts = [name.removeprefix("reward/") for name in names if not name.endswith("_std")]
-    kinds = ("", "two", "pale")
+    old = dict(at("perf/old_s"))
+    recomputed = [(step, seconds + old.get(step, 0.0)) for step, seconds in at("perf/reference_s")]
+
+    def chart(title: str, *lines: tuple[str, list[Point]], capped: bool = False) -> Drawn | None:
+        looks = ("one", "two", "pale")
+        drawn = [Line(name, points, look) for (name, points), look in zip(lines, looks, strict=False)]
+        return draw(title, drawn, from_zero=True, capped=capped)
+
+    groups = [(name.replace("_", " "), at(f"rollout/groups_{name}")) for name in ("all_right", "all_wrong", "dropped")]
     return [
-        draw(
-            "Reward", [Line("training", at("rollout/reward")), Line("validation", at("val/reward"), "two", dots=True)]
-        ),
-        *(draw(f"Reward: {name}", [Line(name, at(f"reward/{name}"))], from_zero=True) for name in parts),
-        draw(
-            "Groups whose completions are all alike",
-            [
-                Line(name.replace("_", " "), at(f"rollout/groups_{name}"), kind)
-                for name, kind in zip(("all_right", "all_wrong", "dropped"), kinds, strict=True)
-            ],
-            from_zero=True,
-        ),
-        draw("Tokens of a completion", [Line("mean", at("rollout/length"))], from_zero=True),
-        draw("Completions that were cut off", [Line("share", at("rollout/truncated"))], from_zero=True),
-        draw("Entropy, nats a token", [Line("entropy", at("train/entropy"))], from_zero=True),
-        draw("Divergence from the start (KL), nats a token", [Line("KL", at("train/kl"))], from_zero=True),
-        draw(
+        *(chart(f"Reward: {name}", (name, at(f"reward/{name}"))) for name in parts),
+        chart("Groups whose completions are all alike", *groups),
+        chart("Tokens of a completion", ("mean", at("rollout/length")), ("longest", at("rollout/length_max"))),
+        chart("Completions that were cut off", ("share", at("rollout/truncated"))),
+        chart("Entropy, nats a token", ("entropy", at("train/entropy"))),
+        chart("Divergence from the start (KL), nats a token", ("KL", at("train/kl"))),
+        chart("Probability ratio", ("mean", at("train/ratio")), ("largest change", at("train/ratio_difference_max"))),
+        chart("Clipped tokens", ("below", at("train/clip_low")), ("above", at("train/clip_high"))),
+        chart(
             "Trainer to rollout, log-probability",
-            [Line("mean", at("train/rollout_difference")), Line("largest", at("train/rollout_difference_max"), "two")],
-            from_zero=True,
+            ("mean", at("train/rollout_difference")),
+            ("largest", at("train/rollout_difference_max")),
         ),
-        draw(
-            "Seconds of the parts of a step",
-            [
-                Line(name, at(f"perf/{name}_s"), kind)
-                for name, kind in zip(("rollout", "update", "sync"), kinds, strict=True)
-            ],
-            from_zero=True,
+        chart(
+            "Seconds of the main parts of a step",
+            *((name, at(f"perf/{name}_s")) for name in ("rollout", "update", "sync")),
+            capped=True,
+        ),
+        chart(
+            "Seconds of the other parts of a step",
+            ("rewards", at("perf/rewards_s")),
+            ("old and reference log-probabilities", recomputed),
+            ("waiting for video", at("perf/data_wait_s")),
             capped=True,
         ),
     ]

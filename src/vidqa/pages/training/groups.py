@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from vidqa.contract.problem import ProblemError
 from vidqa.contract.rollouts import read_rollouts, rollout_files
+from vidqa.pages.page import image_url
 
 SHOWN = 3  # groups of each end
 LONGEST = 600  # characters of a completion
+Posters = Callable[[dict[str, Any]], list[bytes]]  # JPEG or PNG images of the media of a line. Raises ProblemError
 
 
-def last_groups(run: Path) -> list[dict[str, Any]]:
-    """The best groups and the worst ones, by their mean reward; none where the run drew no completions."""
+def last_groups(run: Path, posters: Posters) -> list[dict[str, Any]]:
+    """The best groups and the worst ones, by their mean reward, with frames of their media; none where the run drew no
+    completions."""
     groups: dict[int, list[dict[str, Any]]] = defaultdict(list)
     last = 0
     for file in rollout_files(run):
@@ -32,6 +37,7 @@ def last_groups(run: Path) -> list[dict[str, Any]]:
             "question": group[0]["question"][:LONGEST],
             "answer": group[0]["answer"][:LONGEST],
             "mean": f"{_mean(group):.3f}",
+            **_frames(group[0], posters),
             "rows": [
                 {
                     "text": line["text"][:LONGEST] + "…" * (len(line["text"]) > LONGEST),
@@ -46,6 +52,13 @@ def last_groups(run: Path) -> list[dict[str, Any]]:
         }
         for group in chosen
     ]
+
+
+def _frames(line: dict[str, Any], posters: Posters) -> dict[str, Any]:
+    try:
+        return {"frames": [image_url(image) for image in posters(line)], "fault": ""}
+    except ProblemError as wrong:
+        return {"frames": [], "fault": wrong.problems[0].message}
 
 
 def _mean(group: list[dict[str, Any]]) -> float:

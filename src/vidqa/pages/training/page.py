@@ -11,25 +11,25 @@ from typing import Any
 from vidqa.contract.environment import redacted
 from vidqa.contract.files import write_text
 from vidqa.pages.page import page, percent
-from vidqa.pages.training.charts import loss_chart, other_charts
-from vidqa.pages.training.groups import last_groups
+from vidqa.pages.training.charts import main_chart, other_charts
+from vidqa.pages.training.groups import Posters, last_groups
 from vidqa.pages.training.read import Training, is_number, other_run
 
 MOST_LISTED = 200  # samples that were left out, resumes
 WAITS_MUCH = 0.2  # share of the time of steps from which waiting for video is worth saying
 CUT_OFF_MUCH = 0.1  # share of generated answers
-ACCURACY, LOSS = "val/accuracy", "val/avg_loss"
+ACCURACY, LOSS, REWARD = "val/accuracy", "val/avg_loss", "rollout/reward"
 
 
-def write_report(training: Training) -> Path:
+def write_report(training: Training, posters: Posters = lambda line: []) -> Path:
     """Write report.html into the run folder. Raises OSError."""
     path = training.run / "report.html"
-    write_text(path, report(training))
+    write_text(path, report(training, posters))
     return path
 
 
-def report(training: Training) -> str:
-    """The page as HTML."""
+def report(training: Training, posters: Posters = lambda line: []) -> str:
+    """The page as HTML, with frames beside completions where `posters` gives them."""
     validations = _validations(training)
     ends = validations[: MOST_LISTED // 2] + validations[-MOST_LISTED // 2 :]
     return page(
@@ -39,11 +39,11 @@ def report(training: Training) -> str:
         problems=training.problems[:MOST_LISTED],
         remarks=_remarks(training),
         tiles=_tiles(training),
-        loss=loss_chart(training),
+        main=main_chart(training),
         charts=other_charts(training),
         validations=ends if len(validations) > MOST_LISTED else validations,
         validations_hidden=max(0, len(validations) - MOST_LISTED),
-        groups=last_groups(training.run),
+        groups=last_groups(training.run, posters),
         parts=_parts(training),
         how=_how(training),
         data=_data(training),
@@ -81,7 +81,9 @@ def _sub(training: Training) -> str:
 def _tiles(training: Training) -> list[tuple[str, str, str, bool]]:
     loss, held_out = training.points("train/loss"), training.points(LOSS)
     tiles = []
-    if loss:
+    if reward := training.points(REWARD):
+        tiles.append(("Reward", f"{reward[-1][1]:.3f}", f"mean of a step; at first {reward[0][1]:.3f}", False))
+    elif loss:
         tiles.append(("Training loss", _loss(loss[-1][1]), f"at first {_loss(loss[0][1])}", False))
     if held_out:
         step, least = min(held_out, key=lambda point: point[1])
@@ -181,12 +183,29 @@ def _how(training: Training) -> list[tuple[str, str]]:
         "Epochs": _at(spec, "train.epoch"),
         "Samples a step": training.plan.get("effective_batch"),
         "Warm-up steps": training.plan.get("warmup_steps"),
+        **_policy(spec.get("rollout"), _at(spec, "train.train_policy")),
         "Frames of a video": _at(spec, "custom.vision.nframes"),
         "Frames a second": _at(spec, "custom.vision.fps"),
         "Tokens of a pack": training.plan.get("pack_tokens"),
         "Computed again in backward": training.facts.get("memory_policy") or training.facts.get("recompute"),
     }
     return [(name, _count(value)) for name, value in rows.items() if value not in (None, "", [])]
+
+
+def _policy(rollout: Any, policy: Any) -> dict[str, Any]:
+    """What reinforcement learning draws and rewards; nothing of another training."""
+    if not isinstance(rollout, dict) or not isinstance(policy, dict):
+        return {}
+    rewards = policy.get("reward_function")
+    if isinstance(rewards, dict):
+        rewards = [f"{name} x {weight}" for name, weight in rewards.items()]
+    return {
+        "Variant": policy.get("variant"),
+        "Rewards": _listed(rewards),
+        "Weight of the KL divergence": policy.get("kl_beta"),
+        "Completions of a question": rollout.get("n_generation"),
+        "Tokens of a completion, at most": rollout.get("max_response_length"),
+    }
 
 
 def _data(training: Training) -> list[tuple[str, str]]:

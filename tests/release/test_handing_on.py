@@ -30,16 +30,20 @@ from vidqa.contract.problem import ProblemError
 from vidqa.contract.run_folder import RunFolder
 from vidqa.engine.evaluate import evaluate
 from vidqa.engine.exports import load_export
+from vidqa.engine.rl.train import train as refine
 from vidqa.jobs import records
 from vidqa.jobs.records import JobRecord
 from vidqa.platforms.processes import this_process
 from vidqa.release import handing_on
 from vidqa.release.handing_on import hand_on
+from vidqa.release.origin import origin_of
 from vidqa.release.source import ExportSource, find
 from vidqa.spec import Layer, dump, load, resolve
+from vidqa.spec.build import Request, build
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*tie_word_embeddings")
 CPU = torch.device("cpu")
+HUB = "hf_model://nvidia/Cosmos-Reason2-2B"
 LORA = {
     "policy.lora.r": 4,
     "policy.lora.target_modules": ["q_proj", "v_proj", "attn.qkv", "embed_tokens"],
@@ -150,6 +154,60 @@ def test_a_full_export_is_taken_as_it_is(runs: SimpleNamespace, tmp_path: Path) 
     ours, theirs = (load_file(folder / "model.safetensors") for folder in (tmp_path / "m", source.export))
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
     assert "trained in full" in (tmp_path / "m/README.md").read_text()
+
+
+@pytest.mark.parametrize("lora", [False, True])
+def test_a_card_says_reinforcement_learning_its_parent_and_its_rewards(
+    runs: SimpleNamespace, tmp_path: Path, lora: bool
+) -> None:
+    """A GRPO run that starts from the best export of a training, built, run and exported as a user does."""
+    run = tmp_path / "outputs/grpo/refined"
+    (tmp_path / "own.py").write_text("def odd(text, record, token_ids, finish_reason):\n    return token_ids[0] % 2\n")
+    keys = {
+        "train.train_policy.reward_function": {"single_choice": 1.0, f"{tmp_path / 'own.py'}:odd": 0.25},
+        "train.train_policy.temperature": 0.9,
+        "train.train_batch_per_replica": 8,
+        "train.max_num_steps": 1,
+        "train.param_dtype": "float32",
+        "rollout.n_generation": 2,
+        "rollout.max_response_length": 4,
+        "engine.frame_cache_dir": str(runs.folder / "cache"),
+    }
+    (tmp_path / "more.json").write_text(json.dumps(keys))
+    asked = Request(
+        "grpo",
+        profile="lora" if lora else None,
+        parent_run=runs.full,
+        roots=(("train", str(runs.root)),),
+        overrides=(tmp_path / "more.json",),
+    )
+    run.mkdir(parents=True)
+    (run / "spec.toml").write_text(dump(build(asked).spec))
+    write_json(run / "run.json", {"schema_version": 1})
+    with one_rank():
+        assert refine(load(run / "spec.toml", "grpo"), RunFolder(run)) == 0
+    origin = origin_of(source := find(str(run)))
+    assert (origin.parent, origin.repository, origin.ancestor) == ("full, epoch_2", "", "")
+    text = hand_on(source, tmp_path / "m", merge=lora) and (tmp_path / "m/README.md").read_text()
+    card = ModelCard(text)
+    assert {"reinforcement-learning", "grpo"} <= set(card.data.tags)
+    assert "refined by reinforcement learning (GRPO) from the local model `epoch_2` (run full, epoch_2)" in text
+    for row in (
+        "method | reinforcement learning, GRPO",
+        "rewards | single_choice x 1, own.py:odd x 0.25",
+        "questions a step | 4",
+        "completions of a question | 2",
+        "temperature of completions | 0.9",
+        "started from | full, epoch_2",
+    ):
+        assert f"| {row} |" in text, row
+    assert str(tmp_path) not in text
+
+    write_json(
+        runs.full / "run.json", read_object(runs.full / "run.json") | {"models": {"policy.model_name_or_path": HUB}}
+    )
+    assert origin_of(source).ancestor == HUB.partition("//")[2] and origin_of(source).license["license"]
+    assert read_object(source.export / "export.json")["spec"]["train.train_policy.type"] == "grpo"
 
 
 def test_an_adapter_that_stays_one_names_its_base_as_the_hub_does(copy_of: ExportSource, tmp_path: Path) -> None:

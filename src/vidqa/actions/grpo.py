@@ -12,6 +12,7 @@ GRPO = replace(
     name="grpo",
     spec="vidqa.spec.models:GrpoSpec",
     tables=("train", "policy", "custom", "validation", "logging", "rollout"),
+    reads=lambda spec: ("train.train_policy.reward_function", "validation.reward_function"),
     rules="vidqa.spec.grpo_rules:grpo_rules",
     built_from="--parent-run RUN --train-root DATA",
     profiles={

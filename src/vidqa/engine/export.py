@@ -36,7 +36,7 @@ from vidqa.engine.problems import ENGINE_OUT_OF_MEMORY, ENGINE_PROOF_SAMPLE, ENG
 from vidqa.planning.continuing import same_weights, weights_hash
 from vidqa.planning.samples import Planner, Sample, training_planner, validation_mode
 from vidqa.planning.sets import sources
-from vidqa.spec import load
+from vidqa.spec import load_training
 
 OF_THE_RUN = (EXPORT, PROOF)  # the export that is written gets its own
 
@@ -51,7 +51,7 @@ def main(options: Namespace) -> Result:
     """`data` has the unpublished folder, the format and the proof. Raises what loading and writing raise."""
     if parent := take_parent():  # what it leaves unpublished is nobody's without it
         end_with(parent)
-    spec, facts = load(options.run / "spec.toml", "train"), read_object(options.export / EXPORT)
+    spec, facts = load_training(options.run / "spec.toml"), read_object(options.export / EXPORT)
     base, dtype, world = Path(spec.policy.model_name_or_path), DTYPES[spec.train.param_dtype], alone()
     _require_same_base(base, facts)
     own = adapter_of(base, spec.policy.lora, options.export, dtype) if options.merge else {}

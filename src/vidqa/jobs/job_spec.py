@@ -17,7 +17,7 @@ from vidqa.contract.cli import command
 from vidqa.contract.files import content_hash
 from vidqa.contract.problem import Problem
 from vidqa.dataset import check_records, open_source
-from vidqa.dataset.sources import file_of, made_absolute, read_by
+from vidqa.dataset.sources import file_of, functions_in, made_absolute, read_by, with_absolute_functions
 from vidqa.jobs.records import JobRecord
 from vidqa.platforms.mounts import media_folders
 from vidqa.platforms.site import cache_folder, is_unseen
@@ -26,6 +26,9 @@ from vidqa.spec.keys import SpecT, value_at, with_values
 from vidqa.spec.models import Spec
 from vidqa.storage import hub
 from vidqa.storage.problems import TO_STAGE
+
+# Keys that may name functions of the user's beside annotations; an action that has them `reads` them.
+FUNCTION_KEYS = ("metrics.functions", "train.train_policy.reward_function", "validation.reward_function")
 
 
 @dataclass(frozen=True)
@@ -73,7 +76,8 @@ class JobSpec:
     def reads(self) -> tuple[Path, ...]:
         """Absolute paths that the job reads: models, annotations, media, the checkpoint it starts from."""
         keys = [key for key in _read_keys(self.declared, self.spec) if key not in _source_keys(self.declared)]
-        named = [str(value_at(self.resolved, key)) for key in _read_keys(self.declared, self.spec) if key not in keys]
+        named = [str(value_at(self.resolved, key)) for key in _annotation_keys(self.declared)]
+        named += _functions(self.declared, self.resolved)
         sets = [Path(place) for name in named if name and "://" not in name for place in read_by(name)]
         return tuple(dict.fromkeys((*_local_paths(self.resolved, [*self.models, *keys]), *sets, *self.to_come)))
 
@@ -271,13 +275,18 @@ def _annotation_keys(declared: Action) -> list[str]:
 
 def _source_keys(declared: Action) -> list[str]:
     """The keys whose value may be a function of the user's, FILE.py:FUNCTION: what lies beside the file is read."""
-    return [*_annotation_keys(declared), "metrics.functions"]
+    return [*_annotation_keys(declared), *FUNCTION_KEYS]
+
+
+def _functions(declared: Action, resolved: Spec) -> list[str]:
+    """The user's functions that are no annotations."""
+    keys = [key for key in _read_keys(declared, resolved) if key in FUNCTION_KEYS]
+    return [name for key in keys for name in functions_in(value_at(resolved, key))]
 
 
 def _function_files(declared: Action, resolved: Spec) -> list[Path]:
-    """The files of the user's functions that are no annotations. One that is not there is left to preflight."""
-    keys = [key for key in _read_keys(declared, resolved) if key in _source_keys(declared)]
-    files = [Path(file_of(str(value_at(resolved, key)))) for key in keys if key not in _annotation_keys(declared)]
+    """Their files. One that is not there is left to preflight."""
+    files = [Path(file_of(name)) for name in _functions(declared, resolved)]
     return [file for file in files if file.is_file()]
 
 
@@ -297,14 +306,15 @@ def _local_paths(resolved: Spec, keys: list[str]) -> tuple[Path, ...]:
     return tuple(dict.fromkeys(paths))
 
 
-def _absolute_paths(declared: Action, run_spec: Spec) -> dict[str, str]:
+def _absolute_paths(declared: Action, run_spec: Spec) -> dict[str, Any]:
     keys = (*_read_keys(declared, run_spec), *_written_keys(declared), *declared.interpreters(run_spec))
     written = {key: value_at(run_spec, key) for key in keys}
+    annotations = _annotation_keys(declared)
     return {
-        key: made_absolute(value) if key in _source_keys(declared) else os.path.abspath(os.path.expanduser(value))
+        key: made_absolute(value) if key in annotations else os.path.abspath(os.path.expanduser(value))
         for key, value in written.items()
-        if isinstance(value, str) and value and "://" not in value
-    }
+        if isinstance(value, str) and value and "://" not in value and key not in FUNCTION_KEYS
+    } | {key: with_absolute_functions(value) for key, value in written.items() if key in FUNCTION_KEYS}
 
 
 def _model_identity(name: str) -> str:

@@ -19,7 +19,7 @@ from vidqa.contract.files import content_hash, ends_of
 from vidqa.contract.problem import ProblemError
 from vidqa.planning.sample_table import column
 from vidqa.planning.samples import Sample
-from vidqa.spec import effective_batch, load
+from vidqa.spec import effective_batch, load_training
 from vidqa.spec.keys import flat, leaves
 
 MEANING = {"order": "the order of samples", "weights": "what the saved weights mean"}
@@ -97,7 +97,7 @@ def recorded_spec(checkpoint: Path, facts: Mapping[str, Any]) -> dict[str, Any] 
         return recorded
     written = checkpoint.parent.parent / "spec.toml"
     try:
-        return spec_facts(load(written, "train")) if written.is_file() else None
+        return spec_facts(load_training(written)) if written.is_file() else None
     except ProblemError:
         return None
 

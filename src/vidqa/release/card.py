@@ -5,6 +5,7 @@ No path of this machine goes into it: the card is published with the weights.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,8 @@ from vidqa.release.origin import FENCE, Origin
 from vidqa.release.scores import Scores
 from vidqa.release.source import ExportSource
 from vidqa.spec import effective_batch
+from vidqa.spec.grpo_rules import reward_weights, temperature_of
+from vidqa.spec.models import GrpoSpec
 
 HUB = "https://huggingface.co/"
 NO_SCORES = "**Not evaluated.** No evaluation of these weights was found beside the run."
@@ -62,9 +65,13 @@ class Card:
             **({"base_model": [base], "base_model_relation": self._relation()} if base else {}),
             "library_name": "peft" if self.stays_adapter else "transformers",
             "pipeline_tag": "image-text-to-text",
-            "tags": ["video", "video-question-answering", *(["lora"] if self.source.is_adapter else [])],
+            "tags": ["video", "video-question-answering", *self._kinds()],
         }
         return f"{FENCE}\n{yaml.safe_dump(table, sort_keys=False, allow_unicode=True)}{FENCE}"
+
+    def _kinds(self) -> list[str]:
+        kinds = ["lora"] if self.source.is_adapter else []
+        return kinds + (["reinforcement-learning", "grpo"] if isinstance(self.source.spec, GrpoSpec) else [])
 
     def _relation(self) -> str:
         return "adapter" if self.stays_adapter else "finetune"
@@ -72,12 +79,15 @@ class Card:
     def _what(self) -> str:
         repository = self.origin.repository
         base = f"[{repository}]({HUB}{repository})" if repository else f"the local model `{_plain(self.origin.name)}`"
+        if self.origin.parent:
+            base += f" (run {_plain(self.origin.parent)})"
         form = "It was trained in full; nothing else is needed."
         if self.stays_adapter:
             form = "This folder holds LoRA adapters, which need that model beside them."
         elif self.merged:
             form = "It was trained with LoRA; the adapters are merged into the weights, and nothing else is needed."
-        return f"A model that answers questions about videos, fine-tuned from {base}. {form}"
+        how = "refined by reinforcement learning (GRPO)" if isinstance(self.source.spec, GrpoSpec) else "fine-tuned"
+        return f"A model that answers questions about videos, {how} from {base}. {form}"
 
     def _scores(self) -> list[str]:
         if not self.scores:
@@ -118,7 +128,7 @@ class Card:
             "samples": plan.get("train_samples") or order.get("samples"),
             "steps": self.source.facts.get("step"),
             "epochs asked for": train.epoch,
-            "samples a step": effective_batch(spec),
+            **(_policy(spec) if isinstance(spec, GrpoSpec) else {"samples a step": effective_batch(spec)}),
             "learning rate": train.optm_lr,
             "precision": train.param_dtype,
             "seed": train.seed,
@@ -128,6 +138,7 @@ class Card:
             "context": f"{spec.policy.model_max_length} tokens",
             "chosen": _chosen(best) if best.get("name") == self.source.export.name else "",
             "run": f"{run.path.name}, {self.source.export.name}",
+            "started from": self.origin.parent,
             "program": f"finetune-cosmos-reason {facts.get('vidqa_version', '')}".strip(),
         }
         return [(key, _plain(as_text(value))) for key, value in rows.items() if value not in (None, "", 0)]
@@ -160,6 +171,21 @@ class Card:
         link = license_facts.get("license_link", "")
         shown = f"[{_plain(name)}]({link})" if re.match("https?://", link) else _plain(name)
         return f"The base model's license holds for these weights too: {shown}."
+
+
+def _policy(spec: GrpoSpec) -> dict[str, object]:
+    """What reinforcement learning draws and rewards. Of a function of the user's its file's name, no path."""
+    policy, rollout = spec.train.train_policy, spec.rollout
+    rewards = reward_weights(policy.reward_function)
+    return {
+        "method": "reinforcement learning, GRPO" + ("" if policy.variant == "grpo" else f" ({policy.variant})"),
+        "rewards": ", ".join(f"{os.path.basename(name)} x {weight:g}" for name, weight in rewards.items()),
+        "questions a step": effective_batch(spec),
+        "completions of a question": rollout.n_generation,
+        "longest completion": f"{rollout.max_response_length} tokens",
+        "temperature of completions": f"{temperature_of(spec):g}",
+        "weight of the KL divergence": f"{policy.kl_beta:g}",
+    }
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

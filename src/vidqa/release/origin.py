@@ -1,9 +1,11 @@
-"""Where a model comes from: the hub's name of its base model and the license, as far as they are known here."""
+"""Where a model comes from: the model that its run started from, the run that made that one, the hub's name and the
+license, as far as they are known here."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -12,33 +14,54 @@ import yaml
 from vidqa.contract.files import open_plain, read_object, write_json
 from vidqa.contract.problem import ProblemError
 from vidqa.families.published import license_of
-from vidqa.release.source import ExportSource
+from vidqa.release.source import EXPORT, ExportSource, made_by
 from vidqa.spec.parents import ADAPTER
 from vidqa.storage.hub import is_hub_name, is_snapshot, parse
 
 LICENSE_KEYS = ("license", "license_name", "license_link")
 MOST_BYTES = 1 << 20  # of a model card
+MOST_PARENTS = 20  # runs, each begun from an export of the one before
 FENCE = "---"
 
 
 @dataclass(frozen=True)
 class Origin:
     """`repository` is organisation/name on the hub, "" where the base model is only known as a folder `name`;
-    `ancestor` is what that folder's own card calls its base. `license` has the keys of a model card."""
+    `ancestor` is what that one was trained from, as its run or its own card says. `parent` names the run and the export
+    that the base model is, "" where it is none. `license` has the keys of a model card."""
 
     name: str
     repository: str = ""
     revision: str = ""
     ancestor: str = ""
+    parent: str = ""
     license: dict[str, str] = field(default_factory=dict)
 
 
 def origin_of(source: ExportSource) -> Origin:
-    """What is known of the base model of a run: from run.json, the hub's cache, and the base's own model card."""
+    """What is known of the base model of a run: from run.json, the hub's cache, the base's own model card, and the runs
+    whose exports it and its own bases are."""
     base, card = source.base, front_matter(source.base / "README.md")
     repository, revision = _on_hub(source)
-    license = _license(card) or license_of(repository)
-    return Origin(repository or base.name, repository, revision, _named(card.get("base_model")), license)
+    before = list(islice(_before(source), MOST_PARENTS))
+    ancestor = _named(card.get("base_model")) or next((name for each in before if (name := _on_hub(each)[0])), "")
+    license = _license(card) or license_of(repository or ancestor)
+    return Origin(repository or base.name, repository, revision, ancestor, _parent(base, before), license)
+
+
+def _before(source: ExportSource) -> Iterator[ExportSource]:
+    """The run whose export a run started from, the run whose export that one did, and so on."""
+    while run := made_by(source.base):
+        source = run
+        yield run
+
+
+def _parent(base: Path, before: Sequence[ExportSource]) -> str:
+    """The run and the export that a model folder is, or was made of by export.py."""
+    if before:
+        return f"{before[0].run.path.name}, {before[0].export.name}"
+    made_of = read_object(base / EXPORT).get("made_of")
+    return f"{made_of.get('run')}, {made_of.get('export')}" if isinstance(made_of, dict) else ""
 
 
 def front_matter(path: Path) -> dict[str, Any]:

@@ -7,6 +7,7 @@ found = find("latest", "step_40")                      of the newest run of the 
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -14,11 +15,12 @@ from typing import Any
 
 from vidqa.contract.cli import USAGE
 from vidqa.contract.files import read_object
+from vidqa.contract.problem import ProblemError
 from vidqa.contract.run_folder import RunFolder
 from vidqa.jobs import records
 from vidqa.planning.continuing import same_weights, weights_hash
 from vidqa.release.problems import NO_EXPORT, UNPROVED
-from vidqa.spec import load
+from vidqa.spec import load_training
 from vidqa.spec.models import TrainSpec
 from vidqa.spec.parents import ADAPTER, EXPORTS, find_export, run_folder_of
 
@@ -73,7 +75,18 @@ def find(named: str, which: str | None = None) -> ExportSource:
     facts = read_object(export / EXPORT)
     if reason := _unproved(facts):
         raise UNPROVED.error(export, reason)
-    return ExportSource(RunFolder(home), export, load(home / "spec.toml", "train"), facts)
+    return ExportSource(RunFolder(home), export, load_training(home / "spec.toml"), facts)
+
+
+def made_by(model: Path) -> ExportSource | None:
+    """The run that exported a model folder; None where it lies in none, or in one whose spec cannot be read."""
+    home = model.parent.parent
+    if model.parent.name != EXPORTS or not (home / "run.json").is_file():
+        return None
+    with suppress(ProblemError):
+        spec = load_training(home / "spec.toml")
+        return ExportSource(RunFolder(home), model, spec, read_object(model / EXPORT))
+    return None
 
 
 def _latest() -> Path:

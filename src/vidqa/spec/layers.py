@@ -217,7 +217,9 @@ def _elsewhere(action: str, layer: Layer, path: str, value: Any) -> Iterator[tup
 
 def _unknown(action: str, layer: Layer, path: str) -> Problem:
     own = path.split(".")[0] in OF_THEIR_PROCESSES
-    if (own or is_reinforcement(path)) and _is_supervised(layer):  # a run's resolved configuration names them all
+    if (own or is_reinforcement(path)) and training_type(
+        layer
+    ) == "sft":  # a run's resolved configuration names them all
         message = f"{path} is a key that cosmos-rl's supervised fine-tuning does not read either"
         return NO_EFFECT.at(place(layer, path), message, "remove it, or ignore this", severity="warning")
     if action == "train" and is_reinforcement(path):
@@ -237,12 +239,12 @@ def _unknown(action: str, layer: Layer, path: str) -> Problem:
     return UNKNOWN_KEY.at(place(layer, path), f"{path} is not a key of a spec for {action}", remedy)
 
 
-def _is_supervised(layer: Layer) -> bool:
-    """Whether a file itself says that it is one for supervised fine-tuning."""
+def training_type(layer: Layer) -> Any:
+    """What a file itself says of the kind of training that it is for (sft, grpo); None where it says nothing."""
     inside: Any = layer.table
     for name in ("train", "train_policy", "type"):
         inside = inside.get(name) if isinstance(inside, dict) else None
-    return inside == "sft"
+    return inside
 
 
 def place(layer: Layer, path: str) -> str:

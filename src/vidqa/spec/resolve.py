@@ -15,7 +15,7 @@ from vidqa.contract.environment import redacted
 from vidqa.contract.problem import REGISTRY, Problem, ProblemError, bounded, control_characters, raise_errors
 from vidqa.spec._field import Table
 from vidqa.spec.keys import flat, leaves, table_of
-from vidqa.spec.layers import DEEPEST, Layer, brief, entries, place, read_layer, texts
+from vidqa.spec.layers import DEEPEST, Layer, brief, entries, place, read_layer, texts, training_type
 from vidqa.spec.models import EvaluateSpec, InferenceSpec, Spec, TrainSpec
 from vidqa.spec.problems import CONTROL_CHARACTER, NOT_GRPO, NOT_SFT, RANGE, SECRET, SYNTAX, TYPE, UNKNOWN_KEY
 from vidqa.spec.rules import check
@@ -62,6 +62,14 @@ def load(path: Path | str, action: str) -> Spec: ...
 def load(path: Path | str, action: str) -> Spec:
     """The spec in a TOML, YAML or JSON file, over the template. Raises ProblemError with every problem."""
     return resolve(action, [read_layer(path)]).spec
+
+
+def load_training(path: Path | str) -> TrainSpec:
+    """The spec of a run that trained, supervised or by reinforcement, as its file says. Raises as `load`."""
+    layer = read_layer(path)
+    spec = resolve("grpo" if training_type(layer) == "grpo" else "train", [layer]).spec
+    assert isinstance(spec, TrainSpec)
+    return spec
 
 
 def resolve(action: str, layers: Iterable[Layer], target: str = "native") -> Resolved:

@@ -9,13 +9,12 @@ from typing import Any
 
 from vidqa import actions
 from vidqa.actions import DataSet
-from vidqa.contract.files import read_object
 from vidqa.spec.keys import flat
 from vidqa.spec.layers import Layer, read_layer
 from vidqa.spec.models import TrainSpec
 from vidqa.spec.parents import ADAPTER, find_checkpoint, find_export, run_folder_of
 from vidqa.spec.problems import NO_RUN, PARENT_ADAPTER, PROFILE, ROOT
-from vidqa.spec.resolve import load
+from vidqa.spec.resolve import load_training
 from vidqa.spec.run_tables import Vision
 
 REMEDY = (
@@ -156,8 +155,7 @@ def _parent_spec(home: Path) -> TrainSpec | None:
     """The parent's own spec; None for a run of another program, which keeps none that we know."""
     if not (home / "run.json").is_file() or not (home / "spec.toml").is_file():
         return None
-    recorded = read_object(home / "run.json").get("action")
-    return load(home / "spec.toml", recorded if recorded in ("train", "grpo") else "train")
+    return load_training(home / "spec.toml")
 
 
 def _base_of(export: Path, parent: TrainSpec | None) -> str:

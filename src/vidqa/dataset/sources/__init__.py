@@ -7,7 +7,14 @@ from pathlib import Path
 
 from vidqa.dataset.shapes import shaped
 from vidqa.dataset.sources._base import Rows, Source, SourceKind
-from vidqa.dataset.sources.address import address_of, file_of, made_absolute, read_by
+from vidqa.dataset.sources.address import (
+    address_of,
+    file_of,
+    functions_in,
+    made_absolute,
+    read_by,
+    with_absolute_functions,
+)
 from vidqa.dataset.sources.annotation_file import ANNOTATION_FILE
 from vidqa.dataset.sources.captions import CAPTIONS_FOLDER
 from vidqa.dataset.sources.csv_file import CSV_FILE
@@ -29,10 +36,12 @@ __all__ = [
     "Source",
     "SourceKind",
     "file_of",
+    "functions_in",
     "kind_of_source",
     "made_absolute",
     "open_source",
     "read_by",
+    "with_absolute_functions",
 ]
 
 

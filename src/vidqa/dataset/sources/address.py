@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import os
 import re
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 FUNCTION = re.compile(r"(?P<file>[^#]+\.py):(?P<name>[A-Za-z_]\w*)(?:#(?P<given>.*))?", re.DOTALL)
 
@@ -51,6 +52,21 @@ def read_by(written: str) -> list[str]:
     above = os.path.dirname(place)
     blobs = os.path.join(os.path.dirname(above), "blobs")
     return [place, *([blobs] if os.path.basename(above) == "snapshots" and os.path.isdir(blobs) else [])]
+
+
+def functions_in(value: Any) -> list[str]:
+    """The functions of the user's that a key of a spec names: its text, or those of a list or of a table's names."""
+    return [name for name in ([value] if isinstance(value, str) else value) if FUNCTION.fullmatch(name)]
+
+
+def with_absolute_functions(value: Any) -> Any:
+    """The same value, whose functions are found wherever the spec is read."""
+    absolute = {name: made_absolute(name) for name in functions_in(value)}
+    if isinstance(value, str):
+        return absolute.get(value, value)
+    if isinstance(value, Mapping):
+        return {absolute.get(name, name): weight for name, weight in value.items()}
+    return [absolute.get(name, name) for name in value]
 
 
 def made_absolute(written: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,13 @@ from clips import write_clip
 from tiny_world import tiny_model
 
 from tests.hub_server import COMMIT, Hub, serving
+from vidqa.contract.files import remove
 from vidqa.contract.problem import ProblemError
-from vidqa.dataset import load_records, open_source
+from vidqa.dataset import check_records, load_records, open_source
+from vidqa.dataset.shapes import ASK_LETTER
 from vidqa.jobs.job_spec import load_job_spec
+from vidqa.planning.rollouts import prompt_planner
+from vidqa.rewards import label_of, question_problems
 from vidqa.spec import Layer, dump, resolve
 from vidqa.storage import expected_set, hub, hub_dataset, stage_set
 
@@ -97,3 +102,64 @@ def test_a_spec_names_a_set_as_cosmos_rl_does_and_a_launch_fetches_it(server: Hu
     assert waiting.resolved.custom.train_dataset.annotation_path == path and len(load_records(path)) == 3
     snapshot = Path(open_source(path).path)
     assert {snapshot, snapshot.parents[1] / "blobs"} <= set(fetched.reads)
+
+
+RL_CARD = """---
+configs:
+- config_name: robovqa
+  data_files:
+  - split: rl
+    path: robovqa/robovqa_rl_qa_pairs.json
+- config_name: agibot
+  data_files:
+  - split: rl
+    path: agibot/agibot_rl_qa_pairs.json
+---
+"""
+
+
+def write_rl_set(folder: Path) -> None:
+    """The set of Cosmos-Reason1 for reinforcement learning as it is published: clips of one subset lie in an archive,
+    those of the other in a folder."""
+    for name, answers in (("robovqa", "BA"), ("agibot", "AC")):
+        (folder / name / "clips").mkdir(parents=True)
+        rows = []
+        for number, answer in enumerate(answers):
+            write_clip(folder / f"{name}/clips/{number}.mp4", frames=4, first_number=number)
+            choices = {"A": "pick up the cup", "B": "pour the milk", "C": "close the door"}
+            pair = {"question": f"What comes next in {name}?", "index2ans": choices, "answer": answer}
+            rows.append({"video": f"clips/{number}.mp4", "qa_pairs": pair if number else [pair]})
+        (folder / f"{name}/{name}_rl_qa_pairs.json").write_text(json.dumps(rows))
+    (folder / "README.md").write_text(RL_CARD)
+    with tarfile.open(folder / "robovqa/clips.tar.gz", "w:gz") as archive:
+        archive.add(folder / "robovqa/clips", "clips")
+    remove(folder / "robovqa/clips", owner=folder)
+
+
+@pytest.mark.parametrize(("subset", "letters"), [("robovqa", ["B", "A"]), ("agibot", ["A", "C"])])
+def test_both_kinds_of_rl_subsets_become_prompts_with_label_and_reference(
+    server: Hub, tmp_path: Path, subset: str, letters: list[str]
+) -> None:
+    """Named as Cosmos-Reason1's rl.toml does, fetched from the hub, up to what a rollout is given."""
+    remove(server.folder, owner=tmp_path)
+    write_rl_set(server.folder)
+    keys = {"train.train_policy.dataset.name": "org/set", "train.train_policy.dataset.subset": subset}
+    keys |= {"train.train_policy.dataset.split": "", "policy.model_name_or_path": str(tiny_model(tmp_path))}
+    keys |= {"train.output_dir": str(tmp_path / "out"), "custom.vision.fps": 1.0}
+    (tmp_path / "rl.toml").write_text(dump(resolve("grpo", [Layer("test", keys)]).spec))
+    spec: Any = load_job_spec("grpo", tmp_path / "rl.toml", fetch=True).resolved
+    data = spec.custom.train_dataset
+    records, problems = check_records(data.annotation_path, data.media_path)
+    planner = prompt_planner(spec, Path(spec.policy.model_name_or_path))
+    questions, unplanned = planner.plan(records)
+    assert not problems and not unplanned and not question_problems(records, ["single_choice"], balanced=True)
+    assert [question.record.answer for question in questions] == [label_of(record) for record in records] == letters
+    for question in questions:
+        (plan,) = question.plans
+        text = planner.chat.decode(planner.encode(question).token_ids)
+        assert plan.tokens > 0 and text.index("What comes next") < text.index("(A) pick up the cup\n(B) pour the milk")
+        assert ASK_LETTER in text and text.rstrip().endswith("assistant")  # where the answer begins
+    assert not [request for request in server.requests if "/resolve/" in request and f"/{OTHER[subset]}/" in request]
+
+
+OTHER = {"robovqa": "agibot", "agibot": "robovqa"}

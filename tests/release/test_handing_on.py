@@ -203,10 +203,10 @@ def test_a_card_says_reinforcement_learning_its_parent_and_its_rewards(
         assert f"| {row} |" in text, row
     assert str(tmp_path) not in text
 
-    write_json(
-        runs.full / "run.json", read_object(runs.full / "run.json") | {"models": {"policy.model_name_or_path": HUB}}
-    )
+    recorded = read_object(runs.full / "run.json")
+    write_json(runs.full / "run.json", recorded | {"models": {"policy.model_name_or_path": HUB}})
     assert origin_of(source).ancestor == HUB.partition("//")[2] and origin_of(source).license["license"]
+    write_json(runs.full / "run.json", recorded)
     assert read_object(source.export / "export.json")["spec"]["train.train_policy.type"] == "grpo"
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from tests.clips import write_clip, write_image
 from tests.preflight.corpus import BROKEN, Case
+from tests.preflight.corpus_rl import refine
 from vidqa.contract.problem import ProblemError
 from vidqa.jobs.job_spec import load_job_spec
 from vidqa.jobs.launch import Resources, dry_run
@@ -47,6 +48,11 @@ def test_the_corpus_is_large_enough() -> None:
 
 
 def test_the_case_that_is_spoiled_is_sound(case: Case) -> None:
+    assert case.look() == []
+
+
+def test_the_case_of_reinforcement_learning_is_sound(case: Case) -> None:
+    refine(case)
     assert case.look() == []
 
 

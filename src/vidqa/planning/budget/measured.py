@@ -163,6 +163,15 @@ def policy_rows() -> list[dict[str, Any]]:
     return list({(row["run"], row["gpu"]): row for row in rows}.values())
 
 
+def rollout_rows() -> list[dict[str, Any]]:
+    """Rows of benchmarks/rl.py that measured the memory of our own steps, the newest of each, with its GPU."""
+    path = RESULTS / "rl.json"
+    calls = read_rows(path) if path.is_file() else []
+    rows = [{**row, "gpu": call["machine"].split(",")[0]} for call in calls for row in call["rows"]]
+    ours = [row for row in rows if {"memory_gib", "predicted_gib"} <= row.keys() and "alone" not in row["row"]]
+    return list({(row["row"], row["gpu"]): row for row in ours}.values())
+
+
 def table(compared: Sequence[Compared]) -> list[str]:
     """Markdown: predicted against measured."""
     lines = ["| run | predicted GiB | measured GiB | error | peak at |", "|---|---|---|---|---|"]

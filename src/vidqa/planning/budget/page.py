@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 from vidqa.planning.budget.answering import CACHE_SHARE, PACK_TOKENS, ROWS
 from vidqa.planning.budget.cards import BY_BANDWIDTH
 from vidqa.planning.budget.measured import (
@@ -12,10 +15,12 @@ from vidqa.planning.budget.measured import (
     policy_rows,
     read_rows,
     result_files,
+    rollout_rows,
     table,
 )
 from vidqa.planning.budget.memory import AGAIN, COUNTS, TrainingSetup, block_widths, layer_widths
 from vidqa.planning.budget.recompute import WORDS
+from vidqa.planning.budget.rollouts import MOST_ROWS
 from vidqa.planning.recipes.cards import USUAL, cards_page
 from vidqa.spec.pages import GENERATED
 
@@ -109,6 +114,22 @@ The native cache takes {CACHE_SHARE:.0%} of what the model leaves free, or what 
 need if that is less; one of them it must hold. A test counts what blocks and layers hold while both generators run.
 Preflight tries, in this order: `evaluation.generator = "native"`, smaller batches, bf16.
 
+## Reinforcement learning
+
+The `grpo` action holds more on each GPU, from the first step to the last:
+
+| what | bytes |
+|---|---|
+| the rollout model, whole on each GPU | 2 for every weight (4 in float32), adapters merged |
+| its cache | of the step's questions once, of every completion `rollout.max_response_length`; at most {MOST_ROWS} \
+completions at a time |
+| the logits of captured decode steps | 4 for every id of the vocabulary and row |
+| the reference, in full training with `kl_beta` above 0 | 2 for every weight, divided by `dp_shard_size` |
+
+The rest is the trainer's, and its packs are chosen for what is left: a pack holds a prompt once with its completions
+behind it. A smaller `rollout.max_response_length`, fewer questions a step on each GPU, LoRA, and more GPUs help, in
+this order of cost.
+
 ## On disk
 
 A checkpoint is 12 bytes for every number that trains. An export is every weight in `train.param_dtype`, or with LoRA
@@ -150,9 +171,24 @@ def memory_page() -> str:
         parts += ["### policies", "", *table(compare(rows)), ""]
     for path in answering_files():
         parts += [f"### {path.stem}", "", *table(compare_answering(read_rows(path))), ""]
+    if rows := rollout_rows():
+        parts += ["### grpo", "", *_rollouts(rows), ""]
     if lines := _choices():
         parts += [CHOICES, "", *lines, ""]
     return "\n".join([*parts, CARDS_TEXT, "", *cards_page(), ""])
+
+
+def _rollouts(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Markdown: steps of reinforcement learning, predicted against measured."""
+    lines = [
+        "| run | GPU | predicted GiB | measured GiB | difference | tokens of a pack |",
+        "|---|---|---|---|---|---|",
+    ]
+    for row in rows:
+        predicted, measured = row["predicted_gib"], row["memory_gib"]
+        cells = (row["row"], row["gpu"], f"{predicted:.1f}", f"{measured:.1f}", f"{predicted / measured - 1:+.1%}")
+        lines.append(f"| {' | '.join(cells)} | {row.get('pack_tokens', 0):,} |")
+    return lines
 
 
 def _choices() -> list[str]:

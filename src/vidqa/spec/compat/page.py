@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from typing import Any
 
 from vidqa.spec.compat.moved import (
     OF_THEIR_LOADERS,
@@ -44,7 +46,8 @@ its own loader makes |
 | collisions (Nexar) | set `policy.parallelism.tp_size=1`, `pp_size=1` and `dp_shard_size` to the number of GPUs |
 | grounding in 3D | `custom.dataset.dataset_root` and `meta_file` belong to its own loader: write a function that \
 yields the records, and set `custom.loader` |
-| a GRPO spec | `build_spec.py grpo --override FILE` ([page](rl.md)); `train` refuses it with `SPEC_NOT_SFT` |
+| Cosmos-Reason1: `rl.toml` (GRPO) | `build_spec.py grpo --override rl.toml --model NAME`; `train` refuses it \
+(`SPEC_NOT_SFT`), as `grpo` refuses one of supervised training (`SPEC_NOT_GRPO`) |
 
 ## Keys that stand elsewhere here
 
@@ -75,10 +78,30 @@ Accepted with the warning `SPEC_NO_EFFECT`.
 
 {{idle}}
 
-## Keys of reinforcement learning and of cosmos-rl's processes
+## Reinforcement learning of cosmos-rl
 
-An error, or a warning in a file whose `train.train_policy.type` is `"sft"`, as a run's own resolved `config.toml` is:
-{{reinforcement}}.
+`build_spec.py grpo` takes `rl.toml` as it is ([page](rl.md)). What differs:
+
+* `cosmos_grpo.py` and `--dataset FILE` hold the set and the rewards as classes. Here records with `qa_pairs` are read
+  as they are, also of `nvidia/Cosmos-Reason1-RL-Dataset` by its name, and `reward_function` names the rewards.
+* Their prompt asks for `<think> </think> <answer> </answer>` behind the choices. Here `custom.system_prompt` says so.
+* `single_choice` is what an evaluation counts as right, not equality of texts. `format` takes any space between the two
+  tags; `format_strict` wants an empty line, which their prompt does not ask for.
+* The unset one of the two temperatures follows the other. There, `rl.toml` draws at 1 and trains at 0.9.
+* A reward of one's own, `fn(to_be_evaluated, reference, ...)` there, is `FUNCTION(text, record, token_ids,
+  finish_reason)`; the reference is `record.answer`.
+* `train_batch_per_replica` counts the completions of a step over all GPUs; there is no second set of GPUs for rollouts.
+
+Only one value of these is taken, with `grpo`:
+
+{{only_grpo}}
+
+These change nothing with `grpo` (`SPEC_NO_EFFECT`):
+
+{{idle_grpo}}
+
+With `train`, an error, or a warning in a file whose `train.train_policy.type` is `"sft"`, as a run's own resolved
+`config.toml` is: {{reinforcement}}.
 
 ## Run folders
 
@@ -120,6 +143,40 @@ settings are written anew; the names differ, the meanings do not:
 | `val_size` | split_dataset_ratio | - | `train.train_policy.dataset.test_size` |
 | `deepspeed`, `fsdp` | deepspeed | `fsdp` | `policy.parallelism.dp_shard_size`, the number of GPUs |
 
+Of their GRPO, and that of verl and EasyR1 (`actor.` is `actor_rollout_ref.actor.` or `worker.actor.`):
+
+| TRL, ms-swift | EasyR1 | verl | here |
+|---|---|---|---|
+| `num_generations` | `worker.rollout.n` | `rollout.n` | `rollout.n_generation` |
+| `generation_batch_size`, completions | `data.rollout_batch_size` x n | `data.train_batch_size` x n | \
+`train.train_batch_per_replica` |
+| `num_iterations` | `actor.ppo_epochs` | `actor.ppo_epochs` | `train.train_policy.mu_iterations` |
+| `per_device_train_batch_size` x `gradient_accumulation_steps` x GPUs | `actor.global_batch_size` x n | \
+`actor.ppo_mini_batch_size` x n | `train.train_policy.batch_size_per_optimize` |
+| `max_completion_length` | `data.max_response_length` | `data.max_response_length` | `rollout.max_response_length` |
+| `max_prompt_length` | `data.max_prompt_length` | `data.max_prompt_length` | `policy.model_max_length` less the \
+completion; nothing is cut |
+| `temperature` | `worker.rollout.temperature` | `rollout.temperature` | `train.train_policy.temperature` |
+| `beta` | `algorithm.kl_coef` | `actor.kl_loss_coef` with `use_kl_loss` | `train.train_policy.kl_beta` |
+| `epsilon`, `epsilon_high` | `actor.clip_ratio_low`, `_high` | the same | `train.train_policy.epsilon_low`, `_high` |
+| - | `actor.clip_ratio_dual` | `actor.clip_ratio_c` | `train.train_policy.lower_bound_ratio` |
+| `loss_type`: `dapo`, `grpo`, `dr_grpo` | `actor.loss_avg_mode` | `actor.loss_agg_mode` | `loss_type`: `token-mean`, \
+`seq-mean-token-mean`, `seq-mean-token-sum` with `unbiased_loss_max_tokens` |
+| `scale_rewards = "none"` | - | `algorithm.norm_adv_by_std_in_grpo = false` | `unbiased_advantage = true` |
+| `importance_sampling_level = "sequence"` | - | `policy_loss.loss_mode = "gspo"` | `variant = "gspo"` |
+| `dynamic_sample`, `max_resample_times` (ms-swift) | `algorithm.online_filtering`, `filter_key` | \
+`algorithm.filter_groups` | `variant = "dapo"`, `filter_reward_metric`, `max_retry_for_on_policy` |
+| `mask_truncated_completions`, `overlong_filter` | - | - | `engine.truncated = "mask"` |
+| `soft_max_length`, `soft_cache_length` (ms-swift) | - | `overlong_buffer` | `overlong_reward` |
+| `reward_funcs`, `reward_weights` | `worker.reward.reward_function` | `custom_reward_function` | `reward_function`, a \
+table of weights |
+| `vllm_importance_sampling_cap` | - | `rollout_is_threshold` | `behav_imp_weight_cap` |
+
+Refused: `top_p`, `top_k` and `repetition_penalty` of rollouts (`SPEC_NOT_SUPPORTED`: ratios would be biased), a reward
+model (`SPEC_NOT_SUPPORTED`, `SPEC_REWARD`), tools and turns (`SPEC_UNKNOWN_KEY`). `use_vllm`, `sleep_level` and offload
+switches have no counterpart: rollouts need no second program. Losses `bnpo`, `cispo`, `sapo`, an entropy bonus and
+`scale_rewards = "batch"` are not there.
+
 Merged models of theirs are ordinary folders for `--model`; an adapter of PEFT is one for an evaluation.
 """
 
@@ -128,12 +185,28 @@ def migrating_page() -> str:
     """Markdown with a line for every key that is not simply the same."""
     moved = [row(f"`{there}`", f"`{here}`") for there, here in RENAMED.items()]
     moved += [row(f"`{there}`", what) for there, what in OF_THEIR_LOADERS.items()]
-    return TEXT.format(moved="\n".join(moved), only=_only(), idle=_idle(), reinforcement=", ".join(_reinforcement()))
+    train, grpo = leaves("train"), leaves("grpo")
+    alike = {path for path in train.keys() & grpo.keys() if _taken(train[path]) == _taken(grpo[path])}
+    own = {path: field for path, field in grpo.items() if path not in alike and not path.startswith("engine.")}
+    return TEXT.format(
+        moved="\n".join(moved),
+        only=_only(train),
+        idle=_idle(train),
+        only_grpo=_only(own),
+        idle_grpo=_idle(own),
+        reinforcement=", ".join(_reinforcement()),
+    )
 
 
-def _only() -> str:
+def _taken(field: Any) -> tuple[Any, Any]:
+    """What of a key's values is taken, and what takes its place."""
+    about = facts(field)
+    return about["x-native"], about.get("x-instead")
+
+
+def _only(keys: Mapping[str, Any]) -> str:
     lines = ["| key | taken | instead |", "|---|---|---|"]
-    for path, field in leaves("train").items():
+    for path, field in keys.items():
         about = facts(field)
         if isinstance(about["x-native"], dict):
             only = about["x-native"]["only"]
@@ -142,9 +215,9 @@ def _only() -> str:
     return "\n".join(lines)
 
 
-def _idle() -> str:
+def _idle(keys: Mapping[str, Any]) -> str:
     lines = ["| key | what it says there | instead |", "|---|---|---|"]
-    for path, field in leaves("train").items():
+    for path, field in keys.items():
         about = facts(field)
         if about["x-native"] == "no effect":
             lines.append(row(f"`{path}`", field.description or "", _instead(about.get("x-instead"))))

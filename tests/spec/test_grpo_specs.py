@@ -113,9 +113,43 @@ def test_the_recipe_of_cosmos_reason1_is_taken_as_it_is(tmp_path: Path) -> None:
     written = tmp_path / "spec.toml"
     written.write_text(dump(spec))
     assert load(written, "grpo") == spec
+
+
+@pytest.mark.parametrize(
+    ("action", "other", "code"), [("train", "grpo", "SPEC_NOT_SFT"), ("grpo", "train", "SPEC_NOT_GRPO")]
+)
+def test_a_spec_of_the_other_training_is_refused_for_that_first(
+    tmp_path: Path, action: str, other: str, code: str
+) -> None:
+    """Whether it was written here or is cosmos-rl's own; the remedy names the other action."""
+    file = tmp_path / "other.toml"
+    written = dump(resolve(other, [Layer("test", DATA)]).spec)
+    for text in (written, *([RECIPE] if other == "grpo" else [])):
+        file.write_text(text)
+        with pytest.raises(ProblemError) as refused:
+            build(Request(action, overrides=(file,)))
+        problem, *others = refused.value.problems
+        assert problem.code == code and f"the action {other}" in problem.remedy
+        assert not [each for each in others if each.where.endswith("trainer_type")]
+
+
+def test_it_is_not_written_for_the_container_of_cosmos_rl() -> None:
     with pytest.raises(ProblemError) as refused:
-        build(Request("train", overrides=(file,)))
-    assert "SPEC_NOT_SFT" in {problem.code for problem in refused.value.problems}
+        build(Request("grpo", sets=("custom.train_dataset.annotation_path=/data/a.json",), target="cosmos-rl"))
+    assert [problem.code for problem in refused.value.problems] == ["SPEC_NOT_IN_TARGET"]
+
+
+def test_an_adapter_as_parent_is_refused_with_the_command_that_merges_it(tmp_path: Path) -> None:
+    export = tmp_path / "run/safetensors/step_1"
+    export.mkdir(parents=True)
+    (export / "adapter_config.json").write_text("{}")
+    (export / "adapter_model.safetensors").write_bytes(b"")
+    (tmp_path / "run/best.json").write_text('{"name": "step_1", "step": 1}')
+    with pytest.raises(ProblemError) as refused:
+        build(Request("grpo", parent_run=tmp_path / "run", sets=(f"custom.train_dataset.annotation_path={tmp_path}",)))
+    (problem,) = refused.value.problems
+    assert problem.code == "SPEC_PARENT_ADAPTER"
+    assert f"python scripts/export.py {tmp_path / 'run'} --merge --out FOLDER" in problem.remedy
 
 
 @pytest.mark.parametrize(

@@ -78,7 +78,8 @@ WARMUP_LONG = Code("SPEC_WARMUP_LONG", "The learning rate is still rising when t
 NOT_SFT = Code(
     "SPEC_NOT_SFT",
     "The kind of training is not supervised fine-tuning.",
-    'Use the action grpo for reinforcement learning, or set train.train_policy.type to "sft".',
+    "Use the action grpo for reinforcement learning (AutoML searches no values for it), or set train.train_policy.type "
+    'to "sft".',
 )
 NOT_GRPO = Code(
     "SPEC_NOT_GRPO",

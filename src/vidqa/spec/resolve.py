@@ -84,7 +84,9 @@ def resolve(action: str, layers: Iterable[Layer], target: str = "native") -> Res
     except ValidationError as invalid:
         wrong = _explain(action, pile, invalid)
         beside = _rules_beside(action, pile, invalid, target)
-        raise ProblemError(bounded([*pile.problems, *wrong, *beside])) from invalid
+        found = [*pile.problems, *wrong, *beside]
+        found.sort(key=lambda problem: problem.code not in (NOT_SFT.name, NOT_GRPO.name))  # others may follow from it
+        raise ProblemError(bounded(found)) from invalid
     reported = {problem.code for problem in pile.problems if problem.code != UNKNOWN_KEY.name}
     problems = bounded([*pile.problems, *(found for found in check(spec, target) if found.code not in reported)])
     raise_errors(problems)
@@ -214,6 +216,8 @@ def _explain(action: str, pile: _Pile, invalid: ValidationError) -> list[Problem
     kinds: dict[str, list[dict[str, Any]]] = {}
     for error in invalid.errors(include_url=False, include_context=False):
         kinds.setdefault(_path(actions.action(action).spec_model, error["loc"]), []).append(dict(error))
+    if "train.train_policy.type" in kinds:
+        kinds.pop("train.train_policy.trainer_type", None)  # it is the same word again
     problems = []
     for path, errors in kinds.items():
         layer = pile.sources.get(path, Layer(TEMPLATE))

@@ -13,12 +13,14 @@ from vidqa.planning.recipes.estimate import Data, estimate
 from vidqa.planning.recipes.grid import BASES, FOLDER, MODELS, PROFILES, PUBLISHED, Point, points, recipe_spec
 from vidqa.preflight.gpus import Declared
 from vidqa.preflight.report import preflight
-from vidqa.spec import dump
+from vidqa.spec import dump, effective_batch
+from vidqa.spec.build import Request, build
 from vidqa.spec.keys import with_values
 
 pytestmark = pytest.mark.usefixtures("no_hub")
 
-FILES = sorted(FOLDER.glob("*.toml"))
+REINFORCEMENT = FOLDER / "reason1-rl.toml"
+FILES = sorted({*FOLDER.glob("*.toml")} - {REINFORCEMENT})
 SAMPLES = 512  # at least one step of every recipe
 CARD = 79.6
 
@@ -40,6 +42,14 @@ def test_a_recipe_says_its_schema_and_has_no_warning(file: Path) -> None:
     first = file.read_text(encoding="utf-8").partition("\n")[0]
     assert (file.parent / first.removeprefix("#:schema ")).resolve() == SKILL_ROOT / "schemas/train.schema.json"
     assert recipe_spec(file).train.train_policy.type == "sft"
+
+
+def test_the_recipe_of_reinforcement_learning_is_that_of_cosmos_reason1() -> None:
+    first = REINFORCEMENT.read_text(encoding="utf-8").partition("\n")[0]
+    assert first == "#:schema ../schemas/grpo.schema.json"
+    resolved = build(Request("grpo", overrides=(REINFORCEMENT,)))
+    assert {problem.code for problem in resolved.warnings} <= {"SPEC_MODEL_MAX_LENGTH"}
+    assert effective_batch(resolved.spec) == 16 and "<answer>" in resolved.spec.custom.system_prompt  # type: ignore[attr-defined,arg-type]
 
 
 def test_more_gpus_take_less_and_methods_are_in_order() -> None:

@@ -42,7 +42,8 @@ def test_the_skill_is_valid(tmp_path: Path) -> None:
 def test_the_skill_says_when_to_use_it() -> None:
     found = front_matter()
     assert set(found) <= {"name", "description", "license", "compatibility", "metadata", "allowed-tools"}
-    for phrase in ("fine-tune Cosmos-Reason", "Cosmos-RL SFT", "video QA fine-tune", "Cosmos-Reason2-8B training"):
+    phrases = ("fine-tune Cosmos-Reason", "Cosmos-RL SFT", "video QA fine-tune", "Cosmos-Reason2-8B training")
+    for phrase in (*phrases, "reinforcement learning", '"GRPO"', "RL after SFT"):
         assert phrase in found["description"]
     assert all(isinstance(value, str) for value in found.get("metadata", {}).values())
 

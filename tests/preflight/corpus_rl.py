@@ -67,6 +67,11 @@ BROKEN |= {
         ("dropout of adapters", "SPEC_GRPO_UNSUPPORTED", refined(policy__lora={"lora_dropout": 0.1})),
         ("packs that GPUs share", "SPEC_GRPO_UNSUPPORTED", refined(policy__parallelism__cp_size=2)),
         ("a spec of supervised training", "SPEC_NOT_GRPO", refined(train__train_policy__type="sft")),
+        (
+            "a format that nothing asks for",
+            "REWARD_FORMAT",
+            refined(train__train_policy__reward_function=["accuracy", "format"]),
+        ),
         ("no such reward file", "REWARD_FUNCTION", refined(train__train_policy__reward_function="none.py:score")),
         ("a reward that does not compile", "REWARD_FUNCTION", own_reward("return (")),
         ("a reward that is no number", "REWARD_FUNCTION", own_reward("return 'much'")),

@@ -52,7 +52,8 @@ def test_the_case_that_is_spoiled_is_sound(case: Case) -> None:
 
 
 def test_the_case_of_reinforcement_learning_is_sound(case: Case) -> None:
-    refine(case)
+    rewards = ["accuracy", "format"]
+    refine(case, train__train_policy__reward_function=rewards, custom__system_prompt="Use <think> and <answer>.")
     assert case.look() == []
 
 

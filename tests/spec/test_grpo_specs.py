@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from vidqa.contract.problem import ProblemError
-from vidqa.spec import Layer, dump, load, resolve
+from vidqa.spec import DataFacts, Layer, check_with_data, dump, load, resolve
 from vidqa.spec.build import Request, build
 from vidqa.spec.grpo_rules import temperature_of
 from vidqa.spec.models import GrpoSpec
@@ -198,3 +198,9 @@ def test_what_is_not_possible_is_refused(changes: dict[str, Any], code: str) -> 
 def test_the_temperature_that_is_not_set_follows_the_other(changes: dict[str, Any]) -> None:
     spec = resolve("grpo", [Layer("test", {**DATA, **changes})]).spec
     assert isinstance(spec, GrpoSpec) and temperature_of(spec) == 0.7
+
+
+def test_a_set_without_a_step_says_how_many_completions_fit() -> None:
+    spec = resolve("grpo", [Layer("test", DATA)]).spec
+    (problem,) = [each for each in check_with_data(spec, DataFacts(14, 0, 100)) if each.severity == "error"]
+    assert problem.code == "SPEC_ZERO_STEPS" and "14 questions" in problem.message and "112" in problem.remedy

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from vidqa.contract.problem import Problem, ProblemError
+from vidqa.dataset.record import Record
 from vidqa.preflight._base import Context, Skip
 from vidqa.rewards import Completion, Rewards, question_problems
+from vidqa.rewards.problems import REWARD_FORMAT
 from vidqa.spec import effective_batch
+from vidqa.spec.grpo_rules import reward_weights
 from vidqa.spec.models import GrpoSpec
 
 
@@ -22,7 +27,7 @@ def rewards(context: Context) -> list[Problem]:
         "completions_per_question": spec.rollout.n_generation,
         "longest_completion": spec.rollout.max_response_length,
     }
-    problems = question_problems(records, policy.reward_function, balanced=balanced)
+    problems = [*question_problems(records, policy.reward_function, balanced=balanced), *_format(spec, records)]
     try:
         longest, timeout_s = spec.rollout.max_response_length, spec.engine.reward_timeout_s
         with Rewards(policy.reward_function, policy, longest, timeout_s) as loaded:
@@ -31,3 +36,15 @@ def rewards(context: Context) -> list[Problem]:
     except ProblemError as broken:
         problems += broken.problems
     return problems
+
+
+def _format(spec: GrpoSpec, records: Sequence[Record]) -> list[Problem]:
+    """A warning where a format is rewarded that neither the prompts ask for nor the references have."""
+    policy = spec.train.train_policy
+    if not {"format", "format_strict"} & reward_weights(policy.reward_function).keys():
+        return []
+    shown = [spec.custom.system_prompt, *(text for record in records for text in (record.question, record.answer))]
+    if any("<answer>" in text for text in shown):
+        return []
+    message = "reward_function has format, and neither custom.system_prompt nor any record says <answer>"
+    return [REWARD_FORMAT.at("train.train_policy.reward_function", message, severity="warning")]

@@ -81,9 +81,10 @@ def _media(facts: Facts) -> Iterator[Line]:
 def _steps(facts: Facts) -> Iterator[Line]:
     if "total_steps" in facts:
         counted = f" (of {facts['steps_of']})" if "steps_of" in facts else ""
+        what = "questions" if "rollout" in facts else "samples"
         yield (
             "steps",
-            f"{facts['total_steps']:,} of {facts['effective_batch']:,} samples, {facts['steps_per_epoch']:,} an epoch; "
+            f"{facts['total_steps']:,} of {facts['effective_batch']:,} {what}, {facts['steps_per_epoch']:,} an epoch; "
             f"the first {facts['warmup_steps']:,} warm up{counted}",
         )
 

@@ -30,3 +30,9 @@ REWARD_LABELS = Code(
     "Questions cannot be balanced: all have the same label.",
     'Set engine.balance = "none", or add questions with other answers.',
 )
+REWARD_FORMAT = Code(
+    "REWARD_FORMAT",
+    "The format of completions is rewarded, and nothing that the model is shown asks for it.",
+    'Set custom.system_prompt to "Answer in this format: <think>your reasoning</think> <answer>your answer</answer>.", '
+    "or ignore this if the model was fine-tuned to answer so.",
+)

@@ -14,7 +14,7 @@ from vidqa.contract.problem import Problem
 from vidqa.spec import metric_models
 from vidqa.spec import problems as codes
 from vidqa.spec.evaluate_tables import EvaluateEngine, Model
-from vidqa.spec.models import EmbedSpec, EvaluateSpec, InferenceSpec, Spec, TrainSpec
+from vidqa.spec.models import EmbedSpec, EvaluateSpec, GrpoSpec, InferenceSpec, Spec, TrainSpec
 from vidqa.spec.native import native_problems
 from vidqa.spec.parents import ADAPTER, EXPORTS
 from vidqa.spec.policy_tables import Lora, Policy
@@ -101,11 +101,19 @@ def _length_rules(spec: TrainSpec, facts: DataFacts) -> Iterator[Problem]:
         yield codes.PACK_TOKENS.at("engine.pack_tokens", message)
 
 
+def _no_step(spec: TrainSpec, samples: int) -> Problem:
+    place, batch = "train.train_batch_per_replica", effective_batch(spec)
+    if not isinstance(spec, GrpoSpec):
+        return codes.ZERO_STEPS.at(place, f"{samples} samples make no step of {batch}")
+    size = spec.rollout.n_generation
+    message = f"{samples} questions make no step of {batch} (with {size} completions each)"
+    return codes.ZERO_STEPS.at(place, message, f"set it to {max(1, samples) * size} or less")
+
+
 def _step_rules(spec: TrainSpec, facts: DataFacts) -> Iterator[Problem]:
     steps = total_steps(spec, facts.train_samples)
     if steps == 0:
-        message = f"{facts.train_samples} samples make no step of {effective_batch(spec)}"
-        yield codes.ZERO_STEPS.at("train.train_batch_per_replica", message)
+        yield _no_step(spec, facts.train_samples)
     elif warmup_steps(spec, facts.train_samples) >= steps > 1:
         message = f"warm-up takes {warmup_steps(spec, facts.train_samples)} of {steps} steps"
         yield codes.WARMUP_LONG.at("train.optm_warmup_steps", message, severity="warning")

@@ -204,3 +204,12 @@ def test_a_set_without_a_step_says_how_many_completions_fit() -> None:
     spec = resolve("grpo", [Layer("test", DATA)]).spec
     (problem,) = [each for each in check_with_data(spec, DataFacts(14, 0, 100)) if each.severity == "error"]
     assert problem.code == "SPEC_ZERO_STEPS" and "14 questions" in problem.message and "112" in problem.remedy
+
+
+@pytest.mark.parametrize(
+    ("lora", "rate", "warned"), [(None, 1e-5, 0), (None, 2e-5, 1), ({"lora_dropout": 0.0}, 1e-4, 0)]
+)
+def test_a_rate_that_suits_supervised_training_is_high_here(lora: Any, rate: float, warned: int) -> None:
+    table = {**DATA, "train.optm_lr": rate, **({"policy.lora": lora} if lora else {})}
+    high = [each for each in resolve("grpo", [Layer("test", table)]).warnings if each.code == "SPEC_LR_HIGH"]
+    assert len(high) == warned and all("1e-6" in each.remedy for each in high)

@@ -277,10 +277,14 @@ def _optimizer(spec: TrainSpec) -> Iterator[Problem]:
     rates = [rate] if isinstance(rate, int | float) else list(rate.values()) if isinstance(rate, dict) else rate
     if not any(rates):
         yield codes.LR_ZERO.at("train.optm_lr", f"the learning rate is {rate}")
-    kind = "a full fine-tune" if spec.policy.lora is None else "LoRA"
-    if any(value > HIGHEST_RATE[kind] for value in rates):
-        message = f"the learning rate {rate} is above {HIGHEST_RATE[kind]:g}, which is high for {kind}"
-        yield codes.LR_HIGH.at("train.optm_lr", message, severity="warning")
+    kind, remedy = "a full fine-tune" if spec.policy.lora is None else "LoRA", None
+    highest = HIGHEST_RATE[kind]
+    if isinstance(spec, GrpoSpec):
+        highest, kind = highest / 10, f"reinforcement learning ({kind})"
+        remedy = "lower train.optm_lr: about 1e-6 for full training, 1e-5 for LoRA"
+    if any(value > highest for value in rates):
+        message = f"the learning rate {rate} is above {highest:g}, which is high for {kind}"
+        yield codes.LR_HIGH.at("train.optm_lr", message, remedy, severity="warning")
     if spec.train.optm_warmup_steps is not None and spec.train.optm_warmup_epochs is not None:
         yield codes.WARMUP_TWICE.at("train.optm_warmup_steps", "optm_warmup_steps and optm_warmup_epochs are both set")
 

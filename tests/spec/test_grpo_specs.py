@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from vidqa.contract.problem import ProblemError
+from vidqa.planning.continuing import spec_changes, spec_facts
 from vidqa.spec import DataFacts, Layer, check_with_data, dump, load, resolve
 from vidqa.spec.build import Request, build
 from vidqa.spec.grpo_rules import temperature_of
@@ -213,3 +214,18 @@ def test_a_rate_that_suits_supervised_training_is_high_here(lora: Any, rate: flo
     table = {**DATA, "train.optm_lr": rate, **({"policy.lora": lora} if lora else {})}
     high = [each for each in resolve("grpo", [Layer("test", table)]).warnings if each.code == "SPEC_LR_HIGH"]
     assert len(high) == warned and all("1e-6" in each.remedy for each in high)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("train.train_policy.kl_beta", 0.1),
+        ("train.train_policy.reward_function", ["format"]),
+        ("engine.balance", "label"),
+        ("rollout.n_generation", 4),
+    ],
+)
+def test_who_resumes_with_another_objective_is_told(key: str, value: Any) -> None:
+    before, now = (spec_facts(resolve("grpo", [Layer("test", table)]).spec) for table in (DATA, {**DATA, key: value}))
+    refused, told = spec_changes(before, now)
+    assert not refused and [text.partition(":")[0] for text in told] == [key]

@@ -26,6 +26,10 @@ MEANING = {"order": "the order of samples", "weights": "what the saved weights m
 AT_ONCE = 4  # files that are hashed beside each other
 SAMPLES = "what is seen of a sample"
 SAMPLE_KEYS = ("custom.vision.", "custom.system_prompt", "custom.train_dataset.response_mode")
+OBJECTIVE = (
+    *("variant", "temperature", "epsilon_", "lower_bound_ratio", "kl_beta", "mu_iterations", "batch_size_per_optimize"),
+    *("loss_type", "unbiased_", "behav_imp_weight_cap", "reward_function", "filter_reward_metric", "overlong_reward"),
+)
 # Keys that change where, how fast or how often something is done, and those whose outcome `order` and `weights` hold.
 NOT_LEARNED = (
     *("train.output_dir", "train.timestamp", "train.resume", "train.ckpt.", "train.compile", "train.train_policy."),
@@ -33,7 +37,11 @@ NOT_LEARNED = (
     *("custom.train_dataset.", "custom.val_dataset.annotation_path", "custom.val_dataset.media_path"),
     *("validation.freq", "validation.batch_size", "validation.val_before_train"),
 )
-YET_LEARNED = ("policy.lora.lora_dropout", "engine.validation_")  # of these tables, what does change it or its measure
+# Of these tables, what does change it or its measure.
+YET_LEARNED = (
+    *("policy.lora.lora_dropout", "engine.validation_", "engine.balance", "engine.shuffle_options", "engine.truncated"),
+    *(f"train.train_policy.{name}" for name in OBJECTIVE),
+)
 
 
 def order_facts(spec: Any, samples: Sequence[Sample], data_fingerprint: str) -> dict[str, Any]:

@@ -156,11 +156,8 @@ def test_a_full_export_is_taken_as_it_is(runs: SimpleNamespace, tmp_path: Path) 
     assert "trained in full" in (tmp_path / "m/README.md").read_text()
 
 
-@pytest.mark.parametrize("lora", [False, True])
-def test_a_card_says_reinforcement_learning_its_parent_and_its_rewards(
-    runs: SimpleNamespace, tmp_path: Path, lora: bool
-) -> None:
-    """A GRPO run that starts from the best export of a training, built, run and exported as a user does."""
+def test_a_card_says_reinforcement_learning_its_parent_and_its_rewards(runs: SimpleNamespace, tmp_path: Path) -> None:
+    """A GRPO run of adapters that starts from the best export of a training, built, run and exported as a user does."""
     run = tmp_path / "outputs/grpo/refined"
     (tmp_path / "own.py").write_text("def odd(text, record, token_ids, finish_reason):\n    return token_ids[0] % 2\n")
     keys = {
@@ -176,7 +173,7 @@ def test_a_card_says_reinforcement_learning_its_parent_and_its_rewards(
     (tmp_path / "more.json").write_text(json.dumps(keys))
     asked = Request(
         "grpo",
-        profile="lora" if lora else None,
+        profile="lora",
         parent_run=runs.full,
         roots=(("train", str(runs.root)),),
         overrides=(tmp_path / "more.json",),
@@ -188,7 +185,7 @@ def test_a_card_says_reinforcement_learning_its_parent_and_its_rewards(
         assert refine(load(run / "spec.toml", "grpo"), RunFolder(run)) == 0
     origin = origin_of(source := find(str(run)))
     assert (origin.parent, origin.repository, origin.ancestor) == ("full, epoch_2", "", "")
-    text = hand_on(source, tmp_path / "m", merge=lora) and (tmp_path / "m/README.md").read_text()
+    text = hand_on(source, tmp_path / "m", merge=True) and (tmp_path / "m/README.md").read_text()
     card = ModelCard(text)
     assert {"reinforcement-learning", "grpo"} <= set(card.data.tags)
     assert "refined by reinforcement learning (GRPO) from the local model `epoch_2` (run full, epoch_2)" in text

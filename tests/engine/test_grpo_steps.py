@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from vidqa.engine.rl.meter import PHASES, StepMeter
 from vidqa.engine.rl.questions import QuestionStream
 from vidqa.engine.rl.update import advantages, token_weights
 from vidqa.engine.rl.watch import StopWatch
@@ -75,3 +76,12 @@ def test_validation_is_compared_with_its_start_and_its_error() -> None:
     assert watch.judge({**start, "val/accuracy": 0.4}) and watch.ended == "validation_below_start"
     resumed = StopWatch(rules(patience=1), watch.start)
     assert resumed.judge({**start, "val/accuracy": 0.4}) and resumed.ended
+
+
+def test_what_a_validation_waits_for_is_of_its_own_step() -> None:
+    meter = StepMeter.__new__(StepMeter)
+    meter.world, meter.seconds = SimpleNamespace(gather=lambda mine: [mine]), dict.fromkeys(PHASES, 0.0)
+    rollouts = SimpleNamespace(reward_s=1.0, waited=5.0)
+    meter.validation([], rollouts)
+    assert (meter.seconds["rewards"], meter.seconds["data_wait"]) == (1.0, 5.0)
+    assert rollouts.reward_s == rollouts.waited == 0.0

@@ -43,9 +43,7 @@ class StepMeter:
     ) -> dict[str, float]:
         """Of all groups that were drawn, those that dapo dropped included; `right` is the part of the reward that says
         whether a completion is right, else it is the reward itself."""
-        self.seconds["rewards"] += rollouts.reward_s
-        self.seconds["data_wait"] += rollouts.waited
-        rollouts.reward_s = rollouts.waited = 0.0
+        self._waited(rollouts)
         drawn = [one for group in groups for one in group.drawn]
         judged = [group.part(right) if right else group.rewards for group in groups]
         equal = [values for values in judged if values.max() == values.min()]
@@ -85,6 +83,12 @@ class StepMeter:
             values |= {f"reward/{name}": _mean(share), f"reward/{name}_std": float(share.std())}
         return values
 
+    def _waited(self, rollouts: Rollouts) -> None:
+        """Take the seconds that drawing has waited for rewards and for video since the last time."""
+        self.seconds["rewards"] += rollouts.reward_s
+        self.seconds["data_wait"] += rollouts.waited
+        rollouts.reward_s = rollouts.waited = 0.0
+
     def updated(self, outcome: Any, micro: Micro) -> dict[str, float]:
         """After an update (a `learner.StepOutcome`)."""
         self.trained_tokens += sum(work.tokens for work in micro.work)
@@ -110,8 +114,9 @@ class StepMeter:
                 values["perf/memory_gib"] = torch.cuda.max_memory_allocated() / 1024**3
         return values
 
-    def validation(self, groups: Sequence[Group]) -> dict[str, float]:
+    def validation(self, groups: Sequence[Group], rollouts: Rollouts) -> dict[str, float]:
         """Of answers to the held-out set."""
+        self._waited(rollouts)
         drawn = [one for group in groups for one in group.drawn]
         judged = [one.completion.item["correct"] for one in drawn]
         mine = np.array(

@@ -375,7 +375,7 @@ class Training:
             "validation",
             lambda: self.rollouts.draw(questions, self.held_rewards, sampling, valid.n_generation, "validation"),
         )
-        return self.meter.validation(drawn)
+        return self.meter.validation(drawn, self.rollouts)
 
     def _conclude(
         self,

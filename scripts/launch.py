@@ -14,6 +14,7 @@ parser = Parser(
     examples=[
         "python scripts/launch.py train --spec spec.toml --platform local --wait",
         "python scripts/launch.py evaluate --spec evaluate.toml --platform local --dry-run",
+        "python scripts/launch.py grpo --spec RUN/spec.toml --prove",
     ],
 )
 parser.add_argument("action", choices=names())
@@ -29,6 +30,7 @@ parser.add_argument("--dry-run", action="store_true", help="print exactly what w
 parser.add_argument("--out", type=Path, metavar="DIR", help="with --dry-run: write what would be submitted there")
 parser.add_argument("--skip-preflight", action="store_true", help="start what nothing has checked; it is recorded")
 parser.add_argument("--new-run", action="store_true", help="start anew even if the same job runs or is done")
+parser.add_argument("--prove", action="store_true", help="train nothing: prove the losses, or a step of a run, here")
 parser.add_argument("--wait", action="store_true", help="show the log until the job is over; exit as it did")
 parser.add_argument("--timeout", type=float, metavar="S", help="wait no longer than this; the job goes on")
 
@@ -40,6 +42,8 @@ def main(options: Namespace) -> Result:
 
     if options.out and not options.dry_run:
         parser.error("--out needs --dry-run: a launch writes the files into its run folder")
+    if options.prove:
+        return proved(options)
     ready = gate.skipped if options.skip_preflight else gate.of_engine(options.engine)
     resources = launch.Resources(options.nodes, options.gpus, options.image, options.site, options.yes)
     arguments = (options.action, options.spec, options.platform, resources)
@@ -53,6 +57,20 @@ def main(options: Namespace) -> Result:
     job = api.submit(*arguments, new_run=options.new_run, restart=True, ready=ready)
     note(f"{job.how}: job {job.job_id}; run folder {job.record().run_dir}")
     return results.of_launch(job, job.wait(options.timeout, note) if options.wait else None)
+
+
+def proved(options: Namespace) -> Result:
+    from vidqa.actions import action
+    from vidqa.contract.files import read_object
+    from vidqa.jobs.here import prove
+
+    if not action(options.action).proof or options.platform != "local" or options.dry_run:
+        parser.error(f"--prove is for train and grpo, on this machine; not for {options.action} on {options.platform}")
+    folder = prove(options.action, options.spec)
+    facts = {
+        path.stem: read_object(path) for path in (folder / "replay.json", folder / "sharing.json") if path.exists()
+    }
+    return Result({"run_dir": str(folder), **facts}, f"proved; see {folder}")
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from in_process import one_rank, stopped_in
+from in_process import events, one_rank, stopped_in
 from tiny_world import tiny_data, tiny_model
 
 from vidqa.contract.run_folder import RunFolder
@@ -18,6 +18,16 @@ from vidqa.spec import Layer, dump, load, resolve
 
 # Dense, and nothing that a random model gives is right or wrong: the share of odd token ids.
 ODD = "def odd(text, record, token_ids, finish_reason):\n    return sum(t % 2 for t in token_ids) / len(token_ids)\n"
+
+# Every update is that of step 0: two of a rollout, whose old log-probabilities are computed apart, and no weight moves.
+UNCHANGED = {"train.optm_lr": 1e-30, "train.train_policy.mu_iterations": 2, "train.train_policy.kl_beta": 0.1}
+
+
+def require_unchanged(run: Path) -> None:
+    """Of a run with UNCHANGED: ratios of exactly 1 and a divergence from the reference of exactly 0, in every step."""
+    for key in ("train/ratio_difference_max", "train/kl"):
+        assert set(events(run, key).values()) == {0.0}, (key, events(run, key))
+    assert set(events(run, "train/ratio").values()) == {1.0}
 
 
 def rl_model(folder: Path, **options: Any) -> tuple[Path, Path]:

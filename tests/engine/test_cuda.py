@@ -12,6 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from rl_world import UNCHANGED, require_unchanged, rl_model, rl_spec
 from tiny_world import engine_command, losses, tiny_data, tiny_model, tiny_spec
 from transformers import AutoConfig, Qwen3VLForConditionalGeneration
 
@@ -104,6 +105,19 @@ def test_rotated_heads_of_the_vision_tower_are_those_of_plain_pytorch(size: int,
     expected = plain.vision_heads(packed, heads, angle.cos(), angle.sin())
     for ours, theirs in zip(found, expected, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=8e-3 if dtype == torch.bfloat16 else 1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("lora", [False, True])
+@pytest.mark.parametrize("family", ["qwen3_vl", "qwen2_5_vl"])
+def test_ratios_are_1_and_the_divergence_is_0_while_nothing_changes(
+    tmp_path: Path, family: str, lora: bool, dtype: str
+) -> None:
+    """Of reinforcement learning, exactly, with compiled layers: what has gradients computes as what has none."""
+    table = {"policy.lora": {}, "policy.lora.lora_dropout": 0.0} if lora else {}
+    spec = rl_spec(tmp_path, rl_model(tmp_path, family=family), {**UNCHANGED, **table, "train.param_dtype": dtype})
+    _run_engine("grpo", spec, tmp_path / "run", 1)
+    require_unchanged(tmp_path / "run")
 
 
 def test_more_ranks_give_the_losses_of_one(world: SimpleNamespace) -> None:

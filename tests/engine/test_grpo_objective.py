@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,11 +19,11 @@ from vidqa.engine import distributed
 from vidqa.engine.batch.frames import FrameSource
 from vidqa.engine.distributed import World
 from vidqa.engine.families import torch_half
-from vidqa.engine.model.load import load_sharded
+from vidqa.engine.model.load import load_reference, load_sharded
 from vidqa.engine.model.stock_inputs import stock_inputs
 from vidqa.engine.objectives.grpo import PolicyGradient
 from vidqa.engine.rl.rollout import Drawn, Group, Question
-from vidqa.engine.rl.update import Updates
+from vidqa.engine.rl.update import Updates, without_adapters
 from vidqa.families import family_of
 from vidqa.planning.budget.recompute import NOTHING
 from vidqa.planning.rollouts import prompt_planner
@@ -130,10 +131,61 @@ def test_loss_and_gradient_are_those_of_float64(scene: Scene, case: str) -> None
             assert error < 1e-5, (pack_tokens, name, error)
 
 
-def ours(scene: Scene, spec: Any, told: dict[str, Any], pack_tokens: int) -> tuple[float, dict[str, torch.Tensor]]:
-    """Loss and gradients by name of the packed forward."""
+def test_packs_and_shared_prompts_change_nothing(scene: Scene) -> None:
+    """All in one pack, prompts shared; and every completion alone behind a prompt of its own."""
+    (loss, together), *others = [ours(scene, scene.spec, {}, pack_tokens) for pack_tokens in (100_000, 64, 1)]
+    size = flat(together, together).norm()
+    for other_loss, gradients in others:
+        assert other_loss == pytest.approx(loss, rel=1e-6, abs=1e-7)
+        assert (flat(gradients, together) - flat(together, together)).norm() <= 1e-6 * size
+
+
+def flat(gradients: dict[str, torch.Tensor], names: Iterable[str]) -> torch.Tensor:
+    return torch.cat([gradients[name].double().flatten() for name in names])
+
+
+@pytest.mark.parametrize("lora", [False, True])
+def test_before_the_first_update_ratios_are_1_and_the_divergence_is_0(scene: Scene, tmp_path: Path, lora: bool) -> None:
+    """Exactly, however completions are packed: what has gradients computes as what has none, and as the reference."""
+    table = {"policy.lora": {}, "policy.lora.lora_dropout": 0.0} if lora else {}
+    spec = load(rl_spec(tmp_path, (scene.folder, scene.folder.parent / "data"), table), "grpo")
+    model = load_model(scene, spec)
+    objective = objective_of(spec.train.train_policy)
+    sizes = family_of(scene.folder).sizes_of(scene.folder).vision
+    for pack_tokens in (100_000, 64):
+        updates = Updates(spec, scene.planner, sizes, objective, scene.world, pack_tokens)
+        micro = updates.with_values(updates.plan(scene.groups), "old", model)
+        frozen = None if lora else load_reference(scene.folder, spec.policy, spec.train, scene.world, NOTHING)
+        with without_adapters(model) if lora else nullcontext(frozen) as reference:
+            micro = updates.with_values(micro, "reference", reference)
+        for batch in [loaded.batch for loaded in updates.batches(micro)]:
+            sums = objective(model, batch)
+            assert sums.sum.requires_grad and sums.maxima["ratio_difference_max"].max() == 0
+            assert sums.metrics["ratio"] == len(batch.target_N) and sums.metrics["kl"] == 0
+
+
+def test_a_rank_that_has_no_group_left_takes_part(scene: Scene) -> None:
+    """As in a step of dapo that drops all of its groups: in the loss and in the backward, with nothing of its own."""
+    model, objective = load_model(scene, scene.spec), objective_of(scene.spec.train.train_policy)
+    sizes = family_of(scene.folder).sizes_of(scene.folder).vision
+    updates = Updates(scene.spec, scene.planner, sizes, objective, scene.world, 400)
+    micro = updates.with_values(updates.plan([]), "old", model)
+    assert micro.packs == [[]]
+    (batch,) = [loaded.batch for loaded in updates.batches(micro)]
+    sums = objective(model, batch)
+    sums.sum.backward()
+    assert sums.sum == 0 and sums.count == 0 and sums.metrics.keys() == set(objective.metrics)
+
+
+def load_model(scene: Scene, spec: Any) -> Any:
     with load_sharded(scene.folder, spec.policy, spec.train, scene.world, NOTHING) as model:
         pass
+    return model
+
+
+def ours(scene: Scene, spec: Any, told: dict[str, Any], pack_tokens: int) -> tuple[float, dict[str, torch.Tensor]]:
+    """Loss and gradients by name of the packed forward."""
+    model = load_model(scene, spec)
     sizes = family_of(scene.folder).sizes_of(scene.folder).vision
     objective = objective_of(spec.train.train_policy)
     updates = Updates(spec, scene.planner, sizes, objective, scene.world, pack_tokens)
@@ -147,7 +199,7 @@ def ours(scene: Scene, spec: Any, told: dict[str, Any], pack_tokens: int) -> tup
                 value[-sample.completion :] = planted(one, shift)
                 samples.append(replace(sample, values={**sample.values, name: value}))
             micro = replace(micro, samples=samples)
-    assert (len(micro.packs) > 1) == (pack_tokens < 1000)
+    assert (len(micro.packs) > 1) == (pack_tokens < 1000) and (pack_tokens > 1 or len(micro.packs) == len(drawn))
     total = 0.0
     for loaded in updates.batches(micro):
         sums = objective(model, loaded.batch)

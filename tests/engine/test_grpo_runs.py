@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
+import forked
 import numpy as np
 import pytest
+import rl_ranks
 import torch
-from in_process import events
-from rl_world import rl_here, rl_model, rl_spec
-from tiny_world import run_engine
+from in_process import events, one_rank
+from rl_world import UNCHANGED, require_unchanged, rl_here, rl_model, rl_spec
+from tiny_world import engine_command, run_engine
 
 from vidqa.contract.problem import ProblemError
 from vidqa.contract.rollouts import read_rollouts
@@ -26,6 +29,7 @@ from vidqa.pages.training.read import read_training
 from vidqa.rewards.report import posters
 
 LORA = {"policy.lora": {}, "policy.lora.lora_dropout": 0.0, "policy.lora.init_lora_weights": False}
+NEW_LORA = {**LORA, "policy.lora.init_lora_weights": True}
 FAMILIES = ("qwen3_vl", "qwen2_5_vl")
 
 
@@ -51,8 +55,7 @@ def test_rollout_and_trainer_agree_on_every_token_after_every_update(
 ) -> None:
     """Step 1 has ratios of exactly 1 and a divergence from the start of exactly 0."""
     over = {"train.epoch": 2, "train.train_policy.kl_beta": 0.1, "train.optm_lr": 1e-2}
-    adapters = {**LORA, "policy.lora.init_lora_weights": True} if lora else {}
-    run = rl_here(rl_spec(tmp_path, world, {**over, **adapters}), tmp_path / "run")
+    run = rl_here(rl_spec(tmp_path, world, {**over, **(NEW_LORA if lora else {})}), tmp_path / "run")
     assert max(events(run, "train/rollout_difference_max").values()) < 1e-4
     assert events(run, "train/ratio_difference_max")[1] == 0.0
     divergence = events(run, "train/kl")
@@ -61,11 +64,16 @@ def test_rollout_and_trainer_agree_on_every_token_after_every_update(
     assert proof["proved"]
 
 
-def test_weights_that_no_update_changes_leave_the_difference_flat(one_world: tuple[Path, Path], tmp_path: Path) -> None:
-    over = {"train.epoch": 10, "train.optm_lr": 1e-30, "train.train_batch_per_replica": 16}
-    run = rl_here(rl_spec(tmp_path, one_world, over), tmp_path / "run")
+@pytest.mark.parametrize("lora", [False, True])
+def test_weights_that_no_update_changes_leave_the_difference_flat(
+    one_world: tuple[Path, Path], tmp_path: Path, lora: bool
+) -> None:
+    """And every ratio to the old log-probabilities at exactly 1, every divergence from the start at exactly 0."""
+    over = {**UNCHANGED, **(NEW_LORA if lora else {})}
+    run = rl_here(rl_spec(tmp_path, one_world, {"train.epoch": 10, **over}), tmp_path / "run")
     found = events(run, "train/rollout_difference_max")
     assert len(found) == 20 and max(found.values()) < 1e-5
+    require_unchanged(run)
 
 
 def skip_one_unit(tensors: Any, targets: Any) -> None:
@@ -257,17 +265,48 @@ def test_validation_says_which_export_is_best(one_world: tuple[Path, Path], tmp_
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mesh", ["dp_shard_size", "dp_replicate_size"])
-def test_two_ranks_take_the_steps_of_one(one_world: tuple[Path, Path], tmp_path: Path, mesh: str) -> None:
-    """The same questions and draws, whichever rank has them, and the same updates."""
-    over = {"train.epoch": 2, "train.train_policy.kl_beta": 0.05}
+@pytest.mark.parametrize("done", [0, 2])
+def test_two_ranks_take_the_steps_of_one(one_world: tuple[Path, Path], tmp_path: Path, done: int) -> None:
+    """The same questions and draws, whichever rank has them, and the same updates: from the start, or from a checkpoint
+    of one rank on. And they replay what they did."""
+    over = {"train.epoch": 2, "train.train_policy.kl_beta": 0.05, "train.ckpt.save_freq": 1}
     one = rl_here(rl_spec(tmp_path / "one", one_world, over), tmp_path / "one/run")
-    spec = rl_spec(tmp_path / "two", one_world, {**over, f"policy.parallelism.{mesh}": 2})
+    over |= {"train.resume": str(one / f"checkpoints/step_{done}")} if done else {}
+    spec = rl_spec(tmp_path / "two", one_world, {**over, "policy.parallelism.dp_shard_size": 2})
     two = tmp_path / "two/run"
     run_engine("grpo", spec, two, 2)
     for key in ("rollout/reward", "rollout/length", "train/loss", "train/grad_norm", "train/entropy", "train/kl"):
-        assert events(two, key) == pytest.approx(events(one, key), rel=2e-4, abs=1e-6), key
+        of_one, of_two = (
+            {step: value for step, value in events(run, key).items() if step > done} for run in (one, two)
+        )
+        assert of_two[done + 1] == pytest.approx(of_one[done + 1], rel=1e-6, abs=1e-7), key
+        # Adam's first steps are as long for a gradient that is rounding alone as for any other.
+        assert of_two == pytest.approx(of_one, rel=2e-4, abs=1e-6), key
     assert json.loads((two / "run.json").read_text())["export_proof"]["proved"]
+    replayed = forked.run([*engine_command("grpo", spec, two / "proof", 2), "--prove"], timeout=180)
+    assert replayed.returncode == 0, replayed.stderr[-3000:]
+    assert json.loads((two / "proof/replay.json").read_text())["agree"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mesh", ["dp_shard_size", "dp_replicate_size"])
+def test_two_ranks_have_the_gradient_of_one(one_world: tuple[Path, Path], tmp_path: Path, mesh: str) -> None:
+    """Of the same completions, three quarters of them on one rank."""
+    over = {"train.max_num_steps": 1, "train.train_policy.kl_beta": 0.05}
+    alone = rl_spec(tmp_path / "alone", one_world, over)
+    run = rl_here(alone, tmp_path / "alone/run")
+    with one_rank():
+        loss, norm, moments = rl_ranks.first_update(alone, run, tmp_path / "alone/again")
+    assert (loss, norm) == (events(run, "train/loss")[1], events(run, "train/grad_norm")[1])
+    spec = rl_spec(tmp_path / "two", one_world, {**over, f"policy.parallelism.{mesh}": 2})
+    torchrun = [sys.executable, "-m", "vidqa.engine.torchrun", "--standalone", "--nproc-per-node", "2"]
+    words = [rl_ranks.__file__, str(spec), str(run), str(tmp_path / "two.pt")]
+    done = forked.run([*torchrun, *words], timeout=180)
+    assert done.returncode == 0, done.stderr[-3000:]
+    loss_of_two, norm_of_two, moments_of_two = torch.load(tmp_path / "two.pt")
+    assert loss_of_two == pytest.approx(loss, rel=1e-6, abs=1e-7)
+    assert norm_of_two == pytest.approx(norm, rel=1e-6)
+    assert (moments_of_two - moments).norm() <= 1e-6 * moments.norm()
 
 
 def test_the_report_shows_rewards_and_groups_of_the_last_step_with_frames(

@@ -151,7 +151,8 @@ class Action:
 
     Its work
     program         "module:function" of the engine, program(spec, run) -> exit code
-    proof           another such program, which compares two ways of computing and does nothing else (--prove)
+    proof           another such program, which computes something again, compares and trains nothing (--prove)
+    proves_run      whether its proof is of an earlier run, in whose folder the proof's run folder lies
     page            the module that writes a page of the run folder when the program ends
     uploads         whether a spec wants its run uploaded when it is complete
     sampling        how records become samples; None: no samples are planned
@@ -193,6 +194,7 @@ class Action:
     resuming: Resuming | None = None
     outcome: Named = None
     proof: str = ""
+    proves_run: bool = False
     page: str = ""
     uploads: Callable[[Any], bool] = lambda spec: False
     sampling: RecordSampling | None = None

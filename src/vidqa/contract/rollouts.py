@@ -20,23 +20,41 @@ def rollout_file(folder: Path, rank: int) -> Path:
     return folder / f"rollouts-{rank}.jsonl.zst"
 
 
+def rank_of(path: Path) -> int:
+    """The rank whose file it is; -1 where the name says none."""
+    number = path.name.removeprefix("rollouts-").removesuffix(".jsonl.zst")
+    return int(number) if number.isdecimal() else -1
+
+
 def rollout_files(folder: Path) -> list[Path]:
-    """Those of all ranks."""
-    return sorted(folder.glob("rollouts-*.jsonl.zst"))
+    """Those of all ranks, in the order of the ranks."""
+    return sorted((path for path in folder.glob("rollouts-*.jsonl.zst") if rank_of(path) >= 0), key=rank_of)
 
 
 def read_rollouts(path: Path) -> Iterator[dict[str, Any]]:
-    """The lines of one rank's file; those of a frame that a kill has cut off are left out."""
+    """The lines of one rank's file, up to where a kill has cut off its last frame. Raises ValueError for a line that is
+    no JSON."""
+    rest = b""
+    for block in _blocks(path):
+        *lines, rest = (rest + block).split(b"\n")
+        yield from map(json.loads, lines)
+
+
+def _blocks(path: Path) -> Iterator[bytes]:
+    """What the file holds, in pieces. A read that meets the end of a frame that is cut off gives nothing of the frames
+    before it: they are read again in smaller pieces."""
     import pyarrow as pa
 
-    with pa.OSFile(str(path), "rb") as file, pa.CompressedInputStream(file, "zstd") as stream:
-        rest = b""
-        while True:
+    position, size = 0, BLOCK
+    while size:
+        with pa.OSFile(str(path), "rb") as file, pa.CompressedInputStream(file, "zstd") as stream:
+            skipped = 0
+            while skipped < position:
+                skipped += len(stream.read(min(BLOCK, position - skipped)))
             try:
-                block = stream.read(BLOCK)
-            except OSError:  # a frame that was cut off
-                break
-            if not block:
-                break
-            *lines, rest = (rest + block).split(b"\n")
-            yield from map(json.loads, lines)
+                while block := stream.read(size):
+                    position += len(block)
+                    yield block
+                return
+            except OSError:
+                size //= 32

@@ -41,9 +41,7 @@ def main() -> int:
     parser.add_argument(
         "--go-on", action="store_true", help="go on with what an earlier attempt left in the run folder"
     )
-    parser.add_argument(
-        "--prove", action="store_true", help="train nothing; compare losses with and without shared videos"
-    )
+    parser.add_argument("--prove", action="store_true", help="train nothing; carry out the proof of the action")
     options = parser.parse_args()
     run = RunFolder(options.run_dir)
     try:
@@ -52,6 +50,7 @@ def main() -> int:
         return _fail(run, "", unknown.problems)
     if options.prove and not action.proof:
         parser.error(f"--prove is not for {action.name}")
+    page = "" if options.prove else action.page
     try:
         run.path.mkdir(parents=True, exist_ok=True)
         if rank() == 0:
@@ -60,22 +59,22 @@ def main() -> int:
         program = _program(action.proof if options.prove else action.program)
         code = program(going_on(spec, run) if options.go_on else spec, run)
     except ProblemError as stopped:
-        return _fail(run, action.page, stopped.problems)
+        return _fail(run, page, stopped.problems)
     except OSError as failed:
-        return _fail(run, action.page, [unwritable(failed)])
+        return _fail(run, page, [unwritable(failed)])
     except Exception as bug:  # noqa: BLE001  the last place before torchrun; the log keeps the traceback
         if run.read_status().get("state") == "ERROR":  # another rank failed first, and this one lost the connection
             print(f"rank {rank()} ends because another rank did: {type(bug).__name__}", file=sys.stderr)
             return int(Exit.JOB_FAILED)
         print(redacted(traceback.format_exc()), file=sys.stderr)
-        return _fail(run, action.page, [_problem_of(bug, run)])
+        return _fail(run, page, [_problem_of(bug, run)])
     if rank() == 0:
         last = run.read_status()
         state = "COMPLETE" if code == Exit.OK else "STOPPED"
         steps = {key: last.get(key, 0) for key in ("step", "total_steps")}
         run.write_status(state, **steps, message=state.lower(), exit_code=code, unless=("ERROR",))
         if not options.prove:
-            report(run, action.page)
+            report(run, page)
             if state == "COMPLETE" and action.uploads(spec):
                 upload(run)
     return code

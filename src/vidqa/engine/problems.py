@@ -82,6 +82,17 @@ ENGINE_SHARING_UNPROVEN = Code(
     "Train with engine.share_video_prefix = false, and report it with the run folder.",
     Exit.JOB_FAILED,
 )
+ENGINE_REPLAY_MISSING = Code(
+    "ENGINE_REPLAY_MISSING",
+    "No step of the run can be replayed: none is recorded behind a checkpoint or the model that it started from.",
+    "Replay with the run's own spec.toml and number of ranks; keep more checkpoints (train.ckpt.save_freq, max_keep).",
+)
+ENGINE_REPLAY_DIFFERS = Code(
+    "ENGINE_REPLAY_DIFFERS",
+    "A step that was replayed has other rewards or another gradient than the run recorded.",
+    "Put back the run's files, data, reward functions and libraries; if nothing was changed, report it with the run.",
+    Exit.JOB_FAILED,
+)
 ENGINE_OUTPUT_UNWRITABLE = Code(
     "ENGINE_OUTPUT_UNWRITABLE",
     "The run folder cannot be written.",

@@ -39,6 +39,11 @@ class Progress:
     def say(self, text: str) -> None:
         self._later(partial(self.bar.console.print if self.bar is not None else note, text))
 
+    def settle(self) -> None:
+        """Wait until everything so far is written: a checkpoint that is published later is never ahead of it."""
+        for job in self.written:
+            job.result()
+
     def _later(self, job: Callable[[], None]) -> None:
         while self.written and self.written[0].done():
             self.written.popleft().result()
@@ -90,6 +95,9 @@ class Silent:
         pass
 
     def say(self, text: str) -> None:
+        pass
+
+    def settle(self) -> None:
         pass
 
     def __enter__(self) -> Self:

@@ -9,7 +9,6 @@ import csv
 import io
 import json
 import os
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -17,19 +16,16 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from vidqa.contract import environment
 from vidqa.contract.files import open_plain, write_text
-from vidqa.contract.problem import Exit, Problem, ProblemError
-from vidqa.contract.run_folder import ANSWERS, RunFolder
+from vidqa.contract.problem import Problem
+from vidqa.contract.run_folder import ANSWERS
 from vidqa.dataset import load_records
 from vidqa.dataset.archive import archive_and_member, is_archive
 from vidqa.dataset.media_names import IMAGES, VIDEOS, kind_of
 from vidqa.dataset.problems import EMPTY, FILE_MISSING, MEDIA_MISSING
 from vidqa.dataset.sources.media_files import media_below
-from vidqa.jobs.here import ACTION, inference_job
-from vidqa.jobs.problems import JOB_FAILED, JOB_NOT_DONE, OUT_UNWRITABLE, RUN_FOLDER_TAKEN
-from vidqa.platforms import local
-from vidqa.platforms._base import Job
+from vidqa.jobs.here import ACTION, carry_out, inference_job
+from vidqa.jobs.problems import OUT_UNWRITABLE, RUN_FOLDER_TAKEN
 from vidqa.spec import Layer, parse_set
 from vidqa.spec.prompt_files import prompt_layer, with_reasoning
 from vidqa.spec.sources import model_layer
@@ -74,7 +70,7 @@ def ask(question: Question) -> list[Row]:
             "results_dir": str(folder),
             "inference.skip_saved": question.out is not None,
         }
-        _carry_out(inference_job([few, *layers, Layer("infer.py", own)], folder))
+        carry_out(inference_job([few, *layers, Layer("infer.py", own)], folder))
         lines = (folder / ANSWERS).read_text(encoding="utf-8").splitlines()
         return [json.loads(line) for line in lines]
 
@@ -127,20 +123,6 @@ def _require_earlier(folder: Path, rows: list[Row]) -> None:
         medium, question = row.get("video") or row.get("image"), row.get("question")
         if (medium, question) not in asked:
             raise RUN_FOLDER_TAKEN.error(folder, f"it has the answer to {question or 'the prompt'!r} about {medium}")
-
-
-def _carry_out(job: Job) -> None:
-    """Run the engine with its output on the terminal; it ends with this process. Raises its problems."""
-    rendered = local.render(job)
-    variables = environment.child_environment(**rendered.environment, **{environment.PARENT: str(os.getpid())})
-    done = subprocess.run(rendered.command, env=variables, stdin=subprocess.DEVNULL, stdout=2)
-    run = RunFolder(job.run_dir)
-    status = run.read_status()
-    if status.get("state") == "COMPLETE":
-        return
-    if status.get("exit_code") == Exit.NOT_DONE:
-        raise JOB_NOT_DONE.error(job.run_dir, "it was stopped; with --out it goes on where it ended", "ask again")
-    raise ProblemError(run.read_problems() or [JOB_FAILED.at(job.run_dir, f"the engine ended with {done.returncode}")])
 
 
 def problems_of(rows: list[Row]) -> list[Problem]:

@@ -1,18 +1,26 @@
-"""An inference that a script runs on this machine and waits for, without a job record."""
+"""What a script runs on this machine and waits for, without a job record: an inference, or the proof of an action."""
 
 from __future__ import annotations
 
+import os
+import subprocess
 from collections.abc import Iterable
 from pathlib import Path
 
+from vidqa.contract import environment
 from vidqa.contract.files import write_text
-from vidqa.contract.problem import raise_errors
+from vidqa.contract.problem import Exit, ProblemError, raise_errors
+from vidqa.contract.run_folder import RunFolder
 from vidqa.jobs.job_spec import fetch_weights, load_job_spec
+from vidqa.jobs.launch import refuse_busy
+from vidqa.jobs.problems import JOB_FAILED, JOB_NOT_DONE, JOB_NOTHING_TO_PROVE
+from vidqa.jobs.runs import newest_run
 from vidqa.platforms import hardware, local
 from vidqa.platforms._base import Job
 from vidqa.spec import Layer, dump, resolve
 
 ACTION = "inference"
+PROOF = "proof"  # the run folder of a proof
 
 
 def inference_job(layers: Iterable[Layer], folder: Path) -> Job:
@@ -27,3 +35,40 @@ def inference_job(layers: Iterable[Layer], folder: Path) -> Job:
     raise_errors(local.gpu_problems(job))
     write_text(job.spec, dump(job_spec.resolved))
     return job
+
+
+def prove(action: str, spec_path: Path) -> Path:
+    """Carry out the proof of an action here. Returns its run folder: the proof of a run lies in the run whose own spec
+    it is, else in the newest run of the spec; any other lies beside the runs. Raises JOB_NOTHING_TO_PROVE where there
+    is no such run, RUN_FOLDER_BUSY where a job works in it, and the problems of the engine."""
+    job_spec = load_job_spec(action, spec_path, fetch=True)
+    out, folder = job_spec.output_dir, job_spec.output_dir / PROOF
+    if job_spec.declared.proves_run:
+        own = spec_path.absolute().parent
+        is_run = RunFolder(own).read_run().get("action") == action
+        run = own if is_run else newest_run(out, action=action, spec_fingerprint=job_spec.spec_fingerprint)
+        if run is None:
+            raise JOB_NOTHING_TO_PROVE.error(out, f"it holds no run of {spec_path}")
+        refuse_busy(run)
+        folder = run / PROOF
+    fetch_weights(job_spec)
+    processes = job_spec.declared.processes(job_spec.resolved)
+    job = Job(folder.name, action, folder, processes=processes, gpus=hardware.gpu_count())
+    raise_errors(local.gpu_problems(job))
+    write_text(job.spec, dump(job_spec.resolved))
+    carry_out(job, "--prove")
+    return folder
+
+
+def carry_out(job: Job, *options: str) -> None:
+    """Run the engine with its output on the terminal; it ends with this process. Raises its problems."""
+    rendered = local.render(job)
+    variables = environment.child_environment(**rendered.environment, **{environment.PARENT: str(os.getpid())})
+    done = subprocess.run([*rendered.command, *options], env=variables, stdin=subprocess.DEVNULL, stdout=2)
+    run = RunFolder(job.run_dir)
+    status = run.read_status()
+    if status.get("state") == "COMPLETE":
+        return
+    if status.get("exit_code") == Exit.NOT_DONE:
+        raise JOB_NOT_DONE.error(job.run_dir, "it was stopped; with --out it goes on where it ended", "ask again")
+    raise ProblemError(run.read_problems() or [JOB_FAILED.at(job.run_dir, f"the engine ended with {done.returncode}")])

@@ -178,12 +178,12 @@ def retry(record: JobRecord, *, agreed: bool = False, ready: Ready = unchecked) 
     gpus = record.gpus if where.visible_gpus(settings) is None else None
     resources = Resources(record.nodes, gpus, record.image)
     job_spec = job_spec_of(record, settings)
-    _refuse_busy(Path(record.run_dir))
+    refuse_busy(Path(record.run_dir))
     readiness = ready(job_spec, spec_of(record), record.platform, resources, fetch=True)
     raise_errors(readiness.problems)
     resources = with_image(where, settings, resources, fetch=True)
     known, run_dir = records.last_sequence(), Path(record.run_dir)
-    _refuse_busy(run_dir)
+    refuse_busy(run_dir)
     new_name = partial(runs.new_name, record.spec_fingerprint)
     job = job_of(job_spec, where, settings, resources, run_dir, new_name(set(records.names())))
     problems = [*spec.check_with_nodes(job_spec.resolved, job.nodes), *where.check(job)]
@@ -235,7 +235,7 @@ def name_run(job_spec: JobSpec, *, new_run: bool) -> tuple[Path, str]:
         raise NOTHING_TO_RESUME.error(resuming.key, f"no run of this spec is in {out}")
     if earlier is None:
         return out / job_id, job_id
-    _refuse_busy(earlier)
+    refuse_busy(earlier)
     return earlier, job_id
 
 
@@ -249,7 +249,7 @@ def image_problems(where: Platform, settings: Any, resources: Resources) -> list
     return []
 
 
-def _refuse_busy(run_dir: Path) -> None:
+def refuse_busy(run_dir: Path) -> None:
     for record in records.scan()[0]:
         if record.run_dir == str(run_dir) and not watch.observe(record).state.is_terminal:
             raise RUN_FOLDER_BUSY.error(run_dir, f"job {record.job_id} is {record.state} in it")

@@ -57,6 +57,11 @@ NOTHING_TO_RESUME = Code(
     "train.resume is true, and there is no run of the same spec to go on with.",
     "Let train.resume name a checkpoint folder (RUN/checkpoints/step_N), or start anew with --new-run.",
 )
+JOB_NOTHING_TO_PROVE = Code(
+    "JOB_NOTHING_TO_PROVE",
+    "There is no run of the same spec whose step can be replayed.",
+    "Name the run's own spec: --spec RUN/spec.toml.",
+)
 RUN_FOLDER_BUSY = Code(
     "RUN_FOLDER_BUSY",
     "The run that should be resumed still has a job working in its folder.",

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
-from vidqa.contract.rollouts import read_rollouts, rollout_file
+from vidqa.contract.files import replacing
+from vidqa.contract.rollouts import rank_of, read_rollouts, rollout_file, rollout_files
 from vidqa.engine.rl.rollout import Group
 from vidqa.engine.rl.update import advantages
 from vidqa.planning.samples import Sample
@@ -21,14 +23,13 @@ SHOWN = 4  # frames of a question that its page shows, over all of its media
 class RolloutRecord:
     """Appends the groups of each step. A resumed run cuts off what is behind its checkpoint."""
 
-    def __init__(self, folder: Path, rank: int, step: int) -> None:
-        """`step` steps are done; lines of later ones are dropped."""
+    def __init__(self, folder: Path, rank: int, step: int, ranks: int) -> None:
+        """`step` steps are done; lines of later ones are dropped, also from the files of ranks that there are no more:
+        each rank looks after its own file and after every `ranks`th one behind it."""
         self.path = rollout_file(folder, rank)
-        if self.path.exists():
-            kept = [line for line in read_rollouts(self.path) if line["step"] <= step]
-            self.path.write_bytes(b"")
-            if kept:
-                self._append(kept)
+        for path in rollout_files(folder):
+            if rank_of(path) % ranks == rank:
+                cut_off(path, step)
 
     def write(self, step: int, groups: Sequence[Group], *, divided: bool) -> None:
         """Of the step that is done as the `step`th."""
@@ -46,7 +47,7 @@ class RolloutRecord:
                         "media": _media(group.question.sample),
                         "completion": number,
                         "token_ids": list(drawn.token_ids),
-                        "logprobs": [round(float(value), 6) for value in drawn.logprobs],
+                        "logprobs": [float(str(value)) for value in drawn.logprobs],
                         "finish_reason": drawn.completion.finish_reason,
                         "text": drawn.completion.text,
                         "reward": drawn.reward.total,
@@ -55,12 +56,21 @@ class RolloutRecord:
                     }
                 )
         if lines:
-            self._append(lines)
+            with self.path.open("ab") as file:
+                file.write(frame_of(lines))
 
-    def _append(self, lines: Sequence[dict[str, Any]]) -> None:
-        text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines).encode()
-        with self.path.open("ab") as file:
-            file.write(CODEC.compress(text, asbytes=True))
+
+def frame_of(lines: Sequence[dict[str, Any]]) -> bytes:
+    """The compressed frame of a step."""
+    text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines).encode()
+    return CODEC.compress(text, asbytes=True)
+
+
+def cut_off(path: Path, step: int) -> None:
+    """Drop what a file holds of steps later than `step`: the file is then what it was after that step, byte by byte."""
+    steps = groupby((line for line in read_rollouts(path) if line["step"] <= step), key=lambda line: line["step"])
+    with replacing(path) as shortened, shortened.open("wb") as file:
+        file.writelines(frame_of(list(lines)) for _, lines in steps)
 
 
 def _media(sample: Sample) -> list[dict[str, Any]]:

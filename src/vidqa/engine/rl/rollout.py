@@ -132,7 +132,7 @@ class Rollouts:
                     if result.problems:
                         question.problems = result.problems
                     else:
-                        pending[slot, number] = rewarding.submit(self._rewarded, question, result, rewards)
+                        pending[slot, number] = rewarding.submit(self.rewarded, question, result, rewards)
             started = time.perf_counter()
             for (slot, _), future in sorted(pending.items()):
                 groups[slot].drawn.append(future.result())
@@ -152,7 +152,7 @@ class Rollouts:
                     sampling=sampling,
                     stop_ids=self.stop_ids,
                     plans=question.sample.plans,
-                    frames=partial(self._frames, question),
+                    frames=partial(self.frames, question),
                     logprobs=True,
                     tempered=sampling.temperature > 0,
                     prefix=prefix,
@@ -160,7 +160,8 @@ class Rollouts:
                     draws=f"{name} {question.slot} {number}",
                 )
 
-    def _frames(self, question: Question) -> Sequence[np.ndarray]:
+    def frames(self, question: Question) -> Sequence[np.ndarray]:
+        """Its media decoded, each uint8 [n, 3, h, w]. Raises the problems of those that cannot be."""
         if question.frames is None:
             started = time.perf_counter()
             (frames,), problems = self.source.collect(question.ticket)
@@ -175,7 +176,8 @@ class Rollouts:
             raise ProblemError(question.problems)
         return question.frames
 
-    def _rewarded(self, question: Question, result: Result, rewards: Rewards) -> Drawn:
+    def rewarded(self, question: Question, result: Result, rewards: Rewards) -> Drawn:
+        """A completion with its text and its reward. Raises the problems of rewards."""
         ids = result.token_ids[:-1] if result.finish_reason == "stop" else result.token_ids
         text = self.planner.chat.decode(ids).strip()
         completion = Completion(question.sample.record, text, result.token_ids, result.finish_reason)

@@ -5,8 +5,8 @@ python -P -m vidqa.engine.torchrun --standalone --nproc-per-node 2 -m vidqa.engi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import ExitStack, closing
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -63,6 +63,26 @@ MOST_APART = {"float32": ("rollout_difference_max", 1e-3), "bfloat16": ("rollout
 
 def train(spec: Any, run: RunFolder) -> int:
     """Carry out a GrpoSpec in `run`. Returns 0, or 6 where a signal or a stop rule ended it (saved and resumable)."""
+    with (
+        open_training(spec, run) as training,
+        open_progress(spec, run, training.world, training.first, training.schedule.total) as progress,
+    ):
+        saver = training.saver
+        try:
+            if not training.carry_out(progress):
+                return int(Exit.NOT_DONE)
+            training.close()  # room for the export that is loaded again
+            if proof := saver.finish():
+                progress.say(proof)
+            return int(Exit.OK)
+        except (OSError, ProblemError):
+            saver.background.settle()
+            raise
+
+
+@contextmanager
+def open_training(spec: Any, run: RunFolder) -> Iterator[Training]:
+    """A GrpoSpec's training in `run`, where its next step is to be taken."""
     stop = StopRequest()
     raise_errors(check_with_gpus(spec, world_size()))
     mesh, folder = spec.policy.parallelism, Path(spec.policy.model_name_or_path)
@@ -85,18 +105,7 @@ def train(spec: Any, run: RunFolder) -> int:
         training = Training(run, schedule, start, planner, source, shape, stop)
         opened.enter_context(training.rewards)
         opened.enter_context(training.held_rewards)
-        with open_progress(spec, run, world, start.step, schedule.total) as progress:
-            saver = training.saver
-            try:
-                if not training.carry_out(progress):
-                    return int(Exit.NOT_DONE)
-                training.close()  # room for the export that is loaded again
-                if proof := saver.finish():
-                    progress.say(proof)
-                return int(Exit.OK)
-            except (OSError, ProblemError):
-                saver.background.settle()
-                raise
+        yield training
 
 
 def memory_policy(spec: Any, folder: Path, data: Prepared, shape: RolloutShape, world: World) -> Any:
@@ -189,7 +198,7 @@ class Training:
         # What measures it and saves it.
         self.quarantine = Quarantine(run, world, spec.engine.on_bad_sample)
         self.watch = StopWatch(spec.engine.stop, start.trainer.get("validation_start"))
-        self.record = RolloutRecord(run.path, world.rank, start.step)
+        self.record = RolloutRecord(run.path, world.rank, start.step, world.size)
         learning = training_planner(spec, folder)
         self.saver = Saver(run, schedule, Collator(learning, sizes, world.device.type), facts, start)
         proofs, _ = learning.plan([sample.record for sample in (data.validation or data.train)[:20]])
@@ -207,12 +216,9 @@ class Training:
             progress.log(0, self._validate(0), line="before training")
         if self.saver.owed:
             self._conclude(self.first - 1, {}, progress, resumed=True)
-        self.prefetched = self._asked(self.consumed, self._batch) if self.first < schedule.total else []
+        self.prefetched = self.ask(self.consumed, self._batch) if self.first < schedule.total else []
         for step in range(self.first, schedule.total):
-            rate = learning_rate(step, schedule.total, schedule.warmup, spec.train)
-            set_learning_rate(self.learner.optimizer, rate)
             values, stop_requested = self._step(step)
-            values["train/lr"] = rate
             stopping = stop_requested and step + 1 < schedule.total
             stopping = self._conclude(step, values, progress, stopping=stopping)
             if stopping:
@@ -232,33 +238,37 @@ class Training:
         groups, facts = self._rollout(step)
         if step == 0:
             self._require_spread(groups)
+        self.prefetched = self.ask(self.consumed, self._batch) if step + 1 < self.schedule.total else []
+        values, stop_requested = self.learn(step, groups)
+        self.meter.timed("sync", self.rollout_model.sync)
+        self.record.write(step + 1, groups, divided=not self.policy.unbiased_advantage)
+        return {**facts, **values}, stop_requested
+
+    def learn(self, step: int, groups: Sequence[Group]) -> tuple[dict[str, float], bool]:
+        """Every update of a step by this rank's groups: metrics, and whether a signal asks to stop."""
+        rate = learning_rate(step, self.schedule.total, self.schedule.warmup, self.spec.train)
+        set_learning_rate(self.learner.optimizer, rate)
         micro = self.meter.timed("plan", lambda: [self.update.plan(part) for part in self._parts(groups)])
-        passes = self.policy.mu_iterations
-        if len(micro) * passes > 1:
+        if len(micro) * self.policy.mu_iterations > 1:
             micro = self.meter.timed("old", lambda: [self._old(part) for part in micro])
         if self.policy.kl_beta > 0:
             micro = self.meter.timed("reference", lambda: [self._reference(part) for part in micro])
-        following = step + 1 < self.schedule.total
-        self.prefetched = self._asked(self.consumed, self._batch) if following else []
         if peak_gib := self.schedule.policy.peak_gib:  # capturing a graph, in a rollout, unmaps what is free
             map_memory(peak_gib, self.world.device)
-        values, stop_requested = dict[str, float](), False
-        for number, part in enumerate(part for _ in range(passes) for part in micro):
+        values, stop_requested = {"train/lr": rate}, False
+        for number, part in enumerate(micro * self.policy.mu_iterations):
             if not part.tokens:  # no group was left, or all of it is masked
                 continue
             taken = self.update.step(self.updates, part)
             outcome = self.meter.timed("update", lambda: self.learner.take(taken))  # noqa: B023  called at once
             if not outcome.is_finite:
-                message = f"loss {outcome.loss}, gradient norm {outcome.grad_norm}"
-                raise ENGINE_NOT_FINITE.error(f"step {step + 1}", message)
+                raise ENGINE_NOT_FINITE.error(f"step {step + 1}", f"loss {outcome.loss}, norm {outcome.grad_norm}")
             if number == 0:
                 self._require_same(step, {**outcome.metrics, **outcome.maxima})
             self.updates += 1
             values |= self.meter.updated(outcome, part)
             stop_requested = stop_requested or outcome.stop_requested
-        self.meter.timed("sync", self.rollout_model.sync)
-        self.record.write(step + 1, groups, divided=not self.policy.unbiased_advantage)
-        return {**facts, **values}, stop_requested
+        return values, stop_requested
 
     # --- rollout
 
@@ -266,15 +276,15 @@ class Training:
     def _batch(self) -> int:
         return self.spec.train.train_batch_per_replica // self.spec.rollout.n_generation
 
-    def _asked(self, position: int, count: int) -> list[Question]:
+    def ask(self, position: int, count: int) -> list[Question]:
         """This rank's of `count` questions from `position` of the stream on, spread over the ranks by cost."""
-        numbers = self.stream.take(position, count)
-        samples = self.schedule.data.train
-        mine = shares_of([samples[number] for number in numbers], self.world.size)[self.world.rank]
-        return [
-            self.rollouts.question(position + place, self._prompt(samples[numbers[place]], position + place))
-            for place in mine
-        ]
+        samples = [self.schedule.data.train[number] for number in self.stream.take(position, count)]
+        mine = shares_of(samples, self.world.size)[self.world.rank]
+        return [self.question(position + place) for place in mine]
+
+    def question(self, slot: int) -> Question:
+        """The question at a position of the stream."""
+        return self.rollouts.question(slot, self._prompt(self.schedule.data.train[self.stream.at(slot)], slot))
 
     def _prompt(self, sample: Sample, slot: int) -> Sample:
         """The question as it is asked at a position of the stream, its options permuted where the spec says so."""
@@ -308,7 +318,7 @@ class Training:
             count = self._batch - sum(self.world.gather(len(kept)))
             if count <= 0 or self.policy.variant != "dapo":
                 break
-            questions = self._asked(self.consumed, count)
+            questions = self.ask(self.consumed, count)
         return kept, self.meter.rollouts(every, kept, self._right_part(), self.rollouts)
 
     def _is_kept(self, group: Group) -> bool:
@@ -404,5 +414,7 @@ class Training:
             "updates": self.updates,
             "validation_start": self.watch.start,
         }
+        if stopping or saver.due(step):
+            progress.settle()
         saver.after_step(step, self.model, self.learner.optimizer, stopping=stopping, resumed=resumed)
         return stopping

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import torch
 from peft.tuners.lora import LoraLayer
 
 from vidqa.engine.batch.collate import Batch, Collator
@@ -26,6 +27,7 @@ from vidqa.planning.packing.sharing import Work, cost, unit_length, units, work_
 from vidqa.planning.rollouts import CompletionSample, completion_sample
 from vidqa.planning.samples import Planner
 
+VALUES = ("advantage", "rollout", "weight")  # of every completion, for the objective
 FEW_BITS = 3  # see `attention.segments_of`: packs of rollouts are of other shapes in every step
 
 
@@ -59,6 +61,10 @@ class UpdateCollator(Collator):
         positions = self.planner.family.rope_positions
         position = positions(ids, self.image_id, self.video_id, sample.plans, self.geometry)
         return ids, supervised & usable, position
+
+    def _values(self, placed: Any, learns: np.ndarray) -> dict[str, torch.Tensor]:
+        """A pack of a rank that has no group left holds no samples, but the values that the objective asks for."""
+        return super()._values(placed, learns) if placed else {name: torch.zeros(0) for name in VALUES}
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,183 @@
+"""Replays a step of a GRPO run: rewards and gradient norm are computed again from the completions that it recorded.
+
+python scripts/launch.py grpo --spec RUN/spec.toml --prove
+
+A step can be replayed where its first state is there: the step behind a checkpoint, or step 1 from the model folder.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from vidqa.actions import action_for
+from vidqa.contract.cli import note
+from vidqa.contract.files import read_object, remove, write_json
+from vidqa.contract.problem import Exit
+from vidqa.contract.rollouts import rank_of, read_rollouts, rollout_file, rollout_files
+from vidqa.contract.run_folder import METRICS, TRAINER, RunFolder, read_metrics
+from vidqa.engine.distributed import World
+from vidqa.engine.generators._base import Result
+from vidqa.engine.prepare import on_main
+from vidqa.engine.problems import ENGINE_REPLAY_DIFFERS, ENGINE_REPLAY_MISSING
+from vidqa.engine.rl.rollout import Group
+from vidqa.engine.rl.train import Training, open_training
+from vidqa.engine.rl.update import advantages
+from vidqa.spec.keys import with_values
+
+PROOF = "replay.json"
+NORM = "train/grad_norm"
+TOLERANCE = {"float32": 1e-6, "bfloat16": 1e-2}  # of the gradient norm, relative
+FINISH_REASONS = ("stop", "length")
+
+
+def prove(spec: Any, run: RunFolder) -> int:
+    """Replay a step of the run in whose folder `run` lies: the one behind the checkpoint that `train.resume` names,
+    else behind the newest checkpoint of the run, else step 1. Writes replay.json. Raises ENGINE_REPLAY_MISSING where
+    there is no such step, and ENGINE_REPLAY_DIFFERS where a reward or the gradient norm is not what the run recorded.
+    """
+    recorded = RunFolder(run.path.parent)
+    checkpoint, step = replayable(spec, recorded)
+    resuming = action_for(spec).resuming
+    assert resuming
+    start = with_values(spec, {resuming.key: str(checkpoint) if checkpoint else False})
+    with open_training(start, run) as training:
+        on_main(training.world, lambda: remove(run.path / PROOF, owner=run.path))  # of an earlier proof
+        groups, completions = replayed_groups(training, recorded, step)
+        values, _ = training.learn(step - 1, groups)
+        facts = {
+            "run": str(recorded.path),
+            "checkpoint": checkpoint and checkpoint.name,
+            "step": step,
+            "completions": completions,
+            "grad_norm": values.get(NORM),
+        }
+        on_main(training.world, lambda: judge(run, recorded, facts, TOLERANCE[spec.train.param_dtype]))
+    return int(Exit.OK)
+
+
+def replayable(spec: Any, recorded: RunFolder) -> tuple[Path | None, int]:
+    """The checkpoint to start from (None: the model folder) and the number of the step behind it. Raises
+    ENGINE_REPLAY_MISSING."""
+    if not rollout_files(recorded.path) or not (recorded.path / METRICS).is_file():
+        raise ENGINE_REPLAY_MISSING.error(recorded.path, "no run is here: it has no rollouts or no metrics")
+    steps = {event["step"] for event in read_metrics(recorded.path / METRICS) if NORM in event}
+    if isinstance(spec.train.resume, str):
+        folders = [Path(spec.train.resume)]
+    else:
+        folders = recorded.complete(recorded.checkpoints, TRAINER)[::-1]
+    starts: list[tuple[Path | None, int]] = [(folder, step_of(folder)) for folder in folders]
+    if not isinstance(spec.train.resume, str):
+        starts.append((None, 0))
+    for folder, done in starts:
+        if done + 1 in steps:
+            return folder, done + 1
+    named = ", ".join(f"step {done + 1}" for _, done in starts)
+    raise ENGINE_REPLAY_MISSING.error(recorded.path, f"it has checkpoints before {named}, and recorded none of these")
+
+
+def step_of(checkpoint: Path) -> int:
+    """The steps that are done in a checkpoint; -1 where its facts cannot be read."""
+    step = read_object(checkpoint / TRAINER).get("step")
+    return step if isinstance(step, int) else -1
+
+
+def replayed_groups(training: Training, recorded: RunFolder, step: int) -> tuple[list[Group], int]:
+    """This rank's groups of a recorded step, rewarded again, and the number of completions over all ranks. Raises
+    ENGINE_REPLAY_MISSING, ENGINE_REPLAY_DIFFERS on every rank."""
+    world = training.world
+    try:
+        lines = lines_of(recorded.path, world, step)
+        groups, faults = rewarded_again(training, lines)
+    except (KeyError, TypeError, ValueError, IndexError) as damaged:
+        lines, groups, faults = [], [], [f"rank {world.rank}: a line cannot be used: {damaged!r}"]
+    everyone = world.gather((len(lines), faults))
+    if differences := [fault for _, faults in everyone for fault in faults]:
+        message = f"{len(differences)} differences from what the run recorded: {'; '.join(differences[:3])}"
+        raise ENGINE_REPLAY_DIFFERS.error(f"step {step}", message)
+    completions = sum(count for count, _ in everyone)
+    if not completions:
+        raise ENGINE_REPLAY_MISSING.error(recorded.path, f"no completion of step {step} is recorded")
+    return groups, completions
+
+
+def lines_of(folder: Path, world: World, step: int) -> list[dict[str, Any]]:
+    """The completions that this rank drew in a step. Raises ENGINE_REPLAY_MISSING on every rank where further ranks
+    drew some of them: the gradient is then a sum in another order."""
+    others = [path for path in rollout_files(folder) if rank_of(path) >= world.size]
+    found = {path.name: any(line["step"] == step for line in read_rollouts(path)) for path in others}
+    if drew := [name for name, has in found.items() if has]:
+        message = f"step {step} was taken on more ranks than {world.size}: {', '.join(drew)}"
+        raise ENGINE_REPLAY_MISSING.error(folder, message)
+    path = rollout_file(folder, world.rank)
+    return [line for line in read_rollouts(path) if line["step"] == step] if path.is_file() else []
+
+
+def rewarded_again(training: Training, lines: Sequence[Mapping[str, Any]]) -> tuple[list[Group], list[str]]:
+    """The groups of these completions, in their order, and what is not as it is recorded."""
+    groups, faults = [], list[str]()
+    size, divided = training.spec.rollout.n_generation, not training.policy.unbiased_advantage
+    for slot, members in groupby(lines, key=lambda line: line["slot"]):
+        recorded = list(members)
+        question = training.question(slot)
+        group, where = Group(question), f"question {question.sample.record.id} (slot {slot})"
+        if len(recorded) != size or {line["id"] for line in recorded} != {question.sample.record.id}:
+            faults.append(f"{where}: {len(recorded)} completions of {recorded[0]['id']!r}, {size} expected")
+            continue
+        training.rollouts.frames(question)
+        for line in recorded:
+            if fault := unusable(training, line):
+                faults.append(f"{where}: {fault}")
+                continue
+            result = Result(str(slot), line["finish_reason"], tuple(line["token_ids"]), tuple(line["logprobs"]))
+            group.drawn.append(training.rollouts.rewarded(question, result, training.rewards))
+        if len(group.drawn) == size:
+            shares = advantages(group.rewards, divided=divided).tolist()
+            for line, drawn, share in zip(recorded, group.drawn, shares, strict=True):
+                reward = {
+                    "text": drawn.completion.text,
+                    "reward": drawn.reward.total,
+                    "parts": dict(drawn.reward.parts),
+                }
+                faults += [f"{where}: {text}" for text in apart(line, {**reward, "advantage": share})]
+        groups.append(group)
+    return groups, faults
+
+
+def unusable(training: Training, line: Mapping[str, Any]) -> str:
+    """Why a recorded completion is none that the model can have drawn; empty where it is one."""
+    ids, vocabulary = line["token_ids"], training.model.get_input_embeddings().num_embeddings
+    if line["finish_reason"] not in FINISH_REASONS or not ids or len(ids) != len(line["logprobs"]):
+        return f"{len(ids)} tokens, {len(line['logprobs'])} log-probabilities, end {line['finish_reason']!r}"
+    never = set(training.rollout_model.banned)
+    odd = [one for one in ids if not 0 <= one < vocabulary or one in never]
+    return f"token {odd[0]} is never drawn" if odd else ""
+
+
+def apart(line: Mapping[str, Any], again: Mapping[str, Any]) -> Iterator[str]:
+    """The values of a recorded completion that are others when they are computed again."""
+    for name, value in again.items():
+        if line[name] != value:
+            yield f"completion {line['completion']}: {name} {_short(line[name])}, replayed {_short(value)}"
+
+
+def _short(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)[:80]
+
+
+def judge(run: RunFolder, recorded: RunFolder, facts: dict[str, Any], tolerance: float) -> None:
+    """Write replay.json, and compare the gradient norm with that of metrics.jsonl."""
+    step, norm = facts["step"], facts["grad_norm"]
+    before = next(
+        event[NORM] for event in read_metrics(recorded.path / METRICS) if event["step"] == step and NORM in event
+    )
+    agree = norm is not None and math.isclose(norm, before, rel_tol=tolerance, abs_tol=0.0)
+    write_json(run.path / PROOF, {**facts, "recorded_grad_norm": before, "tolerance": tolerance, "agree": agree})
+    text = f"gradient norm {norm}, {before} recorded, relative {tolerance:g} allowed"
+    if not agree:
+        raise ENGINE_REPLAY_DIFFERS.error(f"step {step}", text)
+    note(f"proved: step {step}: {facts['completions']} completions have the same rewards; {text}")

@@ -1,0 +1,29 @@
+"""Reinforcement learning that is killed and goes on is, bit by bit, the run that nobody killed."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+import rl_kills
+
+from vidqa.contract.rollouts import rollout_file
+
+
+@pytest.mark.slow
+def test_a_run_that_is_killed_twice_is_the_run_that_nobody_killed(tmp_path: Path) -> None:
+    """With groups that are dropped and questions that are drawn for them; and a difference is told."""
+    place = rl_kills.prepare(tmp_path, steps=8)
+    whole = rl_kills.whole(place, "dapo")
+    run, kills = rl_kills.killed(place, "killed", "dapo", 2, random.Random(1))
+    assert len(kills) == 2
+    assert rl_kills.differences(run, whole) == {"same_metrics": True, "same_rollouts": True, "same_weights": True}
+    dropped = [event.get("rollout/groups_dropped", 0) for event in rl_kills.metrics_of(run)]
+    assert sum(dropped) > 0
+    metrics = run / "metrics.jsonl"
+    first, *others = metrics.read_text().splitlines(keepends=True)
+    metrics.write_text(json.dumps({**json.loads(first), "train/loss": 0.5}) + "\n" + "".join(others))
+    rollout_file(run, 1).unlink()
+    assert rl_kills.differences(run, whole) == {"same_metrics": False, "same_rollouts": False, "same_weights": True}

@@ -15,7 +15,7 @@ import torch
 from generator_world import *  # noqa: F403
 from generator_world import CPU, GREEDY, World, changed
 from packaging.version import Version
-from quantized_folder import quantized
+from quantized_folder import VISION, quantized
 from tiny_world import SOURCE, run_engine, tiny_spec
 
 from vidqa.contract.problem import ProblemError
@@ -111,13 +111,19 @@ def test_products_in_8_bits_give_the_answers_of_the_dequantized_model(
 
 
 def test_layers_that_share_an_input_must_share_a_scheme(world: World, tmp_path: Path) -> None:
-    folder = quantized(tmp_path / "mixed", world.folder, "FP8_DYNAMIC", keep=["re:.*layers.1.*k_proj"])
+    folder = quantized(tmp_path / "mixed", world.folder, "FP8_DYNAMIC", keep=[VISION, "re:.*layers.1.*k_proj"])
     with pytest.raises(ProblemError, match="layers that share an input are quantized in different ways"):
         NATIVE.open(world.settings(folder=folder))
 
 
+def test_a_tower_whose_inputs_are_rounded_is_refused(world: World, tmp_path: Path) -> None:
+    folder = quantized(tmp_path / "whole", world.folder, "FP8_DYNAMIC", keep=[])
+    with pytest.raises(ProblemError, match="outside of the decoder's are rounded"):
+        NATIVE.open(world.settings(folder=folder))
+
+
 def test_layers_that_are_kept_stay_as_they_are(world: World, prompts: list[Request], tmp_path: Path) -> None:
-    folder = quantized(tmp_path / "kept", world.folder, "FP8_DYNAMIC", keep=["re:.*layers.1.mlp.*"])
+    folder = quantized(tmp_path / "kept", world.folder, "FP8_DYNAMIC", keep=[VISION, "re:.*layers.1.mlp.*"])
     model = load_weights(folder, torch.float32)
     assert "11 layers" in dequantize(model, torch.float32, model.model.language_model.layers)
     ours = by_id(NativeSession(model, world.settings(folder=folder)), prompts)

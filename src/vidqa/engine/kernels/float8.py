@@ -134,9 +134,10 @@ def few_rows_product(
 
 
 def tiling_for(rows: int, outputs: int) -> Tiling:
-    """Enough programs for all multiprocessors, each with enough bytes under way: `benchmarks/quantize.py --only
-    products` measures others."""
-    return Tiling(16 if outputs <= 8192 else 32, 256, 4, 4)
+    """Enough programs for all multiprocessors, each with enough bytes under way; every program reads all rows of the
+    step again, so that more of these want fewer programs. `benchmarks/quantize.py --only products` measures others."""
+    few, many = (16, 32) if rows <= 16 else (32, 64) if rows <= 32 else (64, 64)
+    return Tiling(few if outputs <= 8192 else many, 256, 4, 4)
 
 
 def float8_product(

@@ -196,7 +196,7 @@ def kernels_of(work: Callable[[], Any], most: int = 10) -> dict[str, float]:
 
 
 def held(device: torch.device, model: Any) -> int:
-    """Bytes of a model: what the GPU has taken for it."""
+    """Bytes that PyTorch has taken of the GPU; without one, those of the model."""
     gc.collect()
     if device.type != "cuda":
         return sum(parameter.nbytes for parameter in model.parameters())
@@ -209,6 +209,7 @@ def generator_rows(options: Namespace, device: torch.device, bandwidth: float) -
     folder = settings_of(shape, options.out / "settings" / shape)
     clips = SetShape(2, (2, 2), width=96, height=64) if options.tiny else SetShape(2, (40, 40))
     prompts = Prompts(folder, write_set(options.out / clips.name, clips), 1 if options.tiny else 12)
+    others = held(device, nn.Module())
     model = empty_model(folder, dtype, device)
     generator = torch.Generator(device).manual_seed(0)
     for name, parameter in model.named_parameters():
@@ -219,7 +220,7 @@ def generator_rows(options: Namespace, device: torch.device, bandwidth: float) -
     for precision in ("bf16", "FP8"):
         if precision == "FP8":
             to_float8(model)
-        sizes[precision] = held(device, model)
+        sizes[precision] = held(device, model) - others
         row = {"run": f"weights, {precision}", "gpu_gb": sizes[precision] / 1e9}
         row["file_gb"] = sum(parameter.nbytes for parameter in model.parameters()) / 1e9
         yield {**row, "share": sizes[precision] / sizes["bf16"]}

@@ -21,19 +21,20 @@ from vidqa.engine.exports.weights import load_weights
 
 LARGEST_INPUT = 6.0  # of a calibrated activation
 GROUP = 32  # numbers of a group of int4 weights: a tiny model is 64 wide
+VISION = "re:.*visual.*"
 SETTINGS = ("config.json", "generation_config.json", "model.safetensors", "model.safetensors.index.json")
 
 
 def quantized(
-    folder: Path, model: Path, scheme: str, *, keep: Sequence[str] = (), dtype: torch.dtype = torch.float32
+    folder: Path, model: Path, scheme: str, *, keep: Sequence[str] = (VISION,), dtype: torch.dtype = torch.float32
 ) -> Path:
-    """The model folder `model` with the decoder's linear layers quantized by a preset of compressed-tensors, except
+    """The model folder `model` with its linear layers quantized by a preset of compressed-tensors, except the head and
     those that match `keep`."""
     plan = preset_name_to_scheme(scheme, ["Linear"])
     if plan.weights.strategy == QuantizationStrategy.GROUP:
         plan.weights.group_size = GROUP
     stock = load_weights(model, dtype)
-    ignored = ["re:.*visual.*", "lm_head", *keep]
+    ignored = ["lm_head", *keep]
     apply_quantization_config(stock, QuantizationConfig(config_groups={"group_0": plan}, ignore=ignored))
     for module in stock.modules():
         if isinstance(getattr(module, "quantization_scheme", None), QuantizationScheme):

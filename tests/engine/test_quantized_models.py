@@ -12,10 +12,11 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.nn.functional as F
 from generator_world import *  # noqa: F403
 from generator_world import CPU, GREEDY, World, changed
 from packaging.version import Version
-from quantized_folder import quantized
+from quantized_folder import VISION, quantized
 from tiny_world import SOURCE, run_engine, tiny_spec
 
 from vidqa.contract.problem import ProblemError
@@ -26,7 +27,7 @@ from vidqa.engine.generators._base import Generator, Request, Result, Session
 from vidqa.engine.generators.native import NativeSession
 from vidqa.engine.kernels import plain
 from vidqa.engine.model.load import meta_model
-from vidqa.engine.model.quantized import Matrix, dequantize, matrix_of, product
+from vidqa.engine.model.quantized import Matrix, Rounding, dequantize, matrix_of, product
 from vidqa.planning.samples import training_planner
 from vidqa.spec import Layer, dump, load, resolve
 
@@ -90,13 +91,18 @@ def test_a_product_is_that_of_the_layers_that_it_joins(world: World, folders: di
     assert (matrix.fake_rounding is None) == scheme.endswith("A16")
 
 
+by_rows = pytest.mark.skipif(
+    Version(torch.__version__) < Version("2.15"),
+    reason="this PyTorch multiplies 8-bit floats on a CPU with one scale for all rows alone",
+)
+
+
+@by_rows
 @pytest.mark.parametrize("scheme", ["FP8_DYNAMIC", "FP8"])
 def test_products_in_8_bits_give_the_answers_of_the_dequantized_model(
     world: World, folders: dict[str, Path], prompts: list[Request], scheme: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """PyTorch multiplies 8-bit floats on a CPU, too, where the engine would not do so; in 2.11 with one scale alone."""
-    if Version(torch.__version__) < Version("2.15"):
-        pytest.skip("this PyTorch multiplies on a CPU with one scale for all rows alone")
+    """PyTorch multiplies 8-bit floats on a CPU, too, where the engine would not do so."""
     settings = world.settings(folder=folders[scheme])
     model = load_weights(folders[scheme], torch.float32)
     words = dequantize(model, torch.float32, model.model.language_model.layers)
@@ -110,14 +116,41 @@ def test_products_in_8_bits_give_the_answers_of_the_dequantized_model(
     assert_same(ours, answered(NATIVE, world, folders[scheme], prompts), 1e-4)
 
 
+@by_rows
+def test_biases_are_added_to_products_in_8_bits() -> None:
+    """Qwen2.5-VL has biases on q, k and v; scales are of whole weights or of their outputs."""
+    generator, layers, expected = torch.Generator().manual_seed(0), [], []
+    hidden_TD = torch.randn(6, 32, generator=generator)
+    rounded = plain.rounded(hidden_TD, Rounding(None))
+    for outputs, per_output in ((32, True), (16, False)):
+        layer = torch.nn.Linear(32, outputs)
+        codes = torch.randn(outputs, 32, generator=generator).to(torch.float8_e4m3fn)
+        scale = torch.rand(outputs if per_output else 1, 1, generator=generator)
+        layer.weight = torch.nn.Parameter(codes, requires_grad=False)
+        layer.weight_scale = torch.nn.Parameter(scale.view(-1, 1) if per_output else scale.view(1))
+        layers.append(layer)
+        expected.append(F.linear(rounded.codes.float() * rounded.step, codes.float() * scale, layer.bias))
+    matrix = matrix_of(*layers)
+    assert matrix.scale is not None and matrix.scale.shape == (1, 48) and matrix.weight.shape == (48, 32)
+    found = product(plain, hidden_TD, matrix, torch.float32)
+    torch.testing.assert_close(found, torch.cat(expected, 1), rtol=1e-5, atol=1e-5)
+
+
 def test_layers_that_share_an_input_must_share_a_scheme(world: World, tmp_path: Path) -> None:
-    folder = quantized(tmp_path / "mixed", world.folder, "FP8_DYNAMIC", keep=["re:.*layers.1.*k_proj"])
+    folder = quantized(tmp_path / "mixed", world.folder, "FP8_DYNAMIC", keep=[VISION, "re:.*layers.1.*k_proj"])
     with pytest.raises(ProblemError, match="layers that share an input are quantized in different ways"):
         NATIVE.open(world.settings(folder=folder))
 
 
+def test_a_tower_whose_inputs_are_rounded_is_refused(world: World, tmp_path: Path) -> None:
+    folder = quantized(tmp_path / "whole", world.folder, "FP8_DYNAMIC", keep=[])
+    with pytest.raises(ProblemError, match="outside of the decoder's are rounded"):
+        NATIVE.open(world.settings(folder=folder))
+
+
+@by_rows
 def test_layers_that_are_kept_stay_as_they_are(world: World, prompts: list[Request], tmp_path: Path) -> None:
-    folder = quantized(tmp_path / "kept", world.folder, "FP8_DYNAMIC", keep=["re:.*layers.1.mlp.*"])
+    folder = quantized(tmp_path / "kept", world.folder, "FP8_DYNAMIC", keep=[VISION, "re:.*layers.1.mlp.*"])
     model = load_weights(folder, torch.float32)
     assert "11 layers" in dequantize(model, torch.float32, model.model.language_model.layers)
     ours = by_id(NativeSession(model, world.settings(folder=folder)), prompts)

@@ -208,6 +208,26 @@ def test_an_evaluation_of_a_model_that_is_too_large_is_refused(case: Case) -> No
     assert evaluated(case, None)[1] == []
 
 
+@pytest.mark.parametrize(
+    ("bits", "generator", "weights_gib"),
+    [(8, "native", 9.9), (8, "transformers", 16.3), (4, "native", 16.3)],
+)
+def test_quantized_weights_take_the_bytes_of_their_files_where_they_stay_so(
+    case: Case, bits: int, generator: str, weights_gib: float
+) -> None:
+    """FP8 stays as it is with the native generator alone; everything else becomes numbers of model.dtype."""
+    weights = {"num_bits": bits, "type": "float", "strategy": "channel", "dynamic": False}
+    inputs = {"num_bits": 8, "type": "float", "strategy": "token", "dynamic": True}
+    groups = {"group_0": {"targets": ["Linear"], "weights": weights, "input_activations": inputs}}
+    config = json.loads((case.model / "config.json").read_text())
+    config["quantization_config"] = {"quant_method": "compressed-tensors", "config_groups": groups}
+    (case.model / "config.json").write_text(json.dumps(config))
+    index = {"metadata": {"total_size": 10_600_000_000}, "weight_map": {"a": "model-1.safetensors"}}
+    (case.model / "model.safetensors.index.json").write_text(json.dumps(index))
+    report, _ = evaluated(case, 80.0, **{"evaluation.generator": generator})
+    assert report.facts["memory"]["weights_gib"] == weights_gib
+
+
 def test_a_job_counts_on_no_more_than_its_part_of_a_gpu(case: Case) -> None:
     limit = {"engine.gpu_memory_gib": 10.0}
     _, (problem,) = evaluated(case, 80.0, **limit)

@@ -15,6 +15,7 @@ from vidqa.dataset.sources import file_of
 from vidqa.evaluation.problems import METRIC_MODEL
 from vidqa.evaluation.user_scores import require_function
 from vidqa.families import family_of
+from vidqa.families.quantization import float8_bytes
 from vidqa.families.sizes import Sizes
 from vidqa.planning.budget.answering import (
     PREDICTED,
@@ -101,9 +102,13 @@ def _longest(samples: Sequence[Sample]) -> list[Sample]:
 
 
 def model_of(context: Context) -> tuple[Sizes, int]:
-    """Sizes and number of parameters of the model that answers."""
-    family = family_of(context.processor_folder)
-    sizes = family.sizes_of(context.processor_folder)
+    """Sizes of the model that answers, and the numbers of its precision that its weights take. The native generator
+    keeps 8-bit floats as they are stored; other quantized weights become numbers of model.dtype."""
+    folder = context.processor_folder
+    family, sizes = family_of(folder), family_of(folder).sizes_of(folder)
+    generator = value_at(context.spec, context.declared_action.answering).generator
+    if generator == "native" and (kept := float8_bytes(folder)):
+        return sizes, kept // BYTES_OF[value_at(context.spec, "model.dtype")]
     return sizes, sum(tensor.numel for tensor in family.tensors(sizes))
 
 

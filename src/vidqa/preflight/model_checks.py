@@ -6,7 +6,7 @@ from pathlib import Path
 
 from vidqa.contract import environment
 from vidqa.contract.problem import Problem, ProblemError
-from vidqa.families import family_of
+from vidqa.families import family_of, quantization_of, require_plain_weights
 from vidqa.families.adapters import check_adapter
 from vidqa.families.chat import load_chat
 from vidqa.families.weights import check_weights, weight_bytes, weight_files
@@ -45,7 +45,10 @@ def weights(context: Context) -> list[Problem]:
         problems += check_weights(folder)
     if not problems:
         folder = context.processor_folder
-        context.facts["parameters"] = weight_bytes(folder).parameters or architecture_parameters(folder)
+        packed = bool(quantization_of(folder))  # one number of the file may hold several weights
+        context.facts["parameters"] = (not packed and weight_bytes(folder).parameters) or architecture_parameters(
+            folder
+        )
     return problems
 
 
@@ -63,6 +66,8 @@ def architecture(context: Context) -> list[Problem]:
     first, *base = context.models.values()
     if base:
         check_adapter(first)
+    if base or any(data.teaches for data in context.declared_action.data):
+        require_plain_weights(context.processor_folder, f"{context.action} begins with")
     return check_with_heads(context.training.policy, sizes.text.kv_heads) if context.training else []
 
 

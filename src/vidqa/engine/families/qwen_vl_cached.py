@@ -20,7 +20,7 @@ from vidqa.engine.kernels import kernels_for
 from vidqa.engine.model.attention import attend
 from vidqa.engine.model.layers import normed, project
 from vidqa.engine.model.paged_cache import PAGE, PagedCache
-from vidqa.engine.model.quantized import Matrix, Rounded, matrix_of, product
+from vidqa.engine.model.quantized import Matrix, Rounded, matrix_of, product, require_plain_inputs
 
 
 class DecoderWeights(NamedTuple):
@@ -63,6 +63,7 @@ class CachedQwenVL:
     def __init__(self, parts: Parts, model: Any) -> None:
         self.parts = parts
         self.visual, self.decoder, self.head = model.model.visual, model.model.language_model, model.lm_head
+        require_plain_inputs(self.visual, self.head)
         self.kernels = kernels_for(model.device)
         self.multiply = partial(product, self.kernels, dtype=self.decoder.embed_tokens.weight.dtype)
         self.vision_block = partial(vision_block, parts, EAGER._replace(before_vision=self._before_vision))

@@ -15,7 +15,7 @@ import torch
 import triton
 import triton.language as tl
 
-FEW_ROWS = 64  # up to which `few_rows_product` is taken
+FEW_ROWS = 128  # up to which `few_rows_product` is taken
 LARGEST: tl.constexpr = tl.constexpr(448.0)  # of E4M3
 LEAST: tl.constexpr = tl.constexpr(1e-12)  # of a row that is all zero
 
@@ -28,6 +28,10 @@ class Tiling(NamedTuple):
     width: int
     warps: int
     stages: int
+
+
+# The fastest on an H100, of those that benchmarks/quantize.py measures; for one product of 64 rows another is by 4 %.
+ONE_ROW, SEVERAL_ROWS = Tiling(8, 512, 4, 4), Tiling(64, 256, 4, 4)
 
 
 @triton.jit
@@ -117,7 +121,7 @@ def few_rows_product(
     """The product [T, O] of rounded rows with weights in E4M3, for T up to 128."""
     (rows, width), outputs = codes_TD.shape, len(weight_OD)
     out = codes_TD.new_empty((rows, outputs), dtype=dtype)
-    tiling = tiling or tiling_for(rows, outputs)
+    tiling = tiling or (ONE_ROW if rows == 1 else SEVERAL_ROWS)
     programs = triton.cdiv(outputs, tiling.outputs)
     if tiling.outputs < 16:
         _one_row_kernel[(programs,)](
@@ -131,12 +135,6 @@ def few_rows_product(
         num_warps=tiling.warps, num_stages=tiling.stages,
     )  # fmt: skip
     return out
-
-
-def tiling_for(rows: int, outputs: int) -> Tiling:
-    """Enough programs for all multiprocessors, each with enough bytes under way: `benchmarks/quantize.py --only
-    products` measures others."""
-    return Tiling(16 if outputs <= 8192 else 32, 256, 4, 4)
 
 
 def float8_product(

@@ -103,6 +103,19 @@ def _fake_rounding(layer: Any) -> Callable[[torch.Tensor], torch.Tensor] | None:
     return lambda hidden_TD: forward_quantize(layer, hidden_TD[None], "input", scheme.input_activations)[0]
 
 
+def require_plain_inputs(*modules: nn.Module) -> None:
+    """Raises MODEL_UNSUPPORTED for layers whose scheme rounds inputs, in modules whose forward here does not."""
+    rounding = [
+        name
+        for module in modules
+        for name, layer in module.named_modules()
+        if (scheme := getattr(layer, "quantization_scheme", None)) and scheme.input_activations
+    ]
+    if rounding:
+        message = f"inputs of {len(rounding)} layers outside of the decoder's are rounded, first {rounding[0]!r}"
+        raise MODEL_UNSUPPORTED.error("config.json", message, "Answer with the generator transformers or vllm.")
+
+
 def dequantize(model: Any, dtype: torch.dtype, keep: Sequence[nn.Module]) -> str:
     """Give a model that transformers loaded from a quantized folder its weights in `dtype`; those in `keep` that can
     multiply in 8-bit floats stay as they are. Returns what was done, in words."""

@@ -1,4 +1,4 @@
-"""H.264 whose pictures are fields (PAFF), as broadcasts have them: written bit by bit, since no encoder here writes it."""
+"""H.264 whose pictures are fields (PAFF), as broadcasts have them, written bit by bit: no encoder here writes it."""
 
 from __future__ import annotations
 

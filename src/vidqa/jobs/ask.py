@@ -100,7 +100,9 @@ def rows_of_table(path: Path, reasoning: bool = False) -> list[Row]:
 
 def _unanswered(record: Record, reasoning: bool) -> Row:
     turns = record.turns[:-1] if record.turns[-1].role == "assistant" else record.turns
-    messages = [{"role": turn.role, "content": [_part(record, part) for part in turn.parts]} for turn in turns]
+    messages: list[Row] = [
+        {"role": turn.role, "content": [_part(record, part) for part in turn.parts]} for turn in turns
+    ]
     texts = [part for part in messages[-1]["content"] if part["type"] == "text"]
     if reasoning and texts:
         texts[-1]["text"] = with_reasoning(texts[-1]["text"])

@@ -154,5 +154,8 @@ ENGINE_GENERATORS_DIFFER = Code(
 def unwritable(failed: OSError) -> Problem:
     """A full disk is a failed save; any other refusal means that the folder cannot be written."""
     full = failed.errno in (errno.ENOSPC, errno.EDQUOT)
-    code = ENGINE_SAVE_FAILED if full else ENGINE_OUTPUT_UNWRITABLE
-    return code.at(failed.filename or "the run folder", failed.strerror or str(failed))
+    where, message = failed.filename or "the run folder", failed.strerror or str(failed)
+    if full:
+        remedy = "Free space on that disk, then jobs.py retry JOB: a training goes on from its last checkpoint, "
+        return ENGINE_SAVE_FAILED.at(where, message, remedy + "an evaluation after its last answer.")
+    return ENGINE_OUTPUT_UNWRITABLE.at(where, message)

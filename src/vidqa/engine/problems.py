@@ -1,6 +1,8 @@
 """Problems of a run: what can go wrong once the engine has started."""
 
 import errno
+import shutil
+from pathlib import Path
 
 from vidqa.contract.problem import Code, Exit, Problem
 
@@ -159,3 +161,11 @@ def unwritable(failed: OSError) -> Problem:
         remedy = "Free space on that disk, then jobs.py retry JOB: a training goes on from its last checkpoint, "
         return ENGINE_SAVE_FAILED.at(where, message, remedy + "an evaluation after its last answer.")
     return ENGINE_OUTPUT_UNWRITABLE.at(where, message)
+
+
+def with_free_space(failure: str, folder: Path) -> str:
+    """A failure to write, and how much room the disk had then: of a full one PyTorch's writer says where it stood."""
+    try:
+        return f"{failure.strip()[:300]} ({shutil.disk_usage(folder).free / 1e6:,.1f} MB of the disk are free)"
+    except OSError:
+        return failure

@@ -9,11 +9,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 from vidqa.contract.cli import Parser, Result, run
 from vidqa.contract.run_folder import run_named
 
+QUESTIONS = "text with a question a line, each about every --video; or a table (CSV, JSON) of videos and questions"
 parser = Parser(
     "Ask a trained model about videos and images, without a spec and without annotations, on a GPU or a CPU.",
     examples=[
         'python scripts/infer.py --model outputs/train/RUN --video clip.mp4 --question "Is the door open?"',
         "python scripts/infer.py --model FOLDER --video clips/ --questions questions.txt --jsonl answers.jsonl",
+        "python scripts/infer.py --model RUN --questions questions.csv --csv answers.csv",
         "python scripts/infer.py --model RUN --video long.mp4 --set inference.window_s=30 --set inference.overlap_s=5",
     ],
 )
@@ -26,7 +28,7 @@ parser.add_argument(
 parser.add_argument("--which", help="of a run: best, latest, step_N or epoch_N")
 parser.add_argument("--video", "--image", nargs="+", action="extend", default=[], metavar="FILE", help="or a folder")
 parser.add_argument("--question", action="append", default=[], metavar="TEXT", help="may be given several times")
-parser.add_argument("--questions", type=Path, metavar="FILE", help="a text file with one question a line")
+parser.add_argument("--questions", type=Path, metavar="FILE", help=QUESTIONS)
 parser.add_argument("--prompt-file", type=Path, metavar="YAML", help="system_prompt, user_prompt, sampling_params")
 parser.add_argument("--reasoning", action="store_true", help="ask the model to think before it answers")
 parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="see parameters_inference.md")
@@ -36,17 +38,31 @@ parser.add_argument("--out", type=Path, metavar="DIR", help="keep the run here; 
 
 
 def main(options: Namespace) -> Result:
-    from vidqa.jobs.ask import Question, ask, lines_of, problems_of, require_table, shown, write_lines, write_table
+    from vidqa.jobs.ask import (
+        Question,
+        ask,
+        is_table,
+        lines_of,
+        problems_of,
+        require_table,
+        shown,
+        write_lines,
+        write_table,
+    )
 
-    if not options.video:
-        parser.error("name at least one file or folder with --video or --image")
+    table = options.questions if options.questions and is_table(options.questions) else None
+    if table and (options.video or options.question):
+        parser.error("the rows of a table name their own videos and questions: leave --video and --question out")
+    if not table and not options.video:
+        parser.error("name at least one file or folder with --video or --image, or a table with --questions")
     if options.csv:
         require_table(options.csv)  # before anything is asked
-    questions = [*options.question, *(lines_of(options.questions) if options.questions else [])]
+    questions = [*options.question, *(lines_of(options.questions) if options.questions and not table else [])]
     question = Question(
         options.model,
         tuple(options.video),
         tuple(questions),
+        table=table,
         which=options.which,
         sets=tuple(options.set),
         out=options.out,

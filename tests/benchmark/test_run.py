@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -100,6 +101,18 @@ def test_planted_scores_are_found_with_failing_and_empty_answers(tmp_path: Path)
         assert len(theirs) == len(items) == 5 and problems == []
         ours, _ = read_dataset(outcome.run, name)
         assert protocol_scores(ours)["correct"] == found["subsets"][name]["one_shot"]["correct"]
+
+    # Stopped among the further attempts, it goes on with the question that was due.
+    resumed = tmp_path / "resumed"
+    shutil.copytree(outcome.run, resumed)
+    (attempt,) = resumed.glob("answers/again-1/*/rank-0.jsonl")
+    lines = attempt.read_text().splitlines(keepends=True)
+    attempt.write_text(lines[0])
+    (resumed / "retries.json").unlink()
+    run_engine("evaluate", outcome.run / "spec.toml", resumed)  # its skip_saved is true
+    assert len(lines) > 1 and sorted(attempt.read_text().splitlines(keepends=True)) == sorted(lines)
+    assert attempt.read_text().startswith(lines[0]), "what was answered is kept"
+    assert json.loads((resumed / "retries.json").read_text()) == rows
 
     again = carry_out(settings)
     write_files(settings, again, report(settings, again))

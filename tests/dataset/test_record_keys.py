@@ -93,6 +93,16 @@ def test_keys_that_qwen_vl_utils_refuses_are_errors(
         (said(("user", "Q", {}), ("assistant", "A", {}), rejected_response="B"), ["rejected_response"]),
         (said(("user", "Q", {}), ("assistant", "A", {}), prompt="R", history=[["S", "B"]]), ["prompt", "history"]),
         (said(("user", "Q", {}), ("assistant", "A", {}), video_start=1, video="a.mp4"), ["video_start"]),
+        (asked({"type": "video_url", "video_url": {"url": "a.mp4", "fps": 2}}), ["video_url.fps: its place is beside"]),
+        (asked({"type": "video", "video": "a.mp4", "path": "b.mp4"}), ["path: video names the medium"]),
+        (
+            {**asked({"type": "video", "video": "a.mp4"}), "conversations": [{"from": "human", "value": "Q"}, ANSWER]},
+            ["messages: conversations holds"],
+        ),
+        (
+            said(("user", "Q", {}), ("assistant", "A", {"value": "B"}), teacher_prompt="P"),
+            ["content: value holds", "teacher_prompt"],
+        ),
     ],
 )
 def test_keys_without_effect_are_named_alike_by_all_who_read(
@@ -197,3 +207,11 @@ def test_conversion_keeps_what_they_mean(tmp_path: Path, to: str) -> None:
     after, _ = check_records(converted.files[0], folder)
     assert len(before) == len(rows) and converted.facts["dropped"] == {}
     assert [(each.turns, each.media) for each in after] == [(each.turns, each.media) for each in before]
+
+
+def test_keys_beside_the_path_of_a_listed_video_are_refused(tmp_path: Path) -> None:
+    record, problems = read(
+        tmp_path, said(("user", "Q", {}), ("assistant", "A", {}), video={"path": "a.mp4", "fps": 2})
+    )
+    assert record is None and "got an object" in named(problems, "DATA_FIELD_TYPE", "error")
+    assert read(tmp_path, said(("user", "Q", {}), ("assistant", "A", {}), video={"path": "a.mp4", "bytes": None}))[0]

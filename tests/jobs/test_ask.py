@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,7 +18,9 @@ from tiny_world import tiny_data, tiny_model
 
 from vidqa.contract.cli import SKILL_ROOT
 from vidqa.contract.problem import ProblemError
-from vidqa.jobs.ask import Question, ask, shown
+from vidqa.dataset import load_records
+from vidqa.dataset.record import Record
+from vidqa.jobs.ask import Question, ask, rows_of_table, shown
 from vidqa.platforms.processes import Identity
 from vidqa.spec.sources import model_layer
 
@@ -71,8 +74,36 @@ def test_a_table_of_questions_is_not_replaced_by_answers(world: Path, tmp_path: 
     words = ("--model", world / "model", "--video", world / "data/videos/0.mp4", "--csv", tmp_path / "q.csv")
     done = infer(*words, "--json")
     (problem,) = json.loads(done.stdout)["problems"]
-    assert problem["code"] == "PLATFORM_OUT_UNWRITABLE" and "dataset.annotation_path" in problem["remedy"]
+    assert problem["code"] == "PLATFORM_OUT_UNWRITABLE" and "--questions FILE.csv" in problem["remedy"]
     assert (tmp_path / "q.csv").read_text().startswith("video,question")
+
+
+def views(record: Record) -> tuple[Any, ...]:
+    return record.question, [medium.view for medium in record.media], record.turns[0].role
+
+
+def test_a_table_of_questions_asks_each_about_its_own_video(world: Path, tmp_path: Path) -> None:
+    (tmp_path / "q.csv").write_text(f"file,question,answer\n{world}/data/videos/0.mp4,Why?,\nb.png,<image>Is it?,x\n")
+    (tmp_path / "b.png").write_bytes((world / "data/images/0.png").read_bytes())
+    part = {"type": "video", "video": str(tmp_path / "../a.mp4"), "fps": 2.0}
+    shutil.copy(world / "data/videos/1.mp4", tmp_path.parent / "a.mp4")
+    turns = [
+        {"role": "system", "content": "S"},
+        {"role": "user", "content": [part, {"type": "text", "text": "a <video>"}]},
+    ]
+    (tmp_path / "q.json").write_text(json.dumps([{"messages": turns}]))
+    for name in ("q.csv", "q.json"):
+        rows = rows_of_table(tmp_path / name)
+        (tmp_path / "asked.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        before, after = (load_records(tmp_path / file, need_answers=False) for file in (name, "asked.jsonl"))
+        assert [views(record) for record in before] == [views(record) for record in after]
+        assert all(record.turns[-1].role == "user" for record in after) and len(rows) == (2 if name == "q.csv" else 1)
+    assert "<think>" in rows_of_table(tmp_path / "q.csv", reasoning=True)[0]["messages"][0]["content"][-1]["text"]
+    done = infer("--model", world / "model", "--questions", tmp_path / "q.csv", "--video", tmp_path / "b.png", "--json")
+    assert done.returncode == 2 and "leave --video" in json.loads(done.stdout)["problems"][0]["message"]
+    (tmp_path / "q.csv").write_text("file,answer\na.mp4,x\n")
+    with pytest.raises(ProblemError, match="there is no column question;"):
+        rows_of_table(tmp_path / "q.csv")
 
 
 def test_the_engine_ends_with_a_killed_script(world: Path) -> None:

@@ -56,7 +56,8 @@ def spec(tmp_path: Path) -> Callable[..., Path]:
 def rendered(spec: Path, platform: str, write: bool = False, **settings: Any) -> ContainerFiles:
     site = spec.with_name("site.toml")
     site.write_text(tomli_w.dumps({platform: settings}) if settings else "")
-    return prepare("train", spec, platform, Resources(image=IMAGE, site=site), write=write)
+    image = None if settings.get("backend", "") == "venv" else IMAGE
+    return prepare("train", spec, platform, Resources(image=image, site=site), write=write)
 
 
 def refused(spec: Path, platform: str = "local", action: str = "train", **wanted: Any) -> list[str]:
@@ -146,6 +147,10 @@ def test_slurm(spec: Callable[..., Path], tmp_path: Path, backend: str) -> None:
     assert script.index("#SBATCH") < script.index("module load cuda") < script.index("exec srun")
     shown = {"venv": "exec srun sh -c", "apptainer": "apptainer exec --nv", "pyxis": f"--container-image={IMAGE}"}
     assert shown[backend] in script and made.submit.startswith("sbatch ")
+
+
+def test_slurm_without_a_container_refuses_an_image(spec: Callable[..., Path]) -> None:
+    assert refused(spec(), "slurm", image=IMAGE) == ["PLATFORM_IMAGE_UNUSED"]
 
 
 def test_kubernetes(spec: Callable[..., Path], tmp_path: Path) -> None:

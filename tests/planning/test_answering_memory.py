@@ -31,6 +31,7 @@ from vidqa.planning.budget.answering import (
     AnsweringSetup,
     Reading,
     answering_memory,
+    answering_setup,
     cache_bytes_per_token,
     cache_pages,
     readings,
@@ -177,6 +178,16 @@ class Asked:
     def __init__(self, length: int, patches: int, prefix: int = 0, key: bytes = b"") -> None:
         self.length, self.patches, self.prefix, self.prefix_key = length, patches, prefix, key
         self.supervised, self.plans = 0, ()
+
+
+def test_further_attempts_hold_longer_answers() -> None:
+    spec = SimpleNamespace(
+        generation=SimpleNamespace(max_tokens=64), model=SimpleNamespace(max_length=4096, dtype="bfloat16")
+    )
+    work = SimpleNamespace(generator="native", batch_size=1)
+    once, again = (answering_setup(spec, work, 1000, longer) for longer in (0, 2560))
+    assert (once.longest, once.answer, again.longest, again.answer) == (1064, 64, 3624, 2624)
+    assert answering_setup(spec, work, 4000, 2560).longest == 4096
 
 
 def test_what_is_read_together() -> None:

@@ -8,6 +8,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -23,7 +24,7 @@ from vidqa.jobs import records, results
 from vidqa.jobs import watch as jobs
 from vidqa.jobs.launch import launch, retry
 from vidqa.jobs.records import JobRecord
-from vidqa.platforms import job_files, local
+from vidqa.platforms import job_files, local, processes
 from vidqa.platforms._base import State
 from vidqa.platforms.processes import Identity, job_processes, supervisors
 
@@ -236,3 +237,23 @@ def test_a_killed_job_says_why_and_is_launched_again_without_asking(stand_in: No
 def test_a_job_that_would_fail_again_is_not_offered_to_be(stand_in: None, write_spec: WriteSpec) -> None:
     shown = results.of_job(ended(started(write_spec("fail"))))
     assert [p.code for p in shown.problems] == ["DATA_EMPTY"] and not [n for n in shown.next if " retry " in n]
+
+
+def test_ranks_below_a_supervisor_are_found_without_a_look_at_all_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    environment = {**os.environ, processes.JOB_VARIABLE: "below", "RANK": "0"}
+    shell = ["bash", "-c", "bash -c 'sleep 100 & wait' & wait"]
+    inside, outside = (subprocess.Popen(shell, env=environment, start_new_session=True) for _ in range(2))
+    try:
+        all_ranks, deadline = set[int](), time.monotonic() + 60
+        while len(all_ranks) < 2 and time.monotonic() < deadline:
+            all_ranks = {process.pid for process in processes.engine_processes("below")}
+        assert all_ranks == {inside.pid, outside.pid}
+        supervisor = processes.Identity.of(os.getpid())
+        monkeypatch.setattr(Path, "iterdir", None)  # as the whole of /proc is listed
+        assert {process.pid for process in processes.engine_processes("below", supervisor)} == all_ranks
+        (below,) = processes.engine_processes("below", processes.Identity.of(inside.pid))
+        assert processes.parent(below.pid) == inside.pid
+    finally:
+        for process in (inside, outside):
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()

@@ -199,6 +199,8 @@ def test_an_image_that_the_nodes_would_not_find(
     found = [problem for problem in slurm.check(asked) if problem.code == "PLATFORM_SLURM_IMAGE"]
     assert [problem.where for problem in found] == [image] * bool(told)
     assert all(told in problem.message for problem in found)
+    unused = [problem for problem in slurm.check(asked) if problem.code == "PLATFORM_IMAGE_UNUSED"]
+    assert [problem.severity for problem in unused] == ["warning"] * (backend == "venv")
     assert told != "absolute" or str(Path(image).expanduser().absolute()) in found[0].remedy
 
 

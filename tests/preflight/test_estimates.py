@@ -285,6 +285,11 @@ def test_an_evaluation_states_its_time_and_doubts_a_limit_for_reasoning(case: Ca
     assert warnings == [] and usual["reading_s"] == short["reading_s"] >= 0
     assert usual["writing_s_at_most"] == pytest.approx(32 * short["writing_s_at_most"], rel=0.2)
     assert answered(**{"generation.max_tokens": 4096})[1] == []
+    again, _, text = answered(**{"evaluation.retries": 10})  # 10 x 1,024 + 55 x 256 more steps
+    assert again["again_s_at_most"] == pytest.approx(
+        10 * usual["reading_s"] + (10 + 55 / 4) * usual["writing_s_at_most"], rel=0.2
+    )
+    assert usual["again_s_at_most"] == 0 and "for attempts after empty answers" in text
     scored, warnings, _ = answered(**{"evaluation.method": "score"})
     assert warnings == [] and scored["writing_s_at_most"] == 0
 

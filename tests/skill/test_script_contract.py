@@ -7,6 +7,7 @@ import os
 import statistics
 import subprocess
 import sys
+from argparse import Namespace
 from pathlib import Path
 
 import pytest
@@ -175,3 +176,18 @@ def test_what_a_terminal_would_obey_is_written_out(words: str, capfd: pytest.Cap
     written = capfd.readouterr().out
     assert json.loads(written)["data"]["name"] == f"é{words}" and "é" in written
     assert not set("\x1b\x07\x9b\r\x7f\u202e") & set(written)
+
+
+@pytest.mark.parametrize("place", ["/dev/full", "/sys/vidqa/x"])
+def test_what_the_system_refuses_is_no_bug(capsys: pytest.CaptureFixture[str], place: str) -> None:
+    """A disk without room, and a folder that nobody may write."""
+
+    def main(options: Namespace) -> Result:
+        if place == "/dev/full":
+            Path(place).write_text("x")
+        Path(place).parent.mkdir()
+        return Result()
+
+    assert cli.run(cli.Parser("Writes.", examples=[]), main, ["--json"]) == Exit.ENVIRONMENT
+    (problem,) = json.loads(capsys.readouterr().out)["problems"]
+    assert problem["code"] == "ENV_FILE_REFUSED" and problem["message"]

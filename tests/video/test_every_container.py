@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from fractions import Fraction
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import av
 import numpy as np
@@ -15,8 +16,10 @@ from av.codec import Codec
 from clips import draw, mux_silence, ordinary_scheduling
 
 from vidqa.contract.problem import ProblemError
-from vidqa.video import decode_frames, probe
+from vidqa.video import decode, decode_frames, probe
+from vidqa.video.first_picture import Look, first_look
 from vidqa.video.source import SELF_CONTAINED
+from vidqa.video.timeline import Timeline, read_timeline
 
 FRAMES, FPS, GROUP = 16, 25, 5
 SIZES = ((96, 64), (176, 144), (720, 576))  # some encoders take a few sizes alone
@@ -131,6 +134,22 @@ def decoded(path: Path) -> tuple[list[np.ndarray], bool]:
     return [frame.to_ndarray(format="rgb24") for frame in frames], taken and whole
 
 
+def reading_headers_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From here on a file's packets are listed, and its first picture looked at, once for all reads of its frames: they
+    are the same each time, and opening files is most of this test's work."""
+    looked: dict[Path, Look] = {}
+    listed: dict[Path, Timeline] = {}
+
+    def look(path: Path, *opened: Any) -> Look:
+        return looked[path] if path in looked else looked.setdefault(path, first_look(path, *opened))
+
+    def timeline(path: Path, *opened: Any) -> Timeline:
+        return listed[path] if path in listed else listed.setdefault(path, read_timeline(path, *opened))
+
+    monkeypatch.setattr(decode, "first_look", look)
+    monkeypatch.setattr(decode, "read_timeline", timeline)
+
+
 def differences(path: Path, expected: list[np.ndarray]) -> list[str]:
     count = probe(path).frame_count
     if count != len(expected):
@@ -148,7 +167,8 @@ def differences(path: Path, expected: list[np.ndarray]) -> list[str]:
 
 
 @pytest.mark.parametrize("codec", video_encoders())
-def test_frames_of_a_codec_in_every_container(tmp_path, codec):
+def test_frames_of_a_codec_in_every_container(tmp_path, codec, monkeypatch):
+    reading_headers_once(monkeypatch)
     wrong, sizes, tried = {}, SIZES, []
     for muxer in MUXERS:
         path = tmp_path / f"{muxer.split(',')[0]}.bin"

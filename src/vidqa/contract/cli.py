@@ -11,6 +11,7 @@ With --json exactly one object goes to stdout; progress and logs always go to st
 from __future__ import annotations
 
 import argparse
+import errno
 import io
 import json
 import os
@@ -35,6 +36,13 @@ EXIT_CODES = """exit codes:
   5 job failed, 6 still running or stopped, 7 refused without --yes"""
 
 USAGE = Code("USAGE", "The command line is not one this script knows.", "See --help.", Exit.USAGE)
+FILE_REFUSED = Code(
+    "ENV_FILE_REFUSED",
+    "The system does not let this program write or read a file: its folder is read-only, or the disk is full.",
+    "Free space, give this user the right to the folder, or name another folder; then run the same command again.",
+    Exit.ENVIRONMENT,
+)
+REFUSED_BY_SYSTEM = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT)
 INTERRUPTED = Code("INTERRUPTED", "The script was interrupted from the keyboard.", "Run it again.", Exit.NOT_DONE)
 
 # What a terminal obeys instead of showing it: control characters, and what turns the direction of writing around.
@@ -97,7 +105,7 @@ def run(parser: Parser, main: Callable[[argparse.Namespace], Result], argv: Sequ
     except KeyboardInterrupt:
         result = Result(problems=[INTERRUPTED.at(parser.prog, "interrupted")])
     except Exception as bug:  # noqa: BLE001  the one place: a bug becomes a problem with a log file
-        result = Result(problems=[_internal(parser.prog, bug)])
+        result = Result(problems=[_refused_by_system(parser.prog, bug) or _internal(parser.prog, bug)])
     for stream in (sys.stdout, sys.stderr):  # a name in a user's file may hold what the terminal cannot write
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
@@ -107,6 +115,13 @@ def run(parser: Parser, main: Callable[[argparse.Namespace], Result], argv: Sequ
     except BrokenPipeError:  # whoever reads, `head` for example, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return result.code
+
+
+def _refused_by_system(prog: str, error: Exception) -> Problem | None:
+    """What the system says of a file that it refuses to write or read, or of a disk that is full; None otherwise."""
+    if not isinstance(error, OSError) or error.errno not in REFUSED_BY_SYSTEM:
+        return None
+    return FILE_REFUSED.at(error.filename or prog, error.strerror or str(error))
 
 
 def _internal(prog: str, bug: Exception) -> Problem:

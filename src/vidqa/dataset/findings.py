@@ -18,10 +18,12 @@ def shown_names(names: Sequence[str]) -> str:
 
 
 class Findings:
-    """Problems in the order they were found, at most `SHOWN` of each code and then one that counts the rest."""
+    """Problems in the order they were found, at most `SHOWN` of each code and then one that counts the rest. Without
+    `need_answers` rows may be questions alone."""
 
-    def __init__(self, file: str) -> None:
+    def __init__(self, file: str, need_answers: bool = True) -> None:
         self.file = file
+        self.need_answers = need_answers
         self.errors = 0
         self._counts: Counter[tuple[Code, str]] = Counter()
         self._shown: list[Problem] = []

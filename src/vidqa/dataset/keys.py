@@ -18,7 +18,8 @@ OTHERS = {
     **dict.fromkeys(("tools", "functions"), "tools that the model may call"),
     **dict.fromkeys(("audio", "audios"), "sound"),
     **dict.fromkeys(("chosen", "rejected", "rejected_response", "rejected_messages", "kto_tag"), "preferences"),
-    **dict.fromkeys(("margin", "solution", "completion"), "preferences and rewards"),
+    **dict.fromkeys(("rejected_images", "rejected_videos", "positive_messages", "negative_messages"), "preferences"),
+    **dict.fromkeys(("margin", "solution", "completion", "teacher_prompt"), "preferences and rewards"),
     **dict.fromkeys(("prompt", "instruction", "input", "output", "query", "response", "history"), "a conversation"),
     "objects": "boxes for <ref-object> and <bbox>",
     **dict.fromkeys(("chat_template", "chat_template_kwargs", "enable_thinking", "mm_processor_kwargs"), "settings"),
@@ -31,9 +32,16 @@ KIND_OF_TYPE = {float: "a number", int: "a whole number"}
 
 def unused_in_record(row: Mapping[str, Any]) -> list[str]:
     """The keys of a record that other trainers give a meaning, and which have none here."""
+    twice = ["messages: conversations holds"] if row.get("conversations") and row.get("messages") else []
     if OTHERS.keys().isdisjoint(row):
-        return []
-    return [f"{name} ({what})" for name, what in OTHERS.items() if row.get(name) not in (None, "", [], {})]
+        return twice
+    return twice + [f"{name} ({what})" for name, what in OTHERS.items() if row.get(name) not in (None, "", [], {})]
+
+
+def unused_in_turn(turn: Mapping[str, Any]) -> list[str]:
+    """The keys of a turn that have no effect on it."""
+    twice = ["content: value holds"] if "value" in turn and turn.get("content") not in (None, turn["value"]) else []
+    return twice + unused_in(turn, TURN_KEYS)
 
 
 def unused_in(values: Mapping[str, Any], known: Set[str]) -> list[str]:
@@ -54,6 +62,26 @@ def is_learned(turn: Mapping[str, Any]) -> bool | str:
     if len({bool(value) for value in said.values()}) > 1:
         return f"{' and '.join(said)} say different things"
     return all(said.values())
+
+
+def shows_media(turn: Any) -> bool:
+    """Whether a turn has a part that is no text."""
+    content = turn.get("value", turn.get("content")) if isinstance(turn, dict) else None
+    parts = content if isinstance(content, list) else ()
+    return any(isinstance(part, dict) and part.get("type") not in (None, "text") for part in parts)
+
+
+def medium_name(kind: str, part: Mapping[str, Any]) -> tuple[Any, list[str]]:
+    """What names the medium of a part, under the first of the keys that may, and which others have no effect."""
+    names = [key for key in (kind, f"{kind}_url", "path", "url") if part.get(key) is not None]
+    if not names:
+        return None, []
+    value = part[names[0]]
+    unused = [f"{key}: {names[0]} names the medium" for key in names[1:] if part[key] != value]
+    if not isinstance(value, Mapping):
+        return value, unused
+    nested = [f"{names[0]}.{key}: its place is beside the key type" for key in unused_in(value, {"url", "path"})]
+    return value.get("url") or value.get("path") or value, unused + nested
 
 
 def medium_keys(kind: str, part: Mapping[str, Any], known: Set[str]) -> tuple[MediumKeys, list[str], list[str]]:

@@ -88,7 +88,7 @@ def check_set(
     prompt: str = "",
 ) -> tuple[list[Record], list[Problem], MediaSource | None]:
     """What `check_records` gives, and where the media are; None where there is no such place."""
-    findings = Findings(str(annotation_path))
+    findings = Findings(str(annotation_path), need_answers)
     records: list[Record] = []
     media = None
     try:

@@ -161,7 +161,7 @@ class MediaSource:
             message = f"{self._place} has no member {name!r}"
         else:
             message = f"there is no file {path}"
-        remedy = f"put the file there, or correct {written!r}; {WITHOUT}"
+        remedy = f"put the file there, correct {written!r}, or name the folder of the media (--media-path); {WITHOUT}"
         return NotFound(MEDIA_MISSING, message, remedy, os.path.join(self._place, name))
 
     @property

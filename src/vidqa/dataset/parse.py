@@ -11,7 +11,16 @@ from typing import Any, NamedTuple
 from vidqa.contract.problem import Code
 from vidqa.dataset import problems
 from vidqa.dataset.findings import Findings
-from vidqa.dataset.keys import LEARNED, TURN_KEYS, is_learned, medium_keys, unused_in, unused_in_record
+from vidqa.dataset.keys import (
+    LEARNED,
+    is_learned,
+    medium_keys,
+    medium_name,
+    shows_media,
+    unused_in,
+    unused_in_record,
+    unused_in_turn,
+)
 from vidqa.dataset.media import MediaSource, NotFound
 from vidqa.dataset.place import KINDS, TAG, Piece, Slot, fill_slots, pieces_of_text, tidy
 from vidqa.dataset.reader import type_name
@@ -209,7 +218,7 @@ class _Row:
             self.wrong_type(field, "a list of at least one turn", turns, example)
             return None
         is_listed = any(self.row.get(name) for kind in KINDS for name in (kind, f"{kind}s"))
-        self.has_places_in_parts = is_listed and not any(map(_shows_media, turns))
+        self.has_places_in_parts = is_listed and not any(map(shows_media, turns))
         spoken = [self._turn(turn, f"{field}[{at}]") for at, turn in enumerate(turns)]
         return [turn for turn in spoken if turn is not None] if all(spoken) else None
 
@@ -272,7 +281,7 @@ class _Row:
 
     def _is_learned(self, turn: dict[str, Any], role: str, field: str) -> bool:
         """What an assistant turn's keys say; others are never learned, and a key that asks for it is named."""
-        self.unused(field, unused_in(turn, TURN_KEYS))
+        self.unused(field, unused_in_turn(turn))
         said = is_learned(turn)
         if isinstance(said, str):
             self.wrong(problems.FIELD_TYPE, field, said, 'write "loss": false in a turn that is context alone')
@@ -315,13 +324,12 @@ class _Row:
         if role != "user":
             self.wrong(problems.TURN_ORDER, field, f"a {kind} stands in a turn of the {role}", "move it to a user turn")
             return None
-        name = next((part[key] for key in (kind, f"{kind}_url", "path", "url") if part.get(key) is not None), None)
-        name = name.get("url") if isinstance(name, dict) else name
+        name, others = medium_name(kind, part)
         if name is not None and (not isinstance(name, str) or not name or _clean(name) is None):
             self.wrong_type(field, "the name of a file", name, f'{{"type": "{kind}", "{kind}": "clip-1.mp4"}}')
             return None
         keys, wrong, unused = medium_keys(kind, part, {"type", kind, f"{kind}_url", "path", "url"})
-        self.unused(field, unused)
+        self.unused(field, others + unused)
         for message in wrong:
             self.wrong(problems.FIELD_TYPE, field, message, 'such as {"type": "video", "video": "a.mp4", "fps": 2.0}')
         return [Slot(kind, name, keys)]
@@ -352,7 +360,7 @@ class _Row:
         elif body[-1] != "assistant" and self.reader.need_answers:
             self.wrong(problems.ANSWER_MISSING, f"{field}[{len(roles) - 1}]", "the last turn is the user's")
         for at, (role, pieces, _) in enumerate(spoken):
-            if not pieces and role == "assistant":
+            if not pieces and role == "assistant" and (self.reader.need_answers or at < len(spoken) - 1):
                 self.wrong(problems.ANSWER_EMPTY, f"{field}[{at}]", "the assistant says nothing")
             elif role == "assistant" and (what := unclosed("".join(map(str, pieces)))):
                 self.wrong(problems.THINK_UNCLOSED, f"{field}[{at}]", what, severity="warning")
@@ -396,13 +404,6 @@ class _Row:
         kept = self.reader.keep_missing and found.code is problems.MEDIA_MISSING
         self.wrong(found.code, kind, found.message, found.remedy, "warning" if kept else "error")
         return MediaRef(kind, name, found.path or name) if kept else None
-
-
-def _shows_media(turn: Any) -> bool:
-    """Whether a turn has a part that is no text."""
-    content = turn.get("value", turn.get("content")) if isinstance(turn, dict) else None
-    parts = content if isinstance(content, list) else ()
-    return any(isinstance(part, dict) and part.get("type") not in (None, "text") for part in parts)
 
 
 def _clean(text: str) -> str | None:

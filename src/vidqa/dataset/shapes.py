@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 MEDIA = ("video", "videos", "image", "images")
+STRUCT = {"path", "bytes"}  # of the columns that hold videos and images in tables
 ASK_LETTER = "Answer with the option's letter from the given choices directly."
 PAIRS = "qa_pairs"
 
@@ -91,7 +92,8 @@ def _plain_media(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _path(value: Any) -> Any:
-    return value["path"] if isinstance(value, dict) and value.get("path") and not value.get("bytes") else value
+    is_path = isinstance(value, dict) and value.get("path") and not value.get("bytes") and value.keys() <= STRUCT
+    return value["path"] if is_path else value
 
 
 def question_row(row: Any) -> Any:

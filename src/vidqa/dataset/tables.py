@@ -62,15 +62,18 @@ def _named(written: list[str], renamed: Mapping[str, str], findings: Findings, p
     if twice := [name for name, count in Counter(columns).items() if count > 1 and name in renamed]:
         findings.add(COLUMNS, str(path), f"several columns are {' and '.join(twice)}; {there}")
         return None
-    if missing := "" if PAIRS in columns or "conversations" in columns else _missing(columns):
+    if missing := _missing(columns, findings.need_answers):
         hint = "; a column of another name is given with --column, such as --column video=recording"
         findings.add(COLUMNS, str(path), f"there is no column {missing}; {there}{hint}")
         return None
     return columns
 
 
-def _missing(columns: Sequence[str]) -> str:
-    needed = [name for name in ("question", "answer") if name not in columns]
+def _missing(columns: Sequence[str], need_answers: bool) -> str:
+    """The columns without which a row is no record, for a message; empty where there are all."""
+    if PAIRS in columns or "conversations" in columns:
+        return ""
+    needed = [name for name in ("question", "answer")[: 1 + need_answers] if name not in columns]
     return " and ".join(needed if {*MEDIA, *ALIASES} & set(columns) else ["video", *needed])
 
 

@@ -1,6 +1,8 @@
 """Problems of a run: what can go wrong once the engine has started."""
 
 import errno
+import shutil
+from pathlib import Path
 
 from vidqa.contract.problem import Code, Exit, Problem
 
@@ -165,5 +167,16 @@ ENGINE_GENERATORS_DIFFER = Code(
 def unwritable(failed: OSError) -> Problem:
     """A full disk is a failed save; any other refusal means that the folder cannot be written."""
     full = failed.errno in (errno.ENOSPC, errno.EDQUOT)
-    code = ENGINE_SAVE_FAILED if full else ENGINE_OUTPUT_UNWRITABLE
-    return code.at(failed.filename or "the run folder", failed.strerror or str(failed))
+    where, message = failed.filename or "the run folder", failed.strerror or str(failed)
+    if full:
+        remedy = "Free space on that disk, then jobs.py retry JOB: a training goes on from its last checkpoint, "
+        return ENGINE_SAVE_FAILED.at(where, message, remedy + "an evaluation after its last answer.")
+    return ENGINE_OUTPUT_UNWRITABLE.at(where, message)
+
+
+def with_free_space(failure: str, folder: Path) -> str:
+    """A failure to write, and how much room the disk had then: of a full one PyTorch's writer says where it stood."""
+    try:
+        return f"{failure.strip()[:300]} ({shutil.disk_usage(folder).free / 1e6:,.1f} MB of the disk are free)"
+    except OSError:
+        return failure

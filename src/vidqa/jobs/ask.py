@@ -23,6 +23,7 @@ from vidqa.dataset import load_records
 from vidqa.dataset.archive import archive_and_member, is_archive
 from vidqa.dataset.media_names import IMAGES, VIDEOS, kind_of
 from vidqa.dataset.problems import EMPTY, FILE_MISSING, MEDIA_MISSING
+from vidqa.dataset.record import Record
 from vidqa.dataset.sources.media_files import media_below
 from vidqa.jobs.here import ACTION, carry_out, inference_job
 from vidqa.jobs.problems import OUT_UNWRITABLE, RUN_FOLDER_TAKEN
@@ -32,6 +33,7 @@ from vidqa.spec.sources import model_layer
 
 MOST_WORKERS = 2
 QUESTIONS = "asked.jsonl"  # in the run folder: the questions, as annotations without answers
+TABLES = (".csv", ".tsv", ".json", ".jsonl", ".parquet")  # what names media beside questions
 COLUMNS = ("file", "question", "answer", "status", "finish_reason", "spans_s")
 Row = dict[str, Any]
 
@@ -39,12 +41,14 @@ Row = dict[str, Any]
 @dataclass(frozen=True)
 class Question:
     """Every question about each of the media, which are files or folders; without a question, the default one or that
-    of `prompt_file`. With `reasoning` the model is asked to think first. `which` selects the export of a run. `sets`
+    of `prompt_file`. `table` names annotations or a table, each row of which asks its own question about its own media,
+    in place of both. With `reasoning` the model is asked to think first. `which` selects the export of a run. `sets`
     are keys as KEY=VALUE. `out` keeps the run folder, which a second call continues; without it nothing is kept."""
 
     model: str
     media: tuple[str, ...]
     questions: tuple[str, ...] = ()
+    table: Path | None = None
     which: str | None = None
     sets: tuple[str, ...] = ()
     out: Path | None = None
@@ -58,7 +62,8 @@ def ask(question: Question) -> list[Row]:
     asks = prompt_layer(question.prompt_file, reasoning=question.reasoning)
     layers = [model_layer(ACTION, question.model, question.which), asks, parse_set(question.sets)]
     questions = tuple(map(with_reasoning, question.questions)) if question.reasoning else question.questions
-    rows = [row for place in question.media for row in _rows(place, questions)]
+    rows = rows_of_table(question.table, question.reasoning) if question.table else []
+    rows += [row for place in question.media for row in _rows(place, questions)]
     few = Layer("infer.py", {"engine.decode_workers": min(len(rows), MOST_WORKERS)})  # each takes seconds to start
     with _run_folder(question.out) as folder:
         _require_earlier(folder, rows)
@@ -82,6 +87,34 @@ def _rows(place: str, questions: tuple[str, ...]) -> Iterator[Row]:
         yield from ({kind: file, "question": question} for question in questions)
         if not questions:
             yield {kind: file}
+
+
+def rows_of_table(path: Path, reasoning: bool = False) -> list[Row]:
+    """An annotation without an answer for each record; media by their whole paths. Raises the records' problems."""
+    return [_unanswered(record, reasoning) for record in load_records(path, need_answers=False)]
+
+
+def _unanswered(record: Record, reasoning: bool) -> Row:
+    turns = record.turns[:-1] if record.turns[-1].role == "assistant" else record.turns
+    messages: list[Row] = [
+        {"role": turn.role, "content": [_part(record, part) for part in turn.parts]} for turn in turns
+    ]
+    texts = [part for part in messages[-1]["content"] if part["type"] == "text"]
+    if reasoning and texts:
+        texts[-1]["text"] = with_reasoning(texts[-1]["text"])
+    return {"messages": messages}
+
+
+def _part(record: Record, part: str | int) -> Row:
+    if isinstance(part, str):
+        return {"type": "text", "text": part}
+    medium = record.media[part]
+    return {"type": medium.kind, medium.kind: medium.key, **dict(medium.keys)}
+
+
+def is_table(path: Path) -> bool:
+    """Whether a file of questions names the media that they are about, and is no plain text."""
+    return path.suffix.lower() in TABLES
 
 
 def _files(place: str) -> list[tuple[str, str]]:
@@ -117,12 +150,13 @@ def _require_earlier(folder: Path, rows: list[Row]) -> None:
     """Answers that a folder keeps are not replaced by those to other questions. Raises RUN_FOLDER_TAKEN."""
     if not (folder / QUESTIONS).is_file():
         return
-    asked = {(row.get("video") or row["image"], row.get("question")) for row in rows}
+    asked = {json.dumps(row, sort_keys=True) for row in rows}
     for line in (folder / QUESTIONS).read_text(encoding="utf-8").splitlines():
-        row = json.loads(line)
-        medium, question = row.get("video") or row.get("image"), row.get("question")
-        if (medium, question) not in asked:
-            raise RUN_FOLDER_TAKEN.error(folder, f"it has the answer to {question or 'the prompt'!r} about {medium}")
+        row = {name: value for name, value in json.loads(line).items() if name != "id"}
+        if json.dumps(row, sort_keys=True) not in asked:
+            what = row.get("question") or row.get("messages", "the prompt")
+            medium = row.get("video") or row.get("image") or "its media"
+            raise RUN_FOLDER_TAKEN.error(folder, f"it has the answer to {str(what)[:200]!r} about {medium}")
 
 
 def problems_of(rows: list[Row]) -> list[Problem]:
@@ -178,7 +212,7 @@ def require_table(path: Path) -> None:
     except (OSError, UnicodeDecodeError):
         header = ""
     if header != ",".join(COLUMNS):
-        remedy = "name a new file; questions in a table are asked by an inference: dataset.annotation_path=FILE.csv"
+        remedy = "name a new file for the answers; --questions FILE.csv asks the questions of a table"
         raise OUT_UNWRITABLE.error(path, "it is there, and is no table of answers", remedy)
 
 

@@ -27,6 +27,7 @@ from vidqa.platforms.docker.container import paths_of
 from vidqa.platforms.kubernetes.manifest import GIVEN, name_of, objects, plain, taken_literally
 from vidqa.platforms.kubernetes.paths import in_pod, path_problems, site_of
 from vidqa.platforms.mounts import mounts
+from vidqa.platforms.problems import PLATFORM_IMAGE_UNUSED
 from vidqa.platforms.slurm.platform import unseen
 from vidqa.platforms.slurm.problems import SLURM_PATH
 from vidqa.platforms.slurm.script import as_pattern, directive, hand_over, unmountable
@@ -77,7 +78,7 @@ def prepare(
         *job_spec.warnings,
         *table_problems,
         *video_fps_problems(trained),
-        *_refused(platform_name, resources, image),
+        *_refused(platform_name, settings, resources, image),
     ]
     raise_errors(problems)
     readiness = ready(job_spec, spec_path, platform_name, resources, fetch=write)
@@ -112,7 +113,7 @@ def _command(job: Job, program: str) -> tuple[str, ...]:
     return (*BESIDE, os.path.dirname(program), *start, program)
 
 
-def _refused(platform_name: str, resources: Resources, image: str | None) -> list[Problem]:
+def _refused(platform_name: str, settings: Any, resources: Resources, image: str | None) -> list[Problem]:
     found = []
     if resources.nodes > 1:
         message = f"{resources.nodes} nodes need a controller that starts replicas on the others"
@@ -120,6 +121,9 @@ def _refused(platform_name: str, resources: Resources, image: str | None) -> lis
     if platform_name not in ("local", "slurm") and not image:
         remedy = "name NVIDIA's image with --image"
         found.append(COSMOS_CANNOT.at("--image", "our own engine's image does not hold cosmos-rl", remedy))
+    if platform_name == "slurm" and resources.image and settings.backend == "venv":
+        message = "the backend is venv: cosmos-rl of the nodes would run, not the image's"
+        found.append(PLATFORM_IMAGE_UNUSED.at("--image", message))
     return found
 
 

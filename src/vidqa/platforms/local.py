@@ -34,7 +34,13 @@ from vidqa.platforms._base import (
 )
 from vidqa.platforms.engine_command import engine_environment, torchrun
 from vidqa.platforms.job_files import exit_file, read_exit
-from vidqa.platforms.problems import ENV_NO_GPU, PLATFORM_NODES, PLATFORM_TOO_FEW_GPUS, PLATFORM_UNSUITABLE
+from vidqa.platforms.problems import (
+    ENV_NO_GPU,
+    PLATFORM_IMAGE_UNUSED,
+    PLATFORM_NODES,
+    PLATFORM_TOO_FEW_GPUS,
+    PLATFORM_UNSUITABLE,
+)
 from vidqa.platforms.processes import (
     JOB_VARIABLE,
     PROC,
@@ -58,6 +64,8 @@ def check(job: Job) -> list[Problem]:
         problems.append(PACKAGE_MISSING.at("torch", f"{sys.executable} has no torch, so there is no torchrun"))
     if job.nodes > 1:
         problems.append(PLATFORM_NODES.at("--nodes", f"local is one machine, {job.nodes} nodes are asked for"))
+    if job.image:
+        problems.append(PLATFORM_IMAGE_UNUSED.at("--image", "the platform is local", severity="warning"))
     return problems + gpu_problems(job)
 
 

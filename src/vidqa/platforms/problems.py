@@ -19,6 +19,12 @@ PLATFORM_PATH = Code(
     "A file or folder that the job needs has a line break or another control character in its path.",
     "Rename it: the job's scripts are written with it.",
 )
+PLATFORM_IMAGE_UNUSED = Code(
+    "PLATFORM_IMAGE_UNUSED",
+    "An image is named, and the job would run in a Python environment, without it.",
+    'Leave --image out. On SLURM write backend = "pyxis" or "apptainer" in the table [slurm] of site.toml; on this '
+    "machine --platform docker runs an image.",
+)
 PLATFORM_TOO_FEW_GPUS = Code(
     "PLATFORM_TOO_FEW_GPUS",
     "The spec asks for more processes than this machine shows GPUs.",

@@ -13,6 +13,7 @@ from typing import Any
 from vidqa.contract.problem import Problem, ProblemError
 from vidqa.dataset.sources import file_of
 from vidqa.evaluation.problems import METRIC_MODEL
+from vidqa.evaluation.protocol import LONGER
 from vidqa.evaluation.user_scores import require_function
 from vidqa.families import family_of
 from vidqa.families.quantization import float8_bytes
@@ -88,7 +89,7 @@ def estimate(
     run_spec: Any, work: Any, sizes: Sizes, parameters: int, samples: Sequence[Sample], has_gib: float | None
 ) -> Estimate:
     """Memory of answering with this spec; every candidate change is judged by it."""
-    setup = answering_setup(run_spec, work, longest_of(samples))
+    setup = answering_setup(run_spec, work, longest_of(samples), LONGER * getattr(work, "retries", 0))
     each = (
         Estimate(answering_memory(sizes, parameters, setup, reading, has_gib), reading, setup)
         for reading in readings(setup, samples, run_spec.num_gpus)

@@ -8,6 +8,7 @@ from typing import Any
 
 from vidqa.contract.problem import Problem
 from vidqa.evaluation.answers import parse_expected
+from vidqa.evaluation.protocol import LONGER
 from vidqa.planning.budget.answering import ROWS
 from vidqa.planning.budget.cards import Card
 from vidqa.planning.budget.measured import START_S
@@ -31,7 +32,8 @@ FEWEST_TOKENS = 256  # a limit below it is meant for answers alone
 
 def answering_time(context: Context, card: Card) -> dict[str, Any]:
     """Seconds of an evaluation or inference with the native generator: to read the prompts, and at most to write the
-    answers, where each has as many tokens as it may. Shared videos are counted for every question about them."""
+    answers, where each has as many tokens as it may; `again_s_at_most` where all of `retries` attempts stay empty.
+    Shared videos are counted for every question about them."""
     how = value_at(context.spec, context.declared_action.answering or "")
     max_tokens, dtype = (value_at(context.spec, key) for key in ("generation.max_tokens", "model.dtype"))
     if how.generator != "native":
@@ -43,12 +45,16 @@ def answering_time(context: Context, card: Card) -> dict[str, Any]:
     whole = flops_model(sizes, vision_trains=True, decoder_trains=True)
     forward = whole.of(work_of((number,), samples) for number in range(len(samples))) / 3
     is_scored = getattr(how, "method", "generate") == "score"
-    steps = 0 if is_scored else math.ceil(len(samples) / ROWS / context.processes) * max_tokens
+    turns = 0 if is_scored else math.ceil(len(samples) / ROWS / context.processes)
     step_s = STEP_READS * parameters * BYTES_OF[dtype] / card.bandwidth
+    reading_s = forward / (card.peak * PREFILL_MFU) / context.processes
+    attempts = range(1, 1 + getattr(how, "retries", 0))
+    again_s = sum(reading_s + turns * (max_tokens + LONGER * attempt) * step_s for attempt in attempts)
     return {
         "start_s": START_S,
-        "reading_s": round(forward / (card.peak * PREFILL_MFU) / context.processes, 1),
-        "writing_s_at_most": round(steps * step_s, 1),
+        "reading_s": round(reading_s, 1),
+        "writing_s_at_most": round(turns * max_tokens * step_s, 1),
+        "again_s_at_most": round(again_s, 1),
         "max_tokens": max_tokens,
         "gpu": card.name,
     }

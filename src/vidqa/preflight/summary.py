@@ -144,6 +144,8 @@ def _time(facts: Facts) -> Iterator[Line]:
     if "reading_s" in time:
         took = f"about {_duration(time['start_s'] + time['reading_s'])} with the start to read the prompts"
         most = f"at most {_duration(time['writing_s_at_most'])} more, if every answer has {time['max_tokens']:,} tokens"
+        again = time["again_s_at_most"]
+        most += f", and {_duration(again)} for attempts after empty answers" if again else ""
         yield "time", f"{took}, {most}; on {time['gpu']}"
     if "decode_core_hours" in time:
         times = "every epoch" if time["decoded_again_every_epoch"] else "once"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
 from itertools import islice, takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,11 +18,11 @@ PACKETS_DECODED = 33  # a keyframe and the longest group of pictures that are de
 CONCEALING = ("h264",)
 
 
-def lost_leading(path: str | Path, member: str | None, first: int) -> int:
+def lost_leading(path: str | Path, member: str | None, first: int, seconds: Set[int] = frozenset()) -> int:
     """How many pictures are shown before keyframe packet `first` and cannot be decoded without what came before it.
 
     0 where the decoder gives them all, or finds a packet damaged, which decoding reports. Where it leaves out one, none
-    of them counts: which one depends on the others.
+    of them counts: which one depends on the others. `seconds` are packets that give no picture of their own.
     """
     with open_video(path, member) as (container, stream):
         shown = _shown(container, stream, range(first, first + PACKETS_DECODED))
@@ -29,7 +30,7 @@ def lost_leading(path: str | Path, member: str | None, first: int) -> int:
     if not reorders or first not in shown:
         return 0
     before = shown.index(first)
-    behind = range(first + 1, first + PACKETS_DECODED)
+    behind = (number for number in range(first + 1, first + PACKETS_DECODED) if number not in seconds)
     missing = sum(1 for _ in takewhile(lambda number: number not in shown, behind))
     return before + missing if missing or stream.codec_context.name in CONCEALING else 0
 

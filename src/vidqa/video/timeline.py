@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import islice
 from pathlib import Path
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from vidqa.video.fields import FieldReader
 from vidqa.video.no_picture import lost_leading, not_coded
 from vidqa.video.problems import VIDEO_EMPTY, VIDEO_FRAME_MISSING, VIDEO_UNREADABLE
 from vidqa.video.source import extent, open_video, place
@@ -50,16 +51,23 @@ class Stamp(NamedTuple):
 @dataclass(frozen=True)
 class PacketList:
     """The packets of a stream in decoding order. Decoding begins with packet `first`, a keyframe where there is one;
-    `lost` pictures that are shown before it refer to others that the file does not have, and are no frames."""
+    `lost` pictures that are shown before it refer to others that the file does not have, and are no frames. `seconds`
+    are packets that hold the second field of a frame, which the packet before began."""
 
     stamps: tuple[Stamp, ...]
     first: int
     lost: int
+    seconds: frozenset[int] = frozenset()
 
     @property
     def without_frames(self) -> int:
-        """Packets at the beginning whose pictures are no frames."""
-        return self.first + self.lost
+        """Pictures at the beginning that are no frames."""
+        return self.first - sum(number < self.first for number in self.seconds) + self.lost
+
+    @property
+    def pictures(self) -> list[Stamp]:
+        """The first, or only, packet of every picture."""
+        return [stamp for number, stamp in enumerate(self.stamps) if number not in self.seconds]
 
 
 @dataclass(frozen=True)
@@ -153,47 +161,56 @@ def _from_table(path: str | Path, member: str | None, stream: VideoStream) -> Ti
 
 def _from_packets(path: str | Path, member: str | None, container: InputContainer, stream: VideoStream) -> Timeline:
     stamps: list[Stamp] = []
-    slots: list[int | None] = []  # decoding times
+    decoded_at: list[int | None] = []
     small: list[int] = []  # packet numbers
+    seconds: set[int] = set()
+    fields = FieldReader(stream.codec_context.extradata) if stream.codec_context.name == "h264" else None
     last = 0
     for packet in container.demux(stream):
         stamp = Stamp.of(packet)
         if stamp is not None:
             if packet.size <= SMALL_BYTES and not packet.is_keyframe:
                 small.append(len(stamps))
+            if fields and fields.is_second(memoryview(packet)):
+                seconds.add(len(stamps))
             stamps.append(stamp)
-            slots.append(packet.dts)
+            decoded_at.append(packet.dts)
             last = max(last, packet.pos or 0)
     if not stamps:
         raise VIDEO_EMPTY.error(place(path, member), "the video stream has no frames")
-    name, times = container.format.name, [stamp.pts for stamp in stamps if stamp.pts is not None]
-    timed = name not in (*RAW, "avi") and len(times) == len(stamps)
+    name = container.format.name
     first = next((number for number, stamp in enumerate(stamps) if stamp.is_keyframe), 0)
+    packets = PacketList(tuple(stamps), first, 0, frozenset(seconds))
+    pictures, begin = packets.pictures, packets.without_frames
+    times = [stamp.pts for stamp in pictures if stamp.pts is not None]
+    timed = name not in (*RAW, "avi") and len(times) == len(pictures)
     # Only a decoder can say it of frames without times.
-    leads = not timed or min(times[first:]) < times[first]
-    intra = all(stamp.is_keyframe for stamp in stamps)
-    packets = PacketList(tuple(stamps), first, lost_leading(path, member, first) if leads and not intra else 0)
+    leads = not timed or min(times[begin:]) < times[begin]
+    intra = all(stamp.is_keyframe for stamp in pictures)
+    if leads and not intra:
+        packets = replace(packets, lost=lost_leading(path, member, first, packets.seconds))
     if timed:
-        return _timed(packets, times, stream)
+        return _timed(packets, begin, times, stream)
     stated = stream.codec_context.framerate if name in RAW else stream.average_rate or stream.guessed_rate
-    shown_at = sorted(slot for slot in slots[first:] if slot is not None)[packets.lost :]
-    if name != "avi" or len(shown_at) != len(stamps) - packets.without_frames:
-        return _counted(packets, stated, None, len(stamps) - packets.without_frames)
+    slots = [slot for number, slot in enumerate(decoded_at) if number >= first and number not in seconds]
+    shown_at = sorted(slot for slot in slots if slot is not None)[packets.lost :]
+    if name != "avi" or len(shown_at) != len(pictures) - packets.without_frames:
+        return _counted(packets, stated, None, len(pictures) - packets.without_frames)
     small = [number for number in small if number > first]
-    held = {slots[number] for number in not_coded(path, member, first, small)} if small else set()
-    pictures = np.array([slot for slot in shown_at if slot not in held], np.int64) - shown_at[0]
+    held = {decoded_at[number] for number in not_coded(path, member, first, small)} if small else set()
+    own = np.array([slot for slot in shown_at if slot not in held], np.int64) - shown_at[0]
     empty = _empty_after(path, member, stream.index, last)
-    return _counted(packets, stated, pictures, shown_at[-1] - shown_at[0] + 1 + empty)
+    return _counted(packets, stated, own, shown_at[-1] - shown_at[0] + 1 + empty)
 
 
-def _timed(packets: PacketList, times: list[int], stream: VideoStream) -> Timeline:
-    """The timeline of packets whose frames are shown at these `times`, in ticks."""
-    start = times[packets.first] if packets.lost else min(times[packets.first :])
-    pts = np.unique(np.array([time for time in times[packets.first :] if time >= start], np.int64))
+def _timed(packets: PacketList, begin: int, times: list[int], stream: VideoStream) -> Timeline:
+    """The timeline of packets whose pictures are shown at these `times`, in ticks, from picture `begin` on."""
+    start = times[begin] if packets.lost else min(times[begin:])
+    pts = np.unique(np.array([time for time in times[begin:] if time >= start], np.int64))
     tick_s = float(stream.time_base or 1)
     even_fps = _even_rate((pts - pts[0]) * tick_s, stream)
     fps = even_fps or _mean_rate(pts * tick_s)
-    keyframes = sorted(time for time, stamp in zip(times, packets.stamps, strict=True) if stamp.is_keyframe)
+    keyframes = sorted(time for time, stamp in zip(times, packets.pictures, strict=True) if stamp.is_keyframe)
     starts = np.searchsorted(pts, np.array(keyframes, np.int64))
     return Timeline(len(pts), fps, even_fps is not None, tick_s, int(pts[0]), pts, starts, packets=packets)
 

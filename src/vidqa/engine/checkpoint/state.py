@@ -32,6 +32,7 @@ from vidqa.engine.problems import (
     ENGINE_NO_CHECKPOINT,
     ENGINE_RESUME_MISMATCH,
     ENGINE_SAVE_FAILED,
+    with_free_space,
 )
 
 
@@ -76,12 +77,12 @@ def save_state(
         planner = dcp.DefaultSavePlanner(enable_plan_caching=True)
         dcp.save(dict(tensors), storage_writer=writer, planner=planner, process_group=world.objects)
     except (OSError, RuntimeError, CheckpointException) as full:
-        failure = _cause(full)
+        failure = with_free_space(_cause(full), folder)
     everyone = world.gather((failure, writer.written))
     if failures := [text for text, _ in everyone if text]:
         if world.is_main:
             remove(folder, owner=run.checkpoints)
-        message = f"the checkpoint could not be written: {failures[0].strip()[:300]}"
+        message = f"the checkpoint could not be written: {failures[0]}"
         raise ENGINE_SAVE_FAILED.error(folder.parent, message)
 
     def publish() -> None:

@@ -20,7 +20,7 @@ from vidqa.engine.model.load import local_rows
 from vidqa.engine.model.stored import RowRead, StoredTensor, model_tensors, read_rows
 from vidqa.engine.model.trainable import base_name
 from vidqa.engine.prepare import on_main
-from vidqa.engine.problems import ENGINE_SAVE_FAILED
+from vidqa.engine.problems import ENGINE_SAVE_FAILED, with_free_space
 from vidqa.families import family_of
 from vidqa.families._base import read_json
 
@@ -52,7 +52,7 @@ def write_together(
         if world.is_main:
             settings(folder)
     except (OSError, RuntimeError, ProblemError) as full:
-        failure = str(full) or type(full).__name__
+        failure = with_free_space(str(full) or type(full).__name__, folder)
     if failures := [text for text in world.gather(failure) if text]:
         if world.is_main:
             remove(folder, owner=trained.exports)

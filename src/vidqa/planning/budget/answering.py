@@ -59,9 +59,10 @@ class AnsweringSetup:
         return max(self.batch, ROWS) if self.generator == "native" else self.batch
 
 
-def answering_setup(spec: Any, work: Any, longest: int) -> AnsweringSetup:
-    """Of a spec whose table `work` says how its samples are answered; the longest of them has `longest` tokens."""
-    answer = spec.generation.max_tokens
+def answering_setup(spec: Any, work: Any, longest: int, longer: int = 0) -> AnsweringSetup:
+    """Of a spec whose table `work` says how its samples are answered; the longest of them has `longest` tokens. Further
+    attempts may have `longer` tokens more."""
+    answer = spec.generation.max_tokens + longer
     most = min(spec.model.max_length, longest + answer)
     return AnsweringSetup(work.generator, BYTES_OF[spec.model.dtype], work.batch_size, most, answer)
 

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field
 
 from vidqa.contract.problem import Problem
+from vidqa.platforms.problems import PLATFORM_IMAGE_UNUSED
 from vidqa.platforms.site import Interface, SiteSettings, is_unseen
 from vidqa.platforms.slurm.problems import SLURM_IMAGE, SLURM_NO_IMAGE
 
@@ -72,7 +73,7 @@ def image_problems(site: SlurmSite, image: str) -> list[Problem]:
     """Problems of the image on the nodes. A file needs an absolute path: nodes do not share the working folder, and
     pyxis takes any other name for one in a registry."""
     if site.backend == "venv":
-        return []
+        return [PLATFORM_IMAGE_UNUSED.at(image, "the backend is venv", severity="warning")] if image else []
     if not image:
         return [SLURM_NO_IMAGE.at("--image", f"the backend is {site.backend}")]
     is_file = "://" not in image and (image.startswith(("/", ".", "~")) or image.endswith(IMAGE_FILES))

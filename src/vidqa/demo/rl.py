@@ -17,9 +17,9 @@ RADIUS, PLACE = 36, (SIDE // 2, SIDE // 2)  # large, and in the middle: what is 
 
 def write_rl_set(folder: Path, train_count: int, seed: int = 0) -> dict[str, int]:
     """Write `folder`/sft, train and eval anew, each an annotations.json and videos/ with clips of its own, and
-    corpus.txt for the tokenizer. Every letter is right equally often. The answers of sft have the form that is rewarded,
-    reasoning that names the color, and a letter that is drawn at random: a model trained on them sees colors and
-    answers at chance. Returns counts of questions."""
+    corpus.txt for the tokenizer. Every letter is right equally often. The answers of sft have the form that is
+    rewarded, reasoning that names the color, and a letter that is drawn at random: a model trained on them sees colors
+    and answers at chance. Returns counts of questions."""
     import numpy as np
 
     from vidqa.contract.files import remove, write_text

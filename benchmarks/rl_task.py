@@ -102,8 +102,6 @@ def write_cases(data: Path, rng: random.Random) -> None:
     others = [record for record in records if record not in frequent]
     count = round(len(frequent) * (1 - SHARE) / SHARE)
     write_json(data / "skewed" / "annotations.json", rng.sample([*frequent, *others[:count]], len(frequent) + count))
-    for folder in ("shuffled", "skewed"):
-        (data / folder / "videos").symlink_to(data / "train" / "videos")
     for folder, source in (("black", "train"), ("black-eval", "eval")):
         write_mp4(data / folder / "black.mp4", np.zeros((20, SIDE, SIDE, 3), np.uint8), 10)
         real = json.loads((data / source / "annotations.json").read_text())
@@ -119,8 +117,8 @@ def with_answer(record: Mapping[str, Any], answer: str) -> dict[str, Any]:
     return {**record, "conversations": [record["conversations"][0], {"from": "gpt", "value": answer}]}
 
 
-def data_keys(split: str, folder: Path) -> dict[str, object]:
-    keys = {"annotation_path": folder / "annotations.json", "media_path": folder}
+def data_keys(split: str, folder: Path, media: Path | None = None) -> dict[str, object]:
+    keys = {"annotation_path": folder / "annotations.json", "media_path": media or folder}
     return {f"custom.{split}_dataset.{name}": path for name, path in keys.items()}
 
 
@@ -130,7 +128,7 @@ def refined(place: Path, case: str, seed: int, steps: int) -> dict[str, Any]:
     values = {
         **{key: value for key, value in RL_SFT.items() if key.startswith("custom.")},
         "policy.model_name_or_path": place / "sft" / "best",
-        **data_keys("train", data / CASES[case]),
+        **data_keys("train", data / CASES[case], data / ("black" if case == "black" else "train")),
         **data_keys("val", data / ("black-eval" if case == "black" else "eval")),
         "custom.val_dataset.response_mode": RL_SFT["custom.train_dataset.response_mode"],
         **HELD_OUT,

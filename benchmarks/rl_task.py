@@ -9,7 +9,7 @@ random, so GRPO starts at chance, 0.25. A seed is that of clips, weights, questi
     shuffled   references permuted between records: rewards that say nothing about the video
     black      the right references, and every clip black
     skewed     80 % of the records have the letter A; engine.balance = "none"
-    balanced   the same records; engine.balance = "label"
+    balanced   the same records; engine.balance = "label", as in the first three
 
 `held out` is the sampled accuracy (temperature 1) on other clips, where each letter is right for a quarter: it is the
 balanced accuracy. A call goes on with the runs of an earlier one.
@@ -134,7 +134,7 @@ def refined(place: Path, case: str, seed: int, steps: int) -> dict[str, Any]:
         **HELD_OUT,
         "validation.freq": max(1, steps // 4),
         "num_epochs": 100,
-        "engine.balance": "label" if case == "balanced" else "none",
+        "engine.balance": "none" if case == "skewed" else "label",
         "train.train_policy.dataloader_seed": seed,
         "rollout.seed": seed,
     }

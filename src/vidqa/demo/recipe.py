@@ -66,8 +66,8 @@ RL_SFT = {
     "policy.model_gradient_checkpointing": "false",
     "logging.log_interval": 50,
 }
-# Frames and prompt are those of the first training. 16 questions of 8 completions are a step, four of each letter: else
-# letters that happen to be frequent in a step move the odds of all, and one seed of three is slow to leave chance.
+# Frames and prompt are those of the first training. 16 questions of 8 completions are a step, four of each letter, so
+# that no letter is frequent in a step by accident.
 RL = {
     "reward_function": "{accuracy = 1.0, format = 0.2}",
     "n_generation": 8,

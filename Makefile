@@ -11,11 +11,12 @@ JOBS ?= 3
 EXTRAS := engine metrics s3 wandb tensorboard kubernetes serve automl curation dev
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo check test test-vllm vllm generate lock
+.PHONY: help install demo demo-rl check test test-vllm vllm generate lock
 
 help:
 	@echo "make install    put the locked libraries into $(VENV)"
 	@echo "make demo       the whole path on a small synthetic video set: train, evaluate, gaps, DEFT loop"
+	@echo "make demo-rl    SFT, reinforcement learning (GRPO), and a comparison of both on a small synthetic set"
 	@echo "make check      ruff, mypy, generated files, links and commands of the Markdown"
 	@echo "make test       the tests (JOBS=3 processes)"
 	@echo "make vllm       an environment with vLLM in $(VLLM), for evaluation.generator = vllm (6 GB)"
@@ -35,6 +36,9 @@ $(INSTALLED): requirements.lock pyproject.toml
 
 demo: install
 	$(RUN) -P workflow/quickstart/run.py
+
+demo-rl: install
+	$(RUN) -P workflow/rl/run.py
 
 check: install
 	$(RUN) -m ruff check .

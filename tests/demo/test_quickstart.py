@@ -1,44 +1,50 @@
-"""The quickstart's runner: its specs are valid, a failing step ends it with that step's exit code."""
+"""The runners of the demos: their specs are valid, a failing step ends them with that step's exit code."""
 
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
-from types import ModuleType
 
 import pytest
-from programs import program
 
 from vidqa.contract.cli import SKILL_ROOT
-from vidqa.demo.recipe import EVALUATE, TRAIN
+from vidqa.demo.commands import build, script
+from vidqa.demo.recipe import EVALUATE, RL, RL_EVALUATE, RL_SFT, TRAIN
 
 
-@pytest.fixture(scope="module")
-def quickstart() -> ModuleType:
-    return program(SKILL_ROOT / "workflow" / "quickstart" / "run.py")
-
-
-@pytest.mark.parametrize(("action", "overrides"), [("train", TRAIN), ("evaluate", EVALUATE)])
+@pytest.mark.parametrize(
+    ("action", "overrides", "nframes"),
+    [
+        ("train", TRAIN, 8),
+        ("evaluate", EVALUATE, 8),
+        ("train", RL_SFT, 4),
+        ("grpo", RL, None),
+        ("evaluate", RL_EVALUATE, 4),
+    ],
+)
 def test_the_recipe_makes_a_valid_spec(
-    quickstart: ModuleType, tmp_path: Path, action: str, overrides: dict[str, object]
+    tmp_path: Path, action: str, overrides: dict[str, object], nframes: int | None
 ) -> None:
     root, out = tmp_path / "data", tmp_path / "spec.toml"
     root.mkdir()
     turns = [{"from": "human", "value": "<video>\nWhat?"}, {"from": "gpt", "value": "yes"}]
     record = {"id": "a", "video": "a.mp4", "conversations": turns}
     (root / "annotations.json").write_text(json.dumps([record]), encoding="utf-8")
-    option = "--train-root" if action == "train" else "--eval-root"
-    quickstart.build(action, out, option, root, "--model", tmp_path, overrides=overrides)
-    assert "nframes = 8" in out.read_text(encoding="utf-8")
+    option = "--eval-root" if action == "evaluate" else "--train-root"
+    build(action, out, option, root, "--model", tmp_path, overrides=overrides)
+    assert nframes is None or f"nframes = {nframes}" in out.read_text(encoding="utf-8")
 
 
-def test_a_failing_step_ends_the_demo_with_its_exit_code(quickstart: ModuleType, tmp_path: Path) -> None:
+def test_a_failing_step_ends_the_demo_with_its_exit_code(tmp_path: Path) -> None:
     with pytest.raises(SystemExit) as stopped:
-        quickstart.script("preflight", "--spec", tmp_path / "missing.toml", "--platform", "local")
+        script("preflight", "--spec", tmp_path / "missing.toml", "--platform", "local")
     assert stopped.value.code == 3
 
 
-def test_every_script_the_runner_names_exists() -> None:
-    text = (SKILL_ROOT / "workflow" / "quickstart" / "run.py").read_text(encoding="utf-8")
-    for name in ("build_spec", "preflight", "launch", "analyze_gaps", "run_deft"):
-        assert f'script("{name}"' in text and (SKILL_ROOT / "scripts" / f"{name}.py").exists()
+@pytest.mark.parametrize("workflow", ["quickstart", "rl"])
+def test_every_script_the_runner_names_exists(workflow: str) -> None:
+    text = (SKILL_ROOT / "workflow" / workflow / "run.py").read_text(encoding="utf-8")
+    names = set(re.findall(r'script\("(\w+)"', text))
+    assert "preflight" in names
+    assert all((SKILL_ROOT / "scripts" / f"{name}.py").exists() for name in names)

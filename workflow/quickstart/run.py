@@ -6,9 +6,6 @@ Every command is printed as you would type it from the repository's folder; on y
 from __future__ import annotations
 
 import argparse
-import json
-import shlex
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -16,8 +13,8 @@ from pathlib import Path
 SKILL_ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(SKILL_ROOT / "src"))
 
-from vidqa.contract.environment import child_environment, python_path  # noqa: E402
 from vidqa.contract.files import remove  # noqa: E402
+from vidqa.demo.commands import build, launch, python, script, words_of  # noqa: E402
 from vidqa.demo.recipe import EVALUATE, GAIN, LOOP, POOL_CLIPS, TRAIN, TRAIN_CLIPS  # noqa: E402
 from vidqa.demo.summary import summary  # noqa: E402
 
@@ -61,38 +58,6 @@ def main() -> None:
     script("run_deft", "run", DEFT)
 
     print(f"\n{summary(before, trained, after, GAPS, DEFT)}\n\n{time.monotonic() - started:.0f} s in all")
-
-
-def build(action: str, out: Path, *words: object, overrides: dict[str, object]) -> None:
-    script("build_spec", action, *words, "--results-dir", DEMO / "runs", *words_of(overrides), "--out", out)
-
-
-def words_of(values: dict[str, object]) -> list[str]:
-    return [word for key, value in values.items() for word in ("--set", f"{key}={value}")]
-
-
-def launch(action: str, spec: Path) -> Path:
-    """Run the job of `spec` to its end and return its run folder."""
-    answer = script("launch", action, "--spec", spec, "--platform", "local", "--new-run", "--wait", "--json", read=True)
-    return Path(json.loads(answer)["data"]["run_dir"])
-
-
-def script(name: str, *words: object, read: bool = False) -> str:
-    return python(Path("scripts") / f"{name}.py", *words, read=read)
-
-
-def python(*words: object, read: bool = False) -> str:
-    """Run one command in the repository's folder; a failure ends the demo with that command's exit code."""
-    typed = [*map(str, words)]
-    print(f"\n$ python {shlex.join(typed)}", flush=True)
-    environment = child_environment(PYTHONPATH=python_path(SKILL_ROOT / "src"), PYTHONSAFEPATH="1")
-    done = subprocess.run(
-        [sys.executable, *typed], cwd=SKILL_ROOT, env=environment, text=True, stdout=subprocess.PIPE if read else None
-    )
-    if done.returncode:
-        print(done.stdout or "", end="")
-        sys.exit(done.returncode)
-    return done.stdout or ""
 
 
 if __name__ == "__main__":

@@ -47,3 +47,42 @@ LOOP = {
     "words.mine": "--per-gap 12 --most 288",
     "words.assemble": "--replay 5",
 }
+
+# Reinforcement learning (workflow/rl). A first training teaches form and colors, and letters that are drawn at random.
+RL_CLIPS = 800
+_RL_VISION = {"nframes": 4, "total_pixels": 2 * 32 * 32}
+RL_SFT = {
+    **{f"custom.vision.{key}": value for key, value in _RL_VISION.items()},
+    "custom.train_dataset.response_mode": "think",
+    "train.max_num_steps": 200,
+    "num_epochs": 10,
+    "batch_size": 32,
+    "mini_batch": 32,
+    "learning_rate": 2e-3,
+    "train.optm_betas": [0.9, 0.99],
+    "dp_shard_size": 1,
+    "train.param_dtype": "float32",
+    "train.train_policy.dataloader_num_workers": 1,
+    "policy.model_gradient_checkpointing": "false",
+    "logging.log_interval": 50,
+}
+# Frames and prompt are those of the first training. 16 questions of 8 completions are a step, four of each letter, so
+# that no letter is frequent in a step by accident.
+RL = {
+    "reward_function": "{accuracy = 1.0, format = 0.2}",
+    "n_generation": 8,
+    "max_response_length": 16,
+    "batch_size": 128,
+    "num_epochs": 4,
+    "engine.balance": "label",
+    "learning_rate": 1e-3,
+    "train.optm_decay_type": "none",
+    "train.optm_warmup_steps": 0,
+    "train.optm_betas": [0.9, 0.99],
+    "dp_shard_size": 1,
+    "train.param_dtype": "float32",
+    "train.train_policy.dataloader_num_workers": 1,
+    "policy.model_gradient_checkpointing": "false",
+    "logging.log_interval": 10,
+}
+RL_EVALUATE = {**EVALUATE, **{f"vision.{key}": value for key, value in _RL_VISION.items()}, "generation.max_tokens": 16}

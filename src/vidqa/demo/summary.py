@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from vidqa.contract.run_folder import read_metrics
 
+_ACCURACY = "reward/accuracy"
 WEAK_KIND = "diagonal"  # asked of clips such as the training set has none of
 
 
@@ -33,6 +35,21 @@ def summary(before: Path, trained: Path, after: Path, gaps: Path, loop: Path) ->
         "": loop / "report.html",
     }
     return "\n".join([*lines, "", *(f"{name:<9} {place}" for name, place in places.items())])
+
+
+def rl_summary(comparison: Mapping[str, Any], refined: Path, page: Path) -> str:
+    """The last screen of the workflow of reinforcement learning, from the data of compare.py and the GRPO run."""
+    first, second = (comparison["whole"][side] for side in ("before", "after"))
+    sampled = [event[_ACCURACY] for event in read_metrics(refined / "metrics.jsonl") if _ACCURACY in event]
+    rows = {
+        "accuracy": f"{100 * first:.1f} % after SFT, {100 * second:.1f} % after RL",
+        "verdict": comparison["sentence"],
+        "sampled": f"{100 * sampled[0]:.1f} % of completions were right in step 1, {100 * sampled[-1]:.1f} % in step "
+        f"{len(sampled)}",
+        "comparison": page,
+        "report": refined / "report.html",
+    }
+    return "\n".join(f"{name:<10}  {value}" for name, value in rows.items())
 
 
 def _scores(run: Path) -> dict[str, Any]:

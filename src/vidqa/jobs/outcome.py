@@ -105,6 +105,24 @@ def of_embedding(record: JobRecord) -> JobOutcome:
     return JobOutcome({**tables, "counts": counts}, {**tables, "records": shown})
 
 
+def of_quantization(record: JobRecord) -> JobOutcome:
+    """The quantized folder, its size beside the model's, its proof, and the command that evaluates it."""
+    run = Path(record.run_dir)
+    facts = read_object(run / "quantize.json")
+    if not isinstance(sizes := facts.get("bytes"), dict) or not isinstance(facts.get("proof"), dict):
+        return JobOutcome()
+    small, before = sizes.get("quantized", 0), sizes.get("model", 0)
+    rows = {"model": str(facts.get("folder")), "scheme": str(facts.get("scheme"))}
+    rows["size"] = f"{small / 1e9:.2f} GB, {small / max(1, before):.2f} of {before / 1e9:.2f} GB"
+    rows["loss"] = "{quantized_loss:.4f} (before: {loss:.4f})".format(
+        **{"quantized_loss": 0.0, "loss": 0.0} | facts["proof"]
+    )
+    gate = facts.get("gate")
+    if isinstance(gate, dict):
+        rows["gate"] = str(gate.get("sentence"))
+    return JobOutcome({"quantization": facts}, rows, [] if gate else [_evaluation(record)])
+
+
 def _gaps(record: JobRecord) -> list[str]:
     """The command that analyzes an evaluation's wrong answers, while its run folder exists."""
     words = ["--results-dir", record.run_dir, "--gaps-parquet", f"{record.run_dir}/gaps.parquet"]

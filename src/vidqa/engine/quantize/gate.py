@@ -14,12 +14,12 @@ from vidqa.contract.files import read_object, write_json, write_text
 from vidqa.contract.problem import ProblemError
 from vidqa.contract.run_folder import RunFolder
 from vidqa.engine.problems import ENGINE_QUANTIZE_EVALUATION, ENGINE_QUANTIZE_GATE
+from vidqa.engine.quantize.card import FACTS, write_card
 from vidqa.evaluation.comparison import compare
 from vidqa.evaluation.comparison_page import comparison_text
 from vidqa.spec import dump, load
 from vidqa.spec.keys import with_values
 
-FACTS = "quantize.json"
 LEAST = 50  # questions of a slice that the gate looks at
 SIDES = ("before", "after")  # folders below <run>/evaluations
 
@@ -46,6 +46,7 @@ def judge(spec: Any, run: RunFolder, source: Path, quantized: Path) -> None:
     }
     write_json(run.path / FACTS, {**read_object(run.path / FACTS), "gate": gate})
     write_json(quantized / FACTS, {**read_object(quantized / FACTS), "gate": gate})
+    write_card(quantized)
     write_text(run.path / "comparison.txt", comparison_text(found))
     note(sentence)
     if failed:

@@ -21,21 +21,22 @@ import vidqa
 from vidqa.contract._optional import require
 from vidqa.contract.cli import note
 from vidqa.contract.environment import world_size
-from vidqa.contract.files import read_object, write_json
+from vidqa.contract.files import now, read_object, write_json
 from vidqa.contract.problem import Exit, ProblemError, raise_errors
 from vidqa.contract.run_folder import RunFolder
 from vidqa.engine.distributed import World, alone
-from vidqa.engine.exports._base import Trained
+from vidqa.engine.exports._base import EXPORT, Trained
 from vidqa.engine.exports.merged import MERGED, adapter_of
 from vidqa.engine.exports.weights import load_weights
 from vidqa.engine.exports.writing import copy_settings
 from vidqa.engine.prepare import fitting, shared_plan
 from vidqa.engine.problems import ENGINE_NO_SAMPLES, ENGINE_QUANTIZE_ADAPTER, unwritable
 from vidqa.engine.quantize.calibration import PROVING, Calibration, choose_calibration, decoded, decoder_rows
+from vidqa.engine.quantize.card import FACTS, write_card
 from vidqa.engine.quantize.gate import judge
 from vidqa.engine.quantize.proof import measure, prove
 from vidqa.engine.quantize.recipe import compress
-from vidqa.families import quantization_of, require_plain_weights
+from vidqa.families import family_of, quantization_of, require_plain_weights
 from vidqa.families.weights import weight_bytes
 from vidqa.planning.continuing import weights_hash
 from vidqa.planning.plan import usable
@@ -45,7 +46,6 @@ from vidqa.spec import check_with_gpus, load
 from vidqa.spec.quantize_rules import method_of, needs_calibration
 
 NAME = "final"  # of the export of the run, as --parent-run finds it
-FACTS = "quantize.json"  # in the folder and in the run
 SHARD = "5GB"
 LIBRARIES = ("torch", "transformers", "compressed-tensors", "llmcompressor")
 
@@ -85,6 +85,8 @@ def quantize(spec: Any, run: RunFolder) -> int:
         facts = facts_of(spec, source, folder, plan, calibration if calibrated else None)
         facts |= {"proof": proof, "seconds": round(time.perf_counter() - started, 1)}
         write_json(folder / FACTS, facts)
+        write_json(folder / EXPORT, {"schema_version": 1, "step": 0, "created": now()})
+        write_card(folder)
         published = RunFolder.publish(folder)
     except OSError as failed:
         raise ProblemError([unwritable(failed)]) from failed
@@ -93,8 +95,10 @@ def quantize(spec: Any, run: RunFolder) -> int:
         f"{published}: {facts['bytes']['quantized'] / 1e9:.2f} GB, loss {proof['quantized_loss']:.4f} "
         f"(before: {proof['loss']:.4f})"
     )
-    facts["folder"] = str(published)
-    write_json(run.path / FACTS, facts)
+    write_json(run.path / FACTS, {**facts, "folder": str(published)})
+    best = run.path / "best"  # what --parent-run takes
+    if not best.is_symlink():
+        best.symlink_to(published.relative_to(run.path))
     if spec.quantize.evaluate:
         judge(spec, run, source, published)
     return int(Exit.OK)
@@ -156,6 +160,7 @@ def facts_of(
         "kv_precision": asked.kv_precision,
         "group_size": table_group(table),
         "modules": sorted(plan.modules),
+        "tower": family_of(folder).tower,
         "kept": sorted(table.get("ignore", ())),
         "bytes": {"model": weight_bytes(source).bytes, "quantized": weight_bytes(folder).bytes},
         "versions": {**{name: version(name) for name in LIBRARIES}, "vidqa": vidqa.__version__},

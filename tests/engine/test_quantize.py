@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,22 +10,20 @@ from typing import Any
 
 import pytest
 import torch
-from forked import Started
 from safetensors.torch import load_file, save_file
-from tiny_world import engine_command, run_engine, tiny_data, tiny_model, tiny_spec
+from tiny_world import tiny_data, tiny_model
 
 from vidqa.contract.problem import ProblemError
 from vidqa.contract.run_folder import RunFolder
 from vidqa.engine.exports.weights import load_weights
-from vidqa.engine.quantize import gate, recipe, run
+from vidqa.engine.quantize import recipe, run
 from vidqa.engine.quantize.calibration import balanced, choose_calibration, decoder_rows, kind_of
 from vidqa.families.quantization import quantization_of, require_plain_weights
 from vidqa.families.weights import read_header
 from vidqa.planning.quantization import overlap_problems, plan_quantization
 from vidqa.planning.samples import calibration_planner
 from vidqa.planning.sets import load_sets
-from vidqa.spec import Layer, dump, load, resolve
-from vidqa.spec.sources import parent_layer
+from vidqa.spec import Layer, dump, resolve
 
 pytest.importorskip("llmcompressor")
 LAYERS = 14  # linear layers of the tiny decoder

@@ -21,7 +21,7 @@ def write_card(folder: Path) -> None:
     proof, sizes, gate = facts["proof"], facts["bytes"], facts.get("gate")
     head = {**_front_matter(folder / CARD), "library_name": "transformers", "pipeline_tag": "image-text-to-text"}
     layer = proof["largest_layer_error"]
-    decoder = [name for name in facts["kept"] if not name.startswith(tuple({"lm_head", facts["tower"]}))]
+    decoder = [name for name in facts["kept"] if not name.startswith(("lm_head", facts["tower"]))]
     rows = {
         "scheme": f"{facts['scheme']}, method {facts['method']}, group {facts['group_size'] or 'none'}",
         "cache of keys and values": facts["kv_precision"],
@@ -29,8 +29,8 @@ def write_card(folder: Path) -> None:
         "kept as they were": ", ".join(["vision tower", "embeddings", "head", *decoder]),
         "size": f"{sizes['quantized'] / 1e9:.2f} GB; the model before {sizes['model'] / 1e9:.2f} GB",
         "calibration": _calibration(facts["calibration"]),
-        "proof": f"loaded again by transformers, log-probabilities of {proof['tokens']} answer tokens differ by at most "
-        f"{proof['largest_difference']:.2g}",
+        "proof": f"loaded again by transformers, the log-probabilities of {proof['tokens']} answer tokens differ by "
+        f"{proof['largest_difference']:.2g} at most",
         "loss of these samples": f"{proof['quantized_loss']:.4f}; the model before {proof['loss']:.4f}",
         "largest relative error of a layer's output": f"{layer['relative_error']:.3f}, layer {layer['layer']}",
         "accuracy": gate["sentence"] if gate else "not compared",

@@ -85,7 +85,7 @@ def test_a_killed_run_leaves_nothing_half_published_and_the_next_one_ends(world:
 
 
 def test_a_model_that_answers_worse_fails_the_gate(world: SimpleNamespace, tmp_path: Path, monkeypatch: Any) -> None:
-    def answers(asked: Any, model: Path, place: Path) -> None:
+    def answers(evaluation: Any, model: Path, place: Path) -> None:
         """The evaluation that the run made, with every answer right before, and as it was after."""
         place.mkdir(parents=True)
         made = world.run / "evaluations/after"

@@ -17,50 +17,43 @@ from vidqa.engine.problems import ENGINE_QUANTIZE_EVALUATION, ENGINE_QUANTIZE_GA
 from vidqa.engine.quantize.card import FACTS, write_card
 from vidqa.evaluation.comparison import compare
 from vidqa.evaluation.comparison_page import comparison_text
+from vidqa.evaluation.drop_gate import judge_drop
 from vidqa.spec import dump, load
 from vidqa.spec.keys import with_values
 
-LEAST = 50  # questions of a slice that the gate looks at
 SIDES = ("before", "after")  # folders below <run>/evaluations
 
 
 def judge(spec: Any, run: RunFolder, source: Path, quantized: Path) -> None:
     """Evaluate both models with one spec, compare their answers, and write the outcome into quantize.json. Raises
     ENGINE_QUANTIZE_EVALUATION, ENGINE_QUANTIZE_GATE."""
-    asked = load(spec.quantize.evaluate, "evaluate")
-    places = [run.path / "evaluations" / side for side in SIDES]
-    for place, model in zip(places, (source, quantized), strict=True):
+    evaluation = load(spec.quantize.evaluate, "evaluate")
+    before, after = (run.path / "evaluations" / side for side in SIDES)
+    for place, model in ((before, source), (after, quantized)):
         note(f"evaluating {model}")
-        evaluate(asked, model, place)
-    found = compare(places[0], places[1])
-    drops = [(each.name or "overall", 100 * (each.before - each.after)) for each in (found.whole, *found.slices)]
-    large = {each.name or "overall" for each in (found.whole, *found.slices) if each.n >= LEAST} | {"overall"}
-    failed = [f"{name} {drop:.1f}" for name, drop in drops if name in large and drop > spec.quantize.max_drop]
-    sentence = f"{100 * found.whole.before:.1f} % before, {100 * found.whole.after:.1f} % after"
-    sentence += f", at most {spec.quantize.max_drop:g} points may be lost"
-    gate = {
-        "passed": not failed,
-        "sentence": sentence,
-        "max_drop": spec.quantize.max_drop,
-        "comparison": found.as_dict(),
-    }
-    write_json(run.path / FACTS, {**read_object(run.path / FACTS), "gate": gate})
-    write_json(quantized / FACTS, {**read_object(quantized / FACTS), "gate": gate})
+        evaluate(evaluation, model, place)
+    comparison = compare(before, after)
+    gate = judge_drop(comparison, spec.quantize.max_drop)
+    whole, report = comparison.whole, run.path / "comparison.txt"
+    sentence = f"{100 * whole.before:.1f} % before, {100 * whole.after:.1f} % after; {gate.lines[0]}"
+    facts = {"gate": {**gate.as_dict(), "sentence": sentence, "comparison": comparison.as_dict()}}
+    for folder in (run.path, quantized):
+        write_json(folder / FACTS, {**read_object(folder / FACTS), **facts})
     write_card(quantized)
-    write_text(run.path / "comparison.txt", comparison_text(found))
+    write_text(report, comparison_text(comparison, gate) + "\n")
     note(sentence)
-    if failed:
-        raise ENGINE_QUANTIZE_GATE.error(run.path / "comparison.txt", f"points lost: {', '.join(failed)} ({sentence})")
+    if gate.failed:
+        raise ENGINE_QUANTIZE_GATE.error(report, "; ".join(gate.lines))
 
 
-def evaluate(asked: Any, model: Path, place: Path) -> None:
+def evaluate(evaluation: Any, model: Path, place: Path) -> None:
     """An evaluation of a model folder in processes of its own, which end with this one."""
     place.mkdir(parents=True, exist_ok=True)
-    chosen = {"model.model_name": str(model), "model.enable_lora": False, "model.base_model_path": ""}
+    answering = {"model.model_name": str(model), "model.enable_lora": False, "model.base_model_path": ""}
     written = place / "spec.toml"
-    write_text(written, dump(with_values(asked, {**chosen, "results_dir": str(place.parent)})))
+    write_text(written, dump(with_values(evaluation, {**answering, "results_dir": str(place.parent)})))
     torchrun = [sys.executable, "-P", "-m", "vidqa.engine.torchrun", "--standalone"]
-    engine = ["--nproc-per-node", str(asked.num_gpus), "-m", "vidqa.engine", "evaluate"]
+    engine = ["--nproc-per-node", str(evaluation.num_gpus), "-m", "vidqa.engine", "evaluate"]
     environment = {**foreign_environment(**OF_THE_ENGINE), PARENT: str(os.getpid())}
     environment["PYTHONPATH"] = python_path(SKILL_ROOT / "src")
     done = subprocess.run(

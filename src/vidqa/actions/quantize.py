@@ -19,6 +19,7 @@ QUANTIZE = Action(
     models=(ModelKey("model.model_path"), ModelKey("model.base_model_path", only_with="model.enable_lora")),
     data=(DataSet("calibration", "dataset.annotation_path", "dataset.media_dir", root="train", teaches=True),),
     decoding="engine",
+    reads=lambda spec: ("quantize.evaluate",) if spec.quantize.evaluate else (),
     rules="vidqa.spec.quantize_rules:quantize_rules",
     built_from="--parent-run RUN --set scheme=FP8_DYNAMIC",
     shorthand={

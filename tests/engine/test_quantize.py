@@ -18,7 +18,7 @@ from vidqa.contract.run_folder import RunFolder
 from vidqa.engine.exports.weights import load_weights
 from vidqa.engine.quantize import recipe, run
 from vidqa.engine.quantize.calibration import balanced, choose_calibration, decoder_rows, kind_of
-from vidqa.families.quantization import quantization_of, require_plain_weights
+from vidqa.families.quantization import quantization_of
 from vidqa.families.weights import read_header
 from vidqa.planning.quantization import overlap_problems, plan_quantization
 from vidqa.planning.samples import calibration_planner
@@ -95,10 +95,19 @@ def test_a_scheme_is_written_smaller_and_loads_as_it_was(
     assert plan.bytes == pytest.approx(facts["bytes"]["quantized"], rel=0.05)
     assert quantization_of(folder)["quant_method"] == "compressed-tensors"
     with pytest.raises(ProblemError, match="MODEL_QUANTIZED"):
-        require_plain_weights(folder, "training begins with")
+        run.quantize(spec_of(world, scheme, tmp_path, model__model_path=str(folder)), RunFolder(tmp_path / "again"))
     assert {"chat_template.jinja", "processor_config.json", "tokenizer.json", "generation_config.json"} <= {
         path.name for path in folder.iterdir()
     }
+
+
+def test_the_second_family_whose_files_have_other_names_is_quantized(tmp_path: Path) -> None:
+    model = tiny_model(tmp_path, family="qwen2_5_vl")
+    place = SimpleNamespace(folder=tmp_path, model=model, data=tiny_data(tmp_path, clips=7, images=1))
+    folder, facts = quantized(place, "FP8", tmp_path)
+    ignored = quantization_of(folder)["ignore"]
+    assert {"visual.blocks.0.attn.qkv", "model.visual.blocks.0.attn.qkv", "lm_head"} <= set(ignored)
+    assert facts["proof"]["largest_difference"] == 0 and len(facts["modules"]) == LAYERS
 
 
 def test_kept_layers_stay_with_those_that_share_their_product(world: SimpleNamespace, tmp_path: Path) -> None:

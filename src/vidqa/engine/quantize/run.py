@@ -142,7 +142,9 @@ def write_folder(model: Any, source: Path, run: RunFolder) -> Path:
     folder = RunFolder.begin(run.exports, NAME)
     modify_save_pretrained(model)
     model.save_pretrained(folder, max_shard_size=SHARD)
-    table = quantization_of(folder)
+    table, parameter_name = quantization_of(folder), family_of(source).parameter_name
+    # Files may have older names than modules; loaders look for either.
+    table["ignore"] = sorted({*table["ignore"], *map(parameter_name, table["ignore"])})
     copy_settings(Trained(run.exports, source, None, torch.bfloat16, {}, {}), folder)
     write_json(folder / "config.json", {**read_object(source / "config.json"), "quantization_config": table})
     return folder
@@ -152,16 +154,16 @@ def facts_of(
     spec: Any, source: Path, folder: Path, plan: QuantizationPlan, calibration: Calibration | None
 ) -> dict[str, Any]:
     """What quantize.json says beside the proof. `kept` are all linear layers that stay, of the vision tower too."""
-    asked, table = spec.quantize, quantization_of(folder)
+    options, table, family = spec.quantize, quantization_of(folder), family_of(folder)
     return {
         "schema_version": 1,
-        "scheme": asked.quantization_scheme,
-        "method": method_of(asked),
-        "kv_precision": asked.kv_precision,
+        "scheme": options.quantization_scheme,
+        "method": method_of(options),
+        "kv_precision": options.kv_precision,
         "group_size": table_group(table),
         "modules": sorted(plan.modules),
-        "tower": family_of(folder).tower,
-        "kept": sorted(table.get("ignore", ())),
+        "tower": family.tower,
+        "kept": sorted({family.parameter_name(name) for name in table["ignore"]}),
         "bytes": {"model": weight_bytes(source).bytes, "quantized": weight_bytes(folder).bytes},
         "versions": {**{name: version(name) for name in LIBRARIES}, "vidqa": vidqa.__version__},
         "model": {"name": source.name, "weights": weights_hash(source)},

@@ -17,6 +17,9 @@ from vidqa.engine.generators.reference import TRANSFORMERS
 from vidqa.engine.generators.vllm import VLLM
 
 PYTHON = SKILL_ROOT / ".vllm/bin/python"
+# Of a log-probability in bf16: activations that are rounded to 8 bits round the other way where kernels differ in the
+# last bit. The model that is not quantized is 0.004 apart.
+MOST_A_TOKEN = 0.05
 NO_CPU_KERNEL = pytest.mark.skip(reason="vLLM has no CPU kernel for it; on a GPU it has")
 
 
@@ -51,4 +54,5 @@ def test_vllm_scores_candidates_as_transformers_does(
     found = scores_of(VLLM, settings, world)
     assert found.keys() == expected.keys() and len(expected) == len(world.prompts)
     for name, scores in expected.items():
-        assert found[name] == pytest.approx(scores, abs=0.06), name
+        apart = [abs(a - b) / len(of) for a, b, of in zip(found[name], scores, CANDIDATES, strict=True)]
+        assert max(apart) < MOST_A_TOKEN, f"{name}: {apart}"
